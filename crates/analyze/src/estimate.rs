@@ -1,13 +1,13 @@
-//! Totals of populations of which a sample is known.
+//! Estimates totals of populations of which a sample is known.
 //!
-//! Pages are drawn by strata: a file's pages are cut into as many runs of equal length as pages are wanted, and one page
-//! is drawn from each. The total is estimated by the sample's mean; its variance by that of simple random sampling without
-//! replacement, N^2 (1 - n/N) s^2 / n (Cochran, "Sampling Techniques", 1977, section 2.6), which for strata along the file
-//! errs on the safe side. Totals of several files are independent, so their variances add up.
+//! Pages are drawn by strata: a file's pages are cut into as many runs of equal length as pages are wanted, and one
+//! page is drawn from each. The total is estimated by the sample's mean; its variance by that of simple random sampling
+//! without replacement, N^2 (1 - n/N) s^2 / n (Cochran, "Sampling Techniques", 1977, section 2.6), which for strata
+//! along the file errs on the safe side. Totals of several files are independent, so their variances add up.
 
 use serde::Serialize;
 
-/// Standard deviations that 95 % of a normal distribution lie within.
+/// Number of standard deviations within which 95 % of a normal distribution lie.
 const CONFIDENCE_95: f64 = 1.96;
 
 /// An estimated total, in bytes.
@@ -18,13 +18,13 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// A total that is known exactly.
+    /// Returns a total that is known exactly.
     #[must_use]
     pub fn exact(total: u64) -> Self {
         Self { total: total as f64, variance: 0.0 }
     }
 
-    /// The total of `population` values of which `sample` was drawn. Of an empty sample nothing follows: zero.
+    /// Estimates the total of `population` values of which `sample` was drawn; zero for an empty sample.
     #[must_use]
     pub fn of(sample: &[f64], population: u64) -> Self {
         let drawn = sample.len() as f64;
@@ -39,19 +39,19 @@ impl Estimate {
         Self { total: population * mean, variance }
     }
 
-    /// The sum of two independent totals.
+    /// Returns the sum of two independent totals.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { total: self.total + other.total, variance: self.variance + other.variance }
     }
 
-    /// The estimated total, in bytes.
+    /// Returns the estimated total, in bytes.
     #[must_use]
     pub fn bytes(self) -> u64 {
         self.total.round() as u64
     }
 
-    /// Half the width of the interval that holds the true total with 95 % confidence, in bytes.
+    /// Returns half the width of the interval that holds the true total with 95 % confidence, in bytes.
     #[must_use]
     pub fn margin_bytes(self) -> u64 {
         (CONFIDENCE_95 * self.variance.sqrt()).round() as u64

@@ -1,4 +1,4 @@
-//! One file: what its pages are, and what they would take.
+//! Predicts what one file would take, and tells which pages it has.
 
 use std::io;
 
@@ -18,24 +18,24 @@ use crate::wal::{self, Images};
 use crate::walk::Found;
 use crate::{Options, walk};
 
-/// What a copying program writes at once, from which a pool would recognise the recordsize.
+/// Bytes that a copying program writes at once, and from which a pool would recognise the recordsize.
 const FIRST_WRITE_BYTES: usize = 128 << 10;
-/// What file systems that compress by extents compress at once.
+/// Bytes that file systems which compress by extents compress at once.
 const EXTENT_BYTES: u32 = 128 << 10;
-/// What they round a compressed extent up to.
+/// Size in bytes to a multiple of which they round a compressed extent up.
 const SECTOR_BYTES: usize = 4 << 10;
-/// Extents that are tried of each file, at most.
+/// Largest number of extents that are tried of each file.
 const EXTENTS_MAX: u64 = 32;
-/// Number of the models, of which a file has one at most.
+/// Number of the models; a file has one at most.
 const MODEL: ModelId = ModelId::MAX >> 16;
 
-/// Beside each record: its entry in its segment's directory, as pools count it, and its entry in the tree, compressed
-/// (measured on copied databases).
+/// Bytes that a pool keeps beside each record: its entry in its segment's directory, as pools count it, and its entry
+/// in the tree, compressed (measured on copied databases).
 const PAGE_OVERHEAD_BYTES: u64 = RECORD_OVERHEAD_BYTES + 6;
-/// Beside each file: inode, name and usage.
+/// Bytes that a pool keeps beside each file: inode, name and usage.
 const FILE_OVERHEAD_BYTES: u64 = 200;
 
-/// What most pages of a file are.
+/// Kind of most pages of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -45,7 +45,7 @@ pub enum Kind {
     PostgresBtree,
     /// Other pages of PostgreSQL: maps, other indexes.
     PostgresOther,
-    /// Its write-ahead log.
+    /// PostgreSQL's write-ahead log.
     PostgresLog,
     /// InnoDB's tablespaces.
     Innodb,
@@ -60,7 +60,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As people read it.
+    /// Returns the kind in words.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -77,44 +77,44 @@ impl Kind {
     }
 }
 
-/// What is predicted of a file. All sizes are in bytes.
+/// Prediction for a file. All sizes are in bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct FileReport {
-    /// Where it is.
+    /// Path of the file.
     #[serde(serialize_with = "lossy")]
     pub path: std::path::PathBuf,
-    /// Its length.
+    /// Length of the file.
     pub size_bytes: u64,
-    /// What most of its pages are.
+    /// Kind of most of its pages.
     pub kind: Kind,
-    /// The recordsize that it would get.
+    /// Recordsize that it would get.
     pub recordsize_bytes: u32,
-    /// Pages with data (not holes), of that size.
+    /// Number of pages with data (not holes), of that size.
     pub pages: u64,
-    /// Of these, how many were tried.
+    /// Number of those pages that were tried.
     pub tried_pages: u64,
     /// Bytes of pages that are not all zeros.
     pub logical: Estimate,
     /// Bytes of their records, and of the file's model.
     pub stored: Estimate,
-    /// Bytes of what a pool keeps beside records.
+    /// Bytes that a pool keeps beside records.
     pub metadata: Estimate,
     /// Bytes of the model; 0 if there is none.
     pub model_bytes: u64,
-    /// By LZ4 in extents of 128 KiB, each rounded up to 4 KiB.
+    /// Bytes of the file by LZ4 in extents of 128 KiB, each rounded up to 4 KiB.
     pub lz4: Estimate,
-    /// Likewise by zlib, level 3.
+    /// Bytes by zlib, level 3, in the same extents.
     pub zlib: Estimate,
-    /// Likewise by Zstandard, level 3.
+    /// Bytes by Zstandard, level 3, in the same extents.
     pub zstd: Estimate,
-    /// Space between the rows and their pointers in PostgreSQL's pages.
+    /// Bytes between the rows and their pointers in PostgreSQL's pages.
     pub free: Estimate,
     /// Page images in the log, if it is one.
     #[serde(skip)]
     pub(crate) images: Images,
 }
 
-/// Names of files need not be UTF-8.
+/// Writes a path as text: names of files need not be UTF-8.
 fn lossy<S: serde::Serializer>(path: &std::path::Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
@@ -122,8 +122,8 @@ fn lossy<S: serde::Serializer>(path: &std::path::Path, serializer: S) -> Result<
 /// A model, and its stored length in bytes.
 type Learned = (Model, u64);
 
-/// Looks at one file, whose pages are coded by `shared` if there is one (it is a log), or else by a model of its own. What cannot be read is an error that names
-/// no file.
+/// Examines one file. Its pages are coded by `shared` if there is one (the file is a log), or else by a model of its
+/// own. A read that fails is an error that names no file.
 pub(crate) fn look(found: &Found, options: &Options, shared: Option<&Model>) -> io::Result<FileReport> {
     let source = Source::open(&found.path)?;
     let name = found.path.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -162,7 +162,7 @@ pub(crate) fn look(found: &Found, options: &Options, shared: Option<&Model>) -> 
     })
 }
 
-/// The model that a pool would learn from the file once it is folded, and its stored length.
+/// Returns the model that a pool would learn from the file once it is folded, and its stored length.
 fn learn(source: &Source, options: &Options) -> io::Result<Option<Learned>> {
     let wanted = LearnOptions::FOLDING;
     let Some(level) = options.compression.model_level() else { return Ok(None) };
@@ -172,8 +172,8 @@ fn learn(source: &Source, options: &Options) -> io::Result<Option<Learned>> {
     Ok(learn_from(&worth_learning(spread(source, wanted.sample_pages)?), level, source.pages()))
 }
 
-/// Sees to it that `shared` is what a pool would have once it has folded this log after those before. Returns the stored length of a model that was learned, in
-/// bytes.
+/// Makes `shared` the model that a pool would have once it has folded this log after those before. Returns the stored
+/// length in bytes of a model that was learned; 0 if none was.
 pub(crate) fn fold_log(log: &FileReport, shared: &mut Option<Model>) -> io::Result<u64> {
     let source = Source::open(&log.path)?.paged(log.recordsize_bytes)?;
     let sampled = spread_filled(&source, LOG_SAMPLED_PAGES)?;
@@ -187,7 +187,8 @@ pub(crate) fn fold_log(log: &FileReport, shared: &mut Option<Model>) -> io::Resu
     Ok(encode_metadata(learned.bytes).len() as u64)
 }
 
-/// Up to `wanted` pages that hold something, spread over a file as a pool draws them: pages of zeros are holes there.
+/// Reads up to `wanted` pages that hold something, spread over a file as a pool draws them: pages of zeros are holes
+/// there.
 fn spread_filled(source: &Source, wanted: u64) -> io::Result<Vec<Vec<u8>>> {
     let (pages, take) = (source.pages(), wanted.min(source.pages()));
     let (mut found, mut next) = (Vec::new(), 0);
@@ -210,7 +211,7 @@ fn spread_filled(source: &Source, wanted: u64) -> io::Result<Vec<Vec<u8>>> {
     Ok(found)
 }
 
-/// Up to `wanted` pages, spread over a file.
+/// Reads up to `wanted` pages, spread over a file.
 fn spread(source: &Source, wanted: u64) -> io::Result<Vec<Vec<u8>>> {
     let take = wanted.min(source.pages());
     let read = |at: u64| {
@@ -225,12 +226,12 @@ fn learn_from(pages: &[Vec<u8>], level: u8, relation_pages: u64) -> Option<Learn
     let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
     let learning = pagefold_codec::Options { level: level.into(), relation_pages };
     let stored = pagefold_codec::learn(&pages, learning)?.to_bytes();
-    // What a pool codes with is what it reads back.
+    // A pool codes with the model that it reads back.
     let model = Model::from_bytes(&stored).ok()?;
     Some((model, encode_metadata(stored).len() as u64))
 }
 
-/// What became of the sampled pages; a value of each list per page, in bytes.
+/// Figures of the sampled pages; each list has a value per page, in bytes.
 #[derive(Default)]
 struct Tried {
     logical: Vec<f64>,
@@ -291,13 +292,13 @@ fn try_pages(
     Ok(tried)
 }
 
-/// Bytes between `pd_lower` and `pd_upper` of a page of PostgreSQL (bufpage.h: at 12 and 14).
+/// Returns the bytes between `pd_lower` and `pd_upper` of a page of PostgreSQL (bufpage.h: at 12 and 14).
 fn hole_bytes(page: &[u8]) -> u32 {
     let word = |at: usize| page.get(at..at + 2).map_or(0, |b| u32::from(u16::from_le_bytes([b[0], b[1]])));
     word(14).saturating_sub(word(12))
 }
 
-/// What LZ4, zlib-3 and zstd-3 make of a file by extents.
+/// Estimates what a file takes by LZ4, zlib-3 and zstd-3, in extents.
 fn by_extents(source: &Source, found: &walk::Found, random: &mut fastrand::Rng) -> io::Result<[Estimate; 3]> {
     let codecs = [Compression::Lz4, Compression::Zlib(3), Compression::Zstd(3)];
     let mut sizes: [Vec<f64>; 3] = Default::default();

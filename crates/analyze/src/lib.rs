@@ -1,9 +1,9 @@
-//! What files would take on a Pagefold pool, predicted from samples, beside generic codecs.
+//! Predicts from samples what files would take on a Pagefold pool, beside generic codecs.
 //!
-//! A file is read where a sample falls, never written, and need not lie on Pagefold. What a page would take is not
-//! modelled but tried: by the engine's own recordsize recognition, record encoder and learned models, on pages that
-//! the models were not learned from. From the sampled pages of each file follows what all of its pages take, with a
-//! range of confidence; see [`estimate`].
+//! A file is read where a sample falls, never written, and need not lie on Pagefold. The size of a page is not modelled
+//! but tried: by the engine's own recordsize recognition, record encoder and learned models, on pages that the models
+//! were not learned from. The sampled pages of each file give an estimate for all of its pages, with a range of
+//! confidence; see [`estimate`].
 //!
 //! Layers, each of which uses only those below: `report`, `file`, `wal`, `estimate`, `source`, `walk`.
 
@@ -23,14 +23,14 @@ pub use walk::{Found, walk};
 
 use pagefold_engine::record::Compression;
 
-/// What is to be predicted, and from how much.
+/// Options of a prediction.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The property `compression` of the pool that is imagined.
+    /// Property `compression` of the pool that is imagined.
     pub compression: Compression,
-    /// Pages that are tried of each file, at most.
+    /// Largest number of pages that are tried of each file.
     pub sample_pages: u32,
-    /// Where samples fall follows from this number.
+    /// Seed that determines which pages are drawn.
     pub seed: u64,
 }
 

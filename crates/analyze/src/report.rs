@@ -1,4 +1,4 @@
-//! All files together.
+//! Adds up the predictions for all files.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +11,26 @@ use crate::estimate::Estimate;
 use crate::file::{FileReport, Kind, fold_log, look};
 use crate::walk::Found;
 
-/// What is predicted of some files together. All sizes are in bytes.
+/// Prediction for some files together. All sizes are in bytes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Totals {
-    /// How many files.
+    /// Number of files.
     pub files: u64,
-    /// Their lengths.
+    /// Sum of their lengths.
     pub size_bytes: u64,
     /// Bytes of pages that are not all zeros.
     pub logical: Estimate,
-    /// Bytes of their records and models.
+    /// Bytes of these pages' records, and of models.
     pub stored: Estimate,
-    /// Bytes of what a pool keeps beside them.
+    /// Bytes that a pool keeps beside records.
     pub metadata: Estimate,
-    /// Of `stored`, bytes of models.
+    /// Bytes of models, which `stored` includes.
     pub model_bytes: u64,
-    /// By LZ4 in extents of 128 KiB, each rounded up to 4 KiB.
+    /// Bytes of the files by LZ4 in extents of 128 KiB, each rounded up to 4 KiB.
     pub lz4: Estimate,
-    /// Likewise by zlib, level 3.
+    /// Bytes by zlib, level 3, in the same extents.
     pub zlib: Estimate,
-    /// Likewise by Zstandard, level 3.
+    /// Bytes by Zstandard, level 3, in the same extents.
     pub zstd: Estimate,
 }
 
@@ -47,7 +47,7 @@ impl Totals {
         self.zstd = self.zstd.plus(file.zstd);
     }
 
-    /// Of one file.
+    /// Returns the prediction for one file.
     #[must_use]
     pub fn of(file: &FileReport) -> Self {
         let mut totals = Self::default();
@@ -55,7 +55,7 @@ impl Totals {
         totals
     }
 
-    /// Bytes that the files would take on a pool, all metadata counted.
+    /// Returns the bytes that the files would take on a pool, all metadata counted.
     #[must_use]
     pub fn on_pagefold(&self) -> Estimate {
         self.stored.plus(self.metadata)
@@ -68,19 +68,19 @@ impl Totals {
 pub enum Finding {
     /// Space kept free in PostgreSQL's pages (fillfactor, updates, deletions), which takes nothing on a pool.
     FreeSpace {
-        /// How much.
+        /// Bytes of that space.
         free_bytes: u64,
-        /// Of how many bytes of tables and indexes.
+        /// Bytes of the tables and indexes in which it was found.
         pages_bytes: u64,
     },
     /// Images of pages in PostgreSQL's log, which `full_page_writes=off` spares.
     FullPageWrites {
         /// Bytes of images.
         image_bytes: u64,
-        /// Of how many bytes of records that were looked at.
+        /// Bytes of the records that were examined.
         record_bytes: u64,
     },
-    /// InnoDB writes each page twice, which `innodb_doublewrite=OFF` spares.
+    /// InnoDB's second write of each page, which `innodb_doublewrite=OFF` spares.
     Doublewrite {
         /// Bytes of tablespaces.
         pages_bytes: u64,
@@ -90,17 +90,17 @@ pub enum Finding {
 /// A prediction.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The property `compression` it was made for.
+    /// Property `compression` for which it was made.
     pub compression: String,
-    /// Of all files.
+    /// Totals of all files.
     pub total: Totals,
-    /// By what files are.
+    /// Totals by kind of file.
     pub kinds: Vec<(Kind, Totals)>,
-    /// Each file, in order of paths.
+    /// Predictions for each file, in order of paths.
     pub files: Vec<FileReport>,
-    /// What else would change.
+    /// Other things that would change.
     pub findings: Vec<Finding>,
-    /// What could not be read, and is not in the report.
+    /// Problems with files that could not be read, and are not in the report.
     pub problems: Vec<String>,
 }
 
@@ -132,7 +132,8 @@ pub fn analyze(files: &[Found], options: &Options, step: impl Fn(u64) + Sync) ->
     summarize(options.compression, reports, problems)
 }
 
-/// Logs of a kind share a model: they are looked at with it, in the order of their paths. It is counted where it is learned.
+/// Predicts logs of a kind once more, with a model that they share, in the order of their paths. The model counts where
+/// it is learned.
 fn share_model(kind: Kind, reports: &mut [FileReport], options: &Options) -> std::io::Result<()> {
     if options.compression.model_level().is_none() {
         return Ok(());

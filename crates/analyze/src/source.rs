@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{OFlags, SeekFrom, seek};
 use rustix::io::Errno;
 
-/// Runs of data that are looked for; what a file has beyond them counts as one run.
+/// Largest number of runs of data that are looked for; the rest of a file behind them counts as one run.
 const RUNS_MAX: usize = 1 << 16;
 
 /// A file that is read by pages of one length.
@@ -17,7 +17,7 @@ pub(crate) struct Source {
     file: File,
     size_bytes: u64,
     page_bytes: u64,
-    /// Runs of pages with data: the first page's number, and how many pages with data come before it.
+    /// Runs of pages with data: number of the first page, and number of pages with data before it.
     runs: Vec<(u64, u64)>,
     pages: u64,
 }
@@ -25,7 +25,8 @@ pub(crate) struct Source {
 impl Source {
     /// Opens the file at `path` and finds its pages with data.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        // It was a regular file when it was found. Whoever owns the directory may have put a FIFO there since, which would have us wait.
+        // The file was regular when it was found. The directory's owner may have put a FIFO there since, which would
+        // have us wait.
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
         let file = File::options().read(true).custom_flags(flags).open(path)?;
         let metadata = file.metadata()?;
@@ -36,7 +37,7 @@ impl Source {
         Ok(Self { file, size_bytes, page_bytes: 1, runs: vec![(0, 0)], pages: size_bytes })
     }
 
-    /// The same file in pages of `page_bytes`.
+    /// Returns the same file in pages of `page_bytes`.
     pub(crate) fn paged(mut self, page_bytes: u32) -> io::Result<Self> {
         let page_bytes = u64::from(page_bytes);
         (self.page_bytes, self.pages) = (page_bytes, 0);
@@ -61,19 +62,20 @@ impl Source {
         Ok(self)
     }
 
-    /// Pages with data.
+    /// Returns the number of pages with data.
     pub(crate) fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// Up to `wanted` of them, by their index among those with data: one drawn from each of as many runs of equal length.
+    /// Draws up to `wanted` pages, by their index among those with data: one from each of as many runs of equal length.
     pub(crate) fn draw(&self, wanted: u64, random: &mut fastrand::Rng) -> Vec<u64> {
         let wanted = wanted.min(self.pages);
         let bound = |k: u64| (u128::from(k) * u128::from(self.pages) / u128::from(wanted.max(1))) as u64;
         (0..wanted).map(|k| random.u64(bound(k)..bound(k + 1))).collect()
     }
 
-    /// Fills `page` with the page of this index, zeros beyond the file's end. What was cut off meanwhile reads as zeros, too.
+    /// Fills `page` with the page of this index. Bytes beyond the file's end are zeros, also if the file was truncated
+    /// meanwhile.
     pub(crate) fn read(&self, index: u64, page: &mut Vec<u8>) -> io::Result<()> {
         let run = self.runs.partition_point(|&(_, before)| before <= index).saturating_sub(1);
         let (first, before) = self.runs.get(run).copied().unwrap_or_default();
@@ -82,7 +84,7 @@ impl Source {
         fill(&self.file, (first + (index - before)) * self.page_bytes, page)
     }
 
-    /// Up to `bytes` from `offset` on.
+    /// Returns up to `bytes` bytes from `offset` on.
     pub(crate) fn head(&self, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
         let mut head = vec![0; bytes.min(self.size_bytes.saturating_sub(offset) as usize)];
         fill(&self.file, offset, &mut head)?;
@@ -105,7 +107,8 @@ fn fill(file: &File, mut offset: u64, mut rest: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The next run of data from `at` on: its begin and end. All of the file where the file system does not tell.
+/// Returns begin and end of the next run of data from `at` on. If the file system does not know, the run is the rest of
+/// the file.
 fn data_run(file: &File, at: u64, size_bytes: u64) -> io::Result<Option<(u64, u64)>> {
     let begin = match seek(file, SeekFrom::Data(at)) {
         Ok(begin) => begin,
@@ -114,6 +117,6 @@ fn data_run(file: &File, at: u64, size_bytes: u64) -> io::Result<Option<(u64, u6
         Err(error) => return Err(error.into()),
     };
     let end = seek(file, SeekFrom::Hole(begin))?;
-    // A file that is being cut off may answer anything.
+    // A file that is being truncated may give any answer.
     Ok((end > begin).then_some((begin, end)))
 }

@@ -1,17 +1,18 @@
-//! How much of PostgreSQL's log are images of whole pages (`full_page_writes`).
+//! Counts how much of PostgreSQL's log are images of whole pages (`full_page_writes`).
 //!
-//! Sources of the format: PostgreSQL's `xlog_internal.h`, `xlogrecord.h` (9.5 to 18). Pages of 8 KiB begin with a header of 24
-//! bytes, the first of a segment with one of 40; records are aligned to 8 bytes and go on over page borders.
+//! Sources of the format: PostgreSQL's `xlog_internal.h`, `xlogrecord.h` (9.5 to 18). Pages of 8 KiB begin with a
+//! header of 24 bytes, the first of a segment with one of 40; records are aligned to 8 bytes and go on over page
+//! borders.
 
 use std::io;
 
 use crate::source::Source;
 
 const PAGE_BYTES: usize = 8192;
-/// As much of a segment is looked at.
+/// Largest number of bytes of a segment that are examined.
 const SEGMENT_BYTES_MAX: usize = 16 << 20;
 const RECORD_HEADER_BYTES: usize = 24;
-/// From this magic number on (PostgreSQL 15) flags of images are numbered anew.
+/// Magic number from which on (PostgreSQL 15) flags of images are numbered anew.
 const MAGIC_15: u16 = 0xD110;
 
 /// Bytes of records, and of images in them.
@@ -19,7 +20,7 @@ const MAGIC_15: u16 = 0xD110;
 pub(crate) struct Images {
     /// Bytes of all records that were parsed.
     pub(crate) record_bytes: u64,
-    /// Of these, bytes of images.
+    /// Bytes of images among these.
     pub(crate) image_bytes: u64,
 }
 
@@ -28,7 +29,7 @@ pub(crate) fn images(source: &Source) -> io::Result<Images> {
     Ok(count(&source.head(0, SEGMENT_BYTES_MAX)?))
 }
 
-/// Counts until something is no record: the log's end, or what a segment held before.
+/// Counts until something is no record: the log's end, or an earlier content of the segment.
 fn count(segment: &[u8]) -> Images {
     let mut counted = Images::default();
     let Some(magic) = le16(segment, 0) else { return counted };
@@ -47,7 +48,7 @@ fn count(segment: &[u8]) -> Images {
     counted
 }
 
-/// The segment without its pages' headers, and where its first whole record begins.
+/// Returns the segment without its pages' headers, and the offset of its first whole record.
 fn payload(segment: &[u8]) -> Option<(Vec<u8>, usize)> {
     const LONG_HEADER: u16 = 2;
     let mut log = Vec::with_capacity(segment.len());
@@ -64,14 +65,14 @@ fn payload(segment: &[u8]) -> Option<(Vec<u8>, usize)> {
     Some((log, (le32(segment, 16)? as usize).next_multiple_of(8)))
 }
 
-/// Bytes of images in a record behind its header; `None` if it is not a record.
+/// Returns the bytes of images in a record, which is given without its header; `None` if it is not a record.
 fn image_bytes(record: &[u8], since_15: bool) -> Option<u64> {
     const HAS_IMAGE: u8 = 0x10;
     const SAME_RELATION: u8 = 0x80;
     const HAS_HOLE: u8 = 1;
     let compressed: u8 = if since_15 { 0x1C } else { 2 };
     let mut images = 0;
-    // Headers go on until what they announce fills the rest.
+    // Headers go on until the lengths that they announce fill the rest.
     let (mut at, mut announced) = (0, 0);
     while at + announced < record.len() {
         let id = *record.get(at)?;

@@ -1,4 +1,4 @@
-//! The files below some paths.
+//! Finds the files below some paths.
 
 use std::collections::HashSet;
 use std::io;
@@ -8,17 +8,18 @@ use std::path::{Path, PathBuf};
 /// A regular file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its length in bytes, when it was looked at.
+    /// Length of the file in bytes when it was found.
     pub size_bytes: u64,
 }
 
-/// The regular files at and below `paths`, each once however many names it has. Symbolic links below the paths are not followed and
-/// other file systems not entered. What cannot be read is told in the second list, and left out. `step` is called for each file.
+/// Finds the regular files at and below `paths`, each once however many names it has. Symbolic links below the paths
+/// are not followed, and other file systems are not entered. Problems are returned in the second list, and what they
+/// concern is left out. `step` is called for each file.
 ///
 /// # Errors
-/// If one of `paths` itself cannot be looked at.
+/// If one of `paths` itself cannot be read.
 pub fn walk(paths: &[PathBuf], mut step: impl FnMut()) -> io::Result<(Vec<Found>, Vec<String>)> {
     let (mut found, mut problems, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
     for path in paths {

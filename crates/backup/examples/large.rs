@@ -1,4 +1,5 @@
-//! Resident memory of what reads a repository with the manifest of a very large backup, which is made up: each step in a process of its own.
+//! Measures the resident memory of steps that read a repository with the manifest of a very large backup, which is made
+//! up. Each step has a process of its own.
 //! `large [--tb 10] [--dir DIR]`
 #![allow(clippy::unwrap_used, reason = "a program for measurements")]
 
@@ -11,7 +12,7 @@ use pagefold_engine::Key;
 use pagefold_engine::pool::{Origin, StreamHead, StreamWriter};
 
 const STEPS: [&str; 6] = ["make", "list", "verify", "create", "restore", "repack"];
-/// All but the making and the repacking may take so much.
+/// Memory in MiB that each step may take, apart from the making and the repacking.
 const MIB_MAX: u64 = 256;
 
 fn store(dir: &Path) -> Store {

@@ -1,4 +1,4 @@
-//! Where things lie: blocks of packs, and what is in them.
+//! Places of blocks in packs, and of models and records in blocks.
 
 use pagefold_engine::wire::{Reader, put_varint};
 
@@ -7,11 +7,11 @@ use crate::pack::PackId;
 
 type Decoded<T> = pagefold_engine::Result<T>;
 
-/// The kinds of blocks. The number is part of its seal.
+/// The kinds of blocks. The number is part of a block's seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Records, one behind the other, as they are stored.
+    /// Records as they are stored, one after the other.
     Records = 1,
     /// A model.
     Model = 2,
@@ -21,16 +21,16 @@ pub(crate) enum Kind {
     Root = 4,
     /// The directory of a pack.
     Directory = 5,
-    /// A commit. It is an object of its own.
+    /// A commit, which is an object of its own.
     Commit = 6,
-    /// The repository's key. Likewise.
+    /// The repository's key, which is part of an object of its own.
     Key = 7,
-    /// A file of a database's log, and its head. Likewise.
+    /// A file of a database's log, or its head, which are an object of their own.
     Wal = 8,
 }
 
 impl Kind {
-    /// That of a block in a pack.
+    /// Returns the kind with this number if blocks of packs can have it.
     pub(crate) fn of_block(number: u8) -> Option<Self> {
         [Self::Records, Self::Model, Self::Chunk, Self::Root].into_iter().find(|kind| *kind as u8 == number)
     }
@@ -41,16 +41,16 @@ impl Kind {
 pub struct BlockRef {
     /// The pack.
     pub pack: PackId,
-    /// Its place among the pack's blocks.
+    /// Number of the block in the pack.
     pub index: u32,
-    /// Where it begins in the pack, in bytes.
+    /// Offset in the pack, in bytes.
     pub offset: u32,
-    /// Its length in bytes, as it is stored.
+    /// Length in bytes, as it is stored.
     pub len: u32,
 }
 
 impl BlockRef {
-    /// Appends it without its pack.
+    /// Appends the place without its pack.
     pub(crate) fn encode_place(&self, out: &mut Vec<u8>) {
         for value in [self.index, self.offset, self.len] {
             put_varint(out, value.into());
@@ -85,9 +85,9 @@ impl BlockRef {
 /// A model in a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelRef {
-    /// XXH3 of its body, 128 bits.
+    /// XXH3 of the model's body, 128 bits.
     pub hash: u128,
-    /// Where it is stored.
+    /// Block in which it is stored.
     pub block: BlockRef,
 }
 
@@ -104,17 +104,17 @@ impl ModelRef {
     }
 }
 
-/// A page's record.
+/// The place of a page's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordRef {
     /// The block that has it.
     pub block: BlockRef,
-    /// Where it begins in the opened block, in bytes.
+    /// Offset in the opened block, in bytes.
     pub at: u32,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: u32,
     /// XXH3 of the record, 64 bits.
     pub hash: u64,
-    /// The model that it is coded by.
+    /// Model by which it is coded.
     pub model: Option<ModelRef>,
 }

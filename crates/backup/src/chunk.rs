@@ -13,7 +13,7 @@ use crate::pack::PackId;
 
 type Decoded<T> = pagefold_engine::Result<T>;
 
-/// Longest encoded chunk: it is ended by the entry with which it gets too long.
+/// Largest length of an encoded chunk in bytes: the entry with which a chunk gets too long ends it.
 pub(crate) const CHUNK_BYTES_MAX: usize = 8 * CHUNK_BYTES;
 const TAG_VALUE: u8 = 1;
 const TAG_PAGES: u8 = 2;
@@ -27,23 +27,23 @@ pub enum Entry {
     Page(PageEntry),
 }
 
-/// A page and where its record is.
+/// A page, and the place of its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageEntry {
     /// The object.
     pub object: u64,
-    /// The page's number.
+    /// Number of the page.
     pub page: u64,
     /// Bytes of a page of the object.
     pub record_size: u32,
-    /// Where its record is.
+    /// Place of its record.
     pub record: RecordRef,
     /// An earlier page that had the same record when this one was backed up: object and number.
     pub shared: Option<(u64, u64)>,
 }
 
 impl Entry {
-    /// Its key in the snapshot's tree.
+    /// Returns the entry's key in the snapshot's tree.
     pub fn key(&self) -> Key {
         match self {
             Self::Value(key, _) => *key,
@@ -51,7 +51,7 @@ impl Entry {
         }
     }
 
-    /// Bytes that it takes in a chunk, about.
+    /// Returns about the number of bytes that the entry takes in a chunk.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Value(_, value) => value.len() + 16,
@@ -60,7 +60,7 @@ impl Entry {
     }
 }
 
-/// Distinct things, numbered as they come.
+/// Distinct values, numbered in the order in which they come.
 struct Table<T> {
     all: Vec<T>,
     numbers: HashMap<T, u64>,
@@ -79,14 +79,14 @@ impl<T: Copy + Eq + Hash> Table<T> {
     }
 }
 
-/// Whether `next` goes on a run of pages.
+/// Returns true if `next` continues a run of pages.
 fn follows(before: &PageEntry, next: &Entry) -> bool {
     matches!(next, Entry::Page(page) if page.object == before.object
         && page.record_size == before.record_size
         && before.page.checked_add(1) == Some(page.page))
 }
 
-/// The stored form.
+/// Encodes a chunk.
 pub(crate) fn encode(entries: &[Entry]) -> Vec<u8> {
     let (mut packs, mut blocks, mut models) = (Table::new(), Table::new(), Table::new());
     let mut body = Vec::with_capacity(entries.len() * 24);
@@ -153,7 +153,7 @@ pub(crate) fn encode(entries: &[Entry]) -> Vec<u8> {
     out
 }
 
-/// The entries of a chunk. What is given out was checked: keys ascend, and lengths are in range.
+/// Decodes the entries of a chunk. Everything that is returned was checked: keys ascend, and lengths are in range.
 pub(crate) fn decode(bytes: &[u8]) -> Decoded<Vec<Entry>> {
     let mut reader = Reader::new(bytes, "chunk of a manifest");
     let packs = table(&mut reader, PackId::decode)?;
@@ -244,7 +244,8 @@ fn at<T: Copy>(table: &[T], number: u64, reader: &Reader<'_>) -> Decoded<T> {
     found.copied().ok_or_else(|| reader.bad("a number is out of range"))
 }
 
-/// A count and so many; memory grows with what is there, not with what is announced.
+/// Decodes a count and that many values. Memory grows with the values that are there, not with the count that is
+/// announced.
 pub(crate) fn table<T>(
     reader: &mut Reader<'_>,
     one: impl Fn(&mut Reader<'_>) -> Decoded<T>,

@@ -1,4 +1,4 @@
-//! Commits: each lists all backups there are. The newest counts.
+//! Commits: each lists all backups, and the newest one counts.
 
 use pagefold_engine::pool::{Guid, Origin};
 use pagefold_engine::wire::{Reader, put_bytes, put_varint};
@@ -16,38 +16,38 @@ use crate::root::Totals;
 type Decoded<T> = pagefold_engine::Result<T>;
 
 const MAGIC: [u8; 8] = *b"PFbklg\x01\0";
-/// Magic, repository, number.
+/// Bytes of a commit's unsealed head: magic, repository, number.
 const HEAD_BYTES: usize = 32;
-/// Longest name of a pool, dataset or snapshot that is believed.
+/// Largest length in bytes of a name of a pool, dataset or snapshot that is accepted.
 const NAME_BYTES_MAX: usize = 4096;
-/// Longest property that is believed.
+/// Largest length in bytes of a property that is accepted.
 const PROPERTY_BYTES_MAX: usize = 64 << 10;
 
 /// A backup that can be restored, as the repository lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Backup {
-    /// Its number; never used twice in a repository.
+    /// Number of the backup; a repository never uses one twice.
     pub number: u64,
-    /// The pool.
+    /// Name of the pool.
     pub pool: String,
-    /// The dataset within the pool; empty for the pool's own.
+    /// Path of the dataset within the pool; empty for the pool's own.
     pub dataset: String,
-    /// The snapshot's name.
+    /// Name of the snapshot.
     pub snapshot: String,
-    /// Names the snapshot in all pools.
+    /// Identity of the snapshot in all pools.
     #[serde(skip)]
     pub origin: Origin,
-    /// When it was backed up, in seconds since 1970. When the snapshot was made is in `origin`.
+    /// Time of the backup, in seconds since 1970. The time of the snapshot is in `origin`.
     pub made: u64,
-    /// Its contents, counted.
+    /// Counts of its contents.
     pub totals: Totals,
-    /// Bytes that were uploaded for it.
+    /// Number of bytes that were uploaded for it.
     pub added_bytes: u64,
-    /// Packs that it needs.
+    /// Number of packs that it needs.
     pub packs: u64,
-    /// The database clusters in it. `None`: they were not looked for.
+    /// The database clusters in it; `None` if nobody looked for them.
     pub clusters: Option<Vec<Cluster>>,
-    /// The parts of its manifest's root.
+    /// Blocks with the parts of its manifest's root.
     #[serde(skip)]
     pub(crate) root: Vec<BlockRef>,
 }
@@ -55,19 +55,19 @@ pub struct Backup {
 /// A PostgreSQL cluster in a backup, as its control file said when the snapshot was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cluster {
-    /// The data directory, from the dataset's root on; `.` for the root.
+    /// Path of the data directory, relative to the dataset's root; `.` for the root.
     pub data: String,
-    /// The cluster's number.
+    /// Number of the cluster.
     pub system: u64,
-    /// The timeline of its last checkpoint.
+    /// Timeline of its last checkpoint.
     pub timeline: u32,
-    /// Where recovery begins to read the log.
+    /// Place in the log where recovery begins to read.
     pub redo: u64,
-    /// Where nothing was written to the log any more: no page of the backup holds a change of later.
+    /// Place up to which the log was written: no page of the backup holds a later change.
     pub end: u64,
     /// Bytes of a segment of the log.
     pub segment_bytes: u32,
-    /// When the last transaction ended that is in it, in microseconds since 1970, if that was found.
+    /// End of the last transaction in it, in microseconds since 1970, if it was found.
     pub last_us: Option<i64>,
 }
 
@@ -78,7 +78,7 @@ impl Cluster {
         for value in [self.timeline.into(), self.redo, self.end, self.segment_bytes.into()] {
             put_varint(out, value);
         }
-        // Before 1970 there was no server.
+        // Before 1970 there was no server, so 0 can stand for an unknown time.
         put_varint(out, self.last_us.and_then(|last| u64::try_from(last).ok()).unwrap_or_default());
     }
 
@@ -101,12 +101,12 @@ impl Cluster {
     }
 }
 
-/// True if PostgreSQL has segments of this size.
+/// Returns true if PostgreSQL has segments of this size.
 pub(crate) fn is_segment_size(bytes: u64) -> bool {
     bytes.is_power_of_two() && (1 << 20..=1 << 30).contains(&bytes)
 }
 
-/// Of a cluster's archived log, what lies before this place is needed by no backup that the last prune has kept.
+/// The place in a cluster's log before which no backup that the last prune kept needs anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Floor {
     pub(crate) system: u64,
@@ -120,7 +120,7 @@ impl Floor {
 }
 
 impl Backup {
-    /// `POOL/DATASET@SNAPSHOT`.
+    /// Returns `POOL/DATASET@SNAPSHOT`.
     pub fn name(&self) -> String {
         let slash = if self.dataset.is_empty() { "" } else { "/" };
         format!("{}{slash}{}@{}", self.pool, self.dataset, self.snapshot)
@@ -167,12 +167,13 @@ fn text(reader: &mut Reader<'_>, max: usize) -> Decoded<String> {
     text.map(str::to_owned).map_err(|_| reader.bad("a text is not UTF-8"))
 }
 
-/// The properties that were set on a dataset when it was backed up last. Streams have the files of a dataset alone.
+/// The properties that were set on a dataset when it was last backed up. They are stored here because streams have only
+/// the files of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
-    /// The pool.
+    /// Name of the pool.
     pub pool: String,
-    /// The dataset within the pool; empty for the pool's own.
+    /// Path of the dataset within the pool; empty for the pool's own.
     pub dataset: String,
     /// Properties and their values.
     pub properties: Vec<(String, String)>,
@@ -204,22 +205,22 @@ impl Described {
 /// The contents of a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
-    /// Prunes so far.
+    /// Number of prunes so far.
     pub(crate) epoch: u64,
-    /// The next backup's number.
+    /// Number of the next backup.
     pub(crate) next_number: u64,
-    /// In the order of their numbers.
+    /// Backups in the order of their numbers.
     pub(crate) backups: Vec<Backup>,
-    /// Packs that the last prune found that nothing needs.
+    /// Packs that the last prune found and that nothing needs.
     pub(crate) condemned: Vec<PackId>,
-    /// How far the last prune would have deleted archived logs.
+    /// Places up to which the last prune would have deleted archived logs.
     pub(crate) floors: Vec<Floor>,
-    /// The datasets of which something is known besides their backups.
+    /// Datasets of which more than their backups is known.
     pub(crate) described: Vec<Described>,
 }
 
 impl State {
-    /// Which clusters backups have: a part that older commits do not have.
+    /// Encodes which clusters backups have: a part that older commits lack.
     fn encode_clusters(&self, out: &mut Vec<u8>) {
         let known =
             || self.backups.iter().filter_map(|backup| Some((backup.number, backup.clusters.as_ref()?)));
@@ -249,7 +250,7 @@ impl State {
         Ok(())
     }
 
-    /// Keeps what is known of a dataset.
+    /// Stores what is known of a dataset, in place of what was known before.
     pub(crate) fn describe(&mut self, described: Described) {
         let is_other =
             |other: &Described| (&other.pool, &other.dataset) != (&described.pool, &described.dataset);
@@ -270,14 +271,14 @@ impl State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Commit {
     pub(crate) number: u64,
-    /// Of the object.
+    /// Hash of the object.
     pub(crate) hash: u128,
-    /// Of the commit before; 0 for the first.
+    /// Hash of the commit before; 0 for the first one.
     pub(crate) before: u128,
     pub(crate) state: State,
 }
 
-/// Where commit `number` lies.
+/// Returns the path of commit `number`.
 pub(crate) fn path(repository: &[u8; 16], number: u64) -> String {
     format!("log/{}/{number:016x}", PackId(*repository))
 }
@@ -288,7 +289,7 @@ fn name_of(repository: &[u8; 16], number: u64) -> [u8; 37] {
     seal_name(repository, Kind::Commit, &object, 0)
 }
 
-/// The sealed part of a commit. `nonce` tells it from any other.
+/// Encodes the part of a commit that is sealed. `nonce` distinguishes it from all others.
 pub(crate) fn encode_body(nonce: &[u8; 16], before: u128, state: &State) -> Vec<u8> {
     let mut body = Vec::new();
     body.extend_from_slice(nonce);
@@ -305,7 +306,7 @@ pub(crate) fn encode_body(nonce: &[u8; 16], before: u128, state: &State) -> Vec<
     body
 }
 
-/// The object of a commit, and what it will be read as.
+/// Encodes a commit as an object; also returns what decoding it will give.
 pub(crate) fn encode(
     repository: &[u8; 16],
     number: u64,
@@ -328,7 +329,7 @@ pub(crate) fn encode(
     Ok((out, Commit { number, hash, before, state }))
 }
 
-/// Decodes an object under the name of commit `number`.
+/// Decodes an object that lies under the name of commit `number`.
 pub(crate) fn decode(bytes: &[u8], repository: &[u8; 16], number: u64, sealer: &Sealer) -> Result<Commit> {
     let path = path(repository, number);
     let bad = |detail: &str| Error::damaged(&path, detail);
@@ -348,7 +349,7 @@ pub(crate) fn decode(bytes: &[u8], repository: &[u8; 16], number: u64, sealer: &
     Ok(Commit { number, hash: xxh3_128(bytes), before, state })
 }
 
-/// The reverse of [`encode_body`], but for the nonce.
+/// Decodes what [`encode_body`] encodes; the nonce is dropped.
 pub(crate) fn decode_body(body: &[u8]) -> Decoded<(u128, State)> {
     let mut reader = Reader::new(body, "commit");
     let _nonce = reader.take(16)?;
@@ -362,7 +363,7 @@ pub(crate) fn decode_body(body: &[u8]) -> Decoded<(u128, State)> {
         floors: Vec::new(),
         described: Vec::new(),
     };
-    // Commits of the first repositories end here.
+    // Commits of the first versions end here.
     if reader.remaining() > 0 {
         state.decode_clusters(&mut reader)?;
         state.described = table(&mut reader, Described::decode)?;

@@ -1,4 +1,4 @@
-//! A backup that is read part by part, as parts of it are wanted.
+//! Reads a backup part by part, as parts of it are wanted.
 
 use pagefold_engine::Key;
 
@@ -11,7 +11,8 @@ use crate::repository::{CONFIG, Repository};
 use crate::root::{Root, Row};
 use crate::store::Requests;
 
-/// A backup and the root of its manifest. All that it gives out was verified (B4); several threads may read at once.
+/// A backup and the root of its manifest. Everything that it returns was verified (B4); several threads may read at
+/// once.
 pub struct Contents {
     repository: Repository,
     backup: Backup,
@@ -22,33 +23,34 @@ impl Contents {
     /// Reads the root of a backup's manifest.
     ///
     /// # Errors
-    /// [`crate::Error::Damaged`] and [`crate::Error::Missing`]; of the store.
+    /// [`crate::Error::Damaged`] and [`crate::Error::Missing`]; errors of the store.
     pub fn open(repository: Repository, backup: Backup) -> Result<Self> {
         let root = repository.root(&backup)?;
         Ok(Self { repository, backup, root })
     }
 
-    /// The backup.
+    /// Returns the backup.
     pub fn backup(&self) -> &Backup {
         &self.backup
     }
 
-    /// The repository's name, in hexadecimal.
+    /// Returns the repository's name, in hexadecimal.
     pub fn repository_id(&self) -> String {
         self.repository.id()
     }
 
-    /// The chunks of the manifest, in the order of keys.
+    /// Returns the rows of the manifest's chunks, in the order of keys.
     pub fn rows(&self) -> &[Row] {
         &self.root.rows
     }
 
-    /// The number of the chunk in which `key` lies if it is there; `None` before the first one.
+    /// Returns the number of the chunk in which `key` lies if it is in the backup; `None` if it lies before the first
+    /// chunk.
     pub fn row_of(&self, key: &Key) -> Option<usize> {
         self.root.rows.partition_point(|row| row.first <= *key).checked_sub(1)
     }
 
-    /// The entries of chunks, in the order in which they are asked for. Near ones are read by one request.
+    /// Reads the entries of chunks, in the order of `rows`. Chunks that are near each other are read by one request.
     ///
     /// # Errors
     /// As [`Contents::open`].
@@ -58,7 +60,8 @@ impl Contents {
         rows.iter().zip(&read).map(|(row, squeezed)| open_chunk(row, squeezed)).collect()
     }
 
-    /// Blocks of records, opened, in the order in which they are asked for. Near ones are read by one request.
+    /// Reads and opens blocks of records, in the order of `wanted`. Blocks that are near each other are read by one
+    /// request.
     ///
     /// # Errors
     /// As [`Contents::open`].
@@ -67,7 +70,7 @@ impl Contents {
         self.repository.read(&wanted)
     }
 
-    /// A model, as streams have it (docs/FORMAT.md, "Streams").
+    /// Reads a model in the form that streams have (docs/FORMAT.md, "Streams").
     ///
     /// # Errors
     /// As [`Contents::open`].
@@ -75,15 +78,15 @@ impl Contents {
         self.repository.model(model)
     }
 
-    /// True if the store shows the repository: where it does not, an object that is missing is no damage.
+    /// Returns true if the store shows the repository. If it does not, a missing object is no damage.
     ///
     /// # Errors
-    /// Of the store.
+    /// Errors of the store.
     pub fn is_there(&self) -> Result<bool> {
         Ok(self.repository.store().head(CONFIG)?.is_some())
     }
 
-    /// The requests to the store by now.
+    /// Returns the requests that were made to the store so far.
     pub fn requests(&self) -> Requests {
         self.repository.store().requests()
     }

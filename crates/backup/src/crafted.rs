@@ -1,4 +1,4 @@
-//! Repositories that are made up, as large as they are wanted: for measurements of memory.
+//! Makes up repositories of any size, for measurements of memory.
 
 use pagefold_engine::Key;
 use pagefold_engine::pool::{Guid, Origin};
@@ -17,27 +17,27 @@ use crate::seen::Seen;
 use crate::store::Store;
 
 const PAGE: u32 = 8192;
-/// Bytes of a record: pages that were compressed to half.
+/// Bytes of a record: half of a page, as if compressed.
 const RECORD: u32 = 4096;
-/// Records in a block, as many as really fit.
+/// Number of records in a block: as many as fit in a real one.
 const RECORDS: u32 = 32;
-/// Blocks of records that are really there; all pages have one of their records.
+/// Number of blocks of records that really exist; all pages share their records.
 const BLOCKS: u32 = 64;
-/// Chunks that are made at once.
+/// Number of chunks that are made at once.
 const AT_ONCE: u64 = 512;
-/// The object whose pages they are.
+/// Object to which the pages belong.
 const OBJECT: u64 = 3;
 
-/// The name of the made up snapshot in all pools.
+/// Returns the identity of the made up snapshot in all pools.
 pub fn origin() -> Origin {
     Origin { pool: Guid(*b"a made up pool 1"), number: 1, created: 1 }
 }
 
-/// Makes a repository with one backup of so many pages of 8 KiB. Its chunks and its root are as long as real ones; its records are few, and of the
-/// packs of a real one the names alone are there, in the root.
+/// Makes a repository with one backup of `pages` pages of 8 KiB. Its chunks and its root are as long as real ones. Its
+/// records are few, and of a real backup's packs it has only the names, in the root.
 ///
 /// # Errors
-/// Of the store.
+/// Errors of the store.
 pub fn large(store: Store, pages: u64) -> Result<Backup> {
     let repository = Repository::init(store, Seen::default(), &InitOptions::default())?;
     let records = records(&repository)?;
@@ -67,7 +67,7 @@ pub fn large(store: Store, pages: u64) -> Result<Backup> {
             }
         }
     }
-    // A pack for every 4096 records of 4 KiB, as a real one would have.
+    // A real repository would have a pack for every 4096 records of 4 KiB.
     for number in 0..pages / 4096 {
         let id = PackId(xxh3_128(&number.to_le_bytes()).to_le_bytes());
         needs.packs.insert(id, 1);
@@ -104,7 +104,7 @@ fn put(repository: &Repository, id: PackId, pack: PackBuilder) -> Result<()> {
     repository.store.put(&id.path(), bytes.into())
 }
 
-/// Writes the records that are really there.
+/// Writes the records that really exist.
 fn records(repository: &Repository) -> Result<Vec<RecordRef>> {
     let (id, mut pack) = (PackId::new()?, PackBuilder::new(&repository.sealer));
     let mut records = Vec::new();
@@ -132,7 +132,7 @@ fn records(repository: &Repository) -> Result<Vec<RecordRef>> {
 fn entries(chunk: u64, records: &[RecordRef]) -> Vec<Entry> {
     let first = chunk * CHUNK_ENTRIES as u64;
     let entry = |page: u64| {
-        // As where a block was written from pages that lie side by side.
+        // Neighbouring pages have neighbouring records, as if their block had been written from them.
         let at = (page % records.len().max(1) as u64) as usize;
         let record = records.get(at).copied();
         record.map(|record| {

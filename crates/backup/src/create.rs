@@ -1,4 +1,4 @@
-//! Making a backup of a stream.
+//! Makes a backup of a stream.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -20,30 +20,30 @@ use crate::repository::Repository;
 use crate::root::{Root, Row};
 use crate::upload::{Journal, Uploaded, Uploader};
 
-/// Entries that wait for their pack's name at most: so much memory, and then a pack is ended early.
+/// Largest number of entries that wait for their pack's name. They bound the memory: beyond it a pack is ended early.
 const WAITING_MAX: usize = 64 * CHUNK_ENTRIES;
 
-/// How a backup is made.
+/// Options for making a backup.
 #[derive(Clone, Debug, Default)]
 pub struct CreateOptions {
     /// Name of the pool.
     pub pool: String,
     /// Path of the dataset in it; empty for the pool's own.
     pub dataset: String,
-    /// Seconds since 1970.
+    /// Time of the backup, in seconds since 1970.
     pub made: u64,
-    /// Bytes per second that are uploaded at most.
+    /// Largest number of bytes per second that are uploaded.
     pub rate: Option<u64>,
     /// The database clusters in the snapshot, if they were looked for.
     pub clusters: Option<Vec<Cluster>>,
-    /// Forgets, by the same commit, the backups of the dataset that this does not keep; the new one stays in any case.
+    /// Rule by which the same commit forgets earlier backups of the dataset; the new one stays in any case.
     pub keep: Option<Keep>,
     /// Properties that are set on the dataset.
     pub properties: Vec<(String, String)>,
 }
 
 impl CreateOptions {
-    /// Takes out the backups of the dataset that are not kept; how many.
+    /// Removes the backups of the dataset that are not kept; returns their number.
     fn thin_out(&self, new: &Backup, backups: &mut Vec<Backup>) -> u64 {
         let Some(keep) = &self.keep else { return 0 };
         let of_it = |backup: &&Backup| backup.pool == self.pool && backup.dataset == self.dataset;
@@ -59,13 +59,13 @@ impl CreateOptions {
 pub struct Created {
     /// The backup.
     pub backup: Backup,
-    /// The backup of which unchanged parts were taken over.
+    /// Number of the backup from which unchanged parts were taken over.
     pub since: Option<u64>,
-    /// Packs that were uploaded.
+    /// Number of packs that were uploaded.
     pub packs: u64,
-    /// Packs that an earlier run had uploaded, which did not come to its end.
+    /// Number of packs that an earlier run, which did not finish, had uploaded.
     pub resumed_packs: u64,
-    /// Earlier backups of the dataset that were forgotten.
+    /// Number of earlier backups of the dataset that were forgotten.
     pub forgotten: u64,
 }
 
@@ -76,14 +76,14 @@ struct Making<'r> {
     data: PackBuilder,
     /// Records of the block that is being filled.
     block: Vec<u8>,
-    /// Chunks and roots.
+    /// Pack of chunks and roots.
     meta: PackBuilder,
     rows: Vec<Row>,
-    /// Rows from here on lie in `meta`, unless they were kept.
+    /// Index of the first row whose block may lie in `meta`; kept rows lie elsewhere.
     unnamed_rows: usize,
-    /// By the hash of their bodies.
+    /// Models by the hashes of their bodies.
     models: HashMap<u128, ModelRef>,
-    /// By their numbers in the stream.
+    /// Hashes of models by their numbers in the stream.
     numbered: HashMap<u32, u128>,
     uploader: Uploader,
     packs: u64,
@@ -92,11 +92,12 @@ struct Making<'r> {
 }
 
 impl Repository {
-    /// Makes a backup of a stream, which has a whole snapshot, or what changed since one of which there is a backup.
+    /// Makes a backup of a stream. The stream has a whole snapshot, or the changes since a snapshot that has a backup.
     ///
     /// # Errors
-    /// [`Error::Exists`] if there is a backup of the snapshot; [`Error::NotFound`] if there is none of the snapshot that the stream comes
-    /// after; [`Error::Fenced`] if prunes have passed by meanwhile; [`Error::Stream`] of the stream; of the store.
+    /// [`Error::Exists`] if there is a backup of the snapshot; [`Error::NotFound`] if there is none of the snapshot
+    /// since which the stream has changes; [`Error::Fenced`] if prunes have passed by meanwhile; [`Error::Stream`] for
+    /// errors of the stream; errors of the store.
     pub fn create(
         &self,
         input: &mut dyn Read,
@@ -184,7 +185,7 @@ impl Repository {
         let journal = making.uploader.finish()?;
         for pack in &reused {
             if self.store.head(&pack.id.path())? != Some(pack.bytes) {
-                // Without the journal the next run uploads it again.
+                // The journal is removed, so that the next run uploads the pack again.
                 journal.as_ref().map_or(Ok(()), Journal::remove)?;
                 return Err(Error::Missing { object: pack.id.path() });
             }
@@ -274,7 +275,7 @@ impl Making<'_> {
         }
     }
 
-    /// The entry of a page with this record, which is kept, unless the old manifest has it.
+    /// Returns the entry of a page with this record. Stores the record unless the old manifest has it.
     fn record(
         &mut self,
         page: (u64, u64),
@@ -304,7 +305,7 @@ impl Making<'_> {
         let at = self.block.len() as u32;
         self.block.extend_from_slice(record);
         let block = BlockRef { len: 0, ..self.data.next_place(0) };
-        // Its model may have got its pack's name just now.
+        // The model's pack may have been named by one of the calls above.
         let model = model.and_then(|model| self.models.get(&model.hash)).copied();
         let record = RecordRef { block, at, len: record.len() as u32, hash, model };
         Ok(PageEntry { object: page.0, page: page.1, record_size, record, shared: None })
@@ -317,7 +318,7 @@ impl Making<'_> {
         }
     }
 
-    /// The entry of a page that came before.
+    /// Returns the entry of a page that came earlier in the stream.
     fn find(&mut self, object: u64, page: u64) -> Result<Option<PageEntry>> {
         if let Some(found) = self.merge.unwritten(object, page)? {
             return Ok(Some(found));
@@ -339,7 +340,7 @@ impl Making<'_> {
         Chunks::new(self.repository).page(&root, object, page)
     }
 
-    /// Names the pack of data, in which `places` are; all that lies in it learns of it.
+    /// Gives the pack of data, whose blocks are `places`, its name; entries and models that lie in it get it too.
     fn name_data(&mut self, id: PackId, places: &[BlockRef]) {
         self.merge.name_open(id, places);
         let models = self.models.values_mut().filter(|model| model.block.pack == PackId::OPEN);
@@ -358,7 +359,7 @@ impl Making<'_> {
         self.drain()
     }
 
-    /// Uploads a pack, unless an earlier run did; its name.
+    /// Uploads a pack, unless an earlier run did; returns its name.
     fn upload(&mut self, pack: PackBuilder) -> Result<PackId> {
         let content = pack.content_hash();
         if let Some(known) = self.uploader.known(content, self.epoch) {
@@ -378,7 +379,7 @@ impl Making<'_> {
         self.uploader.upload(uploaded, bytes)
     }
 
-    /// Writes the chunks whose records all have places.
+    /// Writes the chunks all of whose records have places.
     fn drain(&mut self) -> Result<()> {
         let is_open = |entry: &Entry| match entry {
             Entry::Page(page) => {
@@ -416,7 +417,8 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// The pack of chunks has got its name, its blocks having moved by so many places and bytes.
+    /// Gives the pack of chunks its name, and adds to the places of its blocks the number of blocks and bytes by which
+    /// they moved.
     fn name_rows(&mut self, id: PackId, (index, offset): (u32, u32)) {
         for row in self.rows.iter_mut().skip(self.unnamed_rows).filter(|row| row.block.pack == PackId::OPEN) {
             let block = &mut row.block;
@@ -430,14 +432,14 @@ impl Making<'_> {
         self.unnamed_rows = self.rows.len();
     }
 
-    /// Writes what is left, and the root; the blocks of that, if it is not that of the backup before.
+    /// Writes the rest, and the root. Returns the root's blocks unless it is the same as that of the backup before.
     fn finish(&mut self, old_root: Option<&[u8]>) -> Result<(Root, Option<Vec<BlockRef>>)> {
         self.merge.end()?;
         if self.data.bytes() + self.block.len() + self.meta.bytes() > PACK_BYTES {
             self.finish_data()?;
         }
         self.close_block();
-        // The last pack has all that is left: data, chunks, root.
+        // The last pack has everything that is left: data, chunks, root.
         let id = PackId::new()?;
         self.name_data(id, &self.data.places());
         self.drain()?;

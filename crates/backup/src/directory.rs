@@ -1,8 +1,10 @@
-//! A directory as a store of objects: what a local repository and the serving side of one on another host both use.
+//! A directory as a store of objects: both a local repository and the serving side of a remote one use it.
 //!
-//! - D1: what was acknowledged as written survives a crash of the machine: the object, its name, and every folder above it.
-//! - D2: of several creates of one name one wins, and who hears that it is taken hears of an object to which D1 applies. A process that was
-//!   killed between the link and the flush of its folder leaves one to which it does not.
+//! - D1: what was acknowledged as written survives a crash of the machine: the object, its name, and every folder above
+//!   it.
+//! - D2: of several creates of one name one wins, and D1 applies to the object by the time that a loser hears that the
+//!   name is taken. There is one exception: a process that is killed between the link and the flush of its folder
+//!   leaves an object to which D1 does not apply.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +20,7 @@ use object_store::{
 
 use crate::error::{Error, Result};
 
-/// Objects in a directory.
+/// A store of objects in a directory.
 #[derive(Debug)]
 pub(crate) struct Directory {
     inner: LocalFileSystem,
@@ -31,7 +33,7 @@ impl std::fmt::Display for Directory {
     }
 }
 
-/// Makes a directory and those above it that are not there, so that they survive a crash.
+/// Makes a directory and those above it that are missing, so that they survive a crash.
 fn make(path: &FilePath) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -47,7 +49,7 @@ fn make(path: &FilePath) -> io::Result<()> {
 }
 
 impl Directory {
-    /// Opens it; `create` makes it if it is not there.
+    /// Opens the directory; `create` makes it if it is missing.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Local`] if it cannot be made; [`Error::Invalid`].
@@ -66,7 +68,7 @@ impl Directory {
         Ok(Self { inner: inner.with_fsync(true), root: path.into() })
     }
 
-    /// Where a name leads through a link that somebody has put there, if it does.
+    /// Returns the path of a link that somebody has put on the way to `name`, if there is one.
     pub(crate) fn link_in(&self, name: &str) -> Option<PathBuf> {
         let mut path = self.root.clone();
         name.split('/').find_map(|part| {

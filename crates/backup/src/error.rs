@@ -3,14 +3,14 @@
 /// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call failed. Messages name the object.
+/// Reasons why a call failed. Messages name the object.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The store could not do what was asked.
     #[error("{op} of {object} failed: {source}")]
     Store {
-        /// What was attempted: `read`, `write`, `list`, `delete`.
+        /// Operation that was attempted: `read`, `write`, `list`, `delete`.
         op: &'static str,
         /// The object's path in the repository.
         object: String,
@@ -23,34 +23,34 @@ pub enum Error {
     Damaged {
         /// The object's path in the repository.
         object: String,
-        /// The demand that it does not meet.
+        /// Condition that it does not meet.
         detail: String,
     },
-    /// An object that is needed is not there.
+    /// An object that is needed is missing.
     #[error("{object} is missing: the store has lost it, or somebody has deleted it")]
     Missing {
         /// The object's path in the repository.
         object: String,
     },
-    /// The passphrase or key does not open the repository, or there is none, or one too many.
+    /// The passphrase or key does not open the repository; or none was given, or one that is not needed.
     #[error("{0}")]
     Key(String),
-    /// The repository was sealed by prunes since a backup was begun: what it had uploaded may be deleted.
+    /// Prunes have passed by since a backup was begun: they may have deleted what it had uploaded.
     #[error("{0}")]
     Fenced(String),
-    /// The store does not keep the promises that backups stand on.
+    /// The store does not keep the promises on which backups rely.
     #[error("{0}")]
     UnsafeStore(String),
     /// There is no such repository, or no such backup in it.
     #[error("{0}")]
     NotFound(String),
-    /// It is there already.
+    /// The thing that was to be made exists already.
     #[error("{0}")]
     Exists(String),
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
-    /// It was made by a version with features that this one does not know.
+    /// The repository was made by a version with features that this one does not know.
     #[error("{0}")]
     Unsupported(String),
     /// There is no connection to another host, or it does not serve.
@@ -58,35 +58,35 @@ pub enum Error {
     Connection {
         /// The event, in words.
         message: String,
-        /// A step that helps, where one is known.
+        /// A step that helps, if one is known.
         hint: Option<String>,
     },
     /// Something on this machine failed: the journal, the key file.
     #[error("{doing}: {source}")]
     Local {
-        /// What was attempted.
+        /// Operation that was attempted, in words.
         doing: String,
         /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
-    /// Of the stream from or to a pool.
+    /// The stream from or to a pool failed.
     #[error(transparent)]
     Stream(#[from] pagefold_engine::Error),
 }
 
 impl Error {
-    /// True if the same request may work later: the store or the way to it failed, not what is stored.
+    /// Returns true if the same request may work later: the store failed, or the way to it, and not what is stored.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Store { .. } | Self::Connection { .. })
     }
 
-    /// A damaged object.
+    /// Returns the error of a damaged object.
     pub(crate) fn damaged(object: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::Damaged { object: object.into(), detail: detail.into() }
     }
 
-    /// A decoder found this wrong in an object.
+    /// Returns a closure that turns a decoder's error into one of this object.
     pub(crate) fn in_object(object: &str) -> impl Fn(pagefold_engine::Error) -> Self + '_ {
         move |error| match error {
             pagefold_engine::Error::Corrupt { what, detail, .. } => {

@@ -1,4 +1,5 @@
-//! The door for fuzz targets to decoders. Seals and checksums are made to hold: an enemy can compute them where nothing is encrypted.
+//! Opens decoders to fuzz targets. Seals and checksums are made to hold, since an enemy can compute them if nothing is
+//! encrypted.
 
 use pagefold_basebackup::segment;
 use xxhash_rust::xxh3::xxh3_64;
@@ -15,7 +16,7 @@ use crate::repository::Config;
 use crate::root::Root;
 use crate::samples::{self, PACK, REPOSITORY};
 
-/// A pack whose head, directory and end have checksums that hold, as far as it has them.
+/// Returns a pack whose head, directory and end have checksums that hold, as far as it has these parts.
 fn sealed_pack(bytes: &[u8]) -> Vec<u8> {
     let mut out = bytes.to_vec();
     let len = out.len();
@@ -43,7 +44,7 @@ fn sealed_pack(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Takes a pack apart and opens its blocks; whether all of it is right.
+/// Takes a pack apart and opens its blocks; returns true if all of it is right.
 pub fn pack(bytes: &[u8]) -> bool {
     let sealer = Sealer::plain();
     let bytes = sealed_pack(bytes);
@@ -66,7 +67,7 @@ pub fn pack_seeds() -> Vec<Vec<u8>> {
     vec![samples::pack(), all.finish(&REPOSITORY, PACK, &sealer).unwrap_or_default()]
 }
 
-/// Decodes a chunk; what decodes encodes to what decodes to the same.
+/// Decodes a chunk. Entries that decode must survive being encoded and decoded again.
 pub fn manifest(bytes: &[u8]) -> bool {
     let Ok(entries) = chunk::decode(bytes) else { return false };
     let again = chunk::decode(&chunk::encode(&entries));
@@ -79,7 +80,7 @@ pub fn manifest_seeds() -> Vec<Vec<u8>> {
     vec![chunk::encode(&samples::entries())]
 }
 
-/// Decodes a root; what decodes encodes to what decodes to the same.
+/// Decodes a root. A root that decodes must survive being encoded and decoded again.
 pub fn root(bytes: &[u8]) -> bool {
     let Ok(root) = Root::decode(bytes) else { return false };
     let again = Root::decode(&root.encode());
@@ -92,7 +93,7 @@ pub fn root_seeds() -> Vec<Vec<u8>> {
     vec![samples::root().encode()]
 }
 
-/// Decodes the body of a commit, and a description whose checksum is made to hold; whether either is right.
+/// Decodes the body of a commit, and a description whose checksum is made to hold; returns true if either is right.
 pub fn commit(bytes: &[u8]) -> bool {
     let mut description = bytes.to_vec();
     if let Some((body, sum)) = description.split_last_chunk_mut::<8>() {
@@ -105,7 +106,7 @@ pub fn commit(bytes: &[u8]) -> bool {
     true
 }
 
-/// Decodes the head of an archived file of a log; what decodes encodes to what decodes to the same.
+/// Decodes the head of an archived file of a log. A head that decodes must survive being encoded and decoded again.
 pub fn wal_head(bytes: &[u8]) -> bool {
     let Ok(head) = object::Head::decode(bytes) else { return false };
     let again = object::Head::decode(&head.encode());
@@ -118,7 +119,8 @@ pub fn wal_head_seeds() -> Vec<Vec<u8>> {
     vec![samples::wal_head().encode()]
 }
 
-/// Opens an archived file of a log, and reads it as a segment and as a history, which servers have written; whether it opens or is either.
+/// Opens an archived file of a log, and reads it as a segment and as a history, which servers have written; returns
+/// true if it is any of these.
 pub fn wal(bytes: &[u8]) -> bool {
     let is_object = object::decode(bytes, "wal", &REPOSITORY, &Sealer::plain()).is_ok();
     let is_history = History::parse(9, bytes).is_some();
@@ -130,7 +132,7 @@ pub fn wal_seeds() -> Vec<Vec<u8>> {
     vec![samples::wal_object(), b"1\t0/3000028\tno recovery target specified\n\n2\t0/4000000\twhy\n".to_vec()]
 }
 
-/// Reads frames of a client or a serving host; whether any was right.
+/// Reads frames of a client or a serving host; returns true if any was right.
 pub fn frames(bytes: &[u8]) -> bool {
     crate::remote::fuzzing::frames(bytes)
 }

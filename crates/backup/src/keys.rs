@@ -1,7 +1,8 @@
-//! Seals: each block, commit and wrapped key is bound to what it is and where it lies, and encrypted where the repository is.
+//! Seals: each block, commit and wrapped key is bound to its kind and its place, and encrypted if the repository is.
 //!
-//! XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha) with random nonces of 192 bits; keys by Argon2id (RFC 9106). A repository without
-//! encryption has a checksum of 128 bits (XXH3) in place of the tag: it tells damage, not an enemy.
+//! XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha) with random nonces of 192 bits; keys by Argon2id (RFC 9106). A
+//! repository without encryption has a checksum of 128 bits (XXH3) in place of the tag: it detects damage, not an
+//! enemy.
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
@@ -10,22 +11,22 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::{Error, Result};
 
-/// Bytes of a nonce, before an encrypted seal.
+/// Bytes of a nonce, which precedes an encrypted seal.
 const NONCE_BYTES: usize = 24;
-/// Bytes of a tag or checksum, behind a seal.
+/// Bytes of a tag or checksum, which ends a seal.
 const TAG_BYTES: usize = 16;
-/// Memory of Argon2id in KiB: what RFC 9106 (section 4) recommends where memory is constrained.
+/// Memory of Argon2id in KiB: RFC 9106 (section 4) recommends it where memory is constrained.
 const ARGON_KIB: u32 = 64 << 10;
 const ARGON_PASSES: u32 = 3;
-/// More memory than this, in KiB, is not taken because a repository says so.
+/// Largest memory in KiB that a repository can ask for.
 const ARGON_KIB_MAX: u32 = 1 << 20;
 const ARGON_PASSES_MAX: u32 = 64;
 
-/// A passphrase, or what a key file has.
+/// A passphrase, or the contents of a key file.
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// From its bytes.
+    /// Makes a secret of its bytes.
     ///
     /// # Errors
     /// [`Error::Key`] if there are none.
@@ -43,7 +44,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Random bytes of the operating system.
+/// Returns random bytes of the operating system.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;
@@ -55,7 +56,7 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// How a key is made of a [`Secret`].
+/// Parameters by which a key is made of a [`Secret`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Derivation {
     pub(crate) kib: u32,
@@ -68,7 +69,7 @@ impl Derivation {
         Ok(Self { kib: ARGON_KIB, passes: ARGON_PASSES, salt: random()? })
     }
 
-    /// The sealer by which the repository's own key is sealed.
+    /// Returns the sealer by which the repository's own key is sealed.
     pub(crate) fn derive(&self, secret: &Secret) -> Result<Sealer> {
         if self.kib > ARGON_KIB_MAX || self.passes > ARGON_PASSES_MAX {
             return Err(Error::Unsupported(format!(
@@ -103,7 +104,7 @@ impl Sealer {
         self.0.is_some()
     }
 
-    /// Bytes that a seal adds.
+    /// Returns the number of bytes that a seal adds.
     pub(crate) fn overhead(&self) -> usize {
         if self.is_encrypting() { NONCE_BYTES + TAG_BYTES } else { TAG_BYTES }
     }
@@ -127,7 +128,7 @@ impl Sealer {
         Ok(())
     }
 
-    /// The bytes that were sealed under this name; none if these were not.
+    /// Opens bytes that were sealed under this name; `None` if they were not.
     pub(crate) fn open(&self, name: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
         match &self.0 {
             None => {

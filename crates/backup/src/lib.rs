@@ -1,16 +1,18 @@
-//! Backups: snapshots of datasets as immutable objects in a directory, here or on another host, or an object store.
+//! Backups: snapshots of datasets as immutable objects in a directory, here or on another host, or in an object store.
 //!
-//! A backup is made of a stream of [`pagefold_engine::pool::Pool::send`], and restored by writing one, so records go as they are
-//! stored: nothing is decoded or coded again, and the pool's server learns nothing of stores and keys. The objects, byte by byte:
-//! docs/BACKUP-FORMAT.md. Why so: docs/decisions/0043-backups.md.
+//! A backup is made of a stream of [`pagefold_engine::pool::Pool::send`], and restored by writing one. So records go as
+//! they are stored: nothing is decoded or coded again, and the pool's server learns nothing of stores and keys. The
+//! objects, byte by byte: docs/BACKUP-FORMAT.md. The reasons: docs/decisions/0043-backups.md.
 //!
 //! - B1: an object is written once and never changed. A pack has a random name that no other ever has.
-//! - B2: a backup exists if and only if the newest commit of the log lists it. Commits are numbered without gaps, each is made
-//!   by a create that fails where the number is taken, and names the hash of the one before.
-//! - B3: what the newest commit lists needs no pack that was deleted. [`prune`] deletes only what two prunes found unreferenced,
-//!   and a writer whose epoch is more than one prune old cannot commit.
-//! - B4: nothing that was read is used before its seal was verified, which binds it to its repository, its object, its place and its kind.
-//! - B5: a file of a database's log is there as a whole under the name of its cluster and its own, or not at all; what was said to be archived is durable.
+//! - B2: a backup exists if and only if the newest commit of the log lists it. Commits are numbered without gaps, each
+//!   is made by a create that fails if the number is taken, and names the hash of the one before.
+//! - B3: what the newest commit lists needs no pack that was deleted. [`prune`] deletes only what two prunes found
+//!   unreferenced, and a writer whose epoch is more than one prune old cannot commit.
+//! - B4: nothing that was read is used before its seal was verified, which binds it to its repository, its object, its
+//!   place and its kind.
+//! - B5: a file of a database's log is there as a whole under the name of its cluster and its own, or not at all; a
+//!   file that was reported as archived is durable.
 
 mod archive;
 mod block;

@@ -1,8 +1,8 @@
-//! A manifest in the making: that of the backup before, and what a stream says has changed.
+//! Makes a manifest out of the one of the backup before and the changes that a stream brings.
 //!
-//! Both come in the order of keys. Chunks of the old manifest between changes are taken over by reference, neither read nor
-//! written. A stream of a whole snapshot is compared with the old manifest record by record, so that a backup whose snapshot before is
-//! gone from the pool copies no record either that is the same under the same key.
+//! Both come in the order of keys. Chunks of the old manifest between changes are taken over by reference, neither read
+//! nor written. A stream of a whole snapshot is compared with the old manifest record by record. So even a backup whose
+//! previous snapshot is gone from the pool copies no record that is the same under the same key.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::pack::{PackId, unsqueeze};
 use crate::repository::Repository;
 use crate::root::{Needs, Root, Row};
 
-/// Reads chunks, and keeps the last ones.
+/// Reads chunks, and keeps the most recent ones.
 pub(crate) struct Chunks<'a> {
     repository: &'a Repository,
     kept: VecDeque<(BlockRef, Arc<Vec<Entry>>)>,
@@ -42,7 +42,7 @@ impl<'a> Chunks<'a> {
         Ok(entries)
     }
 
-    /// The page's entry in a manifest.
+    /// Returns the page's entry in a manifest.
     pub(crate) fn page(&mut self, root: &Root, object: u64, page: u64) -> Result<Option<PageEntry>> {
         let key = Key::page(object, page);
         let Some(row) = root.row_of(&key) else { return Ok(None) };
@@ -55,7 +55,7 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// The entries of the chunk that a manifest means by `row`, of what its block has.
+/// Opens a block as the chunk that a manifest means by `row`, and returns its entries.
 pub(crate) fn open_chunk(row: &Row, squeezed: &[u8]) -> Result<Vec<Entry>> {
     let object = row.block.pack.path();
     let bytes = unsqueeze(squeezed, CHUNK_BYTES_MAX, &object)?;
@@ -68,23 +68,23 @@ pub(crate) fn open_chunk(row: &Row, squeezed: &[u8]) -> Result<Vec<Entry>> {
 
 /// A chunk of the new manifest.
 pub(crate) enum Made {
-    /// As the old one has it.
+    /// The row of an old chunk, which is taken over.
     Kept(Row),
-    /// To be written.
+    /// Entries that are to be written.
     New(Vec<Entry>),
 }
 
-/// Puts the old manifest and changes together.
+/// Merges the old manifest and changes.
 pub(crate) struct Merge<'a> {
     chunks: Chunks<'a>,
     old: Root,
-    /// What comes is all there is: what does not come is no more.
+    /// True if the changes are a whole snapshot: entries that do not come are removed.
     whole: bool,
-    /// The next row of `old`.
+    /// Index of the next row of `old`.
     next: usize,
-    /// Entries of the old chunk that is being gone through, ...
+    /// Entries of the old chunk that is open ...
     open: VecDeque<Entry>,
-    /// ... its row, as long as nothing of it has changed.
+    /// ... and its row, as long as nothing in it has changed.
     same: Option<Row>,
     building: Vec<Entry>,
     building_bytes: usize,
@@ -109,7 +109,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// The pack that was open has got its name, and its blocks their places.
+    /// Gives the open pack its name, and its blocks their places.
     pub(crate) fn name_open(&mut self, id: PackId, places: &[BlockRef]) {
         self.needs.name_open(id);
         let made = self.made.iter_mut().flat_map(|made| match made {
@@ -130,7 +130,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// The entry of a page that came before, among what was not written yet.
+    /// Returns the entry of a page that came before, if it was not written yet.
     pub(crate) fn unwritten(&mut self, object: u64, page: u64) -> Result<Option<PageEntry>> {
         let key = Key::page(object, page);
         let within = |entries: &[Entry]| {
@@ -155,7 +155,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Gives out what was built.
+    /// Ends the chunk that is being built.
     fn flush(&mut self) {
         if !self.building.is_empty() {
             self.made.push_back(Made::New(std::mem::take(&mut self.building)));
@@ -172,12 +172,12 @@ impl<'a> Merge<'a> {
         self.building.push(entry);
     }
 
-    /// Something of the open chunk is another.
+    /// Notes that the open chunk has changed.
     fn changed(&mut self) {
         self.same = None;
     }
 
-    /// An old entry stays.
+    /// Takes an old entry over.
     fn keep(&mut self, entry: Entry) {
         if self.whole {
             self.needs.add(&entry);
@@ -185,7 +185,7 @@ impl<'a> Merge<'a> {
         self.push(entry);
     }
 
-    /// An old entry is no more.
+    /// Drops an old entry.
     fn lose(&mut self, entry: &Entry) {
         if !self.whole {
             self.needs.remove(entry);
@@ -193,17 +193,18 @@ impl<'a> Merge<'a> {
         self.changed();
     }
 
-    /// The open chunk has come to its end.
+    /// Closes the open chunk at its end.
     fn close(&mut self) {
         if let Some(row) = self.same.take() {
-            // All of it was kept, and nothing else: it is the same chunk.
+            // All of it was kept, and nothing was added: it is the same chunk.
             self.building.clear();
             self.building_bytes = 0;
             self.made.push_back(Made::Kept(row));
         }
     }
 
-    /// Goes on in the old manifest to `key`: what comes before stays, or not.
+    /// Goes on to `key` in the old manifest: entries before it are kept, or dropped if the changes are a whole
+    /// snapshot.
     fn advance(&mut self, key: &Key) -> Result<()> {
         loop {
             while self.open.front().is_some_and(|entry| entry.key() < *key) {
@@ -216,13 +217,13 @@ impl<'a> Merge<'a> {
             let Some(row) = self.old.rows.get(self.next).copied() else { return Ok(()) };
             let after = self.old.rows.get(self.next + 1).map(|row| row.first);
             if row.first > *key {
-                // Nothing old lies at the key: what comes there goes on with the chunk before.
+                // No old entry lies at the key: a new one goes into the chunk before.
                 return Ok(());
             }
             self.close();
             self.next += 1;
             if after.is_some_and(|after| after <= *key) {
-                // It ends before the key.
+                // The chunk ends before the key.
                 if !self.whole {
                     self.flush();
                     self.made.push_back(Made::Kept(row));
@@ -246,7 +247,8 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Sets an entry. That of a page of the same record has to be [`Merge::is_same`]'s.
+    /// Sets an entry. If a page has the same record as before, the entry must be the one that [`Merge::is_same`]
+    /// returned.
     pub(crate) fn set(&mut self, entry: Entry) -> Result<()> {
         match self.take(&entry.key())? {
             Some(old) if old == entry => {
@@ -261,7 +263,7 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// The old entry of a page, if its record is this one.
+    /// Returns the old entry of a page if it has this record.
     pub(crate) fn is_same(
         &mut self,
         (object, page): (u64, u64),
@@ -283,7 +285,7 @@ impl<'a> Merge<'a> {
         })
     }
 
-    /// Removes all entries from `first` to `last`, both among them.
+    /// Removes all entries from `first` to `last`, both included.
     pub(crate) fn remove(&mut self, first: &Key, last: &Key) -> Result<()> {
         self.advance(first)?;
         loop {
@@ -303,7 +305,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Nothing else comes.
+    /// Ends the merge after the last change.
     pub(crate) fn end(&mut self) -> Result<()> {
         while let Some(entry) = self.open.pop_front() {
             if self.whole { self.lose(&entry) } else { self.keep(entry) }

@@ -1,4 +1,4 @@
-//! Packs: blocks, a directory of them, and what tells one pack from another.
+//! Packs: blocks, a directory of them, and the names that distinguish packs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,17 +14,17 @@ use crate::limits::{BLOCK_BYTES_MAX, PACK_BYTES_MAX};
 
 const MAGIC: [u8; 8] = *b"PFpack\x01\0";
 const MAGIC_END: [u8; 8] = *b"PFpend\x01\0";
-/// Magic, repository, pack, checksum.
+/// Bytes of a pack's head: magic, repository, pack, checksum.
 pub(crate) const HEAD_BYTES: usize = 48;
-/// Length of the directory, number of blocks, magic, checksum.
+/// Bytes of a pack's end: length of the directory, number of blocks, magic, checksum.
 pub(crate) const TAIL_BYTES: usize = 24;
 
-/// Names a pack: 128 random bits.
+/// Name of a pack: 128 random bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PackId(pub [u8; 16]);
 
 impl PackId {
-    /// The pack that has no name yet, as it is still being made.
+    /// The pack that is still being made, and has no name yet.
     pub(crate) const OPEN: Self = Self([0; 16]);
 
     pub(crate) fn new() -> Result<Self> {
@@ -40,7 +40,7 @@ impl PackId {
         Ok(id)
     }
 
-    /// The object's path in the repository.
+    /// Returns the object's path in the repository.
     pub fn path(&self) -> String {
         format!("packs/{self}")
     }
@@ -67,7 +67,7 @@ impl FromStr for PackId {
     }
 }
 
-/// What a seal is bound to: repository, kind, object, place.
+/// Returns the name to which a seal is bound: repository, kind, object, place.
 pub(crate) fn seal_name(repository: &[u8; 16], kind: Kind, object: &[u8; 16], index: u32) -> [u8; 37] {
     let mut name = [0; 37];
     let parts = repository.iter().copied().chain([kind as u8]).chain(object.iter().copied());
@@ -75,11 +75,11 @@ pub(crate) fn seal_name(repository: &[u8; 16], kind: Kind, object: &[u8; 16], in
     name
 }
 
-/// A pack that is being made. Its name is given when it is finished.
+/// A pack that is being made. It gets its name when it is finished.
 pub(crate) struct PackBuilder {
     overhead: usize,
     blocks: Vec<(Kind, Vec<u8>)>,
-    /// What it has by now, in bytes as they will be stored.
+    /// Length so far, in bytes as they will be stored.
     bytes: usize,
 }
 
@@ -96,7 +96,7 @@ impl PackBuilder {
         self.bytes
     }
 
-    /// Where the next block will lie if it has `len` bytes.
+    /// Returns the place of the next block if it has `len` bytes.
     pub(crate) fn next_place(&self, len: usize) -> BlockRef {
         BlockRef {
             pack: PackId::OPEN,
@@ -113,7 +113,7 @@ impl PackBuilder {
         place
     }
 
-    /// Where its blocks lie.
+    /// Returns the places of its blocks.
     pub(crate) fn places(&self) -> Vec<BlockRef> {
         let mut offset = HEAD_BYTES;
         let place = |(index, (_, block)): (u32, &(Kind, Vec<u8>))| {
@@ -125,12 +125,12 @@ impl PackBuilder {
         (0..).zip(&self.blocks).map(place).collect()
     }
 
-    /// What is in a block.
+    /// Returns the content of a block.
     pub(crate) fn block(&self, index: u32) -> Option<&[u8]> {
         self.blocks.get(index as usize).map(|(_, block)| block.as_slice())
     }
 
-    /// Takes over all blocks of another pack. How far their indices and offsets move.
+    /// Takes over all blocks of another pack; returns by how much their indices and offsets move.
     pub(crate) fn append(&mut self, other: Self) -> (u32, u32) {
         let moved = (self.blocks.len() as u32, (self.bytes - HEAD_BYTES) as u32);
         self.bytes += other.bytes - HEAD_BYTES;
@@ -138,7 +138,7 @@ impl PackBuilder {
         moved
     }
 
-    /// Of all that it has: two packs with the same are the same, but for name and nonces.
+    /// Returns a hash of the whole content: packs with the same hash differ only in name and nonces.
     pub(crate) fn content_hash(&self) -> u128 {
         let mut hasher = Xxh3::new();
         for (kind, block) in &self.blocks {
@@ -149,7 +149,7 @@ impl PackBuilder {
         hasher.digest128()
     }
 
-    /// The object.
+    /// Encodes the pack as an object.
     pub(crate) fn finish(self, repository: &[u8; 16], id: PackId, sealer: &Sealer) -> Result<Vec<u8>> {
         let sealed: Result<Vec<Vec<u8>>> = self
             .blocks
@@ -193,7 +193,8 @@ pub(crate) fn tail_checksum(id: PackId, tail: &[u8]) -> u64 {
     hasher.digest()
 }
 
-/// The blocks of a whole pack, none of them opened yet, in the order in which they lie. Everything around them was verified.
+/// Returns the blocks of a whole pack in the order in which they lie; none of them is opened. Everything around them
+/// was verified.
 pub(crate) fn parse(
     bytes: &[u8],
     repository: &[u8; 16],
@@ -257,7 +258,7 @@ pub(crate) fn parse(
     Ok(blocks)
 }
 
-/// What is in a block, whose stored bytes these are.
+/// Opens a block, whose stored bytes are `sealed`.
 pub(crate) fn open_block(
     sealed: &[u8],
     repository: &[u8; 16],
@@ -283,7 +284,7 @@ pub(crate) fn squeeze(bytes: &[u8]) -> Result<Vec<u8>> {
         .map_err(|source| Error::Local { doing: "cannot compress a manifest".into(), source })
 }
 
-/// The reverse of [`squeeze`].
+/// Decompresses what [`squeeze`] compressed.
 pub(crate) fn unsqueeze(bytes: &[u8], max: usize, object: &str) -> Result<Vec<u8>> {
     let claimed = zstd::zstd_safe::get_frame_content_size(bytes).ok().flatten();
     let len = claimed.and_then(|len| usize::try_from(len).ok()).filter(|len| *len <= max);

@@ -1,4 +1,4 @@
-//! Which backups go, and deleting what nothing needs any more.
+//! Selects the backups that go, and deletes what nothing needs any more.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use crate::repository::Repository;
 
 const DAY: u64 = 24 * 3600;
 
-/// A period of which the newest backup is kept.
+/// A period, of each of which the newest backup is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Period {
     Hour,
@@ -25,7 +25,7 @@ enum Period {
 }
 
 impl Period {
-    /// A number of the period in which `time` lies, in UTC; weeks begin with Monday.
+    /// Returns a number for the period in which `time` lies, in UTC; weeks begin on Monday.
     fn of(self, time: u64) -> u64 {
         match self {
             Self::Hour => time / 3600,
@@ -38,19 +38,21 @@ impl Period {
     }
 }
 
-/// Months since the begin of year 0, of a day since 1970: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
+/// Returns the number of months since the begin of year 0, for a day counted from 1970: Howard Hinnant,
+/// "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
 fn month(day: u64) -> u64 {
     let day = day + 719_468;
     let era = day / 146_097;
     let of_era = day % 146_097;
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // From March on.
+    // This month counts from March on.
     let month = (5 * of_year + 2) / 153;
     (year_of_era + era * 400) * 12 + month + 2
 }
 
-/// How many backups are kept of each dataset: `last=3,hourly=24,daily=7,weekly=5,monthly=12,yearly=10`, none of them needed.
+/// Number of backups that are kept of each dataset: `last=3,hourly=24,daily=7,weekly=5,monthly=12,yearly=10`; each part
+/// may be left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
     last: usize,
@@ -93,8 +95,8 @@ impl FromStr for Keep {
     }
 }
 
-/// The numbers of the backups that `keep` does not keep. Of each dataset, and of each period, the newest snapshot's backup stays, as far back
-/// as there are so many periods with one.
+/// Returns the numbers of the backups that `keep` does not keep. In each dataset and each period, the backup of the
+/// newest snapshot stays, for as many periods with a backup as `keep` says.
 pub fn select(backups: &[Backup], keep: &Keep) -> Vec<u64> {
     let mut datasets: BTreeMap<(&str, &str), Vec<&Backup>> = BTreeMap::new();
     for backup in backups {
@@ -120,26 +122,28 @@ pub fn select(backups: &[Backup], keep: &Keep) -> Vec<u64> {
 /// The outcome of a prune.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pruned {
-    /// Backups that were forgotten.
+    /// Numbers of the backups that were forgotten.
     pub forgotten: Vec<u64>,
-    /// Packs that were deleted.
+    /// Number of packs that were deleted.
     pub deleted_packs: u64,
-    /// Their bytes.
+    /// Bytes of these packs.
     pub deleted_bytes: u64,
-    /// Packs that nothing needs, and that the next prune deletes.
+    /// Number of packs that nothing needs, and that the next prune deletes.
     pub condemned_packs: u64,
-    /// Their bytes.
+    /// Bytes of these packs.
     pub condemned_bytes: u64,
-    /// Archived logs.
+    /// Outcome for archived logs.
     pub logs: PrunedLogs,
 }
 
 impl Repository {
-    /// Forgets the backups that `keep` does not keep, and deletes packs that nothing needs: those that the prune before found already. Two prunes
-    /// have to pass, so that backups and restores that are under way lose nothing; `now` says that there are none.
+    /// Forgets the backups that `keep` does not keep, and deletes packs that nothing needs, if the prune before found
+    /// them as well. Two prunes have to pass, so that backups and restores that are under way lose nothing; `now` says
+    /// that there are none.
     ///
     /// # Errors
-    /// [`Error::Damaged`] and [`Error::Missing`] if a manifest cannot be read: nothing is deleted then; of the store.
+    /// [`Error::Damaged`] and [`Error::Missing`] if a manifest cannot be read: nothing is deleted then; errors of the
+    /// store.
     pub fn prune(&self, keep: Option<&Keep>, now: bool, dry_run: bool) -> Result<Pruned> {
         let mut listed = BTreeMap::new();
         self.store.list("packs", &mut |name, bytes| {
@@ -149,7 +153,7 @@ impl Repository {
         })?;
         let files = self.logs()?;
         let mut doomed_logs = Vec::new();
-        // By root: a repacking gives backups other ones, and may come between two attempts to commit.
+        // The key is the root: a repacking gives backups other roots, and may come between two attempts to commit.
         let mut packs_of: HashMap<Vec<BlockRef>, Vec<PackId>> = HashMap::new();
         let mut pruned = Pruned::default();
         let mut doomed: Vec<PackId> = Vec::new();

@@ -1,9 +1,10 @@
-//! Repacking: records that backups still need are copied out of packs of which most is dead, or that are small, and the manifests
-//! that point there are written anew.
+//! Repacks: copies records that backups still need out of packs that are mostly dead, or small, and writes the
+//! manifests that point there anew.
 //!
-//! Packs do not change (B1), and a backup changes by a commit alone (B2). What became needless by that commit is condemned by the next prune
-//! and deleted by the one after (B3): a backup or restore that is under way has read the old manifests. As with a backup, the commit is made only
-//! while the newest epoch is at most one later than that in which the work began, so that what was uploaded is still there.
+//! Packs do not change (B1), and a backup changes by a commit alone (B2). The next prune condemns packs that became
+//! needless by that commit, and the one after deletes them (B3), since a backup or restore that is under way has read
+//! the old manifests. As with a backup, the commit is made only while the newest epoch is at most one later than that
+//! in which the work began, so that what was uploaded is still there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -27,34 +28,36 @@ use crate::upload::{Uploaded, Uploader};
 /// The outcome of repacking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Repacked {
-    /// Packs that nothing needs any more.
+    /// Number of packs that nothing needs any more.
     pub packs: u64,
-    /// Their bytes: the next prune condemns them, the one after that deletes them.
+    /// Bytes of these packs: the next prune condemns them, the one after that deletes them.
     pub freed_bytes: u64,
-    /// Packs that were written instead.
+    /// Number of packs that were written instead.
     pub new_packs: u64,
-    /// Bytes that were written.
+    /// Number of bytes that were written.
     pub written_bytes: u64,
-    /// Bytes that were read, manifests included.
+    /// Number of bytes that were read, manifests included.
     pub read_bytes: u64,
-    /// Backups whose manifests were written anew.
+    /// Number of backups whose manifests were written anew.
     pub backups: u64,
-    /// Packs that would have been worth it too, and are left to the next time.
+    /// Number of packs that would have been worth it too, and are left to the next time.
     pub left_packs: u64,
 }
 
-/// A pack, and how much of it is needed.
+/// A pack's length, and how much of it is needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Figures {
     bytes: u64,
     live_bytes: u64,
     live_records: u64,
-    /// Models stay where they are: all chunks with one of their records would have to be written anew.
+    /// True if it has a model. Models stay where they are: all chunks with a record by one of them would have to be
+    /// written anew.
     has_model: bool,
 }
 
-/// The packs to empty: those of which less than half is live, and small ones where there are many; the deadest first, up to a bound of live bytes.
-/// Besides, the number of others that would have been worth it.
+/// Chooses the packs to empty: those of which less than half is live, and small ones if there are many. Those with the
+/// smallest live share come first, up to a bound of live bytes and one of records. Also returns the number of others
+/// that would have been worth it.
 fn choose(packs: &BTreeMap<PackId, Figures>, bound: u64) -> (BTreeSet<PackId>, u64) {
     let movable = || packs.iter().filter(|(_, figures)| !figures.has_model);
     let is_small = |figures: &Figures| figures.bytes < REPACK_SMALL_BYTES;
@@ -74,7 +77,7 @@ fn choose(packs: &BTreeMap<PackId, Figures>, bound: u64) -> (BTreeSet<PackId>, u
         }
         chosen.insert(**id);
     }
-    // One pack alone is not made fewer by being copied, if it is only small.
+    // Copying one pack gains nothing if it is only small: there would still be one.
     let gains = |id: &PackId| {
         packs.get(id).is_some_and(|figures| figures.live_bytes.saturating_mul(2) < figures.bytes)
     };
@@ -90,7 +93,7 @@ type Place = (BlockRef, u32);
 /// The live records of a pack by their places: length and hash.
 type Live = BTreeMap<Place, (u32, u64)>;
 
-/// Changes how many records a backup needs of packs.
+/// Changes the numbers of records that a backup needs of packs.
 fn recount(needs: &mut Needs, by_pack: &BTreeMap<PackId, i64>) {
     for (id, by) in by_pack {
         let count = needs.packs.entry(*id).or_default();
@@ -101,21 +104,23 @@ fn recount(needs: &mut Needs, by_pack: &BTreeMap<PackId, i64>) {
     }
 }
 
-/// Backups whose manifests were written anew, by number: the root that was read, the new one, and how many packs that needs.
+/// Backups whose manifests were written anew, by number: the root that was read, the new one, and the number of packs
+/// that it needs.
 type Rewritten = HashMap<u64, (Vec<BlockRef>, Vec<BlockRef>, u64)>;
 
-/// A manifest's chunk that was written anew, and by how many records each pack's count changes.
+/// A chunk of a manifest that was written anew, and the change of each pack's count of records.
 struct Moved {
     row: Row,
     counts: BTreeMap<PackId, i64>,
 }
 
 impl Repository {
-    /// Empties packs of which most is dead, or that are small, by copying at most about `bound` bytes of records. `dry_run` only estimates.
+    /// Empties packs that are mostly dead, or small, by copying about `bound` bytes of records at most. `dry_run` only
+    /// estimates.
     ///
     /// # Errors
-    /// [`Error::Damaged`] and [`Error::Missing`] if what is to be copied cannot be read, [`Error::Fenced`] if prunes passed by: nothing has
-    /// changed then; of the store.
+    /// [`Error::Damaged`] and [`Error::Missing`] if what is to be copied cannot be read, [`Error::Fenced`] if prunes
+    /// passed by: nothing has changed then; errors of the store.
     pub fn repack(&self, bound: u64, dry_run: bool) -> Result<Repacked> {
         let before = self.store.requests();
         let head = self.head()?;
@@ -157,7 +162,7 @@ impl Repository {
         Ok(done)
     }
 
-    /// Commits new roots, of backups that have the root still that was read; the work was begun in `epoch`.
+    /// Commits new roots of the backups that still have the root that was read; the work was begun in `epoch`.
     fn replace_roots(&self, rewritten: &Rewritten, epoch: u64) -> Result<()> {
         self.commit(&mut |state| {
             if state.epoch > epoch + 1 {
@@ -178,8 +183,8 @@ impl Repository {
         .map(drop)
     }
 
-    /// The packs that backups need, and about how much of each, by what roots say: the records of the backup that needs most of it, at the
-    /// average length of that backup's records.
+    /// Estimates from the roots which packs backups need, and about how much of each: it takes the records of the
+    /// backup that needs most of a pack, at the average length of that backup's records.
     fn estimate(&self, backups: &[Backup]) -> Result<Estimated> {
         let mut listed = HashMap::new();
         self.store.list("packs", &mut |name, bytes| {
@@ -212,7 +217,7 @@ impl Repository {
         Ok(all)
     }
 
-    /// The records of these packs that backups need, and the chunks that mention them.
+    /// Finds the records of these packs that backups need, and the chunks that mention them.
     fn find_live(&self, backups: &[Backup], packs: &BTreeSet<PackId>) -> Result<Found> {
         let mut found = Found::default();
         let mut read = HashSet::new();
@@ -242,7 +247,7 @@ struct Estimated {
     packs: BTreeMap<PackId, Figures>,
     /// Bytes of chunks and roots in each pack.
     meta_bytes: BTreeMap<PackId, u64>,
-    /// Bytes of all chunks.
+    /// Number of bytes of all chunks.
     manifest_bytes: u64,
 }
 
@@ -266,7 +271,7 @@ impl Estimated {
         ids.iter().filter_map(|id| self.packs.get(id)).map(|figures| figures.bytes).sum()
     }
 
-    /// True if emptying these packs brings back what it costs: to find a record, all chunks of the backups are read.
+    /// Returns true if emptying these packs gains what it costs: all chunks of the backups are read to find records.
     fn is_worth(&self, candidates: &BTreeSet<PackId>) -> bool {
         let figures = candidates.iter().filter_map(|id| self.packs.get(id));
         let gain: u64 = figures.map(|figures| figures.bytes.saturating_sub(figures.live_bytes)).sum();
@@ -274,7 +279,7 @@ impl Estimated {
         !candidates.is_empty() && (self.manifest_bytes <= gain || merges)
     }
 
-    /// The figures of these packs, of which the live records were counted.
+    /// Returns the figures of these packs, with live records as they were counted.
     fn exactly(
         &self,
         candidates: &BTreeSet<PackId>,
@@ -299,7 +304,7 @@ struct Found {
     touching: HashSet<BlockRef>,
 }
 
-/// A pack that is being filled, under the name that it will have.
+/// A pack that is being filled, and the name that it will have.
 struct Filling {
     id: PackId,
     pack: PackBuilder,
@@ -347,11 +352,11 @@ impl<'r> Repacking<'r> {
         Ok(Filling { id: PackId::new()?, pack: PackBuilder::new(&self.repository.sealer) })
     }
 
-    /// Copies the records of these packs.
+    /// Copies the live records of these packs.
     fn copy(&mut self, victims: &BTreeSet<PackId>, live: &BTreeMap<PackId, Live>) -> Result<()> {
         let mut blocks = Blocks::new(self.repository);
         let mut block = Vec::with_capacity(BLOCK_BYTES);
-        // Records in the block that is being filled: where they were, and where they begin.
+        // Records in the block that is being filled: their old places, and their offsets in the block.
         let mut waiting: Vec<(Place, u32)> = Vec::new();
         for records in victims.iter().filter_map(|id| live.get(id)) {
             let mut rest: Vec<(&Place, &(u32, u64))> = records.iter().collect();
@@ -381,7 +386,7 @@ impl<'r> Repacking<'r> {
         self.close(&mut block, &mut waiting)
     }
 
-    /// Ends a block of records; they have places now.
+    /// Ends a block of records, which gives them their places.
     fn close(&mut self, block: &mut Vec<u8>, waiting: &mut Vec<(Place, u32)>) -> Result<()> {
         if block.is_empty() {
             return Ok(());
@@ -407,7 +412,8 @@ impl<'r> Repacking<'r> {
         Ok(block)
     }
 
-    /// Writes a backup's manifest anew, if anything of it lies in these packs: the parts of its root, and how many packs it needs.
+    /// Writes a backup's manifest anew, if anything of it lies in these packs. Returns the parts of its root, and the
+    /// number of packs that it needs.
     fn manifest(
         &mut self,
         backup: &Backup,
@@ -461,7 +467,7 @@ impl<'r> Repacking<'r> {
         Ok(Moved { row: Row { block, ..*row }, counts })
     }
 
-    /// Uploads what is left, and waits for all of it; the number of packs.
+    /// Uploads the rest, and waits for all uploads; returns the number of packs.
     fn finish(mut self) -> Result<u64> {
         let (fresh_data, fresh_meta) = (self.fresh()?, self.fresh()?);
         let (data, meta) =

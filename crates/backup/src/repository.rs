@@ -1,4 +1,4 @@
-//! A repository: what opens it, its log of commits, and how blocks are read.
+//! A repository: opens it, keeps its log of commits, and reads blocks.
 
 use std::sync::Arc;
 
@@ -21,18 +21,19 @@ use crate::seen::{Newest, Seen, halves};
 use crate::store::Store;
 
 const MAGIC: [u8; 8] = *b"PFbkup\x01\0";
-/// The object that describes a repository.
+/// Path of the object that describes a repository.
 pub(crate) const CONFIG: &str = "repository";
 const FLAG_ENCRYPTED: u32 = 1;
 
-/// How a repository is made.
+/// Options for making a repository.
 #[derive(Debug, Default)]
 pub struct InitOptions {
-    /// It is encrypted by a key that this opens.
+    /// Secret that opens the key by which the repository is encrypted; `None` for no encryption.
     pub secret: Option<Secret>,
-    /// Seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub created: u64,
-    /// The operator vouches that there is only ever one writer: a store that lets two creates win is taken.
+    /// True if the operator vouches that there is only ever one writer: then a store that lets two creates win is
+    /// accepted.
     pub single_writer: bool,
 }
 
@@ -44,7 +45,7 @@ pub struct Repository {
     pub(crate) seen: Seen,
 }
 
-/// What the object that describes a repository says.
+/// The contents of the object that describes a repository.
 pub(crate) struct Config {
     id: [u8; 16],
     created: u64,
@@ -115,12 +116,12 @@ impl Config {
     }
 }
 
-/// What the seal of the repository's key is bound to.
+/// Returns the name to which the seal of the repository's key is bound.
 fn key_name(id: &[u8; 16]) -> [u8; 37] {
     seal_name(id, Kind::Key, &[0; 16], 0)
 }
 
-/// Whether the store lets one create win, and only one.
+/// Checks that the store lets only one of several creates win.
 fn probe(store: &Store) -> Result<()> {
     let name = format!("probe/{}", PackId::new()?);
     let unsafe_store = |what: &str| {
@@ -152,7 +153,7 @@ impl Repository {
     /// Makes a repository in a store that has none.
     ///
     /// # Errors
-    /// [`Error::Exists`] if it has one; [`Error::UnsafeStore`]; of the store.
+    /// [`Error::Exists`] if it has one; [`Error::UnsafeStore`]; errors of the store.
     pub fn init(store: Store, seen: Seen, options: &InitOptions) -> Result<Self> {
         if store.head(CONFIG)?.is_some() {
             return Err(Error::Exists("there is a repository already".into()));
@@ -187,8 +188,8 @@ impl Repository {
     /// Opens the repository of a store.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it has none; [`Error::Key`] for a wrong secret, and for one that is missing or one too many; [`Error::Damaged`];
-    /// of the store.
+    /// [`Error::NotFound`] if it has none; [`Error::Key`] for a wrong secret, a missing one, and one that is not
+    /// needed; [`Error::Damaged`]; errors of the store.
     pub fn open(store: Store, seen: Seen, secret: Option<&Secret>) -> Result<Self> {
         let bytes = store.get(CONFIG, CONFIG_BYTES_MAX)?;
         let bytes = bytes.ok_or_else(|| Error::NotFound("there is no repository".into()))?;
@@ -217,26 +218,26 @@ impl Repository {
         Ok(Self { store: Arc::new(store), id, sealer, seen })
     }
 
-    /// What names it, in hexadecimal.
+    /// Returns the repository's name, in hexadecimal.
     pub fn id(&self) -> String {
         PackId(self.id).to_string()
     }
 
-    /// Whether it is encrypted.
+    /// Returns true if the repository is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.sealer.is_encrypting()
     }
 
-    /// The store that it lies in.
+    /// Returns the store in which the repository lies.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// The snapshots whose backup was begun on this machine and did not end: [`Repository::create`] goes on with one of these. Who was killed
-    /// behind the commit has ended.
+    /// Returns the snapshots whose backup was begun on this machine and did not end: [`Repository::create`] can go on
+    /// with one of them. A backup whose process was killed after the commit has ended.
     ///
     /// # Errors
-    /// [`Error::Local`] if what this machine remembers cannot be read; of the store.
+    /// [`Error::Local`] if what this machine remembers cannot be read; errors of the store.
     pub fn begun(&self) -> Result<Vec<Origin>> {
         let begun = self.seen.begun(&self.id)?;
         if begun.is_empty() {
@@ -258,7 +259,7 @@ impl Repository {
         Ok(self.store.head(&commit::path(&self.id, number))?.is_some())
     }
 
-    /// The newest commit. Numbers have no gaps, so it is found by doubling and halving.
+    /// Returns the newest commit. Numbers have no gaps, so it is found by doubling and halving.
     pub(crate) fn head(&self) -> Result<Commit> {
         let seen = self.seen.newest(&self.id)?;
         let older = |what: &str| {
@@ -289,7 +290,7 @@ impl Repository {
                 there += step;
             }
         }
-        // Where nothing came since, it was read just now.
+        // If no newer commit came, it was read just now.
         if let Some(known) = known.filter(|known| known.number == there) {
             return Ok(known);
         }
@@ -303,7 +304,8 @@ impl Repository {
         self.seen.remember(&self.id, Newest { number: head.number, hash: halves(head.hash) })
     }
 
-    /// Appends a commit: what `change` makes of the newest state. It is called again if another writer was faster.
+    /// Appends a commit with the state that `change` makes of the newest one. `change` is called again if another
+    /// writer was faster.
     pub(crate) fn commit(&self, change: &mut dyn FnMut(&mut State) -> Result<()>) -> Result<Commit> {
         for _ in 0..COMMIT_TRIES {
             let head = self.head()?;
@@ -314,7 +316,7 @@ impl Repository {
             let (bytes, new) = commit::encode(&self.id, number, head.hash, state, &self.sealer)?;
             let path = commit::path(&self.id, number);
             let bytes = Bytes::from(bytes);
-            // A response that was lost is a commit that was made: its random bits tell.
+            // If the response was lost, the commit was made all the same: its random bits tell.
             if self.store.create(&path, bytes.clone())?
                 || self.store.get(&path, COMMIT_BYTES_MAX)?.is_some_and(|found| found == bytes)
             {
@@ -325,26 +327,27 @@ impl Repository {
         Err(Error::Fenced(format!("{COMMIT_TRIES} times another writer was faster; try again")))
     }
 
-    /// The backups, in the order in which they were made.
+    /// Returns the backups, in the order in which they were made.
     ///
     /// # Errors
-    /// Of reading the log.
+    /// Errors of reading the log.
     pub fn backups(&self) -> Result<Vec<Backup>> {
         Ok(self.head()?.state.backups)
     }
 
-    /// The properties that were set on the datasets that have backups.
+    /// Returns the properties that were set on the datasets that have backups.
     ///
     /// # Errors
-    /// Of reading the log.
+    /// Errors of reading the log.
     pub fn described(&self) -> Result<Vec<Described>> {
         Ok(self.head()?.state.described)
     }
 
-    /// The backup that a user means: its number, `POOL/DATASET@SNAPSHOT`, or `POOL/DATASET`, the newest of it.
+    /// Finds the backup that a user means: its number, `POOL/DATASET@SNAPSHOT`, or `POOL/DATASET` for the newest one of
+    /// that dataset.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; of reading the log.
+    /// [`Error::NotFound`]; errors of reading the log.
     pub fn find(&self, word: &str) -> Result<Backup> {
         let backups = self.backups()?;
         let is_meant = |backup: &&Backup| match word.parse::<u64>() {
@@ -362,10 +365,10 @@ impl Repository {
         })
     }
 
-    /// Forgets backups: they are gone at once, what only they need is deleted by prunes.
+    /// Forgets backups: they are gone at once; prunes delete what only they need.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if one of these numbers is not there; of the store.
+    /// [`Error::NotFound`] if a backup with one of these numbers does not exist; errors of the store.
     pub fn forget(&self, numbers: &[u64]) -> Result<()> {
         self.commit(&mut |state| {
             for number in numbers {
@@ -380,12 +383,13 @@ impl Repository {
         .map(drop)
     }
 
-    /// What is in blocks, in the order in which they are asked for. Near ones of one pack are read by one request.
+    /// Reads and opens blocks, in the order of `wanted`. Blocks of one pack that are near each other are read by one
+    /// request.
     pub(crate) fn read(&self, wanted: &[(Kind, BlockRef)]) -> Result<Vec<Vec<u8>>> {
         let mut order: Vec<usize> = (0..wanted.len()).collect();
         let block_at = |at: &usize| wanted.get(*at).map(|(_, block)| *block);
         order.sort_by_key(|at| block_at(at).map(|block| (block.pack, block.offset)));
-        // Ranges, and what of each belongs to which block.
+        // `parts` tells for each block its index in `wanted`, its range, and its offset in that range.
         let mut ranges: Vec<(String, std::ops::Range<u64>)> = Vec::new();
         let mut parts: Vec<(usize, usize, u64)> = Vec::new();
         let mut last_pack = None;
@@ -420,7 +424,7 @@ impl Repository {
         Ok(opened)
     }
 
-    /// The root of a backup's manifest.
+    /// Reads the root of a backup's manifest.
     pub(crate) fn root(&self, backup: &Backup) -> Result<Root> {
         let wanted: Vec<_> = backup.root.iter().map(|block| (Kind::Root, *block)).collect();
         let name = format!("the manifest of backup {}", backup.number);

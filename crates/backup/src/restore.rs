@@ -1,4 +1,4 @@
-//! Restoring: a manifest, or what one has that another has not, as a stream for a pool.
+//! Restores: writes a manifest, or its difference from another one, as a stream for a pool.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::Write;
@@ -19,29 +19,29 @@ use crate::pack::unsqueeze;
 use crate::repository::Repository;
 use crate::root::{Root, Row};
 
-/// Entries that are looked at before their records are fetched.
+/// Number of entries that are examined before their records are fetched.
 const WINDOW_ENTRIES: usize = 16 << 10;
-/// Longest model that is believed: as long as a stream's.
+/// Largest length of a model in bytes that is accepted: that of a stream's model.
 const MODEL_BYTES_MAX: usize = 1 << 20;
 
 /// The outcome of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Restored {
-    /// Values that were set or deleted.
+    /// Number of values that were set or deleted.
     pub values: u64,
-    /// Pages that were set.
+    /// Number of pages that were set.
     pub pages: u64,
-    /// Bytes of their records.
+    /// Bytes of these pages' records.
     pub record_bytes: u64,
 }
 
-/// How a manifest differs from another one.
+/// A difference between a manifest and another one.
 pub(crate) enum Change {
     Set(Entry),
     Removed(Key),
 }
 
-/// A manifest that is gone through.
+/// A position in a manifest.
 struct Cursor {
     root: Arc<Root>,
     next: usize,
@@ -54,7 +54,7 @@ impl Cursor {
         self.open.front().map(Entry::key).or_else(row)
     }
 
-    /// The next row, if none is open.
+    /// Returns the next row, if no chunk is open.
     fn unopened(&self) -> Option<Row> {
         if self.open.is_empty() { self.root.rows.get(self.next).copied() } else { None }
     }
@@ -68,7 +68,7 @@ impl Cursor {
     }
 }
 
-/// Goes through what one manifest has and another has not. Chunks that both have are not read.
+/// Goes through the differences between two manifests. Chunks that both have are not read.
 pub(crate) struct Changes<'a> {
     chunks: Chunks<'a>,
     new: Cursor,
@@ -119,7 +119,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// Whether both say the same of a page: where its record lies is no difference.
+/// Returns true if both say the same of a page, wherever its record lies.
 fn is_same(new: &Entry, old: &Entry) -> bool {
     match (new, old) {
         (Entry::Page(new), Entry::Page(old)) => {
@@ -132,7 +132,7 @@ fn is_same(new: &Entry, old: &Entry) -> bool {
     }
 }
 
-/// Fetches blocks of records, and keeps the last ones.
+/// Fetches blocks of records, and keeps the most recent ones.
 pub(crate) struct Blocks<'a> {
     repository: &'a Repository,
     kept: HashMap<BlockRef, Vec<u8>>,
@@ -149,7 +149,7 @@ impl<'a> Blocks<'a> {
         self.kept.contains_key(block)
     }
 
-    /// Has these blocks in memory, beside some of those before.
+    /// Reads these blocks into memory, beside some of those before.
     pub(crate) fn fetch(&mut self, wanted: &HashSet<BlockRef>) -> Result<()> {
         while self.bytes > BLOCK_CACHE_BYTES {
             let Some(oldest) = self.order.pop_front() else { break };
@@ -172,14 +172,14 @@ impl<'a> Blocks<'a> {
         Ok(())
     }
 
-    /// A record of a block that was fetched, verified.
+    /// Returns a verified record of a block that was fetched.
     pub(crate) fn record(&self, record: &RecordRef) -> Result<&[u8]> {
         record.of(self.kept.get(&record.block).map_or(&[], Vec::as_slice))
     }
 }
 
 impl RecordRef {
-    /// The record, verified, of its block's opened bytes.
+    /// Returns the record, verified, from its block's opened bytes.
     ///
     /// # Errors
     /// [`Error::Damaged`] if the block does not have it.
@@ -197,7 +197,7 @@ impl RecordRef {
 }
 
 impl Repository {
-    /// A model, verified.
+    /// Reads a model, and verifies it.
     pub(crate) fn model(&self, model: &ModelRef) -> Result<Vec<u8>> {
         let object = model.block.pack.path();
         let squeezed = self.read(&[(Kind::Model, model.block)])?;
@@ -208,13 +208,15 @@ impl Repository {
         Ok(body)
     }
 
-    /// Writes a backup to `out` as a stream that [`pagefold_engine::pool::Pool::receive`] takes: all of it, or what it has that the
-    /// backup `since` has not. `after` is the last key that came of an earlier stream of the same, which was interrupted.
+    /// Writes a backup to `out` as a stream that [`pagefold_engine::pool::Pool::receive`] takes: all of it, or its
+    /// difference from the backup `since`. `after` is the last key that came of an earlier stream of the same, which
+    /// was interrupted.
     ///
-    /// Takes memory for two windows of blocks, whatever the backup's size, and its root.
+    /// Takes memory for two windows of blocks, whatever the backup's size, and for its root.
     ///
     /// # Errors
-    /// [`Error::Damaged`] and [`Error::Missing`] before anything wrong is written; [`Error::Stream`] of `out`; of the store.
+    /// [`Error::Damaged`] and [`Error::Missing`] before anything wrong is written; [`Error::Stream`] for errors of
+    /// `out`; errors of the store.
     pub fn restore(
         &self,
         backup: &Backup,
@@ -236,7 +238,7 @@ impl Repository {
             repository: self,
             blocks: Blocks::new(self),
             chunks: Chunks::new(self),
-            // Of parts of a stream it is not known what the receiver has.
+            // If only a part is sent, it is unknown which pages the receiver has.
             root: (since.is_none() && after.is_none()).then(|| Arc::clone(&new)),
             out: StreamWriter::new(out, &head)?,
             models: HashMap::new(),
@@ -290,10 +292,10 @@ struct Restoring<'a, 'o> {
     repository: &'a Repository,
     blocks: Blocks<'a>,
     chunks: Chunks<'a>,
-    /// The manifest, where all of it is restored.
+    /// Root of the manifest, if all of it is restored.
     root: Option<Arc<Root>>,
     out: StreamWriter<'o>,
-    /// The numbers of models in the stream, by what they are.
+    /// Numbers of models in the stream, by their hashes.
     models: HashMap<u128, u32>,
     done: Restored,
 }

@@ -1,4 +1,4 @@
-//! The root of a manifest: its chunks, and what it needs of which pack.
+//! The root of a manifest: its chunks, and how much it needs of each pack.
 
 use std::collections::BTreeMap;
 
@@ -15,22 +15,22 @@ type Decoded<T> = pagefold_engine::Result<T>;
 /// A chunk, as the root knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Its first key.
+    /// First key in it.
     pub first: Key,
-    /// Entries in it.
+    /// Number of entries in it.
     pub entries: u32,
-    /// Where it is stored.
+    /// Block in which it is stored.
     pub block: BlockRef,
 }
 
-/// The contents of a backup, counted.
+/// Counts of a backup's contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Values of the file system.
+    /// Number of values of the file system.
     pub values: u64,
-    /// Pages.
+    /// Number of pages.
     pub pages: u64,
-    /// Bytes of their records, each counted as often as pages have it.
+    /// Bytes of the pages' records; a record counts as often as pages have it.
     pub record_bytes: u64,
 }
 
@@ -46,13 +46,13 @@ impl Totals {
     }
 }
 
-/// What a manifest needs, counted: so that one that differs a little is counted by what differs.
+/// Counts of what a manifest needs. A manifest that differs a little is counted by what differs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
     pub(crate) totals: Totals,
-    /// Records in each pack.
+    /// Number of records in each pack.
     pub(crate) packs: BTreeMap<PackId, u64>,
-    /// Records by each model.
+    /// Number of records by each model.
     pub(crate) models: BTreeMap<ModelRef, u64>,
 }
 
@@ -71,7 +71,7 @@ impl Needs {
         }
     }
 
-    /// Takes an entry out that was added.
+    /// Subtracts an entry that was added.
     pub(crate) fn remove(&mut self, entry: &Entry) {
         fn less<K: Ord>(counts: &mut BTreeMap<K, u64>, key: &K) {
             let Some(count) = counts.get_mut(key) else { return };
@@ -94,7 +94,7 @@ impl Needs {
         }
     }
 
-    /// The pack that was open has got its name.
+    /// Gives the open pack its name.
     pub(crate) fn name_open(&mut self, id: PackId) {
         if let Some(count) = self.packs.remove(&PackId::OPEN) {
             *self.packs.entry(id).or_default() += count;
@@ -113,18 +113,18 @@ impl Needs {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Root {
     pub(crate) needs: Needs,
-    /// In the order of keys.
+    /// Rows of the chunks, in the order of keys.
     pub(crate) rows: Vec<Row>,
 }
 
 impl Root {
-    /// All packs that the backup needs.
+    /// Returns the packs that the backup needs; one may come several times.
     pub(crate) fn packs(&self) -> impl Iterator<Item = PackId> + '_ {
         let models = self.needs.models.keys().map(|model| model.block.pack);
         self.needs.packs.keys().copied().chain(models).chain(self.rows.iter().map(|row| row.block.pack))
     }
 
-    /// The row of the chunk in which `key` lies, if any.
+    /// Returns the row of the chunk in which `key` lies, if any.
     pub(crate) fn row_of(&self, key: &Key) -> Option<&Row> {
         let after = self.rows.partition_point(|row| row.first <= *key);
         self.rows.get(after.checked_sub(1)?)

@@ -1,4 +1,4 @@
-//! One of each structure, for tests and fuzz targets.
+//! One sample of each structure, for tests and fuzz targets.
 
 use pagefold_engine::Key;
 use pagefold_engine::pool::{Guid, Origin};
@@ -11,9 +11,9 @@ use crate::keys::Sealer;
 use crate::pack::{PackBuilder, PackId};
 use crate::root::{Needs, Root, Row, Totals};
 
-/// The repository that all of them belong to.
+/// Repository to which all samples belong.
 pub(crate) const REPOSITORY: [u8; 16] = *b"0123456789abcdef";
-/// The pack.
+/// Name of the pack.
 pub(crate) const PACK: PackId = PackId(*b"fedcba9876543210");
 
 fn block(index: u32) -> BlockRef {
@@ -24,7 +24,7 @@ fn model() -> ModelRef {
     ModelRef { hash: u128::from_le_bytes(*b"hash of a model."), block: block(1) }
 }
 
-/// Entries of each kind: a value, a run of two pages, and a page that shares a record.
+/// Returns entries of each kind: a value, a run of two pages, and a page that shares a record.
 pub(crate) fn entries() -> Vec<Entry> {
     let page = |page, at, model, shared| {
         let record = RecordRef { block: block(0), at, len: 2, hash: u64::from_le_bytes(*b"xxh3 64."), model };
@@ -38,7 +38,7 @@ pub(crate) fn entries() -> Vec<Entry> {
     ]
 }
 
-/// A root with one chunk.
+/// Returns a root with one chunk.
 pub(crate) fn root() -> Root {
     let mut needs = Needs::default();
     entries().iter().for_each(|entry| needs.add(entry));
@@ -46,7 +46,7 @@ pub(crate) fn root() -> Root {
     Root { needs, rows }
 }
 
-/// The cluster.
+/// Number of the cluster.
 pub(crate) const SYSTEM: u64 = 0x6A42_0000_0000_0007;
 
 fn cluster() -> Cluster {
@@ -62,7 +62,7 @@ fn cluster() -> Cluster {
     }
 }
 
-/// The head of an archived file of a log, of two blocks.
+/// Returns the head of an archived file of a log, of two blocks.
 pub(crate) fn wal_head() -> object::Head {
     object::Head {
         system: SYSTEM,
@@ -75,7 +75,7 @@ pub(crate) fn wal_head() -> object::Head {
     }
 }
 
-/// An archived file of a log.
+/// Returns an archived file of a log.
 pub(crate) fn wal_object() -> Vec<u8> {
     let file = object::File {
         system: SYSTEM,
@@ -87,7 +87,7 @@ pub(crate) fn wal_object() -> Vec<u8> {
     object::encode_as(&REPOSITORY, &Sealer::plain(), &PACK.0, &file).unwrap_or_default()
 }
 
-/// A state with one backup and one condemned pack.
+/// Returns a state with one backup and one condemned pack.
 pub(crate) fn state() -> State {
     let backup = Backup {
         number: 1,
@@ -117,7 +117,7 @@ pub(crate) fn state() -> State {
     }
 }
 
-/// A pack with a block of records.
+/// Returns a pack with a block of records.
 pub(crate) fn pack() -> Vec<u8> {
     let sealer = Sealer::plain();
     let mut pack = PackBuilder::new(&sealer);

@@ -1,4 +1,4 @@
-//! What this machine has seen of a repository: a store that goes back to an older state is told from one that does not.
+//! This machine's memory of repositories. It detects a store that has gone back to an older state.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::pack::PackId;
 
-/// A folder in which a machine remembers repositories; by none, nothing is remembered.
+/// A folder in which a machine remembers repositories; without one it remembers nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// The folder.
@@ -18,9 +18,9 @@ pub struct Seen {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Newest {
-    /// The number of the newest commit that was seen.
+    /// Number of the newest commit that was seen.
     pub(crate) number: u64,
-    /// Its hash, two halves.
+    /// Hash of that commit, in two halves.
     pub(crate) hash: (u64, u64),
 }
 
@@ -36,7 +36,7 @@ impl Seen {
     pub(crate) fn newest(&self, repository: &[u8; 16]) -> Result<Option<Newest>> {
         let Some(file) = self.file(repository, "seen") else { return Ok(None) };
         match fs::read(&file) {
-            // A file that is not whole says nothing.
+            // A file that is not whole counts as none.
             Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(Error::Local { doing: format!("cannot read {}", file.display()), source }),
@@ -49,7 +49,8 @@ impl Seen {
         replace(&file, &text)
     }
 
-    /// The snapshots whose backup to this repository was begun here and did not end. Files that are not ours count for nothing.
+    /// Returns the snapshots whose backup to this repository was begun here and did not end. Files with other names are
+    /// ignored.
     pub(crate) fn begun(&self, repository: &[u8; 16]) -> Result<Vec<Origin>> {
         let Some(folder) = &self.folder else { return Ok(Vec::new()) };
         let local = |source| Error::Local { doing: format!("cannot read {}", folder.display()), source };
@@ -68,7 +69,7 @@ impl Seen {
         Ok(begun)
     }
 
-    /// Where the journal of backups of a snapshot lies.
+    /// Returns the path of the journal of backups of a snapshot.
     pub(crate) fn journal(&self, repository: &[u8; 16], origin: &str) -> Option<PathBuf> {
         self.file(repository, &format!("{origin}.journal"))
     }

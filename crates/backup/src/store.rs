@@ -1,4 +1,4 @@
-//! The one door to where objects lie: a directory, here or on another host, a bucket, or memory.
+//! The one door to objects: in a directory, here or on another host, in a bucket, or in memory.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -18,17 +18,17 @@ use crate::error::{Error, Result};
 use crate::limits::READS;
 use crate::remote::{Host, Remote};
 
-/// A request may take so long: a pack over a slow line.
+/// Longest time that a request may take: a pack over a slow line.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
-/// A request that fails is tried again, each time later, for so long at most.
+/// Longest time for which a request that fails is tried again, with growing pauses.
 pub(crate) const RETRY_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Bounds of waiting for requests to a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// A request may take so long.
+    /// Longest time that a request may take.
     pub request: Duration,
-    /// One that fails is tried again for so long.
+    /// Longest time for which a request that fails is tried again.
     pub retry: Duration,
 }
 
@@ -38,7 +38,7 @@ impl Default for Patience {
     }
 }
 
-/// Where a repository lies.
+/// The place of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// A directory.
@@ -49,18 +49,18 @@ pub enum Location {
     S3 {
         /// The bucket.
         bucket: String,
-        /// Path below it; empty for all of it.
+        /// Path in the bucket; empty for all of it.
         prefix: String,
         /// URL of the store, if it is not Amazon's.
         endpoint: Option<String>,
-        /// Its region, if it is not what the environment says.
+        /// Region of the store, if it is not the one of the environment.
         region: Option<String>,
     },
 }
 
 impl Location {
-    /// Reads a directory, `s3://BUCKET/PREFIX`, or `ssh://[USER@]HOST[:PORT]/DIRECTORY`; `remote_command` is Pagefold's
-    /// name there, in words of a shell.
+    /// Parses a directory, `s3://BUCKET/PREFIX`, or `ssh://[USER@]HOST[:PORT]/DIRECTORY`; `remote_command` is
+    /// Pagefold's name on that host, in words of a shell.
     ///
     /// # Errors
     /// [`Error::Invalid`] for other URLs, and for an endpoint or region of a directory.
@@ -112,22 +112,22 @@ impl std::fmt::Display for Location {
     }
 }
 
-/// Requests that were made.
+/// Counts of requests that were made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Requests {
-    /// Objects written.
+    /// Number of objects written.
     pub puts: u64,
-    /// Objects, or parts of them, read.
+    /// Number of objects, or parts of them, read.
     pub gets: u64,
-    /// Questions for an object's length.
+    /// Number of requests for an object's length.
     pub heads: u64,
-    /// Objects deleted.
+    /// Number of objects deleted.
     pub deletes: u64,
-    /// Lists, each of up to a thousand objects.
+    /// Number of lists, each of up to a thousand objects.
     pub lists: u64,
-    /// Bytes written.
+    /// Number of bytes written.
     pub put_bytes: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub get_bytes: u64,
 }
 
@@ -160,10 +160,11 @@ fn runtime() -> Result<Runtime> {
 }
 
 impl Store {
-    /// Opens the store of a location; whether there is a repository is not asked. `create` makes a directory that is not there.
+    /// Opens the store of a location, without asking whether there is a repository. `create` makes a missing directory.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such directory; [`Error::Connection`] of another host; [`Error::Invalid`] for what the environment or location says.
+    /// [`Error::NotFound`] if there is no such directory; [`Error::Connection`] to another host; [`Error::Invalid`] if
+    /// the environment or the location is wrong.
     pub fn open(location: &Location, create: bool) -> Result<Self> {
         let of_environment = std::env::vars_os().filter_map(|(name, value)| {
             let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
@@ -172,11 +173,11 @@ impl Store {
         Self::open_with(location, create, &of_environment.collect::<Vec<_>>(), Patience::default())
     }
 
-    /// As [`Store::open`], with `settings` of a bucket's access (`AWS_ACCESS_KEY_ID` and so on) in place of what the environment has: a process
-    /// that lives long keeps no keys there.
+    /// Opens a store as [`Store::open`] does, with `settings` of a bucket's access (`AWS_ACCESS_KEY_ID` and so on) in
+    /// place of those of the environment: a process that lives long keeps no keys there.
     ///
     /// # Errors
-    /// As [`Store::open`].
+    /// Errors as of [`Store::open`].
     pub fn open_with(
         location: &Location,
         create: bool,
@@ -191,13 +192,13 @@ impl Store {
                 Ok(Self::on(runtime, Arc::new(remote), ""))
             }
             Location::S3 { bucket, prefix, endpoint, region } => {
-                // Another one may have been installed by the program: it is used then.
+                // The program may have installed another provider, which is used then.
                 let _ = rustls::crypto::ring::default_provider().install_default();
                 let options = ClientOptions::new().with_timeout(patience.request);
                 let retry = RetryConfig { retry_timeout: patience.retry, ..RetryConfig::default() };
                 let mut builder = AmazonS3Builder::new();
                 for (name, value) in settings {
-                    // As AmazonS3Builder::from_env has it: names that it does not know are somebody else's.
+                    // Names that are unknown here are somebody else's, as in AmazonS3Builder::from_env.
                     if let Ok(key) = name.to_ascii_lowercase().parse() {
                         builder = builder.with_config(key, value);
                     }
@@ -220,7 +221,7 @@ impl Store {
         }
     }
 
-    /// A store of any kind, the repository below `prefix`.
+    /// Makes a store of any kind, with the repository below `prefix`.
     ///
     /// # Errors
     /// [`Error::Local`] if no runtime can be made.
@@ -232,7 +233,7 @@ impl Store {
         Self { inner, prefix: prefix.into(), runtime, counters: Counters::default() }
     }
 
-    /// What was asked of it by now.
+    /// Returns the counts of requests so far.
     pub fn requests(&self) -> Requests {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
@@ -268,7 +269,7 @@ impl Store {
         self.runtime.block_on(self.put_later(object, bytes))
     }
 
-    /// Likewise, for who waits for several.
+    /// Writes an object as `put` does, for callers that wait for several.
     pub(crate) async fn put_later(&self, object: &str, bytes: Bytes) -> Result<()> {
         add(&self.counters.puts, 1);
         add(&self.counters.put_bytes, bytes.len() as u64);
@@ -276,17 +277,18 @@ impl Store {
         put.map(drop).map_err(Self::failed("write", object))
     }
 
-    /// Runs what waits for requests.
+    /// Waits for work that makes requests.
     pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
 
-    /// Writes an object unless there is one of this name. Whether it did; after a lost response it may say no though it did.
+    /// Writes an object unless there is one of this name; returns true if it did. After a lost response it may return
+    /// false though it did.
     pub(crate) fn create(&self, object: &str, bytes: Bytes) -> Result<bool> {
         self.runtime.block_on(self.create_later(object, bytes))
     }
 
-    /// Likewise, for who waits for several.
+    /// Writes an object as `create` does, for callers that wait for several.
     pub(crate) async fn create_later(&self, object: &str, bytes: Bytes) -> Result<bool> {
         add(&self.counters.puts, 1);
         add(&self.counters.put_bytes, bytes.len() as u64);
@@ -300,7 +302,7 @@ impl Store {
         }
     }
 
-    /// An object, if it is there, of at most `max` bytes.
+    /// Reads an object of at most `max` bytes; `None` if there is none.
     pub(crate) fn get(&self, object: &str, max: usize) -> Result<Option<Bytes>> {
         add(&self.counters.gets, 1);
         self.runtime.block_on(async {
@@ -319,7 +321,7 @@ impl Store {
         })
     }
 
-    /// Parts of objects, in the order in which they are asked for. One that the object does not have is damage.
+    /// Reads parts of objects, in the order of `wanted`. A part that its object does not have is damage.
     pub(crate) fn ranges(&self, wanted: &[(String, Range<u64>)]) -> Result<Vec<Bytes>> {
         let one = |(object, range): &(String, Range<u64>)| {
             let (object, range) = (object.clone(), range.clone());
@@ -329,7 +331,8 @@ impl Store {
                 let bytes = match self.inner.get_range(&self.path(&object), range.clone()).await {
                     Ok(bytes) => bytes,
                     Err(object_store::Error::NotFound { .. }) => return Err(Error::Missing { object }),
-                    // A range behind the end is an error of its own kind in each store: an object that is too short is told as such.
+                    // A range behind the end is another error in each store, so an object that is too short is detected
+                    // here.
                     Err(error) => match self.inner.head(&self.path(&object)).await {
                         Ok(meta) if meta.size < range.end => {
                             return Err(too_short(&object, meta.size, range.end));
@@ -354,7 +357,7 @@ impl Store {
         })
     }
 
-    /// An object's length, if it is there.
+    /// Returns an object's length; `None` if there is none.
     pub(crate) fn head(&self, object: &str) -> Result<Option<u64>> {
         add(&self.counters.heads, 1);
         match self.runtime.block_on(self.inner.head(&self.path(object))) {
@@ -364,7 +367,7 @@ impl Store {
         }
     }
 
-    /// Visits the objects below a folder: last part of the name, length.
+    /// Visits the objects below a folder: the last part of the name, and the length.
     pub(crate) fn list(&self, folder: &str, visit: &mut dyn FnMut(&str, u64)) -> Result<()> {
         let path = self.path(folder);
         self.runtime.block_on(async {
@@ -380,7 +383,7 @@ impl Store {
         })
     }
 
-    /// Deletes objects; one that is not there is deleted.
+    /// Deletes objects; one that does not exist counts as deleted.
     pub(crate) fn delete(&self, objects: &[String]) -> Result<()> {
         self.runtime.block_on(async {
             let one = |object: &String| {

@@ -1,4 +1,4 @@
-//! Uploads: several packs at once, beside who makes them, at a rate that is kept.
+//! Uploads several packs at once, beside the thread that makes them, at a rate that is kept.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -15,8 +15,8 @@ use crate::limits::UPLOADS;
 use crate::pack::PackId;
 use crate::store::Store;
 
-/// The packs that a backup has uploaded by now, kept on this machine: one that is killed goes on where it was. A line for each,
-/// which counts if it is whole.
+/// The packs that a backup has uploaded so far, kept on this machine, so that a backup that was killed can be
+/// continued. Each has a line, which counts if it is whole.
 pub(crate) struct Journal {
     path: PathBuf,
     file: File,
@@ -46,7 +46,7 @@ impl Uploaded {
 }
 
 impl Journal {
-    /// Opens the journal in this file, which is made if need be.
+    /// Opens the journal in this file, which is made if it is missing.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let local =
             |source| Error::Local { doing: format!("cannot keep the journal {}", path.display()), source };
@@ -65,7 +65,7 @@ impl Journal {
 
     fn note(&mut self, pack: &Uploaded) -> Result<()> {
         let Uploaded { content, id, bytes, epoch } = pack;
-        // A line that a crash has cut short is ended first.
+        // The leading newline ends a line that a crash has cut short.
         let line = format!("\n{content:032x} {id} {bytes} {epoch} .\n");
         let noted = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         noted.map_err(|source| Error::Local {
@@ -74,7 +74,7 @@ impl Journal {
         })
     }
 
-    /// The backup is complete: there is nothing to go on with.
+    /// Removes the journal: the backup is complete, so there is nothing to continue.
     pub(crate) fn remove(&self) -> Result<()> {
         std::fs::remove_file(&self.path).map_err(|source| Error::Local {
             doing: format!("cannot remove the journal {}", self.path.display()),
@@ -92,10 +92,10 @@ struct Shared {
     store: Arc<Store>,
     journal: Mutex<Option<Journal>>,
     failed: Mutex<Option<Error>>,
-    /// Packs that were given to it and are not uploaded yet.
+    /// Number of packs that were accepted and are not uploaded yet.
     under_way: Mutex<usize>,
     settled: Condvar,
-    /// When the next upload may begin.
+    /// Time at which the next upload may begin.
     next: Mutex<Instant>,
     rate: Option<u64>,
 }
@@ -104,7 +104,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Uploads packs beside who makes them.
+/// Uploads packs beside the thread that makes them.
 pub(crate) struct Uploader {
     jobs: Option<SyncSender<Job>>,
     threads: Vec<JoinHandle<()>>,
@@ -113,7 +113,7 @@ pub(crate) struct Uploader {
 }
 
 impl Uploader {
-    /// `rate` is in bytes per second.
+    /// Starts the threads; `rate` is in bytes per second.
     pub(crate) fn start(store: &Arc<Store>, journal: Option<Journal>, rate: Option<u64>) -> Result<Self> {
         let known = journal.as_ref().map(|journal| journal.known.clone()).unwrap_or_default();
         let (jobs, queue) = sync_channel(0);
@@ -138,12 +138,13 @@ impl Uploader {
         Ok(Self { jobs: Some(jobs), threads, shared, known })
     }
 
-    /// The pack of this content that was uploaded before, in an epoch in which nothing of it was deleted.
+    /// Returns the pack of this content that was uploaded before, in the same epoch, so that no prune has deleted it.
     pub(crate) fn known(&self, content: u128, epoch: u64) -> Option<Uploaded> {
         self.known.iter().find(|pack| pack.content == content && pack.epoch == epoch).copied()
     }
 
-    /// Has a pack uploaded; waits for a free hand. What failed before is told by [`Uploader::finish`], or here.
+    /// Has a pack uploaded; waits until a thread is free. An earlier failure is returned here, or by
+    /// [`Uploader::finish`].
     pub(crate) fn upload(&self, pack: Uploaded, bytes: Vec<u8>) -> Result<()> {
         if let Some(error) = lock(&self.shared.failed).take() {
             return Err(error);
@@ -154,7 +155,7 @@ impl Uploader {
         jobs.send(Job { pack, bytes: bytes.into() }).map_err(|_| gone())
     }
 
-    /// Waits for all; the journal, which is to be removed when the backup is complete.
+    /// Waits for all uploads; returns the journal, which is to be removed when the backup is complete.
     pub(crate) fn finish(mut self) -> Result<Option<Journal>> {
         self.end();
         match lock(&self.shared.failed).take() {
@@ -163,7 +164,7 @@ impl Uploader {
         }
     }
 
-    /// Waits until all that was given to it has been uploaded.
+    /// Waits until all accepted packs have been uploaded.
     pub(crate) fn settle(&self) {
         let mut under_way = lock(&self.shared.under_way);
         while *under_way > 0 {
@@ -191,7 +192,7 @@ impl Shared {
     fn work(&self, queue: &Mutex<Receiver<Job>>) {
         loop {
             let Ok(job) = lock(queue).recv() else { return };
-            // After a failure, who makes packs is told with the next one.
+            // After a failure no more is uploaded: the maker of packs gets the error with its next one.
             let failed = lock(&self.failed).is_some();
             if !failed && let Err(error) = self.upload(job) {
                 lock(&self.failed).get_or_insert(error);

@@ -1,4 +1,4 @@
-//! Reading back what was written.
+//! Reads back what was written, and verifies it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -17,45 +17,45 @@ use crate::repository::Repository;
 use crate::restore::Blocks;
 use crate::root::{Needs, Root};
 
-/// Most damages that are told one by one; the others are counted.
+/// Largest number of damages that are told one by one; the others are only counted.
 const TOLD_MAX: usize = 100;
 
 /// Something that is wrong.
 #[derive(Clone, Debug, Serialize)]
 pub struct Damage {
-    /// The backup that it was met in; others may need the same object. 0: the repository itself.
+    /// Number of the backup in which it was met; others may need the same object. 0 stands for the repository itself.
     pub backup: u64,
-    /// What it is.
+    /// The damage, in words.
     pub what: String,
 }
 
-/// The outcome of a check: how much was read, and each damage.
+/// The outcome of a check: the amount that was read, and the damages.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Checked {
-    /// Backups whose manifests were read.
+    /// Number of backups whose manifests were read.
     pub backups: u64,
-    /// Packs that they need.
+    /// Number of packs that they need.
     pub packs: u64,
-    /// Chunks of manifests that were read; one that several backups have counts once.
+    /// Number of chunks of manifests that were read; one that several backups have counts once.
     pub chunks: u64,
-    /// Records that were read.
+    /// Number of records that were read.
     pub records: u64,
-    /// Their bytes.
+    /// Bytes of these records.
     pub record_bytes: u64,
-    /// Commits of the log that were read: the newest, [`CHECK_COMMITS`] at most.
+    /// Number of commits of the log that were read: the newest, [`CHECK_COMMITS`] at most.
     pub commits: u64,
-    /// Archived files of databases' logs that are there (`check`), or were read.
+    /// Number of archived files of databases' logs that are there (`check`), or were read.
     pub log_files: u64,
-    /// Their bytes: as they are stored, or as they were read.
+    /// Bytes of these files: as they are stored (`check`), or as they were read.
     pub log_bytes: u64,
-    /// How much is wrong.
+    /// Number of damages.
     pub damages: u64,
-    /// The first of it.
+    /// The first damages.
     pub told: Vec<Damage>,
 }
 
 impl Checked {
-    /// Notes what is damage; what says nothing about the repository is given back.
+    /// Notes an error if it is damage; returns it if it says nothing about the repository.
     pub(crate) fn note(&mut self, backup: u64, error: Error) -> Result<()> {
         match error {
             Error::Damaged { .. }
@@ -73,10 +73,10 @@ impl Checked {
 }
 
 impl Repository {
-    /// Reads the log and all manifests, and looks whether each pack that they need is there. Reads no records.
+    /// Reads the log and all manifests, and checks that each pack that they need exists. Reads no records.
     ///
     /// # Errors
-    /// If the newest commit cannot be read; of the store. Damage to anything else is in what is returned.
+    /// Errors of reading the newest commit; errors of the store. Damage to anything else is in the returned value.
     pub fn check(&self) -> Result<Checked> {
         let mut checked = Checked::default();
         let head = self.head()?;
@@ -94,7 +94,7 @@ impl Repository {
                     expected = commit.before;
                 }
                 Err(error) => {
-                    // What comes before it is not known any more.
+                    // The commits before this one cannot be verified any more.
                     checked.note(0, error)?;
                     break;
                 }
@@ -153,10 +153,11 @@ impl Repository {
         Ok(())
     }
 
-    /// Reads back everything that backups need, or a share of it, drawn by chance from `salt`, and verifies each record.
+    /// Reads back everything that backups need, or a share of it, drawn by chance from `salt`, and verifies each
+    /// record.
     ///
     /// # Errors
-    /// If the newest commit cannot be read; of the store. Damage to anything else is in what is returned.
+    /// Errors of reading the newest commit; errors of the store. Damage to anything else is in the returned value.
     pub fn verify(
         &self,
         backups: &[Backup],
@@ -166,11 +167,11 @@ impl Repository {
     ) -> Result<Checked> {
         let mut checked = Checked::default();
         let mut seen = HashSet::new();
-        let mut models = HashSet::new();
+        let (mut models, mut packs) = (HashSet::new(), BTreeSet::new());
         for backup in backups {
             checked.backups += 1;
             let Some(root) = self.root_or_note(backup, &mut checked)?.map(Arc::new) else { continue };
-            checked.packs += root.packs().collect::<BTreeSet<_>>().len() as u64;
+            packs.extend(root.packs());
             for model in root.needs.models.keys() {
                 if models.insert(model.hash)
                     && let Err(error) = self.model(model)
@@ -180,14 +181,15 @@ impl Repository {
             }
             self.verify_records(backup.number, &root, (share, salt), &mut seen, &mut checked, watch)?;
         }
+        checked.packs = packs.len() as u64;
         Ok(checked)
     }
 
-    /// Reads back the packs that backups need whole, or a share of them, each by one request, and opens all that is in them. That each
-    /// record is the one that a manifest means is left to [`Repository::verify`].
+    /// Reads back whole packs that backups need, or a share of them, each by one request, and opens all of their
+    /// blocks. It is left to [`Repository::verify`] whether each record is the one that a manifest means.
     ///
     /// # Errors
-    /// As [`Repository::verify`].
+    /// Errors as of [`Repository::verify`].
     pub fn verify_packs(
         &self,
         backups: &[Backup],
@@ -214,7 +216,7 @@ impl Repository {
         Ok(checked)
     }
 
-    /// The root of a backup; `None` if it is damaged, which is noted.
+    /// Reads the root of a backup; `None` if it is damaged, which is noted.
     fn root_or_note(&self, backup: &Backup, checked: &mut Checked) -> Result<Option<Root>> {
         match self.root(backup) {
             Ok(root) => Ok(Some(root)),
@@ -270,10 +272,10 @@ impl Repository {
                 let count = rest.iter().take_while(fits).count().max(1);
                 let (now, later) = rest.split_at(count);
                 rest = later;
-                // The block at which it ended comes with the next ones.
+                // The block at which the window ended comes with the next one.
                 let wanted: HashSet<BlockRef> = now.iter().filter_map(block_of).collect();
                 if blocks.fetch(&wanted).is_err() {
-                    // One by one, to tell which.
+                    // Each block is read alone, to find the damaged ones.
                     for block in &wanted {
                         if let Err(error) = blocks.fetch(&HashSet::from([*block])) {
                             checked.note(backup, error)?;
@@ -300,7 +302,7 @@ impl Repository {
     }
 }
 
-/// A number from 0 on and below 1 that a name draws, another one for each `salt`.
+/// Returns a number from 0 on and below 1 that `name` draws; each `salt` gives another one.
 pub(crate) fn drawn(salt: u64, name: &[u8]) -> f64 {
     (xxh3_64_with_seed(name, salt) >> 12) as f64 / (1_u64 << 52) as f64
 }

@@ -1,4 +1,4 @@
-//! A backup as archives: `base.tar`, and one per tablespace; in a directory, or one of them on standard output.
+//! Writes a backup as archives: `base.tar`, and one per tablespace; in a directory, or one of them on standard output.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -13,12 +13,12 @@ use crate::manifest;
 use crate::plan::{Archive, Attributes};
 use crate::sink::{Begun, Sink, create, sync, sync_parent, write_manifest};
 
-/// Behind the name of an archive that is not complete.
+/// Suffix of the name of an archive that is not complete.
 const PARTIAL: &str = ".partial";
 const BLOCK: usize = 512;
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Counts what is written.
+/// A writer that counts the bytes.
 struct Counted<W> {
     to: W,
     bytes: u64,
@@ -38,17 +38,17 @@ impl<W: Write> Write for Counted<W> {
 
 type Output = Compressor<Counted<BufWriter<Box<dyn Write>>>>;
 
-/// Archives: `base.tar`, and one per tablespace.
+/// A sink that writes archives: `base.tar`, and one per tablespace.
 pub(crate) struct Tar {
     compression: Compression,
-    /// The directory; none: standard output.
+    /// The directory; empty for standard output.
     begun: Begun,
-    /// Names of the archives, as they are to be when all is complete.
+    /// Final names of the archives, which they get when all are complete.
     names: Vec<String>,
-    /// The file that is written, for messages.
+    /// Path of the file that is being written, for messages.
     path: PathBuf,
     output: Option<Output>,
-    /// Bytes that a file still lacks to a whole block.
+    /// Number of bytes that the file lacks to a whole block.
     padding: usize,
     written: u64,
 }

@@ -17,32 +17,32 @@ use crate::sink::{self, Sink};
 use crate::tablespace::{self, Tablespace};
 use crate::wal::{Range, Wal};
 
-/// Longest version that is read.
+/// Largest number of bytes that are read of the version's file.
 const VERSION_BYTES_MAX: u64 = 16;
 
-/// The folders that are backed up. Nothing in them changes meanwhile.
+/// The folders that are backed up. Nothing in them may change meanwhile.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The data directory.
     pub data: PathBuf,
-    /// Its log; not always below it.
+    /// Its log, which need not lie below it.
     pub wal: PathBuf,
     /// Its tablespaces.
     pub tablespaces: Vec<Tablespace>,
 }
 
-/// How recovery begins.
+/// The way in which recovery begins.
 #[derive(Clone, Debug)]
 pub enum Start {
-    /// As after a crash.
+    /// Recovery as after a crash.
     Crash,
-    /// As a server said that was told to start and to stop a backup.
+    /// Recovery from a backup of which a server was told; these are its words.
     Server {
-        /// Becomes `backup_label`.
+        /// Content of `backup_label`.
         label: String,
-        /// Becomes `tablespace_map`.
+        /// Content of `tablespace_map`.
         tablespace_map: String,
-        /// Where in the log it began, and ended, on which timeline.
+        /// Part of the log from the begin to the end of the backup.
         wal: Range,
     },
 }
@@ -56,52 +56,52 @@ pub enum Format {
     Tar(Compression),
 }
 
-/// How it is made.
+/// Options for making a backup.
 pub struct Options<'a> {
-    /// Where it goes; `None` is standard output, for archives.
+    /// Directory of the backup; `None` is standard output, for archives.
     pub to: Option<PathBuf>,
-    /// Its form.
+    /// Form of the backup.
     pub format: Format,
-    /// Checksums of the manifest; `None`: no manifest.
+    /// Checksums of the manifest; `None` for no manifest.
     pub manifest: Option<Checksums>,
-    /// Verify checksums of pages.
+    /// True if checksums of pages are to be verified.
     pub verify: bool,
-    /// Return only when all of it is durable.
+    /// True if everything is to be durable on return.
     pub sync: bool,
-    /// Bytes that are read per second, at most.
+    /// Largest number of bytes that are read per second.
     pub rate: Option<u64>,
-    /// Set when it is to stop.
+    /// Set by others when the backup is to stop.
     pub stop: &'a AtomicBool,
-    /// Told how many bytes of how many have been read.
+    /// Called with the number of bytes that have been read, and of all bytes.
     pub progress: &'a dyn Fn(u64, u64),
-    /// Told what is left out, or wrong.
+    /// Called with messages about what is left out, or wrong.
     pub warn: &'a dyn Fn(&str),
 }
 
 /// Figures of a backup that was made.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Done {
-    /// Files, those of the log included.
+    /// Number of files, those of the log included.
     pub files: u64,
-    /// Bytes of them.
+    /// Bytes of these files.
     pub bytes: u64,
     /// Bytes of the backup.
     pub written_bytes: u64,
-    /// Files whose pages' checksums were verified; none if they have none, or it was not asked for.
+    /// Number of files whose pages' checksums were verified; 0 if pages have none, or if nobody asked for it.
     pub verified_files: u64,
-    /// Pages whose checksum was wrong.
+    /// Number of pages whose checksum was wrong.
     pub wrong_pages: u64,
-    /// The cluster.
+    /// Number of the cluster.
     pub system_identifier: u64,
-    /// The timeline of the log that recovery needs,
+    /// Timeline of the log that recovery needs.
     pub timeline: u32,
-    /// where it begins,
+    /// Place where that log begins.
     pub start_lsn: String,
-    /// and where it ends.
+    /// Place where that log ends.
     pub end_lsn: String,
 }
 
-/// Makes a backup. On an error nothing of it is left.
+/// Makes a backup. After an error nothing of it is left.
 pub fn make(source: &Source, start: &Start, options: &Options<'_>) -> Result<Done> {
     let control = Control::of(&source.data)?;
     let mut warnings = Vec::new();
@@ -146,7 +146,7 @@ pub fn make(source: &Source, start: &Start, options: &Options<'_>) -> Result<Don
     Ok(work.done)
 }
 
-/// All archives, that of the data directory last, and the log that recovery needs.
+/// Plans all archives, that of the data directory last, and the log that recovery needs.
 fn plan(
     source: &Source,
     start: &Start,
@@ -195,7 +195,8 @@ fn plan(
     Ok((archives, range))
 }
 
-/// Errors where the data directory is a backup that no server has recovered: it is not what it will be.
+/// Fails if the data directory is itself a backup that no server has recovered yet: its files are not in their final
+/// state.
 fn check_unlabelled(data: &Path, control: &Control) -> Result<()> {
     let label = data.join("backup_label");
     match std::fs::symlink_metadata(&label) {
@@ -221,7 +222,7 @@ fn attributes_of(folder: &Path) -> Result<Attributes> {
     std::fs::metadata(folder).map(|found| Attributes::of(&found)).map_err(Error::io("look at", folder))
 }
 
-/// Files with the server's own words of the backup.
+/// Returns the files with the server's own words about the backup.
 fn labels(start: &Start, folder: Attributes, format: Format) -> Vec<Item> {
     let Start::Server { label, tablespace_map, .. } = start else { return Vec::new() };
     let attributes = Attributes { mode: folder.mode & 0o660, ..folder };
@@ -231,14 +232,15 @@ fn labels(start: &Start, folder: Attributes, format: Format) -> Vec<Item> {
         kind: Kind::File { content: Content::Known(text.as_bytes().to_vec()), listed: true },
     };
     let mut items = vec![file("backup_label", label)];
-    // Plain files have the links themselves.
+    // The plain format has the links themselves.
     if matches!(format, Format::Tar(_)) && !tablespace_map.is_empty() {
         items.push(file("tablespace_map", tablespace_map));
     }
     items
 }
 
-/// The link to a tablespace, unless the server makes it from `tablespace_map`, which it reads beside a label only.
+/// Returns the link to a tablespace, unless the server makes it from `tablespace_map`, which it reads beside a label
+/// only.
 fn tablespace_link(of: &Tablespace, start: &Start, attributes: Attributes, format: Format) -> Option<Item> {
     let target = match (format, start) {
         (Format::Plain, _) => &of.restored,
@@ -255,7 +257,7 @@ fn tablespace_link(of: &Tablespace, start: &Start, attributes: Attributes, forma
 
 struct Work<'a> {
     options: &'a Options<'a>,
-    /// Bytes of all files, and of those that have been read.
+    /// Bytes of all files; `read` counts those that have been read.
     total: u64,
     read: u64,
     began: Instant,
@@ -351,7 +353,7 @@ impl Work<'_> {
         }
     }
 
-    /// Counts what was read, and rests where that was too fast.
+    /// Counts bytes that were read, and pauses if the rate is exceeded.
     fn pace(&mut self, bytes: u64) -> Result<()> {
         self.read += bytes;
         let read = self.read;

@@ -1,8 +1,8 @@
-//! Compression of a stream on several threads. The result does not depend on how many there are.
+//! Compresses a stream on several threads. The result does not depend on their number.
 //!
-//! zstd and LZ4 become frames, one after the other, which all their readers take for one stream. gzip stays one member: blocks are
-//! deflated apart and end at a byte, so they are joined as they are; some readers, PostgreSQL's own among them, stop at the end of the
-//! first member.
+//! zstd and LZ4 become frames, one after the other, which all their readers take for one stream. gzip stays one member:
+//! blocks are deflated apart and end at a byte, so they are joined as they are. Some readers, PostgreSQL's own among
+//! them, stop at the end of the first member.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ use crate::limits::{BLOCKS_PER_WORKER, DEFLATE_BYTES, FRAME_BYTES, WORKERS_MAX};
 /// An algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// As they are.
+    /// No compression.
     None,
     /// `.gz`, levels 1 to 9.
     Gzip,
@@ -27,19 +27,19 @@ pub enum Method {
     Zstd,
 }
 
-/// How archives are compressed.
+/// How archives are compressed: algorithm, level and threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compression {
-    /// By what.
+    /// Algorithm.
     pub method: Method,
-    /// Of that algorithm.
+    /// Level of that algorithm.
     pub level: u32,
-    /// Threads.
+    /// Number of threads.
     pub workers: usize,
 }
 
 impl Compression {
-    /// As they are.
+    /// No compression.
     pub const NONE: Self = Self { method: Method::None, level: 0, workers: 1 };
 
     fn of(method: Method) -> Self {
@@ -53,7 +53,7 @@ impl Compression {
         Self { method, level, workers }
     }
 
-    /// Behind the name of an archive.
+    /// Returns the suffix of an archive's name.
     pub fn suffix(self) -> &'static str {
         match self.method {
             Method::None => "",
@@ -100,7 +100,8 @@ fn wrong(why: impl std::fmt::Display) -> Error {
 impl FromStr for Compression {
     type Err = Error;
 
-    /// As `pg_basebackup` has it: `zstd`, `zstd:9`, `zstd:level=9,workers=4`; a number is a level of gzip, and 0 is none.
+    /// Parses the forms that `pg_basebackup` has: `zstd`, `zstd:9`, `zstd:level=9,workers=4`; a number is a level of
+    /// gzip, and 0 is none.
     fn from_str(text: &str) -> Result<Self, Error> {
         if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
             let mut gzip = Self::of(Method::Gzip);
@@ -122,7 +123,7 @@ impl FromStr for Compression {
     }
 }
 
-/// A block that was compressed, with the CRC-32 of what it was.
+/// A compressed block, with the CRC-32 of its content.
 struct Block {
     bytes: Vec<u8>,
     sum: crc32fast::Hasher,
@@ -130,7 +131,7 @@ struct Block {
 
 type Answer = SyncSender<io::Result<Block>>;
 
-/// Compresses what is written to it on threads of its own.
+/// A writer that compresses on threads of its own.
 pub struct Compressor<W: Write> {
     to: W,
     compression: Compression,
@@ -143,12 +144,12 @@ pub struct Compressor<W: Write> {
 }
 
 impl<W: Write> Compressor<W> {
-    /// One that writes to `to`. With [`Method::None`] it passes on what comes.
+    /// Makes a compressor that writes to `to`. With [`Method::None`] it passes on what comes.
     pub fn new(mut to: W, compression: Compression) -> io::Result<Self> {
         let (jobs, work) = channel::<(Vec<u8>, Answer)>();
         let mut workers = Vec::new();
         if compression.method == Method::Gzip {
-            // Deflated, no flags, no time, made on Unix (RFC 1952).
+            // This header says: deflated, no flags, no time, made on Unix (RFC 1952).
             to.write_all(&[0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 3])?;
         }
         if compression.method != Method::None {
@@ -179,7 +180,7 @@ impl<W: Write> Compressor<W> {
         if sent { Ok(()) } else { Err(ended()) }
     }
 
-    /// Writes the block that comes next.
+    /// Writes the next block.
     fn take(&mut self) -> io::Result<()> {
         let Some(next) = self.waiting.pop_front() else { return Ok(()) };
         let block = next.recv().map_err(|_| ended())??;
@@ -187,9 +188,9 @@ impl<W: Write> Compressor<W> {
         self.to.write_all(&block.bytes)
     }
 
-    /// Writes what is left, and the end of the stream; what it was written to.
+    /// Writes the rest, and the end of the stream; returns the inner writer.
     pub fn finish(mut self) -> io::Result<W> {
-        // Nothing at all is a frame with nothing in it.
+        // An empty stream becomes an empty frame.
         if !self.block.is_empty() || (self.len == 0 && self.compression.method != Method::None) {
             self.dispatch()?;
         }
@@ -201,7 +202,7 @@ impl<W: Write> Compressor<W> {
             worker.join().map_err(|_| ended())?;
         }
         if self.compression.method == Method::Gzip {
-            // A last block with nothing in it, the checksum, and the length modulo 2^32.
+            // The end is an empty last block, the checksum, and the length modulo 2^32.
             self.to.write_all(&[3, 0])?;
             self.to.write_all(&self.sum.clone().finalize().to_le_bytes())?;
             self.to.write_all(&(self.len as u32).to_le_bytes())?;
@@ -245,7 +246,7 @@ fn serve(work: &Mutex<Receiver<(Vec<u8>, Answer)>>, compression: Compression) {
             Ok(coder) => coder.code(&block),
             Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
         };
-        // Whoever asked may have failed meanwhile.
+        // The receiver may be gone, if it failed meanwhile.
         let _gone = answer.send(coded);
     }
 }
@@ -297,7 +298,7 @@ fn lz4_frame(block: &[u8], level: u32) -> io::Result<Vec<u8>> {
     done.map(|()| bytes)
 }
 
-/// The block in deflate's form, up to a byte, without the mark of the last one.
+/// Deflates a block so that it ends at a byte, without the mark of the last block.
 fn deflated(coder: &mut flate2::Compress, block: &[u8]) -> io::Result<Vec<u8>> {
     coder.reset();
     let mut bytes = Vec::with_capacity(block.len() / 2 + 1024);
@@ -307,7 +308,7 @@ fn deflated(coder: &mut flate2::Compress, block: &[u8]) -> io::Result<Vec<u8>> {
         let rest = block.get(done..).unwrap_or_default();
         coder.compress_vec(rest, &mut bytes, flate2::FlushCompress::Sync).map_err(io::Error::other)?;
         done += usize::try_from(coder.total_in() - before).unwrap_or(0);
-        // With room to spare all was flushed.
+        // If there is room left, everything was flushed.
         if done == block.len() && bytes.len() < bytes.capacity() {
             return Ok(bytes);
         }

@@ -1,7 +1,7 @@
-//! `global/pg_control`: what a cluster knows of itself.
+//! `global/pg_control`: the state that a cluster keeps of itself.
 //!
-//! Of control version 1300 (PostgreSQL 13 to 17), little-endian and with 8-byte alignment, as on amd64 and arm64 (`ControlFileData` and
-//! `CheckPoint` in `catalog/pg_control.h`):
+//! The format is that of control version 1300 (PostgreSQL 13 to 17), little-endian and with 8-byte alignment, as on
+//! amd64 and arm64 (`ControlFileData` and `CheckPoint` in `catalog/pg_control.h`):
 //!
 //! | offset | length | |
 //! |---|---|---|
@@ -22,35 +22,35 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// Below the data directory.
+/// Path of the file, below the data directory.
 pub const FILE: &str = "global/pg_control";
 const VERSION: u32 = 1300;
 const CRC_AT: usize = 288;
 
-/// As far as a backup needs it.
+/// The contents of a control file, as far as a backup needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// The cluster's number.
+    /// Number of the cluster.
     pub system: u64,
-    /// Where the last checkpoint's record lies.
+    /// Place of the last checkpoint's record.
     pub checkpoint: u64,
-    /// Where recovery from it begins.
+    /// Place where recovery from it begins.
     pub redo: u64,
-    /// On this timeline.
+    /// Timeline of that place.
     pub timeline: u32,
-    /// How far it has to recover at least; 0 if it is no standby.
+    /// Place up to which a standby has to recover at least; 0 for other servers.
     pub min_recovery: u64,
-    /// It is a base backup itself, which no server has recovered yet.
+    /// True if the cluster is a base backup itself, which no server has recovered yet.
     pub is_unfinished_backup: bool,
     /// Bytes of a page of a relation.
     pub page_bytes: u32,
-    /// Pages of a segment of a relation.
+    /// Number of pages of a segment of a relation.
     pub segment_pages: u32,
     /// Bytes of a page of the log.
     pub wal_page_bytes: u32,
     /// Bytes of a segment of the log.
     pub wal_segment_bytes: u32,
-    /// Pages have checksums.
+    /// True if pages have checksums.
     pub has_checksums: bool,
 }
 
@@ -66,7 +66,7 @@ fn location(bytes: &[u8], at: usize) -> Option<u64> {
     array(bytes, at).map(u64::from_le_bytes)
 }
 
-/// Why a control file is not understood.
+/// Reasons why a control file is not understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Odd {
     Short,
@@ -76,9 +76,9 @@ enum Odd {
 }
 
 impl Control {
-    /// Reads that of a data directory.
+    /// Reads the control file of a data directory.
     ///
-    /// Errors: it is not there, its checksum is wrong, or another version made it.
+    /// Errors: it is missing, its checksum is wrong, or another version made it.
     pub fn of(data: &Path) -> Result<Self> {
         let path = data.join(FILE);
         let bytes = std::fs::read(&path).map_err(Error::io("read", &path))?;
@@ -134,12 +134,12 @@ impl Control {
     }
 }
 
-/// A location in the log as PostgreSQL writes it.
+/// Formats a location in the log as PostgreSQL writes it.
 pub fn lsn(location: u64) -> String {
     format!("{:X}/{:X}", location >> 32, location & u64::from(u32::MAX))
 }
 
-/// Reads a location that [`lsn`] wrote.
+/// Parses a location that [`lsn`] wrote.
 pub fn parse_lsn(text: &str) -> Option<u64> {
     let (high, low) = text.split_once('/')?;
     let part = |text: &str| u32::from_str_radix(text, 16).ok().map(u64::from);

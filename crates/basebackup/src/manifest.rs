@@ -1,6 +1,7 @@
-//! `backup_manifest`: what a backup consists of, for `pg_verifybackup`.
+//! `backup_manifest`: the list of a backup's files, for `pg_verifybackup`.
 //!
-//! JSON of version 1, as PostgreSQL's documentation has it ("Backup Manifest Format"). All versions of PostgreSQL that know manifests read it.
+//! It is JSON of version 1, as PostgreSQL's documentation describes it ("Backup Manifest Format"). All versions of
+//! PostgreSQL that know manifests read it.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
@@ -13,10 +14,10 @@ use crate::control::lsn;
 use crate::error::Error;
 use crate::wal::Range;
 
-/// The file.
+/// Name of the file.
 pub const FILE: &str = "backup_manifest";
 
-/// How files are told from damaged ones.
+/// How damaged files are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Checksums {
     /// By their length.
@@ -43,7 +44,7 @@ impl FromStr for Checksums {
     }
 }
 
-/// The checksum of a file, on its way.
+/// The checksum of a file that is being computed.
 pub(crate) enum Sum {
     None,
     Crc32c(u32),
@@ -67,7 +68,7 @@ impl Sum {
         }
     }
 
-    /// The algorithm's name, and the checksum as it is written: a CRC as it lies in memory, low byte first.
+    /// Returns the algorithm's name, and the checksum as it is written: a CRC as it lies in memory, low byte first.
     fn finish(self) -> Option<(&'static str, String)> {
         match self {
             Self::None => None,
@@ -84,7 +85,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A manifest, on its way.
+/// A manifest that is being made.
 pub(crate) struct Manifest {
     text: String,
     files: usize,
@@ -112,7 +113,7 @@ impl Manifest {
         self.text.push_str(" }");
     }
 
-    /// The whole text, with the log that recovery needs and the checksum over all before.
+    /// Returns the whole text, with the log that recovery needs, and the checksum of everything before it.
     pub(crate) fn finish(mut self, wal: &Range) -> Vec<u8> {
         let _infallible = write!(
             self.text,
@@ -127,10 +128,10 @@ impl Manifest {
     }
 }
 
-/// Seconds since 1970 as `2026-11-25 15:28:00 GMT`.
+/// Formats seconds since 1970 as `2026-11-25 15:28:00 GMT`.
 fn gmt(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years begin in March here, so that the leap day is the last; 146,097 days are 400 years.
+    // Years begin in March here, so that the leap day is the last one; 146,097 days are 400 years.
     let since_march = days + 719_468;
     let (era, day) = (since_march / 146_097, since_march % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

@@ -1,12 +1,13 @@
-//! Which files of a data directory belong into a backup, by their names.
+//! Decides by their names which files of a data directory belong into a backup.
 //!
-//! After PostgreSQL's documentation: "Making a Data Directory Backup" in "Continuous Archiving", and "BASE_BACKUP" in "Streaming Replication
-//! Protocol".
+//! The rules are those of PostgreSQL's documentation: "Making a Data Directory Backup" in "Continuous Archiving", and
+//! "BASE_BACKUP" in "Streaming Replication Protocol".
 
-/// Directories of which only the directory itself is taken: their content is of the server that runs, or is made again when one starts.
+/// Directories that are backed up without their content: it belongs to the running server, or is made again when a
+/// server starts.
 const EMPTIED: [&str; 7] =
     ["pg_stat_tmp", "pg_replslot", "pg_dynshmem", "pg_notify", "pg_serial", "pg_snapshots", "pg_subtrans"];
-/// Files that tell of the server that runs, or of another backup.
+/// Files that tell of the running server, or of another backup.
 const LEFT_OUT: [&str; 7] = [
     "postgresql.auto.conf.tmp",
     "current_logfiles.tmp",
@@ -19,28 +20,28 @@ const LEFT_OUT: [&str; 7] = [
 /// Files beside relations that have no pages with checksums.
 const WITHOUT_PAGES: [&str; 4] = ["pg_control", "pg_filenode.map", "PG_VERSION", "pg_internal.init"];
 
-/// True where only the directory itself is taken, without content, of the one at this path below the data directory.
+/// Returns true if the directory at this path below the data directory is backed up without its content.
 pub(crate) fn is_emptied(path: &str) -> bool {
     EMPTIED.contains(&path)
 }
 
-/// True for names that are left out wherever they are found; `at_top`: in the data directory itself.
+/// Returns true for names that are left out wherever they are found; `at_top` is true in the data directory itself.
 pub(crate) fn is_left_out(name: &str, at_top: bool) -> bool {
     name.starts_with("pgsql_tmp")
         || name.starts_with("pg_internal.init")
-        // Of relations of the server that made them alone.
+        // Temporary relations belong to the server that made them.
         || Relation::is_temporary(name)
         || (at_top && LEFT_OUT.contains(&name))
 }
 
-/// The name of a relation's file: `16384`, `16384_fsm`, `16384_vm.1`, `16384_init`.
+/// Name of a relation's file: `16384`, `16384_fsm`, `16384_vm.1`, `16384_init`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Relation<'a> {
-    /// The relation's file number.
+    /// File number of the relation.
     pub(crate) node: &'a str,
-    /// `fsm`, `vm`, `init`; none for the main fork.
+    /// Fork: `fsm`, `vm` or `init`; `None` for the main fork.
     pub(crate) fork: Option<&'a str>,
-    /// The segment: files end at 1 GiB.
+    /// Number of the segment: files end at 1 GiB.
     pub(crate) segment: u32,
 }
 
@@ -56,14 +57,15 @@ impl<'a> Relation<'a> {
         (is_number(node) && known).then_some(Self { node, fork, segment })
     }
 
-    /// A relation of one session: `t3_16384`.
+    /// Returns true for a relation of one session: `t3_16384`.
     fn is_temporary(name: &'a str) -> bool {
         let parts = name.strip_prefix('t').and_then(|rest| rest.split_once('_'));
         parts.is_some_and(|(backend, rest)| is_number(backend) && Relation::parse(rest).is_some())
     }
 }
 
-/// The segment of its relation that a file in a directory of relations is, if it has pages with checksums.
+/// Returns the number of the segment that a file in a directory of relations is; `None` if it has no pages with
+/// checksums.
 pub(crate) fn segment_with_pages(name: &str) -> Option<u32> {
     if WITHOUT_PAGES.contains(&name) {
         return None;

@@ -1,7 +1,7 @@
-//! A backup as plain files, which a server can be started on.
+//! Writes a backup as plain files, on which a server can be started.
 //!
-//! All is ours until it is complete, and is given to whom it belonged then, the outermost directory last: whoever owns the
-//! database has no way in while we, who may be root, write there.
+//! Everything is ours until it is complete. Only then is it given to its owners, the outermost directory last: the
+//! owner of the database has no way in while we, who may be root, write there.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -12,17 +12,17 @@ use crate::error::{Error, Result};
 use crate::plan::{Archive, Attributes};
 use crate::sink::{Begun, Sink, create, sync, sync_all, sync_parent, write_manifest};
 
-/// Plain files.
+/// A sink that writes plain files.
 pub(crate) struct Plain {
-    /// Files are given to whom they belonged: root's backups are.
+    /// True if files are given to their owners, as for root's backups.
     own: bool,
-    /// The data directory first, then tablespaces.
+    /// Directories: that of the data first, then tablespaces.
     begun: Begun,
-    /// The final owner and mode of each of these.
+    /// Final owner and mode of each of these directories, by index.
     outer: Vec<(usize, Attributes)>,
-    /// The one that is being filled.
+    /// Index of the directory that is being filled.
     current: usize,
-    /// Everything that was made, to be synced and given away: paths by descriptors.
+    /// Paths, by descriptors, of everything that was made, to be synced and given away.
     files: Vec<PathBuf>,
     folders: Vec<(PathBuf, Attributes)>,
     file: Option<(PathBuf, File)>,
@@ -45,7 +45,7 @@ impl Plain {
         })
     }
 
-    /// An entry's path by the descriptor of its directory, and as people see it.
+    /// Returns an entry's path by the descriptor of its directory, and its path as people see it.
     fn paths(&self, path: &Path) -> (PathBuf, PathBuf) {
         match self.begun.folders.get(self.current) {
             Some(folder) => (folder.real.join(path), folder.shown.join(path)),
@@ -53,7 +53,7 @@ impl Plain {
         }
     }
 
-    /// Gives directories away, the innermost first.
+    /// Gives directories to their owners, the innermost first.
     fn settle(&self) -> Result<()> {
         for (path, attributes) in self.folders.iter().rev() {
             if self.own {
@@ -128,7 +128,7 @@ impl Sink for Plain {
         self.settle()?;
         if durable {
             sync_all(&self.files)?;
-            // Files before the directories that name them.
+            // Files are synced before the directories that name them.
             self.folders.iter().rev().try_for_each(|(path, _)| sync(path))?;
         }
         if let (Some(bytes), Some(data)) = (manifest, self.begun.folders.first()) {

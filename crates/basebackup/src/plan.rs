@@ -1,4 +1,4 @@
-//! The entries of a backup, in their order: decided before anything is written.
+//! Decides the entries of a backup, and their order, before anything is written.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
@@ -13,13 +13,13 @@ use crate::names::{self, Relation};
 use crate::tablespace::{self, Tablespace};
 use crate::wal::Wal;
 
-/// Who may do what with an entry, and since when it is as it is.
+/// Mode, owner and time of the last change of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Seconds since 1970.
+    /// Time of the last change, in seconds since 1970.
     pub(crate) modified: u64,
 }
 
@@ -30,12 +30,12 @@ impl Attributes {
     }
 }
 
-/// Where a file's bytes come from.
+/// The source of a file's bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
-    /// A file.
+    /// Bytes of a file.
     File { path: PathBuf, bytes: u64, pages: Option<Pages> },
-    /// They are known.
+    /// Bytes in memory.
     Known(Vec<u8>),
 }
 
@@ -43,14 +43,14 @@ pub(crate) enum Content {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pages {
     pub(crate) page_bytes: u32,
-    /// Number of its first page within its relation's fork.
+    /// Number of the first page within its relation's fork.
     pub(crate) first: u32,
 }
 
 /// An entry of an archive.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
-    /// In the archive.
+    /// Path in the archive.
     pub(crate) path: PathBuf,
     pub(crate) attributes: Attributes,
     pub(crate) kind: Kind,
@@ -60,7 +60,7 @@ pub(crate) struct Item {
 pub(crate) enum Kind {
     Directory,
     Link(PathBuf),
-    /// `listed`: whether the manifest has it.
+    /// A file; `listed` is true if the manifest has it.
     File {
         content: Content,
         listed: bool,
@@ -71,7 +71,7 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Archive {
     pub(crate) tablespace: Option<Tablespace>,
-    /// Of the directory itself.
+    /// Attributes of the directory itself.
     pub(crate) attributes: Attributes,
     pub(crate) items: Vec<Item>,
 }
@@ -87,16 +87,16 @@ impl Archive {
     }
 }
 
-/// Walks over folders.
+/// A walk over folders.
 pub(crate) struct Planner<'a> {
     pub(crate) control: &'a Control,
-    /// Pages are to be verified.
+    /// True if pages are to be verified.
     pub(crate) verify: bool,
-    /// Told, and left out.
+    /// Messages about entries that are left out.
     pub(crate) warnings: &'a mut Vec<String>,
 }
 
-/// Directories that a server cannot do without, or whose loss would not be noticed.
+/// Directories that a server needs, or whose loss would not be noticed.
 const NEEDED: [&str; 8] = [
     "base",
     "global",
@@ -109,14 +109,14 @@ const NEEDED: [&str; 8] = [
 ];
 
 impl Planner<'_> {
-    /// All of a data directory but its log and `global/pg_control`.
+    /// Returns the entries of a data directory, apart from its log and `global/pg_control`.
     pub(crate) fn data(&mut self, data: &Path) -> Result<Vec<Item>> {
         let mut items = Vec::new();
         self.walk(data, Path::new(""), 0, &mut items)?;
         Ok(items)
     }
 
-    /// All of a tablespace that is of this version.
+    /// Returns the entries of a tablespace that are of this version.
     pub(crate) fn tablespace(&mut self, tablespace: &Tablespace, version: &str) -> Result<Vec<Item>> {
         let (mut items, mut found) = (Vec::new(), false);
         let prefix = format!("PG_{version}_");
@@ -168,7 +168,7 @@ impl Planner<'_> {
                 let content = Content::File { path, bytes: metadata.len(), pages };
                 items.push(Item { path: inside, attributes, kind: Kind::File { content, listed: true } });
             } else if inside.to_str().is_some_and(names::is_emptied) {
-                // As `pg_stat_tmp` on a file system in memory.
+                // An example is a link from `pg_stat_tmp` to a file system in memory.
                 let attributes = Attributes { mode: 0o700, ..attributes };
                 items.push(Item { path: inside, attributes, kind: Kind::Directory });
             } else if !is_tablespace_link(&inside, &metadata) {
@@ -178,7 +178,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Links and devices are not followed, as `pg_basebackup` does not.
+    /// Leaves links and devices out, as `pg_basebackup` does; fails if a server needs them.
     fn left_out(&mut self, inside: &Path, path: &Path) -> Result<()> {
         let first = inside.components().next().map(|part| part.as_os_str().to_owned()).unwrap_or_default();
         if first.to_str().is_some_and(|first| NEEDED.contains(&first)) {
@@ -204,7 +204,8 @@ impl Planner<'_> {
     }
 }
 
-/// The log: its folders, the segments and histories that are needed, and that they need not be archived again.
+/// Returns the entries of the log: its folders, the segments and histories that are needed, and marks that these need
+/// not be archived again.
 pub(crate) fn wal(folder: &Path, attributes: Attributes, wal: &Wal, files: &[String]) -> Result<Vec<Item>> {
     let directory = |path: &str| Item { path: path.into(), attributes, kind: Kind::Directory };
     let mut items = vec![directory("pg_wal"), directory("pg_wal/archive_status")];
@@ -233,14 +234,14 @@ fn is_tablespace_link(inside: &Path, metadata: &Metadata) -> bool {
     is_there && metadata.is_symlink() && names::is_number(name)
 }
 
-/// File numbers of relations whose content a crash takes: those that have an initial fork.
+/// Returns the file numbers of relations whose content a crash removes: those that have an initial fork.
 fn unlogged<'a>(all: impl Iterator<Item = &'a OsStr>) -> std::collections::HashSet<String> {
     let relation = |name: &'a OsStr| Relation::parse(name.to_str()?);
     let has_init = all.filter_map(relation).filter(|relation| relation.fork == Some("init"));
     has_init.map(|relation| relation.node.to_owned()).collect()
 }
 
-/// The entries of a folder, by name; of links, themselves.
+/// Returns the entries of a folder, with the metadata of links themselves.
 fn entries(folder: &Path) -> Result<Vec<(OsString, PathBuf, Metadata)>> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(Error::io("list", folder))? {

@@ -1,4 +1,5 @@
-//! Files read by several threads ahead of whoever writes them, in order, with bounded memory; pages verified on the way.
+//! Reads files by several threads ahead of the thread that writes them, in order, with bounded memory, and verifies
+//! pages on the way.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::limits::{CHUNK_BYTES, CHUNKS_AHEAD, READERS};
 use crate::plan::{Archive, Content, Kind, Pages};
 
-/// A file that several threads read; it is opened by the first.
+/// A file that several threads read; the first of them opens it.
 struct Shared {
     path: PathBuf,
     file: Mutex<Option<Arc<File>>>,
@@ -24,7 +25,7 @@ impl Shared {
         if let Some(file) = &*file {
             return Ok(Arc::clone(file));
         }
-        // It was looked at: it is no link, and nothing changes here.
+        // The file was checked: it is no link, and nothing changes here.
         let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
         let opened = File::options().read(true).custom_flags(flags).open(&self.path);
         let opened = Arc::new(opened.map_err(Error::io("open", &self.path))?);
@@ -44,17 +45,17 @@ struct Job {
 /// A part of a file.
 pub(crate) struct Chunk {
     pub(crate) bytes: Vec<u8>,
-    /// Pages whose checksum is wrong: number, checksum as it is stored, as it ought to be.
+    /// Pages whose checksum is wrong: number, stored checksum, right checksum.
     pub(crate) wrong: Vec<(u32, u16, u16)>,
 }
 
-/// Reads the files of archives, in order. A part that it was asked for comes by [`Ahead::next`].
+/// Reads the files of archives, in order. [`Ahead::next`] returns the parts.
 pub(crate) struct Ahead {
     answers: Receiver<Receiver<Result<Chunk>>>,
 }
 
 impl Ahead {
-    /// Begins to read. The threads belong to `scope`, and end when what is returned is dropped, or all was read.
+    /// Begins to read. The threads belong to `scope`, and end when the returned value is dropped, or all was read.
     pub(crate) fn start<'scope, 'env>(
         scope: &'scope std::thread::Scope<'scope, 'env>,
         archives: &'env [Archive],
@@ -69,19 +70,19 @@ impl Ahead {
                     let next = work.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(job) = next else { return };
                     let chunk = read(&job);
-                    // Whoever asked may have failed meanwhile.
+                    // The receiver may be gone, if it failed meanwhile.
                     let _gone = job.answer.send(chunk);
                 }
             });
         }
         scope.spawn(move || {
-            // It ends early where nobody waits any more.
+            // The thread ends early if nobody waits any more.
             let _ended = ask(archives, &order, &jobs);
         });
         Self { answers }
     }
 
-    /// The next part, of the file at `path`.
+    /// Returns the next part, which is of the file at `path`.
     pub(crate) fn next(&self, path: &Path) -> Result<Chunk> {
         let answer = self.answers.recv().and_then(|answer| answer.recv());
         answer.unwrap_or_else(|_| {
@@ -90,7 +91,7 @@ impl Ahead {
     }
 }
 
-/// Parts of a file of so many bytes.
+/// Returns offset and length of each part of a file of `bytes` bytes.
 pub(crate) fn parts(bytes: u64) -> impl Iterator<Item = (u64, usize)> {
     let step = CHUNK_BYTES as u64;
     (0..bytes.div_ceil(step)).map(move |n| {
@@ -109,7 +110,7 @@ fn ask(
         let file = Arc::new(Shared { path: path.clone(), file: Mutex::new(None) });
         for (at, bytes) in parts(*bytes) {
             let (answer, answered) = sync_channel(1);
-            // First of all a place in the order: there are only so many.
+            // The job takes a place in the order first, since the number of places bounds the memory.
             order.send(answered).ok()?;
             jobs.send(Job { file: Arc::clone(&file), at, bytes, pages: *pages, answer }).ok()?;
         }
@@ -121,14 +122,14 @@ fn read(job: &Job) -> Result<Chunk> {
     let file = job.file.open()?;
     let mut bytes = vec![0; job.bytes];
     file.read_exact_at(&mut bytes, job.at).map_err(Error::io("read", &job.file.path))?;
-    // Nobody reads it again: memory is left to the database.
+    // Nobody reads this part again: its memory in the cache is left to the database.
     let _advice =
         rustix::fs::fadvise(&*file, job.at, std::num::NonZeroU64::new(job.bytes as u64), Advice::DontNeed);
     let wrong = job.pages.map_or_else(Vec::new, |pages| wrong_pages(&bytes, job.at, pages));
     Ok(Chunk { bytes, wrong })
 }
 
-/// Where a page says how much of it is used, and its checksum.
+/// Offset of the field in a page that says how much of it is used; `CHECKSUM_AT` is that of its checksum.
 const UPPER_AT: usize = 14;
 const CHECKSUM_AT: usize = 8;
 
@@ -139,7 +140,7 @@ fn wrong_pages(bytes: &[u8], at: u64, pages: Pages) -> Vec<(u32, u16, u16)> {
         let number = |at: usize| {
             page.get(at..).and_then(|rest| rest.first_chunk()).copied().map_or(0, u16::from_le_bytes)
         };
-        // A page that was never used has none.
+        // A page that was never used has no checksum.
         if number(UPPER_AT) == 0 {
             continue;
         }

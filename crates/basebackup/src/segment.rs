@@ -1,8 +1,9 @@
-//! A file of the log as `archive_command` and `restore_command` know it: what its name says, what its first page says, and when its transactions
-//! ended.
+//! A file of the log as `archive_command` and `restore_command` know it: reads its name, its first page, and the times
+//! at which its transactions ended.
 //!
-//! Layouts after `access/xlog_internal.h`, `access/xlogrecord.h` and `access/xact.h`. The long header of a segment's first page goes on behind what
-//! that of `wal` has with the system identifier (24, 8 bytes), the bytes of a segment (32, 4) and of a page (36, 4).
+//! Layouts are those of `access/xlog_internal.h`, `access/xlogrecord.h` and `access/xact.h`. The long header of a
+//! segment's first page has, behind the header that `wal` describes, the system identifier (24, 8 bytes), the bytes of
+//! a segment (32, 4) and of a page (36, 4).
 
 use std::fmt;
 
@@ -21,44 +22,44 @@ const SWITCH: u8 = 0x40;
 const LOG_OPERATION: u8 = 0xF0;
 const MANAGER_TRANSACTIONS: u8 = 1;
 const TRANSACTION_OPERATION: u8 = 0x70;
-/// Commit, abort, and both of prepared transactions: the records at which a recovery to a time may stop.
+/// Operations of commit, abort, and both of prepared transactions: a recovery to a time may stop at these records.
 const ENDS: [u8; 4] = [0x00, 0x20, 0x30, 0x40];
-/// Marks in a record that carry no block (`XLR_BLOCK_ID_*`).
+/// Marks of parts of a record that carry no block (`XLR_BLOCK_ID_*`).
 const DATA_SHORT: u8 = 255;
 const DATA_LONG: u8 = 254;
 const ORIGIN: u8 = 253;
 const TOPLEVEL: u8 = 252;
-/// Microseconds from 1970 to 2000, from which PostgreSQL counts.
+/// Microseconds from 1970 to 2000, the year from which PostgreSQL counts.
 const EPOCH_US: i64 = 946_684_800_000_000;
 
-/// The kinds of files, by their names.
+/// Kinds of files, as their names tell them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
     /// A whole segment.
     Segment,
     /// The last segment of a timeline that was left (`.partial`).
     Partial,
-    /// Tells of a base backup that begins in the segment, at this offset (`.OFFSET.backup`).
+    /// A file about a base backup that begins in the segment, at this offset (`.OFFSET.backup`).
     Label(u32),
-    /// Where a timeline begins (`.history`).
+    /// The history of a timeline (`.history`).
     History,
 }
 
 /// The name of a file of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name {
-    /// Of this timeline.
+    /// Timeline of the file.
     pub timeline: u32,
-    /// The upper half of the segment's place; 0 of a history.
+    /// Upper half of the segment's place; 0 for a history.
     pub log: u32,
-    /// The lower one, in segments.
+    /// Lower half, in segments; 0 for a history.
     pub segment: u32,
-    /// Which file.
+    /// Kind of the file.
     pub part: Part,
 }
 
 impl Name {
-    /// Reads a name; `None` if no server makes one like it.
+    /// Parses a name; `None` if no server makes such a name.
     pub fn parse(text: &str) -> Option<Self> {
         let number = |at: usize| hex(text.get(at..at + 8)?);
         let timeline = number(0).filter(|timeline| *timeline > 0)?;
@@ -75,7 +76,7 @@ impl Name {
         Some(Self { timeline, log, segment, part })
     }
 
-    /// The number of the segment, where segments are so long.
+    /// Returns the number of the segment, for segments of this length.
     pub fn number(&self, segment_bytes: u64) -> u64 {
         let per_log = (1_u64 << 32).checked_div(segment_bytes).unwrap_or(1);
         u64::from(self.log) * per_log + u64::from(self.segment)
@@ -102,14 +103,14 @@ impl fmt::Display for Name {
     }
 }
 
-/// A segment, as its first page describes it.
+/// The description of a segment in its first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The cluster's number.
+    /// Number of the cluster.
     pub system: u64,
-    /// The timeline on which that page was written; that of the name, or an earlier one.
+    /// Timeline on which that page was written: that of the name, or an earlier one.
     pub timeline: u32,
-    /// Where in the log the segment begins.
+    /// Place in the log where the segment begins.
     pub address: u64,
     /// Bytes of a segment.
     pub segment_bytes: u32,
@@ -134,7 +135,7 @@ fn place(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl Head {
-    /// Reads that of a segment; `None` if it does not begin as one.
+    /// Reads the head of a segment; `None` if the bytes do not begin as one.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let head = Self {
             system: place(bytes, 24)?,
@@ -153,17 +154,17 @@ impl Head {
     }
 }
 
-/// When transactions ended, in microseconds since 1970: the earliest and the latest.
+/// Times at which transactions ended, in microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// Of the transaction that ended first.
+    /// End of the transaction that ended first.
     pub first: i64,
-    /// Of the one that ended last.
+    /// End of the one that ended last.
     pub last: i64,
 }
 
 impl Times {
-    /// With another time.
+    /// Returns the times with another one added.
     pub fn with(times: Option<Self>, time: i64) -> Self {
         times.map_or(Self { first: time, last: time }, |times| Self {
             first: times.first.min(time),
@@ -172,7 +173,8 @@ impl Times {
     }
 }
 
-/// When a whole record says that a transaction was committed or aborted, in microseconds since 1970; `None` if it tells of no such thing.
+/// Returns the time at which a transaction was committed or aborted by this whole record, in microseconds since 1970;
+/// `None` for other records.
 pub fn end_of_transaction(record: &[u8]) -> Option<i64> {
     let (info, manager) = (*record.get(16)?, *record.get(17)?);
     if manager != MANAGER_TRANSACTIONS || !ENDS.contains(&(info & TRANSACTION_OPERATION)) {
@@ -191,7 +193,7 @@ pub fn end_of_transaction(record: &[u8]) -> Option<i64> {
                 at += 5;
                 continue;
             }
-            // It refers to a block, as no record of this kind does.
+            // The part refers to a block, which no record of this kind does.
             _ => return None,
         };
         let begin = record.len().checked_sub(len)?;
@@ -199,7 +201,7 @@ pub fn end_of_transaction(record: &[u8]) -> Option<i64> {
     }
 }
 
-/// The times of the transactions whose records lie in a segment as a whole; `None` if there are none.
+/// Returns the times of the transactions whose records lie in a segment as a whole; `None` if there are none.
 pub fn times(segment: &[u8]) -> Option<Times> {
     let head = Head::parse(segment)?;
     let mut walk =
@@ -215,7 +217,8 @@ pub fn times(segment: &[u8]) -> Option<Times> {
     times
 }
 
-/// The records of one segment. It ends at what is none: the rest of the segment was not written, or its last record goes on in the next.
+/// A walk over the records of one segment. It ends where there is no record: the rest of the segment was not written,
+/// or its last record goes on in the next segment.
 struct Walk<'a> {
     segment: &'a [u8],
     page_bytes: usize,
@@ -224,7 +227,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Flags, bytes that go on, and length of the header of a page.
+    /// Returns a page's flags, the bytes of a record that goes on in it, and the length of its header.
     fn header(&self, page: usize) -> Option<(u16, usize, usize)> {
         let bytes = self.segment.get(page..)?;
         let flags = half(bytes, 2)?;
@@ -233,7 +236,7 @@ impl Walk<'_> {
         is_right.then_some((flags, number(bytes, 16)? as usize, len))
     }
 
-    /// Where the first record begins that begins in the segment.
+    /// Returns the offset of the first record that begins in the segment.
     fn first(&self) -> Option<usize> {
         let mut page = 0;
         loop {
@@ -248,7 +251,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads the record at `at`; where the next one begins.
+    /// Reads the record at `at`; returns the offset of the next one.
     fn record(&mut self, at: usize) -> Option<usize> {
         let mut page = at - at % self.page_bytes;
         let mut here = at;

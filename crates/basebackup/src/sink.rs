@@ -1,4 +1,4 @@
-//! Where a backup goes, and the directories that it is in. What was begun is taken away unless it was finished.
+//! Destinations of a backup, and the directories that it is in. Whatever was begun is removed unless it was finished.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
@@ -13,25 +13,27 @@ use crate::limits::SYNCERS;
 use crate::manifest;
 use crate::plan::{Archive, Attributes};
 
-/// Takes a backup, entry by entry.
+/// A destination that takes a backup, entry by entry.
 pub(crate) trait Sink {
     fn begin(&mut self, archive: &Archive) -> Result<()>;
     fn directory(&mut self, path: &Path, attributes: Attributes) -> Result<()>;
     fn link(&mut self, path: &Path, target: &Path, attributes: Attributes) -> Result<()>;
-    /// A file of so many bytes follows by [`Sink::write`], in parts.
+    /// Begins a file of `bytes` bytes, which follow by [`Sink::write`], in parts.
     fn file(&mut self, path: &Path, bytes: u64, attributes: Attributes) -> Result<()>;
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
     fn end_file(&mut self) -> Result<()>;
     fn end(&mut self) -> Result<()>;
-    /// All has come, and is durable if `sync`: it stays. `manifest` is written last. Returns how many bytes were written.
+    /// Finishes the backup, which then stays; it is durable if `sync`. `manifest` is written last. Returns the number
+    /// of bytes that were written.
     fn finish(&mut self, manifest: Option<&[u8]>, attributes: Attributes, sync: bool) -> Result<u64>;
 }
 
-/// A directory that is being filled. Whoever may rename what leads to it leads us nowhere else: it is reached by its descriptor.
+/// A directory that is being filled. It is reached by its descriptor, so that nobody who may rename a directory above
+/// it can lead us elsewhere.
 pub(crate) struct Folder {
-    /// As it was named.
+    /// Path as it was named.
     pub(crate) shown: PathBuf,
-    /// By its descriptor.
+    /// Path by its descriptor.
     pub(crate) real: PathBuf,
     opened: File,
     made: bool,
@@ -39,7 +41,7 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Takes it for ourselves until [`Folder::give`]: nobody else gets into what is not complete.
+    /// Takes it for ourselves until [`Folder::give`]: nobody else can enter an incomplete backup.
     fn take(&self) -> Result<()> {
         let own = rustix::process::geteuid().as_raw();
         if own == 0 {
@@ -49,7 +51,7 @@ impl Folder {
         self.opened.set_permissions(mode).map_err(Error::io("set the mode of", &self.shown))
     }
 
-    /// Gives it to whom it belongs.
+    /// Gives it to its final owner.
     pub(crate) fn give(&self, attributes: Attributes) -> Result<()> {
         if rustix::process::geteuid().is_root() {
             let owner = (Some(attributes.uid), Some(attributes.gid));
@@ -59,7 +61,7 @@ impl Folder {
         self.opened.set_permissions(mode).map_err(Error::io("set the mode of", &self.shown))
     }
 
-    /// Gives it back to whom it belonged before.
+    /// Gives it back to its former owner.
     pub(crate) fn give_back(&self) -> Result<()> {
         self.give(self.before)
     }
@@ -69,14 +71,15 @@ impl Folder {
     }
 }
 
-/// Directories that were made or filled, and are taken back unless they are kept.
+/// Directories that were made or filled, and are removed or given back unless they are kept.
 #[derive(Default)]
 pub(crate) struct Begun {
     pub(crate) folders: Vec<Folder>,
 }
 
 impl Begun {
-    /// A directory for a backup: an empty one, or one that is made. Its way has no links, so it is where it seems to be.
+    /// Takes a directory for a backup: an empty one, or one that is made. Its path has no links, so it is where it
+    /// seems to be.
     pub(crate) fn begin(&mut self, folder: &Path) -> Result<()> {
         let made = match fs::symlink_metadata(folder) {
             Ok(_) => false,
@@ -95,7 +98,7 @@ impl Begun {
         let folder = Folder { shown: folder.to_owned(), real, opened, made, before: Attributes::of(&before) };
         refuse_full(&folder)?;
         folder.take()?;
-        // Who could write to it a moment ago may have.
+        // Somebody who could write to it a moment ago may have put something there.
         let empty = refuse_full(&folder);
         if empty.is_err() {
             folder.give_back()?;
@@ -121,7 +124,7 @@ fn refuse_full(folder: &Folder) -> Result<()> {
 impl Drop for Begun {
     fn drop(&mut self) {
         for folder in self.folders.drain(..).rev() {
-            // A rest that cannot be removed is seen to be incomplete.
+            // A remainder that cannot be removed is recognisably incomplete.
             let _best_effort = empty(&folder.real);
             let _best_effort = match folder.made {
                 true => fs::remove_dir(&folder.shown).map_err(Error::io("remove", &folder.shown)),
@@ -152,7 +155,7 @@ pub(crate) fn sync(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).map_err(Error::io("sync", path))
 }
 
-/// Several at a time: a journal takes them together.
+/// Syncs several files at a time, so that a journal can commit them together.
 pub(crate) fn sync_all(paths: &[PathBuf]) -> Result<()> {
     let share = paths.len().div_ceil(SYNCERS).max(1);
     std::thread::scope(|scope| {
@@ -179,7 +182,7 @@ pub(crate) fn sync_parent(folder: &Path) -> Result<()> {
     }
 }
 
-/// Under another name first: a manifest that is there is whole.
+/// Writes the manifest, first under another name: a manifest that exists is whole.
 pub(crate) fn write_manifest(
     folder: &Path,
     bytes: &[u8],
@@ -200,7 +203,7 @@ pub(crate) fn write_manifest(
     fs::rename(&begun, &path).map_err(Error::io("rename", &begun))
 }
 
-/// All of a small file.
+/// Reads all of a small file.
 pub(crate) fn small_file(path: &Path, max: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(max).read_to_end(&mut bytes));

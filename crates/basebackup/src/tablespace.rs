@@ -5,23 +5,23 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::names::is_number;
 
-/// Where a data directory has its links.
+/// Folder of a data directory that has the links.
 pub const FOLDER: &str = "pg_tblspc";
 
 /// A tablespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tablespace {
-    /// Its number; the name of its archive.
+    /// Number of the tablespace, which is also the name of its archive.
     pub oid: u32,
-    /// As its link says.
+    /// Target of its link.
     pub target: PathBuf,
-    /// Where it can be read.
+    /// Folder in which it can be read.
     pub folder: PathBuf,
-    /// Where a backup in the plain format has it.
+    /// Its place in a backup of the plain format.
     pub restored: PathBuf,
 }
 
-/// The links of a data directory: number and target, by number.
+/// Returns the links of a data directory: number and target, in the order of numbers.
 pub fn links(data: &Path) -> Result<Vec<(u32, PathBuf)>> {
     let folder = data.join(FOLDER);
     let mut found = Vec::new();

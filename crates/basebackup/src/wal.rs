@@ -1,8 +1,9 @@
-//! The write-ahead log, as far as a backup needs it: which segments, and where the last whole record ends.
+//! Reads the write-ahead log, as far as a backup needs it: which segments there are, and where the last whole record
+//! ends.
 //!
-//! A record counts if its checksum holds, it says where the one before begins, and the headers of its pages are what they have to be there
-//! (`access/xlogreader.c` reads so, and recovery ends at the first record that does not count). Layouts after
-//! `access/xlogrecord.h` and `access/xlog_internal.h`:
+//! A record counts if its checksum holds, it says where the one before begins, and the headers of its pages are right
+//! for their places (`access/xlogreader.c` reads so, and recovery ends at the first record that does not count).
+//! Layouts are those of `access/xlogrecord.h` and `access/xlog_internal.h`:
 //!
 //! | page: offset | length | | record: offset | length | |
 //! |---|---|---|---|---|---|
@@ -39,11 +40,11 @@ const OPERATION: u8 = 0xF0;
 /// A stretch of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// On this timeline.
+    /// Timeline of the stretch.
     pub timeline: u32,
-    /// Its first byte.
+    /// Place of its first byte.
     pub start: u64,
-    /// Behind its last.
+    /// Place behind its last byte.
     pub end: u64,
 }
 
@@ -52,9 +53,9 @@ pub struct Wal {
     folder: PathBuf,
     page_bytes: u64,
     segment_bytes: u64,
-    /// By timeline and number: those that have a whole segment's length.
+    /// Segments by timeline and number: those that have a whole segment's length.
     segments: BTreeMap<(u32, u64), String>,
-    /// Files that tell where timelines begin.
+    /// Names of the files that tell where timelines begin.
     pub histories: Vec<String>,
 }
 
@@ -67,7 +68,7 @@ fn parse_segment(name: &str, segment_bytes: u64) -> Option<(u32, u64)> {
     Some((part(0)?, u64::from(part(8)?) * per_log + u64::from(part(16)?)))
 }
 
-/// The file name of a segment.
+/// Returns the file name of a segment.
 pub fn segment_name(timeline: u32, number: u64, segment_bytes: u64) -> String {
     let per_log = (1_u64 << 32) / segment_bytes;
     format!("{timeline:08X}{:08X}{:08X}", number / per_log, number % per_log)
@@ -79,7 +80,7 @@ fn is_history(name: &str) -> bool {
 }
 
 impl Wal {
-    /// The segments in `folder`, of a cluster that is as `control` says.
+    /// Finds the segments in `folder`, of the cluster that `control` describes.
     pub fn open(folder: &Path, control: &Control) -> Result<Self> {
         let segment_bytes = u64::from(control.wal_segment_bytes);
         let (mut segments, mut histories) = (BTreeMap::new(), Vec::new());
@@ -103,9 +104,10 @@ impl Wal {
         Ok(Self { folder: folder.to_owned(), page_bytes, segment_bytes, segments, histories })
     }
 
-    /// The stretch of the log that a crash at this instant would be recovered from.
+    /// Returns the stretch of the log from which a crash at this instant would be recovered.
     ///
-    /// Errors: the checkpoint's record is not in it, or it ends before what the cluster needs, or on another timeline.
+    /// Errors: it does not have the checkpoint's record, or it ends before a place that the cluster needs, or on
+    /// another timeline.
     pub fn after_crash(&self, control: &Control) -> Result<Range> {
         let timeline = control.timeline;
         let end = self.end_of_records(timeline, control.redo, None)?;
@@ -119,7 +121,7 @@ impl Wal {
                 lsn(needed)
             )));
         }
-        // Its first records are on the next timeline's segment of the same number.
+        // The first records of the next timeline are on its segment of the same number.
         let number = end / self.segment_bytes;
         if let Some(((newer, _), _)) =
             self.segments.range((timeline + 1, 0)..).find(|((_, other), _)| *other >= number)
@@ -146,7 +148,8 @@ impl Wal {
         Ok(Range { timeline, start, end })
     }
 
-    /// The files that have this stretch, and those behind it that were written to: their first pages say where they lie.
+    /// Returns the files that have this stretch, and those behind it that were written to: their first pages say where
+    /// they lie.
     pub fn files(&self, range: &Range) -> Result<Vec<String>> {
         let (first, last) = (range.start / self.segment_bytes, (range.end - 1) / self.segment_bytes);
         let mut names = Vec::new();
@@ -172,7 +175,7 @@ impl Wal {
         }))
     }
 
-    /// As [`Wal::after_crash`], and when the transactions ended whose records are in that stretch.
+    /// Returns the stretch as [`Wal::after_crash`] does, and the times of the transactions whose records are in it.
     pub fn times_after_crash(&self, control: &Control) -> Result<(Range, Option<Times>)> {
         let range = self.after_crash(control)?;
         let mut times = None;
@@ -184,8 +187,9 @@ impl Wal {
         Ok((range, times))
     }
 
-    /// A location behind which nothing was written on the timeline of the last checkpoint, by less than a page. Reads the headers of few pages: the log is written
-    /// from its beginning to its end, and what is left of older segments says so.
+    /// Returns a location behind which nothing was written on the timeline of the last checkpoint; it is less than a
+    /// page too far. Reads the headers of few pages: the log is written from its beginning to its end, and headers left
+    /// from older segments show that they are old.
     pub fn written_to(&self, control: &Control) -> Result<u64> {
         let (timeline, first) = (control.timeline, control.redo / self.segment_bytes);
         let mut reader =
@@ -207,8 +211,8 @@ impl Wal {
         Ok(last * self.segment_bytes + high * self.page_bytes)
     }
 
-    /// When the last transaction ended whose record lies before `end`, in microseconds since 1970: in the segment that ends there, or in one of few before. `None` if there
-    /// is none in these.
+    /// Returns the end of the last transaction whose record lies before `end`, in microseconds since 1970. Searches the
+    /// segment that ends there, as a whole, and a few before it; `None` if they have none.
     pub fn last_end_before(&self, timeline: u32, end: u64) -> Result<Option<i64>> {
         let last = end.saturating_sub(1) / self.segment_bytes;
         for number in (last.saturating_sub(WAL_SEGMENTS_BACK)..=last).rev() {
@@ -222,12 +226,12 @@ impl Wal {
         Ok(None)
     }
 
-    /// Where the last whole record ends that begins before `stop`, from the one at `start` on.
+    /// Returns the end of the last whole record that begins before `stop`, reading from the record at `start` on.
     fn end_of_records(&self, timeline: u32, start: u64, stop: Option<u64>) -> Result<u64> {
         self.records(timeline, start, stop, &mut |_| {})
     }
 
-    /// As [`Wal::end_of_records`], of records that are visited.
+    /// Returns the same as [`Wal::end_of_records`], and visits the records.
     fn records(
         &self,
         timeline: u32,
@@ -286,7 +290,7 @@ enum Found {
         end: u64,
         next: u64,
     },
-    /// A record that was never finished, after a crash; the next one begins on this page.
+    /// A record that was never finished because of a crash; the next one begins on this page.
     Overwritten {
         next: u64,
     },
@@ -303,7 +307,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The page at this location; `None` where there is no such segment.
+    /// Returns the page at this location; `None` if there is no such segment.
     fn page(&mut self, at: u64) -> Result<Option<&[u8]>> {
         let page_bytes = usize::try_from(self.wal.page_bytes).unwrap_or(usize::MAX);
         let is_there =
@@ -332,7 +336,7 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    /// The header of the page at this location, if it is one that belongs there.
+    /// Returns the header of the page at this location; `None` if it does not belong there.
     fn header(&mut self, at: u64) -> Result<Option<Header>> {
         let (timeline, segment_bytes, known) = (self.timeline, self.wal.segment_bytes, self.magic);
         let Some(header) = self.page(at)?.and_then(Header::parse) else { return Ok(None) };
@@ -349,14 +353,15 @@ impl Reader<'_> {
         Ok(is_right.then_some(header))
     }
 
-    /// The record at `at`, or behind the header of the page that begins there; `before` is where the one before begins.
+    /// Reads the record at `at`, or behind the header of the page that begins there; `before` is the place of the
+    /// record before.
     fn record(&mut self, at: u64, before: Option<u64>, record: &mut Vec<u8>) -> Result<Found> {
         let page_bytes = self.wal.page_bytes;
         let mut page = at - at % page_bytes;
         let Some(header) = self.header(page)? else { return Ok(Found::Nothing) };
         let mut here = at;
         if here == page {
-            // A record that begins at a page's first byte does not go on from the page before.
+            // A page that begins with the rest of another record has no record at its first byte.
             if header.flags & CONTINUES != 0 && header.flags & OVERWRITES == 0 {
                 return Ok(Found::Nothing);
             }
@@ -412,7 +417,7 @@ impl Reader<'_> {
     }
 }
 
-/// A record's length, from its first bytes, which lie on one page.
+/// Returns a record's length, from its first bytes, which lie on one page.
 fn length_of(bytes: &[u8]) -> Option<usize> {
     let length = u32::from_le_bytes(*bytes.first_chunk()?) as usize;
     (RECORD_HEADER..=WAL_RECORD_BYTES_MAX).contains(&length).then_some(length)

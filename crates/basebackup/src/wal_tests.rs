@@ -40,7 +40,7 @@ impl Log {
         self.at += header.len() as u64;
     }
 
-    /// Writes a record with so much behind its header; where it begins.
+    /// Writes a record with `bytes` bytes behind its header; returns the place where it begins.
     fn record(&mut self, bytes: usize, operation: u8) -> u64 {
         if self.at.is_multiple_of(PAGE) {
             self.header(0, 0);

@@ -1,4 +1,5 @@
-//! A dataset that is mounted is mounted at a second place: the same file system there, and so one cache of the kernel's, and one truth.
+//! Mounts a dataset that is mounted already at a second place: it is the same file system there, with the same cache of
+//! the kernel's, so that both places always show the same.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -26,7 +27,7 @@ const NO_SUID: u64 = 2;
 const NO_DEVICES: u64 = 4;
 const NO_PROGRAMS: u64 = 8;
 
-/// Where a dataset is mounted already.
+/// The existing mount of a dataset.
 pub struct There<'a> {
     pub name: &'a str,
     pub dir: &'a Path,
@@ -34,7 +35,7 @@ pub struct There<'a> {
     pub read_only: bool,
 }
 
-/// Mounts what is `there` at `dir`, too.
+/// Mounts `there` at `dir`, too.
 pub fn mount(there: &There<'_>, dir: &Path, options: &MountOptions) -> Result<()> {
     let (name, first) = (there.name, shown(there.dir));
     check(there, dir, options)?;
@@ -56,7 +57,7 @@ pub fn mount(there: &There<'_>, dir: &Path, options: &MountOptions) -> Result<()
     move_mount(&copy, c"", CWD, dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).context(mounting)
 }
 
-/// Errors where that cannot be what was asked for.
+/// Returns an error if a second mount cannot be what was asked for.
 fn check(there: &There<'_>, dir: &Path, options: &MountOptions) -> Result<()> {
     let (name, first) = (there.name, shown(there.dir));
     let already = || Failure::new(format!("{name} is mounted already at {first}"));
@@ -90,7 +91,7 @@ fn check(there: &There<'_>, dir: &Path, options: &MountOptions) -> Result<()> {
     pagefold_fuse::check_mount_point(dir, &options).map(drop).map_err(|error| Failure::new(error.to_string()))
 }
 
-/// Gives a mount that nobody sees yet its own flags.
+/// Sets the flags of a mount that is attached nowhere yet.
 fn set(mount: &OwnedFd, options: &MountOptions) -> std::io::Result<()> {
     let wanted = [
         (READ_ONLY, options.read_only),
@@ -102,7 +103,8 @@ fn set(mount: &OwnedFd, options: &MountOptions) -> std::io::Result<()> {
     for (flag, on) in wanted {
         *(if on { &mut attributes.set } else { &mut attributes.clear }) |= flag;
     }
-    // SAFETY: the path is an empty string, and the structure, of the length that is given, lives until the call returns; it is only read.
+    // SAFETY: the path is an empty string, and the structure, whose length is given, lives until the call returns; the
+    // kernel only reads it.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

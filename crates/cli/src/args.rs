@@ -1036,7 +1036,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Of a dataset or snapshot, at `dir` or where its property says, without options.
+    /// Returns the arguments that mount a dataset or snapshot, at `dir` or where its property says, without options.
     pub const fn of(source: String, dir: Option<PathBuf>) -> Self {
         Self {
             source: Some(source),

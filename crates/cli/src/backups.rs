@@ -1,6 +1,8 @@
-//! Backups by policy: how the property `backup` is written, and when one is due. Nothing here reads a clock.
+//! Policies of backups: parses and formats the property `backup`, and decides when a backup is due. Nothing here reads
+//! a clock.
 //!
-//! Time is in UTC. A backup is due once in each period of the policy's length, counted from 1970; what was missed is made up for by one.
+//! Time is in UTC. A backup is due once in each period of the policy's length, counted from 1970; one backup makes up
+//! for any number of missed ones.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,54 +11,55 @@ use pagefold_backup::{Keep, Location};
 
 use crate::units;
 
-/// Name of the property that has a dataset's policy.
+/// Name of the property that holds a dataset's policy.
 pub const BACKUP: &str = "backup";
-/// The property's value where there is no policy.
+/// Value of the property that stands for no policy.
 pub const NONE: &str = "none";
-/// Read where a policy names no key file, if it is there.
+/// Key file that is read if it exists and a policy names no other.
 pub const KEY_FILE: &str = "/etc/pagefold/backup.key";
-/// Time from backup to backup, unless it is said, in seconds.
+/// Default interval between backups, in seconds.
 const EVERY: u64 = DAY;
-/// The shortest.
+/// Shortest interval, in seconds.
 const EVERY_MIN: u64 = 1;
-/// The timer of `backup run` comes so often: what is due more often is kept by `replicate`, a process of its own. In seconds.
+/// Interval of the timer of `backup run`, in seconds. Backups with a shorter interval are made by `replicate`, a
+/// process of its own.
 const TIMER: u64 = 5 * 60;
-/// The longest: a year is a mistake.
+/// Longest interval, in seconds. A longer one, such as a year, is a mistake.
 const EVERY_MAX: u64 = 31 * DAY;
-/// Repositories are pruned so often, in seconds.
+/// Interval at which repositories are pruned, in seconds.
 pub const PRUNE_EVERY: u64 = DAY;
 const DAY: u64 = 86_400;
 /// Units of `every`, the longest first.
 const UNITS: [(char, u64); 5] = [('w', 7 * DAY), ('d', DAY), ('h', 3600), ('m', 60), ('s', 1)];
-/// Words that say what a prune keeps.
+/// Words that say what a prune keeps, in the order in which a policy is written.
 const KEEP: [&str; 6] = ["last", "hourly", "daily", "weekly", "monthly", "yearly"];
 
-/// A policy, taken apart.
+/// The parts of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// An absolute path, or a URL.
+    /// Absolute path or URL of the repository.
     pub repository: String,
-    /// Seconds.
+    /// Interval between backups, in seconds.
     pub every: u64,
-    /// The backups of the dataset that a prune keeps; nothing is pruned without it.
+    /// The backups of the dataset that a prune keeps. `None`: nothing is pruned.
     pub keep: Option<String>,
-    /// The key file; `none`: the repository is not encrypted.
+    /// Path of the key file; `none`: the repository is not encrypted. `None`: the policy names no key file.
     pub key_file: Option<String>,
-    /// Bytes per second.
+    /// Largest number of bytes per second; `None`: no bound.
     pub rate: Option<u64>,
     /// URL of an S3-compatible store.
     pub endpoint: Option<String>,
     /// Its region.
     pub region: Option<String>,
-    /// Pagefold's name on another host.
+    /// Command that runs Pagefold on another host.
     pub remote_command: Option<String>,
 }
 
 impl Policy {
-    /// Takes a value apart; `none` is no policy.
+    /// Parses a value of the property; `none` is no policy.
     ///
     /// # Errors
-    /// Says what is wrong, in words.
+    /// A text for people that says what is wrong.
     pub fn parse(text: &str) -> Result<Option<Self>, String> {
         if text == NONE {
             return Ok(None);
@@ -114,14 +117,14 @@ impl Policy {
         Ok(Some(policy))
     }
 
-    /// Where the repository lies.
+    /// Returns where the repository is.
     pub fn location(&self) -> pagefold_backup::Result<Location> {
         let of = |word: &Option<String>| word.clone();
         let (endpoint, region, command) = (of(&self.endpoint), of(&self.region), of(&self.remote_command));
         Location::parse(&self.repository, endpoint.as_deref(), region.as_deref(), command.as_deref())
     }
 
-    /// The key file that is to be read, if one is; `there` tells whether the default one is.
+    /// Returns the key file to read, if any; `there` returns whether the default file exists.
     pub fn key_file(&self, there: impl FnOnce() -> bool) -> Option<PathBuf> {
         match self.key_file.as_deref() {
             Some(NONE) => None,
@@ -130,18 +133,19 @@ impl Policy {
         }
     }
 
-    /// Too often for the timer: `replicate` keeps it.
+    /// Returns true if backups come too often for the timer, so that `replicate` makes them.
     pub fn is_continuous(&self) -> bool {
         self.every < TIMER
     }
 
-    /// Tells if a backup is due at `now` when the newest was begun at `last`; seconds since 1970.
+    /// Returns true if a backup is due at `now`, and the newest one was begun at `last`; both in seconds since 1970.
     pub fn is_due(&self, last: Option<u64>, now: u64) -> bool {
         is_due(self.every, last, now)
     }
 }
 
-/// True if a period of this length has begun since `last`. A clock that was set back does not make one wait for it.
+/// Returns true if `now` is in another period of `every` seconds than `last`. So a clock that was set back delays no
+/// backup.
 pub fn is_due(every: u64, last: Option<u64>, now: u64) -> bool {
     last.is_none_or(|last| now / every != last / every)
 }
@@ -158,7 +162,7 @@ pub fn every(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Seconds in the form of `every`.
+/// Formats seconds in the form of `every`.
 pub fn every_text(seconds: u64) -> String {
     let fits = UNITS.iter().find(|(_, unit)| seconds.is_multiple_of(*unit));
     fits.map_or_else(|| format!("{seconds}s"), |(unit, length)| format!("{}{unit}", seconds / length))
@@ -252,7 +256,7 @@ mod tests {
         assert!(policy.is_due(None, now));
         assert!(!policy.is_due(Some(begin), now) && !policy.is_due(Some(now), begin + 3599));
         assert!(policy.is_due(Some(begin - 1), now) && policy.is_due(Some(begin - 99 * 3600), now));
-        // A clock that was set back.
+        // The clock was set back.
         assert!(policy.is_due(Some(now + 7200), now));
     }
 

@@ -1,4 +1,4 @@
-//! Datasets and snapshots as the verbs see them, of a pool that is served or opened for a moment.
+//! Datasets and snapshots as the verbs need them, of a pool that is served or opened for a moment.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,8 @@ use crate::names::{self, Name, is_within};
 use crate::registry::Registry;
 use crate::{pools, props, settings, streams};
 
-/// All datasets and snapshots of an open pool, by name. `mounted` tells where the one with a number is mounted.
+/// Returns the figures of all datasets and snapshots of an open pool, by name. `mounted` returns where the one with a
+/// number is mounted.
 pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<Figures>> {
     let listed = pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))?;
     let status = pool.status();
@@ -55,19 +56,19 @@ pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<
     Ok(all)
 }
 
-/// What the datasets below one hold.
+/// Returns the bytes that the datasets below a dataset hold.
 pub fn used_below(listed: &[Listed], dataset: &str) -> u64 {
     let below =
         |other: &&Listed| !other.is_snapshot && other.path != dataset && is_within(&other.path, dataset);
     listed.iter().filter(below).map(|other| other.used_bytes).sum()
 }
 
-/// All datasets and snapshots of a pool, from its server or from its devices.
+/// Returns the figures of all datasets and snapshots of a pool, from its server or from its devices.
 pub fn of_pool(pool: &str) -> Result<Vec<Figures>> {
     Ok(with_partials(pool)?.0)
 }
 
-/// What was received in part in a pool.
+/// Returns the datasets of a pool of which a part was received.
 pub fn partials_of(pool: &str) -> Result<Vec<PartialFigures>> {
     Ok(with_partials(pool)?.1)
 }
@@ -87,7 +88,7 @@ fn asked(client: &mut Client) -> Result<(Vec<Figures>, Vec<PartialFigures>)> {
     }
 }
 
-/// The dataset or snapshot of this name.
+/// Returns the figures of the dataset or snapshot with this name.
 pub fn find(name: &Name) -> Result<Figures> {
     let found = of_pool(&name.pool)?.into_iter().find(|figures| figures.path == name.path);
     found.ok_or_else(|| {
@@ -95,7 +96,7 @@ pub fn find(name: &Name) -> Result<Figures> {
     })
 }
 
-/// Has a pool's server do something, or does it to the pool that is not mounted.
+/// Has a pool's server carry out a deed, or opens the pool and does it if the pool is not mounted.
 pub fn perform(pool: &str, deed: Deed) -> Result<Outcome> {
     if let Some(mut client) = crate::target::connect(pool)? {
         return match client.ask_and_wait(&Request::Deed { deed })? {

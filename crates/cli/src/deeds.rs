@@ -1,4 +1,4 @@
-//! What can be done to datasets and snapshots: the same on a pool that is served and on one that is opened for a moment.
+//! Changes of datasets and snapshots, for a pool that is served and for one that is opened for a moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,15 +12,15 @@ use crate::failure::{Failure, Result};
 use crate::names::{self, dataset_of, is_within};
 use crate::{pools, props, raw, units};
 
-/// Who uses datasets and snapshots.
+/// Users of datasets and snapshots.
 pub trait Mounts {
-    /// Where the dataset or snapshot with a number is mounted, if it is.
+    /// Returns the directory where the dataset or snapshot with number `id` is mounted, if it is.
     fn mounted_at(&self, id: u64) -> Option<PathBuf>;
-    /// Ends what else reads a snapshot that is to be destroyed.
+    /// Ends all other reading of a snapshot that is to be destroyed.
     fn let_go(&self, id: u64);
 }
 
-/// Nobody does: the pool is not served.
+/// Stands for no users: the pool is not served.
 pub struct Nobody;
 
 impl Mounts for Nobody {
@@ -30,7 +30,7 @@ impl Mounts for Nobody {
     fn let_go(&self, _: u64) {}
 }
 
-/// Does it. On return it is durable; what was destroyed is freed in the background.
+/// Carries out a deed. It is durable when this returns; the space of destroyed objects is freed in the background.
 pub fn perform(pool: &Pool, deed: &Deed, mounts: &dyn Mounts) -> Result<Outcome> {
     let work = Work { pool, mounts, now: units::now() };
     match deed {
@@ -55,7 +55,7 @@ pub fn perform(pool: &Pool, deed: &Deed, mounts: &dyn Mounts) -> Result<Outcome>
     }
 }
 
-/// Errors if something is in the way of a clone's move.
+/// Returns an error if something prevents a clone from being moved.
 pub fn clear_way_to_move(pool: &Pool, what: &Moving, mounts: &dyn Mounts) -> Result<()> {
     let work = Work { pool, mounts, now: units::now() };
     let listed = work.list()?;
@@ -63,7 +63,7 @@ pub fn clear_way_to_move(pool: &Pool, what: &Moving, mounts: &dyn Mounts) -> Res
     work.clear_way(&listed, &what.path, &own)
 }
 
-/// Frees what was destroyed, to the end: for a pool that nobody serves.
+/// Frees all space of destroyed objects, for a pool that is not served.
 pub fn free_all(pool: &Pool) -> Result<()> {
     let failed = |error| pools::failed("cannot free what was destroyed", &error);
     while pool.is_reaping() {
@@ -74,7 +74,7 @@ pub fn free_all(pool: &Pool) -> Result<()> {
     Ok(())
 }
 
-/// Checks properties that are to be set on a dataset or snapshot, and brings their values into the form in which they are stored.
+/// Checks properties that are to be set on a dataset or snapshot, and converts their values to stored form.
 pub fn parse_properties(words: &[String]) -> Result<Vec<(String, String)>> {
     words.iter().map(|word| props::parse_for_dataset(word)).collect()
 }
@@ -94,7 +94,7 @@ impl Work<'_> {
         self.pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))
     }
 
-    /// What the engine says, with whole names.
+    /// Converts an error of the engine to one with whole names.
     fn failed(&self, doing: &str, path: &str, error: &Error) -> Failure {
         let name = self.full(path);
         match error {
@@ -146,7 +146,7 @@ impl Work<'_> {
         }
         let made = self.made(&[path.to_owned()], properties);
         if made.is_err() {
-            // A dataset without the bounds that were asked for is not what was asked for.
+            // A dataset without the properties that were asked for must not stay.
             self.pool.destroy_dataset(path).map_err(|error| self.failed("take back", path, &error))?;
         }
         made
@@ -158,7 +158,7 @@ impl Work<'_> {
         recursive: bool,
         properties: &[(String, String)],
     ) -> Result<Outcome> {
-        // Only where it is needed: what each holds is summed up, which is as long as there are many.
+        // The list is made only if it is needed: it sums up each dataset, which takes long if there are many.
         let listed = if recursive { self.list()? } else { Vec::new() };
         let mut by_name: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for snapshot in snapshots {
@@ -239,7 +239,8 @@ impl Work<'_> {
         })
     }
 
-    /// The snapshots of a clone that is to get another content; an error if there are any, unless they are to go by `command`.
+    /// Returns the snapshots of a clone whose content is to be replaced. Fails if there are any and `destroy` is false;
+    /// the advice names `command`.
     fn own_snapshots<'l>(
         &self,
         listed: &'l [Listed],
@@ -253,7 +254,7 @@ impl Work<'_> {
         };
         if clone.origin.is_none() {
             let failure = self.no_clone(path);
-            // What `reset` is for clones.
+            // `rollback` does for other datasets what `reset` does for clones.
             let reset = command.starts_with("reset");
             return Err(match reset {
                 true => failure.hint(format!(
@@ -272,7 +273,8 @@ impl Work<'_> {
             .hint(format!("to destroy them, too: pagefold {command} {name}")))
     }
 
-    /// Errors if a dataset that goes back, or one of its snapshots that go, is in use or kept.
+    /// Returns an error if a dataset that goes back, or one of its snapshots that are to be destroyed, is in use or
+    /// kept.
     fn clear_way(&self, listed: &[Listed], dataset: &str, going: &[&Listed]) -> Result<()> {
         let own = listed.iter().filter(|found| found.path == dataset);
         own.chain(going.iter().copied()).try_for_each(|found| self.refuse_in_use(found))?;
@@ -283,7 +285,7 @@ impl Work<'_> {
 
     fn promote(&self, path: &str) -> Result<Outcome> {
         let listed = self.list()?;
-        // Its origin's snapshots change their names with their owner.
+        // The snapshots of its origin get new names, since their owner changes.
         let found = listed.iter().find(|found| found.path == path);
         if let Some(found) = found {
             let Some(origin) = &found.origin else { return Err(self.no_clone(path)) };
@@ -321,7 +323,7 @@ impl Work<'_> {
         Ok(Outcome { names: vec![self.full(to)], freed_bytes: 0, blocked: None })
     }
 
-    /// Something with each of some snapshots.
+    /// Calls `work` for each of some snapshots.
     fn each(
         &self,
         doing: &str,
@@ -356,7 +358,8 @@ impl Work<'_> {
         Ok(Outcome::default())
     }
 
-    /// What was received in part into what is to go, or on top of it, is given up with it where `recursive`, or else in the way.
+    /// Handles datasets of which a part was received, if they or the datasets above them are to be destroyed. With
+    /// `recursive` they are given up, too; otherwise, and in a dry run, they are an error.
     fn give_up_partials(&self, going: &BTreeSet<String>, recursive: bool, dry_run: bool) -> Result<()> {
         for partial in self.pool.partials() {
             let above = names::parent(&partial.path).unwrap_or_default();
@@ -380,7 +383,7 @@ impl Work<'_> {
             .hint(format!("unmount it first: pagefold unmount {}", raw::text(&dir))))
     }
 
-    /// Errors if something that is to go is held, or has a clone that stays.
+    /// Returns an error if something that is to be destroyed is held, or has a clone that stays.
     fn refuse_kept(&self, listed: &[Listed], going: &BTreeSet<String>) -> Result<()> {
         for found in listed.iter().filter(|found| going.contains(&found.path)) {
             let name = self.full(&found.path);
@@ -404,10 +407,10 @@ impl Work<'_> {
     }
 }
 
-/// Destruction.
+/// Destroying datasets and snapshots.
 impl Work<'_> {
     fn destroy(&self, what: &[String], recursive: bool, dry_run: bool) -> Result<Outcome> {
-        // What has no place yet, pages and nodes of trees, could not be counted.
+        // Pages and nodes of trees that are not stored yet could not be counted.
         self.pool
             .checkpoint(false)
             .map_err(|error| pools::failed("cannot write what was accepted", &error))?;
@@ -441,7 +444,8 @@ impl Work<'_> {
         Ok(outcome)
     }
 
-    /// What would be destroyed, what is in the way of that, and what would be freed if the clones that are went as well.
+    /// Tells what would be destroyed, what prevents that, and how much would be freed if the clones were destroyed,
+    /// too.
     fn blocked(&self, listed: &[Listed], going: &BTreeSet<String>, why: &Failure) -> Result<Outcome> {
         let mut all = going.clone();
         loop {
@@ -465,7 +469,7 @@ impl Work<'_> {
         Ok(Outcome { names: names.collect(), freed_bytes, blocked })
     }
 
-    /// Adds what a word of the command line means.
+    /// Adds the datasets and snapshots that a word of the command line names.
     fn select(
         &self,
         listed: &[Listed],
@@ -509,7 +513,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The names of `own`, oldest first, that `part` means: a name, or `first%last`, where either may be left out.
+    /// Returns the names of `own`, oldest first, that `part` selects: a name, or `first%last`, where either may be left
+    /// out.
     fn select_names(&self, dataset: &str, own: &[&str], part: &str) -> Result<Vec<String>> {
         let position = |name: &str| {
             own.iter().position(|other| *other == name).ok_or_else(|| {
@@ -529,7 +534,8 @@ impl Work<'_> {
         Ok(own[from.min(to)..to].iter().map(|name| (*name).to_owned()).collect())
     }
 
-    /// Destroys in an order in which nothing is in the way of anything: what has neither clones nor snapshots, again and again.
+    /// Destroys everything in an order that works: again and again, all that has neither clones nor snapshots nor
+    /// datasets below it.
     fn destroy_all(&self, mut going: BTreeSet<String>) -> Result<()> {
         while !going.is_empty() {
             let listed = self.list()?;
@@ -568,7 +574,7 @@ impl Work<'_> {
     }
 }
 
-/// `dataset` and `name` of `dataset@name`.
+/// Splits `dataset@name` at the `@`.
 fn split(snapshot: &str) -> Result<(&str, &str)> {
     snapshot.split_once('@').ok_or_else(|| {
         Failure::usage(format!("\"{snapshot}\" is no snapshot"))
@@ -580,7 +586,7 @@ fn name_of(path: &str) -> Option<&str> {
     path.split_once('@').map(|(_, name)| name)
 }
 
-/// The snapshots of these names of a dataset and of those below it.
+/// Returns the snapshots with these names of a dataset and of those below it.
 fn named_below(listed: &[Listed], dataset: &str, names: &BTreeSet<String>) -> Vec<String> {
     let of = |found: &&Listed| {
         is_within(&found.path, dataset) && name_of(&found.path).is_some_and(|name| names.contains(name))

@@ -1,4 +1,4 @@
-//! Errors that a pool has met, with the names of what they struck.
+//! Errors that a pool has met, with the names of the files that they struck.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use crate::control::{DeviceErrors, ErrorFigures, StruckFigures};
 use crate::failure::Result;
 use crate::{names, pools};
 
-/// Values of a dataset that are looked at for the paths of damaged files: about a second.
+/// Largest number of values of a dataset that are read to find the paths of damaged files; that takes about a second.
 const VALUES_MAX: usize = 500_000;
 
-/// Names of the objects that are struck.
+/// Names of objects, by dataset and number of the object.
 pub type Names = BTreeMap<(u64, u64), String>;
 
-/// What was counted of a pool, with names.
+/// Returns the errors that were counted of a pool, with names.
 pub fn told(pool: &Pool, report: &FaultReport) -> ErrorFigures {
     let names = names_of(pool, report.struck.iter());
     let devices = pool.paths();
@@ -28,10 +28,10 @@ pub fn told(pool: &Pool, report: &FaultReport) -> ErrorFigures {
     }
 }
 
-/// What was forgotten: by device, and what was struck.
+/// Errors that were cleared: those of each device, and those of files and other objects.
 pub type Cleared = (Vec<DeviceErrors>, ErrorFigures);
 
-/// Forgets errors of an open pool, at `now` (seconds since 1970).
+/// Clears the errors of an open pool, at time `now` in seconds since 1970, and returns them.
 pub fn clear(pool: &Pool, device: Option<u16>, now: u64) -> Result<Cleared> {
     let doing = || format!("cannot clear the errors of pool {}", pool.name());
     let cleared = pool.clear_faults(device, now).map_err(|error| pools::failed(doing(), &error))?;
@@ -39,7 +39,7 @@ pub fn clear(pool: &Pool, device: Option<u16>, now: u64) -> Result<Cleared> {
     Ok((devices, told(pool, &cleared)))
 }
 
-/// What is counted of a device.
+/// Converts the counts of a device.
 pub fn of_device(counts: FaultCounts) -> DeviceErrors {
     DeviceErrors {
         read_errors: counts.reads,
@@ -66,7 +66,7 @@ fn of_struck(struck: &Struck, names: &Names, devices: &[PathBuf]) -> StruckFigur
     }
 }
 
-/// What something is, and its name.
+/// Returns the kind of something that errors struck, and its name.
 pub fn named(subject: Subject, names: &Names) -> (&'static str, String) {
     match subject {
         Subject::Object { dataset, object } => {
@@ -80,7 +80,8 @@ pub fn named(subject: Subject, names: &Names) -> (&'static str, String) {
     }
 }
 
-/// The names of the files among what was struck, as `dataset:/path`. A file that is not found is told by its object's number.
+/// Returns the names of the files that errors struck, as `dataset:/path`; of a file whose path is not found, as
+/// `dataset: object NUMBER`.
 pub fn names_of<'a>(pool: &Pool, struck: impl Iterator<Item = &'a Struck>) -> Names {
     names_of_objects(
         pool,
@@ -91,7 +92,8 @@ pub fn names_of<'a>(pool: &Pool, struck: impl Iterator<Item = &'a Struck>) -> Na
     )
 }
 
-/// The names of these objects, by dataset and number, as `dataset:/path`; by its number what is not found.
+/// Returns the names of objects, given by dataset and number, as `dataset:/path`; of one that is not found, as
+/// `dataset: object NUMBER`.
 pub fn names_of_objects(pool: &Pool, objects: impl Iterator<Item = (u64, u64)>) -> Names {
     let mut wanted: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     for (dataset, object) in objects {
@@ -115,23 +117,24 @@ pub fn names_of_objects(pool: &Pool, objects: impl Iterator<Item = (u64, u64)>) 
     found
 }
 
-/// Tells of errors in the log as they are met: of what is struck for the first time, and whenever as many were counted again.
+/// Writes errors to the log when something is struck for the first time, and again when its count reaches the next
+/// power of two.
 #[derive(Debug, Default)]
 pub struct Watch {
     told: BTreeMap<Subject, u64>,
 }
 
 impl Watch {
-    /// One that tells of nothing that was counted before.
+    /// Returns a watch that does not report what was counted before.
     pub fn new(pool: &Pool) -> Self {
         let struck = pool.faults().struck;
         Self { told: struck.iter().map(|struck| (struck.subject, met(struck))).collect() }
     }
 
-    /// Tells of what has come since the last call.
+    /// Reports errors that were counted since the last call.
     pub fn look(&mut self, pool: &Pool) {
         let report = pool.faults();
-        // What was cleared is told again if it persists.
+        // An error that was cleared is reported again if it persists.
         self.told.retain(|subject, told| {
             report.struck.iter().any(|struck| struck.subject == *subject && met(struck) >= *told)
         });
@@ -152,7 +155,7 @@ impl Watch {
     }
 }
 
-/// How many errors something has met.
+/// Returns the number of errors that something has met.
 fn met(struck: &Struck) -> u64 {
     struck.counts.reads.saturating_add(struck.counts.checksums)
 }

@@ -1,8 +1,8 @@
-//! Events of a pool's servers, kept over their ends: lines of JSON in two files of this machine's state, of which the older is emptied when
-//! the newer is full. Events have numbers that rise over all servers of a pool here.
+//! Events of a pool's servers, kept when servers end: lines of JSON in two files in this machine's state directory.
+//! When the newer file is full, the older one is emptied. Numbers of events rise over all servers of a pool here.
 //!
-//! What was written is as durable as the file system makes it by itself: a server that ends in whatever way loses nothing that it has
-//! written, and a loss of power perhaps the last half a minute.
+//! Writes are as durable as the file system makes them by itself: no end of a server loses what it has written, and a
+//! loss of power may lose the last half a minute.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -13,19 +13,19 @@ use crate::control::Event;
 use crate::failure::{Context, Failure, Result};
 use crate::places;
 
-/// A file is left for the other one when it would be longer.
+/// Length in bytes that a file does not exceed; the other file is written from there on.
 const FILE_BYTES_MAX: u64 = 512 << 10;
 
-/// The files of a pool's events, to be appended to. One server has them at a time.
+/// The files of a pool's events, open for appending. One server has them at a time.
 pub struct EventLog {
     files: [File; 2],
-    /// Which one is appended to, and how long it is.
+    /// Index of the file that is appended to; `len_bytes` is its length.
     current: usize,
     len_bytes: u64,
 }
 
 fn paths(guid: &str) -> Result<[PathBuf; 2]> {
-    // It becomes part of a path.
+    // The GUID becomes part of a path.
     if guid.is_empty() || !guid.chars().all(|c| c.is_ascii_hexdigit() || c == '-') {
         return Err(Failure::new(format!("\"{}\" is no GUID of a pool", crate::table::printable(guid))));
     }
@@ -33,7 +33,7 @@ fn paths(guid: &str) -> Result<[PathBuf; 2]> {
     Ok([dir.join(format!("{guid}.0")), dir.join(format!("{guid}.1"))])
 }
 
-/// The events in a file, and how long it is; what is no event, as a line that was torn, is passed over.
+/// Returns the events in a file, and its length in bytes. A line that is no event, such as a torn one, is skipped.
 fn parse(file: &mut File) -> io::Result<(Vec<Event>, u64)> {
     let mut bytes = Vec::new();
     file.take(2 * FILE_BYTES_MAX).read_to_end(&mut bytes)?;
@@ -54,7 +54,7 @@ fn in_order(mut older: Vec<Event>, mut newer: Vec<Event>) -> Vec<Event> {
     older
 }
 
-/// What is kept of a pool's events, oldest first.
+/// Returns the events that are kept of a pool, oldest first.
 pub fn read(guid: &str) -> Result<Vec<Event>> {
     let mut of_files = paths(guid)?.into_iter().map(|path| match File::open(&path) {
         Ok(mut file) => {
@@ -68,7 +68,7 @@ pub fn read(guid: &str) -> Result<Vec<Event>> {
 }
 
 impl EventLog {
-    /// Opens the files of a pool, which are made if need be; with what is in them, oldest first.
+    /// Opens the files of a pool, and makes them if they do not exist; returns also their events, oldest first.
     pub fn open(guid: &str) -> Result<(Self, Vec<Event>)> {
         let [first, second] = paths(guid)?;
         if let Some(dir) = first.parent() {
@@ -93,7 +93,7 @@ impl EventLog {
         let current = usize::from(last(&newer) > last(&older));
         let len_bytes = if current == 0 { older_bytes } else { newer_bytes };
         let mut log = Self { files, current, len_bytes };
-        // A line that was torn ends here.
+        // This newline ends a line that was torn.
         log.write(b"\n").context(reading)?;
         Ok((log, in_order(older, newer)))
     }
@@ -101,7 +101,7 @@ impl EventLog {
     /// Appends an event.
     ///
     /// # Errors
-    /// Of the file system.
+    /// Those of the file system.
     pub fn append(&mut self, event: &Event) -> io::Result<()> {
         let mut line = serde_json::to_vec(event).map_err(io::Error::other)?;
         line.push(b'\n');
@@ -122,7 +122,7 @@ impl EventLog {
     }
 }
 
-/// Forgets the events of a pool that is no more.
+/// Removes the events of a pool that does not exist any more.
 pub fn remove(guid: &str) -> Result<()> {
     for path in paths(guid)? {
         match fs::remove_file(&path) {
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// A log on files without names.
+    /// Returns a log on files without names.
     fn log() -> EventLog {
         EventLog {
             files: [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()],

@@ -1,4 +1,5 @@
-//! Which mount a path on the command line means: the one whose mount point it is, however that is written, and no other.
+//! Finds the mount that a path on the command line means: the one whose mount point it is, however that is written, and
+//! no other.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,8 +8,8 @@ use crate::failure::{Context, Failure, Result};
 use crate::mounts::{self, MountEntry};
 use crate::table;
 
-/// The mount of ours whose mount point is `path`: absolute, relative, through links, with slashes behind it. The error names the mount
-/// point that contains a path which is none.
+/// Returns the mount of ours whose mount point is `path`: absolute, relative, through links, with slashes behind it.
+/// The error for another path names the mount point that contains it.
 pub fn mount_at(path: &Path) -> Result<MountEntry> {
     let all = mounts::all()?;
     match find(&all, path)? {
@@ -20,7 +21,7 @@ pub fn mount_at(path: &Path) -> Result<MountEntry> {
     }
 }
 
-/// As [`mount_at`]; `None` where `path` is no mount point of ours, for whatever reason.
+/// Does the same as [`mount_at`]; `None` if `path` is no mount point of ours, for any reason.
 pub fn mount_if_at(path: &Path) -> Result<Option<MountEntry>> {
     match find(&mounts::all()?, path)? {
         Found::Exactly(mount) => Ok(Some(mount)),
@@ -30,16 +31,16 @@ pub fn mount_if_at(path: &Path) -> Result<Option<MountEntry>> {
 
 enum Found {
     Exactly(MountEntry),
-    /// The path lies on this one of ours.
+    /// The path lies on this mount of ours, and is not its mount point.
     Within(PathBuf, MountEntry),
-    /// Something else is mounted there, or contains it.
+    /// Another file system is mounted there, or contains the path.
     Foreign(PathBuf, Option<MountEntry>),
     Missing(PathBuf),
 }
 
 fn find(all: &[MountEntry], path: &Path) -> Result<Found> {
     let absolute = std::path::absolute(path).context(|| format!("cannot resolve {}", shown(path)))?;
-    // First by its words: the server of a mount may be dead, or hang.
+    // The path is first compared as it is written: the server of a mount may be dead, or hang.
     let plain = !absolute.components().any(|part| part == std::path::Component::ParentDir);
     let by_words = mounts::topmost(all, &absolute).filter(|mount| plain && mount.is_ours());
     if let Some(mount) = by_words {
@@ -63,7 +64,7 @@ fn find(all: &[MountEntry], path: &Path) -> Result<Found> {
     })
 }
 
-/// Without links. What lies on a mount whose server has died is resolved as far as its parent.
+/// Resolves links. The path of a mount whose server has died is resolved up to its parent.
 fn resolve(path: &Path) -> io::Result<PathBuf> {
     match std::fs::canonicalize(path) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => match (path.parent(), path.file_name())

@@ -1,10 +1,10 @@
-//! What a verb answers when it cannot do what was asked: what happened, to which object, what to do.
+//! The error type of the verbs. It tells what happened, to which object, and what to do.
 
 use std::fmt;
 
 use crate::table;
 
-/// The result of everything in this program that a user may see fail.
+/// Result of anything in this program that can fail visibly to a user.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 /// A failure as the user reads it.
@@ -17,35 +17,35 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Something went wrong while doing what was asked (exit status 1).
+    /// Creates a failure of the work itself (exit status 1).
     pub fn new(what: impl Into<String>) -> Self {
         Self { usage: false, status: None, what: what.into(), hint: None }
     }
-    /// The command line itself makes no sense (exit status 2).
+    /// Creates a failure for a command line that makes no sense (exit status 2).
     pub fn usage(what: impl Into<String>) -> Self {
         Self { usage: true, status: None, what: what.into(), hint: None }
     }
-    /// Adds what the user can do about it.
+    /// Adds advice to the user.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
-    /// Has the program exit with another status.
+    /// Sets another exit status for the program.
     #[must_use]
     pub fn status(mut self, status: u8) -> Self {
         self.status = Some(status);
         self
     }
-    /// What happened, without the hint.
+    /// Returns what happened, without the advice.
     pub fn what(&self) -> &str {
         &self.what
     }
-    /// What to do about it, where something is known.
+    /// Returns the advice, if there is any.
     pub fn advice(&self) -> Option<&str> {
         self.hint.as_deref()
     }
-    /// 2 for usage, 1 for everything else, unless it was said otherwise.
+    /// Returns the exit status: 2 for usage, 1 for everything else, unless another one was set.
     pub fn exit_status(&self) -> u8 {
         self.status.unwrap_or(if self.usage { 2 } else { 1 })
     }
@@ -65,9 +65,9 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Names the object and the attempt that an error of a lower layer belongs to.
+/// Adds to an error of a lower layer what was attempted, and with which object.
 pub trait Context<T> {
-    /// Prefixes the error with what was being done to what.
+    /// Prefixes the error with the text of `doing`.
     fn context(self, doing: impl FnOnce() -> String) -> Result<T>;
 }
 

@@ -1,11 +1,11 @@
-//! What failed of several, each of which is done whatever becomes of the others.
+//! Collects the failures of several tasks, each of which is done even if others fail.
 
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
 use crate::table;
 
-/// Failures, and of what.
+/// Failures, each with the name of its object.
 #[derive(Debug, Default)]
 pub struct Failures {
     tried: usize,
@@ -13,12 +13,12 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// None yet.
+    /// Creates an empty collection.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The result if there is one; else it is kept what failed.
+    /// Returns the value of a result, or keeps its failure under the name `what`. Either way the task counts as tried.
     pub fn take<T>(&mut self, what: &str, result: Result<T>) -> Option<T> {
         self.tried += 1;
         match result {
@@ -30,29 +30,30 @@ impl Failures {
         }
     }
 
-    /// As [`Failures::take`], of what comes before what is to be done: it counts only if it fails.
+    /// Does the same as [`Failures::take`] for a step before the task itself, which counts as tried only if that step
+    /// fails.
     pub fn need<T>(&mut self, what: &str, result: Result<T>) -> Option<T> {
         if result.is_ok() { result.ok() } else { self.take(what, result) }
     }
 
-    /// What was done, and not in full.
+    /// Adds a failure of a task that was counted already and was not done in full.
     pub fn also(&mut self, what: &str, failure: Failure) {
         self.failed.push((what.to_owned(), failure));
     }
 
-    /// Whether nothing has failed.
+    /// Returns true if nothing has failed.
     pub fn is_empty(&self) -> bool {
         self.failed.is_empty()
     }
 
-    /// As a field of what is printed in JSON.
+    /// Returns the failures as a field of JSON output.
     pub fn json(&self) -> Value {
         let one = |(what, failure): &(String, Failure)| json!({ "name": what, "what": failure.what(), "hint": failure.advice() });
         self.failed.iter().map(one).collect()
     }
 
-    /// The end of a verb that was asked for `asked` things by name (none: for all that there are): the failure if there was one thing and
-    /// it failed; else all are told, each with its name, and the verb has failed.
+    /// Ends a verb that was asked for `asked` things by name (0: for all that exist). If there was one and it failed,
+    /// returns its failure; if others failed, prints each failure with its name and returns one for the verb.
     pub fn finish(self, asked: usize, done: &str) -> Result<()> {
         let Self { tried, mut failed } = self;
         if asked == 1
@@ -71,7 +72,7 @@ impl Failures {
         Err(Failure::new(format!("{} of {tried} could not be {done}: {}", names.len(), names.join(", "))))
     }
 
-    /// As [`Failures::finish`], of all that there are.
+    /// Does the same as [`Failures::finish`] for a verb that was asked for all that exist.
     pub fn finish_all(self, done: &str) -> Result<()> {
         self.finish(0, done)
     }

@@ -1,4 +1,4 @@
-//! Finding pools on devices, and telling which of several copies is the pool.
+//! Finds pools on devices, and tells which of several copies is the pool.
 
 use std::path::{Path, PathBuf};
 
@@ -23,27 +23,27 @@ pub struct Found {
     /// The devices that were found.
     #[serde(serialize_with = "raw::paths::serialize")]
     pub devices: Vec<PathBuf>,
-    /// How many devices it has.
+    /// Number of devices that the pool has.
     pub expected: u16,
     /// `EXPORTED`, `CRASHED`, `INUSE`, `INCOMPLETE`, `COPIES`, `OLD`, `APART`.
     pub state: &'static str,
-    /// Whether a process has it open.
+    /// True if a process has it open.
     pub in_use: bool,
-    /// How often it was opened for writing, its making included.
+    /// Number of times that it was opened for writing, its creation included.
     pub openings: u64,
-    /// When it was opened last, in seconds since 1970.
+    /// Time at which it was opened last, in seconds since 1970.
     pub opened: u64,
-    /// The number of its last checkpoint.
+    /// Number of its last checkpoint.
     pub checkpoint: u64,
     /// Other paths to its devices.
     #[serde(serialize_with = "raw::paths::serialize")]
     pub also: Vec<PathBuf>,
-    /// Devices that were found several times, in copies that are alike.
+    /// Devices of which several identical copies were found.
     #[serde(serialize_with = "lists_of_paths")]
     pub alike: Vec<Vec<PathBuf>>,
-    /// Why it cannot be imported, if it cannot.
+    /// The reason why it cannot be imported, if there is one.
     pub problem: Option<String>,
-    /// What to do about that.
+    /// Advice about that.
     pub action: Option<String>,
 }
 
@@ -92,7 +92,7 @@ impl Found {
         Ok(new)
     }
 
-    /// What is wrong, and what to do.
+    /// Returns what is wrong, and advice about it.
     fn explained(
         &self,
         state: FoundState,
@@ -153,17 +153,18 @@ impl Found {
         (Some(problem), Some(action))
     }
 
-    /// Whether each of its devices is there, and once.
+    /// Returns true if each of its devices was found, and only once.
     pub fn is_whole(&self) -> bool {
         self.devices.len() == usize::from(self.expected) && self.alike.is_empty()
     }
 
-    /// Whether it is the pool, as far as can be told, and not an older copy or one beside it.
+    /// Returns true unless it is known to be an older copy of the pool, or a copy that went on by itself.
     pub fn is_current(&self) -> bool {
         !matches!(self.state, "OLD" | "APART")
     }
 
-    /// As a pool that is known. It is adopted if it was before: whoever made these devices had the pool then.
+    /// Returns its entry for the registry. The pool stays adopted if it was before and was used here, since whoever
+    /// made these devices had the pool then. A copy that went on by itself is not adopted.
     pub fn known(&self) -> Result<Known> {
         let before = Registry::open()?.of_guid(&self.guid)?;
         let trusted = seen::last(&self.guid)?.is_some() && self.state != "APART";
@@ -176,7 +177,7 @@ impl Found {
         })
     }
 
-    /// Of copies that are alike takes the one at `path`.
+    /// Of identical copies, chooses the one at `path`.
     fn choose(&mut self, path: &Path) {
         let group = self.alike.iter().position(|group| group.iter().any(|one| one == path));
         let Some(group) = group.map(|at| self.alike.remove(at)) else { return };
@@ -198,14 +199,15 @@ fn state_text(state: FoundState) -> &'static str {
     }
 }
 
-/// Until when, and where, the pool with this GUID is known to have gone on, beside these devices.
+/// Returns a text that tells until when the pool with this GUID is known to have gone on, and on which devices if not
+/// on these.
 pub fn went_on(guid: &str, noted: u64, devices: &[PathBuf]) -> Result<String> {
     let known = Registry::open()?.of_guid(guid)?.filter(|known| known.devices != devices);
     let on = known.map_or_else(String::new, |known| format!(", on {}", paths_text(&known.devices)));
     Ok(format!("until {}{on}", units::utc(noted)))
 }
 
-/// Pools on the devices and in the directories given, or on all block devices.
+/// Finds pools on the devices and in the directories given, or on all block devices if none are given.
 pub fn scan(paths: &[PathBuf]) -> Result<Vec<Found>> {
     let named = paths;
     let paths = if named.is_empty() { block_devices()? } else { named.to_vec() };
@@ -223,7 +225,7 @@ pub fn scan(paths: &[PathBuf]) -> Result<Vec<Found>> {
     found.into_iter().map(Found::new).collect()
 }
 
-/// All block devices that the kernel knows (`/proc/partitions`: major, minor, blocks, name).
+/// Returns all block devices that the kernel knows (`/proc/partitions`: major, minor, blocks, name).
 pub fn block_devices() -> Result<Vec<PathBuf>> {
     let text =
         std::fs::read_to_string("/proc/partitions").context(|| "cannot read /proc/partitions".into())?;
@@ -231,7 +233,7 @@ pub fn block_devices() -> Result<Vec<PathBuf>> {
     Ok(names.map(|name| Path::new("/dev").join(name)).filter(|path| path.exists()).collect())
 }
 
-/// The pool that a device belongs to, with its other devices if they lie in the same directory.
+/// Finds the pool that a device belongs to, with its other devices if they lie in the same directory.
 pub fn identify(device: &Path) -> Result<Found> {
     let of = |paths: &[PathBuf]| -> Result<Vec<pool::Found>> {
         pool::scan(paths, &mut |_| ())
@@ -243,7 +245,7 @@ pub fn identify(device: &Path) -> Result<Found> {
     if found.state != FoundState::Incomplete {
         return Found::new(found);
     }
-    // The device itself first: of several paths to it that one counts.
+    // The device itself comes first: of several paths to one device the first counts.
     let beside =
         device.parent().map(|dir| of(&[device.to_owned(), dir.to_owned()])).transpose()?.unwrap_or_default();
     let has = |other: &pool::Found| {
@@ -268,7 +270,7 @@ pub fn identify(device: &Path) -> Result<Found> {
     )))
 }
 
-/// Why nothing was found on a device.
+/// Returns an error that tells why no pool was found on a device.
 fn why_no_pool(device: &Path) -> Failure {
     let read = FileDevice::open(device, OpenMode::Unlocked).and_then(|opened| Label::read(&opened));
     match read {

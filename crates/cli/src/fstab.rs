@@ -1,5 +1,6 @@
-//! What mount(8) does not tell its helpers of a line in `/etc/fstab`: `suid` and `dev`, which it drops since they are its own defaults. Ours are
-//! `nosuid` and `nodev`, so that they would have no effect.
+//! Finds options of a line in `/etc/fstab` that mount(8) does not pass to its helpers: `suid` and `dev`, which it drops
+//! because they are its own defaults. Ours are `nosuid` and `nodev`, so that the words in the line would have no
+//! effect.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -7,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use crate::mounts::unescape;
 
-/// Where mount(8) looks, unless this variable says otherwise.
+/// File that mount(8) reads, unless the variable `LIBMOUNT_FSTAB` names another.
 const FILE: &str = "/etc/fstab";
 const FILE_VARIABLE: &str = "LIBMOUNT_FSTAB";
 
-/// Options of the line for `dir` that mount(8) has dropped, as words that say the same.
+/// Returns options of the line for `dir` that mount(8) has dropped, as words with the same meaning.
 pub fn dropped(source: &OsStr, dir: &OsStr) -> Vec<&'static str> {
     let file = std::env::var_os(FILE_VARIABLE).map_or_else(|| PathBuf::from(FILE), PathBuf::from);
-    // Without the file mount(8) was not told by it.
+    // If the file cannot be read, the mount does not come from it.
     std::fs::read(file).map(|text| dropped_in(&text, source, dir)).unwrap_or_default()
 }
 
@@ -33,7 +34,7 @@ fn dropped_in(text: &[u8], source: &OsStr, dir: &OsStr) -> Vec<&'static str> {
         if first != source.as_bytes() || Path::new(&place) != Path::new(dir) {
             continue;
         }
-        // The last one of each kind holds.
+        // The last word of each kind counts.
         let says = |yes: &str, no: &str| {
             let all = options.split(|byte| *byte == b',');
             all.rev()

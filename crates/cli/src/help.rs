@@ -1,14 +1,14 @@
-//! Help as it is printed: for terminals of 80 columns. What each verb says of itself is written in `args`, in lines of any length; here
-//! its paragraphs are brought into lines that no terminal wraps once more.
+//! Formats help for terminals of 80 columns. The texts of the verbs are written in `args`, in lines of any length; here
+//! their paragraphs are broken into lines that no terminal wraps again.
 
 use clap::Command;
 
 use crate::table;
 
-/// Columns that every terminal has.
+/// Number of columns that every terminal has.
 pub const COLUMNS: usize = 80;
 
-/// The command with those below it.
+/// Formats the help of a command and of all commands below it.
 pub fn in_columns(command: Command) -> Command {
     let text = command.get_after_long_help().map(|text| wrapped(&text.to_string()));
     let command = match text {
@@ -18,8 +18,8 @@ pub fn in_columns(command: Command) -> Command {
     command.max_term_width(COLUMNS).mut_subcommands(in_columns)
 }
 
-/// Paragraphs in lines of at most [`COLUMNS`]; blocks of indented lines as [`narrowed`]. A line that ends with a colon ends its
-/// paragraph.
+/// Breaks paragraphs into lines of at most [`COLUMNS`]; blocks of indented lines go through [`narrowed`]. A line that
+/// ends with a colon ends its paragraph.
 fn wrapped(text: &str) -> String {
     let (mut done, mut paragraph) = (String::new(), String::new());
     let mut block: Vec<&str> = Vec::new();
@@ -45,8 +45,8 @@ fn wrapped(text: &str) -> String {
     done
 }
 
-/// Examples with what they do behind them: where a line is too long, the second column of all moves to the left, and what is too long
-/// even so goes to a line of its own.
+/// Formats a block of examples with explanations behind them. If a line is too long, the second column of all lines
+/// moves to the left; an explanation that is still too long goes to a line of its own.
 fn narrowed(block: &[&str]) -> String {
     let columns = |line: &str| line.chars().count();
     if block.iter().all(|line| columns(line) <= COLUMNS) {

@@ -1,9 +1,10 @@
-//! `mount.pagefold` and `umount.fuse.pagefold`: what mount(8) and umount(8) run for our mounts and `/etc/fstab`; and
-//! `pagefold-generator`, what systemd runs early at boot.
+//! The helpers `mount.pagefold` and `umount.fuse.pagefold`, which mount(8) and umount(8) run for our mounts and
+//! `/etc/fstab`, and `pagefold-generator`, which systemd runs early at boot.
 //!
-//! They are names of this program; the command lines of the first two become those of `mount` and `unmount`. umount(8) runs its helper where it looks
-//! into the mount table (as systemd's mount units have it do); else it sees a FUSE file system, asks for its space, and calls the kernel
-//! itself: what makes that durable is the server's answer ([decision 0038](../../../docs/decisions/0038-unmounting.md)).
+//! They are names of this program; the command lines of the first two become those of `mount` and `unmount`. umount(8)
+//! runs its helper if it looks into the mount table (as systemd's mount units make it do). Otherwise it sees a FUSE
+//! file system, asks for its space, and calls the kernel itself; the server's answer to that question makes the mount
+//! durable ([decision 0038](../../../docs/decisions/0038-unmounting.md)).
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::path::Path;
 use crate::failure::{Failure, Result};
 use crate::fstab;
 
-/// The command line that a helper's stands for; `None` where we were not called as a helper.
+/// Translates a helper's command line to one of this program; `None` if the program was not called as a helper.
 pub fn translate(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
     let name = Path::new(words.first()?).file_name()?.to_str()?;
     match name {
@@ -22,7 +23,7 @@ pub fn translate(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
     }
 }
 
-/// `mount.pagefold SOURCE DIR [-sfnv] [-N namespace] [-o options] [-t type]` (mount(8), "External helpers").
+/// Translates `mount.pagefold SOURCE DIR [-sfnv] [-N namespace] [-o options] [-t type]` (mount(8), "External helpers").
 fn mount(words: &[OsString]) -> Result<Vec<OsString>> {
     let parsed = split(words, "o", "Nt")?;
     let [source, dir] = parsed.operands.as_slice() else {
@@ -46,12 +47,12 @@ fn mount(words: &[OsString]) -> Result<Vec<OsString>> {
     Ok(command)
 }
 
-/// Whether a list of options has this word.
+/// Returns true if a list of options contains this word.
 fn says(list: &OsString, word: &str) -> bool {
     list.as_encoded_bytes().split(|byte| *byte == b',').any(|option| option == word.as_bytes())
 }
 
-/// `umount.fuse.pagefold DIR [-flnrv] [-N namespace] [-t type]` (umount(8), "External helpers").
+/// Translates `umount.fuse.pagefold DIR [-flnrv] [-N namespace] [-t type]` (umount(8), "External helpers").
 fn unmount(words: &[OsString]) -> Result<Vec<OsString>> {
     let parsed = split(words, "", "Nt")?;
     let [dir] = parsed.operands.as_slice() else {
@@ -61,13 +62,13 @@ fn unmount(words: &[OsString]) -> Result<Vec<OsString>> {
     for (flag, word) in [('f', "--force"), ('l', "--lazy")] {
         command.extend(parsed.flags.contains(flag).then(|| word.into()));
     }
-    // A directory, even if it looks like a pool's name.
+    // An absolute path cannot be taken for a pool's name.
     let dir = std::path::absolute(dir).map_or_else(|_| dir.clone(), Into::into);
     command.extend(["--".into(), dir]);
     Ok(command)
 }
 
-/// `pagefold-generator NORMAL-DIR EARLY-DIR LATE-DIR` (systemd.generator(7)).
+/// Translates `pagefold-generator NORMAL-DIR EARLY-DIR LATE-DIR` (systemd.generator(7)).
 fn generator(dirs: &[OsString]) -> Vec<OsString> {
     let words = ["pagefold", "generator", "--"].into_iter().map(OsString::from);
     words.chain(dirs.iter().cloned()).collect()
@@ -79,7 +80,8 @@ struct Split {
     options: Vec<OsString>,
 }
 
-/// Sorts words into operands, single-letter flags and values: letters in `kept` and `dropped` take one.
+/// Sorts words into operands, single-letter flags and values: letters in `kept` and `dropped` take a value, which is
+/// kept or dropped.
 fn split(words: &[OsString], kept: &str, dropped: &str) -> Result<Split> {
     let mut split = Split { operands: Vec::new(), flags: String::new(), options: Vec::new() };
     let mut words = words.iter();

@@ -1,4 +1,5 @@
-//! Who keeps a mount busy or alive: processes with open files, current directories, mapped files; other mount namespaces; the kernel itself.
+//! Finds out who keeps a mount busy or alive: processes with open files, current directories or mapped files; other
+//! mount namespaces; the kernel itself.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,24 +11,24 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use crate::mounts::{self, MountEntry};
 use crate::table;
 
-/// How many holders an error or a notice lists.
+/// Largest number of holders that an error or a notice lists.
 pub const SHOWN: usize = 10;
 
-/// A process that holds something below a mount, or whatever else does.
+/// A process, or something else, that holds a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number; `None` for what is no process.
+    /// Number of the process; `None` for anything else.
     pub pid: Option<u32>,
-    /// Its name.
+    /// Name of the process.
     pub command: String,
-    /// What it holds, e.g. `open file /mnt/x`, `current directory`.
+    /// The thing held, e.g. `open file /mnt/x`, `current directory`.
     pub what: String,
-    /// It may let go by itself a moment later: the kernel on behalf of nobody.
+    /// True if it may let go by itself a moment later: the kernel, on behalf of no process.
     pub passes: bool,
 }
 
-/// Who holds `mount` so that it cannot be taken away: processes below it, and what is mounted or attached there. Those of other users are
-/// seen by root alone.
+/// Returns what holds `mount` so that it cannot be taken away: processes below it, and what is mounted or attached
+/// there. Only root sees processes of other users.
 pub fn of(mount: &MountEntry) -> Vec<Holder> {
     let mut holders = of_processes(mount.device, |target, _| target.starts_with(&mount.dir));
     if holders.is_empty() {
@@ -37,12 +38,13 @@ pub fn of(mount: &MountEntry) -> Vec<Holder> {
     holders
 }
 
-/// Who uses the file system with this device number, wherever it is mounted, or is no longer.
+/// Returns the users of the file system with this device number, wherever it is or was mounted.
 pub fn of_device(device: (u32, u32)) -> Vec<Holder> {
     of_processes(device, |_, link| device_of(link) == Some(device))
 }
 
-/// Where other mount namespaces have the file system with this device number: a process of each, and the directory there.
+/// Returns the other mount namespaces that have the file system with this device number: a process of each, and the
+/// directory there.
 pub fn elsewhere(device: (u32, u32)) -> Vec<Holder> {
     let own = namespace("self");
     let mut seen: HashSet<PathBuf> = own.into_iter().collect();
@@ -63,7 +65,7 @@ pub fn elsewhere(device: (u32, u32)) -> Vec<Holder> {
     found
 }
 
-/// Holders as lines of an error's hint, at most [`SHOWN`].
+/// Formats holders as lines of an error's advice, at most [`SHOWN`].
 pub fn text(holders: &[Holder]) -> String {
     let one = |holder: &Holder| match holder.pid {
         Some(pid) => format!("  process {pid} ({}): {}", holder.command, holder.what),
@@ -76,7 +78,7 @@ pub fn text(holders: &[Holder]) -> String {
     lines.join("\n")
 }
 
-/// The mount namespace of a process, as the kernel names it.
+/// Returns the mount namespace of a process, as the kernel names it.
 fn namespace(pid: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()
 }
@@ -94,8 +96,8 @@ fn command(pid: u32) -> String {
     table::printable(name.trim_end())
 }
 
-/// Processes of which `holds` is true for what one of their links leads to, and for the link itself; or that have mapped a file with this
-/// device number. Links are read, not followed: the mount itself may hang.
+/// Returns the processes that have a link for which `holds` is true (given the link's target and the link itself), or
+/// that have mapped a file with this device number. Links are read, not followed: the mount itself may hang.
 fn of_processes(device: (u32, u32), holds: impl Fn(&Path, &Path) -> bool) -> Vec<Holder> {
     let held_by = |pid: u32| {
         let what = held_by(pid, &holds).or_else(|| mapped_file(pid, device))?;
@@ -104,7 +106,7 @@ fn of_processes(device: (u32, u32), holds: impl Fn(&Path, &Path) -> bool) -> Vec
     processes().into_iter().filter_map(held_by).collect()
 }
 
-/// The first thing found that `pid` holds.
+/// Returns the first thing found that `pid` holds.
 fn held_by(pid: u32, holds: &impl Fn(&Path, &Path) -> bool) -> Option<String> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let is_held = |link: &Path| fs::read_link(link).ok().filter(|target| holds(target, link));
@@ -119,7 +121,7 @@ fn held_by(pid: u32, holds: &impl Fn(&Path, &Path) -> bool) -> Option<String> {
     Some(format!("open file {}", table::printable(&crate::raw::text(&target))))
 }
 
-/// A file of a device that is mapped: `start-end perms offset major:minor inode path`.
+/// Finds a mapped file of a device. Lines of `maps` are `start-end perms offset major:minor inode path`.
 fn mapped_file(pid: u32, device: (u32, u32)) -> Option<String> {
     let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
     let device = format!("{:02x}:{:02x}", device.0, device.1);
@@ -133,13 +135,14 @@ fn mapped_file(pid: u32, device: (u32, u32)) -> Option<String> {
     None
 }
 
-/// The device number of what a link of /proc leads to. Nothing of it is asked for, so that the kernel asks no server, which may hang.
+/// Returns the device number of the file that a link of /proc leads to. No attributes are asked for, so that the kernel
+/// does not ask a server, which may hang.
 fn device_of(link: &Path) -> Option<(u32, u32)> {
     let found = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
     Some((found.stx_dev_major, found.stx_dev_minor))
 }
 
-/// What is mounted below a mount, and loop devices whose files lie on it.
+/// Returns what is mounted below a mount, and loop devices whose files lie on it.
 fn mounted_below(mount: &MountEntry) -> Vec<Holder> {
     let kernel = |what: String, passes: bool| Holder { pid: None, command: String::new(), what, passes };
     let all = mounts::all().unwrap_or_default();

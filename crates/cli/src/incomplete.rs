@@ -1,4 +1,4 @@
-//! Datasets that are not complete: the rest is in a backup, which another process reads
+//! Opens datasets that are not complete: the rest of their pages is in a backup, which another process reads
 //! ([decision 0048](../../../docs/decisions/0048-backup-mount.md)).
 
 use std::sync::Arc;
@@ -14,37 +14,38 @@ use parking_lot::{Condvar, Mutex};
 use crate::failure::{Context, Failure, Result};
 use crate::{names, reader, table, units};
 
-/// Pause between two questions for what is wanted.
+/// Pause between two questions to the reading process about what to fetch.
 const ASK: Duration = Duration::from_secs(2);
-/// Pause between two lines that tell how much is left.
+/// Pause between two lines in the log that tell how much is left.
 const TELL: Duration = Duration::from_secs(60);
-/// A server that goes on with a mount waits so long for who reads the backup, before it knows what that says.
+/// Time that a server which goes on with a mount waits for the process that reads the backup, until that process has
+/// told its own patience.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A dataset as it is to be used.
+/// A dataset that is ready for use.
 pub struct Over {
-    /// The dataset, or it over the backup.
+    /// The dataset itself, or an overlay of it over the backup.
     pub dataset: Arc<dyn Dataset>,
-    /// Brings the rest when that is wanted; none for what is complete or cannot be changed.
+    /// The thread that fetches the rest when asked to; `None` if the dataset is complete or read-only.
     pub bringing: Option<Bringing>,
 }
 
-/// How a dataset is opened.
+/// Ways to open a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// Pages that are read stay in it.
+    /// For writing: pages that are read from the backup stay in the dataset.
     Writable,
-    /// It is not changed.
+    /// For reading: the dataset is not changed.
     ReadOnly,
-    /// Another server had it open, and died: it is gone on with, whether or not the backup can be read just now.
+    /// After the death of the server that had it open: even if the backup cannot be read just now.
     Resumed,
 }
 
-/// On a dataset that is made of a backup: the repository and the backup's number.
+/// Property of a dataset that is made of a backup: the repository and the backup's number.
 pub const OF: &str = "backup:of";
 
-/// Where the rest of a dataset or snapshot is. Damage to where that would stand hides it; then a dataset that was not made of a backup is taken for
-/// complete, as it would be without this question.
+/// Returns where the rest of a dataset or snapshot is; `None` if it is complete. If damage hides that, a dataset that
+/// was not made of a backup counts as complete.
 fn origin(pool: &Pool, path: &str, dataset: &dyn Dataset) -> Result<Option<Origin>> {
     let name = names::full(pool.name(), path);
     match origin_of(dataset) {
@@ -58,10 +59,10 @@ fn origin(pool: &Pool, path: &str, dataset: &dyn Dataset) -> Result<Option<Origi
     }
 }
 
-/// `dataset`, which has `path` in the pool, over the backup that has the rest of it; itself if it is complete.
+/// Returns `dataset`, which has `path` in the pool, over the backup that has the rest of it; or the dataset itself if
+/// it is complete.
 ///
-/// # Errors
-/// If nobody reads the backup.
+/// # Errors If no process reads the backup.
 pub fn over(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>, how: How) -> Result<Over> {
     let name = &names::full(pool.name(), path);
     let origin = origin(pool, path, dataset.as_ref())?;
@@ -103,7 +104,8 @@ fn told(name: &str, origin: &Origin) -> String {
     )
 }
 
-/// The command that goes on with it. What a pool says of itself is quoted: somebody may run it as it stands.
+/// Returns the command that goes on with it. The place comes from the pool and is quoted: somebody may run the command
+/// as it is.
 fn going_on(name: &str, origin: &Origin) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@+".contains(c);
     let place = table::printable(&origin.place);
@@ -114,9 +116,9 @@ fn going_on(name: &str, origin: &Origin) -> String {
     format!("pagefold backup mount {place} {} {}", origin.backup, names::dataset_of(name))
 }
 
-/// Errors if a dataset or snapshot of a pool is not complete: what is done with its records would be done with a part of them.
+/// Returns an error if a dataset or snapshot is not complete: work with its records would see only a part of them.
 pub fn refuse(pool: &Pool, path: &str, doing: &str) -> Result<()> {
-    // A name that is not there is told by who does it.
+    // The caller reports a name that does not exist.
     let Ok(version) = pool.version(path) else { return Ok(()) };
     let name = names::full(pool.name(), path);
     match origin(pool, path, version.as_ref())? {
@@ -126,7 +128,7 @@ pub fn refuse(pool: &Pool, path: &str, doing: &str) -> Result<()> {
     }
 }
 
-/// Asks what is wanted, and does it. It ends when it is dropped.
+/// The thread that asks what to fetch, and fetches it. It ends when this is dropped.
 pub struct Bringing {
     shared: Arc<Shared>,
     link: Arc<Link>,
@@ -156,10 +158,10 @@ impl Drop for Bringing {
         self.shared.stop.store(true, Ordering::Release);
         drop(held);
         self.shared.stopped.1.notify_all();
-        // An answer of a store that is away is not waited for.
+        // This does not wait for an answer of a store that cannot be reached.
         self.link.close();
         if let Some(thread) = self.thread.take() {
-            // A panic of its own was told.
+            // A panic of the thread has been reported.
             let _ = thread.join();
         }
     }
@@ -169,7 +171,7 @@ impl Shared {
     fn work(&self, name: &str, overlay: &Arc<Overlay>, link: &Link) {
         let (mut wanted, mut under_way, mut told) = (Wishes::default(), None, Instant::now());
         while !self.stop.load(Ordering::Acquire) && !overlay.is_complete() {
-            // Who cannot be asked wants what it wanted before.
+            // If the process cannot be asked, its last wishes hold.
             let wishes = link.wishes().unwrap_or(wanted);
             if wishes != wanted {
                 drop(under_way.take());

@@ -1,7 +1,8 @@
-//! A clean start for our processes: they inherit no descriptor, variable, mask, signal or terminal that was not meant
+//! Gives our processes a clean start: they inherit no descriptor, variable, mask, signal or terminal that was not meant
 //! for them ([decision 0036](../../../docs/decisions/0036-mounts-by-descriptor.md)).
 //!
-//! Whoever starts a process chooses its environment. The process itself sees to the rest, first of all ([`settle`]).
+//! The process that starts another chooses the environment. The new process does the rest, before anything else
+//! ([`settle`]).
 
 use std::ffi::OsString;
 use std::io;
@@ -13,14 +14,15 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpabl
 use crate::failure::{Context, Result};
 use crate::places::{self, LOG_VARIABLE, RUNTIME_VARIABLE, STATE_VARIABLE};
 
-/// Where programs are that root runs.
+/// Search path for programs that root runs.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The kernel's signals are numbered up to this; sets of them have as many bits.
+/// Largest number of a signal; the kernel's sets of signals have as many bits.
 const SIGNALS: usize = 64;
-/// Descriptors that every process has.
+/// Largest number of the descriptors that every process has.
 const STANDARD: RawFd = 2;
 
-/// Variables that servers, holders and mounters get: where our files are, what is logged, the machine's time and language.
+/// Variables that servers, holders and mounters get: directories of our files, what is logged, backtraces, the time
+/// zone.
 const ENVIRONMENT: &[&str] = &[
     STATE_VARIABLE,
     RUNTIME_VARIABLE,
@@ -32,28 +34,29 @@ const ENVIRONMENT: &[&str] = &[
     "RUST_BACKTRACE",
     "TZ",
 ];
-/// Those that tell a process of systemd's; they are for it, and for those that follow it, not for what it leaves in the background.
+/// Variables that systemd sets for a process. They are for that process and those that follow it, not for processes
+/// that it leaves in the background.
 const OF_SYSTEMD: &[&str] = &["NOTIFY_SOCKET", "JOURNAL_STREAM", "INVOCATION_ID"];
 /// Variables for a database's server: the machine's time zone and language.
 const OF_DATABASES: &[&str] = &["TZ", "LANG", "LC_ALL"];
 
-/// For whom a process is started.
+/// Purposes for which a process is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum For {
     /// A server that goes on when the command that started it has ended.
     Background,
     /// A process that goes on for this one, or beside it.
     Ours,
-    /// A program of somebody else's.
+    /// A database's server, which is not our program.
     Database,
 }
 
-/// Gives a command the environment that befits it, and nothing else.
+/// Gives a command the environment for its purpose, and nothing else.
 pub fn set_environment(command: &mut Command, whose: For) {
     let kept: Vec<(&str, OsString)> =
         names(whose).into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))).collect();
     command.env_clear().envs(kept);
-    // Users look for fusermount3 where they look for programs.
+    // Processes of users find fusermount3 by the user's own search path.
     match std::env::var_os("PATH").filter(|_| !places::is_root() && whose != For::Database) {
         Some(path) => command.env("PATH", path),
         None => command.env("PATH", PATH),
@@ -68,28 +71,28 @@ fn names(whose: For) -> Vec<&'static str> {
     }
 }
 
-/// Gives up what this process has from whoever started it, but for the descriptor `passed`. To be called first of all: no thread is there, and
-/// nothing was opened.
+/// Gives up what this process has inherited, except the descriptor `passed`. To be called before anything else, when
+/// there is no other thread and nothing has been opened.
 pub fn settle(passed: Option<RawFd>, background: bool) -> Result<()> {
     close_inherited(passed).context(|| "cannot close what was open already".into())?;
     reset_signals();
-    // New files are for their owner alone, unless a mode is given.
+    // New files are accessible to their owner only, unless a mode is given.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    // Memory holds what databases keep to themselves: no core files, and nobody else of the same user looks into it.
+    // Memory holds secrets of databases: there are no core files, and other processes of the same user cannot read it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).context(|| "cannot forbid core files".into())?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
         .context(|| "cannot forbid core files".into())?;
-    // `ulimit -f` was not meant for the pool.
+    // A limit of `ulimit -f` was not meant for the pool.
     let file_size = getrlimit(Resource::Fsize);
     let _best_effort = setrlimit(Resource::Fsize, Rlimit { current: file_size.maximum, ..file_size });
     if background {
-        // Only root may, and only root's pools are waited for by others.
+        // Only root may do that, and only root's pools are waited for by other users.
         let _best_effort = rustix::process::setpriority_process(None, 0);
     }
     Ok(())
 }
 
-/// Closes descriptors beyond the standard ones, but for `passed`.
+/// Closes descriptors beyond the standard ones, except `passed`.
 fn close_inherited(passed: Option<RawFd>) -> io::Result<()> {
     let first = STANDARD + 1;
     match passed.filter(|passed| *passed >= first) {
@@ -104,23 +107,27 @@ fn close_inherited(passed: Option<RawFd>) -> io::Result<()> {
 }
 
 fn close_range(first: RawFd, last: RawFd, flags: libc::c_uint) -> io::Result<()> {
-    // SAFETY: the callers close when nothing in this process has a descriptor beyond the standard ones, or only mark them.
+    // SAFETY: the callers close while nothing in this process uses a descriptor beyond the standard ones, or only mark
+    // descriptors.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Has all descriptors beyond the standard ones closed when a program is executed. It allocates nothing: it may be called between fork and exec.
+/// Has all descriptors beyond the standard ones closed when a program is executed. It allocates nothing, and may be
+/// called between fork and exec.
 pub fn mark_inherited() -> io::Result<()> {
     close_range(STANDARD + 1, RawFd::MAX, libc::CLOSE_RANGE_CLOEXEC)
 }
 
-/// No signal is ignored, and none is held back. It allocates nothing: it may be called between fork and exec.
+/// Resets ignored signals to their default, and unblocks all. It allocates nothing, and may be called between fork and
+/// exec.
 pub fn reset_signals() {
-    // The kernel is asked itself: C libraries refuse to say anything of the signals that they use among themselves, and hang where these are ignored.
-    // Its structure is 32 bytes at most, the disposition first, and zeros are the default.
+    // The kernel is called directly: C libraries refuse to report on the signals that they use themselves, and hang if
+    // these are ignored. Its structure is at most 32 bytes, the disposition first, and zeros are the default.
     let default = [0_u64; 4];
-    // SAFETY: the structures live as long as the calls and are as long as the kernel's; default dispositions run no code of ours; no other thread
-    // is there. What cannot be set (SIGKILL, SIGSTOP) is refused and stays as it is.
+    // SAFETY: the structures live as long as the calls and are as long as the kernel's; default dispositions run no
+    // code of ours; there is no other thread. A signal that cannot be set (SIGKILL, SIGSTOP) is refused and stays as it
+    // is.
     unsafe {
         for signal in 1..=SIGNALS {
             let mut now = default;

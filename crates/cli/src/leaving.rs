@@ -1,9 +1,9 @@
-//! Mounts are taken away all together, or all of them stay.
+//! Takes several mounts away together, or none of them.
 //!
-//! That is done by the process that was asked, in its own mount namespace, as umount(8) would do it. One mount goes in one call of the
-//! kernel's. Of several each is looked at before the first goes; and as long as one may refuse, a copy of each that went is kept, which
-//! nobody sees: if one refuses, the others are put back where they were, with everything that was open on them. (Only root may keep
-//! such copies. For others, what was done is said.)
+//! The process that was asked does this itself, in its own mount namespace, as umount(8) would. One mount takes one
+//! call of the kernel's. Of several, each is checked before the first goes. As long as one may refuse, a hidden copy of
+//! each mount that went is kept: if one refuses, the others are put back where they were, with everything that was open
+//! on them. (Only root may keep such copies. Other users are told which mounts are gone.)
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -16,19 +16,19 @@ use crate::failure::{Failure, Result};
 use crate::mounts::MountEntry;
 use crate::{places, table};
 
-/// How far it went.
+/// Result of taking mounts away.
 #[derive(Debug)]
 pub enum Outcome {
     /// All are gone.
     Gone,
     /// This one is in use; all are where they were.
     Busy(MountEntry),
-    /// The last one is in use, and those before it are gone and could not be put back.
+    /// The last one is in use; those before it are gone and could not be put back.
     Half(Vec<MountEntry>, MountEntry),
 }
 
-/// Takes mounts away, the last in the list first; `lazy`: although they are in use. Nothing goes where one is covered by another mount,
-/// which would go in its place.
+/// Takes mounts away, the last in the list first; with `lazy`, even if they are in use. Nothing is unmounted if one is
+/// covered by another mount, which would go in its place.
 pub fn leave(mounts: &[MountEntry], lazy: bool) -> Result<Outcome> {
     if let Some(covered) = mounts.iter().find(|mount| !is_reached(mount, mounts)) {
         let dir = table::printable(&crate::raw::text(&covered.dir));
@@ -51,7 +51,7 @@ pub fn leave(mounts: &[MountEntry], lazy: bool) -> Result<Outcome> {
     }
 }
 
-/// A mount that went, and a copy of it that keeps its file system alive.
+/// A mount that was taken away, and a copy of it that keeps its file system alive.
 struct Kept<'a> {
     mount: &'a MountEntry,
     copy: OwnedFd,
@@ -59,7 +59,7 @@ struct Kept<'a> {
 
 fn leave_together(mounts: &[MountEntry]) -> Result<Outcome> {
     let copies = mounts.iter().map(|mount| copy(&mount.dir).map(|copy| Kept { mount, copy }));
-    // A kernel that makes none (before Linux 5.2) has them go one by one.
+    // A kernel that makes no copies (before Linux 5.2) takes them away one by one.
     let Ok(mut staying) = copies.collect::<Result<Vec<_>, Errno>>() else { return one_by_one(mounts) };
     let mut gone: Vec<Kept<'_>> = Vec::new();
     while let Some(next) = staying.pop() {
@@ -91,7 +91,7 @@ fn one_by_one(mounts: &[MountEntry]) -> Result<Outcome> {
     Ok(Outcome::Gone)
 }
 
-/// Puts mounts back, the last that went first; those that could not be.
+/// Puts mounts back, the last that went first. Returns those that could not be put back.
 fn put_back(gone: Vec<Kept<'_>>) -> Vec<MountEntry> {
     let mut lost = Vec::new();
     for Kept { mount, copy } in gone.into_iter().rev() {
@@ -104,7 +104,7 @@ fn put_back(gone: Vec<Kept<'_>>) -> Vec<MountEntry> {
     lost
 }
 
-/// What was done of what could not be done in full.
+/// Returns a text that lists the mounts that are gone although others stayed.
 pub fn undone(gone: &[MountEntry]) -> String {
     let one = |mount: &MountEntry| {
         format!("{} from {}", mount.source, table::printable(&crate::raw::text(&mount.dir)))
@@ -113,7 +113,7 @@ pub fn undone(gone: &[MountEntry]) -> String {
     format!("unmounted before that, and not mounted again: {}", all.join(", "))
 }
 
-/// A copy of a mount that is nowhere.
+/// Makes a copy of a mount that is attached nowhere.
 fn copy(dir: &Path) -> Result<OwnedFd, Errno> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -122,31 +122,32 @@ fn copy(dir: &Path) -> Result<OwnedFd, Errno> {
     open_tree(CWD, dir, flags)
 }
 
-/// Whether the path of a mount leads to it, or to another of the list.
+/// Returns true if the path of a mount leads to it, or to another one of the list.
 fn is_reached(mount: &MountEntry, mounts: &[MountEntry]) -> bool {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     match statx(CWD, &mount.dir, flags, StatxFlags::MNT_ID) {
         Ok(found) => mounts.iter().any(|other| other.id == found.stx_mnt_id),
-        // Its path leads into what was mounted above it.
+        // The path leads into what was mounted above it.
         Err(Errno::NOENT | Errno::NOTDIR) => false,
-        // Whoever may not look at it is told so by the kernel when it is to go.
+        // A user who may not look at it gets that error from the kernel when it is unmounted.
         Err(_) => true,
     }
 }
 
-/// Whether no other mount of the list lies on it: only then does being in use mean that others use it.
+/// Returns true if no other mount of the list lies on it: only then does being in use mean that others use it.
 fn is_leaf(mount: &MountEntry, mounts: &[MountEntry]) -> bool {
     !mounts.iter().any(|other| other.id != mount.id && other.parent == mount.id)
 }
 
-/// Whether a mount is in use. The first time that the kernel is asked to let a mount expire, it only marks it, if nobody uses it.
+/// Returns true if a mount is in use. The first time that the kernel is asked to let a mount expire, it only marks the
+/// mount, and it refuses if the mount is in use.
 fn is_busy(mount: &MountEntry) -> bool {
-    // Whoever looks at it takes the mark of an earlier question away, so that this is the first one.
+    // Opening the path clears the mark of an earlier question, so that this one is the first.
     drop(rustix::fs::open(&mount.dir, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()));
     rustix::mount::unmount(&mount.dir, UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW) == Err(Errno::BUSY)
 }
 
-/// Takes one away; false where it is in use. What is not there any more is gone.
+/// Takes a mount away. Returns false if it is in use. A mount that was gone already counts as taken away.
 fn unmount(mount: &MountEntry, lazy: bool) -> Result<bool> {
     use pagefold_fuse::MountError;
     match pagefold_fuse::unmount(&mount.dir, lazy) {
@@ -156,7 +157,7 @@ fn unmount(mount: &MountEntry, lazy: bool) -> Result<bool> {
     }
 }
 
-/// The error for mounts of which only some could be taken away.
+/// Returns the error for mounts of which only some could be taken away.
 pub fn half_done(gone: &[MountEntry], busy: &MountEntry, who: &str) -> Failure {
     let dir = table::printable(&crate::raw::text(&busy.dir));
     Failure::new(format!("{dir} is in use")).hint(format!("{who}\n  {}", undone(gone)))

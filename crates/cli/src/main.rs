@@ -83,7 +83,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// A parent that ignores SIGCHLD passes that on; then we could not wait for our own children.
+/// Restores the default for SIGCHLD. A parent that ignores it passes that on; then we could not wait for our own
+/// children.
 fn hear_of_children() {
     // SAFETY: no other thread exists yet, and the default disposition runs no code of ours.
     unsafe {
@@ -91,8 +92,8 @@ fn hear_of_children() {
     }
 }
 
-/// A reader that has seen enough (`pagefold list | head -1`) ends us quietly, as it does other programs. Servers
-/// ignore the signal again: their clients may go away at any time.
+/// Restores the default for SIGPIPE: a reader that has seen enough (`pagefold list | head -1`) ends us quietly, as it
+/// does other programs. Servers ignore the signal again, because their clients may go away at any time.
 fn restore_sigpipe() {
     // SAFETY: no other thread exists yet, and the default disposition runs no code of ours.
     unsafe {
@@ -100,7 +101,8 @@ fn restore_sigpipe() {
     }
 }
 
-/// Whoever reads what we write may go away, and that must be an error like others: for servers, and where it is to be told what helps.
+/// Ignores SIGPIPE, so that a reader that goes away causes an error like others: for servers, and where advice is to be
+/// given.
 fn ignore_sigpipe() {
     // SAFETY: ignoring a signal runs no code of ours.
     unsafe {
@@ -108,7 +110,7 @@ fn ignore_sigpipe() {
     }
 }
 
-/// The command line as a verb; `None` where help or the version was asked for and has been printed.
+/// Parses the command line; `None` if help or the version was asked for and has been printed.
 fn parse(words: &[OsString]) -> Result<Option<Cli>> {
     let parsed = any_bytes(help::in_columns(Cli::command())).try_get_matches_from(words);
     let error = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
@@ -117,7 +119,7 @@ fn parse(words: &[OsString]) -> Result<Option<Cli>> {
     };
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Nothing can be done about a standard output that is closed.
+            // If standard output is closed, nothing can be done about it.
             let _ = error.print();
             Ok(None)
         }
@@ -134,7 +136,7 @@ fn parse(words: &[OsString]) -> Result<Option<Cli>> {
     }
 }
 
-/// Words that may be names are taken whatever their bytes are ([`raw`]).
+/// Lets words that may be names have any bytes ([`raw`]).
 fn any_bytes(command: clap::Command) -> clap::Command {
     let plain = ValueParser::string().type_id();
     let command = command.mut_args(|arg| {

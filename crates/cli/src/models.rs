@@ -1,4 +1,4 @@
-//! Models of pages, with the names of the files that have them.
+//! Lists models of pages, with the names of the files that have them.
 
 use pagefold_engine::pool::{Modelled, Pool, Survey};
 
@@ -6,7 +6,7 @@ use crate::control::ModelFigures;
 use crate::failure::Result;
 use crate::{errors, names, pools};
 
-/// The models of an open pool, and the files that have them or wait for one.
+/// Returns the models of an open pool, and the files that have them or wait for one.
 pub fn told(pool: &Pool) -> Result<Vec<ModelFigures>> {
     let doing = || format!("cannot tell the models of pool {}", pool.name());
     let all = pool.modelled().map_err(|error| pools::failed(doing(), &error))?;

@@ -1,13 +1,14 @@
-//! Moments as people and PostgreSQL write them: `2026-11-25 18:00:00.5+00`.
+//! Reads and writes moments as people and PostgreSQL write them: `2026-11-25 18:00:00.5+00`.
 
 use crate::failure::{Failure, Result};
 use crate::units;
 
 const SECOND_US: i64 = 1_000_000;
 
-/// Microseconds since 1970 of a date and a time of day with a zone: `2026-11-25 18:00:00+00`, `2026-11-25T19:00:00.25+01:00`, `2026-11-25 18:00 UTC`.
+/// Parses a date and a time of day with a zone, and returns microseconds since 1970. Forms: `2026-11-25 18:00:00+00`,
+/// `2026-11-25T19:00:00.25+01:00`, `2026-11-25 18:00 UTC`.
 ///
-/// Errors: it is none, or has no zone.
+/// Errors: the text is no moment, or has no zone.
 pub fn parse(text: &str) -> Result<i64> {
     let wrong = || {
         Failure::usage(format!("\"{text}\" is no time"))
@@ -30,7 +31,7 @@ fn digits<const N: usize>(text: &str) -> Option<i64> {
     if is_number { text.parse().ok() } else { None }
 }
 
-/// Days since 1970 (proleptic Gregorian calendar, counted in eras of 400 years that begin in March).
+/// Returns days since 1970 (proleptic Gregorian calendar, counted in eras of 400 years that begin in March).
 fn days(date: &str) -> Option<i64> {
     let mut parts = date.split('-');
     let (year, month, day) =
@@ -82,7 +83,7 @@ fn zone_s(text: &str) -> Option<i64> {
     (hours <= 15 && minutes < 60).then_some(sign * (hours * 3600 + minutes * 60))
 }
 
-/// As PostgreSQL reads it, to the microsecond: `2026-11-25 18:00:00.500000+00`.
+/// Formats microseconds since 1970 as PostgreSQL reads them: `2026-11-25 18:00:00.500000+00`.
 pub fn exact(micros: i64) -> String {
     let seconds = u64::try_from(micros.div_euclid(SECOND_US)).unwrap_or_default();
     let (date, time) = units::date_and_time(seconds);

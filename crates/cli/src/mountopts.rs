@@ -7,30 +7,30 @@ use crate::failure::{Context, Failure, Result};
 use crate::props::CACHE_BYTES_MIN;
 use crate::{props, raw, suggest, table, units};
 
-/// When to talk to the kernel over io_uring.
+/// When to use io_uring for the kernel's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum IoUring {
     /// Where the kernel offers it.
     #[default]
     Auto,
-    /// Or fail.
+    /// Always, and fail where that is not possible.
     On,
-    /// Never: `/dev/fuse`.
+    /// Never: `/dev/fuse` is used.
     Off,
 }
 
-/// When another server goes on as one dies.
+/// When another server takes the place of one that dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takeover {
-    /// Where it costs nothing: where requests do not travel over io_uring.
+    /// Where it costs nothing, which is where requests do not travel over io_uring.
     Auto,
-    /// Or fail; io_uring is not used.
+    /// Always, and fail where that is not possible; io_uring is not used.
     On,
     /// Never.
     Off,
 }
 
-/// Whether a server gives up what it does not need, and has the kernel refuse it the rest.
+/// How far a server gives up rights that it does not need, and has the kernel enforce that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Confine {
     /// As far as the kernel can.
@@ -52,34 +52,34 @@ impl std::fmt::Display for Confine {
     }
 }
 
-/// What a mount was asked to be.
+/// Options of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
-    /// No changes.
+    /// Refuse changes.
     pub read_only: bool,
-    /// Read what is readable of a damaged pool. Implies `read_only`.
+    /// Read all that can be read of a damaged pool. Implies `read_only`.
     pub rescue: bool,
-    /// Users other than the one who mounts may use it; `None`: as befits who mounts.
+    /// Let other users than the one who mounts use it. `None`: root's mounts do, those of other users do not.
     pub allow_other: Option<bool>,
     /// Mount over a directory that has entries.
     pub nonempty: bool,
-    /// Memory for all caches of the engine.
+    /// Memory for all caches of the engine, in bytes.
     pub cache_bytes: Option<u64>,
     /// Threads that serve requests; `None`: one per core, at least four.
     pub threads: Option<usize>,
-    /// The transport.
+    /// When to use io_uring.
     pub io_uring: IoUring,
-    /// Whether the mount outlives its server; `None`: as the pool's first mount has it, which does not.
+    /// When another server takes over. `None`: as for the pool's first mount, or never for the first one itself.
     pub takeover: Option<Takeover>,
-    /// Whether the server confines itself; `None`: as the pool's first mount has it.
+    /// How far the server confines itself. `None`: as for the pool's first mount.
     pub confine: Option<Confine>,
     /// Honour set-user-ID and set-group-ID bits (root's mounts only).
     pub suid: bool,
     /// Honour device files (root's mounts only).
     pub dev: bool,
-    /// Programs may be run from the mount.
+    /// Allow programs to be run from the mount.
     pub exec: bool,
-    /// A file, not there yet, into which every write and flush of the devices is written down.
+    /// New file to which every write and flush of the devices is recorded.
     pub record: Option<PathBuf>,
     /// Properties for this mount only.
     pub properties: Vec<(&'static str, String)>,
@@ -106,7 +106,7 @@ impl Default for MountOptions {
     }
 }
 
-/// More threads than this only switch.
+/// Largest number of threads; more would only compete for the processors.
 const THREADS_MAX: usize = 256;
 
 /// Our options with their meaning, for help.
@@ -144,7 +144,7 @@ const OWN: &[(&str, &str)] = &[
     ("noatime, sync", "short for atime=off, sync=always"),
 ];
 
-/// For mount(8), systemd and people; they mean nothing to a mount itself.
+/// Options that are meant for mount(8), systemd and people; they change nothing here.
 const IGNORED: &[&str] = &[
     "defaults",
     "default_permissions",
@@ -169,7 +169,7 @@ const IGNORED: &[&str] = &[
 /// Properties that can be overridden at mount.
 const OVERRIDES: &[&str] = &["compression", "recordsize", "primarycache", "sync", "atime"];
 
-/// The section of `mount --help`.
+/// Returns the section of `mount --help` that lists the options.
 pub fn help() -> String {
     let mut text = String::new();
     for (option, doc) in OWN {
@@ -260,32 +260,34 @@ fn valued(options: &mut MountOptions, name: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
-/// What `-o remount` asks of a mount that is in use.
+/// Changes that `-o remount` asks for, of a mount that is in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// No changes; `None`: that is not said.
+    /// Refuse changes, or allow them; `None`: not mentioned.
     pub read_only: Option<bool>,
-    /// Set-id bits.
+    /// Honour set-id bits.
     pub suid: Option<bool>,
-    /// Device files.
+    /// Honour device files.
     pub dev: Option<bool>,
-    /// Programs.
+    /// Allow programs to be run.
     pub exec: Option<bool>,
     /// Properties for this mount only.
     pub properties: Vec<(&'static str, String)>,
-    /// Options that hold as long as a mount does, as they were said.
+    /// Words of options that cannot be changed while the mount exists.
     fixed: Vec<String>,
     said: MountOptions,
 }
 
-/// What the kernel tells of every FUSE mount. mount(8) gives it to helpers again, where no line of fstab has the options.
+/// Options that the kernel lists for every FUSE mount. mount(8) passes them to helpers if no line of fstab has the
+/// options.
 const OF_THE_KERNEL: &[&str] =
     &["user_id", "group_id", "rootmode", "fd", "max_read", "blksize", "default_permissions"];
 
 /// Parses the options of `-o remount`.
 ///
-/// mount(8) adds those of the line in fstab, or those of the mount as it is. In the latter case (`user_id` is among them) it leaves out what is
-/// its default: no `nosuid` means that set-id bits are wanted. `relatime`, which the kernel tells of every mount, says nothing.
+/// mount(8) adds the options of the line in fstab, or those of the mount as it is. In the latter case, which `user_id`
+/// tells, it leaves out its own defaults: no `nosuid` means that set-id bits are wanted. `relatime`, which the kernel
+/// lists for every mount, is ignored.
 pub fn changes<S: AsRef<str>>(words: &[S]) -> Result<Changes> {
     let mut changes = Changes::default();
     let words: Vec<&str> = words.iter().map(AsRef::as_ref).filter(|word| !word.is_empty()).collect();
@@ -327,12 +329,12 @@ pub fn changes<S: AsRef<str>>(words: &[S]) -> Result<Changes> {
 }
 
 impl Changes {
-    /// Whether nothing is said at all.
+    /// Returns true if no change is asked for.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The first option that a mount has otherwise, and that holds as long as it does.
+    /// Returns the first option that differs from the mount's and cannot be changed while the mount exists.
     pub fn impossible(&self, now: &MountOptions) -> Option<&str> {
         let MountOptions { rescue, cache_bytes, threads, io_uring, takeover, confine, record, .. } =
             &self.said;
@@ -365,7 +367,7 @@ fn on_off(name: &str, value: &str) -> Result<bool> {
     }
 }
 
-/// One of three, as the value says.
+/// Returns the one of three choices that `value` names.
 fn auto_on_off<T>(name: &str, value: &str, [auto, on, off]: [T; 3]) -> Result<T> {
     match value {
         "auto" => Ok(auto),

@@ -1,8 +1,8 @@
-//! The directory that is mounted on: made where its parent exists, and said so.
+//! Makes the directory to mount on if its parent exists, and says so.
 //!
-//! Root's has no permissions as long as nothing is mounted on it: programs that do not run as root cannot fill the file system below by
-//! mistake, and what root puts there is in the way of the next mount, which says so. Users' own must have their permissions, as
-//! fusermount3 asks for them.
+//! Root's directory has no permissions as long as nothing is mounted on it: programs that do not run as root cannot
+//! fill the file system below by mistake, and files that root puts there make the next mount fail with an error.
+//! Directories of other users keep their permissions, because fusermount3 requires them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,17 +15,17 @@ use rustix::io::Errno;
 use crate::failure::{Context, Failure, Result};
 use crate::{places, raw, table};
 
-/// Of a directory of root's on which nothing is mounted.
+/// Permissions of a directory of root's.
 const MODE_OF_ROOT: Mode = Mode::empty();
-/// Of one of a user's.
+/// Permissions of a directory of another user.
 const MODE_OF_USER: Mode = Mode::RWXU;
 
-/// A directory that was made, by the directory that it was made in; it goes again unless it is kept.
+/// A directory that was made (its parent and its name); it is removed on drop unless it is kept.
 #[derive(Debug, Default)]
 pub struct Made(Option<(Place, OsString)>);
 
 impl Made {
-    /// Something was mounted on it: its path, if it was made.
+    /// Keeps the directory, because something was mounted on it. Returns its path, if it was made.
     pub fn keep(mut self) -> Option<PathBuf> {
         self.0.take().map(|(parent, name)| parent.path().join(name))
     }
@@ -42,11 +42,11 @@ impl Drop for Made {
     }
 }
 
-/// Makes `dir`, an absolute path, if it does not exist. No link that others may have planted is followed on the way.
+/// Makes `dir`, an absolute path, if it does not exist. Links that others may have planted are not followed on the way.
 pub fn make(dir: &Path) -> Result<Made> {
     match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        // Whether it can be used is seen when it is.
+        // The mount itself shows whether it can be used.
         _ => return Ok(Made::default()),
     }
     let making = || format!("cannot make the mount point {}", shown(dir));
@@ -74,7 +74,7 @@ pub fn make(dir: &Path) -> Result<Made> {
     Ok(Made(Some((parent, name))))
 }
 
-/// Errors where a directory in `parent` would lie where nobody expects it.
+/// Returns an error if `parent` is an empty mount point, in which nobody expects a directory.
 fn may_make(dir: &Path, parent: &Path, found: &Stat) -> Result<()> {
     if found.st_mode & 0o777 == MODE_OF_ROOT.bits() {
         return Err(Failure::new(format!(
@@ -106,7 +106,7 @@ mod tests {
         assert!(make(&dir).unwrap().keep().is_some());
         let mode = fs::metadata(&dir).unwrap().mode() & 0o777;
         assert_eq!(mode, if places::is_root() { 0 } else { 0o700 });
-        // One that is there is nobody's to remove.
+        // A directory that existed before is not removed.
         drop(make(&dir).unwrap());
         assert!(dir.exists());
         let text = make(&top.path().join("none/tank")).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The kernel's mount table, as far as it concerns us.
+//! Reads the kernel's mount table.
 
 use std::ffi::OsString;
 use std::fs;
@@ -7,45 +7,46 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{Context, Result};
 
-/// Type of our mounts as the kernel tells it.
+/// Type of our mounts in the kernel's mount table.
 pub const FS_TYPE: &str = "fuse.pagefold";
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
-    /// The kernel's number of the mount in this namespace.
+    /// Number of the mount in this namespace.
     pub id: u64,
-    /// That of the mount it lies on.
+    /// Number of the mount that it lies on.
     pub parent: u64,
-    /// The directory of the file system that is seen there: `/`, or another where a directory was bound.
+    /// Directory of the file system that is mounted: `/`, or another one if a directory was bound.
     pub root: PathBuf,
-    /// Device number (major, minor) that stat tells for its files.
+    /// Device number (major, minor) that stat returns for its files.
     pub device: (u32, u32),
-    /// Where it is.
+    /// Directory where it is mounted.
     pub dir: PathBuf,
     /// Type, e.g. `fuse.pagefold`.
     pub fs_type: String,
-    /// Source, of ours the name of the dataset or snapshot.
+    /// Source; for our mounts, the name of the dataset or snapshot.
     pub source: String,
-    /// Whether it is read-only, there or everywhere.
+    /// True if this mount or its file system is read-only.
     pub read_only: bool,
-    /// Options of the mount, as the kernel tells them: those of the file system are not among them.
+    /// Options of the mount itself, as the kernel lists them, without those of the file system.
     pub options: String,
 }
 
 impl MountEntry {
-    /// The pool that a mount of ours is of.
+    /// Returns the pool of a mount of ours.
     pub fn pool(&self) -> &str {
         pool_of(&self.source)
     }
 
-    /// Whether it is one of ours.
+    /// Returns true if it is a mount of ours.
     pub fn is_ours(&self) -> bool {
         self.fs_type == FS_TYPE
     }
 }
 
-/// The pool that the source of a mount of ours names; of a backup's mount, what all of these begin with and no pool is called.
+/// Returns the pool that the source of a mount of ours names. For a backup's mount, returns the prefix that all of
+/// these have, which no pool can be called.
 pub fn pool_of(source: &str) -> &str {
     if crate::reader::is_source(source) {
         return crate::reader::SOURCE;
@@ -53,24 +54,25 @@ pub fn pool_of(source: &str) -> &str {
     source.split(['/', '@']).next().unwrap_or_default()
 }
 
-/// All mounts of this process's namespace, oldest first.
+/// Returns all mounts of this process's namespace, oldest first.
 pub fn all() -> Result<Vec<MountEntry>> {
     let text = fs::read("/proc/self/mountinfo").context(|| "cannot read /proc/self/mountinfo".into())?;
     Ok(parse(&text))
 }
 
-/// All mounts of the namespace of process `pid`, oldest first; none where it cannot be looked at, or has ended.
+/// Returns all mounts of the namespace of process `pid`, oldest first; none if they cannot be read, or the process has
+/// ended.
 pub fn of_process(pid: u32) -> Vec<MountEntry> {
     fs::read(format!("/proc/{pid}/mountinfo")).map(|text| parse(&text)).unwrap_or_default()
 }
 
-/// Where the file systems with these device numbers (0:N) are mounted in this namespace, oldest first.
+/// Returns the mounts of the file systems with these device numbers (0:N) in this namespace, oldest first.
 pub fn of_devices(devices: &[u32]) -> Result<Vec<MountEntry>> {
     let chosen = |mount: &MountEntry| mount.device.0 == 0 && devices.contains(&mount.device.1);
     Ok(ours()?.into_iter().filter(chosen).collect())
 }
 
-/// The topmost mount at `dir`, which is an absolute path without symbolic links.
+/// Returns the topmost mount at `dir`, which is an absolute path without symbolic links.
 pub fn topmost<'a>(all: &'a [MountEntry], dir: &Path) -> Option<&'a MountEntry> {
     all.iter().rfind(|mount| mount.dir == dir)
 }
@@ -79,24 +81,24 @@ fn parse(text: &[u8]) -> Vec<MountEntry> {
     text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
 
-/// Our mounts.
+/// Returns our mounts, oldest first.
 pub fn ours() -> Result<Vec<MountEntry>> {
     Ok(all()?.into_iter().filter(MountEntry::is_ours).collect())
 }
 
-/// Mounts of `pool` whose server has died.
+/// Returns the mounts of `pool` whose server has died.
 pub fn dead(pool: &str) -> Result<Vec<MountEntry>> {
     Ok(ours()?.into_iter().filter(|mount| mount.pool() == pool && is_dead(mount)).collect())
 }
 
-/// Whether nobody answers for a mount any more. Only what is asked of the server each time tells: attributes
-/// may come from the kernel's cache. A question that is under way while the connection ends is aborted.
+/// Returns true if no server answers for a mount any more. It asks with statvfs, which always reaches the server:
+/// attributes may come from the kernel's cache. A request that is under way when the connection ends is aborted.
 pub fn is_dead(mount: &MountEntry) -> bool {
     use rustix::io::Errno;
     matches!(rustix::fs::statvfs(&mount.dir), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
-/// One line: `36 35 98:0 /root /dir options optional... - type source super_options` (proc(5)).
+/// Parses one line: `36 35 98:0 /root /dir options optional... - type source super_options` (proc(5)).
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse::<u64>().ok();
@@ -124,7 +126,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     })
 }
 
-/// Blanks, tabs, newlines and backslashes are written as `\ooo`.
+/// Decodes blanks, tabs, newlines and backslashes, which are written as `\ooo`.
 pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

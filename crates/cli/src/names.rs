@@ -9,19 +9,19 @@ use crate::{places, raw};
 /// A dataset or snapshot. The pool's own dataset has the pool's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
-    /// The pool.
+    /// Name of the pool.
     pub pool: String,
-    /// Below the pool, as the engine has it: `db`, `db@monday`, `@monday`; empty for the pool's own dataset.
+    /// Path below the pool, as the engine has it: `db`, `db@monday`, `@monday`; empty for the pool's own dataset.
     pub path: String,
 }
 
 impl Name {
-    /// The name of what has `path` below `pool`.
+    /// Returns the name of the dataset or snapshot with `path` below `pool`.
     pub fn new(pool: &str, path: &str) -> Self {
         Self { pool: pool.to_owned(), path: path.to_owned() }
     }
 
-    /// What `text` says. Whether it exists is not asked.
+    /// Parses a name. The dataset or snapshot need not exist.
     ///
     /// Errors: the pool's part cannot be a pool's name, or a part is empty.
     pub fn parse(text: &str) -> Result<Self> {
@@ -50,17 +50,17 @@ impl Name {
         Ok(Self::new(pool, path))
     }
 
-    /// Whether it is a snapshot's.
+    /// Returns true for the name of a snapshot.
     pub fn is_snapshot(&self) -> bool {
         self.path.contains('@')
     }
 
-    /// The dataset's part of the path; all of it for a dataset.
+    /// Returns the dataset's part of the path; all of it for a dataset.
     pub fn dataset(&self) -> &str {
         dataset_of(&self.path)
     }
 
-    /// Whether it is this dataset, a snapshot of it, or anything below.
+    /// Returns true if it names `dataset`, a snapshot of it, or anything below.
     pub fn is_within(&self, dataset: &str) -> bool {
         is_within(&self.path, dataset)
     }
@@ -72,32 +72,32 @@ impl fmt::Display for Name {
     }
 }
 
-/// Begins the name of what is the pool's own affair: what is being received.
+/// First character of names that are internal to the pool: datasets that are being received.
 pub const HIDDEN: char = '%';
 
-/// Whether nobody but the engine knows a dataset of this name.
+/// Returns true if only the engine knows a dataset of this name.
 pub fn is_hidden(dataset: &str) -> bool {
     dataset.contains(HIDDEN)
 }
 
-/// The whole name of what has `path` below `pool`.
+/// Returns the whole name of the dataset or snapshot with `path` below `pool`.
 pub fn full(pool: &str, path: &str) -> String {
     if path.is_empty() || path.starts_with('@') { format!("{pool}{path}") } else { format!("{pool}/{path}") }
 }
 
-/// The dataset's part of a path below the pool.
+/// Returns the dataset's part of a path below the pool.
 pub fn dataset_of(path: &str) -> &str {
     path.split('@').next().unwrap_or_default()
 }
 
-/// Whether what has `path` is the dataset `dataset`, a snapshot of it, or anything below it.
+/// Returns true if `path` is `dataset`, a snapshot of it, or anything below it.
 pub fn is_within(path: &str, dataset: &str) -> bool {
     let of = dataset_of(path);
     dataset.is_empty()
         || of.strip_prefix(dataset).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The dataset above; `None` for the pool's own.
+/// Returns the dataset above; `None` for the pool's own.
 pub fn parent(dataset: &str) -> Option<&str> {
     match dataset.rsplit_once('/') {
         Some((parent, _)) => Some(parent),

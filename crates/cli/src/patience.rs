@@ -1,61 +1,63 @@
-//! How long this program waits for others, and when it says so. Every such bound of the command line and of the servers' ends is here.
+//! Bounds of waiting: every time that the command line or an ending server waits for others, and the delay before it
+//! says so.
 
 use std::time::Duration;
 
-/// A wait that lasts longer is told, with what is waited for.
+/// Delay after which the program says what it waits for.
 pub const TELL_AFTER: Duration = Duration::from_secs(1);
 
-/// A mount that is in use, and that no process is seen to hold, is tried again for this long: the kernel lets go of the files of a
-/// process that used io_uring only after its end.
+/// Longest time to retry a mount that is in use although no process is seen to hold it: the kernel lets go of the files
+/// of a process that used io_uring only after the end of that process.
 pub const KERNEL: Duration = Duration::from_secs(5);
-/// Between two attempts of that.
+/// Pause between two such attempts.
 pub const KERNEL_STEP: Duration = Duration::from_millis(50);
 
-/// How long a mount that was taken away may take to end: the kernel keeps it while another mount namespace has a copy, or a file of it
-/// is open.
+/// Longest wait for the end of a mount that was taken away: the kernel keeps it while another mount namespace has a
+/// copy, or a file of it is open.
 pub const END_OF_MOUNT: Duration = Duration::from_secs(10);
-/// How long a mount may take to be made durable after the kernel has let it go, and a pool to be closed after its last mount: what is
-/// only in memory is written, to devices that may be slow.
+/// Longest wait until a mount is durable after the kernel has let it go, and until a pool is closed after its last
+/// mount: data in memory are written, to devices that may be slow.
 pub const CLOSING: Duration = Duration::from_secs(300);
-/// How long a server's process may take to end once the pool is closed.
+/// Longest wait for the end of a server's process once the pool is closed.
 pub const END_OF_SERVER: Duration = Duration::from_secs(60);
 
-/// How long a server may take over what needs no waiting for devices.
+/// Longest wait for a server's answer that does not depend on devices.
 pub const ANSWER: Duration = Duration::from_secs(60);
-/// What a server that answers after a wait of its own may take beyond that.
+/// Longest additional wait for a server that answers after a wait of its own.
 pub const ANSWER_MARGIN: Duration = Duration::from_secs(30);
 
-/// How long a mount waits for the one before it to end, whose dataset is to be mounted again.
+/// Longest wait of a mount for the end of the previous mount of the same dataset.
 pub const BEFORE_MOUNTING: Duration = Duration::from_secs(30);
-/// How long a mount waits for others of the same pool that are under way: each may have to replay a log.
+/// Longest wait of a mount for other mounts of the same pool that are under way: each may have to replay a log.
 pub const TURN: Duration = Duration::from_secs(600);
-/// Between two looks whether it is our turn.
+/// Pause between two checks whether it is this mount's turn.
 pub const TURN_STEP: Duration = Duration::from_millis(20);
 
-/// How long the connection of a mount may take to end by itself after it was detached by force, before it is aborted.
+/// Longest wait for a connection to end by itself after its mount was detached by force; then it is aborted.
 pub const CUT_OFF_GRACE: Duration = Duration::from_millis(200);
-/// How long it may take after it was aborted, where other mounts go on.
+/// Longest wait for it to end after it was aborted, if other mounts go on.
 pub const CUT_OFF: Duration = Duration::from_secs(10);
 
-/// How long users of the mounts have to leave when a server is told to end (SIGTERM), before the mounts are detached.
+/// Time that users of the mounts have to leave when a server is told to end (SIGTERM), before the mounts are detached.
 pub const TOLD_TO_END: Duration = Duration::from_secs(5);
-/// How long they have after that before they are cut off, so that the pool can be closed. `TimeoutStopSec` of the unit is more than both.
+/// Time that they have after that before they are cut off, so that the pool can be closed. `TimeoutStopSec` of the unit
+/// is more than both together.
 pub const TOLD_TO_END_AT_LAST: Duration = Duration::from_secs(30);
-/// Between two attempts to unmount meanwhile.
+/// Pause between two attempts to unmount in that time.
 pub const TOLD_TO_END_STEP: Duration = Duration::from_millis(200);
 
-/// How long another server may take to go on for one that was to be followed.
+/// Longest wait for the next server to take over from one that was told to restart.
 pub const RESTART: Duration = Duration::from_secs(60);
-/// Between two looks whether it has.
+/// Pause between two checks whether it has.
 pub const RESTART_STEP: Duration = Duration::from_millis(20);
 
-/// How long the last replies of a server may take to leave. The one to an unmount waits for umount(2), which drops the page
-/// cache of every file after our connection has ended: seconds where that is gigabytes.
+/// Longest wait until the last replies of a server have left. The reply to an unmount waits for umount(2), which drops
+/// the page cache of every file after our connection has ended: seconds where that is gigabytes.
 pub const LAST_REPLIES: Duration = Duration::from_secs(60);
 
 const _: () = assert!(TELL_AFTER.as_millis() < END_OF_MOUNT.as_millis());
 const _: () = assert!(KERNEL_STEP.as_millis() < KERNEL.as_millis());
 
-/// Within this time a second signal is the first one again: who switches the machine off tells all processes, and the holder passes on
-/// what it was told.
+/// Time within which a second signal counts as the first one: a shutdown of the machine signals all processes, and the
+/// holder passes on the signal that it gets.
 pub const ONE_WISH: Duration = Duration::from_secs(2);

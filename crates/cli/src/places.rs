@@ -1,4 +1,4 @@
-//! Where this program keeps its own small files: the pool cache, control sockets and logs.
+//! Directories of this program's own small files: the pool cache, control sockets and logs.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use rustix::io::Errno;
 
 use crate::failure::{Context, Failure, Result};
 
-/// Environment variables that move these places, for tests and unusual set-ups.
+/// Environment variable that moves the state directory, for tests and unusual set-ups.
 pub const STATE_VARIABLE: &str = "PAGEFOLD_STATE_DIR";
-/// See [`STATE_VARIABLE`].
+/// Environment variable that moves the directory of control sockets.
 pub const RUNTIME_VARIABLE: &str = "PAGEFOLD_RUNTIME_DIR";
-/// See [`STATE_VARIABLE`].
+/// Environment variable that moves the directory of logs.
 pub const LOG_VARIABLE: &str = "PAGEFOLD_LOG_DIR";
 
-/// Whether we act as the system (root) or for one user.
+/// Returns true if we act for the system (as root), false if for one user.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -25,7 +25,7 @@ fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Where the pool cache lives: `/var/lib/pagefold`, or `$XDG_STATE_HOME/pagefold`.
+/// Returns the directory of the pool cache: `/var/lib/pagefold`, or `$XDG_STATE_HOME/pagefold`.
 pub fn state_dir() -> Result<PathBuf> {
     if let Some(dir) = variable(STATE_VARIABLE) {
         return Ok(dir);
@@ -42,7 +42,7 @@ pub fn state_dir() -> Result<PathBuf> {
     })
 }
 
-/// Where control sockets live: `/run/pagefold`, or `$XDG_RUNTIME_DIR/pagefold`.
+/// Returns the directory of control sockets: `/run/pagefold`, or `$XDG_RUNTIME_DIR/pagefold`.
 pub fn runtime_dir() -> PathBuf {
     if let Some(dir) = variable(RUNTIME_VARIABLE) {
         return dir;
@@ -56,7 +56,7 @@ pub fn runtime_dir() -> PathBuf {
     }
 }
 
-/// Where servers that run in the background log: `/var/log/pagefold`, or the state directory.
+/// Returns the directory of the logs of servers in the background: `/var/log/pagefold`, or the state directory.
 pub fn log_dir() -> Result<PathBuf> {
     match variable(LOG_VARIABLE) {
         Some(dir) => Ok(dir),
@@ -65,14 +65,16 @@ pub fn log_dir() -> Result<PathBuf> {
     }
 }
 
-/// Makes a directory of ours (mode 0700) and refuses one that belongs to somebody else (in `/tmp` anybody could have made it
-/// first), or that others may write: they could put a socket of theirs in the place of ours. A link of somebody else's leads nowhere.
+/// Makes a directory of ours (mode 0700). Refuses one that belongs to another user (in `/tmp` anybody could have made
+/// it first), or that others may write to: they could put their socket in the place of ours. Links that others may have
+/// made are not followed.
 pub fn make_private(dir: &Path) -> Result<()> {
     let place = walk::make(dir, true).map_err(|error| cannot("create", dir, &error))?;
     check_private(dir, &place)
 }
 
-/// Whether the directory is there. Refuses it as [`make_private`] does: who only asks is not to believe what others have put there either.
+/// Returns true if the directory exists. Refuses it as [`make_private`] does: readers must not believe what others have
+/// put there, either.
 pub fn is_private(dir: &Path) -> Result<bool> {
     match walk::reach(dir) {
         Ok(place) => check_private(dir, &place).map(|()| true),
@@ -110,18 +112,18 @@ fn check_private(dir: &Path, place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// Opens a file that is there to be locked, and makes it if it is not there.
+/// Opens a file that is used as a lock, and makes it if it does not exist.
 pub fn lock_file(path: &Path) -> Result<File> {
     own_file(path, OFlags::WRONLY)
 }
 
-/// Opens a file of ours for appending, and makes it if it is not there.
+/// Opens a file of ours for appending, and makes it if it does not exist.
 pub fn log_file(path: &Path) -> Result<File> {
     own_file(path, OFlags::WRONLY | OFlags::APPEND)
 }
 
-/// Opens a regular file, which is made for us alone if it is not there. Nothing else that somebody may have put there is opened: no link is
-/// followed, and who opens a FIFO would wait.
+/// Opens a regular file; if it does not exist, makes it for our user alone. Nothing else that somebody may have put
+/// there is opened: links are not followed, and opening a FIFO does not wait.
 fn own_file(path: &Path, flags: OFlags) -> Result<File> {
     let opening = || format!("cannot open {}", path.display());
     let flags =
@@ -133,17 +135,17 @@ fn own_file(path: &Path, flags: OFlags) -> Result<File> {
     Ok(file)
 }
 
-/// The control socket of a mounted pool.
+/// Returns the path of the control socket of a mounted pool.
 pub fn socket_of(pool: &str) -> PathBuf {
     runtime_dir().join(format!("{pool}.sock"))
 }
 
-/// The log of a pool's server.
+/// Returns the path of the log of a pool's server.
 pub fn log_of(pool: &str) -> Result<PathBuf> {
     Ok(log_dir()?.join(format!("{pool}.log")))
 }
 
-/// Checks a pool's name: it becomes part of file names and of mount tables.
+/// Checks a pool's name, which becomes part of file names and mount tables.
 pub fn check_pool_name(name: &str) -> Result<()> {
     let wrong = |why: &str| {
         Err(Failure::usage(format!(

@@ -1,4 +1,4 @@
-//! Pools as the verbs see them: found, made, opened for a moment, described.
+//! Pools as the verbs need them: creates, opens, describes and destroys them.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -32,12 +32,12 @@ use crate::{errors, finding, names, raw, settings, startup, table, units};
 /// Devices that are open.
 pub type Devices = Vec<Arc<dyn Device>>;
 
-/// Cache of a pool that is opened only for a question.
+/// Size of the cache, in bytes, of a pool that is opened only for a moment.
 const CACHE_BYTES_BRIEF: u64 = 64 << 20;
 /// Permissions of a new pool's root directory.
 const ROOT_PERM: u16 = 0o755;
 
-/// An engine's error with what was being done, and what helps.
+/// Converts an error of the engine to a failure that says what was attempted, and gives advice.
 pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
     let failure = Failure::new(format!("{}: {error}", doing.into()));
     match error {
@@ -54,7 +54,7 @@ pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
     }
 }
 
-/// As [`failed`], of what needs the devices for itself.
+/// Does the same as [`failed`] for work that needs the devices exclusively.
 pub fn failed_on_devices(doing: impl Into<String>, error: &Error) -> Failure {
     let failure = failed(doing, error);
     match error {
@@ -65,20 +65,20 @@ pub fn failed_on_devices(doing: impl Into<String>, error: &Error) -> Failure {
     }
 }
 
-/// The pool that would be lost if a device were overwritten.
+/// A pool that would be lost if a device were overwritten.
 pub enum Held {
-    /// One of ours.
+    /// A pool of this version.
     Pool {
         /// Its name.
         name: String,
         /// Its unique number.
         guid: String,
     },
-    /// One of another version of the format, or with features that are not known here: what is the matter, and what to do.
+    /// A pool of another version of the format, or with unknown features: a text with the problem and advice.
     Other(String),
 }
 
-/// The pool that `device` belongs to, whatever its state; `None` where none is recognised.
+/// Returns the pool that `device` belongs to, in any state; `None` if no pool is recognised.
 pub fn held_by(device: &Path) -> Option<Held> {
     let read = FileDevice::open(device, OpenMode::Unlocked).and_then(|opened| Label::read(&opened));
     match read {
@@ -88,7 +88,7 @@ pub fn held_by(device: &Path) -> Option<Held> {
     }
 }
 
-/// Makes a pool with an empty file system and returns its GUID. Devices exist and were checked.
+/// Creates a pool with an empty file system and returns its GUID. The devices must exist and have been checked.
 pub fn create(
     name: &str,
     devices: &[PathBuf],
@@ -107,7 +107,7 @@ pub fn create(
         .map_err(|error| failed_on_devices(doing(), &error))?;
     let filled = open_new(devices, guid).and_then(|pool| fill(&pool, properties));
     if let Err(failure) = filled {
-        // Half a pool is no pool.
+        // A pool that is only half made must not stay.
         if let Err(error) = pool::destroy(devices) {
             eprintln!("pagefold: cannot take pool {name} back: {error}");
         }
@@ -120,7 +120,8 @@ fn refused(doing: &str, failure: &Failure) -> Failure {
     Failure::new(format!("{doing}: {}", failure.what()))
 }
 
-/// Makes the pool in memory, on devices of these sizes: what it refuses is refused before the pool is lost that is on the devices now.
+/// Makes the pool in memory, on devices of the same sizes: what is refused is refused before the pool now on the
+/// devices is lost.
 fn rehearse(name: &str, devices: &[PathBuf], properties: &[(&'static Property, String)]) -> Result<()> {
     let mut made: Vec<Arc<dyn Device>> = Vec::new();
     for path in devices {
@@ -149,7 +150,7 @@ fn fill(pool: &Arc<Pool>, properties: &[(&'static Property, String)]) -> Result<
     pool.export().map_err(|error| failed("cannot close it", &error))
 }
 
-/// Makes an empty file system in a fresh dataset; its root directory belongs to whom this process belongs.
+/// Makes an empty file system in a fresh dataset; its root directory belongs to the user of this process.
 pub fn format(dataset: &dyn Dataset) -> Result<()> {
     let options = FormatOptions {
         seed: u64::from_le_bytes(random()?),
@@ -160,16 +161,16 @@ pub fn format(dataset: &dyn Dataset) -> Result<()> {
     Fs::format(dataset, &SystemClock, &options).context(|| "cannot make its file system".into())
 }
 
-/// Random bytes of the kernel.
+/// Returns random bytes from the kernel.
 pub fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     let drawing = || "cannot draw random bytes".to_owned();
-    // As few as these come at once or not at all.
+    // So few bytes come at once, or not at all.
     let drawn = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())).context(drawing)?;
     if drawn == N { Ok(bytes) } else { Err(Failure::new(drawing())) }
 }
 
-/// Erases a pool's labels. Every device is looked at first: what no longer belongs to the pool is not touched.
+/// Erases a pool's labels. Every device is checked first: one that does not belong to the pool any more is not touched.
 pub fn destroy(known: &Known) -> Result<()> {
     for device in &known.devices {
         match held_by(device) {
@@ -194,10 +195,11 @@ pub fn destroy(known: &Known) -> Result<()> {
         .map_err(|error| failed_on_devices(format!("cannot destroy pool {}", known.name), &error))
 }
 
-/// Tells that a device has an older copy of its pool than is known, or one that went on by itself, if that is so.
+/// Returns a text if a device has a copy of its pool that is older than the newest seen here, or that went on by
+/// itself.
 pub fn not_as_seen(guid: &str, name: &str, device: &Path) -> Result<Option<String>> {
     let Some((last, _)) = seen::last(guid)? else { return Ok(None) };
-    // One that tells nothing is damaged, and no copy.
+    // A device whose state cannot be read is damaged, and not an older copy.
     let Ok((label, standing)) = pool::stands(device) else { return Ok(None) };
     if label.pool.to_string() != guid {
         return Ok(None);
@@ -212,30 +214,31 @@ pub fn not_as_seen(guid: &str, name: &str, device: &Path) -> Result<Option<Strin
     })
 }
 
-/// An error where [`not_as_seen`] tells something.
+/// Returns an error if [`not_as_seen`] returns a text.
 fn demand_current(known: &Known, device: &Path) -> Result<()> {
     let Some(what) = not_as_seen(&known.guid, &known.name, device)? else { return Ok(()) };
-    // Of several devices the others may well be current.
+    // If there are several devices, the others may well be current.
     let stale = if known.devices.len() > 1 { vec![device.to_owned()] } else { Vec::new() };
     Err(not_opened(known, &Error::NotCurrent { what, stale }))
 }
 
-/// Writes down how far a pool has come.
+/// Returns a witness that notes how far a pool has come.
 fn witness(seen: Arc<Seen>) -> Witness {
     Witness::new(move |standing| {
-        // The pool is none the worse for it: an older copy of it may go unnoticed.
+        // A failure does not harm the pool; but an older copy of it may go unnoticed later.
         if let Err(failure) = seen.note(standing) {
             eprintln!("pagefold: warning: {failure}");
         }
     })
 }
 
-/// The options for opening a pool that is known: who is behind what is known of it is refused, and how far it comes is written down.
+/// Adds options for opening a known pool: a copy that is older than the newest seen here is refused, and progress is
+/// noted.
 pub fn attentive(known: &Known, options: OpenOptions) -> Result<OpenOptions> {
     if options.rescue {
         return Ok(options);
     }
-    // The engine looks again, with the devices locked; but a server that is confined cannot say where the newer copy was.
+    // The engine checks again, with the devices locked; but a confined server cannot say where the newer copy was.
     known.devices.iter().try_for_each(|device| demand_current(known, device))?;
     if options.read_only {
         let since = seen::last(&known.guid)?.map(|(standing, _)| standing);
@@ -245,19 +248,20 @@ pub fn attentive(known: &Known, options: OpenOptions) -> Result<OpenOptions> {
     Ok(OpenOptions { since: seen.standing(), now: units::now(), witness: Some(witness(seen)), ..options })
 }
 
-/// Opens a pool that is known, and makes sure that it is the one.
+/// Opens a known pool, and checks that the devices hold this pool.
 pub fn open_known(known: &Known, options: &OpenOptions) -> Result<Arc<Pool>> {
     let options = attentive(known, options.clone())?;
     open_on(known, open_devices(known, &options)?, &options)
 }
 
-/// Opens the devices of a pool that is known, for [`open_on`]. Nothing on them but their labels is read.
+/// Opens the devices of a known pool for [`open_on`]. Only the labels on them are read.
 pub fn open_devices(known: &Known, options: &OpenOptions) -> Result<Devices> {
     check_labels(known)?;
     Pool::open_devices(&known.devices, options).map_err(|error| not_opened(known, &error))
 }
 
-/// As [`open_devices`], for [`adopt_devices`] in other processes: locked for as long as anybody has the descriptors.
+/// Does the same as [`open_devices`] for [`adopt_devices`] in other processes: the devices are locked as long as any
+/// process has the descriptors.
 pub fn hand_over_devices(known: &Known, read_only: bool) -> Result<Vec<OwnedFd>> {
     check_labels(known)?;
     let mode = mode(read_only);
@@ -265,7 +269,7 @@ pub fn hand_over_devices(known: &Known, read_only: bool) -> Result<Vec<OwnedFd>>
     opened.collect::<Result<_, _>>().map_err(|error| not_opened(known, &error))
 }
 
-/// The devices of a pool that is known, by their descriptors.
+/// Opens the devices of a known pool from their descriptors.
 pub fn adopt_devices(known: &Known, files: &[OwnedFd], read_only: bool) -> Result<Devices> {
     let adopt = |(path, file): (&PathBuf, &OwnedFd)| -> Result<Arc<dyn Device>> {
         let file = file.try_clone().context(|| format!("cannot take over {}", shown(path)))?;
@@ -279,7 +283,7 @@ fn mode(read_only: bool) -> OpenMode {
     if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite }
 }
 
-/// Opens a pool that is known on its devices, and makes sure that it is the one.
+/// Opens a known pool on open devices, and checks that they hold this pool.
 pub fn open_on(known: &Known, devices: Devices, options: &OpenOptions) -> Result<Arc<Pool>> {
     let pool = Pool::open_on(devices, options).map_err(|error| not_opened(known, &error))?;
     let guid = pool.guid().to_string();
@@ -289,7 +293,7 @@ pub fn open_on(known: &Known, devices: Devices, options: &OpenOptions) -> Result
     Ok(pool)
 }
 
-/// Errors where devices hold another pool by now, before anything is written.
+/// Returns an error if devices hold another pool by now; nothing has been written then.
 fn check_labels(known: &Known) -> Result<()> {
     for device in &known.devices {
         match held_by(device) {
@@ -314,11 +318,12 @@ fn not_opened(known: &Known, error: &Error) -> Failure {
     }
 }
 
-/// Tells that devices hold an older copy, where the newer one was seen last, and what to do.
+/// Returns the failure for devices that hold an older copy. It says where the newer one was seen last, and what to do.
 fn not_current(known: &Known, told: String, stale: &[PathBuf]) -> Failure {
     let failure = Failure::new(told);
     if !stale.is_empty() {
-        // The others may be the pool's own: with them nothing is a pool of its own, or one to go back to.
+        // The other devices may be current: together with them, an older copy can neither become another pool nor be
+        // gone back to.
         return failure.hint(format!(
             "leave {} out and bring back what took its place in the pool; look for it: pagefold import -d DIR {}",
             paths_text(stale),
@@ -356,7 +361,7 @@ pub fn open_briefly(known: &Known, read_only: bool) -> Result<Arc<Pool>> {
 
 /// Closes a pool that is not mounted: replays its log if it crashed, and marks it as exported.
 pub fn close_cleanly(known: &Known) -> Result<()> {
-    // Who only looks claims no opening.
+    // A read-only opening is tried first, because it is not recorded as an opening of the pool.
     if open_briefly(known, true)?.replayed().clean {
         return Ok(());
     }
@@ -364,8 +369,8 @@ pub fn close_cleanly(known: &Known) -> Result<()> {
     pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))
 }
 
-/// Opens a pool whose log is damaged as it was before the damage, and closes it: it can be mounted again, and what had been
-/// acknowledged since is lost. A pool whose log is whole loses nothing.
+/// Opens a pool whose log is damaged in its state before the damage, and closes it. It can be mounted again; what was
+/// acknowledged after that state is lost. A pool whose log is intact loses nothing.
 pub fn give_up_damaged_log(known: &Known) -> Result<()> {
     let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, accept_loss: true, ..OpenOptions::default() };
     let pool = open_known(known, &options)?;
@@ -380,14 +385,14 @@ pub fn give_up_damaged_log(known: &Known) -> Result<()> {
     pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))
 }
 
-/// Figures of a pool that is not mounted.
+/// Returns the figures of a pool that is not mounted.
 pub fn figures_offline(known: &Known) -> Result<PoolFigures> {
     let pool = open_briefly(known, true)?;
     let state = if pool.replayed().clean { "EXPORTED" } else { "CRASHED" };
     Ok(PoolFigures { state: state.into(), ..figures(&pool) })
 }
 
-/// Figures of an open pool; `state` says how it fares.
+/// Returns the figures of an open pool, its state included.
 pub fn figures(pool: &Pool) -> PoolFigures {
     let status = &pool.status();
     PoolFigures {
@@ -455,11 +460,11 @@ fn is_nearly_full(status: &Status) -> bool {
     hundredths(taken, status.capacity_bytes) >= FULL_PERCENT
 }
 
-/// What snapshots hold; `None` where there is none that could be destroyed. To find out reads their dead lists.
+/// Returns the space that snapshots hold; `None` if no snapshot could be destroyed. This reads their dead lists.
 pub fn snapshots(pool: &Pool) -> Option<SnapshotFigures> {
     let all = pool.list().ok()?;
     let bytes = all.iter().map(|listed| listed.snapshots_bytes).sum();
-    // Those with clones or holds cannot be destroyed alone.
+    // Snapshots with clones or holds cannot be destroyed alone.
     let can_go = |listed: &&Listed| listed.is_snapshot && listed.clones.is_empty() && listed.holds.is_empty();
     let largest = all.iter().filter(can_go).max_by_key(|listed| listed.used_bytes)?;
     Some(SnapshotFigures {
@@ -477,7 +482,7 @@ fn state_of(status: &Status) -> &'static str {
     }
 }
 
-/// What is missing in a pool that was opened for rescue, as far as opening has met it.
+/// Returns a text about the damage that opening a pool for rescue has met; `None` unless the pool is open for rescue.
 fn rescue_text(pool: &Pool) -> Option<String> {
     let mut told = pool.rescue()?.messages();
     let replayed = pool.replayed();
@@ -548,13 +553,13 @@ fn write_amplification(status: &Status) -> Option<f64> {
     (status.totals.accepted_bytes > 0).then(|| status.totals.write_amplification())
 }
 
-/// A device of a pool that could not be opened.
+/// Returns the figures of a device of a pool that could not be opened.
 pub fn unseen_device(path: &Path) -> DeviceFigures {
     let errors = DeviceErrors::default();
     DeviceFigures { path: path.to_owned(), size_bytes: 0, io_errors: 0, errors, discards: None }
 }
 
-/// What an open pool has read and written, and why.
+/// Returns the counters of an open pool: bytes read and written, by purpose.
 pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
     let status = pool.status();
     let totals = status.totals;
@@ -606,12 +611,12 @@ fn rewritten(name: &str, of: &Rewrites) -> RewriteFigures {
     RewriteFigures { name: name.into(), operations: of.records, bytes: of.bytes, lengths: lengths.collect() }
 }
 
-/// All properties of a dataset or snapshot of a pool that is not mounted.
+/// Returns all properties of a dataset or snapshot of a pool that is not mounted.
 pub fn properties_offline(known: &Known, path: &str) -> Result<Vec<PropertyValue>> {
     properties(&*open_briefly(known, true)?, path, &[])
 }
 
-/// Sets a property; `None` clears it, so that what is inherited holds.
+/// Sets a property; `None` clears it, so that the inherited value holds.
 pub fn set_one(pool: &Pool, path: &str, name: &str, value: Option<&str>) -> Result<()> {
     let of = names::full(pool.name(), path);
     if props::is_engines(name) {
@@ -624,12 +629,12 @@ pub fn set_one(pool: &Pool, path: &str, name: &str, value: Option<&str>) -> Resu
     })
 }
 
-/// Looks at a pool that is not mounted.
+/// Opens a pool that is not mounted, read-only, and calls `look` with it.
 pub fn look_offline<T>(known: &Known, look: impl FnOnce(&Arc<Pool>) -> Result<T>) -> Result<T> {
     look(&open_briefly(known, true)?)
 }
 
-/// Does something with a pool that is not mounted, and closes it.
+/// Opens a pool that is not mounted, calls `work` with it, and closes it.
 pub fn with_offline<T>(known: &Known, work: impl FnOnce(&Arc<Pool>) -> Result<T>) -> Result<T> {
     let pool = open_briefly(known, false)?;
     let done = work(&pool);
@@ -638,7 +643,7 @@ pub fn with_offline<T>(known: &Known, work: impl FnOnce(&Arc<Pool>) -> Result<T>
     closed.map(|()| done)
 }
 
-/// All properties of a dataset or snapshot of an open pool; `temporary` ones hold for its mount.
+/// Returns all properties of a dataset or snapshot of an open pool. Those in `temporary` hold for its mount.
 pub fn properties(
     pool: &Pool,
     path: &str,
@@ -651,7 +656,7 @@ pub fn properties(
         source: Source::None,
     });
     let listed = match (pool.listed(path), token.clone()) {
-        // All that is known of what is being received for the first time.
+        // Of a dataset that is being received for the first time, only the token is known.
         (Err(Error::NotFound(_)), Some(token)) => return Ok(vec![token]),
         (listed, _) => listed.map_err(|error| no_such_dataset(&name, &error))?,
     };
@@ -680,7 +685,7 @@ pub fn properties(
     Ok(values)
 }
 
-/// The user properties of a dataset or snapshot, its own and those that it inherits.
+/// Returns the user properties of a dataset or snapshot, its own and inherited ones.
 fn user_properties(pool: &Pool, path: &str) -> Result<Vec<PropertyValue>> {
     let mut names = BTreeSet::new();
     let mut at = Some(path);
@@ -698,7 +703,7 @@ fn user_properties(pool: &Pool, path: &str) -> Result<Vec<PropertyValue>> {
     Ok(values)
 }
 
-/// A computed property, exact; `None` where there is no such thing.
+/// Returns the exact value of a computed property; `None` if this dataset or snapshot does not have it.
 fn computed(name: &str, listed: &Listed, below_bytes: u64, status: &Status) -> Option<String> {
     let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
     let is_pool = listed.path.is_empty();
@@ -733,7 +738,7 @@ fn computed(name: &str, listed: &Listed, below_bytes: u64, status: &Status) -> O
     })
 }
 
-/// The engine's error about a dataset or snapshot, with its whole name.
+/// Converts an error of the engine about a dataset or snapshot to a failure with its whole name.
 pub fn no_such_dataset(name: &str, error: &Error) -> Failure {
     match error {
         Error::NotFound(_) => {
@@ -746,7 +751,7 @@ pub fn no_such_dataset(name: &str, error: &Error) -> Failure {
     }
 }
 
-/// A path for a message.
+/// Formats a path for a message.
 pub fn shown(path: &Path) -> String {
     table::printable(&raw::text(path))
 }

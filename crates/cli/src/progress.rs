@@ -1,4 +1,5 @@
-//! Progress of what can take longer than a second: on standard error, if it is a terminal, and only once it does.
+//! Shows progress of work that can take longer than a second: on standard error, if that is a terminal, and only after
+//! a delay.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
 
-/// Nothing is drawn before this.
+/// Delay before anything is drawn.
 const DELAY: Duration = Duration::from_millis(700);
 
 /// A progress bar or counter that appears late.
@@ -17,7 +18,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Something counted, with no known end.
+    /// Creates a counter without a known end.
     pub fn counter(what: &'static str) -> Self {
         Self::new(
             ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()),
@@ -26,13 +27,13 @@ impl Progress {
         )
     }
 
-    /// Bytes out of a total that may become known later.
+    /// Creates a bar for bytes; the total may become known later.
     pub fn bytes(what: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
         Self::new(bar, "{msg} [{bar:30}] {bytes}/{total_bytes} {binary_bytes_per_sec} eta {eta}", what)
     }
 
-    /// Bytes with no known end.
+    /// Creates a counter of bytes without a known end.
     pub fn flow(what: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         Self::new(bar, "{spinner} {msg} {bytes} {binary_bytes_per_sec}", what)
@@ -46,20 +47,20 @@ impl Progress {
         Self { bar, started: Instant::now(), shown: Mutex::new(false) }
     }
 
-    /// `more` have been done.
+    /// Adds `more` to what has been done.
     pub fn step(&self, more: u64) {
         self.appear();
         self.bar.inc(more);
     }
 
-    /// `done` of `total` have been done.
+    /// Sets what has been done, and the total.
     pub fn at(&self, done: u64, total: u64) {
         self.appear();
         self.bar.set_length(total);
         self.bar.set_position(done);
     }
 
-    /// Takes it off the screen.
+    /// Removes the progress from the screen.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -1,4 +1,4 @@
-//! The one table of properties: name, values, default and meaning. Parsing, `get`, `set`, `--help` and the
+//! The one table of properties, with name, values, default and meaning of each. Parsing, `get`, `set`, `--help` and the
 //! man pages all come from it.
 
 use std::fmt::Write as _;
@@ -7,14 +7,14 @@ use crate::failure::{Failure, Result};
 use crate::names::Name;
 use crate::{backups, retention, suggest, table, units};
 
-/// Smallest cache that serves anything; below it every read goes to the device.
+/// Smallest size of the caches: with less, every read goes to the device.
 pub const CACHE_BYTES_MIN: u64 = 8 << 20;
-/// More memory than any machine has today: whoever asks for more has mistaken the unit.
+/// Largest size of the caches, more memory than any machine has today: a larger value has the wrong unit.
 const CACHE_BYTES_MAX: u64 = 64 << 40;
-/// `pagefold_engine::pool::CACHE_BYTES_DEFAULT` as it would be stored.
+/// `pagefold_engine::pool::CACHE_BYTES_DEFAULT` in stored form.
 const CACHE_BYTES_DEFAULT_TEXT: &str = "402653184";
 
-/// What values a property takes.
+/// Kinds of values that a property takes.
 #[derive(Clone, Copy, Debug)]
 pub enum Values {
     /// One of these words.
@@ -25,19 +25,19 @@ pub enum Values {
     RecordSize,
     /// An absolute path, or `none`.
     Path,
-    /// How many snapshots of which periods are kept, or `none`.
+    /// Number of snapshots that are kept, by period; or `none`.
     Policy,
-    /// Where backups go, how often, and how many are kept, or `none`.
+    /// Place of backups, their interval, and how many are kept; or `none`.
     Backup,
     /// Bytes, or `none`; stored exactly.
     Size,
     /// Bytes of memory, from [`CACHE_BYTES_MIN`] to [`CACHE_BYTES_MAX`]; stored exactly.
     Memory,
-    /// Computed by Pagefold; the kind says how it is printed.
+    /// A value that Pagefold computes, with the form in which it is printed.
     ReadOnly(Shape),
 }
 
-/// How a computed value is printed.
+/// Forms in which computed values are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// Bytes.
@@ -46,16 +46,16 @@ pub enum Shape {
     Ratio,
     /// Seconds since the epoch.
     Time,
-    /// As it is.
+    /// Text, printed as it is.
     Text,
 }
 
-/// What a property can be set on.
+/// Kinds of objects that a property can be set on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The whole pool.
     Pool,
-    /// A dataset, for itself and those below it.
+    /// A dataset; those below inherit it.
     Dataset,
     /// A dataset; those below do not inherit it.
     Own,
@@ -66,13 +66,13 @@ pub enum Scope {
 pub struct Property {
     /// Its name.
     pub name: &'static str,
-    /// What it can be set to.
+    /// Values that it can be set to.
     pub values: Values,
-    /// What it can be set on.
+    /// Objects that it can be set on.
     pub scope: Scope,
-    /// What holds where it was never set; empty for computed properties.
+    /// Value that holds where the property was never set; empty for computed properties.
     pub default: &'static str,
-    /// What it does, in a sentence or two.
+    /// Its meaning, in a sentence or two.
     pub doc: &'static str,
 }
 
@@ -241,13 +241,14 @@ pub const PROPERTIES: &[Property] = &[
     ),
 ];
 
-/// Name of the property that says how far a stream came that was interrupted, as in ZFS.
+/// Name of the property that says how much of an interrupted stream was received, as in ZFS.
 pub const RESUME_TOKEN: &str = "receive_resume_token";
 
-/// User properties whose names begin so are ours, and are not shown: the engine's own, what is known of streams, and of snapshots that were
-/// made by policy.
+/// Prefixes of user properties that belong to Pagefold and are not shown: the engine's own, and those about streams and
+/// about snapshots that were made by policy.
 const OURS: [&str; 3] = ["pagefold:", "receive:", "policy:"];
-/// These are ours, too, and are shown: what is known of a branch. `pagefold branch` alone sets them.
+/// Prefix of properties that also belong to Pagefold, but are shown: those of branches. Only `pagefold branch` sets
+/// them.
 const OF_BRANCHES: &str = "branch:";
 
 const fn bound(name: &'static str, doc: &'static str) -> Property {
@@ -259,12 +260,12 @@ const fn computed(name: &'static str, shape: Shape, doc: &'static str) -> Proper
 }
 
 impl Property {
-    /// Whether `set` accepts it.
+    /// Returns true if `set` accepts it.
     pub fn settable(&self) -> bool {
         !matches!(self.values, Values::ReadOnly(_))
     }
 
-    /// Its values, as the manual writes them.
+    /// Returns its values as the manual writes them.
     pub fn values_text(&self) -> String {
         match self.values {
             Values::Choice(words) => words.join(" | "),
@@ -285,7 +286,7 @@ impl Property {
         }
     }
 
-    /// Checks a value and brings it into the form in which it is stored.
+    /// Checks a value and returns it in stored form.
     pub fn parse(&self, value: &str) -> Result<String> {
         let wrong = |near: Option<&str>| {
             let near = near.map(|n| format!("; did you mean {n}?")).unwrap_or_default();
@@ -319,7 +320,7 @@ impl Property {
             },
             Values::Size if value == "none" => Ok(value.to_owned()),
             Values::Size => match units::parse_size(value) {
-                // As with ZFS: nothing is bounded by nothing.
+                // As with ZFS, a bound of 0 means that there is none.
                 Ok(0) => Ok("none".into()),
                 Ok(bytes) => Ok(bytes.to_string()),
                 Err(_) => Err(wrong(None)),
@@ -335,7 +336,7 @@ impl Property {
         }
     }
 
-    /// A value as it is stored or computed, exact, in the form that people read.
+    /// Converts a value from its exact form, as it is stored or computed, to the form that people read.
     pub fn human(&self, value: &str) -> String {
         let shape = match self.values {
             Values::ReadOnly(shape) => shape,
@@ -351,13 +352,13 @@ impl Property {
     }
 }
 
-/// A codec as the engine knows it, as it was typed: `zstd-3` stays `zstd-3`.
+/// Returns a codec that the engine knows, in lower case and otherwise as it was typed: `zstd-3` stays `zstd-3`.
 fn parse_codec(value: &str) -> Option<String> {
     let word = value.trim().to_ascii_lowercase();
     word.parse::<pagefold_engine::record::Compression>().is_ok().then_some(word)
 }
 
-/// `auto`, or a size in bytes that is a power of two in the engine's range.
+/// Returns `auto`, or a size that is a power of two in the engine's range, as `8K` or `1M`; `None` for anything else.
 fn parse_record_size(value: &str) -> Option<String> {
     use pagefold_engine::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
     if value == "auto" {
@@ -371,12 +372,12 @@ fn parse_record_size(value: &str) -> Option<String> {
     })
 }
 
-/// Names of all properties, or of those that can be set.
+/// Returns the names of all properties, or of those that can be set.
 pub fn names(settable_only: bool) -> Vec<&'static str> {
     PROPERTIES.iter().filter(|p| !settable_only || p.settable()).map(|p| p.name).collect()
 }
 
-/// The property of this name; the error lists the valid ones and the nearest.
+/// Returns the property of this name; the error lists the valid names and the nearest one.
 pub fn find(name: &str) -> Result<&'static Property> {
     PROPERTIES.iter().find(|p| p.name == name).ok_or_else(|| {
         let near = suggest::nearest(name, names(false)).map(|n| format!("; did you mean {n}?"));
@@ -398,10 +399,11 @@ pub fn parse_assignment(text: &str) -> Result<(&'static Property, String)> {
     Ok((property, property.parse(value)?))
 }
 
-/// Longest name of a user property.
+/// Longest name of a user property, in bytes.
 const USER_NAME_BYTES_MAX: usize = 255;
 
-/// Whether a name is that of a user property: it has a colon, and only the characters that ZFS allows.
+/// Returns true if `name` can be the name of a user property: it has a colon, only characters that ZFS allows, and none
+/// of our prefixes.
 pub fn is_user(name: &str) -> bool {
     let sane = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ":+-._".contains(c);
     name.contains(':')
@@ -410,12 +412,12 @@ pub fn is_user(name: &str) -> bool {
         && name.chars().all(sane)
 }
 
-/// Whether a property is the engine's own, which sets it itself.
+/// Returns true for a property that only the engine sets.
 pub fn is_engines(name: &str) -> bool {
     name.starts_with("pagefold:") || name.starts_with("receive:")
 }
 
-/// Errors if a property is one of ours that nobody else sets or clears.
+/// Returns an error for a property that only Pagefold itself sets and clears.
 pub fn check_not_ours(name: &str) -> Result<()> {
     let ours = OURS.iter().chain([&OF_BRANCHES]).find(|ours| name.starts_with(**ours));
     ours.map_or(Ok(()), |ours| {
@@ -426,7 +428,7 @@ pub fn check_not_ours(name: &str) -> Result<()> {
     })
 }
 
-/// Splits and checks `name=value` for a dataset or snapshot: name and value as they are stored.
+/// Splits and checks `name=value` for a dataset or snapshot; returns name and value in stored form.
 pub fn parse_for_dataset(text: &str) -> Result<(String, String)> {
     if let Some((name, value)) = text.split_once('=').filter(|(name, _)| name.contains(':')) {
         check_not_ours(name)?;
@@ -444,7 +446,7 @@ pub fn parse_for_dataset(text: &str) -> Result<(String, String)> {
     Ok((property.name.to_owned(), value))
 }
 
-/// Errors where a property cannot be set on the dataset or snapshot `name`.
+/// Returns an error if a property cannot be set on the dataset or snapshot `name`.
 pub fn check_settable_on(property: &str, name: &Name) -> Result<()> {
     if is_user(property) || name.path.is_empty() {
         return Ok(());
@@ -463,7 +465,7 @@ pub fn check_settable_on(property: &str, name: &Name) -> Result<()> {
     }
 }
 
-/// The properties as a section of help.
+/// Returns the section of the help that lists the properties.
 pub fn help() -> String {
     let mut text = String::from("Properties that can be set:\n");
     for property in PROPERTIES.iter().filter(|property| property.settable()) {

@@ -1,10 +1,10 @@
-//! Names of any bytes as texts: within this program, on a terminal, for scripts and in JSON.
+//! Represents names of any bytes as texts: within this program, on a terminal, for scripts and in JSON.
 //!
-//! File names are bytes, and texts of Rust and of JSON are UTF-8. Within the program, in what it keeps and in what its processes tell
-//! each other, a name is a text in which each byte that is not UTF-8 is a character of its own at the end of the last private plane
-//! ([`text`], [`path_of`]): nothing is lost, and whatever has a name in it is a text like others. Where it leaves the program these
-//! characters are made visible: `\xff` for people, escapes that `printf %b` undoes for scripts, and in JSON the usual field with U+FFFD in
-//! their place and beside it the bytes in hexadecimal, in a field of the same name and `_bytes` ([`told`]).
+//! File names are bytes; texts of Rust and of JSON are UTF-8. Within the program, in its files and in messages between
+//! its processes, a name is a text in which each byte that is not UTF-8 becomes a character of its own at the end of
+//! the last private plane ([`text`], [`path_of`]). So nothing is lost, and names are texts like others. Output makes
+//! these characters visible: as `\xff` for people, as escapes that `printf %b` decodes for scripts. In JSON the usual
+//! field has U+FFFD in their place, and a field of the same name with `_bytes` has the bytes in hexadecimal ([`told`]).
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -13,29 +13,29 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-/// The character that stands for the byte 0.
+/// Character that stands for the byte 0.
 const FIRST: u32 = 0x0010_ff00;
-/// Behind the name of a field: its bytes.
+/// Suffix of the name of a field that has the bytes of another one.
 const BYTES: &str = "_bytes";
 
-/// The byte that a character stands for, if it does.
+/// Returns the byte that a character stands for, if it is such a character.
 fn byte_of(c: char) -> Option<u8> {
     u32::from(c).checked_sub(FIRST).and_then(|byte| u8::try_from(byte).ok())
 }
 
-/// Whether a text has bytes that are not UTF-8.
+/// Returns true if a text contains characters that stand for bytes.
 pub fn is_ours(text: &str) -> bool {
     text.chars().any(|c| byte_of(c).is_some())
 }
 
-/// Bytes as a text, from which [`bytes_of`] makes the same bytes.
+/// Converts bytes to a text, from which [`bytes_of`] makes the same bytes.
 pub fn text_of(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     let stands_for = |byte: &u8| char::from_u32(FIRST + u32::from(*byte)).unwrap_or_default();
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
             match byte_of(c) {
-                // Such a character in a name is bytes, too: else it would be taken for one of ours.
+                // Such a character in a name is stored as bytes, too: otherwise it would be taken for one of ours.
                 Some(_) => text.extend(c.encode_utf8(&mut [0; 4]).as_bytes().iter().map(stands_for)),
                 None => text.push(c),
             }
@@ -45,7 +45,7 @@ pub fn text_of(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes that a text stands for.
+/// Returns the bytes that a text stands for.
 pub fn bytes_of(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     for c in text.chars() {
@@ -57,17 +57,17 @@ pub fn bytes_of(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// A path as a text.
+/// Converts a path to a text.
 pub fn text(path: &Path) -> String {
     text_of(path.as_os_str().as_bytes())
 }
 
-/// The path that a text stands for.
+/// Returns the path that a text stands for.
 pub fn path_of(text: &str) -> PathBuf {
     OsString::from_vec(bytes_of(text)).into()
 }
 
-/// A text for people: bytes that are not UTF-8 are seen as `\xff`.
+/// Converts a text for people: bytes that are not UTF-8 become `\xff`.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !is_ours(text) {
         return Cow::Borrowed(text);
@@ -82,8 +82,8 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(seen)
 }
 
-/// The text with control characters, and bytes that are not UTF-8, made visible, and those that change the direction of text: names of files and devices
-/// cannot move the cursor, nor stand in another's place.
+/// Makes control characters, bytes that are not UTF-8 and characters that change the direction of text visible, so that
+/// names of files and devices cannot move the cursor or pass for other names.
 pub fn printable(text: &str) -> String {
     let turns =
         |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -92,7 +92,7 @@ pub fn printable(text: &str) -> String {
     visible(text).chars().flat_map(|c| if c.is_control() || turns(c) { shown(c) } else { vec![c] }).collect()
 }
 
-/// A text for scripts, in one line and without tabs: `printf %b` makes the name of it again.
+/// Converts a text for scripts, to one line without tabs, from which `printf %b` makes the name again.
 pub fn escaped(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
@@ -114,8 +114,9 @@ pub fn escaped(text: &str) -> String {
     line
 }
 
-/// JSON as it is printed: where a text has bytes that are not UTF-8, U+FFFD stands for them, and the bytes are beside it. Of an array of
-/// texts with such bytes `NAME_bytes` has as many elements, null for those that are exact.
+/// Converts JSON to the form that is printed: in a text with bytes that are not UTF-8, U+FFFD stands for them, and
+/// another field has the bytes. For an array with such texts, `NAME_bytes` has as many elements, null for those that
+/// are exact.
 pub fn told(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -137,7 +138,7 @@ pub fn told(value: Value) -> Value {
     }
 }
 
-/// The bytes of a text, or of the texts of an array, which JSON cannot have; null where it can.
+/// Returns the bytes of a text, or of the texts of an array, that JSON cannot represent; null for what it can.
 fn hexadecimal(value: &Value) -> Value {
     match value {
         Value::String(text) if is_ours(text) => {
@@ -155,50 +156,50 @@ fn hexadecimal(value: &Value) -> Value {
     }
 }
 
-/// A path in what is kept or told within the program: `#[serde(with = "crate::raw::path")]`.
+/// Serialises a path in files and messages of the program: `#[serde(with = "crate::raw::path")]`.
 pub mod path {
     use std::path::{Path, PathBuf};
 
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// As a text.
+    /// Writes a path as a text.
     pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&super::text(path))
     }
-    /// From a text.
+    /// Reads a path from a text.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
         Ok(super::path_of(&String::deserialize(deserializer)?))
     }
 }
 
-/// Likewise, several.
+/// Serialises several paths, as `path` does for one.
 pub mod paths {
     use std::path::PathBuf;
 
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// As texts.
+    /// Writes paths as texts.
     pub fn serialize<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(paths.iter().map(|path| super::text(path)))
     }
-    /// From texts.
+    /// Reads paths from texts.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
         let texts = Vec::<String>::deserialize(deserializer)?;
         Ok(texts.iter().map(|text| super::path_of(text)).collect())
     }
 }
 
-/// Likewise, one or none. Give it `default`, too.
+/// Serialises one path or none, as `path` does. The field needs `default`, too.
 pub mod maybe_path {
     use std::path::PathBuf;
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    /// As a text, if there is one.
+    /// Writes a path, if there is one, as a text.
     pub fn serialize<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
         path.as_deref().map(super::text).serialize(serializer)
     }
-    /// From a text, if there is one.
+    /// Reads a path, if there is one, from a text.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
         Ok(Option::<String>::deserialize(deserializer)?.map(|text| super::path_of(&text)))
     }
@@ -248,7 +249,7 @@ mod tests {
         assert_eq!(told(value), expected);
         let plain = json!({ "path": "/t\u{e4}st\n", "rows": [1, null, "x"] });
         assert_eq!(told(plain.clone()), plain);
-        // A character of ours that somebody used: exact as it is.
+        // A private character that somebody used in a name is exact as it is.
         assert_eq!(told(json!({ "a": text_of("\u{10ff41}".as_bytes()) })), json!({ "a": "\u{10ff41}" }));
     }
 }

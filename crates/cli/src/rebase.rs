@@ -1,4 +1,4 @@
-//! Moving a clone onto a newer snapshot: the same on a pool that is served and on one that is opened for a moment.
+//! Moves a clone onto a newer snapshot, on a pool that is served and on one that is opened for a moment.
 
 use pagefold_engine::Error;
 use pagefold_engine::pool::Pool;
@@ -10,11 +10,11 @@ use crate::deeds::{self, Mounts};
 use crate::failure::{Context, Failure, Result};
 use crate::{incomplete, names, pools, raw, units};
 
-/// Conflicts that are told one by one; beyond, they are counted.
+/// Largest number of conflicts that are listed; the others are only counted.
 const CONFLICTS_MAX: usize = 1000;
 
-/// Moves a clone that nobody uses, as [`deeds::clear_way_to_move`] has found. Datasets and mounts stay what they are while somebody holds `deeds` for reading. Given up when
-/// `go_on` is false.
+/// Moves a clone that nobody uses, as [`deeds::clear_way_to_move`] has found. Holders of a read lock of `deeds` see no
+/// change of datasets and mounts. The work is given up when `go_on` returns false.
 pub fn perform(
     pool: &Pool,
     what: &Moving,

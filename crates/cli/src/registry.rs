@@ -1,7 +1,7 @@
-//! The pool cache: which pools this system (or user) knows, and on which devices they are.
+//! The pool cache: the pools that this system (or user) knows, and their devices.
 //!
-//! Only a convenience: everything in it can be found again by `pagefold import`. It is replaced by writing a
-//! new file and renaming it, under a lock, so that it is always whole.
+//! It is only a convenience: `pagefold import` can find everything in it again. It is replaced by writing a new file
+//! and renaming it, under a lock, so that it is always whole.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Context, Failure, Result};
 use crate::{places, raw, suggest, table};
 
-/// Version of the file's form.
+/// Version of the file's format.
 const VERSION: u32 = 1;
-/// Longer files are not ours.
+/// Largest size of the file in bytes; a longer file is not ours.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Pools that were exported, of which paths and whether they were adopted are remembered.
+/// Largest number of exported pools whose paths and adoption are remembered.
 const FORMER_MAX: usize = 1000;
 
 /// A pool that is known.
@@ -32,10 +32,10 @@ pub struct Known {
     /// Absolute paths of its devices.
     #[serde(with = "crate::raw::paths")]
     pub devices: Vec<PathBuf>,
-    /// It was made here, or adopted: its mount points are obeyed.
+    /// True if it was made or adopted here: its mount points are obeyed.
     #[serde(default)]
     pub adopted: bool,
-    /// Its mount points lie below this directory.
+    /// Directory below which its mount points lie.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::raw::maybe_path")]
     pub altroot: Option<PathBuf>,
 }
@@ -44,30 +44,30 @@ pub struct Known {
 struct Contents {
     version: u32,
     pools: Vec<Known>,
-    /// Those that were exported, the last one last.
+    /// Pools that were exported, the latest last.
     #[serde(default)]
     former: Vec<Known>,
 }
 
-/// The cache's file.
+/// The file of the cache.
 pub struct Registry {
     path: PathBuf,
 }
 
 impl Registry {
-    /// That of this user.
+    /// Opens the cache of this user.
     pub fn open() -> Result<Self> {
         Ok(Self { path: places::state_dir()?.join("pools.json") })
     }
 
-    /// All known pools, by name.
+    /// Returns all known pools, sorted by name.
     pub fn all(&self) -> Result<Vec<Known>> {
         let mut pools = self.read()?.pools;
         pools.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(pools)
     }
 
-    /// The pool of this name; the error lists the known ones and the nearest.
+    /// Returns the pool of this name; the error lists the known ones and the nearest.
     pub fn find(&self, name: &str) -> Result<Known> {
         let pools = self.all()?;
         if let Some(known) = pools.iter().find(|known| known.name == name) {
@@ -87,13 +87,13 @@ impl Registry {
         )))
     }
 
-    /// The pool of this GUID, which is known, or was until it was exported.
+    /// Returns the pool with this GUID that is known, or was known until it was exported.
     pub fn of_guid(&self, guid: &str) -> Result<Option<Known>> {
         let Contents { pools, former, .. } = self.read()?;
         Ok(pools.into_iter().chain(former.into_iter().rev()).find(|known| known.guid == guid))
     }
 
-    /// Remembers a pool; one of the same GUID is replaced. Errors where another pool has its name.
+    /// Remembers a pool, in place of one with the same GUID. Fails if another pool has its name.
     pub fn add(&self, new: Known) -> Result<()> {
         self.change(|Contents { pools, former, .. }| {
             free_name(pools, &new)?;
@@ -104,12 +104,12 @@ impl Registry {
         })
     }
 
-    /// Errors where another pool has its name.
+    /// Returns an error if another pool has the name of `new`.
     pub fn check_name(&self, new: &Known) -> Result<()> {
         free_name(&self.read()?.pools, new)
     }
 
-    /// Forgets a pool, but for where it was and whether it was adopted here.
+    /// Forgets a pool, except its devices and whether it was adopted here.
     pub fn remove(&self, guid: &str) -> Result<()> {
         let mut lost = Vec::new();
         self.change(|Contents { pools, former, .. }| {
@@ -121,7 +121,7 @@ impl Registry {
         lost.iter().try_for_each(|known| crate::seen::forget(&known.guid))
     }
 
-    /// A pool has got another GUID.
+    /// Notes that a pool has got another GUID.
     pub fn change_guid(&self, from: &str, to: &str) -> Result<()> {
         self.change(|Contents { pools, .. }| {
             pools
@@ -156,7 +156,7 @@ impl Registry {
         )
     }
 
-    /// Changes the list of pools, as a whole or not at all.
+    /// Changes the contents as a whole or not at all.
     fn change(&self, change: impl FnOnce(&mut Contents) -> Result<()>) -> Result<()> {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
         places::make_private(dir)?;
@@ -203,7 +203,7 @@ fn free_name(pools: &[Known], new: &Known) -> Result<()> {
     }
 }
 
-/// Paths for a message.
+/// Formats paths for a message.
 pub fn paths_text(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| table::printable(&raw::text(path))).collect::<Vec<_>>().join(", ")
 }

@@ -1,7 +1,8 @@
-//! Snapshots by policy: which are due, and which are too many.
+//! Decides which snapshots are due by policy, and which are too many.
 //!
-//! Time is in UTC. A period is a minute, an hour, a day, a week from Monday on, or a month. In each, a dataset gets one snapshot whose name
-//! tells the period and its begin; what was missed while nobody served the pool is not made up for. Nothing here reads a clock.
+//! Time is in UTC. A period is a minute, an hour, a day, a week from Monday on, or a month. In each, a dataset gets one
+//! snapshot whose name tells the period and its begin. Snapshots that were missed while no server had the pool are not
+//! made later. Nothing here reads a clock.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -11,20 +12,20 @@ use pagefold_engine::pool::Listed;
 use crate::names::dataset_of;
 use crate::units;
 
-/// Name of the property that has a dataset's policy.
+/// Name of the property that holds a dataset's policy.
 pub const POLICY: &str = "policy";
-/// Property of a snapshot that was made by policy: its period. Users cannot set it.
+/// Name of the property that holds the period of a snapshot made by policy. Users cannot set it.
 pub const MARK: &str = "policy:period";
-/// Most snapshots of a period that can be kept.
+/// Largest number of snapshots of a period that can be kept.
 const KEEP_MAX: u32 = 10_000;
-/// Begins the names of snapshots that are made by policy.
+/// Prefix of the names of snapshots that are made by policy.
 const PREFIX: &str = "auto-";
 
 const DAY: u64 = 86_400;
 /// 1970-01-01 was a Thursday.
 const DAYS_TO_MONDAY: u64 = 3;
 
-/// How often a snapshot is made.
+/// Intervals at which snapshots are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Period {
     /// Every minute.
@@ -39,12 +40,12 @@ pub enum Period {
     Monthly,
 }
 
-/// All of them, the shortest first.
+/// All periods, the shortest first.
 const PERIODS: [Period; 5] =
     [Period::Minutely, Period::Hourly, Period::Daily, Period::Weekly, Period::Monthly];
 
 impl Period {
-    /// As policies write it.
+    /// Returns the name that policies use.
     pub fn name(self) -> &'static str {
         match self {
             Self::Minutely => "minutely",
@@ -55,7 +56,7 @@ impl Period {
         }
     }
 
-    /// Name of the snapshot that is made in the period of which `now`, in seconds since 1970, is a part.
+    /// Returns the name of the snapshot for the period that contains `now`, in seconds since 1970.
     fn snapshot(self, now: u64) -> String {
         let days = now / DAY;
         let begin = match self {
@@ -74,14 +75,14 @@ impl Period {
     }
 }
 
-/// How many snapshots of each period a dataset keeps. Of a period that is not there none is made, and none removed.
+/// Number of snapshots that a dataset keeps, by period. For a period that is missing, none are made and none removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy(BTreeMap<Period, u32>);
 
 impl FromStr for Policy {
     type Err = ();
 
-    /// `none`, or `hourly=24,daily=7`.
+    /// Parses `none`, or a list such as `hourly=24,daily=7`.
     fn from_str(text: &str) -> Result<Self, ()> {
         if text == "none" {
             return Ok(Self::default());
@@ -111,17 +112,17 @@ impl std::fmt::Display for Policy {
     }
 }
 
-/// What is to be done at some time.
+/// Snapshots to make and to remove at some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Snapshots that are due: name, period, and the datasets that get one, all at one instant.
     pub due: Vec<(String, Period, Vec<String>)>,
-    /// Paths of those that are too many once these are made, oldest first.
+    /// Paths of snapshots that are too many once these are made, oldest first.
     pub too_many: Vec<String>,
 }
 
-/// What is to be done at `now`, in seconds since 1970; `policy` tells that of a dataset. Snapshots are made only if they `may_be_made`. What
-/// is held or has clones stays.
+/// Returns the work at `now`, in seconds since 1970; `policy` returns the policy of a dataset. Snapshots are made only
+/// if `may_be_made`. Snapshots that are held or have clones stay.
 pub fn work(listed: &[Listed], now: u64, may_be_made: bool, policy: &dyn Fn(&str) -> Policy) -> Work {
     let mut work = Work::default();
     let datasets: Vec<(&Listed, Policy)> =
@@ -146,10 +147,11 @@ pub fn work(listed: &[Listed], now: u64, may_be_made: bool, policy: &dyn Fn(&str
     work
 }
 
-/// The snapshots of a dataset that were made for a period, but for the `kept` newest.
+/// Returns the snapshots of a dataset that were made for a period, without the `kept` newest, and without those that
+/// are held or have clones.
 fn beyond(listed: &[Listed], dataset: &str, period: Period, kept: usize) -> Vec<String> {
     let begin = format!("{dataset}@{PREFIX}{}-", period.name());
-    // One that was given another name is no longer ours.
+    // A snapshot that was renamed is no longer ours.
     let ours = |found: &&Listed| {
         found.is_snapshot
             && dataset_of(&found.path) == dataset
@@ -204,7 +206,7 @@ mod tests {
         assert_eq!(name(Period::Daily), "auto-daily-2026-11-21");
         assert_eq!(name(Period::Weekly), "auto-weekly-2026-11-16");
         assert_eq!(name(Period::Monthly), "auto-monthly-2026-11");
-        // Sunday belongs to the week before, Monday begins one.
+        // Sunday belongs to the week before; Monday begins one.
         assert_eq!(Period::Weekly.snapshot(NOW + DAY), "auto-weekly-2026-11-16");
         assert_eq!(Period::Weekly.snapshot(NOW + 2 * DAY), "auto-weekly-2026-11-23");
         assert_eq!(Period::Weekly.snapshot(0), "auto-weekly-1970-01-01");
@@ -223,7 +225,7 @@ mod tests {
         assert_eq!(found.due.len(), 2);
         assert_eq!(found.due[0], (hourly.clone(), Period::Hourly, vec!["db".into(), "db/log".into()]));
         assert_eq!(found.due[1].2, ["db", "db/log", "scratch"]);
-        // Whoever made one of that name, there is one.
+        // A snapshot with that name counts, no matter who made it.
         listed.push(snapshot(&format!("db@{hourly}"), 9, None));
         assert_eq!(work(&listed, NOW, true, &policy).due[0].2, ["db/log"]);
         assert_eq!(work(&listed, NOW, true, &policy).too_many, Vec::<String>::new());
@@ -248,13 +250,13 @@ mod tests {
             (found.due.len(), found.too_many)
         };
         assert_eq!(with("hourly=2", NOW), (0, vec![path(7), path(2)]));
-        // Those that are due are among those that are kept.
+        // The snapshots that are due count among those that are kept.
         assert_eq!(with("hourly=2", NOW + 3600), (1, vec![path(7), path(2), path(1)]));
         assert_eq!(with("hourly=100", NOW), (0, vec![]));
         assert_eq!(with("hourly=0", NOW), (0, vec![path(7), path(2), path(1), path(0)]));
         assert_eq!(with("none", NOW), (0, vec![]));
         assert_eq!(with("weekly=1", NOW).1, Vec::<String>::new());
-        // Where none may be made, none goes for it.
+        // Where none may be made, none is removed to make room.
         let found = work(&listed, NOW + 3600, false, &|_| "hourly=2".parse().unwrap());
         assert_eq!((found.due.len(), found.too_many), (0, vec![path(7), path(2)]));
     }

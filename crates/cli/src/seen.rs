@@ -1,7 +1,9 @@
-//! How far a pool had come when it was used here last: a small file for each pool, so that an older copy of it is known as one even where the newer one is
-//! away. It stays when a pool is exported, since that is when copies are mixed up.
+//! Notes how far each pool had come when it was used here last, in a small file per pool, so that an older copy is
+//! recognised even if the newer one is not connected. The file stays when a pool is exported, since that is when copies
+//! are mixed up.
 //!
-//! A server writes it through a descriptor from before it confined itself. Two places take turns, so that one is whole whenever the power goes.
+//! A server writes it through a descriptor that it opened before it confined itself. Two places are written in turn, so
+//! that one is intact whenever the power fails.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -15,19 +17,19 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Context, Result};
 use crate::{places, units};
 
-/// Length of each of the two places.
+/// Length of each of the two places in bytes.
 const PLACE_BYTES: usize = 16 << 10;
 
-/// How far a pool had come, and when that was written down.
+/// State of a pool, and when it was noted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Record {
     sequence: u64,
-    /// Seconds since 1970.
+    /// Time of the note in seconds since 1970.
     noted: u64,
     generation: u64,
-    /// Number and nonce.
+    /// Number and nonce of the opening.
     opening: (u64, u64),
-    /// Seconds since 1970.
+    /// Time of the opening in seconds since 1970.
     opened: u64,
     /// Number, nonce and last checkpoint of the openings before it, newest first.
     earlier: Vec<(u64, u64, u64)>,
@@ -56,7 +58,8 @@ fn path_of(guid: &str) -> Result<PathBuf> {
     Ok(places::state_dir()?.join("seen").join(guid))
 }
 
-/// How far the pool with this GUID had come when it was used here last, and when that was; `None`: it never was.
+/// Returns the state of the pool with this GUID when it was used here last, and the time of that note in seconds since
+/// 1970; `None` if it never was.
 pub fn last(guid: &str) -> Result<Option<(Standing, u64)>> {
     let path = path_of(guid)?;
     match File::open(&path) {
@@ -71,7 +74,7 @@ fn read(file: &File) -> Option<Record> {
     for place in 0..2 {
         let mut bytes = vec![0; PLACE_BYTES];
         if file.read_exact_at(&mut bytes, place * PLACE_BYTES as u64).is_ok() {
-            // What a crash has left in one place is nothing; the other one is whole.
+            // A place that a crash left half written is ignored; the other one is intact.
             found.extend(serde_json::from_slice::<Record>(&bytes).ok());
         }
     }
@@ -79,7 +82,7 @@ fn read(file: &File) -> Option<Record> {
 }
 
 impl Seen {
-    /// That of the pool with this GUID, to be written.
+    /// Opens the file of the pool with this GUID for writing, and makes it if it does not exist.
     pub fn open(guid: &str) -> Result<Arc<Self>> {
         let path = path_of(guid)?;
         places::make_private(&places::state_dir()?)?;
@@ -93,12 +96,12 @@ impl Seen {
         Ok(Arc::new(Self { file, path, last }))
     }
 
-    /// How far the pool had come.
+    /// Returns the state of the pool that was noted last.
     pub fn standing(&self) -> Option<Standing> {
         self.last.lock().as_ref().map(Record::standing)
     }
 
-    /// Writes down how far it has come, whatever was known before.
+    /// Notes the state of the pool, in place of any earlier note.
     pub fn note(&self, standing: &Standing) -> Result<()> {
         let earlier = standing.opening.earlier.iter().filter(|earlier| earlier.id.number > 0);
         let mut last = self.last.lock();
@@ -120,7 +123,7 @@ impl Seen {
     }
 }
 
-/// Forgets what is known of a pool.
+/// Removes the note about a pool.
 pub fn forget(guid: &str) -> Result<()> {
     let path = path_of(guid)?;
     match fs::remove_file(&path) {

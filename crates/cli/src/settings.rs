@@ -1,4 +1,4 @@
-//! What holds for a dataset: what was set on it, on a dataset above it, or the default.
+//! Finds the value of a property for a dataset: what was set on it, on a dataset above it, or the default.
 
 use pagefold_engine::pool::Pool;
 
@@ -8,12 +8,12 @@ use crate::names::{self, dataset_of};
 use crate::pools;
 use crate::props::{Property, Scope};
 
-/// A value and where it comes from.
+/// A value and its origin.
 pub type Setting = (String, Source);
 
-/// The setting of `property` for the dataset or snapshot `path`.
+/// Returns the setting of `property` for the dataset or snapshot `path`.
 ///
-/// Errors: it does not exist.
+/// Errors: the dataset or snapshot does not exist.
 pub fn of(pool: &Pool, path: &str, property: &Property) -> Result<Setting> {
     let found = if property.scope == Scope::Own {
         let own = pool.property_of(path, property.name);
@@ -35,7 +35,7 @@ pub fn of(pool: &Pool, path: &str, property: &Property) -> Result<Setting> {
     })
 }
 
-/// What was set under `name` on a dataset or snapshot, or on a dataset above it.
+/// Returns the value that was set under `name` on a dataset or snapshot, or on the nearest dataset above it.
 pub fn stored(pool: &Pool, path: &str, name: &str) -> Result<Option<Setting>> {
     let failed = |error| pools::failed(format!("cannot read property {name}"), &error);
     let mut at = Some(path);
@@ -50,7 +50,7 @@ pub fn stored(pool: &Pool, path: &str, name: &str) -> Result<Option<Setting>> {
     Ok(None)
 }
 
-/// Where a dataset is mounted whose mount point is that of a dataset above: below it, by the rest of its name.
+/// Returns the mount point of a dataset that inherits one: below the inherited directory, by the rest of its name.
 fn below(value: String, source: &Source, pool: &str, path: &str) -> String {
     let Source::Inherited(from) = source else { return value };
     let whole = names::full(pool, dataset_of(path));

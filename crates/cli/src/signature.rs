@@ -1,4 +1,4 @@
-//! What a device already holds, so that `create` does not overwrite it by mistake.
+//! Recognises what a device already holds, so that `create` does not overwrite it by mistake.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -35,7 +35,10 @@ const MAGICS: &[(&str, usize, &[u8])] = &[
 /// Words in a ZFS label (name/value pairs from 16 KiB on), which has no magic at a fixed place.
 const ZFS_PAIRS: &[u8] = b"pool_guid";
 
-/// What `device` holds, or `None` where nothing known is found. `Err` if it cannot be read.
+/// Returns a name for the contents of `device`, or `None` if the first `PROBE_BYTES` are all zeros.
+///
+/// # Errors
+/// If it cannot be read.
 pub fn of(device: &File) -> std::io::Result<Option<&'static str>> {
     let mut bytes = vec![0; PROBE_BYTES];
     let mut filled = 0;

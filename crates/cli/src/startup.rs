@@ -1,8 +1,8 @@
-//! Properties of a pool that its server has to know before it opens it: they are mount options that are kept in the pool.
+//! Properties of a pool that its server has to know before it opens the pool: mount options that are kept in the pool.
 //!
-//! They are read from the pool's last checkpoint by a process that confines itself first ([`probe`]), since what is on devices is not to
-//! be trusted. Setting one of them makes a checkpoint, so that the last one has it. The words become options of the server's
-//! (`--pool-options`), and those that the user gives come behind them and win.
+//! A process that confines itself first ([`probe`]) reads them from the pool's last checkpoint, because the contents of
+//! devices are not trusted. Setting one of them makes a checkpoint, so that the last checkpoint has it. They become
+//! options of the server (`--pool-options`); options that the user gives come after them and win.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,22 +19,22 @@ use crate::props::Property;
 use crate::registry::Known;
 use crate::{confine, pools, props};
 
-/// Their names, as properties and as mount options.
+/// Names of these properties, which are those of the mount options, too.
 pub const NAMES: [&str; 3] = ["cache", "io_uring", "takeover"];
 
-/// Whether it is one of them.
+/// Returns true if `name` is one of them.
 pub fn is_one(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// All options of a mount: those that its pool has, as far as they were read, and those that were given.
+/// Returns all options of a mount: those of its pool, as far as they were read, and those that were given.
 pub fn options(args: &Mount) -> Result<MountOptions> {
     let of_pool = args.pool_options.as_deref().unwrap_or_default();
     let words: Vec<&String> = of_pool.iter().chain(&args.options).collect();
     mountopts::parse(&words)
 }
 
-/// Those of them that were given as mount options, in the form in which properties are stored.
+/// Returns those of these properties that were given as mount options, with values in stored form.
 pub fn given(args: &Mount) -> Result<Vec<(&'static str, String)>> {
     let words = args.options.iter().filter_map(|word| word.split_once('='));
     let ours = words.filter(|(name, _)| is_one(name));
@@ -45,9 +45,10 @@ pub fn given(args: &Mount) -> Result<Vec<(&'static str, String)>> {
     .collect()
 }
 
-/// What a pool has set of them, as mount options.
+/// Returns those of these properties that are set on a pool, as mount options.
 ///
-/// Errors: a value that this version does not know. A pool that cannot be read has none: the server, which reads all of it, tells what is wrong.
+/// Errors: a value that this version does not know. For a pool that cannot be read there are none: the server, which
+/// reads all of it, reports what is wrong.
 pub fn of_pool(known: &Known) -> Result<Vec<String>> {
     let program = std::env::current_exe().context(|| "cannot find this program's own file".into())?;
     let output = Command::new(program)
@@ -77,7 +78,7 @@ pub fn of_pool(known: &Known) -> Result<Vec<String>> {
     values.into_iter().map(known_here).collect()
 }
 
-/// The process that reads them: prints those that are set, as JSON.
+/// Runs as the process that reads them: prints those that are set, as JSON.
 pub fn probe(paths: &[PathBuf]) -> Result<()> {
     let open = |path: &PathBuf| -> Result<Arc<dyn Device>> {
         let opened = FileDevice::open(path, OpenMode::Unlocked);
@@ -93,7 +94,7 @@ pub fn probe(paths: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Errors where properties that are to be set together exclude each other, before anything is made.
+/// Returns an error if properties that are to be set together exclude each other; nothing has been made then.
 pub fn check_together(properties: &[(&Property, String)]) -> Result<()> {
     let on = |name: &str| {
         let last = properties.iter().rev().find(|(property, _)| property.name == name);
@@ -107,7 +108,7 @@ pub fn check_together(properties: &[(&Property, String)]) -> Result<()> {
     Ok(())
 }
 
-/// Errors where a property that is to be set on a pool excludes one that it has.
+/// Returns an error if a property that is to be set on a pool excludes one that the pool has.
 pub fn check_pair(pool: &Pool, name: &str, value: Option<&str>) -> Result<()> {
     let other = match name {
         "takeover" => "io_uring",
@@ -125,7 +126,7 @@ pub fn check_pair(pool: &Pool, name: &str, value: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Has the pool's last checkpoint tell of a property that was set or cleared, where it is one of these.
+/// Makes a checkpoint if one of these properties was set or cleared on the pool, so that the last checkpoint has it.
 pub fn store(pool: &Pool, path: &str, name: &str) -> Result<()> {
     if !path.is_empty() || !is_one(name) {
         return Ok(());

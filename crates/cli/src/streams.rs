@@ -1,4 +1,5 @@
-//! Streams of snapshots and differences of versions: the same on a pool that is served and on one that is opened for a moment.
+//! Sends and receives streams of snapshots, and compares versions, on a pool that is served and on one that is opened
+//! for a moment.
 
 use std::io::{Read, Write};
 
@@ -11,7 +12,7 @@ pub use crate::control::{Difference, PartialFigures, Sendable, Transferred};
 use crate::failure::{Context, Failure, Result};
 use crate::{incomplete, names, pools, raw, units};
 
-/// Sees after each frame how far a stream is.
+/// Function that is called after each frame with the progress of a stream.
 pub type Watch<'a> = &'a mut dyn FnMut(&Transfer);
 
 fn transferred(name: String, transfer: &Transfer) -> Transferred {
@@ -24,7 +25,7 @@ fn transferred(name: String, transfer: &Transfer) -> Transferred {
     }
 }
 
-/// Calls `work` with what is to be sent, as the engine names it, and its name for people.
+/// Calls `work` with the contents of a stream, as the engine names them; errors get names for people.
 fn with_source<T>(
     pool: &Pool,
     what: &Sendable,
@@ -55,7 +56,7 @@ fn with_source<T>(
     }
 }
 
-/// The token that `receive_resume_token` shows.
+/// Parses the token that `receive_resume_token` shows.
 pub fn parse_token(text: &str) -> Result<Token> {
     text.parse().map_err(|error: Error| {
         Failure::usage(told(String::new(), &error).what().trim_start_matches(": ").to_owned())
@@ -63,7 +64,7 @@ pub fn parse_token(text: &str) -> Result<Token> {
     })
 }
 
-/// What the engine says, without its own prefix where that says nothing more.
+/// Converts an error of the engine to a failure, without the engine's prefix if that adds nothing.
 fn told(doing: String, error: &Error) -> Failure {
     match error {
         Error::Busy(why) | Error::Exists(why) | Error::NotFound(why) | Error::Invalid(why) => {
@@ -73,7 +74,7 @@ fn told(doing: String, error: &Error) -> Failure {
     }
 }
 
-/// Stored bytes of the pages that a stream would have, about.
+/// Returns the approximate number of stored bytes of the pages that a stream would have.
 pub fn expected(pool: &Pool, what: &Sendable) -> Result<u64> {
     with_source(pool, what, |source| pool.send_size(source))
 }
@@ -88,7 +89,7 @@ pub fn send(pool: &Pool, what: &Sendable, out: &mut dyn Write, watch: Watch<'_>)
     Ok(transferred(name, &sent))
 }
 
-/// Receives a stream into a dataset that nobody uses. What comes of one that is interrupted is kept.
+/// Receives a stream into a dataset that nobody uses. If it is interrupted, the received part is kept.
 pub fn receive(
     pool: &Pool,
     path: &str,
@@ -112,7 +113,7 @@ pub fn receive(
 fn not_received(pool: &Pool, path: &str, error: &Error) -> Failure {
     let name = names::full(pool.name(), path);
     let doing = format!("cannot receive into {name}");
-    // It is the stream that is damaged, not the pool.
+    // The stream is damaged, not the pool.
     let failure = match error {
         Error::Corrupt { .. } => Failure::new(format!("{doing}: {error}"))
             .hint("nothing of it is to be seen in the pool; send the snapshot again"),
@@ -128,7 +129,7 @@ fn not_received(pool: &Pool, path: &str, error: &Error) -> Failure {
     }
 }
 
-/// What was received in part.
+/// Returns the datasets of which a part was received.
 pub fn partials(pool: &Pool) -> Vec<PartialFigures> {
     let figures = |partial: Partial| PartialFigures {
         name: names::full(pool.name(), &partial.path),
@@ -139,7 +140,7 @@ pub fn partials(pool: &Pool) -> Vec<PartialFigures> {
     pool.partials().into_iter().map(figures).collect()
 }
 
-/// Writes how the file systems of two versions differ, a [`Difference`] per line, as JSON.
+/// Writes the differences of the file systems of two versions, a [`Difference`] per line, as JSON.
 pub fn diff(pool: &Pool, old: &str, new: &str, ranges: bool, out: &mut dyn Write) -> Result<()> {
     let (old_name, new_name) = (names::full(pool.name(), old), names::full(pool.name(), new));
     let created = units::now();

@@ -1,6 +1,6 @@
-//! The nearest valid name to one that was mistyped.
+//! Finds the valid name that is nearest to a mistyped one.
 
-/// The candidate closest to `given`, if it is close enough to have been meant.
+/// Returns the candidate closest to `given`, if it is close enough to have been meant.
 pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let given_lower = given.to_lowercase();
     candidates
@@ -11,12 +11,13 @@ pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -
         .map(|(_, candidate)| candidate)
 }
 
-/// How many edits may lie between a word and what it was meant to be: a third of its length.
+/// Returns the largest number of edits between a word and the one that was meant: a third of its length.
 fn tolerance(len: usize) -> usize {
     len.div_ceil(3).max(1)
 }
 
-/// Edits (insert, delete, replace, swap of neighbours) between two words: optimal string alignment distance.
+/// Returns the number of edits (insert, delete, replace, swap of neighbours) between two words: optimal string
+/// alignment distance.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
     let mut rows = vec![vec![0usize; b.len() + 1]; a.len() + 1];

@@ -1,4 +1,4 @@
-//! Tables without borders: numbers to the right, words to the left; or tabs for scripts.
+//! Prints tables without borders, with numbers to the right and words to the left; or with tabs for scripts.
 
 use std::io::IsTerminal;
 
@@ -6,12 +6,12 @@ use crate::raw;
 pub use crate::raw::printable;
 use comfy_table::{CellAlignment, ContentArrangement, Table as Grid, presets};
 
-/// How a column is aligned.
+/// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
+    /// To the left, for words.
     Left,
-    /// Numbers.
+    /// To the right, for numbers.
     Right,
 }
 
@@ -22,7 +22,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these column headings.
+    /// Creates a table with these column headings.
     pub fn new(columns: &[(&'static str, Align)]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
@@ -33,7 +33,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The table as text. `script` leaves the heading out and separates cells by one tab.
+    /// Returns the table as text. With `script`, leaves the heading out and separates cells by one tab.
     pub fn render(&self, script: bool) -> String {
         if script {
             let line = |row: &Vec<String>| {
@@ -63,10 +63,10 @@ impl Table {
     }
 }
 
-/// Width of help and manual text.
+/// Width of help and manual text, in columns.
 const TEXT_COLUMNS: usize = crate::help::COLUMNS;
 
-/// Running text in lines of a readable width, each indented.
+/// Breaks running text into lines of a readable width, each indented.
 pub fn wrapped(text: &str, indent: usize) -> String {
     let mut lines = String::new();
     let mut line = String::new();
@@ -83,7 +83,7 @@ pub fn wrapped(text: &str, indent: usize) -> String {
     lines + &format!("{:indent$}{line}\n", "")
 }
 
-/// Colours of a state, where the terminal wants colour.
+/// Colours the name of a state, if the terminal wants colour.
 pub fn state(state: &str) -> String {
     let colour = match state {
         "ONLINE" | "MOUNTED" | "clean" => "32",
@@ -94,12 +94,12 @@ pub fn state(state: &str) -> String {
     paint(state, colour)
 }
 
-/// Wraps `text` in an escape sequence of the terminal, where standard output is one that wants colour.
+/// Wraps `text` in an escape sequence if standard output is a terminal that wants colour.
 fn paint(text: &str, code: &str) -> String {
     if wants_colour() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// Colour is for terminals, and for those who did not say otherwise (<https://no-color.org>).
+/// Returns true if standard output is a terminal, and the user has not refused colour (<https://no-color.org>).
 fn wants_colour() -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");

@@ -1,4 +1,4 @@
-//! What a word on the command line stands for: a pool, or the mount that a path lies on.
+//! Finds what a word on the command line stands for: a pool, a dataset or snapshot, or the mount that a path lies on.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use crate::names::Name;
 use crate::registry::{Known, Registry};
 use crate::{finding, places, raw, table};
 
-/// The dataset or snapshot that `word` names, or whose mount it is a path on. What is both is the name.
+/// Returns the dataset or snapshot that `word` names, or whose mount contains the path `word`. A word that is both
+/// counts as a name.
 pub fn name(word: &str) -> Result<Name> {
     let path = &raw::path_of(word);
     if is_path(word) {
@@ -24,18 +25,18 @@ pub fn name(word: &str) -> Result<Name> {
     }
     match mount_of(path) {
         Ok(mount) => Name::parse(&mount.source),
-        // A path, for all that can be known.
+        // The word is probably a path.
         Err(failure) if path.exists() && word.contains('/') => Err(failure),
         Err(_) => Name::parse(word),
     }
 }
 
-/// The pool that `word` names, or a dataset of it, or a path on one of its mounts.
+/// Returns the pool that `word` names, or whose dataset it names, or on whose mount it is a path.
 pub fn pool_name(word: &str) -> Result<String> {
     Ok(name(word)?.pool)
 }
 
-/// The pool that a word names, for what is done to whole pools; a path stands for the pool that it lies on.
+/// Returns the pool that a word names, for verbs that work on whole pools; a path stands for the pool that it lies on.
 pub fn whole_pool(word: &str, verb: &str) -> Result<String> {
     if !is_path(word) {
         check_whole_pool(word, verb)?;
@@ -43,7 +44,7 @@ pub fn whole_pool(word: &str, verb: &str) -> Result<String> {
     pool_name(word)
 }
 
-/// Errors where a name is that of a dataset or snapshot.
+/// Returns an error if a name is that of a dataset or snapshot.
 pub fn check_whole_pool(name: &str, verb: &str) -> Result<()> {
     let Ok(name) = Name::parse(name) else { return Ok(()) };
     if name.path.is_empty() {
@@ -54,12 +55,12 @@ pub fn check_whole_pool(name: &str, verb: &str) -> Result<()> {
         .hint(format!("for the whole pool: pagefold {verb} {}", name.pool)))
 }
 
-/// Whether a word can only be a path.
+/// Returns true if a word can only be a path.
 pub fn is_path(word: &str) -> bool {
     word.starts_with('/') || word.starts_with("./") || word.starts_with("../") || word == "." || word == ".."
 }
 
-/// The mount of ours that `path` lies on. The path of a mount point is found even if its server is dead.
+/// Returns the mount of ours that `path` lies on. The path of a mount point is found even if its server is dead.
 pub fn mount_of(path: &Path) -> Result<MountEntry> {
     let absolute = std::path::absolute(path).context(|| format!("cannot resolve {}", raw::text(path)))?;
     let ours = mounts::ours()?;
@@ -74,7 +75,7 @@ pub fn mount_of(path: &Path) -> Result<MountEntry> {
     })
 }
 
-/// What words name; all pools that are known if there are none.
+/// Returns the datasets and snapshots that words stand for; all known pools if there are no words.
 pub fn names(words: &[String]) -> Result<Vec<Name>> {
     if !words.is_empty() {
         return words.iter().map(|word| name(word)).collect();
@@ -83,7 +84,8 @@ pub fn names(words: &[String]) -> Result<Vec<Name>> {
     Ok(known.into_iter().map(|known| Name::new(&known.name, "")).collect())
 }
 
-/// The server of the mounted pool that `word` names; the error tells an unmounted pool from an unknown one.
+/// Returns the server of the mounted pool that `word` names; the error differs for an unmounted pool and an unknown
+/// one.
 pub fn server(word: &str) -> Result<Client> {
     let pool = pool_name(word)?;
     if let Some(client) = connect(&pool)? {
@@ -100,7 +102,7 @@ pub fn server(word: &str) -> Result<Client> {
         .hint(format!("mount it first: pagefold mount {} DIR", known.name)))
 }
 
-/// Errors unless it is a pool that is served or known.
+/// Returns an error unless the pool is served or known.
 pub fn known(pool: &str) -> Result<()> {
     match connect(pool)? {
         Some(_) => Ok(()),
@@ -108,7 +110,7 @@ pub fn known(pool: &str) -> Result<()> {
     }
 }
 
-/// The server of a pool, where it runs. Names that cannot be a pool's are nobody's.
+/// Connects to the server of a pool, if it runs. A name that no pool can have has no server.
 pub fn connect(pool: &str) -> Result<Option<Client>> {
     if places::check_pool_name(pool).is_err() {
         return Ok(None);
@@ -116,8 +118,9 @@ pub fn connect(pool: &str) -> Result<Option<Client>> {
     Client::connect(pool)
 }
 
-/// Servers of the pools that are named, or of all mounted pools, each by the word or pool that it is of; one that does not answer hides no other. Pools whose server has died, and
-/// that look as if they were mounted, are among all.
+/// Connects to the servers of the pools that are named, or of all mounted pools. Each result comes with its word or
+/// pool; one that does not answer hides no other. "All" includes pools that still look mounted although their server
+/// has died.
 pub fn each_server(words: &[String]) -> Result<Vec<(String, Result<Client>)>> {
     if !words.is_empty() {
         return Ok(words.iter().map(|word| (word.clone(), server(word))).collect());
@@ -134,15 +137,15 @@ pub fn each_server(words: &[String]) -> Result<Vec<(String, Result<Client>)>> {
     Ok(all)
 }
 
-/// An absolute path, as the pool cache keeps them.
+/// Returns an absolute path, in the form in which the pool cache keeps it.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
     walk::reach_any(path)
         .map(|(_, path)| path)
         .context(|| format!("cannot resolve {}", table::printable(&raw::text(path))))
 }
 
-/// The pool and the path of the dataset or snapshot in it that a name stands for; or the path of one of a pool's devices, for its
-/// own dataset. True where it was a path.
+/// Returns the pool and the path within it that `word` stands for: the name of a dataset or snapshot, or the path of
+/// one of a pool's devices, which stands for the pool's own dataset. The last value is true for a path.
 pub fn source(word: &str) -> Result<(Known, String, bool)> {
     let path = &raw::path_of(word);
     let device = || by_device(path).map(|known| (known, String::new(), true));
@@ -158,7 +161,7 @@ pub fn source(word: &str) -> Result<(Known, String, bool)> {
     }
 }
 
-/// All devices of the pool that `path` belongs to: those remembered, or those beside it.
+/// Returns the pool that `path` belongs to, with all devices: the remembered ones, or those beside it.
 fn by_device(path: &Path) -> Result<Known> {
     let path = absolute(path)?;
     let found = finding::identify(&path)?;
@@ -166,7 +169,7 @@ fn by_device(path: &Path) -> Result<Known> {
     let remembered = Registry::open()?.all()?.into_iter().find(|known| known.guid == found.guid);
     match remembered {
         Some(known) if known.devices.contains(&path) => Ok(known),
-        // The one named comes first: the pool may have moved.
+        // The device that was named comes first: the pool may have moved.
         _ => found.known(),
     }
 }

@@ -1,4 +1,4 @@
-//! One after the other: files that are locked for as long as something is done that no two may do at a time.
+//! Locks files, so that no two processes do certain work at the same time.
 
 use std::fs::File;
 use std::thread;
@@ -10,7 +10,8 @@ use rustix::io::Errno;
 use crate::failure::{Context, Failure, Result};
 use crate::patience;
 
-/// Locks `file`. `others` says what those do who have it: that is told when it takes a second, and waited for so long and no longer.
+/// Locks `file`, and waits for other processes that have it, for at most [`patience::TURN`]. `others` names these
+/// processes in the message that is printed after a second.
 pub fn wait(file: &File, others: &str) -> Result<()> {
     let started = Instant::now();
     let mut told = false;

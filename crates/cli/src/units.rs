@@ -1,4 +1,4 @@
-//! Sizes, ratios, rates and times as people write and read them.
+//! Reads and writes sizes, ratios, rates and times as people do.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use crate::failure::{Failure, Result};
 
 const SUFFIXES: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
 
-/// Parses `10G`, `512M`, `1.5T`, `4096`, `16KiB`: powers of 1024.
+/// Parses a size in bytes such as `10G`, `512M`, `1.5T`, `4096`, `16KiB`: units are powers of 1024.
 pub fn parse_size(text: &str) -> Result<u64> {
     let wrong = || {
         Failure::usage(format!("\"{text}\" is not a size"))
@@ -35,12 +35,12 @@ pub fn parse_size(text: &str) -> Result<u64> {
     Ok(bytes as u64)
 }
 
-/// Bytes in three significant digits: `512B`, `1.25G`, `37.1M`, `120K`.
+/// Formats bytes with three significant digits: `512B`, `1.25G`, `37.1M`, `120K`.
 pub fn size(bytes: u64) -> String {
     scaled(bytes as f64, 1024.0, bytes < 1024)
 }
 
-/// A count or rate in three significant digits, in powers of 1000: `950`, `12.3K`.
+/// Formats a count or rate with three significant digits, in powers of 1000: `950`, `12.3K`.
 pub fn count(value: f64) -> String {
     if value < 1000.0 {
         return if value < 10.0 && value.fract() >= 0.05 {
@@ -70,17 +70,17 @@ fn scaled(mut value: f64, base: f64, whole: bool) -> String {
     }
 }
 
-/// `logical / stored`, or `None` where there is nothing to compare.
+/// Returns `logical / stored`, or `None` if either is zero.
 pub fn ratio(logical: u64, stored: u64) -> Option<f64> {
     (stored > 0 && logical > 0).then(|| logical as f64 / stored as f64)
 }
 
-/// A ratio as `4.21x`, `-` where there is none.
+/// Formats a ratio as `4.21x`; `-` if there is none.
 pub fn ratio_text(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| "-".into(), |r| format!("{r:.2}x"))
 }
 
-/// A share of a whole as `12%`.
+/// Formats a share of a whole as `12%`; `-` if the whole is zero.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "-".into();
@@ -88,21 +88,21 @@ pub fn percent(part: u64, whole: u64) -> String {
     format!("{:.0}%", part as f64 * 100.0 / whole as f64)
 }
 
-/// Share of what a pool or quota can hold, in parts of a hundred, from which on it is told that it is nearly full.
+/// Share of the capacity of a pool or quota, in per cent, from which on it counts as nearly full.
 pub const FULL_PERCENT: u64 = 80;
 
-/// Stored and reserved bytes, in parts of a hundred of what the pool can hold.
+/// Returns used bytes in per cent of a capacity, rounded down.
 pub fn hundredths(used_bytes: u64, capacity_bytes: u64) -> u64 {
     let percent = u128::from(used_bytes) * 100 / u128::from(capacity_bytes.max(1));
     u64::try_from(percent).unwrap_or(u64::MAX)
 }
 
-/// Seconds since 1970.
+/// Returns the present time in seconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// A length of time in its largest unit: `42s`, `17m`, `5h`, `12d`.
+/// Formats a length of time in its largest unit: `42s`, `17m`, `5h`, `12d`.
 pub fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
@@ -112,21 +112,21 @@ pub fn age(seconds: u64) -> String {
     }
 }
 
-/// Seconds since the epoch as `2026-11-20 18:30:05 UTC`.
+/// Formats seconds since the epoch as `2026-11-20 18:30:05 UTC`.
 pub fn utc(seconds: u64) -> String {
     let (date, time) = date_and_time(seconds);
     format!("{date} {time}:{:02} UTC", seconds % 60)
 }
 
-/// Date and time of day in UTC, to the minute: `2026-11-21`, `13:07`.
+/// Returns date and time of day in UTC, to the minute: `2026-11-21`, `13:07`.
 pub fn date_and_time(seconds: u64) -> (String, String) {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);
     (format!("{year:04}-{month:02}-{day:02}"), format!("{:02}:{:02}", rest / 3600, rest / 60 % 60))
 }
 
-/// Year, month and day of a number of days since 1970-01-01 (proleptic Gregorian calendar, counted in
-/// eras of 400 years that begin in March, so that the leap day comes last).
+/// Returns year, month and day for a number of days since 1970-01-01 (proleptic Gregorian calendar, counted in eras of
+/// 400 years that begin in March, so that the leap day comes last).
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);

@@ -25,7 +25,7 @@ fn with_database(version: &str) -> Sandbox {
     sandbox
 }
 
-/// What a data directory is known by; it belongs to nobody that is root.
+/// Makes the files by which a data directory is recognised; its owner is not root.
 fn database(dir: &Path, version: &str) {
     for folder in ["global", "pg_wal", "pg_replslot/slot", "pg_tblspc", "base/1"] {
         fs::create_dir_all(dir.join(folder)).unwrap();
@@ -79,7 +79,7 @@ fn a_branch_is_made_listed_reset_and_deleted_by_what_its_pool_says() {
     assert_eq!((&told["system_identifier"], &told["version"]), (&"77".into(), &"15".into()));
     assert_eq!((&told["state"], &told["data"]), (&"stopped".into(), &"data".into()));
     assert_eq!(told["mounted"], dir.canonicalize().unwrap().to_str().unwrap());
-    // What production says of itself is not the branch's; production keeps it.
+    // The branch has no traces of production's server; production keeps them.
     assert!(!dir.join("data/postmaster.pid").exists() && sandbox.path("prod/data/postmaster.pid").exists());
     assert!(!dir.join("data/pg_replslot/slot").exists());
     assert!(sandbox.path("prod/data/pg_replslot/slot/state").exists());
@@ -206,7 +206,8 @@ fn a_server_that_cannot_be_started_is_told_and_the_branch_stays() {
     fs::remove_file(sandbox.path("prod-x/data/postgresql.conf")).unwrap();
     let stop = run(&["branch", "stop", "tank/x"]);
     assert!(stop.status.success() && stop.stderr.contains("does not run"), "{}", stop.stderr);
-    // What is known of a branch is not for others to set; what makes no sense in it is refused where it is read (`record.rs`).
+    // Users cannot set the properties of a branch; values that make no sense are refused where they are read
+    // (`record.rs`).
     assert_failure(&run(&["set", "branch:port=80", "tank/x"]), 2, &["branch:port", "pagefold's own"]);
     assert_failure(&run(&["inherit", "branch:port", "tank/x"]), 2, &["branch:port", "pagefold's own"]);
     sandbox.ok(&["branch", "create", "tank/prod", "y"]);

@@ -19,7 +19,7 @@ fn told(status: &str, name: &str) -> String {
     line.unwrap_or_default().trim().to_owned()
 }
 
-/// What all threads of a process say about themselves; there have to be some.
+/// Returns the `status` file of each thread of a process; there have to be some threads.
 fn threads(pid: i64) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let all: Vec<String> =

@@ -91,7 +91,7 @@ fn one_server_has_all_mounts_of_a_pool() {
     assert_failure(&sandbox.run(&["mount", "tank/db@none", "c"]), 1, &["there is no snapshot tank/db@none"]);
     assert_failure(&sandbox.run(&["mount", "-o", "cache=64M", "tank/db", "c"]), 1, &["whole pool"]);
     assert_failure(&sandbox.run(&["mount", "tank/db", "a"]), 1, &["a is a mount point already"]);
-    // What goes by a mount's directory is of that mount.
+    // Commands that are given a mount's directory act on that mount.
     let du = |dir: &str| sandbox.json(&["du", dir])["total"]["files"].as_u64().unwrap();
     fs::write(sandbox.path("a/other"), rows(0, 1000)).unwrap();
     assert_eq!((du("a"), du("b")), (2, 1));
@@ -395,7 +395,7 @@ fn a_clone_is_rebased() {
     assert!(rebase(&["-r", "tank/db@two"]).status.success());
     let of = figures(&sandbox, "tank/test");
     assert_eq!(of["origin"], "tank/db@two");
-    // What was not changed is shared.
+    // Unchanged data are shared.
     assert!(of["used_bytes"].as_u64().unwrap() < of["referenced_bytes"].as_u64().unwrap() / 4, "{of}");
     assert_eq!(names(&sandbox, "snapshot"), ["tank/db@one", "tank/db@two", "tank/db@three"]);
     assert_eq!(sandbox.json(&["get", "note:why", "tank/test"])["properties"][0]["value"], "kept");

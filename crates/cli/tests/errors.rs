@@ -1,5 +1,6 @@
-//! What is told of a pool is true: errors are counted when they are met, with the files that they strike, over mounts; events outlive their
-//! server; nobody sets what is the pool's own to say; ratios count compression alone. Needs root and /dev/fuse, as `make test` has them.
+//! Tests that the figures of a pool are true: errors are counted when they are met, with the files that they strike,
+//! over mounts; events outlive their server; nobody sets the pool's own figures; ratios count compression alone. Needs
+//! root and /dev/fuse, as `make test` has them.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in a test a panic is the report")]
 
@@ -116,7 +117,7 @@ fn errors_are_counted_with_the_files_that_they_strike_until_they_are_cleared() {
     let pool = sandbox.pool();
     assert_eq!((checksums(&pool), names(&pool)), (0, vec![]));
     assert!(sandbox.ok(&["clear", "tank"]).contains("no errors were counted"));
-    // What is still damaged is counted again.
+    // Data that are still damaged are counted again.
     assert_eq!(read(&sandbox.path("mnt/moved"), 2), Err(libc::EIO));
     assert_eq!(names(&sandbox.pool()), ["tank:/moved"]);
     sandbox.ok(&["unmount", "mnt"]);
@@ -288,7 +289,7 @@ fn ratios_tell_of_compression_whatever_is_shared() {
     // Shared within a file system, by copy_file_range.
     fs::copy(sandbox.path("db/data"), sandbox.path("db/copy")).unwrap();
     all_near("a copy");
-    // What snapshots alone hold is no part of it.
+    // The ratios leave out data that only snapshots hold.
     fs::write(sandbox.path("db/data"), (5000..5800).flat_map(page).collect::<Vec<u8>>()).unwrap();
     all_near("snapshots hold what was");
     // Holes are not stored, and are not compression.
@@ -307,7 +308,7 @@ fn ratios_tell_of_compression_whatever_is_shared() {
             / of_files["stored_bytes"].as_u64().unwrap() as f64,
         "du",
     );
-    // What a snapshot frees alone is what clones and others leave to it; it has no room of its own.
+    // Destroying a snapshot frees only what clones and other snapshots do not use; a snapshot has no room of its own.
     let of_snapshot = sandbox.ok(&["get", "-Hp", "all", "tank/db@s1"]);
     assert!(!of_snapshot.contains("\tavailable\t"), "{of_snapshot}");
 }

@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// What a pool held at some time.
+/// The contents of a pool at some time.
 struct State {
     /// The state that it came from, and whether by the same opening.
     parent: Option<(usize, bool)>,
@@ -157,7 +157,7 @@ impl History {
         versions
     }
 
-    /// What `import` is to say of a version that is found with others.
+    /// Returns the state that `import` has to tell of a version that is found with others.
     fn expected(
         &self,
         versions: &BTreeMap<(String, usize), Vec<String>>,
@@ -538,7 +538,7 @@ impl History {
     }
 }
 
-/// What has to hold whatever happened.
+/// Checks that have to hold whatever happened.
 impl History {
     /// `import` tells of every device what it is.
     fn check_listed(&self) {

@@ -38,7 +38,7 @@ fn rename(sandbox: &Sandbox, from: &str, to: &str) {
     fs::rename(sandbox.path(from), sandbox.path(to)).unwrap();
 }
 
-/// What `import` tells: state and name of the first device, by that name.
+/// Returns what `import` tells: state and name of the first device, sorted by that name.
 fn told(sandbox: &Sandbox, words: &[&str]) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = pools(sandbox, words)
         .iter()

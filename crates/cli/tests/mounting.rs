@@ -150,7 +150,7 @@ fn one_pool_never_blocks_the_others() {
             json["failures"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
         assert_eq!(failed, ["away", "broken"], "{words:?}");
     }
-    // What goes over mounted pools: one whose server has died.
+    // These verbs go over all mounted pools; the server of one of them has died.
     let pid = sandbox.json(&["status", "vault"])["pools"][0]["pid"].as_i64().unwrap();
     common::kill_to_the_end(i32::try_from(pid).unwrap());
     for words in [&["df"][..], &["iostat"], &["sync"]] {
@@ -197,7 +197,7 @@ fn a_mount_gets_other_options_while_it_is_in_use() {
     );
     fs::write(dir.join("new"), vec![7; 100_000]).unwrap();
     assert_eq!(sandbox.json(&["du", "mnt/new"])["recordsizes"][0]["record_size"], 8 << 10);
-    // What it has already is no change; what it cannot get is refused, and changes nothing.
+    // An option that the mount has already is no change; an option that it cannot get is refused, and changes nothing.
     sandbox.ok(&["mount", "-o", "remount,ro,cache=64M,takeover=off", "tank"]);
     for option in ["cache=128M", "takeover=on", "io_uring=off", "threads=3", "noallow_other", "confine=off"] {
         let told = sandbox.run(&["mount", "-o", &format!("remount,rw,{option}"), "tank"]);

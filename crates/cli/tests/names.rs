@@ -47,7 +47,7 @@ fn exact(object: &Value, name: &str) -> Vec<u8> {
     }
 }
 
-/// What `printf %b` makes of a cell of `-H`.
+/// Unescapes a cell of `-H` as `printf %b` does.
 fn unescaped(cell: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = cell.as_bytes();
@@ -281,7 +281,7 @@ fn devices_and_directories() {
     }
 }
 
-/// What a data directory is known by; it belongs to nobody that is root.
+/// Makes the files by which a data directory is recognised; its owner is not root.
 fn database(dir: &Path) {
     for folder in ["global", "pg_wal", "pg_tblspc", "base/1"] {
         fs::create_dir_all(dir.join(folder)).unwrap();

@@ -154,7 +154,7 @@ fn snapshots_moves_and_clones_count() {
     sandbox.ok(&["unmount", "tank/db/clone"]);
     sandbox.ok(&["dataset", "create", "-o", "quota=5M", "tank/small"]);
     assert_failure(&sandbox.run(&["rename", "tank/db", "tank/small/db"]), 1, &["quota of small would be"]);
-    // What is received counts where it will be.
+    // Received data count at the place that they get.
     sandbox.ok(&["snapshot", "tank/other@one"]);
     fs::write(sandbox.path("b/file"), noise(8 * MIB)).unwrap();
     sandbox.ok(&["snapshot", "tank/other@two"]);

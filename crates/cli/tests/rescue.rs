@@ -51,7 +51,7 @@ fn twins(device: &[u8], (start, len): (usize, usize)) -> Vec<usize> {
 /// By path within the pool's dataset: what of it, and which bytes.
 type List = BTreeMap<String, (String, Vec<(u64, u64)>)>;
 
-/// What `check` lists.
+/// Returns the list of what `check` cannot read.
 fn listed(sandbox: &Sandbox) -> List {
     let output = sandbox.run(&["check", "--json", "tank"]);
     assert_failure(&output, 1, &["is damaged", "mount -o rescue"]);

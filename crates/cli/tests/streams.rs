@@ -81,7 +81,7 @@ fn between_pools_that_nobody_serves() {
     assert_eq!(names(&sandbox, "vault"), ["vault", "vault/copy", "vault/copy@one", "vault/copy@two"]);
     assert!(sandbox.ok(&["send", "-n", "tank/db@two"]).starts_with("would send about "));
     assert_eq!(token(&sandbox, "vault/copy"), None);
-    // What the engine notes is nobody's property.
+    // The engine's notes are not shown as properties.
     assert!(!sandbox.ok(&["get", "all", "vault/copy@one"]).contains("receive:"));
     assert_failure(&sandbox.run(&["set", "receive:origin=x", "vault/copy@one"]), 2, &["user property"]);
     ["tank", "vault"].iter().for_each(|pool| assert_sound(&sandbox, pool));
@@ -305,7 +305,7 @@ fn senders_tell_who_has_gone() {
         return;
     }
     let sandbox = with_files();
-    // Who reads it.
+    // This child reads the pool.
     let mut child = spawn(&sandbox, &["send", "tank/db@one"], Stdio::null(), Stdio::piped());
     let mut head = [0; 1000];
     child.stdout.as_mut().unwrap().read_exact(&mut head).unwrap();
@@ -432,7 +432,7 @@ fn a_mounted_pool_is_backed_up_through_kills_and_comes_back_as_it_was() {
     assert!(told.status.success() && told.stderr.contains("interrupted"), "{}{}", told.stdout, told.stderr);
     assert!(told.stdout.contains("were there"), "{}", told.stdout);
 
-    // What changed, and no more.
+    // A backup adds what changed, and no more.
     let first = sandbox.json(&[&["backup", "show", "repo", "tank/db"], &key[..]].concat());
     let mut changed = File::options().write(true).open(sandbox.path("a/noise")).unwrap();
     std::io::Seek::seek(&mut changed, std::io::SeekFrom::Start(5 << 20)).unwrap();

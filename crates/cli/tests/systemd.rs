@@ -1,4 +1,5 @@
-//! What systemd gets: drop-ins of the generator and of `systemd install`, and servers that end as it wants them to.
+//! Tests of the parts for systemd: drop-ins of the generator and of `systemd install`, and servers that end as it wants
+//! them to.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in a test a panic is the report")]
 
@@ -30,7 +31,7 @@ fn the_generator_tells_what_a_pool_needs() {
     let drop_in = text(&sandbox, "normal/pagefold@tank.service.d/50-pagefold.conf");
     assert!(drop_in.starts_with("# Written by pagefold"), "{drop_in}");
     assert!(drop_in.ends_with(&format!("[Unit]\nRequiresMountsFor={}\n", device.display())), "{drop_in}");
-    // What cannot be read does not stop a boot.
+    // A file that cannot be read does not stop a boot.
     fs::write(sandbox.path("state/pools.json"), "{nonsense").unwrap();
     let output = sandbox.run(&["generator", "early"]);
     assert_failure(&output, 1, &["pools.json is damaged"]);
@@ -79,7 +80,7 @@ fn drop_ins_are_written_shown_and_removed() {
     assert!(sandbox.path(path).exists());
 }
 
-/// Who switches a machine off tells all processes to end: the holder, which passes it on, and the server itself.
+/// Switching a machine off tells all processes to end: the holder, which passes it on, and the server itself.
 #[test]
 fn a_server_that_is_told_by_two_at_once_closes_its_pool() {
     if !can_mount() {
@@ -135,7 +136,7 @@ fn a_server_in_the_foreground_takes_all_from_the_pool() {
     assert_eq!(pool["memory"]["budget_bytes"], 64 << 20);
     assert_eq!(pool["takeover"]["on"], true);
     assert_eq!(pool["mounts"][0]["dir"].as_str().unwrap(), mnt.to_str().unwrap());
-    // What systemd started is the holder, and ends as it is told.
+    // The process that systemd started is the holder, and it ends as it is told.
     assert_eq!(
         parent(i32::try_from(pool["pid"].as_i64().unwrap()).unwrap()),
         i32::try_from(server.id()).unwrap()

@@ -38,7 +38,7 @@ fn kill(sandbox: &Sandbox) -> u64 {
     panic!("no other server goes on");
 }
 
-/// What follows from a seed.
+/// Random numbers that follow from a seed.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! What wrong use is told: which object, what is the matter, what to do; and that nothing has changed.
+//! Tests that messages about wrong use name the object, the problem and the remedy; and that nothing has changed.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in a test a panic is the report")]
 
@@ -59,7 +59,7 @@ const CASES: &[Case] = &[
     ("unmount vault", 1, &["pool vault is not mounted", "pagefold list"], &["mount it first"]),
     ("unmount none", 1, &["there is no pool \"none\"", "tank, vault"], &[]),
     ("scrub vault", 1, &["pool vault is not mounted", "pagefold mount vault"], &[]),
-    // What is done to whole pools is not done in the name of a part.
+    // Commands for whole pools refuse the name of a part.
     (
         "export tank/db",
         2,
@@ -201,7 +201,7 @@ fn a_create_that_fails_leaves_everything_as_it_was() {
     assert_eq!(sandbox.json(&["list"])["pools"].as_array().unwrap().len(), 1);
 }
 
-/// What could not be remembered is not made.
+/// A pool that could not be remembered is not made.
 #[test]
 fn a_create_without_a_place_to_remember_it_makes_nothing() {
     let sandbox = Sandbox::new();

@@ -450,7 +450,7 @@ fn leave_files(dir: &Path, round: u32) -> Vec<(PathBuf, Vec<u8>)> {
     vec![("written".into(), written), ("mapped".into(), mapped), ("renamed".into(), renamed)]
 }
 
-/// What umount(8) has done is durable when it returns: as it is called by people, and as systemd's mount units call it.
+/// Data are durable when umount(8) returns, as people call it, and as systemd's mount units call it.
 #[test]
 fn what_was_written_before_umount_8_is_there_although_the_server_is_killed_at_once() {
     if !can_mount() {

@@ -1,7 +1,7 @@
 //! Codes relation files, or generated ones, with the page codec and, beside it, with generic codecs: `pages [FILE...]`.
 //!
-//! Samples each file, learns a model, codes every page, verifies every record, and prints a table. Times are CPU time of
-//! one thread, in microseconds per page.
+//! Samples each file, learns a model, codes every page, verifies every record, and prints a table. Times are CPU time
+//! of one thread, in microseconds per page.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use pagefold_codec::testing::corpora;
 use pagefold_codec::{Model, Options, Scratch, learn};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Pages of one generic extent, for comparison with file systems that compress by 128 KiB.
+/// Bytes of a generic extent, for comparison with file systems that compress by 128 KiB.
 const EXTENT: usize = 128 << 10;
 const SECTOR: usize = 4 << 10;
 
@@ -66,7 +66,7 @@ fn cpu() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// Bytes and time of one codec.
+/// Bytes and times of one codec.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
     bytes: usize,
@@ -74,12 +74,12 @@ struct Cost {
     decode: Duration,
 }
 
-/// All that is measured of a file.
+/// All figures that are measured of a file.
 #[derive(Clone, Copy, Debug, Default)]
 struct Measured {
     pages: usize,
     plain: usize,
-    /// Pages that the codec did not take.
+    /// Number of pages that the codec did not take.
     refused: usize,
     model: usize,
     page: Cost,
@@ -131,7 +131,7 @@ fn measure(args: &Args, name: &str, bytes: &[u8]) -> Result<Measured> {
     let pages: Vec<&[u8]> = all.iter().copied().step_by(step).collect();
     let mut measured =
         Measured { pages: pages.len(), plain: pages.len() * args.page, learning, ..Measured::default() };
-    // What is used is what was stored.
+    // The model is used as it was stored.
     let model = match learned {
         Some(learned) => {
             let stored = learned.to_bytes();
@@ -152,7 +152,7 @@ fn measure(args: &Args, name: &str, bytes: &[u8]) -> Result<Measured> {
     Ok(measured)
 }
 
-/// For counting instructions: learns and encodes, then decodes all pages `args.count` times in [`decode_pages`].
+/// Serves to count instructions: learns and encodes, then decodes all pages `args.count` times in [`decode_pages`].
 fn count(args: &Args, name: &str, bytes: &[u8]) -> Result<()> {
     let all: Vec<&[u8]> = bytes.chunks_exact(args.page).collect();
     let sample: Vec<&[u8]> = all.iter().copied().step_by(all.len().div_ceil(args.sample).max(1)).collect();
@@ -173,7 +173,7 @@ fn count(args: &Args, name: &str, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// A function of its own, so that instruments see decoding alone.
+/// Decodes all records: a function of its own, so that instruments see decoding alone.
 #[inline(never)]
 fn decode_pages(model: &Model, scratch: &mut Scratch, records: &[Vec<u8>]) -> Result<()> {
     let mut page = vec![0; model.page_bytes()];
@@ -183,7 +183,7 @@ fn decode_pages(model: &Model, scratch: &mut Scratch, records: &[Vec<u8>]) -> Re
     Ok(())
 }
 
-/// The page codec; pages that it does not take are stored as zstd-3 makes them.
+/// Measures the page codec; pages that it does not take are stored as zstd-3 makes them.
 fn own(
     pages: &[&[u8]],
     model: Option<&Model>,

@@ -1,8 +1,9 @@
-//! Pages of real databases coded and decoded by the million: `round_trips --pages N FILE...`.
+//! Codes and decodes pages of real databases by the million: `round_trips --pages N FILE...`.
 //!
-//! Learns a model of each relation, and then draws pages, most of them changed as ageing may change them, codes them by
-//! the model of their relation or by another's, decodes what was stored, and compares. The encoder's own comparison is left out, so that
-//! an encoder that errs is found. Ends with an error if a page did not come back; such pages are kept.
+//! Learns a model of each relation. Then it draws pages, most of them changed as ageing may change them, codes them by
+//! the model of their relation or of another one, decodes the records, and compares. The encoder's own comparison is
+//! left out, so that an encoder that errs is found. Ends with an error if a page did not come back; such pages are
+//! kept.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,15 +16,15 @@ use pagefold_codec::{Model, Options, Scratch, learn, recognise};
 
 /// Sizes of pages, the usual ones first.
 const PAGE_BYTES: [usize; 6] = [8192, 16_384, 4096, 32_768, 1024, 2048];
-/// Pages that tell the size of a file's pages.
+/// Number of pages that tell the size of a file's pages.
 const LOOKED_AT: usize = 64;
-/// Pages that a model is learned from.
+/// Largest number of pages that a model is learned from.
 const SAMPLE: usize = 400;
-/// Pages that a thread takes on at once.
+/// Number of pages that a thread takes on at once.
 const BATCH: u64 = 1000;
-/// Of pages that did not come back so many are kept.
+/// Largest number of kept pages, of those that did not come back.
 const KEPT_MAX: u64 = 20;
-/// A page of a relation is coded by another's model once in so many times.
+/// One page in this many is coded by the model of another relation.
 const STRANGERS: usize = 16;
 
 #[derive(Debug, Parser)]
@@ -62,12 +63,12 @@ impl Relation {
     }
 }
 
-/// What was done so far.
+/// Counts of what was done so far.
 #[derive(Debug, Default)]
 struct Counts {
-    /// Pages drawn.
+    /// Number of pages drawn.
     drawn: AtomicU64,
-    /// Those that a model took: as they are in the file, and changed.
+    /// Number of pages that a model took: as they are in the file, and changed.
     as_found: AtomicU64,
     changed: AtomicU64,
     record_bytes: AtomicU64,
@@ -95,7 +96,7 @@ fn all_files(paths: &[PathBuf], found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The size of most pages that are recognised, if there are any.
+/// Returns the page size with which the most pages are recognised, if any are.
 fn page_bytes(bytes: &[u8]) -> Option<usize> {
     let mut scratch = Scratch::new();
     let mut known = |size: usize| {
@@ -104,7 +105,7 @@ fn page_bytes(bytes: &[u8]) -> Option<usize> {
         some.filter(|page| recognise(&mut scratch, page).is_some()).count()
     };
     let counted = PAGE_BYTES.map(|size| (known(size), size));
-    // Of those that know as many the first is the usual one.
+    // Of sizes with equally many recognised pages, the first is the usual one.
     counted
         .into_iter()
         .rev()
@@ -113,7 +114,7 @@ fn page_bytes(bytes: &[u8]) -> Option<usize> {
         .map(|(_, size)| size)
 }
 
-/// `None`: no model gains there.
+/// Reads a relation, and learns its model; returns `None` if no model gains there.
 fn relation(path: &Path) -> Result<Option<Relation>> {
     let mut bytes = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
     let Some(page_bytes) = page_bytes(&bytes) else { return Ok(None) };
@@ -128,28 +129,28 @@ fn relation(path: &Path) -> Result<Option<Relation>> {
     Ok(Some(Relation { name, page_bytes, bytes, model }))
 }
 
-/// Changes a page as use may: rows of other pages, rubbish where there was nothing, counters that went on, flags, damage.
+/// Changes a page as use may: rows of other pages, rubbish in unused places, counters that went on, flags, damage.
 fn change(page: &mut [u8], other: &[u8], random: &mut Random) {
     let len = page.len();
     for _ in 0..1 + random.below(3) {
         match random.below(6) {
-            // What another page has there: a row of another version.
+            // Bytes that another page has there: a row of another version.
             0 => {
                 let bytes = 1 + random.below(200);
                 let at = random.below(len - bytes);
                 page[at..at + bytes].copy_from_slice(&other[at..at + bytes]);
             }
-            // What was there before it was free.
+            // Bytes that were in a place before it was free.
             1 => {
                 let at = random.below(len);
                 let hole = page[at..].iter().position(|&b| b == 0).map_or(len, |zero| at + zero);
                 let end = page[hole..].iter().position(|&b| b != 0).map_or(len, |some| hole + some);
-                // Not what borders on what is used, most of the time.
+                // Most of the time the place does not border on bytes in use.
                 let from = hole + random.below((end - hole).min(64));
                 let end = from + random.below(end - from + 1);
                 page[from..end].copy_from_slice(&other[from..end]);
             }
-            // Numbers that go on.
+            // Numbers that went on.
             2 => {
                 for _ in 0..1 + random.below(8) {
                     let at = random.below(len / 4) * 4;
@@ -164,18 +165,19 @@ fn change(page: &mut [u8], other: &[u8], random: &mut Random) {
                     };
                 }
             }
-            // Header and what follows it: positions in the log, flags, line pointers; or a trailer.
+            // A bit of the header or of the bytes behind it: positions in the log, flags, line pointers; or of a
+            // trailer.
             3 => {
                 let at = if random.once_in(4) { len - 1 - random.below(40) } else { random.below(240) };
                 page[at] ^= 1 << random.below(8);
             }
-            // A value that is rubbish.
+            // A value that became rubbish.
             4 => {
                 let bytes = 1 + random.below(16);
                 let at = random.below(len - bytes);
                 page[at..at + bytes].copy_from_slice(&random.bytes(bytes));
             }
-            // A value that is gone.
+            // A value that became zero.
             _ => {
                 let bytes = 1 + random.below(64);
                 let at = random.below(len - bytes);

@@ -1,12 +1,14 @@
-//! The header of a zstd frame, which is kept without it where the length of what it holds is known (RFC 8878, 3.1.1).
+//! Makes the header of a zstd frame (RFC 8878, 3.1.1). Frames are stored without it where the length of their contents
+//! is known.
 
-/// Magic number, and a descriptor that says: one segment, its size in one or two bytes, no checksum, no dictionary id.
+/// Magic number; with it goes a descriptor that says: one segment, its size in one or two bytes, no checksum, no
+/// dictionary id.
 const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 const ONE_SEGMENT: u8 = 0x20;
 const SIZE_IN_TWO: u8 = 0x40;
-/// From this size on the size has two bytes, and is stored less this.
+/// Length from which on the size has two bytes; the stored size is the length less this.
 const TWO_BYTES_FROM: usize = 256;
-/// What a frame with such a header can hold, in bytes.
+/// Largest content of a frame with such a header, in bytes.
 const MAX: usize = TWO_BYTES_FROM + u16::MAX as usize;
 
 /// A frame's header.
@@ -22,8 +24,8 @@ impl AsRef<[u8]> for FrameHeader {
     }
 }
 
-/// The header that zstd gives the frame of `len` bytes when it compresses them in one call, without a checksum; of more than
-/// 65,791 bytes it gives a longer one, and this is empty.
+/// Returns the header that zstd writes when it compresses `len` bytes in one call, without a checksum. The header is
+/// empty if `len` is above 65,791: zstd writes a longer one then.
 #[must_use]
 pub fn header(len: usize) -> FrameHeader {
     let [a, b, c, d] = MAGIC;

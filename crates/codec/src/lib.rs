@@ -1,21 +1,23 @@
-//! Database pages taken apart: half the space of zlib, and every page still readable on its own.
+//! Takes pages of databases apart: they take half the space that zlib needs, and every page can still be read on its
+//! own.
 //!
 //! A page of a database has a format, rows and columns, and a relation has thousands of pages like it. [`learn`] finds
 //! from sampled pages what all have in common, a [`Model`]: layouts, frequent values, vocabularies, distributions.
-//! [`Model::encode`] then stores of a page only what tells it from others; [`Model::decode`] needs nothing but the record
-//! and the model. What is stored how is in `docs/CODEC.md`.
+//! [`Model::encode`] then stores only what tells a page from others; [`Model::decode`] needs nothing but the record and
+//! the model. `docs/CODEC.md` describes the format.
 //!
-//! Pure functions: no I/O, threads, clocks or random numbers. The same pages give the same model, the same page and
-//! model the same record.
+//! All functions are pure: no I/O, threads, clocks or random numbers. The same pages give the same model; the same page
+//! and model give the same record.
 //!
 //! Invariants:
 //! 1. A record is kept only if decoding it gives back its page, byte by byte: [`Model::encode`] tries it.
-//! 2. Whatever does not parse exactly is refused, and left to a generic codec.
-//! 3. A decoder never panics, never reads or writes beyond its buffers and never allocates by unverified sizes, whatever
-//!    model and record hold.
+//! 2. A page that does not parse exactly is refused, and left to a generic codec.
+//! 3. A decoder never panics, never reads or writes beyond its buffers and never allocates by unverified sizes,
+//!    whatever model and record hold.
 //!
-//! Layers, each of which uses only those below: `model`, `scratch`, `postgres`, `innodb`, `sqlite` and `log`, `columns`, `patterns`, `stale`, `text`,
-//! `frame`, `entropy`, `wire`. Beside them is [`doubles`], which needs no model.
+//! Layers, each of which uses only those below: `model`, `scratch`, `postgres`, `innodb`, `sqlite` and `log`,
+//! `columns`, `patterns`, `stale`, `text`, `frame`, `entropy`, `wire`. Beside them is [`doubles`], which needs no
+//! model.
 
 mod columns;
 pub mod doubles;
@@ -41,7 +43,7 @@ pub use model::{Kind, Model, Options, learn, recognise};
 pub use postgres::checksum::checksum as postgres_checksum;
 pub use scratch::Scratch;
 
-/// Bytes that no encoder makes: what is wrong with them.
+/// An error: a record or model holds bytes that no encoder makes. The text says what is wrong with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a page's record or model is damaged: {0}")]
 pub struct Corrupt(pub(crate) &'static str);

@@ -1,4 +1,4 @@
-//! Models: learned and used.
+//! Learns models from pages, and codes pages with them.
 
 mod stored;
 
@@ -19,12 +19,12 @@ use crate::sqlite::{self, SqliteModel};
 use crate::text::{Dictionary, MAX_TEXT};
 use crate::wire::{Reader, put_varint};
 
-/// Of so many sampled pages one is held out: the model has to gain on those it was not trained on.
+/// One of this many sampled pages is held out: the model has to gain on pages that it was not trained on.
 const HELD_OUT: usize = 5;
-/// A model has to save at least one part in so many of what zstd-3 makes of the held-out pages.
+/// The share that a model has to save of what zstd-3 makes of the held-out pages: more than one part in this many.
 const MIN_GAIN: usize = 20;
 
-/// What a model describes.
+/// Kinds of pages that a model can describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// PostgreSQL's tables.
@@ -41,16 +41,16 @@ pub enum Kind {
     InnodbRedo,
 }
 
-/// How to learn.
+/// Options of learning.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Level of zstd for text, 1..=19.
     pub level: i32,
-    /// Pages that the relation has: the model's bytes are weighed against what it saves on so many.
+    /// Number of pages of the relation: the bytes of the model have to be fewer than it saves on that many pages.
     pub relation_pages: u64,
 }
 
-/// What the pages of a relation have in common.
+/// A model: layouts, frequent values and distributions that the pages of a relation have in common.
 #[derive(Debug)]
 pub struct Model {
     page_bytes: usize,
@@ -70,7 +70,7 @@ enum Parts {
     Redo(Box<RedoModel>),
 }
 
-/// Flags of a record: its first byte.
+/// Flags of a record, which are its first byte.
 mod flags {
     pub(super) const TEXT: u8 = 1;
     pub(super) const TEXT_FRAME: u8 = 2;
@@ -80,7 +80,8 @@ mod flags {
     pub(super) const ALL: u8 = 31;
 }
 
-/// What `page` is, from its content alone, if it parses exactly as a page that a model could describe.
+/// Returns the kind of `page`, found from its content alone; `None` unless it parses exactly as a page that a model
+/// could describe.
 #[must_use]
 pub fn recognise(scratch: &mut Scratch, page: &[u8]) -> Option<Kind> {
     let sized = page.len().is_power_of_two() && (PAGE_MIN..=PAGE_MAX).contains(&page.len());
@@ -102,8 +103,8 @@ pub fn recognise(scratch: &mut Scratch, page: &[u8]) -> Option<Kind> {
 }
 
 /// Learns a model from sampled pages of one relation, all of one length, spread over the whole relation; some hundred
-/// are enough. `None` if the pages are of no known kind, or if the model does not gain on pages that it was not
-/// trained on, its own bytes counted.
+/// are enough. Returns `None` if the pages are of no known kind, or if the model, its own bytes counted, does not gain
+/// on pages that it was not trained on.
 #[must_use]
 pub fn learn(pages: &[&[u8]], options: Options) -> Option<Model> {
     let page_bytes = pages.first()?.len();
@@ -119,14 +120,14 @@ pub fn learn(pages: &[&[u8]], options: Options) -> Option<Model> {
 }
 
 impl Model {
-    /// A model of `pages`, which have the same length, whether it gains or not.
+    /// Makes a model of `pages`, which have the same length, even if it does not gain.
     pub(crate) fn of(pages: &[&[u8]], level: i32) -> Option<Self> {
         let page_bytes = pages.first()?.len();
         let parts = Parts::learn(pages, level)?;
         Self::train(parts, pages, page_bytes, level)
     }
 
-    /// Counts what coding `pages` takes, and makes tables and a dictionary of it.
+    /// Counts the symbols that coding `pages` takes, and makes tables and a dictionary from them.
     fn train(parts: Parts, pages: &[&[u8]], page_bytes: usize, level: i32) -> Option<Self> {
         let mut counter = Counter::new(parts.end());
         let mut scratch = Scratch::new();
@@ -145,7 +146,7 @@ impl Model {
         Some(Self { page_bytes, level, parts, streams, dictionary })
     }
 
-    /// Whether the model gains on `held_out`, the bytes of the model counted.
+    /// Returns true if the model gains on `held_out`, the bytes of the model counted.
     fn gains(&self, held_out: &[&[u8]], options: Options) -> bool {
         let mut scratch = Scratch::new();
         let (mut with, mut without, mut record) = (0, 0, vec![]);
@@ -166,14 +167,14 @@ impl Model {
         with + without / MIN_GAIN < without && saved > stored_bytes as f64 && self.is_bounded(stored_bytes)
     }
 
-    /// Whether [`Model::from_bytes`] will take what takes `stored_bytes`.
+    /// Returns true if [`Model::from_bytes`] accepts this model, whose stored form has `stored_bytes`.
     fn is_bounded(&self, stored_bytes: usize) -> bool {
         let tables: usize = self.streams.iter().map(Stream::table_count).sum();
         let lengths = stored_bytes <= MODEL_MAX && self.to_plain().len() <= MODEL_PLAIN_MAX;
         lengths && tables <= TABLES_MAX && self.streams.len() <= STREAMS_MAX
     }
 
-    /// What the model describes.
+    /// Returns the kind of pages that the model describes.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self.parts {
@@ -186,13 +187,13 @@ impl Model {
         }
     }
 
-    /// Length of the pages that it codes.
+    /// Returns the length of the pages that the model codes, in bytes.
     #[must_use]
     pub fn page_bytes(&self) -> usize {
         self.page_bytes
     }
 
-    /// Bytes of memory that the model takes, about.
+    /// Returns about how many bytes of memory the model takes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let streams: usize = self.streams.iter().map(Stream::memory_bytes).sum();
@@ -200,8 +201,8 @@ impl Model {
         streams + plans + self.dictionary.memory_bytes()
     }
 
-    /// Appends the record of `page` to `out`, and says `true`; or says `false`, and leaves `out` as it was, if the page is not
-    /// exactly what the model describes. A record has been decoded and compared with its page.
+    /// Appends the record of `page` to `out` and returns true. Returns false, and leaves `out` as it was, if the page
+    /// is not exactly what the model describes. The record has been decoded and compared with the page.
     pub fn encode(&self, scratch: &mut Scratch, page: &[u8], out: &mut Vec<u8>) -> bool {
         let begin = out.len();
         if page.len() != self.page_bytes || !self.encode_unverified(scratch, page, out) {
@@ -219,7 +220,7 @@ impl Model {
         same
     }
 
-    /// As [`Model::encode`], for measuring what verification costs.
+    /// As [`Model::encode`], but does not verify the record; for measuring what verification costs.
     #[doc(hidden)]
     pub fn encode_unverified(&self, scratch: &mut Scratch, page: &[u8], out: &mut Vec<u8>) -> bool {
         let mut ops = std::mem::take(&mut scratch.ops);
@@ -288,7 +289,7 @@ impl Model {
     /// Fills `page` from its record.
     ///
     /// # Errors
-    /// [`Corrupt`] when `record` is not one that this model made of a page as long as `page`; what `page` holds is
+    /// [`Corrupt`] if `record` is not one that this model made of a page as long as `page`. The content of `page` is
     /// arbitrary then.
     pub fn decode(&self, scratch: &mut Scratch, record: &[u8], page: &mut [u8]) -> Result<(), Corrupt> {
         if page.len() != self.page_bytes {
@@ -372,7 +373,7 @@ impl Model {
         } else if stale.len() != 0 {
             return Err(Corrupt("stale bytes are missing"));
         }
-        // Checksums come last.
+        // Checksums come last: they cover the whole page.
         match self.parts {
             Parts::Heap(_) => heap.write_checksum(page),
             Parts::Btree(_) => btree.header.write(page),
@@ -382,7 +383,7 @@ impl Model {
         Ok(())
     }
 
-    /// One line per column: what it is and how it is coded. For people.
+    /// Describes the model for people: one line per column, with its type and its coding.
     #[must_use]
     pub fn describe(&self) -> String {
         match &self.parts {
@@ -392,7 +393,7 @@ impl Model {
         }
     }
 
-    /// The bytes that stale ones are compressed after: a page without its checksum.
+    /// Clears the checksum in `page`, and returns `page`: stale bytes are compressed with these bytes as dictionary.
     fn live<'p>(&self, page: &'p mut [u8]) -> &'p [u8] {
         match self.parts {
             Parts::Heap(_) | Parts::Btree(_) => page[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0),
@@ -404,7 +405,7 @@ impl Model {
 }
 
 impl Parts {
-    /// Learns what most of `pages` are.
+    /// Learns a model of the kind that most of `pages` are of.
     fn learn(pages: &[&[u8]], level: i32) -> Option<Self> {
         let (mut heap, mut btree) = (heap::Parts::default(), btree::Parts::default());
         let mut innodb = innodb::Parts::default();
@@ -444,7 +445,7 @@ impl Parts {
         one.into_iter().chain(many)
     }
 
-    /// Streams of all.
+    /// Returns the number of streams that all parts of the model have together.
     fn end(&self) -> usize {
         match self {
             Self::Heap(model) => model.plans.end,
@@ -456,7 +457,7 @@ impl Parts {
         }
     }
 
-    /// Writes a page's symbols; returns what the coder's states are to carry, or `None` if the page is refused.
+    /// Writes a page's symbols. Returns the bits that the coder's two states carry, or `None` if the page is refused.
     fn write<S: Sink>(&self, page: &[u8], scratch: &mut Scratch, sink: &mut S) -> Option<[u16; 2]> {
         match self {
             Self::Heap(model) => {

@@ -1,4 +1,4 @@
-//! What line pointers and headers are like, packed into numbers: the usual ones have a symbol each.
+//! Codes patterns: line pointers and headers packed into numbers, of which the usual ones have a symbol each.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,7 +7,7 @@ use crate::Corrupt;
 use crate::entropy::{Decoder, Sink, Stream, number};
 use crate::wire::{Reader, put_varint};
 
-/// Most patterns with a symbol of their own.
+/// Largest number of patterns with a symbol of their own.
 pub(crate) const MAX_PATTERNS: usize = 254;
 /// The symbol of all other patterns, whose bits follow.
 pub(crate) const OTHER: u8 = 255;
@@ -20,14 +20,14 @@ pub(crate) struct Patterns {
 }
 
 impl Patterns {
-    /// At most [`MAX_PATTERNS`].
+    /// Makes a table of `packed`, which holds at most [`MAX_PATTERNS`] patterns.
     pub(crate) fn new(packed: Vec<u64>) -> Self {
         let symbols = packed.iter().zip(0..OTHER).map(|(&bits, symbol)| (bits, symbol)).collect();
         Self { packed, symbols }
     }
 
-    /// Writes `all`: in runs where that takes fewer symbols. Two streams: patterns, and lengths of runs. `bits` is the
-    /// width of a pattern without a symbol.
+    /// Writes the patterns `all`, in runs if there are fewer than half as many runs as patterns. Stream `id` has the
+    /// patterns, `id + 1` the lengths of runs. `bits` is the width of a pattern without a symbol.
     pub(crate) fn put<S: Sink>(&self, all: &[u64], bits: u32, sink: &mut S, id: usize) {
         let runs = 1 + all.windows(2).filter(|pair| pair[0] != pair[1]).count();
         let in_runs = 2 * runs < all.len();
@@ -50,16 +50,16 @@ impl Patterns {
             if in_runs && !rest.is_empty() {
                 number::put(sink, id + 1, 0, run as u64);
             } else if in_runs {
-                // To the end.
+                // The last run goes on to the end, which 0 stands for.
                 number::put(sink, id + 1, 0, 0);
             }
         }
     }
 
-    /// Reads what [`Patterns::put`] wrote: `count` patterns, into `all`.
+    /// Reads `count` patterns that [`Patterns::put`] wrote into `all`.
     ///
     /// # Errors
-    /// When a run goes on beyond the end, or a pattern is not in the table.
+    /// [`Corrupt`] if a run goes on beyond the end, or a pattern is not in the table.
     pub(crate) fn get(
         &self,
         count: usize,
@@ -107,7 +107,7 @@ impl Patterns {
     }
 }
 
-/// Those of `counts` that came at least twice, the most frequent first.
+/// Returns at most `max` of the values that `counts` has at least twice, the most frequent first.
 pub(crate) fn most_frequent<T: Copy + Ord + Hash>(counts: HashMap<T, u32>, max: usize) -> Vec<T> {
     let mut all: Vec<(u32, T)> =
         counts.into_iter().filter(|(_, count)| *count >= 2).map(|(value, count)| (count, value)).collect();

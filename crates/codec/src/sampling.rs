@@ -1,9 +1,9 @@
-//! What learning from pages of all kinds shares.
+//! Has helpers for learning from pages of every kind.
 
 use crate::columns::Grid;
 use crate::columns::learn::Sampled;
 
-/// The middle one of `values`; the default if there are none.
+/// Returns the middle one of `values`, or the default if there are none.
 pub(crate) fn median<T: Copy + Default + Ord>(mut values: Vec<T>) -> T {
     let middle = values.len() / 2;
     if middle == values.len() {
@@ -12,7 +12,8 @@ pub(crate) fn median<T: Copy + Default + Ord>(mut values: Vec<T>) -> T {
     *values.select_nth_unstable(middle).1
 }
 
-/// At most `count` of `pages`, spread evenly, and where `locate` says that their values lie.
+/// Returns at most `count` of `pages`, spread evenly, each with the places of its values as `locate` gives them. Leaves
+/// out the pages for which `locate` returns `None`.
 pub(crate) fn sample<'p>(
     pages: &[&'p [u8]],
     count: usize,

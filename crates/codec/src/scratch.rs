@@ -9,7 +9,8 @@ use crate::sqlite;
 use crate::stale::Stale;
 use crate::text::Contexts;
 
-/// What coding needs beside the model: buffers and zstd's contexts. Make one per thread and keep it; it serves all models.
+/// Buffers and zstd's contexts, which coding needs beside the model. Make one per thread and keep it; it serves all
+/// models.
 #[derive(Debug, Default)]
 pub struct Scratch {
     pub(crate) buffers: Buffers,
@@ -21,15 +22,15 @@ pub struct Scratch {
     pub(crate) none: Stale,
     pub(crate) ops: Ops,
     pub(crate) contexts: Contexts,
-    /// A page's code.
+    /// Code of a page: the entropy coder's output.
     pub(crate) code: Vec<u8>,
-    /// The page without its stale bytes; the page again, when a record is verified.
+    /// The page without its stale bytes; in `again` the decoded page, when a record is verified.
     pub(crate) page: Vec<u8>,
     pub(crate) again: Vec<u8>,
 }
 
 impl Scratch {
-    /// Empty buffers.
+    /// Returns empty buffers.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

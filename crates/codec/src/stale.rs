@@ -1,9 +1,10 @@
-//! Bytes of a page that belong to nothing: holes, gaps, what pruned or purged rows have left.
+//! Collects and restores the bytes of a page that belong to nothing: holes, gaps, and what pruned or purged rows have
+//! left.
 
-/// Regions of such bytes, and the bytes.
+/// Regions of a page's stale bytes, and these bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Stale {
-    /// From and to of each region.
+    /// Begin and end of each region, as offsets in the page.
     regions: Vec<(usize, usize)>,
     pub(crate) bytes: Vec<u8>,
 }
@@ -14,14 +15,14 @@ impl Stale {
         self.regions.clear();
     }
 
-    /// Notes a region, if it is not empty.
+    /// Notes the region from `from` up to `to`, if it is not empty.
     pub(crate) fn note(&mut self, from: usize, to: usize) {
         if from < to {
             self.regions.push((from, to));
         }
     }
 
-    /// Whether all bytes of the regions are zero.
+    /// Returns true if all bytes of the regions are zero.
     pub(crate) fn is_zero(&self, page: &[u8]) -> bool {
         self.regions.iter().all(|&(from, to)| page[from..to].iter().fold(0, |all, byte| all | byte) == 0)
     }
@@ -37,7 +38,7 @@ impl Stale {
         self.regions.iter().map(|(from, to)| to - from).sum()
     }
 
-    /// Writes the collected bytes back, or with `zero` zeros.
+    /// Writes the collected bytes back into `page`, or zeros if `zero`.
     pub(crate) fn fill(&self, page: &mut [u8], zero: bool) {
         let mut taken = 0;
         for &(from, to) in &self.regions {

@@ -1,5 +1,5 @@
-//! Pages as PostgreSQL and ([`innodb`]) InnoDB make them, from a seed: for tests of this crate and of those above it. Written without the code under
-//! test.
+//! Makes pages as PostgreSQL and ([`innodb`]) InnoDB do, from a seed: for tests of this crate and of those above it.
+//! Written without the code under test, except checksums of PostgreSQL and [`sqlite`].
 
 pub mod corpora;
 pub mod innodb;
@@ -8,18 +8,18 @@ pub mod sqlite;
 
 use crate::postgres::checksum::checksum;
 
-/// Random numbers of a seed: xorshift64*.
+/// Random numbers that a seed determines: xorshift64*.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers of `seed`.
+    /// Begins the numbers of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// The next 56 bits.
+    /// Returns the next 56 bits.
     #[allow(clippy::should_implement_trait, reason = "an iterator would have an end")]
     pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
@@ -28,17 +28,17 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 8
     }
 
-    /// A number below `n`, 0 if `n` is 0.
+    /// Returns a number below `n`, or 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    /// True once in `n`.
+    /// Returns true once in `n` times on average.
     pub fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// `n` bytes.
+    /// Returns `n` bytes.
     pub fn bytes(&mut self, n: usize) -> Vec<u8> {
         (0..n).map(|_| self.next() as u8).collect()
     }
@@ -60,19 +60,19 @@ enum Type {
 
 const WORDS: [&str; 8] = ["carefully", "final", "deposits", "sleep", "GREEN LANE", "furiously", "x", ""];
 
-/// Columns of a relation, and how dirty its pages are.
+/// Columns of a relation, and the state of its pages.
 #[derive(Clone, Debug)]
 pub struct Schema {
     types: Vec<Type>,
     nulls: bool,
-    /// Pages were used before: garbage in holes and behind tuples, pruned tuples, update chains.
+    /// True if pages were used before: they have garbage in holes and behind tuples, pruned tuples, update chains.
     pub aged: bool,
-    /// Length of a page in bytes.
+    /// Length of a page, in bytes.
     pub page_bytes: usize,
 }
 
 impl Schema {
-    /// Any columns, of clean or aged pages of any size.
+    /// Draws any columns, in clean or aged pages of any size.
     pub fn random(random: &mut Random) -> Self {
         let all = [
             Type::Int(4),
@@ -96,20 +96,20 @@ impl Schema {
         }
     }
 
-    /// Integers, a word and a numeric in young pages.
+    /// Makes a table of an integer, a word and a numeric, in young pages.
     #[must_use]
     pub fn plain(page_bytes: usize) -> Self {
         Self { types: vec![Type::Int(4), Type::Word, Type::Numeric], nulls: false, aged: false, page_bytes }
     }
 
-    /// A table of a few columns that compress well, in pages of 8 KiB.
+    /// Makes a table of a few columns that compress well, in pages of 8 KiB.
     #[must_use]
     pub fn simple(aged: bool) -> Self {
         let types = vec![Type::Int(4), Type::Int(8), Type::Word, Type::Flag, Type::Text];
         Self { types, nulls: false, aged, page_bytes: 8192 }
     }
 
-    /// A row's null bitmap (empty without nulls) and data, of the first `columns`.
+    /// Makes a row of the first `columns`: a bool per column that is true if it has a value, and data.
     fn row(&self, random: &mut Random, n: usize, columns: usize) -> (Vec<bool>, Vec<u8>) {
         let mut present = vec![];
         let mut data = vec![];
@@ -210,7 +210,7 @@ fn put_header(random: &mut Random, page: &mut [u8], lines: usize, upper: usize, 
     put32(page, 20, if random.once_in(3) { 700 + random.next() % 50 } else { 0 });
 }
 
-/// A page of zeros, or of what was there before.
+/// Makes a page of zeros or, if pages are aged, of bytes that were there before.
 fn blank(random: &mut Random, schema: &Schema) -> Vec<u8> {
     match random.below(3) {
         _ if !schema.aged => vec![0; schema.page_bytes],
@@ -220,7 +220,7 @@ fn blank(random: &mut Random, schema: &Schema) -> Vec<u8> {
     }
 }
 
-/// A heap page of block `block`.
+/// Makes a heap page, of block `block`.
 pub fn heap_page(random: &mut Random, schema: &Schema, block: usize) -> Vec<u8> {
     let mut page = blank(random, schema);
     let special = page.len();
@@ -286,7 +286,8 @@ pub fn heap_page(random: &mut Random, schema: &Schema, block: usize) -> Vec<u8> 
     page
 }
 
-/// The header of a tuple of these columns, of which some are null, that nobody has changed since it was inserted; without transaction ids.
+/// Makes the header of a tuple of these columns, some of which may be null. Nobody has changed the tuple since it was
+/// inserted; transaction ids are left out.
 fn tuple_head(present: &[bool], block: usize, line: usize) -> Vec<u8> {
     let nulls = present.iter().any(|present| !present);
     let bitmap = if nulls { present.len().div_ceil(8) } else { 0 };
@@ -326,7 +327,7 @@ fn heap_tuple(random: &mut Random, schema: &Schema, block: usize, line: usize) -
     }
     put16(&mut tuple, 18, columns | flags);
     tuple.extend(data);
-    // What no layout describes: another header length, or a byte too many.
+    // No layout describes a tuple with a byte too many.
     if schema.aged && random.once_in(60) {
         tuple.push(7);
     }
@@ -344,7 +345,7 @@ pub enum Keys {
     Words,
 }
 
-/// A B-tree page number `block` of keys in order.
+/// Makes a B-tree page, of block `block`, with keys in order.
 pub fn btree_page(random: &mut Random, keys: Keys, aged: bool, block: usize) -> Vec<u8> {
     let schema = Schema { types: vec![], nulls: false, aged, page_bytes: 8192 };
     let mut page = blank(random, &schema);

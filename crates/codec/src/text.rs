@@ -1,6 +1,6 @@
-//! zstd: columns of text with a trained dictionary, stale bytes with the live page as dictionary.
+//! Compresses with zstd: columns of text with a trained dictionary, stale bytes with the live page as dictionary.
 //!
-//! Frames are kept without their header, which follows from the length of what they hold.
+//! Frames are kept without their header, which follows from the length of their contents.
 
 use std::fmt;
 
@@ -10,20 +10,20 @@ use crate::Corrupt;
 use crate::frame::header;
 use crate::limits::DICTIONARY;
 
-/// Bytes of text that it takes to train a dictionary.
+/// Bytes of text above which a dictionary is trained.
 const MIN_TRAINING: usize = 16 << 10;
-/// Bytes of a piece of a longer text.
+/// Length of the pieces that longer texts are cut into, in bytes.
 const PIECE: usize = 512;
-/// Shorter texts are kept as they are.
+/// Shortest text that is compressed, in bytes; shorter ones are kept as they are.
 const MIN_TEXT: usize = 24;
-/// Texts are at most this long, so that their size has two bytes.
+/// Texts are shorter than this, in bytes, so that their size has two bytes.
 pub(crate) const MAX_TEXT: usize = 65_536;
 
 /// A dictionary, ready for both directions, or none.
 pub(crate) struct Dictionary {
     bytes: Box<[u8]>,
     level: i32,
-    /// Not made of nothing: zstd takes most of a MiB even for that.
+    /// `None` if `bytes` is empty: zstd takes most of a MiB even for an empty dictionary.
     prepared: Option<(CDict<'static>, DDict<'static>)>,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Debug for Dictionary {
 }
 
 impl Dictionary {
-    /// `bytes` may be anything, and nothing.
+    /// Makes a dictionary of `bytes`, which may be any bytes, or none.
     pub(crate) fn new(bytes: &[u8], level: i32) -> Result<Self, Corrupt> {
         const FAILED: Corrupt = Corrupt("a dictionary");
         let prepared = if bytes.is_empty() {
@@ -46,7 +46,7 @@ impl Dictionary {
         Ok(Self { bytes: bytes.into(), level, prepared })
     }
 
-    /// One for `texts` of pages, if they are enough to train one; otherwise an empty one.
+    /// Trains a dictionary for `texts` of pages, if they are enough to train one; otherwise returns an empty one.
     pub(crate) fn train(texts: &[Vec<u8>], level: i32) -> Result<Self, Corrupt> {
         let total: usize = texts.iter().map(Vec::len).sum();
         let mut best = vec![];
@@ -56,7 +56,7 @@ impl Dictionary {
             let mut dictionary = vec![0; DICTIONARY.min(total / 4)];
             if let Ok(len) = zstd_safe::train_from_buffer(&mut dictionary[..], &samples, &sizes) {
                 dictionary.truncate(len);
-                // Frames name no dictionary.
+                // The dictionary gets the id 0, so that frames name no dictionary.
                 if let Some(id) = dictionary.get_mut(4..8) {
                     id.fill(0);
                 }
@@ -66,15 +66,15 @@ impl Dictionary {
         Self::new(&best, level)
     }
 
-    /// As [`Dictionary::train`], from short pieces of `texts`: where each is a mixture, as a log's page is, whole ones may give a dictionary of a fifth of
-    /// the length, which gains half as much.
+    /// As [`Dictionary::train`], from short pieces of `texts`. Where each text is a mixture, as a log's page is, whole
+    /// texts may give a dictionary of a fifth of the length, which gains half as much.
     pub(crate) fn train_from_pieces(texts: &[Vec<u8>], level: i32) -> Result<Self, Corrupt> {
         let pieces: Vec<Vec<u8>> =
             texts.iter().flat_map(|text| text.chunks(PIECE).map(<[u8]>::to_vec)).collect();
         Self::train(&pieces, level)
     }
 
-    /// Bytes of memory, zstd's tables included.
+    /// Returns the bytes of memory that it takes, zstd's tables included.
     pub(crate) fn memory_bytes(&self) -> usize {
         let prepared = self.prepared.as_ref().map_or(0, |(encode, decode)| encode.sizeof() + decode.sizeof());
         self.bytes.len() + prepared
@@ -85,7 +85,7 @@ impl Dictionary {
     }
 }
 
-/// zstd's contexts, and a buffer.
+/// Contexts of zstd, and a buffer for a frame.
 pub(crate) struct Contexts {
     encode: CCtx<'static>,
     decode: DCtx<'static>,
@@ -105,7 +105,8 @@ impl Default for Contexts {
 }
 
 impl Contexts {
-    /// Appends the frame of `text`, or `text` itself where that is not longer; says whether it is a frame.
+    /// Appends the frame of `text` if that is shorter than `text`, otherwise `text` itself. Returns whether it was the
+    /// frame.
     pub(crate) fn compress(&mut self, text: &[u8], dictionary: &Dictionary, out: &mut Vec<u8>) -> bool {
         self.append(text, out, |context, frame| match &dictionary.prepared {
             Some((encode, _)) => context.compress_using_cdict(frame, text, encode),
@@ -182,7 +183,8 @@ impl Contexts {
     }
 }
 
-/// About how many bits `texts` of as many pages take with a dictionary of the relation.
+/// Estimates the bits that `texts` take, one text per page, with a dictionary of the relation: every second text is
+/// coded with the others, up to `max_bytes` of them, as dictionary.
 pub(crate) fn estimate_bits(texts: &[Vec<u8>], max_bytes: usize, level: i32) -> f64 {
     let total: usize = texts.iter().map(Vec::len).sum();
     if total == 0 {

@@ -1,8 +1,8 @@
-//! Bytes of models: written plainly, read without trust.
+//! Writes the bytes of models plainly, and reads them without trust.
 
 use crate::Corrupt;
 
-/// Appends `value`, seven bits per byte, low ones first.
+/// Appends `value` as a varint: seven bits per byte, low ones first.
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -11,13 +11,13 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Appends a length and the bytes.
+/// Appends the length of `bytes` as a varint, and `bytes`.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-/// Reads what nobody vouches for.
+/// A reader of bytes that are not trusted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
         Err(Corrupt("a number is too large"))
     }
 
-    /// A number of at most `max`.
+    /// Reads a number of at most `max`.
     pub(crate) fn at_most(&mut self, max: usize) -> Result<usize, Corrupt> {
         let value = self.varint()?;
         usize::try_from(value)
@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
             .ok_or(Corrupt("a number is beyond its bound"))
     }
 
-    /// What [`put_bytes`] wrote, of at most `max` bytes.
+    /// Reads bytes that [`put_bytes`] wrote, at most `max` of them.
     pub(crate) fn bytes(&mut self, max: usize) -> Result<&'a [u8], Corrupt> {
         let len = self.at_most(max)?;
         self.take(len)

@@ -1,20 +1,20 @@
-//! Sums that are kept by adding and subtracting: bytes in use, held, claimed.
+//! Keeps sums by adding and subtracting: bytes in use, held, claimed.
 //!
-//! A sum that would fall below zero is a fault of the engine. A build with debug assertions stops there; any other counts it, goes
-//! on with zero, and `status` and `check` tell.
+//! A sum that would fall below zero is a fault of the engine. A build with debug assertions stops there. Any other
+//! build counts the fault and goes on with zero, and `status` and `check` report it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 static INEXACT: AtomicU64 = AtomicU64::new(0);
 
-/// Subtracts from a sum, which has to be at least as large.
+/// Subtracts `by` from a sum, which has to be at least as large.
 #[track_caller]
 pub fn subtract(sum: &mut u64, by: u64) {
     *sum = remainder(*sum, by);
 }
 
-/// As [`subtract`], from a sum that several threads change.
+/// Does what [`subtract`] does, for a sum that several threads change.
 #[track_caller]
 pub fn subtract_shared(sum: &AtomicU64, by: u64) {
     let before = sum.fetch_sub(by, Ordering::AcqRel);
@@ -24,7 +24,7 @@ pub fn subtract_shared(sum: &AtomicU64, by: u64) {
     }
 }
 
-/// What is left of a sum, which has to be at least as large.
+/// Returns `sum` less `by`. The sum has to be at least as large.
 #[track_caller]
 pub fn remainder(sum: u64, by: u64) -> u64 {
     sum.checked_sub(by).unwrap_or_else(|| {
@@ -33,8 +33,8 @@ pub fn remainder(sum: u64, by: u64) -> u64 {
     })
 }
 
-/// As [`subtract`], from a sum that a device told, or that is of records that a device told of: where something is damaged there it may be anything, which
-/// is no fault of the engine's. It is counted apart.
+/// Does what [`subtract`] does, for a sum that was read from a device, or a sum of records that were. If something is
+/// damaged there, the sum may be anything, which is no fault of the engine. Such subtractions are counted apart.
 #[track_caller]
 pub fn subtract_stored(sum: &mut u64, by: u64) {
     *sum = sum.checked_sub(by).unwrap_or_else(|| {
@@ -43,12 +43,12 @@ pub fn subtract_stored(sum: &mut u64, by: u64) {
     });
 }
 
-/// Subtractions of this process from stored sums that were too small.
+/// Returns the number of subtractions of this process from stored sums that were too small.
 pub fn inexact() -> u64 {
     INEXACT.load(Ordering::Relaxed)
 }
 
-/// Two accounts of the same differ, which is counted as a fault.
+/// Counts a fault: two accounts of the same thing differ.
 #[track_caller]
 pub fn differs(what: &str) {
     debug_assert!(false, "{what} differ");
@@ -60,7 +60,8 @@ pub fn differs(what: &str) {
     }
 }
 
-/// Subtractions of this process that would have left less than nothing.
+/// Returns the number of faults of this process: subtractions that would have left less than nothing, and accounts that
+/// differ.
 pub fn faults() -> u64 {
     FAULTS.load(Ordering::Relaxed)
 }

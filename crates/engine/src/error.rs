@@ -1,4 +1,4 @@
-//! What can go wrong in the engine, said so that the caller knows what to do.
+//! Defines the errors of the engine, worded so that the caller knows what to do.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,27 +8,27 @@ use crate::types::Addr;
 /// The engine's result type.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Where something damaged lies.
+/// The place of something damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DamagedAt {
     /// Number of the device.
     pub device: u16,
-    /// First byte on it.
+    /// First byte on the device.
     pub offset: u64,
-    /// Address of the record, if it is one.
+    /// Address of the record, if it is a record.
     pub addr: Option<Addr>,
-    /// It was counted as an error of the device.
+    /// True if it was counted as an error of the device.
     pub counted: bool,
 }
 
 impl DamagedAt {
-    /// A place at which nothing was counted yet.
+    /// Creates a place at which nothing was counted yet.
     pub const fn new(device: u16, offset: u64, addr: Option<Addr>) -> Self {
         Self { device, offset, addr, counted: false }
     }
 }
 
-/// Why an engine call failed.
+/// The reason why a call of the engine failed.
 ///
 /// Messages name the object (device, segment, offset) and keep the errno of the operating system.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +37,7 @@ pub enum Error {
     /// The operating system failed a call on a device.
     #[error("{op} failed on {device} at byte {offset} ({len_bytes} bytes): {source}")]
     Io {
-        /// What was attempted: `read`, `write`, `flush`, `open`, `lock`.
+        /// Operation that was attempted: `read`, `write`, `flush`, `open`, `lock`.
         op: &'static str,
         /// The device, as the user named it.
         device: PathBuf,
@@ -57,20 +57,20 @@ pub enum Error {
         /// The operating system's own error.
         #[source]
         source: io::Error,
-        /// What the user can do about it.
+        /// Advice for the user.
         advice: &'static str,
     },
     /// Bytes that were read do not match their checksum or are not well formed.
     #[error("damaged {what}: {detail}")]
     Corrupt {
-        /// What was being read, with its address.
+        /// Thing that was being read, with its address.
         what: String,
-        /// What did not hold.
+        /// Condition that did not hold.
         detail: String,
-        /// Where it lies, if that is known.
+        /// Its place, if that is known.
         at: Option<DamagedAt>,
     },
-    /// No room: the pool (or a quota) cannot take what was asked.
+    /// No room: the pool (or a quota) cannot take the change.
     #[error("no space left: {0}")]
     NoSpace(String),
     /// The device or pool is in use by another process.
@@ -79,12 +79,12 @@ pub enum Error {
     /// The device holds no pool, or not the one that was asked for.
     #[error("{0}")]
     NotAPool(String),
-    /// Devices hold an older copy of a pool, or one that went on for itself.
+    /// Devices hold an older copy of a pool, or a copy that was changed without the others.
     #[error("{what}")]
     NotCurrent {
-        /// Names these devices, and tells how they differ from the pool.
+        /// Names of these devices, and how they differ from the pool.
         what: String,
-        /// The devices to leave out, where others of the pool may be current; empty where all of them are a copy.
+        /// Devices to leave out, if others of the pool may be current; empty if all of them are a copy.
         stale: Vec<PathBuf>,
     },
     /// The pool was made by a version with features that this one does not know.
@@ -96,10 +96,10 @@ pub enum Error {
     /// There is no dataset or snapshot of this name.
     #[error("{0}")]
     NotFound(String),
-    /// There is one already.
+    /// There is already a dataset or snapshot of this name.
     #[error("{0}")]
     Exists(String),
-    /// A write or flush failed earlier; nothing more is acknowledged until the pool has been reopened (W6).
+    /// A write or flush failed earlier. Nothing more is acknowledged until the pool has been reopened (W6).
     #[error(
         "the pool stopped accepting changes after a failed write: {0}; export it, mend the device and import it again"
     )]
@@ -110,22 +110,22 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether it is of what was to be read: damaged, or not to be had from its device.
+    /// Returns true if what was to be read is damaged, or its device failed to read it.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Corrupt { .. } | Self::Io { op: "read", .. })
     }
 
-    /// A damaged object: `what` it is and what did not hold.
+    /// Creates an error for a damaged object: `what` it is, and in `detail` what did not hold.
     pub fn corrupt(what: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::Corrupt { what: what.into(), detail: detail.into(), at: None }
     }
 
-    /// As [`Error::corrupt`], of what lies there.
+    /// Creates an error as [`Error::corrupt`] does, for an object at a known place.
     pub fn corrupt_at(at: DamagedAt, what: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::Corrupt { what: what.into(), detail: detail.into(), at: Some(at) }
     }
 
-    /// Where damage lies, if that is known.
+    /// Returns the place of the damage, if that is known.
     pub fn place(&self) -> Option<DamagedAt> {
         match self {
             Self::Corrupt { at, .. } => *at,
@@ -133,7 +133,7 @@ impl Error {
         }
     }
 
-    /// Whether it was counted, by device and by what it struck ([`crate::faults`]).
+    /// Returns true if it was counted already, by device and by what it struck ([`crate::faults`]).
     pub fn is_counted(&self) -> bool {
         match self {
             Self::Corrupt { at, .. } => at.is_some_and(|at| at.counted),
@@ -142,7 +142,7 @@ impl Error {
         }
     }
 
-    /// The same error; its device has it counted.
+    /// Returns the same error, marked as counted.
     #[must_use]
     pub fn as_counted(mut self) -> Self {
         if let Self::Corrupt { at: Some(at), .. } = &mut self {

@@ -1,9 +1,11 @@
-//! Errors that were met, counted by device and by what they struck, until somebody clears them.
+//! Counts errors, by device and by what they struck, until somebody clears the counts.
 //!
-//! - F1: memory and the stored form are bounded: of what was struck at most [`STRUCK_MAX`] are listed, others are counted together.
-//! - F2: counting writes nothing. What was counted is stored by a checkpoint, and before one only when something new was struck or a
-//!   count has doubled ([`Faults::wants_store`]): whoever reads a damaged page for ever has it stored 64 times at most.
-//! - F3: an error is counted once by device, however often it is passed on ([`DamagedAt::counted`]).
+//! - F1: memory and the stored form are bounded: at most [`STRUCK_MAX`] things that were struck are listed, errors of
+//!   others are counted together.
+//! - F2: counting writes nothing. A checkpoint stores what was counted. Only when something new was struck or a count
+//!   has doubled it is stored before one ([`Faults::wants_store`]). So even if a damaged page is read for ever, its
+//!   count is stored 64 times at most.
+//! - F3: an error is counted once by its device, however often it is passed on ([`DamagedAt::counted`]).
 
 use std::collections::BTreeMap;
 
@@ -14,43 +16,43 @@ use crate::types::Addr;
 use crate::wire::{Reader, put_varint};
 use crate::{Error, Result};
 
-/// What is listed of what was struck.
+/// Largest number of things that were struck and are listed.
 pub const STRUCK_MAX: usize = 128;
 /// Version of the stored form.
 const VERSION: u8 = 1;
 
-/// What an error struck.
+/// Things that an error may strike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     /// Data of a file.
     Object {
         /// Number of the dataset or snapshot.
         dataset: u64,
-        /// The object that has the data.
+        /// Number of the object that has the data.
         object: u64,
     },
-    /// A record of which only its address is known: metadata, or what nobody but a scrub has read.
+    /// A record of which only the address is known: metadata, or a record that only a scrub has read.
     Record(Addr),
     /// The directory of a segment.
     Directory(u64),
-    /// What no segment has: labels, and the root and the lists of the last checkpoint.
+    /// Things that no segment has: labels, and the root and the lists of the last checkpoint.
     Fixed,
     /// The log that was replayed when the pool was opened.
     Log,
 }
 
-/// How many errors.
+/// Numbers of errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// Reads that the device failed.
+    /// Number of reads that the device failed.
     pub reads: u64,
-    /// Writes and flushes that the device failed.
+    /// Number of writes and flushes that the device failed.
     pub writes: u64,
-    /// What was read and did not have its checksum, or could not be decoded.
+    /// Number of reads whose bytes did not have their checksum, or could not be decoded.
     pub checksums: u64,
-    /// Of both kinds of failed reads, those that the second copy answered.
+    /// Number of both kinds of failed reads that the second copy answered.
     pub corrected: u64,
-    /// What was written again from its other copy.
+    /// Number of things that were written again from their other copy.
     pub repaired: u64,
 }
 
@@ -59,7 +61,7 @@ impl FaultCounts {
         [&mut self.reads, &mut self.writes, &mut self.checksums, &mut self.corrected, &mut self.repaired]
     }
 
-    /// Whether nothing was counted.
+    /// Returns true if nothing was counted.
     pub fn is_zero(&self) -> bool {
         *self == Self::default()
     }
@@ -77,39 +79,39 @@ impl FaultCounts {
     }
 }
 
-/// Something that errors struck.
+/// A thing that errors struck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Struck {
-    /// What it is.
+    /// The thing.
     pub subject: Subject,
-    /// How often.
+    /// Numbers of its errors.
     pub counts: FaultCounts,
-    /// Device number and byte of the last error, where they are known.
+    /// Device number and byte of the last error, if they are known.
     pub place: Option<(u16, u64)>,
-    /// Of an object: the byte in it that the last error struck.
+    /// Byte of an object that the last error struck.
     pub offset: u64,
 }
 
-/// What was counted.
+/// All that was counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultReport {
-    /// When all was cleared the last time, in seconds since 1970; 0: it never was.
+    /// Time at which all counts were last cleared, in seconds since 1970; 0 if they never were.
     pub cleared: u64,
-    /// By number of the device.
+    /// Counts of each device, by its number.
     pub devices: Vec<FaultCounts>,
-    /// What was struck, by subject.
+    /// Things that were struck, by subject.
     pub struck: Vec<Struck>,
-    /// Errors of what is not listed since the list is full.
+    /// Number of errors of things that are not listed, since the list is full.
     pub unlisted: u64,
 }
 
 impl FaultReport {
-    /// Whether nothing was counted.
+    /// Returns true if nothing was counted.
     pub fn is_empty(&self) -> bool {
         self.devices.iter().all(FaultCounts::is_zero) && self.struck.is_empty() && self.unlisted == 0
     }
 
-    /// The stored form.
+    /// Returns the stored form.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         put_varint(&mut out, self.cleared);
@@ -148,7 +150,7 @@ impl FaultReport {
     /// Reads the stored form.
     ///
     /// # Errors
-    /// [`Error::Corrupt`]; [`Error::Unsupported`] for one of a later version.
+    /// [`Error::Corrupt`] if `bytes` are no report; [`Error::Unsupported`] for one of a later version.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut reader = Reader::new(bytes, "counts of errors");
         match reader.u8()? {
@@ -160,7 +162,7 @@ impl FaultReport {
             }
         }
         let mut report = Self { cleared: reader.varint()?, unlisted: reader.varint()?, ..Self::default() };
-        // As many as the bytes have, whatever their number says.
+        // The number is not trusted: nothing is reserved by it, and reading ends with the bytes.
         for _ in 0..u16::try_from(reader.varint()?).map_err(|_| reader.bad("it has too many devices"))? {
             report.devices.push(FaultCounts::decode(&mut reader)?);
         }
@@ -192,21 +194,21 @@ impl FaultReport {
     }
 }
 
-/// What is to be counted.
+/// Kinds of error, or of what became of it, that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The device failed a read. By device its own statistics count that.
+    /// The device failed a read. The counts by device take such reads from the device's own statistics.
     Read,
     /// A checksum did not hold, or what was read is not well formed.
     Checksum,
     /// The second copy answered in place of what had failed.
     Corrected,
-    /// It was written again from its other copy.
+    /// Something was written again from its other copy.
     Repaired,
 }
 
 impl Fault {
-    /// What an error of reading is counted as; `None` for other errors.
+    /// Returns the kind of an error of reading; `None` for other errors.
     pub fn of(error: &Error) -> Option<Self> {
         match error {
             Error::Corrupt { .. } => Some(Self::Checksum),
@@ -222,15 +224,15 @@ struct Counted {
     devices: Vec<FaultCounts>,
     struck: BTreeMap<Subject, Struck>,
     unlisted: u64,
-    /// Failed reads and writes of each device's own statistics that are counted already.
+    /// Numbers of failed reads and of failed writes in each device's own statistics that are counted already.
     taken: Vec<(u64, u64)>,
-    /// Something was counted since it was stored.
+    /// True if something was counted since the counts were stored.
     changed: bool,
-    /// Something new was struck since then, or a count has doubled.
+    /// True if something new was struck since then, or a count has doubled.
     news: bool,
 }
 
-/// Adds to a count; whether it is news: the first, or twice as many as when it was news before.
+/// Adds to a count. Returns true if that is news: the count was zero, or has reached another power of two.
 fn add(count: &mut u64, more: u64) -> bool {
     let before = count.checked_ilog2();
     *count = count.saturating_add(more);
@@ -298,7 +300,7 @@ impl Counted {
 pub struct Faults(Mutex<Counted>);
 
 impl Faults {
-    /// Adds what earlier openings have stored.
+    /// Adds the counts that earlier openings have stored.
     pub fn load(&self, stored: FaultReport) {
         let mut counted = self.0.lock();
         let met = std::mem::take(&mut *counted);
@@ -308,7 +310,7 @@ impl Faults {
         counted.unlisted = stored.unlisted;
         counted.taken = met.taken;
         (counted.changed, counted.news) = (met.changed, met.news);
-        // What opening has met before it could read them.
+        // This adds the errors that opening has met before it could read the stored counts.
         for (number, mut more) in (0..).zip(met.devices) {
             let counts = counted.device(number).all();
             for (count, more) in counts.into_iter().zip(more.all()) {
@@ -330,26 +332,27 @@ impl Faults {
         add(&mut counted.unlisted, met.unlisted);
     }
 
-    /// Counts an error, and where it lies, as far as that is known; of an object at byte `offset` of it. By device it is not counted again.
+    /// Counts an error of `subject`, and notes its place as far as that is known: `at` on a device, and byte `offset`
+    /// of an object. An error that its device has counted is not counted there again.
     pub fn count(&self, fault: Fault, subject: Subject, at: Option<DamagedAt>, offset: u64) {
         let place = at.map(|at| (at.device, at.offset));
         let by_device = at.is_some_and(|at| !at.counted);
         self.0.lock().count(fault, subject, (place, offset), by_device);
     }
 
-    /// Counts an error of reading a record, or something else of the pool's own; others are not counted.
+    /// Counts an error of reading a record, or something else of the pool's own. Other errors are not counted.
     pub fn count_error(&self, error: &Error, subject: Subject) {
         if let Some(fault) = Fault::of(error) {
             self.count(fault, subject, error.place(), 0);
         }
     }
 
-    /// Counts something else at a place of a device.
+    /// Counts something at a place of a device, for the device too.
     pub fn note(&self, fault: Fault, subject: Subject, place: Option<(u16, u64)>) {
         self.0.lock().count(fault, subject, (place, 0), true);
     }
 
-    /// Addresses of records that are listed, and were not all repaired or answered by a second copy.
+    /// Returns the addresses of listed records whose errors were not all repaired or answered by a second copy.
     pub fn records(&self) -> Vec<Addr> {
         let counted = self.0.lock();
         let harmed = counted.struck.values().filter(|struck| {
@@ -361,7 +364,7 @@ impl Faults {
         harmed.filter_map(addr).collect()
     }
 
-    /// The record at an address turned out to be data of an object, at byte `offset` of it.
+    /// Notes that the record at an address is data of an object, at byte `offset` of it.
     pub fn found(&self, addr: Addr, subject: Subject, offset: u64) {
         let mut counted = self.0.lock();
         let Some(mut record) = counted.struck.remove(&Subject::Record(addr)) else { return };
@@ -374,7 +377,8 @@ impl Faults {
         (counted.changed, counted.news) = (true, true);
     }
 
-    /// Takes over what devices count themselves: reads that failed, and writes and flushes, since they were opened.
+    /// Takes over what devices count themselves since they were opened: of each, the failed reads, and the failed
+    /// writes and flushes.
     pub fn take(&self, now: impl Iterator<Item = (u64, u64)>) {
         let mut counted = self.0.lock();
         for (number, (reads, writes)) in (0..).zip(now) {
@@ -393,24 +397,24 @@ impl Faults {
         }
     }
 
-    /// All that was counted.
+    /// Returns all that was counted.
     pub fn report(&self) -> FaultReport {
         self.0.lock().report()
     }
 
-    /// Whether there is something new that should not wait for the next checkpoint.
+    /// Returns true if there is something new that should not wait for the next checkpoint.
     pub fn wants_store(&self) -> bool {
         self.0.lock().news
     }
 
-    /// What is to be stored, if anything was counted since the last call.
+    /// Returns the counts to be stored; `None` if nothing was counted since the last call.
     pub fn take_changed(&self) -> Option<FaultReport> {
         let mut counted = self.0.lock();
         counted.news = false;
         std::mem::take(&mut counted.changed).then(|| counted.report())
     }
 
-    /// Forgets what was counted, of one device or of all, at `now` (seconds since 1970); returns what that was.
+    /// Clears the counts of one device or of all, at `now` (seconds since 1970). Returns what they were.
     pub fn clear(&self, device: Option<u16>, now: u64) -> FaultReport {
         let mut counted = self.0.lock();
         counted.changed = true;

@@ -13,7 +13,8 @@
 //! device     files, block devices, a simulated device; one door for I/O
 //! ```
 //!
-//! `account`, `error`, `faults`, `limits`, `memory`, `types` and `walk` are the ground that all layers stand on.
+//! `account`, `error`, `faults`, `limits`, `memory`, `types`, `walk` and `wire` are the ground that all layers stand
+//! on.
 
 pub mod account;
 pub mod dataset;

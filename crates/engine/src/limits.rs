@@ -1,26 +1,27 @@
-//! Every bound of the engine, with its reason.
+//! Defines every bound of the engine, with its reason.
 
 /// Unit of device I/O and of alignment: the largest logical block size of common devices.
 pub const BLOCK_BYTES: usize = 4096;
 
-/// Chunk: the unit in which space of a device is allocated; one fresh segment fills one chunk.
-/// 4 MiB keeps a sequential write efficient on any device and a 2 GiB pool at 512 chunks.
+/// Length of a chunk, the unit in which space of a device is allocated. One fresh segment fills one chunk. 4 MiB keep a
+/// sequential write efficient on any device, and give a 2 GiB pool 512 chunks.
 pub const CHUNK_BYTES: u64 = (4 << 20) / SHRINK;
-/// With the feature `small-chunks` chunks, and what is measured by them, are an eighth as long: the simulator then fills and ages pools in an
-/// eighth of the time. Such a program opens no other pools.
+/// Divisor of a chunk's length, and of what is measured by chunks. With the feature `small-chunks` it is 8, so that the
+/// simulator fills and ages pools in an eighth of the time. Such a program opens only pools that were made with the
+/// feature.
 pub(crate) const SHRINK: u64 = if cfg!(feature = "small-chunks") { 8 } else { 1 };
 
 /// Smallest recordsize: the page of the CPU and of the smallest database pages in use.
 pub const RECORDSIZE_MIN: u32 = 4 << 10;
 /// Largest recordsize: one FUSE request, and a quarter of a chunk.
 pub const RECORDSIZE_MAX: u32 = (1 << 20) / SHRINK as u32;
-/// Recordsize of files whose writes tell nothing.
+/// Recordsize of files whose first writes do not tell one.
 pub const RECORDSIZE_DEFAULT: u32 = 16 << 10;
 
 /// Longest write that is applied as a whole (contract W1).
 pub const ATOMIC_WRITE_MAX: usize = RECORDSIZE_MAX as usize;
 
-/// Most pages that one change may share: its pointers lie in memory and in one batch of the log.
+/// Largest number of pages that one change may share: its pointers lie in memory and in one batch of the log.
 pub const SHARE_PAGES_MAX: u64 = (1 << 16) / SHRINK;
 
 /// Longest stored record: a raw page of the largest recordsize and its header.
@@ -37,35 +38,38 @@ pub const NODE_BYTES: usize = 8 << 10;
 /// Longest encoded tree node: a leaf is split until it fits its target or holds a single entry.
 pub const NODE_ENCODED_MAX: usize = NODE_BYTES + VALUE_BYTES_MAX;
 
-/// Most children of a branch: a child costs about 10 bytes, at most 40, so that a full branch stays near the target
-/// whatever its keys are.
+/// Largest number of children of a branch. A child costs about 10 bytes, at most 40, so a full branch stays near the
+/// target whatever its keys are.
 pub const NODE_FANOUT_MAX: usize = 512;
-/// Bytes that one child takes in a stored branch, at most: a key of 22 bytes, and a pointer of 15.
+/// Most bytes that one child takes in a stored branch: a key of 22 bytes, and a pointer of 15.
 pub const NODE_CHILD_BYTES_MAX: usize = 40;
 
-/// Most levels of a tree. With a quarter full branches (128 children), 9 levels address 2^63 leaves.
+/// Largest number of levels of a tree. With branches a quarter full (128 children), 9 levels address 2^63 leaves.
 pub const TREE_LEVELS_MAX: u8 = 10;
 
-/// Encoded tree nodes that a checkpoint hands to the log at once: enough for sequential writes, little memory.
+/// Bytes of encoded tree nodes that a checkpoint hands to the log at once: enough for sequential writes, in little
+/// memory.
 pub const NODE_WRITE_BYTES: usize = CHUNK_BYTES as usize;
 
-/// Slots of a segment at most: its directory and 64 bitmaps of live slots each fit a record, however short records are.
+/// Largest number of slots of a segment: its directory, and 64 bitmaps of live slots, each fit a record, however short
+/// records are.
 pub const SEGMENT_SLOTS_MAX: u32 = (64 << 10) / SHRINK as u32;
 
-/// Redo operations accepted between two commits, in bytes: a commit's operations lie in one batch, which lies in one
-/// segment beside its directory.
+/// Largest number of bytes of redo operations that are accepted between two commits: a commit's operations lie in one
+/// batch, which lies in one segment beside its directory.
 pub const REDO_BYTES_MAX: u64 = CHUNK_BYTES / 2;
 
-/// Records that a delta may be based on: a page that is read needs so many more. Two bits of a tree's key say which.
+/// Largest number of records that a delta may be based on: reading its page needs as many more. Two bits of a tree's
+/// key say which base it is.
 pub const BASES_MAX: usize = 4;
 
-/// The journal of a pool that can outlive its server: a few of the largest changes (a copy of 1 MiB with its edges), and so
-/// much that writers seldom have to commit for its sake. A power of two.
+/// Bytes of the journal of a pool whose mounts can outlive its server: room for a few of the largest changes (a copy of
+/// 1 MiB with its edges), and so much that writers seldom have to commit for its sake. A power of two.
 pub const JOURNAL_BYTES: usize = 32 << 20;
-/// Largest journal that is believed.
+/// Largest journal that is accepted, in bytes.
 pub const JOURNAL_BYTES_MAX: usize = 1 << 30;
 
-/// Models of a pool at most: each is loaded as a whole, and segments list those that their records use.
+/// Largest number of models of a pool: each is loaded as a whole, and segments list those that their records use.
 pub const MODELS_MAX: usize = 1024 / SHRINK as usize;
 
 /// Size of each place of a device that is reserved for labels and superblocks.

@@ -1,4 +1,4 @@
-//! Names for the numbers that every layer passes on.
+//! Defines types for the numbers that every layer passes on.
 
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -15,39 +15,40 @@ pub struct Addr(u64);
 /// Bits of an [`Addr`] that name the slot.
 pub const SLOT_BITS: u32 = 24;
 
-/// Segments of the log have lower numbers; those of second copies have the numbers of the first ones, and this.
+/// Number that is added to a segment's number for the segment of its records' second copies. Segments of the log have
+/// lower numbers.
 pub const COPIES: u64 = 1 << 39;
 
 impl Addr {
-    /// The address of `slot` in `segment`.
+    /// Returns the address of `slot` in `segment`.
     pub const fn new(segment: u64, slot: u32) -> Self {
         Self((segment << SLOT_BITS) | slot as u64)
     }
-    /// From the stored form; `None` for zero, which addresses nothing.
+    /// Reads the stored form; `None` for zero, which addresses nothing.
     pub const fn from_raw(raw: u64) -> Option<Self> {
         if raw == 0 { None } else { Some(Self(raw)) }
     }
-    /// The stored form.
+    /// Returns the stored form.
     pub const fn raw(self) -> u64 {
         self.0
     }
-    /// Segment id.
+    /// Returns the segment id.
     pub const fn segment(self) -> u64 {
         self.0 >> SLOT_BITS
     }
-    /// Slot within the segment.
+    /// Returns the slot within the segment.
     pub const fn slot(self) -> u32 {
         (self.0 & ((1 << SLOT_BITS) - 1)) as u32
     }
-    /// The address of the second copy of a record that is kept twice; of a second copy, itself.
+    /// Returns the address of the second copy of a record that is kept twice; for a second copy, its own.
     pub const fn copy(self) -> Self {
         Self(self.0 | COPIES << SLOT_BITS)
     }
-    /// Whether it is that of a second copy.
+    /// Returns true if it is the address of a second copy.
     pub const fn is_copy(self) -> bool {
         self.segment() >= COPIES
     }
-    /// The address of the record that this is a copy of; of no copy, itself.
+    /// Returns the address of the record that this is the second copy of; for anything else, its own.
     pub const fn original(self) -> Self {
         Self(self.0 & !(COPIES << SLOT_BITS))
     }
@@ -65,7 +66,8 @@ impl fmt::Display for Addr {
     }
 }
 
-/// Hashes addresses for caches, with fixed constants (the finaliser of splitmix64): the same run evicts the same entries.
+/// Hashes addresses for caches, with fixed constants (the finaliser of splitmix64): the same run evicts the same
+/// entries.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AddrHasher(u64);
 
@@ -91,7 +93,7 @@ impl Hasher for AddrHasher {
 /// looking up its segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ptr {
-    /// Where the record is.
+    /// Address of the record.
     pub addr: Addr,
     /// Its stored (compressed) length in bytes.
     pub len_bytes: u32,
@@ -102,14 +104,14 @@ pub struct Ptr {
 pub struct Key {
     /// The object (an inode's data, a directory, ...) that the entry belongs to.
     pub object: u64,
-    /// What the entry is; below [`Key::ENGINE_KINDS`] the meaning is the file system's.
+    /// Kind of the entry. Below [`Key::ENGINE_KINDS`] the meaning is the file system's.
     pub kind: u8,
     /// Position within the object: page number, name hash, ...
     pub offset: u64,
 }
 
 impl Key {
-    /// Codec of an object's pages as one byte, `offset` 0: the one of the file system's values that the engine reads.
+    /// Codec of an object's pages as one byte, `offset` 0. The engine reads no other value of the file system.
     pub const COMPRESSION: u8 = 0xD0;
     /// Kinds from here on belong to the engine.
     pub const ENGINE_KINDS: u8 = 0xE0;
@@ -117,13 +119,14 @@ impl Key {
     pub const PAGE: u8 = 0xF0;
     /// Stored size of an object's pages, kept by the engine.
     pub const USAGE: u8 = 0xF1;
-    /// Base of a page's delta; `offset` is the page number times [`crate::limits::BASES_MAX`], plus its place among the bases.
+    /// Base of a page's delta; `offset` is the page number times [`crate::limits::BASES_MAX`], plus the base's position
+    /// among the page's bases.
     pub const BASE: u8 = 0xF2;
     /// Reference count of a shared record (object 0, `offset` = raw address).
     pub const SHARED: u8 = 0xF3;
     /// A model of pages (the pool's own tree, object 0, `offset` = its number).
     pub const MODEL: u8 = 0xF4;
-    /// A block of a dead list (the pool's own tree, object = number of the sublist, `offset` = of the block).
+    /// A block of a dead list (the pool's own tree, object = number of the sublist, `offset` = number of the block).
     pub const DEAD: u8 = 0xF5;
     /// A bucket of a dead list (the pool's own tree, object = number of the list, `offset` = birth).
     pub const BUCKET: u8 = 0xF6;
@@ -132,27 +135,28 @@ impl Key {
     /// Counts of errors (the pool's own tree, object 0, `offset` 0).
     pub const FAULTS: u8 = 0xF8;
 
-    /// Below this there is no key.
+    /// The lowest key.
     pub const FIRST: Self = Self::new(0, 0, 0);
-    /// Above all keys that are in use.
+    /// A key above all keys that are in use.
     pub const LAST: Self = Self::new(u64::MAX, u8::MAX, u64::MAX);
 
-    /// A key.
+    /// Creates a key.
     pub const fn new(object: u64, kind: u8, offset: u64) -> Self {
         Self { object, kind, offset }
     }
-    /// Key of the model number `id`.
+    /// Returns the key of the model number `id`.
     pub const fn model(id: u32) -> Self {
         Self::new(0, Self::MODEL, id as u64)
     }
-    /// Key of the base number `at` of page number `page` of `object`. Behind all bases where there can be no such page.
+    /// Returns the key of the base number `at` of page number `page` of `object`. If there can be no such page, the key
+    /// is behind those of all bases.
     pub const fn base(object: u64, page: u64, at: usize) -> Self {
         match page.checked_mul(BASES_MAX as u64) {
             Some(offset) if at < BASES_MAX => Self::new(object, Self::BASE, offset + at as u64),
             _ => Self::new(object, Self::BASE + 1, 0),
         }
     }
-    /// Key of page number `page` of `object`.
+    /// Returns the key of page number `page` of `object`.
     pub const fn page(object: u64, page: u64) -> Self {
         Self::new(object, Self::PAGE, page)
     }

@@ -1,14 +1,17 @@
-//! Reaching directories without following a link that somebody else could have planted.
+//! Reaches directories without following a link that somebody else could have planted.
 //!
-//! Root mounts over directories, makes directories and opens files below directories of others: databases' users, whoever. A path that is
-//! given to the kernel as a whole goes where links lead, also those that were made a moment ago. Here each step is taken from the
-//! descriptor of the one before, and a link is followed only where nobody but root and we ourselves could have made it:
+//! Root mounts over directories, makes directories and opens files below directories that belong to others, such as
+//! users of databases. If a path is given to the kernel as a whole, it goes where links lead, also those that were made
+//! a moment ago. Here each step is taken from the descriptor of the step before, and a link is followed only if nobody
+//! but root and we ourselves could have made it:
 //!
-//! 1. A directory is **ours** if it and all above it belong to root or to us, others may not write to it, and it lies on no
-//!    FUSE file system (there whoever runs the server says who owns what). What is below a directory of others is never ours again.
-//! 2. A sticky directory (`/tmp`) is ours as far as its entries belong to root or to us: others cannot replace these.
-//! 3. Links are followed where they lie in a directory that is ours; elsewhere they are an error.
-//! 4. `..` leads to the directory that was come through.
+//! 1. A directory is **ours** if it and all above it belong to root or to us, others may not write to it, and it lies
+//!    on no FUSE file system (there, whoever runs the server says who owns what). What is below a directory of others
+//!    is never ours again.
+//! 2. A sticky directory (`/tmp`) is ours as far as its entries belong to root or to us, since others cannot replace
+//!    these.
+//! 3. A link is followed if it lies in a directory that is ours, and is an error elsewhere.
+//! 4. `..` leads back to the directory from which the walk came.
 //!
 //! The result is an `O_PATH` descriptor: a later rename on the way does not change it.
 
@@ -21,12 +24,12 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
-/// Links on one way at most, as in the kernel.
+/// Largest number of links on one way, as in the kernel.
 const LINKS_MAX: usize = 40;
-/// The mode of directories that are made: all may pass and list, less the umask.
+/// Mode of directories that are made: all may pass and list, less the umask.
 const DIR_MODE: Mode = Mode::from_raw_mode(0o755);
 
-/// Why a place was not reached.
+/// The reason why a place was not reached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WalkError {
@@ -38,9 +41,9 @@ pub enum WalkError {
     /// The kernel refused a step.
     #[error("{}: {errno}", .path.display())]
     Os {
-        /// Where.
+        /// Path of the step.
         path: PathBuf,
-        /// Why.
+        /// The kernel's reason.
         errno: Errno,
     },
 }
@@ -50,7 +53,7 @@ impl WalkError {
         Self::Os { path: path.into(), errno }
     }
 
-    /// The kernel's reason; `LOOP` for a link that is not followed.
+    /// Returns the kernel's reason; `LOOP` for a link that is not followed.
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self {
@@ -72,11 +75,11 @@ impl From<WalkError> for std::io::Error {
 /// The users that can change the entries of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
-    /// Root and we.
+    /// Only root and we can.
     Ours,
     /// Others can add to it, and change what belongs to them.
     Sticky,
-    /// Others.
+    /// Others can.
     Others,
 }
 
@@ -96,19 +99,20 @@ impl Place {
         &self.path
     }
 
-    /// The number of the mount that it lies on, or is the root of.
+    /// Returns the number of the mount that it lies on, or is the root of.
     #[must_use]
     pub fn mount_id(&self) -> u64 {
         self.mount
     }
 
-    /// A path to it that holds in this process as long as the place does, whatever is renamed meanwhile.
+    /// Returns a path to it that holds in this process as long as the place does, whatever is renamed meanwhile.
     #[must_use]
     pub fn as_path(&self) -> PathBuf {
         descriptor_path(&self.fd)
     }
 
-    /// A path to an entry of it that holds as [`Place::as_path`] does. The entry itself may be a link: it is for calls that follow none.
+    /// Returns a path to an entry of it, which holds as [`Place::as_path`] does. The entry itself may be a link, so the
+    /// path is for calls that follow none.
     #[must_use]
     pub fn entry_path(&self, name: &OsStr) -> PathBuf {
         self.as_path().join(name)
@@ -117,17 +121,17 @@ impl Place {
     /// Opens it for reading, to list it.
     ///
     /// # Errors
-    /// Permissions.
+    /// Those of the kernel, for lack of permissions.
     pub fn open(&self) -> Result<File, WalkError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(&self.fd, ".", flags, Mode::empty());
         opened.map(File::from).map_err(|errno| WalkError::os(&self.path, errno))
     }
 
-    /// Whether it has entries.
+    /// Returns true if it has no entries.
     ///
     /// # Errors
-    /// Permissions.
+    /// Those of the kernel, for lack of permissions.
     pub fn is_empty(&self) -> Result<bool, WalkError> {
         let failed = |errno| WalkError::os(&self.path, errno);
         for entry in rustix::fs::Dir::read_from(self.open()?).map_err(failed)? {
@@ -146,13 +150,13 @@ impl AsFd for Place {
     }
 }
 
-/// A path to what a descriptor of this process is open on.
+/// Returns a path to what a descriptor of this process is open on.
 #[must_use]
 pub fn descriptor_path(fd: impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()).into()
 }
 
-/// A regular file that was reached, and which nobody but root and we can change.
+/// A regular file that was reached, and that nobody but root and we can change.
 #[derive(Debug)]
 pub struct Kept {
     /// Its path without links.
@@ -161,26 +165,28 @@ pub struct Kept {
     pub mode: u32,
 }
 
-/// The directory at `path`, which is relative to the current one unless it is absolute.
+/// Walks to the directory at `path`, which is relative to the current one unless it is absolute.
 ///
 /// # Errors
-/// [`WalkError`]: where and why the way ends.
+/// [`WalkError`] says where and why the way ends.
 pub fn reach(path: &Path) -> Result<Place, WalkError> {
     Walk::along(path, None)?.into_place(path)
 }
 
-/// As [`reach`]; directories that are missing are made, for all to pass (less what the umask takes away), or with `private` for us alone.
+/// Does what [`reach`] does, and makes directories that are missing: for all to pass (less what the umask takes away),
+/// or with `private` for us alone.
 ///
 /// # Errors
-/// [`WalkError`]: where and why the way ends.
+/// [`WalkError`] says where and why the way ends.
 pub fn make(path: &Path, private: bool) -> Result<Place, WalkError> {
     Walk::along(path, Some(if private { Mode::RWXU } else { DIR_MODE }))?.into_place(path)
 }
 
-/// The directory that `path` is an entry of, and the entry's name. The entry itself is not looked at.
+/// Walks to the directory that `path` is an entry of. Returns it, and the entry's name. The entry itself is not looked
+/// at.
 ///
 /// # Errors
-/// [`WalkError`]; `INVAL` where the path has no last name.
+/// [`WalkError`]; `INVAL` if the path has no last name.
 pub fn reach_parent(path: &Path) -> Result<(Place, OsString), WalkError> {
     let absolute = absolute(path)?;
     match (absolute.parent(), absolute.file_name()) {
@@ -189,10 +195,10 @@ pub fn reach_parent(path: &Path) -> Result<(Place, OsString), WalkError> {
     }
 }
 
-/// The regular file at `path`, if nobody but root and we can change it or anything on the way to it.
+/// Walks to the regular file at `path`, if nobody but root and we can change it or anything on the way to it.
 ///
 /// # Errors
-/// [`WalkError`]; `ACCESS` where others could, or it is no regular file.
+/// [`WalkError`]; `ACCESS` if others could, or it is no regular file; `ISDIR` for a directory.
 pub fn kept_file(path: &Path) -> Result<Kept, WalkError> {
     let walk = Walk::along(path, None)?;
     match walk.file {
@@ -204,10 +210,11 @@ pub fn kept_file(path: &Path) -> Result<Kept, WalkError> {
     }
 }
 
-/// Whatever is at `path`: a descriptor that nothing was opened for yet ([`descriptor_path`] opens it), and its path without links.
+/// Walks to whatever is at `path`. Returns a descriptor, which is open for nothing yet ([`descriptor_path`] serves to
+/// open it), and its path without links.
 ///
 /// # Errors
-/// [`WalkError`]: where and why the way ends.
+/// [`WalkError`] says where and why the way ends.
 pub fn reach_any(path: &Path) -> Result<(OwnedFd, PathBuf), WalkError> {
     let mut walk = Walk::along(path, None)?;
     if let Some(Found { fd, path, .. }) = walk.file {
@@ -222,12 +229,12 @@ fn absolute(path: &Path) -> Result<PathBuf, WalkError> {
         .map_err(|error| WalkError::os(path, Errno::from_io_error(&error).unwrap_or(Errno::INVAL)))
 }
 
-/// A walk under way: the directories that were come through, the root first.
+/// A walk under way: the directories on it so far, the root first.
 struct Walk {
     steps: Vec<Place>,
     links: usize,
     make: Option<Mode>,
-    /// At the end, if that is no directory.
+    /// End of the walk, if that is no directory.
     file: Option<Found>,
 }
 
@@ -236,7 +243,7 @@ struct Found {
     fd: OwnedFd,
     path: PathBuf,
     stat: Statx,
-    /// Nobody but root and we can replace it.
+    /// True if nobody but root and we can replace it.
     is_kept: bool,
 }
 
@@ -271,7 +278,7 @@ impl Walk {
         }
     }
 
-    /// Goes to the entry `name`. Where that is a link, returns its target and stays.
+    /// Goes to the entry `name`. If that is a link, returns its target and stays.
     fn step(&mut self, name: &OsStr) -> Result<Option<PathBuf>, WalkError> {
         let Some(here) = self.steps.last() else { return Err(WalkError::os(name, Errno::INVAL)) };
         let path = here.path.join(name);
@@ -317,7 +324,7 @@ impl Walk {
     }
 }
 
-/// Names on a way, the first one last. `.` is none.
+/// Returns the names on a way, the first one last. `.` is left out.
 fn reversed(path: &Path) -> Vec<OsString> {
     let mut names: Vec<OsString> = path
         .components()
@@ -337,13 +344,15 @@ fn root() -> Result<Place, WalkError> {
     Ok(place(fd, "/".into(), None))
 }
 
-/// Attributes of an entry as the kernel knows them: the server of a file system, which may not answer, is not asked.
+/// Returns the attributes of an entry as the kernel knows them. The server of a file system is not asked, since it may
+/// not answer.
 fn examine(fd: &OwnedFd) -> Result<Statx, Errno> {
     let wanted = StatxFlags::TYPE | StatxFlags::MODE | StatxFlags::UID | StatxFlags::GID | StatxFlags::MNT_ID;
     rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, wanted)
 }
 
-/// A directory below another. What cannot be examined (the server of its file system has died, say) is not ours.
+/// Makes the place of a directory below another. A directory that cannot be examined, because the server of its file
+/// system has died, say, is not ours.
 fn place(fd: OwnedFd, path: PathBuf, above: Option<&Place>) -> Place {
     let Ok(stat) = examine(&fd) else {
         return Place { fd, path, hold: Hold::Others, mount: 0 };
@@ -373,13 +382,14 @@ fn is_regular(stat: &Statx) -> bool {
     u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFREG
 }
 
-/// The group of root has nobody in it but root. An access control list shows in the group's bits.
+/// Returns true if others than root and we can write to it. The group of root has nobody in it but root. An access
+/// control list shows in the group's bits.
 fn others_can_write(stat: &Statx) -> bool {
     let mode = u32::from(stat.stx_mode);
     mode & 0o002 != 0 || mode & 0o020 != 0 && stat.stx_gid != 0
 }
 
-/// Whether the kernel itself serves a mount. The list tells, which asks no server.
+/// Returns true if the kernel itself serves a mount. The list of mounts tells that without asking a server.
 fn is_mount_ours(id: u64) -> bool {
     let list = std::fs::read("/proc/thread-self/mountinfo").unwrap_or_default();
     let id = id.to_string();
@@ -388,7 +398,7 @@ fn is_mount_ours(id: u64) -> bool {
         .find(|line| line.split(|b| *b == b' ').next() == Some(id.as_bytes()));
     let fields = line.map(|line| line.split(|byte| *byte == b' ').skip_while(|field| *field != b"-"));
     let fs_type = fields.and_then(|mut fields| fields.nth(1));
-    // fuse, fuse.anything, fuseblk; not fusectl, which is the kernel's.
+    // FUSE's types are fuse, fuse.anything and fuseblk. fusectl is the kernel's.
     fs_type.is_some_and(|fs_type| fs_type == b"fusectl" || !fs_type.starts_with(b"fuse"))
 }
 

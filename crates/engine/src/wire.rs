@@ -1,7 +1,7 @@
-//! Reading and writing of small binary structures: little-endian integers and varints.
+//! Reads and writes small binary structures: little-endian integers and varints.
 //!
-//! [`Reader`] is the only way in which bytes of unknown origin become numbers: every read is checked, and an
-//! end that comes too early is a damaged object, not a panic.
+//! Bytes of unknown origin become numbers only through [`Reader`]. Every read is checked, and an end that comes too
+//! early is a damaged object, not a panic.
 
 use crate::{Error, Result};
 
@@ -34,7 +34,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `bytes`, which are said to be a `what`.
+    /// Creates a reader of `bytes`, which are said to be a `what`.
     pub fn new(bytes: &'a [u8], what: &'static str) -> Self {
         Self { bytes, what, ran_out: false }
     }
@@ -42,19 +42,19 @@ impl<'a> Reader<'a> {
         self.ran_out = true;
         Error::corrupt(self.what, "it ends too early")
     }
-    /// Whether a read failed because there were too few bytes.
+    /// Returns true if a read failed because there were too few bytes.
     pub fn ran_out(&self) -> bool {
         self.ran_out
     }
-    /// An error about this object.
+    /// Creates an error about this object.
     pub fn bad(&self, detail: &str) -> Error {
         Error::corrupt(self.what, detail)
     }
-    /// Bytes that are left.
+    /// Returns the number of bytes that are left.
     pub fn remaining(&self) -> usize {
         self.bytes.len()
     }
-    /// The next `len` bytes.
+    /// Reads the next `len` bytes.
     pub fn take(&mut self, len: usize) -> Result<&'a [u8]> {
         if len > self.bytes.len() {
             return Err(self.short());
@@ -72,25 +72,25 @@ impl<'a> Reader<'a> {
             None => Err(self.short()),
         }
     }
-    /// The next byte.
+    /// Reads the next byte.
     pub fn u8(&mut self) -> Result<u8> {
         Ok(self.array::<1>()?[0])
     }
-    /// A little-endian u16.
+    /// Reads a little-endian u16.
     pub fn u16(&mut self) -> Result<u16> {
         Ok(u16::from_le_bytes(self.array()?))
     }
-    /// A little-endian u32.
+    /// Reads a little-endian u32.
     pub fn u32(&mut self) -> Result<u32> {
         Ok(u32::from_le_bytes(self.array()?))
     }
-    /// A little-endian u64.
+    /// Reads a little-endian u64.
     pub fn u64(&mut self) -> Result<u64> {
         Ok(u64::from_le_bytes(self.array()?))
     }
-    /// A varint of at most 64 bits.
+    /// Reads a varint of at most 64 bits.
     pub fn varint(&mut self) -> Result<u64> {
-        // Most numbers are small.
+        // Most numbers are small, so one byte is tried first.
         if let Some((byte, rest)) = self.bytes.split_first()
             && *byte < 0x80
         {
@@ -111,22 +111,22 @@ impl<'a> Reader<'a> {
         }
         Err(self.bad("a varint does not end"))
     }
-    /// A varint that must fit 32 bits.
+    /// Reads a varint that must fit 32 bits.
     pub fn varint_u32(&mut self) -> Result<u32> {
         u32::try_from(self.varint()?).map_err(|_| self.bad("a number is out of range"))
     }
-    /// A zigzag varint.
+    /// Reads a zigzag varint.
     pub fn signed(&mut self) -> Result<i64> {
         let raw = self.varint()?;
         Ok((raw >> 1) as i64 ^ -((raw & 1) as i64))
     }
-    /// Length and bytes, the length at most `max`.
+    /// Reads a length, which is at most `max`, and as many bytes.
     pub fn bytes(&mut self, max: usize) -> Result<&'a [u8]> {
         let len = usize::try_from(self.varint()?).ok().filter(|len| *len <= max);
         let len = len.ok_or_else(|| self.bad("a length is out of range"))?;
         self.take(len)
     }
-    /// Nothing may be left.
+    /// Ends the reading. Fails if any bytes are left.
     pub fn end(self) -> Result<()> {
         if self.bytes.is_empty() { Ok(()) } else { Err(self.bad("it goes on after its end")) }
     }

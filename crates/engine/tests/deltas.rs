@@ -127,7 +127,7 @@ fn an_object_whose_bases_are_read_from_the_device_is_stored_in_full() {
     let full = (1..=200).take_while(|time| !is_delta_after(&pool, &mut contents[0], *time)).count();
     // Each of four reads is paid for by 20 pages.
     assert_eq!(full, 80);
-    // What is in memory costs readers nothing.
+    // Bases that are in memory cost readers nothing.
     assert!(read(&pool, OBJECT, 0) == contents[0]);
     assert!(is_delta_after(&pool, &mut contents[0], 201));
     assert_sound(&pool);
@@ -305,7 +305,7 @@ fn folding_stores_deltas_in_full() {
     assert!(is_delta(&top(&pool, OBJECT, 699)));
     let plain = contents.len() as u64 * (PAGE as u64 + 3 + 16);
     assert!(pool.dataset().usage(OBJECT).unwrap().stored_bytes > plain);
-    // What was accepted meanwhile is not lost.
+    // A change that was accepted meanwhile is not lost.
     contents[5][0] ^= 1;
     let change = Change::Write {
         object: OBJECT,

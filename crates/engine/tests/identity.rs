@@ -160,7 +160,7 @@ fn reading_claims_nothing() {
     assert_eq!(contents(&sims), before);
 }
 
-/// What a power cut before each call to any of the devices leaves, three ways.
+/// Returns the states that a power cut before each call to any of the devices leaves, three for each call.
 fn cuts(sims: &Sims, work: impl FnOnce()) -> Vec<Sims> {
     let images: Arc<Mutex<Vec<Sims>>> = Arc::default();
     for sim in sims {

@@ -71,7 +71,7 @@ impl Bench {
         }
     }
 
-    /// How many pages of `object` each model codes; 0 stands for none.
+    /// Returns the number of pages of `object` that each model codes; 0 stands for no model.
     fn models_of(&self, object: u64, pages: usize) -> std::collections::BTreeMap<u32, usize> {
         let mut ptrs = vec![None; pages];
         self.pool.live().tree.pages(object, 0, &mut ptrs).unwrap();

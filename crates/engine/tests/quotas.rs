@@ -44,7 +44,7 @@ fn set(pool: &Pool, path: &str, name: &str, bytes: u64) -> Result<()> {
     pool.set_property_of(path, name, Some(&bytes.to_string()))
 }
 
-/// What the dataset, its snapshots and all below hold.
+/// Returns the bytes that the dataset, its snapshots and all datasets below hold.
 fn used(pool: &Pool, path: &str) -> u64 {
     let within = |other: &str| other == path || other.starts_with(&format!("{path}/"));
     let all = pool.list().unwrap();
@@ -62,7 +62,7 @@ fn settle(pool: &Pool) {
     pool.checkpoint(false).unwrap();
     let report = pool.check_open(&mut |_| {});
     assert!(report.messages.is_empty(), "{:?}", report.messages);
-    // What is counted by increments is what the ledgers say.
+    // The sums that are counted by increments are those of the ledgers.
     for quota in pool.quotas() {
         let listed = pool.listed(&quota.path).unwrap();
         let expected = match quota.bound {
@@ -96,7 +96,7 @@ fn a_quota_is_a_bound_and_only_for_its_dataset() {
         write_page(&*other, 1, page, &noise(page)).unwrap();
     }
     assert!(other.space().available_bytes > 100 * MIB);
-    // What was accepted is there.
+    // The pages that were accepted can be read.
     let mut page = vec![0; PAGE as usize];
     for at in [0, pages - 1] {
         db.read(1, PAGE, at * u64::from(PAGE), &mut page).unwrap();
@@ -234,7 +234,7 @@ fn a_quota_bounds_all_below() {
     pool.clone_snapshot("top/b@one", "top/clone", 1).unwrap();
     assert!(fill(&*open("top/clone"), 9, 0) < 20);
     settle(&pool);
-    // What is destroyed counts no more, at once.
+    // A destroyed dataset stops counting at once.
     pool.destroy_dataset("top/a/deep").unwrap();
     assert!(fill(&*open("top/clone"), 9, 0) > 1500);
     settle(&pool);
@@ -354,7 +354,7 @@ fn a_reservation_keeps_others_out() {
     let device = Arc::new(device.crash(&mut |choices| 5 % choices));
     let pool = open(&device);
     let (mine, other) = (pool.open_dataset("mine/below").unwrap(), pool.open_dataset("other").unwrap());
-    // What is given back is kept for them again.
+    // Bytes of the reservation that are given back are kept for its datasets again.
     mine.apply(&[Change::Punch { object: 1, from: 0, to: u64::MAX }]).unwrap();
     settle(&pool);
     assert!(fill(&*other, 2, 0) < 300);

@@ -137,7 +137,7 @@ fn small_objects_get_a_model_when_they_are_folded() {
         (0..pages).map(|block| btree_page(&mut random, Keys::Ints, false, block)).collect()
     };
     let (small, tiny) = (index(12), index(2));
-    // So much lies around it that what it gains is little.
+    // The pool holds so much else that the gain of a model for `small` is little.
     let noise: Vec<Vec<u8>> = (0..300).map(|seed| Random::new(seed).bytes(PAGE)).collect();
     write(&pool, 7, 0, &noise);
     write(&pool, 5, 0, &small);
@@ -471,7 +471,7 @@ fn log_files_share_a_model_that_commits_never_use() {
     let report = recode(&pool, &[whole(6)]);
     assert_eq!(report.recoded, 80);
     assert!(models_of(&pool, 6, second.len()).iter().all(|model| *model == Some(1)));
-    // What is coded by it stays as it is, and what is written again is coded without it.
+    // Pages coded by the model stay as they are, and pages that are written again are coded without it.
     assert_eq!(recode(&pool, &[whole(5), whole(6)]).recoded, 0);
     write_sized(&pool, 6, 10, &[second[11].clone()]);
     assert_eq!(models_of(&pool, 6, 11)[10], None);

@@ -1,4 +1,4 @@
-//! What is left of a damaged pool is read, and what is not is told: nothing in between.
+//! Tests of rescue: everything that is left of a damaged pool is read, and everything else is reported as unreadable.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ const PAGE: u32 = 8192;
 const OBJECT: u64 = 40;
 const PAGES: u64 = 700;
 
-/// What a dataset or snapshot has.
+/// Content of a dataset or snapshot.
 #[derive(Clone, Default)]
 struct Model {
     values: BTreeMap<Key, Vec<u8>>,
@@ -307,7 +307,7 @@ fn without_a_page_of_the_segment_table_all_is_found() {
     }
 }
 
-/// What the names of datasets lead to is known from nowhere else.
+/// Only the catalogue says which datasets the names lead to.
 #[test]
 fn without_its_catalogue_a_pool_is_refused() {
     let written = Written::new();

@@ -103,7 +103,7 @@ fn fill(dataset: &dyn Dataset) {
     }
 }
 
-/// What `fill` left, changed here and there.
+/// Changes some of what `fill` made.
 fn change(dataset: &dyn Dataset) {
     put(dataset, 3, b"other");
     dataset.apply(&[Change::Delete(Key::new(4, 2, 7))]).unwrap();
@@ -187,7 +187,7 @@ fn whole_and_then_what_changed() {
     assert_eq!(target.paths(), ["", "copy", "copy@one"]);
     assert_eq!(content(&target.pool, "copy@one"), content(&source.pool, "db@one"));
     assert_eq!(content(&target.pool, "copy"), content(&source.pool, "db@one"));
-    // What several pages share is stored once.
+    // A record that several pages share is stored once.
     let stored = |pool: &Pool, path: &str| pool.listed(path).unwrap().referenced_bytes;
     let (there, here) = (stored(&source.pool, "db@one"), stored(&target.pool, "copy@one"));
     assert!(here < there + there / 20, "{here} bytes are stored of what took {there}");
@@ -534,7 +534,7 @@ fn memory_and_frames_are_bounded_by_what_is_sent() {
     target.assert_sound();
 }
 
-/// How many damaged streams are tried: 10,000 with `PAGEFOLD_MUTATIONS=10000`.
+/// Returns the number of damaged streams to try: 10,000 with `PAGEFOLD_MUTATIONS=10000`.
 fn mutations() -> u64 {
     std::env::var("PAGEFOLD_MUTATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(300)
 }
@@ -588,7 +588,7 @@ fn damaged_streams_are_rejected_whole() {
         let (path, stream) = if n % 2 == 0 { ("new", &full) } else { ("copy", &incremental) };
         let bytes = damaged(stream, &mut random);
         if bytes.starts_with(stream) {
-            // What is behind the end is not read.
+            // Bytes behind the end of a stream are not read.
             continue;
         }
         let keep = ReceiveOptions { keep: n % 3 == 0, ..DISCARD };

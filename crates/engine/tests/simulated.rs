@@ -1,4 +1,4 @@
-//! What the simulator found, as short as it gets.
+//! Failures that the simulator found, each in as few steps as possible.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -112,7 +112,8 @@ fn a_fold_that_no_checkpoint_followed_is_undone() {
     panic!("the fold never ends");
 }
 
-/// What frees space is admitted on a full pool, from what the pool keeps back. That must not be a way to fill it.
+/// Changes that free space are admitted on a full pool, and take what the pool keeps back. That must not be a way to
+/// fill the pool.
 #[test]
 fn changes_that_free_little_and_store_more_are_refused_in_the_end() {
     let (_device, pool) = fresh(130);

@@ -148,7 +148,7 @@ fn noise(seed: u64) -> Vec<u8> {
     (0..MIB / 8).flat_map(|at| word(at).to_le_bytes()).collect()
 }
 
-/// What is told to become free becomes free, and space comes back.
+/// Destroying snapshots frees the bytes that were announced, and the space can be used again.
 #[test]
 fn destroying_frees_what_is_told() {
     let (_device, pool) = fresh(256);
@@ -280,7 +280,8 @@ fn what_is_not_possible_changes_nothing() {
     settle(&pool);
 }
 
-/// What a crash leaves of a rebase goes when the pool is opened again; the clone is as it was, and can be rebased.
+/// The rest of a rebase that a crash ended is removed when the pool is opened again. The clone is as it was, and can be
+/// rebased.
 #[test]
 fn a_rebase_that_a_crash_ends_has_changed_nothing() {
     let (device, pool) = fresh(200);

@@ -40,7 +40,7 @@ fn attempt(pool: &Pool, at: u64, within: u64, out: &mut [u8]) -> Attempt {
     pool.dataset().try_read(OBJECT, PAGE, at * u64::from(PAGE) + within, out).unwrap()
 }
 
-/// What a look at a page that is not cached leaves to be read; loads the tree's nodes first.
+/// Returns the read that an attempt at a page that is not cached leaves to its caller. Loads the tree's nodes first.
 fn fetch(pool: &Pool, at: u64, out: &mut [u8]) -> PageFetch {
     let mut other = vec![0; PAGE as usize];
     pool.dataset().read(OBJECT, PAGE, 0, &mut other).unwrap();

@@ -1,5 +1,5 @@
-//! POSIX ACLs: the stored form is that of the xattrs `system.posix_acl_access` and `system.posix_acl_default`
-//! (version 2: 4 bytes; then per entry tag 2, permissions 2, id 4; little-endian).
+//! POSIX ACLs. The stored form is that of the xattrs `system.posix_acl_access` and `system.posix_acl_default` (version
+//! 2: 4 bytes; then per entry tag 2, permissions 2, id 4; little-endian).
 
 use pagefold_engine::types::Key;
 
@@ -18,7 +18,7 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// Which ACL of an inode.
+/// The two ACLs of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Which {
     Access,
@@ -26,7 +26,7 @@ pub(crate) enum Which {
 }
 
 impl Which {
-    /// From an xattr's name.
+    /// Returns the ACL that an xattr's name means; `None` for any other name.
     pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
         match name {
             b"system.posix_acl_access" => Some(Self::Access),
@@ -66,7 +66,7 @@ struct Ace {
 pub(crate) struct Acl(Vec<Ace>);
 
 impl Acl {
-    /// From the xattr's bytes. Errors: `Invalid`.
+    /// Decodes the xattr's bytes. Errors: `Invalid`.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         const BAD: FsError = FsError::Invalid("malformed ACL");
         let (version, rest) = bytes.split_first_chunk::<4>().ok_or(BAD)?;
@@ -96,7 +96,8 @@ impl Acl {
         out
     }
 
-    /// One owner, one owning group, one other; users and groups by id need exactly one mask; in this order.
+    /// Returns true if there are one owner, one owning group and one other, in this order; users and groups by id need
+    /// exactly one mask.
     fn is_valid(&self) -> bool {
         let count = |tag: u16| self.0.iter().filter(|a| a.tag == tag).count();
         let named = count(USER) + count(GROUP);
@@ -107,12 +108,12 @@ impl Acl {
             && (named == 0 || count(MASK) == 1)
     }
 
-    /// Whether permission bits say all that it does.
+    /// Returns true if permission bits alone say the same.
     pub(crate) fn is_minimal(&self) -> bool {
         self.0.len() == 3
     }
 
-    /// `perm` with its nine bits as the ACL has them; the group's are the mask where there is one.
+    /// Returns `perm` with its nine bits as in the ACL; the group's bits are the mask if there is one.
     pub(crate) fn perm(&self, perm: u16) -> u16 {
         let group_tag = self.group_tag();
         self.0.iter().fold(perm & !0o777, |perm, ace| match ace.tag {
@@ -123,7 +124,7 @@ impl Acl {
         })
     }
 
-    /// Takes the nine bits of `perm` over.
+    /// Sets the ACL's entries from the nine bits of `perm`.
     pub(crate) fn chmod(&mut self, perm: u16) {
         let group_tag = self.group_tag();
         for ace in &mut self.0 {
@@ -136,12 +137,13 @@ impl Acl {
         }
     }
 
-    /// The entry that the group bits stand for.
+    /// Returns the tag of the entry that the group bits stand for.
     fn group_tag(&self) -> u16 {
         if self.0.iter().any(|a| a.tag == MASK) { MASK } else { GROUP_OBJ }
     }
 
-    /// What a file created with `perm` in a directory with this default ACL gets: no more than either grants.
+    /// Returns the access ACL and permissions of a file created with `perm` in a directory with this default ACL: they
+    /// grant no more than either.
     pub(crate) fn inherit(&self, perm: u16) -> (Self, u16) {
         let mut access = self.clone();
         let granted = access.perm(perm) & perm & 0o777 | perm & !0o777;
@@ -151,14 +153,14 @@ impl Acl {
 }
 
 impl Fs {
-    /// The stored ACL. Errors: `NoAttr` where there is none.
+    /// Returns the stored ACL. Errors: `NoAttr` if there is none.
     pub(crate) fn stored_acl(&self, ino: u64, which: Which) -> Result<Acl> {
         let bytes = self.dataset.get(&which.key(ino))?.ok_or(FsError::NoAttr)?;
         let damaged = |e: FsError| FsError::Corrupt { ino, what: "ACL", detail: e.to_string() };
         Acl::decode(&bytes).map_err(damaged)
     }
 
-    /// The default ACL of directory `ino`, if it has one.
+    /// Returns the default ACL of directory `ino`, if it has one.
     pub(crate) fn default_acl(&self, ino: u64, dir: &Inode) -> Result<Option<Acl>> {
         if dir.has(flag::ACL_DEFAULT) { self.stored_acl(ino, Which::Default).map(Some) } else { Ok(None) }
     }

@@ -15,13 +15,13 @@ use crate::orphan;
 use crate::types::{Fallocate, Ino};
 
 impl Fs {
-    /// Allocates, punches, zeroes, collapses or inserts a range of `len` bytes. With `kill_suid` set-id bits go, as with a
-    /// write.
+    /// Allocates, punches, zeroes, collapses or inserts a range of `len` bytes. `kill_suid` clears set-id bits, as with
+    /// a write.
     ///
     /// A copy-on-write pool cannot set space aside for pages that are yet to be compressed: allocating checks that the
     /// range would fit uncompressed, and lengthens the file.
     ///
-    /// Errors: `Invalid` for an empty range, and where collapse or insert are not aligned to the recordsize
+    /// Errors: `Invalid` for an empty range, and if collapse or insert are not aligned to the recordsize
     /// (`Attr::blksize`) or reach the end of the file; `TooBig`, `NoSpace`.
     pub fn fallocate(&self, ino: Ino, offset: u64, len: u64, mode: Fallocate, kill_suid: bool) -> Result<()> {
         self.writable()?;
@@ -35,7 +35,7 @@ impl Fs {
         let inode = txn.edit(ino.0)?;
         self.want_file(inode)?;
         let moves = matches!(mode, Fallocate::Collapse | Fallocate::Insert);
-        // Readers may be in an object that is given up until the new inode is shown.
+        // Until the new inode is published, readers may be reading the object that is given up.
         let spared = moves.then(|| self.spare(inode.object));
         let mut changes = Vec::with_capacity(5);
         match mode {
@@ -69,7 +69,7 @@ impl Fs {
         Ok(())
     }
 
-    /// The changes after which `from..to` reads as zeros. The size stays.
+    /// Adds the changes after which `from..to` reads as zeros. The size stays.
     fn zero_range(&self, inode: &mut Inode, from: u64, to: u64, changes: &mut Vec<Change<'_>>) {
         let size = inode.size;
         if inode.object == 0 || from >= size {
@@ -77,7 +77,7 @@ impl Fs {
         }
         let record_size = u64::from(inode.recordsize);
         let first = from.div_ceil(record_size);
-        // The last page counts as whole where the range covers it up to the end of the file.
+        // The last page counts as whole if the range covers it up to the end of the file.
         let last = if to >= size { size.div_ceil(record_size) } else { to / record_size };
         let head_end = first.saturating_mul(record_size).min(to).min(size);
         if from < head_end {
@@ -103,7 +103,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Takes out a range; what follows moves up. Pages move into an object of their own, by reference.
+    /// Takes a range out; the bytes behind it move up. Pages move into a new object, by reference.
     fn collapse(
         &self,
         inode: &mut Inode,
@@ -122,7 +122,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Puts in a hole; what follows moves down.
+    /// Puts a hole in; the bytes behind it move down.
     fn insert(&self, inode: &mut Inode, offset: u64, len: u64, changes: &mut Vec<Change<'_>>) -> Result<()> {
         let record_size = self.aligned(inode, offset, len)?;
         if offset >= inode.size {
@@ -137,7 +137,7 @@ impl Fs {
         Ok(())
     }
 
-    /// The recordsize, of which `offset` and `len` are multiples.
+    /// Returns the recordsize in bytes. Errors: `Invalid` unless `offset` and `len` are multiples of it.
     fn aligned(&self, inode: &Inode, offset: u64, len: u64) -> Result<u64> {
         let record_size = u64::from(self.recordsize_or_default(inode));
         if offset.is_multiple_of(record_size) && len.is_multiple_of(record_size) {
@@ -147,7 +147,7 @@ impl Fs {
         }
     }
 
-    /// Moves pages (from, to, count) into a new object; the old one is an orphan.
+    /// Moves pages (from, to, count) into a new object; the old one becomes an orphan.
     fn rearrange(
         &self,
         inode: &mut Inode,
@@ -173,8 +173,9 @@ impl Fs {
         Ok(())
     }
 
-    /// Copies up to `len` bytes, sharing whole records where both sides line up; returns how many: fewer than asked is
-    /// not the end of the file, 0 is. With `kill_suid` set-id bits of the target go, as with a write.
+    /// Copies up to `len` bytes, and shares whole records where both sides line up. Returns the number of bytes copied:
+    /// fewer than asked does not mean the end of the file, 0 does. `kill_suid` clears set-id bits of the target, as
+    /// with a write.
     ///
     /// Errors: `Invalid` for overlapping ranges of one file; `TooBig`, `NoSpace`.
     pub fn copy_file_range(
@@ -224,7 +225,8 @@ impl Fs {
         Ok(copied)
     }
 
-    /// The changes that copy; returns how many bytes they do. `buf` is for what is copied by value.
+    /// Adds the changes that copy, and returns the number of bytes that they copy. `buf` holds the bytes that are
+    /// copied by value.
     fn copy_into<'a>(
         &self,
         target: &Node,
@@ -251,7 +253,7 @@ impl Fs {
         let plan = (dst.object != 0 && dst.recordsize == src.recordsize)
             .then(|| share_plan(&ranges, record_size, src, dst));
         let Some(Some(plan)) = plan else {
-            // Not in step: by value, a write's worth at a time.
+            // The ranges or recordsizes do not match: the bytes are copied by value, one write at a time.
             let now = len.min(ATOMIC_WRITE_MAX as u64);
             let data = self.copy_out(src, from_offset, now, buf)?;
             self.write_into(target, dst, to_offset, data, changes)?;
@@ -261,7 +263,7 @@ impl Fs {
             clean_tail(dst, changes);
         }
         let edges = self.copy_out_edges(src, from_offset, &plan, record_size, buf)?;
-        // Shared records fill their pages, also the last.
+        // Shared records fill their pages, even the last page.
         let whole = plan.head + plan.count * record_size;
         uncover(dst, to_offset, whole, changes);
         uncover(dst, to_offset + whole, plan.tail, changes);
@@ -294,7 +296,7 @@ impl Fs {
         Ok(buf)
     }
 
-    /// Reads what is copied by value before and behind the shared records, one after the other.
+    /// Reads the bytes before and behind the shared records, which are copied by value, one part after the other.
     fn copy_out_edges<'a>(
         &self,
         src: &Inode,
@@ -314,7 +316,7 @@ impl Fs {
     }
 }
 
-/// What is to be copied.
+/// Ranges of a copy, in bytes.
 #[derive(Clone, Copy)]
 struct Copy {
     from_offset: u64,
@@ -323,7 +325,8 @@ struct Copy {
 }
 
 impl Copy {
-    /// As much from the beginning as is all to be freed in the source, or not at all; and which of the two.
+    /// Returns the longest beginning whose pages in the source are either all to be freed or all not, and true if they
+    /// are to be freed.
     fn within(self, src: &Inode) -> (Self, bool) {
         if src.freeing.is_empty() {
             return (self, false);
@@ -337,17 +340,17 @@ impl Copy {
     }
 }
 
-/// How a copy is done: `head` bytes by value, `count` records by reference, `tail` bytes by value.
+/// Plan of a copy: `head` bytes by value, `count` records by reference, `tail` bytes by value.
 #[derive(Debug, PartialEq, Eq)]
 struct SharePlan {
     head: u64,
     count: u64,
     tail: u64,
-    /// The last record shared is the last of both files and not full.
+    /// True if the last shared record is the last of both files and not full.
     last_is_partial: bool,
 }
 
-/// `None` where no whole record can be shared. Pure geometry.
+/// Returns the plan of a copy; `None` if no record can be shared. Does no I/O.
 fn share_plan(ranges: &Copy, record_size: u64, src: &Inode, dst: &Inode) -> Option<SharePlan> {
     let Copy { from_offset, to_offset, len } = *ranges;
     if from_offset % record_size != to_offset % record_size {
@@ -359,7 +362,7 @@ fn share_plan(ranges: &Copy, record_size: u64, src: &Inode, dst: &Inode) -> Opti
     if whole > SHARE_PAGES_MAX {
         return Some(SharePlan { head, count: SHARE_PAGES_MAX, tail: 0, last_is_partial: false });
     }
-    // Where both files end with the range, the last record can be shared although it is not full.
+    // If both files end with the range, the last record can be shared although it is not full.
     let ends = tail > 0 && from_offset + len == src.size && to_offset + len >= dst.size;
     let plan = if ends {
         SharePlan { head, count: whole + 1, tail: 0, last_is_partial: true }
@@ -377,7 +380,7 @@ fn grow(inode: &mut Inode, size: u64, changes: &mut Vec<Change<'_>>) {
     }
 }
 
-/// Zeroes less than a page. Where nothing is stored nothing will be: zeros are not kept.
+/// Zeroes a part of a page. A page that is not stored stays so, since zeros are not stored.
 fn zero_edge(inode: &Inode, from: u64, to: u64, changes: &mut Vec<Change<'_>>) {
     let len = usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX);
     let (object, record_size) = (inode.object, inode.recordsize);

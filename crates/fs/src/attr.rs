@@ -20,7 +20,7 @@ const SGID: u16 = 0o2000;
 const GROUP_EXEC: u16 = 0o010;
 
 impl Fs {
-    /// Attributes.
+    /// Returns the attributes of an inode.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
         let inode = self.node(ino)?.snapshot();
         self.attr(ino.0, &inode)
@@ -28,7 +28,8 @@ impl Fs {
 
     /// Changes attributes, all or none, and returns the new ones.
     ///
-    /// Errors: `IsADirectory` or `Invalid` for the size of what is no file; `TooBig`, `NoSpace`, `ReadOnly`.
+    /// Errors: `IsADirectory` or `Invalid` for the size of an inode that is not a file; `TooBig`, `NoSpace`,
+    /// `ReadOnly`.
     pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         self.writable()?;
         let node = self.node(ino)?;
@@ -46,7 +47,7 @@ impl Fs {
             inode.mtime = now;
             self.kill_privileges(ino.0, inode, set.kill_suid, &mut changes)?;
         }
-        // What sets nothing is chown(2) with neither: on Linux it counts as a change.
+        // A call that sets nothing is chown(2) without owner and group: on Linux it counts as a change.
         if set.uid.is_some() || set.gid.is_some() || *set == SetAttr::default() {
             inode.uid = set.uid.unwrap_or(inode.uid);
             inode.gid = set.gid.unwrap_or(inode.gid);
@@ -78,7 +79,8 @@ impl Fs {
         self.attr(ino.0, &attr_of)
     }
 
-    /// What a change of the contents or the owner takes away: capabilities always, set-id bits where `suid`.
+    /// Takes away the privileges that a change of the contents or the owner ends: capabilities always, set-id bits if
+    /// `suid`.
     pub(crate) fn kill_privileges(
         &self,
         ino: u64,
@@ -102,7 +104,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Notes that `node`, seen as `inode`, was read. In memory only; see [`Fs::flush_times`].
+    /// Notes that `node`, seen as `inode`, was read. The access time changes in memory only; see [`Fs::flush_times`].
     pub(crate) fn touch(&self, node: &Arc<Node>, inode: &Inode) {
         if self.is_read_only() || self.has_atime(AtimePolicy::Never) {
             return;
@@ -130,12 +132,14 @@ impl Fs {
         Ok(())
     }
 
-    /// Whether so many access times wait to be written that [`Fs::flush_times`] is due: their inodes cannot leave the memory.
+    /// Returns true if so many access times wait to be written that [`Fs::flush_times`] is due: their inodes cannot
+    /// leave the memory.
     pub fn are_times_due(&self) -> bool {
         self.atimes.lock().len() >= TIMES_MAX
     }
 
-    /// Writes the access time of one inode. A full pool keeps it in memory, unless many wait: it is no reason to fail what asked.
+    /// Writes the access time of one inode. If the pool is full, the time stays in memory, or is given up if many wait:
+    /// the caller must not fail because of it.
     pub(crate) fn flush_time(&self, node: &Arc<Node>) -> Result<()> {
         if !node.cached.read().atime_dirty {
             return Ok(());
@@ -156,23 +160,24 @@ impl Fs {
     }
 }
 
-/// Without set-user-id, and without set-group-id where the group may execute (otherwise it means mandatory locking).
+/// Returns `perm` without set-user-id, and without set-group-id if the group may execute (otherwise that bit means
+/// mandatory locking).
 pub(crate) fn without_set_id(perm: u16) -> u16 {
     let sgid = if perm & GROUP_EXEC != 0 { SGID } else { 0 };
     perm & !(SUID | sgid)
 }
 
-/// Without set-group-id.
+/// Returns `perm` without set-group-id.
 pub(crate) fn without_sgid(perm: u16) -> u16 {
     perm & !SGID
 }
 
-/// Whether set-group-id is on.
+/// Returns true if set-group-id is on.
 pub(crate) fn has_sgid(perm: u16) -> bool {
     perm & SGID != 0
 }
 
-/// With set-group-id.
+/// Returns `perm` with set-group-id.
 pub(crate) fn with_sgid(perm: u16) -> u16 {
     perm | SGID
 }
@@ -185,7 +190,7 @@ fn set_time(field: &mut Time, set: SetTime, now: Time) {
     }
 }
 
-/// relatime: not newer than the last change, or older than a day.
+/// Returns true if relatime renews the access time: it is not newer than the last change, or is a day old.
 fn is_atime_stale(inode: &Inode, now: Time) -> bool {
     inode.atime <= inode.mtime
         || inode.atime <= inode.ctime

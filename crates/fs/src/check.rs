@@ -1,7 +1,7 @@
-//! The walker behind `pagefold check`: whether the invariants hold of what a dataset stores.
+//! Checks that the invariants hold of what a dataset stores, for `pagefold check`.
 //!
-//! Three passes over the map, none of which trusts a count or a name: inodes; entries, counting names; what each inode
-//! says against what was counted. Memory: about 100 bytes per inode.
+//! The walk trusts no count and no name. It goes over the map once and counts; then it compares each inode with what
+//! was counted, and follows parents of directories up to the root. Memory: some 250 bytes per inode.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,34 +15,35 @@ use crate::error::{FsError, Result};
 use crate::named::{Places, is_displaced, split};
 use crate::types::{FileKind, Ino};
 
-/// Entries fetched at once.
+/// Number of entries fetched at once.
 pub(crate) const BATCH: usize = 1024;
-/// Problems that are told one by one; beyond, they are counted.
+/// Largest number of problems that are reported one by one; more are only counted.
 const PROBLEMS_MAX: usize = 1000;
 
-/// What a check found.
+/// Findings of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Inodes, orphans included.
+    /// Number of inodes, orphans included.
     pub inodes: u64,
-    /// Of these, directories.
+    /// Number of directories among them.
     pub directories: u64,
-    /// Directory entries.
+    /// Number of directory entries.
     pub entries: u64,
-    /// Extended attributes and ACLs.
+    /// Number of extended attributes and ACLs.
     pub xattrs: u64,
-    /// Unlinked inodes, data objects (also those being filled), and files with pages that are yet to be freed: no damage.
+    /// Number of unlinked inodes, of data objects without a file (also those being filled), and of files with pages
+    /// that are yet to be freed: no damage.
     pub orphans: u64,
     /// Stored bytes of files' pages.
     pub stored_bytes: u64,
-    /// What is wrong: the first thousand, each naming its inode.
+    /// The first thousand problems, each naming its inode.
     pub problems: Vec<String>,
-    /// How many problems there are.
+    /// Number of problems.
     pub problem_count: u64,
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Returns true if no problem was found.
     pub fn is_clean(&self) -> bool {
         self.problem_count == 0
     }
@@ -55,12 +56,12 @@ impl Report {
     }
 }
 
-/// What the walk saw of one inode.
+/// Facts that the walk saw of one inode.
 #[derive(Default)]
 struct Seen {
     inode: Option<Inode>,
     names: u64,
-    /// The directory of its last name, and the kind that it tells.
+    /// Directory of the last name that was seen, and below it the kind that this name has.
     dir: u64,
     named_kind: Option<FileKind>,
     entries: u64,
@@ -72,14 +73,14 @@ struct Seen {
     has_target: bool,
 }
 
-/// Checks the file system in `dataset`, which nobody changes meanwhile. Damage is reported, not an error.
+/// Checks the file system in `dataset`, which must not change meanwhile. Damage is reported, not an error.
 ///
-/// Errors: `NotFound` where there is no file system; what the dataset cannot read.
+/// Errors: `NotFound` if there is no file system; errors of reading the dataset.
 pub fn check(dataset: &dyn Dataset) -> Result<Report> {
     check_with(dataset, None)
 }
 
-/// As [`check`]; tests have names elsewhere.
+/// As [`check`]; tests pass other places of names.
 pub(crate) fn check_with(dataset: &dyn Dataset, places: Option<Places>) -> Result<Report> {
     let header = Header::decode(&dataset.get(&HEADER_KEY)?.ok_or(FsError::NotFound)?)?;
     let mut walk = Walk {
@@ -109,7 +110,7 @@ struct Walk<'d> {
     orphan_data: BTreeSet<u64>,
     freeing: BTreeSet<u64>,
     filling: BTreeSet<u64>,
-    /// By object.
+    /// Stored codecs by object.
     codecs: BTreeMap<u64, Vec<u8>>,
     counter: u64,
 }
@@ -198,7 +199,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What each inode says against what was counted.
+    /// Compares each inode with what was counted.
     fn compare(&mut self) -> Result<()> {
         let mut objects = BTreeMap::new();
         let (orphan_data, filling) = (&self.orphan_data, &self.filling);
@@ -260,7 +261,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Every directory that has a name hangs below the root by its parents.
+    /// Checks that the parents of every directory that has a name lead up to the root.
     fn reach(&mut self) {
         let parent = |ino: u64| {
             let inode = self.seen.get(&ino)?.inode.as_ref()?;
@@ -294,7 +295,7 @@ impl Walk<'_> {
     }
 }
 
-/// In words, where an inode differs from what was counted.
+/// Returns in words the differences between an inode and what was counted.
 fn differences(ino: u64, seen: &Seen, inode: &Inode, is_orphan: bool, counter: u64) -> Vec<String> {
     let mut found = Vec::new();
     let mut differ = |what: &str, says: u64, counted: u64| {
@@ -325,7 +326,7 @@ fn differences(ino: u64, seen: &Seen, inode: &Inode, is_orphan: bool, counter: u
     found
 }
 
-/// The key behind `key`.
+/// Returns the key that follows `key`.
 pub(crate) fn after(key: &Key) -> Key {
     match key.offset.checked_add(1) {
         Some(offset) => Key { offset, ..*key },

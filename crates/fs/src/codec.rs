@@ -1,4 +1,4 @@
-//! What the file system stores in the dataset's map, byte by byte. Integers are little-endian.
+//! Encodes and decodes what the file system stores in the dataset's map. Integers are little-endian.
 //!
 //! | object | kind | offset | value |
 //! |---|---|---|---|
@@ -15,7 +15,7 @@
 //! | inode | `ACL` | 0 access, 1 default | as the xattrs `system.posix_acl_*` |
 //! | object | `Key::COMPRESSION` | 0 | 1 byte: the codec of a file's pages, as its inode has it |
 //!
-//! A slot is 55 bits of the name's seeded hash and 8 bits that tell names apart whose hashes agree (`named.rs`).
+//! A slot is 55 bits of the name's seeded hash, and 8 bits that tell apart names whose hashes agree (`named.rs`).
 
 use pagefold_engine::dataset::Change;
 use pagefold_engine::record::Compression;
@@ -66,7 +66,7 @@ pub(crate) mod flag {
     /// Has `security.capability`, which changes of the contents remove.
     pub(crate) const CAPS: u16 = 32;
     pub(crate) const ALL: u16 = 63;
-    /// Where the codec begins that is set for the inode.
+    /// Position of the lowest bit of the codec that is set for the inode.
     pub(crate) const COMPRESSION_SHIFT: u32 = 8;
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Inode {
     pub(crate) kind: FileKind,
     pub(crate) perm: u16,
     pub(crate) flags: u16,
-    /// Of a file's pages, or what is made in a directory.
+    /// Codec of a file's pages, or of what is made in a directory.
     pub(crate) compression: Option<Compression>,
     /// Bytes; 0 = undecided, if and only if `object` is 0 too.
     pub(crate) recordsize: u32,
@@ -125,7 +125,7 @@ impl Inode {
         Key::new(ino, kind::INODE, 0)
     }
 
-    /// A new inode with one name (directories: `.` too), all times now.
+    /// Returns a new inode with one name (directories: `.` too), all times now.
     pub(crate) fn new(kind: FileKind, perm: u16, now: Time) -> Self {
         Self {
             kind,
@@ -163,13 +163,14 @@ impl Inode {
         }
     }
 
-    /// What is stored of its codec beside its pages.
+    /// Returns the key and value that store the codec beside the pages, if there are pages and a codec.
     fn codec_of_pages(&self) -> Option<(Key, u8)> {
         let codec = self.compression.filter(|_| self.kind == FileKind::Regular && self.object != 0)?;
         Some((Key::new(self.object, Key::COMPRESSION, 0), codec.to_stored()))
     }
 
-    /// The changes that let the pages of an inode, which was `old`, be coded as it says; `None`: there is none any more, or was none.
+    /// Adds the changes after which the pages of an inode, which was `old`, are coded as `new` says. `None`: there was
+    /// no inode before, or is none after.
     pub(crate) fn code_pages(old: Option<&Self>, new: Option<&Self>, changes: &mut Vec<Change<'_>>) {
         let [old, new] = [old, new].map(|inode| inode.and_then(Self::codec_of_pages));
         if old == new {
@@ -183,7 +184,7 @@ impl Inode {
         }
     }
 
-    /// The change that stores it.
+    /// Returns the change that stores the inode.
     pub(crate) fn put(&self, ino: u64) -> Change<'static> {
         Change::Put(Self::key(ino), self.encode())
     }
@@ -217,7 +218,7 @@ impl Inode {
         out
     }
 
-    /// From stored bytes, of which nothing is believed.
+    /// Decodes stored bytes, which are not trusted. Errors: `Corrupt`.
     pub(crate) fn decode(ino: u64, bytes: &[u8]) -> Result<Self> {
         let damaged = |detail: &str| FsError::Corrupt { ino, what: "inode", detail: detail.to_owned() };
         let Some((b, rest)) = bytes.split_first_chunk::<INODE_BYTES>() else {
@@ -303,7 +304,7 @@ fn log2(recordsize: u32) -> u8 {
     recordsize.checked_ilog2().unwrap_or(0) as u8
 }
 
-/// `Some(0)` for none; `None` where out of range.
+/// Returns the recordsize of a stored logarithm: `Some(0)` for 0, which means none; `None` if it is out of range.
 fn exp2(log2: u8) -> Option<u32> {
     use pagefold_engine::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
     match log2 {
@@ -313,7 +314,7 @@ fn exp2(log2: u8) -> Option<u32> {
     }
 }
 
-/// Whether `bytes` is a recordsize.
+/// Returns true if `bytes` is a valid recordsize.
 pub(crate) fn is_recordsize(bytes: u32) -> bool {
     use pagefold_engine::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
     bytes.is_power_of_two() && (RECORDSIZE_MIN..=RECORDSIZE_MAX).contains(&bytes)
@@ -369,7 +370,7 @@ impl Header {
     }
 }
 
-/// The counter's value.
+/// Decodes the counter.
 pub(crate) fn decode_counter(bytes: &[u8]) -> Result<u64> {
     match <[u8; 8]>::try_from(bytes) {
         Ok(b) => Ok(u64::from_le_bytes(b)),
@@ -380,7 +381,7 @@ pub(crate) fn decode_counter(bytes: &[u8]) -> Result<u64> {
     }
 }
 
-/// What a directory entry points to: inode (8), kind (1).
+/// The inode that a directory entry points to: inode (8), kind (1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pointee {
     pub(crate) ino: u64,

@@ -1,8 +1,8 @@
-//! How two versions of a file system differ: what `pagefold diff` shows.
+//! Finds the differences between two versions of a file system, for `pagefold diff`.
 //!
-//! The engine tells which keys differ. Here they become files: an inode that only one of the two has was created or removed;
-//! one whose names differ was renamed, or has a name more or less; what is left was modified. Times of access and of change, and
-//! what a directory counts of its entries, are not differences.
+//! The engine tells which keys differ; this module turns them into files. An inode that only one of the two versions
+//! has was created or removed; an inode whose names differ was renamed, or has a name more or less; any other was
+//! modified. Access times, change times and a directory's counts of its entries are not differences.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -17,70 +17,71 @@ use crate::freeing::Freeing;
 use crate::named::split;
 use crate::types::{FileKind, Ino as InodeNumber};
 
-/// Entries fetched at once.
+/// Number of entries fetched at once.
 const BATCH: usize = 1024;
-/// Directories above one another at most; more is a circle.
+/// Largest depth of directories; a path that is deeper is a circle.
 pub(crate) const DEPTH_MAX: usize = 4096;
 pub(crate) const ROOT: Ino = InodeNumber::ROOT.0;
 
 /// Number of an inode, as the dataset has it.
 pub(crate) type Ino = u64;
 
-/// What became of a file.
+/// Kinds of differences.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fate {
-    /// It has this name now: it is new, or got another hard link.
+    /// The file has this name now: it is new, or got another hard link.
     Created,
-    /// It has this name no more.
+    /// The file does not have this name any more.
     Removed,
-    /// It had this name before.
+    /// The file had another name before.
     Renamed {
-        /// Its path then.
+        /// The file's path before.
         from: Vec<u8>,
     },
-    /// Its content or its attributes are others.
+    /// Content or attributes of the file have changed.
     Modified,
 }
 
 /// A difference between two versions of a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileDifference {
-    /// Path from the root on, without a slash before it, in the newer version; in the older one if it was removed. Empty for the root.
+    /// Path from the root directory, without a slash before it, in the newer version; in the older one if the file was
+    /// removed. Empty for the root.
     pub path: Vec<u8>,
-    /// What became of it.
+    /// Kind of difference.
     pub fate: Fate,
-    /// What it is.
+    /// Kind of file.
     pub kind: FileKind,
-    /// Of a modified file, the bytes that may be others: whole pages, up to its end. Empty unless asked for.
+    /// Ranges of bytes of a modified file that may have changed: whole pages, up to its end. Empty unless asked for.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// What is known of an inode that differs.
+/// An inode that differs, as each of the two versions has it.
 #[derive(Default)]
 pub(crate) struct Changed {
     before: Option<Inode>,
     after: Option<Inode>,
-    /// Its own entry differs.
+    /// True if the stored inode itself differs.
     inode: bool,
-    /// Attributes, ACLs or the target differ.
+    /// True if extended attributes, ACLs or the link target differ.
     pub(crate) attributes: bool,
-    /// Names that it lost and got: directory and name.
+    /// Names that the inode lost and got: directory and name.
     pub(crate) lost: Vec<Name>,
     pub(crate) got: Vec<Name>,
 }
 
 impl Changed {
-    /// The inode in the older version, if it had a name there.
+    /// Returns the inode in the older version, if it had a name there.
     pub(crate) fn was(&self) -> Option<Inode> {
         self.before.clone().filter(|inode| inode.nlink > 0)
     }
 
-    /// The inode in the newer version, likewise.
+    /// Returns the inode in the newer version, likewise.
     pub(crate) fn is(&self) -> Option<Inode> {
         self.after.clone().filter(|inode| inode.nlink > 0)
     }
 
-    /// Whether an inode that both versions have was modified: in its content or its attributes.
+    /// Returns true if both versions have the inode, and its content or its attributes were modified.
     pub(crate) fn is_modified(&self, pages: &Pages) -> bool {
         let (Some(was), Some(is)) = (self.was(), self.is()) else { return false };
         let objects = [was.object, is.object];
@@ -93,19 +94,19 @@ impl Changed {
 /// Directory and name.
 pub(crate) type Name = (Ino, Vec<u8>);
 
-/// Sees an entry: its directory, its name, and what it names.
+/// A visitor of directory entries: gets the directory, the name, and what the entry points to.
 type SeeEntry<'a> = &'a mut dyn FnMut(Ino, &[u8], Pointee) -> Result<()>;
 
 /// Runs of pages by object.
 pub(crate) type Pages = HashMap<u64, Vec<Range<u64>>>;
 
-/// The differences, by path; with `ranges` also which bytes of files.
+/// Returns the differences, sorted by path; with `ranges` also the ranges of bytes of files that differ.
 ///
-/// Takes memory in proportion to what differs. Where files were modified and not renamed, all names of `new` are read, since an inode
-/// does not know its names.
+/// Takes memory in proportion to the differences. If files were modified and not renamed, all names of `new` are read,
+/// since an inode does not know its names.
 ///
 /// # Errors
-/// [`FsError::Corrupt`] for entries that are not well formed, and what the datasets cannot read.
+/// [`FsError::Corrupt`] for entries that are not well formed, and errors of reading the datasets.
 pub fn diff(
     old: &dyn Dataset,
     new: &dyn Dataset,
@@ -147,7 +148,7 @@ pub fn diff(
     Ok(found)
 }
 
-/// The differences of names: those that an inode lost and got make a pair.
+/// Adds the differences of an inode's names: a name that it lost and one that it got make a rename.
 fn names(
     one: &Changed,
     before: &mut Paths<'_>,
@@ -170,7 +171,7 @@ fn names(
     Ok(())
 }
 
-/// Whether attributes differ that are neither times of access and change nor follow from names.
+/// Returns true if attributes differ, apart from access and change times and those that follow from names.
 pub(crate) fn differs(was: &Inode, is: &Inode) -> bool {
     let own = |inode: &Inode| {
         (inode.kind, inode.perm, inode.wish, inode.compression, inode.uid, inode.gid, inode.rdev)
@@ -179,14 +180,14 @@ pub(crate) fn differs(was: &Inode, is: &Inode) -> bool {
     own(was) != own(is) || (is.kind != FileKind::Directory && file(was) != file(is))
 }
 
-/// What differs of each inode, and which pages of objects do; `new` is the newer version.
+/// Returns the inodes that differ, and the pages of objects that differ; `new` is the newer version.
 pub(crate) fn collect(
     new: &dyn Dataset,
     differences: impl Iterator<Item = pagefold_engine::Result<Difference>>,
 ) -> Result<(BTreeMap<Ino, Changed>, Pages)> {
     let mut changed: BTreeMap<Ino, Changed> = BTreeMap::new();
     let mut pages = Pages::new();
-    // Of these, those that are holes in the newer version.
+    // Pages that differ and are holes in the newer version.
     let mut holes = Pages::new();
     for difference in differences {
         let Difference { key, before, after } = difference?;
@@ -228,15 +229,15 @@ pub(crate) fn collect(
     see_freed(&changed, &mut pages, &mut holes);
     changed.retain(|_, one| one.inode || one.attributes || !(one.lost.is_empty() && one.got.is_empty()));
     for (ino, one) in changed.iter_mut().filter(|(_, one)| !one.inode) {
-        // Its entry is the same in both.
+        // The stored inode is the same in both versions.
         one.after = inode(new, *ino)?;
         one.before = one.after.clone();
     }
     Ok((changed, pages))
 }
 
-/// Adds to `pages` the `holes`, and what reads as zeros although it is stored; takes out of both what read as zeros before and does
-/// so still: that its pages were freed meanwhile is no difference.
+/// Adds to `pages` the `holes`, and the stored pages that read as zeros in the newer version only. Takes out pages that
+/// read as zeros in both versions: it is no difference that they were freed meanwhile.
 fn see_freed(changed: &BTreeMap<Ino, Changed>, pages: &mut Pages, holes: &mut Pages) {
     let objects: HashSet<u64> = pages.keys().chain(holes.keys()).copied().collect();
     let none = Freeing::default();
@@ -283,7 +284,7 @@ fn decode(ino: Ino, value: Option<&Value>) -> Result<Option<Inode>> {
     bytes(value).map(|bytes| Inode::decode(ino, bytes)).transpose()
 }
 
-/// What a directory's entry names, and how.
+/// Returns the inode that a directory entry points to, and the name.
 fn entry(dir: Ino, value: Option<&Value>) -> Result<Option<(Ino, Vec<u8>)>> {
     let Some(value) = bytes(value) else { return Ok(None) };
     let (name, rest) = split(dir, value)?;
@@ -294,7 +295,7 @@ pub(crate) fn inode(dataset: &dyn Dataset, ino: Ino) -> Result<Option<Inode>> {
     dataset.get(&Inode::key(ino))?.map(|bytes| Inode::decode(ino, &bytes)).transpose()
 }
 
-/// Which bytes of a file may be others.
+/// Returns the ranges of bytes of a file that may have changed.
 fn changed_bytes(was: &Inode, is: &Inode, pages: &Pages) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     let mut push = |range: Range<u64>| {
@@ -323,7 +324,7 @@ fn changed_bytes(was: &Inode, is: &Inode, pages: &Pages) -> Vec<Range<u64>> {
     found
 }
 
-/// Visits all entries of directories `from..to`.
+/// Visits all directory entries with keys in `from..to`.
 fn each_entry(dataset: &dyn Dataset, (from, to): (Key, Key), visit: SeeEntry<'_>) -> Result<()> {
     let mut from = from;
     loop {
@@ -337,7 +338,7 @@ fn each_entry(dataset: &dyn Dataset, (from, to): (Key, Key), visit: SeeEntry<'_>
     }
 }
 
-/// The names of these inodes.
+/// Returns all names of the inodes `wanted`, by inode.
 pub(crate) fn all_names(dataset: &dyn Dataset, wanted: &HashSet<Ino>) -> Result<HashMap<Ino, Vec<Name>>> {
     let mut found: HashMap<Ino, Vec<Name>> = HashMap::new();
     if wanted.iter().all(|ino| *ino == ROOT) {
@@ -355,7 +356,7 @@ pub(crate) fn all_names(dataset: &dyn Dataset, wanted: &HashSet<Ino>) -> Result<
 /// Paths of directories in one version.
 pub(crate) struct Paths<'a> {
     dataset: &'a dyn Dataset,
-    /// Where directories lie whose parents were read.
+    /// Parent and name of directories whose parents were read.
     places: HashMap<Ino, Name>,
 }
 
@@ -364,7 +365,7 @@ impl<'a> Paths<'a> {
         Self { dataset, places: HashMap::new() }
     }
 
-    /// The path of `name` in `dir`.
+    /// Returns the path of `name` in `dir`, without a slash before it.
     pub(crate) fn of(&mut self, dir: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let mut parts = vec![name.to_vec()];
         let mut at = dir;
@@ -381,7 +382,7 @@ impl<'a> Paths<'a> {
         Ok(parts.join(&b'/'))
     }
 
-    /// Parent and name of a directory.
+    /// Returns parent and name of a directory.
     fn place(&mut self, dir: Ino) -> Result<Name> {
         if let Some(place) = self.places.get(&dir) {
             return Ok(place.clone());

@@ -18,10 +18,10 @@ use crate::named::{PLACE_MIN, Probe, check_name, is_displaced, join, split};
 use crate::orphan;
 use crate::types::{Attr, Caller, DirEntry, Entry, FileKind, Ino, OpenFlags};
 
-/// Inode numbers are never used twice, so one generation does.
+/// Generation of every inode: one is enough, since inode numbers are never used twice.
 const GENERATION: u64 = 1;
 
-/// Cookies of `.` and `..`; entries have their places, from [`PLACE_MIN`] on.
+/// Cookies of `.` and `..`. The cookie of any other entry is its place, [`PLACE_MIN`] or more.
 const COOKIE_DOT: u64 = 1;
 const COOKIE_DOTDOT: u64 = 2;
 const _: () = assert!(COOKIE_DOTDOT < PLACE_MIN);
@@ -29,7 +29,7 @@ const _: () = assert!(COOKIE_DOTDOT < PLACE_MIN);
 /// Permissions of symbolic links.
 const SYMLINK_PERM: u16 = 0o777;
 
-/// What a new inode is to be.
+/// Properties of an inode to be made.
 struct New<'a> {
     kind: FileKind,
     perm: u32,
@@ -42,8 +42,8 @@ struct New<'a> {
 type Values = Vec<(Key, Vec<u8>)>;
 
 impl Fs {
-    /// The inode of `name` in `parent`; counts as one reference (see [`Fs::forget`]). `.` and `..` are the directory and
-    /// its parent.
+    /// Returns the inode of `name` in `parent`, which counts as one reference (see [`Fs::forget`]). `.` and `..` are
+    /// the directory and its parent.
     ///
     /// Errors: `NotFound`, `NotADirectory`, `NameTooLong`.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
@@ -51,8 +51,8 @@ impl Fs {
             return Err(FsError::NameTooLong);
         }
         let dir = self.node(parent)?;
-        // Between finding the name and taking hold of the inode it may be unlinked and reaped: then the name is
-        // looked up again, and is gone or is another.
+        // The inode may be unlinked and reaped after its name was found and before it is held: then the name is looked
+        // up again, and is gone or names another inode.
         let mut gone = None;
         loop {
             let child = match name {
@@ -77,7 +77,7 @@ impl Fs {
         }
     }
 
-    /// What `name` in `dir` points to.
+    /// Returns the inode that `name` in `dir` points to; `None` if there is no such name.
     pub(crate) fn find(&self, dir: &Node, name: &[u8]) -> Result<Option<Pointee>> {
         let inode = dir.snapshot();
         self.want_dir(&inode)?;
@@ -91,7 +91,7 @@ impl Fs {
         self.places.probe(self.dataset(), dir, kind::ENTRY, inode.displaced > 0, name)
     }
 
-    /// The answer for an inode on which a reference was just taken; gives it back on failure.
+    /// Returns the answer for an inode on which a reference was just taken; gives the reference back on failure.
     fn entry(&self, node: &Arc<Node>, name: &[u8]) -> Result<Entry> {
         let inode = node.snapshot();
         if inode.kind == FileKind::Regular && inode.recordsize == 0 {
@@ -106,14 +106,14 @@ impl Fs {
         }
     }
 
-    /// The answer for one more name of an inode in use.
+    /// Returns the answer for inode `ino` under `name`; counts as one reference.
     pub(crate) fn entry_of(&self, ino: u64, name: &[u8]) -> Result<Entry> {
         self.entry(&self.nodes.grab(self.dataset(), ino)?, name)
     }
 
-    /// The answer to a call that a process before this one has carried out, but not answered: the inode that it made, named or
-    /// opened, as it is now. Counts as one reference, and with `open` as one open. `None`: it is not told which inode that is,
-    /// so it is looked up.
+    /// Returns the answer to a call that an earlier process carried out but did not answer: the inode that the call
+    /// made, named or opened, as it is now. Counts as one reference, and with `open` as one open. If `made` is `None`,
+    /// the inode is not known, and is looked up.
     ///
     /// Errors: as of [`Fs::lookup`].
     pub fn entry_again(&self, made: Option<Ino>, parent: Ino, name: &[u8], open: bool) -> Result<Entry> {
@@ -127,7 +127,7 @@ impl Fs {
         Ok(entry)
     }
 
-    /// Makes a regular file, fifo, socket or device; not opened.
+    /// Makes a regular file, fifo, socket or device; does not open it.
     pub fn mknod(
         &self,
         parent: Ino,
@@ -167,7 +167,7 @@ impl Fs {
         self.make(parent, name, &New { kind: FileKind::Symlink, perm, rdev: 0, target, opens: 0 }, caller)
     }
 
-    /// Target of a symbolic link. Errors: `Invalid` for anything else.
+    /// Returns the target of a symbolic link. Errors: `Invalid` for anything else.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         let node = self.node(ino)?;
         let inode = node.snapshot();
@@ -195,7 +195,7 @@ impl Fs {
                 Err(FsError::Exists) if !flags.exclusive => {}
                 other => return other,
             }
-            // It exists: open it, unless it is gone by now.
+            // The file exists: it is opened, unless it is gone by now.
             let found = match self.lookup(parent, name) {
                 Ok(found) => found,
                 Err(FsError::NotFound) => continue,
@@ -227,7 +227,7 @@ impl Fs {
         inode.set(flag::TMPFILE, true);
         changes.push(inode.put(ino));
         let attr = self.attr(ino, &inode)?;
-        // In use before it is on the list of orphans, or it might be reaped at once.
+        // The inode is in use before it is on the list of orphans: otherwise it might be reaped at once.
         let node = self.nodes.insert(ino, inode, 1);
         note_result(ino);
         if let Err(error) = self.dataset.apply(&changes) {
@@ -258,7 +258,7 @@ impl Fs {
         let attr = self.attr(ino, &inode)?;
         note_result(ino);
         txn.commit(self.dataset(), changes)?;
-        // Somebody may have found the name already, and so the inode is in the cache: then it is that one.
+        // Another call may have found the name already, so that the inode is in the cache: then that node is used.
         let node = self.nodes.insert(ino, inode, new.opens);
         if new.kind == FileKind::Regular {
             remember_name(&node, name);
@@ -266,7 +266,8 @@ impl Fs {
         Ok(Entry { ino: Ino(ino), generation: GENERATION, attr })
     }
 
-    /// A new inode in `dir`, with what it inherits; `changes` get what belongs to it besides the inode itself.
+    /// Returns a new inode in `dir`, with what it inherits. Adds to `changes` the values that belong to it besides the
+    /// inode itself.
     fn new_inode(
         &self,
         ino: u64,
@@ -315,7 +316,7 @@ impl Fs {
         Ok(inode)
     }
 
-    /// Opens a directory; owes one [`Fs::releasedir`].
+    /// Opens a directory; the caller owes one [`Fs::releasedir`].
     pub fn opendir(&self, ino: Ino) -> Result<Attr> {
         let node = self.node(ino)?;
         let inode = node.snapshot();
@@ -330,10 +331,11 @@ impl Fs {
         self.release(ino);
     }
 
-    /// Tells the entries after `cookie` (0: from the start, with `.` and `..`) until `emit` returns false; an entry for
-    /// which it did so has not been told. An entry that stays during a listing is told exactly once, whatever others do.
+    /// Passes the entries after `cookie` (0: from the start, with `.` and `..`) to `emit` until that returns false; the
+    /// entry for which it did so counts as not listed. An entry that stays during a listing is listed exactly once,
+    /// whatever others do.
     ///
-    /// Errors: where some names cannot be read, after all others have been told.
+    /// Errors: `Corrupt` if some names cannot be read, after all others have been listed.
     pub fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
         let node = self.node(ino)?;
         let inode = node.snapshot();
@@ -370,7 +372,8 @@ impl Fs {
             let Some(next) = next else { break };
             (from, limit) = (next, READDIR_BATCH);
         }
-        // The last call of a listing is the one that tells nothing: until then every name that can be read counts more.
+        // Only the last call of a listing, which finds no more entries, reports the damage: until then, names that can
+        // be read matter more.
         if none_told && self.passed_damage.load(Ordering::Relaxed) {
             let first = Key::new(ino.0, kind::ENTRY, 0);
             if self.dataset.first_damage(&first, &end).is_some() {
@@ -381,7 +384,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Up to `limit` entries of `from..end` that can be read, and where to go on.
+    /// Returns up to `limit` entries of `from..end` that can be read, and the key from which to go on, if there is
+    /// more.
     fn range_past_damage(&self, from: Key, end: &Key, limit: usize) -> Result<(Values, Option<Key>)> {
         let (batch, behind) = match self.dataset.range(&from, end, limit) {
             Ok(batch) => (batch, None),
@@ -398,8 +402,8 @@ impl Fs {
         Ok((batch, next))
     }
 
-    /// As [`Fs::readdir`] with attributes; every `Entry` for which `emit` returned true is one reference. `.` and `..`,
-    /// and names unlinked meanwhile, come without.
+    /// As [`Fs::readdir`], with attributes; every `Entry` for which `emit` returned true is one reference. `.` and
+    /// `..`, names unlinked meanwhile, and names of damaged inodes come without an `Entry`.
     pub fn readdirplus(
         &self,
         ino: Ino,
@@ -414,7 +418,7 @@ impl Fs {
             let entry = match self.entry_of(dirent.ino.0, dirent.name) {
                 Ok(entry) => Some(entry),
                 Err(FsError::Stale) => None,
-                // Whoever looks it up is told.
+                // A lookup of the name reports the damage.
                 Err(error) if error.is_damage() => None,
                 Err(error) => {
                     failed = Some(error);
@@ -431,7 +435,7 @@ impl Fs {
     }
 }
 
-/// As [`check_name`], for making: `.` and `..` exist everywhere.
+/// As [`check_name`], for a name to be made: `Exists` for `.` and `..`, which exist everywhere.
 pub(crate) fn check_new_name(name: &[u8]) -> Result<()> {
     if name == b"." || name == b".." { Err(FsError::Exists) } else { check_name(name) }
 }
@@ -482,7 +486,7 @@ pub(crate) fn remove_entry(
     changes.push(Change::Delete(Key::new(ino, kind::ENTRY, place)));
 }
 
-/// Bytes of an entry's value: what directories' sizes are made of.
+/// Returns the bytes of an entry's value; a directory's size is the sum of these.
 pub(crate) fn entry_bytes(name: &[u8]) -> u64 {
     (1 + name.len() + POINTEE_BYTES) as u64
 }

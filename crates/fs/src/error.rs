@@ -1,9 +1,9 @@
-//! Why a call of the file system failed.
+//! Errors of the file system's calls.
 
 /// Result of a file-system call.
 pub type Result<T, E = FsError> = std::result::Result<T, E>;
 
-/// Why a call failed; each has one errno (the front end maps them without a wildcard arm).
+/// Reasons why a call fails; each has one errno (the front end maps them without a wildcard arm).
 #[derive(Debug, thiserror::Error)]
 pub enum FsError {
     /// No such name or inode (ENOENT).
@@ -27,7 +27,7 @@ pub enum FsError {
     /// Never allowed, whoever asks: a hard link to a directory, say (EPERM).
     #[error("operation not permitted")]
     NotPermitted,
-    /// Allowed to others (EACCES).
+    /// Not allowed for this inode: a default ACL of something that is no directory (EACCES).
     #[error("permission denied")]
     Access,
     /// The pool is full (ENOSPC).
@@ -36,7 +36,7 @@ pub enum FsError {
     /// Beyond the largest file (EFBIG).
     #[error("beyond the largest file size")]
     TooBig,
-    /// Makes no sense: says what (EINVAL).
+    /// The call makes no sense; the text says why (EINVAL).
     #[error("invalid: {0}")]
     Invalid(&'static str),
     /// The inode has as many names as it can (EMLINK).
@@ -63,14 +63,14 @@ pub enum FsError {
     /// Mounted read-only (EROFS).
     #[error("the file system is read-only")]
     ReadOnly,
-    /// What the dataset holds for an inode is not well formed (EIO; `pagefold check` tells more).
+    /// A value that the dataset holds for an inode is not well formed (EIO; `pagefold check` tells more).
     #[error("damaged {what} of inode {ino}: {detail}")]
     Corrupt {
         /// The inode.
         ino: u64,
-        /// Which of its values.
+        /// Kind of the damaged value.
         what: &'static str,
-        /// What did not hold.
+        /// Description of the damage.
         detail: String,
     },
     /// The engine failed (EIO).
@@ -79,12 +79,12 @@ pub enum FsError {
 }
 
 impl FsError {
-    /// Whether the engine has counted it, by what it struck.
+    /// Returns true if the engine has counted the error, by device and by what it struck.
     pub fn is_counted(&self) -> bool {
         matches!(self, Self::Engine(error) if error.is_counted())
     }
 
-    /// Whether something that is stored cannot be read.
+    /// Returns true if the error means that something stored cannot be read.
     pub(crate) fn is_damage(&self) -> bool {
         match self {
             Self::Corrupt { .. } => true,

@@ -1,8 +1,9 @@
 //! Pages that read as zeros and are yet to be freed.
 //!
-//! Truncating or punching is one small change, whatever it frees: the inode takes note of the range, which reads as zeros from
-//! then on, and [`Fs::reap`] frees its pages a bounded slice per change. What is written into the range before that takes its pages
-//! out of it. An inode has few ranges ([`FREEING_RANGES_MAX`]): who would make too many frees the shortest ones first.
+//! Truncating or punching is one small change, whatever it frees: the inode notes the range, which reads as zeros from
+//! then on, and [`Fs::reap`] frees its pages, a bounded slice per change. A write into the range before that takes its
+//! pages out of the range. An inode has few ranges ([`FREEING_RANGES_MAX`]): a change that could make too many frees
+//! the shortest ones first.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,12 +18,13 @@ use crate::fs::Fs;
 use crate::inode::Locked;
 use crate::limits::{FREE_PAGES_MAX, FREEING_RANGES_MAX};
 
-/// Ranges of pages (of bytes in [`crate::mirror`]): ascending, not empty, and apart from each other. No allocation while there are none.
+/// Ranges of pages (of bytes in [`crate::mirror`]): ascending, not empty, and apart from each other. Takes no
+/// allocation if there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Freeing(Option<Arc<[Range<u64>]>>);
 
 impl Freeing {
-    /// `None` for ranges that cannot be.
+    /// Returns `None` unless the ranges are ascending, not empty, apart, and at most [`FREEING_RANGES_MAX`].
     pub(crate) fn new(ranges: Vec<Range<u64>>) -> Option<Self> {
         let apart = ranges.windows(2).all(|pair| matches!(pair, [a, b] if a.end < b.start));
         let sound =
@@ -42,25 +44,25 @@ impl Freeing {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Position of the first range that ends behind `page`.
+    /// Returns the position of the first range that ends behind `page`.
     fn position(&self, page: u64) -> usize {
         self.ranges().partition_point(|range| range.end <= page)
     }
 
-    /// The first range that `pages` overlaps, as far as it does.
+    /// Returns the part of the first range that overlaps `pages` which lies in `pages`.
     pub(crate) fn first_in(&self, pages: Range<u64>) -> Option<Range<u64>> {
         let range = self.ranges().get(self.position(pages.start))?;
         let overlap = range.start.max(pages.start)..range.end.min(pages.end);
         (!overlap.is_empty()).then_some(overlap)
     }
 
-    /// The end of the range that has `page`, if one does.
+    /// Returns the end of the range that contains `page`; `None` if none does.
     pub(crate) fn end_of(&self, page: u64) -> Option<u64> {
         let range = self.ranges().get(self.position(page))?;
         (range.start <= page).then_some(range.end)
     }
 
-    /// The stretches of `pages`, in order, each with whether it is in a range.
+    /// Splits `pages` into stretches, in order; each has true if it lies in a range.
     pub(crate) fn split(&self, pages: Range<u64>) -> Vec<(Range<u64>, bool)> {
         let mut found = Vec::new();
         let mut at = pages.start;
@@ -109,13 +111,13 @@ impl Freeing {
         *self = Self::of(self.ranges().iter().flat_map(sides).collect());
     }
 
-    /// Half as many ranges, each of two neighbours with what lies between them.
+    /// Returns half as many ranges: each covers two neighbours and what lies between them.
     pub(crate) fn in_pairs(&self) -> Self {
         let joined = |pair: &[Range<u64>]| Some(pair.first()?.start..pair.last()?.end);
         Self::of(self.ranges().chunks(2).filter_map(joined).collect())
     }
 
-    /// Whether a change may add ranges: one splits two of them at most, or adds one.
+    /// Returns true if a change may add ranges. A change splits at most two ranges, or adds one.
     fn has_room(&self) -> bool {
         self.ranges().len() + 2 <= FREEING_RANGES_MAX
     }
@@ -125,26 +127,26 @@ impl Freeing {
     }
 }
 
-/// Where it is listed that inode `ino` has such pages.
+/// Returns the key that lists inode `ino` as one with pages to be freed.
 pub(crate) const fn key(ino: u64) -> Key {
     Key::new(0, kind::FREEING, ino)
 }
 
 impl Fs {
-    /// Pages that one change frees at most.
+    /// Returns the largest number of pages that one change frees.
     pub(crate) fn free_pages_max(&self) -> u64 {
         self.options.free_pages.unwrap_or(FREE_PAGES_MAX).max(1)
     }
 
-    /// Whether it may be that more pages are stored in a range than one change frees.
+    /// Returns true if more pages may be stored in a range than one change frees.
     fn are_many(&self, object: u64, pages: &Range<u64>) -> bool {
         let most = self.free_pages_max();
-        // A sum that cannot be read says nothing.
+        // If the sum cannot be read, there may be many.
         pages.end - pages.start > most && self.dataset.usage(object).map_or(true, |usage| usage.pages > most)
     }
 
-    /// The changes after which `pages` of a file read as zeros: they are freed if they are few; else the first of them, so that a full
-    /// pool admits the change, and the rest by [`Fs::reap`].
+    /// Adds the changes after which `pages` of a file read as zeros. If they are few, they are freed. Otherwise the
+    /// first of them are freed, so that a full pool admits the change, and [`Fs::reap`] frees the rest.
     pub(crate) fn cut_pages(&self, inode: &mut Inode, pages: Range<u64>, changes: &mut Vec<Change<'_>>) {
         if pages.is_empty() || inode.object == 0 {
             return;
@@ -158,7 +160,7 @@ impl Fs {
         }
     }
 
-    /// Makes room for a change that may add ranges. The caller has changed nothing of the inode yet.
+    /// Makes room for a change that may add ranges. The caller must not have changed the inode yet.
     pub(crate) fn bound_freeing(&self, locked: &mut Locked<'_>) -> Result<()> {
         while !locked.new.freeing.has_room() {
             let Some(range) = locked.new.freeing.shortest() else { break };
@@ -182,14 +184,15 @@ impl Fs {
         };
         inode.freeing.remove(range.start..done);
         locked.put(&mut changes);
-        // If it comes before a request's own change, that is yet to be carried out when another server goes on after it.
+        // This may come before a request's own change, which another server that goes on after it must still carry out:
+        // hence `aside`.
         aside(|| self.dataset.apply(&changes))?;
         locked.publish();
         locked.settle();
         Ok(())
     }
 
-    /// Frees what the inodes on the list are yet to free; false when the budget ended first.
+    /// Frees the pages that inodes on the list have yet to free; returns false if the budget was used up first.
     pub(crate) fn reap_freeing(&self, budget: &mut u64) -> Result<bool> {
         let mut from = key(0);
         let to = Key::new(0, kind::FREEING + 1, 0);
@@ -208,10 +211,10 @@ impl Fs {
     }
 
     fn free_inode(&self, ino: u64, budget: &mut u64) -> Result<bool> {
-        // What has no name and is in nobody's hands is removed as a whole.
+        // An inode that has no name and that nobody uses is removed as a whole.
         let Some(node) = self.nodes.get_named(self.dataset(), ino)? else { return Ok(true) };
         loop {
-            // Others who change the file get their turn between slices.
+            // The lock is taken for each slice, so that other changes of the file get their turn.
             let mut locked = Locked::lock(&node);
             let Some(range) = locked.new.freeing.ranges().first().cloned() else { return Ok(true) };
             if *budget == 0 {
@@ -224,8 +227,8 @@ impl Fs {
     }
 }
 
-/// The changes before a write of `len` bytes at `offset`, after which its pages are in no range: what is left of a page that is
-/// written in part has to be zeros.
+/// Takes the pages of a write of `len` bytes at `offset` out of all ranges, and adds the changes that must come before
+/// the write: the rest of a page that is written in part has to be zeros.
 pub(crate) fn uncover(inode: &mut Inode, offset: u64, len: u64, changes: &mut Vec<Change<'_>>) {
     if inode.freeing.is_empty() || len == 0 || inode.recordsize == 0 {
         return;

@@ -1,4 +1,5 @@
-//! The mounted file system: what all calls share. The calls themselves are in the modules beside this one.
+//! The mounted file system, and the state that all calls share. The calls themselves are in the modules beside this
+//! one.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -25,24 +26,25 @@ pub struct Fs {
     pub(crate) dataset: Arc<dyn Dataset>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: FsOptions,
-    /// No changes; [`FsOptions::read_only`] is how it began.
+    /// True if every change is refused; begins as [`FsOptions::read_only`].
     read_only: AtomicBool,
-    /// An [`AtimePolicy`]; [`FsOptions::atime`] is how it began.
+    /// An [`AtimePolicy`] as a number; begins as [`FsOptions::atime`].
     atime: AtomicU8,
     pub(crate) places: Places,
     pub(crate) nodes: Nodes,
     ids: Mutex<Ids>,
-    /// Held while a directory moves to another one: the tree above any directory stays as it is.
+    /// Held while a directory moves into another one: the directories above any directory stay the same meanwhile.
     pub(crate) rename_lock: Mutex<()>,
-    /// There may be orphans that can be reaped.
+    /// True if there may be orphans that can be reaped.
     pub(crate) orphans: AtomicBool,
     /// Objects that reaping leaves alone.
     pub(crate) spared: Mutex<HashSet<u64>>,
-    /// A listing has left out names that cannot be read.
+    /// True once a listing has left out names that cannot be read.
     pub(crate) passed_damage: AtomicBool,
     /// Inodes with access times newer than those in the dataset.
     pub(crate) atimes: Mutex<HashSet<u64>>,
-    /// Whom to ask before what is unlinked is removed; none where references are counted.
+    /// Asks the kernel whether it still refers to an unlinked inode, before that is removed; unset if references are
+    /// counted.
     pub(crate) holds: OnceLock<KernelHolds>,
 }
 
@@ -55,7 +57,7 @@ struct Ids {
 impl Fs {
     /// Makes an empty file system in `dataset`.
     ///
-    /// Errors: `Exists` where it holds one already.
+    /// Errors: `Exists` if the dataset holds a file system already.
     pub fn format(dataset: &dyn Dataset, clock: &dyn Clock, options: &FormatOptions) -> Result<()> {
         if dataset.get(&HEADER_KEY)?.is_some() {
             return Err(FsError::Exists);
@@ -77,7 +79,8 @@ impl Fs {
     /// Opens the file system in `dataset`, which must not be opened twice at a time. Orphans that a crash left are
     /// removed by [`Fs::reap`].
     ///
-    /// Errors: `NotFound` where the dataset holds none, `Invalid` for a recordsize that cannot be.
+    /// Errors: `NotFound` if the dataset holds no file system, `Invalid` for a recordsize that cannot be, `Corrupt` for
+    /// a damaged header or counter.
     pub fn mount(dataset: Arc<dyn Dataset>, clock: Arc<dyn Clock>, options: FsOptions) -> Result<Self> {
         if options.recordsize.is_some_and(|bytes| !is_recordsize(bytes)) {
             return Err(FsError::Invalid("the recordsize is not a power of two from 4 KiB to 1 MiB"));
@@ -90,7 +93,7 @@ impl Fs {
         let fs = Self {
             dataset,
             clock,
-            // Nothing is ever removed where nothing can be changed.
+            // A read-only mount removes nothing, so it need not count references.
             nodes: Nodes::new(!options.read_only, options.inodes.clone()),
             read_only: AtomicBool::new(options.read_only),
             atime: AtomicU8::new(options.atime as u8),
@@ -109,34 +112,36 @@ impl Fs {
         Ok(fs)
     }
 
-    /// From now on references are not counted, so that inodes which the kernel knows need not be kept in memory: before an unlinked file is removed
-    /// that is not open, `holds` is asked whether the kernel has it. To be called before the first call of the kernel's; also of a kernel that knows
-    /// inodes from before, of a process that died.
+    /// Stops counting references, so that inodes which the kernel knows need not be kept in memory. From now on, before
+    /// an unlinked file that is not open is removed, `holds` is asked whether the kernel still refers to it. Must be
+    /// called before the kernel's first call, even if that is a kernel that knows inodes from a process that died.
     ///
-    /// That is exact: the kernel looks names up, and removes them, under a lock of their directory that it holds until it has the answer. So when it does
-    /// not have an inode that has no name any more, no answer is on its way to it that leads there. (One is: of a file handle that is opened by
-    /// open_by_handle_at(2) while its file is deleted. Whoever did that sees ESTALE, as over NFS.)
+    /// The answer is exact: the kernel looks names up, and removes them, under a lock of their directory that it holds
+    /// until it has our answer. So if the kernel does not refer to an inode without a name, no answer that leads to
+    /// this inode is on its way. (There is one exception: a file handle that is opened by open_by_handle_at(2) while
+    /// its file is deleted. The caller then sees ESTALE, as over NFS.)
     pub fn ask_kernel(&self, holds: KernelHolds) {
         if self.holds.set(holds).is_ok() {
             self.nodes.stop_counting();
         }
     }
 
-    /// Gives memory of inodes back that were not used since the last call, if all together have almost as much as they may. Called in the
-    /// background: a file system that is in use takes from the others only so.
+    /// Drops inodes that were not used since the last call, if all file systems together use at least three quarters of
+    /// what their inodes may take. Called in the background: this is the only way in which a file system that is in use
+    /// gets memory from the others.
     pub fn trim_inodes(&self) {
         self.nodes.trim();
     }
 
-    /// Space of the pool, in physical terms as `st_blocks` is: a file of 1 GiB that takes 300 MiB lowers the available
-    /// blocks by 300 MiB.
+    /// Returns the space of the pool, in physical terms as `st_blocks` is: a file of 1 GiB that takes 300 MiB lowers
+    /// the available blocks by 300 MiB.
     pub fn statfs(&self) -> Result<StatFs> {
         let space = self.dataset.space();
         let unit = u64::from(STATFS_BLOCK_BYTES);
         let available = space.available_bytes / unit;
         let free = space.capacity_bytes.saturating_sub(space.used_bytes) / unit;
         let files = self.ids.lock().next;
-        // An inode takes no space until it is made; a quarter of a block each is generous.
+        // Inodes are made as needed; a quarter of a block for each is a generous estimate.
         let files_free = available.saturating_mul(4);
         Ok(StatFs {
             block_size: STATFS_BLOCK_BYTES,
@@ -157,7 +162,7 @@ impl Fs {
         self.clock.now()
     }
 
-    /// The node of `ino`.
+    /// Returns the node of `ino`.
     pub(crate) fn node(&self, ino: Ino) -> Result<Arc<Node>> {
         self.nodes.get(self.dataset(), ino.0)
     }
@@ -167,18 +172,18 @@ impl Fs {
         if self.is_read_only() { Err(FsError::ReadOnly) } else { Ok(()) }
     }
 
-    /// Whether every change is refused.
+    /// Returns true if every change is refused.
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
     }
 
-    /// Refuses every change from now on, or does no longer. One that began so must not be changed before [`Fs::ask_kernel`] was called: until
-    /// then it counts no references.
+    /// From now on refuses every change, or accepts changes again. A file system that was mounted read-only must not be
+    /// made writable before [`Fs::ask_kernel`] was called: it counts no references.
     pub fn set_read_only(&self, on: bool) {
         self.read_only.store(on, Ordering::Release);
     }
 
-    /// When reading changes the access time, from now on.
+    /// Sets the policy by which reading changes access times, from now on.
     pub fn set_atime(&self, policy: AtimePolicy) {
         self.atime.store(policy as u8, Ordering::Relaxed);
     }
@@ -187,7 +192,8 @@ impl Fs {
         self.atime.load(Ordering::Relaxed) == policy as u8
     }
 
-    /// Calls `then` when all that was accepted before is durable, whatever the dataset's policy about waiting is.
+    /// Calls `then` when everything accepted before is durable, whatever the dataset's policy about waiting for that
+    /// is.
     pub fn settle_then(&self, then: impl FnOnce(Result<()>) + Send + 'static) {
         self.dataset.settle_then(Box::new(|settled| then(settled.map_err(FsError::from))));
     }
@@ -196,7 +202,7 @@ impl Fs {
         if inode.kind == FileKind::Directory { Ok(()) } else { Err(FsError::NotADirectory) }
     }
 
-    /// A directory that can take a new name: not one that was removed.
+    /// Errors unless `inode` is a directory that can take a new name: `NotFound` for one that was removed.
     pub(crate) fn want_live_dir(&self, inode: &Inode) -> Result<()> {
         self.want_dir(inode)?;
         if inode.nlink == 0 { Err(FsError::NotFound) } else { Ok(()) }
@@ -210,10 +216,10 @@ impl Fs {
         }
     }
 
-    /// A number never used before, for an inode or an object.
+    /// Returns a number that was never used before, for an inode or an object.
     ///
-    /// A range of them is reserved by a change of its own, applied before any that uses them: whatever prefix of
-    /// changes a crash leaves, no number in use is at or above the counter.
+    /// A change of its own reserves a range of numbers before any change uses them: whatever prefix of the changes a
+    /// crash leaves, no number in use is at or above the counter.
     pub(crate) fn new_id(&self) -> Result<u64> {
         let mut ids = self.ids.lock();
         if ids.next == ids.reserved {
@@ -226,12 +232,13 @@ impl Fs {
         Ok(ids.next - 1)
     }
 
-    /// Attributes as told to the caller.
+    /// Returns the attributes of inode `ino` as callers see them.
     pub(crate) fn attr(&self, ino: u64, inode: &Inode) -> Result<Attr> {
         let blocks = match inode.kind {
             FileKind::Regular if inode.object == 0 => 0,
-            // What is not committed yet is not counted yet. Archivers take a file without blocks for one hole. A file is not given up
-            // because its sum cannot be read.
+            // Pages that are not committed yet are not in the sum, and archivers take a file without blocks for one
+            // hole: so a file with data has at least one block. If the sum cannot be read, the file still has
+            // attributes.
             FileKind::Regular => match self.dataset.usage(inode.object) {
                 Ok(usage) => usage.stored_bytes.div_ceil(512).max(1),
                 Err(error) if error.is_damage() => inode.size.div_ceil(512).max(1),
@@ -258,7 +265,8 @@ impl Fs {
         })
     }
 
-    /// The recordsize of a file; where undecided, the one it gets unless its first write tells another.
+    /// Returns the recordsize of a file in bytes; if undecided, the one that the file gets unless its first write tells
+    /// another.
     pub(crate) fn recordsize_or_default(&self, inode: &Inode) -> u32 {
         match (inode.recordsize, inode.wish) {
             (0, 0) => self.options.recordsize.unwrap_or(RECORDSIZE_DEFAULT),

@@ -1,4 +1,4 @@
-//! The door for fuzz targets to decoders of what is stored.
+//! Gives fuzz targets access to the decoders of stored values.
 
 use crate::acl::Acl;
 use crate::codec::{Header, Inode, Pointee, decode_counter};
@@ -7,7 +7,7 @@ use crate::types::{FileKind, Time};
 
 const TIME: Time = Time { secs: 1_700_000_000, nanos: 5 };
 
-/// Stored inodes, directory entries, attributes, header, counter.
+/// Returns stored values to begin with: inodes, directory entries, attributes, header, counter.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     let mut file = Inode::new(FileKind::Regular, 0o644, TIME);
@@ -24,14 +24,14 @@ pub fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Whether it is an inode. What decodes is what encodes.
+/// Returns true if `bytes` are an inode. Asserts that the inode survives encoding and decoding.
 pub fn inode(bytes: &[u8]) -> bool {
     let Ok(inode) = Inode::decode(7, bytes) else { return false };
     assert_eq!(Inode::decode(7, &inode.encode()).ok(), Some(inode));
     true
 }
 
-/// Whether it is a named value, and if so perhaps a directory entry.
+/// Returns true if `bytes` are a named value. If they are a directory entry, asserts that it encodes to the same bytes.
 pub fn entry(bytes: &[u8]) -> bool {
     let Ok((name, payload)) = split(7, bytes) else { return false };
     if let Ok(pointee) = Pointee::decode(7, payload) {
@@ -40,12 +40,12 @@ pub fn entry(bytes: &[u8]) -> bool {
     true
 }
 
-/// Whether it is the file system's header or counter.
+/// Returns true if `bytes` are the file system's header or counter.
 pub fn header(bytes: &[u8]) -> bool {
     decode_counter(bytes).is_ok() || Header::decode(bytes).is_ok_and(|header| header.encode() == bytes)
 }
 
-/// Whether it is an ACL. What decodes is what encodes, and can be used.
+/// Returns true if `bytes` are an ACL. Asserts that it encodes to the same bytes and can be used.
 pub fn acl(bytes: &[u8]) -> bool {
     let Ok(mut acl) = Acl::decode(bytes) else { return false };
     assert_eq!(acl.encode(), bytes);

@@ -1,8 +1,8 @@
 //! Inodes in memory: a sharded cache, and changes of several inodes at once.
 //!
-//! An inode has two locks. Who changes it holds `changing` from the first look to the end of `apply`, which may have to
-//! wait for room. Its attributes are published afterwards, under a lock that is never held over a call of the
-//! dataset: who only reads never waits for a change, and sees what was true at some instant before or after it.
+//! An inode has two locks. A change holds `changing` from its first look to the end of `apply`, which may have to wait
+//! for room. It publishes the attributes afterwards, under `cached`, which is never held over a call of the dataset: a
+//! reader never waits for a change, and sees the state of some instant before or after the change.
 //!
 //! Lock order: the rename lock, `changing` of inodes by ascending number, a shard, the id counter; `cached` is a leaf.
 
@@ -27,7 +27,7 @@ use crate::rewrite::Ended;
 #[derive(Debug)]
 pub(crate) struct Cached {
     pub(crate) inode: Inode,
-    /// The access time is newer than what the dataset holds.
+    /// True if the access time is newer than the one in the dataset.
     pub(crate) atime_dirty: bool,
 }
 
@@ -35,20 +35,22 @@ pub(crate) struct Cached {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) ino: u64,
-    /// References of the kernel, one per `Entry` that it was given, where these are counted.
+    /// References of the kernel, one per `Entry` that it was given, if references are counted.
     lookups: AtomicU64,
-    /// Opens not yet released.
+    /// Number of opens that are not yet released.
     opens: AtomicU64,
-    /// It was asked for since its shard was swept.
+    /// True if the node was asked for since its shard was last swept.
     used: AtomicBool,
-    /// Held by the one who changes the inode, or entries of the directory. A file that is being rewritten has the second object here.
+    /// Lock held by the call that changes the inode or entries of the directory. It guards the second object of a file
+    /// that is being rewritten.
     pub(crate) changing: Mutex<Option<Box<Filling>>>,
     pub(crate) cached: RwLock<Cached>,
-    /// A name that the file was last seen under, while its recordsize is undecided.
+    /// Name under which the file was last seen, while its recordsize is undecided.
     pub(crate) name_hint: Mutex<Option<Box<str>>>,
 }
 
-/// What an inode takes in memory: itself with its counts, its place in the map, which is half empty at worst, and a name.
+/// Bytes that an inode takes in memory: itself with its counts, its place in the map, which is half empty at worst, and
+/// a name.
 pub(crate) const NODE_BYTES: u64 =
     allocated_bytes(size_of::<Node>() as u64 + 16) + 2 * (size_of::<(u64, Arc<Node>)>() as u64 + 1) + 16;
 
@@ -65,12 +67,12 @@ impl Node {
         }
     }
 
-    /// A copy of the attributes.
+    /// Returns a copy of the attributes.
     pub(crate) fn snapshot(&self) -> Inode {
         self.cached.read().inode.clone()
     }
 
-    /// Whether `object` is the file's data object still.
+    /// Returns true if `object` is still the file's data object.
     pub(crate) fn has_object(&self, object: u64) -> bool {
         self.cached.read().inode.object == object
     }
@@ -79,12 +81,12 @@ impl Node {
         self.opens.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One open less; true if neither opens nor references are left.
+    /// Takes one open away; returns true if neither opens nor references are left.
     pub(crate) fn drop_open(&self) -> bool {
         drop_saturating(&self.opens, 1) == 0 && self.lookups.load(Ordering::Acquire) == 0
     }
 
-    /// `count` references less; true if neither opens nor references are left.
+    /// Takes `count` references away; returns true if neither opens nor references are left.
     pub(crate) fn drop_lookups(&self, count: u64) -> bool {
         drop_saturating(&self.lookups, count) == 0 && self.opens.load(Ordering::Acquire) == 0
     }
@@ -93,7 +95,7 @@ impl Node {
         self.lookups.load(Ordering::Acquire) == 0 && self.opens.load(Ordering::Acquire) == 0
     }
 
-    /// Notes that it is in use, writing only where that is news: all cores come by here.
+    /// Marks the node as used. Writes only if the mark is not set yet, because all cores come by here.
     fn mark_used(&self) {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
@@ -111,25 +113,26 @@ fn drop_saturating(counter: &AtomicU64, count: u64) -> u64 {
 #[derive(Default)]
 struct Shard {
     nodes: HashMap<u64, Arc<Node>>,
-    /// Size from which on it is worth looking for nodes to drop.
+    /// Number of nodes from which on it is worth looking for some to drop.
     sweep_at: usize,
 }
 
-/// What became of an inode to be retired.
+/// Outcomes of retiring an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Retired {
     /// It is not cached, and never will be again.
     Gone,
     /// Referenced or open: `forget` or `release` will tell when that ends.
     InUse,
-    /// A call is just working with it; nobody will tell.
+    /// A call is working with it; nothing will tell when that ends.
     Held,
-    /// The kernel may refer to it, and is to be asked.
+    /// The kernel may refer to it, and has to be asked.
     Unknown,
 }
 
-/// The cache: every inode that is open, that waits for its access time to be written or that a call works with, and of the others those that were
-/// used lately, as many as the gauge says. Where references are counted, every inode with references, too.
+/// The cache of inodes. It holds every inode that is open, whose access time waits to be written, or that a call works
+/// with; if references are counted, every inode with references; and of the others those that were used lately, as many
+/// as the gauge allows.
 pub(crate) struct Nodes {
     shards: Vec<Mutex<Shard>>,
     gauge: Arc<Gauge>,
@@ -145,12 +148,12 @@ impl Nodes {
         }
     }
 
-    /// Whether the kernel's references are counted.
+    /// Returns true if the kernel's references are counted.
     pub(crate) fn are_counted(&self) -> bool {
         self.counted.load(Ordering::Relaxed)
     }
 
-    /// From now on they are not.
+    /// Stops counting the kernel's references.
     pub(crate) fn stop_counting(&self) {
         self.counted.store(false, Ordering::Relaxed);
     }
@@ -159,13 +162,14 @@ impl Nodes {
         self.shards[(ino % SHARDS as u64) as usize].lock()
     }
 
-    /// The node of `ino`, read where it is not cached. The shard stays locked meanwhile, so that no second
-    /// copy comes into being. Errors: `Stale` where there is none; where references are counted, also where it is unlinked and in nobody's hands.
+    /// Returns the node of `ino`, and reads it if it is not cached. The shard stays locked meanwhile, so that there is
+    /// never a second copy. Errors: `Stale` if there is no such inode; if references are counted, also if it is
+    /// unlinked and not cached.
     pub(crate) fn get(&self, dataset: &dyn Dataset, ino: u64) -> Result<Arc<Node>> {
         self.load(&mut self.shard(ino), dataset, ino)
     }
 
-    /// As [`Nodes::get`], but `None` for one that is unlinked, unless it is cached.
+    /// As [`Nodes::get`], but returns `None` for an inode that is not cached and is unlinked or does not exist.
     pub(crate) fn get_named(&self, dataset: &dyn Dataset, ino: u64) -> Result<Option<Arc<Node>>> {
         let mut shard = self.shard(ino);
         if !shard.nodes.contains_key(&ino) {
@@ -191,18 +195,18 @@ impl Nodes {
         }
     }
 
-    /// The node of `ino` if cached.
+    /// Returns the node of `ino` if it is cached.
     pub(crate) fn peek(&self, ino: u64) -> Option<Arc<Node>> {
         self.shard(ino).nodes.get(&ino).cloned()
     }
 
-    /// How many inodes are cached.
+    /// Returns the number of cached inodes.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().nodes.len()).sum()
     }
 
-    /// Takes in an inode just made, with one reference and `opens` opens.
+    /// Adds an inode that was just made, with one reference and `opens` opens.
     pub(crate) fn insert(&self, ino: u64, inode: Inode, opens: u64) -> Arc<Node> {
         let mut shard = self.shard(ino);
         let node = match shard.nodes.get(&ino) {
@@ -214,7 +218,8 @@ impl Nodes {
         node
     }
 
-    /// Drops an unlinked inode from the cache for good, unless somebody still uses it. `asked`: the kernel does not refer to it.
+    /// Drops an unlinked inode from the cache for good, unless somebody still uses it. `asked`: the kernel was asked,
+    /// and does not refer to it.
     pub(crate) fn retire(&self, ino: u64, asked: bool) -> Retired {
         let mut shard = self.shard(ino);
         match shard.nodes.get(&ino) {
@@ -239,7 +244,8 @@ impl Nodes {
         }
         let bytes = dataset.get(&Inode::key(ino))?.ok_or(FsError::Stale)?;
         let inode = Inode::decode(ino, &bytes)?;
-        // Who asks for one that is unlinked knows it from before; where references are counted it would be in the cache then.
+        // Only a caller that knew an unlinked inode before asks for it. If references are counted, such an inode would
+        // be in the cache.
         if inode.nlink == 0 && self.are_counted() {
             return Err(FsError::Stale);
         }
@@ -258,7 +264,7 @@ impl Nodes {
         node
     }
 
-    /// Drops what was not used since the last sweep, if there is almost as much as there may be.
+    /// Drops nodes that were not used since the last sweep, if inodes take at least three quarters of what they may.
     pub(crate) fn trim(&self) {
         if self.gauge.bytes() < self.gauge.bound_bytes() / 4 * 3 {
             return;
@@ -280,12 +286,14 @@ impl Drop for Nodes {
 }
 
 impl Shard {
-    /// Drops nodes that were not used since the last sweep, and others until at most `keep` are left, as far as nobody needs them. Returns how many.
+    /// Drops nodes that nobody needs: those that were not used since the last sweep, and others until at most `keep`
+    /// nodes are left. Returns the number of nodes dropped.
     fn sweep(&mut self, counted: bool, keep: usize) -> usize {
         let droppable = |node: &Arc<Node>| {
             node.is_idle()
                 && Arc::strong_count(node) == 1
-                // Where references are counted an unlinked node must stay: it could not be loaded again. Reaping retires it.
+                // If references are counted, an unlinked node must stay: it could not be loaded again. Reaping retires
+                // it.
                 && node.cached.try_read().is_some_and(|c| !c.atime_dirty && (!counted || c.inode.nlink > 0))
         };
         let before = self.nodes.len();
@@ -306,7 +314,7 @@ impl Shard {
     }
 }
 
-/// One inode locked for a change. Works on a copy: what failed has changed nothing.
+/// One inode, locked for a change. The change works on a copy: if it fails, nothing has changed.
 pub(crate) struct Locked<'n> {
     node: &'n Node,
     changing: MutexGuard<'n, Option<Box<Filling>>>,
@@ -328,7 +336,7 @@ impl<'n> Locked<'n> {
         self.new != self.old || self.atime_dirty
     }
 
-    /// The changes that store the new state.
+    /// Adds the changes that store the new state.
     pub(crate) fn put(&self, changes: &mut Vec<Change<'_>>) {
         match (self.old.freeing.is_empty(), self.new.freeing.is_empty()) {
             (true, false) => changes.push(Change::Put(freeing::key(self.node.ino), vec![1])),
@@ -339,31 +347,31 @@ impl<'n> Locked<'n> {
         changes.push(self.new.put(self.node.ino));
     }
 
-    /// Adds what `changes` are for the second object of a file that is being rewritten.
+    /// Adds the changes that `changes` mean for the second object of a file that is being rewritten.
     fn mirror(&mut self, changes: &mut Vec<Change<'_>>) {
         if let Some(filling) = self.changing.as_mut() {
             filling.mirror(&self.old, &self.new, changes);
         }
     }
 
-    /// Whether `object` is being filled for it and nothing is left to be copied.
+    /// Returns true if `object` is being filled for this file and nothing is left to be copied.
     pub(crate) fn is_filled(&self, object: u64) -> bool {
         self.changing.as_ref().is_some_and(|filling| {
             filling.object == object && filling.ended.is_none() && filling.todo.is_empty()
         })
     }
 
-    /// There is no second object any more.
+    /// Forgets the second object.
     pub(crate) fn stop_filling(&mut self) {
         *self.changing = None;
     }
 
-    /// As [`apply`], of one inode.
+    /// As [`apply`], for one inode.
     pub(crate) fn apply(&mut self, dataset: &dyn Dataset, changes: Vec<Change<'_>>) -> Result<()> {
         apply(std::slice::from_mut(self), dataset, changes)
     }
 
-    /// Goes on from the new state, which was applied and published.
+    /// Makes the new state, which was applied and published, the state that the next change starts from.
     pub(crate) fn settle(&mut self) {
         let cached = self.node.cached.read();
         (self.old, self.atime_dirty) = (cached.inode.clone(), cached.atime_dirty);
@@ -371,7 +379,8 @@ impl<'n> Locked<'n> {
         self.new = self.old.clone();
     }
 
-    /// Shows the new state, which has been applied. An access time that a reader set meanwhile stays, and stays dirty.
+    /// Publishes the new state, which has been applied. An access time that a reader set meanwhile stays, and stays
+    /// dirty.
     pub(crate) fn publish(&self) {
         let mut cached = self.node.cached.write();
         let atime = cached.inode.atime;
@@ -384,8 +393,9 @@ impl<'n> Locked<'n> {
     }
 }
 
-/// Applies `changes` of these inodes as one, with what they are for second objects of files that are being rewritten. A change that fails only because of that is made
-/// without, and the rewrites end: users of a file see no errors of theirs.
+/// Applies `changes` of these inodes as one, together with the changes that they mean for second objects of files that
+/// are being rewritten. If that fails, `changes` are applied without those, and the rewrites end: users of a file see
+/// no errors of its rewrite.
 fn apply(locked: &mut [Locked<'_>], dataset: &dyn Dataset, mut changes: Vec<Change<'_>>) -> Result<()> {
     let own = changes.len();
     locked.iter_mut().for_each(|locked| locked.mirror(&mut changes));
@@ -407,7 +417,7 @@ pub(crate) struct Txn<'n> {
 }
 
 impl<'n> Txn<'n> {
-    /// Locks the nodes in their order; the same one may come more than once.
+    /// Locks the nodes in the order of their numbers; the same node may occur more than once.
     pub(crate) fn lock(nodes: &[&'n Node]) -> Self {
         let mut sorted = nodes.to_vec();
         sorted.sort_unstable_by_key(|node| node.ino);
@@ -415,17 +425,17 @@ impl<'n> Txn<'n> {
         Self { locked: sorted.into_iter().map(Locked::lock).collect() }
     }
 
-    /// The new state of a locked inode, to read and change.
+    /// Returns the new state of a locked inode, to read and change.
     pub(crate) fn edit(&mut self, ino: u64) -> Result<&mut Inode> {
         self.locked.iter_mut().find(|l| l.node.ino == ino).map(|l| &mut l.new).ok_or(FsError::Stale)
     }
 
-    /// As [`Fs::bound_freeing`], of a locked inode; before it is changed.
+    /// As [`Fs::bound_freeing`], for a locked inode that has not been changed yet.
     pub(crate) fn bound_freeing(&mut self, fs: &Fs, ino: u64) -> Result<()> {
         self.locked.iter_mut().filter(|l| l.node.ino == ino).try_for_each(|locked| fs.bound_freeing(locked))
     }
 
-    /// The new state of a locked inode.
+    /// Returns the new state of a locked inode.
     pub(crate) fn get(&self, ino: u64) -> Result<&Inode> {
         self.locked.iter().find(|l| l.node.ino == ino).map(|l| &l.new).ok_or(FsError::Stale)
     }

@@ -1,10 +1,11 @@
 //! Data: open, read, write, truncate, sync, seek.
 //!
 //! A regular file has a data object and a recordsize, or neither: until the first byte other than zero is written,
-//! nothing is stored and the recordsize is undecided. An object's recordsize never changes; truncation to nothing
-//! gives the object up, and a rewrite, or what moves bytes within the file, gives it another one. So a reader that took note of object, recordsize and size
-//! needs no lock while it reads, but looks again afterwards: if the file has another object by then, it may have read zeros of one that was given up, and reads
-//! again. A record is read as it was at one instant.
+//! nothing is stored and the recordsize is undecided. An object's recordsize never changes. Truncation to nothing gives
+//! the object up; a rewrite, and a call that moves bytes within the file, give the file another one. So a reader that
+//! noted object, recordsize and size needs no lock while it reads. It looks again afterwards: if the file has another
+//! object by then, the reader may have read zeros of an object that was given up, and reads again. A record is read as
+//! it was at one instant.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -21,13 +22,13 @@ use crate::limits::{FILE_BYTES_MAX, ZEROS};
 use crate::orphan;
 use crate::types::{Attr, Ino, OpenFlags, Seek, WriteFlags, Written};
 
-/// What a read that must not wait came to.
+/// Outcomes of a read that must not wait.
 pub enum TryRead {
-    /// So many bytes were read.
+    /// The read is done: number of bytes read.
     Done(usize),
     /// One device read is needed, which the caller may do.
     Fetch(Fetch),
-    /// [`Fs::read`] does it, and waits for a device.
+    /// The caller has to call [`Fs::read`], which waits for a device.
     Wait,
 }
 
@@ -40,19 +41,19 @@ pub struct Fetch {
 }
 
 impl Fetch {
-    /// A descriptor to read from, if the device has one; it stays open as long as `self` lives.
+    /// Returns a descriptor to read from, if the device has one; it stays open as long as `self` lives.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.page.file()
     }
 
-    /// Offset on the device, and where to put what is read there: all of it has to be filled. The memory stays where it is
-    /// until `self` is finished or dropped.
+    /// Returns the byte offset on the device, and the buffer for the bytes there; all of it has to be filled. The
+    /// buffer does not move until `self` is finished or dropped.
     pub fn request(&mut self) -> (u64, &mut [u8]) {
         self.page.request()
     }
 
-    /// Fills the beginning of `buf`, the buffer of the attempt or another as long, and returns how many bytes the read has;
-    /// `None` where [`Fs::read`] has to do it.
+    /// Fills the beginning of `buf`, the buffer of the attempt or another as long, and returns the number of bytes
+    /// read; `None` if [`Fs::read`] has to do it.
     pub fn finish(self, buf: &mut [u8]) -> Result<Option<usize>> {
         let Some(out) = buf.get_mut(..self.len) else { return Ok(None) };
         let is_done = self.page.finish(out)?;
@@ -61,7 +62,7 @@ impl Fetch {
 }
 
 impl Fs {
-    /// Opens a regular file; owes one [`Fs::release`]. Returns the attributes after any truncation.
+    /// Opens a regular file; the caller owes one [`Fs::release`]. Returns the attributes after any truncation.
     pub fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Attr> {
         let node = self.node(ino)?;
         let inode = node.snapshot();
@@ -77,7 +78,8 @@ impl Fs {
         Ok(attr)
     }
 
-    /// Fills `buf` from byte `offset` on; returns how many bytes, fewer only at the end of the file.
+    /// Fills `buf` from byte `offset` on; returns the number of bytes read, which is smaller than `buf` only at the end
+    /// of the file.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let all = |object, record_size, offset, buf: &mut [u8]| {
             Ok(self.dataset.read(object, record_size, offset, buf).map(|()| Attempt::Done)?)
@@ -85,7 +87,7 @@ impl Fs {
         self.read_with(&self.node(ino)?, offset, buf, all).map(|(_, len, _)| len)
     }
 
-    /// As [`Fs::read`], as far as that is possible without waiting for a device.
+    /// As [`Fs::read`], as far as the read can be done without waiting for a device.
     pub fn try_read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<TryRead> {
         let some = |object, record_size, offset, buf: &mut [u8]| {
             Ok(self.dataset.try_read(object, record_size, offset, buf)?)
@@ -98,7 +100,8 @@ impl Fs {
         })
     }
 
-    /// Reads with `read` (object, recordsize, offset, buffer); returns what that came to, the length of what was to be read, and the object that was read.
+    /// Reads with `read` (object, recordsize, offset, buffer); returns its outcome, the number of bytes to be read, and
+    /// the object.
     fn read_with(
         &self,
         node: &Arc<Node>,
@@ -130,8 +133,9 @@ impl Fs {
         }
     }
 
-    /// Whether [`Fs::write`] of `len` bytes at `offset` would be done now without waiting for a device: whole records of
-    /// a file that has data, which nobody else is changing. A hint: false is always right.
+    /// Returns true if [`Fs::write`] of `len` bytes at `offset` would be done now without waiting for a device. That is
+    /// so for whole records of a file that has data, if nobody else is changing it. The answer is a hint: false is
+    /// always right.
     pub fn writes_at_once(&self, ino: Ino, offset: u64, len: usize) -> bool {
         let Ok(node) = self.node(ino) else { return false };
         let inode = node.snapshot();
@@ -141,7 +145,7 @@ impl Fs {
             && (len as u64).is_multiple_of(recordsize)
             && offset <= inode.size
             && inode.freeing.is_empty()
-            // What is mirrored into records of another size may have to be read.
+            // A write that is mirrored into records of another size may have to read them.
             && node.changing.try_lock().is_some_and(|changing| changing.is_none())
             && self.dataset.accepts_at_once()
     }
@@ -178,8 +182,8 @@ impl Fs {
         Ok(Written { offset, len: data.len() })
     }
 
-    /// The changes that write `data`, with those that it needs before: zeros behind the old end, an object to write to.
-    /// The size is the caller's to set.
+    /// Adds the changes that write `data`, after the changes that this needs: zeros behind the old end, an object to
+    /// write to. The caller sets the size.
     pub(crate) fn write_into<'a>(
         &self,
         node: &Node,
@@ -204,7 +208,7 @@ impl Fs {
         Ok(())
     }
 
-    /// The recordsize of a file that gets its first data.
+    /// Returns the recordsize in bytes for a file that gets its first data.
     fn decide_recordsize(&self, node: &Node, inode: &Inode, offset: u64, data: &[u8]) -> u32 {
         if inode.wish != 0 {
             return inode.wish;
@@ -227,10 +231,10 @@ impl Fs {
         Ok(())
     }
 
-    /// The changes that make a file `size` bytes long.
+    /// Adds the changes that make a file `size` bytes long.
     ///
-    /// Shortening only frees: what lies in the last page behind the end is zeroed when the file grows again, so that
-    /// a full pool can be truncated.
+    /// Shortening only frees pages, so that it works in a full pool: the bytes behind the end in the last page are
+    /// zeroed when the file grows again.
     pub(crate) fn resize(
         &self,
         ino: u64,
@@ -256,12 +260,13 @@ impl Fs {
         Ok(())
     }
 
-    /// A descriptor was closed. Nothing is written back here: errors have been told with each write.
+    /// Answers that a descriptor was closed. Writes nothing back: each write has reported its own errors.
     pub fn flush(&self, ino: Ino) -> Result<()> {
         self.node(ino).map(drop)
     }
 
-    /// Returns when everything done before is durable (whatever the inode). `datasync`: access times need not be.
+    /// Returns when everything done before is durable, whichever inode it concerns. With `datasync` the access time
+    /// need not be durable.
     pub fn fsync(&self, ino: Ino, datasync: bool) -> Result<()> {
         let node = self.node(ino)?;
         if !datasync {
@@ -270,8 +275,8 @@ impl Fs {
         Ok(self.dataset.sync()?)
     }
 
-    /// As [`Fs::fsync`], for callers that have something else to do: calls `then` with the outcome, possibly later and on
-    /// another thread. Does not wait where [`Fs::syncs_at_once`].
+    /// As [`Fs::fsync`], for callers that have something else to do: calls `then` with the outcome, possibly later and
+    /// on another thread. Does not wait if [`Fs::syncs_at_once`] returns true.
     pub fn fsync_then(&self, ino: Ino, datasync: bool, then: impl FnOnce(Result<()>) + Send + 'static) {
         let ready = self.node(ino).and_then(|node| if datasync { Ok(()) } else { self.flush_time(&node) });
         match ready {
@@ -280,12 +285,13 @@ impl Fs {
         }
     }
 
-    /// Whether [`Fs::fsync_then`] has nothing to write first, such as an access time. A hint: false is always right.
+    /// Returns true if [`Fs::fsync_then`] has nothing to write first, such as an access time. The answer is a hint:
+    /// false is always right.
     pub fn syncs_at_once(&self, ino: Ino, datasync: bool) -> bool {
         self.nodes.peek(ino.0).is_some_and(|node| datasync || !node.cached.read().atime_dirty)
     }
 
-    /// As [`Fs::fsync`], of a directory.
+    /// As [`Fs::fsync`], for a directory.
     pub fn fsyncdir(&self, ino: Ino, datasync: bool) -> Result<()> {
         self.fsync(ino, datasync)
     }
@@ -296,7 +302,8 @@ impl Fs {
         Ok(self.dataset.sync()?)
     }
 
-    /// Next data or hole at or after `offset`, in records; the end of the file is a hole.
+    /// Returns the byte offset of the next data or hole at or after `offset`, to the record; the end of the file is a
+    /// hole.
     ///
     /// Errors: `NoData` at or beyond the end, or where no data follows.
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
@@ -322,7 +329,8 @@ impl Fs {
         let page = offset / record_size;
         let at = |page: u64| page.saturating_mul(record_size).max(offset);
         match what {
-            // Where it cannot be read what there is, all from here on passes for data: reading tells.
+            // If it cannot be read which pages are stored, everything from here on counts as data: reading that reports
+            // the damage.
             Seek::Hole => match self.next_hole(inode, page) {
                 Err(FsError::Engine(error)) if error.is_damage() => Ok(inode.size),
                 found => Ok(at(found?).min(inode.size)),
@@ -337,7 +345,7 @@ impl Fs {
         }
     }
 
-    /// The first page at or after `page` that is stored and not to be freed.
+    /// Returns the first page at or after `page` that is stored and not to be freed.
     pub(crate) fn next_data(&self, inode: &Inode, page: u64) -> Result<Option<u64>> {
         let mut page = page;
         loop {
@@ -347,7 +355,7 @@ impl Fs {
         }
     }
 
-    /// The first page at or after `page` that is not stored, or to be freed.
+    /// Returns the first page at or after `page` that is not stored, or is to be freed.
     fn next_hole(&self, inode: &Inode, page: u64) -> Result<u64> {
         match inode.freeing.first_in(page..u64::MAX) {
             Some(range) if range.start == page => Ok(page),
@@ -358,12 +366,12 @@ impl Fs {
         }
     }
 
-    /// Gives up all data of a file. Of a large object the first pages are freed and the rest goes to the orphans: a change
-    /// that frees something is admitted by a full pool too.
+    /// Gives up all data of a file. Of a large object the first pages are freed, and the object becomes an orphan: a
+    /// full pool, too, admits a change that frees something.
     pub(crate) fn give_up_data(&self, inode: &mut Inode, changes: &mut Vec<Change<'_>>) {
         if inode.object != 0 {
             let most = self.free_pages_max();
-            // Behind the end there are pages only if they are to be freed.
+            // Pages behind the end exist only if they are to be freed.
             let is_small =
                 inode.freeing.is_empty() && inode.size.div_ceil(u64::from(inode.recordsize)) <= most;
             let to = if is_small { u64::MAX } else { most };
@@ -378,14 +386,14 @@ impl Fs {
         inode.set(flag::TAIL, false);
     }
 
-    /// The object that holds the file's pages; 0 if it has none.
+    /// Returns the object that holds the file's pages; 0 if the file has none.
     pub fn object(&self, ino: Ino) -> Result<u64> {
         let inode = self.node(ino)?.snapshot();
         self.want_file(&inode)?;
         Ok(inode.object)
     }
 
-    /// What the file's pages take.
+    /// Returns the space that the file's pages take.
     pub fn usage(&self, ino: Ino) -> Result<Usage> {
         let inode = self.node(ino)?.snapshot();
         self.want_file(&inode)?;
@@ -393,7 +401,7 @@ impl Fs {
     }
 }
 
-/// Reads what is not to be freed, and fills the rest with zeros.
+/// Reads the pages that are not to be freed, and fills the rest with zeros.
 pub(crate) fn read_around(
     inode: &Inode,
     offset: u64,
@@ -422,7 +430,7 @@ pub(crate) fn read_around(
     Ok(Attempt::Done)
 }
 
-/// Zeroes what lies behind the end of the file in its last page; to be done before the file grows.
+/// Zeroes the bytes behind the end of the file in its last page. Must be called before the file grows.
 pub(crate) fn clean_tail(inode: &mut Inode, changes: &mut Vec<Change<'_>>) {
     if inode.has(flag::TAIL) && inode.object != 0 {
         let record_size = u64::from(inode.recordsize);
@@ -441,7 +449,7 @@ pub(crate) fn clean_tail(inode: &mut Inode, changes: &mut Vec<Change<'_>>) {
     inode.set(flag::TAIL, false);
 }
 
-/// Whether all bytes are zero.
+/// Returns true if all bytes are zero.
 pub(crate) fn is_zero(data: &[u8]) -> bool {
     let (chunks, rest) = data.as_chunks::<64>();
     chunks.iter().all(|chunk| *chunk == [0; 64]) && rest.iter().all(|&b| b == 0)

@@ -23,17 +23,19 @@
 //!
 //! # Invariants
 //!
-//! 1. Every call that changes something is one `apply` (the id counter has one of its own, before). No change frees more than
-//!    `limits::FREE_PAGES_MAX` stored pages.
-//! 2. Who changes inodes locks them in the order of their numbers (`Txn::lock`); who reads waits for no change.
+//! 1. Every call that changes something is one `apply` (the id counter is advanced by an `apply` of its own before). No
+//!    change frees more than `limits::FREE_PAGES_MAX` stored pages.
+//! 2. A change locks its inodes in the order of their numbers (`Txn::lock`); a read waits for no change.
 //! 3. An inode has `nlink` 0 if and only if it is on the list of orphans.
 //! 4. A file has a data object if and only if its recordsize is decided; no two files have the same object, and an
 //!    object's recordsize never changes.
-//! 5. What lies behind a file's end in its last page is zero unless the inode says otherwise (`flag::TAIL`); no page
-//!    behind it is stored, but for those that are yet to be freed.
+//! 5. The bytes behind a file's end in its last page are zero unless the inode has `flag::TAIL`. No page behind the end
+//!    is stored, except pages that are yet to be freed.
 //! 6. A directory counts its entries, its displaced entries and its subdirectories (`nlink` - 2) and knows its parent.
-//! 7. An inode is on the list of those with pages to be freed if and only if it has such (`Locked::put`). These read as zeros.
-//! 8. An object is on the list of those being filled from before its first page until it is a file's data object (`rewrite`).
+//! 7. An inode is on the list of inodes with pages to be freed if and only if it has such pages (`Locked::put`). They
+//!    read as zeros.
+//! 8. An object that a rewrite fills is on the list of objects being filled from before its first page until it is a
+//!    file's data object (`rewrite`).
 
 mod acl;
 mod alloc;

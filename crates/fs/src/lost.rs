@@ -1,7 +1,7 @@
-//! What of a damaged file system cannot be read, as paths and bytes: the list behind `pagefold check`.
+//! Lists what cannot be read of a damaged file system, as paths and bytes, for `pagefold check`.
 //!
-//! Two passes over what can be read of the map: inodes, for what of theirs is lost; entries, for paths, and for names whose inode is
-//! lost. Memory: a name per directory, and what is listed.
+//! There are two passes over the readable part of the map: one over inodes, for what they have lost; one over entries,
+//! for paths, and for names whose inode is lost. Memory: one name per directory, and the list itself.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use crate::error::Result;
 use crate::named::split;
 use crate::types::{FileKind, Ino};
 
-/// What of an inode cannot be read.
+/// Parts of an inode that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// The inode, and with it all that it has; of a directory, all that is below it.
+    /// The inode, with everything that it has; of a directory, everything below it.
     Inode,
-    /// Bytes of a file: first, and one past the last; ascending and apart.
+    /// Ranges of bytes of a file: the first byte, and one past the last; ascending and apart.
     Bytes(Vec<(u64, u64)>),
-    /// Some names in a directory, and what they name; it is not told how many.
+    /// Some names in a directory, with the inodes that they name; their number is not known.
     Names,
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     Target,
     /// Extended attributes or ACLs.
     Attributes,
@@ -33,17 +33,19 @@ pub enum What {
 /// Something that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Its inode.
+    /// Number of the inode.
     pub ino: u64,
-    /// Its path from the root directory, without a slash before; begins with `(inode N)` where the names up to there are lost.
+    /// Path of the inode from the root directory, without a slash before it; begins with `(inode N)` if the names up to
+    /// inode N are lost.
     pub path: Vec<u8>,
-    /// What of it.
+    /// The part that is lost.
     pub what: What,
 }
 
-/// Tells `each` of all that is lost of the file system in `dataset`, of which `unreadable` tells what cannot be read.
+/// Calls `each` for everything that is lost of the file system in `dataset`; `unreadable` names what the engine cannot
+/// read.
 ///
-/// Errors: what the dataset cannot read beside that; inodes and names that are not well formed.
+/// Errors: failures to read anything that `unreadable` does not name; inodes and names that are not well formed.
 pub fn list(dataset: &dyn Dataset, unreadable: &Unreadable, each: &mut dyn FnMut(&Lost)) -> Result<()> {
     if unreadable.is_empty() {
         return Ok(());
@@ -69,13 +71,13 @@ struct Search<'a> {
     dataset: &'a dyn Dataset,
     unreadable: &'a Unreadable,
     lost: BTreeMap<u64, Vec<What>>,
-    /// One name of each inode of which something is lost, and of each directory.
+    /// One name of each inode that has lost something.
     names: BTreeMap<u64, Name>,
     dirs: BTreeMap<u64, Name>,
 }
 
 impl Search<'_> {
-    /// Goes over every value that can be read.
+    /// Passes every value that can be read to `look`.
     fn each_value(&mut self, look: fn(&mut Self, &Key, &[u8]) -> Result<()>) -> Result<()> {
         for (from, end) in self.unreadable.readable(Key::FIRST, Key::LAST) {
             let mut from = from;
@@ -117,7 +119,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Bytes of a file that cannot be read.
+    /// Returns the ranges of bytes of a file that cannot be read; `None` if there are none.
     fn lost_bytes(&self, inode: &Inode) -> Option<Vec<(u64, u64)>> {
         let (object, page_bytes) = (inode.object, u64::from(inode.recordsize));
         if object == 0 || page_bytes == 0 {
@@ -126,10 +128,10 @@ impl Search<'_> {
         let end = inode.size.div_ceil(page_bytes);
         let pages = self.unreadable.pages.get(&object).into_iter().flatten().copied();
         let unknown = self.unreadable.within(Key::page(object, 0), Key::page(object, end));
-        // Within these bounds, only the end can be of another object or kind: then it is behind all of the pages.
+        // The stretches are cut to these bounds, so both of their ends are pages of this object.
         let unknown = unknown.map(|(first, last)| (first.offset, last.offset));
         let stretches: Vec<(u64, u64)> = pages.chain(unknown).collect();
-        // What is to be freed reads as zeros, whatever is there.
+        // Pages that are yet to be freed read as zeros, whatever is stored.
         let shown = |(first, last): (u64, u64)| {
             let parts = inode.freeing.split(first..last).into_iter();
             parts.filter(|(_, is_freed)| !is_freed).map(|(pages, _)| (pages.start, pages.end))

@@ -1,8 +1,9 @@
-//! A file's contents in a second object, while [`crate::rewrite`] fills that with pages of another size.
+//! Keeps a second object equal to a file, while [`crate::rewrite`] fills it with pages of another size.
 //!
-//! - M1: a byte that is not on the list of what is yet to be copied is the same in the second object as in the file; behind the file's end it is zero
-//!   there.
-//! - M2: what changes the file's contents and keeps M1 for them is one change of the dataset ([`Filling::mirror`]).
+//! - M1: a byte outside the ranges that are yet to be copied is the same in the second object as in the file; behind
+//!   the file's end it is zero in the second object.
+//! - M2: a change of the file's contents and the changes that keep M1 for it are one change of the dataset
+//!   ([`Filling::mirror`]).
 
 use std::ops::Range;
 
@@ -14,30 +15,33 @@ use crate::freeing::Freeing as Ranges;
 use crate::limits::{TODO_RANGES_MAX, ZEROS};
 use crate::rewrite::Ended;
 
-/// An object that is being filled. It lies beside the inode's lock, which guards it.
+/// An object that is being filled. The inode's lock `changing` guards it.
 #[derive(Debug)]
 pub(crate) struct Filling {
     pub(crate) object: u64,
     pub(crate) recordsize: u32,
     /// Ranges of bytes that are yet to be copied.
     pub(crate) todo: Ranges,
-    /// Changes of the file so far: what was read without the lock is of use if there were none meanwhile.
+    /// Number of changes of the file so far: data that was read without the lock can be used if this number is the same
+    /// after.
     pub(crate) changes: u64,
-    /// It is not to be gone on with.
+    /// Reason why filling has ended, if it has.
     pub(crate) ended: Option<Ended>,
 }
 
 impl Filling {
-    /// Nothing is copied of `size_bytes` bytes.
+    /// Returns an object into which nothing of a file of `size_bytes` bytes has been copied.
     pub(crate) fn new(object: u64, recordsize: u32, size_bytes: u64) -> Self {
         let mut todo = Ranges::default();
         todo.add(0..size_bytes);
         Self { object, recordsize, todo, changes: 0, ended: None }
     }
 
-    /// Adds to `changes`, after which the inode `old` is `new`, what they are for the second object, or takes note that the bytes have to be copied again.
+    /// Mirrors `changes`, which turn the inode `old` into `new`: adds to them the changes that they mean for the second
+    /// object, or notes that bytes have to be copied again.
     ///
-    /// Zeros are mirrored while they are few. Of what is shared or cut off by the thousand pages the copier takes a piece at a time.
+    /// Zeros are mirrored if they are few. Pages that are shared or cut off, perhaps thousands of them, are copied
+    /// again, piece by piece.
     pub(crate) fn mirror(&mut self, old: &Inode, new: &Inode, changes: &mut Vec<Change<'_>>) {
         self.changes += 1;
         if self.ended.is_some() {
@@ -101,7 +105,7 @@ impl Filling {
     }
 }
 
-/// The change that has the pages of `object` coded as those of a file's are.
+/// Returns the change after which the pages of `object` are coded as those of the file `of`.
 pub(crate) fn code_pages(object: u64, of: &Inode) -> Change<'static> {
     let key = Key::new(object, Key::COMPRESSION, 0);
     match of.compression {
@@ -110,7 +114,7 @@ pub(crate) fn code_pages(object: u64, of: &Inode) -> Change<'static> {
     }
 }
 
-/// Where it is listed that `object` is being filled.
+/// Returns the key that lists `object` as being filled.
 pub(crate) const fn key(object: u64) -> Key {
     Key::new(0, kind::FILLING, object)
 }

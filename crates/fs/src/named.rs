@@ -1,8 +1,8 @@
 //! Names in the dataset's map: directory entries and extended attributes.
 //!
-//! A name's place is `hash & !255`, with 55 bits of xxh3 seeded per file system; names that agree in all of them
-//! take the free slots behind it. So a place is one key, stays as long as the name does, grows nothing when others
-//! come and go, and serves as the cookie of a listing.
+//! A name's place is `hash & !255`, with 55 bits of xxh3 seeded per file system; names that agree in all of them take
+//! the free slots behind it. So a place is one key, stays as long as the name does, does not change when others come
+//! and go, and serves as the cookie of a listing.
 
 use pagefold_engine::dataset::Dataset;
 use pagefold_engine::types::Key;
@@ -16,20 +16,20 @@ const SLOTS: u64 = 1 << SLOT_BITS;
 /// First place of any name: cookies below it are `.` and `..`.
 pub(crate) const PLACE_MIN: u64 = SLOTS;
 
-/// Where names go.
+/// Finds the places of names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
     seed: u64,
-    /// Hash bits in use; tests use few, so that hashes agree.
+    /// Mask of the hash bits in use; tests use few, so that hashes agree.
     mask: u64,
 }
 
-/// What was found at a name's place.
+/// Outcomes of looking for a name.
 #[derive(Debug)]
 pub(crate) enum Probe {
-    /// The name, its place, and what follows it.
+    /// The name exists: its place, and what follows it in the value.
     Found { place: u64, payload: Vec<u8> },
-    /// No such name; it would go here.
+    /// There is no such name; a new one goes to this place.
     Vacant { place: u64 },
 }
 
@@ -38,19 +38,19 @@ impl Places {
         Self { seed, mask: (i64::MAX as u64) & !(SLOTS - 1) }
     }
 
-    /// With only `bits` bits of hash.
+    /// Returns places that use only `bits` bits of hash.
     #[cfg(test)]
     pub(crate) fn narrow(seed: u64, bits: u32) -> Self {
         Self { seed, mask: ((1 << bits) - 1) << SLOT_BITS }
     }
 
-    /// First slot of `name`.
+    /// Returns the first slot of `name`.
     pub(crate) fn first(&self, name: &[u8]) -> u64 {
         (xxh3_64_with_seed(name, self.seed) & self.mask).max(PLACE_MIN)
     }
 
-    /// Looks for `name` among the keys of (`object`, `kind`). `displaced`: whether any name of them may lie behind its
-    /// first slot; where not, one key tells all.
+    /// Looks for `name` among the keys of (`object`, `kind`). `displaced` says whether any of their names may lie
+    /// behind its first slot; if none does, one key is read.
     pub(crate) fn probe(
         &self,
         dataset: &dyn Dataset,
@@ -87,12 +87,12 @@ impl Places {
     }
 }
 
-/// Whether `place` is behind the first slot of its hash.
+/// Returns true if `place` is behind the first slot of its hash.
 pub(crate) fn is_displaced(place: u64) -> bool {
     !place.is_multiple_of(SLOTS)
 }
 
-/// A stored value: length of the name, name, payload.
+/// Encodes a stored value: length of the name, name, payload.
 pub(crate) fn join(name: &[u8], payload: &[u8]) -> Vec<u8> {
     debug_assert!(name.len() <= NAME_MAX);
     let mut out = Vec::with_capacity(1 + name.len() + payload.len());
@@ -102,14 +102,14 @@ pub(crate) fn join(name: &[u8], payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Name and payload of a stored value.
+/// Returns name and payload of a stored value.
 pub(crate) fn split(object: u64, value: &[u8]) -> Result<(&[u8], &[u8])> {
     value.split_first().and_then(|(&len, rest)| rest.split_at_checked(usize::from(len))).ok_or_else(|| {
         FsError::Corrupt { ino: object, what: "name", detail: "it is longer than its value".to_owned() }
     })
 }
 
-/// Whether `name` can name something new or be removed.
+/// Errors unless `name` can name something new, or be moved or removed.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_MAX {
         return Err(FsError::NameTooLong);

@@ -1,7 +1,8 @@
 //! Changing names: link, unlink, rmdir, rename.
 //!
-//! What a name points to must be known before it can be locked, in the order of inode numbers. So names are looked up
-//! first, everything is locked, and the names looked up again; if they changed meanwhile, all over again.
+//! Inodes are locked in the order of their numbers, so it must be known beforehand which inode a name points to. So
+//! names are looked up first, everything is locked, and the names are looked up again; if they changed meanwhile, all
+//! of this is repeated.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::named::{Probe, check_name, join};
 use crate::orphan;
 use crate::types::{Entry, FileKind, Ino, RenameMode, Time};
 
-/// A name in a directory, and what was found there.
+/// A name in a directory, its place, and the inode that was found there, if any.
 struct Name<'a> {
     dir: u64,
     name: &'a [u8],
@@ -28,9 +29,9 @@ struct Name<'a> {
 }
 
 impl Fs {
-    /// Names an inode once more; the first name of a [`Fs::tmpfile`].
+    /// Gives an inode one more name, or a [`Fs::tmpfile`] its first.
     ///
-    /// Errors: `NotPermitted` for directories, `TooManyLinks`, `Exists`, `NotFound` for what was unlinked.
+    /// Errors: `NotPermitted` for directories, `TooManyLinks`, `Exists`, `NotFound` for an inode that was unlinked.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
         self.writable()?;
         check_new_name(name)?;
@@ -122,7 +123,7 @@ impl Fs {
             let source = self.find(&old_dir, name)?.ok_or(FsError::NotFound)?;
             let target = self.find(&new_dir, new_name)?;
             let is_dir = |p: Pointee| p.kind == FileKind::Directory;
-            // Only a directory's change of parent needs the tree to hold still.
+            // Only if a directory changes its parent must the directories above others stay as they are.
             let moves_dir = parent != new_parent && (is_dir(source) || target.is_some_and(is_dir));
             let _tree = moves_dir.then(|| self.rename_lock.lock());
             if moves_dir {
@@ -151,7 +152,7 @@ impl Fs {
             match (target, mode) {
                 (Some(_), RenameMode::NoReplace) => return Err(FsError::Exists),
                 (None, RenameMode::Exchange) => return Err(FsError::NotFound),
-                // Two names of one inode: POSIX has both stay.
+                // If both are names of one inode, POSIX has both stay.
                 (Some(target), _) if target.ino == source.ino => return Ok(()),
                 (Some(target), RenameMode::Exchange) => {
                     exchange(&mut txn, &from, &to, source, target, now, &mut changes)?;
@@ -167,7 +168,8 @@ impl Fs {
         }
     }
 
-    /// The node that an entry points to; `None` where the entry was outrun and is to be looked up again.
+    /// Returns the node that an entry points to; `None` if the inode is gone by now, so that the name has to be looked
+    /// up again.
     fn node_of(&self, pointee: Pointee) -> Result<Option<Arc<Node>>> {
         match self.nodes.get(self.dataset(), pointee.ino) {
             Ok(node) => Ok(Some(node)),
@@ -176,7 +178,7 @@ impl Fs {
         }
     }
 
-    /// What is at a name, in a locked directory.
+    /// Looks `name` up in a locked directory.
     fn name_at<'a>(&self, txn: &Txn<'_>, dir: Ino, name: &'a [u8]) -> Result<Name<'a>> {
         let inode = txn.get(dir.0)?;
         self.want_dir(inode)?;
@@ -188,7 +190,7 @@ impl Fs {
         })
     }
 
-    /// Errors with `Invalid` where `dir` is `moved` or lies below it. The rename lock is held.
+    /// Errors with `Invalid` if `dir` is `moved` or lies below it. The rename lock is held.
     fn refuse_cycle(&self, moved: Pointee, dir: u64) -> Result<()> {
         if moved.kind != FileKind::Directory {
             return Ok(());
@@ -204,7 +206,7 @@ impl Fs {
     }
 }
 
-/// One name less; the last one makes an orphan.
+/// Takes one name away from an inode; without a name the inode becomes an orphan.
 fn drop_link(ino: u64, inode: &mut Inode, now: Time, changes: &mut Vec<Change<'_>>) -> Result<()> {
     if inode.kind == FileKind::Directory {
         if inode.entries != 0 {
@@ -231,7 +233,7 @@ fn move_name(
     now: Time,
     changes: &mut Vec<Change<'_>>,
 ) -> Result<()> {
-    // The old name goes last: whoever looks meanwhile finds the inode under at least one of both.
+    // The old name goes last: a lookup meanwhile finds the inode under at least one of the two names.
     let mut removal = Vec::new();
     if let Some(target) = target {
         match (source.kind == FileKind::Directory, target.kind == FileKind::Directory) {
@@ -266,8 +268,8 @@ fn exchange(
     adopt(txn, at_b, a.dir, now)
 }
 
-/// Lets a name in `dir` point to `new` in place of `old`: one value is replaced, so that whoever looks the name up
-/// meanwhile finds one or the other.
+/// Lets a name in `dir` point to `new` in place of `old`: one value is replaced, so that a lookup meanwhile finds one
+/// or the other.
 fn repoint(
     dir: &mut Inode,
     at: &Name<'_>,
@@ -288,7 +290,7 @@ fn repoint(
     Ok(())
 }
 
-/// What a moved inode remembers.
+/// Updates a moved inode: its change time, and the parent of a directory.
 fn adopt(txn: &mut Txn<'_>, moved: Pointee, dir: u64, now: Time) -> Result<()> {
     let inode = txn.edit(moved.ino)?;
     inode.ctime = now;

@@ -1,4 +1,4 @@
-//! What can be chosen at mount and at format.
+//! Options of mounting and of formatting a file system.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use pagefold_engine::memory::Gauge;
 
 use crate::types::Ino;
 
-/// When reading changes the access time.
+/// Policies by which reading changes access times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AtimePolicy {
-    /// When it is older than the last change or than a day.
+    /// If the access time is not newer than the last change, or is a day old.
     #[default]
     Relative,
     /// Never.
@@ -18,31 +18,36 @@ pub enum AtimePolicy {
     Strict,
 }
 
-/// Tells a file's recordsize in bytes from its first write: byte offset, bytes, and the file's name where known.
-/// A power of two from 4 KiB to 1 MiB; `None` where the bytes tell nothing.
+/// A function that tells a file's recordsize in bytes from its first write: byte offset, bytes, and the file's name if
+/// known. It returns a power of two from 4 KiB to 1 MiB, or `None` if the bytes tell nothing.
 pub type RecordsizeHint = Arc<dyn Fn(u64, &[u8], Option<&str>) -> Option<u32> + Send + Sync>;
 
-/// Whether the kernel still refers to an inode; true where it cannot be told. It drops the attributes that it has cached of it. Called without any lock.
+/// A function that returns true if the kernel still refers to an inode, or if that cannot be told. The kernel also
+/// drops the inode's attributes from its cache. Called without any lock.
 pub type KernelHolds = Arc<dyn Fn(Ino) -> bool + Send + Sync>;
 
 /// Choices at mount.
 #[derive(Clone, Default)]
 pub struct FsOptions {
-    /// When reading changes the access time.
+    /// Policy by which reading changes access times.
     pub atime: AtimePolicy,
     /// Refuse every change.
     pub read_only: bool,
-    /// Recordsize of new files in bytes (the `recordsize` property): a power of two from 4 KiB to 1 MiB; `None` finds it out.
+    /// Recordsize of new files in bytes (the `recordsize` property): a power of two from 4 KiB to 1 MiB; `None`: `hint`
+    /// finds it out.
     pub recordsize: Option<u32>,
-    /// Finds out the recordsize where `recordsize` is `None`; without it every file gets 16 KiB.
+    /// Finds out the recordsize if `recordsize` is `None`; without a hint every file gets 16 KiB.
     pub hint: Option<RecordsizeHint>,
-    /// Counts what inodes take in memory, for several file systems together, and says how much they may; without it [`INODE_BYTES`] are this one's.
+    /// Gauge of the memory that the inodes of several file systems take together, with its bound. Without it, this file
+    /// system alone may take [`INODE_BYTES`].
     ///
     /// [`INODE_BYTES`]: crate::limits::INODE_BYTES
     pub inodes: Option<Arc<Gauge>>,
-    /// Pages that one change frees at most; `None`: [`crate::limits::FREE_PAGES_MAX`], of which tests do not need as many.
+    /// Largest number of pages that one change frees; `None`: [`crate::limits::FREE_PAGES_MAX`]. Tests set a smaller
+    /// one.
     pub free_pages: Option<u64>,
-    /// Bytes that a rewrite copies by one change; `None`: [`crate::limits::PIECE_BYTES`], of which tests do not need as many.
+    /// Number of bytes that a rewrite copies by one change; `None`: [`crate::limits::PIECE_BYTES`]. Tests set a smaller
+    /// one.
     pub piece_bytes: Option<u64>,
 }
 

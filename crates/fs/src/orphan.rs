@@ -1,8 +1,8 @@
 //! Orphans: inodes and data objects that nothing names any more.
 //!
-//! Deleting is O(1): the change that takes the last name away puts the inode on a list (keys of object 0). Here what is
-//! on the lists is removed, a bounded slice per change, in an order that a crash can interrupt anywhere: pages first,
-//! then attributes, then inode and list entry in one.
+//! Deleting is O(1): the change that takes the last name away puts the inode on a list (keys of object 0). Reaping
+//! removes what is on the lists, a bounded slice per change, in an order that a crash can interrupt anywhere: pages
+//! first, then attributes, then inode and list entry in one change.
 
 use std::sync::atomic::Ordering;
 
@@ -17,17 +17,17 @@ use crate::inode::Retired;
 use crate::limits::READDIR_BATCH;
 use crate::types::{FileKind, Ino};
 
-/// The change that puts inode `ino` on the list.
+/// Returns the change that puts inode `ino` on the list.
 pub(crate) fn put_inode(ino: u64) -> Change<'static> {
     Change::Put(Key::new(0, kind::ORPHAN_INODE, ino), vec![1])
 }
 
-/// The change that takes inode `ino` off the list.
+/// Returns the change that takes inode `ino` off the list.
 pub(crate) fn delete_inode(ino: u64) -> Change<'static> {
     Change::Delete(Key::new(0, kind::ORPHAN_INODE, ino))
 }
 
-/// The change that puts data object `object` on the list.
+/// Returns the change that puts data object `object` on the list.
 pub(crate) fn put_data(object: u64) -> Change<'static> {
     Change::Put(Key::new(0, kind::ORPHAN_DATA, object), vec![1])
 }
@@ -37,7 +37,7 @@ impl Fs {
     pub fn forget(&self, ino: Ino, count: u64) {
         let unused = match self.nodes.peek(ino.0) {
             Some(node) if self.nodes.are_counted() => node.drop_lookups(count),
-            // How many there were is not known, so it is not whether these are all: it is looked again.
+            // It is not known whether these were the last references, so an unlinked inode is looked at again.
             Some(node) => node.snapshot().nlink == 0,
             None => !self.nodes.are_counted(),
         };
@@ -55,8 +55,8 @@ impl Fs {
         }
     }
 
-    /// Frees up to about `pages` pages of deleted files and of what was cut out of others; true if there is more to do. Called from a background thread,
-    /// and after mounting. Does nothing on a read-only mount.
+    /// Frees up to about `pages` pages of deleted files and of what was cut out of others; returns true if there is
+    /// more to do. Called from a background thread, and after mounting. Does nothing on a read-only mount.
     pub fn reap(&self, pages: u64) -> Result<bool> {
         if self.is_read_only() || !self.orphans.swap(false, Ordering::AcqRel) {
             return Ok(false);
@@ -72,12 +72,13 @@ impl Fs {
         done.map(|done| !done)
     }
 
-    /// True when the lists of objects are empty, but for those in use; false when the budget is.
+    /// Frees the objects on the lists. Returns true if only objects in use are left, false if the budget was used up
+    /// first.
     fn reap_data(&self, budget: &mut u64) -> Result<bool> {
         Ok(self.reap_objects(kind::FILLING, budget)? && self.reap_objects(kind::ORPHAN_DATA, budget)?)
     }
 
-    /// As [`Fs::reap_data`], of one list.
+    /// As [`Fs::reap_data`], for one list.
     fn reap_objects(&self, list: u8, budget: &mut u64) -> Result<bool> {
         let (mut from, to) = (Key::new(0, list, 0), Key::new(0, list + 1, 0));
         loop {
@@ -100,7 +101,8 @@ impl Fs {
         }
     }
 
-    /// Whether an object on a list is to be left alone. One that is not spared any more may have become a file's, and is on no list since.
+    /// Returns true if an object on a list is to be left alone. An object that is not spared any more may have become a
+    /// file's data object, and then it is on no list any more.
     fn is_in_use(&self, key: &Key) -> Result<bool> {
         let is_spared = self.spared.lock().contains(&key.offset);
         Ok(is_spared || self.dataset.get(key)?.is_none())
@@ -135,7 +137,7 @@ impl Fs {
     fn retire(&self, ino: u64) -> Retired {
         match (self.nodes.retire(ino, false), self.holds.get()) {
             (Retired::Unknown, Some(holds)) if holds(Ino(ino)) => Retired::InUse,
-            // What the kernel does not hold now it cannot come to hold: nothing leads there any more.
+            // If the kernel does not refer to the inode now, it never will: nothing leads to it any more.
             (Retired::Unknown, Some(_)) => self.nodes.retire(ino, true),
             (known, _) => known,
         }
@@ -149,11 +151,13 @@ impl Fs {
         if let Some(bytes) = self.dataset.get(&Inode::key(ino))? {
             let inode = Inode::decode(ino, &bytes)?;
             if inode.nlink > 0 {
-                // Named after the list was read. Once it is out of the cache, what has no name cannot get one.
+                // The inode was named after the list was read. An inode without a name that is out of the cache cannot
+                // get one any more.
                 return Ok(true);
             }
             if inode.kind == FileKind::Regular && inode.object != 0 {
-                // The pages of most files go in the same change as the inode. Others have some behind their end.
+                // The pages of most files go in the same change as the inode. A file with pages to be freed may have
+                // some behind its end.
                 let pages = inode.size.div_ceil(u64::from(inode.recordsize));
                 if pages <= self.free_pages_max() && inode.freeing.is_empty() {
                     *budget = budget.saturating_sub(pages);
@@ -168,7 +172,7 @@ impl Fs {
             }
         }
         *budget = budget.saturating_sub(1);
-        // The inode itself is the first of its keys: it goes last, with the list entry.
+        // The inode itself has the first of its keys; it goes last, with the list entry.
         let (first, end) = (Key::new(ino, kind::INODE + 1, 0), Key::new(ino, Key::ENGINE_KINDS, 0));
         loop {
             let batch = self.dataset.range(&first, &end, READDIR_BATCH)?;
@@ -184,7 +188,7 @@ impl Fs {
         }
     }
 
-    /// Frees an object's pages; false when the budget ended first.
+    /// Frees an object's pages; returns false if the budget was used up first.
     fn punch_all(&self, object: u64, budget: &mut u64) -> Result<bool> {
         let mut page = 0;
         while let Some(from) = self.dataset.next_data(object, page)? {

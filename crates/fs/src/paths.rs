@@ -1,7 +1,7 @@
-//! Paths of files of which only the object is known that has their data: for those who tell of damage.
+//! Finds the paths of files of which only the data object is known, for reports of damage.
 //!
-//! Nothing that is stored leads from an object to its file, or from a file to its names. So inodes and entries are gone through, as many as
-//! the caller allows; what is not found by then has no path here.
+//! Nothing that is stored leads from an object to its file, or from a file to its names. So inodes and entries are
+//! searched, as many as the caller allows; a file that is not found by then has no path here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,12 @@ use crate::codec::{Inode, Pointee, kind};
 use crate::named::split;
 use crate::types::{FileKind, Ino};
 
-/// A path with more parts is none.
+/// Largest number of parts of a path; a longer one is taken for a circle.
 const DEPTH_MAX: usize = 1024;
 
-/// The paths of the files that have these `objects`, from the root directory and without a slash before, as far as they are found among
-/// `values_max` values. Of several names of a file it is one. What is damaged is passed over.
+/// Returns, by object, the paths of the files that have these `objects`: from the root directory, without a slash
+/// before them, as far as they are found among `values_max` values. Of a file with several names there is one path.
+/// Damaged values are passed over.
 pub fn of_objects(
     dataset: &dyn Dataset,
     objects: &BTreeSet<u64>,
@@ -53,7 +54,7 @@ pub fn of_objects(
     with_path.collect()
 }
 
-/// Name and inode of a directory entry; `None` for what is none.
+/// Returns name and inode of a directory entry; `None` for any other or a damaged value.
 fn entry<'a>(key: &Key, value: &'a [u8]) -> Option<(&'a [u8], u64)> {
     if key.kind != kind::ENTRY {
         return None;
@@ -64,14 +65,14 @@ fn entry<'a>(key: &Key, value: &'a [u8]) -> Option<(&'a [u8], u64)> {
 
 struct Search<'a> {
     dataset: &'a dyn Dataset,
-    /// Values that may still be looked at.
+    /// Number of values that may still be looked at.
     left: usize,
-    /// Where directories are that were looked for: the one above, and the name in it.
+    /// Parent and name of the directories that were looked for.
     dirs: BTreeMap<u64, (u64, Vec<u8>)>,
 }
 
 impl Search<'_> {
-    /// Shows the values that can be read, until `look` is false or enough were looked at.
+    /// Passes the values that can be read to `look`, until it returns false or enough values were looked at.
     fn each(&mut self, (mut from, end): (Key, Key), look: &mut dyn FnMut(&Key, &[u8]) -> bool) {
         while from < end && self.left > 0 {
             let upto = self.dataset.first_damage(&from, &end);
@@ -91,7 +92,7 @@ impl Search<'_> {
         }
     }
 
-    /// The path of a name in a directory.
+    /// Returns the path of a name in a directory.
     fn path(&mut self, mut dir: u64, name: Vec<u8>) -> Option<Vec<u8>> {
         let mut parts = vec![name];
         while dir != Ino::ROOT.0 {
@@ -106,7 +107,7 @@ impl Search<'_> {
         Some(parts.join(&b'/'))
     }
 
-    /// The directory above one, and the name that it has there.
+    /// Returns the parent of a directory, and its name there.
     fn place_of(&mut self, dir: u64) -> Option<(u64, Vec<u8>)> {
         if let Some(known) = self.dirs.get(&dir) {
             return Some(known.clone());

@@ -1,9 +1,10 @@
-//! Bringing what one version of a file system changed since another one into a third: what `pagefold rebase` does.
+//! Brings the changes of one version of a file system into another version, for `pagefold rebase`.
 //!
-//! Two versions ("ours" and "theirs") have grown from the same older one ("the origin"). What differs between the origin and each is
-//! found as by [`crate::diff`]. If a file that the origin has was changed in both, or a name in a directory that it has, or if a
-//! directory that one removed got an entry in the other, that is a conflict, and nothing is changed. Else our changes are made
-//! in a copy of theirs. What we created gets numbers of its own there: both have counted on from the origin. Pages are copied.
+//! Two versions ("ours" and "theirs") have grown from the same older one ("the origin"). The differences of each from
+//! the origin are found as in [`crate::diff`]. It is a conflict if both changed a file that the origin has, or a name
+//! in a directory that it has; if one removed a directory in which the other made an entry; or if a directory would
+//! come to lie below itself. Then nothing is changed. Otherwise our changes are made in a copy of theirs. Inodes that
+//! we created get new numbers there, because both versions have counted on from the origin. Pages are copied.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -23,40 +24,41 @@ use crate::named::{Places, Probe};
 use crate::orphan;
 use crate::types::{FileKind, Time};
 
-/// Values copied by one change.
+/// Number of values that one change copies.
 const BATCH: usize = 64;
 
-/// A version of a file system, with how it differs from the origin.
+/// A version of a file system, with its differences from the origin.
 pub struct Side<'a> {
     dataset: &'a dyn Dataset,
-    /// What was created, removed, modified or got other names.
+    /// Inodes that were created, removed, modified or got other names.
     changed: BTreeMap<Ino, Changed>,
     pages: Pages,
 }
 
-/// What came of it.
+/// Outcomes of a rebase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rebased {
     /// The target has our changes now.
     Done(Copied),
-    /// What both have changed: paths as in the origin, without a slash before them. Nothing was changed.
+    /// Paths of what both have changed, as in the origin, without a slash before them. Nothing was changed.
     Conflicts(Vec<Vec<u8>>),
 }
 
-/// What was brought into the target.
+/// Numbers of files and bytes that were brought into the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Files and directories that were created, removed, renamed or modified.
+    /// Number of files and directories that were created, removed, renamed or modified.
     pub files: u64,
-    /// Bytes of pages that were written again, uncompressed.
+    /// Number of bytes of pages that were written again, uncompressed.
     pub bytes: u64,
 }
 
 impl<'a> Side<'a> {
-    /// The side whose version is `dataset`; `differences` are those from the origin to it. Takes memory in proportion to them.
+    /// Returns the side whose version is `dataset`; `differences` are those from the origin to it. Takes memory in
+    /// proportion to them.
     ///
     /// # Errors
-    /// [`FsError::Corrupt`] for entries that are not well formed, and what the dataset cannot read.
+    /// [`FsError::Corrupt`] for entries that are not well formed, and errors of reading the dataset.
     pub fn new(
         dataset: &'a dyn Dataset,
         differences: impl Iterator<Item = pagefold_engine::Result<Difference>>,
@@ -78,7 +80,7 @@ impl<'a> Side<'a> {
         self.changed.get(&ino).is_some_and(|one| one.is().is_none())
     }
 
-    /// Where a directory that the origin has lies now, if it was moved into another one.
+    /// Returns the new parent of a directory that the origin has, if it was moved into another directory.
     fn moved(&self, ino: Ino) -> Option<Ino> {
         let one = self.changed.get(&ino)?;
         let (was, is) = one.was().zip(one.is())?;
@@ -98,11 +100,11 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Makes our changes in `target`, which holds what their version does, and is used by nobody else. After an error it holds a part of them.
-/// `go_on` is asked after each MiB that is copied; its error ends it.
+/// Makes our changes in `target`, a copy of their version that nobody else uses. After an error `target` holds a part
+/// of the changes. `go_on` is called after each MiB copied and each slice of pages freed; its error ends the rebase.
 ///
 /// # Errors
-/// `NotFound` where there is no file system, [`FsError::Corrupt`], and what the datasets cannot read or store.
+/// `NotFound` if `target` holds no file system, [`FsError::Corrupt`], and errors of reading and storing.
 pub fn rebase(
     origin: &dyn Dataset,
     ours: &Side<'_>,
@@ -129,7 +131,7 @@ pub fn rebase(
     Ok(Rebased::Done(work.copied))
 }
 
-/// Paths of what both have changed.
+/// Returns the paths of what both have changed.
 fn conflicts(origin: &dyn Dataset, ours: &Side<'_>, theirs: &Side<'_>) -> Result<BTreeSet<Vec<u8>>> {
     let mut inodes = HashSet::new();
     for (ino, one) in &ours.changed {
@@ -143,7 +145,7 @@ fn conflicts(origin: &dyn Dataset, ours: &Side<'_>, theirs: &Side<'_>) -> Result
             inodes.insert(ino);
         }
     }
-    // Directories of one number that both have created are two.
+    // Directories that both created with the same number are two directories.
     let their_names: HashSet<&Name> = theirs.names().collect();
     let mut names: Vec<&Name> = ours.names().filter(|name| their_names.contains(name)).collect();
     names.extend(ours.got().filter(|(dir, _)| theirs.removed(*dir)));
@@ -164,10 +166,10 @@ fn conflicts(origin: &dyn Dataset, ours: &Side<'_>, theirs: &Side<'_>) -> Result
     Ok(found)
 }
 
-/// Whether a directory that we moved would lie below itself, because they moved others.
+/// Returns true if a directory that we moved would lie below itself, because they moved others.
 fn is_circle(moved: Ino, ours: &Side<'_>, theirs: &Side<'_>) -> Result<bool> {
     let Some(mut at) = ours.moved(moved) else { return Ok(false) };
-    // Both have given out the same numbers: whose this one is, if the origin does not have it.
+    // Both have given out the same numbers. This tells whose inode `at` is, if the origin does not have it.
     let mut is_ours = true;
     for _ in 0..DEPTH_MAX {
         let own = if is_ours && ours.created(at) {
@@ -185,7 +187,7 @@ fn is_circle(moved: Ino, ours: &Side<'_>, theirs: &Side<'_>) -> Result<bool> {
             (None, ROOT) => return Ok(false),
             (None, at) => match inode(theirs.dataset, at)? {
                 Some(inode) => inode.object,
-                // They have removed it, which is told of otherwise.
+                // They have removed it, which is a conflict of another kind.
                 None => return Ok(false),
             },
         };
@@ -193,16 +195,16 @@ fn is_circle(moved: Ino, ours: &Side<'_>, theirs: &Side<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// Makes our changes.
+/// State of making our changes.
 struct Work<'a> {
     ours: &'a Side<'a>,
     target: &'a dyn Dataset,
     places: Places,
-    /// Numbers there of inodes that we created.
+    /// Numbers in the target of inodes that we created, by our numbers.
     numbers: HashMap<Ino, Ino>,
-    /// Numbers there of data objects that the origin does not have.
+    /// Numbers in the target of data objects that the origin does not have, by our numbers.
     objects: HashMap<u64, u64>,
-    /// Directories of the target that change, and since when they are modified.
+    /// Directories of the target that change, each with the modification time that changes of its names set.
     dirs: BTreeMap<Ino, (Inode, Time)>,
     copied: Copied,
     go_on: &'a mut dyn FnMut() -> Result<()>,
@@ -217,7 +219,7 @@ impl<'a> Work<'a> {
                 self.store(*ino, one, is)?;
             }
         }
-        // A name may pass from one file to another.
+        // All names are removed before others are added: a name may pass from one file to another.
         for (ino, one) in &all {
             one.lost.iter().try_for_each(|(dir, name)| self.remove_name(*dir, name, *ino))?;
         }
@@ -236,7 +238,7 @@ impl<'a> Work<'a> {
         dirs.into_iter().try_for_each(|(ino, (dir, _))| Ok(self.target.apply(&[dir.put(ino)])?))
     }
 
-    /// Numbers for what we created, behind those that they gave out.
+    /// Gives numbers to what we created, behind those that they gave out.
     fn give_numbers(&mut self) -> Result<()> {
         let mut next = decode_counter(&self.target.get(&COUNTER_KEY)?.ok_or(FsError::NotFound)?)?;
         let mut new = || -> Result<u64> {
@@ -252,7 +254,7 @@ impl<'a> Work<'a> {
             if is.kind != FileKind::Regular || is.object == 0 || !self.is_new_object(one, &is) {
                 continue;
             }
-            // The first object of a file has its own number.
+            // The first object of a file has the file's own number.
             let number = if is.object == ino { self.number(ino) } else { new()? };
             self.objects.insert(is.object, number);
         }
@@ -277,7 +279,7 @@ impl<'a> Work<'a> {
         }
         if is.kind == FileKind::Directory {
             let there = if created { None } else { Some(self.dir(ino)?.0) };
-            // What it counts of its entries follows from those that it has there.
+            // The counts of its entries follow from the entries that it has in the target.
             let object = match &there {
                 Some(there) if self.ours.moved(ino).is_none() => there.object,
                 _ => self.number(is.object),
@@ -294,7 +296,8 @@ impl<'a> Work<'a> {
         }
         let object = self.objects.get(&is.object).copied().unwrap_or(is.object);
         let mut changes = Vec::with_capacity(3);
-        // What both were yet to free is freed here; what only we cut off is among the pages that differ.
+        // Pages that the target's inode has yet to free are freed here; pages that only we cut off are among those that
+        // differ.
         let there = if created { None } else { inode(self.target, number)? };
         let coded = there.clone();
         if let Some(there) = there.filter(|there| !there.freeing.is_empty()) {
@@ -314,7 +317,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Gives inode `number` of the target the extended attributes, ACLs and target of our inode `ino`.
+    /// Gives inode `number` of the target the extended attributes, ACLs and link target of our inode `ino`.
     fn copy_attributes(&self, ino: Ino, number: Ino) -> Result<()> {
         let keys = |ino| (Key::new(ino, kind::XATTR, 0), Key::new(ino, kind::ACL + 1, 0));
         loop {
@@ -338,7 +341,8 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// A directory of the target, by our number, as it is to be stored; and when we modified it.
+    /// Returns a directory of the target, by our number, as it is to be stored, and the modification time that changes
+    /// of its names set.
     fn dir(&mut self, ino: Ino) -> Result<(Inode, Time)> {
         let number = self.number(ino);
         if let Some(found) = self.dirs.get(&number) {
@@ -388,7 +392,7 @@ impl<'a> Work<'a> {
         Ok(self.target.apply(&changes)?)
     }
 
-    /// Leaves an inode that we removed to [`crate::Fs::reap`].
+    /// Makes an inode that we removed an orphan, for [`crate::Fs::reap`].
     fn remove(&mut self, ino: Ino) -> Result<()> {
         let inode = match self.dirs.remove(&ino) {
             Some((dir, _)) => dir,
@@ -401,7 +405,7 @@ impl<'a> Work<'a> {
         Ok(self.target.apply(&[gone.put(ino), orphan::put_inode(ino)])?)
     }
 
-    /// Copies the pages of a file that differ.
+    /// Copies those pages of a file that differ.
     fn copy_data(&mut self, is: &Inode) -> Result<()> {
         if is.object == 0 {
             return Ok(());
@@ -415,11 +419,11 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Makes pages of object `to` of the target what those of a file of ours are.
+    /// Makes the pages `run` of object `to` of the target the same as those of our file.
     fn copy_run(&mut self, is: &Inode, to: u64, run: Range<u64>) -> Result<()> {
         let mut at = run.start;
         while at < run.end {
-            // What is to be freed are holes.
+            // Pages that are yet to be freed count as holes.
             let freed = is.freeing.first_in(at..run.end);
             let hole = freed.as_ref().map_or(run.end, |pages| pages.start);
             self.copy_stored(is, to, at..hole)?;
@@ -429,7 +433,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// As [`Self::copy_run`], where nothing is to be freed.
+    /// As [`Self::copy_run`], for pages of which none is to be freed.
     fn copy_stored(&mut self, is: &Inode, to: u64, run: Range<u64>) -> Result<()> {
         let mut at = run.start;
         while at < run.end {

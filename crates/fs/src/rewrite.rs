@@ -1,13 +1,17 @@
 //! Gives a file that has data another recordsize, while it is in use.
 //!
-//! An object's recordsize never changes, so the file gets a second object. A piece at a time is copied into it, with the inode locked for that piece alone;
-//! what changes meanwhile is mirrored ([`crate::mirror`]). When nothing is left to be copied, one change gives the file the second object and makes the first
-//! one orphan data. Snapshots keep the first object as it is.
+//! An object's recordsize never changes, so the file gets a second object. The contents are copied into it piece by
+//! piece, and the inode is locked for one piece at a time; what changes meanwhile is mirrored ([`crate::mirror`]). When
+//! nothing is left to be copied, one change gives the file the second object and makes the first one orphan data.
+//! Snapshots keep the first object as it is.
 //!
-//! - R1: until the switch the file is its first object, which nothing here changes. So readers have it, and a crash leaves it.
-//! - R2: the second object is on the list of objects being filled from before its first page until the switch. An object on that list that no rewrite of this
-//!   process is filling is freed by [`Fs::reap`]: after a crash, and after a rewrite that was given up.
-//! - R3: an object that is being filled, or given up by a change that is not shown yet, is spared by reaping ([`Fs::spare`]).
+//! - R1: until the switch the file's data object is the first one, whose contents nothing here changes. So readers read
+//!   that one, and a crash leaves it.
+//! - R2: the second object is on the list of objects being filled from before its first page until the switch.
+//!   [`Fs::reap`] frees an object on that list that no rewrite of this process is filling: after a crash, and after a
+//!   rewrite that was given up.
+//! - R3: reaping spares an object that is being filled, and one that was given up by a change not published yet
+//!   ([`Fs::spare`]).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,14 +29,14 @@ use crate::mirror::{self, Filling, code_pages};
 use crate::orphan;
 use crate::types::Ino;
 
-/// Why a rewrite was given up although nothing failed in it.
+/// Reasons why a rewrite was given up although nothing failed in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The file was truncated to nothing, or bytes were moved within it (FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_INSERT_RANGE).
     Moved,
     /// The file's last name was removed.
     Deleted,
-    /// A change of the file could not be mirrored, and was made without: says why.
+    /// A change of the file could not be mirrored, and was made without the second object; the text says why.
     NotMirrored(String),
 }
 
@@ -41,13 +45,13 @@ pub enum Ended {
 pub enum Step {
     /// There is more to do.
     More,
-    /// The file has the recordsize.
+    /// The file has the new recordsize.
     Done,
     /// The file is as it was; the copy is freed.
     Ended(Ended),
 }
 
-/// A rewrite that is under way. Dropped before [`Step::Done`] it is given up, and the copy freed.
+/// A rewrite that is under way. If it is dropped before [`Step::Done`], it is given up, and the copy is freed.
 pub struct Rewrite<'f> {
     fs: &'f Fs,
     node: Arc<Node>,
@@ -59,7 +63,7 @@ pub struct Rewrite<'f> {
     _spared: Spared<'f>,
 }
 
-/// Keeps an object from being freed while it lives.
+/// Keeps an object from being freed as long as this value lives.
 pub(crate) struct Spared<'f> {
     fs: &'f Fs,
     object: u64,
@@ -74,24 +78,24 @@ impl Drop for Spared<'_> {
 
 /// A part of what is to be copied.
 struct Piece {
-    /// The bytes that are the same in both objects when it is copied.
+    /// Range of bytes that are the same in both objects after the piece was copied.
     bytes: Range<u64>,
-    /// Where its data belongs, if there is any to be written.
+    /// Byte offset of the data to be written; `None` if there is none.
     at: Option<u64>,
 }
 
 impl Fs {
-    /// Has reaping leave `object` alone as long as the result lives.
+    /// Keeps reaping from freeing `object` as long as the result lives.
     pub(crate) fn spare(&self, object: u64) -> Spared<'_> {
         self.spared.lock().insert(object);
         Spared { fs: self, object }
     }
 
-    /// Begins to give a file another recordsize. `None`: there is nothing to copy, because it has that already, or has no data; in a file without data the first will
-    /// have pages of that size.
+    /// Begins to give a file another recordsize, in bytes. Returns `None` if there is nothing to copy: the file has
+    /// that recordsize already, or has no data; then its first data will have pages of that size.
     ///
-    /// Errors: `Invalid` for a recordsize that cannot be, and for what has no name any more; `Busy` if the file is just being rewritten; `IsADirectory`,
-    /// `ReadOnly`, `NoSpace`.
+    /// Errors: `Invalid` for a recordsize that cannot be, and for a file that has no name any more; `Busy` if the file
+    /// is being rewritten already; `IsADirectory`, `ReadOnly`, `NoSpace`.
     pub fn rewrite(&self, ino: Ino, recordsize: u32) -> Result<Option<Rewrite<'_>>> {
         self.writable()?;
         if !is_recordsize(recordsize) {
@@ -134,7 +138,7 @@ impl Fs {
         }))
     }
 
-    /// Has a file without data get `recordsize` with its first data.
+    /// Notes that a file without data gets `recordsize` with its first data.
     fn wish(&self, node: &Arc<Node>, recordsize: u32) -> Result<()> {
         let mut txn = Txn::lock(&[node]);
         let now = self.now();
@@ -149,7 +153,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Has the kernel ask for an inode's attributes again: nothing that passed through it has changed them.
+    /// Makes the kernel ask for an inode's attributes again, because they changed without a call of the kernel's.
     fn show_attributes(&self, ino: u64) {
         if let Some(holds) = self.holds.get() {
             holds(Ino(ino));
@@ -158,26 +162,27 @@ impl Fs {
 }
 
 impl Rewrite<'_> {
-    /// Bytes of the file that are yet to be copied.
+    /// Returns the number of bytes of the file that are yet to be copied.
     pub fn left_bytes(&self) -> u64 {
         let changing = self.node.changing.lock();
         let todo = changing.as_ref().map(|filling| filling.todo.ranges().to_vec()).unwrap_or_default();
         todo.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Bytes that were copied so far; holes are none.
+    /// Returns the number of bytes copied so far, without holes.
     pub fn copied_bytes(&self) -> u64 {
         self.copied_bytes
     }
 
-    /// The file's size in bytes.
+    /// Returns the file's size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.node.cached.read().inode.size
     }
 
-    /// Copies a piece, or switches when there is none left. Whoever changes the file waits for one change of the dataset, of a piece at most.
+    /// Copies a piece, or switches to the second object if no piece is left. Other changes of the file wait for one
+    /// change of the dataset, of a piece at most.
     ///
-    /// Errors: `NoSpace`, `ReadOnly`, and what cannot be read. After an error or [`Step::Ended`] there is nothing to go on with.
+    /// Errors: `NoSpace`, `ReadOnly`, and failures to read. After an error or [`Step::Ended`] the rewrite cannot go on.
     pub fn step(&mut self) -> Result<Step> {
         self.fs.writable()?;
         let (inode, todo, changes) = match self.look()? {
@@ -193,7 +198,8 @@ impl Rewrite<'_> {
         };
         let piece = match early {
             Ok(piece) if filling.changes == changes => piece,
-            // The records are in the cache by now. What failed may have been given up meanwhile.
+            // The piece is read again under the lock: its records are in the cache by now, and what failed may have
+            // been given up meanwhile.
             _ => {
                 let Some(todo) = filling.todo.ranges().first().cloned() else { return Ok(Step::More) };
                 self.read(&node.snapshot(), &todo)?
@@ -208,7 +214,8 @@ impl Rewrite<'_> {
         Ok(Step::More)
     }
 
-    /// The inode, the first bytes to be copied and the number of the file's changes, or why the rewrite has ended.
+    /// Returns the inode, the first bytes to be copied and the number of the file's changes, or the reason why the
+    /// rewrite has ended.
     #[allow(clippy::type_complexity, reason = "used in one place")]
     fn look(&self) -> Result<Result<(Inode, Option<Range<u64>>, u64), Ended>> {
         let changing = self.node.changing.lock();
@@ -221,7 +228,7 @@ impl Rewrite<'_> {
         })
     }
 
-    /// Reads the first piece of `todo` of which either object has something, into `self.buf`.
+    /// Reads the first piece of `todo` in which either object has pages into `self.buf`.
     fn read(&mut self, inode: &Inode, todo: &Range<u64>) -> Result<Piece> {
         let fs = self.fs;
         let (old, new) = (u64::from(inode.recordsize), u64::from(self.recordsize));
@@ -258,7 +265,7 @@ impl Rewrite<'_> {
         let now = self.fs.now();
         let inode = &mut locked.new;
         let before = inode.object;
-        // Readers may be in it until the new inode is shown.
+        // Until the new inode is published, readers may be reading the first object.
         let _spared = self.fs.spare(before);
         inode.object = self.object;
         inode.recordsize = self.recordsize;

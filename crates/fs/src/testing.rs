@@ -1,5 +1,5 @@
-//! A dataset in memory, with the exact semantics of the engine's and a limit of space: what the tests of this crate, and
-//! of those above it, run on.
+//! A dataset in memory, on which the tests of this crate and of those above it run. It has the exact semantics of the
+//! engine's, and a limit of space.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use pagefold_engine::types::Key;
 
 use crate::types::{Clock, Time};
 
-/// Space beyond the limit for changes without data, so that deletion works when full.
+/// Bytes beyond the limit that changes without data may take, so that deletion works when the dataset is full.
 const RESERVE_BYTES: u64 = 1 << 20;
 
 /// A dataset in memory. Pages are stored whole; all-zero pages are not stored.
@@ -45,7 +45,7 @@ struct Object {
 }
 
 impl MemDataset {
-    /// An empty dataset that takes up to `limit_bytes` of keys, values and pages.
+    /// Returns an empty dataset that takes up to `limit_bytes` of keys, values and pages.
     pub fn new(limit_bytes: u64) -> Self {
         Self::with(State::default(), limit_bytes)
     }
@@ -63,22 +63,22 @@ impl MemDataset {
         }
     }
 
-    /// A copy as a crash at this instant would leave it.
+    /// Returns a copy as a crash at this instant would leave it.
     pub fn crashed(&self) -> Self {
         Self::with(self.state.read().clone(), self.limit_bytes)
     }
 
-    /// How many times [`Dataset::apply`] has succeeded.
+    /// Returns the number of times that [`Dataset::apply`] has succeeded.
     pub fn applies(&self) -> u64 {
         self.applies.load(Ordering::Relaxed)
     }
 
-    /// Pages that one change has punched out at most.
+    /// Returns the largest number of pages that one change has punched out.
     pub fn most_freed(&self) -> u64 {
         self.most_freed.load(Ordering::Relaxed)
     }
 
-    /// How many times [`Dataset::sync`] was called.
+    /// Returns the number of times that [`Dataset::sync`] was called.
     pub fn syncs(&self) -> u64 {
         self.syncs.load(Ordering::Relaxed)
     }
@@ -88,7 +88,7 @@ impl MemDataset {
         *self.failure.lock() = Some(reason.to_owned());
     }
 
-    /// How many stored pages `changes` punch out.
+    /// Returns the number of stored pages that `changes` punch out.
     fn count_freed(state: &State, changes: &[Change<'_>]) -> u64 {
         let freed = changes.iter().map(|change| match change {
             Change::Punch { object, from, to } if from < to => {
@@ -111,7 +111,7 @@ impl MemDataset {
         }
     }
 
-    /// From now on, what this names cannot be read.
+    /// From now on, what `unreadable` names cannot be read.
     pub fn damage(&self, unreadable: Unreadable) {
         *self.damage.write() = unreadable;
     }
@@ -120,17 +120,17 @@ impl MemDataset {
         if self.damage.read().has(key) { Err(damaged(key)) } else { Ok(()) }
     }
 
-    /// How many pages are stored of all objects.
+    /// Returns the number of stored pages of all objects.
     pub fn pages(&self) -> u64 {
         self.state.read().objects.values().map(|o| o.pages.len() as u64).sum()
     }
 
-    /// Every stored value with its key, ascending.
+    /// Returns every stored value with its key, ascending.
     pub fn values(&self) -> Vec<(Key, Vec<u8>)> {
         self.state.read().values.iter().map(|(k, v)| (*k, v.clone())).collect()
     }
 
-    /// Every object that has pages, with its recordsize and the numbers of its pages.
+    /// Returns every object that has pages, with its recordsize in bytes and the numbers of its pages.
     pub fn objects(&self) -> Vec<(u64, u32, Vec<u64>)> {
         let state = self.state.read();
         state.objects.iter().map(|(id, o)| (*id, o.record_size, o.pages.keys().copied().collect())).collect()
@@ -268,7 +268,7 @@ impl Dataset for MemDataset {
     fn apply(&self, changes: &[Change<'_>]) -> Result<()> {
         self.check_failure()?;
         let mut state = self.state.write();
-        // Only what the changes name is copied, to go back to where one of them fails.
+        // Only what the changes name is copied, to restore it if one of them fails.
         let mut undo = State::default();
         let mut missing = (Vec::new(), Vec::new());
         let used = if self.limit_bytes == u64::MAX { 0 } else { state.used() };

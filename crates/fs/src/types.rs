@@ -17,7 +17,7 @@ impl fmt::Display for Ino {
     }
 }
 
-/// What an inode is.
+/// Kinds of inodes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FileKind {
     /// A file with data.
@@ -37,7 +37,8 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind as directory entries tell it (`d_type` of readdir(3)); shifted left by 12 it is the kind in `st_mode`.
+    /// Returns the kind as in directory entries (`d_type` of readdir(3)); shifted left by 12 it is the kind in
+    /// `st_mode`.
     pub const fn d_type(self) -> u8 {
         match self {
             Self::Fifo => 1,
@@ -50,7 +51,7 @@ impl FileKind {
         }
     }
 
-    /// From `d_type`; `None` for what is none of the seven.
+    /// Returns the kind that a `d_type` means; `None` for a value that is none of the seven.
     pub const fn from_d_type(d_type: u8) -> Option<Self> {
         Some(match d_type {
             1 => Self::Fifo,
@@ -64,7 +65,7 @@ impl FileKind {
         })
     }
 
-    /// From the bits of `st_mode`; no kind bits at all mean a regular file, as for mknod(2).
+    /// Returns the kind in the bits of `st_mode`; no kind bits at all mean a regular file, as for mknod(2).
     pub const fn from_mode(mode: u32) -> Option<Self> {
         match (mode >> 12) & 0xF {
             0 => Some(Self::Regular),
@@ -84,7 +85,7 @@ pub struct Time {
 
 /// Gives the time. The server uses [`SystemClock`]; a simulation brings its own.
 pub trait Clock: Send + Sync {
-    /// The time now.
+    /// Returns the time now.
     fn now(&self) -> Time;
 }
 
@@ -107,13 +108,13 @@ impl Clock for SystemClock {
 /// An inode's attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attr {
-    /// Its number.
+    /// Number of the inode.
     pub ino: Ino,
-    /// What it is.
+    /// Kind of the inode.
     pub kind: FileKind,
     /// Permission bits with set-id and sticky: the low 12 bits of `st_mode`.
     pub perm: u16,
-    /// Directory entries that name it; for directories 2 + subdirectories.
+    /// Number of directory entries that name the inode; for directories 2 + subdirectories.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -123,7 +124,7 @@ pub struct Attr {
     pub rdev: u32,
     /// Length in bytes; of a directory the bytes of its entries.
     pub size: u64,
-    /// Units of 512 bytes stored, compressed.
+    /// Number of units of 512 bytes that are stored, after compression.
     pub blocks: u64,
     /// Recordsize in bytes (the default where none has been decided yet): the best I/O size.
     pub blksize: u32,
@@ -135,12 +136,12 @@ pub struct Attr {
     pub ctime: Time,
     /// Creation.
     pub btime: Time,
-    /// It has capabilities (`security.capability`).
+    /// True if the inode has capabilities (`security.capability`).
     pub capable: bool,
 }
 
 impl Attr {
-    /// `st_mode`: kind and permissions.
+    /// Returns `st_mode`: kind and permissions.
     pub const fn mode(&self) -> u32 {
         ((self.kind.d_type() as u32) << 12) | self.perm as u32
     }
@@ -157,7 +158,7 @@ pub struct Entry {
     pub attr: Attr,
 }
 
-/// Who asks; owner of what is created. Permissions are checked by the kernel.
+/// The process that makes a call; it owns what the call creates. The kernel checks permissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Caller {
     /// User.
@@ -168,15 +169,15 @@ pub struct Caller {
     pub umask: u32,
 }
 
-/// What to do with a timestamp.
+/// Changes of a timestamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SetTime {
-    /// Leave it (or let the operation's own rules decide).
+    /// Leave the timestamp (or let the operation's own rules decide).
     #[default]
     Omit,
-    /// The present.
+    /// Set it to the present.
     Now,
-    /// This.
+    /// Set it to this time.
     Set(Time),
 }
 
@@ -202,7 +203,7 @@ pub struct SetAttr {
     pub kill_suid: bool,
 }
 
-/// How an open changes the file.
+/// Effects of an open on the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenFlags {
     /// O_TRUNC.
@@ -213,7 +214,7 @@ pub struct OpenFlags {
     pub kill_suid: bool,
 }
 
-/// How a write is done.
+/// Options of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WriteFlags {
     /// The offset is ignored: write at the end of the file (O_APPEND).
@@ -222,12 +223,12 @@ pub struct WriteFlags {
     pub kill_suid: bool,
 }
 
-/// What a write did.
+/// Outcome of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Written {
-    /// Byte offset at which the data went.
+    /// Byte offset at which the data was written.
     pub offset: u64,
-    /// Bytes written: all, or the first MiB of a longer buffer.
+    /// Number of bytes written: all, or the first MiB of a longer buffer.
     pub len: usize,
 }
 
@@ -264,7 +265,7 @@ pub enum Fallocate {
     Insert,
 }
 
-/// What lseek(2) looks for.
+/// Targets that lseek(2) looks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seek {
     /// SEEK_DATA.
@@ -273,32 +274,32 @@ pub enum Seek {
     Hole,
 }
 
-/// How an extended attribute is set.
+/// Ways to set an extended attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum XattrMode {
     /// Create or replace.
     #[default]
     Set,
-    /// XATTR_CREATE: fail with `Exists` if there.
+    /// XATTR_CREATE: fail with `Exists` if the attribute exists.
     Create,
-    /// XATTR_REPLACE: fail with `NoAttr` if not there.
+    /// XATTR_REPLACE: fail with `NoAttr` if the attribute does not exist.
     Replace,
 }
 
-/// One entry of a directory as `readdir` tells it.
+/// One entry of a directory, as `readdir` returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirEntry<'a> {
     /// The inode that the name stands for.
     pub ino: Ino,
-    /// Continue after this entry by passing this to the next call; below 2^63, stable while entries change.
+    /// Cookie that lets the next call continue after this entry; below 2^63, stable while entries change.
     pub cookie: u64,
-    /// What it is.
+    /// Kind of that inode.
     pub kind: FileKind,
     /// The name.
     pub name: &'a [u8],
 }
 
-/// Figures of the whole file system, in physical terms: what is stored after compression, as `st_blocks` counts too.
+/// Figures of the whole file system, in physical terms: bytes after compression, as in `st_blocks`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StatFs {
     /// Unit of the block counts in bytes.
@@ -309,9 +310,9 @@ pub struct StatFs {
     pub blocks_free: u64,
     /// Blocks free to everybody.
     pub blocks_available: u64,
-    /// Inodes there can be; they are made as needed, so large.
+    /// Number of inodes that there can be; large, since inodes are made as needed.
     pub files: u64,
-    /// Inodes still to be had.
+    /// Number of inodes that can still be made.
     pub files_free: u64,
     /// Longest name in bytes.
     pub name_max: u32,

@@ -1,7 +1,8 @@
 //! Extended attributes.
 //!
-//! `user.pagefold.recordsize` is the recordsize of a file in bytes: set on an empty file it decides, read it tells.
-//! `user.pagefold.compression` is the codec of a file's new pages; what is made in a directory inherits the directory's.
+//! `user.pagefold.recordsize` is the recordsize of a file in bytes; setting it on an empty file decides it.
+//! `user.pagefold.compression` is the codec of a file's new pages; what is made in a directory inherits the
+//! directory's.
 
 use pagefold_engine::dataset::Change;
 use pagefold_engine::record::Compression;
@@ -17,18 +18,18 @@ use crate::limits::{NAME_MAX, READDIR_BATCH, XATTR_LIST_MAX, XATTR_VALUE_MAX};
 use crate::named::{Probe, join, split};
 use crate::types::{FileKind, Ino, XattrMode};
 
-/// File capabilities: gone when the contents change.
+/// File capabilities, which are removed when the contents change.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 /// The recordsize of a file.
 const RECORDSIZE: &[u8] = b"user.pagefold.recordsize";
-/// The codec of a file, and of what is made in a directory.
+/// The codec of a file's pages, and of what is made in a directory.
 const COMPRESSION: &[u8] = b"user.pagefold.compression";
 
-/// Prefixes of what is stored as it comes; the kernel decides who may.
+/// Prefixes of attributes that are stored as they come; the kernel decides who may use them.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 impl Fs {
-    /// Sets an extended attribute. `kill_sgid`: where an access ACL is set, set-group-id is cleared too.
+    /// Sets an extended attribute. With `kill_sgid`, setting an access ACL clears set-group-id too.
     ///
     /// Errors: `Exists` / `NoAttr` by `mode`; `AttrTooBig`, `NameTooLong`, `Unsupported` namespace, `Invalid` ACL or
     /// recordsize, `NoSpace`.
@@ -83,7 +84,7 @@ impl Fs {
         txn.commit(self.dataset(), changes)
     }
 
-    /// An extended attribute's value. Errors: `NoAttr`, `Unsupported`.
+    /// Returns an extended attribute's value. Errors: `NoAttr`, `Unsupported`.
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         check_name(name)?;
         let node = self.node(ino)?;
@@ -103,7 +104,7 @@ impl Fs {
         if name == COMPRESSION {
             return inode.compression.map(|codec| codec.to_string().into_bytes()).ok_or(FsError::NoAttr);
         }
-        // The kernel asks for capabilities before writes: most inodes answer without a look into the map.
+        // The kernel asks for capabilities before writes: most inodes answer without reading the map.
         if inode.xattr_bytes == 0 || (name == CAPABILITY && !inode.has(flag::CAPS)) {
             return Err(FsError::NoAttr);
         }
@@ -113,7 +114,7 @@ impl Fs {
         }
     }
 
-    /// All names of extended attributes, each followed by a zero byte.
+    /// Returns all names of extended attributes, each followed by a zero byte.
     pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
         let node = self.node(ino)?;
         let inode = &node.snapshot();
@@ -160,7 +161,8 @@ impl Fs {
         let inode = txn.edit(ino.0)?;
         let mut changes = Vec::new();
         if let Some(which) = Which::from_name(name) {
-            // An inode without ACL has the one that its mode says: taking that away is no mistake, and no change.
+            // An inode without a stored ACL has the one that its mode implies: removing that is no error, and no
+            // change.
             if !inode.has(which.flag()) {
                 return Ok(());
             }
@@ -216,7 +218,8 @@ fn check_mode(mode: XattrMode, exists: bool) -> Result<()> {
     }
 }
 
-/// Sets an ACL, and the permission bits that an access ACL implies. One that says no more than the bits is not kept.
+/// Sets an ACL, and the permission bits that an access ACL implies. An access ACL that says no more than the bits is
+/// not stored.
 fn set_acl(
     ino: u64,
     inode: &mut Inode,
@@ -250,7 +253,7 @@ fn set_acl(
     Ok(())
 }
 
-/// The codec that an attribute's value names, as the property `compression` does.
+/// Parses the codec that an attribute's value names, in the form of the property `compression`.
 fn codec(inode: &Inode, value: &[u8]) -> Result<Compression> {
     if !matches!(inode.kind, FileKind::Regular | FileKind::Directory) {
         return Err(FsError::Invalid("only regular files and directories have a compression"));

@@ -94,7 +94,7 @@ fn files_are_created_removed_renamed_and_modified() {
     file(&fs, fresh, "file", b"x");
     while fs.reap(100).unwrap() {}
 
-    // In whole pages, of 16 KiB here. What a file was cut off to is what it was.
+    // Ranges are whole pages, of 16 KiB here. Bytes that only a truncation removed are not in them.
     let expected = [
         "+ another link",
         "M base/1/16384 [16384..49152, 65536..81920]",
@@ -115,7 +115,7 @@ fn files_are_created_removed_renamed_and_modified() {
     };
     let expected = sorted(expected.map(String::from).to_vec());
     assert_eq!(sorted(texts(&compare(&pool, "@one", ""))), expected);
-    // A snapshot that nobody made is not left.
+    // The comparison leaves no snapshot behind.
     assert_eq!(pool.list().unwrap().len(), 2);
     pool.snapshot(&[""], "two", 2).unwrap();
     assert_eq!(sorted(texts(&compare(&pool, "@one", "@two"))), expected);
@@ -129,7 +129,7 @@ fn files_are_created_removed_renamed_and_modified() {
     assert_eq!(pool.list().unwrap().len(), 3);
 }
 
-/// What is cut off differs at once, and is no difference any more when it is freed.
+/// Pages that are cut off differ at once, and are no difference any more when they are freed.
 #[test]
 fn pages_that_are_freed_later_differ_once() {
     let pool = pool();
@@ -151,7 +151,7 @@ fn pages_that_are_freed_later_differ_once() {
     kept("written");
     while fs.reap(3).unwrap() {}
     kept("freed");
-    // To the end that a file has now.
+    // The ranges end where the file ends now.
     let cut = ["M f [4096..122880]", "M g [40960..122880]"];
     assert_eq!(texts(&compare(&pool, "@whole", "@cut")), cut);
     assert_eq!(texts(&compare(&pool, "@whole", "@freed")), cut);

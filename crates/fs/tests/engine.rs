@@ -1,7 +1,7 @@
 //! The file system on the real engine, on a simulated device that loses power.
 //!
-//! Every change goes to the engine and to a dataset in memory. Reads of both must agree at any time, and what a crash
-//! leaves must be what memory held after one of the changes since the last sync: a prefix, whole changes only.
+//! Every change goes to the engine and to a dataset in memory. Reads of both must agree at any time. After a crash the
+//! engine must hold what memory held after one of the changes since the last sync: a prefix, whole changes only.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Twin {
         Self { live, memory, history }
     }
 
-    /// The state that memory was in which the engine is in now.
+    /// Returns the state of memory that is the engine's state now; panics if there is none.
     fn resolve(live: &dyn Dataset, history: &[MemDataset]) -> MemDataset {
         let found = history.iter().rev().find(|memory| difference(live, memory).is_none());
         let newest = history.last().unwrap();
@@ -60,7 +60,7 @@ impl Twin {
     }
 }
 
-/// How two datasets differ, if they do.
+/// Describes how two datasets differ, if they do.
 fn difference(live: &dyn Dataset, memory: &MemDataset) -> Option<String> {
     let (first, last) = (Key::new(0, 0, 0), Key::new(u64::MAX, Key::ENGINE_KINDS, 0));
     let mut values = live.range(&first, &last, usize::MAX).unwrap();
@@ -118,7 +118,7 @@ impl Dataset for Twin {
 
     fn next_data(&self, object: u64, page: u64) -> Result<Option<u64>> {
         let found = self.live.next_data(object, page)?;
-        // A page of zeros may count as data until it is committed; what memory holds must be told.
+        // A page of zeros may count as data until it is committed; pages that memory holds must be found.
         if let Some(expected) = self.memory.next_data(object, page)? {
             assert!(found.is_some_and(|found| found <= expected), "{found:?} instead of {expected}");
         }
@@ -167,7 +167,7 @@ impl Dice {
     }
 }
 
-/// What a random call may rightly answer; anything else is a failure.
+/// Returns the value, or `None` for an error that a random call may cause; any other error is a failure.
 fn fine<T>(result: pagefold_fs::Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -177,7 +177,7 @@ fn fine<T>(result: pagefold_fs::Result<T>) -> Option<T> {
     }
 }
 
-/// One random call, or a few that belong together.
+/// Makes one random call, or a few that belong together.
 fn meddle(fs: &Fs, dice: &mut Dice) {
     let mut dirs = vec![Ino::ROOT];
     for name in [b"d0", b"d1"] {
@@ -226,7 +226,7 @@ fn change_file(fs: &Fs, f: Ino, other: (Ino, &[u8]), (offset, len): (u64, u64), 
         10 => drop(fine(fs.setxattr(f, b"user.x", &dice.bytes(len / 100), XattrMode::Set, false))),
         _ => {
             if let Some(g) = fine(fs.create(other.0, other.1, 0o644, OpenFlags::default(), &USER)) {
-                // Both at the same place within a record, more often than not.
+                // Most often both ranges begin at the same place within a record.
                 let to = if dice.roll(3) == 0 { offset + 1 } else { offset % page + dice.roll(4) * page };
                 fine(fs.copy_file_range(f, offset, g.ino, to, 3 * len, false));
                 fs.release(g.ino);
@@ -236,7 +236,7 @@ fn change_file(fs: &Fs, f: Ino, other: (Ino, &[u8]), (offset, len): (u64, u64), 
     }
 }
 
-/// Gives a file another recordsize while it and others are changed, to the end or not.
+/// Gives a file another recordsize while it and others are changed; sometimes stops before the end.
 fn rewrite(fs: &Fs, f: Ino, other: (Ino, &[u8]), dice: &mut Dice) {
     let Some(Some(mut rewrite)) = fine(fs.rewrite(f, 4096 << dice.roll(5))) else { return };
     for _ in 0..dice.roll(40) {
@@ -280,7 +280,7 @@ fn crashes_leave_a_prefix_of_whole_calls() {
     crashes_leave_a_prefix(mount);
 }
 
-/// The same where most of what is truncated or punched is freed by and by.
+/// The same, if most of what is truncated or punched is freed later.
 #[test]
 fn crashes_between_the_steps_of_freeing_leave_a_prefix() {
     crashes_leave_a_prefix(mount_for_steps);
@@ -300,7 +300,7 @@ fn crashes_leave_a_prefix(mount: fn(Arc<dyn Dataset>) -> Fs) {
                 meddle(&fs, &mut dice);
                 match dice.roll(40) {
                     0 => fs.sync().unwrap(),
-                    // Committed, but nobody was told so.
+                    // The changes are committed, but the twin is not told so.
                     1 => pool.sync().unwrap(),
                     2 => drop(pool.maintain().unwrap()),
                     _ => {}
@@ -322,7 +322,7 @@ fn crashes_leave_a_prefix(mount: fn(Arc<dyn Dataset>) -> Fs) {
     }
 }
 
-/// Ends the threads that look at it, also when the test fails.
+/// Ends the threads that read the flag, even if the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -331,8 +331,8 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Threads that change, sync and reap, while the pool commits and makes checkpoints in the background; the device
-/// loses power again and again, and each time what it holds is a clean file system.
+/// Threads change, sync and reap, while the pool commits and makes checkpoints in the background. The device loses
+/// power again and again, and each time it holds a clean file system.
 #[test]
 fn crashes_under_load_leave_a_clean_file_system() {
     let device = device();
@@ -379,7 +379,7 @@ fn crashes_under_load_leave_a_clean_file_system() {
     pool.export().unwrap();
 }
 
-/// A pool that is full refuses what takes space and admits what frees it.
+/// A full pool refuses changes that take space, and admits changes that free it.
 #[test]
 fn a_full_pool_lets_go() {
     let device = device();
@@ -389,7 +389,7 @@ fn a_full_pool_lets_go() {
         mount(pool.dataset())
     };
     let f = fs.create(Ino::ROOT, b"big", 0o644, OpenFlags::default(), &USER).unwrap().ino;
-    // High bits of a generator: nothing that compresses.
+    // The data are high bits of a generator, which do not compress.
     let mut x = 1u64;
     let mut offset = 0;
     let mut buf = vec![0; 1 << 20];
@@ -402,7 +402,7 @@ fn a_full_pool_lets_go() {
         }
         match fs.write(f, offset, buf, WriteFlags::default()) {
             Ok(_) => offset += len as u64,
-            // To the last record.
+            // The pool is filled to the last record.
             Err(FsError::NoSpace(_)) if len > 16384 => len /= 2,
             Err(error) => break error,
         }
@@ -424,7 +424,8 @@ fn a_full_pool_lets_go() {
     assert_clean(&*pool.dataset());
 }
 
-/// What is freed to make room for ranges is not what a request asks for: a server that goes on after this one carries the request out.
+/// Freeing that makes room for ranges does not count as the request itself: a server that goes on after this one
+/// carries the request out.
 #[test]
 fn a_request_that_had_to_free_first_is_yet_to_be_carried_out() {
     let device = device();
@@ -437,7 +438,7 @@ fn a_request_that_had_to_free_first_is_yet_to_be_carried_out() {
     fs.write(f, 0, &[7; 1 << 20], WriteFlags::default()).unwrap();
     fs.sync().unwrap();
     fs.fallocate(f, 0, 1 << 20, Fallocate::PunchHole, false).unwrap();
-    // As many ranges as an inode may have.
+    // The inode gets as many ranges as it may have.
     for page in (6..256).step_by(4) {
         fs.write(f, page * 4096, &[8; 4096], WriteFlags::default()).unwrap();
     }
@@ -458,7 +459,7 @@ fn a_request_that_had_to_free_first_is_yet_to_be_carried_out() {
     assert!(next.claim(asked(4)).done().is_some());
 }
 
-/// A failed device is told to everybody from then on (W6).
+/// From then on every caller is told of a failed device (W6).
 #[test]
 fn a_failed_flush_stays_failed() {
     let device = device();

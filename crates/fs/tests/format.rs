@@ -1,4 +1,4 @@
-//! docs/FORMAT.md against what the file system stores.
+//! Compares docs/FORMAT.md with what the file system stores.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 #[path = "../../engine/tests/tables/mod.rs"]
@@ -40,7 +40,7 @@ fn mount(dataset: &Arc<MemDataset>) -> Fs {
     Fs::mount(dataset, Arc::new(Noon), FsOptions::default()).unwrap()
 }
 
-/// Where a change frees at most 4 pages.
+/// Mounts so that a change frees at most 4 pages.
 fn mount_for_steps(dataset: &Arc<MemDataset>) -> Fs {
     let dataset: Arc<dyn Dataset> = Arc::clone(dataset) as Arc<dyn Dataset>;
     let options = FsOptions { free_pages: Some(4), ..FsOptions::default() };
@@ -61,7 +61,7 @@ fn stored(dataset: &MemDataset, object: u64, kind: u8, offset: u64) -> Vec<u8> {
     dataset.get(&Key::new(object, kind, offset)).unwrap().unwrap()
 }
 
-/// Codes of the document's kinds by name.
+/// Returns the code of a kind, by its name in the document.
 fn kind(name: &str) -> u8 {
     let kinds = codes("fs-kinds", "kind", "name");
     kinds.iter().find(|(_, known)| *known == name).unwrap().0 as u8
@@ -108,7 +108,7 @@ fn orphans() {
     let ino = make(&fs, b"gone").ino;
     fs.unlink(Ino::ROOT, b"gone").unwrap();
     assert_example("fs-orphan", &stored(&dataset, 0, kind("orphan inode"), ino.0));
-    // Truncation of more than is freed at once leaves the object to be reaped.
+    // If a truncation frees more than one change may, the object is left to be reaped.
     let ino = make(&fs, b"large").ino;
     let fs = mount_for_steps(&dataset);
     for at in 0..10 {
@@ -130,7 +130,7 @@ fn ranges_to_be_freed() {
     fs.setattr(ino, &SetAttr { size: Some(5), ..SetAttr::default() }).unwrap();
     assert_example("fs-freeing", stored(&dataset, ino.0, kind("inode"), 0).split_off(104).as_slice());
     assert_example("fs-orphan", &stored(&dataset, 0, kind("freeing inode"), ino.0));
-    // As the document has it, it is read.
+    // The ranges of the document's example can be read.
     let mut inode = stored(&dataset, ino.0, kind("inode"), 0);
     inode.truncate(104);
     inode.extend(example("fs-freeing"));

@@ -1,4 +1,4 @@
-//! A clone of a file system that is moved onto a newer snapshot.
+//! Moving a clone of a file system onto a newer snapshot.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,14 +22,14 @@ fn pool() -> Arc<Pool> {
     Pool::open_on(devices, &OpenOptions::default()).unwrap()
 }
 
-/// A dataset with an empty file system.
+/// Makes a dataset with an empty file system.
 fn dataset(pool: &Pool, path: &str) {
     pool.create_dataset(path, 1).unwrap();
     let format = FormatOptions { seed: 99, uid: 0, gid: 0, perm: 0o755 };
     Fs::format(&*pool.open_dataset(path).unwrap(), &ManualClock::default(), &format).unwrap();
 }
 
-/// A file system, as it is used by one who knows paths alone.
+/// A file system, used by paths alone.
 struct Tree {
     fs: Fs,
     clock: Arc<ManualClock>,
@@ -40,7 +40,7 @@ impl Tree {
         let clock = Arc::new(ManualClock::default());
         clock.advance(seconds * 1_000_000_000);
         let dataset = pool.open_dataset(path).unwrap();
-        // What is cut off is freed page by page, and most of it later.
+        // Pages that are cut off are freed one by one, and most of them later.
         let options = FsOptions { recordsize: Some(4096), free_pages: Some(1), ..FsOptions::default() };
         let fs = Fs::mount(dataset, Arc::<ManualClock>::clone(&clock), options).unwrap();
         Self { fs, clock }
@@ -125,7 +125,7 @@ impl Tree {
         self.fs.link(ino, dir, name).map(|entry| self.fs.forget(entry.ino, 1)).is_ok()
     }
 
-    /// All that there is, by path: of directories what is theirs alone.
+    /// Returns a description of every file and directory, by path; of a directory, without its entries and times.
     fn all(&self) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
         let mut dirs = vec![(Ino::ROOT, String::new())];
@@ -161,7 +161,7 @@ impl Tree {
     }
 }
 
-/// Moves clone `path` of `of@old` onto `of@new`; what is in the way if it cannot be.
+/// Moves clone `path` of `of@old` onto `of@new`; returns the conflicts if that cannot be done.
 fn moved(pool: &Pool, path: &str, onto: &str) -> Option<Vec<String>> {
     let under_way = pool.begin_rebase(path, onto, false, 7).unwrap();
     let done = {
@@ -187,7 +187,7 @@ fn assert_sound(pool: &Pool, path: &str) {
     assert!(report.is_clean(), "{:?}", report.problems);
 }
 
-/// `db` with some files as `db@old`, and a clone of that.
+/// Makes `db` with some files as `db@old`, and a clone of that.
 fn forked(pool: &Pool) -> (Tree, Tree) {
     dataset(pool, "db");
     let db = Tree::of(pool, "db", 0);
@@ -206,11 +206,11 @@ fn forked(pool: &Pool) -> (Tree, Tree) {
 fn what_both_have_changed_apart_goes_together() {
     let pool = pool();
     let (db, dev) = forked(&pool);
-    // Theirs: the same numbers are given out as in ours.
+    // Their changes: the same numbers are given out as in ours.
     assert!(db.write("base/1/a", 5 * 8192, &[8; 8192]) && db.write("base/2", 0, &[1; 9000]));
     assert!(db.mkdir("base/new") && db.write("base/new/x", 0, b"theirs") && db.remove("wal/0"));
     assert!(db.rename("base", "data"));
-    // Ours.
+    // Our changes.
     assert!(dev.write("base/1/b", 8192, &[9; 100]) && dev.write("base/3", 0, &[2; 70_000]));
     assert!(dev.mkdir("base/mine") && dev.write("base/mine/y", 0, b"ours") && dev.tag("base/mine/y", b"red"));
     assert!(dev.link("wal/1", "base/mine/linked") && dev.remove("empty") && dev.chmod("wal", 0o700));
@@ -248,7 +248,7 @@ fn what_both_have_changed_apart_goes_together() {
     while dev.fs.reap(1000).unwrap() {}
     drop(dev);
     assert_sound(&pool, "dev");
-    // It is where the clone was, and on the new snapshot, whose untouched files it shares.
+    // The clone has its old name, and is on the new snapshot, with which it shares files that were not touched.
     let listed = pool.listed("dev").unwrap();
     assert_eq!(listed.origin.as_deref(), Some("db@new"));
     assert_eq!(listed.created, 2);
@@ -258,7 +258,7 @@ fn what_both_have_changed_apart_goes_together() {
     pool.sync().unwrap();
     let report = pool.check_open(&mut |_| {});
     assert!(report.messages.is_empty(), "{:?}", report.messages);
-    // Once more, onto what it was before: nothing of theirs is between.
+    // The clone is moved once more, onto a snapshot of the same state: there are no changes of theirs.
     pool.snapshot(&["db"], "newer", 4).unwrap();
     assert_eq!(moved(&pool, "dev", "db@newer"), None);
     assert_eq!(Tree::of(&pool, "dev", 3000).all(), found);
@@ -306,13 +306,13 @@ impl Random {
         self.0 % n
     }
 
-    /// Some path: few directories, few names.
+    /// Returns one of a few paths in a few directories.
     fn path(&mut self) -> String {
         let dir = ["", "p/", "q/", "q/r/"][self.below(4) as usize];
         format!("{dir}f{}", self.below(7))
     }
 
-    /// A directory that may be made, removed, and be in the way.
+    /// Returns a directory that may be made, removed, or be in the way.
     fn dir(&mut self) -> String {
         ["p", "q", "q/r", "p/f3", "f5"][self.below(5) as usize].to_owned()
     }
@@ -336,7 +336,8 @@ fn change(tree: &Tree, random: &mut Random) {
             let _ = tree.remove(&path);
         }
         8 => {
-            // Moved directories take their files' paths along, of which the comparison below knows nothing.
+            // Directories are not moved: their files' paths would change with them, of which the comparison below knows
+            // nothing.
             let is_file =
                 tree.find(&path).is_some_and(|ino| tree.fs.getattr(ino).unwrap().kind == FileKind::Regular);
             let to = random.path();
@@ -346,7 +347,7 @@ fn change(tree: &Tree, random: &mut Random) {
             let _ = tree.link(&path, &random.path());
         }
         10 => drop(tree.punch(&path, random.below(60_000), random.below(60_000) + 1)),
-        // One that was removed and made again is another one, and looks it.
+        // A directory that was removed and made again is another one, and its mode shows that.
         11 => {
             let dir = random.dir();
             let mode = 0o700 + random.below(64) as u32;
@@ -358,7 +359,7 @@ fn change(tree: &Tree, random: &mut Random) {
     }
 }
 
-/// What must come of it, path by path; `None` for a conflict.
+/// Returns what must come of it, path by path; `None` for a conflict.
 fn expected(
     origin: &BTreeMap<String, String>,
     ours: &BTreeMap<String, String>,

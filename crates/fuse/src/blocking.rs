@@ -1,4 +1,4 @@
-//! Where requests go that may wait: for a device, for a flush, for each other.
+//! Runs requests that may wait: for a device, for a flush, for each other.
 
 use crate::limits::{BLOCKING_IDLE, READ_THREADS_MAX, WAIT_THREADS_MAX};
 use parking_lot::{Condvar, Mutex};
@@ -7,15 +7,15 @@ use std::{collections::VecDeque, fmt, thread};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Runs jobs that may wait: on a pool that grows with what is waiting, or at once where the transport's own threads may
+/// Runs jobs that may wait: on a pool that grows with the waiting jobs, or at once if the transport's own threads may
 /// wait.
 #[derive(Clone, Debug)]
 pub struct Blocking(Option<Pools>);
 
-/// What a job waits for.
+/// Things that a job waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// A device to read: as many at a time as the device and the CPUs are good for.
+    /// A device to read: as many jobs at a time as the device and the CPUs are good for.
     Read,
     /// A flush, or room for changes: possibly long.
     Flush,
@@ -27,7 +27,7 @@ struct Pools {
     flush: Arc<Pool>,
 }
 
-/// Threads that come with the work and go when there is none.
+/// Threads that are started when there is work and end when there is none.
 pub(crate) struct Pool {
     name: &'static str,
     threads_max: usize,
@@ -50,13 +50,13 @@ impl fmt::Debug for Pool {
 }
 
 impl Blocking {
-    /// Jobs run at once, on the caller's thread.
+    /// Returns a value that runs jobs at once, on the caller's thread.
     pub(crate) fn inline() -> Self {
         Self(None)
     }
 
-    /// Jobs run on threads of their own, which all mounts of the process share: each thread has memory of its own, and devices and CPUs are good for so
-    /// many at a time however many mounts there are.
+    /// Returns a value that runs jobs on threads which all mounts of the process share: each thread has memory of its
+    /// own, and devices and CPUs are good for this many at a time however many mounts there are.
     pub(crate) fn shared() -> Self {
         static POOLS: OnceLock<Pools> = OnceLock::new();
         let pool = |threads_max| Pool::new("pf-blocking", threads_max);
@@ -64,7 +64,8 @@ impl Blocking {
         Self(Some(POOLS.get_or_init(pools).clone()))
     }
 
-    /// Whether [`Blocking::run`] runs jobs on the caller's thread: then trying first without waiting gains nothing.
+    /// Returns true if [`Blocking::run`] runs jobs on the caller's thread: then it is no use to try first without
+    /// waiting.
     pub fn is_inline(&self) -> bool {
         self.0.is_none()
     }
@@ -85,7 +86,7 @@ impl Pool {
         Arc::new(Self { name, threads_max, state: Mutex::default(), work: Condvar::new() })
     }
 
-    /// Runs `job` on a thread; beyond their number jobs wait in order.
+    /// Runs `job` on a thread; if all are busy and no more may be started, jobs wait in order.
     pub(crate) fn run(self: &Arc<Self>, job: Job) {
         let mut state = self.state.lock();
         state.jobs.push_back(job);
@@ -99,7 +100,7 @@ impl Pool {
             let spawned = thread::Builder::new().name(self.name.into()).spawn(move || worker.work());
             if let Err(error) = spawned {
                 state.threads -= 1;
-                // With no thread at all the job would never run: the caller's thread does it.
+                // Without any thread the job would never run: the caller's thread does it.
                 if state.threads == 0
                     && let Some(job) = state.jobs.pop_back()
                 {

@@ -1,23 +1,24 @@
-//! Page-aligned buffers straight from the kernel: pages that were never touched take no memory, and what large requests have touched is given
-//! back.
+//! Page-aligned buffers straight from the kernel: pages that were never touched take no memory, and pages that large
+//! requests have touched are given back.
 //!
-//! All mounts of a process have so many buffers that they could not all stay as they are: each has room for 1 MiB, and there may be hundreds.
-//! So every buffer knows how far it was used, and together they keep at most [`KEPT_BYTES`] beyond the small part that each may keep.
+//! All mounts of a process have too many buffers to let them keep all their memory: each has room for 1 MiB, and there
+//! may be hundreds. So every buffer knows how far it was used, and together they keep at most [`KEPT_BYTES`] beyond the
+//! small part that each may keep.
 
 use crate::limits::{KEPT_BYTES, KEPT_SMALL_BYTES, PAGE_BYTES};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{io, ptr::NonNull, slice};
 
-/// Bytes that were touched and not given back, of all buffers of this process.
+/// Number of bytes of all buffers of this process that were touched and not given back.
 static RESIDENT: AtomicU64 = AtomicU64::new(0);
 
-/// Memory that the requests' buffers of all mounts of this process take, in bytes.
+/// Returns the memory that the requests' buffers of all mounts of this process take, in bytes.
 pub fn request_bytes() -> u64 {
     RESIDENT.load(Relaxed)
 }
 
-/// Whether buffers that are not in use keep too much.
+/// Returns true if the buffers of this process keep too much memory.
 pub(crate) fn is_too_much_kept() -> bool {
     request_bytes() > KEPT_BYTES
 }
@@ -27,9 +28,9 @@ pub(crate) fn is_too_much_kept() -> bool {
 pub(crate) struct Buffer {
     start: NonNull<u8>,
     len: usize,
-    /// Whole pages from the start on that may have been touched.
+    /// Number of bytes from the start on, in whole pages, that may have been touched.
     touched: usize,
-    /// All of its memory must be there at any time.
+    /// True if all of the memory must be resident at any time.
     populated: bool,
 }
 
@@ -52,14 +53,15 @@ impl Buffer {
         }?;
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         let buffer = Self { start, len, touched: 0, populated: false };
-        // A huge page would make resident what no request has touched. A wish: kernels without huge pages refuse it.
+        // A huge page would make memory resident that no request has touched. The advice is a wish: kernels without
+        // huge pages refuse it.
         // SAFETY: the range is the mapping just made; the advice changes none of its contents.
         let _ = unsafe { madvise(buffer.start.as_ptr().cast(), len, Advice::LinuxNoHugepage) };
         Ok(buffer)
     }
 
-    /// As [`Buffer::new`], with all of its memory: the kernel never has to find a page for it, which fails in a process that is
-    /// being killed, and the request with it.
+    /// As [`Buffer::new`], with all of the memory resident: the kernel never has to find a page for it, which would
+    /// fail in a process that is being killed, and the request with it.
     pub(crate) fn populated(len: usize) -> io::Result<Self> {
         let mut buffer = Self::new(len)?;
         // SAFETY: the range is the mapping just made; the advice changes none of its contents.
@@ -69,7 +71,7 @@ impl Buffer {
         Ok(buffer)
     }
 
-    /// Where it starts; for handing to the kernel.
+    /// Returns the start of the buffer, to be handed to the kernel.
     pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -93,25 +95,26 @@ impl Buffer {
         }
     }
 
-    /// Whether it keeps more than the small part that each buffer may keep.
+    /// Returns true if the buffer keeps more than the small part that each buffer may keep.
     pub(crate) fn keeps_much(&self) -> bool {
         !self.populated && self.touched > KEPT_SMALL_BYTES
     }
 
-    /// Whether [`Buffer::give_back`] of all but the first `keep` bytes would give anything back.
+    /// Returns true if [`Buffer::give_back`] of all but the first `keep` bytes would give anything back.
     pub(crate) fn keeps_more_than(&self, keep: usize) -> bool {
         !self.populated && self.touched > keep
     }
 
     /// Gives the memory behind the first `keep` bytes (whole pages) back to the system: it reads as zeros from now on.
+    /// Does nothing to a populated buffer.
     pub(crate) fn give_back(&mut self, keep: usize) {
         let keep = keep.next_multiple_of(PAGE_BYTES);
         if self.populated || self.touched <= keep {
             return;
         }
         let len = self.touched - keep;
-        // SAFETY: the range lies within the mapping, since `keep < touched <= len` rounded up to pages, of which a mapping has whole
-        // ones; `&mut self` says that nobody else of this process looks at it.
+        // SAFETY: the range lies within the mapping: `keep < touched`, and `touched` is at most `len` rounded up to
+        // pages, of which a mapping has whole ones; `&mut self` says that nobody else of this process uses it.
         let given = unsafe {
             let from = self.start.as_ptr().add(keep);
             madvise(from.cast(), len, Advice::LinuxDontNeed)
@@ -125,7 +128,8 @@ impl Buffer {
         }
     }
 
-    /// Gives back what is too much, if all buffers together keep too much. For a buffer that waits for its next request.
+    /// Gives memory back, if this buffer keeps much and all buffers together keep too much. For a buffer that waits for
+    /// its next request.
     pub(crate) fn settle(&mut self) {
         if self.keeps_much() && is_too_much_kept() {
             self.give_back(KEPT_SMALL_BYTES);
@@ -146,7 +150,7 @@ impl Drop for Buffer {
 mod tests {
     use super::*;
 
-    /// Pages of the buffer that are in memory, as the kernel tells.
+    /// Returns the number of pages of the buffer that are in memory, as the kernel tells.
     fn resident_pages(buffer: &Buffer) -> usize {
         let mut pages = vec![0u8; buffer.len.div_ceil(PAGE_BYTES)];
         // SAFETY: the range is the buffer's own mapping, and the vector has a byte for each of its pages.

@@ -1,21 +1,20 @@
-//! What the kernel has cached, beside direct writes that nobody waits for.
+//! Makes the kernel drop cached pages and attributes that became old by a direct write for which no caller waits.
 //!
-//! A direct write passes the page cache. The kernel drops what it has cached of the range before it sends the request, and once
-//! more afterwards: where the caller waits (pwrite), after our answer; where it does not (io_uring, libaio), as soon as the
-//! request is on its way. What is read into the cache from then on, and answered before the write is applied, would
-//! stay there, old. The same holds for attributes. So we tell the kernel to drop them, before we answer the write:
-//!
-//! 1. Whoever reads into the cache, or writes from it, is noted before the file is looked at. A direct write looks for notes
-//!    after it was applied. So a read that is older than the write is always seen by it.
-//! 2. Numbers of requests grow in the order in which the kernel sends them. A read that was sent before the write had its
-//!    pages in the cache by then, and the kernel has dropped them itself. Only later ones matter: a race, and rare.
-//!    Where nobody reads into the cache there is nothing to tell.
-//! 3. Telling waits for pages that a read keeps locked: one that we are answering, or one that has not reached us yet. For the
-//!    latter there may be no place as long as writes that wait keep all of them. So telling has threads of its own, and
-//!    a write waits only as long as reads of its range are with us, and [`DROP_PATIENCE`] longer. A read that comes later has
-//!    what was written; its page is dropped all the same when it has been answered.
-//!
-//! Notes are kept by a hash of inode and range: two that meet cost a message, never more.
+//! A direct write passes the page cache. The kernel drops what it has cached of the range before it sends the request,
+//! and once more afterwards: if the caller waits (pwrite), after our answer; if it does not (io_uring, libaio), as soon
+//! as the request is on its way. Pages that are read into the cache after that, and answered before the write is
+//! applied, would stay there, old. The same holds for attributes. So we tell the kernel to drop them before we answer
+//! the write:
+//! 1. A request that reads into the cache, or writes from it, is noted before the file is looked at. A direct write
+//!    looks for notes after it was applied. So it always sees the note of a read that may be older than the write.
+//! 2. Numbers of requests grow in the order in which the kernel sends them. A read that was sent before the write had
+//!    its pages in the cache by then, and the kernel has dropped them itself. So only later reads matter, and these are
+//!    rare: they race with the write. If nobody reads into the cache, there is nothing to tell.
+//! 3. Telling waits for pages that a read keeps locked: a read that we are answering, or one that has not reached us
+//!    yet. There may be no room to receive the latter as long as waiting writes take all of it. So telling has threads
+//!    of its own, and a write waits only as long as we are answering reads of its range, and [`DROP_PATIENCE`] longer.
+//!    A read that comes later gets what was written; its page is dropped all the same once the read has been answered.
+//! Notes are kept by a hash of inode and range: two ranges with the same hash cost a needless message, never more.
 
 use crate::blocking::Pool;
 use crate::limits::{
@@ -30,22 +29,23 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 use std::sync::{Arc, OnceLock};
 
-/// Name of the threads that tell the kernel to drop pages, and do nothing else. One of them waits, and cannot be killed, while a request of whose pages it
-/// tells has not been answered: a process that dies before it answers does not end by itself.
+/// Name of the threads that do nothing but tell the kernel to drop pages. Such a thread waits, and cannot be killed,
+/// while a request that concerns these pages has not been answered: a process that dies before it answers does not end
+/// by itself.
 pub const DROP_THREADS: &str = "pf-drop";
 
-/// What is known of the requests that concern the cached pages of a chunk.
+/// Facts about the requests that concern the cached pages of a chunk.
 #[derive(Default)]
 struct Note {
-    /// Number of the last of them.
+    /// Number of the last of these requests.
     last: AtomicU64,
-    /// How many are being answered.
+    /// Number of these requests that are being answered.
     under_way: AtomicU32,
-    /// The last reads among them.
+    /// The last reads among these requests.
     reads: Mutex<Reads>,
 }
 
-/// Reads into the cache, the oldest replaced first.
+/// Reads into the cache; a new one replaces the oldest.
 #[derive(Default)]
 struct Reads {
     next: usize,
@@ -84,16 +84,16 @@ fn place(ino: u64, chunk: u64) -> usize {
 pub(crate) struct Direct {
     /// The inode.
     pub(crate) ino: u64,
-    /// Where it begins.
+    /// Byte offset of the write.
     pub(crate) offset: u64,
-    /// How many bytes it has.
+    /// Number of bytes written.
     pub(crate) len: u64,
-    /// Its handle was opened for direct I/O, and not made so later by fcntl(2). Of others the kernel drops pages only before it
-    /// sends the write.
+    /// True if the handle was opened for direct I/O, and not made so later by fcntl(2). For other handles the kernel
+    /// drops pages only before it sends the write.
     pub(crate) opened_direct: bool,
 }
 
-/// What the kernel may have cached since it sent a write.
+/// Kinds of things that the kernel may have cached since it sent a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stale {
     Nothing,
@@ -105,13 +105,13 @@ pub(crate) enum Stale {
 pub(crate) struct Coherence {
     kernel: OnceLock<Kernel>,
     pages: Vec<Note>,
-    /// Inodes that were ever opened or written for direct I/O.
+    /// True for inodes that were ever opened or written for direct I/O, by hash.
     direct: Vec<AtomicBool>,
-    /// Numbers of the last requests that told attributes of inodes.
+    /// Numbers of the last requests that returned attributes of inodes, by hash.
     attributes: Vec<AtomicU64>,
-    /// The last one that told attributes of whatever a name led to.
+    /// Number of the last request that returned attributes of the inode that a name led to.
     named: AtomicU64,
-    /// How often the kernel was told to drop pages.
+    /// Number of times that the kernel was told to drop pages.
     drops: AtomicU64,
     threads: Arc<Pool>,
 }
@@ -149,13 +149,13 @@ impl Coherence {
         }
     }
 
-    /// Whom to tell. Before the first request.
+    /// Sets the kernel's end of the connection. Must be called before the first request.
     pub(crate) fn agreed(&self, kernel: &Kernel) {
         // A handler serves one connection.
         let _first = self.kernel.set(kernel.clone());
     }
 
-    /// How often the kernel was told to drop pages.
+    /// Returns the number of times that the kernel was told to drop pages.
     pub(crate) fn drops(&self) -> u64 {
         self.drops.load(SeqCst)
     }
@@ -165,7 +165,7 @@ impl Coherence {
         chunks.chunks.clone().map(move |chunk| &self.pages[place(ino, chunk)])
     }
 
-    /// Notes that `request` reads into the page cache, or writes from it. Before it looks at the file.
+    /// Notes that `request` reads into the page cache, or writes from it. Must be called before the file is looked at.
     pub(crate) fn caches(self: &Arc<Self>, request: &mut Request, offset: u64, len: u64, reads: bool) {
         let (ino, number) = (request.ino(), request.number());
         let chunks = Chunks::new(ino, offset, len);
@@ -182,29 +182,30 @@ impl Coherence {
         request.keep(Caching { coherence: Arc::clone(self), chunks });
     }
 
-    /// Notes that an inode is used directly. Before whoever uses it so can have pages dropped.
+    /// Notes that an inode is used directly. Must be called before this use can make the kernel drop pages.
     pub(crate) fn used_directly(&self, ino: u64) {
         let noted = &self.direct[place(ino, 0)];
-        // Once for almost all of them: many may write one file.
+        // The mark is written only once: many threads may write one file.
         if !noted.load(SeqCst) {
             noted.store(true, SeqCst);
         }
     }
 
-    /// Notes that `request` tells attributes of its inode. Before it looks at them.
+    /// Notes that `request` returns attributes of its inode. Must be called before these are looked at.
     pub(crate) fn tells_attributes(&self, request: &Request) {
         self.attributes[place(request.ino(), 0)].fetch_max(request.number(), SeqCst);
     }
 
-    /// The same, of inodes that are not known yet.
+    /// As [`Self::tells_attributes`], for inodes that are not known yet.
     pub(crate) fn tells_of_names(&self, request: &Request) {
         self.named.fetch_max(request.number(), SeqCst);
     }
 
-    /// What the kernel may have cached of what `request` has written, since it sent it. After it was applied.
+    /// Returns what the kernel may have cached of the range that `request` has written, since it sent the request. Must
+    /// be called after the write was applied.
     pub(crate) fn stale(&self, request: &Request, write: &Direct) -> Stale {
         fence(SeqCst);
-        // Who has read beside a write that is asked again is not known.
+        // Which reads ran beside a write that is asked again is not known.
         if request.is_again() {
             return Stale::Pages;
         }
@@ -223,10 +224,11 @@ impl Coherence {
         }
     }
 
-    /// Whether pages were read that `request` writes from the cache, after it was sent: then they were dropped from the cache
-    /// while it was on its way (by a direct write beside it, or by a mapping of a direct handle), and what was read is old.
-    /// The kernel fills pages before it gives the write its number, and may rest in between (for a processor, or for the caller's memory):
-    /// where an inode is used directly, reads with lower numbers count, too. After it was applied.
+    /// Returns true if pages that `request` writes from the cache were read after it was sent: then they were dropped
+    /// from the cache while it was on its way (by a direct write beside it, or by a mapping of a direct handle), and
+    /// the pages that were read are old. The kernel fills pages before it gives the write its number, and may rest in
+    /// between (for a processor, or for the caller's memory): so if an inode is used directly, reads with lower numbers
+    /// count, too. Must be called after the write was applied.
     pub(crate) fn was_read_beside(&self, request: &Request, write: &Direct) -> bool {
         fence(SeqCst);
         let is_used_directly = self.direct[place(write.ino, 0)].load(SeqCst);
@@ -238,21 +240,21 @@ impl Coherence {
             let newer = |read: &ReadInto| read.number > number;
             let meets =
                 |read: &ReadInto| read.ino == write.ino && read.start < end && write.offset < read.end;
-            // Where all that is kept is newer, others may have been forgotten.
+            // If all reads that are kept are newer, others may have been forgotten.
             reads.kept.iter().all(newer) || reads.kept.iter().any(|read| newer(read) && meets(read))
         };
         request.is_again() || self.notes(&chunks).any(beside)
     }
 
-    /// Has the kernel forget the attributes of an inode. Does not wait.
+    /// Makes the kernel forget the attributes of an inode. Does not wait.
     pub(crate) fn drop_attributes(&self, ino: u64) {
         if let Some(kernel) = self.kernel.get() {
             kernel.holds(ino);
         }
     }
 
-    /// Has the kernel drop what it has cached of a range, and its attributes. Returns when it has, or when what is left to be
-    /// dropped are pages that are read anew.
+    /// Makes the kernel drop what it has cached of a range, and the inode's attributes. Returns when it has, or when
+    /// the only pages left to be dropped are being read anew.
     pub(crate) fn drop_pages(&self, write: &Direct) {
         let Some(kernel) = self.kernel.get().cloned() else { return };
         self.drops.fetch_add(1, SeqCst);
@@ -280,7 +282,8 @@ impl Coherence {
     }
 }
 
-/// How much smaller the number of a read may be that the kernel did not drop by itself.
+/// Returns by how much the number of a read may be smaller than the write's although the kernel did not drop its pages
+/// by itself.
 const fn margin(opened_direct: bool) -> u64 {
     if opened_direct { ORDER_MARGIN } else { ORDER_MARGIN_EARLY }
 }

@@ -1,9 +1,9 @@
-//! Every failure of the file system as the errno that a program sees.
+//! Maps every failure of the file system to the errno that a program sees.
 
 use pagefold_fs::FsError;
 use rustix::io::Errno;
 
-/// The errno of `error`. Without a wildcard arm: a new kind of failure does not compile until it has its errno.
+/// Returns the errno of `error`. Has no wildcard arm: a new kind of failure does not compile until it has its errno.
 pub fn errno(error: &FsError) -> Errno {
     match error {
         FsError::NotFound => Errno::NOENT,

@@ -1,4 +1,4 @@
-//! INIT: what the kernel and this front end agree on for the life of a mount.
+//! Negotiates INIT: the agreement between the kernel and this front end for the life of a mount.
 
 use crate::limits::{
     BACKGROUND_REQUESTS_MAX, CONGESTION_THRESHOLD, PAGE_BYTES, READ_AHEAD_KIB, REQUEST_BYTES_MAX,
@@ -6,17 +6,17 @@ use crate::limits::{
 };
 use crate::protocol::{InitIn, InitOut, VERSION_MAJOR, VERSION_MINOR, VERSION_MINOR_MIN, init};
 
-/// Without these the contract cannot be kept.
+/// Capabilities without which the contract cannot be kept.
 const REQUIRED: u64 = init::BIG_WRITES | init::MAX_PAGES | init::SETXATTR_EXT | init::DONT_MASK;
 
-/// What is used wherever the kernel offers it. What is left out, and why:
+/// Capabilities that are used if the kernel offers them. Some are left out on purpose:
 ///
 /// - `WRITEBACK_CACHE`: writes would reach us late and in another order than the calls (contract W1, W2).
 /// - `AUTO_INVAL_DATA`: asks for attributes before every read; nobody but this kernel changes the files.
 /// - `ATOMIC_O_TRUNC`: a truncating open would be two changes in one request; the kernel's SETATTR is one.
 /// - `POSIX_LOCKS`, `FLOCK_LOCKS`: the kernel's own locks serve one machine.
 /// - `NO_OPEN_SUPPORT`: O_DIRECT files are opened with flags of their own.
-/// - `HANDLE_KILLPRIV_V2` is used: without it every write call asks for `security.capability` first.
+/// - `HANDLE_KILLPRIV_V2`, however, is used: without it every write call asks for `security.capability` first.
 const WANTED: u64 = REQUIRED
     | init::ASYNC_READ
     | init::ASYNC_DIO
@@ -33,7 +33,7 @@ const WANTED: u64 = REQUIRED
     | init::INIT_EXT
     | init::DIRECT_IO_ALLOW_MMAP;
 
-/// What was agreed.
+/// The agreement between the kernel and this front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
     /// Minor version of the protocol that both speak.
@@ -45,13 +45,13 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// Whether requests travel over rings.
+    /// Returns true if requests travel over rings.
     pub fn over_ring(&self) -> bool {
         self.flags & init::OVER_IO_URING != 0
     }
 }
 
-/// Why no agreement is possible.
+/// Reasons why no agreement is possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InitError {
     /// The kernel is too old or too new.
@@ -67,14 +67,14 @@ pub enum InitError {
         "the kernel does not ask again what a server left unanswered; mount with takeover=off, or use Linux 6.9 or newer"
     )]
     NoResend,
-    /// The ring was asked for, but is not to be had.
+    /// The ring was asked for, but cannot be had.
     #[error(
         "FUSE over io_uring is not available; enable it with `echo Y > /sys/module/fuse/parameters/enable_uring` (Linux 6.14 or newer), or use the transport dev"
     )]
     NoRing,
 }
 
-/// Whether the ring is wanted.
+/// Ways to ask for the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RingWish {
     Never,
@@ -82,8 +82,8 @@ pub(crate) enum RingWish {
     Always,
 }
 
-/// Decides on the kernel's offer. `pages_max` is the kernel's bound on the pages of a request; `takeover`: another process may go on
-/// with the mount.
+/// Answers the kernel's offer. `pages_max` is the kernel's bound on the pages of a request; with `takeover` another
+/// process may go on with the mount.
 pub(crate) fn negotiate(
     offer: &InitIn,
     ring: RingWish,

@@ -20,32 +20,32 @@ pub use make::check_mount_point;
 pub(crate) use mountinfo::is_mount_of;
 pub use mountinfo::is_mount_point;
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What `/proc/mounts` shows as the source: the pool or dataset.
+    /// Source that `/proc/mounts` shows: the pool or dataset.
     pub source: String,
-    /// Other users than the one who mounts may use the files, as far as permissions go. Root's mounts want this; users
+    /// Users other than the one who mounts may use the files, as far as permissions go. Root's mounts want this; users
     /// need `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
-    /// No changes.
+    /// Mount read-only.
     pub read_only: bool,
     /// Honour set-user-ID and set-group-ID bits (root only).
     pub suid: bool,
     /// Honour device files (root only).
     pub dev: bool,
-    /// Programs may be run from here.
+    /// Allow programs to be run from here.
     pub exec: bool,
     /// Mount over a directory that has entries.
     pub nonempty: bool,
     /// If a mount whose server died is still there, detach it first.
     pub replace_dead: bool,
-    /// How requests travel.
+    /// Transport of requests and replies.
     pub transport: crate::Transport,
-    /// Threads on `/dev/fuse` at most; `None` for the default.
+    /// Largest number of threads on `/dev/fuse`; `None` for the default.
     pub threads_max: Option<usize>,
-    /// Another process may go on with the mount when this one dies ([`crate::Session::resume`]). Requests travel over `/dev/fuse`
-    /// then: what is under way over a ring is lost with its process.
+    /// Another process may go on with the mount when this one dies ([`crate::Session::resume`]). Requests then travel
+    /// over `/dev/fuse`: those under way over a ring are lost with its process.
     pub takeover: bool,
 }
 
@@ -80,25 +80,26 @@ pub struct Mounted {
     pub pages_max: usize,
 }
 
-/// How a mount is taken away.
+/// Ways to take a mount away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmount {
-    /// If nobody uses it.
+    /// The mount is taken away only if nobody uses it.
     Idle,
-    /// It disappears at once, and ends when its last open file is closed.
+    /// The mount disappears at once, and ends when its last open file is closed.
     Lazy,
-    /// As `Lazy`, and the connection ends as well, where we may do that (root only).
+    /// As `Lazy`, and the connection ends as well, if we may do that (root only).
     CutOff,
-    /// The connection ends: what was under way fails (root only).
+    /// The connection ends: requests under way fail (root only).
     Abort,
 }
 
-/// Who mounts and unmounts for a session: this process ([`Here`]), or one that may do more.
+/// Mounts and unmounts for a session: [`Here`] does so in this process; another implementation may ask a process with
+/// more rights.
 pub trait Mounter: Send + Sync {
     /// As [`check_mount_point`].
     ///
     /// # Errors
-    /// Why it cannot be mounted on.
+    /// The reason why `dir` cannot be mounted on.
     fn check(&self, dir: &Path, options: &MountOptions) -> Result<PathBuf, MountError>;
 
     /// Mounts at `dir` after checking it.
@@ -107,7 +108,7 @@ pub trait Mounter: Send + Sync {
     /// [`MountError`] says what to do; nothing is mounted then.
     fn mount(&self, dir: &Path, options: &MountOptions) -> Result<Mounted, MountError>;
 
-    /// Sees to what can be set once the kernel was greeted.
+    /// Makes the settings that are possible once the kernel was greeted.
     fn greeted(&self, device_minor: u32);
 
     /// Unmounts `dir`.
@@ -122,7 +123,7 @@ pub trait Mounter: Send + Sync {
 pub struct Here;
 
 impl Here {
-    /// For a session.
+    /// Returns it in the form that a session takes.
     pub fn shared() -> Arc<dyn Mounter> {
         Arc::new(Self)
     }
@@ -160,7 +161,7 @@ impl Mounter for Here {
     }
 }
 
-/// Unmounts `dir`. With `lazy` it disappears at once, and ends when its last open file is closed.
+/// Unmounts `dir`. With `lazy` the mount disappears at once, and ends when its last open file is closed.
 ///
 /// # Errors
 /// [`MountError::InUse`] and [`MountError::NotMounted`] above all.
@@ -182,7 +183,8 @@ fn unmount_with(dir: &Path, flags: UnmountFlags) -> Result<(), MountError> {
     })
 }
 
-/// A mount point by the directory that it is in. One that is open itself is busy, so it is named from there, and the name is no link.
+/// A mount point, named by its parent directory, which is held open. A mount point that is open itself would be busy;
+/// the name is not followed if it is a link.
 struct Entry(walk::Place, OsString);
 
 impl Entry {
@@ -204,13 +206,13 @@ fn cut_off(dir: &Path) -> Result<(), MountError> {
     if !rustix::process::geteuid().is_root() {
         return helper::unmount(dir, true);
     }
-    // FORCE ends the connection, also where /sys/fs/fuse is not there.
+    // FORCE ends the connection, even where /sys/fs/fuse is not there.
     unmount_with(dir, UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
 }
 
-/// Ends the connection of the mount at `dir` by force; what was under way fails (root only).
+/// Ends the connection of the mount at `dir` by force; requests under way fail (root only).
 fn abort(dir: &Path) -> Result<(), MountError> {
-    // A forced unmount aborts the connection first, and that is done whether or not the mount can go.
+    // A forced unmount aborts the connection first, whether or not the mount can go.
     match rustix::mount::unmount(Entry::of(dir)?.path(), UnmountFlags::NOFOLLOW | UnmountFlags::FORCE) {
         Ok(()) | Err(Errno::BUSY) => Ok(()),
         Err(Errno::INVAL | Errno::NOENT) => Err(MountError::NotMounted(dir.into())),
@@ -219,7 +221,7 @@ fn abort(dir: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Raises the mount's read-ahead to one request; needs root, and is only a matter of speed.
+/// Raises the mount's read-ahead to one request. That needs root, and matters only for speed.
 fn raise_read_ahead(device_minor: u32) {
     let path = format!("/sys/class/bdi/0:{device_minor}/read_ahead_kb");
     if let Err(error) = std::fs::write(&path, crate::limits::READ_AHEAD_KIB.to_string()) {
@@ -227,8 +229,8 @@ fn raise_read_ahead(device_minor: u32) {
     }
 }
 
-/// The kernel's bound on the pages of a request, raised to what an unaligned request of the longest kind needs where
-/// we may.
+/// Returns the kernel's bound on the pages of a request, after raising it, if we may, to what an unaligned request of
+/// the longest kind needs.
 fn request_pages_max() -> usize {
     const LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
     let wanted = crate::limits::REQUEST_PAGES_MAX;
@@ -241,7 +243,7 @@ fn request_pages_max() -> usize {
             read().unwrap_or(limit)
         }
         Some(limit) => limit,
-        // Kernels before 6.13 have no such file and a fixed bound.
+        // Kernels before 6.13 have no such file, and a fixed bound.
         None => 256,
     }
 }

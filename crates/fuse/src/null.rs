@@ -1,5 +1,5 @@
-//! Two servers of one file each, on the same transport and with the same mount options as the product: what the kernel's
-//! FUSE and this front end cost by themselves, which benchmarks take as their bound.
+//! Two servers of one file each, on the same transport and with the same mount options as the product. They show what
+//! the kernel's FUSE and this front end cost by themselves; benchmarks take that as their bound.
 //!
 //! [`NullServer`] answers reads from one buffer and throws writes away; [`PassServer`] passes both on to a file, opened
 //! for direct I/O.
@@ -35,7 +35,7 @@ pub struct PassServer {
 }
 
 impl NullServer {
-    /// A file of `size` bytes, each read of which gives the bytes of one buffer of 1 MiB.
+    /// Returns a server of a file of `size` bytes, each read of which gives the bytes of one buffer of 1 MiB.
     pub fn new(size: u64) -> Self {
         let buffer = (0..crate::limits::REQUEST_BYTES_MAX).map(|i| (i / 8) as u8).collect();
         Self { buffer, size }
@@ -46,7 +46,7 @@ impl PassServer {
     /// Serves the existing file at `path`.
     ///
     /// # Errors
-    /// Those of opening it for direct I/O.
+    /// Errors of opening the file for direct I/O.
     pub fn new(path: &Path) -> io::Result<Self> {
         let file = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;
         let size = file.metadata()?.len();
@@ -115,12 +115,12 @@ fn errno_of(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// Bytes of a file of `file_size` bytes that a read gets.
+/// Returns the number of bytes that a read gets of a file of `file_size` bytes.
 fn readable(file_size: u64, offset: u64, size: u32) -> usize {
     file_size.saturating_sub(offset).min(u64::from(size)) as usize
 }
 
-/// Everything but data: one root directory and one file in it.
+/// Answers everything but reads and writes: there is one root directory and one file in it.
 fn one_file(request: Request, file_size: u64) {
     let valid = CACHE_VALID.as_secs();
     let attributes = |ino: u64| Attr {

@@ -1,4 +1,4 @@
-//! From the bytes of a request to a typed operation. Nothing in a request is trusted: lengths, names and flags are
+//! Parses the bytes of a request into a typed operation. Nothing in a request is trusted: lengths, names and flags are
 //! checked here, once, and a request that does not hold together is refused.
 
 mod cursor;
@@ -7,13 +7,13 @@ mod parse;
 use crate::protocol::{self as p, Opcode};
 use zerocopy::FromBytes;
 
-/// Why a request was refused before it reached the file system.
+/// Reasons why a request is refused before it reaches the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// The code is none that this version knows.
+    /// This version does not know the code.
     #[error("unknown request code {0}")]
     UnknownOpcode(u32),
-    /// A name of more than 255 bytes, which the kernel passes on.
+    /// A name has more than 255 bytes; the kernel passes such names on.
     #[error("a name of more than {} bytes", p::NAME_BYTES_MAX)]
     NameTooLong,
     /// Arguments end too early, overlap, or contradict each other.
@@ -21,7 +21,7 @@ pub enum ParseError {
     Malformed {
         /// Name of the request code.
         op: &'static str,
-        /// What does not hold.
+        /// The fault that was found.
         what: &'static str,
     },
 }
@@ -29,9 +29,9 @@ pub enum ParseError {
 /// The arguments of a request, wherever the transport put them.
 #[derive(Clone, Copy, Debug)]
 pub struct Arguments<'a> {
-    /// The operation's own structure; what follows it too where the transport delivers both in one piece.
+    /// The operation's own structure; if the transport delivers everything in one piece, also the bytes that follow it.
     pub head: &'a [u8],
-    /// What follows the structure, where the transport delivers it apart (io_uring).
+    /// The bytes that follow the structure, if the transport delivers them apart (io_uring).
     pub tail: Option<&'a [u8]>,
 }
 
@@ -44,7 +44,7 @@ pub enum SetTime {
     At(i64, u32),
 }
 
-/// What SETATTR changes; `None` leaves as it is.
+/// Attributes that SETATTR changes; `None` leaves one as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// Permission bits (and file type, to be ignored).
@@ -61,7 +61,7 @@ pub struct SetAttributes {
     pub mtime: Option<SetTime>,
     /// Last status change.
     pub ctime: Option<SetTime>,
-    /// Set-user-ID and, where the group may execute, set-group-ID end.
+    /// True if the set-user-ID bit is cleared, and the set-group-ID bit if the group may execute.
     pub kill_privileges: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct SetAttributes {
 pub struct ForgetList<'a>(&'a [u8]);
 
 impl ForgetList<'_> {
-    /// (node id, how many references end).
+    /// Returns pairs of a node id and the number of references that end.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.0
             .chunks_exact(size_of::<p::ForgetOne>())
@@ -79,8 +79,8 @@ impl ForgetList<'_> {
     }
 }
 
-/// What the kernel asks for. The inode that it is about is in the request's header. Names have 1 to 255 bytes
-/// without NUL and slash.
+/// Operations that the kernel asks for. The inode that an operation is about is in the request's header. Names have 1
+/// to 255 bytes without NUL and slash.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "fields are the system calls' own names")]
 pub enum Operation<'a> {
@@ -143,7 +143,7 @@ pub enum Operation<'a> {
     Read {
         offset: u64,
         size: u32,
-        /// What is answered is kept in the kernel's page cache, for others to read.
+        /// True if the kernel keeps the answer in its page cache, for others to read.
         into_cache: bool,
     },
     Write {
@@ -152,7 +152,7 @@ pub enum Operation<'a> {
         handle: u64,
         flags: u32,
         write_back: bool,
-        /// What is written stays in the kernel's page cache, for others to read.
+        /// True if the data stays in the kernel's page cache, for others to read.
         from_cache: bool,
         kill_privileges: bool,
     },
@@ -212,6 +212,7 @@ pub enum Operation<'a> {
     },
     Init(p::InitIn),
     Destroy,
-    /// Known to the protocol, but nothing that this front end offers: the kernel is told ENOSYS and does not ask again.
+    /// An operation of the protocol that this front end does not offer: the kernel is told ENOSYS and does not ask
+    /// again.
     NotOffered(Opcode),
 }

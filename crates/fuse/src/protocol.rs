@@ -58,7 +58,7 @@ wire! {
     }
 }
 wire! {
-    /// Answers whatever finds or makes an inode.
+    /// Answers every request that finds or makes an inode.
     EntryOut = 128 {
         nodeid: u64, generation: u64, entry_valid: u64, attr_valid: u64, entry_valid_nsec: u32, attr_valid_nsec: u32,
         attr: Attr,
@@ -107,7 +107,7 @@ wire! {
 wire! {
     /// SETATTR.
     SetattrIn = 88 {
-        /// What is set: `FATTR_*`.
+        /// Attributes that are set: `FATTR_*`.
         valid: u32,
         padding: u32, fh: u64, size: u64, lock_owner: u64, atime: u64, mtime: u64, ctime: u64,
         atimensec: u32, mtimensec: u32, ctimensec: u32, mode: u32, unused4: u32, uid: u32, gid: u32, unused5: u32,
@@ -240,7 +240,7 @@ wire! {
     Dirent = 24 { ino: u64, off: u64, namelen: u32, kind: u32, }
 }
 wire! {
-    /// Where a request in a ring entry stands (FUSE over io_uring).
+    /// State of a request in a ring entry (FUSE over io_uring).
     RingEntryInOut = 32 { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64, }
 }
 
@@ -253,7 +253,7 @@ pub const RING_CMD_REGISTER: u32 = 1;
 /// Answers a ring entry's request and fetches the next.
 pub const RING_CMD_COMMIT_AND_FETCH: u32 = 2;
 
-/// `FATTR_*`: what SETATTR sets.
+/// `FATTR_*`: attributes that SETATTR sets.
 #[allow(missing_docs, reason = "the protocol's own names")]
 pub mod fattr {
     pub const MODE: u32 = 1 << 0;
@@ -305,20 +305,21 @@ pub mod init {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// Bit of a request's number: it is asked again, since whoever read it before died (`FUSE_UNIQUE_RESEND`).
+/// Bit of a request's number: the request is asked again, because the process that read it before died
+/// (`FUSE_UNIQUE_RESEND`).
 pub const UNIQUE_RESEND: u64 = 1 << 63;
 /// Code of a notification: drop what is cached of an inode.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
-/// Code of a notification: ask again what was read and not answered.
+/// Code of a notification: ask again the requests that were read and not answered.
 pub const NOTIFY_RESEND: i32 = 7;
 wire! {
     /// NOTIFY_INVAL_INODE; a negative offset leaves pages alone.
     NotifyInvalInodeOut = 24 { ino: u64, off: i64, len: i64, }
 }
 
-/// `FUSE_READ_LOCKOWNER`: the request is a direct read, and tells whose; reads into the page cache have no owner.
+/// `FUSE_READ_LOCKOWNER`: the request is a direct read, and has a lock owner; reads into the page cache have none.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
-/// `FUSE_WRITE_LOCKOWNER`: the same of a write.
+/// `FUSE_WRITE_LOCKOWNER`: the same for a write.
 pub const WRITE_LOCKOWNER: u32 = 1 << 1;
 /// `FUSE_WRITE_CACHE`: written back from the page cache (stores of a shared mapping), not by a write call.
 pub const WRITE_CACHE: u32 = 1 << 0;
@@ -344,11 +345,11 @@ macro_rules! opcodes {
             /// Every request code.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// From the wire; `None` for a code that this version does not know.
+            /// Returns the code of a number on the wire; `None` for one that this version does not know.
             pub const fn from_wire(number: u32) -> Option<Self> {
                 match number { $($number => Some(Self::$name),)* _ => None }
             }
-            /// The name, as the kernel's documentation writes it without `FUSE_`.
+            /// Returns the name, as the kernel's documentation writes it without `FUSE_`.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
@@ -367,7 +368,7 @@ opcodes! {
 }
 
 impl Opcode {
-    /// Whether it asks for a change of files or names: what must not be done twice.
+    /// Returns true if a request with this code asks for a change of files or names, which must not be made twice.
     pub const fn changes_something(self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! A request of the kernel as an owned object: it can move to another thread and be answered later, once.
+//! Requests of the kernel as owned objects: a request can move to another thread and be answered later, once.
 
 use crate::blocking::Blocking;
 use crate::coherence::Caching;
@@ -15,20 +15,20 @@ use std::sync::{Arc, Weak};
 use std::{fmt, time::Instant};
 use zerocopy::{Immutable, IntoBytes};
 
-/// Where a request came from and its reply goes: what a transport implements.
+/// The transport's side of a request: where it came from, and where its reply goes.
 pub(crate) trait Exchange: Send {
-    /// The request's arguments.
+    /// Returns the request's arguments.
     fn arguments(&self) -> Arguments<'_>;
-    /// Room for a reply of up to [`crate::limits::PAYLOAD_BYTES`]. Overlaps the arguments.
+    /// Returns room for a reply of up to [`crate::limits::PAYLOAD_BYTES`]. It overlaps the arguments.
     fn payload(&mut self) -> &mut [u8];
     /// Sends the first `len` bytes of the payload, or the error, or nothing if the request wants no answer.
     fn finish(self: Box<Self>, unique: u64, reply: Outcome);
 }
 
-/// How a request ends.
+/// Outcomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Answered with so many bytes of payload.
+    /// Answered with this number of bytes of payload.
     Ok(usize),
     /// Failed.
     Error(Errno),
@@ -36,13 +36,14 @@ pub(crate) enum Outcome {
     Silent,
 }
 
-/// A request of the kernel. Ends with one of the methods that consume it; if it is dropped instead, the kernel is told EIO.
+/// A request of the kernel. It ends with one of the methods that consume it; if it is dropped instead, the kernel is
+/// told EIO.
 pub struct Request {
     header: InHeader,
     exchange: Option<Box<dyn Exchange>>,
-    /// Held until the answer is with the kernel.
+    /// Claim of the request in the journal; held until the kernel has the answer.
     claim: Option<Claim>,
-    /// Likewise: it concerns pages that the kernel caches.
+    /// Mark of a request that concerns pages which the kernel caches; held as long.
     caching: Option<Caching>,
     stats: Arc<Stats>,
     received: Instant,
@@ -60,52 +61,52 @@ impl Request {
         Self { header, exchange: Some(exchange), claim: None, caching: None, stats, received: Instant::now() }
     }
 
-    /// Number of the inode that the request is about.
+    /// Returns the number of the inode that the request is about.
     pub fn ino(&self) -> u64 {
         self.header.nodeid
     }
 
-    /// User of the process that asks (its file-system identity).
+    /// Returns the user of the process that asks (its file-system identity).
     pub fn uid(&self) -> u32 {
         self.header.uid
     }
 
-    /// Group of the process that asks.
+    /// Returns the group of the process that asks.
     pub fn gid(&self) -> u32 {
         self.header.gid
     }
 
-    /// The kernel's number of this request.
+    /// Returns the kernel's number of this request.
     pub fn unique(&self) -> u64 {
         self.header.unique
     }
 
-    /// The kernel asks this again: the process that read it before died.
+    /// Returns true if the kernel asks this again, because the process that read it before died.
     pub(crate) fn is_again(&self) -> bool {
         self.header.unique & UNIQUE_RESEND != 0
     }
 
-    /// Its place in the order in which the kernel sent requests.
+    /// Returns the request's place in the order in which the kernel sent requests.
     pub(crate) fn number(&self) -> u64 {
         self.header.unique & !UNIQUE_RESEND
     }
 
-    /// Keeps a mark until it has been answered.
+    /// Keeps a mark until the request has been answered.
     pub(crate) fn keep(&mut self, caching: Caching) {
         self.caching = Some(caching);
     }
 
-    /// Takes the mark away.
+    /// Drops the mark.
     pub(crate) fn unmark(&mut self) {
         self.caching = None;
     }
 
-    /// Whether it asks for a change, as far as its code tells.
+    /// Returns true if the request asks for a change, as far as its code tells.
     pub(crate) fn changes_something(&self) -> bool {
         Opcode::from_wire(self.header.opcode).is_some_and(Opcode::changes_something)
     }
 
-    /// Whether it wants no answer.
+    /// Returns true if the request wants no answer.
     pub(crate) fn is_notice(&self) -> bool {
         matches!(
             Opcode::from_wire(self.header.opcode),
@@ -113,28 +114,28 @@ impl Request {
         )
     }
 
-    /// Whether it was claimed.
+    /// Returns true if the request was claimed.
     pub(crate) fn is_claimed(&self) -> bool {
         self.claim.is_some()
     }
 
-    /// Keeps it from being carried out twice.
+    /// Claims the request in the journal, so that it is not carried out twice.
     pub(crate) fn claim(&mut self, journal: &Arc<Journal>, connection: u32) {
         let unique = self.number();
         self.claim = Some(journal.claim(Asked { connection, unique }));
     }
 
-    /// For [`pagefold_engine::dataset::journal::during`].
+    /// Returns the origin of the request's changes, for [`pagefold_engine::dataset::journal::during`].
     pub(crate) fn origin(&self) -> Option<Origin> {
         self.claim.as_ref().map(Claim::origin)
     }
 
-    /// The result of the request, if a process before carried it out.
+    /// Returns the result of the request, if an earlier process carried it out.
     pub(crate) fn done_before(&self) -> Option<u64> {
         self.claim.as_ref().and_then(Claim::done)
     }
 
-    /// What is asked for.
+    /// Parses the request into an operation.
     ///
     /// # Errors
     /// [`ParseError`] if the request does not hold together; [`Request::refuse`] answers it.
@@ -146,17 +147,18 @@ impl Request {
         Operation::parse(self.header.opcode, arguments)
     }
 
-    /// The code of what is asked for; `None` for an unknown one.
+    /// Returns the request's code; `None` for an unknown one.
     pub(crate) fn opcode(&self) -> Option<Opcode> {
         Opcode::from_wire(self.header.opcode)
     }
 
-    /// As [`Request::operation`], if it has this code.
+    /// As [`Request::operation`], if the request has this code and parses.
     pub(crate) fn operation_if(&self, opcode: Opcode) -> Option<Operation<'_>> {
         if self.opcode() == Some(opcode) { self.operation().ok() } else { None }
     }
 
-    /// Up to `len` bytes for the reply's data. Overwrites the request's arguments, which the borrow checker sees to.
+    /// Returns up to `len` bytes for the reply's data. Writing there overwrites the request's arguments: the borrow
+    /// checker sees to it that nobody still reads them.
     pub fn payload(&mut self, len: usize) -> &mut [u8] {
         let payload = self.exchange.as_mut().map_or(&mut [][..], |exchange| exchange.payload());
         let len = len.min(payload.len());
@@ -207,8 +209,8 @@ impl Request {
         self.end(Outcome::Silent);
     }
 
-    /// Answers a request that does not parse: ENOSYS for what is unknown, ENAMETOOLONG for long names, EINVAL
-    /// for what is malformed.
+    /// Answers a request that does not parse: ENOSYS for an unknown code, ENAMETOOLONG for a long name, EINVAL for
+    /// malformed arguments.
     pub fn refuse(self, why: ParseError) {
         match why {
             ParseError::UnknownOpcode(_) => self.error(Errno::NOSYS),
@@ -260,13 +262,15 @@ impl Kernel {
         Self(Arc::downgrade(device))
     }
 
-    /// Whether it refers to an inode. Drops the attributes that it has cached of it. True where it cannot be told.
+    /// Returns true if the kernel refers to an inode, or if that cannot be told. The kernel also drops the inode's
+    /// attributes from its cache.
     pub fn holds(&self, ino: u64) -> bool {
-        // Without a device there is no connection any more, and nobody who could refer to anything.
+        // Without a device there is no connection any more, and so nothing refers to the inode.
         self.0.upgrade().is_some_and(|device| transport::kernel_holds(&device, ino))
     }
 
-    /// Has it drop what it has cached of an inode's bytes, and its attributes. Waits for reads of these bytes into its cache.
+    /// Makes the kernel drop what it has cached of an inode's bytes, and its attributes. Waits for reads of these bytes
+    /// into the kernel's cache.
     pub(crate) fn drop_pages(&self, ino: u64, offset: u64, len: u64) {
         if let Some(device) = self.0.upgrade() {
             transport::drop_pages(&device, ino, offset, len);
@@ -274,20 +278,20 @@ impl Kernel {
     }
 }
 
-/// Answers requests: a file system as a transport sees it.
+/// Answers requests: the file system as a transport sees it.
 pub trait Handler: Send + Sync + 'static {
-    /// What was agreed with the kernel, before the first request; `kernel` can be asked from then on.
+    /// Tells what was agreed with the kernel. Called before the first request; `kernel` can be asked from then on.
     fn agreed(&self, _agreement: &crate::Agreement, _kernel: &Kernel) {}
 
-    /// The connection was taken over from a process that died: `requests` are asked again, and no others will be. They come
-    /// to [`Handler::handle`] afterwards.
+    /// Tells that the connection was taken over from a process that died: `requests` are those that the kernel asks
+    /// again, and no others will be asked again. They are passed to [`Handler::handle`] afterwards.
     fn taken_over(&self, _requests: &mut [Request]) {}
 
-    /// Answers `request`, now or later. What may wait for a device or for other requests goes through `blocking`; what waits
-    /// for a single device read may be returned instead, unless `blocking` is inline.
+    /// Answers `request`, now or later. A call that may wait for a device or for other requests goes through
+    /// `blocking`; one that waits for a single device read may be returned instead, unless `blocking` is inline.
     fn handle(&self, request: Request, blocking: &Blocking) -> Option<Fetching>;
 
-    /// Goes on with what [`Handler::handle`] returned. `filled`: the device read was done, in full.
+    /// Goes on with what [`Handler::handle`] returned. `filled` is true if the device read was done completely.
     fn fetched(&self, fetching: Fetching, _filled: bool, _blocking: &Blocking) {
         fetching.request.error(Errno::IO);
     }

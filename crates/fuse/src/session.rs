@@ -28,7 +28,7 @@ pub struct Session {
     mounter: Arc<dyn Mounter>,
 }
 
-/// What another process needs to go on with a mount: it can be kept by a third.
+/// Everything that another process needs to go on with a mount. A third process can keep it meanwhile.
 #[derive(Debug)]
 pub struct Held {
     /// The connection: `/dev/fuse`.
@@ -37,11 +37,11 @@ pub struct Held {
     pub dir: PathBuf,
     /// Minor number of the mount's device.
     pub device_minor: u32,
-    /// What was agreed with the kernel.
+    /// The agreement with the kernel.
     pub agreement: Agreement,
 }
 
-/// Detaches a mount that did not get to be served.
+/// Detaches, when dropped, a mount that did not get to be served.
 struct Unserved<'a>(Option<PathBuf>, &'a dyn Mounter);
 
 impl Drop for Unserved<'_> {
@@ -88,7 +88,7 @@ impl Session {
         Self::mount_by(Here::shared(), handler, dir, options)
     }
 
-    /// As [`Session::mount_handler`], where `mounter` mounts and unmounts.
+    /// As [`Session::mount_handler`], but `mounter` mounts and unmounts.
     ///
     /// # Errors
     /// [`MountError`] says what to do; nothing is mounted then.
@@ -98,7 +98,7 @@ impl Session {
         dir: &Path,
         options: &MountOptions,
     ) -> Result<Self, MountError> {
-        // Before: the mounter switches it on where it has to be.
+        // This is read before mounting, because the mounter switches rings on if it has to.
         let enabled = transport::ring_enabled();
         let Mounted { device, dir, device_minor, pages_max } = mounter.mount(dir, options)?;
         let mut guard = Unserved(Some(dir.clone()), &*mounter);
@@ -131,8 +131,8 @@ impl Session {
         Ok(Self { dir, device_minor, agreement, device, stats, running, mounter })
     }
 
-    /// Goes on with a mount whose server died: what it had read and not answered is asked again. `threads_max` as in
-    /// [`MountOptions`].
+    /// Goes on with a mount whose server died: the kernel asks again the requests that the server had read and not
+    /// answered. `threads_max` as in [`MountOptions`].
     ///
     /// # Errors
     /// [`MountError`]; the mount stays as it is.
@@ -160,7 +160,7 @@ impl Session {
         Ok(Self { dir, device_minor, agreement, device, stats, running, mounter })
     }
 
-    /// What [`Session::resume`] needs, for whoever keeps it.
+    /// Returns what [`Session::resume`] needs.
     pub fn held(&self) -> Held {
         Held {
             device: Arc::clone(&self.device),
@@ -170,32 +170,34 @@ impl Session {
         }
     }
 
-    /// The mount point, without symbolic links.
+    /// Returns the mount point, without symbolic links.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Minor number of the mount's device: `0:N` in `/proc/self/mountinfo`.
+    /// Returns the minor number of the mount's device: `0:N` in `/proc/self/mountinfo`.
     pub fn device_minor(&self) -> u32 {
         self.device_minor
     }
 
-    /// Whether it is still there, and nothing is mounted above it. One that was detached lives on as long as files are open.
+    /// Returns true if the mount is still there, and nothing is mounted above it. A mount that was detached lives on as
+    /// long as files are open.
     pub fn is_attached(&self) -> bool {
         mount::is_mount_of(&self.dir, self.device_minor)
     }
 
-    /// What was agreed with the kernel.
+    /// Returns the agreement with the kernel.
     pub fn agreement(&self) -> Agreement {
         self.agreement
     }
 
-    /// Counts and latencies per request code.
+    /// Returns counts and latencies per request code.
     pub fn stats(&self) -> &Arc<Stats> {
         &self.stats
     }
 
-    /// Unmounts; with `lazy` even while files are open: the mount disappears at once, and ends with the last of them.
+    /// Unmounts, with `lazy` even while files are open: then the mount disappears at once, and ends when the last of
+    /// them is closed.
     ///
     /// # Errors
     /// [`MountError::InUse`] while files are open and `lazy` is false.
@@ -203,11 +205,11 @@ impl Session {
         self.mounter.unmount(&self.dir, if lazy { Unmount::Lazy } else { Unmount::Idle })
     }
 
-    /// Takes the mount away, and ends the connection where we may (root): requests under way fail with ECONNABORTED, later ones
-    /// with ENOTCONN.
+    /// Takes the mount away, and ends the connection if we may (root): requests under way fail with ECONNABORTED, later
+    /// ones with ENOTCONN.
     ///
     /// # Errors
-    /// [`MountError::NotMounted`] where it is gone already.
+    /// [`MountError::NotMounted`] if the mount is gone already.
     pub fn cut_off(&self) -> Result<(), MountError> {
         self.mounter.unmount(&self.dir, Unmount::CutOff)
     }
@@ -223,7 +225,8 @@ impl Session {
     /// Ends the connection by force: requests under way fail with ECONNABORTED, later ones with ENOTCONN (root only).
     ///
     /// # Errors
-    /// [`MountError::NotMounted`] where it has ended already, [`MountError::Denied`] for others than root.
+    /// [`MountError::NotMounted`] if the connection has ended already, [`MountError::Denied`] for users other than
+    /// root.
     pub fn abort(&self) -> Result<(), MountError> {
         self.mounter.unmount(&self.dir, Unmount::Abort)
     }

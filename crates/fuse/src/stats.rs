@@ -1,4 +1,4 @@
-//! Counts and latencies per request code: what `iostat` shows.
+//! Counts requests and their latencies per request code, for `iostat`.
 
 use crate::protocol::Opcode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,28 +21,28 @@ pub struct Stats {
     by_opcode: Vec<Counters>,
 }
 
-/// What one request code did since the session began.
+/// Requests of one code since the session began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpcodeStats {
     /// The code.
     pub opcode: Opcode,
-    /// Requests that ended.
+    /// Number of requests that ended.
     pub requests: u64,
-    /// How many of them with an error (a LOOKUP that finds nothing among them).
+    /// Number of them that ended with an error (a LOOKUP that finds nothing among them).
     pub errors: u64,
     /// Time from receipt to answer of all of them, in nanoseconds.
     pub total_ns: u64,
-    /// How many took how long; see [`LATENCY_BUCKETS`].
+    /// Number of requests per latency; see [`LATENCY_BUCKETS`].
     pub latency_ns_log2: [u64; LATENCY_BUCKETS],
 }
 
 impl OpcodeStats {
-    /// Mean latency in nanoseconds.
+    /// Returns the mean latency in nanoseconds.
     pub fn mean_ns(&self) -> u64 {
         self.total_ns.checked_div(self.requests).unwrap_or(0)
     }
 
-    /// Upper bound in nanoseconds of the bucket that holds the quantile `q` (0 to 1).
+    /// Returns the upper bound in nanoseconds of the bucket that holds the quantile `q` (0 to 1).
     pub fn quantile_ns(&self, q: f64) -> u64 {
         let rank = (self.requests as f64 * q.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -82,7 +82,7 @@ impl Stats {
         }
     }
 
-    /// The request codes seen so far.
+    /// Returns the request codes seen so far, with their figures.
     pub fn snapshot(&self) -> Vec<OpcodeStats> {
         let of = |&opcode: &Opcode| {
             let counters = self.by_opcode.get(opcode as usize)?;
@@ -98,7 +98,7 @@ impl Stats {
         Opcode::ALL.iter().filter_map(of).collect()
     }
 
-    /// Requests with this code that ended so far.
+    /// Returns the number of requests with this code that ended so far.
     pub fn requests(&self, opcode: Opcode) -> u64 {
         self.by_opcode.get(opcode as usize).map_or(0, |c| c.requests.load(Relaxed))
     }

@@ -1,5 +1,5 @@
-//! Direct writes that nobody waits for, beside readers through the page cache: once such a write has completed, everybody sees it. In
-//! essence the public kernel test generic/451, but with the race made to happen.
+//! Direct writes that no caller waits for, beside readers through the page cache: once such a write has completed,
+//! everybody sees it. In essence the public kernel test generic/451, but with the race made to happen.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
@@ -24,7 +24,7 @@ use tempfile::TempDir;
 
 const PAGE: usize = 4096;
 
-/// Holds writes back while it is closed, and all reads of one inode.
+/// A handler that holds back writes while it is closed, and all reads of one inode.
 struct Gate {
     inner: Dispatch,
     state: Mutex<Held>,
@@ -44,7 +44,7 @@ impl Gate {
         self.state.lock().closed = true;
     }
 
-    /// Returns when so many writes are held.
+    /// Returns when this number of writes is held.
     fn wait_for(&self, writes: usize) {
         let mut state = self.state.lock();
         while state.writes.len() < writes {
@@ -57,7 +57,7 @@ impl Gate {
         self.state.lock().no_reads_of = Some(ino);
     }
 
-    /// Returns when one is held.
+    /// Returns when a read is held.
     fn wait_for_read(&self) {
         let mut state = self.state.lock();
         while state.reads.is_empty() {
@@ -79,7 +79,7 @@ impl Gate {
         });
     }
 
-    /// Has the file system answer what was held.
+    /// Lets the file system answer the requests that were held.
     fn carry_on(&self, take: impl FnOnce(&mut Held) -> Vec<(Request, Blocking)>) {
         let held = take(&mut self.state.lock());
         for (request, blocking) in held {
@@ -88,7 +88,7 @@ impl Gate {
     }
 }
 
-/// The handler: a type of its own, since that is what a session takes.
+/// The gate as a session takes it: a handler of its own type.
 struct Gated(Arc<Gate>);
 
 impl Handler for Gated {
@@ -139,7 +139,7 @@ impl Mounted {
         Self { session, gate, _parent: parent }
     }
 
-    /// A new file of old bytes.
+    /// Makes a file of old bytes.
     fn file(&self, name: &str, pages: usize) -> PathBuf {
         let path = self.session.dir().join(name);
         std::fs::write(&path, vec![b'o'; pages * PAGE]).unwrap();
@@ -149,7 +149,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A test that failed leaves nothing that nobody answers.
+        // A test that failed must leave no request unanswered.
         self.gate.let_read();
         self.gate.open();
     }
@@ -159,7 +159,7 @@ fn open(path: &std::path::Path, flags: i32) -> File {
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).unwrap()
 }
 
-/// Writes that nobody waits for.
+/// Writes that no caller waits for.
 struct Writes {
     ring: IoUring,
     data: Aligned,
@@ -182,7 +182,7 @@ impl Writes {
         self.under_way += 1;
     }
 
-    /// Returns when all have completed.
+    /// Returns when all writes have completed.
     fn wait(&mut self) {
         let len = self.data.len() as i32;
         while self.under_way > 0 {
@@ -295,7 +295,7 @@ impl Map {
     }
 }
 
-/// One race: a write is held back before it is applied, and somebody reads.
+/// Runs one race: a write is held back before it is applied, and somebody reads.
 fn race(m: &Mounted, name: &str, open_direct: impl Fn(&std::path::Path) -> File, reader_first: bool) {
     let path = m.file(name, 16);
     let (reader, direct) = if reader_first {
@@ -360,7 +360,7 @@ fn what_is_read_beside_a_direct_write_does_not_stay_over_the_ring() {
     races(Transport::IoUring);
 }
 
-/// Attributes alone: nobody reads, somebody looks.
+/// Only attributes are looked at; no bytes are read.
 #[test]
 fn times_that_were_told_beside_a_direct_write_do_not_stay() {
     let m = Mounted::new(Transport::Dev);
@@ -382,12 +382,12 @@ fn times_that_were_told_beside_a_direct_write_do_not_stay() {
     assert_eq!(m.gate.inner.drops(), 0, "no page was read");
 }
 
-/// Files that are used one way alone cost nothing more: nothing is told to the kernel, and nothing asked anew.
+/// Files that are used in one way alone cost nothing more: the kernel is told nothing, and asks nothing anew.
 #[test]
 fn files_that_are_used_one_way_cost_no_messages() {
     let m = Mounted::new(Transport::Dev);
     let mut writes = Writes::new(1);
-    // As InnoDB: all direct.
+    // As InnoDB does: everything is direct.
     let path = m.session.dir().join("direct");
     File::create(&path).unwrap();
     let direct = open(&path, libc::O_DIRECT);
@@ -403,7 +403,7 @@ fn files_that_are_used_one_way_cost_no_messages() {
     }
     assert_eq!((requests(Opcode::Write) - before.0, requests(Opcode::Getattr) - before.1), (1000, 0));
     assert_eq!(m.gate.inner.drops(), 0);
-    // As PostgreSQL: all buffered, and each page is read once at most.
+    // As PostgreSQL does: everything is buffered, and each page is read at most once.
     let path = m.file("buffered", 16);
     let buffered = open(&path, 0);
     let before = (requests(Opcode::Write), requests(Opcode::Read));
@@ -416,7 +416,8 @@ fn files_that_are_used_one_way_cost_no_messages() {
     assert_eq!(m.gate.inner.drops(), 0);
 }
 
-/// A page that a buffered write is sending is dropped, by a mapping of a direct handle: what is read in its place must not stay.
+/// A mapping of a direct handle drops a page that a buffered write is sending: the page that is read in its place must
+/// not stay.
 #[test]
 fn what_is_read_beside_a_buffered_write_does_not_stay() {
     let m = Mounted::new(Transport::Dev);
@@ -437,8 +438,8 @@ fn what_is_read_beside_a_buffered_write_does_not_stay() {
     assert_eq!(bytes, [b'n'; PAGE]);
 }
 
-/// The kernel fills the pages of a write, and rests before it sends it: here for the caller's own memory, as on a busy machine for a processor. So a read that
-/// comes in between has the lower number.
+/// The kernel fills the pages of a write, and rests before it sends the write: here for the caller's own memory, on a
+/// busy machine for a processor. So a read that comes in between has the lower number.
 #[test]
 fn what_is_read_between_the_filling_and_the_sending_of_a_buffered_write_does_not_stay() {
     let m = Mounted::new(Transport::Dev);
@@ -473,7 +474,7 @@ fn pin(cpu: usize) {
     sched_setaffinity(None, &set).unwrap();
 }
 
-/// Returns when a thread waits in the kernel, for pages.
+/// Returns when a thread waits in the kernel for pages.
 fn sleeps(thread: rustix::thread::Pid) {
     let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
     loop {
@@ -486,8 +487,8 @@ fn sleeps(thread: rustix::thread::Pid) {
     }
 }
 
-/// A read waits with its pages locked for a place in the ring, all of which writes have that wait for these pages: one of both has to
-/// give way.
+/// A read keeps its pages locked while it waits for a place in the ring; all places belong to writes that wait for
+/// these pages. One of the two has to give way.
 #[test]
 fn writes_that_fill_the_ring_do_not_wait_for_reads_behind_them() {
     const WRITES: usize = 64;
@@ -510,7 +511,7 @@ fn writes_that_fill_the_ring_do_not_wait_for_reads_behind_them() {
         for page in 0..WRITES {
             writes.start(&direct, page);
         }
-        // As many as the first processor's ring takes; the others wait in the kernel.
+        // The first processor's ring takes this many; the other writes wait in the kernel.
         m.gate.wait_for(16);
         let beside = || {
             pin(1);

@@ -75,7 +75,7 @@ fn a_write_of_one_mebibyte_is_one_request() {
         assert_eq!(file.write_at(&data, offset).unwrap(), 1 << 20);
         assert_eq!(m.requests(Opcode::Write) - before, 1, "buffered write at {offset}");
     }
-    // The exception, which docs/decisions/0003 tells: where a buffered write begins within a page that the kernel has not
+    // There is one exception (docs/decisions/0003): if a buffered write begins within a page that the kernel has not
     // cached, the rest of that page is a request of its own.
     let fresh = open(&m.path("fresh"), 0);
     let before = m.requests(Opcode::Write);
@@ -109,7 +109,7 @@ fn direct_io_aligned_and_not_agrees_with_the_page_cache() {
         expected[offset as usize..][..len].copy_from_slice(&data);
         buffered.read_exact_at(&mut back, 0).unwrap();
         assert_eq!(back, expected, "buffered read after direct write at {offset}");
-        // And the other way round.
+        // Buffered writes must be seen by direct reads, too.
         let data = pattern(seed + 100, len);
         buffered.write_all_at(&data, offset).unwrap();
         expected[offset as usize..][..len].copy_from_slice(&data);
@@ -195,14 +195,14 @@ fn synchronous_writes_are_durable_when_they_return() {
         let (after, fsyncs) = (m.dataset.syncs() - before, m.requests(Opcode::Fsync) - fsyncs);
         assert_eq!(after, if syncs { 10 } else { 0 }, "{name}, of which {fsyncs} by FSYNC");
     }
-    // One write of a file that is not synchronous.
+    // One write is synchronous; the file is not.
     let file = open(&m.path("plain"), 0);
     let before = m.dataset.syncs();
     let written =
         rustix::io::pwritev2(&file, &[std::io::IoSlice::new(b"x")], 0, rustix::io::ReadWriteFlags::DSYNC);
     assert_eq!(written, Ok(1));
     assert_eq!(m.dataset.syncs() - before, 1);
-    // O_DIRECT switched on, and off, after opening.
+    // O_DIRECT is switched on, or off, after opening.
     for (name, open_with, then) in [("late", 0, libc::O_DIRECT), ("former", libc::O_DIRECT, 0)] {
         let file = open(&m.path(name), open_with | libc::O_DSYNC);
         let flags = rustix::fs::OFlags::from_bits_retain(then.cast_unsigned());

@@ -1,4 +1,5 @@
-//! Requests that no kernel sends: whatever the bytes, parsing ends in an operation that keeps its promises or in a refusal.
+//! Requests that no kernel sends: whatever the bytes are, parsing ends in an operation that keeps its promises, or in a
+//! refusal.
 
 use pagefold_fuse::operation::{Arguments, Operation, ParseError};
 use pagefold_fuse::protocol::{self as p, Opcode};
@@ -13,7 +14,7 @@ fn is_new_name(name: &[u8]) -> bool {
     is_name(name) && name != b"." && name != b".."
 }
 
-/// What callers rely on.
+/// Checks what callers rely on.
 fn keeps_promises(operation: &Operation<'_>, bytes: usize) -> bool {
     match operation {
         Operation::Lookup { name } => is_name(name),

@@ -1,6 +1,6 @@
-//! What a server has in memory for its mounts: buffers of requests, and inodes that the kernel knows.
+//! The memory that a server takes for its mounts: buffers of requests, and inodes that the kernel knows.
 //!
-//! In a program of their own: what buffers take is counted for the whole process.
+//! These tests are a program of their own, because the memory of buffers is counted for the whole process.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -19,10 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
-/// Requests under way at a time: together far more than is kept.
+/// Number of requests under way at a time: together they take far more memory than is kept.
 const THREADS: usize = 48;
 
-/// One test at a time counts.
+/// Keeps other tests from running at the same time, because all memory is counted together.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -50,7 +50,7 @@ fn large_requests(m: &Mount) {
     });
 }
 
-/// Waits for something that happens by itself.
+/// Waits until something has happened by itself.
 fn soon(what: &str, happened: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !happened() {
@@ -64,7 +64,7 @@ fn buffers_of_all_mounts_keep_little_over_dev_fuse() {
     let _alone = alone();
     let mounts = [Mount::new(), Mount::new(), Mount::new()];
     mounts.iter().for_each(large_requests);
-    // Those that read may have begun to while there was room, with what a request before has touched.
+    // Threads that read may have begun to while there was room, with memory that an earlier request touched.
     let readers = (mounts.len() * DEVICE_READERS_MAX * PAYLOAD_BYTES) as u64;
     soon("the end of the last requests", || request_bytes() <= KEPT_BYTES + readers);
     drop(mounts);
@@ -81,18 +81,18 @@ fn buffers_of_all_mounts_keep_little_over_the_ring() {
     let entries = mounts.len() * std::thread::available_parallelism().unwrap().get() * RING_DEPTH_MAX;
     let small = (entries * KEPT_SMALL_BYTES) as u64;
     soon("what is too much", || request_bytes() <= KEPT_BYTES + small);
-    // Then nobody asks for anything, for longer than rings wait.
+    // Then no requests come for longer than rings wait.
     let pages = (entries * 4096) as u64;
     soon("what rings give back that do nothing", || {
         request_bytes() <= pages + (DEVICE_READERS_MAX * MIB) as u64
     });
     assert!(RING_IDLE < Duration::from_secs(60), "or the wait above tells nothing");
-    // And they serve as before.
+    // The mounts answer as before.
     mounts.iter().for_each(large_requests);
 }
 
-/// Files that the kernel knows and nobody has open take no memory of the server; those that were unlinked meanwhile stay as long as the kernel has
-/// them.
+/// Files that the kernel knows but that nobody has open take no memory of the server. If they are unlinked meanwhile,
+/// they stay as long as the kernel refers to them.
 #[test]
 fn the_kernel_is_asked_whether_it_has_what_was_unlinked() {
     let gauge = Arc::new(Gauge::new(200 << 10));
@@ -102,7 +102,7 @@ fn the_kernel_is_asked_whether_it_has_what_was_unlinked() {
     fs::write(m.path("known"), &data).unwrap();
     fs::write(m.path("open"), &data).unwrap();
     fs::write(m.path("nobody"), &data).unwrap();
-    // The kernel has this one by its descriptor, and the server has no open of it: O_PATH opens nothing.
+    // The kernel refers to this one by its descriptor, but the server has not opened it: O_PATH opens nothing.
     let known = File::options().read(true).custom_flags(libc::O_PATH).open(m.path("known")).unwrap();
     let open = File::open(m.path("open")).unwrap();
     ["known", "open", "nobody"].iter().for_each(|name| fs::remove_file(m.path(name)).unwrap());

@@ -1,5 +1,5 @@
-//! Random operations on one file through the kernel (buffered, direct and mapped), compared with a vector of bytes, over both
-//! transports.
+//! Random operations on one file through the kernel (buffered, direct and mapped), compared with a vector of bytes,
+//! over both transports.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
@@ -14,7 +14,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-/// No operation reaches beyond.
+/// Largest size of the file, in bytes.
 const FILE_MAX: usize = 512 << 10;
 
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ enum Op {
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
-    // Positions and lengths at and around pages, and anywhere.
+    // Positions and lengths are at and around pages, and anywhere.
     let at = || prop_oneof![(0..FILE_MAX / 4096).prop_map(|page| page * 4096), 0..FILE_MAX];
     let len = || {
         prop_oneof![1usize..200, 1usize..20_000, 1usize..200_000, (1usize..20).prop_map(|pages| pages * 4096)]
@@ -52,7 +52,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 1..60)
 }
 
-/// The file, by three ways, and what it should hold.
+/// The file in three ways of access, and the bytes that it should hold.
 struct Subject {
     buffered: File,
     direct: File,
@@ -69,7 +69,7 @@ impl Subject {
         Self { buffered: open(0), direct: open(libc::O_DIRECT), model: Vec::new() }
     }
 
-    /// The part of a range that lies within the file.
+    /// Returns the part of a range that lies within the file.
     fn within(&self, at: usize, len: usize) -> std::ops::Range<usize> {
         let end = (at + len).min(self.model.len());
         at.min(end)..end
@@ -90,8 +90,8 @@ impl Subject {
             )
             .unwrap();
             let result = f(std::slice::from_raw_parts_mut(start.cast(), len));
-            // Client and server are one process here. munmap would write back with the address space locked, and the server's
-            // threads would wait for that lock: write back first.
+            // Client and server are one process here. munmap would write back with the address space locked, and the
+            // server's threads would wait for that lock: so the pages are written back first.
             rustix::mm::msync(start, len, rustix::mm::MsyncFlags::SYNC).unwrap();
             rustix::mm::munmap(start, len).unwrap();
             result
@@ -163,7 +163,7 @@ impl Subject {
         Ok(())
     }
 
-    /// copy_file_range(2) within the file, where the ranges do not overlap.
+    /// Does copy_file_range(2) within the file, on ranges that do not overlap.
     fn copy(&mut self, from: usize, to: usize, len: usize) {
         let source = self.within(from, len.min(from.abs_diff(to)).min(FILE_MAX - to));
         let (mut at, mut into) = (source.start as u64, to as u64);
@@ -222,7 +222,7 @@ fn random_operations_over_dev() {
 fn random_operations_over_the_ring() {
     match RingOn::new() {
         Some(_on) => compare(&mount(Transport::IoUring), 150),
-        // A kernel without the ring: what `Auto` falls back to.
+        // The kernel has no ring: `Auto` falls back to /dev/fuse.
         None => compare(&mount(Transport::Auto), 20),
     }
 }

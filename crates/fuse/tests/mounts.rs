@@ -1,4 +1,4 @@
-//! Mounting and unmounting, mount points that will not do, servers that die, and the ring.
+//! Mounting and unmounting, unsuitable mount points, servers that die, and the ring.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
@@ -21,7 +21,7 @@ fn mount_null(dir: &Path, options: &MountOptions) -> Result<Session, MountError>
     Session::mount_handler(Arc::new(NullServer::new(1 << 30)), dir, options)
 }
 
-/// Waits for what comes soon.
+/// Waits until `check` is true.
 fn soon(what: &str, mut check: impl FnMut() -> bool) {
     let start = Instant::now();
     while !check() {
@@ -159,16 +159,16 @@ fn counts_and_latencies_are_kept() {
     assert!(fsync.quantile_ns(0.5) >= fsync.mean_ns() / 1000 && fsync.mean_ns() > 0);
 }
 
-/// The test binary again, as a server of its own.
+/// The test binary, run as a server of its own.
 struct Server(Child);
 
 impl Server {
-    /// `dir`: where to mount; `uid`: as whom.
+    /// Starts a server that mounts at `dir` as user `uid`.
     fn start(dir: &Path, transport: &str, uid: u32) -> Self {
         let exe = dir.parent().unwrap().join("server");
         if !exe.exists() {
-            // By another process: a descriptor of ours for writing, inherited by a server that starts just now, would keep
-            // the copy from being run.
+            // Another process makes the copy: if a server that starts just now inherited our descriptor for writing,
+            // the copy could not be run.
             assert!(
                 Command::new("cp")
                     .arg(std::env::current_exe().unwrap())
@@ -210,7 +210,7 @@ impl Drop for Server {
     }
 }
 
-/// Takes away whatever is mounted at a path.
+/// Takes away, when dropped, whatever is mounted at a path.
 struct Detach(PathBuf);
 
 impl Drop for Detach {
@@ -219,7 +219,7 @@ impl Drop for Detach {
     }
 }
 
-/// Not a test: what [`Server`] runs.
+/// Not a test: [`Server`] runs this.
 #[test]
 #[ignore = "the server of other tests"]
 fn server() {
@@ -235,7 +235,7 @@ fn server() {
     Session::mount(fs, Path::new(&dir), &options).unwrap().wait();
 }
 
-/// A file system whose root belongs to the user that runs this.
+/// Returns a file system whose root belongs to the user who runs this.
 fn memory_as_user() -> (Arc<pagefold_fs::testing::MemDataset>, Arc<pagefold_fs::Fs>) {
     use pagefold_fs::{FormatOptions, Fs, SystemClock, testing::MemDataset};
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -252,7 +252,7 @@ fn a_killed_server_leaves_a_mount_that_can_be_replaced(transport: &str) {
     let _detach = Detach(dir.clone());
     let server = Server::start(&dir, transport, 0);
     fs::write(dir.join("file"), "x").unwrap();
-    // Killed while requests are under way.
+    // The server is killed while requests are under way.
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let clients: Vec<_> = (0..4)
         .map(|i| {
@@ -284,7 +284,7 @@ fn a_killed_server_over_dev() {
     a_killed_server_leaves_a_mount_that_can_be_replaced("dev");
 }
 
-/// Sets a file's mode and puts the old one back.
+/// Sets a file's mode, and restores the old one when dropped.
 struct Mode(PathBuf, Permissions);
 
 impl Mode {
@@ -331,7 +331,8 @@ fn a_user_mounts_through_fusermount3() {
     soon("the server to end", || server.0.try_wait().unwrap().is_some());
 }
 
-/// Runs `test` with the kernel's FUSE over io_uring switched on. On a kernel without it, a mount that insists must say so.
+/// Runs `test` with the kernel's FUSE over io_uring switched on. On a kernel without it, a mount that insists on it
+/// must be refused with that reason.
 fn with_ring(test: impl FnOnce()) {
     let Some(_on) = RingOn::new() else {
         let parent = temp_dir();
@@ -375,7 +376,7 @@ fn everything_travels_over_the_ring() {
         file.write_all_at(&data, 17).unwrap();
         assert_eq!(fs::read(m.path("big")).unwrap()[17..], data);
         file.write_all_at(&data, 17).unwrap();
-        // The first write began within a page that was not cached: two requests.
+        // The first write began within a page that was not cached, so it took two requests.
         assert_eq!(m.requests(Opcode::Write) - before, 3, "an unaligned mebibyte fits an entry");
         assert_eq!(fs::read(m.path("big")).unwrap()[17..], data);
         drop(file);

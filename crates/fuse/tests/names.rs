@@ -15,7 +15,7 @@ use std::process::Command;
 
 const NOBODY: u32 = 65534;
 
-/// Runs a shell script as a user without rights; its exit status.
+/// Runs a shell script as a user without rights; returns true if it succeeded.
 fn as_nobody(dir: &Path, script: &str) -> bool {
     let mut command = Command::new("sh");
     command
@@ -28,7 +28,7 @@ fn as_nobody(dir: &Path, script: &str) -> bool {
     command.status().unwrap().success()
 }
 
-/// Output of a program that must succeed.
+/// Returns the output of a program that must succeed.
 fn run(program: &str, arguments: &[&str], dir: &Path) -> String {
     let output = Command::new(program).args(arguments).current_dir(dir).output();
     let output = output.unwrap_or_else(|error| panic!("{program} is needed (Debian package acl): {error}"));
@@ -123,7 +123,7 @@ fn a_directory_of_a_hundred_thousand_entries() {
     assert_eq!(all.len(), 100_000);
     assert_eq!(all.iter().collect::<HashSet<_>>().len(), 100_000);
     assert_eq!(fs::remove_dir(&dir).unwrap_err().raw_os_error(), Some(libc::ENOTEMPTY));
-    // What stays is told exactly once while others come and go.
+    // A name that stays is listed exactly once while others come and go.
     let mut seen = HashSet::new();
     for (i, entry) in fs::read_dir(&dir).unwrap().enumerate() {
         let name = entry.unwrap().file_name().into_string().unwrap();

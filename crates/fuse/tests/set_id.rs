@@ -1,5 +1,5 @@
-//! Set-id bits and capabilities: what takes them away is seen at once, by whatever asks, and however often the kernel has seen them
-//! before. In essence the public kernel tests generic/355, 683, 684 and 685.
+//! Set-id bits and capabilities: when a change takes them away, every call sees that at once, however often the kernel
+//! has seen them before. In essence the public kernel tests generic/355, 683, 684 and 685.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
@@ -31,7 +31,7 @@ fn as_stranger<T: Send>(call: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// The permissions, asked for alone: of what the kernel has cached it may tell whatever was asked for.
+/// Returns the permissions, for which alone it asks: the kernel may answer from its cache.
 fn mode_of(path: &Path) -> u16 {
     statx(CWD, path, AtFlags::empty(), StatxFlags::MODE).unwrap().stx_mode & 0o7777
 }
@@ -40,7 +40,7 @@ fn open(path: &Path, flags: i32) -> File {
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).unwrap()
 }
 
-/// Ways to change what is in a file.
+/// Ways to change the contents of a file.
 const CHANGES: [&str; 9] =
     ["write", "direct", "append", "truncate", "o_trunc", "allocate", "punch", "zero", "copy"];
 
@@ -75,7 +75,7 @@ fn a_change_by_a_stranger_is_seen_in_the_mode_at_once() {
     fs::write(&path, pattern(1, 40_000)).unwrap();
     fs::write(&source, pattern(2, 40_000)).unwrap();
     fs::hard_link(&path, &link).unwrap();
-    // Where the group may not execute, set-group-ID says nothing (docs/TESTING.md tells of it).
+    // If the group may not execute, set-group-ID is no privilege and stays (see docs/TESTING.md).
     for (set, left) in [(0o6777, 0o777), (0o4777, 0o777), (0o2777, 0o777), (0o6676, 0o676), (0o6666, 0o2666)]
     {
         for how in CHANGES {
@@ -92,12 +92,13 @@ fn a_change_by_a_stranger_is_seen_in_the_mode_at_once() {
         change(how, &path, &source);
         assert_eq!(mode_of(&link), 0o6777, "after {how} by root");
     }
-    // An owner change takes them whoever asks.
+    // A change of the owner takes the bits away, whoever asks for it.
     chown(&path, Some(STRANGER), None).unwrap();
     assert_eq!(mode_of(&link), 0o777);
 }
 
-/// A set-user-ID bit that is set while the kernel believes in a mode without is not believed afterwards.
+/// A set-user-ID bit is set while the kernel has cached the mode without it: the kernel does not keep the old mode
+/// afterwards.
 #[test]
 fn a_bit_that_comes_later_is_not_believed_either() {
     let m = Mount::new();
@@ -132,7 +133,7 @@ fn a_program_that_a_stranger_has_written_to_runs_as_who_starts_it() {
     assert_eq!(runs_as(), STRANGER);
 }
 
-/// Attributes of other files are believed as before: nobody asks more often.
+/// Attributes of other files are cached as before: the kernel asks no more often.
 #[test]
 fn only_files_with_set_id_bits_or_capabilities_are_asked_for_again() {
     const TIMES: u64 = 500;
@@ -151,16 +152,16 @@ fn only_files_with_set_id_bits_or_capabilities_are_asked_for_again() {
     setxattr(m.path("capable"), "security.capability", &CAPABILITY, XattrFlags::empty()).unwrap();
     fs::create_dir(m.path("directory")).unwrap();
     fs::set_permissions(m.path("directory"), Permissions::from_mode(0o2755)).unwrap();
-    // What changed within the last minute is believed for a second: that may pass a few times.
+    // Attributes of a file that changed within the last minute are cached for a second, which may pass a few times.
     assert!(asked("plain") <= TIMES / 10);
     assert!(asked("directory") <= TIMES / 10);
-    // The first one may still believe what was told before the capabilities were set.
+    // The first answer may still be the one from before the capabilities were set.
     for name in ["suid", "sgid", "capable"] {
         fs::metadata(m.path(name)).unwrap();
         fs::set_permissions(m.path(name), fs::metadata(m.path(name)).unwrap().permissions()).unwrap();
         assert_eq!(asked(name), TIMES, "{name}");
     }
-    // Without them they are believed again.
+    // Without set-id bits, attributes are cached again.
     fs::set_permissions(m.path("suid"), Permissions::from_mode(0o755)).unwrap();
     assert!(asked("suid") <= TIMES / 10);
 }

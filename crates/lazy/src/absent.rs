@@ -1,6 +1,8 @@
-//! Which pages a dataset does not have yet, as the dataset itself stores that: so that its snapshots and clones, and streams of it, say the same.
+//! The pages that a dataset does not have yet. The dataset itself stores which these are, so that its snapshots and
+//! clones, and streams of it, say the same.
 //!
-//! All of it lies under keys of one kind behind all objects: number 0 is the [`Origin`], each other one a group of pages.
+//! All of it lies under keys of one kind behind all objects: number 0 is the [`Origin`], each other one a group of
+//! pages.
 //!
 //! | bytes | of the origin |
 //! |---|---|
@@ -28,27 +30,27 @@ use pagefold_engine::{Key, Result};
 
 use crate::limits::GROUP_PAGES;
 
-/// The kind of the keys that say what is absent.
+/// Kind of the keys that say what is absent.
 pub const KIND: u8 = 0xD8;
 const WORDS: usize = (GROUP_PAGES / 64) as usize;
-/// Values that are read at once.
+/// Number of values that are read at once.
 const BATCH: usize = 1024;
 
 const fn key(number: u64) -> Key {
     Key::new(u64::MAX, KIND, number)
 }
 
-/// The key of the origin.
+/// Key of the origin.
 pub(crate) const ORIGIN_KEY: Key = key(0);
 pub(crate) const END: Key = Key::new(u64::MAX, KIND + 1, 0);
 
 /// A group of pages of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// Under which number it is stored.
+    /// Number of the key under which it is stored.
     pub(crate) number: u64,
     pub(crate) record_size: u32,
-    /// Absent at first: pages, and bytes of their records.
+    /// Number of pages that were absent at first; `bytes` are those of their records.
     pub(crate) pages: u64,
     pub(crate) bytes: u64,
     bits: [u64; WORDS],
@@ -59,7 +61,7 @@ impl Group {
         Self { number, record_size, pages: 0, bytes: 0, bits: [0; WORDS] }
     }
 
-    /// Marks a page that is absent from the beginning.
+    /// Marks a page as absent from the beginning.
     pub(crate) fn add(&mut self, page: u64, record_bytes: u32) {
         if let Some(word) = self.bits.get_mut((page % GROUP_PAGES / 64) as usize) {
             *word |= 1 << (page % 64);
@@ -82,7 +84,7 @@ impl Group {
         self.bits.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// Bytes of the records that are absent, taken from what they had on average at first.
+    /// Returns the bytes of the absent records, estimated by the average of the records that were absent at first.
     pub(crate) fn absent_bytes(&self) -> u64 {
         self.bytes * self.absent() / self.pages.max(1)
     }
@@ -128,10 +130,10 @@ impl Group {
     }
 }
 
-/// A group as it will be: `None` where nothing of it is absent any more.
+/// Groups as they will be, by object and number of the group; one in which no page is absent will be removed.
 pub(crate) type Amended = Vec<((u64, u64), Group)>;
 
-/// Consecutive pages of an object that are absent.
+/// A run of absent pages of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) object: u64,
@@ -140,7 +142,7 @@ pub(crate) struct Run {
     pub(crate) to: u64,
 }
 
-/// All that is absent, by object and group.
+/// Everything that is absent, by object and group.
 #[derive(Debug, Default)]
 pub(crate) struct Absent {
     groups: BTreeMap<(u64, u64), Group>,
@@ -148,7 +150,7 @@ pub(crate) struct Absent {
 }
 
 impl Absent {
-    /// As `dataset` has it.
+    /// Loads what `dataset` stores.
     pub(crate) fn load(dataset: &dyn Dataset) -> Result<Self> {
         let mut all = Self::default();
         let mut from = key(1);
@@ -168,19 +170,20 @@ impl Absent {
         self.pages
     }
 
-    /// Bytes of the records that are absent, about.
+    /// Returns about the number of bytes of the absent records.
     pub(crate) fn bytes(&self) -> u64 {
         self.groups.values().map(Group::absent_bytes).sum()
     }
 
-    /// Pages of an object that are absent, and bytes of their records, about.
+    /// Returns the number of absent pages of an object, and about the number of bytes of their records.
     pub(crate) fn of(&self, object: u64) -> (u64, u64) {
         let groups = self.groups.range((object, 0)..=(object, u64::MAX));
         groups
             .fold((0, 0), |(pages, bytes), (_, group)| (pages + group.absent(), bytes + group.absent_bytes()))
     }
 
-    /// The first run that is absent at or after `page` of `object`, of at most `bytes` bytes (but of one page at least), below page `to`.
+    /// Returns the first absent run at or after `page` of `object`, of at most `bytes` bytes (but of one page at
+    /// least), below page `to`.
     pub(crate) fn next(&self, object: u64, page: u64, to: u64, bytes: u64) -> Option<Run> {
         let groups = self.groups.range((object, page / GROUP_PAGES)..=(object, to / GROUP_PAGES));
         for ((_, number), group) in groups {
@@ -195,7 +198,7 @@ impl Absent {
         None
     }
 
-    /// As [`Absent::next`], of any object from `object` on.
+    /// Returns a run as [`Absent::next`] does, of any object from `object` on.
     pub(crate) fn next_of_any(&self, object: u64, page: u64, bytes: u64) -> Option<Run> {
         if let Some(run) = self.next(object, page, u64::MAX, bytes) {
             return Some(run);
@@ -204,8 +207,8 @@ impl Absent {
         self.next(*object, 0, u64::MAX, bytes)
     }
 
-    /// The groups as they are without the pages `from <= page < to` of `object`, but for those in which nothing changes. Those in `amended` count
-    /// as they are there.
+    /// Adds to `amended` the groups that change if the pages `from <= page < to` of `object` are not absent any more.
+    /// Groups that are in `amended` already are changed there.
     pub(crate) fn amend(&self, amended: &mut Amended, object: u64, from: u64, to: u64) {
         if from >= to {
             return;
@@ -228,7 +231,7 @@ impl Absent {
         }
     }
 
-    /// Pages that will be absent once the groups are as in `amended`.
+    /// Returns the number of pages that will be absent once the groups are as in `amended`.
     pub(crate) fn pages_after(&self, amended: &Amended) -> u64 {
         let gone = |(place, group): &((u64, u64), Group)| {
             self.groups.get(place).map_or(0, Group::absent).saturating_sub(group.absent())
@@ -236,7 +239,7 @@ impl Absent {
         self.pages.saturating_sub(amended.iter().map(gone).sum())
     }
 
-    /// The groups are as in `amended`.
+    /// Makes the groups as they are in `amended`.
     pub(crate) fn take(&mut self, amended: Amended) {
         self.pages = self.pages_after(&amended);
         for (place, group) in amended {
@@ -249,7 +252,7 @@ impl Absent {
     }
 }
 
-/// The changes by which a dataset stores groups as they are in `amended`; `pages` will be absent then.
+/// Returns the changes by which a dataset stores groups as they are in `amended`; `pages` will be absent then.
 pub(crate) fn changes(amended: &Amended, pages: u64) -> Vec<Change<'static>> {
     let one = |((object, number), group): &((u64, u64), Group)| match group.absent() {
         0 => Change::Delete(group.key()),

@@ -1,4 +1,4 @@
-//! Reading ahead: who reads an object where the last read ended will want what follows.
+//! Reads ahead: a reader that goes on where the last read of an object ended will want the pages that follow.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 
 use crate::limits::{AHEAD_BYTES_MAX, AHEAD_BYTES_MIN, AHEAD_OBJECTS, AHEAD_QUEUE, AHEAD_THREADS};
 
-/// Reads that are so near to each other are of one reader: the kernel sends two requests of a MiB at once.
+/// Largest distance in bytes between reads that count as one reader's: the kernel sends two requests of a MiB at once.
 const NEAR_BYTES: u64 = 2 << 20;
 
-/// Pages of an object.
+/// A run of pages of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pages {
     pub(crate) object: u64,
@@ -20,26 +20,26 @@ pub(crate) struct Pages {
     pub(crate) to: u64,
 }
 
-/// Where a reader of an object is.
+/// The place of a reader in an object.
 #[derive(Clone, Copy)]
 struct Place {
     /// The page after the last one that was read.
     next: u64,
-    /// The page after the last one that was asked for ahead.
+    /// The page after the last one that was requested ahead.
     asked: u64,
-    /// Bytes that are asked for beyond `next`.
+    /// Bytes that are requested beyond `next`.
     window: u64,
 }
 
 #[derive(Default)]
 struct Places {
     of: HashMap<u64, Place>,
-    /// The oldest first.
+    /// Objects, oldest first.
     order: VecDeque<u64>,
 }
 
 impl Places {
-    /// Notes a read; the pages to read ahead, if any.
+    /// Notes a read; returns the pages to read ahead, if any.
     fn note(&mut self, read: Pages, record_size: u64) -> Option<Pages> {
         let Pages { object, from, to } = read;
         let fresh = Place { next: to, asked: to, window: AHEAD_BYTES_MIN / 2 };
@@ -63,7 +63,7 @@ impl Places {
             return None;
         }
         place.next = to;
-        // Half of what was asked for has been read: time for more.
+        // Half of the requested pages have been read, so it is time for more.
         let ahead = place.asked.saturating_sub(place.next).saturating_mul(record_size);
         if ahead > place.window / 2 {
             return None;
@@ -82,14 +82,14 @@ pub(crate) struct Ahead {
     queue: SyncSender<Pages>,
 }
 
-/// Who does it.
+/// Reads pages ahead for [`Ahead`].
 pub(crate) trait Prepare: Send + Sync + 'static {
-    /// Has what these pages need in memory soon.
+    /// Reads into memory what these pages need.
     fn prepare(&self, pages: Pages);
 }
 
 impl Ahead {
-    /// Starts the threads; they end when `who` and this have gone.
+    /// Starts the threads; they end when both `who` and this are gone.
     pub(crate) fn start<P: Prepare>(who: &Weak<P>) -> Self {
         let (queue, jobs) = sync_channel(AHEAD_QUEUE);
         let jobs = Arc::new(Mutex::new(jobs));
@@ -104,7 +104,7 @@ impl Ahead {
         Self { places: Mutex::default(), queue }
     }
 
-    /// Notes that pages of `record_size` bytes are read, and has others read what follows.
+    /// Notes that pages of `record_size` bytes are read, and has threads read the pages that follow.
     pub(crate) fn note(&self, read: Pages, record_size: u32) {
         let wish = self.places.lock().note(read, record_size.max(1).into());
         if let Some(pages) = wish

@@ -1,4 +1,4 @@
-//! The side that reads the backup: it answers whoever connects.
+//! The side that reads the backup: answers every client that connects.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,25 +18,25 @@ use crate::frames::{
 };
 use crate::limits::{CONNECTIONS_MAX, PIECE_BYTES};
 
-/// Pause between two looks at who is connected.
+/// Pause between two looks for new connections.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Who answers for a backup.
+/// The parts that answer for a backup.
 pub struct Answers {
     /// The backup.
     pub dataset: Arc<BackupDataset>,
-    /// Said to whoever connects.
+    /// Greeting for every client.
     pub greeting: Greeting,
-    /// Wanted of those who have datasets over it.
+    /// Wishes for the servers of datasets over it.
     pub wishes: Mutex<Wishes>,
-    /// Tells the figures.
+    /// Function that returns the figures.
     pub figures: Box<dyn Fn() -> String + Send + Sync>,
 }
 
-/// Answers whoever connects, until nobody has been connected for `idle`; for ever without.
+/// Answers every client, until nobody has been connected for `idle`; for ever if that is `None`.
 ///
 /// # Errors
-/// Of the socket.
+/// Errors of the socket.
 pub fn serve(listener: &UnixListener, answers: &Arc<Answers>, idle: Option<Duration>) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let connected = Arc::new(AtomicUsize::new(0));
@@ -66,7 +66,7 @@ pub fn serve(listener: &UnixListener, answers: &Arc<Answers>, idle: Option<Durat
     }
 }
 
-/// A connection that is counted.
+/// The place of a connection, which is counted.
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
@@ -105,7 +105,7 @@ impl Answers {
         }
     }
 
-    /// Does what was asked, into `out`; or the status and why not.
+    /// Carries out a question, with its result in `out`; or returns the status, and why it failed.
     fn find(&self, asked: &[u8; QUESTION_BYTES], out: &mut Vec<u8>) -> Result<(), (u8, String)> {
         let parse = || {
             let mut reader = Reader::new(asked, "question");

@@ -1,4 +1,4 @@
-//! Blocks of records: each is read by one thread while others who want it wait for that, and kept while there is room.
+//! Blocks of records: one thread reads each while others that want it wait, and it is kept while there is room.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) struct Blocks {
     contents: Arc<Contents>,
     waiting: Arc<Waiting>,
     kept: Cache<BlockRef, Block, ByMemory>,
-    /// Blocks that a thread reads.
+    /// Blocks that some thread is reading.
     pending: Mutex<HashSet<BlockRef>>,
     arrived: Condvar,
 }
@@ -56,12 +56,12 @@ impl Blocks {
         Self { contents, waiting, kept: kept(cache_bytes, ByMemory), pending, arrived }
     }
 
-    /// Bytes of the blocks that are kept.
+    /// Returns the bytes of the blocks that are kept.
     pub(crate) fn kept_bytes(&self) -> u64 {
         self.kept.weight()
     }
 
-    /// Those of `wanted` that are neither kept nor being read, taken over by the caller.
+    /// Takes over those blocks of `wanted` that are neither kept nor being read.
     fn take_over(&self, wanted: &[BlockRef]) -> Reading<'_> {
         let mut pending = self.pending.lock();
         let free = wanted.iter().filter(|block| self.kept.peek(*block).is_none());
@@ -69,7 +69,7 @@ impl Blocks {
         Reading { blocks: self, mine }
     }
 
-    /// These blocks, in their order.
+    /// Returns these blocks, in their order.
     pub(crate) fn get(&self, wanted: &[BlockRef]) -> Result<Vec<Block>> {
         let mut found: Vec<Option<Block>> = wanted.iter().map(|block| self.kept.get(block)).collect();
         loop {
@@ -91,7 +91,7 @@ impl Blocks {
                 }
             }
             drop(reading);
-            // Others read the rest, or have read it.
+            // Other threads are reading the rest, or have read it.
             for block in missing(&found) {
                 self.wait_for(&block);
             }
@@ -101,7 +101,7 @@ impl Blocks {
         }
     }
 
-    /// Reads blocks that are not there yet, for who comes later. One try: who wants them waits for the store.
+    /// Reads missing blocks for later readers. It tries once only; a reader that needs them waits for the store.
     pub(crate) fn prepare(&self, wanted: &[BlockRef]) {
         let reading = self.take_over(wanted);
         if reading.mine.is_empty() {

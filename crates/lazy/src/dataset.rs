@@ -16,13 +16,13 @@ use crate::manifest::{Found, Manifest};
 use crate::models::{Models, Only};
 use crate::patience::{Waiting, Wanted};
 
-/// How a backup is read.
+/// Options for reading a backup.
 pub struct ReadOptions {
-    /// A read waits for a store that does not answer until it has been away for so long.
+    /// Longest outage of the store for which a read waits.
     pub patience: Duration,
-    /// Asked while a store does not answer: whether anybody still waits.
+    /// Function that is asked during an outage whether anybody still waits.
     pub wanted: Wanted,
-    /// Opened blocks that are kept in memory, in bytes.
+    /// Bytes of opened blocks that are kept in memory.
     pub cache_bytes: u64,
 }
 
@@ -35,15 +35,16 @@ impl Default for ReadOptions {
 /// Figures of a backup that is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadFigures {
-    /// Requests to the store.
+    /// Counts of requests to the store.
     pub requests: Requests,
-    /// Opened blocks in memory, in bytes.
+    /// Bytes of opened blocks in memory.
     pub kept_bytes: u64,
-    /// Since how many seconds the store does not answer, if it does not, and why.
+    /// Seconds since the store has stopped answering, and the reason; `None` if it answers.
     pub outage: Option<(u64, String)>,
 }
 
-/// The contents of a backup. What is read was verified: the seals of its blocks and the checksum of each record (L1).
+/// A backup as a dataset. Everything that is read was verified: the seals of its blocks and the checksum of each record
+/// (L1).
 pub struct BackupDataset {
     contents: Arc<Contents>,
     waiting: Arc<Waiting>,
@@ -53,7 +54,7 @@ pub struct BackupDataset {
     ahead: Ahead,
 }
 
-/// A part of a page that is wanted.
+/// A wanted part of a page.
 struct Part<'a> {
     page: u64,
     within: usize,
@@ -61,7 +62,7 @@ struct Part<'a> {
 }
 
 impl BackupDataset {
-    /// For the contents of a backup.
+    /// Makes the dataset for the contents of a backup.
     pub fn new(contents: Contents, options: ReadOptions) -> Arc<Self> {
         let contents = Arc::new(contents);
         let waiting = Arc::new(Waiting::new(options.patience, options.wanted));
@@ -75,12 +76,12 @@ impl BackupDataset {
         })
     }
 
-    /// The backup's contents.
+    /// Returns the backup's contents.
     pub fn contents(&self) -> &Contents {
         &self.contents
     }
 
-    /// How it is read.
+    /// Returns the figures of reading it.
     pub fn figures(&self) -> ReadFigures {
         ReadFigures {
             requests: self.contents.requests(),
@@ -100,7 +101,7 @@ impl BackupDataset {
     }
 }
 
-/// The blocks that pages lie in, each once.
+/// Returns the blocks in which pages lie, each once, in their order in the packs.
 fn blocks_of(found: &[Found]) -> Vec<BlockRef> {
     let mut blocks: Vec<BlockRef> = Vec::new();
     for found in found {
@@ -114,7 +115,7 @@ fn blocks_of(found: &[Found]) -> Vec<BlockRef> {
     blocks
 }
 
-/// Cuts what is wanted by pages.
+/// Cuts the wanted bytes by pages.
 fn parts(record_size: u32, offset: u64, buf: &mut [u8]) -> Vec<Part<'_>> {
     let page_bytes = u64::from(record_size);
     let (mut at, mut rest, mut parts) = (offset, buf, Vec::new());

@@ -1,6 +1,8 @@
-//! The pages of a backup over a local socket: who has network and keys reads them, and the server of a pool, which has neither, asks.
+//! Protocol for the pages of a backup over a local socket: a process with network and keys reads them, and the server
+//! of a pool, which has neither, asks for them.
 //!
-//! Whoever connects hears a greeting first, then asks and hears an answer, one after the other. Numbers are little endian.
+//! A client that connects gets a greeting first; then it asks and gets an answer, one after the other. Numbers are
+//! little endian.
 //!
 //! | bytes | of the greeting |
 //! |---|---|
@@ -12,13 +14,14 @@
 //! |---|---|
 //! | 1 | 1 pages, 2 figures, 3 wishes, 4 other wishes |
 //! | 8 | object |
-//! | 4 | recordsize; of other wishes, 1: what nobody reads is to be brought, too |
-//! | 8 | byte offset; of other wishes, so many bytes a second of that at most, 0: no bound |
-//! | 4 | how many bytes |
+//! | 4 | recordsize; for other wishes, 1 if pages that nobody reads are to be brought, too |
+//! | 8 | byte offset; for other wishes, largest number of bytes of such pages a second, 0 for no bound |
+//! | 4 | length in bytes |
 //!
-//! Wishes are answered by 9 bytes: those of other wishes as above.
+//! A question for wishes is answered by 9 bytes: 1 byte (1 if such pages are to be brought), and 8 with the bound.
 //!
-//! An answer is a byte (0 done, 1 damaged, 2 the store does not answer, 3 anything else), a length (4), and bytes: what was asked for, or why not.
+//! An answer is a byte (0 done, 1 damaged, 2 the store does not answer, 3 anything else), a length (4), and bytes: the
+//! result, or the reason of the failure.
 
 use std::time::Duration;
 
@@ -40,21 +43,21 @@ pub(crate) const DAMAGED: u8 = 1;
 pub(crate) const AWAY: u8 = 2;
 pub(crate) const OTHER: u8 = 3;
 
-/// Said to whoever connects.
+/// Greeting of every client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// The backup.
+    /// Token of the backup.
     pub token: Token,
-    /// How long a read may wait for the store; whole seconds count.
+    /// Longest time that a read may wait for the store; whole seconds count.
     pub patience: Duration,
 }
 
-/// Wanted of those who have datasets over a backup.
+/// Requests to the servers of datasets over a backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// Pages that nobody reads are to be brought, too.
+    /// True if pages that nobody reads are to be brought, too.
     pub hydrate: bool,
-    /// At most so many bytes of records a second.
+    /// Largest number of bytes of records that are brought a second.
     pub rate: Option<u64>,
 }
 
@@ -95,7 +98,7 @@ impl Greeting {
     }
 }
 
-/// A question.
+/// Encodes a question.
 pub(crate) fn question(kind: u8, object: u64, record_size: u32, offset: u64, len: u32) -> Vec<u8> {
     let mut out = vec![kind];
     out.extend_from_slice(&object.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Brings what nobody has read, so that the backup is not needed any more.
+//! Brings the pages that nobody has read, so that the backup is not needed any more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,15 +11,15 @@ use crate::absent::Run;
 use crate::limits::HYDRATE_THREADS;
 use crate::overlay::{Overlay, Trouble};
 
-/// After a pass that could not bring all, the next one comes so much later.
+/// Pause after a pass that could not bring everything.
 const PASS_PAUSE: Duration = Duration::from_secs(30);
 
-/// How far it is.
+/// Pages and bytes that are left to bring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Pages that are absent.
+    /// Number of pages that are absent.
     pub pages: u64,
-    /// Bytes of their records, about.
+    /// Bytes of these pages' records, about.
     pub bytes: u64,
 }
 
@@ -33,7 +33,7 @@ struct Shared {
     overlay: Arc<Overlay>,
     stop: AtomicBool,
     stopped: (Mutex<()>, Condvar),
-    /// Where the next piece is looked for: object and page.
+    /// Object and page at which the next piece is looked for.
     cursor: Mutex<Cursor>,
     pace: Pace,
 }
@@ -42,21 +42,21 @@ struct Shared {
 struct Cursor {
     object: u64,
     page: u64,
-    /// Pieces of this pass that failed, and why the first did.
+    /// Number of pieces of this pass that failed; `why` is the reason of the first.
     failed: u64,
     why: Option<String>,
-    /// Threads that are at a piece.
+    /// Number of threads that are bringing a piece.
     busy: usize,
 }
 
-/// At most so many bytes a second, by a time that each piece moves on.
+/// Bounds the bytes a second, by a time that each piece moves on.
 struct Pace {
     bytes_per_second: Option<u64>,
     next: Mutex<Instant>,
 }
 
 impl Pace {
-    /// How long to wait before `bytes` more.
+    /// Returns the time to wait before `bytes` more.
     fn wait(&self, bytes: u64) -> Duration {
         let Some(rate) = self.bytes_per_second else { return Duration::ZERO };
         let now = Instant::now();
@@ -68,7 +68,7 @@ impl Pace {
 }
 
 impl Hydrating {
-    /// Starts to bring what is absent of `overlay`, at most so many bytes of records a second.
+    /// Starts to bring the absent pages of `overlay`, at most `bytes_per_second` bytes of records a second.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -90,7 +90,7 @@ impl Hydrating {
         Ok(hydrating)
     }
 
-    /// How much is left.
+    /// Returns what is left to bring.
     pub fn progress(&self) -> Progress {
         let (pages, bytes) = self.shared.overlay.absent();
         Progress { pages, bytes }
@@ -104,7 +104,7 @@ impl Drop for Hydrating {
         drop(held);
         self.shared.stopped.1.notify_all();
         for thread in self.threads.drain(..) {
-            // A panic of its own was told.
+            // A panic of a thread has been logged already.
             let _ = thread.join();
         }
     }
@@ -124,7 +124,7 @@ impl Shared {
         }
     }
 
-    /// Waits, unless it is to end.
+    /// Waits for `time`, unless the threads are to end.
     fn rest(&self, time: Duration) {
         let mut held = self.stopped.0.lock();
         let until = Instant::now() + time;
@@ -135,7 +135,7 @@ impl Shared {
         }
     }
 
-    /// The next piece; `None` where this pass is through.
+    /// Returns the next piece; `None` at the end of this pass.
     fn next(&self) -> Option<Run> {
         let mut cursor = self.cursor.lock();
         if let Some(run) = self.overlay.next_piece(cursor.object, cursor.page) {
@@ -143,7 +143,7 @@ impl Shared {
             cursor.busy += 1;
             return Some(run);
         }
-        // The last of those who are at a piece yet begins the next pass.
+        // The last thread that was still bringing a piece begins the next pass.
         if cursor.busy == 0 && cursor.failed > 0 {
             tracing::warn!(
                 pieces = cursor.failed,

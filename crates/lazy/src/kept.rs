@@ -7,10 +7,11 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 use crate::limits::TYPICAL_BYTES;
 
-/// Few: what is heavier than a shard's part is not kept at all, and the longest block has 4 MiB.
+/// Number of shards. It is small because a value heavier than a shard's part is not kept at all, and the longest block
+/// has 4 MiB.
 const SHARDS: usize = 4;
 
-/// A cache of so many bytes.
+/// Makes a cache of `bytes` bytes.
 pub(crate) fn kept<K: Eq + Hash, V: Clone, W: Weighter<K, V> + Clone>(
     bytes: u64,
     weighter: W,
@@ -21,7 +22,7 @@ pub(crate) fn kept<K: Eq + Hash, V: Clone, W: Weighter<K, V> + Clone>(
     let (hashing, lifecycle) = (DefaultHashBuilder::default(), DefaultLifecycle::default());
     match options {
         Ok(options) => Cache::with_options(options, weighter, hashing, lifecycle),
-        // Only said where a required option is missing; none is.
+        // This error means that a required option is missing; none is.
         Err(_) => Cache::with(items, bytes, weighter, hashing, lifecycle),
     }
 }

@@ -1,7 +1,8 @@
-//! Datasets whose pages are yet in a backup: they are read from its store when they are wanted.
+//! Datasets whose pages are still in a backup: they are read from its store when they are wanted.
 //!
-//! [`BackupDataset`] is a backup as a dataset that cannot be changed. [`Overlay`] is a dataset of a pool over one: it has all values of the
-//! backup from the beginning ([`skeleton`]), and its pages one after the other. Why so: docs/decisions/0048-backup-mount.md.
+//! [`BackupDataset`] is a backup as a dataset that cannot be changed. [`Overlay`] is a dataset of a pool over one: it
+//! has all values of the backup from the beginning ([`skeleton`]), and gets its pages one after the other. The reasons:
+//! docs/decisions/0048-backup-mount.md.
 //!
 //! ```text
 //! limits, kept   the ground: bounds, caches by memory
@@ -17,12 +18,14 @@
 //! frames, link, answers   the pages of a backup over a socket: the server of a pool has neither network nor keys
 //! ```
 //!
-//! - L1: what is given out of a backup was verified: the seal of its block, the checksum of its record. Otherwise it is an error.
-//! - L2: memory is bounded by [`limits`], whatever the backup's size; but a dataset that is not complete has a bit for each page that is absent.
-//! - L3: a page of a dataset that is not complete is the backup's if its bit says that it is absent, and else the dataset's. The bit goes in the same
-//!   change by which the page comes, so that a crash leaves both or neither.
+//! - L1: everything that is returned of a backup was verified: the seal of its block, the checksum of its record.
+//!   Otherwise it is an error.
+//! - L2: memory is bounded by [`limits`], whatever the backup's size; but a dataset that is not complete has a bit for
+//!   each page that is absent.
+//! - L3: a page of a dataset that is not complete is the backup's if its bit says that it is absent, and else the
+//!   dataset's. The bit is cleared in the same change by which the page comes, so that a crash leaves both or neither.
 //! - L4: an absent bit is never set again.
-//! - L5: what says that a dataset is not complete goes with its last absent bit.
+//! - L5: the marks of a dataset that is not complete are removed with its last absent bit.
 
 mod absent;
 mod ahead;

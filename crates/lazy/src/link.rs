@@ -1,4 +1,4 @@
-//! The side of a pool's server, which has neither network nor keys: it asks who reads the backup.
+//! The side of a pool's server, which has neither network nor keys: asks the process that reads the backup.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -19,21 +19,21 @@ use crate::limits::{ANSWER_MARGIN, CONNECTIONS_MAX, PIECE_BYTES};
 use crate::origin::Token;
 use crate::overlay::Lower;
 
-/// Pause between two tries to reach who reads the backup.
+/// Pause between two tries to reach the process that reads the backup.
 const RECONNECT: Duration = Duration::from_millis(200);
 
-/// Why there is no connection.
+/// Reasons why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// Nobody listens.
+    /// Nobody listens at the socket.
     #[error("nobody reads the backup for it: {0}")]
     Nobody(io::Error),
-    /// Somebody else does.
+    /// The process that listens does not read this backup.
     #[error("who listens there does not read the backup of this dataset: {0}")]
     Other(String),
 }
 
-/// Who reads the backup, as the server of a pool reaches it.
+/// The process that reads the backup, as the server of a pool reaches it.
 pub struct Link {
     socket: PathBuf,
     greeting: Greeting,
@@ -44,10 +44,10 @@ pub struct Link {
 #[derive(Default)]
 struct Connections {
     idle: Vec<Arc<UnixStream>>,
-    /// Over which something was asked.
+    /// Connections over which a question is being asked.
     busy: Vec<Arc<UnixStream>>,
     used: usize,
-    /// Nothing is asked any more.
+    /// True if no more questions may be asked.
     closed: bool,
 }
 
@@ -57,7 +57,7 @@ impl Connections {
     }
 }
 
-/// A connection that is used: its place is given back when this is dropped.
+/// A connection that is used: its place is free again when this is dropped.
 struct Used<'a>(&'a Link);
 
 impl Drop for Used<'_> {
@@ -68,7 +68,7 @@ impl Drop for Used<'_> {
 }
 
 impl Link {
-    /// Connects to who reads the backup with this token.
+    /// Connects to the process that reads the backup with this token.
     ///
     /// # Errors
     /// [`LinkError`].
@@ -78,58 +78,59 @@ impl Link {
         Ok(Self { socket, greeting, connections, freed: Condvar::new() })
     }
 
-    /// As [`Link::open`], connecting when something is read: for who goes on with a mount, whether or not it can be read just now.
+    /// Makes a link that connects only when something is read: for a server that goes on with a mount, whether or not
+    /// the backup can be read just now.
     pub fn later(socket: PathBuf, token: Token, patience: Duration) -> Self {
         let (greeting, connections) = (Greeting { token, patience }, Mutex::default());
         Self { socket, greeting, connections, freed: Condvar::new() }
     }
 
-    /// Ends what is asked, with an error, and lets nothing more be asked: who has it waits for no store.
+    /// Ends all questions with an error, and permits no more: so nobody waits for a store.
     pub fn close(&self) {
         let mut connections = self.connections.lock();
         connections.closed = true;
         connections.idle.clear();
         for stream in &connections.busy {
-            // One that has ended already is as good.
+            // A connection that has ended already needs no shutdown.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// The greeting that it gave.
+    /// Returns the greeting of the process that reads the backup.
     pub fn greeting(&self) -> &Greeting {
         &self.greeting
     }
 
-    /// The wishes of just now.
+    /// Returns the present wishes.
     ///
     /// # Errors
-    /// As of reading pages, but without waiting.
+    /// Errors as of reading pages, but without waiting.
     pub fn wishes(&self) -> Result<Wishes> {
         Wishes::decode(&self.ask_for_bytes(&question(WISHES, 0, 0, 0, 0), Duration::ZERO)?)
     }
 
-    /// Has something else be wanted.
+    /// Replaces the wishes.
     ///
     /// # Errors
-    /// As of reading pages, but without waiting.
+    /// Errors as of reading pages, but without waiting.
     pub fn wish(&self, wishes: Wishes) -> Result<()> {
         let question = question(WISH, 0, wishes.hydrate.into(), wishes.rate.unwrap_or(0), 0);
         self.ask_for_bytes(&question, Duration::ZERO).map(drop)
     }
 
-    /// Its figures, as the program says them in JSON.
+    /// Returns the figures of the process that reads the backup, in JSON.
     ///
     /// # Errors
-    /// As of reading pages, but without waiting.
+    /// Errors as of reading pages, but without waiting.
     pub fn figures(&self) -> Result<String> {
         let bytes = self.ask_for_bytes(&question(FIGURES, 0, 0, 0, 0), Duration::ZERO)?;
         String::from_utf8(bytes).map_err(|_| Error::corrupt("figures", "they are not UTF-8"))
     }
 
-    /// Figures of whoever listens at a socket, whatever backup it reads.
+    /// Returns the figures of the process that listens at a socket, whatever backup it reads.
     ///
     /// # Errors
-    /// If nobody does.
+    /// If nobody listens.
     pub fn figures_at(socket: &Path) -> Result<String> {
         let (stream, greeting) = greeted(socket).map_err(|error| away(&error.to_string()))?;
         let connections = Mutex::new(Connections::of(stream));
@@ -144,7 +145,7 @@ impl Link {
         })
     }
 
-    /// Asks until there is an answer, or nobody has been there for so long.
+    /// Asks until there is an answer, or until nobody has been reachable for `patience`.
     fn ask<T>(
         &self,
         question: &[u8],
@@ -170,7 +171,7 @@ impl Link {
             if self.connections.lock().closed {
                 return Err(away("the dataset is being unmounted"));
             }
-            // Connections that were there before who reads the backup was started again are used up first.
+            // Connections from before the reading process was started again are used up first.
             if !fresh {
                 continue;
             }
@@ -182,7 +183,7 @@ impl Link {
         }
     }
 
-    /// Asks over a connection, which is idle again when there was an answer.
+    /// Asks over a connection, which is idle again after the answer.
     fn exchange<T>(
         &self,
         stream: &Arc<UnixStream>,
@@ -237,7 +238,7 @@ fn away(why: &str) -> Error {
     Error::Io { op: "read", device: "the backup".into(), offset: 0, len_bytes: 0, source }
 }
 
-/// Asks; an error of the connection is the outer one, what was answered the inner.
+/// Asks a question. The outer error is one of the connection, the inner one is the answer's.
 fn exchange<T>(
     mut stream: &UnixStream,
     question: &[u8],

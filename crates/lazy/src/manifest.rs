@@ -1,4 +1,4 @@
-//! The manifest of a backup: chunks are read when a key of theirs is looked for, and kept while there is room.
+//! The manifest of a backup: chunks are read when one of their keys is looked up, and kept while there is room.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ struct Slot {
     block: u32,
     at: u32,
     len: u32,
-    /// 0: none.
+    /// Number of the model in the chunk, plus 1; 0 for none.
     model: u32,
     record_size: u32,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Chunk {
     bytes: u64,
 }
 
-/// A page and where its record is.
+/// A page, and the place of its record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(crate) page: u64,
@@ -41,7 +41,8 @@ pub(crate) struct Found {
     pub(crate) record: RecordRef,
 }
 
-/// The number of `one` in `all`, to which it is added if need be. Records of neighbours lie in the same block.
+/// Returns the number of `one` in `all`, adding it if it is missing. It searches from the end, since records of
+/// neighbours lie in the same block.
 fn number<T: Copy + PartialEq>(all: &mut Vec<T>, one: T) -> u32 {
     let known = all.iter().rposition(|other| *other == one);
     known.unwrap_or_else(|| {
@@ -80,7 +81,7 @@ impl Chunk {
         chunk
     }
 
-    /// The pages of `object` from number `from` on and below `to`.
+    /// Returns the pages of `object` from number `from` on and below `to`.
     fn pages(&self, object: u64, from: u64, to: u64) -> impl Iterator<Item = Found> + '_ {
         let begin = self.pages.partition_point(|slot| (slot.object, slot.page) < (object, from));
         let slots = self.pages.get(begin..).unwrap_or_default().iter();
@@ -114,7 +115,7 @@ impl Manifest {
         Self { contents, waiting, chunks: kept(CHUNK_CACHE_BYTES, ByMemory) }
     }
 
-    /// Chunk number `at`. Who wants one that is being read waits for it.
+    /// Returns chunk number `at`. Threads that want a chunk that is being read wait for it.
     fn chunk(&self, at: usize) -> Result<Arc<Chunk>> {
         self.chunks.get_or_insert_with(&at, || {
             let row = self.contents.rows().get(at).copied();
@@ -129,7 +130,7 @@ impl Manifest {
         self.contents.rows().get(at).map(|row| row.first)
     }
 
-    /// The chunks that may have keys from `from` on and below `to`.
+    /// Returns the range of chunks that may have keys from `from` on and below `to`.
     fn span(&self, from: &Key, to: &Key) -> std::ops::Range<usize> {
         let begin = self.contents.row_of(from).unwrap_or(0);
         let end = self.contents.rows().partition_point(|row| row.first < *to);
@@ -158,7 +159,7 @@ impl Manifest {
         Ok(all)
     }
 
-    /// The pages of `object` from number `from` on and below `to` that there are.
+    /// Returns the existing pages of `object` from number `from` on and below `to`.
     pub(crate) fn pages(&self, object: u64, from: u64, to: u64) -> Result<Vec<Found>> {
         let mut all = Vec::new();
         for at in self.span(&Key::page(object, from), &Key::page(object, to)) {
@@ -167,7 +168,7 @@ impl Manifest {
         Ok(all)
     }
 
-    /// The first page of `object` at or after `page`.
+    /// Returns the first page of `object` at or after `page`.
     pub(crate) fn next_page(&self, object: u64, page: u64) -> Result<Option<u64>> {
         for at in self.span(&Key::page(object, page), &Key::page(object, u64::MAX)) {
             // A chunk that begins with such a page need not be read.
@@ -185,11 +186,11 @@ impl Manifest {
         Ok(None)
     }
 
-    /// The first page of `object` at or after `page` that is not there.
+    /// Returns the first page of `object` at or after `page` that does not exist.
     pub(crate) fn next_hole(&self, object: u64, page: u64) -> Result<u64> {
         let mut expected = page;
         for at in self.span(&Key::page(object, page), &Key::page(object, u64::MAX)) {
-            // One that is full of consecutive pages need not be read.
+            // A chunk that is full of consecutive pages need not be read.
             if let (Some(first), Some(next), Some(row)) =
                 (self.first_key(at), self.first_key(at + 1), self.contents.rows().get(at))
                 && first == Key::page(object, expected)
@@ -211,8 +212,8 @@ impl Manifest {
         Ok(expected)
     }
 
-    /// The number of `object`'s pages and the bytes of their records. Of chunks that have nothing else the bytes are taken from the backup's
-    /// average, so that a large file's attributes cost reading two chunks.
+    /// Returns the number of `object`'s pages and the bytes of their records. For chunks that have only such pages the
+    /// bytes are estimated by the backup's average, so that a large file's attributes cost reading two chunks.
     pub(crate) fn usage(&self, object: u64) -> Result<(u64, u64)> {
         let totals = self.contents.backup().totals;
         let (mut pages, mut bytes) = (0_u64, 0_u64);

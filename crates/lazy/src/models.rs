@@ -14,9 +14,9 @@ use crate::kept::kept;
 use crate::limits::MODEL_CACHE_BYTES;
 use crate::patience::Waiting;
 
-/// Longest stored model: as long as a stream's.
+/// Largest length in bytes of a stored model: that of a stream's model.
 const MODEL_BYTES_MAX: usize = 512 << 10;
-/// Varints before a model's bytes (docs/FORMAT.md, "Streams").
+/// Number of varints before a model's bytes (docs/FORMAT.md, "Streams").
 const NUMBERS_BEFORE: usize = 6;
 
 #[derive(Clone)]
@@ -51,7 +51,7 @@ impl Models {
     }
 }
 
-/// The model's own bytes.
+/// Returns the model's own bytes.
 fn bytes_of(body: &[u8]) -> Result<&[u8]> {
     let mut reader = Reader::new(body, "model of a backup");
     for _ in 0..NUMBERS_BEFORE {
@@ -62,7 +62,8 @@ fn bytes_of(body: &[u8]) -> Result<&[u8]> {
     Ok(bytes)
 }
 
-/// The one model that a record has, whatever number the record names it by: that is of the pool that made it.
+/// The only model that a record has, whatever number the record gives it: that number is one of the pool that made the
+/// record.
 pub(crate) struct Only(pub(crate) Option<Arc<Model>>);
 
 impl FindModels for Only {

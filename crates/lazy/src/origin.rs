@@ -1,4 +1,4 @@
-//! Where the rest of a dataset is that is not complete.
+//! The place where the rest of an incomplete dataset is.
 
 use std::fmt;
 
@@ -12,21 +12,21 @@ use crate::limits::NAME_BYTES_MAX;
 
 const VERSION: u8 = 1;
 
-/// Where the rest of a dataset is.
+/// The place where the rest of a dataset is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The repository.
+    /// Id of the repository.
     pub repository: [u8; 16],
-    /// The backup's number in it.
+    /// Number of the backup in the repository.
     pub backup: u64,
-    /// Where the repository lies, as it was named.
+    /// Place of the repository, as it was named.
     pub place: String,
-    /// The backup's name.
+    /// Name of the backup.
     pub name: String,
 }
 
 impl Origin {
-    /// Names the backup among all, and so who reads it.
+    /// Returns the token that names the backup among all, and so the process that reads it.
     pub fn token(&self) -> Token {
         Token::new(&self.repository, self.backup)
     }
@@ -60,12 +60,12 @@ impl Origin {
     }
 }
 
-/// Names a backup among all: whoever reads it listens at a socket of this name.
+/// Name of a backup among all: the process that reads it listens at a socket of this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token(pub [u8; 16]);
 
 impl Token {
-    /// That of a backup of a repository.
+    /// Returns the token of a backup of a repository.
     pub fn new(repository: &[u8; 16], backup: u64) -> Self {
         let mut bytes = repository.to_vec();
         bytes.extend_from_slice(&backup.to_le_bytes());
@@ -79,10 +79,10 @@ impl fmt::Display for Token {
     }
 }
 
-/// Where the rest of a dataset is; `None` if it is complete.
+/// Returns where the rest of a dataset is; `None` if it is complete.
 ///
 /// # Errors
-/// Of reading it.
+/// Errors of reading the dataset.
 pub fn origin_of(dataset: &dyn Dataset) -> Result<Option<Origin>> {
     dataset.get(&ORIGIN_KEY)?.map(|bytes| Origin::decode(&bytes)).transpose()
 }

@@ -1,7 +1,7 @@
-//! A dataset that is not complete, over who has the rest.
+//! A dataset that is not complete, over the backup that has the rest.
 //!
-//! An absent page that is read is copied into the dataset at once, so that it is read from the backup once; where the dataset cannot take it
-//! (it is read-only, or full) it is only passed on. All values are the dataset's own.
+//! An absent page that is read is copied into the dataset at once, so that it is read from the backup once. If the
+//! dataset cannot take it (it is read-only, or full), the page is only passed on. All values are the dataset's own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +16,12 @@ use crate::absent::{Absent, Amended, Run, changes as stored};
 use crate::limits::PIECE_BYTES;
 use crate::unmarked::visible;
 
-/// Who has the pages that a dataset does not have yet.
+/// The source of the pages that a dataset does not have yet.
 pub trait Lower: Send + Sync {
-    /// As [`Dataset::read`].
+    /// Reads bytes as [`Dataset::read`] does.
     ///
     /// # Errors
-    /// Of damage, and of a store that does not answer.
+    /// Errors of damage, and of a store that does not answer.
     fn read_pages(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()>;
 }
 
@@ -33,9 +33,9 @@ impl<T: Dataset> Lower for T {
 
 /// The side that failed.
 pub(crate) enum Trouble {
-    /// The page cannot be had.
+    /// The page could not be read.
     Lower(Error),
-    /// It was had, and the dataset does not take it.
+    /// The page was read, but the dataset does not take it.
     Upper(Error),
 }
 
@@ -47,20 +47,20 @@ impl Trouble {
     }
 }
 
-/// See the module.
+/// A dataset over the source of its absent pages; see the module.
 pub struct Overlay {
     upper: Arc<dyn Dataset>,
-    /// None once nothing is absent: who reads the backup may end.
+    /// Source of absent pages; `None` once nothing is absent, so that the process that reads the backup may end.
     lower: RwLock<Option<Arc<dyn Lower>>>,
     writable: bool,
     absent: RwLock<Absent>,
-    /// Held by who takes pages out of `absent`, until the change that does so was accepted.
+    /// Held while pages are taken out of `absent`, until the change that does so was accepted.
     order: Mutex<()>,
-    /// Nothing is absent any more.
+    /// True once nothing is absent any more.
     complete: AtomicBool,
 }
 
-/// The pages that `len` bytes from `offset` on touch: the first, and the one after the last.
+/// Returns the pages that `len` bytes from `offset` on touch: the first, and the one after the last.
 fn touched(record_size: u32, offset: u64, len: usize) -> (u64, u64) {
     let page = u64::from(record_size.max(1));
     match (len as u64).checked_sub(1) {
@@ -69,7 +69,7 @@ fn touched(record_size: u32, offset: u64, len: usize) -> (u64, u64) {
     }
 }
 
-/// The same change.
+/// Returns a copy of a change.
 fn again<'a>(change: &Change<'a>) -> Change<'a> {
     match *change {
         Change::Put(key, ref value) => Change::Put(key, value.clone()),
@@ -85,10 +85,10 @@ fn again<'a>(change: &Change<'a>) -> Change<'a> {
 }
 
 impl Overlay {
-    /// `upper` over `lower`. Without `writable` nothing is copied.
+    /// Puts `upper` over `lower`. Without `writable` nothing is copied.
     ///
     /// # Errors
-    /// Of reading what is absent.
+    /// Errors of reading what is absent.
     pub fn open(upper: Arc<dyn Dataset>, lower: Arc<dyn Lower>, writable: bool) -> Result<Self> {
         let absent = Absent::load(upper.as_ref())?;
         let complete = AtomicBool::new(absent.pages() == 0);
@@ -96,29 +96,29 @@ impl Overlay {
         Ok(Self { upper, lower, writable, absent, order: Mutex::new(()), complete })
     }
 
-    /// True if nothing is absent.
+    /// Returns true if nothing is absent.
     pub fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Acquire)
     }
 
-    /// Pages that are absent, and bytes of their records, about.
+    /// Returns the number of absent pages, and about the number of bytes of their records.
     pub fn absent(&self) -> (u64, u64) {
         let absent = self.absent.read();
         (absent.pages(), absent.bytes())
     }
 
-    /// The first run of absent pages from there on, of at most a piece.
+    /// Returns the first run of absent pages from there on, of at most a piece.
     pub(crate) fn next_piece(&self, object: u64, page: u64) -> Option<Run> {
         self.absent.read().next_of_any(object, page, PIECE_BYTES)
     }
 
-    /// Bytes of the records of a run, about.
+    /// Returns about the number of bytes of a run's records.
     pub(crate) fn record_bytes(&self, run: &Run) -> u64 {
         let (pages, bytes) = self.absent.read().of(run.object);
         bytes / pages.max(1) * (run.to - run.from)
     }
 
-    /// Brings the pages of a run that are still absent.
+    /// Copies the pages of a run that are still absent into the dataset.
     pub(crate) fn bring_run(&self, run: &Run) -> Result<(), Trouble> {
         let page = u64::from(run.record_size);
         let mut bytes = vec![0; ((run.to - run.from) * page) as usize];
@@ -129,13 +129,13 @@ impl Overlay {
         Ok(())
     }
 
-    /// Reads from below. False: nothing is absent any more, and all is in the dataset.
+    /// Reads from the lower side. Returns false if nothing is absent any more: then everything is in the dataset.
     fn read_below(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<bool> {
         let lower = self.lower.read().clone();
         lower.map_or(Ok(false), |lower| lower.read_pages(object, record_size, offset, buf).map(|()| true))
     }
 
-    /// Copies what is still absent of a run, whose pages `bytes` has.
+    /// Copies the pages of a run that are still absent; `bytes` has all of its pages.
     fn store(&self, run: &Run, bytes: &[u8]) -> Result<()> {
         let &Run { object, record_size, from, to } = run;
         let page = u64::from(record_size);
@@ -156,13 +156,13 @@ impl Overlay {
             return Ok(());
         }
         writes.extend(stored(&amended, pages));
-        // It is nobody's request: who reads has asked for no change.
+        // This change belongs to no request: a reader has asked for no change.
         aside(|| self.upper.apply(&writes))?;
         self.took(amended, pages);
         Ok(())
     }
 
-    /// The dataset has taken a change by which groups are as in `amended`.
+    /// Notes that the dataset has accepted a change by which groups are as in `amended`.
     fn took(&self, amended: Amended, pages: u64) {
         self.absent.write().take(amended);
         if pages == 0 {
@@ -172,7 +172,7 @@ impl Overlay {
         }
     }
 
-    /// Brings all that is absent of the pages `from <= page < to` of an object.
+    /// Copies all absent pages `from <= page < to` of an object into the dataset.
     fn bring(&self, object: u64, from: u64, to: u64) -> Result<(), Trouble> {
         let mut at = from;
         loop {
@@ -183,7 +183,7 @@ impl Overlay {
         }
     }
 
-    /// Brings the pages whose contents a change needs.
+    /// Copies the pages whose contents a change needs.
     fn bring_for(&self, change: &Change<'_>) -> Result<()> {
         let bring = |object, from, to| self.bring(object, from, to).map_err(Trouble::into_error);
         match *change {
@@ -208,7 +208,7 @@ impl Overlay {
         }
     }
 
-    /// The groups without the pages that changes decide about.
+    /// Returns the groups as they are after these changes, without the pages that the changes replace or remove.
     fn decided(&self, changes: &[Change<'_>]) -> (Amended, u64) {
         let absent = self.absent.read();
         let mut amended = Amended::new();
@@ -229,11 +229,12 @@ impl Overlay {
         (amended, pages)
     }
 
-    /// Fills `buf` from the dataset, and what is absent from below, copying nothing.
+    /// Fills `buf` from the dataset, and absent pages from the lower side, without copying them.
     fn pass_on(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
         let (from, to) = touched(record_size, offset, buf.len());
         let (page, end) = (u64::from(record_size), offset.saturating_add(buf.len() as u64));
-        // Looked up before the dataset is read: what comes between is in the dataset or still the same below.
+        // Absent runs are looked up before the dataset is read: a page that comes meanwhile is in the dataset, or still
+        // the same below.
         let (mut runs, mut at) = (Vec::new(), from);
         let absent = self.absent.read();
         while let Some(run) = absent.next(object, at, to, u64::MAX) {
@@ -331,7 +332,8 @@ impl Dataset for Overlay {
     fn next_hole(&self, object: u64, page: u64) -> Result<u64> {
         let mut at = page;
         loop {
-            // Asked first: what is not absent any more is in the dataset, and stays there or is a hole.
+            // Absent pages are looked up first: a page that is not absent any more is in the dataset, and stays there
+            // or is a hole.
             let run = self.absent.read().next(object, at, u64::MAX, u64::MAX).filter(|run| run.from == at);
             let next = match run {
                 Some(run) => run.to,

@@ -1,4 +1,4 @@
-//! A store that does not answer: reads wait for it, for a bounded time, and the log tells once.
+//! Waits for a store that does not answer, for a bounded time, and logs the outage once.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use parking_lot::Mutex;
 
 use crate::limits::{RETRY_MAX, RETRY_MIN};
 
-/// The errno of what a store could not give, or gave damaged.
+/// The errno of a read that the store did not answer.
 const EIO: i32 = 5;
 
-/// Tells if anybody still wants what is waited for.
+/// A function that returns true as long as anybody wants what is waited for.
 pub type Wanted = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// How long reads wait for a store.
+/// Waits for a store on behalf of reads.
 pub(crate) struct Waiting {
     patience: Duration,
     wanted: Wanted,
-    /// Since when the store does not answer, if it does not, and why.
+    /// Begin of the present outage and its reason; `None` if the store answers.
     outage: Mutex<Option<(Instant, String)>>,
 }
 
@@ -27,13 +27,13 @@ impl Waiting {
         Self { patience, wanted, outage: Mutex::new(None) }
     }
 
-    /// Seconds since when the store does not answer, and why.
+    /// Returns the seconds since the store has stopped answering, and the reason.
     pub(crate) fn outage(&self) -> Option<(u64, String)> {
         self.outage.lock().as_ref().map(|(since, why)| (since.elapsed().as_secs(), why.clone()))
     }
 
-    /// Does `read`, again and again while the store fails: until it gives an answer, or has been away for longer than patience lasts; then each
-    /// reader tries once. `what` is for who reads the log.
+    /// Does `read`, again and again while the store fails: until it gives an answer, or until the outage has lasted
+    /// longer than the patience; from then on each reader tries once. `what` is for readers of the log.
     pub(crate) fn read<T>(
         &self,
         contents: &Contents,
@@ -69,7 +69,7 @@ impl Waiting {
         }
     }
 
-    /// Notes that the store does not answer; since when.
+    /// Notes that the store does not answer; returns for how long it has not.
     fn failed(&self, error: &pagefold_backup::Error) -> Duration {
         let mut outage = self.outage.lock();
         let (since, _) = outage.get_or_insert_with(|| {
@@ -87,7 +87,7 @@ impl Waiting {
     }
 }
 
-/// True if it may work later. An object is missing for good only where the store shows its repository.
+/// Returns true if the same read may work later. An object is missing for good only if the store shows its repository.
 fn may_pass(contents: &Contents, error: &pagefold_backup::Error) -> bool {
     match error {
         pagefold_backup::Error::Missing { .. } => !matches!(contents.is_there(), Ok(true)),

@@ -1,4 +1,4 @@
-//! A dataset that has all values of a backup and none of its pages, as a stream that a pool receives.
+//! Writes a dataset that has all values of a backup and none of its pages, as a stream that a pool receives.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -10,22 +10,23 @@ use crate::absent::{Group, KIND, ORIGIN_KEY};
 use crate::limits::{CHUNKS_AT_ONCE, GROUP_PAGES};
 use crate::origin::Origin;
 
-/// The contents of such a stream, counted.
+/// Counts of the contents of such a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Built {
-    /// Values.
+    /// Number of values.
     pub values: u64,
-    /// Pages that are absent.
+    /// Number of absent pages.
     pub pages: u64,
-    /// Bytes of their records.
+    /// Bytes of these pages' records.
     pub record_bytes: u64,
 }
 
-/// Reads the whole manifest of a backup, and writes the stream: all values, and behind them which pages are absent. `head` names it. Memory is
-/// taken for a bit for each page.
+/// Reads the whole manifest of a backup, and writes the stream: all values, and behind them which pages are absent.
+/// `head` names the stream. Takes memory of a bit for each page.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the backup is of a dataset that is not complete; of the store; [`Error::Stream`] of `out`.
+/// [`Error::Invalid`] if the backup is of a dataset that is not complete; [`Error::Stream`] for errors of `out`; errors
+/// of the store.
 pub fn skeleton(
     contents: &Contents,
     origin: &Origin,

@@ -1,4 +1,4 @@
-//! A dataset without what says that pages of it are absent.
+//! A dataset without the marks that pages of it are absent.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use pagefold_engine::{Key, Result};
 
 use crate::absent::{END, ORIGIN_KEY};
 
-/// Values of `dataset` but for those that say what is absent, as [`Dataset::range`].
+/// Returns values of `dataset` as [`Dataset::range`] does, without the marks of absent pages.
 pub(crate) fn visible(
     dataset: &dyn Dataset,
     from: &Key,
@@ -23,7 +23,8 @@ pub(crate) fn visible(
     Ok(found)
 }
 
-/// A dataset without what says that pages are absent: for who looks at the file system alone, and takes absent pages for holes.
+/// Returns a dataset without the marks of absent pages: for callers that look at the file system alone, and take absent
+/// pages for holes.
 pub fn without_marks(dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
     Arc::new(Unmarked(dataset))
 }

@@ -343,7 +343,7 @@ fn over_a_socket_it_is_the_same_and_a_new_reader_is_found() {
     OBJECTS.iter().for_each(|object| drop(read(&part, *object, 0, BYTES)));
     assert!(part.is_complete());
     first.join().unwrap();
-    // Who has closed it waits for nobody.
+    // After the link is closed nobody waits on it.
     let closed = Arc::new(Link::later(socket.clone(), token, Duration::from_secs(3600)));
     let waiting = Arc::clone(&closed);
     let waits = std::thread::spawn(move || waiting.read_pages(3, PAGE, 0, &mut [0; 10]));

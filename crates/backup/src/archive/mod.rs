@@ -1,9 +1,11 @@
-//! Logs of database clusters, file by file, as `archive_command` gives and `restore_command` takes them.
+//! Archives logs of database clusters, file by file, as `archive_command` gives and `restore_command` takes them.
 //!
-//! - A1: a file lies under the number of its cluster and its own name, made by a create that fails where there is one: whoever comes second finds the same content,
-//!   or is refused.
-//! - A2: it needs no commit: [`Repository::push_log`] is one request beside the one that opens the repository, whatever the repository holds.
-//! - A3: [`Repository::prune`] deletes what lies before the start of recovery of all kept backups of the cluster, if the prune before found that, too.
+//! - A1: a file lies under the number of its cluster and its own name. It is made by a create that fails if there is
+//!   one: a second writer finds the same content, or is refused.
+//! - A2: a file needs no commit: [`Repository::push_log`] is one request beside the one that opens the repository,
+//!   whatever the repository holds.
+//! - A3: [`Repository::prune`] deletes what lies before the start of recovery of all kept backups of the cluster, if
+//!   the prune before found that, too.
 
 pub(crate) mod object;
 #[cfg(test)]
@@ -24,45 +26,45 @@ use crate::limits::{READS, WAL_FILE_BYTES_MAX, WAL_HEAD_BYTES_MAX, WAL_OBJECT_BY
 use crate::repository::Repository;
 use crate::verify::Checked;
 
-/// The folder of all archived files.
+/// Folder of all archived files.
 const FOLDER: &str = "wal";
 
 /// A file that is to be archived.
 #[derive(Clone, Copy, Debug)]
 pub struct LogFile<'a> {
-    /// The cluster's number.
+    /// Number of the cluster.
     pub system: u64,
-    /// Which file.
+    /// Name of the file.
     pub name: Name,
-    /// Bytes of a segment of the cluster's log, where it is a segment; otherwise 0.
+    /// Bytes of a segment of the cluster's log if the file is one; otherwise 0.
     pub segment_bytes: u32,
-    /// When the first and the last of its transactions ended, in microseconds since 1970.
+    /// Ends of the first and the last of its transactions, in microseconds since 1970.
     pub times: Option<(i64, i64)>,
-    /// Its contents.
+    /// Contents of the file.
     pub content: &'a [u8],
 }
 
 /// The outcome of archiving a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
-    /// It is there now.
+    /// The file was not there, and is now.
     New,
-    /// It was there, with the same content.
+    /// The file was there, with the same content.
     Same,
 }
 
 /// An archived file, as the repository lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Archived {
-    /// The cluster's number.
+    /// Number of the cluster.
     pub system: u64,
-    /// Which file.
+    /// Name of the file.
     pub name: Name,
-    /// Bytes that it takes in the repository.
+    /// Bytes that the file takes in the repository.
     pub stored_bytes: u64,
 }
 
-/// Where a file lies. Hosts that serve take no dots in names, and no server has underscores in its files' names.
+/// Returns the path of a file. Serving hosts take no dots in names, and no server has underscores in its files' names.
 fn path(system: u64, name: &Name) -> String {
     format!("{FOLDER}/{system:016x}-{}", name.to_string().replace('.', "_"))
 }
@@ -79,16 +81,16 @@ impl Archived {
     }
 }
 
-/// The outcome of a prune for archived logs.
+/// The outcome of a prune, as far as archived logs are concerned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PrunedLogs {
-    /// Files that were deleted.
+    /// Number of files that were deleted.
     pub deleted_files: u64,
-    /// Their bytes.
+    /// Bytes of these files.
     pub deleted_bytes: u64,
-    /// Files that no backup needs, and that the next prune deletes.
+    /// Number of files that no backup needs, and that the next prune deletes.
     pub left_files: u64,
-    /// Backups of which it is not known which databases they have: nothing is deleted because of them.
+    /// Backups whose databases are unknown: because of them no file is deleted.
     pub unknown_backups: Vec<u64>,
 }
 
@@ -96,7 +98,8 @@ impl Repository {
     /// Archives a file of a log. When it returns, the file is durable.
     ///
     /// # Errors
-    /// [`Error::Exists`] if there is one of this name with another content; [`Error::Invalid`] for one that is too long; of the store.
+    /// [`Error::Exists`] if there is a file of this name with another content; [`Error::Invalid`] for a file that is
+    /// too long; errors of the store.
     pub fn push_log(&self, file: &LogFile<'_>) -> Result<Pushed> {
         let path = path(file.system, &file.name);
         if file.content.len() > WAL_FILE_BYTES_MAX {
@@ -121,10 +124,10 @@ impl Repository {
         Err(Error::Exists(format!("{name} of cluster {system} was archived before, with another content")))
     }
 
-    /// An archived file; `None` if there is none of this name.
+    /// Returns an archived file; `None` if there is none of this name.
     ///
     /// # Errors
-    /// [`Error::Damaged`]; of the store.
+    /// [`Error::Damaged`]; errors of the store.
     pub fn fetch_log(&self, system: u64, name: &Name) -> Result<Option<Vec<u8>>> {
         let found = self.read_log(&path(system, name), system, &name.to_string())?;
         Ok(found.map(|(_, content)| content))
@@ -137,7 +140,7 @@ impl Repository {
         Ok(Some((head, content)))
     }
 
-    /// The heads of archived files, several at once.
+    /// Reads the heads of archived files, several at once.
     fn log_heads(&self, files: &[Archived]) -> Result<Vec<Head>> {
         let wanted: Vec<_> = files
             .iter()
@@ -155,10 +158,10 @@ impl Repository {
         files.iter().zip(read).map(open).collect()
     }
 
-    /// All archived files, in order. What has no name of ours is passed over.
+    /// Returns all archived files, in order. Objects whose names are not ours are left out.
     ///
     /// # Errors
-    /// Of the store.
+    /// Errors of the store.
     pub fn logs(&self) -> Result<Vec<Archived>> {
         let mut all = Vec::new();
         self.store.list(FOLDER, &mut |object, stored_bytes| {
@@ -170,10 +173,10 @@ impl Repository {
         Ok(all)
     }
 
-    /// Tells, of each cluster of which there is a log or a backup, from when to when it can be restored, and where a segment is missing.
+    /// Tells from when to when each cluster with a log or a backup can be restored, and where a segment is missing.
     ///
     /// # Errors
-    /// Of reading heads of files and histories; of the store.
+    /// Errors of reading heads of files and histories; errors of the store.
     pub fn cluster_logs(&self, backups: &[Backup]) -> Result<Vec<ClusterLog>> {
         let mut by_system: BTreeMap<u64, Vec<Archived>> = BTreeMap::new();
         for file in self.logs()? {
@@ -214,10 +217,11 @@ impl Repository {
         Ok(log)
     }
 
-    /// How far a cluster of a backup can be restored along a timeline, or the newest one, as [`ClusterLog::line`] says, with the time.
+    /// Returns how far a cluster of a backup can be restored along a timeline, or along the newest one, as
+    /// [`ClusterLog::line`] does, but with the time.
     ///
     /// # Errors
-    /// Of reading heads of files.
+    /// Errors of reading heads of files.
     pub fn line(
         &self,
         log: &ClusterLog,
@@ -232,7 +236,8 @@ impl Repository {
         Ok(Some(line))
     }
 
-    /// Finds when the last transaction ended that is in the segments of a line: those at its end may have none. `files` is sorted.
+    /// Sets the end of the last transaction in the segments of a line; segments at its end may have none. `files` is
+    /// sorted.
     fn find_time(
         &self,
         files: &[Archived],
@@ -262,7 +267,7 @@ impl Repository {
     /// Reads back archived files, or a share of them, drawn by chance from `salt`.
     ///
     /// # Errors
-    /// Of the store. Damage is noted in `checked`.
+    /// Errors of the store. Damage is noted in `checked`.
     pub fn verify_logs(
         &self,
         share: f64,
@@ -277,7 +282,7 @@ impl Repository {
             }
             checked.log_files += 1;
             let read = self.read_log(&path, file.system, &file.name.to_string());
-            // A prune may have deleted it meanwhile.
+            // A prune may have deleted the file meanwhile.
             match read {
                 Ok(Some((head, _))) => checked.log_bytes += head.len,
                 Ok(None) => checked.log_files -= 1,
@@ -288,7 +293,7 @@ impl Repository {
         Ok(())
     }
 
-    /// Looks whether a segment is missing between two that are there.
+    /// Checks whether a segment is missing between two others.
     pub(crate) fn check_logs(&self, backups: &[Backup], checked: &mut Checked) -> Result<()> {
         let files = self.logs()?;
         checked.log_files = files.len() as u64;
@@ -314,8 +319,8 @@ fn check_name(head: &Head, path: &str, system: u64, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Which files no backup needs, by the floors of this prune and of the one before; and the floors of this one. Where it is not known of a
-/// backup which clusters it has, nothing is deleted.
+/// Returns the files that no backup needs, by the floors of this prune and of the one before; and the floors of this
+/// one. If the clusters of any backup are unknown, nothing is deleted.
 pub(crate) fn unneeded(
     files: &[Archived],
     backups: &[Backup],
@@ -338,7 +343,7 @@ pub(crate) fn unneeded(
     }
     let mut doomed = Vec::new();
     for file in files {
-        // Of a cluster of which there is no backup, all is kept: it may belong to backups made otherwise.
+        // All files of a cluster without backups are kept: they may belong to backups made otherwise.
         let Some((floor, segment_bytes)) = floors.get(&file.system) else { continue };
         let end = file.name.number(*segment_bytes).saturating_add(1).saturating_mul(*segment_bytes);
         if file.name.part == Part::History || end > *floor {
@@ -357,7 +362,7 @@ pub(crate) fn unneeded(
     (doomed, floors, pruned)
 }
 
-/// The objects of files.
+/// Returns the objects' paths of files.
 pub(crate) fn paths(files: &[Archived]) -> impl Iterator<Item = String> + '_ {
     files.iter().map(Archived::path)
 }

@@ -1,7 +1,7 @@
-//! A file of a database's log as an object: a sealed head, and sealed blocks that were compressed.
+//! A file of a database's log as an object: a sealed head, and compressed and sealed blocks.
 //!
-//! The head names cluster and file, so an object that is put in the place of another one is told. Blocks are bound to the object by random bytes
-//! that the head's seal is bound to as well.
+//! The head names cluster and file, so an object that is put in the place of another one is detected. Random bytes bind
+//! the blocks to the object; the seal of the head is bound to them as well.
 
 use pagefold_engine::wire::{Reader, put_bytes, put_varint};
 use rayon::prelude::*;
@@ -17,20 +17,20 @@ use crate::pack::{seal_name, squeeze, unsqueeze};
 type Decoded<T> = pagefold_engine::Result<T>;
 
 const MAGIC: [u8; 8] = *b"PFwlog\x01\0";
-/// Magic, repository, random bytes, length of the sealed head.
+/// Bytes of an object's unsealed begin: magic, repository, random bytes, length of the sealed head.
 pub(crate) const FIXED_BYTES: usize = 44;
 /// Longest name of a file of a log.
 const NAME_BYTES_MAX: usize = 64;
-/// Flag of a head: it has times.
+/// Flag of a head that has times.
 const HAS_TIMES: u8 = 1;
 
 /// A file that is to be archived.
 pub(crate) struct File<'a> {
     pub(crate) system: u64,
     pub(crate) name: &'a str,
-    /// Bytes of a segment, where it is one; otherwise 0.
+    /// Bytes of a segment if the file is one; otherwise 0.
     pub(crate) segment_bytes: u32,
-    /// When the first and the last of its transactions ended, in microseconds since 1970.
+    /// Ends of the first and the last of its transactions, in microseconds since 1970.
     pub(crate) times: Option<(i64, i64)>,
     pub(crate) content: &'a [u8],
 }
@@ -40,10 +40,10 @@ pub(crate) struct File<'a> {
 pub(crate) struct Head {
     pub(crate) system: u64,
     pub(crate) name: String,
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     pub(crate) len: u64,
     pub(crate) segment_bytes: u32,
-    /// Of the file.
+    /// XXH3 of the file, 128 bits.
     pub(crate) hash: u128,
     pub(crate) times: Option<(i64, i64)>,
     /// Lengths of the blocks as they are stored.
@@ -101,7 +101,7 @@ fn name_of(repository: &[u8; 16], random: &[u8; 16], index: u32) -> [u8; 37] {
     seal_name(repository, Kind::Wal, random, index)
 }
 
-/// The object of a file.
+/// Encodes a file as an object.
 pub(crate) fn encode(repository: &[u8; 16], sealer: &Sealer, file: &File<'_>) -> Result<Vec<u8>> {
     encode_as(repository, sealer, &random()?, file)
 }
@@ -144,7 +144,8 @@ pub(crate) fn encode_as(
     Ok(out)
 }
 
-/// The head of an object under the path `object`, of which `bytes` are the beginning; the random bytes that it is bound to, and where its blocks begin.
+/// Opens the head of the object at the path `object`; `bytes` are its beginning. Also returns the random bytes to which
+/// it is bound, and the offset of the first block.
 pub(crate) fn open_head(
     bytes: &[u8],
     object: &str,
@@ -172,7 +173,7 @@ pub(crate) fn open_head(
     Ok((head, random, FIXED_BYTES + len))
 }
 
-/// The head and the content of an object.
+/// Decodes an object into its head and the content of the file.
 pub(crate) fn decode(
     bytes: &[u8],
     object: &str,

@@ -120,7 +120,7 @@ fn damage_and_files_that_were_swapped_are_told() {
             assert!(matches!(error, Error::Damaged { .. }), "byte {at}: {error}");
             write(whole[..at].to_vec());
             assert!(matches!(repository.fetch_log(SYSTEM, &name), Err(Error::Damaged { .. })), "cut at {at}");
-            // Nor is it taken for the same by who pushes it again.
+            // A second push does not take the damaged object for the same file.
             assert!(matches!(push(&repository, SYSTEM, &segment(1, 1), b""), Err(Error::Damaged { .. })));
         }
         write([&whole[..], b"x"].concat());

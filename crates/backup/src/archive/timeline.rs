@@ -1,7 +1,8 @@
-//! Decides, from the names of what is archived, which points of a cluster can be restored. Pure functions.
+//! Decides from the names of archived files which points of a cluster can be restored, by pure functions.
 //!
-//! A server goes on from one timeline to the next at a place that the history of the next one tells. Recovery along a timeline reads each segment on the newest of its
-//! ancestors that has begun in it or before (`XLogFileReadAnyTLI`).
+//! A server goes on from one timeline to the next at a place that the history of the next one tells. Recovery along a
+//! timeline reads each segment on the newest of its ancestors that has begun in that segment or before
+//! (`XLogFileReadAnyTLI`).
 
 use std::collections::BTreeSet;
 
@@ -23,16 +24,16 @@ fn as_text_if_any<S: Serializer>(name: &Option<Name>, to: S) -> Result<S::Ok, S:
     }
 }
 
-/// The file that tells where a timeline comes from.
+/// The history of a timeline: the file that tells where the timeline comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct History {
     timeline: u32,
-    /// Earlier timelines, the oldest first, and where each was left.
+    /// Earlier timelines, oldest first, each with the place at which it was left.
     before: Vec<(u32, u64)>,
 }
 
 impl History {
-    /// Reads it: lines of a timeline, where it was left, and why; `None` if it is not one.
+    /// Parses lines of a timeline, the place at which it was left, and the reason; `None` if the file is no history.
     pub(crate) fn parse(timeline: u32, content: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(content).ok()?;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -51,19 +52,19 @@ impl History {
         (rises && is_last).then_some(Self { timeline, before })
     }
 
-    /// That of the first timeline, or of one whose history is not there.
+    /// Returns the history of the first timeline, or of one whose history is not archived.
     fn alone(timeline: u32) -> Self {
         Self { timeline, before: Vec::new() }
     }
 
-    /// The timeline that has a segment.
+    /// Returns the timeline that has a segment.
     fn timeline_of(&self, number: u64, segment_bytes: u64) -> u32 {
         let left = |place: u64| place.checked_div(segment_bytes).unwrap_or_default();
         let found = self.before.iter().find(|(_, place)| number < left(*place));
         found.map_or(self.timeline, |(timeline, _)| *timeline)
     }
 
-    /// True if the log that a cluster had written by then lies on the way to this timeline.
+    /// Returns true if the log that the cluster had written when it was backed up leads to this timeline.
     fn is_ahead_of(&self, cluster: &Cluster) -> bool {
         cluster.timeline == self.timeline
             || self
@@ -73,39 +74,40 @@ impl History {
     }
 }
 
-/// Segments of one timeline, none of them missing.
+/// A run of segments of one timeline, none of them missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Stretch {
-    /// The first segment.
+    /// First segment.
     #[serde(serialize_with = "as_text")]
     pub first: Name,
-    /// The last one.
+    /// Last segment.
     #[serde(serialize_with = "as_text")]
     pub last: Name,
 }
 
-/// How far a cluster of a backup can be restored.
+/// The part of a log along which a cluster of a backup can be restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Line {
-    /// The backup's number.
+    /// Number of the backup.
     pub backup: u64,
-    /// Its dataset: `POOL/DATASET`.
+    /// Dataset of the backup: `POOL/DATASET`.
     pub dataset: String,
-    /// The data directory in it.
+    /// Path of the data directory in the dataset.
     pub data: String,
-    /// Along this timeline.
+    /// Timeline along which it is restored.
     pub timeline: u32,
-    /// From here on: no earlier place of the log can be restored.
+    /// First place in the log that can be restored.
     pub from: u64,
-    /// When the backup's snapshot was made, in seconds since 1970.
+    /// Time of the backup's snapshot, in seconds since 1970.
     pub since: u64,
-    /// When the last transaction ended that is in the backup, in microseconds since 1970, if that is known: no earlier time can be restored.
+    /// End of the last transaction in the backup, in microseconds since 1970, if it is known: no earlier time can be
+    /// restored.
     pub since_us: Option<i64>,
-    /// Up to here the log has no gap; `None` if the first segment is missing.
+    /// End of the log without a gap; `None` if the first segment is missing.
     pub until: Option<u64>,
-    /// When the last transaction ended before that, in microseconds since 1970. A time can be restored that is earlier.
+    /// End of the last transaction before that, in microseconds since 1970. Earlier times can be restored.
     pub until_us: Option<i64>,
-    /// The first segment that is missing, if later ones are there.
+    /// First segment that is missing, if later ones are there.
     #[serde(serialize_with = "as_text_if_any")]
     pub missing: Option<Name>,
     #[serde(skip)]
@@ -118,14 +120,14 @@ pub struct Line {
     segment_bytes: u64,
 }
 
-/// Tells if a place, or a time, can be restored from a backup.
+/// Answer to the question whether a place or a time can be restored from a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// It can.
+    /// It can be restored.
     Within,
-    /// The backup has what came later.
+    /// The backup has later changes.
     TooEarly,
-    /// The archive does not go so far.
+    /// The archive does not reach that far.
     TooLate,
 }
 
@@ -156,13 +158,13 @@ impl Line {
         }
     }
 
-    /// The segment that is so many before the last one of those without a gap.
+    /// Returns the segment that is `back` segments before the last one without a gap.
     pub(crate) fn before_end(&self, back: u64) -> Option<Name> {
         let number = self.first + self.count.checked_sub(back + 1)?;
         Some(named(&self.history, number, self.segment_bytes))
     }
 
-    /// Tells if a place in the log can be restored.
+    /// Returns whether a place in the log can be restored.
     pub fn reaches_place(&self, place: u64) -> Reach {
         match self.until {
             _ if place < self.from => Reach::TooEarly,
@@ -171,8 +173,8 @@ impl Line {
         }
     }
 
-    /// Tells if a time, in microseconds since 1970, can be restored. Where it is not known of the backup when its last transaction ended, its snapshot's time counts,
-    /// which is known to a second.
+    /// Returns whether a time, in microseconds since 1970, can be restored. If the end of the backup's last transaction
+    /// is unknown, the time of its snapshot counts, which is known to a second.
     pub fn reaches_time(&self, time_us: i64) -> Reach {
         let made = i64::try_from(self.since).unwrap_or(i64::MAX).saturating_add(1).saturating_mul(1_000_000);
         match self.until_us {
@@ -189,18 +191,18 @@ fn named(history: &History, number: u64, segment_bytes: u64) -> Name {
     Name { timeline, log: (number / per_log) as u32, segment: (number % per_log) as u32, part: Part::Segment }
 }
 
-/// All that is archived of a cluster.
+/// Everything that is archived of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClusterLog {
-    /// The cluster's number.
+    /// Number of the cluster.
     pub system: u64,
-    /// Bytes of a segment; 0 if none is there and no backup knows.
+    /// Bytes of a segment; 0 if no segment is archived and no backup knows it.
     pub segment_bytes: u64,
-    /// Files, of all kinds.
+    /// Number of files, of all kinds.
     pub files: u64,
-    /// Bytes that they take.
+    /// Bytes that these files take.
     pub stored_bytes: u64,
-    /// Whole segments.
+    /// Runs of whole segments.
     pub stretches: Vec<Stretch>,
     /// How far each backup can be restored, along its newest timeline.
     pub lines: Vec<Line>,
@@ -251,8 +253,8 @@ impl ClusterLog {
         log
     }
 
-    /// How far a cluster of a backup can be restored along a timeline, or along the newest that comes from where it was. `None` if that timeline does not come from
-    /// there, or has no history.
+    /// Returns how far a cluster of a backup can be restored along a timeline, or along the newest one that leads on
+    /// from the backup. `None` if that timeline does not come from there, or has no history.
     pub fn line(&self, backup: &Backup, cluster: &Cluster, timeline: Option<u32>) -> Option<Line> {
         let own = History::alone(cluster.timeline);
         let mut all: Vec<&History> = self.histories.iter().filter(|one| one.is_ahead_of(cluster)).collect();
@@ -264,7 +266,7 @@ impl ClusterLog {
         Some(Line::of(backup, cluster, history, &self.segments))
     }
 
-    /// The first segment of each gap between two that are there, of one timeline.
+    /// Returns the first segment of each gap between two archived segments of one timeline.
     pub fn missing(&self) -> Vec<Name> {
         let pairs = self.stretches.windows(2);
         let gap = |pair: &[Stretch]| match pair {

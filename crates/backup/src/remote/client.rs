@@ -20,14 +20,14 @@ use crate::error::{Error, Result};
 use crate::limits::{PART_BYTES, PARTS_AHEAD};
 use crate::store::RETRY_TIMEOUT;
 
-/// The first pause before another connection is tried; each next one is twice as long ...
+/// First pause before another connection is tried; each next one is twice as long ...
 const PAUSE: Duration = Duration::from_millis(100);
-/// ... up to this.
+/// ... up to this one.
 const PAUSE_MAX: Duration = Duration::from_secs(15);
-/// The name of this kind of store in messages.
+/// Name of this kind of store in messages.
 const STORE: &str = "ssh";
 
-/// Makes a connection.
+/// A function that makes a connection.
 pub(crate) type Dial = Box<dyn Fn() -> std::io::Result<Wire> + Send + Sync>;
 
 struct Inner {
@@ -52,11 +52,11 @@ impl std::fmt::Debug for Remote {
     }
 }
 
-/// Why a directory cannot be served.
+/// Reasons why a directory cannot be served.
 enum Unserved {
     Lost(Lost),
     Missing,
-    /// The host says why.
+    /// The host refused, for the reason that it gave.
     Told(String),
 }
 
@@ -67,11 +67,11 @@ impl From<Lost> for Unserved {
 }
 
 impl Unserved {
-    /// True if another attempt may do better: the line is down, the host is starting.
+    /// Returns true if another attempt may do better: the line is down, or the host is starting.
     fn passes(&self) -> bool {
         match self {
             Self::Lost(Lost::Broken(_)) => true,
-            // 255 is what ssh itself says; no code: it was killed.
+            // Status 255 is ssh's own; a process without a code was killed.
             Self::Lost(Lost::Ended(status)) => {
                 status.is_none_or(|status| status.code().is_none_or(|code| code == SSH_FAILED || code == 0))
             }
@@ -79,7 +79,7 @@ impl Unserved {
         }
     }
 
-    /// As the user reads it, with what helps.
+    /// Returns the error that the user reads, with a hint.
     fn told(self, host: &Host) -> Error {
         let name = host.name();
         let install = format!(
@@ -118,14 +118,14 @@ impl Unserved {
     }
 }
 
-/// The status by which ssh tells that it has no connection.
+/// Status by which ssh reports that it has no connection.
 const SSH_FAILED: i32 = 255;
 
 fn generic(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> object_store::Error {
     object_store::Error::Generic { store: STORE, source: what.into() }
 }
 
-/// The error that an answer means which is none of those that were hoped for.
+/// Returns the error for an answer that is none of the expected ones.
 fn failed(at: &Path, answer: Answer) -> object_store::Error {
     let path = at.to_string();
     match answer {
@@ -138,7 +138,8 @@ fn failed(at: &Path, answer: Answer) -> object_store::Error {
 }
 
 impl Remote {
-    /// Connects; `make` makes the directory if it is not there. What fails now is not tried again: it is likely to be a wrong name.
+    /// Connects; `make` makes the directory if it is missing. A failure now is not tried again, since it is likely to
+    /// be a wrong name.
     ///
     /// # Errors
     /// [`Error::Connection`]; [`Error::NotFound`] if there is no such directory.
@@ -174,7 +175,7 @@ impl Inner {
         }
     }
 
-    /// The connection, or another one if it was lost.
+    /// Returns the connection, or another one if it was lost.
     async fn link(&self) -> std::result::Result<Arc<Link>, Unserved> {
         let mut link = self.link.lock().await;
         match &*link {
@@ -183,7 +184,8 @@ impl Inner {
         }
     }
 
-    /// The answer to a request; over another connection if this one breaks, for so long as other stores are tried again.
+    /// Returns the answer to a request. If the connection breaks, it asks again over another one, for as long as
+    /// requests to other stores are tried again.
     async fn ask(&self, request: Request) -> StoreResult<Answer> {
         let begun = Instant::now();
         let mut pause = PAUSE;
@@ -210,7 +212,7 @@ impl Inner {
         }
     }
 
-    /// A part of an object: the object's size, and what of the range it has.
+    /// Reads a part of an object; returns the object's size, and the bytes of the range that it has.
     async fn part(&self, at: &Path, range: Range<u64>) -> StoreResult<(u64, Bytes)> {
         let (begin, len) = (range.start, (range.end - range.start) as u32);
         match self.ask(Request::Get { name: at.to_string(), begin, len }).await? {
@@ -306,7 +308,7 @@ impl ObjectStore for Remote {
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, StoreResult<ObjectMeta>> {
         let folder = prefix.map(ToString::to_string).unwrap_or_default();
         let inner = Arc::clone(&self.0);
-        // Page by page: what comes after the last name.
+        // Each page has the names after the last one of the page before.
         let pages = stream::try_unfold(Some(None::<String>), move |after| {
             let (inner, folder) = (Arc::clone(&inner), folder.clone());
             async move {
@@ -314,7 +316,7 @@ impl ObjectStore for Remote {
                 match inner.ask(Request::List { folder: folder.clone(), after: after.clone() }).await? {
                     Answer::Names { more, entries } => {
                         let last = entries.last().map(|(name, _)| name.clone());
-                        // A host that lists the same again would be asked for ever.
+                        // A host that lists the same names again would be asked for ever.
                         if more && (last.is_none() || last <= after) {
                             return Err(generic("the host lists names in no order"));
                         }
@@ -343,7 +345,7 @@ fn not_offered(what: &str) -> object_store::Error {
     object_store::Error::NotSupported { source: format!("{what} are not offered over ssh").into() }
 }
 
-/// Figures of an object. When it was written is not asked for by backups.
+/// Returns the figures of an object. Backups do not ask when it was written.
 fn meta(location: Path, size: u64) -> ObjectMeta {
     ObjectMeta { location, last_modified: Default::default(), size, e_tag: None, version: None }
 }

@@ -1,6 +1,8 @@
-//! Frames between a client and `backup serve`: numbered requests and answers. Byte by byte: docs/BACKUP-FORMAT.md, "The protocol of serve".
+//! Frames between a client and `backup serve`: numbered requests and answers. Byte by byte: docs/BACKUP-FORMAT.md, "The
+//! protocol of serve".
 //!
-//! Both sides take the other for hostile: a length is refused before a byte of it is read, and memory grows with what has come.
+//! Both sides take the other for hostile: a length is checked before a byte of the frame is read, and memory grows with
+//! what has come.
 
 use std::io::{self, Read};
 
@@ -12,28 +14,28 @@ use crate::limits::{
     TEXT_BYTES_MAX,
 };
 
-/// The serving side says this first.
+/// First bytes of the serving side.
 pub(crate) const MAGIC: [u8; 8] = *b"PFbkserv";
-/// Version of the protocol. Both sides have the same, or part.
+/// Version of the protocol. Two sides with different versions part.
 pub(crate) const PROTOCOL: u32 = 1;
-/// This program's.
+/// Version of this program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Longest name of a program's version.
+/// Largest length in bytes of a program's version.
 const VERSION_BYTES_MAX: usize = 64;
-/// Kind and number: they are counted by the length of a frame.
+/// Bytes of kind and number, which a frame's length includes.
 const HEAD_BYTES: usize = 9;
-/// Longest request: an object and its name.
+/// Largest length of a request in bytes: an object and its name.
 pub(crate) const REQUEST_BYTES_MAX: u64 = PACK_BYTES_MAX + 512;
-/// Parts of an object's name at most.
+/// Largest number of parts of an object's name.
 const NAME_PARTS_MAX: usize = 4;
 
-/// Why no frame came.
+/// Reasons why no frame came.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FrameError {
     /// The connection broke.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It ended within a frame.
+    /// The connection ended within a frame.
     #[error("the connection ended in the middle of a message")]
     CutShort,
     /// The bytes are no frame of this protocol.
@@ -52,7 +54,8 @@ impl From<pagefold_engine::Error> for FrameError {
 
 type Decoded<T> = Result<T, FrameError>;
 
-/// Takes a name of an object or folder for one: up to four parts of letters, digits, `-` and `_`. So none leads out of its directory.
+/// Returns true for a valid name of an object or folder: up to four parts of letters, digits, `-` and `_`. So no name
+/// leads out of its directory.
 pub(crate) fn is_name(name: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
@@ -76,7 +79,7 @@ fn string(reader: &mut Reader<'_>, max: usize) -> Decoded<String> {
     String::from_utf8(reader.take(len)?.to_vec()).map_err(|_| FrameError::Bad("a text is no UTF-8".into()))
 }
 
-/// As much of a text as fits.
+/// Returns as much of a text as fits.
 fn cut(text: &str, max: usize) -> &str {
     let fits = (0..=max.min(text.len())).rev().find_map(|len| text.get(..len));
     fits.unwrap_or_default()
@@ -88,7 +91,8 @@ fn put_string(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// The first words of the serving side: with them a shell's noise is told from an answer, and another version from this one.
+/// Returns the greeting of the serving side: it distinguishes an answer from a shell's noise, and another version from
+/// this one.
 pub(crate) fn greeting(version: &str) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&PROTOCOL.to_le_bytes());
@@ -96,26 +100,26 @@ pub(crate) fn greeting(version: &str) -> Vec<u8> {
     out
 }
 
-/// A client asks this of the serving side.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// The first one: which directory.
+    /// Names the directory; it is the first request.
     Hello {
         protocol: u32,
-        /// Make it if it is not there.
+        /// Make the directory if it is missing.
         make: bool,
         version: String,
         directory: Vec<u8>,
     },
-    /// A part of an object, up to its end.
+    /// Reads a part of an object, up to its end.
     Get { name: String, begin: u64, len: u32 },
-    /// Write an object.
+    /// Writes an object.
     Put { name: String, bytes: Bytes },
-    /// Write it unless it is there.
+    /// Writes an object unless there is one of this name.
     Create { name: String, bytes: Bytes },
-    /// Objects of a folder behind a name, in order.
+    /// Lists objects of a folder whose names come after `after`, in order.
     List { folder: String, after: Option<String> },
-    /// Delete an object.
+    /// Deletes an object.
     Delete { name: String },
 }
 
@@ -131,7 +135,7 @@ impl Request {
         }
     }
 
-    /// A frame: what comes before the object's bytes, and these.
+    /// Encodes a frame: the part before the object's bytes, and these bytes.
     pub(crate) fn encode(&self, number: u64) -> (Vec<u8>, Bytes) {
         let mut body = Vec::new();
         let mut payload = Bytes::new();
@@ -194,24 +198,24 @@ impl Request {
     }
 }
 
-/// The serving side says this to a request.
+/// An answer of the serving side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// To the first request: the directory is there.
+    /// The directory is there: the answer to the first request.
     Welcome,
     /// A part of an object, which has `size` bytes.
     Part { size: u64, bytes: Bytes },
-    /// It was done, and will survive a crash of the host.
+    /// The request was carried out, and its effect will survive a crash of the host.
     Done,
-    /// Names within the folder, with sizes; whether there are more.
+    /// Names within the folder, with sizes; `more` is true if there are others.
     Names { more: bool, entries: Vec<(String, u64)> },
     /// There is no such object, or no such directory.
     Missing,
-    /// There is one of this name.
+    /// There is an object of this name.
     Taken,
-    /// It did not work.
+    /// The request failed.
     Failed(String),
-    /// It is not allowed.
+    /// The request is not permitted.
     Refused(String),
 }
 
@@ -282,7 +286,7 @@ impl Answer {
 }
 
 fn framed(kind: u8, number: u64, body: &[u8], payload: usize) -> Vec<u8> {
-    // Objects are at most as long as requests may be, so it fits.
+    // Objects are at most as long as requests may be, so the length fits.
     let len = (HEAD_BYTES + body.len() + payload) as u32;
     let mut out = Vec::with_capacity(4 + HEAD_BYTES + body.len());
     out.extend_from_slice(&len.to_le_bytes());
@@ -292,7 +296,7 @@ fn framed(kind: u8, number: u64, body: &[u8], payload: usize) -> Vec<u8> {
     out
 }
 
-/// A frame as it came: its length was checked, its body not yet.
+/// A frame as it came: its length was checked, its body was not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) kind: u8,
@@ -301,7 +305,8 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// The next frame; none if the connection has ended between two. `reserve` is told its length before memory is taken for it.
+    /// Reads the next frame; `None` if the connection has ended between two frames. `reserve` is told the frame's
+    /// length before memory is taken for it.
     pub(crate) fn read<T>(
         input: &mut impl Read,
         max: u64,
@@ -331,13 +336,13 @@ impl Frame {
         Ok(Some((Self { kind, number: u64::from_le_bytes(number), body: body.into() }, reserved)))
     }
 
-    /// The next answer.
+    /// Reads the next answer.
     pub(crate) fn read_answer(input: &mut impl Read) -> Decoded<Option<Self>> {
         Ok(Self::read(input, ANSWER_BYTES_MAX, |_| ())?.map(|(frame, ())| frame))
     }
 }
 
-/// Fills a buffer; false if nothing came at all.
+/// Fills a buffer; returns false if nothing came at all.
 fn fill(input: &mut impl Read, buffer: &mut [u8]) -> Decoded<bool> {
     let mut have = 0;
     while let Some(rest) = buffer.get_mut(have..).filter(|rest| !rest.is_empty()) {

@@ -1,10 +1,11 @@
-//! Frames from whoever is at the other end, and one of each kind.
+//! Reads frames from an arbitrary peer, and makes one frame of each kind.
 
 use bytes::Bytes;
 
 use super::frame::{Answer, Frame, PROTOCOL, REQUEST_BYTES_MAX, Request, is_name};
 
-/// Reads frames as requests and as answers until one is wrong; whether any was right. What decodes encodes to what decodes to the same.
+/// Reads frames as requests and as answers until one is wrong; returns true if any was right. What decodes must survive
+/// being encoded and decoded again.
 pub(crate) fn frames(bytes: &[u8]) -> bool {
     requests(bytes) | answers(bytes)
 }
@@ -29,7 +30,7 @@ fn answers(mut bytes: &[u8]) -> bool {
         let Ok(answer) = Answer::decode(&frame) else { break };
         let again = encoded(answer.encode(frame.number));
         let again = Answer::decode(&again);
-        // A text that is too long, or no UTF-8, is cut or mended.
+        // A text that is too long is cut, and one that is not UTF-8 is mended.
         let is_text = matches!(answer, Answer::Failed(_) | Answer::Refused(_));
         assert!(is_text || again.is_ok_and(|again| again == answer), "an answer changes");
         any = true;
@@ -43,7 +44,7 @@ fn encoded((mut head, payload): (Vec<u8>, Bytes)) -> Frame {
     read.ok().flatten().map_or_else(|| Frame { kind: 0, number: 0, body: Bytes::new() }, |(frame, ())| frame)
 }
 
-/// One request of each kind.
+/// Returns one request of each kind.
 pub(crate) fn some_requests() -> Vec<Request> {
     let name = || "packs/70".to_owned();
     let bytes = Bytes::from_static(b"pack");
@@ -57,7 +58,7 @@ pub(crate) fn some_requests() -> Vec<Request> {
     ]
 }
 
-/// One answer of each kind.
+/// Returns one answer of each kind.
 pub(crate) fn some_answers() -> Vec<Answer> {
     vec![
         Answer::Welcome,
@@ -71,7 +72,7 @@ pub(crate) fn some_answers() -> Vec<Answer> {
     ]
 }
 
-/// Frames, one behind the other.
+/// Returns frames, one after the other.
 pub(crate) fn whole(frames: impl Iterator<Item = (Vec<u8>, Bytes)>) -> Vec<u8> {
     frames.fold(Vec::new(), |mut all, (head, payload)| {
         all.extend_from_slice(&head);
@@ -80,7 +81,7 @@ pub(crate) fn whole(frames: impl Iterator<Item = (Vec<u8>, Bytes)>) -> Vec<u8> {
     })
 }
 
-/// Seeds of [`frames`].
+/// Returns seeds of [`frames`].
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let requests = || some_requests().into_iter().zip(0..).map(|(one, number)| one.encode(number));
     let answers = || some_answers().into_iter().zip(0..).map(|(one, number)| one.encode(number));

@@ -1,4 +1,4 @@
-//! One connection to a host that serves: requests go out numbered, answers come back in any order.
+//! A connection to a serving host: requests go out numbered, answers come back in any order.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -12,32 +12,32 @@ use tokio::sync::{mpsc, oneshot};
 use super::frame::{Answer, Frame, MAGIC, PROTOCOL, Request};
 use crate::store::REQUEST_TIMEOUT;
 
-/// Requests that wait to be sent.
+/// Number of requests that wait to be sent.
 const QUEUE: usize = 16;
-/// A program that has nothing more to say is given so long to end.
+/// Time that a program with nothing more to say has to end.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Noise of a shell is told up to so many bytes.
+/// Largest number of bytes of a shell's noise that are told.
 const NOISE_BYTES_MAX: usize = 200;
 
-/// A new connection: two ends, and the program that they belong to.
+/// A new connection: its two ends, and the program to which they belong.
 pub(crate) struct Wire {
     pub(crate) input: Box<dyn Read + Send>,
     pub(crate) output: Box<dyn Write + Send>,
     pub(crate) child: Option<Child>,
 }
 
-/// Why there is no connection, or none any more.
+/// Reasons why there is no connection, or none any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Lost {
-    /// It broke: another one may hold.
+    /// The connection broke; another one may hold.
     Broken(String),
-    /// The program at the other end, or on the way, has ended before it greeted.
+    /// The program at the other end, or one on the way, ended before it sent a greeting.
     Ended(Option<ExitStatus>),
-    /// Something else than the program speaks first.
+    /// Something other than the program speaks first.
     Noise(String),
-    /// It speaks another version: of the protocol, of the program.
+    /// The other side has another version: of the protocol, of the program.
     Version(u32, String),
-    /// It says what cannot be.
+    /// The other side violates the protocol.
     Protocol(String),
 }
 
@@ -74,7 +74,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// The connection is of no use any more: who waits is told, and the program is ended.
+    /// Gives the connection up: waiting callers get the reason, and the program is ended.
     fn lose(&self, lost: &Lost) {
         let waiting = {
             let mut state = lock(&self.state);
@@ -89,7 +89,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the program has ended, for a while.
+    /// Waits for a while until the program has ended.
     fn end(&self) -> Option<ExitStatus> {
         let begun = Instant::now();
         let mut child = lock(&self.child).take()?;
@@ -112,7 +112,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Waits for the greeting; then requests can be made.
+    /// Waits for the greeting; after it, requests can be made.
     pub(crate) async fn open(wire: Wire) -> Result<Self, Lost> {
         let Wire { input, output, child } = wire;
         let shared = Arc::new(Shared { state: Mutex::default(), child: Mutex::new(child) });
@@ -138,7 +138,7 @@ impl Link {
         }
     }
 
-    /// The answer to a request.
+    /// Sends a request, and returns its answer.
     pub(crate) async fn ask(&self, request: Request) -> Result<Answer, Lost> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (told, answer) = oneshot::channel();
@@ -150,7 +150,7 @@ impl Link {
             };
         }
         let asked = async {
-            // Where nobody sends any more, who waits was told why.
+            // If nobody sends any more, the waiting callers were told why.
             let _ = self.requests.send((number, request)).await;
             answer.await.unwrap_or_else(|_| Err(Lost::Broken("it ended".into())))
         };
@@ -166,13 +166,13 @@ impl Link {
 }
 
 fn write(shared: &Shared, mut output: Box<dyn Write + Send>, mut queue: mpsc::Receiver<(u64, Request)>) {
-    // The output is closed when nobody asks any more: who serves takes that as the end.
+    // The output is closed when nobody asks any more: the serving side takes that as the end.
     while let Some((number, request)) = queue.blocking_recv() {
         let (head, payload) = request.encode(number);
         let written = output.write_all(&head).and_then(|()| output.write_all(&payload));
         let Err(error) = written.and_then(|()| output.flush()) else { continue };
         queue.close();
-        // Who reads knows better why it has ended, and is told soon.
+        // The reading thread knows better why the connection has ended, and says so soon.
         let begun = Instant::now();
         while lock(&shared.state).lost.is_none() && begun.elapsed() < END_TIMEOUT {
             std::thread::sleep(Duration::from_millis(5));
@@ -183,7 +183,7 @@ fn write(shared: &Shared, mut output: Box<dyn Write + Send>, mut queue: mpsc::Re
 
 fn read(shared: &Shared, mut input: Box<dyn Read + Send>, told: Told<()>) {
     if let Err(lost) = greet(&mut input) {
-        // The program is not killed before it was asked for its status: that says why.
+        // The program is not killed before it was asked for its status, which says why it ended.
         let lost = match lost {
             Lost::Ended(_) => Lost::Ended(shared.end()),
             lost => lost,
@@ -211,14 +211,14 @@ fn read(shared: &Shared, mut input: Box<dyn Read + Send>, told: Told<()>) {
                 _ => "an answer to what was not asked".into(),
             });
         };
-        // Who asked may have given up.
+        // The caller may have given up.
         let _ = told.send(Ok(answer));
     };
     shared.lose(&lost);
     shared.end();
 }
 
-/// Takes the greeting from the other side.
+/// Reads the greeting of the other side.
 fn greet(input: &mut impl Read) -> Result<(), Lost> {
     let mut heard = Vec::new();
     let mut more = [0; NOISE_BYTES_MAX];

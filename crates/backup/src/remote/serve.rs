@@ -1,4 +1,4 @@
-//! The side that has the directory: `backup serve`. It trusts nothing that comes in (R1, R2).
+//! Serves a directory to a client: `backup serve`. It trusts nothing that comes in (R1, R2).
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -20,21 +20,21 @@ use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::limits::{DIRECTORY_BYTES_MAX, NAMES_PER_ANSWER, SERVE_BYTES, SERVE_WORKERS};
 
-/// Limits of a client.
+/// Restrictions on a client.
 #[derive(Clone, Debug, Default)]
 pub struct ServeOptions {
-    /// Only directories at or below this one are served, whatever the client asks for.
+    /// Directory at or below which all served directories lie, whatever the client asks for.
     pub restrict: Option<PathBuf>,
-    /// Nothing is deleted or overwritten.
+    /// True if nothing may be deleted or overwritten; probes of `init` may be deleted.
     pub append_only: bool,
 }
 
-/// Longest first request: a directory and some words.
+/// Largest length of the first request in bytes: a directory and some words.
 const HELLO_BYTES_MAX: u64 = DIRECTORY_BYTES_MAX as u64 + 128;
-/// Objects that `init` tries a store with; they hold nothing.
+/// Prefix of the objects with which `init` tests a store; they hold nothing.
 const PROBES: &str = "probe/";
 
-/// Serves one client until it has no more to ask. What it asks in vain is told to it, not here.
+/// Serves one client until it has no more requests. A request that fails is reported to the client, not to the caller.
 ///
 /// # Errors
 /// [`Error::Connection`] if the connection breaks or the client sends what is no request; [`Error::Local`].
@@ -68,9 +68,9 @@ fn lost(what: impl std::fmt::Display) -> Error {
     Error::Connection { message: format!("the client's connection broke: {what}"), hint: None }
 }
 
-/// Tells the client why nothing more of it is heard, if it is the reason.
+/// Tells the client why it is not heard any more, if that is its own fault.
 fn broken<W: Write>(output: &Mutex<W>, error: &FrameError) -> Error {
-    // A line that broke is no fault of the client's: it makes another connection if it hears nothing.
+    // A line that broke is no fault of the client's: it makes another connection if it gets no answer.
     if let FrameError::Bad(what) = error {
         let _ = answer_to(output, u64::MAX, &Answer::Failed(format!("the host does not understand: {what}")));
     }
@@ -88,7 +88,7 @@ fn answer_to<W: Write>(output: &Mutex<W>, number: u64, answer: &Answer) -> Resul
     write(output, &head, &payload)
 }
 
-/// The directory that a client asks for, if it may have it.
+/// Opens the directory that a client asks for, if it may have it.
 fn open(options: &ServeOptions, hello: Request) -> std::result::Result<Directory, Answer> {
     let Request::Hello { protocol, make, version, directory } = hello else {
         return Err(Answer::Refused("the first request names no directory".into()));
@@ -113,7 +113,7 @@ fn open(options: &ServeOptions, hello: Request) -> std::result::Result<Directory
     })
 }
 
-/// The path without links, if it lies at or below `top`. What of it is not there yet has none.
+/// Returns the path without links, if it lies at or below `top`. The part that does not exist yet has no links.
 fn within(top: &FilePath, path: &FilePath) -> std::result::Result<PathBuf, Answer> {
     let real = |path: &FilePath| {
         let real = path.canonicalize();
@@ -137,11 +137,11 @@ struct Budget {
     freed: Condvar,
 }
 
-/// A share of them, given back when the request was answered.
+/// A share of a budget, which is returned when it is dropped.
 struct Share<'a>(&'a Budget, usize);
 
 impl Budget {
-    /// Waits until there is room; alone, a request of any length has it.
+    /// Waits until there is room; a request that is alone gets it whatever its length.
     fn take(&self, bytes: usize) -> Share<'_> {
         let mut taken = lock(&self.taken);
         while *taken > 0 && *taken + bytes > SERVE_BYTES {
@@ -165,11 +165,12 @@ struct Served {
     append_only: bool,
 }
 
-/// A request, and the memory that it has.
+/// A request with its number, and its share of the memory.
 type Job<'a> = (u64, Request, Share<'a>);
 
 impl Served {
-    /// Reads requests, and has several worked on at once. Those that have come are finished, whatever becomes of the connection.
+    /// Reads requests, and works on several at once. Requests that were read are finished, whatever becomes of the
+    /// connection.
     fn all<W: Write + Send>(&self, input: &mut impl Read, output: &Mutex<W>) -> Result<()> {
         let budget = Budget::default();
         std::thread::scope(|scope| {
@@ -199,7 +200,7 @@ impl Served {
         loop {
             let Ok((number, request, share)) = lock(queue).recv() else { return };
             let answer = self.runtime.block_on(self.answer(request));
-            // Where nobody hears it any more, the end of the requests comes next.
+            // If nobody hears the answer, the end of the requests comes next.
             let _ = answer_to(output, number, &answer);
             drop(share);
         }
@@ -237,7 +238,7 @@ impl Served {
     async fn get(&self, at: &Path, begin: u64, len: u32) -> Answer {
         let end = begin.saturating_add(len.into());
         let empty = |size| Answer::Part { size, bytes: Bytes::new() };
-        // A part behind the end is an error to a directory, and none here: the size is the answer.
+        // A part behind the end is an error to a directory, but not here: the size is the answer.
         let size = match self.directory.head(at).await {
             Ok(meta) if len == 0 || begin >= meta.size => return empty(meta.size),
             Ok(meta) => meta.size,
@@ -261,7 +262,8 @@ impl Served {
         }
     }
 
-    /// A write that overwrites nothing. One that was done before, and of which the answer was lost, is done.
+    /// Writes an object, but overwrites none. If the same write was done before and its answer was lost, it counts as
+    /// done.
     async fn put_once(&self, at: &Path, bytes: Bytes) -> Answer {
         match self.put(at, bytes.clone(), PutMode::Create).await {
             Answer::Taken => match self.directory.get(at).await {
@@ -277,7 +279,8 @@ impl Served {
         }
     }
 
-    /// Names behind `after`, the first so many in order. What is no name of ours is left out.
+    /// Returns the first names after `after`, in order, as many as an answer takes. Names that are not ours are left
+    /// out.
     async fn list(&self, folder: &Path, after: Option<String>) -> Answer {
         let mut all = self.directory.list(Some(folder));
         let mut first = std::collections::BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Where the other host is, and how it is reached: by the program `ssh`, whose own configuration says the rest.
+//! Names another host, and reaches it by the program `ssh`, whose own configuration says the rest.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,25 +11,25 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use super::link::Wire;
 use crate::error::{Error, Result};
 
-/// Another command than `ssh`, as a shell takes it.
+/// Environment variable with a command in place of `ssh`, as a shell takes it.
 const COMMAND: &str = "PAGEFOLD_BACKUP_SSH";
-/// The program on the other host, unless it is said.
+/// Name of the program on the other host, unless another one is given.
 const PROGRAM: &str = "pagefold";
-/// The form of a host's URL.
+/// Form of a host's URL.
 const FORM: &str = "ssh://[USER@]HOST[:PORT]/ABSOLUTE/DIRECTORY";
 
 /// A directory on another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// The user there, if it is not what ssh's configuration says.
+    /// User on the host, if it is not the one of ssh's configuration.
     user: Option<String>,
-    /// Its name or address, or an alias of ssh's configuration.
+    /// Name or address of the host, or an alias in ssh's configuration.
     host: String,
-    /// Its port, likewise.
+    /// Port on the host, if it is not the one of ssh's configuration.
     port: Option<u16>,
-    /// The repository's directory there.
+    /// Directory of the repository on the host.
     directory: PathBuf,
-    /// The program's name there: words of a shell.
+    /// Name of the program on the host: words of a shell.
     program: String,
 }
 
@@ -50,7 +50,7 @@ impl std::fmt::Display for Host {
     }
 }
 
-/// No option, and nothing that a shell or `ssh` would take for more than a name.
+/// Returns true for a word that is no option, and has nothing that a shell or `ssh` would take for more than a name.
 fn is_plain(word: &str, also: &str) -> bool {
     !word.is_empty()
         && !word.starts_with('-')
@@ -58,7 +58,8 @@ fn is_plain(word: &str, also: &str) -> bool {
 }
 
 impl Host {
-    /// `[USER@]HOST[:PORT]/ABSOLUTE/DIRECTORY`, which is taken as it is: nothing is quoted. `program` is how Pagefold is called there.
+    /// Parses `[USER@]HOST[:PORT]/ABSOLUTE/DIRECTORY`, which is taken as it is: nothing is quoted. `program` is the
+    /// name of Pagefold on that host.
     ///
     /// # Errors
     /// [`Error::Invalid`] tells what is wrong.
@@ -108,22 +109,23 @@ impl Host {
         })
     }
 
-    /// The directory on the host.
+    /// Returns the directory on the host.
     pub(crate) fn directory(&self) -> &std::path::Path {
         &self.directory
     }
 
-    /// Its name, as ssh is told it.
+    /// Returns the host's name, as ssh gets it.
     pub(crate) fn name(&self) -> &str {
         &self.host
     }
 
-    /// The program's name there.
+    /// Returns the program's name on the host.
     pub(crate) fn program(&self) -> &str {
         &self.program
     }
 
-    /// Arguments of ssh. The directory is not among it: it goes over the connection, where no shell reads it.
+    /// Returns the arguments of ssh. The directory is not among them: it goes over the connection, where no shell reads
+    /// it.
     fn words(&self) -> Vec<String> {
         let mut words = vec!["-T".to_owned()];
         if let Some(user) = &self.user {
@@ -148,7 +150,7 @@ impl Host {
             }
             None => Command::new("ssh"),
         };
-        // Of a socket, unlike a pipe, a write can be asked not to end the program when nobody reads any more.
+        // A socket, unlike a pipe, can be told not to end the program at a write that nobody reads any more.
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let mut child =

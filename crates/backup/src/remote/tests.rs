@@ -27,7 +27,7 @@ fn host(directory: &FilePath) -> Host {
     Host::parse(&format!("host{}", directory.display()), None).unwrap()
 }
 
-/// The serving side's input, up to so many bytes; then the connection is gone, in both directions or in one.
+/// The input of the serving side, up to a number of bytes; then the connection is gone, in both directions or in one.
 struct Cut {
     inner: UnixStream,
     left: usize,
@@ -369,7 +369,7 @@ fn broken_connections_are_made_again_wherever_they_break() {
             for put in futures_util::future::join_all(puts).await {
                 put.unwrap();
             }
-            // Who lost the answer hears that it is taken, and finds what is his.
+            // A client that lost the answer hears that the name is taken, and finds its own object.
             if create(&remote, "log/1", b"mine").await.is_err() {
                 assert_eq!(read(&remote, "log/1").await.unwrap(), "mine");
             }

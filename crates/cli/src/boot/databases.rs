@@ -1,17 +1,17 @@
-//! The databases of this machine that systemd starts, and where their data is.
+//! Finds the databases of this machine that systemd starts, and their data directories.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Longer files are no configuration.
+/// Largest size of a configuration file in bytes; longer files are skipped.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// As many links as the kernel follows.
+/// Largest number of links that are followed, as in the kernel.
 const LINKS_MAX: usize = 40;
-/// Where unit files are, in the order in which they are looked for.
+/// Directories of unit files, in the order in which they are searched.
 const UNIT_DIRS: [&str; 4] =
     ["etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
-/// Configuration of MariaDB and MySQL, files and directories of files, in the order in which they are read.
+/// Configuration of MariaDB and MySQL: files and directories of files, in the order in which they are read.
 const MYSQL_CONFIG: [&str; 6] = [
     "etc/my.cnf",
     "etc/my.cnf.d",
@@ -20,7 +20,7 @@ const MYSQL_CONFIG: [&str; 6] = [
     "etc/mysql/mysql.conf.d",
     "etc/mysql/mariadb.conf.d",
 ];
-/// Units of theirs: the first that is a file and no link to another one.
+/// Units of MariaDB and MySQL; the first that is a file, and not a link to another unit, counts.
 const MYSQL_UNITS: [&str; 3] = ["mariadb.service", "mysql.service", "mysqld.service"];
 
 /// A database that a unit starts.
@@ -32,7 +32,8 @@ pub struct Database {
     pub data: PathBuf,
 }
 
-/// All that are found below `root`. What cannot be read is none: this runs early at boot, and must not stop it.
+/// Returns all databases found below `root`. Files that cannot be read are skipped: this runs early at boot, and must
+/// not stop it.
 pub fn find(root: &Path) -> Vec<Database> {
     let mut found = clusters(root);
     let has_clusters = !found.is_empty();
@@ -47,7 +48,7 @@ pub fn find(root: &Path) -> Vec<Database> {
     found
 }
 
-/// Debian's clusters: a configuration for each, `postgresql@VERSION-CLUSTER.service`.
+/// Returns Debian's clusters. Each has a configuration and the unit `postgresql@VERSION-CLUSTER.service`.
 fn clusters(root: &Path) -> Vec<Database> {
     let mut found = Vec::new();
     for version in entries(&root.join("etc/postgresql")) {
@@ -62,7 +63,7 @@ fn clusters(root: &Path) -> Vec<Database> {
     found
 }
 
-/// Elsewhere the unit names the data directory.
+/// Returns the server of other systems, whose unit names the data directory.
 fn postgresql(root: &Path) -> Option<Database> {
     let unit = "postgresql.service";
     let text = read(&unit_file(root, unit)?)?;
@@ -82,7 +83,7 @@ fn mysql(root: &Path) -> Option<Database> {
     Some(Database { unit: (*unit).into(), data: data.unwrap_or_else(|| "/var/lib/mysql".into()).into() })
 }
 
-/// The file of a unit that is installed, and no other name of another unit.
+/// Returns the file of a unit that is installed, unless it is a link, which is another name of another unit.
 fn unit_file(root: &Path, unit: &str) -> Option<PathBuf> {
     let path = UNIT_DIRS
         .iter()
@@ -91,7 +92,8 @@ fn unit_file(root: &Path, unit: &str) -> Option<PathBuf> {
     (path.is_file() && !path.is_symlink()).then_some(path)
 }
 
-/// The last value of a setting `name = value` or `name value`, quoted or not, behind which there may be a comment.
+/// Returns the last absolute path that a setting `name = value` or `name value` has, quoted or not; a comment may
+/// follow it.
 fn setting(text: &str, name: &str) -> Option<String> {
     let of_line = |line: &str| {
         let rest = line.trim_start().strip_prefix(name)?;
@@ -109,7 +111,7 @@ fn setting(text: &str, name: &str) -> Option<String> {
     text.lines().filter_map(of_line).next_back()
 }
 
-/// A path without symbolic links, as far as there is anything yet: what is not mounted cannot be followed.
+/// Resolves symbolic links in a path as far as it exists: what is not mounted yet cannot be followed.
 fn resolved(root: &Path, path: &Path) -> PathBuf {
     let mut done = PathBuf::from("/");
     let mut rest: Vec<PathBuf> = vec![path.to_owned()];
@@ -138,7 +140,7 @@ fn resolved(root: &Path, path: &Path) -> PathBuf {
     done
 }
 
-/// What is in a directory, by name.
+/// Returns the paths of a directory's entries, sorted by name.
 fn entries(dir: &Path) -> Vec<PathBuf> {
     let Ok(found) = fs::read_dir(dir) else { return Vec::new() };
     let mut all: BTreeMap<_, _> = found.flatten().map(|entry| (entry.file_name(), entry.path())).collect();
@@ -148,7 +150,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 
 fn name_of(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
-    // What may be part of a unit's name.
+    // Other characters cannot be part of a unit's name.
     name.chars().all(|c| c.is_ascii_alphanumeric() || "._-:".contains(c)).then(|| name.to_owned())
 }
 
@@ -190,7 +192,7 @@ mod tests {
             unit("postgresql@16-other.service", "/var/lib/postgresql/16/other"),
         ];
         assert_eq!(find(root), all);
-        // A link of a data directory that is not mounted yet.
+        // The data directory is a link to a directory that is not mounted yet.
         fs::create_dir_all(root.join("var/lib/postgresql/16")).unwrap();
         std::os::unix::fs::symlink("../../../../srv/vault/./pg", root.join("var/lib/postgresql/16/other"))
             .unwrap();
@@ -213,7 +215,7 @@ mod tests {
     fn nothing_there_is_nothing_found() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(find(dir.path()), []);
-        // Links that lead in a circle end.
+        // Following links that lead in a circle ends.
         std::os::unix::fs::symlink("b", dir.path().join("a")).unwrap();
         std::os::unix::fs::symlink("a", dir.path().join("b")).unwrap();
         assert!(resolved(dir.path(), Path::new("/a/c")).ends_with("c"));

@@ -1,9 +1,10 @@
-//! Paths as systemd writes them: in names of units and in settings (systemd.unit(5), "String Escaping for Inclusion in Unit Names").
+//! Writes paths as systemd does, in names of units and in settings (systemd.unit(5), "String Escaping for Inclusion in
+//! Unit Names").
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The name of the unit of a path: `/srv/my tank` with `mount` is `srv-my\x20tank.mount`.
+/// Returns the name of the unit of a path: for `/srv/my tank` and `mount`, `srv-my\x20tank.mount`.
 pub fn unit_name(path: &Path, kind: &str) -> String {
     let parts: Vec<&[u8]> =
         path.as_os_str().as_bytes().split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect();
@@ -22,8 +23,8 @@ pub fn unit_name(path: &Path, kind: &str) -> String {
     format!("{name}.{kind}")
 }
 
-/// A path as a word of a setting that takes several; `None` for what systemd reads in no unit file: bytes that are not UTF-8, and
-/// control characters.
+/// Returns a path as a word of a setting that takes several; `None` if it has bytes that are not UTF-8 or control
+/// characters, which systemd accepts in no unit file.
 pub fn word(path: &Path) -> Option<String> {
     let text = path.to_str().filter(|text| !text.chars().any(char::is_control))?;
     // A percent sign begins a specifier.
@@ -41,7 +42,7 @@ mod tests {
 
     #[test]
     fn names_are_those_of_systemd_escape() {
-        // As `systemd-escape --path` prints them.
+        // These are the names that `systemd-escape --path` prints.
         for (path, name) in [
             ("/", "-"),
             ("/srv/tank", "srv-tank"),

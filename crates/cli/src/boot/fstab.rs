@@ -1,4 +1,4 @@
-//! Our lines of `/etc/fstab` (fstab(5)).
+//! Reads the lines of `/etc/fstab` (fstab(5)) that mount pools.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -9,21 +9,21 @@ use crate::mounts;
 /// A line of type `pagefold`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// A dataset or snapshot, or one of a pool's devices.
+    /// Name of a dataset or snapshot, or path of one of a pool's devices.
     pub source: OsString,
-    /// Where it is mounted.
+    /// Directory where it is mounted.
     pub dir: PathBuf,
 }
 
 impl Entry {
-    /// The pool that the source names, if it is no path.
+    /// Returns the pool that the source names; `None` if the source is a path.
     pub fn pool(&self) -> Option<&str> {
         let source = self.source.to_str().filter(|source| !source.starts_with(['/', '.']))?;
         source.split(['/', '@']).next()
     }
 }
 
-/// The lines of ours in the text of a file.
+/// Returns the lines of type `pagefold` in the text of a file.
 pub fn parse(text: &[u8]) -> Vec<Entry> {
     text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }

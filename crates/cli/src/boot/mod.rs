@@ -1,9 +1,9 @@
-//! What systemd has to know of pools: which devices each needs, and which databases lie on which
+//! Tells systemd which devices each pool needs, and which databases lie on which pool
 //! ([decision 0040](../../../../docs/decisions/0040-units-and-pool-properties.md)).
 //!
-//! All of it are drop-ins, small files beside units that are there: of `pagefold@POOL.service`, of mount units that systemd makes of
-//! `/etc/fstab`, of databases. The generator writes them at each boot and reload, from what it can know then without opening a pool;
-//! `pagefold systemd install` writes those that take the pools' properties.
+//! All of it is drop-ins, small files beside existing units: `pagefold@POOL.service`, mount units that systemd makes
+//! from `/etc/fstab`, and databases. The generator writes drop-ins at each boot and reload, from facts that are known
+//! without opening a pool; `pagefold systemd install` writes those that need the pools' properties.
 
 mod databases;
 mod escape;
@@ -22,25 +22,25 @@ use crate::registry::{Known, Registry};
 use crate::table::printable;
 use crate::{raw, target};
 
-/// First line of every file of ours: what does not begin with it is somebody else's.
+/// First line of every file that Pagefold writes; a file that does not begin with it is somebody else's.
 pub const MARK: &str = "# Written by pagefold";
-/// File name of a drop-in, which the administrator's own come after.
+/// File name of a drop-in. Those of the administrator usually sort after it.
 const DROP_IN: &str = "50-pagefold.conf";
-/// Names another file in the place of `/etc/fstab`.
+/// Environment variable that names a file to be read in place of `/etc/fstab`.
 const FSTAB: &str = "SYSTEMD_FSTAB";
-/// There in containers, where there are no units of devices.
+/// File that exists in containers, in which devices have no units.
 const CONTAINER: &str = "run/systemd/container";
 
-/// What is known of this machine.
+/// Facts about this machine.
 #[derive(Debug, Default)]
 pub struct Machine {
-    /// Pools that are known.
+    /// Pools that this machine knows.
     pub pools: Vec<Known>,
-    /// Our lines of `/etc/fstab`.
+    /// Lines of `/etc/fstab` that mount pools.
     pub fstab: Vec<Entry>,
     /// Databases that systemd starts.
     pub databases: Vec<Database>,
-    /// Whether devices have units.
+    /// True if devices have units.
     pub device_units: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct Machine {
 pub struct Served {
     /// The dataset's pool.
     pub pool: String,
-    /// Where.
+    /// The directory.
     pub dir: PathBuf,
 }
 
@@ -57,9 +57,9 @@ pub struct Served {
 pub type DropIns = BTreeMap<PathBuf, String>;
 
 impl Machine {
-    /// What is below `root`, and the pools that this system knows.
+    /// Reads `/etc/fstab` and the units below `root`, and the registry of this system.
     pub fn look(root: &Path) -> Result<Self> {
-        // As systemd's own generator has it.
+        // systemd's own generator reads the file that this variable names, too.
         let table = std::env::var_os(FSTAB).map_or_else(|| root.join("etc/fstab"), PathBuf::from);
         Ok(Self {
             pools: Registry::open()?.all()?,
@@ -69,7 +69,7 @@ impl Machine {
         })
     }
 
-    /// What follows from `/etc/fstab` and the known pools' devices.
+    /// Returns the drop-ins that follow from `/etc/fstab` and the devices of known pools.
     pub fn generated(&self) -> DropIns {
         let mut all = DropIns::new();
         for pool in &self.pools {
@@ -94,13 +94,13 @@ impl Machine {
         all
     }
 
-    /// What follows from the directories at which services mount datasets: databases there start when the service has mounted them, do
-    /// not start if it could not, and are stopped before it.
+    /// Returns the drop-ins that follow from the directories at which services mount datasets: a database there starts
+    /// after the service has mounted them, does not start if that failed, and is stopped before the service.
     pub fn of_services(&self, served: &[Served]) -> DropIns {
         let mut all = DropIns::new();
         for database in &self.databases {
             let on = served.iter().filter(|served| database.data.starts_with(&served.dir));
-            // The innermost.
+            // The innermost directory counts.
             let Some(on) = on.max_by_key(|served| served.dir.components().count()) else { continue };
             let service = format!("pagefold@{}.service", on.pool);
             let text = format!("Requires={service}\nAfter={service}\n{}", requires(&database.data));
@@ -115,7 +115,7 @@ impl Machine {
         all
     }
 
-    /// The pool that a line of `/etc/fstab` is of.
+    /// Returns the pool that a line of `/etc/fstab` mounts.
     fn pool_of(&self, entry: &Entry) -> Option<&Known> {
         let device = Path::new(&entry.source);
         self.pools.iter().find(|pool| match entry.pool() {
@@ -124,7 +124,8 @@ impl Machine {
         })
     }
 
-    /// What a pool needs before it can be opened: devices, and what the files that are its devices lie on.
+    /// Returns the settings for what a pool needs before it can be opened: its devices, and the file systems of devices
+    /// that are files.
     fn needs(&self, pool: &Known) -> String {
         let mut text = String::new();
         for path in &pool.devices {
@@ -147,7 +148,7 @@ fn requires(path: &Path) -> String {
     }
 }
 
-/// Adds to the drop-in of a unit.
+/// Adds lines to the drop-in of a unit.
 fn add(all: &mut DropIns, unit: &str, why: &str, text: &str) {
     let path = Path::new(&format!("{unit}.d")).join(DROP_IN);
     let file = all.entry(path).or_insert_with(|| format!("{MARK}: {why}.\n[Unit]\n"));
@@ -159,7 +160,7 @@ fn add(all: &mut DropIns, unit: &str, why: &str, text: &str) {
     }
 }
 
-/// Writes drop-ins below a directory of units; those that stay as they are are left alone. Returns what was written.
+/// Writes drop-ins below a directory of units, unless they are there already. Returns the paths of those written.
 pub fn write(dir: &Path, all: &DropIns) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for (path, text) in all {
@@ -178,7 +179,7 @@ pub fn write(dir: &Path, all: &DropIns) -> Result<Vec<PathBuf>> {
     Ok(written)
 }
 
-/// The drop-ins of ours that are below a directory of units.
+/// Returns the paths of our drop-ins below a directory of units.
 pub fn installed(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let files = entries.flatten().map(|entry| entry.path().join(DROP_IN));
@@ -188,13 +189,13 @@ pub fn installed(dir: &Path) -> Vec<PathBuf> {
     ours
 }
 
-/// The generator (systemd.generator(7)): into the first of its directories. It opens no pool and waits for nothing; what it cannot
-/// read early at boot does not count.
+/// Runs the generator (systemd.generator(7)), which writes into the first of its directories. It opens no pool and
+/// waits for nothing; it ignores what it cannot read early at boot.
 pub fn generate(dir: &Path) -> Result<()> {
     write(dir, &Machine::look(Path::new("/"))?.generated()).map(drop)
 }
 
-/// Directories at which the services of these pools mount datasets, by the property `mountpoint`.
+/// Returns the directories at which the services of these pools mount datasets, by the property `mountpoint`.
 pub fn served(pools: &[String]) -> Result<Vec<Served>> {
     let mut all = Vec::new();
     for pool in pools {

@@ -1,4 +1,4 @@
-//! Capabilities: the parts that root's power comes in.
+//! Gives up capabilities, the parts into which root's power is divided.
 
 use std::io;
 
@@ -8,14 +8,15 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities,
 };
 
-/// The kernel's sets are 64 bits wide.
+/// Number of capabilities that the kernel's sets, of 64 bits, have room for.
 const NUMBERS: u32 = u64::BITS;
 
 /// Gives up all capabilities of this thread but `kept`, for good: neither it nor a program that it runs gets one back.
 pub(super) fn keep(kept: CapabilitySet) -> io::Result<()> {
     let now = capabilities(None)?;
-    // Only who may shrinks the bounding set. Others have nothing that a program started by them could get back, but for root in
-    // a container; there the filter of system calls sees to it.
+    // Only a process with CAP_SETPCAP can shrink the bounding set. A program started by any other process could get no
+    // capability back, except for root in a container; there the filter of system calls limits the program, or allows
+    // none.
     if now.effective.contains(CapabilitySet::SETPCAP) {
         bound(kept)?;
     }
@@ -25,7 +26,7 @@ pub(super) fn keep(kept: CapabilitySet) -> io::Result<()> {
     Ok(set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable })?)
 }
 
-/// What programs started from here on can have at most.
+/// Limits the capabilities that programs started from here on can have.
 fn bound(kept: CapabilitySet) -> io::Result<()> {
     for number in 0..NUMBERS {
         let one = CapabilitySet::from_bits_retain(1 << number);
@@ -34,7 +35,7 @@ fn bound(kept: CapabilitySet) -> io::Result<()> {
         }
         match remove_capability_from_bounding_set(one) {
             Ok(()) => {}
-            // The kernel has no more.
+            // The kernel has no more capabilities.
             Err(Errno::INVAL) => break,
             Err(errno) => return Err(errno.into()),
         }
@@ -42,7 +43,7 @@ fn bound(kept: CapabilitySet) -> io::Result<()> {
     Ok(())
 }
 
-/// What this thread has, by names as in capabilities(7).
+/// Returns the capabilities of this thread, by their names in capabilities(7).
 pub(super) fn held() -> io::Result<Vec<String>> {
     let held = capabilities(None)?.permitted;
     let name = |number: u32| {

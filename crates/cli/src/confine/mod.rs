@@ -1,8 +1,8 @@
-//! Least privilege: what our processes keep of what they were started with, and what they can ask of the kernel
+//! Least privilege: our processes give up rights that they were started with, and have the kernel restrict them
 //! ([decision 0025](../../../../docs/decisions/0025-least-privilege.md)).
 //!
-//! A process confines itself while it has one thread, since capabilities and rules for paths belong to threads: those that come later
-//! inherit all of it. A server does so when its devices are open and nothing on them but their labels was read.
+//! A process confines itself while it has one thread, since capabilities and rules for paths belong to threads, and
+//! later threads inherit them. A server does so when its devices are open and only their labels have been read.
 
 mod capabilities;
 mod paths;
@@ -18,9 +18,10 @@ use crate::failure::{Failure, Result};
 use crate::mountopts::Confine;
 use crate::places;
 
-/// To mount and unmount; to reach directories that others keep to themselves.
+/// Capabilities of a mounter: to mount and unmount, and to reach directories that are closed to others.
 const MOUNTER: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::DAC_READ_SEARCH);
-/// What servers begin with: as their mounters have it, to open devices that belong to others, and to give all of it up.
+/// Capabilities that a holder keeps and its servers begin with: those of a mounter, those to open devices of other
+/// users, and the one to give capabilities up.
 const HOLDER: CapabilitySet = MOUNTER.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::SETPCAP);
 
 /// Confines a server.
@@ -29,7 +30,8 @@ pub fn server(wish: Confine) -> Result<ConfinementFigures> {
         wish,
         &[
             ("new privileges", &no_new_privileges),
-            // Before capabilities: rules name directories, which may lie in ones that others keep to themselves.
+            // Rules for paths come before capabilities are given up: they name directories that may be closed to
+            // others.
             (PATHS, &paths::only_needed),
             ("capabilities", &|| keep(CapabilitySet::empty())),
             (SYSTEM_CALLS, &|| syscalls::forbid().and_then(|()| syscalls::only_needed())),
@@ -54,16 +56,17 @@ pub fn server(wish: Confine) -> Result<ConfinementFigures> {
     })
 }
 
-/// Confines the holder of servers; what it starts begins with what it has.
+/// Confines the holder of servers; its servers begin with what it keeps.
 pub fn holder(wish: Confine) -> Result<()> {
     privileged("holder", wish, HOLDER)
 }
 
-/// Confines who reads a backup: it needs the network, or the directory, or a program that has the network for it.
+/// Confines the process that reads a backup. It needs the network, or the directory, or a program that uses the network
+/// for it.
 pub fn reader(wish: Confine, of: &Location) -> Result<()> {
     let is_directory = matches!(of, Location::Directory(_));
     let runs_programs = matches!(of, Location::Host(_));
-    // Directories of backups may belong to others.
+    // Directories of backups may belong to other users.
     let kept = if is_directory && places::is_root() {
         CapabilitySet::DAC_READ_SEARCH
     } else {
@@ -95,8 +98,8 @@ pub fn mounter(wish: Confine) -> Result<()> {
     privileged("mounter", wish, MOUNTER)
 }
 
-/// Processes of root's that need some privileges. Those of users have none, and run `fusermount3` or start who does: that is
-/// set-user-ID root, and would not be for who is barred from new privileges.
+/// Confines a process of root's that needs some privileges. Processes of other users have none, and run `fusermount3`
+/// or start a process that does; that is set-user-ID root, and would not be if new privileges were forbidden.
 fn privileged(who: &str, wish: Confine, kept: CapabilitySet) -> Result<()> {
     if !places::is_root() {
         return Ok(());
@@ -123,14 +126,14 @@ fn keep(kept: CapabilitySet) -> Result<(), String> {
     capabilities::keep(kept).map_err(|error| error.to_string())
 }
 
-/// Programs that are run get no privileges of their files' owners.
+/// Has programs that are run get no privileges from the owners of their files.
 fn no_new_privileges() -> Result<(), String> {
     rustix::thread::set_no_new_privs(true).map_err(|errno| errno.to_string())
 }
 
 type Step<'a> = (&'static str, &'a dyn Fn() -> Result<(), String>);
 
-/// What was done, and what could not be and why.
+/// Steps that were taken, and those that failed, with the reasons.
 struct Steps {
     wish: Confine,
     done: Vec<&'static str>,
@@ -144,7 +147,7 @@ impl Steps {
             return taken;
         }
         if threads() != 1 {
-            // That is a defect, which a test finds; nobody is told more than is true.
+            // This would be a defect, which a test finds; it is reported, so that nobody is told more than is true.
             taken.missing.push("this process has threads already, which keep what they had".into());
         }
         for (what, step) in steps {

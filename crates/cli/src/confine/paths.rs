@@ -1,4 +1,4 @@
-//! Rules for paths and sockets (Landlock): what a server may still open once its devices are.
+//! Rules for paths and sockets (Landlock), which limit what a process can still open.
 
 use std::path::Path;
 
@@ -11,20 +11,22 @@ use pagefold_backup::Location;
 
 use crate::places;
 
-/// What is asked of the kernel: it has had all of it since Linux 6.12.
+/// Version of Landlock that is asked for; the kernel has all of it since Linux 6.12.
 const KNOWN: ABI = ABI::V6;
 
-/// Read: threads and mounts of this process, the machine's processors and the bounds on them, settings of FUSE.
+/// Paths that may be read: threads and mounts of this process, the machine's processors and limits on them, settings of
+/// FUSE.
 const READ: &[&str] = &["/proc", "/sys/devices/system", "/sys/fs/cgroup", "/sys/module/fuse"];
-/// For systemd's notifications: addresses that begin so have no path.
+/// Variable with the address for systemd's notifications; one that begins with `@` has no path.
 const NOTIFY_VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// Leaves this process the paths that it needs. What was opened before stays open.
+/// Restricts a server to the paths that it needs. Files that are open already stay open.
 pub(super) fn only_needed() -> Result<(), String> {
     outcome(restrict())
 }
 
-/// Leaves this process what it reads for a backup, and nothing to write but what it remembers of repositories.
+/// Restricts a process that reads a backup: it may read what it needs for that, and write only what it remembers of
+/// repositories.
 pub(super) fn only_to_read(location: &Location) -> Result<(), String> {
     outcome(restrict_reader(location))
 }
@@ -43,8 +45,9 @@ fn outcome(status: Result<RestrictionStatus, RulesetError>) -> Result<(), String
     }
 }
 
-/// Names are looked up, and certificates found, by files in many places: who reads a bucket may read all that its user may. Who reads a
-/// directory reads that one.
+/// Builds the rules for [`only_to_read`]. Looking up names and checking certificates reads files in many places, so
+/// that a process that reads a bucket may read all that its user may. One that reads a directory may read that
+/// directory.
 fn restrict_reader(location: &Location) -> Result<RestrictionStatus, RulesetError> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let fuse = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
@@ -73,12 +76,12 @@ fn restrict_reader(location: &Location) -> Result<RestrictionStatus, RulesetErro
 
 fn restrict() -> Result<RestrictionStatus, RulesetError> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
-    // Further connections to the kernel's FUSE; what standard output is closed with.
+    // /dev/fuse is opened for further connections, /dev/null to close standard output.
     let fuse = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
     let null: BitFlags<AccessFs> = AccessFs::WriteFile.into();
-    // The control socket goes with the server.
+    // The server removes the control socket when it ends.
     let runtime: BitFlags<AccessFs> = AccessFs::RemoveFile.into();
-    // For the names in backtraces.
+    // Backtraces read names from the program's file.
     let program = std::env::current_exe().ok();
     let mut scope = BitFlags::from(Scope::Signal);
     let notified = std::env::var_os(NOTIFY_VARIABLE);

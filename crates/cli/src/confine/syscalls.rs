@@ -1,5 +1,5 @@
-//! Filters over system calls (seccomp). What is not allowed gets ENOSYS, as from a kernel that has no such call, so that libraries fall
-//! back on older calls; what only an intruder makes ends the process.
+//! Filters system calls (seccomp). A call that is not allowed returns ENOSYS, as from a kernel without it, so that
+//! libraries fall back on older calls; a call that only an intruder makes ends the process.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use seccompiler::{
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Calls that no process of ours ever makes, nor any program that a later version could start in its place: they reach into other
+/// Calls that none of our processes ever makes, nor any program that a later version could start: they reach into other
 /// processes, into the kernel or into the whole machine.
 const NEVER: &[c_long] = &[
-    // Other processes.
+    // Calls that reach into other processes.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -23,7 +23,7 @@ const NEVER: &[c_long] = &[
     libc::SYS_kcmp,
     libc::SYS_move_pages,
     libc::SYS_migrate_pages,
-    // The kernel.
+    // Calls that reach into the kernel.
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
@@ -43,7 +43,7 @@ const NEVER: &[c_long] = &[
     libc::SYS_request_key,
     libc::SYS_keyctl,
     libc::SYS_syslog,
-    // The machine.
+    // Calls that change the machine.
     libc::SYS_reboot,
     libc::SYS_swapon,
     libc::SYS_swapoff,
@@ -56,7 +56,7 @@ const NEVER: &[c_long] = &[
     libc::SYS_sethostname,
     libc::SYS_setdomainname,
     libc::SYS_vhangup,
-    // Views of it that the rules for paths do not know.
+    // Calls that make views of it that the rules for paths do not cover.
     libc::SYS_pivot_root,
     libc::SYS_chroot,
     libc::SYS_setns,
@@ -69,7 +69,7 @@ const NEVER: &[c_long] = &[
     libc::SYS_personality,
 ];
 
-/// Calls that end a server beside those above: it starts no programs, and another process mounts for it.
+/// Further calls that end a server: it starts no programs, and another process mounts for it.
 const NEVER_SERVER: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -81,7 +81,7 @@ const NEVER_SERVER: &[c_long] = &[
     libc::SYS_move_mount,
 ];
 
-/// Calls that a server makes once its devices are open, whatever their arguments are.
+/// Calls that a server makes once its devices are open, allowed with any arguments.
 const ALLOWED: &[c_long] = &[
     // Memory.
     libc::SYS_brk,
@@ -118,7 +118,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
     libc::SYS_sigaltstack,
-    // Who we are.
+    // Identity of the process.
     libc::SYS_getuid,
     libc::SYS_geteuid,
     libc::SYS_getgid,
@@ -176,7 +176,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_getpeername,
 ];
 
-/// What C libraries call on x86-64 where other architectures have only the newer calls.
+/// Calls of C libraries on x86-64; other architectures have only the newer calls.
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_OLD: &[c_long] = &[
     libc::SYS_open,
@@ -193,26 +193,26 @@ const ALLOWED_OLD: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_OLD: &[c_long] = &[];
 
-/// Of ioctl: discard and ask about a device (`BLKDISCARD`, `BLKROGET`, `BLKSSZGET`), clone `/dev/fuse`, whether it is a terminal, not to
-/// block, to close when a program is started.
+/// Allowed requests of ioctl: to discard and to ask about a device (`BLKDISCARD`, `BLKROGET`, `BLKSSZGET`), to clone
+/// `/dev/fuse`, to ask whether a file is a terminal, to set non-blocking mode, to close on exec.
 const IOCTLS: &[u64] = &[0x1277, 0x125E, 0x1268, 0x8004_E500, 0x5401, 0x5421, 0x5451];
 
-/// Of prctl: names of threads and of memory, and huge pages.
+/// Allowed operations of prctl: names of threads and of memory, and huge pages.
 const PRCTLS: &[libc::c_int] =
     &[libc::PR_SET_NAME, PR_SET_VMA, libc::PR_GET_THP_DISABLE, libc::PR_SET_THP_DISABLE];
 const PR_SET_VMA: libc::c_int = 0x5356_4d41;
 
-/// Has the kernel end this process, and those that it starts, at calls that none of them makes.
+/// Has the kernel end this process, and those that it starts, at calls that no process of ours makes.
 pub(super) fn forbid() -> Result<(), String> {
     install(compile(unconditional(&[NEVER]), SeccompAction::Allow, SeccompAction::KillProcess))
 }
 
-/// Has the kernel end this process when it starts a program, or mounts.
+/// Has the kernel end this process if it starts a program, or mounts.
 pub(super) fn no_programs() -> Result<(), String> {
     install(compile(unconditional(&[NEVER_SERVER]), SeccompAction::Allow, SeccompAction::KillProcess))
 }
 
-/// Lets a server make the calls that it needs.
+/// Allows a server only the calls that it needs.
 pub(super) fn only_needed() -> Result<(), String> {
     no_programs()?;
     install(needed().and_then(|rules| {
@@ -229,16 +229,17 @@ fn needed() -> Result<Rules, String> {
         rules.insert(call, each);
         Ok::<(), String>(())
     };
-    // Threads only: no processes, and none with namespaces of its own. The flags of clone3 cannot be looked at; the libraries fall back.
+    // Only threads may be made: no processes, and no namespaces. The flags of clone3 cannot be inspected; libraries
+    // fall back to clone.
     let thread = u64::from(libc::CLONE_THREAD.cast_unsigned());
     when(libc::SYS_clone, vec![masked(0, thread, thread)])?;
-    // No memory that holds code.
+    // No memory may hold code.
     let code = u64::from(libc::PROT_EXEC.cast_unsigned());
     when(libc::SYS_mmap, vec![masked(2, code, 0)])?;
     when(libc::SYS_mprotect, vec![masked(2, code, 0)])?;
     when(libc::SYS_ioctl, IOCTLS.iter().map(|&request| equal(1, request)).collect())?;
     when(libc::SYS_prctl, PRCTLS.iter().map(|&what| equal(0, u64::from(what.cast_unsigned()))).collect())?;
-    // To its own signals and limits only.
+    // Signals and limits only of the process itself.
     let own = u64::from(std::process::id());
     when(libc::SYS_tgkill, vec![equal(0, own)])?;
     when(libc::SYS_prlimit64, vec![equal(0, 0)])?;

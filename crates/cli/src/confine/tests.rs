@@ -1,11 +1,11 @@
-//! What a confined process is refused, tried in a process of its own: this test program, started once more.
+//! Tests what a confined process is refused, in another process: this test program, started once more.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
 use super::*;
 
-/// What the process that is started is to try.
+/// Variable that tells the started process what to try.
 const VARIABLE: &str = "PAGEFOLD_TEST_CONFINED";
 
 fn try_confined(what: &str) -> Output {
@@ -40,7 +40,7 @@ fn inside() {
     println!("survived");
 }
 
-/// A system call of which the errno is wanted; zero where it succeeds.
+/// Makes a system call and returns its errno; zero if it succeeds.
 fn call(number: libc::c_long, arguments: [libc::c_long; 3]) -> i32 {
     let [a, b, c] = arguments;
     // SAFETY: the callers' arguments name no memory that the kernel would write to, and no descriptor that is in use.
@@ -48,7 +48,7 @@ fn call(number: libc::c_long, arguments: [libc::c_long; 3]) -> i32 {
     if done >= 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(-1) }
 }
 
-/// What a server does works; what it never does is refused.
+/// Checks that a server's own work is allowed, and that calls it never makes are refused.
 fn work(figures: &ConfinementFigures) {
     assert_eq!(figures.capabilities, Vec::<String>::new());
     std::thread::spawn(|| vec![0_u8; 8 << 20].len()).join().unwrap();
@@ -62,7 +62,7 @@ fn work(figures: &ConfinementFigures) {
     assert_eq!(call(libc::SYS_kill, [1, 0, 0]), libc::ENOSYS, "kill");
     let dump = libc::c_long::from(libc::PR_SET_DUMPABLE);
     assert_eq!(call(libc::SYS_prctl, [dump, 1, 0]), libc::ENOSYS, "prctl");
-    // TIOCSTI, which types into a terminal.
+    // 0x5412 is TIOCSTI, which types into a terminal.
     assert_eq!(call(libc::SYS_ioctl, [0, 0x5412, 0]), libc::ENOSYS, "ioctl");
     let code = libc::c_long::from(libc::PROT_READ | libc::PROT_EXEC);
     assert_eq!(call(libc::SYS_mmap, [0, 4096, code]), libc::ENOSYS, "code");

@@ -1,4 +1,4 @@
-//! The asking side.
+//! The client's side of the control socket.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -21,13 +21,13 @@ use crate::{patience, places};
 pub struct Client {
     pool: String,
     stream: UnixStream,
-    /// The server's process, as long as it lives.
+    /// The server's process, if it lived when the connection was made.
     process: Option<OwnedFd>,
-    /// The connection broke.
+    /// True once the connection broke.
     lost: bool,
 }
 
-/// Errors where a socket is neither root's nor our own user's: what it tells would be believed.
+/// Returns an error if a socket belongs neither to root nor to our own user: what its owner says would be believed.
 fn check_peer(pool: &str, path: &Path, peer: Option<UCred>) -> Result<()> {
     let believed = peer.is_some_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid());
     if believed {
@@ -39,7 +39,7 @@ fn check_peer(pool: &str, path: &Path, peer: Option<UCred>) -> Result<()> {
 }
 
 impl Client {
-    /// Connects to the server of `pool`; `None` where there is none.
+    /// Connects to the server of `pool`; `None` if there is none.
     pub fn connect(pool: &str) -> Result<Option<Self>> {
         let path = places::socket_of(pool);
         if !places::is_private(&places::runtime_dir())? {
@@ -65,18 +65,18 @@ impl Client {
         }
     }
 
-    /// Servers of all mounted pools that this user can reach, by the pools' names.
+    /// Connects to the servers of all mounted pools that this user can reach, sorted by the pools' names.
     pub fn all() -> Result<Vec<Self>> {
         Self::sockets()?.iter().filter_map(|pool| Self::connect(pool).transpose()).collect()
     }
 
-    /// As [`Client::all`]; one that cannot be reached hides no other.
+    /// Does the same as [`Client::all`], with a result for each: one that cannot be reached hides no other.
     pub fn each() -> Result<Vec<(String, Result<Self>)>> {
         let found = Self::sockets()?.into_iter();
         Ok(found.filter_map(|pool| Some((pool.clone(), Self::connect(&pool).transpose()?))).collect())
     }
 
-    /// Names of the pools that have a socket here.
+    /// Returns the names of the pools that have a socket here.
     fn sockets() -> Result<Vec<String>> {
         if !places::is_private(&places::runtime_dir())? {
             return Ok(Vec::new());
@@ -92,12 +92,12 @@ impl Client {
         Ok(pools)
     }
 
-    /// The pool whose server this is.
+    /// Returns the pool whose server this is.
     pub fn pool(&self) -> &str {
         &self.pool
     }
 
-    /// The server's process, behind its name in a message.
+    /// Returns the number of the server's process, to stand behind its name in a message; empty if it is not known.
     pub fn named(&self) -> String {
         let peer = sockopt::socket_peercred(&self.stream).ok();
         peer.map_or_else(String::new, |peer| format!(" (process {})", peer.pid.as_raw_nonzero()))
@@ -125,18 +125,18 @@ impl Client {
                 ))
                 .hint(format!("its log may say why: pagefold events {}", self.pool)))
             }
-            // It had ended before we could ask for it.
+            // The process had ended before a descriptor for it could be opened.
             None => Ok(()),
         }
     }
 
-    /// Asks for something that is answered at once.
+    /// Sends a request that is answered at once, and returns the reply.
     pub fn ask(&mut self, request: &Request) -> Result<Reply> {
         self.exchange(request, Some(patience::ANSWER))
     }
 
-    /// Asks for something that others may delay. Once it has taken a second `tell` is called, which says for what. `patience`: the server
-    /// answers after that long at the latest.
+    /// Sends a request that others may delay. After a second, calls `tell`, which says what is waited for. `patience`
+    /// is the time after which the server answers at the latest.
     pub fn ask_telling(
         &mut self,
         request: &Request,
@@ -161,27 +161,28 @@ impl Client {
         self.understand(reply)
     }
 
-    /// Asks for something that takes as long as the devices do.
+    /// Sends a request that takes as long as the devices do.
     pub fn ask_and_wait(&mut self, request: &Request) -> Result<Reply> {
         self.exchange(request, None)
     }
 
-    /// Whether the last question found no answer because the server had ended, or was just ending: waits for its end.
+    /// Returns true if the last request got no answer because the server had ended or was ending; waits for its end.
     pub fn has_ended(&self) -> bool {
         self.lost && self.wait_for_end().is_ok()
     }
 
-    /// The bytes that follow a reply. What fails there is told by [`Client::lost`].
+    /// Returns a reader of the bytes that follow a reply. Its errors are explained by [`Client::lost`].
     pub fn pieces(&self) -> PieceReader<'_> {
         PieceReader::new(&self.stream)
     }
 
-    /// Where bytes go that follow a request. What fails there is told by [`Client::last_reply`].
+    /// Returns a writer of the bytes that follow a request. [`Client::last_reply`] tells why it failed.
     pub fn piece_writer(&self) -> PieceWriter<'_> {
         PieceWriter::new(&self.stream)
     }
 
-    /// Waits until there is something to read from `input`, and is true; or the server says something, or ends, before that.
+    /// Waits until `input` has something to read, and returns true; or returns false if the server sends something, or
+    /// ends, before that.
     pub fn wait_for(&self, input: BorrowedFd<'_>) -> Result<bool> {
         let mut both =
             [PollFd::from_borrowed_fd(input, PollFlags::IN), PollFd::new(&self.stream, PollFlags::IN)];
@@ -189,18 +190,18 @@ impl Client {
         Ok(both[1].revents().is_empty())
     }
 
-    /// What is said at the end of a stream.
+    /// Returns the reply at the end of a stream.
     pub fn last_reply(&mut self) -> Result<Reply> {
         let reply = self.stream.set_read_timeout(None).and_then(|()| self.read());
         self.understand(reply)
     }
 
-    /// Whether the connection broke.
+    /// Returns true if the connection broke.
     pub fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// The connection broke: what that is to be told as.
+    /// Notes that the connection broke, and returns the failure to report.
     pub fn lost(&mut self, error: &io::Error) -> Failure {
         self.lost = true;
         let pool = &self.pool;
@@ -241,7 +242,7 @@ impl Client {
         }
     }
 
-    /// The error for a reply that does not belong to what was asked: the server is of another version.
+    /// Returns the error for a reply that does not fit the request, which means that the server is of another version.
     pub fn misunderstood(&self) -> Failure {
         Failure::new(format!(
             "the server of pool {} gave an answer that does not fit the question",

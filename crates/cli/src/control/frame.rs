@@ -1,17 +1,17 @@
-//! Frames: a length and that many bytes of JSON.
+//! Frames: a length, and that number of bytes of JSON.
 
 use std::io::{self, Read, Write};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longest request: a few thousand inodes to account for.
+/// Longest request in bytes: a few thousand inode numbers.
 pub const REQUEST_BYTES_MAX: u32 = 256 << 10;
-/// Longest reply: the whole ring of events.
+/// Longest reply in bytes: the whole ring of events.
 pub const REPLY_BYTES_MAX: u32 = 16 << 20;
 
-/// Reads one frame of at most `limit` bytes; `None` where the other side closed between frames.
-/// Memory grows with the bytes that come, not with the length that was announced.
+/// Reads one frame of at most `limit` bytes; `None` if the other side closed the connection between frames.
+/// Memory grows with the bytes that arrive, not with the length that was announced.
 pub fn read<T: DeserializeOwned>(stream: &mut impl Read, limit: u32) -> io::Result<Option<T>> {
     let mut header = [0; 4];
     let mut filled = 0;

@@ -1,8 +1,8 @@
 //! The control socket of a mounted pool's server: one request, one reply, as JSON behind a length.
 //!
-//! A frame is a length in bytes (32 bits, little endian) and that much JSON. Only root and the user whom the
-//! server belongs to are answered. Nothing that comes in is trusted: lengths are bounded, unknown requests
-//! and fields are refused, slow senders are dropped. Where a stream of any length is asked for, it follows in pieces (`pieces`).
+//! A frame is a length in bytes (32 bits, little endian) and that number of bytes of JSON. Only root and the user whom
+//! the server belongs to are answered. No input is trusted: lengths are bounded, unknown requests and fields are
+//! refused, slow senders are dropped. A stream of any length follows its reply or request in pieces (`pieces`).
 
 mod client;
 mod frame;

@@ -1,4 +1,4 @@
-//! What is asked and answered.
+//! The requests and replies of the control socket.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::told::{Deed, Figures, Moving, Outcome, PartialFigures, Rebased, Sendable, Transferred};
 
-/// How a mount ends.
+/// The ways to end a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnmountMode {
@@ -30,14 +30,14 @@ pub enum Request {
     Models {},
     /// All properties of a dataset or snapshot with their values and sources.
     Properties {
-        /// Which, below the pool.
+        /// Path of the dataset or snapshot, below the pool.
         path: String,
     },
     /// Sets a property, for good.
     Set {
-        /// On which dataset or snapshot, below the pool.
+        /// Path of the dataset or snapshot, below the pool.
         path: String,
-        /// Its name.
+        /// Name of the property.
         name: String,
         /// Its value.
         value: String,
@@ -46,46 +46,46 @@ pub enum Request {
     Datasets {},
     /// Changes datasets and snapshots.
     Deed {
-        /// What is to be done.
+        /// The deed.
         deed: Deed,
     },
     /// Makes everything written so far durable.
     Sync {},
-    /// Ends the server, so that another goes on, of the program as it is on disk now.
+    /// Ends the server, so that another one, of the program as it is on disk now, takes its place.
     Restart {},
     /// Mounts a dataset or snapshot.
     Mount {
-        /// Which, below the pool.
+        /// Path of the dataset or snapshot, below the pool.
         path: String,
-        /// Where, absolute.
+        /// Directory of the mount, an absolute path.
         #[serde(with = "crate::raw::path")]
         dir: PathBuf,
         /// The words of `-o`.
         options: Vec<String>,
     },
-    /// Unmounts; answered when all is durable, and if nothing else is mounted, when the pool has been closed (for `Lazy`: when
-    /// detached).
+    /// Unmounts. The reply comes when all is durable and, if nothing else is mounted, the pool has been closed; for
+    /// `Lazy`, when the mounts are detached.
     Unmount {
-        /// Device numbers of the mounts (their minor parts); none for all.
+        /// Device numbers of the mounts (their minor parts); empty for all mounts.
         devices: Vec<u32>,
-        /// How.
+        /// How the mounts end.
         mode: UnmountMode,
     },
-    /// Logged events with a number above `after`; waits up to `wait_ms` for one.
+    /// Asks for logged events with a number above `after`; waits up to `wait_ms` for one.
     Events {
         /// The last number seen; 0 for all.
         after: u64,
         /// Longest wait in milliseconds (at most a minute).
         wait_ms: u32,
     },
-    /// What files take, by inode number.
+    /// Asks for the space that files take, by inode number.
     Usage {
         /// The mount's device number.
         device: u32,
         /// Inode numbers.
         inodes: Vec<u64>,
     },
-    /// How files' pages are stored, from a sample.
+    /// Asks how files' pages are stored, from a sample.
     Survey {
         /// The mount's device number.
         device: u32,
@@ -98,7 +98,7 @@ pub enum Request {
         device: u32,
         /// Inode numbers.
         inodes: Vec<u64>,
-        /// Where to go on: position among the inodes, and page.
+        /// Position to go on from: index into `inodes`, and page.
         from: (usize, u64),
     },
     /// Codes pages of files again, as far as one call goes.
@@ -107,19 +107,19 @@ pub enum Request {
         device: u32,
         /// Inode numbers.
         inodes: Vec<u64>,
-        /// Where to go on: position among the inodes, and page.
+        /// Position to go on from: index into `inodes`, and page.
         from: (usize, u64),
     },
     /// Begins a scrub, or goes on with one that was stopped.
     ScrubStart {
-        /// Bytes read per second at most; 0: no bound but the background's own.
+        /// Largest number of bytes read per second; 0: no bound but that of background work.
         rate: u64,
     },
     /// Stops a scrub.
     ScrubStop {},
     /// Begins a trim.
     TrimStart {
-        /// Bytes told of per second at most; 0: no bound.
+        /// Largest number of bytes per second that devices are told of; 0: no bound.
         rate: u64,
     },
     /// Stops a trim.
@@ -128,73 +128,75 @@ pub enum Request {
     Clear {
         /// Number of the device; none for all.
         device: Option<u16>,
-        /// Seconds since 1970.
+        /// Time of the request in seconds since 1970.
         now: u64,
     },
-    /// Tells how long a stream would be.
+    /// Asks for the length of a stream.
     SendSize {
-        /// Of what.
+        /// The contents of the stream.
         what: Sendable,
     },
-    /// Makes a stream, which follows the reply in pieces, and then another reply.
+    /// Makes a stream. It follows the reply in pieces, and another reply follows it.
     Send {
-        /// Of what.
+        /// The contents of the stream.
         what: Sendable,
     },
-    /// Receives a stream, which follows in pieces after the reply [`Reply::Ready`].
+    /// Receives a stream, whose pieces the client sends after the reply [`Reply::Ready`].
     Receive {
-        /// Into which dataset, below the pool.
+        /// Path of the dataset that receives it, below the pool.
         path: String,
-        /// Gives up what was changed in it since its newest snapshot.
+        /// Gives up changes that were made in the dataset since its newest snapshot.
         force: bool,
     },
-    /// Tells how a snapshot and another version differ, in pieces that follow the reply: a JSON object per line.
+    /// Compares a snapshot with another version; the differences follow the reply in pieces, a JSON object per line.
     Diff {
         /// The snapshot.
         old: String,
-        /// A later one, or the dataset.
+        /// A later snapshot, or the dataset.
         new: String,
-        /// With the bytes of files that may be others.
+        /// Adds the byte ranges of files that may differ.
         ranges: bool,
     },
-    /// Moves a clone onto a newer snapshot; answered when that is done. Given up when the connection ends.
+    /// Moves a clone onto a newer snapshot; the reply comes at the end. The work is given up when the connection ends.
     Rebase {
-        /// Which, and onto what.
+        /// The clone and the snapshot.
         what: Moving,
     },
-    /// Gives a file another recordsize: any number of [`Reply::Rewriting`], then [`Reply::Rewritten`]. Given up when the connection ends.
+    /// Gives a file another recordsize. Replies: any number of [`Reply::Rewriting`], then [`Reply::Rewritten`]. The
+    /// work is given up when the connection ends.
     Rewrite {
-        /// Which file, and how.
+        /// The file and its new recordsize.
         what: FileRewrite,
     },
-    /// Waits until mounts that were taken away have ended and all that was written to them is durable; if nothing else is mounted, until
-    /// the pool is closed. Answered by [`Reply::Done`], [`Reply::Closed`], [`Reply::Streaming`], or [`Reply::Waiting`].
+    /// Waits until mounts that were taken away have ended and all that was written to them is durable; if nothing else
+    /// is mounted, until the pool is closed. The reply is [`Reply::Done`], [`Reply::Closed`], [`Reply::Streaming`] or
+    /// [`Reply::Waiting`].
     Await {
-        /// Their device numbers (the minor parts); none for all.
+        /// Device numbers of the mounts (their minor parts); empty for all mounts.
         devices: Vec<u32>,
         /// Longest wait in milliseconds.
         wait_ms: u32,
     },
     /// Gives a mount other options while it is in use.
     Remount {
-        /// Its device number.
+        /// Device number of the mount.
         device: u32,
         /// The words of `-o`, without `remount`.
         options: Vec<String>,
-        /// Only checks whether that could be done.
+        /// Only checks that the options could be changed.
         dry_run: bool,
     },
-    /// The kernel lets nobody change a mount any more, or does again.
+    /// Tells the server that the kernel refuses changes of a mount, or allows them again.
     ReadOnly {
-        /// Its device number.
+        /// Device number of the mount.
         device: u32,
-        /// No changes.
+        /// True if changes are refused.
         on: bool,
     },
 }
 
 impl Request {
-    /// Whether more than a reply follows, or it takes long; the connection is of no use afterwards.
+    /// Returns true if more than one reply follows, or the reply takes long; the connection is of no use afterwards.
     pub fn is_stream(&self) -> bool {
         matches!(
             self,
@@ -206,7 +208,8 @@ impl Request {
         )
     }
 
-    /// Whether it waits for events, which may never come: a server that ends does not wait for it, and the client reads what is kept.
+    /// Returns true if the request waits for events, which may never come: a server that ends does not wait for such a
+    /// request, and the client reads the events that are kept.
     pub fn follows(&self) -> bool {
         matches!(self, Self::Events { wait_ms: 1.., .. })
     }
@@ -218,24 +221,26 @@ impl Request {
 pub enum Reply {
     /// Done.
     Done {},
-    /// It could not be done.
+    /// The request could not be carried out.
     Error {
-        /// What happened, to which object.
+        /// The error, and the object that it concerns.
         what: String,
-        /// What to do.
+        /// Advice to the user.
         hint: Option<String>,
     },
-    /// To [`Request::Unmount`]: somebody uses a mount.
+    /// To [`Request::Unmount`]: a mount is in use.
     Busy {
-        /// Where it is.
+        /// Directory of that mount.
         #[serde(with = "crate::raw::path")]
         dir: PathBuf,
     },
-    /// To [`Request::Unmount`]: that was the last, and the pool is closed.
+    /// To [`Request::Unmount`]: the last mount has ended, and the pool is closed.
     Closed {},
-    /// To [`Request::Unmount`]: that was the last, and the pool is closed when the streams that are under way have ended.
+    /// To [`Request::Unmount`]: the last mount has ended, and the pool will be closed when the streams under way have
+    /// ended.
     Streaming {},
-    /// To [`Request::Mount`]: the last mount has ended; wait for the server's end and start another.
+    /// To [`Request::Mount`]: the last mount has ended; the client waits for the server's end and starts another
+    /// server.
     Ending {},
     /// To [`Request::Status`].
     Status {
@@ -249,7 +254,7 @@ pub enum Reply {
     },
     /// To [`Request::Models`].
     Models {
-        /// By dataset and number of the file.
+        /// Figures, sorted by dataset and number of the file.
         all: Vec<ModelFigures>,
     },
     /// To [`Request::Properties`].
@@ -259,131 +264,131 @@ pub enum Reply {
     },
     /// To [`Request::Datasets`].
     Datasets {
-        /// By name.
+        /// Datasets and snapshots, sorted by name.
         all: Vec<Figures>,
-        /// What was received in part.
+        /// Datasets of which a part was received.
         #[serde(default)]
         partials: Vec<PartialFigures>,
     },
-    /// To [`Request::SendSize`]; and to [`Request::Send`] and [`Request::Diff`]: it follows in pieces.
+    /// To [`Request::SendSize`]: the length. To [`Request::Send`] and [`Request::Diff`]: the stream follows in pieces.
     Stream {
-        /// Stored bytes of the pages that it has, about.
+        /// Approximate number of stored bytes of the pages in the stream.
         expected_bytes: u64,
     },
-    /// To [`Request::Receive`]: go on.
+    /// To [`Request::Receive`]: the client may send the stream.
     Ready {},
     /// At the end of a stream.
     Transferred {
-        /// What it had.
+        /// Contents of the stream.
         all: Transferred,
     },
     /// To [`Request::Rebase`].
     Rebased {
-        /// What came of it.
+        /// The result.
         rebased: Rebased,
     },
     /// To [`Request::Deed`].
     Deed {
-        /// What was done.
+        /// The result.
         outcome: Outcome,
     },
-    /// To [`Request::Clear`]: what was forgotten.
+    /// To [`Request::Clear`]: the errors that were forgotten.
     Cleared {
-        /// By number of the device.
+        /// Errors of each device, by its number.
         devices: Vec<DeviceErrors>,
-        /// What was struck.
+        /// Files and other objects that errors struck.
         struck: ErrorFigures,
     },
     /// To [`Request::Events`].
     Events {
-        /// Oldest first.
+        /// Events, oldest first.
         events: Vec<Event>,
         /// Events that the ring has lost since `after`.
         lost: u64,
     },
-    /// To [`Request::Usage`], in the order asked; `None` for what is no inode.
+    /// To [`Request::Usage`], in the order of the request; `None` for an inode that is no regular file.
     Usage {
-        /// What each takes.
+        /// Space that each file takes.
         files: Vec<Option<FileUsage>>,
     },
-    /// To [`Request::Survey`], in the order asked; `None` for what is no inode.
+    /// To [`Request::Survey`], in the order of the request; `None` for an inode that cannot be surveyed.
     Survey {
-        /// How each is stored.
+        /// How the pages of each file are stored.
         files: Vec<Option<FileSurvey>>,
     },
     /// To [`Request::Codecs`].
     Codecs {
-        /// What was found.
+        /// Sums by codec.
         codecs: Vec<CodecFigures>,
-        /// Where to go on, as in the request. `None`: all was looked at.
+        /// Position to go on from, as in the request. `None`: nothing is left.
         next: Option<(usize, u64)>,
     },
     /// To [`Request::Fold`].
     Folded {
-        /// What was done.
+        /// Sums of this call.
         folded: Folded,
-        /// Where to go on, as in the request. `None`: all was looked at.
+        /// Position to go on from, as in the request. `None`: nothing is left.
         next: Option<(usize, u64)>,
     },
-    /// To [`Request::Rewrite`]: how far it is. More follows.
+    /// To [`Request::Rewrite`]: the progress. More replies follow.
     Rewriting {
-        /// Bytes of the file that are copied.
+        /// Bytes of the file that have been copied.
         done_bytes: u64,
         /// The file's size in bytes.
         total_bytes: u64,
     },
     /// To [`Request::Rewrite`]: the file has the recordsize.
     Rewritten {
-        /// Bytes that were copied; `None`: it had the recordsize, or has no data.
+        /// Bytes that were copied. `None`: the file had the recordsize already, or has no data.
         copied_bytes: Option<u64>,
     },
-    /// To [`Request::Await`] and [`Request::Mount`]: what was waited for has not happened.
+    /// To [`Request::Await`] and [`Request::Mount`]: the mounts have not ended in time.
     Waiting {
-        /// Device numbers of the mounts that the kernel has not let go; none where what was in memory is being written.
+        /// Device numbers of the mounts that the kernel still keeps; empty while data in memory are being written.
         devices: Vec<u32>,
     },
-    /// To [`Request::Mount`]: it is mounted already, in one place at least.
+    /// To [`Request::Mount`]: the dataset or snapshot is mounted already.
     There {
-        /// That place.
+        /// One of the directories where it is mounted.
         #[serde(with = "crate::raw::path")]
         dir: PathBuf,
-        /// Its device number.
+        /// Device number of that mount.
         device: u32,
-        /// No changes.
+        /// True if that mount refuses changes.
         read_only: bool,
     },
-    /// To [`Request::Remount`]: what is left to be done where the mount is.
+    /// To [`Request::Remount`]: flags that the client has to change at the mount itself.
     Remounting {
-        /// Whether there are to be no changes; `None`: as it is.
+        /// Refuse changes; `None`: leave that as it is.
         read_only: Option<bool>,
-        /// Whether set-id bits are to be honoured; `None`: as it is.
+        /// Honour set-id bits; `None`: leave that as it is.
         suid: Option<bool>,
-        /// Whether device files are; `None`: as it is.
+        /// Honour device files; `None`: leave that as it is.
         dev: Option<bool>,
-        /// Whether programs may be run; `None`: as it is.
+        /// Allow programs to be run; `None`: leave that as it is.
         exec: Option<bool>,
     },
 }
 
-/// What coding again did.
+/// Sums of pages that were coded again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Folded {
-    /// Pages looked at.
+    /// Number of pages looked at.
     pub pages: u64,
-    /// Their length before compression.
+    /// Their length before compression, in bytes.
     pub logical_bytes: u64,
-    /// Of these, pages that became shorter.
+    /// Number of these pages that became shorter.
     pub recoded: u64,
-    /// What these took before.
+    /// Stored bytes of the shortened pages before.
     pub before_bytes: u64,
-    /// What they take now.
+    /// Stored bytes of the shortened pages now.
     pub after_bytes: u64,
-    /// Written to devices for it.
+    /// Bytes written to devices for that.
     pub written_bytes: u64,
 }
 
 impl Folded {
-    /// Adds another call's.
+    /// Adds the sums of another call.
     pub fn add(&mut self, other: &Self) {
         self.pages += other.pages;
         self.logical_bytes += other.logical_bytes;
@@ -401,9 +406,9 @@ pub struct FileRewrite {
     pub device: u32,
     /// Its inode number.
     pub inode: u64,
-    /// Bytes.
+    /// The new recordsize in bytes.
     pub recordsize: u32,
-    /// Bytes copied per second at most; `None`: no bound.
+    /// Largest number of bytes copied per second; `None`: no bound.
     pub rate: Option<u64>,
 }
 
@@ -414,7 +419,7 @@ pub struct CodecFigures {
     pub codec: String,
     /// Pages that are stored by it.
     pub pages: u64,
-    /// Their records, and those that deltas are based on.
+    /// Number of their records, those included that deltas are based on.
     pub records: u64,
     /// Length of the pages before compression, in bytes.
     pub logical_bytes: u64,
@@ -425,44 +430,44 @@ pub struct CodecFigures {
 /// A file whose pages look like a database's, and the model that codes its new pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelFigures {
-    /// `pool/dataset:/path`; of logs, which share a model, the dataset's name and `logs`.
+    /// `pool/dataset:/path`; for logs, which share a model, the dataset's name and `logs`.
     pub file: String,
-    /// Number of the model; `None`: there is none yet, or none gained.
+    /// Number of the model. `None`: none was learned yet, or none saved anything.
     pub model: Option<u32>,
     /// Name of its codec.
     pub codec: Option<String>,
-    /// Its length as it is stored.
+    /// Stored length of the model in bytes.
     pub model_bytes: u64,
-    /// Number of models that were learned of the file, this one included.
+    /// Number of models that were learned from the file, this one included.
     pub learned: u32,
-    /// Pages that it was learned from.
+    /// Number of pages that the model was learned from.
     pub sampled_pages: u32,
-    /// Pages that the file had then.
+    /// Number of pages that the file had when the model was learned.
     pub learned_pages: u64,
-    /// Average length of the sampled pages' records.
+    /// Average length of the sampled pages' records in bytes.
     pub record_bytes: u32,
-    /// Pages that the file has.
+    /// Number of pages that the file has.
     pub pages: u64,
-    /// Pages that the model coded since it was learned or the pool was opened.
+    /// Number of pages that the model coded since it was learned or the pool was opened.
     pub coded_pages: u64,
-    /// Length of their records.
+    /// Length of their records in bytes.
     pub coded_bytes: u64,
-    /// Pages that were stored without a model in that time.
+    /// Number of pages that were stored without a model in that time.
     pub other_pages: u64,
-    /// Pages that were stored before the model was there wait to be coded again.
+    /// True if pages that were stored before the model existed still have to be coded again.
     pub waits: bool,
 }
 
 /// How a file's pages are stored, from a sample of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSurvey {
-    /// Pages looked at.
+    /// Number of pages looked at.
     pub sampled_pages: u64,
-    /// How many of them each codec codes, most first.
+    /// Number of sampled pages by codec, most frequent first.
     pub codecs: Vec<CodecShare>,
-    /// How many of them are of each kind, most first.
+    /// Number of sampled pages by kind, most frequent first.
     pub kinds: Vec<KindShare>,
-    /// The model of new pages.
+    /// Number of the model that codes new pages.
     pub model: Option<u32>,
 }
 
@@ -471,22 +476,22 @@ pub struct FileSurvey {
 pub struct CodecShare {
     /// Name of the codec.
     pub codec: String,
-    /// The model, if it has one.
+    /// Number of the model, if one is used.
     pub model: Option<u32>,
-    /// Pages of the sample.
+    /// Number of pages in the sample.
     pub pages: u64,
 }
 
 /// Pages of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindShare {
-    /// `postgres-heap`, `postgres-btree`, `postgres-other`, `innodb`, `sqlite`, `other`.
+    /// `postgres-heap`, `postgres-btree`, `postgres-other`, `postgres-wal`, `innodb`, `innodb-redo`, `sqlite`, `other`.
     pub kind: String,
-    /// Pages of the sample.
+    /// Number of pages in the sample.
     pub pages: u64,
 }
 
-/// Where a property's value comes from.
+/// The origin of a property's value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -503,7 +508,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// As `get` prints it.
+    /// Returns the text that `get` prints.
     pub fn text(&self) -> String {
         match self {
             Self::Default => "default".into(),
@@ -522,7 +527,7 @@ pub struct PropertyValue {
     pub name: String,
     /// Value.
     pub value: String,
-    /// Where it comes from.
+    /// Origin of the value.
     pub source: Source,
 }
 
@@ -531,19 +536,19 @@ pub struct PropertyValue {
 pub struct Event {
     /// Its number, from 1.
     pub number: u64,
-    /// Milliseconds since the epoch.
+    /// Time in milliseconds since the epoch.
     pub time_ms: u64,
     /// `ERROR`, `WARN`, `INFO`, `DEBUG`, `TRACE`.
     pub level: String,
-    /// Which part of the program.
+    /// Part of the program that logged it.
     pub target: String,
-    /// What happened.
+    /// The message.
     pub message: String,
     /// Details, name and value.
     pub fields: Vec<(String, String)>,
 }
 
-/// What one file takes.
+/// Space that one file takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileUsage {
     /// Length in bytes.
@@ -562,14 +567,14 @@ pub struct DeviceFigures {
     /// Its path.
     #[serde(with = "crate::raw::path")]
     pub path: PathBuf,
-    /// Its size.
+    /// Its size in bytes.
     pub size_bytes: u64,
     /// Failed reads, writes and flushes since errors were cleared.
     pub io_errors: u64,
     /// Errors since they were cleared, by kind.
     #[serde(flatten)]
     pub errors: DeviceErrors,
-    /// Whether it takes discards; `None`: that is not known.
+    /// True if the device takes discards; `None`: that is not known.
     #[serde(default)]
     pub discards: Option<bool>,
 }
@@ -578,25 +583,25 @@ pub struct DeviceFigures {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceErrors {
-    /// Reads that failed.
+    /// Number of reads that failed.
     pub read_errors: u64,
-    /// Writes and flushes that failed.
+    /// Number of writes and flushes that failed.
     pub write_errors: u64,
-    /// What was read and did not have its checksum.
+    /// Number of reads whose data did not match their checksum.
     pub checksum_errors: u64,
-    /// Of failed and wrong reads, those that a second copy answered.
+    /// Number of failed and wrong reads that a second copy answered.
     pub corrected: u64,
-    /// What was written again from its other copy.
+    /// Number of records that were written again from their other copy.
     pub repaired: u64,
 }
 
 impl DeviceErrors {
-    /// Whether there are none.
+    /// Returns true if there are no errors.
     pub fn is_zero(&self) -> bool {
         *self == Self::default()
     }
 
-    /// For people.
+    /// Returns the counts as a text for people.
     pub fn text(&self) -> String {
         let Self { read_errors, write_errors, checksum_errors, corrected, repaired } = *self;
         let kinds = [
@@ -617,27 +622,27 @@ impl DeviceErrors {
 pub struct StruckFigures {
     /// `file`, `record`, `metadata`, `log`.
     pub what: String,
-    /// A file's name as `dataset:/path`, or as `dataset: object NUMBER`; what else it is.
+    /// A file's name as `dataset:/path`, or as `dataset: object NUMBER`; for anything else, a description.
     pub name: String,
-    /// Of a file: the byte that the last error struck.
+    /// For a file: offset of the byte in it that the last error struck.
     pub offset: Option<u64>,
     /// The device on which the last error was met.
     #[serde(default, with = "crate::raw::maybe_path")]
     pub device: Option<PathBuf>,
-    /// The byte there.
+    /// Offset of that error on the device, in bytes.
     pub place: Option<u64>,
-    /// Reads that failed.
+    /// Number of reads that failed.
     pub read_errors: u64,
-    /// Reads of what did not have its checksum.
+    /// Number of reads whose data did not match their checksum.
     pub checksum_errors: u64,
-    /// Of both, those that a second copy answered.
+    /// Number of reads of both kinds that a second copy answered.
     pub corrected: u64,
-    /// Written again from the other copy.
+    /// Number of repairs from the other copy.
     pub repaired: u64,
 }
 
 impl StruckFigures {
-    /// For people.
+    /// Returns the place and the counts as a text for people.
     pub fn text(&self) -> String {
         let Self { read_errors, checksum_errors, corrected, repaired, .. } = *self;
         let counts = DeviceErrors { read_errors, checksum_errors, corrected, repaired, write_errors: 0 };
@@ -650,26 +655,26 @@ impl StruckFigures {
     }
 }
 
-/// What errors have struck since they were cleared.
+/// Objects that errors have struck since the errors were cleared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ErrorFigures {
-    /// When they were, in seconds since 1970; 0: never.
+    /// Time at which errors were cleared, in seconds since 1970; 0: never.
     pub cleared: u64,
-    /// Errors of what is not in the list, which is full.
+    /// Errors of objects that are not in `struck`, because that list is full.
     pub unlisted: u64,
-    /// The list.
+    /// Objects that errors struck.
     pub struck: Vec<StruckFigures>,
 }
 
-/// What snapshots hold.
+/// Space that snapshots hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotFigures {
     /// Stored bytes that only snapshots hold.
     pub bytes: u64,
-    /// The snapshot that frees most if it alone is destroyed.
+    /// Name of the snapshot that frees most if it alone is destroyed.
     pub largest: String,
-    /// How much that is.
+    /// Bytes that destroying it frees.
     pub largest_bytes: u64,
 }
 
@@ -678,15 +683,15 @@ pub struct SnapshotFigures {
 pub struct TrimFigures {
     /// `running`, `stopped`, `finished`.
     pub state: String,
-    /// When it began, seconds since the epoch.
+    /// Time at which it began, in seconds since the epoch.
     pub started: u64,
-    /// When it ended, seconds since the epoch; 0 before.
+    /// Time at which it ended, in seconds since the epoch; 0 until then.
     pub finished: u64,
-    /// What there was to tell of when it began.
+    /// Bytes that devices had to be told of when it began.
     pub total_bytes: u64,
-    /// What devices were told of.
+    /// Bytes that devices were told of.
     pub done_bytes: u64,
-    /// Discards that failed.
+    /// Number of discards that failed.
     pub errors: u64,
 }
 
@@ -695,48 +700,48 @@ pub struct TrimFigures {
 pub struct ScrubFigures {
     /// `running`, `stopped`, `finished`.
     pub state: String,
-    /// When it began, seconds since the epoch.
+    /// Time at which it began, in seconds since the epoch.
     pub started: u64,
-    /// When it ended, seconds since the epoch; 0 before.
+    /// Time at which it ended, in seconds since the epoch; 0 until then.
     pub finished: u64,
-    /// What was live when it began.
+    /// Bytes that were live when it began.
     pub total_bytes: u64,
-    /// Of that, what it has looked at.
+    /// Bytes of these that it has read.
     pub done_bytes: u64,
-    /// Records that are right.
+    /// Number of records that are intact.
     pub sound: u64,
-    /// Records whose checksum does not hold.
+    /// Number of records that do not match their checksum.
     pub damaged: u64,
-    /// Records that a device cannot read.
+    /// Number of records that a device cannot read.
     pub unreadable: u64,
-    /// Of these and the damaged ones, those that were written again from their other copy.
+    /// Number of damaged and unreadable records that were written again from their other copy.
     #[serde(default)]
     pub repaired: u64,
 }
 
-/// The record cache.
+/// Figures of the record cache.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct CacheFigures {
-    /// Its bound.
+    /// Largest size in bytes.
     pub limit_bytes: u64,
-    /// What it holds, compressed.
+    /// Bytes of the compressed records in it.
     pub used_bytes: u64,
-    /// Reads answered from it.
+    /// Number of reads that it answered.
     pub hits: u64,
-    /// Reads that had to go to a device.
+    /// Number of reads that went to a device.
     pub misses: u64,
 }
 
-/// What a server has in memory, by kind.
+/// Memory of a server, by kind, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryFigures {
-    /// What all that is counted may take: the option `cache`.
+    /// Bound of all that is counted: the option `cache`.
     pub budget_bytes: u64,
-    /// Resident, as the system tells, files not counted.
+    /// Resident memory without pages of files, as the system tells it.
     pub resident_bytes: u64,
-    /// The sum of what follows, but for `other_bytes`.
+    /// Sum of the fields below, without `other_bytes` and `given_up_bytes`.
     pub counted_bytes: u64,
-    /// Records as they are stored.
+    /// Records in their stored form.
     pub records_bytes: u64,
     /// Decoded pages.
     pub pages_bytes: u64,
@@ -748,9 +753,9 @@ pub struct MemoryFigures {
     pub directories_bytes: u64,
     /// Models of pages.
     pub models_bytes: u64,
-    /// What was accepted and is not in the log yet.
+    /// Changes that were accepted and are not in the log yet.
     pub accepted_bytes: u64,
-    /// The journal, with a holder.
+    /// The journal, which exists if there is a holder.
     pub journal_bytes: u64,
     /// The segment table.
     pub segments_bytes: u64,
@@ -762,60 +767,61 @@ pub struct MemoryFigures {
     pub inodes_bytes: u64,
     /// Buffers of requests.
     pub requests_bytes: u64,
-    /// Resident and none of these: the program, its threads, and what the allocator has not given back.
+    /// Resident memory that no field counts: the program, its threads, and memory that the allocator has not given
+    /// back.
     pub other_bytes: u64,
-    /// What the caches give up since more was resident than may be.
+    /// Memory that the caches gave up because more was resident than the budget allows.
     pub given_up_bytes: u64,
 }
 
-/// What becomes of the mounts when their server dies.
+/// Figures of takeovers: another server going on with the mounts of one that died.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TakeoverFigures {
-    /// Another server goes on with them.
+    /// True if another server would take over.
     pub on: bool,
-    /// How many servers went before this one.
+    /// Number of servers before this one.
     pub restarts: u32,
-    /// How the last of them ended; `restart` if it was told to. Empty without one.
+    /// How the last of them ended; `restart` if it was told to. Empty if there was none.
     pub last_reason: String,
-    /// How long nobody answered then, in milliseconds.
+    /// Time for which no server answered then, in milliseconds.
     pub last_stall_ms: Option<u64>,
 }
 
-/// What a server has given up, and what the kernel refuses it.
+/// Rights that a server has given up, and limits that the kernel enforces on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfinementFigures {
-    /// It was not asked to stay as it is.
+    /// True unless the server was asked not to confine itself.
     pub on: bool,
-    /// What it keeps of root's power: names as in capabilities(7).
+    /// Capabilities that the server keeps, by their names in capabilities(7).
     pub capabilities: Vec<String>,
-    /// The kernel runs a filter over its system calls.
+    /// True if the kernel filters its system calls.
     pub system_calls: bool,
-    /// It can open a few paths only.
+    /// True if it can open a few paths only.
     pub paths: bool,
-    /// What could not be done, and why.
+    /// Measures that could not be taken, each with the reason.
     pub missing: Vec<String>,
 }
 
 /// A mount of a dataset or snapshot.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MountFigures {
-    /// Of what.
+    /// Name of the dataset or snapshot.
     pub name: String,
-    /// The same, below the pool.
+    /// Its path below the pool.
     pub path: String,
-    /// Where.
+    /// Directory of the mount.
     #[serde(with = "crate::raw::path")]
     pub dir: PathBuf,
-    /// Other places where it is mounted, too.
+    /// Other directories where it is mounted as well.
     #[serde(default, with = "crate::raw::paths")]
     pub also_at: Vec<PathBuf>,
     /// Minor part of the device number of its files; the major part is 0.
     pub device: u32,
-    /// No changes.
+    /// True if changes are refused.
     pub read_only: bool,
     /// The server's process.
     pub pid: u32,
-    /// Since when, seconds since the epoch.
+    /// Time of mounting, in seconds since the epoch.
     pub since: u64,
     /// How requests travel: `/dev/fuse` or `io_uring`.
     pub transport: String,
@@ -830,33 +836,33 @@ pub struct PoolFigures {
     pub guid: String,
     /// `ONLINE`, `EXPORTED`, `CRASHED`, `FAULTED`, `RESCUE`.
     pub state: String,
-    /// What is wrong, if something is.
+    /// Description of a problem, if there is one.
     pub problem: Option<String>,
     /// The server's process, if there is one.
     #[serde(default)]
     pub pid: Option<u32>,
-    /// Whether another server goes on when this one dies, if there is one.
+    /// Figures of takeovers, if there is a server.
     #[serde(default)]
     pub takeover: Option<TakeoverFigures>,
-    /// What its server has given up, if there is one.
+    /// Rights that its server has given up, if there is one.
     #[serde(default)]
     pub confinement: Option<ConfinementFigures>,
-    /// The mount of its own dataset if that is mounted, or else the first one.
+    /// The mount of the pool's own dataset if that is mounted, or else the first mount.
     pub mount: Option<MountFigures>,
     /// All mounts of its datasets and snapshots, in the order in which they were made.
     #[serde(default)]
     pub mounts: Vec<MountFigures>,
     /// Devices.
     pub devices: Vec<DeviceFigures>,
-    /// Errors that were met.
+    /// Errors of files and other objects.
     #[serde(default)]
     pub errors: ErrorFigures,
-    /// What snapshots hold, of a pool that is nearly full.
+    /// Space that snapshots hold, if the pool is nearly full.
     #[serde(default)]
     pub snapshots: Option<SnapshotFigures>,
-    /// Sum of the devices.
+    /// Sum of the devices' sizes in bytes.
     pub size_bytes: u64,
-    /// What it can hold in stored bytes, less the reserve.
+    /// Stored bytes that the pool can hold, without the reserve.
     pub capacity_bytes: u64,
     /// Stored bytes in use.
     pub used_bytes: u64,
@@ -865,53 +871,55 @@ pub struct PoolFigures {
     /// Stored bytes that reservations keep for their datasets alone.
     #[serde(default)]
     pub reserved_bytes: u64,
-    /// Quotas of datasets, all that are set.
+    /// All quotas of datasets that are set.
     #[serde(default)]
     pub quotas: Vec<QuotaFigures>,
     /// Bytes of all stored pages before compression.
     pub logical_bytes: u64,
     /// Bytes of all stored pages, metadata not counted.
     pub stored_bytes: u64,
-    /// What `logical_bytes` are stored in, all metadata counted: shared records count for each page that has them, as they do there.
+    /// Bytes in which the pages of `logical_bytes` are stored, all metadata counted. A record that pages share counts
+    /// for each of them, as it does in `logical_bytes`.
     #[serde(default)]
     pub physical_bytes: u64,
     /// Bytes of the devices in chunks that are in use.
     pub allocated_bytes: u64,
-    /// Accepted, not yet durable.
+    /// Bytes that were accepted and are not durable yet.
     pub dirty_bytes: u64,
-    /// Something was destroyed and is being freed in the background.
+    /// True if destroyed datasets or snapshots are being freed in the background.
     #[serde(default)]
     pub freeing: bool,
-    /// Of `used_bytes`, what destroyed snapshots still hold; what destroyed datasets hold is not known before.
+    /// Part of `used_bytes` that destroyed snapshots still hold. What destroyed datasets hold is not known until it is
+    /// freed.
     #[serde(default)]
     pub freeing_bytes: u64,
-    /// Some dataset has a policy of backups.
+    /// True if some dataset has a policy of backups.
     #[serde(default)]
     pub backup_policies: bool,
-    /// Log that a replay would read.
+    /// Bytes of the log that a replay would read.
     pub log_bytes: u64,
-    /// Models of pages, learned from what is stored.
+    /// Number of models of pages, learned from what is stored.
     #[serde(default)]
     pub models: u64,
-    /// What they take, stored.
+    /// Stored bytes of the models.
     #[serde(default)]
     pub model_bytes: u64,
-    /// What those in memory take there.
+    /// Memory of the models that are in memory, in bytes.
     #[serde(default)]
     pub model_memory_bytes: u64,
-    /// How often metadata was read from its second copy, since the first was damaged or could not be read.
+    /// Number of times that metadata was read from its second copy, because the first was damaged or could not be read.
     #[serde(default)]
     pub second_copies_read: u64,
-    /// Subtractions that would have left an account below zero: faults of the engine, or damage.
+    /// Number of subtractions that would have left an account below zero: faults of the engine, or damage.
     #[serde(default)]
     pub account_faults: u64,
-    /// Transaction group (batch) last committed.
+    /// Number of the transaction group (batch) that was committed last.
     pub txg: u64,
-    /// Checkpoints since the pool was opened.
+    /// Number of checkpoints since the pool was opened.
     pub checkpoints: u64,
     /// The record cache.
     pub cache: CacheFigures,
-    /// What its server has in memory, if there is one.
+    /// Memory of its server, if there is one.
     #[serde(default)]
     pub memory: Option<MemoryFigures>,
     /// The last scrub, if there was one.
@@ -920,7 +928,7 @@ pub struct PoolFigures {
     /// The last trim since the pool was opened, if there was one.
     #[serde(default)]
     pub trim: Option<TrimFigures>,
-    /// Free bytes of which devices that take discards were not told since the pool was opened.
+    /// Free bytes that devices which take discards were not told of since the pool was opened.
     #[serde(default)]
     pub untrimmed_bytes: u64,
     /// Bytes written to devices / bytes written by applications, since the pool was opened.
@@ -934,20 +942,20 @@ pub struct QuotaFigures {
     pub name: String,
     /// `quota`, `refquota`, `logicalquota`.
     pub property: String,
-    /// Its bytes.
+    /// The quota in bytes.
     pub limit_bytes: u64,
-    /// What is taken of it.
+    /// Bytes that count against it.
     pub used_bytes: u64,
 }
 
 /// One monotonic counter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counter {
-    /// What is counted, e.g. `data_written`.
+    /// Name of the counter, e.g. `data_written`.
     pub name: String,
-    /// How many.
+    /// Number of operations.
     pub operations: u64,
-    /// How much.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -958,35 +966,36 @@ pub struct Activity {
     pub age_ms: u64,
     /// All counters.
     pub counters: Vec<Counter>,
-    /// Records that took the place of others.
+    /// Figures of records that took the place of others.
     #[serde(default)]
     pub rewrites: Vec<RewriteFigures>,
 }
 
-/// Records that took the place of others: of one kind of pages.
+/// Figures of records that took the place of others, for one kind of pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RewriteFigures {
-    /// Of which pages: `rewritten_database` or `rewritten_other`.
+    /// Kind of pages: `rewritten_database` or `rewritten_other`.
     pub name: String,
-    /// How many.
+    /// Number of records.
     pub operations: u64,
-    /// Their bytes.
+    /// Length of the records in bytes.
     pub bytes: u64,
-    /// By length, ascending.
+    /// Number of records by length, ascending.
     pub lengths: Vec<LengthFigures>,
 }
 
 /// Records of some length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LengthFigures {
-    /// The longest that is counted here, in bytes; the shortest is longer than the longest of the entry before, and at least eight ninths of it.
+    /// Largest length counted here, in bytes. The smallest is larger than the largest of the entry before, and at least
+    /// eight ninths of this one.
     pub at_most_bytes: u32,
-    /// How many.
+    /// Number of records.
     pub operations: u64,
 }
 
 impl RewriteFigures {
-    /// A length in bytes that so many per cent of the records do not exceed; `None` where there are none.
+    /// Returns a length in bytes that `percent` of the records do not exceed; `None` if there are no records.
     pub fn percentile(&self, percent: u64) -> Option<u32> {
         let total: u64 = self.lengths.iter().map(|length| length.operations).sum();
         let rank = (u128::from(total) * u128::from(percent)).div_ceil(100).max(1);

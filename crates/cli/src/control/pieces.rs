@@ -1,13 +1,13 @@
-//! Bytes of any number on a connection: in pieces, each a length in bytes (32 bits, little endian) and so many bytes. One of no length
-//! is the last. So the end of what was to be said is told from the end of who said it.
+//! Streams of any length on a connection, in pieces: each is a length in bytes (32 bits, little endian) and that number
+//! of bytes. A piece of length 0 is the last. So the end of a stream differs from the end of its sender.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
-/// Longest piece; a longer one is no piece of ours.
+/// Longest piece in bytes; a longer one is an error.
 const PIECE_BYTES_MAX: usize = 1 << 20;
 
-/// Writes pieces, each as it comes: who writes little at a time buffers it.
+/// Writes pieces, one for each call of `write`: callers with many small writes should buffer them.
 pub struct PieceWriter<'a>(&'a UnixStream);
 
 impl<'a> PieceWriter<'a> {
@@ -16,7 +16,7 @@ impl<'a> PieceWriter<'a> {
         Self(connection)
     }
 
-    /// That was all.
+    /// Ends the stream.
     pub fn end(mut self) -> io::Result<()> {
         self.0.write_all(&0_u32.to_le_bytes())
     }
@@ -38,10 +38,11 @@ impl Write for PieceWriter<'_> {
     }
 }
 
-/// Reads what a [`PieceWriter`] wrote. A connection that ends before is [`io::ErrorKind::ConnectionAborted`].
+/// Reads what a [`PieceWriter`] wrote. If the connection ends before the stream does, that is
+/// [`io::ErrorKind::ConnectionAborted`].
 pub struct PieceReader<'a> {
     connection: &'a UnixStream,
-    /// Of the piece that is being read.
+    /// Bytes left of the piece that is being read.
     left: usize,
     ended: bool,
 }

@@ -1,4 +1,4 @@
-//! The answering side.
+//! The server's side of the control socket.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -19,16 +19,16 @@ use super::model::{Reply, Request};
 use crate::failure::{Context, Failure, Result};
 use crate::{patience, places};
 
-/// Connections served at a time; more are closed at once.
+/// Largest number of connections at a time; more are closed at once.
 const CONNECTIONS_MAX: usize = 64;
-/// How long a client may be silent, or slow to take its reply.
+/// Longest time for which a client may be silent, or slow to take its reply.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 
 /// Answers requests; called from many threads.
 pub trait Handler: Send + Sync + 'static {
-    /// The reply to one request.
+    /// Returns the reply to one request.
     fn handle(&self, request: Request) -> Reply;
-    /// Does what [`Request::is_stream`] asks for, over its connection. What is returned is the last that is said.
+    /// Carries out a request for which [`Request::is_stream`] is true, over its connection. Returns the last reply.
     fn stream(&self, request: Request, connection: &UnixStream) -> Reply;
 }
 
@@ -36,24 +36,25 @@ pub trait Handler: Send + Sync + 'static {
 pub struct Listener {
     path: PathBuf,
     listener: UnixListener,
-    /// Held for as long as the server lives: no two servers for one name.
+    /// Lock that is held as long as the server lives, so that no two servers have one name.
     _lock: OwnedFd,
-    /// Requests that were read and are not yet answered, but for those that wait for what may never come ([`Request::follows`]).
+    /// Number of requests that were read and not answered yet, without those that wait for events
+    /// ([`Request::follows`]).
     unanswered: Arc<AtomicUsize>,
 }
 
 impl Listener {
-    /// Takes the place of the server of `pool`. Errors where there is one already.
+    /// Takes the place of the server of `pool`. Fails if there is one already.
     pub fn bind(pool: &str) -> Result<Self> {
         Self::bind_in(&places::runtime_dir(), pool)
     }
 
-    /// Listens for whom [`lock_name`] took the name.
+    /// Listens under a name that [`lock_name`] took.
     pub fn listen(pool: &str, lock: OwnedFd) -> Result<Self> {
         Self::listen_in(&places::runtime_dir(), pool, lock)
     }
 
-    /// As [`Listener::bind`], in a directory of the caller's choice.
+    /// Does the same as [`Listener::bind`] in a directory of the caller's choice.
     pub(super) fn bind_in(dir: &Path, pool: &str) -> Result<Self> {
         let lock = lock_name_in(dir, pool)?;
         Self::listen_in(dir, pool, lock)
@@ -62,7 +63,7 @@ impl Listener {
     fn listen_in(dir: &Path, pool: &str, lock: OwnedFd) -> Result<Self> {
         let path = dir.join(format!("{pool}.sock"));
         let binding = || format!("cannot listen at {}", path.display());
-        // Whoever listened here has died: we hold its lock.
+        // The process that listened here has died, since its lock is ours.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).context(binding),
             _ => {}
@@ -72,7 +73,7 @@ impl Listener {
         Ok(Self { path, listener, _lock: lock, unanswered: Arc::default() })
     }
 
-    /// Answers from background threads until the process ends or the listener is dropped.
+    /// Answers requests from background threads until the process ends or the listener is dropped.
     pub fn serve(&self, handler: Arc<dyn Handler>) -> Result<()> {
         let listener =
             self.listener.try_clone().context(|| format!("cannot listen at {}", self.path.display()))?;
@@ -85,7 +86,8 @@ impl Listener {
     }
 }
 
-/// Takes the name of the server of `pool`, held for as long as anybody has the descriptor. Errors where it has a server.
+/// Takes the name of the server of `pool`; the lock is held as long as any process has the descriptor. Fails if the
+/// pool has a server.
 pub fn lock_name(pool: &str) -> Result<OwnedFd> {
     lock_name_in(&places::runtime_dir(), pool)
 }
@@ -100,8 +102,8 @@ fn lock_name_in(dir: &Path, pool: &str) -> Result<OwnedFd> {
     Ok(lock.into())
 }
 
-/// Takes the lock of a name. One that is held although nobody listens belongs to a server that is just ending
-/// (or starting): that is waited for.
+/// Takes the lock of a name. If it is held although nobody listens, a server is just ending (or starting); this waits
+/// for that.
 fn take(lock: &File, socket: &Path) -> rustix::io::Result<()> {
     let deadline = Instant::now() + patience::LAST_REPLIES + patience::LAST_REPLIES;
     loop {
@@ -114,9 +116,9 @@ fn take(lock: &File, socket: &Path) -> rustix::io::Result<()> {
 }
 
 impl Listener {
-    /// Ends: nobody finds the socket any more, and replies that are being made get a moment to leave.
+    /// Removes the socket, and waits a moment for replies that are being made.
     pub fn finish(self) {
-        // A left-over socket is removed by the next server.
+        // If this fails, the next server removes the socket.
         let _ = fs::remove_file(&self.path);
         let deadline = Instant::now() + patience::LAST_REPLIES;
         while self.unanswered.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
@@ -127,7 +129,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // A left-over socket is removed by the next server.
+        // If this fails, the next server removes the socket.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -148,7 +150,7 @@ fn accept(listener: &UnixListener, handler: &Arc<dyn Handler>, unanswered: &Arc<
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
-                // Out of descriptors, say: it passes, and there is nobody to tell but the log.
+                // The process may be out of descriptors, for instance: that passes, and only the log can be told.
                 tracing::warn!(%error, "cannot accept on the control socket");
                 thread::sleep(Duration::from_millis(200));
                 continue;
@@ -170,7 +172,7 @@ fn accept(listener: &UnixListener, handler: &Arc<dyn Handler>, unanswered: &Arc<
     }
 }
 
-/// Root and our own user are answered.
+/// Returns true for root and our own user, who alone are answered.
 fn may_ask(stream: &UnixStream) -> bool {
     match sockopt::socket_peercred(stream) {
         Ok(peer) => {
@@ -184,7 +186,7 @@ fn may_ask(stream: &UnixStream) -> bool {
     }
 }
 
-/// A stream, for as long as it takes: who makes or takes it may be slow, and their end is seen.
+/// Carries out a stream without a time limit: the client may be slow, and its end is noticed.
 fn converse_at_length(stream: &mut UnixStream, handler: &dyn Handler, request: Request) {
     let patience = |stream: &UnixStream, patience| {
         stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience)).is_ok()
@@ -195,7 +197,7 @@ fn converse_at_length(stream: &mut UnixStream, handler: &dyn Handler, request: R
     let reply = handler.stream(request, stream);
     let told = patience(stream, Some(SILENCE_MAX)) && frame::write(stream, &reply, REPLY_BYTES_MAX).is_ok();
     if told {
-        // Closed with bytes unread, the connection would lose the reply: the client ends it.
+        // If it were closed with bytes unread, the connection would lose the reply: the client ends it.
         let _ = io::copy(stream, &mut io::sink());
     }
 }
@@ -219,7 +221,7 @@ fn converse(mut stream: UnixStream, handler: &dyn Handler, unanswered: &Arc<Atom
                 let reply = handler.handle(request);
                 match frame::write(&mut stream, &reply, REPLY_BYTES_MAX) {
                     Ok(()) => {}
-                    // Nothing of it was sent.
+                    // Nothing of that reply was sent.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                         let what = format!("the server's reply cannot be told: {error}");
                         let reply = Reply::Error { what, hint: None };
@@ -232,7 +234,8 @@ fn converse(mut stream: UnixStream, handler: &dyn Handler, unanswered: &Arc<Atom
             }
             Ok(None) => return,
             Err(error) => {
-                // What follows in the stream cannot be told apart from the broken message: answer and close.
+                // The bytes that follow cannot be told apart from the broken message: it is answered, and the
+                // connection closed.
                 if error.kind() == io::ErrorKind::InvalidData {
                     let reply = Reply::Error { what: error.to_string(), hint: None };
                     let _ = frame::write(&mut stream, &reply, REPLY_BYTES_MAX);

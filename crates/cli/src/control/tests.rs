@@ -1,4 +1,4 @@
-//! Hostile and honest clients at a control socket.
+//! Tests of the control socket with hostile and honest clients.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -13,7 +13,7 @@ use super::model::{Reply, Request};
 use super::pieces::{PieceReader, PieceWriter};
 use super::server::{Handler, Listener};
 
-/// Counts what reaches it.
+/// A handler that counts the requests that reach it.
 #[derive(Default)]
 struct Counting(AtomicUsize);
 
@@ -23,7 +23,7 @@ impl Handler for Counting {
         Reply::Done {}
     }
 
-    /// Gives back what it is given.
+    /// Returns the bytes that it is given.
     fn stream(&self, _: Request, connection: &UnixStream) -> Reply {
         let mut bytes = Vec::new();
         if let Err(error) = PieceReader::new(connection).read_to_end(&mut bytes) {
@@ -159,7 +159,7 @@ fn streams_are_told_from_their_ends() {
         assert!(matches!(frame::read(&mut &stream, REPLY_BYTES_MAX).unwrap(), Some(Reply::Done {})));
     }
     let honest = served.handler.0.load(Ordering::SeqCst);
-    // Cut off in the middle of a piece, of a length, and between pieces; and a piece that is too long.
+    // The stream is cut off in the middle of a piece, of a length, and between pieces; one piece is too long.
     let attacks: [&[u8]; 5] =
         [&[9, 0, 0, 0, 1, 2], &[9, 0], &[2, 0, 0, 0, 1, 2], &[], &[255, 255, 255, 255, 0, 0, 0, 0]];
     for attack in attacks {

@@ -1,58 +1,58 @@
-//! What is asked of and told about datasets and snapshots.
+//! Requests about datasets and snapshots, and the figures that answer them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What is known of a dataset or snapshot. Bytes are stored bytes, metadata counted, unless said otherwise.
+/// Figures of a dataset or snapshot. Bytes are stored bytes, metadata counted, unless said otherwise.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figures {
     /// Whole name.
     pub name: String,
-    /// Below the pool.
+    /// Path below the pool.
     pub path: String,
-    /// Whether it is a snapshot, and not a dataset.
+    /// True for a snapshot, false for a dataset.
     pub is_snapshot: bool,
-    /// A dataset: what it, its snapshots and all below it hold; the pool's own: all that is in use. A snapshot: what becomes free if
-    /// it alone is destroyed.
+    /// For a dataset: bytes that it, its snapshots and all datasets below it hold; for the pool's own: all bytes in
+    /// use. For a snapshot: bytes that become free if it alone is destroyed.
     pub used_bytes: u64,
-    /// What can still be accepted; none for snapshots.
+    /// Bytes that can still be accepted; `None` for snapshots.
     pub available_bytes: Option<u64>,
-    /// What it refers to.
+    /// Bytes that it refers to.
     pub referenced_bytes: u64,
     /// Bytes of its pages before compression.
     pub logical_bytes: u64,
-    /// What these pages and the tree are stored in; what several pages share counts for each of them.
+    /// Bytes in which these pages and the tree are stored; a record that several pages share counts for each of them.
     #[serde(default)]
     pub physical_bytes: u64,
-    /// Of `used_bytes`, what it holds itself.
+    /// Part of `used_bytes` that the dataset itself holds.
     pub used_by_dataset_bytes: u64,
-    /// Of `used_bytes`, what only its snapshots hold.
+    /// Part of `used_bytes` that only its snapshots hold.
     pub used_by_snapshots_bytes: u64,
-    /// Of `used_bytes`, what the datasets below it hold.
+    /// Part of `used_bytes` that the datasets below it hold.
     pub used_by_children_bytes: u64,
-    /// Written since the snapshot before, and still there.
+    /// Bytes that were written since the snapshot before, and are still there.
     pub written_bytes: u64,
-    /// Seconds since 1970.
+    /// Time of creation in seconds since 1970.
     pub created: u64,
     /// The snapshot that a clone began as.
     pub origin: Option<String>,
     /// Clones of a snapshot.
     pub clones: Vec<String>,
-    /// Holds of a snapshot, with seconds since 1970.
+    /// Holds of a snapshot: tag, and time in seconds since 1970.
     pub holds: BTreeMap<String, u64>,
-    /// Where it belongs by its property; `none`.
+    /// Directory that its property `mountpoint` names; or `none`.
     pub mountpoint: String,
-    /// Its policy of backups; `none`. Empty for snapshots, and from a server that knows of none.
+    /// Its policy of backups, or `none`. Empty for snapshots, and from a server that does not know this property.
     #[serde(default)]
     pub backup: String,
-    /// Where it is mounted.
+    /// Directory where it is mounted.
     #[serde(default, with = "crate::raw::maybe_path")]
     pub mounted: Option<PathBuf>,
 }
 
-/// What is to be done. Paths are below the pool.
+/// A change of datasets and snapshots. Paths are below the pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Deed {
@@ -60,18 +60,18 @@ pub enum Deed {
     Create {
         /// Its path.
         path: String,
-        /// Those above it, too, as far as they are missing.
+        /// Makes missing datasets above it, too.
         parents: bool,
-        /// Set on it.
+        /// Properties that are set on it.
         properties: Vec<(String, String)>,
     },
-    /// Makes snapshots; those of one name at one instant.
+    /// Makes snapshots. All snapshots of one name are made at the same instant.
     Snapshot {
         /// `dataset@name`.
         snapshots: Vec<String>,
-        /// Of all datasets below, too.
+        /// Makes snapshots of all datasets below, too.
         recursive: bool,
-        /// Set on each.
+        /// Properties that are set on each.
         properties: Vec<(String, String)>,
     },
     /// Makes a dataset that begins as a snapshot.
@@ -80,23 +80,24 @@ pub enum Deed {
         snapshot: String,
         /// The dataset's path.
         path: String,
-        /// Set on it.
+        /// Properties that are set on it.
         properties: Vec<(String, String)>,
     },
     /// Destroys datasets and snapshots.
     Destroy {
-        /// `dataset`, `dataset@name`, `dataset@first%last`, or several of the latter behind one `@`, separated by commas.
+        /// `dataset`, `dataset@name`, `dataset@first%last`, or several of the last two forms behind one `@`, separated
+        /// by commas.
         what: Vec<String>,
-        /// What is below, too; for snapshots, those of these names of all datasets below.
+        /// Destroys everything below, too; for snapshots, those of the same names of all datasets below.
         recursive: bool,
-        /// Only tells what would be done.
+        /// Only tells what would be destroyed.
         dry_run: bool,
     },
     /// Returns a dataset to a snapshot.
     Rollback {
         /// The snapshot.
         snapshot: String,
-        /// Destroys newer ones.
+        /// Destroys newer snapshots.
         newer: bool,
     },
     /// Returns a clone to the snapshot that it began as.
@@ -111,46 +112,46 @@ pub enum Deed {
         /// The clone.
         path: String,
     },
-    /// Names a dataset or snapshot anew.
+    /// Renames a dataset or snapshot.
     Rename {
-        /// Which.
+        /// Its path before.
         from: String,
-        /// Its path then.
+        /// Its path afterwards.
         to: String,
     },
     /// Keeps snapshots from being destroyed.
     Hold {
-        /// Which.
+        /// The snapshots, as `dataset@name`.
         snapshots: Vec<String>,
-        /// Those of the same name of all datasets below, too.
+        /// Includes the snapshots of the same name of all datasets below.
         recursive: bool,
-        /// By which name.
+        /// Name of the hold.
         tag: String,
     },
-    /// Ends [`Deed::Hold`].
+    /// Ends holds that [`Deed::Hold`] made.
     Release {
-        /// Which.
+        /// The snapshots, as `dataset@name`.
         snapshots: Vec<String>,
-        /// Those of the same name of all datasets below, too.
+        /// Includes the snapshots of the same name of all datasets below.
         recursive: bool,
-        /// By which name.
+        /// Name of the hold.
         tag: String,
     },
-    /// Gives up what was received in part.
+    /// Discards a dataset of which a part was received.
     AbortReceive {
-        /// The dataset that was to become of it.
+        /// Path of the dataset.
         path: String,
     },
-    /// Clears properties, so that what is inherited holds.
+    /// Clears properties, so that the inherited values hold.
     Inherit {
-        /// Dataset or snapshot.
+        /// Path of the dataset or snapshot.
         path: String,
-        /// Which property.
+        /// Name of the property.
         name: String,
     },
 }
 
-/// What is to be sent. Paths are below the pool.
+/// The contents of a stream. Paths are below the pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Sendable {
@@ -158,56 +159,57 @@ pub enum Sendable {
     Snapshot {
         /// `dataset@name`.
         path: String,
-        /// The snapshot before it that the receiver has: only what changed since is sent.
+        /// An earlier snapshot that the receiver has: the stream has only what changed since.
         from: Option<String>,
     },
-    /// What a receiver that was interrupted lacks.
+    /// The rest of a stream that was interrupted.
     Resume {
-        /// What it has.
+        /// Resume token: how much the receiver has.
         token: String,
     },
 }
 
-/// What went through a stream.
+/// Figures of a stream that was sent or received.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transferred {
     /// The snapshot, by its whole name.
     pub name: String,
-    /// Bytes of the stream.
+    /// Length of the stream in bytes.
     pub stream_bytes: u64,
-    /// Of these, stored pages.
+    /// Bytes of stored pages in it.
     pub record_bytes: u64,
-    /// How many pages.
+    /// Number of pages.
     pub pages: u64,
-    /// Other entries of the file system that were set or deleted.
+    /// Number of other entries of the file system that were set or deleted.
     pub values: u64,
 }
 
-/// What was received in part.
+/// A dataset of which a part was received.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartialFigures {
-    /// Whole name of the dataset that is to become of it.
+    /// Whole name that the dataset will have.
     pub name: String,
-    /// The same, below the pool.
+    /// Its path below the pool.
     pub path: String,
     /// Stored bytes that it holds.
     pub used_bytes: u64,
-    /// With what the sender goes on.
+    /// Token with which the sender goes on.
     pub receive_resume_token: String,
 }
 
-/// How a file differs between two versions of a file system.
+/// A difference of one file between two versions of a file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// `created`, `removed`, `renamed`, `modified`.
     pub change: String,
-    /// From the root of the file system on; in the older version if it was removed.
+    /// Path from the root of the file system; in the older version if the file was removed.
     pub path: String,
     /// Its path before it was renamed.
     pub from: Option<String>,
     /// `file`, `directory`, `symlink`, ...
     pub kind: String,
-    /// First byte, and the one behind the last, of each part of a modified file that may be another, if that was asked for.
+    /// Parts of a modified file that may differ, each as its first byte and the byte behind its last; empty unless
+    /// asked for.
     pub ranges: Vec<(u64, u64)>,
 }
 
@@ -223,27 +225,29 @@ pub struct Moving {
     pub own: bool,
 }
 
-/// What came of moving a clone.
+/// Result of moving a clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rebased {
-    /// Files and directories whose changes were brought over.
+    /// Number of files and directories whose changes were brought over.
     pub files: u64,
-    /// Bytes of pages that were written again, uncompressed.
+    /// Bytes of pages that were written again, before compression.
     pub copied_bytes: u64,
-    /// What both have changed, by paths from the root of the file system on: the first thousand. If there are any, nothing was changed.
+    /// Paths, from the root of the file system, that both sides have changed: the first thousand. If there are any,
+    /// nothing was changed.
     pub conflicts: Vec<String>,
-    /// How many there are.
+    /// Number of all such paths.
     pub conflict_count: u64,
 }
 
-/// What was done, or would be.
+/// Result of a deed, or of its dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Datasets and snapshots that were made or destroyed, by their whole names.
     pub names: Vec<String>,
     /// Stored bytes that become free.
     pub freed_bytes: u64,
-    /// Of a dry run: what is in the way, and what to do about it. `freed_bytes` is then what goes if clones go as well.
+    /// For a dry run: the obstacle, and advice about it. `freed_bytes` is then what becomes free if clones are
+    /// destroyed, too.
     #[serde(default)]
     pub blocked: Option<(String, Option<String>)>,
 }

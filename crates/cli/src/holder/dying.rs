@@ -1,7 +1,8 @@
-//! Processes that died and cannot end.
+//! Recognises processes that died and cannot end.
 //!
-//! A thread that tells the kernel to drop pages waits for requests that have these locked, and no signal ends the wait. If the server dies meanwhile, it is the next one
-//! that has to answer them: whoever waits for the end of the first before starting the second waits for ever.
+//! A thread that tells the kernel to drop pages waits for requests that have these pages locked, and no signal ends
+//! that wait. If its server dies meanwhile, the next server has to answer the requests: a holder that waited for the
+//! end of the first server before it starts the next would wait for ever.
 
 use std::fs;
 
@@ -10,13 +11,14 @@ use pagefold_fuse::DROP_THREADS;
 /// Bit of SIGKILL in the mask of pending signals: each thread of a process that ends has it.
 const KILLED: u64 = 1 << (libc::SIGKILL - 1);
 
-/// True for a process that died and of which only threads are left that tell the kernel to drop pages. Any other thread that is left may be writing to a
-/// device: then false.
+/// Returns true for a process that died and whose remaining threads all tell the kernel to drop pages. If any other
+/// thread remains, which may be writing to a device, returns false.
 pub fn ended_but_for_drops(pid: u32) -> bool {
     drops_left(pid).is_some_and(|left| left > 0)
 }
 
-/// Counts the threads that are left of a process that died; `None` if it lives, or if one of them does other things.
+/// Counts the threads that are left of a process that died; `None` if it lives, or if one of the threads does anything
+/// else.
 fn drops_left(pid: u32) -> Option<usize> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     if state(&status) != Some('Z') {
@@ -28,7 +30,7 @@ fn drops_left(pid: u32) -> Option<usize> {
         if task.file_name().to_str() == Some(&pid.to_string()) {
             continue;
         }
-        // One that is gone by now is looked at no more.
+        // A thread that has ended by now is skipped.
         let Ok(text) = fs::read_to_string(task.path().join("status")) else { continue };
         if !is_over(&text) {
             return None;
@@ -47,7 +49,8 @@ fn state(status: &str) -> Option<char> {
     field(status, "State")?.chars().next()
 }
 
-/// True for a thread that has ended, or that was killed while it told the kernel to drop pages. The fields are those of proc_pid_status(5).
+/// Returns true for a thread that has ended, or that was killed while it told the kernel to drop pages. The fields are
+/// those of proc_pid_status(5).
 fn is_over(status: &str) -> bool {
     let pending = field(status, "SigPnd").and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
     match state(status) {
@@ -82,7 +85,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         assert!(!ended_but_for_drops(child.id()));
         child.kill().unwrap();
-        // Its threads are gone at once; what is left is to be waited for, as ever.
+        // Its threads are gone at once; the process itself is waited for, as usual.
         assert!(!ended_but_for_drops(child.id()));
         child.wait().unwrap();
     }

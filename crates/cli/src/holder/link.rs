@@ -1,4 +1,4 @@
-//! A server's end of the line to its holder.
+//! The server's end of the line to its holder.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,26 +11,26 @@ use super::Hello;
 use super::wire::{self, Kind};
 use crate::failure::{Context, Failure, Result};
 
-/// Something that the holder keeps for a server that comes after.
+/// Something that the holder keeps for the next server.
 #[derive(Debug)]
 pub struct Kept {
-    /// What belongs to it.
+    /// Data that belong to it.
     pub body: Vec<u8>,
-    /// The descriptor, if it has one.
+    /// Its descriptor, if it has one.
     pub fd: Option<OwnedFd>,
 }
 
-/// What a server finds when it starts.
+/// State that a server inherits when it starts.
 #[derive(Debug)]
 pub struct Inherited {
-    /// What the servers before left, by name. Nothing: this is the first.
+    /// Things that earlier servers left, by name; empty for the first server.
     pub kept: BTreeMap<String, Kept>,
-    /// What became of them.
+    /// Facts about the earlier servers.
     pub hello: Hello,
 }
 
 impl Inherited {
-    /// What is kept under this name, with its descriptor.
+    /// Takes what is kept under `name`, with its descriptor; `None` if it is missing or has no descriptor.
     pub fn take(&mut self, name: &str) -> Option<(Vec<u8>, OwnedFd)> {
         let Kept { body, fd } = self.kept.remove(name)?;
         Some((body, fd?))
@@ -42,7 +42,7 @@ impl Inherited {
 pub struct Link(OwnedFd);
 
 impl Link {
-    /// Takes the line at descriptor `raw`, which the holder passed on, and hears what there is.
+    /// Takes the line at descriptor `raw`, which the holder passed on, and reads everything that the holder kept.
     pub fn connect(raw: RawFd) -> Result<(Self, Inherited)> {
         let talking = || "cannot hear from the holder".to_owned();
         let socket = inherited(raw, "--held-by is for holders of servers, not for people")?;
@@ -71,12 +71,12 @@ impl Link {
             .context(|| format!("the holder cannot keep {name}"))
     }
 
-    /// It is of no use any more.
+    /// Tells the holder not to keep `name` any longer.
     pub fn drop_kept(&self, name: &str) {
         self.tell(Kind::Drop, name, &[]);
     }
 
-    /// Has the holder tell systemd, whose main process it is.
+    /// Has the holder send `state` to systemd, for which the holder is the main process.
     pub fn notify(&self, state: &str) {
         self.tell(Kind::Notify, "", state.as_bytes());
     }
@@ -99,25 +99,26 @@ impl Link {
     }
 }
 
-/// The socket at descriptor `raw`, which the process that started this one left to it; `refusal` where it is none.
+/// Takes the socket at descriptor `raw`, which the parent process passed on. Fails with the text `refusal` if there is
+/// no such socket.
 pub fn inherited(raw: RawFd, refusal: &str) -> Result<OwnedFd> {
-    // A number from the command line: taken only if it is such a socket.
-    // SAFETY: borrowed for the questions below only, which fail on a descriptor that is not open.
+    // The number comes from the command line; it is taken only if it is such a socket.
+    // SAFETY: the descriptor is borrowed only for the questions below, which fail if it is not open.
     let borrowed = (raw > 2).then(|| unsafe { BorrowedFd::borrow_raw(raw) });
     let fits = borrowed.is_some_and(|fd| sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX));
     if !fits {
         return Err(Failure::usage(refusal));
     }
-    // SAFETY: it is open, and was left to this process; nothing else here knows of it.
+    // SAFETY: the descriptor is open, and was passed on to this process; nothing else here knows of it.
     let socket = unsafe { OwnedFd::from_raw_fd(raw) };
     let taking = || "cannot take over a socket".to_owned();
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).context(taking)?;
-    // Started from /proc/self/exe, it would be "exe" to ps and top.
+    // ps and top would call it "exe", since it was started from /proc/self/exe.
     rustix::thread::set_name(c"pagefold").context(|| "cannot name the process".into())?;
     Ok(socket)
 }
 
-/// Time since the machine started, which all processes agree on.
+/// Returns the time since the machine started, which is the same for all processes.
 pub fn uptime() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(now.tv_sec.max(0).cast_unsigned(), now.tv_nsec.clamp(0, 999_999_999) as u32)

@@ -1,9 +1,9 @@
-//! The holder: a small process above a server, which keeps what outlives it.
+//! The holder: a small process above a server, which keeps what must outlive the server.
 //!
-//! It holds the kernel's connections, the pool's devices with their locks and the journal's memory, and knows nothing of what they are.
-//! When the server is killed or crashes, the holder starts another and hands it all over; clients wait that long, and see no error. A
-//! server that ends by itself takes its holder along. If servers die one after the other it gives up and ends: then the kernel ends the
-//! connections, since nobody has them any more.
+//! It keeps the connections to the kernel, the pool's devices with their locks, and the journal's memory, and does not
+//! know what they are. When the server is killed or crashes, the holder starts another one and hands everything over;
+//! clients wait for that, and see no error. If a server ends by itself, its holder ends, too. If servers die one after
+//! the other, the holder gives up and ends; the kernel then ends the connections, since no process has them any more.
 
 mod dying;
 mod link;
@@ -34,28 +34,29 @@ use crate::serve::report;
 pub use link::{Inherited, Kept, Link, inherited, uptime};
 use wire::{Kind, Message};
 
-/// So many deaths one after the other, each before the server has served for [`SERVED_MIN`], and there is no point in going on:
-/// what kills them comes again.
+/// Number of deaths one after the other, all but the first before the server has served for [`SERVED_MIN`], after which
+/// the holder gives up: what kills the servers is still there.
 const DEATHS_MAX: u32 = 5;
-/// A server that got so far died of something else than what it began with.
+/// Time after which the death of a serving server is not blamed on its start.
 const SERVED_MIN: Duration = Duration::from_secs(1);
-/// Between the death of a server that did not get to serve and the start of the next one.
+/// Pause between the death of a server that never served and the start of the next one.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The holder looks at a silent server after this time: one that died may have threads that end only once another server answers ([`dying`]).
+/// Time after which the holder looks at a silent server: one that died may have threads that end only once another
+/// server answers ([`dying`]).
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
-/// The kernel's wish not to be chosen when memory runs out.
+/// File by which a process asks the kernel not to kill it when memory runs out.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 
-/// What a server is told of those before it.
+/// Facts about earlier servers that a server is told.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Hello {
-    /// How many there were.
+    /// Number of earlier servers.
     pub restarts: u32,
-    /// How the last one ended; empty for the first.
+    /// How the last one ended; empty for the first server.
     pub reason: String,
-    /// When it did, in nanoseconds of [`uptime`].
+    /// Time at which it ended, in nanoseconds of [`uptime`].
     pub ended_ns: u64,
-    /// Whether it ended to let this one follow.
+    /// True if it ended so that this one takes its place.
     pub planned: bool,
     /// The server's own `oom_score_adj`.
     oom_score: Option<String>,
@@ -64,14 +65,14 @@ pub struct Hello {
 impl Hello {
     fn restore_oom_score(&self) {
         if let Some(score) = &self.oom_score {
-            // Giving up a privilege is always allowed; where it fails the server keeps the holder's.
+            // Giving up a privilege is always allowed; where it fails, the server keeps the holder's score.
             let _ = std::fs::write(OOM_SCORE, score);
         }
     }
 }
 
-/// Starts servers with the arguments of this process, one after the other, until one ends by itself. Returns its exit status. `wish` says
-/// what this process keeps of its privileges, `kept` what it has for the first server.
+/// Starts servers with the arguments of this process, one after the other, until one ends by itself. Returns that
+/// server's exit status. `wish` says which privileges this process keeps, `kept` is what it has for the first server.
 pub fn run(wish: Confine, kept: BTreeMap<String, Kept>) -> Result<i32> {
     let mut holder = Holder::new(kept)?;
     confine::holder(wish)?;
@@ -85,22 +86,22 @@ pub fn run(wish: Confine, kept: BTreeMap<String, Kept>) -> Result<i32> {
 }
 
 struct Holder {
-    /// The program as it was when this process started, and where its file is.
+    /// The program as it was when this process started; `path` is where its file is.
     program: PathBuf,
     path: Option<PathBuf>,
     arguments: Vec<OsString>,
     signals: Vec<(UnixStream, Signal)>,
     kept: BTreeMap<String, Kept>,
     hello: Hello,
-    /// Deaths of servers that did not get far, since one did.
+    /// Number of deaths in a row; all but the first are of servers that did not serve for [`SERVED_MIN`].
     deaths: u32,
-    /// A server was once ready.
+    /// True once any server has been ready.
     ready: bool,
-    /// The present one is, since then.
+    /// Time since which the present server is ready.
     serving: Option<Instant>,
-    /// The present one has said that another is to follow it.
+    /// True if the present server has asked for another one to follow it.
     again: bool,
-    /// Servers that died, and of which threads were left that wait for the next one.
+    /// Servers that died, with threads left that wait for the next one.
     remains: Vec<Child>,
 }
 
@@ -121,7 +122,7 @@ impl Holder {
             signals.push((ours, signal));
         }
         let oom_score = std::fs::read_to_string(OOM_SCORE).ok();
-        // Best effort: it takes CAP_SYS_RESOURCE.
+        // Best effort: this takes CAP_SYS_RESOURCE.
         let _ = std::fs::write(OOM_SCORE, "-1000");
         let (path, program) = (std::env::current_exe().ok(), PathBuf::from("/proc/self/exe"));
         Ok(Self {
@@ -139,7 +140,7 @@ impl Holder {
         })
     }
 
-    /// Starts a server and hands it all that is kept.
+    /// Starts a server and hands over everything that is kept.
     fn start(&mut self) -> Result<Server> {
         let starting = || "cannot start the server".to_owned();
         let (line, theirs) =
@@ -151,10 +152,11 @@ impl Holder {
         arguments.insert(verb, format!("--held-by={raw}").into());
         let program = self.path.as_ref().filter(|_| self.hello.planned).unwrap_or(&self.program);
         let mut command = Command::new(program);
-        // A group of its own: what the terminal sends to all of ours is passed on, once.
+        // It gets a process group of its own: signals of the terminal to the whole group are passed on by the holder,
+        // once.
         command.args(arguments).process_group(0);
         launch::set_environment(&mut command, For::Ours);
-        // No other thread is there that could start a process meanwhile.
+        // This process has no other thread that could start a program, which would inherit the descriptor.
         rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).context(starting)?;
         let child = command.spawn().context(starting)?;
         drop(theirs);
@@ -164,7 +166,7 @@ impl Holder {
         self.again = false;
         let handed = self.hand_over(&line);
         if let Err(error) = handed {
-            // It died at once; how is seen when it is followed.
+            // The server died at once; `follow` finds out how.
             tell(&format!("cannot hand over to the server: {error}"));
         }
         Ok(Server { child, pidfd, line })
@@ -177,7 +179,8 @@ impl Holder {
         wire::send(line, Kind::Hello, "", &serde_json::to_vec(&self.hello)?, None)
     }
 
-    /// Listens to a server until it has ended. `None`: it did, and how can only be told once its last threads have ended, too.
+    /// Listens to a server until it has ended. Returns `None` if it died and threads are left, so that its status is
+    /// not known yet.
     fn follow(&mut self, mut server: Server) -> Result<Option<ExitStatus>> {
         let mut talking = true;
         loop {
@@ -200,7 +203,7 @@ impl Holder {
                 continue;
             }
             self.pass_signals_on(&server);
-            // What it said last is heard before its end is seen to.
+            // The server's last messages are read before its end is handled.
             if talking && events.last() == Some(&true) {
                 match wire::receive(&server.line) {
                     Ok(Some(message)) => self.obey(message),
@@ -219,7 +222,7 @@ impl Holder {
         for (stream, signal) in &self.signals {
             let mut byte = [0; 1];
             while rustix::io::read(stream, &mut byte) == Ok(1) {
-                // It may be gone already.
+                // The server may have ended already.
                 let _ = kill_process(Pid::from_child(&server.child), *signal);
             }
         }
@@ -254,7 +257,8 @@ impl Holder {
         }
     }
 
-    /// What follows the end of a server: another one (`None`), or our own end with this exit status.
+    /// Decides what follows the end of a server: another server (`None`), or the end of the holder with this exit
+    /// status.
     fn next(&mut self, status: Option<ExitStatus>) -> Option<i32> {
         let again = self.again;
         let ended = status.filter(|status| status.signal().is_none());
@@ -266,7 +270,7 @@ impl Holder {
         self.hello.restarts += 1;
         self.hello.ended_ns = u64::try_from(uptime().as_nanos()).unwrap_or(u64::MAX);
         self.hello.reason = if again { "restart".into() } else { status.clone() };
-        // If the new program does not get to serve, the old one goes on.
+        // If the new program does not become ready, the old one is started again.
         self.hello.planned = again && self.serving.is_some();
         if self.hello.planned {
             return None;

@@ -1,4 +1,4 @@
-//! What a server says to its holder, and to its mounter: one message per packet of a socket pair, with a descriptor or none.
+//! Messages between a server and its holder or mounter: one per packet of a socket pair, with at most one descriptor.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -9,27 +9,27 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// Longest name.
+/// Longest name in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// Longest message; a mount's directory has at most 4 KiB.
+/// Longest message in bytes; the directory of a mount has at most 4 KiB.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
-/// What a message is.
+/// Kinds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Keep this under its name, in place of what was there.
+    /// Keep this under its name, in place of what was kept under that name before.
     Keep = 1,
     /// Keep it no longer.
     Drop = 2,
     /// Tell systemd.
     Notify = 3,
-    /// To a server: that was all that is kept. The body is a [`super::Hello`].
+    /// To a server: everything that is kept has been sent. The body is a [`super::Hello`].
     Hello = 4,
-    /// To a mounter: a wish, and where to answer it.
+    /// To a mounter: a request, with the socket for the answer.
     Ask = 5,
-    /// From a mounter.
+    /// From a mounter: the answer.
     Answer = 6,
-    /// To a holder: the sender ends so that another server follows, of the program as it is on disk now.
+    /// To a holder: when the sender has ended, start another server, of the program as it is on disk then.
     Again = 7,
 }
 
@@ -43,13 +43,13 @@ impl Kind {
 /// One message.
 #[derive(Debug)]
 pub struct Message {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Name of what is kept.
+    /// Name under which something is kept.
     pub name: String,
-    /// What belongs to it.
+    /// Data of the message.
     pub body: Vec<u8>,
-    /// A descriptor.
+    /// Descriptor that came with it.
     pub fd: Option<OwnedFd>,
 }
 
@@ -82,7 +82,7 @@ pub fn send(
     sent.map(drop).map_err(io::Error::from)
 }
 
-/// Waits for a message; `None`: the other end is gone.
+/// Waits for a message; returns `None` if the other end is closed.
 pub fn receive(socket: impl AsFd) -> io::Result<Option<Message>> {
     let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
     let mut bytes = vec![0; MESSAGE_BYTES_MAX];

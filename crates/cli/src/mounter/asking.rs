@@ -1,4 +1,4 @@
-//! The server's side.
+//! The server's side of the mounter.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,16 +16,16 @@ use crate::holder::wire::{self, Kind};
 use crate::launch::{self, For};
 use crate::mountopts;
 
-/// Has another process mount and unmount.
+/// A [`Mounter`] that has another process mount and unmount.
 pub struct Asking {
     line: OwnedFd,
-    /// It ends when `line` does.
+    /// The process, which ends when `line` is closed.
     _child: Mutex<Child>,
 }
 
 impl Asking {
-    /// Starts the mounter of a pool, with the rights of this process. To be called while this is the only thread: what it passes on
-    /// must not reach programs that another one starts.
+    /// Starts the mounter of a pool, with the rights of this process. Must be called while there is only one thread:
+    /// programs that another thread starts would inherit the descriptor.
     pub fn start(pool: &str, options: &mountopts::MountOptions) -> Result<Self> {
         let starting = || "cannot start the mounter".to_owned();
         let (line, theirs) = pair().context(starting)?;
@@ -42,7 +42,7 @@ impl Asking {
             .arg("serve")
             .arg(format!("--mounts-for={}", theirs.as_raw_fd()))
             .args(["-o", words.join(",").as_str(), "--", pool])
-            // What the terminal sends to all of ours is not for it.
+            // Signals of the terminal to the whole process group must not reach it.
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

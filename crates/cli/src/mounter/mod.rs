@@ -1,7 +1,7 @@
-//! The mounter: a small process beside a server that mounts and unmounts for it, so that the server itself has no privilege and
-//! starts no program ([decision 0025](../../../../docs/decisions/0025-least-privilege.md)).
+//! The mounter: a small process beside a server that mounts and unmounts for it, so that the server itself has no
+//! privilege and starts no program ([decision 0025](../../../../docs/decisions/0025-least-privilege.md)).
 //!
-//! It does that for one pool only, and with no more rights than the server was started for. It ends with its server.
+//! It serves one pool only, with no more rights than the server was started with. It ends with its server.
 
 mod asking;
 mod words;
@@ -19,7 +19,7 @@ use crate::{confine, holder, mountopts, mounts};
 pub use asking::Asking;
 use words::{Answer, How, Wish};
 
-/// What a server may ask for.
+/// Limits of what a server may ask for.
 struct Bounds {
     pool: String,
     suid: bool,
@@ -27,10 +27,10 @@ struct Bounds {
     nonempty: bool,
 }
 
-/// Mounts and unmounts for the server at the other end of descriptor `raw`, until that is gone.
+/// Mounts and unmounts for the server at the other end of descriptor `raw`, until the server closes its end.
 pub fn run(args: &Mount, raw: i32) -> Result<()> {
     let line = holder::inherited(raw, "--mounts-for is for servers, not for people")?;
-    // It ends with its server, however that is told to end.
+    // It ends when its server does, and ignores signals that tell it to end.
     ignore_ends();
     rustix::process::chdir("/").context(|| "cannot change to /".into())?;
     let options = mountopts::parse(&args.options)?;
@@ -44,13 +44,14 @@ pub fn run(args: &Mount, raw: i32) -> Result<()> {
     while let Some(message) = wire::receive(&line).context(|| "cannot hear from the server".into())? {
         let Some(reply) = message.fd.filter(|_| message.kind == Kind::Ask) else { continue };
         let (bounds, body) = (Arc::clone(&bounds), message.body);
-        // One that takes long (whoever has the directory does not answer, say) keeps no other waiting.
+        // Each request has a thread: one that takes long (because a directory's server does not answer, say) delays no
+        // other.
         let spawned = std::thread::Builder::new().name("mounting".into()).spawn(move || {
-            // Whoever asked may have gone.
+            // The asking thread may have gone.
             let _ = answer(&bounds, &body, &reply);
         });
         if let Err(error) = spawned {
-            // The server sees its question end without an answer.
+            // The server sees that its question ends without an answer.
             eprintln!("pagefold: mounter: cannot start a thread: {error}");
         }
     }
@@ -102,7 +103,7 @@ impl Bounds {
         Ok((Answer::Mounted { dir: mounted.dir, device_minor, pages_max }, Some(mounted.device)))
     }
 
-    /// Errors where it is of another pool, or asks for what the server was not started for.
+    /// Returns an error if the mount is of another pool, or asks for rights that the server was not started with.
     fn permit(&self, how: &How) -> Result<(), MountError> {
         let pool = mounts::pool_of(&how.source);
         if pool != self.pool {
@@ -119,7 +120,7 @@ impl Bounds {
         }
     }
 
-    /// Takes away what is mounted at `dir`, if that is of this pool.
+    /// Unmounts what is mounted at `dir`, if that is of this pool.
     fn unmount(&self, dir: &Path, how: pagefold_fuse::Unmount) -> Result<(), MountError> {
         let all = mounts::all().map_err(|failure| refused(failure.to_string()))?;
         match all.iter().rfind(|mount| mount.dir == dir) {
@@ -141,7 +142,7 @@ fn refused(text: String) -> MountError {
     MountError::Told(text)
 }
 
-/// Takes mounts of ours off the directory whose server has died.
+/// Detaches mounts of ours at a directory whose servers have died.
 fn detach_dead(dir: &Path) -> Result<(), MountError> {
     let ours = mounts::ours().map_err(|failure| refused(failure.to_string()))?;
     for mount in ours.iter().filter(|mount| mount.dir == dir && mounts::is_dead(mount)) {

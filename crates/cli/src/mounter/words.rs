@@ -1,29 +1,29 @@
-//! What a server and its mounter say to each other.
+//! Messages between a server and its mounter.
 
 use std::path::PathBuf;
 
 use pagefold_fuse::{MountError, MountOptions, Transport, Unmount};
 use serde::{Deserialize, Serialize};
 
-/// What a server asks for.
+/// Requests of a server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "wish", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Wish {
-    /// Whether a directory can be mounted on.
+    /// Check that a directory can be mounted on.
     Check {
         #[serde(with = "crate::raw::path")]
         dir: PathBuf,
         how: How,
     },
-    /// To mount there.
+    /// Mount there.
     Mount {
         #[serde(with = "crate::raw::path")]
         dir: PathBuf,
         how: How,
     },
-    /// The kernel was greeted on the mount with this device number.
+    /// The first exchange with the kernel is over on the mount with this device number.
     Greeted { device_minor: u32 },
-    /// To unmount.
+    /// Unmount.
     Unmount {
         #[serde(with = "crate::raw::path")]
         dir: PathBuf,
@@ -31,7 +31,7 @@ pub(super) enum Wish {
     },
 }
 
-/// What it gets; with [`Answer::Mounted`] comes a descriptor, the connection.
+/// Answers of the mounter. With [`Answer::Mounted`] comes a descriptor: the connection to the kernel.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Answer {
@@ -59,7 +59,7 @@ pub(super) enum Answer {
     },
 }
 
-/// Options of a mount, as far as the mounter has to know them.
+/// Options of a mount that the mounter has to know.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct How {
@@ -75,7 +75,7 @@ pub(super) struct How {
     pub(super) takeover: bool,
 }
 
-/// How to unmount.
+/// Ways to unmount.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Unmounting {

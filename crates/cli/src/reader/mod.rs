@@ -1,8 +1,8 @@
-//! Who reads a backup: a process that has network and keys, and has given up all else
+//! The process that reads a backup. It has network and keys, and has given up all other rights
 //! ([decision 0048](../../../../docs/decisions/0048-backup-mount.md)).
 //!
-//! It mounts the backup, read-only; or the server of a pool, which has neither network nor keys, asks it for the pages of a dataset that is not
-//! complete. It ends with its mount, or when nobody has asked for a while.
+//! It mounts the backup, read-only; or the server of a pool, which has neither network nor keys, asks it for pages of a
+//! dataset that is not complete. It ends with its mount, or when no server has been connected for a while.
 
 mod task;
 
@@ -33,68 +33,68 @@ use crate::mountopts::{self, MountOptions};
 use crate::serve::{Outcome, events, mounted, report};
 use crate::{confine, launch, places, units, verbs};
 
-/// A task is no longer than this.
+/// Largest length of a task in bytes.
 const TASK_BYTES_MAX: u64 = 1 << 20;
-/// Requests to a store that does not answer end so soon: reads try again by themselves.
+/// Time limits of requests to a store. They are short because reads retry by themselves.
 const PATIENCE: Patience = Patience { request: Duration::from_secs(30), retry: Duration::from_secs(5) };
-/// Where nobody has been connected for so long, nobody needs it.
+/// Time without any connection after which the process ends.
 const IDLE: Duration = Duration::from_secs(60);
-/// Shown by `/proc/mounts` before a backup's name: no pool can be called so.
+/// Prefix of the source of a backup's mount in `/proc/mounts`; no pool can be called so.
 pub const SOURCE: &str = "backup=";
 
-/// The name of a mount of a backup, as `/proc/mounts` shows it.
+/// Returns the source of a backup's mount, as `/proc/mounts` shows it.
 pub fn source_of(backup: &Backup) -> String {
     format!("{SOURCE}{}", backup.name())
 }
 
-/// True if a source of a mount is a backup's.
+/// Returns true for the source of a backup's mount.
 pub fn is_source(source: &str) -> bool {
     source.starts_with(SOURCE)
 }
 
-/// Sockets of who reads a backup end so. Those of pools' servers have the pool's name and end in `sock`.
+/// Extension of the sockets of these processes. Sockets of pools' servers have the pool's name and end in `sock`.
 const EXTENSION: &str = "reader";
 
-/// The socket of who reads a backup.
+/// Returns the path of the socket of the process that reads a backup for datasets.
 pub fn socket_of(token: Token) -> PathBuf {
     places::runtime_dir().join(format!("backup-{token}.{EXTENSION}"))
 }
 
-/// True if this is the socket of one.
+/// Returns true for the path of such a process's socket.
 pub fn is_socket(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == EXTENSION)
 }
 
-/// How a backup is read, as `backup mounts` tells it.
+/// Figures of the reading of a backup, as `backup mounts` shows them.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Figures {
-    /// The process.
+    /// Number of the process.
     pub pid: u32,
-    /// The repository, as it was named.
+    /// The repository, as the user named it.
     pub repository: String,
-    /// The backup.
+    /// Number of the backup.
     pub backup: u64,
-    /// Its name.
+    /// Name of the backup.
     pub name: String,
-    /// Where it is mounted; none where it is read for datasets.
+    /// Directory where it is mounted; `None` if it is read for datasets.
     pub dir: Option<PathBuf>,
-    /// Bytes of its records.
+    /// Bytes of the backup's records.
     pub record_bytes: u64,
     /// Bytes that were read from the store.
     pub read_bytes: u64,
-    /// Requests for them.
+    /// Number of read requests to the store.
     pub requests: u64,
-    /// Opened blocks in memory, in bytes.
+    /// Decrypted blocks in memory, in bytes.
     pub cache_bytes: u64,
-    /// Since so many seconds the store does not answer, if it does not.
+    /// Seconds for which the store has not answered; `None` if it answers.
     pub outage_s: Option<u64>,
-    /// Why.
+    /// The reason for that.
     pub outage: Option<String>,
-    /// Pages that nobody reads are brought, too.
+    /// True if pages that nobody reads are fetched, too.
     pub hydrate: bool,
 }
 
-/// Does the task that comes over standard input.
+/// Carries out the task that comes over standard input.
 pub fn run() -> Result<()> {
     launch::settle(None, true)?;
     crate::ignore_sigpipe();
@@ -119,7 +119,8 @@ fn task() -> Result<Task> {
         .context(|| "this is started by `pagefold backup mount`, not by people".into())
 }
 
-/// Opens the backup, and mounts it or listens. Who mounts is started, and all is given up, before anything of the repository is read.
+/// Opens the backup, and mounts it or listens. The mounter is started, and rights are given up, before anything of the
+/// repository is read.
 fn prepare() -> Result<Running> {
     let task = task()?;
     rustix::process::setsid().map(drop).context(|| "cannot start a session".into())?;
@@ -130,7 +131,7 @@ fn prepare() -> Result<Running> {
     };
     let signals = Signals::new([SIGTERM, SIGINT]).context(|| "cannot catch signals".into())?;
     let location = task.source.location()?;
-    // It may mount backups, and nothing of a pool's.
+    // The mounter may mount backups, and nothing of any pool.
     let asking = task.place.as_ref().map(|_| Asking::start(SOURCE, &options)).transpose()?;
     confine::reader(options.confine.unwrap_or_default(), &location)?;
     let doing = || format!("cannot read the backup {} of {}", task.backup, task.source.repository);
@@ -152,12 +153,13 @@ fn prepare() -> Result<Running> {
         .hint("mount the backup that this dataset was made of"));
     }
     let token = token_of(dataset.contents())?;
-    // One for datasets listens under the name that their servers know. One with a mount of its own is only asked for figures.
+    // A process for datasets listens under the name that their servers know. One with a mount is only asked for
+    // figures.
     let socket = if task.place.is_some() { own_socket() } else { socket_of(token) };
     let listener = listen(&socket)?;
     if let (Some(place), Some(mounter)) = (&task.place, asking) {
         let mounted = mount(&dataset, Arc::new(mounter), place, &options)?;
-        // It was empty until now.
+        // This is the first value; it cannot fail.
         let _first = session.set(mounted);
     }
     let running = Running { listener, socket, session, answers: answers(&task, dataset, token) };
@@ -169,18 +171,18 @@ fn read_options(task: &Task, session: Arc<OnceLock<Session>>) -> ReadOptions {
     let defaults = ReadOptions::default();
     ReadOptions {
         patience: Duration::from_secs(task.patience_s),
-        // A mount that was taken away needs no store.
+        // A mount that was taken away does not need the store any more.
         wanted: Box::new(move || session.get().is_none_or(Session::is_attached)),
         cache_bytes: task.cache_bytes.unwrap_or(defaults.cache_bytes),
     }
 }
 
-/// The token of the backup.
+/// Returns the token of the backup.
 pub fn token_of(contents: &Contents) -> Result<Token> {
     Ok(Token::new(&repository_bytes(contents)?, contents.backup().number))
 }
 
-/// The repository's name in bytes.
+/// Returns the repository's identity in bytes.
 pub fn repository_bytes(contents: &Contents) -> Result<[u8; 16]> {
     let id = u128::from_str_radix(&contents.repository_id(), 16);
     Ok(id.context(|| "the repository has no name".into())?.to_be_bytes())
@@ -190,7 +192,7 @@ fn own_socket() -> PathBuf {
     places::runtime_dir().join(format!("backup-mount-{}.{EXTENSION}", std::process::id()))
 }
 
-/// Listens. What another one that was killed has left is taken away; one that lives is told.
+/// Listens at a socket. One that was left by a dead process is removed; one of a live process is an error.
 fn listen(socket: &Path) -> Result<UnixListener> {
     places::make_private(&places::runtime_dir())?;
     let doing = || format!("cannot listen at {}", socket.display());
@@ -262,7 +264,7 @@ fn answers(task: &Task, dataset: Arc<BackupDataset>, token: Token) -> Arc<Answer
     })
 }
 
-/// A backup that is read.
+/// A backup that is being read.
 struct Running {
     listener: UnixListener,
     socket: PathBuf,
@@ -271,7 +273,7 @@ struct Running {
 }
 
 impl Running {
-    /// Takes the mount away when this process is told to end, and ends at once where there is none.
+    /// Takes the mount away when this process is told to end; ends at once if there is no mount.
     fn end_when_told(&self, mut signals: Signals) -> Result<()> {
         let (session, socket) = (Arc::clone(&self.session), self.socket.clone());
         let spawned = thread::Builder::new().name("signals".into()).spawn(move || {
@@ -305,7 +307,7 @@ impl Running {
                 Ok(())
             }
         };
-        // The next one takes it away if this one cannot.
+        // If this fails, the next process removes the socket.
         let _best_effort = fs::remove_file(&socket);
         let read = answers.dataset.figures().requests;
         tracing::info!(requests = read.gets, bytes = read.get_bytes, at = units::now(), "ended");

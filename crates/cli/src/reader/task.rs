@@ -1,5 +1,5 @@
-//! The task of the process that reads a backup. It comes from who starts it over standard input, so that no key is in a command line or an environment
-//! that others could read, and none stays in one.
+//! The task of the process that reads a backup. It comes over standard input from the process that starts it, so that
+//! no key is in a command line or an environment that others could read.
 
 use std::path::PathBuf;
 
@@ -9,30 +9,30 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Context, Failure, Result};
 use crate::{places, raw};
 
-/// A repository, and what opens it. It has keys: it is never printed.
+/// A repository, and the keys that open it; it must never be printed.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Source {
-    /// As it was named; a directory by its absolute path.
+    /// Name of the repository as the user gave it; for a directory, its absolute path.
     pub repository: String,
     /// URL of an S3-compatible store.
     pub endpoint: Option<String>,
     /// Its region.
     pub region: Option<String>,
-    /// Pagefold's name on another host.
+    /// Command that runs Pagefold on another host.
     pub remote_command: Option<String>,
-    /// Of the access to a bucket: `AWS_ACCESS_KEY_ID` and so on.
+    /// Settings for access to a bucket: `AWS_ACCESS_KEY_ID` and so on.
     pub settings: Vec<(String, String)>,
-    /// Passphrase or key.
+    /// Passphrase or key; `None` if the repository is not encrypted.
     pub secret: Option<Vec<u8>>,
 }
 
-/// Where a backup is mounted.
+/// A place to mount a backup at.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Place {
-    /// The directory, absolute.
+    /// The directory, an absolute path.
     #[serde(with = "raw::path")]
     pub dir: PathBuf,
-    /// Options of the mount, as they were given.
+    /// Options of the mount, as the user gave them.
     pub options: Vec<String>,
 }
 
@@ -41,25 +41,25 @@ pub struct Place {
 pub struct Task {
     /// The repository.
     pub source: Source,
-    /// The backup: a number, or a name.
+    /// The backup, by number or name.
     pub backup: String,
-    /// Where it is mounted; else it is read for datasets of pools.
+    /// Place where it is mounted; `None` if it is read for datasets of pools.
     pub place: Option<Place>,
     /// Seconds that a read waits for the store.
     pub patience_s: u64,
-    /// Opened blocks in memory, in bytes.
+    /// Largest size of decrypted blocks in memory, in bytes; `None`: the default.
     pub cache_bytes: Option<u64>,
-    /// Pages that nobody reads are to be brought, too.
+    /// True if pages that nobody reads are to be fetched, too.
     pub hydrate: bool,
-    /// At most so many bytes a second.
+    /// Largest number of bytes fetched per second; `None`: no bound.
     pub rate: Option<u64>,
 }
 
 impl Source {
-    /// Where it lies.
+    /// Returns where the repository is.
     ///
     /// # Errors
-    /// For what is no repository.
+    /// If the name is not that of a repository.
     pub fn location(&self) -> Result<Location> {
         let location = Location::parse(
             &self.repository,
@@ -70,10 +70,10 @@ impl Source {
         location.context(|| format!("cannot use the repository {}", self.repository))
     }
 
-    /// Opens it; requests have `patience`.
+    /// Opens the repository; requests have `patience`.
     ///
     /// # Errors
-    /// Of the store, and of the key.
+    /// Those of the store, and of the key.
     pub fn open(&self, patience: Patience) -> Result<Repository, Opening> {
         let location = self.location().map_err(Opening::Failed)?;
         let store = Store::open_with(&location, false, &self.settings, patience).map_err(Opening::Told)?;
@@ -83,10 +83,10 @@ impl Source {
     }
 }
 
-/// Why a repository cannot be opened.
+/// Reasons why a repository cannot be opened.
 pub enum Opening {
-    /// The crate says.
+    /// An error of the backup crate.
     Told(pagefold_backup::Error),
-    /// We say.
+    /// A failure of this program.
     Failed(Failure),
 }

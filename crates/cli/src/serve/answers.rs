@@ -15,10 +15,10 @@ use crate::control::{
 use crate::failure::{Failure, Result};
 use crate::{datasets, errors, models, names, pools, streams};
 
-/// Inodes accounted for in one request.
+/// Largest number of inodes in one request.
 const USAGE_INODES_MAX: usize = 16_384;
 
-/// Answers for a server.
+/// The handler of control requests for a server.
 pub struct Answers(pub Arc<Server>);
 
 impl Handler for Answers {
@@ -187,7 +187,7 @@ impl Server {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The properties of a dataset or snapshot, with those that hold for its mount.
+    /// Returns the properties of a dataset or snapshot, with those that hold for its mount.
     fn properties(&self, path: &str) -> Result<Vec<crate::control::PropertyValue>> {
         let mounted = self
             .mounts()
@@ -236,7 +236,7 @@ fn memory(used: &MemoryUse) -> MemoryFigures {
     }
 }
 
-/// What one file takes; `None` for what is no regular file.
+/// Returns the space that one file takes; `None` if it is no regular file.
 fn usage(of: &Mounted, ino: Ino) -> Option<FileUsage> {
     let attr = of.fs.getattr(ino).ok()?;
     let usage = of.fs.usage(ino).ok()?;

@@ -1,4 +1,5 @@
-//! What wants doing now and then: deleted files freed and what was cut out of others, access times written, a warning when the pool or a quota fills up.
+//! Background work of one mount: frees deleted files and what was cut out of others, writes access times, and warns
+//! when the pool or a quota fills up.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -11,26 +12,26 @@ use parking_lot::{Condvar, Mutex};
 use super::fullness::Watch;
 use crate::failure::{Context, Result};
 
-/// Pages of deleted files, and of what was cut out of others, freed before it is looked whether anything else is to be done.
+/// Number of pages of deleted files, and of what was cut out of others, freed before other work gets its turn.
 const REAP_PAGES: u64 = 4096;
-/// How often it is looked whether there are such.
+/// Interval between two checks whether there are such pages.
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
-/// How often access times are written.
+/// Interval at which access times are written.
 const TIMES_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause after a failure, so that a broken device does not fill the log.
 const FAILURE_PAUSE: Duration = Duration::from_secs(10);
 
-/// How full the pool and its quotas are, which is told once for all mounts.
+/// The watch on the fullness of the pool and its quotas, which all mounts share, so that each warning comes once.
 pub type Watched = Arc<Mutex<Watch>>;
 
-/// The thread that does it for one mount.
+/// The thread that does this work for one mount.
 pub struct Background {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Background {
-    /// Starts it.
+    /// Starts the thread.
     pub fn start(fs: Arc<Fs>, pool: Arc<Pool>, watched: Watched) -> Result<Self> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let stopped = Arc::clone(&stop);
@@ -40,7 +41,7 @@ impl Background {
         Ok(Self { stop, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Stops it and waits until it has.
+    /// Stops the thread and waits for its end.
     pub fn stop(&self) {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();
@@ -76,7 +77,7 @@ fn work(fs: &Fs, pool: &Pool, watched: &Watched, stop: &(Mutex<bool>, Condvar)) 
         }
         if *stopped {
             drop(stopped);
-            // What was met last is not left untold.
+            // The last look reports what was met since the previous one.
             watched.lock().look(pool);
             return;
         }

@@ -1,5 +1,5 @@
-//! A pool's name and its devices, locked by the holder before there is a server: so they are nobody else's between two servers, and
-//! who asks whose they are is told of a process that lives.
+//! The claim to a pool: its name and its devices, locked by the holder before there is a server. So nobody else can
+//! take them between two servers, and their locks belong to a process that lives.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,19 +16,19 @@ use crate::registry::Known;
 use crate::target;
 
 const NAME: &str = "lock";
-/// Names of devices begin with it; their place in [`Known::devices`] follows.
+/// Prefix of the names of devices; their index in [`Known::devices`] follows.
 const DEVICE: &str = "device:";
 
-/// Both, held for as long as anybody has the descriptors.
+/// Name and devices of a pool, locked as long as any process has the descriptors.
 pub(super) struct Claim {
     pub(super) known: Known,
     name: OwnedFd,
-    /// Those of [`Known::devices`].
+    /// Descriptors of [`Known::devices`].
     devices: Vec<OwnedFd>,
 }
 
 impl Claim {
-    /// Takes the name and the devices of the pool that `source` stands for.
+    /// Takes the name and the devices of the pool that `source` names.
     pub(super) fn take(source: &str, read_only: bool) -> Result<Self> {
         let (known, _, _) = target::source(source)?;
         let name = lock_name(&known.name)?;
@@ -36,7 +36,8 @@ impl Claim {
         Ok(Self { known, name, devices })
     }
 
-    /// For [`Claim::inherited`], each path with its device: all of them may be too long for one message.
+    /// Converts the claim for [`Claim::inherited`]. Each path goes with its device: all of them may be too long for one
+    /// message.
     pub(super) fn into_kept(self) -> Result<BTreeMap<String, Kept>> {
         let Self { mut known, name, devices } = self;
         let paths = std::mem::take(&mut known.devices);
@@ -50,7 +51,7 @@ impl Claim {
         Ok(kept)
     }
 
-    /// What the holder took.
+    /// Takes over the claim that the holder keeps.
     pub(super) fn inherited(inherited: &mut Inherited) -> Result<Self> {
         let (body, name) =
             inherited.take(NAME).ok_or_else(|| Failure::new("the holder does not have the pool's name"))?;
@@ -73,7 +74,7 @@ impl Claim {
         pools::adopt_devices(&self.known, &self.devices, read_only)
     }
 
-    /// Locks go at once; what else an open device is protected by, when the holder has let go of it too.
+    /// Unlocks the devices at once. Any other protection of an open device ends when the holder has closed it, too.
     pub(super) fn unlock_devices(&self, link: &Link) {
         for (at, device) in self.devices.iter().enumerate() {
             device::unlock(device);

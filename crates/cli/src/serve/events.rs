@@ -1,5 +1,5 @@
-//! Logging of a server: structured lines on standard error, and a ring of what was said last, which is written to files that later
-//! servers of the pool go on with ([`crate::event_log`]).
+//! Logging of a server: structured lines on standard error, and a ring of the last events. The ring is written to
+//! files, and later servers of the pool continue it ([`crate::event_log`]).
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -20,25 +20,26 @@ use crate::control::Event;
 use crate::event_log::EventLog;
 use crate::failure::{Context as _, Result};
 
-/// Events that the ring keeps.
+/// Largest number of events in the ring.
 const RING_EVENTS: usize = 4096;
-/// Longest text of one event that the ring keeps.
+/// Longest text of one event in the ring, in bytes.
 const TEXT_BYTES_MAX: usize = 2048;
 /// Longest wait that a client may ask for.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// The last events, numbered from 1, over all servers of the pool.
+/// The last events of all servers of the pool, numbered from 1.
 #[derive(Default)]
 pub struct Ring {
     events: Mutex<VecDeque<Event>>,
     more: Condvar,
     writing: Mutex<Option<JoinHandle<()>>>,
-    /// Nothing more comes.
+    /// True if no more events come.
     finished: AtomicBool,
 }
 
 impl Ring {
-    /// Events after number `after`, oldest first, and how many of them were lost; waits up to `wait` for one.
+    /// Returns the events after number `after`, oldest first, and the number of events lost since `after`; waits up to
+    /// `wait` for one.
     pub fn after(&self, after: u64, wait: Duration) -> (Vec<Event>, u64) {
         let mut events = self.events.lock();
         let waits = !wait.is_zero() && !self.finished.load(Ordering::Acquire);
@@ -50,8 +51,8 @@ impl Ring {
         (events.iter().filter(|event| event.number > after).cloned().collect(), lost)
     }
 
-    /// Goes on behind the events that servers before have kept, and writes its own to `log`, on a thread of its own: nobody who logs waits for a
-    /// file system.
+    /// Continues the events that earlier servers have kept, and writes new ones to `log` in a thread of its own, so
+    /// that no logging thread waits for a file system.
     pub fn keep(self: &Arc<Self>, log: EventLog, kept: Vec<Event>) -> Result<()> {
         let mut events = self.events.lock();
         let own = std::mem::take(&mut *events);
@@ -71,12 +72,12 @@ impl Ring {
         Ok(())
     }
 
-    /// Writes what comes after number `written`, to the end. What a file system refuses is said once, on standard error alone: as an event it
-    /// would come back here.
+    /// Writes the events after number `written`, to the end. A failure is reported once, on standard error only: as an
+    /// event it would come back here.
     fn write_to(&self, mut log: EventLog, mut written: u64) {
         let mut refused = false;
         loop {
-            // Asked first: what was logged before it was set is written.
+            // The flag is read first, so that everything logged before it was set is written.
             let finished = self.finished.load(Ordering::Acquire);
             let (events, _) = self.after(written, if finished { Duration::ZERO } else { WAIT_MAX });
             for event in &events {
@@ -92,10 +93,10 @@ impl Ring {
         }
     }
 
-    /// Waits until all that was logged is written.
+    /// Waits until all logged events are written.
     pub fn finish(&self) {
         self.finished.store(true, Ordering::Release);
-        // With the lock, so that who is about to wait hears of it.
+        // The lock is taken so that a thread that is about to wait does not miss the signal.
         drop(self.events.lock());
         self.more.notify_all();
         if self.writing.lock().take().is_some_and(|writing| writing.join().is_err()) {
@@ -162,7 +163,7 @@ impl Visit for Collector {
     }
 }
 
-/// Starts logging: lines on standard error, without times where the journal adds them, and the ring.
+/// Starts logging to standard error, without times if the journal adds them, and to the ring.
 pub fn start() -> Arc<Ring> {
     let ring = Arc::new(Ring::default());
     let filter = EnvFilter::try_from_env("PAGEFOLD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));

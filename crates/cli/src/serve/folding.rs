@@ -1,4 +1,4 @@
-//! Answers about how files are stored, and coding them again.
+//! Answers requests about how files are stored, and codes files again.
 
 use pagefold_engine::pool::{CALL_PAGES, CodecUse, PageKind, PageRange, Survey};
 use pagefold_fs::Ino;
@@ -7,13 +7,13 @@ use super::mounted::Mounted;
 use super::server::Server;
 use crate::control::{CodecFigures, CodecShare, FileSurvey, Folded, KindShare, Reply};
 
-/// Pages of a file that are looked at.
+/// Number of pages of a file that a survey reads.
 const SURVEY_PAGES: u64 = 32;
-/// Pages whose records one call reads.
+/// Number of pages whose records one call reads.
 const CODECS_PAGES: usize = 4096;
 
 impl Server {
-    /// How one file is stored; `None` for what is no regular file.
+    /// Returns how one file is stored; `None` if it is no regular file, or cannot be read.
     pub(super) fn survey(&self, of: &Mounted, ino: Ino) -> Option<FileSurvey> {
         let object = of.fs.object(ino).ok()?;
         if object == 0 {
@@ -22,7 +22,7 @@ impl Server {
         self.pool.survey(of.id, object, SURVEY_PAGES).ok().map(|survey| told(&survey))
     }
 
-    /// Sums records of files by codec, as far as one call goes. What is no regular file has none.
+    /// Sums records of files by codec, as far as one call goes. Anything but a regular file has none.
     pub(super) fn codecs(&self, of: &Mounted, inodes: &[u64], from: (usize, u64)) -> Reply {
         match self.pool.codecs(of.id, &ranges(of, inodes), from, CODECS_PAGES) {
             Ok(report) => {
@@ -41,7 +41,7 @@ impl Server {
         }
     }
 
-    /// Codes pages of files again, as far as one call goes. What is no regular file has no pages.
+    /// Codes pages of files again, as far as one call goes. Anything but a regular file has none.
     pub(super) fn fold(&self, of: &Mounted, inodes: &[u64], from: (usize, u64)) -> Reply {
         match self.pool.recode_in(of.id, &ranges(of, inodes), from, CALL_PAGES) {
             Ok(report) => Reply::Folded {
@@ -60,7 +60,7 @@ impl Server {
     }
 }
 
-/// All pages of these files.
+/// Returns the ranges of all pages of these files.
 fn ranges(of: &Mounted, inodes: &[u64]) -> Vec<PageRange> {
     let range = |ino: &u64| {
         let object = of.fs.object(Ino(*ino)).unwrap_or(0);

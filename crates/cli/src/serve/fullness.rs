@@ -1,4 +1,4 @@
-//! Tells when a pool fills up, or a quota, and when errors are met.
+//! Warns when a pool or a quota fills up, and reports errors that were met.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use pagefold_engine::pool::Pool;
 pub use crate::units::{FULL_PERCENT, hundredths as percent};
 use crate::{errors, names, pools};
 
-/// Shares of a pool's capacity, in parts of a hundred, from each of which on it is told once.
+/// Shares of a pool's capacity, in per cent; a warning comes once when each is reached.
 const STEPS: [u64; 3] = [FULL_PERCENT, 90, 95];
-/// So far, in parts of a hundred, it has to fall below a step before that is told again.
+/// Distance below a step, in per cent, to which the share has to fall before the step is reported again.
 const SLACK: u64 = 2;
 
-/// What was told last of a pool and the quotas of its datasets.
+/// The last reports about a pool, the quotas of its datasets and errors.
 #[derive(Debug, Default)]
 pub struct Watch {
     pool: Fullness,
@@ -21,15 +21,15 @@ pub struct Watch {
     errors: errors::Watch,
 }
 
-/// What was told last.
+/// The last report about a pool or a quota.
 #[derive(Debug, Default)]
 struct Fullness {
-    /// Steps that were reached.
+    /// Number of steps that were reached.
     reached: usize,
 }
 
 impl Fullness {
-    /// The step that has been reached since the last call, if one was.
+    /// Returns the highest step that is reached, if it was not reached at the last call.
     fn observe(&mut self, used_bytes: u64, capacity_bytes: u64) -> Option<u64> {
         let now = percent(used_bytes, capacity_bytes);
         let reached = STEPS.iter().filter(|step| now >= **step).count();
@@ -41,12 +41,12 @@ impl Fullness {
 }
 
 impl Watch {
-    /// One that tells of no errors that were counted before.
+    /// Returns a watch that does not report errors that were counted before.
     pub(super) fn new(pool: &Pool) -> Self {
         Self { errors: errors::Watch::new(pool), ..Self::default() }
     }
 
-    /// Tells of what was reached since the last call, into the log.
+    /// Logs what was reached since the last call.
     pub(super) fn look(&mut self, pool: &Pool) {
         self.errors.look(pool);
         let Space { capacity_bytes, used_bytes, available_bytes, .. } = pool.space();

@@ -1,5 +1,5 @@
-//! What a server has its holder keep, so that another can go on when it dies: connections and the journal's memory, beside the
-//! [`Claim`] that the holder began with.
+//! State that a server has its holder keep, so that another server can go on when it dies: connections and the
+//! journal's memory, beside the [`Claim`] that the holder has from the beginning.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -23,10 +23,10 @@ use crate::props;
 use crate::registry::Known;
 
 const JOURNAL: &str = "journal";
-/// Names of mounts begin with it; their connection's number follows.
+/// Prefix of the names of mounts; the number of their connection follows.
 const MOUNT: &str = "mount:";
 
-/// What is kept of a mount beside its connection.
+/// Facts about a mount, kept beside its connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     /// Number of the connection in the journal.
@@ -34,7 +34,7 @@ pub(super) struct Record {
     /// Number of the dataset or snapshot.
     pub(super) id: u64,
     pub(super) read_only: bool,
-    /// When it became usable, in seconds since 1970.
+    /// Time at which it became usable, in seconds since 1970.
     pub(super) since: u64,
     threads: Option<usize>,
     properties: Vec<(String, String)>,
@@ -74,7 +74,7 @@ impl Record {
         }
     }
 
-    /// The options that hold for as long as the mount does.
+    /// Returns the options that hold as long as the mount does.
     pub(super) fn options(&self) -> Result<MountOptions> {
         let mut options =
             MountOptions { read_only: self.read_only, threads: self.threads, ..MountOptions::default() };
@@ -95,14 +95,14 @@ impl Record {
     }
 }
 
-/// A mount that the server before has left.
+/// A mount that the previous server left.
 #[derive(Debug)]
 pub(super) struct Left {
     pub(super) record: Record,
     pub(super) held: Held,
 }
 
-/// The server's side of what is kept. Without a holder nothing is.
+/// The server's side of the state that the holder keeps. Without a holder nothing is kept.
 pub(super) struct Keep {
     link: Option<Arc<Link>>,
     hello: Hello,
@@ -110,12 +110,12 @@ pub(super) struct Keep {
     left: Mutex<Vec<Left>>,
     claim: Option<Claim>,
     next_connection: AtomicU32,
-    /// How long nobody answered, once somebody does.
+    /// Time for which no server answered; set once this one does.
     stall: Mutex<Option<Duration>>,
 }
 
 impl Keep {
-    /// Without a holder.
+    /// Returns the state of a server without a holder.
     pub(super) fn nothing() -> Self {
         Self {
             link: None,
@@ -128,7 +128,7 @@ impl Keep {
         }
     }
 
-    /// With the holder behind `link`, and what it had. A pool that takes changes gets a journal.
+    /// Takes the state over from the holder behind `link`. The first server of a writable pool makes a journal.
     pub(super) fn with(link: Link, mut inherited: Inherited, writable: bool) -> Result<Self> {
         let reading = |what: &str| format!("cannot take over {what}");
         let journal = match inherited.take(JOURNAL) {
@@ -164,33 +164,33 @@ impl Keep {
         Ok(keep)
     }
 
-    /// Whether another server goes on when this one dies.
+    /// Returns true if another server goes on when this one dies.
     pub(super) fn is_held(&self) -> bool {
         self.link.is_some()
     }
 
-    /// The pool of a server that died, or was to be followed: this one goes on for it.
+    /// Returns the pool of the previous server, if this one goes on for a server that died or was told to restart.
     pub(super) fn followed(&self) -> Option<Known> {
         let claim = self.claim.as_ref().filter(|_| self.hello.restarts > 0);
         claim.map(|claim| claim.known.clone())
     }
 
-    /// Where accepted changes are entered.
+    /// Returns the journal of accepted changes, if there is one.
     pub(super) fn journal(&self) -> Option<&Arc<Journal>> {
         self.journal.as_ref()
     }
 
-    /// The mounts that the server before has left, in the order in which they were made.
+    /// Takes the mounts that the previous server left, in the order in which they were made.
     pub(super) fn take_left(&self) -> Vec<Left> {
         std::mem::take(&mut self.left.lock())
     }
 
-    /// Listens under the pool's name, which is taken if there is no holder that has it.
+    /// Listens under the pool's name. Without a holder, which already has the name, takes it first.
     pub(super) fn listen(&self, pool: &str) -> Result<Listener> {
         self.claim.as_ref().map_or_else(|| Listener::bind(pool), Claim::listen)
     }
 
-    /// The pool's devices: the holder's, or opened here.
+    /// Returns the pool's devices: those of the holder, or else opens them.
     pub(super) fn open_devices(&self, known: &Known, options: &OpenOptions) -> Result<Devices> {
         match &self.claim {
             Some(claim) => claim.open_devices(options.read_only),
@@ -198,26 +198,27 @@ impl Keep {
         }
     }
 
-    /// The pool is closed, and whoever has seen this process end may open it: the holder ends a moment later.
+    /// Unlocks the devices after the pool is closed: a process that has seen this one end may open the pool, and the
+    /// holder ends only a moment later.
     pub(super) fn let_go_of_devices(&self) {
         if let (Some(link), Some(claim)) = (&self.link, &self.claim) {
             claim.unlock_devices(link);
         }
     }
 
-    /// A number for a new connection.
+    /// Returns the number for a new connection.
     pub(super) fn connection(&self) -> u32 {
         self.next_connection.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Has another server follow once this one has ended.
+    /// Asks the holder to start another server once this one has ended.
     pub(super) fn again(&self) {
         if let Some(link) = &self.link {
             link.again();
         }
     }
 
-    /// Tells systemd, by way of the holder if there is one.
+    /// Sends `state` to systemd, through the holder if there is one.
     pub(super) fn notify(&self, state: &str) {
         match &self.link {
             Some(link) => link.notify(state),
@@ -225,7 +226,7 @@ impl Keep {
         }
     }
 
-    /// Requests are answered again.
+    /// Notes and logs that requests are answered again.
     pub(super) fn serving_again(&self) {
         let stall = uptime().saturating_sub(Duration::from_nanos(self.hello.ended_ns));
         *self.stall.lock() = Some(stall);
@@ -246,7 +247,7 @@ impl Keep {
         }
     }
 
-    /// For `status`.
+    /// Returns the figures for `status`.
     pub(super) fn figures(&self) -> TakeoverFigures {
         TakeoverFigures {
             on: self.is_held(),
@@ -260,7 +261,7 @@ impl Keep {
     }
 }
 
-/// A mount as the holder keeps it.
+/// The holder's record of a mount.
 pub(super) struct KeptMount {
     link: Option<Arc<Link>>,
     /// Number of the connection.
@@ -270,13 +271,13 @@ pub(super) struct KeptMount {
 
 #[derive(Default)]
 struct State {
-    /// Once it is mounted.
+    /// The record and the connection, once it is mounted.
     mounted: Option<(Record, Arc<OwnedFd>)>,
     looked_into: Vec<u64>,
 }
 
 impl KeptMount {
-    /// A mount that is about to be made, or was made by the server before.
+    /// Creates the record of a mount that is about to be made, or that the previous server left.
     pub(super) fn new(keep: &Keep, left: Option<&Left>) -> Self {
         let connection = left.map_or_else(|| keep.connection(), |left| left.record.connection);
         let state = left.map_or_else(State::default, |left| State {
@@ -286,7 +287,7 @@ impl KeptMount {
         Self { link: keep.link.clone(), connection, state: Mutex::new(state) }
     }
 
-    /// It is mounted: has it kept.
+    /// Has the holder keep the mount, now that it exists.
     pub(super) fn made(&self, record: Record, held: &Held) -> Result<()> {
         let mut state = self.state.lock();
         state.mounted = Some((record, Arc::clone(&held.device)));
@@ -301,7 +302,7 @@ impl KeptMount {
         link.keep(&format!("{MOUNT}{}", self.connection), &body, device.as_fd())
     }
 
-    /// These snapshots were looked into; the kernel knows nodes of theirs.
+    /// Notes which snapshots were looked into: the kernel knows nodes of these.
     pub(super) fn looked_into(&self, numbers: &[u64]) {
         let mut state = self.state.lock();
         state.looked_into = numbers.to_vec();
@@ -310,7 +311,7 @@ impl KeptMount {
         }
     }
 
-    /// It has ended.
+    /// Has the holder forget the mount, which has ended.
     pub(super) fn ended(&self) {
         if let Some(link) = &self.link {
             link.drop_kept(&format!("{MOUNT}{}", self.connection));
@@ -318,12 +319,13 @@ impl KeptMount {
     }
 }
 
-/// Whether a server with these options gets a holder.
+/// Returns true if a server with these options gets a holder. Fails if the options exclude each other, or the kernel
+/// cannot do it.
 pub(super) fn is_wanted(options: &MountOptions) -> Result<bool> {
     let possible = pagefold_fuse::kernel_resends();
     match options.takeover.unwrap_or(Takeover::Off) {
         Takeover::Off => Ok(false),
-        // A recording has one writer, from its beginning to its end.
+        // A recording has one writer from beginning to end.
         Takeover::Auto if options.record.is_some() => Ok(false),
         Takeover::On if options.record.is_some() => {
             Err(Failure::usage("takeover=on and record=FILE exclude each other"))

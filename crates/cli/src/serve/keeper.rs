@@ -1,4 +1,4 @@
-//! The keeper of snapshots: makes and removes them by policy, once a minute.
+//! The keeper of snapshots, which makes and removes them by policy, once a minute.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -16,15 +16,15 @@ use crate::failure::{Context, Failure, Result};
 use crate::retention::{self, MARK, POLICY, Period, Policy, Work};
 use crate::{names, pools, props, settings, units};
 
-/// From this share of its capacity on, in parts of a hundred, a pool gets no more snapshots by policy.
+/// Share of its capacity, in per cent, from which on a pool gets no more snapshots by policy.
 const LIMIT_PERCENT: u64 = 90;
-/// Pause between two looks, which come at full minutes.
+/// Interval between two turns, in seconds; turns begin at full minutes.
 const INTERVAL_SECONDS: u64 = 60;
 
-/// What is remembered from one turn to the next.
+/// State that lasts from one turn to the next.
 pub struct Turns {
     limit_percent: u64,
-    /// It was told that the pool is above its limit.
+    /// True if the log says that the pool is above its limit.
     full: bool,
 }
 
@@ -35,9 +35,10 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Does what is to be done at `now`, in seconds since 1970. Nothing is mounted while `deeds` is locked for writing.
+    /// Makes and removes the snapshots that are due at `now`, in seconds since 1970. Nothing is mounted while `deeds`
+    /// is locked for writing.
     pub fn turn(&mut self, pool: &Pool, mounts: &dyn Mounts, deeds: &RwLock<()>, now: u64) -> Result<()> {
-        // What all hold is summed up only where somebody wants it.
+        // The list, which sums up all datasets, is made only if a policy exists.
         if !pool.is_set_anywhere(POLICY) || self.plan(pool, now)?.1 == Work::default() {
             return Ok(());
         }
@@ -49,7 +50,7 @@ impl Turns {
         remove(pool, mounts, &listed, &work.too_many)
     }
 
-    /// What there is, and what is to be done about it.
+    /// Returns all datasets and snapshots, and the work that is due.
     fn plan(&mut self, pool: &Pool, now: u64) -> Result<(Vec<Listed>, Work)> {
         let failed = |error| pools::failed("cannot see to snapshots by policy", &error);
         let listed = pool.list().map_err(failed)?;
@@ -62,7 +63,7 @@ impl Turns {
         Ok((listed, work))
     }
 
-    /// Whether the pool is above its limit; told when that begins and ends.
+    /// Returns true if the pool is above its limit, and logs when that begins and ends.
     fn is_full(&mut self, pool: &Pool) -> bool {
         let status = pool.status();
         let used_bytes = status.capacity_bytes.saturating_sub(status.available_bytes);
@@ -81,7 +82,7 @@ impl Turns {
     }
 }
 
-/// The policies of the datasets that have one.
+/// Returns the policies of all datasets, by path.
 fn policies(pool: &Pool, listed: &[Listed]) -> Result<BTreeMap<String, Policy>> {
     let property = props::find(POLICY)?;
     let mut found = BTreeMap::new();
@@ -104,7 +105,7 @@ fn make(pool: &Pool, name: &str, period: Period, datasets: &[String], now: u64) 
     Ok(())
 }
 
-/// Destroys snapshots, but for those that are in use.
+/// Destroys snapshots, except those that are in use.
 fn remove(pool: &Pool, mounts: &dyn Mounts, listed: &[Listed], paths: &[String]) -> Result<()> {
     let going = listed.iter().filter(|found| paths.contains(&found.path));
     let going: Vec<&Listed> = going.filter(|found| mounts.mounted_at(found.id).is_none()).collect();
@@ -113,7 +114,7 @@ fn remove(pool: &Pool, mounts: &dyn Mounts, listed: &[Listed], paths: &[String])
         let name = names::full(pool.name(), &found.path);
         match pool.destroy_snapshots(&[&found.path]) {
             Ok(()) => tracing::info!(name, "a snapshot removed by policy"),
-            // It is being sent, say: another time.
+            // It is in use by a stream, for instance; a later turn removes it.
             Err(Error::Busy(why)) => tracing::debug!(name, why, "a snapshot stays for now"),
             Err(error) => {
                 return Err(pools::failed(format!("cannot remove {name} by policy"), &error));
@@ -126,7 +127,7 @@ fn remove(pool: &Pool, mounts: &dyn Mounts, listed: &[Listed], paths: &[String])
 #[derive(Default)]
 struct Signal {
     stop: bool,
-    /// A policy has changed.
+    /// True if a policy has changed.
     look: bool,
 }
 
@@ -137,7 +138,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts it, with a turn at once: what was missed is made once.
+    /// Starts the thread, whose first turn comes at once: a snapshot that was missed is made once.
     pub fn start(server: &Arc<Server>) -> Result<Self> {
         let signal: Arc<(Mutex<Signal>, Condvar)> = Arc::default();
         let (server, signalled) = (Arc::downgrade(server), Arc::clone(&signal));
@@ -146,13 +147,13 @@ impl Keeper {
         Ok(Self { signal, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Has it look at once.
+    /// Has the thread take a turn at once.
     pub fn look(&self) {
         self.signal.0.lock().look = true;
         self.signal.1.notify_all();
     }
 
-    /// Stops it and waits until it has.
+    /// Stops the thread and waits for its end.
     pub fn stop(&self) {
         self.signal.0.lock().stop = true;
         self.signal.1.notify_all();
@@ -171,7 +172,7 @@ fn work(server: &Weak<Server>, signal: &(Mutex<Signal>, Condvar)) {
         let done = server.keep_snapshots(&mut turns, now);
         drop(server);
         if let (Err(failure), false) = (&done, failed) {
-            // Once, not every minute.
+            // The error is logged once, not every minute.
             tracing::error!(failure = failure.what(), "snapshots are not kept by policy");
         }
         failed = done.is_err();
@@ -231,11 +232,12 @@ mod tests {
         assert_eq!(snapshots(&pool, "db"), expected);
         assert_eq!(snapshots(&pool, "db/log"), expected[1..2]);
         assert_eq!(snapshots(&pool, "other"), Vec::<String>::new());
-        // The server was down for a day: one of each, not many. A second turn in the same minute does nothing.
+        // After a day without a server, each period gets one snapshot, not many. A second turn in the same minute does
+        // nothing.
         (0..2).for_each(|_| turns.turn(&pool, &Nobody, &RwLock::default(), START + 86_400).unwrap());
         assert_eq!(snapshots(&pool, "db").len(), 5);
         assert_eq!(snapshots(&pool, "db/log"), ["auto-hourly-2026-11-22T13:00"]);
-        // Inherited, and taken back.
+        // The policy that db/log inherits is taken back: nothing is made or removed any more.
         pool.set_property_of("db/log", POLICY, None).unwrap();
         pool.set_property_of("db", POLICY, Some("none")).unwrap();
         turns.turn(&pool, &Nobody, &RwLock::default(), START + 2 * 86_400).unwrap();

@@ -1,8 +1,10 @@
-//! Limits on what is logged: one user who does one thing again and again does not push everything else out of the log and of the events.
+//! Limits the log: one user who does one thing again and again must not push everything else out of the log and of the
+//! events.
 //!
-//! Events are counted by **kind** (the place in the program that they come from) and by **object** (the file, device, dataset, user that they are about).
-//! Each object of a kind has a few events at once and then ever fewer ([`Bucket`]); a kind has more, over all of its objects. What is
-//! held back is counted, and told by a thread of its own: "4,629 more like this in 3 s". Debugging is not limited.
+//! Events are counted by **kind** (the place in the program that they come from) and by **object** (the file, device,
+//! dataset or user that they are about). Each object of a kind may log a few events at once and then ever fewer
+//! ([`Bucket`]); a kind may log more, over all of its objects. Events that are held back are counted, and a thread
+//! reports the counts: "4,629 more like this in 3 s". Debugging is not limited.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -19,28 +21,28 @@ use tracing_subscriber::layer::Context as LayerContext;
 
 use crate::failure::{Context, Result};
 
-/// Events of one object, and of all objects of a kind, that are told at once.
+/// Number of events that pass at once, for one object and for all objects of a kind.
 const OBJECT_BURST: u32 = 5;
 const KIND_BURST: u32 = 200;
-/// Pause until one more is told; it doubles as long as there is more than that.
+/// Pause after which one more event passes; it doubles whenever a bucket is used up.
 const PAUSE_MIN: Duration = Duration::from_secs(10);
 const PAUSE_MAX: Duration = Duration::from_secs(600);
-/// The earliest time at which the count of held-back events is told, after the first of them.
+/// Shortest time from the first held-back event to the report of their count.
 const SUMMARY_AFTER: Duration = Duration::from_secs(3);
-/// Objects that are remembered; beyond that a kind's own limit holds.
+/// Largest number of objects that are remembered; beyond that only the limit of the kind holds.
 const OBJECTS_MAX: usize = 1024;
-/// Longest name of an object.
+/// Longest name of an object, in bytes.
 const OBJECT_BYTES_MAX: usize = 256;
-/// Fields that name what an event is about, the most exact first.
+/// Fields that name the object of an event, the most exact first.
 const OBJECT_FIELDS: [&str; 11] =
     ["path", "file", "inode", "device", "uid", "snapshot", "dataset", "name", "dir", "pool", "request"];
-/// In the text of a request this precedes a number that is different each time.
+/// Text that precedes a number in the text of a request; the number is different each time.
 const UNIQUE: &str = ", unique ";
-/// Where counts of what was held back come from; they are never held back themselves.
+/// Target of the reports of counts, which are never held back themselves.
 const SUMMARY_TARGET: &str = "pagefold::limits";
 
-/// A token bucket for events: some pass at once, then one after each pause. The pause doubles whenever all are used up, and begins anew once there was so
-/// little that all are there again.
+/// A token bucket for events: some pass at once, then one after each pause. The pause doubles whenever the bucket is
+/// used up, and is short again once the bucket is full.
 #[derive(Clone, Debug)]
 struct Bucket {
     burst: u32,
@@ -83,7 +85,7 @@ impl Bucket {
     }
 }
 
-/// The events that were held back, of one object or of many objects of a kind.
+/// Count of events that were held back, of one object or of many objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Summary {
     level: Level,
@@ -93,7 +95,7 @@ struct Summary {
     time: Duration,
 }
 
-/// Events that were held back.
+/// Events that were held back and are not reported yet.
 #[derive(Debug)]
 struct HeldBack {
     level: Level,
@@ -105,7 +107,7 @@ struct HeldBack {
 
 type Key = (Identifier, String);
 
-/// Decides by the time that it is told; it has no clock of its own.
+/// The buckets and counts. It has no clock of its own: callers tell the time.
 #[derive(Default)]
 struct Limits {
     kinds: HashMap<Identifier, Bucket>,
@@ -114,7 +116,7 @@ struct Limits {
 }
 
 impl Limits {
-    /// Whether an event may pass.
+    /// Returns true if an event may pass.
     fn pass(&mut self, now: Instant, kind: &Identifier, object: &str) -> bool {
         let key = (kind.clone(), object.to_owned());
         if self.objects.len() >= OBJECTS_MAX && !self.objects.contains_key(&key) {
@@ -135,7 +137,7 @@ impl Limits {
         true
     }
 
-    /// Forgets objects of which there was nothing for long.
+    /// Forgets objects that had no events for so long that their buckets are full.
     fn forget(&mut self, now: Instant) {
         self.objects.retain(|_, bucket| {
             bucket.refill(now);
@@ -143,7 +145,7 @@ impl Limits {
         });
     }
 
-    /// Counts an event that may not pass. True where nobody waits for its count yet.
+    /// Counts an event that may not pass. Returns true if it is the first one of a new count.
     fn hold_back(
         &mut self,
         now: Instant,
@@ -153,7 +155,7 @@ impl Limits {
         message: &str,
     ) -> bool {
         let known = self.objects.contains_key(&(kind.clone(), object.to_owned()));
-        // Of many objects one count is told.
+        // Objects that are not remembered share one count.
         let key = (kind.clone(), if known { object.to_owned() } else { String::new() });
         if let Some(held) = self.held_back.get_mut(&key) {
             held.count += 1;
@@ -167,7 +169,7 @@ impl Limits {
         true
     }
 
-    /// Counts that are to be told, and when the next ones are.
+    /// Returns the counts that are due, and the time at which the next ones are.
     fn due(&mut self, now: Instant) -> (Vec<Summary>, Option<Instant>) {
         let due: Vec<Key> = self
             .held_back
@@ -195,7 +197,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// A number with its digits in groups of three.
+/// Formats a number with its digits in groups of three.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -211,30 +213,30 @@ fn grouped(number: u64) -> String {
 #[derive(Default)]
 struct Shared {
     limits: Mutex<Limits>,
-    /// Something was held back.
+    /// Signalled when a new count has begun.
     more: Condvar,
 }
 
-/// The layer that holds events back, from all layers that it is registered with.
+/// The layer that holds events back, from all layers of the subscriber.
 #[derive(Clone, Default)]
 pub struct LimitLayer(Arc<Shared>);
 
-/// That of this process.
+/// The layer of this process.
 static LAYER: LazyLock<LimitLayer> = LazyLock::new(LimitLayer::default);
 
-/// The layer to be registered.
+/// Returns the layer, which has to be registered.
 pub fn layer() -> LimitLayer {
     LAYER.clone()
 }
 
-/// Has [`layer`] tell what it has held back.
+/// Starts to report what [`layer`] has held back.
 pub fn tell_counts() -> Result<()> {
     LAYER.tell()
 }
 
 impl LimitLayer {
-    /// Tells counts from now on, in a thread of its own, for as long as the layer is there. What was held back before is counted. To be called
-    /// once this process has confined itself.
+    /// Reports counts from now on, in a thread of its own, as long as the layer exists. Events that were held back
+    /// before are included. To be called after this process has confined itself.
     fn tell(&self) -> Result<()> {
         let shared = Arc::downgrade(&self.0);
         let thread = thread::Builder::new().name("log-limits".into()).spawn(move || tell(&shared));
@@ -242,7 +244,7 @@ impl LimitLayer {
     }
 }
 
-/// The telling thread looks at least this often whether its layer is still there.
+/// Longest interval at which the reporting thread checks that its layer still exists.
 const LOOK: Duration = Duration::from_secs(60);
 
 fn tell(shared: &Weak<Shared>) {
@@ -304,7 +306,7 @@ impl Visit for About {
             return;
         }
         let mut text = Short::default();
-        // It ends where it gets too long, and what was written so far is kept.
+        // Writing stops where the text gets too long, and what was written so far is kept.
         let _ = write!(text, "{value:?}");
         if is_message {
             self.message = text.0;

@@ -1,4 +1,4 @@
-//! Looks at the memory of this process now and then, and has caches and file systems keep to the pool's budget.
+//! Watches the memory of this process, and makes caches and file systems keep to the pool's budget.
 
 use std::fs::File;
 use std::io;
@@ -14,18 +14,19 @@ use super::server::Server;
 use crate::allocator;
 use crate::failure::{Context, Result};
 
-/// Between two looks: what comes into memory meanwhile is beyond the budget for so long.
+/// Interval between two looks. Memory that is allocated in between may exceed the budget for that long.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Of so many looks one has file systems drop inodes that were not used since the last time.
+/// Number of looks after which file systems drop inodes that were not used since the last time.
 const TRIM_EVERY: u32 = 10;
-/// The allocator gives back what was freed if so much is resident that nobody counts: program and threads take some 20 MiB. The rest is soon used again,
-/// and then it need not be asked for anew.
+/// Resident bytes that no counter covers, above which the allocator gives back freed memory. Program and threads take
+/// some 20 MiB of it. The rest is soon used again, and need not be asked for anew then.
 const FREED_BYTES: u64 = 40 << 20;
-/// Where the system tells what a process has in memory.
+/// File in which the system tells the memory of a process.
 const STATUS: &str = "/proc/self/status";
-/// What is resident and belongs neither to a file nor to several processes, in KiB.
+/// Field with resident memory, in KiB, that is neither of a file nor shared.
 const ANONYMOUS: &str = "RssAnon:";
-/// Longer than the system's answer is: on machines with very many CPUs their masks come behind what is looked for.
+/// Length of the buffer for that file. It need not hold all of the file: on machines with very many CPUs their long
+/// masks come after the field.
 const STATUS_BYTES: usize = 4096;
 
 /// The thread that looks.
@@ -35,7 +36,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Starts it.
+    /// Starts the thread.
     pub fn start(server: &Arc<Server>) -> Result<Self> {
         let status = File::open(STATUS).context(|| format!("cannot open {STATUS}"))?;
         let stop: Arc<(Mutex<bool>, Condvar)> = Arc::default();
@@ -46,7 +47,7 @@ impl Memory {
         Ok(Self { stop, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Stops it and waits until it has.
+    /// Stops the thread and waits for its end.
     pub fn stop(&self) {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();
@@ -88,7 +89,7 @@ fn work(server: &Weak<Server>, status: &File, stop: &(Mutex<bool>, Condvar)) {
     }
 }
 
-/// Resident memory of this process, after what was freed has been given back if that is much.
+/// Returns the resident memory of this process, after giving back freed memory if that is much.
 fn settled_bytes(server: &Server, status: &File) -> io::Result<u64> {
     let bytes = anonymous_bytes(status)?;
     let used = MemoryUse { resident_bytes: bytes, ..server.pool.memory() };
@@ -99,7 +100,7 @@ fn settled_bytes(server: &Server, status: &File) -> io::Result<u64> {
     anonymous_bytes(status)
 }
 
-/// Resident memory of this process in bytes, but for pages of files and those that are shared.
+/// Returns the resident memory of this process in bytes, without pages of files and shared pages.
 fn anonymous_bytes(status: &File) -> io::Result<u64> {
     let mut text = [0; STATUS_BYTES];
     let len = status.read_at(&mut text, 0)?;

@@ -1,8 +1,8 @@
-//! The server of a pool: what the first `mount` starts in the background, and systemd in the foreground.
+//! The server of a pool, which the first `mount` starts in the background, and systemd in the foreground.
 //!
-//! From start to end: take the pool's name (control socket), open the pool (replaying its log if need be),
-//! mount, say that we are ready, serve until all is unmounted or told to stop, close the pool cleanly, end. Further datasets and
-//! snapshots are mounted when `mount` asks over the control socket.
+//! From start to end it takes the pool's name (the control socket), opens the pool (replaying its log if need be),
+//! mounts, reports that it is ready, serves until all is unmounted or it is told to stop, closes the pool cleanly, and
+//! ends. Further datasets and snapshots are mounted when `mount` asks over the control socket.
 
 mod answers;
 mod background;
@@ -45,7 +45,7 @@ use keep::Keep;
 use plan::Plan;
 use server::Server;
 
-/// Serves a mount until it ends; as the holder of servers that do, or as one of them.
+/// Runs as the server of a mount until that ends, as the holder of servers, or as a mounter.
 pub fn run(args: &Mount) -> Result<()> {
     launch::settle(args.held_by.or(args.mounts_for), args.report && args.held_by.is_none())?;
     crate::ignore_sigpipe();
@@ -58,7 +58,7 @@ pub fn run(args: &Mount) -> Result<()> {
     let running = match outcome {
         Ok(running) => running,
         Err(failure) if args.report => {
-            // The command that started us prints it; what is returned goes to the log.
+            // The command that started this process prints the failure; the returned error goes to the log.
             report::tell(&Outcome::failed(&failure));
             return Err(failure);
         }
@@ -75,11 +75,11 @@ fn wants_holder(args: &Mount) -> Result<bool> {
     Ok(args.held_by.is_none() && keep::is_wanted(&startup::options(args)?)?)
 }
 
-/// Takes the pool's name and devices, and holds servers until one ends by itself, and then this process.
+/// Takes the pool's name and devices, and holds servers until one ends by itself; then ends this process.
 fn hold(args: &Mount) -> Result<Running> {
     if args.report {
         own_session()?;
-        // Paths were made absolute by who started us.
+        // The process that started this one has made paths absolute.
         rustix::process::chdir("/").context(|| "cannot change to /".into())?;
     }
     let options = startup::options(args)?;
@@ -87,9 +87,9 @@ fn hold(args: &Mount) -> Result<Running> {
     std::process::exit(holder::run(options.confine.unwrap_or_default(), claim.into_kept()?)?)
 }
 
-/// Started without what `mount` finds out beforehand, as by systemd: finds the directory and the pool's own options, and starts once
-/// more with them. To find the directory the pool is opened, and what may be started for that (threads) is not to be there when this
-/// process confines itself.
+/// Finds the directory and the pool's own options, and runs the program again with them, if this process was started
+/// without them, as by systemd. Finding the directory opens the pool, which may start threads; these must not exist
+/// when a process confines itself.
 fn settle(args: &Mount) -> Result<()> {
     if args.pool_options.is_some() || args.held_by.is_some() {
         return Ok(());
@@ -106,7 +106,7 @@ fn settle(args: &Mount) -> Result<()> {
     Err(Failure::new(format!("cannot start the server: {error}")))
 }
 
-/// A session of our own: the terminal's signals are not for us.
+/// Starts a session of our own, which the terminal's signals do not reach.
 fn own_session() -> Result<()> {
     rustix::process::setsid().map(drop).context(|| "cannot start a session".into())
 }
@@ -128,14 +128,14 @@ fn start(args: &Mount) -> Result<Running> {
         Some(known) => go_on(args, &known, ring, keep)?,
         None => begin(args, ring, keep)?,
     };
-    // A thread: not before this process has confined itself.
+    // This starts a thread, which must not happen before the process has confined itself.
     limits::tell_counts()?;
     signals.handle(Arc::clone(&server))?;
     listener.serve(Arc::new(answers::Answers(Arc::clone(&server))))?;
     Ok(Running { server, listener })
 }
 
-/// What the holder keeps for us, if there is one.
+/// Takes over the state that the holder keeps, if there is a holder.
 fn keep(args: &Mount) -> Result<Keep> {
     let Some(line) = args.held_by else { return Ok(Keep::nothing()) };
     let (link, inherited) = Link::connect(line)?;
@@ -150,7 +150,7 @@ fn begin(args: &Mount, ring: Arc<events::Ring>, keep: Keep) -> Result<(Arc<Serve
     Ok((Server::start(&plan, ring, keep)?, listener))
 }
 
-/// Goes on for a server that died. Nothing on the mounts may be touched before they are served again.
+/// Goes on for the previous server. Nothing on the mounts may be touched before they are served again.
 fn go_on(
     args: &Mount,
     known: &Known,
@@ -163,7 +163,7 @@ fn go_on(
     Ok((server, listener))
 }
 
-/// From here on nothing is found by relative paths, and no directory is kept busy.
+/// Changes to the root directory: from here on no relative path is used, and no directory is kept busy.
 fn leave_directory() -> Result<()> {
     rustix::process::chdir("/").context(|| "cannot change to /".into())
 }
@@ -173,7 +173,7 @@ impl Running {
         self.server.wait_for_unmount();
         self.server.keep.notify("STOPPING=1");
         let closed = self.server.close();
-        // New requests find no server any more; those that wait for the end are answered first.
+        // New requests find no server any more; replies that wait for the end are sent first.
         self.listener.finish();
         self.server.keep.let_go_of_devices();
         self.server.ring.finish();

@@ -27,17 +27,17 @@ use crate::names;
 use crate::props::{self, Scope};
 use crate::{pools, raw, settings, units};
 
-/// The property that the engine follows by dataset.
+/// Name of the property that the engine itself follows, by dataset.
 const COMPRESSION: &str = "compression";
 
-/// What is to be mounted.
+/// A mount that was asked for.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Dataset or snapshot, below the pool.
+    /// Path of the dataset or snapshot, below the pool.
     pub path: String,
-    /// Where, absolute.
+    /// Directory of the mount, an absolute path.
     pub dir: PathBuf,
-    /// How.
+    /// Options of the mount.
     pub options: MountOptions,
 }
 
@@ -46,34 +46,34 @@ pub struct Mounted {
     /// Number of the dataset or snapshot.
     pub(super) id: u64,
     pub(super) fs: Arc<Fs>,
-    /// The snapshots that its mount shows.
+    /// The snapshots that the mount shows.
     pub(super) tree: Arc<SnapshotTree>,
     pub(super) session: Session,
     pub(super) read_only: AtomicBool,
-    /// When it became usable.
+    /// Time at which it became usable, in seconds since 1970.
     pub(super) since: u64,
-    /// The options that it has.
+    /// Options of the mount.
     pub(super) options: Mutex<MountOptions>,
     policy: Arc<Policed>,
     /// The `recordsize` property in bytes; 0 is `auto`.
     record_size: Arc<AtomicU32>,
-    /// The same as the engine has it.
+    /// The dataset without the policy around it.
     dataset: Arc<LiveDataset>,
     work: Background,
-    /// Brings the rest of a dataset that is not complete.
+    /// The thread that fetches the rest of a dataset that is not complete.
     bringing: Mutex<Option<Bringing>>,
-    /// Files that are just given another recordsize.
+    /// Files that are being given another recordsize.
     pub(super) rewrites: Rewrites,
-    /// What is kept of it for a server that comes after.
+    /// State that is kept of it for the next server.
     pub(super) kept: Arc<KeptMount>,
-    /// Somebody is seeing to its end.
+    /// True once a thread handles its end.
     pub(super) ending: AtomicBool,
-    /// How it ended, once it has.
+    /// Result of its end, once it has ended.
     pub(super) ended: Mutex<Option<Result<(), String>>>,
 }
 
 impl Mounted {
-    /// Opens the file system of `wanted` and mounts it, or goes on with the mount that the server before has `left`.
+    /// Opens the file system of `wanted` and mounts it, or goes on with the mount `left` by the previous server.
     pub(super) fn start(server: &Server, wanted: &Wanted, left: Option<Left>) -> Result<Self> {
         let Server { pool, keep, deeds, watched, mounter, .. } = server;
         let name = names::full(pool.name(), &wanted.path);
@@ -116,7 +116,7 @@ impl Mounted {
         let dataset = Arc::clone(&policy) as Arc<dyn Dataset>;
         let open = || Fs::mount(Arc::clone(&dataset), Arc::new(SystemClock), fs_options.clone());
         let fs = match open() {
-            // A crash came between its making and that of its file system.
+            // A crash came after the dataset was made, and before its file system was.
             Err(FsError::NotFound) if !read_only && is_empty(dataset.as_ref())? => {
                 pools::format(dataset.as_ref())?;
                 open()
@@ -171,7 +171,7 @@ impl Mounted {
         })
     }
 
-    /// Stops what goes on in the background and writes what is only in memory: access times.
+    /// Stops the background work and writes access times, which are only in memory.
     pub(super) fn settle(&self) -> Result<(), String> {
         self.rewrites.stop();
         drop(self.bringing.lock().take());
@@ -180,18 +180,18 @@ impl Mounted {
         if self.is_read_only() { Ok(()) } else { self.fs.flush_times().map_err(|error| error.to_string()) }
     }
 
-    /// Whether there are no changes.
+    /// Returns true if the mount refuses changes.
     pub(super) fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
     }
 
-    /// Properties that hold for this mount.
+    /// Returns the properties that hold for this mount only.
     pub(super) fn temporary(&self) -> Vec<(&'static str, String)> {
         self.options.lock().properties.clone()
     }
 
-    /// Where it is mounted, in this process's namespace: its own place first, if it is still there. Empty where it was taken away
-    /// and is only held by who still uses it.
+    /// Returns the directories where it is mounted, in this process's namespace: its own directory first, if it is
+    /// still mounted there. Empty if the mount was taken away and only programs that use it keep it.
     pub(super) fn places(&self) -> Vec<PathBuf> {
         let found = mounts::of_devices(&[self.session.device_minor()]).unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot see what is mounted where");
@@ -202,16 +202,16 @@ impl Mounted {
         dirs
     }
 
-    /// Lets a property take effect that was set while this is mounted; its own options go on until it ends.
+    /// Applies a property that was set while this is mounted, unless an option of the mount overrides it.
     pub(super) fn take_effect(&self, name: &str, value: &str) -> Result<()> {
         if self.options.lock().properties.iter().any(|(temporary, _)| *temporary == name) {
             return Ok(());
         }
-        // The engine follows the property itself, by dataset.
+        // The engine follows `compression` itself, by dataset.
         if name == COMPRESSION { Ok(()) } else { self.obey(name, value) }
     }
 
-    /// Lets a property take effect, whether it is the dataset's or an option of this mount.
+    /// Applies the value of a property, which may come from the dataset or from an option of this mount.
     pub(super) fn obey(&self, name: &str, value: &str) -> Result<()> {
         if name == "atime" {
             self.fs.set_atime(atime(value));
@@ -223,26 +223,26 @@ impl Mounted {
     }
 }
 
-/// Whether a dataset holds nothing at all.
+/// Returns true if a dataset has no entries at all.
 fn is_empty(dataset: &dyn Dataset) -> Result<bool> {
     let found = dataset.range(&Key::new(0, 0, 0), &Key::new(u64::MAX, 0, 0), 1);
     found.map(|found| found.is_empty()).map_err(|error| pools::failed("cannot read the dataset", &error))
 }
 
-/// Errors where `wanted` cannot be mounted because of its directory, before anything else is touched.
+/// Returns an error if `wanted` cannot be mounted because of its directory. Nothing else is touched.
 pub(super) fn check_dir(mounter: &dyn Mounter, pool: &str, wanted: &Wanted) -> Result<()> {
     let read_only = wanted.options.read_only || wanted.path.contains('@');
     let options = fuse_options(&names::full(pool, &wanted.path), &wanted.options, read_only);
     mounter.check(&wanted.dir, &options).map(drop).map_err(|error| mount_failed(&error))
 }
 
-/// Properties that a mount's options give to the whole pool.
+/// Returns the properties among a mount's options that hold for the whole pool.
 pub(super) fn of_the_pool(options: &MountOptions) -> Vec<(&'static str, String)> {
     let of_pool = |name: &str| props::find(name).is_ok_and(|property| property.scope == Scope::Pool);
     options.properties.iter().filter(|(name, _)| of_pool(name)).cloned().collect()
 }
 
-/// Tells the engine and the file system about a property that they obey while mounted.
+/// Applies `sync` or `recordsize` to a mount; other properties change nothing here.
 fn take_effect(policy: &Policed, record_size: &AtomicU32, name: &str, value: &str) -> Result<()> {
     let unknown =
         || Failure::new(format!("the property {name} has the value \"{value}\", which is unknown here"));
@@ -257,14 +257,14 @@ fn take_effect(policy: &Policed, record_size: &AtomicU32, name: &str, value: &st
     Ok(())
 }
 
-/// Tells the engine the codec that holds for a mount.
+/// Passes to the engine the codec that holds for a mount.
 fn obey_codec(dataset: &LiveDataset, value: Option<&str>) -> Result<()> {
     let codec = value.map(str::parse).transpose();
     dataset.set_mount_compression(codec.map_err(|error| pools::failed("cannot mount", &error))?);
     Ok(())
 }
 
-/// The page size of new files: the property, or what their first write tells.
+/// Returns the function that gives the page size of a new file: the property, or what the file's first write suggests.
 fn hint(record_size: &Arc<AtomicU32>) -> pagefold_fs::RecordsizeHint {
     let record_size = Arc::clone(record_size);
     Arc::new(move |offset, data, name| match record_size.load(Ordering::Relaxed) {
@@ -281,7 +281,7 @@ fn atime(value: &str) -> AtimePolicy {
     }
 }
 
-/// The front end's options of a mount.
+/// Returns the front end's options for a mount.
 pub fn fuse_options(name: &str, wanted: &MountOptions, read_only: bool) -> pagefold_fuse::MountOptions {
     let mut options = pagefold_fuse::MountOptions {
         source: name.to_owned(),
@@ -305,7 +305,7 @@ pub fn fuse_options(name: &str, wanted: &MountOptions, read_only: bool) -> pagef
     options
 }
 
-/// The front end's errors say what to do after a semicolon; we say it on a line of its own.
+/// Converts an error of the front end. Its text has advice after a semicolon, which becomes a line of its own.
 pub fn mount_failed(error: &MountError) -> Failure {
     let text = error.to_string();
     match text.split_once("; ") {

@@ -1,4 +1,4 @@
-//! What is to be mounted where: worked out before a server is started, and once more in the server.
+//! Plans a mount: which dataset, where and how. This is done before a server is started, and once more in the server.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -16,16 +16,17 @@ use crate::{pools, raw, startup, table, target};
 pub struct Plan {
     /// The pool's name, unique number and devices.
     pub known: Known,
-    /// It was named by one of its devices, not by its name.
+    /// True if it was named by one of its devices, not by its name.
     pub by_device: bool,
-    /// What is to be mounted, where and how.
+    /// The dataset or snapshot, its directory and its options.
     pub wanted: Wanted,
     /// Properties of the whole pool that were given as mount options.
     pub given: Vec<(&'static str, String)>,
 }
 
 impl Plan {
-    /// Options that the pool has as properties, for its first mount. What is left of a damaged pool is read without them.
+    /// Returns the options that the pool has as properties, for its first mount. For a rescue there are none: it does
+    /// not rely on properties of a damaged pool.
     pub fn pool_options(&self) -> Result<Vec<String>> {
         if self.wanted.options.rescue { Ok(Vec::new()) } else { startup::of_pool(&self.known) }
     }
@@ -34,7 +35,7 @@ impl Plan {
 /// Finds the pool's devices and the directory.
 pub fn make(args: &args::Mount) -> Result<Plan> {
     let options = startup::options(args)?;
-    // Options that exclude each other, or that the kernel cannot do, are told before a server is started.
+    // Options that exclude each other, or that the kernel cannot do, are reported before a server is started.
     keep::is_wanted(&options)?;
     let source = args.source.as_deref().unwrap_or_default();
     let (known, path, by_device) = target::source(source).map_err(|failure| swapped(args, failure))?;
@@ -47,7 +48,7 @@ pub fn make(args: &args::Mount) -> Result<Plan> {
     Ok(Plan { known, by_device, wanted, given: startup::given(args)? })
 }
 
-/// `mount DIR POOL` is told of the right order.
+/// Returns advice on the right order if `mount DIR POOL` was typed, else `failure`.
 fn swapped(args: &args::Mount, failure: Failure) -> Failure {
     let (Some(source), Some(dir)) = (&args.source, args.dir.as_deref().and_then(Path::to_str)) else {
         return failure;
@@ -60,7 +61,7 @@ fn swapped(args: &args::Mount, failure: Failure) -> Failure {
     failure
 }
 
-/// Where the property `mountpoint` says.
+/// Returns the directory that the property `mountpoint` names.
 fn default_dir(known: &Known, path: &str) -> Result<PathBuf> {
     let name = names::full(&known.name, path);
     let values = match Client::connect(&known.name)? {
@@ -86,7 +87,8 @@ fn default_dir(known: &Known, path: &str) -> Result<PathBuf> {
     }
 }
 
-/// Where a mount point that the pool says is here: below the directory that it was imported with; as it says, if the pool was made or adopted here.
+/// Returns the directory here for a mount point that the pool's property names: below the root that the pool was
+/// imported with; the same path if the pool was made or adopted here; else an error.
 fn obeyed(known: &Known, name: &str, dir: &str) -> Result<PathBuf> {
     match &known.altroot {
         Some(root) => below(root, dir),
@@ -103,7 +105,8 @@ fn obeyed(known: &Known, name: &str, dir: &str) -> Result<PathBuf> {
     }
 }
 
-/// The directory `dir`, with `root` for the root directory. Links below `root` are not followed: what is mounted there is the pool's.
+/// Returns the directory `dir` with `root` as the root directory. Links below `root` are not followed: what is mounted
+/// there is the pool's.
 fn below(root: &Path, dir: &str) -> Result<PathBuf> {
     let mut path = root.to_owned();
     for part in raw::path_of(dir).components() {
@@ -129,7 +132,7 @@ fn below(root: &Path, dir: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// An error where the server that has the pool's name has another pool, or another copy of it.
+/// Returns an error if the server that has the pool's name has another pool, or another copy of it.
 pub fn check_server(client: &mut Client, plan: &Plan) -> Result<()> {
     let known = &plan.known;
     let figures = match client.ask(&Request::Status {}) {

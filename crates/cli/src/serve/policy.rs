@@ -1,4 +1,4 @@
-//! The `sync` property: when a caller waits until its changes are durable.
+//! The `sync` property, which says when a caller waits until its changes are durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -19,7 +19,7 @@ pub enum SyncMode {
 }
 
 impl SyncMode {
-    /// From the property's value.
+    /// Parses the property's value.
     pub fn parse(value: &str) -> Option<Self> {
         Some(match value {
             "standard" => Self::Standard,
@@ -30,7 +30,7 @@ impl SyncMode {
     }
 }
 
-/// A dataset under a `sync` policy; everything else is passed on.
+/// A dataset under a `sync` policy; all calls are passed on.
 pub struct Policed {
     inner: Arc<dyn Dataset>,
     mode: AtomicU8,

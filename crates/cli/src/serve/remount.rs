@@ -1,4 +1,4 @@
-//! Other options for a mount that is in use.
+//! Changes the options of a mount that is in use.
 
 use std::sync::atomic::Ordering;
 
@@ -11,8 +11,8 @@ use crate::props::{self, Scope};
 use crate::{mountopts, names, settings};
 
 impl Server {
-    /// Checks what a mount is to be from now on, and does its own part of it: whoever asked does the kernel's. Where nothing is said it
-    /// is to be as its options and the dataset's properties have it.
+    /// Checks the options that a mount is to have, and makes the server's part of the changes; the client makes the
+    /// kernel's. If no change is named, the mount gets what its options and the dataset's properties say.
     pub(super) fn remount(&self, device: u32, words: &[String], dry_run: bool) -> Result<Reply> {
         let mounted = self.mount_of(device)?;
         let changes = mountopts::changes(words)?;
@@ -44,7 +44,7 @@ impl Server {
             options.dev = changes.dev.unwrap_or(options.dev);
             options.exec = changes.exec.unwrap_or(options.exec);
             drop(options);
-            // Before the kernel lets anybody write.
+            // This comes before the kernel allows writes.
             if read_only == Some(false) && mounted.is_read_only() {
                 mounted.set_read_only(self, false)?;
             }
@@ -72,7 +72,7 @@ impl Server {
         Ok(())
     }
 
-    /// Lets a property hold for a mount, as if it had been an option from its beginning.
+    /// Applies a property to a mount, as if it had been one of its options from the beginning.
     fn set_for_mount(&self, mounted: &Mounted, property: &'static str, value: &str) -> Result<()> {
         if props::find(property)?.scope == Scope::Pool {
             let mut temporary = self.temporary.lock();
@@ -90,7 +90,7 @@ impl Server {
 }
 
 impl Mounted {
-    /// Refuses every change from now on, after making what there was durable; or does no longer.
+    /// Refuses every change from now on, after making earlier ones durable; or allows changes again.
     pub(super) fn set_read_only(&self, server: &Server, on: bool) -> Result<()> {
         if on && !self.is_read_only() {
             self.fs

@@ -1,5 +1,5 @@
-//! Tells whoever started the server that it is ready, or why not: the `mount` command through a pipe,
-//! systemd through its notification socket.
+//! Reports to the process that started the server that it is ready, or why not: to the `mount` command through a pipe,
+//! to systemd through its notification socket.
 
 use std::io::{self, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -10,23 +10,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 
-/// What the pipe carries: one line of JSON.
+/// The message in the pipe: one line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
     /// The mount is usable.
     Ready {},
-    /// It is not going to be.
+    /// The mount has failed.
     Failed {
-        /// What happened.
+        /// The error, and the object that it concerns.
         what: String,
-        /// What to do.
+        /// Advice to the user.
         hint: Option<String>,
     },
 }
 
 impl Outcome {
-    /// The outcome of a failed start.
+    /// Returns the outcome of a failed start.
     pub fn failed(failure: &Failure) -> Self {
         Self::Failed { what: failure.what().to_owned(), hint: failure.advice().map(str::to_owned) }
     }
@@ -45,7 +45,7 @@ pub fn tell(outcome: &Outcome) {
     close_stdout();
 }
 
-/// Ends what is said on standard output.
+/// Closes standard output, by putting /dev/null in its place.
 pub fn close_stdout() {
     let closed = std::fs::File::options()
         .write(true)

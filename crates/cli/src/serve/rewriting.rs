@@ -1,4 +1,5 @@
-//! Giving files another recordsize, for the verb `rewrite`: as long as whoever asked for it is there and the dataset is mounted.
+//! Gives files another recordsize, for the verb `rewrite`, as long as the client is connected and the dataset is
+//! mounted.
 
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -13,12 +14,12 @@ use crate::control::{FileRewrite, Reply};
 use crate::failure::{Context, Failure, Result};
 use crate::units;
 
-/// Time between two words of progress.
+/// Interval between two reports of progress.
 const TELL_EVERY: Duration = Duration::from_millis(200);
-/// A client that does not take what it is told for that long has gone.
+/// Time after which a client that reads no reports counts as gone.
 const TELL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The rewrites of a mount, which end before it does.
+/// The rewrites of a mount, all of which end before the mount does.
 #[derive(Default)]
 pub(super) struct Rewrites {
     state: Mutex<State>,
@@ -31,7 +32,7 @@ struct State {
     running: usize,
 }
 
-/// One that is under way.
+/// A rewrite that is under way.
 struct Running<'a>(&'a Rewrites);
 
 impl Drop for Running<'_> {
@@ -42,7 +43,7 @@ impl Drop for Running<'_> {
 }
 
 impl Rewrites {
-    /// `None`: the mount is just ending.
+    /// Begins a rewrite; `None` if the mount is just ending.
     fn begin(&self) -> Option<Running<'_>> {
         let mut state = self.state.lock();
         (!state.stopped).then(|| {
@@ -51,7 +52,7 @@ impl Rewrites {
         })
     }
 
-    /// Lets none begin, and returns when all have ended.
+    /// Lets no more rewrites begin, and returns when all have ended.
     pub(super) fn stop(&self) {
         let mut state = self.state.lock();
         state.stopped = true;
@@ -61,7 +62,7 @@ impl Rewrites {
         }
     }
 
-    /// Waits, but not longer than until they are stopped; whether they are.
+    /// Waits for `duration`, or until rewrites are stopped. Returns true if they are.
     fn rest(&self, duration: Duration) -> bool {
         let mut state = self.state.lock();
         if !state.stopped && !duration.is_zero() {
@@ -72,13 +73,14 @@ impl Rewrites {
 }
 
 impl Server {
-    /// Gives one file another recordsize; tells how far it is on the connection.
+    /// Gives one file another recordsize, and reports progress on the connection.
     pub(super) fn rewrite(&self, what: &FileRewrite, connection: &UnixStream) -> Result<Reply> {
         let of = self.mount_of(what.device)?;
         let unmounted = || {
             Failure::new("its dataset was unmounted").hint("the file is as it was; what was copied is freed")
         };
-        // It ends after it is no user of the pool any more: whoever unmounts waits for that.
+        // This guard is dropped last, after the stream has ended: unmounting waits for it, and then nothing uses the
+        // pool.
         let _running = of.rewrites.begin().ok_or_else(unmounted)?;
         let _under_way = self.stream_begins(connection, None)?;
         connection.set_write_timeout(Some(TELL_PATIENCE)).context(|| "cannot answer".into())?;
@@ -109,11 +111,11 @@ impl Server {
     }
 }
 
-/// How fast a rewrite goes on, and when it tells of itself.
+/// Pace of a rewrite, and of its reports.
 struct Pace {
     begun: Instant,
     told: Instant,
-    /// Bytes per second at most.
+    /// Largest number of bytes copied per second.
     rate: Option<u64>,
 }
 
@@ -133,7 +135,7 @@ impl Pace {
         tell(connection, &Reply::Rewriting { done_bytes, total_bytes })
     }
 
-    /// Time until the next piece, after so many bytes.
+    /// Returns the time until the next piece, after `copied_bytes` in all.
     fn due(&self, copied_bytes: u64) -> Duration {
         let Some(rate) = self.rate else { return Duration::ZERO };
         Duration::from_secs_f64(copied_bytes as f64 / rate as f64).saturating_sub(self.begun.elapsed())

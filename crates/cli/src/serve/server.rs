@@ -1,4 +1,4 @@
-//! An open pool and its mounts, held together from the first mount to the end of the last.
+//! An open pool and its mounts, from the first mount to the end of the last.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -31,45 +31,45 @@ use crate::registry::Known;
 use crate::retention::POLICY;
 use crate::{confine, mountopts, names, patience, pools, props, raw, settings, startup};
 
-/// Between the answer to a request to restart and the end of the server.
+/// Pause between the reply to a request to restart and the end of the server.
 const RESTART_DELAY: Duration = Duration::from_millis(20);
 
-/// How far the server's life has come.
+/// Phases of a server's life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     /// Something is mounted, or about to be.
     Serving,
     /// The last mount has ended; the pool is being closed.
     Unmounted,
-    /// The pool is closed, or why it could not be.
+    /// The pool is closed, or the error tells why it could not be closed.
     Closed(Result<(), String>),
 }
 
 struct State {
     phase: Phase,
-    /// In the order in which they were mounted.
+    /// Mounts in the order in which they were made.
     mounts: Vec<Arc<Mounted>>,
     /// Numbers of the datasets and snapshots that are being mounted or received.
     coming: Vec<u64>,
     streams: Streams,
-    /// Device numbers of mounts that have ended with an error, and it: for who asks later.
+    /// Device numbers of mounts that ended with an error, and the error, for clients that ask later.
     unsettled: Vec<(u32, String)>,
 }
 
-/// Outcome of asking a running server for a mount.
+/// Result of asking a running server for a mount.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Attached {
-    /// It is usable.
+    /// The mount is usable.
     Mounted,
     /// The server is closing the pool, and a new one has to be started.
     Ending,
-    /// It is mounted already: there, with this device number, and read-only or not.
+    /// It is mounted already: directory, device number, and whether that mount is read-only.
     There(PathBuf, u32, bool),
-    /// The mount of it with this device number was taken away, and has not ended.
+    /// Its previous mount, with this device number, was taken away and has not ended.
     StillUsed(u32),
 }
 
-/// Whether what is to be mounted can be.
+/// Result of announcing a mount.
 enum Announced {
     Now,
     Not(Attached),
@@ -81,21 +81,21 @@ pub struct Server {
     pub(super) ring: Arc<Ring>,
     pub(super) read_only: bool,
     pub(super) started: Instant,
-    /// Properties of the whole pool that hold as long as it is open.
+    /// Properties of the whole pool that hold while it is open.
     pub(super) temporary: Mutex<Vec<(&'static str, String)>>,
-    /// What another server needs to go on when this one dies.
+    /// State that another server needs to go on when this one dies.
     pub(super) keep: Keep,
-    /// Who mounts for this process.
+    /// The mounter, which mounts and unmounts for this process.
     pub(super) mounter: Arc<dyn Mounter>,
-    /// What this process has given up.
+    /// Rights that this process has given up.
     pub(super) confinement: ConfinementFigures,
     pub(super) watched: Watched,
-    /// Read: mounts are made. Write: what is in use must not change.
+    /// Locked for reading while mounts are made; for writing while the use of datasets must not change.
     pub(super) deeds: Arc<RwLock<()>>,
     pool_work: Mutex<Option<pool::Background>>,
-    /// Makes snapshots by policy, from the first mount on.
+    /// The thread that makes snapshots by policy, from the first mount on.
     keeper: Mutex<Option<Keeper>>,
-    /// Looks after memory, from the first mount on.
+    /// The thread that looks after memory, from the first mount on.
     memory: Mutex<Option<Memory>>,
     state: Mutex<State>,
     changed: Condvar,
@@ -104,7 +104,7 @@ pub struct Server {
 impl Server {
     /// Opens the pool, replaying its log if need be, and makes the first mount.
     pub fn start(plan: &Plan, ring: Arc<Ring>, keep: Keep) -> Result<Arc<Self>> {
-        // Before the pool is touched: most mistakes are about the directory.
+        // The directory is checked before the pool is touched: most mistakes are about it.
         let mounter = Arc::new(Asking::start(&plan.known.name, &plan.wanted.options)?);
         mounted::check_dir(&*mounter, &plan.known.name, &plan.wanted)?;
         let given = plan.given.clone();
@@ -119,7 +119,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Opens the pool of a server that died, and goes on with its mounts. `options` are those that it was started with.
+    /// Opens the pool of a server that died, and goes on with its mounts. `options` are those that the dead server was
+    /// started with.
     pub fn resume(
         known: &Known,
         options: &MountOptions,
@@ -129,7 +130,7 @@ impl Server {
     ) -> Result<Arc<Self>> {
         let mounter = Arc::new(Asking::start(&known.name, options)?);
         let server = Self::open(known, options, given, mounter, ring, keep)?;
-        // What fails from here on leaves all as it is, to the next server: who follows a mount lets it go, and nobody else.
+        // An error from here on leaves everything to the next server: only the thread that follows a mount ends it.
         *server.memory.lock() = Some(Memory::start(&server)?);
         server.obey_all()?;
         for left in server.keep.take_left() {
@@ -148,7 +149,7 @@ impl Server {
         Ok(())
     }
 
-    /// Makes and removes snapshots by policy, as of `now`, in seconds since 1970.
+    /// Makes and removes the snapshots that are due by policy at `now`, in seconds since 1970.
     pub(super) fn keep_snapshots(&self, turns: &mut Turns, now: u64) -> Result<()> {
         if self.is_serving() { turns.turn(&self.pool, self, &self.deeds, now) } else { Ok(()) }
     }
@@ -183,9 +184,9 @@ impl Server {
         }
         let options = pools::attentive(known, options)?;
         let devices = keep.open_devices(known, &options)?;
-        // Opened as the devices are; without it a pool is served all the same.
+        // The log of events is opened with the same rights as the devices; without it the pool is served all the same.
         let events = EventLog::open(&known.guid);
-        // Nothing on them but their labels was read.
+        // So far only the labels of the devices have been read.
         let confinement = confine::server(wanted.confine.unwrap_or_default())?;
         match events.and_then(|(log, kept)| ring.keep(log, kept)) {
             Ok(()) => {}
@@ -247,7 +248,8 @@ impl Server {
         Ok(Attached::Mounted)
     }
 
-    /// The options of a mount that was asked for: over what it travels is told by the pool unless they say it.
+    /// Parses the options of a mount that was asked for. The pool's property `io_uring` holds unless they name another
+    /// value.
     pub(super) fn mount_options(&self, words: &[String]) -> Result<MountOptions> {
         let (value, _) = settings::of(&self.pool, "", props::find("io_uring")?)?;
         let of_pool = format!("io_uring={value}");
@@ -256,7 +258,7 @@ impl Server {
         mountopts::parse(&all)
     }
 
-    /// Takes the place of what is to be mounted, unless something is in the way.
+    /// Reserves the mount of a dataset or snapshot, unless something prevents it.
     fn announce(&self, id: u64, name: &str) -> Result<Announced> {
         let deadline = Instant::now() + patience::BEFORE_MOUNTING;
         let mut state = self.state.lock();
@@ -267,7 +269,7 @@ impl Server {
             let there = state.mounts.iter().find(|mounted| mounted.id == id).cloned();
             let Some(there) = there else { break };
             let device = there.session.device_minor();
-            // umount(8) returns before we have noticed.
+            // umount(8) returns before this server has noticed.
             if let Some(place) = there.places().into_iter().next() {
                 return Ok(Announced::Not(Attached::There(place, device, there.is_read_only())));
             }
@@ -282,7 +284,7 @@ impl Server {
         Ok(Announced::Now)
     }
 
-    /// Errors where the options do not go with how the pool was opened.
+    /// Returns an error if the options contradict those with which the pool was opened.
     fn check(&self, wanted: &Wanted, name: &str) -> Result<()> {
         let options = &wanted.options;
         let pool = self.pool.name();
@@ -328,12 +330,12 @@ impl Server {
         Ok(mounted)
     }
 
-    /// The mounts, in the order in which they were made.
+    /// Returns the mounts in the order in which they were made.
     pub(super) fn mounts(&self) -> Vec<Arc<Mounted>> {
         self.state.lock().mounts.clone()
     }
 
-    /// The mount with this device number.
+    /// Returns the mount with this device number.
     pub(super) fn mount_of(&self, device: u32) -> Result<Arc<Mounted>> {
         let found = self.mounts().into_iter().find(|mounted| mounted.session.device_minor() == device);
         found.ok_or_else(|| {
@@ -342,7 +344,7 @@ impl Server {
         })
     }
 
-    /// Whether something is mounted, as opposed to a pool that is being closed.
+    /// Returns true if something is mounted or about to be; false if the pool is being closed or is closed.
     pub(super) fn is_serving(&self) -> bool {
         self.state.lock().phase == Phase::Serving
     }
@@ -355,7 +357,7 @@ impl Server {
         }
     }
 
-    /// Waits at most `patience` for the last mount to end; whether it has.
+    /// Waits at most `patience` for the last mount to end. Returns true if it has.
     pub fn wait_until_unmounted(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut state = self.state.lock();
@@ -367,7 +369,7 @@ impl Server {
         true
     }
 
-    /// Waits at most `patience` until a mount has ended; how it did, or `None`.
+    /// Waits at most `patience` until a mount has ended. Returns how it ended, or `None`.
     fn wait_until_ended(&self, mounted: &Mounted, patience: Option<Duration>) -> Option<Result<(), String>> {
         let deadline = patience.map(|patience| Instant::now() + patience);
         let mut state = self.state.lock();
@@ -385,7 +387,8 @@ impl Server {
         }
     }
 
-    /// Takes mounts away, the last made first. `Some`: that one is in use, and those before it in the list are still there.
+    /// Takes mounts away, the last in the list first. Returns the directory of a mount that is in use; it and those
+    /// before it in the list stay.
     pub fn detach(&self, mounts: &[Arc<Mounted>], mode: UnmountMode) -> Result<Option<PathBuf>, String> {
         for mounted in mounts.iter().rev() {
             let dir = mounted.session.dir();
@@ -394,12 +397,12 @@ impl Server {
                 continue;
             }
             let how = if mode == UnmountMode::Lazy { Unmount::Lazy } else { Unmount::Idle };
-            // Where a directory of it was bound as well it is to go, too.
+            // Directories of it that were bound elsewhere go, too.
             let places = mounted.places();
             let places = if places.is_empty() { vec![dir.to_owned()] } else { places };
             for place in places.iter().rev() {
                 match self.mounter.unmount(place, how) {
-                    // A lazy unmount may have come before.
+                    // It may have been unmounted lazily before.
                     Ok(()) | Err(MountError::NotMounted(_)) => {}
                     Err(MountError::InUse(_)) => return Ok(Some(place.clone())),
                     Err(error) => return Err(error.to_string()),
@@ -415,8 +418,8 @@ impl Server {
         Ok(None)
     }
 
-    /// Sees to the end of mounts whose users were cut off. Where nothing else is left the pool is closed, whoever still holds them;
-    /// else the file systems are in use until their last requests were answered.
+    /// Completes the end of mounts whose users were cut off. If nothing else is mounted, the pool is closed, no matter
+    /// who still holds the mounts; otherwise their file systems are in use until the last requests were answered.
     fn end_cut_off(&self, mounts: &[Arc<Mounted>]) -> Result<(), String> {
         let goes = |mounted: &Arc<Mounted>| mounts.iter().any(|other| Arc::ptr_eq(other, mounted));
         if self.mounts().iter().all(goes) {
@@ -434,7 +437,7 @@ impl Server {
         Ok(())
     }
 
-    /// Takes a mount away and ends the connection; whoever still uses it gets errors.
+    /// Takes a mount away and ends its connection; programs that still use it get errors.
     fn cut_off(&self, mounted: &Mounted) -> Result<(), String> {
         let session = &mounted.session;
         for place in mounted.places() {
@@ -447,13 +450,13 @@ impl Server {
             return Ok(());
         }
         if let Err(error) = session.abort() {
-            // The connection ends with this process at the latest; the pool refuses changes before.
+            // The connection ends with this process at the latest; the pool refuses changes before that.
             tracing::warn!(%error, "cannot end the connection to the kernel");
         }
         Ok(())
     }
 
-    /// Ends this process a moment from now, as if it had died: another one goes on.
+    /// Ends this process a moment from now, as if it had died, so that another one goes on.
     pub fn restart(&self) -> Result<()> {
         if !self.keep.is_held() {
             return Err(Failure::new(format!(
@@ -462,14 +465,15 @@ impl Server {
             ))
             .hint("it was mounted with takeover=off, or requests travel over io_uring and would be lost; mount it with takeover=on"));
         }
-        // So that there is little to redo.
+        // Syncing leaves little for the next server to redo.
         self.sync().map_err(Failure::new)?;
         tracing::info!("told to let another server go on");
         self.keep.again();
         let ending = thread::Builder::new().name("restart".into()).spawn(|| {
-            // The reply leaves first.
+            // The pause lets the reply leave first.
             thread::sleep(RESTART_DELAY);
-            // SAFETY: ends the process at once; nothing of it is used afterwards, and what it leaves is made to be taken over.
+            // SAFETY: this ends the process at once; nothing of it is used afterwards, and the state that it leaves is
+            // made to be taken over.
             unsafe { libc::_exit(0) }
         });
         ending.map(drop).context(|| "cannot start a thread".into())
@@ -503,8 +507,8 @@ impl Server {
         closed
     }
 
-    /// Waits until a mount has ended and all that was written is durable; if it was the last, until the pool is closed, which is
-    /// told by true.
+    /// Waits until mounts have ended and all that was written is durable. If nothing else was mounted, also waits until
+    /// the pool is closed, and returns true.
     pub(super) fn wait_until_gone(&self, mounts: &[Arc<Mounted>]) -> Result<bool, String> {
         for mounted in mounts {
             if let Some(outcome) = self.wait_until_ended(mounted, None) {
@@ -521,7 +525,8 @@ impl Server {
         }
     }
 
-    /// As [`Server::wait_until_gone`], of the mounts with these device numbers (none: of all), and for a while at most.
+    /// Does the same as [`Server::wait_until_gone`] for the mounts with these device numbers (none: for all), for at
+    /// most `wait`.
     pub(super) fn await_end(&self, devices: &[u32], wait: Duration) -> Result<Reply> {
         let deadline = Instant::now() + wait;
         let concerned = |device: u32| devices.is_empty() || devices.contains(&device);
@@ -544,7 +549,7 @@ impl Server {
                 Phase::Serving | Phase::Unmounted => {}
             }
             if self.changed.wait_until(&mut state, deadline).timed_out() {
-                // Of others the kernel has let go: what they have in memory is being written.
+                // The kernel has let go of the others; their data in memory are being written.
                 let held = left.iter().filter(|mounted| !mounted.ending.load(Ordering::Acquire));
                 return Ok(Reply::Waiting {
                     devices: held.map(|mounted| mounted.session.device_minor()).collect(),
@@ -553,12 +558,12 @@ impl Server {
         }
     }
 
-    /// A mount has ended: what it has in memory is written, and nobody finds it any more.
+    /// Handles the end of a mount: makes its data durable, and removes it from the list.
     fn ended(&self, mounted: &Mounted) {
         if mounted.ending.swap(true, Ordering::AcqRel) {
             return;
         }
-        // First of all: whoever unmounted it has been told already that it is gone.
+        // Syncing comes first: the user who unmounted it has been told already that the mount is gone.
         let synced = if self.read_only { Ok(()) } else { self.sync() };
         tracing::info!(dir = raw::text(mounted.session.dir()), "unmounted");
         mounted.kept.ended();
@@ -593,7 +598,8 @@ impl Server {
 
 /// Streams.
 impl Server {
-    /// Takes a stream in, into a dataset that is not mounted if `target` is given; its number. `name` names datasets for people.
+    /// Registers a stream and returns its number. With `target`, the dataset with that number must not be mounted.
+    /// `name` names datasets for people.
     pub(super) fn begin_stream(
         &self,
         connection: &UnixStream,
@@ -619,7 +625,7 @@ impl Server {
         Ok(number)
     }
 
-    /// A stream has ended.
+    /// Removes a stream that has ended.
     pub(super) fn stream_ended(&self, number: u64, target: Option<u64>) {
         let mut state = self.state.lock();
         state.streams.end(number);
@@ -628,12 +634,13 @@ impl Server {
         self.changed.notify_all();
     }
 
-    /// Ends streams that are under way, each of which a receiver can go on with; lets no more begin if `for_good`.
+    /// Ends the streams that are under way; receivers can go on with each later. With `for_good`, no more streams
+    /// begin.
     pub(super) fn cut_streams(&self, for_good: bool) {
         self.state.lock().streams.cut(for_good);
     }
 
-    /// Whether nothing but streams keeps the pool open.
+    /// Returns true if only streams keep the pool open.
     pub(super) fn only_streams(&self) -> bool {
         let state = self.state.lock();
         state.phase == Phase::Serving && state.mounts.is_empty() && !state.streams.is_empty()
@@ -642,7 +649,7 @@ impl Server {
 
 /// Datasets and their properties.
 impl Server {
-    /// Where the dataset or snapshot with this number is mounted.
+    /// Returns the directory where the dataset or snapshot with this number is mounted.
     pub(super) fn mounted_at(&self, id: u64) -> Option<PathBuf> {
         let found = self.mounts().into_iter().find(|mounted| mounted.id == id);
         found.map(|mounted| mounted.session.dir().to_owned())
@@ -662,7 +669,7 @@ impl Server {
         Ok(outcome)
     }
 
-    /// Stores a property of a dataset or snapshot, makes it durable and lets it take effect.
+    /// Stores a property of a dataset or snapshot, makes it durable and applies it.
     pub(super) fn set_property(&self, path: &str, name: &str, value: &str) -> Result<()> {
         pools::set_one(&self.pool, path, name, Some(value))?;
         startup::store(&self.pool, path, name)?;
@@ -670,7 +677,7 @@ impl Server {
         self.obey(name)
     }
 
-    /// Lets a property that was changed take effect on what is mounted.
+    /// Applies a property that was changed to the pool and the mounts.
     fn obey(&self, name: &str) -> Result<()> {
         self.obey_all()?;
         if let (POLICY, Some(keeper)) = (name, &*self.keeper.lock()) {
@@ -685,7 +692,8 @@ impl Server {
         Ok(())
     }
 
-    /// Tells the engine about the properties that hold for the whole pool, and the `compression` that its datasets inherit.
+    /// Passes to the engine the properties that hold for the whole pool, and the `compression` that its datasets
+    /// inherit.
     pub(super) fn obey_all(&self) -> Result<()> {
         let temporary = self.temporary.lock().clone();
         let values = pools::properties(&self.pool, "", &temporary)?;
@@ -733,7 +741,7 @@ impl Mounts for Server {
     }
 }
 
-/// How an option is given that holds for the whole pool.
+/// Returns advice on how to give an option that holds for the whole pool.
 fn for_the_whole_pool(option: &str, pool: &str) -> String {
     let first =
         format!("give it to the pool's first mount: pagefold unmount {pool}, then mount with -o {option}");
@@ -743,7 +751,7 @@ fn for_the_whole_pool(option: &str, pool: &str) -> String {
     }
 }
 
-/// Tells in the log what opening the pool did.
+/// Logs what opening the pool did.
 fn tell_replay(pool: &Pool) {
     let replayed = pool.replayed();
     let name = pool.name();

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT end a server cleanly; another one some seconds later ends it at once.
+//! Handles signals: SIGTERM and SIGINT end a server cleanly; another one some seconds later ends it at once.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::control::UnmountMode;
 use crate::failure::{Context, Result};
 use crate::patience;
 
-/// Exit status of a server that was told twice: as if the signal had killed it.
+/// Exit status of a server that was told twice, as if the signal had killed it.
 const QUIT_STATUS: i32 = 128 + SIGTERM;
 
 /// Signals that no longer end the process by themselves.
@@ -56,7 +56,7 @@ impl Signals {
     }
 }
 
-/// Ends streams, and unmounts, detaching and at last cutting off whoever does not leave.
+/// Ends streams and unmounts; detaches mounts that stay in use, and at last cuts off their users.
 fn end(server: &Server) {
     server.cut_streams(true);
     let patience = Instant::now() + patience::TOLD_TO_END;

@@ -11,13 +11,13 @@ use parking_lot::RwLock;
 use super::keep::KeptMount;
 use crate::incomplete::{self, How};
 
-/// Those of the dataset with a number.
+/// The snapshots of one dataset.
 pub(super) struct SnapshotsOf {
     pub(super) pool: Arc<Pool>,
     pub(super) id: u64,
-    /// Held while snapshots are destroyed.
+    /// Lock that is held for writing while snapshots are destroyed.
     pub(super) deeds: Arc<RwLock<()>>,
-    /// Where it is noted which ones were looked into.
+    /// Record of the snapshots that were looked into.
     pub(super) kept: Arc<KeptMount>,
 }
 
@@ -32,8 +32,8 @@ impl Snapshots for SnapshotsOf {
     }
 
     fn open(&self, number: u64, enter: &mut dyn FnMut(Arc<Fs>)) -> Result<(), FsError> {
-        // One that is being destroyed must not be opened once more. Whoever mounts holds this, too, and may come here by way of the
-        // kernel.
+        // A snapshot that is being destroyed must not be opened again. The lock is recursive: a thread that mounts
+        // holds it, too, and may come here by way of the kernel.
         let _unchanged = self.deeds.read_recursive();
         let dataset = self.pool.open_snapshot(number).ok_or(FsError::NotFound)?;
         let path = self.pool.path_of(number).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Streams over the control socket: they are users of the pool, as mounts are, so that the server stays until they have ended.
+//! Streams over the control socket. They count as users of the pool, as mounts do, so that the server stays until they
+//! have ended.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -17,7 +18,7 @@ use crate::{deeds, names, rebase, streams};
 pub struct UnderWay<'a> {
     server: &'a Server,
     number: u64,
-    /// Nobody mounts the dataset with this number meanwhile.
+    /// Number of the dataset that must not be mounted meanwhile.
     target: Option<u64>,
 }
 
@@ -33,17 +34,17 @@ pub struct Streams {
     /// Their connections, by number.
     connections: Vec<(u64, UnixStream)>,
     last: u64,
-    /// No more begin.
+    /// True if no more streams may begin.
     closed: bool,
 }
 
 impl Streams {
-    /// Whether none is under way.
+    /// Returns true if no stream is under way.
     pub fn is_empty(&self) -> bool {
         self.connections.is_empty()
     }
 
-    /// Ends them as if their clients had gone, and lets no more begin if `for_good`.
+    /// Ends all streams as if their clients had gone. With `for_good`, no more streams begin.
     pub fn cut(&mut self, for_good: bool) {
         self.closed |= for_good;
         for (_, connection) in &self.connections {
@@ -53,7 +54,7 @@ impl Streams {
         }
     }
 
-    /// Takes one in; its number.
+    /// Registers a stream and returns its number.
     pub fn begin(&mut self, connection: &UnixStream) -> Result<u64> {
         if self.closed {
             return Err(Failure::new("the server is just ending").hint("try again in a moment"));
@@ -64,25 +65,25 @@ impl Streams {
         Ok(self.last)
     }
 
-    /// It has ended.
+    /// Removes a stream that has ended.
     pub fn end(&mut self, number: u64) {
         self.connections.retain(|(other, _)| *other != number);
     }
 }
 
-/// Says something before a stream.
+/// Sends a reply to the client of a stream.
 pub(super) fn tell(mut connection: &UnixStream, reply: &Reply) -> Result<()> {
     write_frame(&mut connection, reply, REPLY_BYTES_MAX).context(|| "cannot answer".into())
 }
 
-/// Whether whoever asked has gone, or was cut off.
+/// Returns true if the client has gone, or was cut off.
 pub(super) fn has_gone(connection: &UnixStream) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     !matches!(recv(connection, &mut [0_u8], flags), Err(Errno::AGAIN | Errno::INTR))
 }
 
 impl Server {
-    /// Does what [`Request::is_stream`] asks for; what is left to be said when it is done.
+    /// Carries out a request for which [`Request::is_stream`] is true; returns the last reply.
     pub(super) fn stream(&self, request: &Request, connection: &UnixStream) -> Result<Reply> {
         let done = match request {
             Request::Send { what } => self.send(what, connection),
@@ -137,7 +138,7 @@ impl Server {
         Ok(Reply::Rebased { rebased })
     }
 
-    /// Lets a stream begin; into dataset `target`, if it is given, which must not be mounted.
+    /// Registers a stream. With `target`, it writes into that dataset, which must not be mounted.
     pub(super) fn stream_begins(&self, connection: &UnixStream, target: Option<u64>) -> Result<UnderWay<'_>> {
         let name = |id| names::full(self.pool.name(), &self.pool.path_of(id).unwrap_or_default());
         let number = self.begin_stream(connection, target, &name)?;

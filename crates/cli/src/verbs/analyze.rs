@@ -1,4 +1,4 @@
-//! `analyze`: what files would take on a pool, predicted from samples.
+//! `analyze`: predicts from samples what files would take on a pool.
 
 mod page;
 
@@ -13,7 +13,7 @@ use crate::progress::Progress;
 use crate::table::{Align, Table, printable};
 use crate::{raw, units};
 
-/// Predicts and prints.
+/// Predicts, and prints the report.
 pub fn run(args: &Analyze) -> Result<()> {
     let compression: Compression = args
         .compression
@@ -38,7 +38,7 @@ pub fn run(args: &Analyze) -> Result<()> {
     }
     if args.output.json {
         let mut told = serde_json::to_value(&report).context(|| "cannot print".into())?;
-        // The report's own form of paths loses bytes that are not UTF-8.
+        // The report's own serialisation of paths loses bytes that are not UTF-8.
         let files = told.get_mut("files").and_then(serde_json::Value::as_array_mut);
         for (told, file) in files.into_iter().flatten().zip(&report.files) {
             told["path"] = raw::text(&file.path).into();

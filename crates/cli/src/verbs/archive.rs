@@ -1,4 +1,4 @@
-//! `archive`: what PostgreSQL calls to store its log and to fetch it.
+//! `archive`: the commands by which PostgreSQL stores files of its log and fetches them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,11 +18,12 @@ use crate::failure::{Context, Failure, Result};
 use crate::table::{Align, Table, printable};
 use crate::{moment, raw, units};
 
-/// PostgreSQL takes a status above 125 for an error, and any other for the end of what is archived.
+/// Exit status of a fetch that failed: PostgreSQL takes a status above 125 for an error, and any other for the end of
+/// what is archived.
 const FAILED: u8 = 254;
-/// Longest file: that of a segment, the longest of them.
+/// Largest file that is read: segments are the longest files of a log, and this is the longest segment.
 const FILE_BYTES_MAX: u64 = 1 << 30;
-/// The server may be writing its control file just now.
+/// Largest number of tries to read the control file, which the server may be writing just now.
 const CONTROL_TRIES: u32 = 5;
 const CONTROL_STEP: Duration = Duration::from_millis(20);
 
@@ -35,7 +36,8 @@ pub fn run(verb: &Archive) -> Result<()> {
     }
 }
 
-/// The exit status of a command line that failed: a `restore_command` that makes no sense must not look like the end of the archive.
+/// Returns the exit status of a command line that failed. A `restore_command` that makes no sense must not look like
+/// the end of the archive.
 pub fn exit_status(words: &[OsString], failure: &Failure) -> u8 {
     let is_fetch = words.get(1).is_some_and(|verb| verb == "archive")
         && words.get(2).is_some_and(|verb| verb == "fetch");
@@ -86,7 +88,7 @@ fn push(args: &ArchivePush) -> Result<()> {
         Err(error @ Error::Exists(_)) => Err(Failure::new(format!("{}: {error}", doing())).hint(
             "two servers of one cluster archive here: a copy that was started needs archive_mode=off, or a timeline of its own (pg_ctl promote)",
         )),
-        // PostgreSQL runs this as its own user, and root made the repository.
+        // PostgreSQL runs this as its own user, and the repository may have been made by root.
         Err(error @ Error::Store { op: "write", .. }) if !args.repository.contains("://") => {
             Err(Failure::new(format!("{}: {error}", doing())).hint(format!(
                 "whom the server runs as must be able to write there: install -d -o postgres {}/wal",
@@ -97,7 +99,8 @@ fn push(args: &ArchivePush) -> Result<()> {
     }
 }
 
-/// The first page of a segment, if it is one; the error says why it cannot be what its name says.
+/// Returns the first page of a segment, or `None` if the file is no segment; the error says why it cannot be what its
+/// name says.
 fn checked_head(name: &Name, content: &[u8]) -> Result<Option<Head>, String> {
     if !matches!(name.part, Part::Segment | Part::Partial) {
         return Ok(None);
@@ -116,7 +119,7 @@ fn checked_head(name: &Name, content: &[u8]) -> Result<Option<Head>, String> {
     Ok(Some(head))
 }
 
-/// The cluster in whose data directory we are, or whose `pg_wal` has the file.
+/// Returns the cluster in whose data directory the program runs, or whose `pg_wal` has the file.
 fn system_beside(file: Option<&Path>) -> Result<u64> {
     let above = file.and_then(|file| Some(file.parent()?.join("..")));
     let folder =
@@ -137,7 +140,7 @@ fn fetch(args: &ArchiveFetch) -> Result<()> {
     fetch_to(args).map_err(|(failure, is_missing)| if is_missing { failure } else { failure.status(FAILED) })
 }
 
-/// Fetches; the error says whether the file is not there.
+/// Fetches a file; the error says whether the file is missing.
 fn fetch_to(args: &ArchiveFetch) -> Result<(), (Failure, bool)> {
     let doing = || format!("cannot fetch {}", printable(&args.name));
     let failed = |failure: Failure| (failure, false);
@@ -164,7 +167,7 @@ fn fetch_to(args: &ArchiveFetch) -> Result<(), (Failure, bool)> {
     write(&args.to, &content).context(|| format!("cannot write {}", shown(&args.to))).map_err(failed)
 }
 
-/// Puts a file where it is wanted; it is there as a whole and durable, or not at all.
+/// Writes a file to where it is wanted: it is there as a whole and durable, or not at all.
 fn write(to: &Path, content: &[u8]) -> std::io::Result<()> {
     let Some(name) = to.file_name() else { return Err(std::io::ErrorKind::InvalidInput.into()) };
     let mut new = name.to_owned();
@@ -189,7 +192,7 @@ fn list(args: &ArchiveList) -> Result<()> {
     Ok(())
 }
 
-/// How far each backup can be restored, and what is archived of clusters that have none.
+/// Prints how far each backup can be restored, and the archived logs of clusters that have no backup.
 pub(super) fn print(logs: &[ClusterLog], output: &Output) {
     let exact = output.exact || output.script;
     let mut table = Table::new(&[

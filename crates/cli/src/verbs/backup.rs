@@ -1,4 +1,4 @@
-//! `backup`: what a repository is asked for, and what it says. The streams from and to pools are those of `send` and `receive`.
+//! `backup`: works with repositories of backups. The streams from and to pools are those of `send` and `receive`.
 
 mod attempts;
 mod clusters;
@@ -37,9 +37,9 @@ use crate::{places, units};
 pub(super) use replica::{Behind, replicas};
 pub(super) use standing::{Standing, standings};
 
-/// A passphrase in the environment.
+/// Environment variable that may hold the passphrase.
 const PASSPHRASE: &str = "PAGEFOLD_BACKUP_PASSPHRASE";
-/// Longest key file that is read.
+/// Largest number of bytes that are read of a key file.
 const KEY_BYTES_MAX: u64 = 64 << 10;
 
 /// Does what the command line asks of backups.
@@ -63,7 +63,7 @@ pub fn run(args: &Backup) -> Result<()> {
     }
 }
 
-/// What the crate says, and what to do about it.
+/// Returns an error of the backup crate as a failure, with a hint what to do about it.
 pub fn told(doing: impl std::fmt::Display, error: &Error) -> Failure {
     let failure = match error {
         Error::Invalid(_) => Failure::usage(format!("{doing}: {error}")),
@@ -87,7 +87,7 @@ fn secret(access: &Access) -> Result<Option<Secret>> {
     secret.map_err(|error| told("cannot use the key", &error))
 }
 
-/// The passphrase or key, if there is one.
+/// Returns the passphrase or key, if there is one.
 fn secret_bytes(access: &Access) -> Result<Option<Vec<u8>>> {
     let bytes = if let Some(path) = &access.key_file {
         let mut bytes = Vec::new();
@@ -112,7 +112,7 @@ fn secret_bytes(access: &Access) -> Result<Option<Vec<u8>>> {
 }
 
 fn store(repository: &str, access: &Access, make: bool) -> Result<Store> {
-    // The environment may have these for other uses: a directory has neither.
+    // A directory has neither endpoint nor region, and the environment may have them for other uses.
     let remote = repository.contains("://");
     let only = |word: &Option<String>| word.clone().filter(|_| remote);
     let (endpoint, region) = (only(&access.endpoint), only(&access.region));
@@ -131,7 +131,8 @@ pub(super) fn open(repository: &str, access: &Access) -> Result<Repository> {
     open_with(repository, access, seen()?)
 }
 
-/// Likewise, of what this machine has seen of it nothing is remembered: for who does not read its newest commit.
+/// Opens a repository without remembering what this machine has seen of it: for callers that do not read its newest
+/// commit.
 pub(super) fn open_for_logs(repository: &str, access: &Access) -> Result<Repository> {
     open_with(repository, access, Seen::default())
 }
@@ -201,7 +202,7 @@ fn list(args: &BackupList) -> Result<()> {
         ]);
     }
     table.print(args.output.script);
-    // For scripts there is `archive list`: what is in columns here stays what it was.
+    // Scripts have `archive list`, and the columns that they read here stay as they were.
     if !args.output.script {
         let logs = repository.cluster_logs(&backups).map_err(failed)?;
         if !logs.is_empty() {
@@ -257,7 +258,7 @@ fn show(args: &BackupShow) -> Result<()> {
     Ok(())
 }
 
-/// A share as people write it: `5%`.
+/// Parses a share as people write it: `5%`.
 fn share(text: &str) -> Result<f64> {
     let share = text.strip_suffix('%').and_then(|text| text.trim().parse::<f64>().ok());
     let share = share.filter(|share| *share > 0.0 && *share <= 100.0).map(|share| share / 100.0);
@@ -275,7 +276,7 @@ fn verify(args: &BackupVerify) -> Result<()> {
     let progress = Progress::flow("verifying");
     let total: u64 = backups.iter().map(|backup| backup.totals.record_bytes).max().unwrap_or_default();
     let mut watch = |done: u64| progress.at(done, total.max(done));
-    // Another share each time.
+    // Each run draws another sample.
     let salt = units::now();
     let checked = match args.packs {
         true => repository.verify_packs(&backups, share, salt, &mut watch),
@@ -297,7 +298,7 @@ fn check(args: &BackupCheck) -> Result<()> {
     tell(&args.repository, &checked, args.json)
 }
 
-/// Tells what was read and what is wrong; that fails.
+/// Tells what was read and what is wrong; fails if anything is wrong.
 fn tell(name: &str, checked: &Checked, json: bool) -> Result<()> {
     if json {
         print_json(&json!(checked))?;
@@ -391,7 +392,7 @@ fn tell_logs(name: &str, logs: &PrunedLogs) {
     }
 }
 
-/// Packs that were emptied, in words.
+/// Returns in words which packs were emptied.
 fn repacked_text(repacked: &Repacked, dry_run: bool) -> String {
     let Repacked { packs, new_packs, backups, .. } = repacked;
     let freed = units::size(repacked.freed_bytes);
@@ -404,7 +405,7 @@ fn repacked_text(repacked: &Repacked, dry_run: bool) -> String {
     )
 }
 
-/// Serves who is at the other end of standard input and output.
+/// Serves the client at the other end of standard input and output.
 fn serve(args: &BackupServe) -> Result<()> {
     // A client that goes away is an error like others: what it had sent is finished.
     crate::ignore_sigpipe();

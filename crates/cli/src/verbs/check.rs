@@ -11,7 +11,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
 use crate::{names, pools, raw, table, target, units};
 
-/// Cache for the check's walk over the trees.
+/// Bytes of cache for the check's walk over the trees.
 const CACHE_BYTES: u64 = 256 << 20;
 
 /// Checks, tells what was found, and fails if anything was.
@@ -83,8 +83,8 @@ pub fn run(args: &Check) -> Result<()> {
         )))
 }
 
-/// Checks the file system of every dataset whose metadata can be read. Those of snapshots were a dataset's when they were made; their
-/// records are verified with all others.
+/// Checks the file system of every dataset whose metadata can be read. Snapshots are left out: each was a dataset's
+/// file system when it was made, and its records are verified with all others.
 fn file_systems(pool: &Pool, report: &CheckReport) -> Result<pagefold_fs::check::Report> {
     let mut sum = pagefold_fs::check::Report::default();
     for listed in listed(pool)?.into_iter().filter(|listed| !listed.is_snapshot) {
@@ -94,7 +94,7 @@ fn file_systems(pool: &Pool, report: &CheckReport) -> Result<pagefold_fs::check:
             continue;
         }
         let dataset = pool.open_dataset(&listed.path).context(doing)?;
-        // Of one that is not complete, what is absent looks like holes.
+        // Absent pages of an incomplete dataset look like holes without their marks.
         let found = pagefold_fs::check::check(without_marks(dataset).as_ref()).context(doing)?;
         sum.inodes += found.inodes;
         sum.directories += found.directories;
@@ -109,7 +109,7 @@ fn listed(pool: &Pool) -> Result<Vec<Listed>> {
     pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))
 }
 
-/// What cannot be read of a dataset or snapshot.
+/// A part of a dataset or snapshot that cannot be read.
 #[derive(Serialize)]
 struct Unread {
     dataset: String,
@@ -117,7 +117,7 @@ struct Unread {
     inode: u64,
     /// `inode`, `data`, `names`, `target` or `attributes`.
     what: &'static str,
-    /// Of `data`: first byte, and one past the last.
+    /// For `data`: first byte, and one past the last, of each range.
     ranges: Vec<(u64, u64)>,
 }
 
@@ -149,7 +149,7 @@ impl Unread {
     }
 }
 
-/// What cannot be read, of all datasets and snapshots.
+/// Returns everything that cannot be read, of all datasets and snapshots.
 fn unreadable(pool: &Pool, report: &CheckReport) -> Result<Vec<Unread>> {
     let mut all = Vec::new();
     each_unreadable(pool, report, &mut |unread| all.push(unread))?;

@@ -12,7 +12,7 @@ use crate::registry::Registry;
 use crate::table::printable;
 use crate::{pools, target, units};
 
-/// Clears, and tells what that was.
+/// Clears the errors, and tells which they were.
 pub fn run(args: &Clear) -> Result<()> {
     let pool = target::pool_name(&args.pool)?;
     let now = units::now();
@@ -52,7 +52,7 @@ fn paths_of(figures: &PoolFigures) -> Vec<String> {
     figures.devices.iter().map(|device| printable(&crate::raw::text(&device.path))).collect()
 }
 
-/// The number of the device that was named.
+/// Returns the number of the device that was named; `None` if none was.
 fn number_of(figures: &PoolFigures, device: Option<&Path>) -> Result<Option<u16>> {
     let Some(named) = device else { return Ok(None) };
     let resolved = std::fs::canonicalize(named).ok();

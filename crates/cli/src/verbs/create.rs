@@ -1,4 +1,4 @@
-//! `create`: a new pool, on devices that hold nothing that somebody may miss.
+//! `create`: makes a new pool on devices that hold nothing that somebody may miss.
 
 use std::fs::{self, File};
 use std::io;
@@ -38,7 +38,8 @@ pub fn run(args: &Create) -> Result<()> {
     }
     startup::check_together(&properties)?;
     let missing = check_devices(args, size)?;
-    // A pool that could not be remembered would be made for nothing: removing nothing tells whether that works.
+    // A pool that could not be remembered would be made for nothing: this removal of nothing shows whether the registry
+    // can be written.
     registry.remove("")?;
     let mut made = Made(Vec::new());
     for path in &missing {
@@ -59,7 +60,7 @@ pub fn run(args: &Create) -> Result<()> {
         registry.add(known.clone())
     };
     if let Err(failure) = remember() {
-        // What nobody knows is left on no device.
+        // A pool that is not in the registry is left on no device.
         pools::destroy(&known)?;
         return Err(failure);
     }
@@ -191,7 +192,7 @@ fn make_file(path: &Path, size: u64) -> Result<()> {
     let place = dir.entry_path(&name);
     let file = File::options().write(true).create_new(true).mode(0o600).open(&place).context(making)?;
     file.set_len(size).map_err(|error| {
-        // It is ours and empty; the reason is told below.
+        // The file is new and empty; the failure below tells the reason.
         let _ = fs::remove_file(&place);
         Failure::new(format!("{}: {error}", making()))
     })

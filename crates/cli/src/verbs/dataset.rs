@@ -64,7 +64,7 @@ pub fn clone_of(args: &MakeClone) -> Result<()> {
     datasets::perform(&to.pool, Deed::Clone { snapshot: from.path, path: to.path, properties }).map(drop)
 }
 
-/// Rolls back.
+/// Rolls a dataset back to a snapshot.
 pub fn rollback(args: &Rollback) -> Result<()> {
     let name = snapshot_name(&args.snapshot)?;
     datasets::perform(&name.pool, Deed::Rollback { snapshot: name.path, newer: args.recursive }).map(drop)
@@ -86,7 +86,7 @@ pub fn promote(args: &Promote) -> Result<()> {
 pub fn rename(args: &Rename) -> Result<()> {
     let from = Name::parse(&args.from)?;
     let to = match from.path.split_once('@') {
-        // A snapshot's new name may stand alone.
+        // The new name of a snapshot may be given without its dataset.
         Some((of, _)) if !args.to.contains(['/', '@']) => Name::new(&from.pool, &format!("{of}@{}", args.to)),
         Some((of, _)) if args.to.starts_with('@') => Name::new(&from.pool, &format!("{of}{}", args.to)),
         _ => Name::parse(&args.to)?,
@@ -158,7 +158,7 @@ fn tell(args: &Destroy, outcome: &Outcome) -> Result<()> {
     Ok(())
 }
 
-/// Holds snapshots, or lets them go.
+/// Holds snapshots, or releases them.
 pub fn hold(args: &Hold, release: bool) -> Result<()> {
     if let ([other], true) = (args.snapshots.as_slice(), args.tag.contains('@'))
         && !other.contains('@')
@@ -179,7 +179,7 @@ pub fn hold(args: &Hold, release: bool) -> Result<()> {
     Ok(())
 }
 
-/// Shows what holds snapshots.
+/// Shows the holds of snapshots.
 pub fn holds(args: &Holds) -> Result<()> {
     let mut rows = Vec::new();
     for word in &args.snapshots {
@@ -210,7 +210,7 @@ pub fn holds(args: &Holds) -> Result<()> {
     Ok(())
 }
 
-/// The name of a dataset.
+/// Parses the name of a dataset.
 pub(super) fn dataset(word: &str) -> Result<Name> {
     let name = Name::parse(word)?;
     match name.is_snapshot() {
@@ -220,7 +220,7 @@ pub(super) fn dataset(word: &str) -> Result<Name> {
     }
 }
 
-/// The name of a snapshot.
+/// Parses the name of a snapshot.
 pub(super) fn snapshot_name(word: &str) -> Result<Name> {
     let name = Name::parse(word)?;
     match name.is_snapshot() {
@@ -230,7 +230,7 @@ pub(super) fn snapshot_name(word: &str) -> Result<Name> {
     }
 }
 
-/// A dataset, a snapshot, or several: `DATASET@A%B,C`.
+/// Parses the name of a dataset or snapshot, or of several snapshots: `DATASET@A%B,C`.
 fn range(word: &str) -> Result<Name> {
     match word.split_once('@') {
         Some((of, what)) if what.contains(['%', ',']) && !what.contains(['/', '@']) => {
@@ -241,7 +241,7 @@ fn range(word: &str) -> Result<Name> {
     }
 }
 
-/// Two names stand in the wrong order.
+/// Returns the failure of a command line whose two names stand in the wrong order.
 pub(super) fn wrong_order(first: &str, right: &str) -> Failure {
     Failure::usage(format!("{first} comes first"))
         .hint(format!("pagefold {}", crate::table::printable(right)))
@@ -255,7 +255,7 @@ pub(super) fn same_pool(from: &Name, to: &Name) -> Result<()> {
         .hint("between pools, snapshots travel: pagefold send SNAPSHOT | pagefold receive DATASET"))
 }
 
-/// The properties of `-o` for what is to be made.
+/// Parses and checks the properties that `-o` gives to what is to be made.
 fn settings(words: &[String], name: &Name) -> Result<Vec<(String, String)>> {
     let properties = deeds::parse_properties(words)?;
     properties.iter().try_for_each(|(property, _)| crate::props::check_settable_on(property, name))?;

@@ -1,4 +1,4 @@
-//! `destroy`: the end of a pool, or of datasets and snapshots.
+//! `destroy`: destroys a pool, or datasets and snapshots.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -8,7 +8,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::registry::{Known, Registry, paths_text};
 use crate::{event_log, pools, target};
 
-/// Destroys, after being sure.
+/// Destroys after the user has confirmed it.
 pub fn run(args: &Destroy) -> Result<()> {
     let pool = match args.what.as_slice() {
         [pool] if !pool.contains(['/', '@']) => pool,

@@ -13,7 +13,7 @@ use crate::registry::Registry;
 use crate::table::printable;
 use crate::{pools, streams, target};
 
-/// Prints how they differ.
+/// Prints how the versions differ.
 pub fn run(args: &Diff) -> Result<()> {
     if !args.old.contains('@') && args.new.contains('@') {
         return Err(wrong_order("the older snapshot", &format!("diff {} {}", args.new, args.old)));

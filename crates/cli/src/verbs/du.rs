@@ -1,4 +1,4 @@
-//! `du`: what files on mounted pools take.
+//! `du`: tells what files on mounted pools take.
 
 mod codecs;
 
@@ -15,10 +15,10 @@ use crate::progress::Progress;
 use crate::table::{Align, Table};
 use crate::{raw, units};
 
-/// Files whose pages are looked at per question.
+/// Number of files whose pages are surveyed per request.
 const SURVEY_FILES: usize = 64;
 
-/// A line: one file, one page size, or one argument.
+/// A line of the output: for one file, one page size, or one argument.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Line {
     #[serde(serialize_with = "crate::raw::maybe_path::serialize")]
@@ -28,7 +28,7 @@ struct Line {
     size_bytes: u64,
     logical_bytes: u64,
     stored_bytes: u64,
-    /// How it is stored, if that was asked for.
+    /// How the file is stored, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pages: Option<FileSurvey>,
 }
@@ -98,7 +98,7 @@ pub fn run(args: &Du) -> Result<()> {
     left_out(&problems)
 }
 
-/// Tells what could not be looked at.
+/// Tells which names could not be looked at; fails if there are any.
 fn left_out(problems: &[String]) -> Result<()> {
     for problem in problems {
         eprintln!("pagefold: {problem}");
@@ -117,7 +117,7 @@ fn usages(client: &mut Client, device: u32, inodes: Vec<u64>) -> Result<Vec<Opti
     }
 }
 
-/// Reads pages, so it takes as long as the devices do.
+/// Surveys files by reading pages of them, so it takes as long as the devices do.
 fn surveys(client: &mut Client, device: u32, inodes: &[u64]) -> Result<Vec<Option<FileSurvey>>> {
     let mut all = Vec::with_capacity(inodes.len());
     for some in inodes.chunks(SURVEY_FILES) {
@@ -186,7 +186,7 @@ fn print(args: &Du, lines: &[Line], by_kind: &[Line], total: &Line) {
     table.print(args.output.script);
 }
 
-/// Kinds of pages, codecs and model of a file, with their shares where there are several.
+/// Returns the kinds of pages, codecs and model of a file, with their shares where there are several.
 fn pages(survey: &FileSurvey) -> [String; 3] {
     let share = |name: &str, pages: u64| {
         if pages == survey.sampled_pages {

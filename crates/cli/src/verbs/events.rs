@@ -1,4 +1,4 @@
-//! `events`: what a server has logged.
+//! `events`: prints what a server has logged.
 
 use std::io::Write;
 use std::thread;
@@ -10,15 +10,15 @@ use crate::failure::{Context, Failure, Result};
 use crate::registry::Registry;
 use crate::{event_log, target, units};
 
-/// How long one question waits for the next event.
+/// Milliseconds that one request waits for the next event.
 const FOLLOW_WAIT_MS: u32 = 30_000;
-/// Levels, the worst first.
+/// Levels, most severe first.
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
-/// How long nobody is asked after a server has ended, or while there is none.
+/// Pause before the next attempt after a server has ended, or while there is none.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Prints events, and goes on if asked to: over the ends of servers.
+/// Prints events. With `follow` it goes on, also when one server ends and another begins.
 pub fn run(args: &Events) -> Result<()> {
     let pool = target::pool_name(&args.target)?;
     let mut shown = Shown { args, last: 0 };
@@ -34,7 +34,7 @@ pub fn run(args: &Events) -> Result<()> {
         } else {
             let kept = guid.as_deref().map_or_else(|| Ok(Vec::new()), event_log::read)?;
             if guid.is_none() || kept.is_empty() && !args.follow {
-                // Who it is, or why there is none.
+                // Either there is a server now, or this returns the failure that says why there is none.
                 return target::server(&args.target).map(drop);
             }
             shown.tell(&kept)?;
@@ -46,7 +46,7 @@ pub fn run(args: &Events) -> Result<()> {
     }
 }
 
-/// A pool that is served without being known here.
+/// Returns the GUID of a pool that is served without being known here.
 fn guid_of(pool: &str) -> Option<String> {
     let mut client = target::connect(pool).ok()??;
     match client.ask(&Request::Status {}) {
@@ -55,15 +55,15 @@ fn guid_of(pool: &str) -> Option<String> {
     }
 }
 
-/// What was printed.
+/// The events that were printed.
 struct Shown<'a> {
     args: &'a Events,
-    /// Number of the last event.
+    /// Number of the last one.
     last: u64,
 }
 
 impl Shown<'_> {
-    /// What a server has, and with `follow` what it gets, until it ends.
+    /// Prints the events that a server has, and with `follow` those that it gets, until it ends.
     fn of_server(&mut self, client: &mut Client) -> Result<()> {
         let mut wait_ms = 0;
         loop {
@@ -84,7 +84,7 @@ impl Shown<'_> {
         }
     }
 
-    /// Prints those that were not.
+    /// Prints those events that were not printed yet.
     fn tell(&mut self, events: &[Event]) -> Result<()> {
         let worst = LEVELS.iter().position(|level| *level == self.args.level).unwrap_or(LEVELS.len());
         for event in events.iter().filter(|event| event.number > self.last) {

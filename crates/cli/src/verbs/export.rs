@@ -9,11 +9,11 @@ use crate::failure::{Failure, Result};
 use crate::registry::Registry;
 use crate::{pools, target};
 
-/// Exports. All of its mounts go, or none does.
+/// Exports a pool. All of its mounts go, or none does.
 pub fn run(args: &Export) -> Result<()> {
     let registry = Registry::open()?;
     let pool = match target::is_path(&args.pool) {
-        // Not by something that lies on it.
+        // The path must be a mount point itself, not something that lies on the pool.
         true => exact::mount_at(Path::new(&args.pool))?.pool().to_owned(),
         false => target::whole_pool(&args.pool, "export")?,
     };

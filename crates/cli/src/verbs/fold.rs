@@ -1,4 +1,4 @@
-//! `fold`: codes what is stored again.
+//! `fold`: codes stored records again, stronger.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ use crate::progress::Progress;
 use crate::registry::Registry;
 use crate::{raw, target, units};
 
-/// Files of one mount.
+/// Files of one mount that are to be folded.
 struct Work {
     client: Client,
     device: u32,
     inodes: Vec<u64>,
 }
 
-/// Folds what is named, and says what that gained.
+/// Folds the files that are named, and tells what that gained.
 pub fn run(args: &Fold) -> Result<()> {
     let counting = Progress::counter("files looked at");
     let mut walk = Walk::new(&counting);
@@ -63,13 +63,13 @@ pub fn run(args: &Fold) -> Result<()> {
     }
 }
 
-/// A name stands for what is mounted of that dataset and those below it.
+/// Returns the path, or for the name of a dataset the mount points of it and of those below it.
 fn paths_of(word: &str) -> Result<Vec<PathBuf>> {
     let path = raw::path_of(word);
     let Ok(name) = Name::parse(word) else { return Ok(vec![path]) };
     let Some(mut client) = target::connect(&name.pool)? else {
         let is_pool = Registry::open()?.all()?.iter().any(|known| known.name == name.pool);
-        // What is neither a pool nor a path is told as a pool that is not known.
+        // A word that is neither a pool nor a path is reported as an unknown pool.
         return match path.exists() && !is_pool {
             true => Ok(vec![path]),
             false => target::server(word).map(|_| Vec::new()),
@@ -94,7 +94,7 @@ fn paths_of(word: &str) -> Result<Vec<PathBuf>> {
 }
 
 impl Work {
-    /// Call by call, each followed by a rest if there is a bound.
+    /// Folds request by request; after each it rests if there is a bound on the rate.
     fn fold(&mut self, rate: Option<u64>, each: &mut dyn FnMut(&Folded)) -> Result<()> {
         let mut at = Some((0, 0));
         while let Some(from) = at {

@@ -13,7 +13,7 @@ use crate::seen::Seen;
 use crate::table::{Align, Table};
 use crate::{places, pools, suggest, table, target};
 
-/// Shows, or remembers, what is found.
+/// Shows the pools that are found, or remembers them.
 pub fn run(args: &Import) -> Result<()> {
     let found = finding::scan(&where_to_look(args)?)?;
     match &args.pool {
@@ -23,7 +23,8 @@ pub fn run(args: &Import) -> Result<()> {
     }
 }
 
-/// The directories and devices that are named; else all block devices, and those of a pool that is named and known.
+/// Returns the directories and devices that are named. If none are, all block devices are meant: the list is empty, or
+/// has them and the devices of the pool that is named, if that is known.
 fn where_to_look(args: &Import) -> Result<Vec<PathBuf>> {
     if let (Some(wanted), true) = (&args.pool, args.dir.is_empty()) {
         let known = Registry::open()?.all()?;
@@ -45,7 +46,7 @@ fn nothing(args: &Import) -> Failure {
     }
 }
 
-/// The pool that is meant: of its copies the one that went on.
+/// Returns the pool that is meant: of its copies, the one that is current, or an older one if that is accepted.
 fn one<'a>(args: &Import, found: &'a [Found], wanted: &str) -> Result<&'a Found> {
     let matching: Vec<&Found> =
         found.iter().filter(|pool| pool.name == wanted || pool.guid == wanted).collect();
@@ -80,7 +81,7 @@ fn not_found(args: &Import, found: &[Found], wanted: &str) -> Failure {
     }
 }
 
-/// Nothing tells which of several pools is meant.
+/// Returns the failure that nothing tells which of several pools is meant.
 fn ambiguous(several: &[&Found], wanted: &str) -> Failure {
     let line = |pool: &&Found| {
         let problem = pool.problem.as_ref().map(|problem| format!(": {problem}"));
@@ -131,7 +132,7 @@ fn import(args: &Import, pool: &Found) -> Result<()> {
         places::check_pool_name(name)?;
         known.name.clone_from(name);
     }
-    // Before anything is changed.
+    // This check comes before anything is changed.
     registry.check_name(&known)?;
     if !pool.is_current() {
         go_back(pool)?;
@@ -144,7 +145,7 @@ fn import(args: &Import, pool: &Found) -> Result<()> {
     if args.accept_loss { pools::give_up_damaged_log(&known) } else { Ok(()) }
 }
 
-/// The pool is not taken from under its server.
+/// Refuses to take the pool from under its server.
 fn check_mounted(before: &Known, pool: &Found) -> Result<()> {
     if before.devices == pool.devices && before.name == pool.name {
         return Ok(());
@@ -163,7 +164,7 @@ fn check_mounted(before: &Known, pool: &Found) -> Result<()> {
     .hint(format!("unmount it first (pagefold unmount {}); a copy of it can become a pool of its own: pagefold reguid --device DEVICE", before.name)))
 }
 
-/// From now on the older copy is the pool.
+/// Makes the older copy the pool from now on.
 fn go_back(pool: &Found) -> Result<()> {
     let device =
         pool.devices.first().ok_or_else(|| Failure::new(format!("pool {} has no device", pool.name)))?;

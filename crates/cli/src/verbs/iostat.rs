@@ -1,4 +1,4 @@
-//! `iostat`: what mounted pools read and write, and why.
+//! `iostat`: prints what mounted pools read and write, and why.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use crate::failures::Failures;
 use crate::table::{Align, Table};
 use crate::{target, units};
 
-/// What was to be done, behind "could not be".
+/// End of the sentence "N of M could not be ..." about pools that failed.
 const WATCHED: &str = "looked at to the end";
 
-/// What the words of the command line mean.
+/// Meaning of the command line's words.
 #[derive(Debug, PartialEq)]
 struct Plan {
     pools: Vec<String>,
@@ -52,7 +52,7 @@ pub fn run(args: &Iostat) -> Result<()> {
                 }
             }
         }
-        // One that has ended, or does not answer, ends the others' lines only if it was the last.
+        // A server that has ended, or does not answer, ends the output only if it was the last one.
         for index in gone.into_iter().rev() {
             clients.remove(index);
             before.remove(index);
@@ -76,7 +76,7 @@ pub fn run(args: &Iostat) -> Result<()> {
     }
 }
 
-/// Pools first; then numbers: the interval in seconds, and how often.
+/// Parses the words: pools first, then the interval in seconds and the number of rounds.
 fn plan(words: &[String]) -> Result<Plan> {
     let split =
         words.iter().position(|word| word.starts_with(|c: char| c.is_ascii_digit())).unwrap_or(words.len());
@@ -110,7 +110,7 @@ fn ask(client: &mut Client) -> Result<Activity> {
     }
 }
 
-/// What happened between two instants; a counter that is new, or was reset by a new server, counts from zero.
+/// Returns the difference between two instants; a counter that is new, or was reset by a new server, counts from zero.
 fn difference(before: &Activity, now: &Activity) -> Activity {
     let restarted = now.age_ms < before.age_ms;
     let counters = now.counters.iter().map(|counter| {

@@ -1,4 +1,4 @@
-//! `list -t` and `dataset list`: datasets and snapshots with what they hold.
+//! `list -t` and `dataset list`: list datasets and snapshots with what they hold.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ use crate::names::{Name, is_within};
 use crate::table::{Align, Table};
 use crate::{raw, target, units};
 
-/// What is to be listed.
+/// Which datasets and snapshots are to be listed, and how.
 struct Wanted<'a> {
     targets: &'a [String],
     kind: ListType,
@@ -18,7 +18,7 @@ struct Wanted<'a> {
     output: crate::args::Output,
 }
 
-/// `list`: pools, unless something else is asked for.
+/// `list`: lists pools, unless something else is asked for.
 pub fn run(args: &List) -> Result<()> {
     let named = |word: &String| Name::parse(word).is_ok_and(|name| !name.path.is_empty());
     let kind = match args.kind {
@@ -32,7 +32,7 @@ pub fn run(args: &List) -> Result<()> {
     if kind == ListType::Partial {
         return partials(&args.targets, args.output);
     }
-    // Alone, a dataset's name means it and what is below it.
+    // Without `-t`, a dataset's name means that dataset and those below it.
     let recursive = args.recursive || args.kind.is_some();
     show(&Wanted { targets: &args.targets, kind, recursive, output: args.output })
 }
@@ -75,7 +75,7 @@ fn of_target(name: &Name, wanted: &Wanted<'_>) -> Result<Vec<Figures>> {
     Ok(found.into_iter().filter(|figures| of_kind(figures) && chosen(figures)).collect())
 }
 
-/// What was received in part.
+/// Lists datasets that were received in part.
 fn partials(targets: &[String], output: Output) -> Result<()> {
     let mut all = Vec::new();
     let mut failures = Failures::new();

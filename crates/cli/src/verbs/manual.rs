@@ -1,4 +1,4 @@
-//! `completion` and `man`: both from the definition of the command line.
+//! `completion` and `man`: both are made from the definition of the command line.
 
 use std::fs;
 use std::io;
@@ -12,12 +12,12 @@ use crate::args::Cli;
 use crate::failure::{Context, Result};
 use crate::help::in_columns;
 
-/// When the pages were last revised: those of one version are the same whenever they are made.
+/// Date of the last revision of the pages, so that those of one version are the same whenever they are made.
 const DATE: &str = "2026-11-24";
 
 /// Prints a completion script.
 pub fn completion(shell: Shell) -> Result<()> {
-    // Into memory first: a closed pipe must not become a panic of the generator.
+    // The script goes into memory first: a closed pipe must not make the generator panic.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "pagefold", &mut script);
     io::Write::write_all(&mut io::stdout(), &script).context(|| "cannot print".into())
@@ -31,7 +31,7 @@ pub fn write(dir: &Path) -> Result<()> {
     for verb in root.get_subcommands().filter(|verb| !verb.is_hide_set()) {
         let title = format!("pagefold-{}", verb.get_name());
         let typed = format!("pagefold {}", verb.get_name());
-        // Manual pages have their own name each; clap wants names that live as long as the program.
+        // Each manual page has a name of its own; clap wants names that live as long as the program.
         let page = verb.clone().name(title.clone().leak() as &'static str).bin_name(typed).version(version);
         for below in verb.get_subcommands().filter(|below| !below.is_hide_set()) {
             let title = format!("{title}-{}", below.get_name());
@@ -55,9 +55,9 @@ fn write_page(dir: &Path, title: &str, command: Command) -> Result<()> {
         .source(concat!("pagefold ", env!("CARGO_PKG_VERSION")))
         .render(&mut page)
         .context(|| format!("cannot make {}", path.display()))?;
-    // Lines of examples and tables stay as they are.
+    // Without filling (`.nf`), lines of examples and tables stay as they are.
     let page = String::from_utf8_lossy(&page)
-        // An empty line within a list.
+        // This empty line is within a list.
         .replace(".br\n\n.br\n", ".br\n")
         .replace(".SH EXTRA\n", ".SH \"DETAILS AND EXAMPLES\"\n.nf\n")
         .replace("\n.SH VERSION\n", "\n.fi\n.SH VERSION\n");
@@ -65,7 +65,7 @@ fn write_page(dir: &Path, title: &str, command: Command) -> Result<()> {
     fs::write(&path, page).context(|| format!("cannot write {}", path.display()))
 }
 
-/// The page with another line below the heading SYNOPSIS, and without blanks at the ends of lines.
+/// Returns the page with another line below the heading SYNOPSIS, and without blanks at the ends of lines.
 fn with_synopsis(page: &str, synopsis: &str) -> String {
     let mut done = String::with_capacity(page.len());
     let mut before = "";
@@ -78,7 +78,7 @@ fn with_synopsis(page: &str, synopsis: &str) -> String {
     done
 }
 
-/// How a verb is called: with the values of its options, unlike what is made for us.
+/// Returns how a verb is called, with the values of its options, which the synopsis that clap makes leaves out.
 fn synopsis(command: &Command) -> String {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
     let mut line = format!("\\fB{}\\fR", escaped(name));
@@ -106,7 +106,7 @@ fn synopsis(command: &Command) -> String {
     line
 }
 
-/// The value that an argument takes, if it does, behind a blank.
+/// Returns the value that an argument takes, behind a blank; empty if it takes none.
 fn value_of(arg: &Arg) -> String {
     if !arg.get_action().takes_values() {
         return String::new();

@@ -1,4 +1,4 @@
-//! One module per verb (or pair of verbs).
+//! The verbs: one module for each, or for a few that belong together.
 
 mod analyze;
 mod archive;
@@ -44,7 +44,7 @@ use std::io::Write;
 use crate::args::{Cli, Verb};
 use crate::failure::{Context, Failure, Result};
 
-/// The exit status of a command line that failed.
+/// Returns the exit status of a command line that failed.
 pub fn exit_status(words: &[OsString], failure: &Failure) -> u8 {
     archive::exit_status(words, failure)
 }

@@ -1,4 +1,4 @@
-//! `status --models`: the files that have models of their pages, or wait for one.
+//! `status --models`: lists the files that have models of their pages, or wait for one.
 
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use crate::registry::Registry;
 use crate::table::{Align, Table, printable};
 use crate::{models, pools, target, units};
 
-/// Prints them, pool by pool.
+/// Prints the models, pool by pool.
 pub fn status(args: &Status) -> Result<()> {
     let mut failures = Failures::new();
     let names = named_pools(&args.targets, &mut failures)?;
@@ -31,7 +31,7 @@ pub fn status(args: &Status) -> Result<()> {
     failures.finish(args.targets.len(), SHOWN)
 }
 
-/// Asks the pool's server, or looks at what is stored.
+/// Asks the pool's server, or reads the pool itself if it has none.
 fn of_pool(pool: &str) -> Result<Vec<ModelFigures>> {
     if let Some(mut client) = target::connect(pool)? {
         return match client.ask(&Request::Models {})? {
@@ -42,7 +42,8 @@ fn of_pool(pool: &str) -> Result<Vec<ModelFigures>> {
     models::told(&*pools::open_briefly(&Registry::open()?.find(pool)?, true)?)
 }
 
-/// Files with a model or whose turn it is, those with most pages first; of the others, how many there are. Scripts get all.
+/// Prints files with a model or whose turn it is, those with most pages first; of the others, it prints their number.
+/// Scripts get all.
 fn print(all: &[(String, Vec<ModelFigures>)], output: Output) {
     let is_told = |model: &&ModelFigures| output.script || model.model.is_some() || model.waits;
     let mut told: Vec<&ModelFigures> = all.iter().flat_map(|(_, models)| models).filter(is_told).collect();
@@ -89,7 +90,7 @@ fn row(model: &ModelFigures, output: Output) -> Vec<String> {
     let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
     let none = || "-".to_owned();
     let known = |text: String| if model.model.is_some() { text } else { none() };
-    // Of the pages that were coded since, or of those that it was learned from.
+    // The mean is that of the pages that were coded since, or of those that the model was learned from.
     let mean = model.coded_bytes.checked_div(model.coded_pages).unwrap_or(model.record_bytes.into());
     let state = match (model.model, model.waits) {
         (None, false) => "no model yet",

@@ -18,12 +18,12 @@ use crate::serve::plan::{self, Plan};
 use crate::serve::{Outcome, Wanted};
 use crate::{again, holders, mountpoint, patience, places, raw, table, turns};
 
-/// How much of the log's end is shown when a server dies without a word.
+/// Number of bytes of the log's end that are shown when a server dies without an error message.
 const LOG_TAIL_BYTES: u64 = 2048;
-/// A log that has grown beyond this is kept as `.old` and started again.
+/// Largest size of a log in bytes: one that has grown beyond it is kept as `.old`, and a new one is begun.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 
-/// Mounts, and returns when it can be used.
+/// Mounts, and returns when the mount can be used.
 pub fn run(args: &Mount) -> Result<()> {
     if args.all {
         return super::mount_all::run(args);
@@ -31,7 +31,7 @@ pub fn run(args: &Mount) -> Result<()> {
     if super::remount::is_wanted(args) {
         return super::remount::run(args);
     }
-    // What can be told without a server is told at once.
+    // Errors that need no server are reported before one is asked or started.
     let plan = plan::make(args)?;
     if args.dry_run {
         return Ok(());
@@ -42,17 +42,17 @@ pub fn run(args: &Mount) -> Result<()> {
     Ok(())
 }
 
-/// As [`run`], of one thing for another verb, which tells where it is.
+/// Mounts one dataset for another verb, as [`run`] does; the other verb tells where it is mounted.
 pub fn run_quietly(args: &Mount) -> Result<()> {
     make(args, &plan::make(args)?).map(drop)
 }
 
-/// Mounts; the mount point, if it was made.
+/// Mounts; returns the mount point if it was made.
 fn make(args: &Mount, plan: &Plan) -> Result<Option<PathBuf>> {
     if let Some(root) = &plan.known.altroot
         && let Some(parent) = plan.wanted.dir.parent().filter(|parent| parent.starts_with(root))
     {
-        // All that belongs to another root is missing there at first.
+        // A directory below another root may lack all of its parents.
         walk::make(parent, false)
             .context(|| format!("cannot make {}", table::printable(&raw::text(parent))))?;
     }
@@ -64,7 +64,7 @@ fn make(args: &Mount, plan: &Plan) -> Result<Option<PathBuf>> {
 fn mount(args: &Mount, plan: &Plan) -> Result<()> {
     let pool = &plan.known.name;
     places::make_private(&places::runtime_dir())?;
-    // Of several that are started at once (by systemd, from fstab), one starts the server and the others ask it.
+    // Several mounts may be started at once (by systemd, from fstab): one starts the server, and the others ask it.
     let turn = places::lock_file(&places::runtime_dir().join(format!("{pool}.mounting")))?;
     turns::wait(&turn, &format!("another mount of pool {pool}"))?;
     loop {
@@ -82,7 +82,7 @@ fn mount(args: &Mount, plan: &Plan) -> Result<()> {
             }
             Ok(Reply::Waiting { devices }) => return Err(still_used(&name, &devices)),
             Ok(Reply::Ending {}) => client.wait_for_end()?,
-            // It had died, and the kernel had not noticed yet.
+            // The server had died, and the kernel had not noticed yet.
             Err(_) if client.has_ended() => {}
             Ok(_) => return Err(client.misunderstood()),
             Err(failure) => return Err(failure),
@@ -90,7 +90,7 @@ fn mount(args: &Mount, plan: &Plan) -> Result<()> {
     }
 }
 
-/// A mount is waited for: for those who still use the one that it comes after, or for the server.
+/// Tells why a mount takes long: somebody still uses the one that was unmounted before it, or the server is not ready.
 fn tell_why_it_waits(pool: &str, name: &str, server: &str) {
     let devices =
         Client::connect(pool).ok().flatten().map(|mut client| match client.ask(&Request::Status {}) {
@@ -156,7 +156,7 @@ fn start_server(args: &Mount, plan: &Plan) -> Result<()> {
     outcome_of(&mut child, &line, &format!("the server of pool {}", plan.known.name), &log_path, log_start)
 }
 
-/// Tells from the first line of a process that was started, which is called `who`, if it has begun its work.
+/// Judges by the first line of a started process, which is called `who` in messages, whether it has begun its work.
 pub(super) fn outcome_of(
     child: &mut Child,
     line: &str,
@@ -185,7 +185,7 @@ pub(super) fn outcome_of(
     }
 }
 
-/// Says `text` if what is returned lives for longer than a moment.
+/// Prints `text` if the returned sender still lives after a moment.
 fn tell_if_slow(text: String) -> mpsc::Sender<()> {
     let (done, waits) = mpsc::channel::<()>();
     let telling = thread::Builder::new().name("telling".into()).spawn(move || {
@@ -193,12 +193,12 @@ fn tell_if_slow(text: String) -> mpsc::Sender<()> {
             eprintln!("{text}");
         }
     });
-    // It is a matter of words.
+    // If the thread cannot be started, only a message is missing.
     drop(telling);
     done
 }
 
-/// The source as the server can find it from anywhere.
+/// Returns the source in a form by which the server finds it from any directory.
 fn server_source(plan: &Plan) -> std::ffi::OsString {
     let name = || names::full(&plan.known.name, &plan.wanted.path).into();
     match plan.known.devices.first() {
@@ -207,7 +207,7 @@ fn server_source(plan: &Plan) -> std::ffi::OsString {
     }
 }
 
-/// Opens a server's log for appending, and tells where it will go on.
+/// Opens a server's log for appending; also returns the offset at which new lines will begin.
 pub(super) fn open_log(path: &Path) -> Result<(File, u64)> {
     let opening = || format!("cannot open the server's log {}", path.display());
     if let Some(dir) = path.parent() {
@@ -221,7 +221,7 @@ pub(super) fn open_log(path: &Path) -> Result<(File, u64)> {
     Ok((log, end))
 }
 
-/// The end of what was logged from byte `start` on.
+/// Returns the end of what was logged from byte `start` on.
 pub(super) fn tail(path: &Path, start: u64) -> String {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut log = File::open(path)?;

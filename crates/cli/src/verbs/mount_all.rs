@@ -1,4 +1,4 @@
-//! `mount -a`: everything that has a mount point by its property.
+//! `mount -a`: mounts everything that has a mount point by its property.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::names::{Name, is_within};
 use crate::registry::{Known, Registry};
 use crate::{table, target};
 
-/// Mounts, parents first; what cannot be mounted is told, and the rest is mounted all the same: but for what belongs below it.
+/// Mounts, parents first. A failure is reported, and the rest is mounted all the same, except what belongs below it.
 pub fn run(args: &Mount) -> Result<()> {
     let mut failures = Failures::new();
     let tops: Vec<Name> = match &args.source {
@@ -46,7 +46,7 @@ pub fn run(args: &Mount) -> Result<()> {
     failures.finish_all("mounted")
 }
 
-/// Whether a pool's mount points are obeyed; says so if not.
+/// Returns whether a pool's mount points are obeyed; prints a message if not.
 fn obeys(known: &Known) -> bool {
     let obeys = known.adopted || known.altroot.is_some();
     if !obeys {
@@ -58,7 +58,7 @@ fn obeys(known: &Known) -> bool {
     obeys
 }
 
-/// The dataset and those below it, as far as they have a mount point and are not mounted.
+/// Returns the dataset and those below it that have a mount point and are not mounted.
 fn missing(top: &Name) -> Result<Vec<(String, PathBuf)>> {
     let mounted: Vec<MountFigures> = match Client::connect(&top.pool)? {
         Some(mut client) => match client.ask(&Request::Status {})? {

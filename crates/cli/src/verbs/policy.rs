@@ -1,10 +1,10 @@
-//! `policy`: which snapshots the server keeps of datasets.
+//! `policy`: sets or shows which snapshots the server keeps of datasets.
 
 use crate::args::{Get, Policy, Set};
 use crate::failure::Result;
 use crate::retention::POLICY;
 
-/// Sets it, or prints what holds.
+/// Sets the policy, or prints the one that holds.
 pub fn run(args: Policy) -> Result<()> {
     match args.policy {
         Some(policy) => {

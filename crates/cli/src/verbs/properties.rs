@@ -68,7 +68,7 @@ pub fn get(args: &Get) -> Result<()> {
     failures.finish(args.targets.len(), "read")
 }
 
-/// The datasets and snapshots that are meant.
+/// Returns the datasets and snapshots that are meant.
 fn targets(args: &Get, failures: &mut Failures) -> Result<Vec<Name>> {
     let names = target::names(&args.targets)?;
     if !args.recursive {
@@ -83,7 +83,7 @@ fn targets(args: &Get, failures: &mut Failures) -> Result<Vec<Name>> {
     Ok(all)
 }
 
-/// Names of the properties that are wanted; `None` for all.
+/// Returns the names of the properties that are wanted; `None` stands for all.
 fn wanted(list: &str) -> Result<Option<Vec<String>>> {
     if list == "all" {
         return Ok(None);
@@ -91,7 +91,7 @@ fn wanted(list: &str) -> Result<Option<Vec<String>>> {
     let one = |name: &str| match props::is_user(name) {
         true => Ok(name.to_owned()),
         false => match props::find(name) {
-            // `get tank`, say.
+            // The list is the name of a pool: `get tank`, for example.
             Err(failure)
                 if !list.contains(',') && Registry::open()?.all()?.iter().any(|known| known.name == name) =>
             {
@@ -104,7 +104,7 @@ fn wanted(list: &str) -> Result<Option<Vec<String>>> {
     list.split(',').map(one).collect::<Result<Vec<_>>>().map(Some)
 }
 
-/// The properties of a dataset or snapshot, from its server or from its devices.
+/// Returns the properties of a dataset or snapshot, from its server or from its devices.
 pub(super) fn values(name: &Name) -> Result<Vec<PropertyValue>> {
     match target::connect(&name.pool)? {
         Some(mut client) => asked(&mut client, &name.path),
@@ -112,7 +112,7 @@ pub(super) fn values(name: &Name) -> Result<Vec<PropertyValue>> {
     }
 }
 
-/// Likewise, from its server.
+/// Returns the properties of a dataset or snapshot as its server tells them.
 pub(super) fn asked(client: &mut Client, path: &str) -> Result<Vec<PropertyValue>> {
     match client.ask(&Request::Properties { path: path.to_owned() })? {
         Reply::Properties { values } => Ok(values),
@@ -152,7 +152,7 @@ pub fn set(args: &Set) -> Result<()> {
     })
 }
 
-/// What the kernel has to do for properties that were changed on what is mounted.
+/// Has the kernel follow properties that were changed on mounted datasets.
 fn takes_effect<'a>(name: &Name, mut changed: impl Iterator<Item = &'a str>) -> Result<()> {
     if changed.any(|property| property == "readonly") {
         super::remount::property_changed(name)
@@ -161,7 +161,7 @@ fn takes_effect<'a>(name: &Name, mut changed: impl Iterator<Item = &'a str>) -> 
     }
 }
 
-/// Sets properties of a dataset or snapshot, which were checked.
+/// Sets properties of a dataset or snapshot; they must have been checked.
 pub(super) fn set_on(name: &Name, assignments: &[(String, String)]) -> Result<()> {
     let Some(mut client) = target::connect(&name.pool)? else {
         let known = Registry::open()?.find(&name.pool)?;
@@ -182,7 +182,7 @@ pub(super) fn set_on(name: &Name, assignments: &[(String, String)]) -> Result<()
     tell_when(&mut client, name, assignments)
 }
 
-/// Tells of what does not take effect at once on a pool that is mounted.
+/// Tells which properties do not take effect at once on a pool that is mounted.
 fn tell_when(client: &mut Client, name: &Name, assignments: &[(String, String)]) -> Result<()> {
     let ours: Vec<&String> = assignments.iter().map(|(property, _)| property).collect();
     let later = |property: &str| match property {

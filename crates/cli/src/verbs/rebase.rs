@@ -1,4 +1,4 @@
-//! `rebase`: a clone is moved onto a newer snapshot.
+//! `rebase`: moves a clone onto a newer snapshot.
 
 use parking_lot::RwLock;
 use serde_json::json;
@@ -12,7 +12,7 @@ use crate::registry::Registry;
 use crate::table::printable;
 use crate::{pools, rebase, target};
 
-/// Moves it, or tells what is in the way.
+/// Moves the clone, or tells what is in the way.
 pub fn run(args: &Rebase) -> Result<()> {
     let (clone, onto) = (dataset(&args.dataset)?, snapshot_name(&args.snapshot)?);
     same_pool(&clone, &onto)?;

@@ -1,4 +1,4 @@
-//! `reguid`: a copy becomes a pool of its own.
+//! `reguid`: makes a copy a pool of its own.
 
 use std::path::PathBuf;
 
@@ -44,7 +44,7 @@ pub fn run(args: &Reguid) -> Result<()> {
     Ok(())
 }
 
-/// Whether a pool that is known is just on these devices.
+/// Returns whether a known pool is on these devices, and on no others.
 fn is_of(known: &Known, devices: &[PathBuf]) -> bool {
     let holds = |path: &PathBuf| matches!(pools::held_by(path), Some(pools::Held::Pool { guid, .. }) if guid == known.guid);
     known.devices.len() == devices.len()

@@ -1,7 +1,7 @@
-//! `mount -o remount`, and the property `readonly` on what is mounted: a mount gets other options while it is in use.
+//! `mount -o remount`, and the property `readonly` on mounted datasets: give a mount other options while it is in use.
 //!
-//! What the server has to do, it does; what the kernel has to do is asked of it here, in the mount namespace of who asks. To forbid
-//! changes the kernel comes first, since it knows who writes; to allow them, the server.
+//! The server does its part; the kernel's part is asked of it here, in the caller's mount namespace. To forbid changes
+//! the kernel comes first, since it knows who writes; to allow them, the server.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::mounts::{self, MountEntry};
 use crate::names::{self, Name};
 use crate::{exact, holders, places, table, target};
 
-/// What a mount is to be.
+/// Options that a mount is to have; `None` leaves one as it is.
 #[derive(Clone, Copy, Default)]
 struct Target {
     read_only: Option<bool>,
@@ -24,12 +24,12 @@ struct Target {
     exec: Option<bool>,
 }
 
-/// Whether other options are asked for, for what is mounted.
+/// Returns true if the options of a mount are to be changed.
 pub fn is_wanted(args: &Mount) -> bool {
     args.options.iter().any(|word| word == "remount")
 }
 
-/// Remounts.
+/// Changes the options of a mount.
 pub fn run(args: &Mount) -> Result<()> {
     let mount = mount_meant(args)?;
     if !places::is_root() {
@@ -60,7 +60,8 @@ pub fn run(args: &Mount) -> Result<()> {
     })
 }
 
-/// The property `readonly` of a dataset was set or cleared: it takes effect on what is mounted of it and below, or it is said why it waits.
+/// Applies the property `readonly` of a dataset, after it was set or cleared, to the mounts of that dataset and of
+/// those below it; or tells why it waits.
 pub fn property_changed(name: &Name) -> Result<()> {
     let Some(mut client) = target::connect(&name.pool)? else { return Ok(()) };
     let Reply::Status { figures } = client.ask(&Request::Status {})? else {
@@ -119,7 +120,7 @@ fn figures(client: &mut Client, device: u32) -> Result<MountFigures> {
     found.ok_or_else(|| Failure::new("it was unmounted just now"))
 }
 
-/// The mount that is meant: by its directory, or the one of a dataset.
+/// Returns the mount that is meant, by its directory or by the name of its dataset.
 fn mount_meant(args: &Mount) -> Result<MountEntry> {
     let source = args.source.as_deref().unwrap_or_default();
     if let Some(dir) = &args.dir {
@@ -145,7 +146,7 @@ fn mount_meant(args: &Mount) -> Result<MountEntry> {
     })
 }
 
-/// Has the kernel change a mount. What is not said stays.
+/// Has the kernel change a mount. Options that `target` does not name stay as they are.
 fn of_kernel(mount: &MountEntry, target: Target) -> Result<()> {
     let has = |option: &str| mount.options.split(',').any(|own| own == option);
     let mut flags = MountFlags::empty();

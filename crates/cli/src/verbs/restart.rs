@@ -1,4 +1,4 @@
-//! `restart`: another server goes on with a pool's mounts, of the program as it is on disk now.
+//! `restart`: starts another server, of the program as it is on disk now, which goes on with a pool's mounts.
 
 use std::thread;
 use std::time::Instant;
@@ -43,12 +43,12 @@ fn restarts(figures: &PoolFigures) -> u32 {
     figures.takeover.as_ref().map_or(0, |takeover| takeover.restarts)
 }
 
-/// Waits for a server that has more before it; how long nobody answered, in milliseconds.
+/// Waits for a server with more restarts than `before`; returns how long requests waited, in milliseconds.
 fn wait(pool: &str, before: u32) -> Result<u64> {
     let started = Instant::now();
     let mut told = false;
     while started.elapsed() < patience::RESTART {
-        // While one ends and the other starts nobody answers, or somebody who ends.
+        // While one server ends and the next starts, nobody answers, or one that is ending does.
         let asked = Client::connect(pool).ok().flatten().map(|mut client| figures(&mut client));
         if let Some(Ok(figures)) = asked
             && restarts(&figures) > before

@@ -23,11 +23,11 @@ struct Work {
 /// The outcome for a file.
 struct Outcome {
     path: PathBuf,
-    /// `None`: there was nothing to copy.
+    /// Bytes that were copied; `None` if there was nothing to copy.
     copied_bytes: Option<u64>,
 }
 
-/// Rewrites what is named, file by file, and says what that came to.
+/// Rewrites the files that are named, one by one, and tells the outcome.
 pub fn run(args: &Rewrite) -> Result<()> {
     let recordsize = recordsize(args.recordsize)?;
     let counting = Progress::counter("files looked at");
@@ -73,7 +73,7 @@ fn recordsize(bytes: u64) -> Result<u32> {
     })
 }
 
-/// A directory is meant only with -r, and what has no data is told.
+/// Refuses a directory without -r, and anything that has no data.
 fn check(path: &Path, recursive: bool) -> Result<()> {
     let shown = printable(&raw::text(path));
     let kind = std::fs::symlink_metadata(path).context(|| format!("cannot look at {shown}"))?.file_type();
@@ -96,7 +96,8 @@ fn of_file(path: &Path, failure: &Failure) -> Failure {
 }
 
 impl Work {
-    /// One file, on a connection of its own: its end ends the rewrite. How many bytes were copied, if any had to be.
+    /// Rewrites one file on a connection of its own, whose end ends the rewrite. Returns the number of bytes that were
+    /// copied, if any had to be.
     fn rewrite(&self, recordsize: u32, rate: Option<u64>) -> Result<Option<u64>> {
         let mut client: Client = target::server(&self.pool)?;
         let what = FileRewrite { device: self.device, inode: self.inode, recordsize, rate };
@@ -114,7 +115,7 @@ impl Work {
     }
 }
 
-/// A file that was told as rewritten is so after a power cut, too.
+/// Syncs the pools, so that a file reported as rewritten is so after a power cut, too.
 fn make_durable(all: &[Work]) -> Result<()> {
     let mut pools: Vec<&str> = all.iter().map(|work| work.pool.as_str()).collect();
     pools.sort_unstable();

@@ -11,10 +11,10 @@ use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 use crate::{target, units};
 
-/// How often a scrub that is waited for is asked how far it is.
+/// Interval between two requests for the progress of a scrub that is waited for.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Starts, stops or shows.
+/// Starts or stops a scrub, or shows its state.
 pub fn run(args: &Scrub) -> Result<()> {
     let mut client = target::server(&target::whole_pool(&args.pool, "scrub")?)?;
     if !args.status {
@@ -63,7 +63,7 @@ fn ask(client: &mut Client) -> Result<PoolFigures> {
     }
 }
 
-/// A scrub in a line, as `status` shows it too.
+/// Returns the state of a scrub in a line; `status` shows it too.
 pub(super) fn told(scrub: &ScrubFigures, exact: bool) -> String {
     let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
     let far = format!(

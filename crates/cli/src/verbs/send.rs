@@ -1,4 +1,4 @@
-//! `send` and `receive`: snapshots as streams, from standard input and to standard output.
+//! `send` and `receive`: snapshots as streams, to standard output and from standard input.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -18,15 +18,15 @@ use crate::progress::Progress;
 use crate::registry::Registry;
 use crate::{pools, streams, target, units};
 
-/// How much is read and written at a time.
+/// Number of bytes that are read and written at a time.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Standard input or output as what it is, without a buffer.
+/// Returns standard input or output as a file without a buffer.
 fn unbuffered(fd: BorrowedFd<'_>) -> Result<File> {
     Ok(fd.try_clone_to_owned().context(|| "cannot use standard input or output".into())?.into())
 }
 
-/// Where a stream goes. Remembers what failed there, and shows how far it is.
+/// The destination of a stream. It remembers what failed there, and shows the progress.
 struct Output {
     file: File,
     failed: Option<io::Error>,
@@ -44,7 +44,7 @@ impl Output {
         Self { file, failed: None, written: 0, expected: 0, progress: Progress::bytes("sending") }
     }
 
-    /// What failed: this, or what is said of the stream.
+    /// Returns the failure of the output if it had one, else `other`, which is said of the stream.
     fn blame(&self, other: Failure) -> Failure {
         match &self.failed {
             None => other,
@@ -80,7 +80,7 @@ impl Write for Output {
     }
 }
 
-/// Sends.
+/// Sends a snapshot.
 pub fn send(args: &Send) -> Result<()> {
     let (pool, what) = what_to_send(args)?;
     if args.dry_run {
@@ -98,7 +98,7 @@ pub fn send(args: &Send) -> Result<()> {
     done.map_err(|failure| out.blame(failure))
 }
 
-/// Has a stream written by the pool's server, or from its devices.
+/// Has a stream written by the pool's server, or makes it from the pool's devices.
 fn write_stream(pool: &str, what: Sendable, out: &mut Output) -> Result<()> {
     match target::connect(pool)? {
         Some(mut client) => fetch(&mut client, what, out),
@@ -112,11 +112,11 @@ fn write_stream(pool: &str, what: Sendable, out: &mut Output) -> Result<()> {
     }
 }
 
-/// Why a stream was not written to its end.
+/// Reason why a stream was not written to its end.
 pub(super) enum Unsent {
-    /// Who read it has ended before, and knows why.
+    /// The reader ended before the stream did, and knows why.
     Unread,
-    /// The pool, or writing, failed.
+    /// The pool failed, or the writing did.
     Failed(Failure),
 }
 
@@ -146,7 +146,7 @@ fn take_stream(name: &Name, force: bool, input: &mut Input) -> Result<Transferre
     }
 }
 
-/// The pool that has it, and what is to be sent.
+/// Returns the pool that has the snapshot, and what is to be sent.
 fn what_to_send(args: &Send) -> Result<(String, Sendable)> {
     if let Some(token) = &args.resume {
         let made_in = streams::parse_token(token)?.to.pool.to_string();
@@ -178,7 +178,7 @@ fn what_to_send(args: &Send) -> Result<(String, Sendable)> {
     Ok((name.pool, Sendable::Snapshot { path: name.path, from: from.map(|from| from.path) }))
 }
 
-/// The snapshot since which changes are sent: its name alone is one of the same dataset's.
+/// Parses the snapshot since which changes are sent; its name without a dataset is one of the same dataset.
 fn since(word: &str, of: &Name) -> Result<Name> {
     match word.strip_prefix('@').unwrap_or(word) {
         short if !short.contains(['/', '@']) => {
@@ -208,7 +208,7 @@ fn tell_size(args: &Send, pool: &str, client: Option<Client>, what: Sendable) ->
     Ok(())
 }
 
-/// Has the pool's server make the stream, and passes it on.
+/// Has the pool's server make the stream, and copies it to the output.
 fn fetch(client: &mut Client, what: Sendable, out: &mut Output) -> Result<()> {
     let Reply::Stream { expected_bytes } = client.ask_and_wait(&Request::Send { what })? else {
         return Err(client.misunderstood());
@@ -231,7 +231,7 @@ fn fetch(client: &mut Client, what: Sendable, out: &mut Output) -> Result<()> {
     }
 }
 
-/// The server has gone in the middle of a stream.
+/// Returns the failure of a stream in whose middle the server was lost.
 fn interrupted(lost: &Failure) -> Failure {
     let hint = lost.advice().unwrap_or_default().to_owned();
     Failure::new(format!("the stream is not complete: {}", lost.what())).hint(format!(
@@ -239,7 +239,7 @@ fn interrupted(lost: &Failure) -> Failure {
     ))
 }
 
-/// Receives, or gives up what was received in part.
+/// Receives a stream, or drops what was received in part.
 pub fn receive(args: &Receive) -> Result<()> {
     let name = dataset(&args.dataset)?;
     if name.path.is_empty() {
@@ -273,13 +273,13 @@ pub fn receive(args: &Receive) -> Result<()> {
     Ok(())
 }
 
-/// Where a stream comes from. Shows how far it is.
+/// The source of a stream. It shows the progress.
 struct Input {
     file: File,
     read: u64,
-    /// It was read to its end.
+    /// True if it was read to its end.
     ended: bool,
-    /// Of a file, its length.
+    /// Its length in bytes, if it is a file.
     len: Option<u64>,
     progress: Progress,
 }
@@ -309,7 +309,7 @@ fn pass_on(client: &mut Client, name: &Name, force: bool, input: &mut Input) -> 
     let request = Request::Receive { path: name.path.clone(), force };
     let Reply::Ready {} = client.ask_and_wait(&request)? else { return Err(client.misunderstood()) };
     let mut buffer = vec![0; BUFFER_BYTES];
-    // Where the server is no more, or does not want more, its last word tells why.
+    // A server that has ended, or wants no more of the stream, tells why in its last reply.
     while client.wait_for(input.file.as_fd())? {
         match input.read(&mut buffer) {
             Ok(0) => {
@@ -338,14 +338,14 @@ fn pass_on(client: &mut Client, name: &Name, force: bool, input: &mut Input) -> 
     }
 }
 
-/// Receives into a pool that nobody has open, which does its own work meanwhile.
+/// Receives into a pool that nobody has open; the pool's background work runs meanwhile.
 fn receive_offline(name: &Name, force: bool, input: &mut Input) -> Result<Transferred> {
     let known = Registry::open()?.find(&name.pool)?;
     pools::with_offline(&known, |pool| {
         let work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
         let received = streams::receive(pool, &name.path, force, input, &mut |_| {});
         Background::stop(work);
-        // What the dataset had that was replaced.
+        // The dataset's former content, if it was replaced, is freed.
         received.and_then(|received| deeds::free_all(pool).map(|()| received))
     })
 }

@@ -1,4 +1,4 @@
-//! `list`, `status` and `df`: pools and their figures.
+//! `list`, `status` and `df`: show pools and their figures.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +18,12 @@ use crate::serve::{FULL_PERCENT, percent};
 use crate::table::{self, Align, Table};
 use crate::{pools, raw, target, units};
 
-/// What was to be done, behind "could not be".
+/// End of the sentence "N of M could not be ..." about pools that failed.
 pub(super) const SHOWN: &str = "shown in full";
 /// State of a pool that is known and cannot be opened.
 const UNAVAILABLE: &str = "UNAVAIL";
 
-/// One line per pool.
+/// Prints one line per pool.
 pub fn list(targets: &[String], output: Output) -> Result<()> {
     let (pools, failures) = gather(targets)?;
     if output.json {
@@ -83,7 +83,7 @@ pub fn list(targets: &[String], output: Output) -> Result<()> {
     failures.finish(targets.len(), SHOWN)
 }
 
-/// Space of mounted pools.
+/// Prints the space of mounted pools.
 pub fn df(args: &Pools) -> Result<()> {
     let mut failures = Failures::new();
     let mut pools: Vec<PoolFigures> = Vec::new();
@@ -128,12 +128,12 @@ pub fn df(args: &Pools) -> Result<()> {
     failures.finish(args.targets.len(), SHOWN)
 }
 
-/// Everything about each pool.
+/// Prints everything about each pool.
 pub fn status(args: &Status) -> Result<()> {
     let (mut pools, mut failures) = gather(&args.targets)?;
     let all = pools.len();
     let mut backups: BTreeMap<String, Vec<Standing>> = BTreeMap::new();
-    // All that datasets hold is summed up only where one has a policy.
+    // Summing up what all datasets hold is worth it only where one of them has a policy.
     for pool in pools.iter().filter(|pool| pool.backup_policies) {
         let standings = failures.need(&pool.name, standings(&pool.name));
         backups.insert(pool.name.clone(), standings.unwrap_or_default());
@@ -179,7 +179,7 @@ pub fn status(args: &Status) -> Result<()> {
     failures.finish(args.targets.len(), SHOWN).and_then(|()| problems(args, &pools))
 }
 
-/// Figures of a pool, with how its backups by policy stand.
+/// Returns the figures of a pool, with the state of its backups by policy and of its replicas.
 fn with_backups(pool: &PoolFigures, backups: &[Standing], replicas: &[Behind]) -> Result<serde_json::Value> {
     let doing = || format!("cannot tell the figures of pool {}", pool.name);
     let mut figures = serde_json::to_value(pool).context(doing)?;
@@ -190,7 +190,7 @@ fn with_backups(pool: &PoolFigures, backups: &[Standing], replicas: &[Behind]) -
     Ok(figures)
 }
 
-/// With `-x`, pools with something wrong are an error.
+/// Fails if anything is wrong with a pool; only `-x` asks for that.
 fn problems(args: &Status, pools: &[PoolFigures]) -> Result<()> {
     if !args.problems || pools.is_empty() {
         return Ok(());
@@ -199,7 +199,7 @@ fn problems(args: &Status, pools: &[PoolFigures]) -> Result<()> {
     Err(Failure::new(format!("something is wrong with {}", names.join(", "))))
 }
 
-/// What becomes of the mounts when their server dies, and what has become of them.
+/// Returns what happens to the mounts when their server dies, and what has happened so far.
 fn takeover_text(takeover: &TakeoverFigures) -> String {
     if !takeover.on {
         return "off: the mounts end with their server".into();
@@ -215,7 +215,7 @@ fn takeover_text(takeover: &TakeoverFigures) -> String {
     }
 }
 
-/// What a server has given up.
+/// Returns the privileges that a server has given up.
 fn confinement_text(confinement: &ConfinementFigures) -> String {
     if !confinement.on {
         return "off: the server keeps all privileges that it was started with".into();
@@ -365,7 +365,7 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
     print_errors(pool);
 }
 
-/// What errors have struck.
+/// Prints what errors have struck.
 fn print_errors(pool: &PoolFigures) {
     let errors = &pool.errors;
     let since = match errors.cleared {
@@ -386,7 +386,7 @@ fn print_errors(pool: &PoolFigures) {
     }
 }
 
-/// Whether errors were met since they were cleared.
+/// Returns true if errors were met since they were cleared.
 fn has_errors(pool: &PoolFigures) -> bool {
     let errors = &pool.errors;
     !errors.struck.is_empty()
@@ -394,23 +394,23 @@ fn has_errors(pool: &PoolFigures) -> bool {
         || pool.devices.iter().any(|device| !device.errors.is_zero())
 }
 
-/// Whether something is wrong with a pool; that it is nearly full is not.
+/// Returns true if something is wrong with a pool; being nearly full does not count.
 fn has_problem(pool: &PoolFigures) -> bool {
     let sound = matches!(pool.state.as_str(), "ONLINE" | "EXPORTED" | "CRASHED") && pool.problem.is_none();
     !sound || has_errors(pool) || pool.second_copies_read > 0 || pool.account_faults > 0
 }
 
-/// How full a pool is, in parts of a hundred; what is reserved for accepted writes counts.
+/// Returns how full a pool is, in per cent; space that is reserved for accepted writes counts as used.
 fn fullness(pool: &PoolFigures) -> u64 {
     percent(pool.capacity_bytes.saturating_sub(pool.available_bytes), pool.capacity_bytes)
 }
 
-/// The quotas that are nearly taken.
+/// Returns the quotas that are nearly used up.
 fn full_quotas(pool: &PoolFigures) -> impl Iterator<Item = &QuotaFigures> {
     pool.quotas.iter().filter(|quota| percent(quota.used_bytes, quota.limit_bytes) >= FULL_PERCENT)
 }
 
-/// What to do about a pool's state.
+/// Returns what to do about a pool's state.
 fn advice(pool: &PoolFigures) -> Option<String> {
     match pool.state.as_str() {
         "CRASHED" => Some(format!("none: it recovers when it is mounted (pagefold mount {} DIR)", pool.name)),
@@ -445,7 +445,7 @@ fn advice(pool: &PoolFigures) -> Option<String> {
     }
 }
 
-/// What to do about errors that were met.
+/// Returns what to do about errors that were met.
 fn error_advice(pool: &PoolFigures) -> String {
     let name = &pool.name;
     let files = pool.errors.struck.iter().any(|struck| struck.what == "file");
@@ -456,7 +456,7 @@ fn error_advice(pool: &PoolFigures) -> String {
     )
 }
 
-/// What to do about a pool that is nearly full.
+/// Returns what to do about a pool that is nearly full.
 fn full_advice(pool: &PoolFigures) -> String {
     let full = format!("it is {} % full: ", fullness(pool));
     match &pool.snapshots {
@@ -471,8 +471,8 @@ fn full_advice(pool: &PoolFigures) -> String {
     }
 }
 
-/// Figures of the pools that are named, or of all that are known or mounted. One that is known and cannot be opened is among them, and
-/// is told as a failure as well.
+/// Returns the figures of the pools that are named, or of all that are known or mounted. A pool that is known and
+/// cannot be opened is among them, and is reported as a failure as well.
 fn gather(words: &[String]) -> Result<(Vec<PoolFigures>, Failures)> {
     let mut failures = Failures::new();
     let mut all = Vec::new();
@@ -487,7 +487,7 @@ fn gather(words: &[String]) -> Result<(Vec<PoolFigures>, Failures)> {
     Ok((all, failures))
 }
 
-/// The pools that words name, or all that are known or mounted.
+/// Returns the pools that the words name, or all that are known or mounted.
 pub(super) fn named_pools(words: &[String], failures: &mut Failures) -> Result<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     for word in words {
@@ -505,7 +505,7 @@ pub(super) fn named_pools(words: &[String], failures: &mut Failures) -> Result<V
 fn one(pool: &str) -> Result<PoolFigures> {
     if let Some(mut client) = target::connect(pool)? {
         match ask(&mut client) {
-            // It was just ending: the pool is looked at as one that is not mounted.
+            // The server was just ending: the pool is looked at as one that is not mounted.
             Err(_) if client.has_ended() => {}
             told => return told,
         }
@@ -521,7 +521,7 @@ fn ask(client: &mut Client) -> Result<PoolFigures> {
     }
 }
 
-/// What is resident, and what for: kinds that take something.
+/// Returns how much memory is resident, and for which uses; uses that take nothing are left out.
 fn told_memory(show: Numbers, memory: &MemoryFigures) -> String {
     let kinds = [
         ("records", memory.records_bytes),
@@ -544,7 +544,7 @@ fn told_memory(show: Numbers, memory: &MemoryFigures) -> String {
     format!("{resident} resident, budget {budget}: {}", told.join(", "))
 }
 
-/// A known pool that cannot be opened now is still listed.
+/// Returns the figures of a known pool that cannot be opened now, so that it is listed all the same.
 fn unavailable(known: &Known, failure: &Failure) -> PoolFigures {
     PoolFigures {
         name: known.name.clone(),
@@ -566,7 +566,7 @@ fn mountpoint(pool: &PoolFigures) -> String {
     dead.map_or_else(|| "-".into(), |mount| format!("{} (its server died)", raw::text(&mount.dir)))
 }
 
-/// Numbers as asked for: rounded with units, or exact.
+/// Form of numbers, as asked for: rounded with units, or exact.
 #[derive(Clone, Copy)]
 struct Numbers(Output);
 

@@ -6,7 +6,7 @@ use crate::failure::Result;
 use crate::failures::Failures;
 use crate::target;
 
-/// Syncs the pools named, or all mounted ones.
+/// Syncs the pools that are named, or all that are mounted.
 pub fn run(args: &Sync) -> Result<()> {
     let mut failures = Failures::new();
     for (pool, client) in target::each_server(&args.targets)? {

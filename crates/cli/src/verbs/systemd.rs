@@ -1,4 +1,4 @@
-//! `systemd`: drop-ins by which databases and pools start and stop in the right order.
+//! `systemd`: writes drop-ins by which databases and pools start and stop in the right order.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::boot::{self, DropIns, Machine};
 use crate::failure::{Context, Failure, Result};
 use crate::{raw, target};
 
-/// Where the administrator's units are.
+/// Folder of the administrator's units.
 const UNITS: &str = "/etc/systemd/system";
 
 /// `systemd VERB`.
@@ -22,7 +22,7 @@ pub fn run(args: &Systemd) -> Result<()> {
     }
 }
 
-/// The drop-ins for these pools, or for all that services mount.
+/// Returns the drop-ins for these pools, or for all that services mount.
 fn wanted(pools: &[String]) -> Result<DropIns> {
     let machine = Machine::look(Path::new("/"))?;
     let names: Vec<String> = match pools {
@@ -34,7 +34,7 @@ fn wanted(pools: &[String]) -> Result<DropIns> {
         match boot::served(std::slice::from_ref(name)) {
             Ok(found) => served.extend(found),
             Err(failure) if !pools.is_empty() => return Err(failure),
-            // One pool that is not there must not keep the others from being known.
+            // A pool that is not there must not keep the others' drop-ins from being made.
             Err(failure) => eprintln!("pagefold: pool {name} is left out: {failure}"),
         }
     }
@@ -70,7 +70,7 @@ fn install(args: &SystemdInstall) -> Result<()> {
     tell("wrote", &written);
     let stale: Vec<PathBuf> = match args.pools.as_slice() {
         [] => boot::installed(&dir),
-        // What other pools have is not known here.
+        // Drop-ins of pools that are not named are unknown here, so none counts as stale.
         _ => Vec::new(),
     };
     let stale: Vec<PathBuf> =
@@ -99,7 +99,7 @@ fn remove(args: &SystemdRemove) -> Result<()> {
 fn take_away(files: &[PathBuf]) -> Result<()> {
     for path in files {
         fs::remove_file(path).context(|| format!("cannot remove {}", raw::text(path)))?;
-        // The directory stays where somebody else has files in it.
+        // The directory stays if somebody else has files in it.
         let _ = path.parent().map(fs::remove_dir);
     }
     tell("removed", files);

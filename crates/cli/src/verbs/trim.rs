@@ -11,12 +11,12 @@ use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 use crate::{target, units};
 
-/// How often a trim that is waited for is asked how far it is.
+/// Interval between two requests for the progress of a trim that is waited for.
 const POLL: Duration = Duration::from_millis(200);
 /// State of a trim that is under way.
 const RUNNING: &str = "running";
 
-/// Starts, stops or shows.
+/// Starts or stops a trim, or shows its state.
 pub fn run(args: &Trim) -> Result<()> {
     let mut client = target::server(&target::whole_pool(&args.pool, "trim")?)?;
     let request = match (args.stop, args.status || args.dry_run) {
@@ -77,7 +77,7 @@ fn size(bytes: u64, exact: bool) -> String {
     if exact { bytes.to_string() } else { units::size(bytes) }
 }
 
-/// A trim in a line, as `status` shows it too.
+/// Returns the state of a trim in a line; `status` shows it too.
 pub(super) fn told(trim: &TrimFigures, exact: bool) -> String {
     let done = size(trim.done_bytes, exact);
     let far = format!(

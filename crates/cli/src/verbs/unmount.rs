@@ -1,4 +1,5 @@
-//! `unmount`: ends mounts, and returns when all is durable; with the last of a pool, when its server has closed it and ended.
+//! `unmount`: ends mounts, and returns when all is durable; with a pool's last mount, when its server has closed the
+//! pool and ended.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -13,22 +14,24 @@ use crate::names::{self, Name};
 use crate::registry::Registry;
 use crate::{failures, finding, holders, patience, raw, reader, table, target};
 
-/// Which of a pool's mounts.
+/// Which of a pool's mounts are to go.
 #[derive(Clone, Debug)]
 enum Which {
-    /// A dataset's, with those of its snapshots and of the datasets below it; or a snapshot's. Wherever they are.
+    /// Wherever they are: the mounts of a dataset, of its snapshots and of the datasets below it; or the mount of a
+    /// snapshot.
     Named(Name),
-    /// The one that is there, and no other place of the same dataset.
+    /// This mount, and none of the same dataset at another place.
     At(MountEntry),
 }
 
-/// What is to go: places in this mount namespace, and what their servers know them by.
+/// The mounts that are to go: their places in this mount namespace, and the device numbers by which their servers know
+/// them.
 struct Chosen {
     devices: Vec<u32>,
     places: Vec<MountEntry>,
 }
 
-/// Unmounts.
+/// Unmounts what is named.
 pub fn run(args: &Unmount) -> Result<()> {
     let mode = match (args.force, args.lazy) {
         (true, _) => UnmountMode::Force,
@@ -42,7 +45,7 @@ pub fn run(args: &Unmount) -> Result<()> {
     one(&which(word)?, word, mode)
 }
 
-/// Everything. What cannot go keeps no other from going.
+/// Unmounts everything. A mount that cannot go keeps no other from going.
 fn all(mode: UnmountMode) -> Result<()> {
     let mut failures = failures::Failures::new();
     for (pool, client) in Client::each()? {
@@ -57,13 +60,13 @@ fn all(mode: UnmountMode) -> Result<()> {
     failures.finish_all("unmounted")
 }
 
-/// All mounts of a pool go together, or none does.
+/// Unmounts all mounts of a pool, or none.
 pub fn whole_pool(client: &mut Client, mode: UnmountMode) -> Result<()> {
     let chosen = chosen(client, &Which::Named(Name::new(client.pool(), "")))?;
     end(client, &chosen, mode)
 }
 
-/// Takes a backup's mount away. Nothing is to be made durable, and who reads the backup ends by itself.
+/// Unmounts a backup. There is nothing to make durable, and the process that reads the backup ends by itself.
 fn backup(mount: &MountEntry, mode: UnmountMode) -> Result<()> {
     let places = std::slice::from_ref(mount);
     match mode {
@@ -91,7 +94,7 @@ fn one(which: &Which, word: &str, mode: UnmountMode) -> Result<()> {
     loop {
         if let Some(mut client) = target::connect(&pool)? {
             match chosen(&mut client, which) {
-                // It died just now.
+                // The server died just now.
                 Err(_) if client.has_ended() => continue,
                 chosen => return end(&mut client, &chosen?, mode),
             }
@@ -101,7 +104,7 @@ fn one(which: &Which, word: &str, mode: UnmountMode) -> Result<()> {
         if !dead.is_empty() {
             return dead.iter().rev().try_for_each(detach_dead);
         }
-        // The kernel takes a moment to see that a server has died who answers no more.
+        // The kernel takes a moment to notice that a server which answers no more has died.
         let there = mounts::ours()?.into_iter().find(|mount| is_chosen(mount, which));
         let Some(there) = there else { return not_mounted(word, &pool) };
         if started.elapsed() > patience::KERNEL {
@@ -114,15 +117,15 @@ fn one(which: &Which, word: &str, mode: UnmountMode) -> Result<()> {
     }
 }
 
-/// A mount that is alive, and whose server listens to others.
+/// Returns the failure of a mount that is alive, and whose server listens at another place.
 fn out_of_reach(mount: &MountEntry) -> Failure {
     let (source, dir) = (table::printable(&mount.source), shown(&mount.dir));
     Failure::new(format!("the server of {source}, mounted at {dir}, cannot be reached from here"))
         .hint(format!("somebody else mounted it, or with another PAGEFOLD_RUNTIME_DIR: let them unmount it, or: umount {dir}"))
 }
 
-/// What a word means: a path where it is written as one, else the name of what is known, else a path. Where the name of a dataset is
-/// also a mount point of another one, nobody can know.
+/// Returns what a word means: a path if it is written as one, else the name of what is known, else a path. A word that
+/// is the name of a dataset and also a mount point of another one is refused, since nobody can know which is meant.
 fn which(word: &str) -> Result<Which> {
     let path = raw::path_of(word);
     let path = path.as_path();
@@ -160,12 +163,12 @@ fn is_chosen(mount: &MountEntry, which: &Which) -> bool {
     }
 }
 
-/// Whether what has this path below the pool goes with what is named: a snapshot goes alone.
+/// Returns whether the mount with this path below the pool goes with what is named: a snapshot goes alone.
 fn is_meant(path: &str, name: &Name) -> bool {
     path == name.path || !name.is_snapshot() && names::is_within(path, &name.path)
 }
 
-/// What is meant, as the server and the kernel have it.
+/// Returns the mounts that are meant, as the server and the kernel know them.
 fn chosen(client: &mut Client, which: &Which) -> Result<Chosen> {
     match which {
         Which::At(mount) => Ok(Chosen { devices: vec![mount.device.1], places: vec![mount.clone()] }),
@@ -173,7 +176,7 @@ fn chosen(client: &mut Client, which: &Which) -> Result<Chosen> {
             let mounts = mounts_of(client)?;
             let meant = mounts.iter().filter(|mount| is_meant(&mount.path, name));
             let devices: Vec<u32> = meant.map(|mount| mount.device).collect();
-            // umount(8) may have come before; what is left is to wait for the end.
+            // umount(8) may have been run before; then all that is left is to wait for the end.
             if devices.is_empty() && !mounts.is_empty() {
                 return Err(Failure::new(format!("{name} is not mounted"))
                     .hint(format!("see what is: pagefold status {}", name.pool)));
@@ -200,7 +203,7 @@ fn end(client: &mut Client, chosen: &Chosen, mode: UnmountMode) -> Result<()> {
     let others: Vec<MountEntry> =
         mounts::of_devices(devices)?.into_iter().filter(|mount| !places.contains(mount)).collect();
     match mode {
-        // The connection is that of all places: only the last one ends it.
+        // All places share one connection to the server: only the last one may end it.
         UnmountMode::Force if others.is_empty() => cut_off(client, devices),
         UnmountMode::Force | UnmountMode::Lazy => {
             leaving::leave(places, true)?;
@@ -217,7 +220,7 @@ fn end(client: &mut Client, chosen: &Chosen, mode: UnmountMode) -> Result<()> {
             if places.is_empty() {
                 refuse_elsewhere(client.pool(), devices)?;
             }
-            // It may be gone when the last mount is.
+            // The server may have ended by the time the last mount is gone.
             let before = figures(client)?;
             leave(places)?;
             let settled = settle(client, devices, &others);
@@ -230,7 +233,7 @@ fn end(client: &mut Client, chosen: &Chosen, mode: UnmountMode) -> Result<()> {
     }
 }
 
-/// Errors where mounts are in other mount namespaces only, and nothing that is done here changes that.
+/// Fails if the mounts are only in other mount namespaces, where nothing that is done here changes them.
 fn refuse_elsewhere(pool: &str, devices: &[u32]) -> Result<()> {
     let elsewhere: Vec<holders::Holder> =
         devices.iter().flat_map(|device| holders::elsewhere((0, *device))).collect();
@@ -241,7 +244,7 @@ fn refuse_elsewhere(pool: &str, devices: &[u32]) -> Result<()> {
     )))
 }
 
-/// Takes mounts away whose users get errors from now on.
+/// Unmounts at once: users of the mounts get errors from now on.
 fn cut_off(client: &mut Client, devices: &[u32]) -> Result<()> {
     let request = Request::Unmount { devices: devices.to_vec(), mode: UnmountMode::Force };
     match client.ask_telling(&request, None, &mut waiting(client.pool(), client.named(), devices))? {
@@ -255,7 +258,8 @@ fn cut_off(client: &mut Client, devices: &[u32]) -> Result<()> {
     }
 }
 
-/// Takes mounts away that nobody uses, all of them or none. What no process holds is tried again for a while.
+/// Unmounts what nobody uses, all of it or nothing. A mount that is busy, but held by no process, is tried again for a
+/// while.
 fn leave(places: &[MountEntry]) -> Result<()> {
     let started = Instant::now();
     loop {
@@ -288,7 +292,8 @@ fn advice(places: &[MountEntry], busy: &MountEntry, who: &str) -> String {
     )
 }
 
-/// Waits until all that was written is durable, and until mounts that nobody can reach any more have ended; the pool with the last.
+/// Waits until all that was written is durable, and until mounts that nobody can reach any more have ended; after the
+/// last one, until the pool is closed.
 fn settle(client: &mut Client, devices: &[u32], others: &[MountEntry]) -> Result<()> {
     if let Some(other) = others.first() {
         let Reply::Done {} = client.ask_and_wait(&Request::Sync {})? else {
@@ -309,7 +314,7 @@ fn settle(client: &mut Client, devices: &[u32], others: &[MountEntry]) -> Result
                 streaming(client.pool());
                 return Ok(());
             }
-            // It is being made durable, or closed, which takes as long as its devices do.
+            // No mount is left: the pool is being made durable, or closed, which takes as long as its devices do.
             Ok(Reply::Waiting { devices }) if devices.is_empty() && patience < patience::CLOSING => {
                 patience = patience::CLOSING;
             }
@@ -320,8 +325,8 @@ fn settle(client: &mut Client, devices: &[u32], others: &[MountEntry]) -> Result
     }
 }
 
-/// The server ended before it could be asked to tell of it: it has closed the pool, which is seen on the devices; or it died, and another
-/// may have gone on.
+/// Decides what happened when the server ended before it could be asked to report the end of the mounts. Either it has
+/// closed the pool, which the devices show; or it died, and another may have gone on.
 fn ended_before(client: &Client, devices: &[u32], before: &PoolFigures) -> Result<()> {
     client.wait_for_end()?;
     let pool = client.pool();
@@ -334,7 +339,7 @@ fn ended_before(client: &Client, devices: &[u32], before: &PoolFigures) -> Resul
     let paths: Vec<PathBuf> = before.devices.iter().map(|device| device.path.clone()).collect();
     let found = finding::scan(&paths)?;
     match found.iter().find(|found| found.guid == before.guid).map(|found| found.state) {
-        // In use is what somebody has opened since.
+        // In use means that somebody has opened the pool since.
         Some("EXPORTED" | "INUSE") => Ok(()),
         state => Err(Failure::new(format!(
             "the server of pool {pool} ended, and did not close it ({})",
@@ -350,7 +355,7 @@ fn streaming(pool: &str) {
     eprintln!("pagefold: pool {pool} stays open until what is being sent or received has ended");
 }
 
-/// Says what is waited for.
+/// Returns a closure that prints what is waited for.
 pub fn waiting(pool: &str, server: String, devices: &[u32]) -> impl FnMut() + use<> {
     let (pool, devices) = (pool.to_owned(), devices.to_vec());
     move || match keeping(&devices).as_slice() {
@@ -362,7 +367,7 @@ pub fn waiting(pool: &str, server: String, devices: &[u32]) -> impl FnMut() + us
     }
 }
 
-/// Who keeps file systems alive that were unmounted here.
+/// Returns who keeps file systems alive that were unmounted here.
 pub fn keeping(devices: &[u32]) -> Vec<holders::Holder> {
     let mut keeping = Vec::new();
     for device in devices {
@@ -397,7 +402,7 @@ fn has_not_ended(client: &Client, devices: &[u32]) -> Failure {
     ))
 }
 
-/// Nothing of a pool is mounted; or its server is dead, or nobody knows it.
+/// Returns the failure that nothing of a pool is mounted, that its server is dead, or that nobody knows it.
 fn not_mounted(word: &str, pool: &str) -> Result<()> {
     match target::server(word) {
         Err(failure) if crate::mounts::dead(pool)?.is_empty() && target::known(pool).is_ok() => {
@@ -407,8 +412,8 @@ fn not_mounted(word: &str, pool: &str) -> Result<()> {
     }
 }
 
-/// A mount whose server is gone has nothing to close: it is only taken out of the mount table. The pool
-/// recovers when it is mounted again.
+/// Detaches a mount whose server is gone: there is nothing to close, so it is only taken out of the mount table. The
+/// pool recovers when it is mounted again.
 fn detach_dead(mount: &MountEntry) -> Result<()> {
     pagefold_fuse::unmount(&mount.dir, true).map_err(|error| Failure::new(error.to_string()))?;
     eprintln!(

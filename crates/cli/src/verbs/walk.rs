@@ -1,4 +1,4 @@
-//! All regular files below paths on mounted pools, by the server that serves them.
+//! Walks over all regular files below paths on mounted pools, grouped by the server that serves them.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -12,17 +12,17 @@ use crate::progress::Progress;
 use crate::table::printable;
 use crate::{mounts, raw, target};
 
-/// Files per question.
+/// Number of files per call of the visitor.
 const BATCH: usize = 4096;
 
-/// What is done with some files of one mount: its server and device number, their names and inode numbers.
+/// A visitor of some files of one mount: it gets their server, their device number, and their names and inode numbers.
 pub type Batch<'a> = &'a mut dyn FnMut(&mut Client, u32, Vec<(PathBuf, u64)>) -> Result<()>;
 
 /// A walk over files, each once.
 pub struct Walk<'a> {
     /// The server behind each device number.
     clients: HashMap<u64, Client>,
-    /// Inodes that were met: a file with several names is met once.
+    /// Device and inode numbers that were met, so that a file with several names is met once.
     seen: HashSet<(u64, u64)>,
     progress: &'a Progress,
     /// Names that could not be looked at, and why.
@@ -35,7 +35,7 @@ impl<'a> Walk<'a> {
         Self { clients: HashMap::new(), seen: HashSet::new(), progress, problems: Vec::new() }
     }
 
-    /// Everything at and below one path, on its own mount.
+    /// Visits everything at and below one path, on its own mount.
     pub fn path(&mut self, path: &Path, each: Batch<'_>) -> Result<()> {
         let metadata = fs::symlink_metadata(path)
             .context(|| format!("cannot look at {}", shown(path)))
@@ -43,7 +43,7 @@ impl<'a> Walk<'a> {
         let device = metadata.dev();
         if let Entry::Vacant(vacant) = self.clients.entry(device) {
             let mut client = target::server(target::mount_of(path)?.pool())?;
-            // What was just written has no stored size yet.
+            // Data that was just written has no stored size yet.
             match client.ask_and_wait(&Request::Sync {})? {
                 Reply::Done {} => {}
                 _ => return Err(client.misunderstood()),
@@ -86,7 +86,7 @@ impl<'a> Walk<'a> {
         for entry in entries {
             match entry.and_then(|entry| Ok((entry.path(), entry.metadata()?))) {
                 Ok(child) => stack.push(child),
-                // It went away while we looked.
+                // The file went away during the walk.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => self.problems.push(format!("cannot look into {}: {error}", shown(dir))),
             }
@@ -94,7 +94,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What is no path may be the name of a pool.
+/// Adds a hint to the failure of a path: a word that is no path may be the name of a pool.
 fn of_a_pool(path: &Path, failure: Failure) -> Failure {
     let name = path.to_str().unwrap_or_default();
     let dir = mounts::ours().unwrap_or_default().into_iter().find(|mount| mount.source == name);
@@ -104,7 +104,7 @@ fn of_a_pool(path: &Path, failure: Failure) -> Failure {
     }
 }
 
-/// A path, fit for a terminal.
+/// Returns a path in a form that is fit for a terminal.
 fn shown(path: &Path) -> String {
     printable(&raw::text(path))
 }

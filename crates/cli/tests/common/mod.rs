@@ -1,4 +1,4 @@
-//! What the tests of the program share: a place of its own for each, and the program run in it.
+//! Shared parts of the program's tests: a place of its own for each test, and the program run in it.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in a test a panic is the report")]
@@ -12,7 +12,7 @@ use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// What a run of the program gave.
+/// The outcome of a run of the program.
 pub(crate) struct Output {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
@@ -54,7 +54,7 @@ impl Sandbox {
         sandbox
     }
 
-    /// What `status` tells of `tank`.
+    /// Returns the figures of `tank` that `status` tells.
     pub(crate) fn pool(&self) -> serde_json::Value {
         self.json(&["status", "tank"])["pools"][0].clone()
     }
@@ -144,7 +144,7 @@ pub(crate) fn assert_failure(output: &Output, status: i32, texts: &[&str]) {
     }
 }
 
-/// Whether mounts can be made here; says so if not.
+/// Returns true if mounts can be made here; prints a message if not.
 pub(crate) fn can_mount() -> bool {
     let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
     if !can {

@@ -1,8 +1,9 @@
-//! Numbers of a few bits, one after the other, the first lowest, as a column leaves them among the bytes that are stored as they are.
+//! Writes and reads numbers of a few bits, one after the other, the first lowest, among the bytes that are stored as
+//! they are.
 
 use crate::Corrupt;
 
-/// Appends to bytes.
+/// Appends numbers to bytes.
 #[derive(Debug, Default)]
 pub(crate) struct BitWriter {
     word: u64,
@@ -10,7 +11,7 @@ pub(crate) struct BitWriter {
 }
 
 impl BitWriter {
-    /// The low `n` bits of `number`, which has no others; `n` is at most 25.
+    /// Appends the low `n` bits of `number`, which has no others; `n` is at most 25.
     #[inline(always)]
     pub(crate) fn put(&mut self, out: &mut Vec<u8>, number: u32, n: u32) {
         self.word |= u64::from(number) << self.bits;
@@ -29,7 +30,7 @@ impl BitWriter {
     }
 }
 
-/// Reads what [`BitWriter`] wrote. Where bytes end it reads zeros, and [`BitReader::finish`] fails.
+/// Reads numbers that [`BitWriter`] wrote. Behind the end of the bytes it reads zeros, and [`BitReader::finish`] fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BitReader<'a> {
     bytes: &'a [u8],
@@ -41,7 +42,7 @@ impl<'a> BitReader<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// The next `n` bits, 25 at most.
+    /// Reads the next `n` bits; `n` is at most 25.
     #[inline(always)]
     pub(crate) fn get(&mut self, n: u32) -> u32 {
         let at = self.at / 8;
@@ -54,7 +55,7 @@ impl<'a> BitReader<'a> {
         number
     }
 
-    /// The bytes behind the last number.
+    /// Returns the bytes behind the last number.
     pub(crate) fn finish(self) -> Result<&'a [u8], Corrupt> {
         self.bytes.get(self.at.div_ceil(8)..).ok_or(Corrupt("bytes are missing"))
     }

@@ -1,4 +1,4 @@
-//! Buffers that columns are coded with, kept from page to page.
+//! Has the buffers that columns are coded with, which are kept from page to page.
 
 use super::code::Early;
 use super::lanes::Lanes;
@@ -9,19 +9,19 @@ pub(crate) struct Buffers {
     pub(crate) rows: Vec<u16>,
     pub(crate) residuals: Vec<u64>,
     pub(crate) lanes: Lanes,
-    /// What goes through zstd.
+    /// Text, which goes through zstd.
     pub(crate) text: Vec<u8>,
     pub(crate) text_taken: usize,
-    /// What is stored as it is.
+    /// Bytes that are stored as they are.
     pub(crate) plain: Vec<u8>,
     pub(crate) plain_taken: usize,
     pub(crate) early: Early,
-    /// How long each row is.
+    /// Length of each row, in bytes.
     pub(crate) ends: Vec<u16>,
 }
 
 impl Buffers {
-    /// Forgets what an earlier page has left of what passes fill; text and plain bytes are those to be read.
+    /// Begins to read a page, whose text and plain bytes are in the buffers: nothing of them is taken yet.
     pub(crate) fn begin_reading(&mut self) {
         self.text_taken = 0;
         self.plain_taken = 0;

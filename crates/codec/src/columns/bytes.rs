@@ -1,4 +1,4 @@
-//! Columns of bytes: places in tables, runs, bytes in context.
+//! Codes columns of bytes: places in tables, runs, bytes in context.
 
 use super::Form;
 use super::code::{ALL_COMMON, CODED, Context, Read, UNFIT, Write, get_len, put_len, take_into};
@@ -8,7 +8,7 @@ use super::values::{UNKNOWN, Values, put_value};
 use crate::Corrupt;
 use crate::entropy::{Sink, Stream};
 
-/// Streams of a table: state, places, lengths (two), bytes of values that are not in it.
+/// Writes a column by its table. Streams: state, places, lengths (two), bytes of values that are not in the table.
 pub(crate) fn put_table<S: Sink>(
     w: &mut Write<'_>,
     sink: &mut S,
@@ -47,8 +47,8 @@ pub(crate) fn put_table<S: Sink>(
     }
 }
 
-/// Reads places in a table, one for each row, into the grid; calls `each` with the decoder in its place for each row, its cell
-/// and its symbol.
+/// Reads a symbol, which is a place in a table, for each row into the grid; calls `each` with the row, its cell and its
+/// symbol. `each` may use the decoder only if the symbol is [`UNKNOWN`].
 #[inline(always)]
 fn each_place<'d>(
     r: &mut Read<'_, 'd>,
@@ -65,7 +65,7 @@ fn each_place<'d>(
         }
         return Ok(());
     }
-    // A loop for each kind of context, and the decoder in registers.
+    // Each kind of context has a loop of its own, with the decoder in registers.
     match context.ctx {
         Ctx::Nothing => places_in(r, cells, context.base, |_, _, _| 0, each),
         Ctx::Previous => places_in(r, cells, context.base, |_, _, last| last, each),
@@ -122,7 +122,7 @@ pub(crate) fn get_table(
     })
 }
 
-/// First pass of reading a column of varying length: places and lengths, and contents that are not in the table.
+/// Reads the first pass of a column of varying length: places and lengths, and contents that are not in the table.
 pub(crate) fn get_table_early(
     r: &mut Read<'_, '_>,
     c: usize,
@@ -142,7 +142,7 @@ pub(crate) fn get_table_early(
     })
 }
 
-/// Length and form from two streams, and from a third as many bytes, which are left for the second pass.
+/// Reads a length and form from two streams, and from a third as many bytes, which are left for the second pass.
 pub(crate) fn get_early(r: &mut Read<'_, '_>, lengths: usize, bytes: usize) -> Result<(u16, Form), Corrupt> {
     let (len, form) = get_len(r.decoder, &r.streams[lengths..], 0)?;
     let mut above = 0;
@@ -156,7 +156,7 @@ pub(crate) fn get_early(r: &mut Read<'_, '_>, lengths: usize, bytes: usize) -> R
     Ok((len, form))
 }
 
-/// Second pass: copies values to where they belong.
+/// Reads the second pass of a column with a table: copies values to their places.
 pub(crate) fn copy_table(r: &mut Read<'_, '_>, c: usize, values: &Values) -> Result<(), Corrupt> {
     let cells = c * r.grid.rows;
     for &t in r.rows {
@@ -170,7 +170,7 @@ pub(crate) fn copy_table(r: &mut Read<'_, '_>, c: usize, values: &Values) -> Res
     Ok(())
 }
 
-/// Second pass of a column whose contents were decoded in the first.
+/// Reads the second pass of a column whose contents were decoded in the first.
 pub(crate) fn copy_early(r: &mut Read<'_, '_>, c: usize) -> Result<(), Corrupt> {
     let cells = c * r.grid.rows;
     for &t in r.rows {
@@ -191,7 +191,7 @@ fn take_early(r: &mut Read<'_, '_>, at: usize, len: usize) -> Result<(), Corrupt
     Ok(())
 }
 
-/// Streams of runs behind those of lengths: kinds, bytes. What is no run goes to the text.
+/// Writes runs. Streams behind those of lengths: kinds, bytes. A value that is no run goes to the text.
 pub(crate) fn put_runs<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, base: usize) {
     let is_run =
         |content: &[u8]| content.first().is_none_or(|first| content.iter().all(|byte| byte == first));
@@ -225,7 +225,7 @@ pub(crate) fn get_runs(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<()
     Ok(())
 }
 
-/// A symbol per row says whether it is as the row before; what is not goes to the text.
+/// Writes a symbol per row that tells if the row is equal to the one before; a row that is not goes to the text.
 pub(crate) fn put_repeats<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, stream: usize) {
     let mut before: &[u8] = &[];
     let mut last = 0;
@@ -259,10 +259,10 @@ pub(crate) fn get_repeats(r: &mut Read<'_, '_>, c: usize, stream: usize) -> Resu
     Ok(())
 }
 
-/// Bytes that a value shares with the one before are counted up to this.
+/// Largest number of bytes that count as shared with the value before.
 const MAX_SHARED: usize = 255;
 
-/// Two streams: bytes shared with the row before, and the others.
+/// Writes two streams: the number of bytes shared with the row before, and the other bytes.
 pub(crate) fn put_front<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, stream: usize, plain: bool) {
     let mut before: &[u8] = &[];
     let mut last = 0;
@@ -312,7 +312,7 @@ pub(crate) fn get_front(r: &mut Read<'_, '_>, c: usize, stream: usize, plain: bo
     Ok(())
 }
 
-/// Streams: whether all rows begin with the prefix, then `count` for the positions behind it.
+/// Writes a stream that tells if all rows begin with the prefix, then `count` streams for the positions behind it.
 pub(crate) fn put_positions<S: Sink>(
     w: &mut Write<'_>,
     sink: &mut S,
@@ -327,8 +327,8 @@ pub(crate) fn put_positions<S: Sink>(
     put_rounds(w, sink, c, stream + 1, (prefix, usize::from(count)));
 }
 
-/// All bytes behind `prefix`, each in the context of the one before: a stream for each position, of `count` streams; further
-/// positions share the last. The order is that of [`Lanes`](super::lanes).
+/// Writes all bytes behind `prefix`, each in the context of the one before. Each position has a stream, of `count`
+/// streams; further positions share the last. The order is that of [`Lanes`](super::lanes).
 fn put_rounds<S: Sink>(
     w: &mut Write<'_>,
     sink: &mut S,
@@ -348,7 +348,7 @@ fn put_rounds<S: Sink>(
     });
 }
 
-/// Reads what [`put_rounds`] wrote.
+/// Reads bytes that [`put_rounds`] wrote.
 fn get_rounds(r: &mut Read<'_, '_>, c: usize, streams: &[Stream], prefix: &[u8]) -> Result<(), Corrupt> {
     for &t in r.rows {
         let (at, len) = r.grid.place(c, t);
@@ -364,7 +364,7 @@ fn get_rounds(r: &mut Read<'_, '_>, c: usize, streams: &[Stream], prefix: &[u8])
     r.lanes.rounds(|i, lanes| {
         let stream = &streams[i.min(streams.len() - 1)];
         if i == 0 || stream.table_count() == 1 {
-            // One table for all: that of the first byte, or of any.
+            // All values have one table: at position 0 they share their context, and other streams here have but one.
             let table = stream.view(first);
             for lane in lanes {
                 page[lane.at + i] = d.get(table);
@@ -402,7 +402,7 @@ pub(crate) fn get_order1(r: &mut Read<'_, '_>, c: usize, stream: usize) -> Resul
     get_rounds(r, c, &streams[stream..=stream], &[])
 }
 
-/// Each byte in the context of the one before.
+/// Writes each byte in the context of the one before.
 pub(crate) fn put_bytes_order1<S: Sink>(sink: &mut S, stream: usize, content: &[u8]) {
     let mut above = 0;
     for &byte in content {

@@ -1,4 +1,4 @@
-//! Writing and reading a page's columns, in two passes.
+//! Writes and reads a page's columns, in two passes.
 
 use super::lanes::Lanes;
 use super::plan::{Coding, Ctx, Plans};
@@ -6,7 +6,7 @@ use super::{Buffers, Form, Grid, bytes, numeric};
 use crate::Corrupt;
 use crate::entropy::{Decoder, Sink, Stream, number};
 
-/// First stream of a column, and what its symbols are conditioned on.
+/// A column's first stream, and the context of its symbols.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context {
     pub(crate) base: usize,
@@ -24,7 +24,7 @@ impl Context {
     }
 }
 
-/// What writing a column needs.
+/// The state that writing a column needs.
 #[derive(Debug)]
 pub(crate) struct Write<'a> {
     pub(crate) page: &'a [u8],
@@ -34,13 +34,13 @@ pub(crate) struct Write<'a> {
     pub(crate) rows: &'a [u16],
     pub(crate) residuals: &'a mut Vec<u64>,
     pub(crate) lanes: &'a mut Lanes,
-    /// What goes through zstd.
+    /// Text, which goes through zstd.
     pub(crate) text: &'a mut Vec<u8>,
-    /// What is stored as it is.
+    /// Bytes that are stored as they are.
     pub(crate) plain: &'a mut Vec<u8>,
 }
 
-/// What reading a column needs.
+/// The state that reading a column needs.
 #[derive(Debug)]
 pub(crate) struct Read<'a, 'd> {
     pub(crate) page: &'a mut [u8],
@@ -54,14 +54,14 @@ pub(crate) struct Read<'a, 'd> {
     pub(crate) lanes: &'a mut Lanes,
     /// Contents that were decoded in the first pass.
     pub(crate) early: &'a mut Early,
-    /// What went through zstd and is not yet taken.
+    /// Text that is not yet taken.
     pub(crate) text: &'a [u8],
-    /// What was stored as it is and is not yet taken.
+    /// Plain bytes that are not yet taken.
     pub(crate) plain: &'a [u8],
 }
 
 impl Read<'_, '_> {
-    /// Whether values are coded one by one in this page, as the column's state says.
+    /// Reads the column's state. Returns true if it is [`CODED`], false if it is [`ALL_COMMON`] or [`UNFIT`].
     #[inline]
     pub(crate) fn is_coded(&mut self, stream: usize, ctx: u8) -> Result<bool, Corrupt> {
         match self.decoder.get(self.streams[stream].view(ctx)) {
@@ -71,13 +71,13 @@ impl Read<'_, '_> {
         }
     }
 
-    /// The next `len` bytes of text.
+    /// Takes the next `len` bytes of text into the page at `at`.
     pub(crate) fn take_text(&mut self, at: usize, len: usize) -> Result<(), Corrupt> {
         take_into(&mut self.text, &mut self.page[at..at + len])
     }
 }
 
-/// Fills `to` with the next bytes.
+/// Fills `to` with the next bytes of `from`, and takes them off it.
 #[inline(always)]
 pub(crate) fn take_into(from: &mut &[u8], to: &mut [u8]) -> Result<(), Corrupt> {
     let (taken, rest) = from.split_at_checked(to.len()).ok_or(Corrupt("bytes are missing"))?;
@@ -89,25 +89,25 @@ pub(crate) fn take_into(from: &mut &[u8], to: &mut [u8]) -> Result<(), Corrupt> 
 /// Contents that the first pass has decoded, in the order of the second.
 #[derive(Debug, Default)]
 pub(crate) struct Early {
-    /// Some have been decoded, and there is room for others; with slack behind, so that copies may be longer than what
-    /// they copy.
+    /// Decoded contents, and room for others. Slack follows, so that a copy may be longer than the content that it
+    /// copies.
     pub(crate) bytes: Vec<u8>,
     pub(crate) filled: usize,
     pub(crate) taken: usize,
 }
 
-/// Room behind contents that are as long as a page.
+/// Bytes of slack behind the room for contents, which is as long as a page.
 pub(crate) const EARLY_SLACK: usize = 32;
 
 impl Early {
-    /// Empty, with room for contents of a page of `page_bytes`.
+    /// Forgets all contents, and makes room for those of a page of `page_bytes`.
     pub(crate) fn begin(&mut self, page_bytes: usize) {
-        // What an earlier page has left is written over before it is read.
+        // Bytes that an earlier page has left are overwritten before they are read.
         self.bytes.resize(page_bytes + EARLY_SLACK, 0);
         (self.filled, self.taken) = (0, 0);
     }
 
-    /// Room for `len` more bytes, if contents are then no longer than the page.
+    /// Returns room for `len` more bytes, or `None` if contents would be longer than the page.
     #[inline(always)]
     pub(crate) fn room(&mut self, len: usize) -> Option<&mut [u8]> {
         let max = self.bytes.len() - EARLY_SLACK;
@@ -115,18 +115,19 @@ impl Early {
     }
 }
 
-/// The state of a column in a page comes first. Values are coded one by one,
+/// State of a column in a page, which comes first: values are coded one by one.
 pub(crate) const CODED: u8 = 0;
-/// or all are the most frequent one, in codings that have one;
+/// State, in codings with a most frequent value: all values are that one.
 pub(crate) const ALL_COMMON: u8 = 1;
-/// in others at least one value is of a shape that the coding does not have, and all are kept plainly.
+/// State, in other codings: at least one value has a shape that the coding lacks, and all are kept plainly.
 pub(crate) const UNFIT: u8 = 1;
 
-/// Symbols of lengths: up to 253 they are themselves.
+/// Symbols of lengths: up to 253 they are the length; these two stand for a form that is not the usual one, and for
+/// longer lengths.
 const ODD_FORM: u8 = 254;
 const LARGE: u8 = 255;
 
-/// A length, and the form if it is not the usual one; streams `id` and `id + 1`.
+/// Writes a length, and the form if it is not the usual one, to streams `id` and `id + 1`.
 #[inline]
 pub(crate) fn put_len<S: Sink>(sink: &mut S, id: usize, ctx: u8, len: usize, form: Form) {
     if form != Form::usual(len) {
@@ -141,7 +142,7 @@ pub(crate) fn put_len<S: Sink>(sink: &mut S, id: usize, ctx: u8, len: usize, for
     }
 }
 
-/// Reads what [`put_len`] wrote.
+/// Reads a length and form that [`put_len`] wrote.
 #[inline]
 pub(crate) fn get_len(
     decoder: &mut Decoder<'_>,
@@ -161,7 +162,7 @@ pub(crate) fn get_len(
     Ok((len, form.unwrap_or(Form::usual(usize::from(len)))))
 }
 
-/// First pass of writing: all that lengths depend on.
+/// Writes the first pass of column `c`: all that lengths depend on.
 pub(crate) fn write_lengths_of<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize) {
     let plans = w.plans;
     let plan = &plans.plans[c];
@@ -190,7 +191,7 @@ fn put_lengths<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize, context: Cont
     }
 }
 
-/// First pass of reading: afterwards the grid has lengths and forms.
+/// Reads the first pass of column `c`: afterwards the grid has lengths and forms.
 pub(crate) fn read_lengths_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Corrupt> {
     let plans = r.plans;
     let plan = &plans.plans[c];
@@ -221,7 +222,7 @@ fn get_lengths(r: &mut Read<'_, '_>, c: usize, context: Context, common: u16) ->
     Ok(())
 }
 
-/// Second pass of writing: contents.
+/// Writes the second pass of column `c`: contents.
 pub(crate) fn write_contents_of<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usize) {
     let plans = w.plans;
     let plan = &plans.plans[c];
@@ -254,7 +255,7 @@ pub(crate) fn write_contents_of<S: Sink>(w: &mut Write<'_>, sink: &mut S, c: usi
     }
 }
 
-/// Second pass of reading: contents and length words are written to the page.
+/// Reads the second pass of column `c`: writes contents and length words to the page.
 pub(crate) fn read_contents_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Corrupt> {
     let plans = r.plans;
     let plan = &plans.plans[c];
@@ -293,7 +294,7 @@ pub(crate) fn read_contents_of(r: &mut Read<'_, '_>, c: usize) -> Result<(), Cor
     }
 }
 
-/// First pass over all columns.
+/// Writes the first pass of all columns.
 pub(crate) fn write_lengths<S: Sink>(
     plans: &Plans,
     grid: &mut Grid,
@@ -308,7 +309,7 @@ pub(crate) fn write_lengths<S: Sink>(
     });
 }
 
-/// Second pass over all columns.
+/// Writes the second pass of all columns.
 pub(crate) fn write_contents<S: Sink>(
     plans: &Plans,
     grid: &mut Grid,
@@ -338,10 +339,10 @@ fn write_pass(
     }
 }
 
-/// Reads what [`write_lengths`] wrote, and lays the rows out: `buffers.ends` says how long each is.
+/// Reads lengths that [`write_lengths`] wrote, and lays the rows out: `buffers.ends` has the length of each.
 ///
 /// # Errors
-/// When a row is longer than the page.
+/// [`Corrupt`] if a row is longer than the page, or if symbols mean nothing.
 pub(crate) fn read_lengths(
     plans: &Plans,
     streams: &[Stream],
@@ -359,7 +360,7 @@ pub(crate) fn read_lengths(
     grid.lay_out(&plans.columns, max, &mut buffers.ends)
 }
 
-/// Reads what [`write_contents`] wrote, to where the grid says: all of that is within the page.
+/// Reads contents that [`write_contents`] wrote, to the places that the grid has, all of which are within the page.
 pub(crate) fn read_contents(
     plans: &Plans,
     streams: &[Stream],

@@ -1,13 +1,15 @@
-//! Floating-point numbers that are an integer divided by a power of ten, bit by bit: prices, temperatures, percentages.
+//! Codes floating-point numbers that are, bit by bit, an integer divided by a power of ten: prices, temperatures,
+//! percentages.
 
-/// Digits behind the point.
+/// Largest number of digits behind the point.
 pub(crate) const MAX_DIGITS: u8 = 9;
-/// Of ten: exact ones.
+/// Powers of ten, all of them exact.
 const POWERS: [f64; 1 + MAX_DIGITS as usize] = [1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
-/// Decimals of more digits than a floating-point number has are none.
+/// Largest absolute value of the integer: floating-point numbers do not have more digits.
 const DECIMAL_MAX: f64 = 9e15;
 
-/// The integer that is `float` when it is divided by ten to the power of `digits`, bit by bit.
+/// Returns the integer that gives `float`, bit by bit, when it is divided by ten to the power of `digits`; `None` if
+/// there is none.
 pub(crate) fn as_decimal(float: f64, digits: u8) -> Option<i64> {
     let scaled = (float * POWERS[usize::from(digits)]).round();
     // NaN becomes 0, which is another number.
@@ -16,13 +18,13 @@ pub(crate) fn as_decimal(float: f64, digits: u8) -> Option<i64> {
     (same && scaled.abs() <= DECIMAL_MAX).then_some(whole)
 }
 
-/// The inverse of [`as_decimal`].
+/// Inverts [`as_decimal`].
 #[inline(always)]
 pub(crate) fn from_decimal(whole: i64, digits: u8) -> f64 {
     whole as f64 / POWERS[usize::from(digits)]
 }
 
-/// The fewest digits that `part` of ten `floats` have at most.
+/// Returns the fewest digits behind the point with which at least `part` of ten `floats` are decimals.
 pub(crate) fn digits_of(floats: &[f64], part: usize) -> Option<u8> {
     let fits = |digits: u8| {
         let all = floats.iter().filter(|&&float| as_decimal(float, digits).is_some()).count();

@@ -1,24 +1,24 @@
-//! Where each value of a page's rows lies.
+//! Has the place of each value of a page's rows.
 
 use super::Column;
 use crate::Corrupt;
 
-/// How a value with a length word begins.
+/// Forms of a length word, with which a value begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Form {
-    /// One byte: length with itself times two, plus one.
+    /// One byte: the length, this byte included, times two, plus one.
     Short = 0,
-    /// Four bytes, aligned: length with itself times four.
+    /// Four bytes, aligned: the length, these bytes included, times four.
     Long = 1,
     /// As `Long` plus two: the value is compressed.
     Compressed = 2,
-    /// One byte of 1: points elsewhere. A tag follows, which says how long the rest is.
+    /// One byte of 1: the value lies elsewhere. A tag follows, which tells the length of the rest.
     External = 3,
 }
 
 impl Form {
-    /// The form that PostgreSQL gives to `len` bytes.
+    /// Returns the form that PostgreSQL gives to `len` bytes.
     #[inline(always)]
     pub(crate) fn usual(len: usize) -> Self {
         if len <= SHORT_MAX { Self::Short } else { Self::Long }
@@ -50,20 +50,20 @@ impl Form {
     }
 }
 
-/// Most content bytes of a value with a length word of one byte.
+/// Largest number of content bytes of a value with a length word of one byte.
 pub(crate) const SHORT_MAX: usize = 126;
-/// Bytes of an external value behind its first, by its tag: an on-disk pointer has tag 18 and 16 bytes.
+/// Tag of an on-disk pointer, and the bytes of such an external value behind its first: the tag and 16 more.
 const ONDISK_TAG: u8 = 18;
 const ONDISK_BYTES: usize = 17;
 
-/// A row's data in a page, and which columns it has.
+/// A row's data in a page, and its columns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Span {
-    /// First byte; a multiple of 8.
+    /// Offset of the first byte; a multiple of 8.
     pub(crate) start: usize,
-    /// Behind the last byte.
+    /// Offset behind the last byte.
     pub(crate) end: usize,
-    /// A bit per column, the first lowest.
+    /// The row's columns: a bit per column, the first lowest.
     pub(crate) present: u128,
 }
 
@@ -72,17 +72,17 @@ pub(crate) struct Span {
 pub(crate) struct Grid {
     pub(crate) rows: usize,
     columns: usize,
-    /// Where the content begins, behind a length word.
+    /// Offset of the content, behind a length word.
     pub(crate) pos: Vec<u16>,
-    /// Bytes of content.
+    /// Bytes of the content.
     pub(crate) len: Vec<u16>,
-    /// How values with a length word begin.
+    /// Form of the length word, of values that have one.
     pub(crate) form: Vec<Form>,
-    /// The symbol by which other columns may be conditioned.
+    /// Symbol that may be the context of other columns.
     pub(crate) sym: Vec<u8>,
-    /// Which columns each row has.
+    /// Columns of each row, as bits.
     pub(crate) present: Vec<u128>,
-    /// Columns that all rows have.
+    /// Columns that all rows have, as bits.
     pub(crate) everywhere: u128,
     starts: Vec<u16>,
     /// Ends of rows while they are laid out.
@@ -90,7 +90,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// No rows yet, room for `rows` of `columns`.
+    /// Removes all rows, and makes room for `rows` of `columns`.
     pub(crate) fn reset(&mut self, rows: usize, columns: usize) {
         let cells = rows * columns;
         self.rows = rows;
@@ -107,7 +107,7 @@ impl Grid {
         self.everywhere = u128::MAX;
     }
 
-    /// Columns that room was made for.
+    /// Returns the number of columns that there is room for.
     pub(crate) fn columns(&self) -> usize {
         self.columns
     }
@@ -118,7 +118,7 @@ impl Grid {
         self.everywhere &= present;
     }
 
-    /// Room was made for more rows than were found: `rows` it is.
+    /// Reduces the number of rows to `rows`, after room was made for more than were found.
     pub(crate) fn close(&mut self, rows: usize, columns: usize) {
         if rows == self.rows {
             return;
@@ -132,12 +132,12 @@ impl Grid {
         self.rows = rows;
     }
 
-    /// The rows that have column `c`.
+    /// Fills `rows` with the rows that have column `c`.
     pub(crate) fn rows_of(&self, c: usize, rows: &mut Vec<u16>) {
         rows.clear();
         rows.extend(0..self.rows as u16);
         if self.everywhere >> c & 1 == 0 {
-            // Which rows those are cannot be foreseen: each is written, and counts or not.
+            // The processor cannot predict which rows have the column: each is written, and `count` tells if it counts.
             let mut count = 0;
             for (t, &present) in (0..self.rows as u16).zip(&self.present) {
                 if let Some(row) = rows.get_mut(count) {
@@ -149,33 +149,33 @@ impl Grid {
         }
     }
 
-    /// Index of the cell of column `c` and row `t`.
+    /// Returns the index of the cell of column `c` and row `t`.
     #[inline(always)]
     pub(crate) fn cell(&self, c: usize, t: u16) -> usize {
         c * self.rows + usize::from(t)
     }
 
-    /// Where a value's content begins, and its length.
+    /// Returns the place of a value's content, and its length.
     #[inline(always)]
     pub(crate) fn place(&self, c: usize, t: u16) -> (usize, usize) {
         let cell = self.cell(c, t);
         (usize::from(self.pos[cell]), usize::from(self.len[cell]))
     }
 
-    /// A value's content.
+    /// Returns a value's content.
     #[inline(always)]
     pub(crate) fn content<'p>(&self, page: &'p [u8], c: usize, t: u16) -> &'p [u8] {
         let (at, len) = self.place(c, t);
         &page[at..at + len]
     }
 
-    /// Notes where the values of the next row lie, as row `t`; `false`, and nothing that counts, if `columns` do not describe
-    /// its bytes exactly.
+    /// Notes the places of the values of row `t`, which lies at `span`. Returns false if `columns` do not describe its
+    /// bytes exactly; the row's places mean nothing then.
     pub(crate) fn parse(&mut self, columns: &[Column], page: &[u8], t: usize, span: Span) -> bool {
         self.walk(columns, page, t, span) == Some(span.end)
     }
 
-    /// Notes where a value lies.
+    /// Notes the place of a value.
     pub(crate) fn put(&mut self, c: usize, t: usize, (pos, len): (usize, usize), form: Form) {
         let cell = c * self.rows + t;
         self.pos[cell] = pos as u16;
@@ -189,7 +189,7 @@ impl Grid {
         end.is_some_and(|end| end.next_multiple_of(8) == span.end && zeros(page, end, span.end))
     }
 
-    /// Where the last value ends.
+    /// Notes the places of a row's values, and returns where the last one ends; `None` if one does not fit.
     #[inline(always)]
     fn walk(&mut self, columns: &[Column], page: &[u8], t: usize, span: Span) -> Option<usize> {
         let mut at = span.start;
@@ -207,11 +207,11 @@ impl Grid {
         Some(at)
     }
 
-    /// From lengths and forms to places within each row, the first byte of a row being 0; returns in `ends` how long each
-    /// row is.
+    /// Makes places within each row from lengths and forms, the first byte of a row being 0. `ends` receives the length
+    /// of each row.
     ///
     /// # Errors
-    /// When a row is longer than `max`.
+    /// [`Corrupt`] if a row is longer than `max`.
     pub(crate) fn lay_out(
         &mut self,
         columns: &[Column],
@@ -248,7 +248,7 @@ impl Grid {
                 }
             } else {
                 len.fill(column.width);
-                // A loop for each half of the masks: shifts of one word.
+                // Each half of the masks has a loop of its own, with shifts of one word.
                 if c < 64 {
                     place_present(pos, at, &self.present, (mask, width), |present| present as u64 >> c);
                 } else {
@@ -259,7 +259,7 @@ impl Grid {
                 }
             }
         }
-        // Sums of at most 128 columns fit: if the last is within bounds, all are.
+        // Sums over at most 128 columns fit 32 bits: if the last one is within bounds, all are.
         if at.iter().any(|&at| at as usize > max) {
             return Err(Corrupt("a row is longer than its page"));
         }
@@ -268,7 +268,7 @@ impl Grid {
         Ok(())
     }
 
-    /// Moves rows, laid out from 0, to where they begin.
+    /// Moves rows, which are laid out from 0, to where they begin.
     pub(crate) fn shift_all(&mut self, starts: impl Iterator<Item = usize>) {
         self.starts.clear();
         self.starts.extend(starts.map(|start| start as u16));
@@ -294,7 +294,7 @@ impl Grid {
     }
 }
 
-/// Places of values of a fixed width, where `bit` of what a row has is set; `at` are the ends of rows so far.
+/// Sets the places of values of a fixed width, in the rows of whose masks `bit` is 1; `at` are the ends of rows so far.
 #[inline(always)]
 fn place_present(
     pos: &mut [u16],
@@ -304,14 +304,14 @@ fn place_present(
     bit: impl Fn(u128) -> u64,
 ) {
     for ((pos, at), &present) in pos.iter_mut().zip(at).zip(present) {
-        // What has no value has a place that nobody asks for.
+        // A row without a value gets a place as well, which nobody asks for.
         let begin = (*at + mask) & !mask;
         *pos = begin as u16;
         *at = if bit(present) & 1 == 1 { begin + width } else { *at };
     }
 }
 
-/// Bit `c` of a mask of columns: 1 where a row has it.
+/// Returns bit `c` of a mask of columns: 1 if the row has it.
 #[inline(always)]
 fn bit(present: u128, c: usize) -> usize {
     // A shift of one word takes a few instructions less than one of two.
@@ -319,7 +319,8 @@ fn bit(present: u128, c: usize) -> usize {
     (word >> (c % 64)) as usize & 1
 }
 
-/// Form, place and length of the value of `column` that begins at or, with zeros before it, behind `at`.
+/// Returns form, place and length of the value of `column` that begins at `at`, or behind zeros of padding there.
+/// Returns `None` if none fits before `end`.
 #[inline(always)]
 pub(crate) fn locate(column: Column, page: &[u8], at: usize, end: usize) -> Option<(Form, usize, usize)> {
     let aligned = at.next_multiple_of(usize::from(column.align));

@@ -1,10 +1,10 @@
-//! The column layout of a relation, found from its tuples.
+//! Finds the column layout of a relation from its tuples.
 //!
-//! A dynamic program over the columns: at each it tries types, follows them in all sampled tuples at once, and keeps the
-//! cheapest way to wherever that leads; in the end, the cheapest of those on which every tuple ends exactly where it ends. Ways that are
-//! much dearer than others are given up. What makes this work: the number of columns is in
-//! every tuple; lengths must fit in all tuples; padding is zero. Where several layouts fit, bytes that lie on top of
-//! each other should be alike: the cost of a column is the entropy of its bytes by position.
+//! A dynamic program over the columns. At each column it tries types, follows them in all sampled tuples at once, and
+//! keeps the cheapest way to each set of places. In the end it takes the cheapest way on which every tuple ends exactly
+//! at its last byte. Ways that are much dearer than others are given up. This works because every tuple tells its
+//! number of columns, lengths must fit in all tuples, and padding is zero. Where several layouts fit, bytes at the same
+//! position should be alike: the cost of a column is the entropy of its bytes by position.
 
 use std::collections::HashMap;
 
@@ -29,69 +29,70 @@ const TYPES: [Column; 13] = [
     Column::fixed(64, 1),
     Column::fixed(32, 8),
 ];
-/// What each type costs beforehand, in bits per column.
+/// Cost of each type beforehand, in bits per column.
 const PRIOR_BITS: [f64; 13] =
     [0.0, 0.0, 4.0, 4.0, 24.0, 60.0, 100.0, 40.0, 150.0, 150.0, 150.0, 150.0, 150.0];
-/// Bytes of values with a length word are looked at up to this position; those beyond are taken to be like them.
+/// Number of bytes of a value with a length word that are looked at; those behind are taken to be like them.
 const MAX_POSITION: usize = 40;
-/// Padding is as likely a value's zeros, which cost six bits a byte.
+/// Bits that a byte of padding costs: it may as well be a zero of a value, which costs six bits.
 const PADDING_BITS: f64 = 7.0;
-/// Where decimals lie, but for zero.
+/// Range of the absolute values of decimals, but for zero.
 const DECIMAL_LEAST: f64 = 1e-9;
 const DECIMAL_MOST: f64 = 1e12;
-/// The search follows this many ways, shared out over the columns. If no way reaches the end, it begins again with the next number.
+/// The search follows this many ways, shared out over the columns. If no way reaches the end, it begins again with the
+/// next number.
 const MAX_WAYS: [usize; 2] = [20_000, 160_000];
 /// The search follows this many ways at each column, however many columns there are.
 const MIN_WAYS: usize = 200;
-/// The search estimates the cost of a byte from the beginning of each tuple: this many bytes at most.
+/// The search estimates the cost of a byte from the beginning of each tuple: at most this many bytes.
 const MAX_EXPECTED: usize = 512;
 
-/// A tuple's data: as it lies in its page, and which columns it has.
+/// A tuple's data, as it lies in its page, and its columns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample<'a> {
-    /// Begins at a multiple of 8 in its page.
+    /// Data that begins at a multiple of 8 in its page.
     pub(crate) data: &'a [u8],
     pub(crate) columns: usize,
     pub(crate) present: u128,
 }
 
-/// Where each tuple's next column begins.
+/// Offset of each tuple's next column.
 type Places = Vec<u16>;
 
-/// The cheapest way from the first column to a place in each tuple.
+/// The cheapest way from the first column to one place in each tuple.
 #[derive(Clone, Copy)]
 struct Way {
     cost: f64,
-    /// The cost so far, and an estimate for the bytes that no column has yet.
+    /// The cost so far, and an estimate for the bytes that no column covers yet.
     expected: f64,
-    /// Number of the way that it goes on from, at the depth before.
+    /// Index of the way that this one continues, at the depth before.
     from: usize,
-    /// Number of the type that it goes on by.
+    /// Index of the type of its last column.
     choice: usize,
-    /// How many places were found at this depth before its own.
+    /// Number of places that were found at this depth before those of this way.
     found: usize,
 }
 
 struct Search<'a> {
     samples: &'a [Sample<'a>],
     columns: usize,
-    /// Whether data ends exactly at its last column, not at the next multiple of 8.
+    /// True if data ends exactly at its last column, not at the next multiple of 8.
     exact: bool,
-    /// Bits of a byte, as it costs by its place in its tuple.
+    /// Bits that a byte costs on average, by its position in its tuple.
     byte_bits: f64,
     bytes: Bytes,
-    /// Of integers, the differences to the tuple before.
+    /// Differences of integers to the tuple before.
     steps: Bytes,
 }
 
-/// The cheapest layout that describes every one of `samples`, or `None`.
+/// Returns the cheapest layout that describes every one of `samples`, or `None`.
 ///
-/// `exact` says whether data ends at its last column; otherwise zeros up to a multiple of 8 may follow.
+/// If `exact`, data ends at its last column; otherwise zeros up to a multiple of 8 may follow.
 pub(crate) fn infer(samples: &[Sample<'_>], columns: usize, exact: bool) -> Option<Vec<Column>> {
     infer_with_cost(samples, columns, exact).map(|(_, layout)| layout)
 }
 
-/// As [`infer`], with what the samples' bytes cost in it, in bits.
+/// As [`infer`]; also returns the bits that the samples' bytes cost in the layout.
 pub(crate) fn infer_with_cost(
     samples: &[Sample<'_>],
     columns: usize,
@@ -113,15 +114,15 @@ pub(crate) fn infer_with_cost(
 }
 
 impl Search<'_> {
-    /// The cheapest layout, if at each column `max_ways` are followed at most.
+    /// Returns the cheapest layout that is found when at most `max_ways` are followed at each column.
     fn cheapest(&mut self, max_ways: usize) -> Option<(f64, Vec<Column>)> {
         let start = Way { cost: 0.0, expected: 0.0, from: 0, choice: 0, found: 0 };
         let mut ways = vec![(vec![0; self.samples.len()], start)];
-        // Of depths that are behind, only where each way came from.
+        // For earlier depths only the origin and type of each way are kept.
         let mut depths: Vec<Vec<(usize, usize)>> = vec![];
         for depth in 0..self.columns {
             ways = self.go_on(depth, &ways).into_iter().collect();
-            // Of ways that are as good, the one found first comes first.
+            // Of equally good ways, the one that was found first comes first.
             ways.sort_by(|(_, a), (_, b)| {
                 a.expected.total_cmp(&b.expected).then_with(|| a.found.cmp(&b.found))
             });
@@ -147,7 +148,7 @@ impl Search<'_> {
         Some((cost, layout))
     }
 
-    /// The ways that go on from `ways` by a column: of those that come to the same places the cheapest.
+    /// Returns the ways that continue `ways` by a column; of those that lead to the same places, the cheapest.
     fn go_on(&mut self, depth: usize, ways: &[(Places, Way)]) -> HashMap<Places, Way> {
         let mut next: HashMap<Places, Way> = HashMap::new();
         for (from, (places, way)) in ways.iter().enumerate() {
@@ -170,7 +171,7 @@ impl Search<'_> {
         next
     }
 
-    /// Whether each tuple has a byte for each of its columns from `depth` on.
+    /// Returns true if each tuple has a byte for each of its columns from `depth` on.
     fn has_room(&self, depth: usize, places: &[u16]) -> bool {
         self.samples.iter().zip(places).all(|(sample, &at)| {
             let left = sample.present >> depth.min(127);
@@ -185,7 +186,8 @@ impl Search<'_> {
             && sample.data[at..].iter().all(|&byte| byte == 0)
     }
 
-    /// Places behind column number `depth`, if it is a `column`, and what its bytes cost.
+    /// Returns the places behind column number `depth` if that is a `column`, and the bits that its bytes cost; `None`
+    /// if it cannot be one.
     fn follow(&mut self, column: Column, depth: usize, places: &[u16]) -> Option<(Places, f64)> {
         let mut next = places.to_vec();
         let Self { bytes, steps, .. } = self;
@@ -228,7 +230,8 @@ impl Search<'_> {
         let share = if looked_at == 0 { 1.0 } else { total as f64 / looked_at as f64 };
         let mut cost = bytes.cost_bits(column) * share;
         if is_number {
-            // Random bytes have steps, too, and cost no less by them: steps count where they take half of the bits at most.
+            // Steps count only where they take less than half of the bits: random bytes have steps, too, which save
+            // nothing.
             let value_bits = 8.0 * f64::from(column.width);
             let by_steps = steps.cost_bits(Column::fixed(1, 1)) + f64::from(step_bits);
             if by_steps < 0.5 * value_bits * f64::from(values) {
@@ -242,10 +245,10 @@ impl Search<'_> {
     }
 }
 
-/// What a column costs if its values are decimals: their lower bytes look random, and are not.
+/// Cost of a column whose values are decimals: their lower bytes look random, and are not.
 struct FloatCost {
     floats: Vec<f64>,
-    /// No value yet was beyond what decimals are.
+    /// True until a value lies outside the range of decimals.
     may_be: bool,
 }
 
@@ -265,7 +268,8 @@ impl FloatCost {
         }
     }
 
-    /// Bits of the values as numbers, each as a difference to the one before, if all are decimals and not all the same.
+    /// Returns the bits of the values as numbers, each as a difference to the one before; `None` unless all are
+    /// decimals, and not all the same.
     fn bits(&self, symbols: &mut Bytes) -> Option<f64> {
         let first = self.floats.first().filter(|_| self.may_be)?;
         if self.floats.iter().all(|float| float.to_bits() == first.to_bits()) {
@@ -284,11 +288,11 @@ impl FloatCost {
     }
 }
 
-/// Bytes by position.
+/// Counts of bytes by position.
 #[derive(Default)]
 struct Bytes {
     positions: Vec<[u16; 256]>,
-    /// Which bytes each position has had; as many positions as are in use.
+    /// The bytes that came at each position, of which the first `used` are in use.
     seen: Vec<Vec<u8>>,
     used: usize,
 }
@@ -321,7 +325,8 @@ impl Bytes {
         let used = self.positions.iter().zip(&self.seen).take(self.used);
         let costs: Vec<f64> = used.map(|(counts, seen)| entropy_bits(counts, seen)).collect();
         let mut cost: f64 = costs.iter().sum();
-        // The higher a byte of an integer, the less it varies: otherwise there are two, or none.
+        // The higher a byte of an integer, the less it varies. Where it varies more, the bytes are two integers, or
+        // none.
         if let (2 | 4 | 8, Some(highest)) = (column.width, costs.last()) {
             cost +=
                 costs.windows(2).map(|pair| (pair[1] - pair[0]).max(0.0) * 0.5).sum::<f64>() + highest * 0.2;
@@ -330,7 +335,7 @@ impl Bytes {
     }
 }
 
-/// Bits of what was `seen` with its own distribution, and of the distribution.
+/// Returns the bits of all bytes that were `seen` with their own distribution, and of that distribution.
 fn entropy_bits(counts: &[u16; 256], seen: &[u8]) -> f64 {
     let total: f64 = seen.iter().map(|&byte| f64::from(counts[usize::from(byte)])).sum();
     let each = |&byte: &u8| {

@@ -1,4 +1,4 @@
-//! Columns of integers (and of all that has 1, 2, 4 or 8 bytes; in InnoDB, of all that has up to 8).
+//! Codes columns of integers (and of all that has 1, 2, 4 or 8 bytes; in InnoDB, of all that has up to 8).
 
 use super::code::{ALL_COMMON, CODED, Context, Read, Write};
 use super::decimal::{self, as_decimal, from_decimal};
@@ -9,44 +9,45 @@ use crate::entropy::number::{self, unzigzag, zigzag};
 use crate::entropy::{Sink, Stream};
 use crate::wire::{Reader, put_varint};
 
-/// What is coded of a value.
+/// References of values: the residual is the difference to one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Against {
-    /// Its difference to a constant.
+    /// A constant.
     Constant,
-    /// Its difference to the row before.
+    /// The value of the row before.
     Previous,
-    /// Its difference to an earlier column of the same row.
+    /// The value of an earlier column in the same row.
     Column(u8),
 }
 
-/// How residuals become symbols.
+/// Codings of residuals as symbols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Planes {
-    /// As a [`number`].
+    /// A [`number`].
     Number,
-    /// `coded` bytes from the highest that is ever used, each in the context of the one above; then `plain` bytes as they are.
+    /// `coded` bytes from the highest that is ever used, each in the context of the one above; then `plain` bytes as
+    /// they are.
     Bytes { coded: u8, plain: u8 },
 }
 
-/// How a column of integers is coded. The residual is `(value - reference) / step`; zigzag where it may be negative.
+/// The coding of a column of integers. The residual is `(value - reference) / step`; zigzag if it may be negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IntCoding {
-    /// Values are floating-point numbers, coded as decimals of so many digits behind the point.
+    /// Digits behind the point, if values are floating-point numbers that are coded as decimals.
     pub(crate) digits: Option<u8>,
     pub(crate) against: Against,
     pub(crate) planes: Planes,
     /// The reference, or that of the first row.
     pub(crate) base: u64,
     pub(crate) step: u64,
-    /// The residual that is so frequent that pages of nothing else are worth a mark.
+    /// The most frequent residual: a page that has no other is marked as such.
     pub(crate) common: u64,
 }
 
-/// A third state of a column in a page: a value has no residual, and all are kept as they are.
+/// The third state of a column in a page: some value has no residual, and all are kept as they are.
 const PLAIN: u8 = 2;
 
-/// The low `width` bytes of `value` as a signed number.
+/// Returns the low `width` bytes of `value` as a signed number.
 #[inline(always)]
 fn sign_extend(value: u64, width: usize) -> i64 {
     let shift = 64 - 8 * width as u32;
@@ -58,7 +59,7 @@ fn mask(width: usize) -> u64 {
     u64::MAX >> (64 - 8 * width as u32)
 }
 
-/// The value of `column` at `at`.
+/// Returns the value of `column` at `at`.
 #[inline(always)]
 pub(crate) fn load(page: &[u8], at: usize, column: Column) -> u64 {
     if column.is_innodb() {
@@ -78,7 +79,8 @@ pub(crate) fn load(page: &[u8], at: usize, column: Column) -> u64 {
     }
 }
 
-/// The high byte comes first, and its highest bit is set for numbers that are not negative.
+/// Returns the integer of `width` bytes at `at`. The high byte comes first, and its highest bit is set for numbers that
+/// are not negative.
 #[inline(always)]
 fn load_innodb(page: &[u8], at: usize, width: usize) -> u64 {
     let value = match page.get(at..at + 8).and_then(|b| b.first_chunk().copied()) {
@@ -106,7 +108,7 @@ fn store(page: &mut [u8], at: usize, column: Column, value: u64) {
 fn store_innodb(page: &mut [u8], at: usize, width: usize, value: u64) {
     let bytes = (value ^ 1 << (8 * width as u32 - 1)).to_be_bytes();
     let to = &mut page[at..at + width];
-    // Lengths that the compiler knows are moved by an instruction or two.
+    // A copy of a length that the compiler knows takes an instruction or two.
     match width {
         1 => to.copy_from_slice(&bytes[7..]),
         2 => to.copy_from_slice(&bytes[6..]),
@@ -127,7 +129,7 @@ impl IntCoding {
         }
     }
 
-    /// The column that values are differences to.
+    /// Returns the column that values are differences to, if there is one.
     pub(crate) fn reference(&self) -> Option<usize> {
         match self.against {
             Against::Column(c) => Some(usize::from(c)),
@@ -183,7 +185,7 @@ impl IntCoding {
         Ok(Self { digits, against, planes, base, step, common })
     }
 
-    /// Residuals of `values`, or `None` if one has none.
+    /// Returns the residual of `value`, or `None` if the difference is no multiple of the step.
     #[inline(always)]
     fn residual(&self, value: u64, reference: u64, width: usize) -> Option<u64> {
         let difference = value.wrapping_sub(reference) & mask(width);
@@ -210,7 +212,7 @@ impl IntCoding {
         reference.wrapping_add(difference) & mask(width)
     }
 
-    /// The number that residuals are made of, for a value as a page stores it.
+    /// Returns the number that the residual of a stored value is made of; `None` if it should be a decimal and is not.
     #[inline(always)]
     fn number(&self, value: u64) -> Option<u64> {
         match self.digits {
@@ -219,13 +221,13 @@ impl IntCoding {
         }
     }
 
-    /// The inverse of [`IntCoding::number`].
+    /// Inverts [`IntCoding::number`].
     #[inline(always)]
     fn stored(&self, number: u64) -> u64 {
         self.digits.map_or(number, |digits| from_decimal(number as i64, digits).to_bits())
     }
 
-    /// Fills `residuals`; `false` if the coding does not have all values.
+    /// Fills `residuals`. Returns false if a value has none that the coding can store.
     pub(crate) fn residuals(
         &self,
         page: &[u8],
@@ -263,7 +265,7 @@ impl IntCoding {
         true
     }
 
-    /// Writes column `c` of `width` bytes.
+    /// Writes column `c`, which is `column`.
     pub(crate) fn put<S: Sink>(
         &self,
         w: &mut Write<'_>,
@@ -299,13 +301,14 @@ impl IntCoding {
         *w.residuals = residuals;
     }
 
-    /// How many rows are coded even in a page of common residuals: the first has no row before.
+    /// Returns the number of rows, 0 or 1, that are coded even in a page of common residuals: the first row has no row
+    /// before it.
     #[inline(always)]
     fn apart<T>(&self, rows: &[T]) -> usize {
         usize::from(self.against == Against::Previous).min(rows.len())
     }
 
-    /// The symbol by which other columns know a residual.
+    /// Returns the symbol of a residual that contexts consist of.
     #[inline(always)]
     fn symbol(&self, residual: u64) -> u8 {
         match self.planes {
@@ -339,7 +342,7 @@ impl IntCoding {
             }
         }
         let Planes::Bytes { coded, plain } = self.planes else { return };
-        // Plane by plane: the byte above was decoded a whole column ago.
+        // Bytes are coded plane by plane: so the byte above was decoded a whole column before.
         for i in 1..coded {
             let shift = 8 * u32::from(coded + plain - 1 - i);
             for residual in residuals {
@@ -351,7 +354,7 @@ impl IntCoding {
         }
     }
 
-    /// Reads what [`IntCoding::put`] wrote, into the page.
+    /// Reads values that [`IntCoding::put`] wrote, into the page.
     pub(crate) fn get(
         &self,
         r: &mut Read<'_, '_>,
@@ -383,7 +386,7 @@ impl IntCoding {
             CODED => self.get_residuals(r, c, r.rows, context)?,
             _ => return Err(Corrupt("a column's state")),
         }
-        // A loop for each of the usual widths: the processor stores them by one instruction.
+        // The usual widths have a loop each: the processor stores them by one instruction.
         match column.width {
             4 if !column.is_innodb() => self.put_back(r, c, width, |page, at, value| {
                 page[at..at + 4].copy_from_slice(&(value as u32).to_le_bytes());
@@ -396,7 +399,7 @@ impl IntCoding {
         Ok(())
     }
 
-    /// Makes values of residuals, and puts them where they belong in the page.
+    /// Makes values of residuals, and writes them to their places in the page.
     #[inline(always)]
     fn put_back(&self, r: &mut Read<'_, '_>, c: usize, width: usize, store: impl Fn(&mut [u8], usize, u64)) {
         let rows = r.grid.rows;
@@ -435,7 +438,7 @@ impl IntCoding {
         rows: &[u16],
         context: Context,
     ) -> Result<(), Corrupt> {
-        // A loop for each kind of context.
+        // Each kind of context has a loop of its own.
         match context.ctx {
             Ctx::Nothing => self.get_residuals_in(r, c, rows, context.base, |_, _, _| 0),
             Ctx::Previous => self.get_residuals_in(r, c, rows, context.base, |_, _, last| last),
@@ -507,7 +510,7 @@ fn append_low(residuals: &mut [u64], plain: &mut &[u8], width: usize) -> Result<
     *plain = rest;
     let value = |bytes: &[u8]| bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
     for (residual, bytes) in residuals.iter_mut().zip(low.chunks_exact(width)) {
-        // Widths that the compiler knows are loaded by one instruction.
+        // A load of a width that the compiler knows is one instruction.
         *residual = match width {
             1 => *residual << 8 | value(&bytes[..1]),
             2 => *residual << 16 | value(&bytes[..2]),
@@ -519,7 +522,7 @@ fn append_low(residuals: &mut [u64], plain: &mut &[u8], width: usize) -> Result<
     Ok(())
 }
 
-/// What column `other` holds in row `t`; 0 where the row does not have it.
+/// Returns the value of column `other` in row `t`; 0 if the row does not have it.
 #[inline(always)]
 fn reference_of(page: &[u8], grid: &Grid, other: usize, t: u16, column: Column) -> u64 {
     if grid.present[usize::from(t)] >> other & 1 == 0 {

@@ -1,11 +1,12 @@
-//! The order in which values are coded byte by byte: the first byte of each value, then the second of each, and so on.
+//! Has the order in which values are coded byte by byte: the first byte of each value, then the second of each, and so
+//! on.
 //!
-//! A byte is often coded in the context of the one before it. In this order that one was decoded a whole round ago, so
-//! the processor works on several values at once instead of waiting for each byte in turn.
+//! A byte is often coded in the context of the one before it. In this order that one was decoded a whole round before,
+//! so the processor works on several values at once instead of waiting for each byte in turn.
 
 use super::Grid;
 
-/// A value: where its first byte is, and how many there are.
+/// A value: the place of its first byte, and the number of bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lane {
     pub(crate) at: usize,
@@ -13,7 +14,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// The value of column `c` in row `t`, but for its first `skip` bytes.
+    /// Returns the value of column `c` in row `t` without its first `skip` bytes.
     pub(crate) fn behind(grid: &Grid, c: usize, t: u16, skip: usize) -> Self {
         let (at, len) = grid.place(c, t);
         Self { at: at + skip, len: len - skip }
@@ -27,7 +28,7 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Takes the place of whatever was there before.
+    /// Replaces all values by `lanes`, but for empty ones.
     pub(crate) fn set(&mut self, lanes: impl Iterator<Item = Lane>) {
         self.lanes.clear();
         self.lanes.extend(lanes.filter(|lane| lane.len > 0));

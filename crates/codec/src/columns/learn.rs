@@ -1,4 +1,4 @@
-//! Which coding suits each column: all that may suit are tried on sampled pages, by the code that codes.
+//! Chooses a coding for each column: tries all that may suit on sampled pages, with the code that codes.
 
 use std::collections::HashMap;
 
@@ -14,27 +14,28 @@ use super::{Column, Grid, numeric};
 use crate::entropy::Counter;
 use crate::text;
 
-/// Most bytes of a column that a vocabulary is learned from.
+/// Largest number of bytes of a column from which a vocabulary is learned, about.
 const WORDS_SAMPLE: usize = 256 << 10;
-/// Phrases that vocabularies are tried with.
+/// Numbers of phrases that vocabularies are tried with.
 const VOCABULARIES: [usize; 2] = [512, 4096];
-/// Most bytes of text that a coding as text is tried with.
+/// Largest number of bytes that serve as dictionary when coding as text is tried.
 const TEXT_SAMPLE: usize = 64 << 10;
-/// A model's byte counts as so many bits of the sample: relations are larger than samples, and models are compressed.
+/// Bits of the sample that a byte of the model counts as: relations are larger than samples, and models are compressed.
 const MODEL_BITS: f64 = 3.0;
-/// What is tried later is as a rule slower: it has to be better by this.
+/// Part of the best cost that a coding has to stay below to replace the best: codings that are tried later are slower
+/// as a rule.
 const MIN_GAIN: f64 = 0.995;
-/// Transformations of integers that are tried with contexts, cheapest first.
+/// Number of codings of integers that are tried with contexts, cheapest first.
 const CONTEXT_TRIALS: usize = 3;
 
-/// A sampled page and where its values lie.
+/// A sampled page, and the places of its values.
 #[derive(Debug)]
 pub(crate) struct Sampled<'a> {
     pub(crate) page: &'a [u8],
     pub(crate) grid: Grid,
 }
 
-/// Finds plans for `columns`; `first` is the first stream of the first.
+/// Finds plans for `columns`; `first` is the first stream of the first column.
 pub(crate) fn choose(columns: &[Column], pages: &mut [Sampled<'_>], level: i32, first: usize) -> Plans {
     // Until its turn comes, a column counts as text.
     let as_text = |&column: &Column| ColumnPlan::new(column, Coding::Text, Ctx::Nothing);
@@ -59,7 +60,7 @@ struct Trial<'t, 'p> {
 }
 
 impl Trial<'_, '_> {
-    /// Bits of column `c` as it is planned.
+    /// Returns the bits that column `c` takes by its present plan.
     fn cost_bits(&mut self, c: usize) -> f64 {
         let mut counter = Counter::new(self.plans.plans[c].coding.streams());
         let (mut rows, mut residuals, mut text, mut plain) = (vec![], vec![], vec![], vec![]);
@@ -115,7 +116,7 @@ impl Trial<'_, '_> {
         best.map_or_else(|| ColumnPlan::new(column, Coding::Text, Ctx::Nothing), |(_, plan)| plan)
     }
 
-    /// The different contents of column `c` in each page.
+    /// Returns the different contents of column `c` in each page.
     fn different(&self, c: usize) -> Vec<&[u8]> {
         let mut rows = vec![];
         let mut all = vec![];
@@ -129,7 +130,7 @@ impl Trial<'_, '_> {
         all
     }
 
-    /// All contents of column `c`, page by page.
+    /// Returns all contents of column `c`, page by page.
     fn contents(&self, c: usize) -> Vec<&[u8]> {
         let mut rows = vec![];
         let mut all = vec![];
@@ -194,7 +195,7 @@ impl Trial<'_, '_> {
         }
     }
 
-    /// Tries `plan` conditioned on whatever is known by then.
+    /// Tries `plan` with the row before and with each column that is coded earlier as context.
     fn try_contexts(&mut self, c: usize, plan: &ColumnPlan, best: &mut Option<(f64, ColumnPlan)>) {
         let early = plan.is_early();
         let mut contexts = vec![Ctx::Previous];
@@ -257,7 +258,8 @@ impl Trial<'_, '_> {
         }
     }
 
-    /// If all values of column `c` are decimals: their digits behind the point, and the smallest.
+    /// Returns the number of digits behind the point and the smallest value, as an integer, if all values of column `c`
+    /// are decimals.
     fn decimals(&self, c: usize) -> Option<(u8, u64)> {
         let column = self.plans.columns[c];
         if !column.is_float() {
@@ -275,7 +277,7 @@ impl Trial<'_, '_> {
         Some((digits, smallest as u64))
     }
 
-    /// The smallest value of column `c`, as a signed number.
+    /// Returns the smallest value of column `c`, as a signed number.
     fn smallest(&self, c: usize) -> u64 {
         let column = self.plans.columns[c];
         let shift = 64 - 8 * u32::from(column.width);
@@ -284,7 +286,8 @@ impl Trial<'_, '_> {
         signed.unwrap_or(0) as u64 & (u64::MAX >> shift)
     }
 
-    /// Largest residual, greatest common divisor of all, and the most frequent one, of a coding with step 1.
+    /// Returns the largest residual, the greatest common divisor of all, and the most frequent one, of a coding with
+    /// step 1.
     fn residuals(&self, c: usize, coding: &IntCoding) -> Option<(u64, u64, u64)> {
         let (mut rows, mut residuals, mut all) = (vec![], vec![], vec![]);
         for Sampled { page, grid } in self.pages.iter() {
@@ -302,7 +305,7 @@ impl Trial<'_, '_> {
     }
 }
 
-/// A residual with step 1 as one with `step`.
+/// Converts a residual with step 1 to one with `step`.
 fn most_common(residual: u64, step: u64, against: Against) -> u64 {
     match against {
         Against::Constant => residual / step,
@@ -326,8 +329,8 @@ fn most_frequent(values: impl Iterator<Item = u64>) -> u64 {
     counts.into_iter().max_by_key(|&(value, count)| (count, value)).map_or(0, |(value, _)| value)
 }
 
-/// The values that come in enough pages to have a place in a table, if they make up much of all. `different` has the
-/// values of each page once.
+/// Returns the most frequent values, of those that come in at least three pages, if they make up half of all contents.
+/// `different` has the values of each page once.
 fn frequent_values(contents: &[&[u8]], different: &[&[u8]]) -> Option<Values> {
     let mut pages: HashMap<&[u8], usize> = HashMap::new();
     for &value in different.iter().filter(|value| value.len() <= MAX_VALUE_BYTES) {
@@ -345,7 +348,7 @@ fn frequent_values(contents: &[&[u8]], different: &[&[u8]]) -> Option<Values> {
         .then(|| Values::new(&frequent.into_iter().map(|(_, value)| value.into()).collect::<Vec<_>>()))
 }
 
-/// The beginning that all `contents` have.
+/// Returns the beginning that all `contents` share.
 fn common_prefix(contents: &[&[u8]]) -> Box<[u8]> {
     let first = contents.first().copied().unwrap_or_default();
     let shared = |other: &&[u8]| first.iter().zip(*other).take_while(|(a, b)| a == b).count();
@@ -353,7 +356,8 @@ fn common_prefix(contents: &[&[u8]]) -> Box<[u8]> {
     first[..len].into()
 }
 
-/// Of `contents` as many as vocabularies are learned from, spread evenly.
+/// Returns as many of `contents` as vocabularies are learned from, spread evenly. `total` is the number of bytes of the
+/// column.
 fn spread<'a>(contents: &[&'a [u8]], total: usize) -> Vec<&'a [u8]> {
     let step = total.div_ceil(WORDS_SAMPLE).max(1);
     contents.iter().step_by(step).copied().collect()

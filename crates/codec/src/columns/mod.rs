@@ -1,11 +1,12 @@
-//! Rows as columns: where values lie in tuples, and how each column is coded.
+//! Codes rows as columns: finds where values lie in tuples, and how each column is coded.
 //!
-//! A [`Layout`] says what a tuple consists of: values of fixed width and values with a length word ("varlena"), each
-//! with its alignment, as PostgreSQL's `heap_fill_tuple` writes them, or as InnoDB has them. [`infer`] finds it from tuples alone. It is a means
-//! of modelling, never of trust: a tuple that it does not describe to the last byte is odd, and kept as it is.
+//! A layout is the list of a tuple's columns: values of fixed width and values with a length word ("varlena"), each
+//! with its alignment, as PostgreSQL's `heap_fill_tuple` writes them, or as InnoDB has them. [`infer`] finds it from
+//! tuples alone. A wrong layout costs space, never correctness: a tuple that the layout does not describe to the last
+//! byte is odd, and is kept as it is.
 //!
-//! A page's rows are coded in two passes. The first has all that lengths depend on: so a decoder knows where
-//! everything lies before it writes a byte of the page, and writes values where they belong.
+//! A page's rows are coded in two passes. The first has all that lengths depend on. So a decoder knows all places
+//! before it writes a byte of the page, and writes each value to its place.
 
 mod bits;
 mod buffers;
@@ -30,23 +31,23 @@ pub(crate) use grid::{Form, Grid, Span};
 use crate::Corrupt;
 use crate::wire::{Reader, put_varint};
 
-/// Most columns of a layout: the bits of [`Grid`]'s masks.
+/// Largest number of columns in a layout: the bits of [`Grid`]'s masks.
 pub(crate) const MAX_COLUMNS: usize = 128;
-/// Widest value of fixed width: `name` has 64 bytes.
+/// Widest value of fixed width, in bytes: `name` has 64.
 pub(crate) const MAX_WIDTH: usize = 64;
 
-/// One column: where its values lie in a tuple.
+/// A column: it tells where its values lie in a tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Column {
     /// Bytes of each value; 0 for values with a length word.
     pub(crate) width: u16,
-    /// 1, 2, 4 or 8. Values with a length word are aligned where the word has four bytes. [`INNODB`] for columns as InnoDB has
-    /// them.
+    /// Alignment in bytes: 1, 2, 4 or 8; [`INNODB`] for columns of InnoDB. Values with a length word are aligned if the
+    /// word has four bytes.
     pub(crate) align: u16,
 }
 
-/// In the place of an alignment: not aligned; integers with the high byte first and their sign bit flipped; lengths lie apart
-/// from values.
+/// Stands in the place of an alignment for columns of InnoDB: values are not aligned, integers have the high byte first
+/// and their sign bit flipped, and lengths lie apart from values.
 const INNODB: u16 = 0;
 
 impl Column {
@@ -58,7 +59,7 @@ impl Column {
         Self { width: 0, align }
     }
 
-    /// A column of InnoDB; `width` is 0 if it varies.
+    /// Makes a column of InnoDB; `width` is 0 if it varies.
     pub(crate) const fn innodb(width: u16) -> Self {
         Self { width, align: INNODB }
     }
@@ -67,12 +68,12 @@ impl Column {
         self.align == INNODB
     }
 
-    /// Whether values can be integers.
+    /// Returns true if values can be integers.
     pub(crate) fn is_int(self) -> bool {
         if self.is_innodb() { (1..=8).contains(&self.width) } else { matches!(self.width, 1 | 2 | 4 | 8) }
     }
 
-    /// `true` if values may be floating-point numbers.
+    /// Returns true if values may be floating-point numbers.
     pub(crate) fn is_float(self) -> bool {
         self.width == 8 && self.align == 8
     }

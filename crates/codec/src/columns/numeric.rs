@@ -1,8 +1,8 @@
-//! PostgreSQL's numeric: a header of two bytes (sign, scale, weight), then digits to the base of 10,000.
+//! Codes PostgreSQL's numeric: a header of two bytes (sign, scale, weight), then digits to the base of 10,000.
 //!
-//! Streams behind those of lengths: high and low byte of the header, then two halves to the base of 100 for each digit. All
-//! are conditioned on the number of digits, which follows from the length. A page that has a value of another shape
-//! keeps the column as text.
+//! Streams behind those of lengths: high and low byte of the header, then two halves to the base of 100 for each digit.
+//! All are conditioned on the number of digits, which follows from the length. In a page that has a value of another
+//! shape, the column is text.
 
 use super::code::{CODED, Read, UNFIT, Write};
 use super::plan::DIGITS;
@@ -10,12 +10,12 @@ use crate::Corrupt;
 use crate::entropy::Sink;
 use crate::wire::le16;
 
-/// Most bytes that are taken for a numeric.
+/// Largest number of bytes that are taken for a numeric.
 const MAX_BYTES: usize = 126;
-/// Digits are below this.
+/// The base of digits, which are below it.
 const BASE: u16 = 10_000;
 
-/// Whether digits can be told from the bytes.
+/// Returns true if `content` is a numeric with the short header and valid digits.
 pub(crate) fn is_numeric(content: &[u8]) -> bool {
     let shape = content.len() >= 2 && content.len().is_multiple_of(2) && content.len() <= MAX_BYTES;
     // The short form of the header: its two high bits are 10; 11 is NaN or an infinity.

@@ -1,11 +1,13 @@
-//! Values of one length whose bytes are drawn from small alphabets, all letters about as often: UUIDs as text, keys in hexadecimal
-//! digits, account numbers. An entropy coder gains nothing on them, and takes a step for each letter.
+//! Packs values of one length whose bytes are drawn from small alphabets, all letters about as often: UUIDs as text,
+//! keys in hexadecimal digits, account numbers. An entropy coder gains nothing on such values, and takes a step for
+//! each letter.
 //!
-//! Letters that stand side by side are one number to a mixed base, a group, of as many bits as the largest needs. A value
-//! is its groups, one after the other, and a column its values: decoding is a look-up for each group, and none waits for another.
+//! Letters that stand side by side form a group: one number to a mixed base, of as many bits as the largest number
+//! needs. A value is its groups, one after the other, and a column is its values. Decoding is a look-up for each group,
+//! and no look-up waits for another.
 //!
-//! Streams behind those of lengths: the column's state; in pages with a value that does not fit, whether each does; bytes of those that
-//! do not.
+//! Streams behind those of lengths: the column's state; in pages with a value that does not fit, a symbol per value
+//! that tells if it fits; bytes of those that do not.
 
 use super::bits::{BitReader, BitWriter};
 use super::bytes::{get_bytes_order1, put_bytes_order1};
@@ -14,17 +16,18 @@ use crate::Corrupt;
 use crate::entropy::Sink;
 use crate::wire::{Reader, put_bytes, put_varint};
 
-/// Longest value.
+/// Longest value, in bytes.
 const MAX_BYTES: usize = 64;
-/// Most positions of a group: as many bytes are stored at once.
+/// Largest number of positions in a group; this many bytes are stored at once.
 const MAX_GROUP: usize = 4;
-/// Most values of a group.
+/// Largest number of values of a group.
 const MAX_VALUES: usize = 1 << 11;
 /// One value in this many may have another length.
 const ODD_IN: usize = 50;
-/// Fewer letters than this may be all there are.
+/// Fewest seen letters that count as a part of a class: fewer may be all there are.
 const FEW: usize = 4;
-/// Letters of which a column uses all once it uses half: hexadecimal and decimal digits, the letters of names and codes.
+/// Classes of letters: hexadecimal and decimal digits, the letters of names and codes. A column that uses half of a
+/// class is taken to use all of it.
 const CLASSES: [&[u8]; 7] = [
     b"0123456789",
     b"0123456789abcdef",
@@ -34,12 +37,12 @@ const CLASSES: [&[u8]; 7] = [
     b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ",
     b"0123456789abcdefghijklmnopqrstuvwxyz",
 ];
-/// Most letters of an alphabet.
+/// Largest number of letters in an alphabet.
 const MAX_LETTERS: usize = 64;
-/// This place marks a letter that an alphabet does not have.
+/// Place of a letter that an alphabet does not have.
 const NONE: u8 = 255;
 
-/// Positions that are one number.
+/// Neighbouring positions that are coded as one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Group {
     at: u8,
@@ -56,21 +59,21 @@ pub(crate) struct Packed {
     /// The alphabet of each position.
     positions: Box<[u8]>,
     groups: Box<[Group]>,
-    /// Letters of each number of a group.
+    /// The letters of each number of a group; groups of the same alphabets share a table.
     tables: Vec<Box<[[u8; MAX_GROUP]]>>,
     /// The place of each letter in its alphabet, or [`NONE`].
     places: Vec<[u8; 256]>,
-    /// Bits of a value.
+    /// Number of bits of a value.
     bits: usize,
 }
 
-/// Bits of the numbers below `count`.
+/// Returns the number of bits of the numbers below `count`.
 fn bits_of(count: usize) -> u32 {
     count.next_power_of_two().trailing_zeros()
 }
 
 impl Packed {
-    /// For `contents`, most of which have `len` bytes; `None` if they do not, or if nothing is gained.
+    /// Learns from `contents`, most of which have `len` bytes; returns `None` if they do not, or if nothing is gained.
     pub(crate) fn learn(contents: &[&[u8]], len: usize) -> Option<Self> {
         let usual: Vec<&[u8]> = contents.iter().copied().filter(|content| content.len() == len).collect();
         let suits = (1..=MAX_BYTES).contains(&len) && usual.len() * ODD_IN >= contents.len() * (ODD_IN - 1);
@@ -95,7 +98,7 @@ impl Packed {
         (packed.bits < 8 * len && packed.bits > 0).then_some(packed)
     }
 
-    /// `lens` are the lengths of groups.
+    /// Makes the coding of values whose groups have the lengths `lens`.
     fn new(alphabets: Vec<Box<[u8]>>, positions: Box<[u8]>, lens: &[u8]) -> Result<Self, Corrupt> {
         let place = |alphabet: &[u8]| {
             let mut places = [NONE; 256];
@@ -131,13 +134,13 @@ impl Packed {
         Ok(Self { alphabets, positions, groups: groups.into(), tables, places, bits })
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory that it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let tables: usize = self.tables.iter().map(|table| size_of_val(&**table)).sum();
         self.model_bytes() + size_of_val(&*self.groups) + tables + 256 * self.places.len()
     }
 
-    /// Bytes that alphabets and groups take in a model, before the model is compressed.
+    /// Returns the bytes that alphabets and groups take in a model, before the model is compressed.
     pub(crate) fn model_bytes(&self) -> usize {
         let alphabets: usize = self.alphabets.iter().map(|alphabet| alphabet.len() + 1).sum();
         alphabets + self.positions.len() + self.groups.len()
@@ -209,7 +212,7 @@ impl Packed {
         digits.rev().fold(0, |number, (digit, base)| number * base + digit)
     }
 
-    /// Reads what [`Packed::put`] wrote.
+    /// Reads values that [`Packed::put`] wrote.
     pub(crate) fn get(&self, r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Corrupt> {
         let all = r.is_coded(base + 3, 0)?;
         let mut bits = BitReader::new(r.plain);
@@ -246,7 +249,7 @@ impl Packed {
     }
 }
 
-/// The letters that were seen, or the class that they are of.
+/// Returns the letters that were seen, or those of the class that these are from.
 fn alphabet(seen: impl Iterator<Item = u8>) -> Box<[u8]> {
     let mut has = [false; 256];
     seen.for_each(|letter| has[usize::from(letter)] = true);
@@ -257,7 +260,7 @@ fn alphabet(seen: impl Iterator<Item = u8>) -> Box<[u8]> {
     class.map_or_else(|| own.into(), |class| (*class).into())
 }
 
-/// The letters of each of `count` numbers; the first position is the lowest digit.
+/// Returns the letters of each of `count` numbers; the first position is the lowest digit.
 fn letters(positions: &[u8], alphabets: &[Box<[u8]>], count: usize) -> Box<[[u8; MAX_GROUP]]> {
     let of = |mut number: usize| {
         let mut letters = [0; MAX_GROUP];
@@ -271,9 +274,10 @@ fn letters(positions: &[u8], alphabets: &[Box<[u8]>], count: usize) -> Box<[[u8;
     (0..count).map(of).collect()
 }
 
-/// Lengths of groups that take the fewest bits, and of those the fewest groups.
+/// Returns the lengths of the groups that take the fewest bits, and of such groups the fewest.
 fn group(positions: &[u8], alphabets: &[Box<[u8]>]) -> Vec<u8> {
-    // From the end: bits, groups, and the length of the first, of the best grouping of all behind a position.
+    // From the end: bits, number of groups, and length of the first group, of the best grouping of all positions from
+    // one on.
     let mut best = vec![(0u32, 0u32, 0u8); positions.len() + 1];
     for at in (0..positions.len()).rev() {
         let mut count = 1;
@@ -289,7 +293,7 @@ fn group(positions: &[u8], alphabets: &[Box<[u8]>]) -> Vec<u8> {
                 found = Some(this);
             }
         }
-        // One position is always a group: an alphabet has at most [`MAX_LETTERS`].
+        // A single position is always a group: an alphabet has at most [`MAX_LETTERS`].
         best[at] = found.unwrap_or((0, 0, 1));
     }
     let (mut at, mut lens) = (0, vec![]);

@@ -1,4 +1,4 @@
-//! How a column is coded: found in training, stored in models.
+//! Describes how each column is coded: training finds it, models store it.
 
 use super::ints::IntCoding;
 use super::packed::Packed;
@@ -8,14 +8,14 @@ use super::{Column, MAX_COLUMNS};
 use crate::Corrupt;
 use crate::wire::{Reader, put_bytes, put_varint};
 
-/// Longest beginning that all values of a column have.
+/// Longest beginning that all values of a column share, in bytes.
 pub(crate) const MAX_PREFIX: usize = 64;
-/// Most positions of a value that have a stream of their own.
+/// Largest number of positions of a value that have a stream of their own.
 pub(crate) const POSITIONS: usize = 48;
-/// Positions of digits of a numeric that have streams of their own.
+/// Number of positions of a numeric's digits that have streams of their own.
 pub(crate) const DIGITS: usize = 5;
 
-/// What a column's symbols are conditioned on, beside what its coding has of its own.
+/// Contexts of a column's symbols, beside those that its coding has of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ctx {
     Nothing,
@@ -25,7 +25,7 @@ pub(crate) enum Ctx {
     Column(u8),
 }
 
-/// How values become symbols.
+/// Codings of a column's values.
 #[derive(Clone, Debug)]
 pub(crate) enum Coding {
     /// As integers, of columns of 1, 2, 4 or 8 bytes, and of up to 8 in InnoDB.
@@ -36,13 +36,14 @@ pub(crate) enum Coding {
     Words(Vocabulary),
     /// One byte, repeated.
     Run,
-    /// Each byte in the context of the one before, with a stream per position; but for the beginning that all have.
+    /// Behind the beginning that all values share, each byte in the context of the one before, with a stream per
+    /// position.
     Positions {
         prefix: Box<[u8]>,
-        /// Streams, one at least; positions beyond them share the last.
+        /// Number of streams, one at least; positions beyond them share the last.
         streams: u8,
     },
-    /// Letters of small alphabets, of which all are about as frequent.
+    /// Letters of small alphabets, in which all letters are about equally frequent.
     Packed(Packed),
     /// Each byte in the context of the one before.
     Order1,
@@ -54,9 +55,10 @@ pub(crate) enum Coding {
     Plain,
     /// As the row before, or in the page's text.
     Repeat,
-    /// How many bytes are as in the row before, then the others: each in the context of the one before, or as they are.
+    /// The number of bytes shared with the row before, then the other bytes: each in the context of the one before, or
+    /// as they are.
     Front {
-        /// The others are stored as they are.
+        /// The other bytes are stored as they are.
         plain: bool,
     },
 }
@@ -80,7 +82,7 @@ impl Coding {
         }
     }
 
-    /// Streams that it uses, the state of the column included.
+    /// Returns the number of streams that the coding uses, the one of the column's state included.
     pub(crate) fn streams(&self) -> usize {
         match self {
             Self::Int(ints) => 1 + ints.streams(),
@@ -110,7 +112,7 @@ impl ColumnPlan {
         Self { column, coding, ctx, common_len: 0, base: 0 }
     }
 
-    /// Whether all of the column is coded in the first pass.
+    /// Returns true if all of the column is coded in the first pass.
     pub(crate) fn is_early(&self) -> bool {
         self.column.is_varlena() && matches!(self.coding, Coding::Table(_) | Coding::Words(_))
     }
@@ -174,7 +176,7 @@ impl ColumnPlan {
     }
 }
 
-/// All columns of a relation. Streams are numbered on from `first`.
+/// The plans of all columns of a relation. Streams are numbered from `first` on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plans {
     pub(crate) columns: Vec<Column>,
@@ -193,12 +195,12 @@ impl Plans {
         Self { columns: plans.iter().map(|plan| plan.column).collect(), plans, end }
     }
 
-    /// Bytes of each value of column `c`; 0 for values with a length word.
+    /// Returns the bytes of each value of column `c`; 0 for values with a length word.
     pub(crate) fn width_of(&self, c: usize) -> usize {
         usize::from(self.columns[c].width)
     }
 
-    /// Bytes of memory beside the streams.
+    /// Returns the bytes of memory that the plans take, beside the streams.
     pub(crate) fn memory_bytes(&self) -> usize {
         let coding = |plan: &ColumnPlan| match &plan.coding {
             Coding::Table(values) => values.memory_bytes(),
@@ -209,7 +211,7 @@ impl Plans {
         self.plans.iter().map(|plan| size_of::<ColumnPlan>() + coding(plan)).sum()
     }
 
-    /// One line per column, for people.
+    /// Describes the plans for people, one line per column.
     pub(crate) fn describe(&self) -> String {
         let mut out = String::new();
         for (c, plan) in self.plans.iter().enumerate() {

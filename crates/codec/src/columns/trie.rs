@@ -1,6 +1,7 @@
-//! Phrases by their bytes: a double array whose cells also hold the bytes that follow without a choice.
+//! Finds phrases by their bytes: a double array whose cells also hold the bytes that follow without a choice.
 
-/// A node's cell. The child by `byte` is at `base + byte`, if the cell there says `byte`: no two nodes have one base.
+/// A node's cell. The child by `byte` is at `base + byte`, if the cell there has that `byte`: no two nodes share a
+/// base.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cell {
     /// The base times 256, plus the byte that leads here.
@@ -9,14 +10,14 @@ struct Cell {
     stop: u16,
     /// Place plus one of the phrase that ends a value here.
     end: u16,
-    /// Up to 7 bytes that have to follow the byte, and in the highest byte how many.
+    /// Up to 7 bytes that have to follow the byte; the highest byte is their number.
     tail: u64,
 }
 
-/// Most bytes of a tail.
+/// Largest number of bytes in a tail.
 const TAIL: usize = 7;
 
-/// Finds the longest phrase at the beginning of a text.
+/// A trie that finds the longest phrase at the beginning of a text.
 #[derive(Clone, Debug)]
 pub(super) struct Trie {
     cells: Vec<Cell>,
@@ -30,9 +31,9 @@ struct Places {
     first_free: usize,
 }
 
-/// So many cells from the first free one on are tried for a node's children.
+/// Number of bases, from the first free cell on, that are tried for a node's children.
 const TRIES: usize = 1024;
-/// If none suited a node, so many are given up.
+/// Number of cells that are given up if no base suited a node.
 const GIVE_UP: usize = 64;
 
 impl Places {
@@ -40,7 +41,7 @@ impl Places {
         !self.taken.get(at).copied().unwrap_or(false)
     }
 
-    /// A base of its own for which all cells of `children` are free.
+    /// Takes a base that no other node has, and for which all cells of `children` are free; returns it.
     fn take(&mut self, children: &[(u8, usize)]) -> usize {
         while !self.is_free(self.first_free) {
             self.first_free += 1;
@@ -75,7 +76,7 @@ struct Node {
 }
 
 impl Trie {
-    /// Of phrases: bytes, and whether they end a value. Their order gives their places.
+    /// Makes a trie of phrases: their bytes, and whether they end a value. Their order gives their places.
     pub(super) fn new(phrases: &[(Vec<u8>, bool)]) -> Self {
         let mut nodes = vec![Node::default()];
         for (place, (bytes, ends)) in phrases.iter().enumerate() {
@@ -97,12 +98,13 @@ impl Trie {
         Self { cells: place(&nodes) }
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory that the trie takes.
     pub(super) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.cells)
     }
 
-    /// The phrase that takes most of `rest`, which is a value's end: its place and how many bytes it takes.
+    /// Returns the phrase that takes most of `rest`, which goes to the end of a value: its place, and the number of
+    /// bytes that it takes.
     #[inline(always)]
     pub(super) fn longest(&self, rest: &[u8]) -> Option<(usize, usize)> {
         let mut cell = self.cells[0];
@@ -111,7 +113,7 @@ impl Trie {
             let to = (cell.base_byte >> 8) as usize + usize::from(byte);
             let next = self.cells.get(to).copied().unwrap_or_default();
             let len = (next.tail >> 56) as usize;
-            // A leaf's base is 0, where cells are those of the root's children.
+            // A leaf's base is 0: at that base are the cells of the root's children.
             let follows = next.base_byte as u8 == byte && cell.base_byte >= 256;
             if !follows || (len > 0 && !has_tail(rest, at + 1, next.tail, len)) {
                 return (best > 0).then(|| (usize::from(best) - 1, best_len));
@@ -129,7 +131,7 @@ impl Trie {
     }
 }
 
-/// Whether `len` bytes of `tail` are at `at`.
+/// Returns true if the `len` bytes of `tail` are at `at`.
 #[inline(always)]
 fn has_tail(text: &[u8], at: usize, tail: u64, len: usize) -> bool {
     let word = match text.get(at..at + 8) {
@@ -142,18 +144,19 @@ fn has_tail(text: &[u8], at: usize, tail: u64, len: usize) -> bool {
     (word ^ tail) << (64 - 8 * len as u32) == 0
 }
 
-/// The way from a node to the next at which there is a choice, or where something stops.
+/// The way from a node to the next one that has not exactly one child, or where a phrase stops or ends, or the tail is
+/// full.
 #[derive(Clone, Copy)]
 struct Edge {
     byte: u8,
-    /// Bytes behind `byte`, and in the highest byte how many.
+    /// Bytes behind `byte`; the highest byte is their number.
     tail: u64,
     child: usize,
 }
 
-/// Nodes from which there is a choice, or where something stops: what lies between is in tails.
+/// Gives a cell to each node at which an edge ends; the bytes on the way are in tails.
 fn place(nodes: &[Node]) -> Vec<Cell> {
-    // Edges of each node that has a cell: by its first byte to the node at the end of its tail.
+    // The edges of each node that has children: each leads by its first byte to the node at the end of its tail.
     let mut edges: Vec<(usize, Vec<Edge>)> = vec![];
     let mut todo = vec![0];
     while let Some(node) = todo.pop() {
@@ -187,7 +190,7 @@ fn place(nodes: &[Node]) -> Vec<Cell> {
     cells
 }
 
-/// The edge that begins with `byte` and leads through `child`.
+/// Returns the edge that begins with `byte` and leads through `child`.
 fn with_tail(nodes: &[Node], byte: u8, mut child: usize) -> Edge {
     let (mut tail, mut len) = (0, 0);
     while let ([(next, only)], 0, 0) = (&nodes[child].children[..], nodes[child].stop, nodes[child].end)

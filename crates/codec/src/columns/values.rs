@@ -1,11 +1,11 @@
-//! Tables of values that come often.
+//! Has tables of frequent values.
 
 use crate::Corrupt;
 use crate::wire::{Reader, put_bytes, put_varint};
 
-/// Most values of a table: symbols below [`UNKNOWN`].
+/// Largest number of values in a table: symbols are below [`UNKNOWN`].
 pub(crate) const MAX_VALUES: usize = 255;
-/// Longest value in a table.
+/// Longest value in a table, in bytes.
 pub(crate) const MAX_VALUE_BYTES: usize = 255;
 /// The symbol of values that are not in the table.
 pub(super) const UNKNOWN: u8 = 255;
@@ -13,22 +13,22 @@ pub(super) const UNKNOWN: u8 = 255;
 #[derive(Clone, Debug)]
 pub(crate) struct Values {
     spots: Vec<Spot>,
-    /// One value behind the other, and what a copy may read beyond the last.
+    /// The values, one behind the other, and the bytes that a copy may read beyond the last.
     bytes: Vec<u8>,
-    /// Open addressing: 1 + place of a value, by hash.
+    /// A hash table with open addressing: 1 + place of a value, 0 for none.
     index: Box<[u16]>,
 }
 
-/// Where a value lies.
+/// Place of a value in the table's bytes, and its length.
 #[derive(Clone, Copy, Debug)]
 struct Spot {
     from: u32,
     len: u32,
 }
 
-/// Values up to this length are written without a call or a branch.
+/// Longest value that is written without a call or a branch, in bytes.
 const SHORT: usize = 16;
-/// The low bytes that a value of some length takes.
+/// By length of a value: mask of the low bytes that it takes.
 const MASKS: [u128; SHORT + 1] = {
     let mut masks = [0; SHORT + 1];
     let mut len = 1;
@@ -39,7 +39,7 @@ const MASKS: [u128; SHORT + 1] = {
     masks
 };
 
-/// Writes the `len` bytes of `source` at `from`, and nothing else, to `at`.
+/// Writes `len` bytes of `source`, from `from` on, to `at`, and changes no others.
 #[inline(always)]
 pub(super) fn put_value(
     page: &mut [u8],
@@ -73,14 +73,14 @@ fn hash(value: &[u8]) -> usize {
     (h >> 40) as usize
 }
 
-/// Equal, without comparing the bytes of nothing: its address may be one that is slow to touch.
+/// Returns true if both are equal. Does not compare empty slices: their address may be one that is slow to touch.
 #[inline(always)]
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && (one.is_empty() || one == other)
 }
 
 impl Values {
-    /// At most [`MAX_VALUES`] values of at most [`MAX_VALUE_BYTES`].
+    /// Makes a table of at most [`MAX_VALUES`] values of at most [`MAX_VALUE_BYTES`].
     pub(crate) fn new(values: &[Box<[u8]>]) -> Self {
         debug_assert!(values.len() <= MAX_VALUES);
         let (mut spots, mut bytes) = (vec![], vec![]);
@@ -109,12 +109,12 @@ impl Values {
         &self.bytes[spot.from as usize..][..spot.len as usize]
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory that the table takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.spots) + size_of_val(&*self.index) + self.bytes.len()
     }
 
-    /// Bytes that the table takes in a model, before the model is compressed.
+    /// Returns the bytes that the table takes in a model, before the model is compressed.
     pub(crate) fn model_bytes(&self) -> usize {
         self.spots.iter().map(|spot| spot.len as usize + 1).sum()
     }
@@ -138,13 +138,13 @@ impl Values {
         self.spots.get(usize::from(symbol)).copied().ok_or(Corrupt("a value beyond its table"))
     }
 
-    /// Bytes of the value with a symbol.
+    /// Returns the length of the value of `symbol`, in bytes.
     #[inline(always)]
     pub(super) fn len_of(&self, symbol: u8) -> Result<usize, Corrupt> {
         Ok(self.spot(symbol)?.len as usize)
     }
 
-    /// Writes the `len` bytes of the value with a symbol to `at`.
+    /// Writes the value of `symbol`, which has `len` bytes, to `at`.
     #[inline(always)]
     pub(super) fn write_to(&self, page: &mut [u8], at: usize, symbol: u8, len: usize) -> Result<(), Corrupt> {
         put_value(page, at, &self.bytes, self.spot(symbol)?.from as usize, len)
@@ -157,7 +157,7 @@ impl Values {
         }
     }
 
-    /// Reads the table of a column of `width` bytes, 0 for any.
+    /// Reads the table of a column whose values have `width` bytes; 0 stands for any length.
     pub(crate) fn read(reader: &mut Reader<'_>, width: u16) -> Result<Self, Corrupt> {
         let count = reader.at_most(MAX_VALUES)?;
         let mut values = Vec::with_capacity(count);

@@ -1,8 +1,8 @@
-//! Short texts as phrases of a trained vocabulary.
+//! Codes short texts as phrases of a trained vocabulary.
 //!
-//! A phrase is up to 32 bytes, and may end its value: so a value that comes often is one symbol, length included. The
-//! vocabulary grows by joining what stands side by side most often (byte pair encoding), over values closed by an
-//! end mark. Each phrase is conditioned on the one before.
+//! A phrase has up to 32 bytes, and may end its value: so a frequent value is one symbol, length included. The
+//! vocabulary grows by joining the phrases that stand side by side most often (byte pair encoding), over values closed
+//! by an end mark. Each phrase is conditioned on the one before.
 
 use std::collections::HashMap;
 
@@ -14,11 +14,11 @@ use crate::Corrupt;
 use crate::entropy::{Sink, number};
 use crate::wire::{Reader, put_varint};
 
-/// Longest phrase.
+/// Longest phrase, in bytes.
 pub(crate) const MAX_PHRASE: usize = 32;
-/// Most phrases.
+/// Largest number of phrases.
 pub(crate) const MAX_PHRASES: usize = 4096;
-/// The most frequent phrases have a symbol each; further ones share symbols, and plain bits tell them apart.
+/// Number of frequent phrases that have a symbol each; further ones share symbols, and plain bits tell them apart.
 const SINGLE: usize = 160;
 /// The symbol of a byte that is no phrase of the vocabulary.
 const LITERAL: u8 = 255;
@@ -34,12 +34,12 @@ struct Phrase {
 #[derive(Clone, Debug)]
 pub(crate) struct Vocabulary {
     phrases: Vec<Phrase>,
-    /// Their bytes, and as many as a copy may read beyond.
+    /// Bytes of the phrases, and as many as a copy may read beyond the last.
     bytes: Vec<u8>,
     trie: Trie,
 }
 
-/// Symbol, plain bits, and how many, of a phrase's place.
+/// Splits a phrase's place into its symbol, its plain bits and the number of these.
 #[inline(always)]
 fn split(place: usize) -> (u8, u64, u32) {
     if place < SINGLE {
@@ -50,7 +50,7 @@ fn split(place: usize) -> (u8, u64, u32) {
 }
 
 impl Vocabulary {
-    /// At most [`MAX_PHRASES`], the most frequent first; one of them is empty and ends a value.
+    /// Makes a vocabulary of at most [`MAX_PHRASES`], the most frequent first. One of them is empty and ends a value.
     fn new(phrases: &[(Vec<u8>, bool)]) -> Self {
         let mut bytes = vec![];
         let mut places = vec![];
@@ -70,17 +70,18 @@ impl Vocabulary {
         (self.bytes[from..from + usize::from(phrase.len)].to_vec(), phrase.ends)
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory that the vocabulary takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.len() + size_of_val(&*self.phrases) + self.trie.memory_bytes()
     }
 
-    /// Bytes that the vocabulary takes in a model, before the model is compressed.
+    /// Returns the bytes that the vocabulary takes in a model, before the model is compressed.
     pub(crate) fn model_bytes(&self) -> usize {
         self.bytes.len() - MAX_PHRASE + self.phrases.len()
     }
 
-    /// Cuts a value into phrases; `None` stands for the next byte as it is.
+    /// Cuts a value into phrases, and calls `each` with each one's place, or `None` for a byte that no phrase covers,
+    /// and its offset.
     #[inline(always)]
     fn cut(&self, value: &[u8], mut each: impl FnMut(Option<usize>, usize)) {
         let mut at = 0;
@@ -101,11 +102,11 @@ impl Vocabulary {
         }
     }
 
-    /// Learns from `values`, of some hundred KiB at most.
+    /// Learns a vocabulary from `values`, of some hundred KiB at most.
     pub(crate) fn learn(values: &[&[u8]], max_phrases: usize) -> Self {
         let mut joined = join_pairs(values, max_phrases.min(MAX_PHRASES));
         joined.push((vec![], true));
-        // What the final cutting hardly uses goes, twice: cutting anew uses others more.
+        // Phrases that are used less than four times in cutting are removed, twice: cutting again uses the others more.
         let mut vocabulary = Self::new(&joined);
         for _ in 0..2 {
             let mut uses = vec![0u32; vocabulary.phrases.len()];
@@ -155,7 +156,7 @@ impl Vocabulary {
         Ok(Self::new(&phrases))
     }
 
-    /// Streams: state, first phrase, further phrases, bytes that are no phrase, lengths (two).
+    /// Writes a column. Streams: state, first phrase, further phrases, bytes that are no phrase, lengths (two).
     pub(crate) fn put<S: Sink>(&self, w: &mut Write<'_>, sink: &mut S, c: usize, context: Context) {
         let base = context.base;
         let usual = |cell: usize| w.grid.form[cell] == Form::usual(usize::from(w.grid.len[cell]));
@@ -192,7 +193,7 @@ impl Vocabulary {
         }
     }
 
-    /// Reads what [`Vocabulary::put`] wrote: lengths into the grid, contents to `r.early`.
+    /// Reads a column that [`Vocabulary::put`] wrote: lengths into the grid, contents to `r.early`.
     pub(crate) fn get(&self, r: &mut Read<'_, '_>, c: usize, context: Context) -> Result<(), Corrupt> {
         if !r.is_coded(context.base, 0)? {
             return get_plain(r, c, context.base);
@@ -209,7 +210,7 @@ impl Vocabulary {
             let mut symbol = d.get(first.view(context.of(r.grid, t, last)));
             last = symbol;
             loop {
-                // Both fail where contents are longer than a page: then there is no slack left.
+                // This fails if contents are longer than a page: less than the whole slack is left then.
                 let to = bytes.get_mut(at..at + MAX_PHRASE).ok_or(TOO_LONG)?;
                 if symbol == LITERAL {
                     to[0] = d.get(literals);
@@ -242,13 +243,13 @@ const TOO_LONG: Corrupt = Corrupt("contents are longer than their page");
 /// The phrases that share a symbol.
 #[derive(Clone, Copy)]
 struct Share {
-    /// The first one's place.
+    /// Place of the first phrase.
     place: u16,
-    /// Plain bits that tell which it is.
+    /// Number of plain bits that tell the phrases apart.
     bits: u8,
 }
 
-/// By symbol: the inverse of [`split`].
+/// The phrases of each symbol: inverts [`split`].
 static SHARES: [Share; 256] = {
     let mut shares = [Share { place: 0, bits: 0 }; 256];
     let mut symbol = 0;
@@ -256,10 +257,10 @@ static SHARES: [Share; 256] = {
         shares[symbol] = if symbol < SINGLE {
             Share { place: symbol as u16, bits: 0 }
         } else {
-            // As `number` has them: four symbols for each place of the highest bit, from 16 on.
+            // As in `number`: four symbols for each place of the highest bit, from 16 on.
             let (quarter, bits) = ((symbol - SINGLE) % 4, (symbol - SINGLE) / 4 + 2);
             let place = ((4 + quarter as u64) << bits) - 16 + SINGLE as u64;
-            // No vocabulary has a phrase at a place beyond.
+            // No vocabulary has a phrase at `MAX_PHRASES` or beyond.
             let beyond = place >= MAX_PHRASES as u64;
             Share {
                 place: if beyond { MAX_PHRASES as u16 } else { place as u16 },
@@ -271,10 +272,10 @@ static SHARES: [Share; 256] = {
     shares
 };
 
-// A phrase is copied whole, whatever its length.
+// A phrase of any length is copied as `MAX_PHRASE` bytes.
 const _: () = assert!(MAX_PHRASE <= EARLY_SLACK);
 
-/// A column of a page that has values of another form.
+/// Reads a column of a page in which some value has another form than the usual one.
 fn get_plain(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Corrupt> {
     for &t in r.rows {
         let (len, form) = get_early(r, base + 4, base + 3)?;
@@ -286,12 +287,12 @@ fn get_plain(r: &mut Read<'_, '_>, c: usize, base: usize) -> Result<(), Corrupt>
 
 /// The mark behind each value.
 const END: u32 = 256;
-/// Joins are made in rounds of the most frequent pairs.
+/// Largest number of rounds; each joins the most frequent pairs.
 const ROUNDS: usize = 16;
 /// A pair that is less frequent than this is not joined.
 const MIN_PAIRS: u32 = 6;
 
-/// Byte pair encoding: frequent bytes and joins, with whether each ends its value.
+/// Finds phrases by byte pair encoding: frequent bytes and joins, each with a flag that tells if it ends its value.
 fn join_pairs(values: &[&[u8]], max_phrases: usize) -> Vec<(Vec<u8>, bool)> {
     // Ids below 256 are bytes, 256 is the end mark, further ones are joins.
     let mut phrases: Vec<(Vec<u8>, bool)> = (0..=255u8).map(|byte| (vec![byte], false)).collect();

@@ -1,23 +1,23 @@
-//! An adaptive binary range coder: a record of a few hundred numbers is too short to carry tables of its own.
+//! An adaptive binary range coder. A record of a few hundred numbers is too short to carry tables of its own.
 //!
-//! Each decision has a probability that follows what was decided before ([`Bit`]). The encoder's carry runs back into the bytes
-//! that are written already; bytes of zero at the end are left away.
+//! Each decision has a probability that follows earlier decisions ([`Bit`]). The encoder adds carries to the bytes that
+//! it has already written, and leaves out zero bytes at the end.
 
-/// The range is kept above this, so that 16 bits of probability and 32 plain bits divide it.
+/// Least range: a range as large as this can still be divided by 16 bits of probability, and by 32 plain bits.
 const LEAST: u64 = 1 << 48;
 
-/// The probability of a decision, in parts of 65,536.
+/// Probability that a decision is `true`, in parts of 65,536.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bit {
     one: u16,
-    /// How often it was met, up to a limit: the first times teach most.
+    /// Number of times that the decision was met, up to a limit: the first times teach most.
     seen: u16,
 }
 
 impl Bit {
     pub(super) const NEW: Self = Self { one: 1 << 15, seen: 0 };
     const SEEN_MAX: u16 = 60;
-    /// Nothing is impossible.
+    /// Least probability of either outcome: none becomes impossible.
     const MARGIN: i32 = 48;
 
     fn learn(&mut self, bit: bool) {
@@ -28,7 +28,7 @@ impl Bit {
     }
 }
 
-/// What decisions and plain bits are written to.
+/// Writes decisions and plain bits.
 pub(super) struct Encoder<'o> {
     low: u64,
     range: u64,
@@ -46,7 +46,7 @@ impl<'o> Encoder<'o> {
         let (low, carry) = self.low.overflowing_add(by);
         self.low = low;
         if carry {
-            // The bytes are a number below one, so that the carry ends among them.
+            // The bytes are a number below one, so the carry ends among them.
             for byte in self.out[self.begin..].iter_mut().rev() {
                 *byte = byte.wrapping_add(1);
                 if *byte != 0 {
@@ -64,16 +64,16 @@ impl<'o> Encoder<'o> {
         }
     }
 
-    /// Up to 32 bits that are as good as random.
+    /// Writes up to 32 bits that are as good as random.
     fn plain(&mut self, value: u64, bits: u32) {
         self.range >>= bits;
         self.advance(self.range * value);
         self.narrow();
     }
 
-    /// Writes what decides between all that was written and all else.
+    /// Writes the end of the code, so that a decoder cannot take it for anything else.
     pub(super) fn finish(mut self) {
-        // Of the numbers that are left, one that ends with zeros.
+        // Any number in the range that is left will do; the one with most zero bytes at its end is the shortest.
         let end = self.low.saturating_add(self.range - 1);
         let shift = (0..=56).rev().step_by(8).find(|&shift| {
             let rounded = self.low.div_ceil(1 << shift).checked_mul(1 << shift);
@@ -90,7 +90,7 @@ impl<'o> Encoder<'o> {
     }
 }
 
-/// What they are read from. Behind the end there are zeros.
+/// Reads decisions and plain bits. Behind its end the record counts as zeros.
 pub(super) struct Decoder<'r> {
     code: u64,
     range: u64,
@@ -118,28 +118,28 @@ impl<'r> Decoder<'r> {
 
     fn plain(&mut self, bits: u32) -> u64 {
         self.range >>= bits;
-        // Only a damaged record reaches beyond the last part.
+        // Only a damaged record has a code beyond the last part of the range.
         let value = (self.code / self.range).min((1 << bits) - 1);
         self.code = self.code.wrapping_sub(self.range * value);
         self.narrow();
         value
     }
 
-    /// Whether all bytes were used.
+    /// Returns true if all bytes were used.
     pub(super) fn is_done(&self) -> bool {
         self.rest.is_empty()
     }
 }
 
-/// One of both directions: what is coded how is said once.
+/// One of the two directions: code that is generic over it states the order of decisions once, for both.
 pub(super) trait Coder {
-    /// Codes a decision: what `bit` is where that is known.
+    /// Codes a decision, and returns it. `bit` is the decision when encoding; a decoder ignores it.
     fn bit(&mut self, model: &mut Bit, bit: bool) -> bool;
 
-    /// Codes up to 32 bits as they are.
+    /// Codes up to 32 bits as they are, and returns them.
     fn bits(&mut self, value: u64, bits: u32) -> u64;
 
-    /// Codes `value`, which has `levels` bits, by a tree of decisions.
+    /// Codes `value`, which has `levels` bits, by a tree of decisions; returns it.
     fn tree(&mut self, models: &mut [Bit], levels: u32, value: usize) -> usize {
         let mut node = 1;
         for level in (0..levels).rev() {
@@ -190,7 +190,8 @@ impl Coder for Decoder<'_> {
     }
 }
 
-/// Numbers of any size: how many bits it has, and the two below the highest, by what was before; the others as they are.
+/// Codes numbers of any size. Adaptive decisions code the number of bits, and by it the two bits below the highest; the
+/// other bits are plain.
 pub(super) struct Numbers {
     len: [Bit; 128],
     high: [[Bit; 4]; 65],
@@ -204,7 +205,7 @@ impl Numbers {
         if bits < 2 {
             return bits.into();
         }
-        // Below the highest bit, which is a one.
+        // The highest bit is a one, and is not coded.
         let below = bits - 1;
         let modelled = below.min(2);
         let plain = below - modelled;

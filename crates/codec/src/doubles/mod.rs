@@ -1,9 +1,10 @@
-//! Arrays of floating-point numbers, as RRD files are: each page alone, without a model.
+//! Codes arrays of floating-point numbers, as RRD files are: each page alone, without a model.
 //!
-//! A sample is rarely a random number. It was written with few digits, or is the mean of some that were: an integer divided by the
-//! same small number as its neighbours. Then it is coded as that integer's difference to the one before, and what the
-//! database's arithmetic has rounded otherwise, some units in the last place. Where several sources take turns, each has its own
-//! **lane**. What is no such number is coded as the difference of its bits.
+//! A sample is rarely a random number. It was written with few digits, or is the mean of numbers that were: an integer
+//! divided by a small number that its neighbours share. Such a sample is coded as the difference of this integer to the
+//! one before it, and as the few units in the last place by which the database's arithmetic has rounded differently.
+//! Where several sources take turns, each has its own **lane**. Any other number is coded as the difference of its
+//! bits.
 
 mod coder;
 
@@ -14,25 +15,25 @@ use crate::entropy::number::{unzigzag, zigzag};
 use crate::wire::{Reader, put_varint};
 
 const WORD: usize = 8;
-/// Most sources that take turns.
+/// Largest number of sources that take turns.
 const LANES: usize = 8;
-/// Largest divisor: the largest of means of some hundred samples with three decimals.
+/// Largest divisor: enough for means of some hundred samples with three decimals.
 const DIVISOR_MAX: u64 = 1 << 24;
-/// Numbers that the divisor is sought with.
+/// Number of samples from which the divisor is found.
 const SAMPLES: usize = 32;
-/// Bits that numerator and denominator have together: more may be coincidence.
+/// Largest number of bits that numerator and denominator have together: a longer fraction may be coincidence.
 const EVIDENCE: u32 = 38;
-/// Units in the last place by which a sample may be off.
+/// Largest distance of a sample from its fraction, in units in the last place.
 const ROUNDING: i64 = 8;
-/// Integers above are not told apart by floating-point numbers.
+/// Bound of the integers that samples are made of: below it each is a floating-point number of its own.
 const EXACT: f64 = (1u64 << 52) as f64;
-/// What stands for no sample: what x86 makes of 0 / 0, as RRDtool has it.
+/// The word that stands for a missing sample: the NaN that x86 makes of 0 / 0, as RRDtool has it.
 const NAN: u64 = 0xFFF8 << 48;
 
-/// What a word is.
+/// Classes of words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// As the one before it in its lane.
+    /// Equal to the word before it in its lane.
     Same,
     /// An integer divided by the page's divisor.
     Number,
@@ -40,8 +41,8 @@ enum Class {
     Raw,
 }
 
-/// Whether `bytes` may be such an array, by a glance: of words spread over it nearly all are numbers of a magnitude that things
-/// have, or none; and not only zeros.
+/// Returns true if `bytes` may be an array of floating-point numbers. Looks at up to 64 words spread over them: at
+/// least 7/8 have to be NaN, 0 or between 2^-64 and 2^64, and more than a quarter not 0.
 #[must_use]
 pub fn plausible(bytes: &[u8]) -> bool {
     let words = bytes.len() / WORD;
@@ -55,7 +56,7 @@ pub fn plausible(bytes: &[u8]) -> bool {
     (numbers + zeros) * 8 >= looked_at * 7 && numbers * 4 > looked_at
 }
 
-/// NaN, or between 2^-64 and 2^64.
+/// Returns true for NaN and for numbers between 2^-64 and 2^64, of either sign.
 fn is_usual(word: u64) -> bool {
     let exponent = word >> 52 & 0x7FF;
     word << 1 == NAN << 1 || (1023 - 64..1023 + 64).contains(&exponent)
@@ -68,7 +69,8 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Appends what `bytes` are coded as to `out`, and says `true` if decoding it gave `bytes` back; else `out` is as it was.
+/// Appends the record of `bytes` to `out` and returns true if decoding it gave `bytes` back. Otherwise returns false,
+/// and `out` is as it was.
 pub fn encode(bytes: &[u8], out: &mut Vec<u8>) -> bool {
     let begin = out.len();
     let words: Vec<u64> = (0..bytes.len().div_ceil(WORD)).map(|at| word_at(bytes, at)).collect();
@@ -90,10 +92,10 @@ pub fn encode(bytes: &[u8], out: &mut Vec<u8>) -> bool {
     same
 }
 
-/// Fills `bytes` from what [`encode`] made of as many.
+/// Fills `bytes` from the record that [`encode`] made of an array of the same length.
 ///
 /// # Errors
-/// [`Corrupt`] when `record` cannot be that; what `bytes` holds is arbitrary then.
+/// [`Corrupt`] if `record` cannot be such a record. The content of `bytes` is arbitrary then.
 pub fn decode(record: &[u8], bytes: &mut [u8]) -> Result<(), Corrupt> {
     let mut reader = Reader::new(record);
     let lanes = usize::from(reader.byte()?) + 1;
@@ -114,20 +116,20 @@ pub fn decode(record: &[u8], bytes: &mut [u8]) -> Result<(), Corrupt> {
     if coder.is_done() { Ok(()) } else { Err(Corrupt("more bytes than numbers")) }
 }
 
-/// What was coded so far, the same in both directions.
+/// State after the words that were coded so far; the same in both directions.
 struct State {
     divisor: u64,
     lanes: usize,
     lane: usize,
-    /// By lane: the word before, the last one that was a sample, and the integer of the last [`Class::Number`].
+    /// By lane: the word before, the last word that was not [`NAN`], and the integer of the last [`Class::Number`].
     before: [u64; LANES],
     samples: [u64; LANES],
     integers: [i64; LANES],
     last: Class,
-    /// Decisions by the class of the word before, whatever its lane.
+    /// Decisions about the class, by the class of the word before, whatever its lane.
     classes: [[Bit; 3]; 4],
     differences: Numbers,
-    /// By whether the one before was none.
+    /// Decisions about the rounding of a number, by whether the rounding before it was other than 0.
     roundings: [[Bit; 32]; 2],
     rounded: bool,
     raw: Numbers,
@@ -151,7 +153,7 @@ impl State {
         }
     }
 
-    /// Codes the next word: `word`, where it is known. Returns it.
+    /// Codes the next word, and returns it. `word` is that word when encoding; a decoder passes 0.
     fn code(&mut self, coder: &mut impl Coder, word: u64) -> u64 {
         let lane = self.lane;
         self.lane = if lane + 1 == self.lanes { 0 } else { lane + 1 };
@@ -182,7 +184,7 @@ impl State {
 
     fn code_class(&mut self, coder: &mut impl Coder, class: Class) -> Class {
         let models = &mut self.classes[self.last as usize];
-        // What is asked in this order until one is it.
+        // The classes are asked for in this order, until one is right.
         let [same, number, nan] = models;
         let found = if coder.bit(same, class == Class::Same) {
             Class::Same
@@ -208,22 +210,23 @@ impl State {
     }
 }
 
-/// The integer that `word` is when it is multiplied by `divisor`, and by how many units in the last place it is off.
+/// Returns the integer that `word` is when it is multiplied by `divisor`, and the units in the last place by which
+/// `word` is off. Returns `None` if there is no such integer within [`ROUNDING`].
 fn as_integer(word: u64, divisor: u64) -> Option<(i64, i64)> {
     let scaled = (f64::from_bits(word) * divisor as f64).round();
-    // Not so for NaN.
+    // The comparison is false for NaN.
     let exact = scaled.abs() < EXACT && divisor > 0;
     let integer = scaled as i64;
     let rounding = word.wrapping_sub(from_integer(integer, divisor, 0)) as i64;
     (exact && rounding.unsigned_abs() <= ROUNDING as u64).then_some((integer, rounding))
 }
 
-/// The inverse: division is rounded in the same way everywhere.
+/// Inverts [`as_integer`]: division is rounded in the same way on every machine.
 fn from_integer(integer: i64, divisor: u64, rounding: i64) -> u64 {
     (integer as f64 / divisor.max(1) as f64).to_bits().wrapping_add(rounding as u64)
 }
 
-/// How many sources take turns: where differences are shortest.
+/// Returns the number of sources that take turns: the one with the shortest differences.
 fn find_lanes(words: &[u64]) -> usize {
     let cost = |lanes: usize| -> u64 {
         let pairs = words.iter().zip(words.get(lanes..).unwrap_or_default());
@@ -234,7 +237,7 @@ fn find_lanes(words: &[u64]) -> usize {
     (1..=LANES).min_by_key(|&lanes| (cost(lanes), lanes)).unwrap_or(1)
 }
 
-/// What most samples are integers divided by; 0 if there is no such number.
+/// Returns the number that most samples are integers divided by, or 0 if there is none.
 fn find_divisor(words: &[u64]) -> u64 {
     let is_sample = |word: &&u64| is_usual(**word) && **word << 1 != NAN << 1;
     let count = words.iter().filter(is_sample).count();
@@ -251,7 +254,8 @@ fn find_divisor(words: &[u64]) -> u64 {
     if 2 * fitting >= spread().count() { divisor } else { 0 }
 }
 
-/// The denominator of the simplest fraction that `number` is but for rounding, by its continued fraction.
+/// Returns the denominator of the simplest fraction that `number` is, but for rounding, by its continued fraction;
+/// `None` if there is none within [`EVIDENCE`].
 fn denominator(number: f64) -> Option<u64> {
     const DEPTH: usize = 16;
     let bits = |number: u64| 64 - number.leading_zeros();

@@ -1,22 +1,22 @@
-//! What training counts, and what it would cost.
+//! Counts symbols for training, and estimates the bits that they would take.
 
 use super::{Sink, Stream, Table};
 
-/// Bytes that a table's entry takes in a stored model, and the price of having guessed its frequency, in bits.
+/// Bits that an entry of a table takes in a stored model, with the price of having guessed its frequency.
 const ENTRY_BITS: f64 = 11.0;
 
 pub(crate) fn log2_fast(x: f64) -> f64 {
     x.log2()
 }
 
-/// A symbol takes some nanoseconds to decode: it has to be worth so many bits.
+/// Price of the time that a symbol takes to decode, some nanoseconds, in bits: a symbol has to save that.
 const SYMBOL_BITS: f64 = 0.05;
 /// Bits of a table beside its entries.
 const TABLE_BITS: f64 = 24.0;
 
 type Counts = Box<[u32; 256]>;
 
-/// How often each symbol came in each context.
+/// Number of times that each symbol came in each context.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Histogram {
     contexts: Vec<Option<Counts>>,
@@ -33,7 +33,7 @@ impl Histogram {
         counts[usize::from(symbol)] += 1;
     }
 
-    /// The trained stream and the bits that it takes for what was counted, its own included.
+    /// Returns the trained stream, and the bits that the counted symbols and the stream itself take.
     pub(crate) fn train(&self) -> (Stream, f64) {
         let mut rest = [0u32; 256];
         for counts in self.contexts.iter().flatten() {
@@ -66,7 +66,7 @@ impl Histogram {
         (Stream::new(map, &tables), cost)
     }
 
-    /// About what [`Histogram::train`] says, in a fraction of the time.
+    /// Estimates the bits that [`Histogram::train`] returns, in a fraction of the time.
     pub(crate) fn estimate_bits(&self) -> f64 {
         let mut all = [0u32; 256];
         for counts in self.contexts.iter().flatten() {
@@ -91,7 +91,7 @@ impl Histogram {
         cost
     }
 
-    /// Symbols that were counted.
+    /// Returns the number of symbols that were counted.
     pub(crate) fn total(&self) -> u64 {
         self.contexts.iter().flatten().flat_map(|counts| counts.iter()).map(|&n| u64::from(n)).sum()
     }
@@ -107,7 +107,7 @@ fn table_bits(counts: &[u32; 256]) -> f64 {
     TABLE_BITS + ENTRY_BITS * counts.iter().filter(|&&count| count > 0).count() as f64
 }
 
-/// Counts instead of coding.
+/// A [`Sink`] that counts symbols instead of coding them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counter {
     streams: Vec<Histogram>,
@@ -119,7 +119,7 @@ impl Counter {
         Self { streams: vec![Histogram::default(); streams], plain_bits: 0 }
     }
 
-    /// All streams, trained, and the bits that all would cost.
+    /// Returns all streams, trained, and the bits that all symbols and streams would take.
     pub(crate) fn train(&self) -> (Vec<Stream>, f64) {
         let trained: Vec<(Stream, f64)> = self.streams.iter().map(Histogram::train).collect();
         let cost = trained
@@ -131,7 +131,7 @@ impl Counter {
         (trained.into_iter().map(|(stream, _)| stream).collect(), cost + self.plain_bits as f64)
     }
 
-    /// About how many bits all would cost, models and time included.
+    /// Estimates the bits that all would cost, models and time included.
     pub(crate) fn estimate_bits(&self) -> f64 {
         let symbols: u64 = self.streams.iter().map(Histogram::total).sum();
         let coded: f64 = self.streams.iter().map(Histogram::estimate_bits).sum();

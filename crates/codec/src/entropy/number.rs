@@ -1,11 +1,11 @@
-//! Numbers of any size: a symbol for their magnitude, plain bits for the rest.
+//! Codes numbers of any size: a symbol for the magnitude, plain bits for the rest.
 //!
 //! Below 16 the symbol is the number. Above, with `e` the place of its highest bit, the symbol is `16 + 4 (e - 4) + m`
 //! where `m` are the two bits below the highest; `e - 2` plain bits follow.
 
 use super::{Decoder, Sink, Stream};
 
-/// Symbol, plain bits, and how many.
+/// Splits `value` into its symbol, its plain bits and the number of plain bits.
 #[inline(always)]
 pub(crate) fn split(value: u64) -> (u8, u64, u32) {
     if value < 16 {
@@ -17,13 +17,13 @@ pub(crate) fn split(value: u64) -> (u8, u64, u32) {
     (symbol, value & ((1 << n) - 1), n)
 }
 
-/// How many plain bits follow a symbol.
+/// Returns the number of plain bits that follow `symbol`.
 #[inline(always)]
 pub(crate) fn plain_bits(symbol: u8) -> u32 {
     if symbol < 16 { 0 } else { u32::from(symbol - 16) / 4 + 2 }
 }
 
-/// The inverse of [`split`].
+/// Inverts [`split`].
 #[inline(always)]
 pub(crate) fn join(symbol: u8, plain: u64) -> u64 {
     if symbol < 16 {
@@ -42,7 +42,7 @@ pub(crate) fn put<S: Sink>(sink: &mut S, id: usize, ctx: u8, value: u64) -> u8 {
     symbol
 }
 
-/// Reads what [`put`] wrote: symbol and value.
+/// Reads a number that [`put`] wrote; returns its symbol and its value.
 #[inline(always)]
 pub(crate) fn get(decoder: &mut Decoder<'_>, stream: &Stream, ctx: u8) -> (u8, u64) {
     let symbol = decoder.get(stream.view(ctx));
@@ -50,13 +50,13 @@ pub(crate) fn get(decoder: &mut Decoder<'_>, stream: &Stream, ctx: u8) -> (u8, u
     (symbol, join(symbol, plain))
 }
 
-/// Small positive and negative numbers become small ones.
+/// Maps numbers near 0, of either sign, to small numbers.
 #[inline(always)]
 pub(crate) fn zigzag(value: i64) -> u64 {
     (value << 1 ^ value >> 63) as u64
 }
 
-/// The inverse of [`zigzag`].
+/// Inverts [`zigzag`].
 #[inline(always)]
 pub(crate) fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)

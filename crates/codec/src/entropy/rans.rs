@@ -1,10 +1,11 @@
-//! rANS with two interleaved states.
+//! Codes symbols with rANS, in two interleaved states.
 //!
-//! States are in `2^16 .. 2^32`. The first symbol belongs to the first state, the second to the second, and so on.
-//! A code is the two states, four bytes each, then words of two bytes, all little endian. Each state begins (and its
-//! decoding ends) with 16 bits that the caller chooses: they carry a part of the page for nothing.
+//! States are in `2^16 .. 2^32`. The first symbol belongs to the first state, the second to the second, and so on. A
+//! code is the two states, four bytes each, then words of two bytes, all little endian. Each state begins (and its
+//! decoding ends) with 16 bits that the caller chooses: they carry a part of the page at no cost.
 //!
-//! Decoding takes no bytes beyond the end: there it reads zeros, and [`Decoder::finish`] says that the code is corrupt.
+//! A decoder takes no bytes beyond the end of the code: there it reads zeros, and [`Decoder::finish`] returns
+//! [`Corrupt`].
 
 use super::stream::{ESCAPED, Op, View, op};
 use super::{Sink, Stream};
@@ -32,7 +33,7 @@ impl Ops {
         let words = &mut self.words[..];
         let mut left = words.len();
         if let (1, Some(&last)) = (self.ops.len() % 2, self.ops.last()) {
-            // After an odd number of symbols it is the second state's turn, which then carries the first number.
+            // After an odd number of symbols it is the second state's turn, so that state carries the first number.
             (a, b) = (step(b, last, words, &mut left), a);
         }
         for pair in self.ops[..self.ops.len() & !1].rchunks_exact(2) {
@@ -45,7 +46,8 @@ impl Ops {
     }
 }
 
-/// Whether a word is made cannot be foreseen, so one is written in any case, and counts or not.
+/// Codes one symbol. The processor cannot predict if a symbol makes a word, so a word is written in any case, and
+/// `left` tells if it counts.
 #[inline(always)]
 fn step(x: u32, op: Op, words: &mut [u16], left: &mut usize) -> u32 {
     let (start, freq, bits) = (op & 0xFFFF, (op >> 16 & 0xFFF) + 1, (op >> 28) + 1);
@@ -59,7 +61,7 @@ fn step(x: u32, op: Op, words: &mut [u16], left: &mut usize) -> u32 {
     (quotient << bits) + (x - quotient * freq) + start
 }
 
-/// Codes with trained streams.
+/// A [`Sink`] that codes symbols with trained streams.
 #[derive(Debug)]
 pub(crate) struct Encoder<'a> {
     streams: &'a [Stream],
@@ -96,7 +98,7 @@ impl Sink for Encoder<'_> {
 
 /// Reads symbols in the order in which they were written.
 ///
-/// Loops work on a copy of it, which stays in registers, and put it back.
+/// Loops work on a copy of the decoder, which stays in registers, and store the copy back at their end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Decoder<'a> {
     a: u32,
@@ -106,7 +108,7 @@ pub(crate) struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Begins with a code of [`Ops::finish`].
+    /// Begins to decode a code that [`Ops::finish`] made.
     pub(crate) fn new(code: &'a [u8]) -> Result<Self, Corrupt> {
         let (a, rest) = code.split_first_chunk::<4>().ok_or(Corrupt("a code without states"))?;
         let (b, bytes) = rest.split_first_chunk::<4>().ok_or(Corrupt("a code without states"))?;
@@ -125,7 +127,7 @@ impl<'a> Decoder<'a> {
         self.b = if refill { x << 16 | word } else { x };
     }
 
-    /// The next symbol.
+    /// Reads the next symbol.
     #[inline(always)]
     pub(crate) fn get(&mut self, table: View<'_>) -> u8 {
         let (x, bits) = (self.a, table.bits());
@@ -135,7 +137,7 @@ impl<'a> Decoder<'a> {
         if slot & 0x100 != 0 { self.bits(8) as u8 } else { slot as u8 }
     }
 
-    /// The next `n` bits, `n` in 0..=16.
+    /// Reads the next `n` bits; `n` is in 0..=16.
     #[inline(always)]
     pub(crate) fn bits(&mut self, n: u32) -> u32 {
         if n == 0 {
@@ -146,19 +148,20 @@ impl<'a> Decoder<'a> {
         x & ((1 << n) - 1)
     }
 
-    /// As [`Decoder::bits`], without a branch: for `n` that cannot be foreseen.
+    /// As [`Decoder::bits`], without a branch: for `n` that the processor cannot predict.
     #[inline(always)]
     pub(crate) fn bits_or_none(&mut self, n: u32) -> u32 {
         let before = *self;
         let x = self.a;
         self.turn(x >> n);
-        // No bits are no turn. A state that nothing was taken from needs no word: `at` is the same.
+        // With `n` = 0 the states do not take turns. `at` is right already: a state from which nothing was taken needs
+        // no word.
         self.b = if n == 0 { before.b } else { self.b };
         self.a = if n == 0 { before.a } else { self.a };
         x & ((1 << n) - 1)
     }
 
-    /// The next `n` bits, `n` in 0..=64.
+    /// Reads the next `n` bits; `n` is in 0..=64.
     #[inline(always)]
     pub(crate) fn long_bits(&mut self, n: u32) -> u64 {
         let (mut value, mut done) = (0, 0);
@@ -170,10 +173,10 @@ impl<'a> Decoder<'a> {
         value
     }
 
-    /// The 16 bits that each state carries.
+    /// Returns the 16 bits that each state carries.
     ///
     /// # Errors
-    /// When the code was not used up exactly.
+    /// [`Corrupt`] if the code was not used up exactly.
     pub(crate) fn finish(self) -> Result<[u16; 2], Corrupt> {
         let carried = [self.a, self.b].map(|state| (state >> 16 == 1).then_some(state as u16));
         match carried {

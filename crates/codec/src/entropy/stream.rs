@@ -1,35 +1,36 @@
-//! Tables by context.
+//! Has the tables of a stream, by context.
 
 use super::Table;
 use crate::Corrupt;
 use crate::wire::{Reader, put_varint};
 
-/// A stream's tables: the first for all contexts that have none of their own.
+/// A stream's tables: the first is for all contexts that have no table of their own.
 ///
-/// Decoding takes two loads per symbol: by context what and where its table is, and in there the slot.
+/// Decoding loads twice per symbol: the place of the context's table, then the slot in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stream {
     map: Box<[u8; 256]>,
     heads: Box<[Head]>,
-    /// By context: bits of precision times 2^28, plus where the table begins in `slots`.
+    /// By context: bits of precision times 2^28, plus the index in `slots` at which the table begins.
     places: Box<[u32; 256]>,
     /// Slots of all tables: see [`Table::slots`].
     slots: Box<[u32]>,
-    /// What is coded for each symbol, table by table: see [`Op`]. [`ESCAPED`] for those that are escaped.
+    /// Op of each symbol, table by table: see [`Op`]. Symbols that are escaped have [`ESCAPED`].
     ops: Box<[Op]>,
 }
 
-/// What a table's ops do not say.
+/// Precision and escape symbol of a table, which its ops do not tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     bits: u32,
-    /// The escape symbol and its op.
+    /// The escape symbol and its op, if there is one.
     escape: Option<(u8, Op)>,
 }
 
-/// Start 16 bits, frequency - 1 12, bits of precision - 1 4.
+/// A symbol's slots as one number: from the low bits on, start (16 bits), frequency - 1 (12) and bits of precision - 1
+/// (4).
 pub(crate) type Op = u32;
-/// No table's op: its precision would be 16.
+/// Stands for the op of an escaped symbol. No table has this op: its precision would be 16.
 pub(crate) const ESCAPED: Op = Op::MAX;
 
 #[inline(always)]
@@ -45,13 +46,13 @@ pub(crate) struct View<'a> {
 }
 
 impl View<'_> {
-    /// Bits of precision.
+    /// Returns the bits of precision.
     #[inline(always)]
     pub(crate) fn bits(self) -> u32 {
         self.place >> 28
     }
 
-    /// Slot `slot`, which is below `1 << bits`.
+    /// Returns slot `slot`, which is below `1 << bits`.
     #[inline(always)]
     pub(crate) fn slot(self, slot: u32) -> u32 {
         self.slots[((self.place & 0x0FFF_FFFF) + slot) as usize]
@@ -59,7 +60,7 @@ impl View<'_> {
 }
 
 impl Stream {
-    /// `map` gives each context's table, and all its entries are below `tables.len()`.
+    /// Makes a stream of `tables`. `map` gives each context's table; all its entries are below `tables.len()`.
     pub(crate) fn new(map: [u8; 256], tables: &[Table]) -> Self {
         debug_assert!(map.iter().all(|&table| usize::from(table) < tables.len()));
         let (mut slots, mut begins, mut ops) = (vec![], vec![], vec![]);
@@ -81,25 +82,25 @@ impl Stream {
         Self { map: Box::new(map), heads: heads.into(), places, slots: slots.into(), ops: ops.into() }
     }
 
-    /// The op of a symbol in a context, or [`ESCAPED`].
+    /// Returns the op of a symbol in a context, or [`ESCAPED`].
     #[inline(always)]
     pub(crate) fn op(&self, ctx: u8, symbol: u8) -> Op {
         self.ops[usize::from(self.map[usize::from(ctx)]) << 8 | usize::from(symbol)]
     }
 
-    /// The op of a context's escape symbol, if it has one.
+    /// Returns the op of a context's escape symbol, if it has one.
     #[cold]
     pub(crate) fn escape(&self, ctx: u8) -> Option<Op> {
         self.heads[usize::from(self.map[usize::from(ctx)])].escape.map(|(_, op)| op)
     }
 
-    /// The table of a context, for decoding.
+    /// Returns the table of a context, for decoding.
     #[inline(always)]
     pub(crate) fn view(&self, ctx: u8) -> View<'_> {
         View { slots: &self.slots, place: self.places[usize::from(ctx)] }
     }
 
-    /// The tables again.
+    /// Makes the tables that the stream was made of.
     fn tables(&self) -> impl Iterator<Item = Table> {
         self.heads.iter().zip(self.ops.as_chunks::<256>().0).map(|(head, ops)| {
             let freq = |op: Op| if op == ESCAPED { 0 } else { (op >> 16 & 0xFFF) as u16 + 1 };
@@ -111,7 +112,7 @@ impl Stream {
         })
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory that the stream takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let lookups = 256 + 4 * (256 + self.slots.len() + self.ops.len());
         size_of::<Self>() + lookups + size_of_val(&*self.heads)
@@ -123,7 +124,7 @@ impl Stream {
             table.write(out);
         }
         if self.heads.len() > 1 {
-            // Own tables come in the order of their contexts.
+            // Tables of single contexts come in the order of their contexts.
             let mut next = 0;
             for (ctx, _) in self.map.iter().enumerate().filter(|(_, table)| **table > 0) {
                 put_varint(out, (ctx - next) as u64);
@@ -132,12 +133,13 @@ impl Stream {
         }
     }
 
-    /// Tables of the stream.
+    /// Returns the number of tables.
     pub(crate) fn table_count(&self) -> usize {
         self.heads.len()
     }
 
-    /// Reads what [`Stream::write`] wrote. `left` is how many tables there may be yet.
+    /// Reads a stream that [`Stream::write`] wrote, and takes the number of its tables from `left`, the number that are
+    /// allowed.
     pub(crate) fn read(reader: &mut Reader<'_>, left: &mut usize) -> Result<Self, Corrupt> {
         let count = reader.at_most(256)?;
         if count == 0 || count > *left {

@@ -1,13 +1,13 @@
-//! A static distribution of byte symbols.
+//! Has a static distribution of byte symbols.
 
 use super::histogram::log2_fast;
 use crate::Corrupt;
 use crate::wire::{Reader, put_varint};
 
-/// Most bits of precision of a frequency.
+/// Largest precision of frequencies, in bits.
 pub(crate) const MAX_BITS: u32 = 11;
 
-/// `start` and `freq` of a symbol among `1 << bits` slots; `freq` is 0 for symbols that have to be escaped.
+/// Slots of a symbol, among `1 << bits`: the first, and their number, which is 0 for symbols that have to be escaped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub(crate) start: u16,
@@ -19,13 +19,13 @@ pub(crate) struct Slot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Table {
     bits: u32,
-    /// 256 stands for none.
+    /// The escape symbol; 256 stands for none.
     escape: u16,
     slots: Box<[Slot; 256]>,
 }
 
 impl Table {
-    /// A distribution close to `counts`, in as few slots as cost little.
+    /// Makes a distribution close to `counts`, in as few slots as cost little.
     pub(crate) fn of_counts(counts: &[u32; 256]) -> Self {
         let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
         let mut weights: Vec<(u8, f64)> = (0..=255u8)
@@ -37,14 +37,14 @@ impl Table {
         if weights.len() < 256 {
             let unseen = (0..=255u8).rev().find(|&s| counts[usize::from(s)] == 0).unwrap_or(255);
             escape = u16::from(unseen);
-            // What was seen n times in all shows a new symbol about once in n; enough for the smallest slot.
+            // About one of n symbols is new, so that the escape weighs one at most. It has the smallest slot at least.
             weights.push((unseen, (total as f64 / 4096.0).min(1.0) + 0.02));
         }
         let mut best = None;
         for bits in (1..=MAX_BITS).filter(|&bits| weights.len() <= 1 << bits) {
             let freqs = normalise(&weights, 1 << bits);
             let cost = expected_bits(&weights, &freqs, bits);
-            // Another bit doubles the memory that decoding walks through: it has to pay half a percent.
+            // Another bit doubles the memory that decoding walks through: it has to gain half a percent.
             let better =
                 best.as_ref().is_none_or(|&(_, _, least): &(u32, Vec<u16>, f64)| cost < least * 0.995 - 2.0);
             if better {
@@ -59,7 +59,7 @@ impl Table {
         Self::of_freqs(bits, escape, &by_symbol)
     }
 
-    /// `freqs` add up to `1 << bits`.
+    /// Makes a table of `freqs`, which add up to `1 << bits`. `escape` is the escape symbol, or 256.
     pub(super) fn of_freqs(bits: u32, escape: u16, freqs: &[u16; 256]) -> Self {
         let mut slots = Box::new([Slot::default(); 256]);
         let mut start = 0;
@@ -78,7 +78,7 @@ impl Table {
         self.slots[usize::from(symbol)]
     }
 
-    /// The symbol that stands for all unseen ones.
+    /// Returns the symbol that stands for all unseen ones, if there is one.
     pub(crate) fn escape(&self) -> Option<u8> {
         u8::try_from(self.escape).ok()
     }
@@ -87,13 +87,13 @@ impl Table {
         self.escape == u16::from(symbol)
     }
 
-    /// Whether `symbol` has a code word of its own.
+    /// Returns true if `symbol` has a code word of its own.
     pub(crate) fn knows(&self, symbol: u8) -> bool {
         self.slot(symbol).freq > 0 && !self.is_escape(symbol)
     }
 
-    /// For each of `1 << bits` slots: symbol 8 bits, whether it is the escape 1, frequency - 1 11, place within the
-    /// symbol's slots 11.
+    /// Returns the `1 << bits` slots as numbers, each from the low bits on: symbol (8 bits), 1 for the escape symbol
+    /// (1), frequency - 1 (11), place within the symbol's slots (11).
     pub(crate) fn slots(&self) -> impl Iterator<Item = u32> {
         (0..=255u8).flat_map(|symbol| {
             let freq = u32::from(self.slot(symbol).freq);
@@ -103,7 +103,7 @@ impl Table {
         })
     }
 
-    /// Bits that `counts` cost with this table.
+    /// Returns the bits that symbols with these `counts` take with this table.
     pub(crate) fn cost_bits(&self, counts: &[u32; 256]) -> f64 {
         let all = f64::from(self.bits);
         let escape =
@@ -158,13 +158,13 @@ fn expected_bits(weights: &[(u8, f64)], freqs: &[u16], bits: u32) -> f64 {
     weights.iter().zip(freqs).map(each).sum()
 }
 
-/// Whole frequencies of at least one that add up to `total`, which is at least the number of weights.
+/// Returns whole frequencies of at least one that add up to `total`, which is at least the number of weights.
 fn normalise(weights: &[(u8, f64)], total: u32) -> Vec<u16> {
     let sum: f64 = weights.iter().map(|&(_, weight)| weight).sum();
     let scale = f64::from(total) / sum.max(1e-9);
     let mut freqs: Vec<u16> = weights.iter().map(|&(_, w)| ((w * scale).round() as u16).max(1)).collect();
     let mut left = i64::from(total) - freqs.iter().map(|&freq| i64::from(freq)).sum::<i64>();
-    // The differences go where they weigh least: to and from the largest.
+    // The largest frequencies give or take the difference: it weighs least there.
     while left != 0 {
         let Some(largest) = (0..freqs.len()).max_by_key(|&i| freqs[i]) else { break };
         let step = if left > 0 { left } else { left.max(-i64::from(freqs[largest] / 8).max(1)) };

@@ -1,12 +1,13 @@
-//! The layout of an index's records, found from its pages.
+//! Finds the layout of an index's records from its pages.
 //!
-//! InnoDB says nowhere in a page how many columns there are. What is known: where records' headers are, that records lie in
-//! the order of their numbers in the heap, and that the first one begins where the heap does. So of two neighbours, the
-//! values of the first and the lengths, null bitmap and header of the second fill what lies between their origins. Guesses of
-//! how many bytes of bitmap and how many lengths there are either explain most neighbours exactly, or next to none.
+//! InnoDB does not tell in a page how many columns there are. A page does tell where the headers of records are, that
+//! records lie in the order of their numbers in the heap, and that the first one begins where the heap does. So of two
+//! neighbours, the values of the first and the lengths, null bitmap and header of the second fill the bytes between
+//! their origins. A guess of the bytes of bitmap and the number of lengths explains most neighbours exactly, or next to
+//! none.
 //!
-//! Then, what bits of the bitmap take away: a value of varying length, or bytes of fixed width. Last, [`super::split`] finds
-//! where values end, which no number tells.
+//! Then the bits of the bitmap are explained: each takes away a value of varying length, or bytes of fixed width. Last,
+//! [`super::split`] finds where values end, which no number tells.
 
 use std::collections::HashMap;
 
@@ -16,23 +17,24 @@ use super::split::{Nullable, Row, split};
 use super::{INSTANT_INFO, Parts};
 use crate::columns::MAX_COLUMNS;
 
-/// Pages and neighbours that are looked at.
+/// Largest number of pages that are looked at, and about that of neighbours in each.
 const PAGES: usize = 48;
 const NEIGHBOURS: usize = 16;
-/// Most lengths of a record.
+/// Largest number of lengths of a record.
 const MAX_LENGTHS: usize = 64;
-/// Guesses of which columns have two bytes of length, per number of columns.
+/// Largest number of guesses, per number of lengths, of which columns have two bytes of length.
 const MAX_TRIES: usize = 32;
-/// A guess has to explain at least this share of neighbours.
+/// Smallest share of the neighbours that a guess has to explain.
 const MIN_SHARE: f64 = 0.4;
-/// Wider records of more columns are not taken apart: it would take too long.
+/// Largest product of the number of lengths, plus one, and the bytes of fixed width: larger records would take too long
+/// to take apart.
 const MAX_STATES: usize = 60_000;
-/// Neighbours in which lengths of two bytes are looked for.
+/// Number of neighbours in which lengths of two bytes are looked for.
 const LONG_NEIGHBOURS: usize = 128;
-/// Rows by which columns are told apart.
+/// Number of rows by which columns are told apart.
 const ROWS: usize = 240;
 
-/// Two records of which the second begins where the first ends, or behind.
+/// Two records, of which the second begins where the first ends, or behind.
 #[derive(Clone, Copy)]
 struct Pair<'a> {
     page: &'a [u8],
@@ -41,31 +43,32 @@ struct Pair<'a> {
     other: usize,
 }
 
-/// What clearing a value from a record takes away.
+/// The part of a record that a null bit takes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Null {
-    /// The length number so and so, and its value.
+    /// The length with this number, and its value.
     Length(usize),
-    /// So many bytes of fixed width.
+    /// This number of bytes of fixed width.
     Bytes(usize),
 }
 
-/// A guess.
+/// A guess of a layout.
 #[derive(Clone, Debug, Default)]
 struct Guess {
     bitmap_bytes: usize,
-    /// For each length, whether those above 127 have two bytes.
+    /// For each length: true if lengths above 127 have two bytes.
     long: Vec<bool>,
-    /// The bitmap of records that have all that is ever there.
+    /// The bitmap of records that lack no value.
     base: u64,
-    /// Bytes of fixed width.
+    /// Number of bytes of fixed width.
     fixed: usize,
     nulls: Vec<(u8, Null)>,
-    /// Neighbours that it explains.
+    /// Number of neighbours that the guess explains.
     explained: usize,
 }
 
-/// The layout of the records of `pages`, which [`Parts::parse`] accepts; without columns if none can be found.
+/// Returns the layout of the records of `pages`, which [`Parts::parse`] accepts; it has no columns if none can be
+/// found.
 pub(crate) fn infer(pages: &[&[u8]]) -> Layout {
     let mut parts = Parts::default();
     let (mut pairs, mut firsts) = (vec![], vec![]);
@@ -99,7 +102,7 @@ pub(crate) fn infer(pages: &[&[u8]]) -> Layout {
     best.filter(enough).map(|guess| columns(&guess, pages, &mut parts)).unwrap_or_default()
 }
 
-/// The best guess with so many bytes of bitmap.
+/// Returns the best guess with `bitmap_bytes` bytes of bitmap.
 fn guess(pairs: &[Pair<'_>], firsts: &[(&[u8], usize)], bitmap_bytes: usize) -> Option<Guess> {
     let base = base_bitmap(pairs, bitmap_bytes);
     let is_base = |page: &[u8], origin: usize| bitmap(page, origin, bitmap_bytes) == base;
@@ -128,7 +131,7 @@ fn guess(pairs: &[Pair<'_>], firsts: &[(&[u8], usize)], bitmap_bytes: usize) -> 
     best
 }
 
-/// Of the bitmaps that at least one record in thirty has, the one with the fewest bits.
+/// Returns the bitmap with the fewest bits, of those that at least one record in thirty has.
 fn base_bitmap(pairs: &[Pair<'_>], bitmap_bytes: usize) -> u64 {
     let mut counts: HashMap<u64, usize> = HashMap::new();
     for pair in pairs {
@@ -138,7 +141,8 @@ fn base_bitmap(pairs: &[Pair<'_>], bitmap_bytes: usize) -> u64 {
     frequent.map(|(bits, _)| bits).min_by_key(|bits| (bits.count_ones(), *bits)).unwrap_or(0)
 }
 
-/// Which columns may have lengths of two bytes: all choices where a first byte says so in some record.
+/// Finds choices of the columns that have lengths of two bytes: both are tried for a column for which a first byte
+/// allows two in some record.
 fn find_long(
     pairs: &[Pair<'_>],
     bitmap_bytes: usize,
@@ -167,7 +171,7 @@ fn find_long(
 }
 
 impl Guess {
-    /// Where the record at `origin` begins, and the sum of its lengths. Lengths in `missing` are not there.
+    /// Returns where the record at `origin` begins, and the sum of its lengths. The lengths in `missing` are not there.
     fn before(&self, page: &[u8], origin: usize, missing: &[usize]) -> Option<(usize, usize)> {
         let mut at = origin.checked_sub(RECORD + self.bitmap_bytes)?;
         let mut sum = 0;
@@ -181,7 +185,8 @@ impl Guess {
         Some((at, sum))
     }
 
-    /// What the null bits of `bits` take away, and those of them that are not known to; `None` if they are less than the base's.
+    /// Returns the lengths and the number of bytes that the null bits of `bits` take away, and the bits of which that
+    /// is not known; `None` if a bit of the base is not set.
     fn missing(&self, bits: u64) -> Option<(Vec<usize>, usize, Vec<u8>)> {
         let more = bits ^ self.base;
         if self.base & more != 0 {
@@ -198,8 +203,9 @@ impl Guess {
         Some((lengths, bytes, unknown))
     }
 
-    /// Bytes between the first record's values of varying length and the beginning of the second, if that one is understood. The
-    /// first lacks the lengths of `missing`, and so does the second if it has the same bitmap.
+    /// Returns the number of bytes between the first record's values of varying length and the beginning of the second
+    /// record; `None` if the second one is not understood. The first lacks the lengths of `missing`; so does the second
+    /// if it has the same bitmap.
     fn rest(&self, pair: &Pair<'_>, missing: &[usize]) -> Option<usize> {
         let bits = bitmap(pair.page, pair.other, self.bitmap_bytes);
         let end = if bits == bitmap(pair.page, pair.one, self.bitmap_bytes) {
@@ -215,7 +221,8 @@ impl Guess {
         end.checked_sub(pair.one + sum)
     }
 
-    /// Finds how many bytes are of fixed width, and what the bits of the bitmap mean, and counts what is explained by that.
+    /// Finds the number of bytes of fixed width and the meaning of the bitmap's bits, and counts the neighbours that
+    /// these explain.
     fn explain(&mut self, pairs: &[Pair<'_>], own: &[Pair<'_>]) {
         let Some((fixed, count)) = most_frequent(own.iter().filter_map(|pair| self.rest(pair, &[]))) else {
             return;
@@ -228,7 +235,7 @@ impl Guess {
         }
         groups.remove(&self.base);
         let mut groups: Vec<(u64, Vec<Pair<'_>>)> = groups.into_iter().collect();
-        // Those that are understood with one more bit come before those that need several.
+        // Bitmaps that differ from the base in one bit come before those that differ in several.
         groups
             .sort_by_key(|(bits, group)| ((bits ^ self.base).count_ones(), usize::MAX - group.len(), *bits));
         for (bits, group) in &groups {
@@ -269,7 +276,8 @@ impl Guess {
         }
     }
 
-    /// How well the lengths of `group` fit to those of `own`, if those of `missing` are not there: mean bits, negative.
+    /// Returns how well the lengths of `group` fit those of `own`, if those of `missing` are not there: the sum of the
+    /// logarithms of how often each length came in `own`.
     fn likelihood(&self, group: &[Pair<'_>], own: &[Pair<'_>], missing: &[usize]) -> f64 {
         let mut counts: HashMap<(usize, usize), f64> = HashMap::new();
         let each = |pair: &Pair<'_>, missing: &[usize], mut each: Box<dyn FnMut(usize, usize) + '_>| {
@@ -295,7 +303,7 @@ impl Guess {
     }
 }
 
-/// The most frequent value, and how often it came.
+/// Returns the most frequent value, and the number of times that it came.
 fn most_frequent(values: impl Iterator<Item = usize>) -> Option<(usize, usize)> {
     let mut counts: HashMap<usize, usize> = HashMap::new();
     for value in values {
@@ -304,7 +312,7 @@ fn most_frequent(values: impl Iterator<Item = usize>) -> Option<(usize, usize)> 
     counts.into_iter().max_by_key(|&(value, count)| (count, value))
 }
 
-/// Splits what `guess` says into columns.
+/// Splits the records that `guess` describes into columns.
 fn columns(guess: &Guess, pages: &[&[u8]], parts: &mut Parts) -> Layout {
     let (mut rows, mut partial) = (vec![], vec![]);
     let step = pages.len().div_ceil(PAGES).max(1);
@@ -361,7 +369,7 @@ fn columns(guess: &Guess, pages: &[&[u8]], parts: &mut Parts) -> Layout {
 }
 
 impl Guess {
-    /// All lengths of a record, 0 for missing ones.
+    /// Returns all lengths of a record, 0 for missing ones.
     fn lengths(&self, page: &[u8], origin: usize, missing: &[usize]) -> Option<Vec<usize>> {
         let mut at = origin.checked_sub(RECORD + self.bitmap_bytes)?;
         let mut all = Vec::with_capacity(self.long.len());

@@ -1,21 +1,22 @@
-//! What the records of an index consist of.
+//! Describes the parts of an index's records.
 //!
-//! Before a record's origin: one or two bytes of length per value of varying length, a null bitmap, the header; all of them
-//! backwards. Behind it: values, in the order of columns, without padding. A page says none of that: see [`super::infer`].
+//! Before a record's origin lie, backwards: the header, a null bitmap, and one or two bytes of length per value of
+//! varying length. Behind the origin lie the values, in the order of columns, without padding. A page tells none of
+//! that: see [`super::infer`].
 
 use super::page::RECORD;
 use crate::Corrupt;
 use crate::columns::{Column, Form, Grid, MAX_COLUMNS, MAX_WIDTH};
 use crate::wire::{Reader, put_varint};
 
-/// Most bytes of a null bitmap.
+/// Largest null bitmap, in bytes.
 pub(crate) const MAX_BITMAP: usize = 6;
-/// No bit of the null bitmap.
+/// Stands for no bit of the null bitmap.
 const NEVER: u8 = 255;
-/// In the first byte of a length: a second byte follows; the value goes on elsewhere.
+/// Bits of a length's first byte: a second byte follows; the value goes on elsewhere.
 const TWO_BYTES: u8 = 0x80;
 const EXTERNAL: u8 = 0x40;
-/// Longest length that a column that can be long keeps in one byte.
+/// Largest length that a column with long values stores in one byte.
 const ONE_BYTE_MAX: usize = 127;
 const LONGEST: usize = 0x3FFF;
 
@@ -24,23 +25,23 @@ const LONGEST: usize = 0x3FFF;
 pub(crate) struct Field {
     /// Bytes of each value; 0 if they vary.
     pub(crate) width: u16,
-    /// The bit of the null bitmap that says that there is no value.
+    /// The bit of the null bitmap that is set if there is no value.
     pub(crate) null: Option<u8>,
-    /// Lengths above 127 have two bytes.
+    /// True if lengths above 127 have two bytes.
     pub(crate) long: bool,
 }
 
-/// The columns of an index's leaf pages, or of its others.
+/// The columns of an index's leaf pages, or of its other pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) fields: Vec<Field>,
     /// Bytes of the null bitmap.
     pub(crate) bitmap_bytes: usize,
-    /// What the bits that belong to no field always are.
+    /// Values of the bits that belong to no field, which are the same in all records.
     pub(crate) usual: u64,
 }
 
-/// Where a record begins and ends, and what it has.
+/// A record's begin and end, and its null bitmap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) start: usize,
@@ -48,14 +49,15 @@ pub(crate) struct Extent {
     pub(crate) bitmap: u64,
 }
 
-/// The null bitmap of `bytes` bytes of the record at `origin`; 0 if none fits there.
+/// Returns the null bitmap, of `bytes` bytes, of the record at `origin`; 0 if none fits there.
 pub(crate) fn bitmap(page: &[u8], origin: usize, bytes: usize) -> u64 {
     let from = origin.saturating_sub(RECORD + bytes);
     let stored = page.get(from..from + bytes).unwrap_or_default();
     stored.iter().fold(0, |bits, &byte| bits << 8 | u64::from(byte))
 }
 
-/// The length before `at`: where it begins, length, and whether the value goes on elsewhere.
+/// Reads the length that ends before `at`. Returns where it begins, the length, and whether the value goes on
+/// elsewhere.
 #[inline(always)]
 pub(crate) fn length(page: &[u8], at: usize, long: bool) -> Option<(usize, usize, bool)> {
     let at = at.checked_sub(1)?;
@@ -73,7 +75,7 @@ impl Field {
         Column::innodb(self.width)
     }
 
-    /// Bytes of the length of a value of this column, if there is a form for it.
+    /// Returns the bytes of the length of a value of this column, if there is a form for it.
     pub(crate) fn length_bytes(self, len: usize, form: Form) -> Option<usize> {
         match (self.long, form) {
             (_, Form::Compressed) => None,
@@ -84,7 +86,7 @@ impl Field {
         }
     }
 
-    /// Writes a length before `at`; returns where it begins.
+    /// Writes a length that ends before `at`; returns where it begins.
     pub(crate) fn write_length(self, page: &mut [u8], at: usize, len: usize, form: Form) -> usize {
         let external = if form == Form::External { EXTERNAL } else { 0 };
         if self.length_bytes(len, form) == Some(2) {
@@ -99,7 +101,8 @@ impl Field {
 }
 
 impl Layout {
-    /// Which columns a record has, by its bitmap; `None` if the layout does not know what a bit means.
+    /// Returns the columns that a record with this bitmap has, as bits; `None` if a bit that belongs to no column is
+    /// not as usual.
     #[inline(always)]
     pub(crate) fn present(&self, bitmap: u64) -> Option<u128> {
         let mut present = 0;
@@ -114,8 +117,8 @@ impl Layout {
         (bitmap & !known == self.usual & !known).then_some(present)
     }
 
-    /// Notes where the values of the record at `origin` lie, as row `t`; its extent and columns. `None` if it cannot be one of
-    /// this layout between `floor` and `ceiling`.
+    /// Notes the places of the values of the record at `origin`, as row `t`; returns its extent and its columns.
+    /// Returns `None` if it cannot be a record of this layout between `floor` and `ceiling`.
     pub(crate) fn locate(
         &self,
         page: &[u8],
@@ -136,7 +139,7 @@ impl Layout {
             if field.width == 0 {
                 let (at, stored, external) = length(page, before, field.long)?;
                 form = if external { Form::External } else { Form::usual(stored) };
-                // Lengths that InnoDB writes in one byte, but that have two here.
+                // InnoDB would have written this length in one byte, but it has two.
                 if before - at != field.length_bytes(stored, form)? {
                     return None;
                 }

@@ -1,4 +1,4 @@
-//! A tablespace's model from sampled pages.
+//! Learns a tablespace's model from sampled pages.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,12 +8,12 @@ use crate::columns::learn::choose;
 use crate::patterns::{MAX_PATTERNS, Patterns, most_frequent};
 use crate::sampling::{median, sample};
 
-/// Pages that codings are tried on.
+/// Largest number of pages that codings are tried on.
 const TRIAL_PAGES: usize = 40;
-/// An index with fewer sampled pages is left to generic coding.
+/// Fewest sampled pages of one index and kind that get a branch; fewer are left to generic coding.
 const MIN_PAGES: usize = 2;
 
-/// Learns from pages that [`Parts::parse`] accepts, each index and each of its two kinds of pages on its own.
+/// Learns from pages that [`Parts::parse`] accepts; each index, and each of its two kinds of pages, on its own.
 pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<InnodbModel> {
     let mut parts = Parts::default();
     let mut branches: BTreeMap<(u64, bool), Vec<&[u8]>> = BTreeMap::new();

@@ -1,12 +1,14 @@
-//! Index pages of InnoDB: clustered and secondary indexes, leaf pages and others, row formats COMPACT and DYNAMIC.
+//! Codes index pages of InnoDB: clustered and secondary indexes, leaf pages and others, row formats COMPACT and
+//! DYNAMIC.
 //!
 //! - [`page`] has headers, directory and checksums;
-//! - [`layout`] says what records consist of, and [`infer`] finds that out;
+//! - [`layout`] describes the parts of records, and [`infer`] finds them;
 //! - [`write`] and [`read`] are the two directions of a whole page.
 //!
-//! A tablespace holds all indexes of a table: a model has a [`Branch`] for the leaf pages of each, and one for its other pages.
-//! Records are coded in the order of keys, and behind them free ones, which purged and moved rows have left. Each keeps
-//! its number in the heap, and lies in the order of these numbers: so places follow from lengths.
+//! A tablespace holds all indexes of a table. So a model has a [`Branch`] for the leaf pages of each index, and one for
+//! its other pages. Records are coded in the order of keys; behind them come free ones, which purged and moved rows
+//! have left. Each record keeps its number in the heap, and records lie in the order of these numbers: so places follow
+//! from lengths.
 
 pub(crate) mod infer;
 pub(crate) mod layout;
@@ -27,23 +29,23 @@ use crate::patterns::Patterns;
 use crate::stale::Stale;
 use crate::wire::{Reader, be16, put_varint};
 
-/// Most branches of a model.
+/// Largest number of branches in a model.
 const MAX_BRANCHES: usize = 24;
-/// Longest record's list of group sizes: owners own up to so many records.
+/// Largest number of records in a group of the directory.
 const MAX_OWNED: u8 = 15;
-/// Low bits of an LSN that a state of the entropy coder carries.
+/// Number of low bits of an LSN that a state of the entropy coder carries.
 const LSN_LOW_BITS: u32 = 16;
 
-/// The stream that says of which branch a page is: the first of all.
+/// The stream of branches, the first of all streams.
 const BRANCH: usize = 0;
 
-/// Streams of a branch, before those of its columns; counted from the branch's first.
+/// Streams of a branch that come before those of its columns; counted from the branch's first.
 pub(crate) mod streams {
-    /// What is as usual in the page: see [`super::Shape`].
+    /// The page's first symbol: see [`super::Shape`].
     pub(crate) const SHAPE: usize = 0;
-    /// Records (two streams).
+    /// Number of records (two streams).
     pub(crate) const COUNT: usize = 1;
-    /// Free records (two streams).
+    /// Number of free records (two streams).
     pub(crate) const FREE_COUNT: usize = 3;
     pub(crate) const LSN: usize = 5;
     /// High half of the page number; siblings.
@@ -56,23 +58,23 @@ pub(crate) mod streams {
     pub(crate) const PATTERN: usize = 10;
     pub(crate) const HEAP_ORDER: usize = 12;
     pub(crate) const FREE_LIST: usize = 13;
-    /// Sizes of groups, and how often they repeat.
+    /// Sizes of groups, and numbers of equal groups in a row (two streams).
     pub(crate) const GROUP: usize = 14;
     pub(crate) const GAP: usize = 16;
     pub(crate) const END: usize = 17;
 }
 
-/// What is as usual in a page: bits of its first symbol.
+/// The ways in which a page is as usual: bits of its first symbol.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shape {
     pub(crate) hole_zero: bool,
-    /// What lies between records is zero.
+    /// Bytes between records are zero.
     pub(crate) gaps_zero: bool,
-    /// Records follow each other without gaps.
+    /// Records follow one another without gaps.
     pub(crate) dense: bool,
     /// Records' numbers in the heap rise in the order of keys.
     pub(crate) plain_order: bool,
-    /// The bytes of free records are what they must be.
+    /// The header's count of bytes of free records follows from places.
     pub(crate) garbage: bool,
     /// The page is no root.
     pub(crate) no_root: bool,
@@ -101,19 +103,19 @@ impl Shape {
     }
 }
 
-/// What is known of the leaf pages of an index, or of its others.
+/// The model of the leaf pages of an index, or of its other pages.
 #[derive(Clone, Debug)]
 pub(crate) struct Branch {
     pub(crate) index: u64,
     pub(crate) leaf: bool,
     pub(crate) space: u32,
-    /// A usual transaction of page headers.
+    /// A usual transaction in page headers.
     pub(crate) trx: u64,
     /// A usual LSN, without its [`LSN_LOW_BITS`].
     pub(crate) lsn: u64,
     pub(crate) layout: Layout,
     pub(crate) patterns: Patterns,
-    /// First of its streams.
+    /// The first of the branch's streams.
     pub(crate) first: usize,
     pub(crate) plans: Plans,
 }
@@ -145,25 +147,25 @@ impl Branch {
         Ok(Self { index, leaf, space, trx, lsn, layout, patterns, first, plans })
     }
 
-    /// A stream of the branch, among all `streams`, and those behind it.
+    /// Returns stream `id` of the branch, from among all `streams`, and those behind it.
     fn streams<'s>(&self, streams: &'s [Stream], id: usize) -> &'s [Stream] {
         &streams[self.first + id..]
     }
 }
 
-/// What is known of a tablespace.
+/// The model of a tablespace.
 #[derive(Clone, Debug)]
 pub(crate) struct InnodbModel {
     pub(crate) branches: Vec<Branch>,
 }
 
 impl InnodbModel {
-    /// Streams of all branches.
+    /// Returns the number of streams that all branches have together.
     pub(crate) fn end(&self) -> usize {
         self.branches.last().map_or(BRANCH + 1, |branch| branch.plans.end)
     }
 
-    /// The place of the branch that `header`'s page belongs to.
+    /// Returns the index of the branch that `header`'s page belongs to.
     pub(crate) fn branch_of(&self, header: &Header) -> Option<usize> {
         let is_its = |branch: &Branch| branch.index == header.index && branch.leaf == (header.level == 0);
         self.branches.iter().position(is_its)
@@ -192,18 +194,18 @@ impl InnodbModel {
 pub(crate) struct Record {
     pub(crate) origin: usize,
     pub(crate) info: u8,
-    /// Records of its group, if it is the last one of it.
+    /// Number of records in its group, if it is the last one of the group; otherwise 0.
     pub(crate) owned: u8,
     /// Number in the heap, of 13 bits.
     pub(crate) heap: usize,
     pub(crate) status: u8,
-    /// The layout does not describe it: all but its header is kept as it is.
+    /// The layout does not describe the record: all but its header is kept as it is.
     pub(crate) odd: bool,
     pub(crate) extent: Extent,
 }
 
 impl Record {
-    /// The record at `origin`, and the origin of the next; `None` if there is no room for one.
+    /// Returns the record at `origin`, and the origin of the next one; `None` if there is no room for a record.
     fn parse(page: &[u8], origin: usize, heap_top: usize) -> Option<(Self, usize)> {
         if origin < HEAP + RECORD || origin > heap_top {
             return None;
@@ -221,7 +223,7 @@ impl Record {
             extent: Extent::default(),
         };
         let after = if next == 0 { 0 } else { (origin + usize::from(next)) & 0xFFFF };
-        // What leads to 0 is not how a list ends.
+        // A list ends with a relative place of 0; a relative place that leads to 0 is no end.
         (next == 0 || after != 0).then_some((record, after))
     }
 
@@ -235,7 +237,8 @@ impl Record {
         page[at - 2..at].copy_from_slice(&next.to_be_bytes());
     }
 
-    /// What a pattern says: info bits and status, of free records what they owned, and the null bitmap.
+    /// Returns the record's pattern: info bits and status, of free records the number that they owned, and the null
+    /// bitmap.
     fn pattern(&self, free: bool) -> u64 {
         let owned = if free { self.owned } else { 0 };
         let bitmap = if self.odd { 0 } else { self.extent.bitmap };
@@ -259,37 +262,38 @@ impl Record {
     }
 }
 
-/// Bits of a pattern.
+/// Number of bits of a pattern.
 const PATTERN_BITS: u32 = 13 + 8 * layout::MAX_BITMAP as u32;
-/// Info bits of records that were changed by instant DDL: their layout differs.
+/// Info bits of records that instant DDL has changed: their layout differs.
 const INSTANT_INFO: u8 = 0xC;
 
-/// A page's parts. Buffers are kept from page to page.
+/// The parts of a page. Buffers are kept from page to page.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub(crate) header: Header,
-    /// Those of the list, then the free ones in the order of their list.
+    /// Records of the list, then the free ones in the order of their list.
     pub(crate) records: Vec<Record>,
-    /// Places in `records`, by number in the heap.
+    /// Indexes into `records`, by number in the heap.
     pub(crate) by_heap: Vec<u16>,
-    /// Bytes before each record that belong to none, by number in the heap; last those behind all.
+    /// Number of bytes before each record that belong to no record, by number in the heap; the last are those behind
+    /// all records.
     pub(crate) gaps: Vec<u16>,
     /// Sizes of the directory's groups.
     pub(crate) groups: Vec<u8>,
     pub(crate) packed: Vec<u64>,
     pub(crate) grid: Grid,
-    /// Places in `records` of the grid's rows.
+    /// Index into `records` of each of the grid's rows.
     pub(crate) rows: Vec<u16>,
     pub(crate) stale: Stale,
     pub(crate) shape: Shape,
     pub(crate) ends: [u8; ENDS],
 }
 
-/// A place of `by_heap` that no record has.
+/// An entry of `by_heap` that no record has.
 const NOBODY: u16 = u16::MAX;
 
 impl Parts {
-    /// Takes `page` apart, down to records' headers; `false` if anything is not as an index page has it.
+    /// Takes `page` apart, down to the headers of records. Returns false if anything is not as index pages have it.
     pub(crate) fn parse(&mut self, page: &[u8]) -> bool {
         let Some(header) = Header::parse(page) else { return false };
         self.header = header;
@@ -298,7 +302,7 @@ impl Parts {
         self.parse_list(page).is_some() && self.parse_free(page).is_some() && self.number().is_some()
     }
 
-    /// The list of records, and the directory, which follows from it.
+    /// Parses the list of records, and the directory, which follows from it.
     fn parse_list(&mut self, page: &[u8]) -> Option<()> {
         let Header { records: count, heap_top, slots, .. } = self.header;
         let own = |n: usize| usize::from(be16(page, slot(page.len(), n)));
@@ -332,7 +336,7 @@ impl Parts {
         (origin == 0).then_some(())
     }
 
-    /// Fills `by_heap`: every number belongs to one record, and records lie in their order.
+    /// Fills `by_heap`: every number belongs to one record, and records lie in the order of their numbers.
     fn number(&mut self) -> Option<()> {
         self.by_heap.clear();
         self.by_heap.resize(self.records.len(), NOBODY);
@@ -345,13 +349,14 @@ impl Parts {
         self.by_heap.is_sorted_by(|a, b| origin(a) + RECORD <= origin(b)).then_some(())
     }
 
-    /// Finds where values lie; records that the layout does not describe become odd. `false` if records overlap all the same.
+    /// Finds the places of values; records that the layout does not describe become odd. Returns false if records
+    /// overlap all the same.
     pub(crate) fn parse_columns(&mut self, page: &[u8], layout: &Layout) -> bool {
         let expected = if self.header.level == 0 { status::ORDINARY } else { status::NODE };
         for record in &mut self.records {
             record.odd = record.status != expected || record.info & INSTANT_INFO != 0;
         }
-        // Whoever overlaps turns odd, and all is done again.
+        // A record that overlaps another becomes odd, and all records are located again.
         for _ in 0..4 {
             self.locate(page, layout);
             match self.chain() {
@@ -381,7 +386,8 @@ impl Parts {
         self.grid.close(self.rows.len(), columns);
     }
 
-    /// Finds gaps, in the order of the heap. `Some(false)` if a record has turned odd, `None` if that does not help.
+    /// Finds gaps, in the order of the heap. Returns `Some(false)` if a record has become odd, and `None` if records
+    /// overlap all the same.
     fn chain(&mut self) -> Option<bool> {
         self.gaps.clear();
         let mut end = HEAP;
@@ -402,7 +408,7 @@ impl Parts {
         Some(clean)
     }
 
-    /// The bytes of free records and gaps, as the header counts them if no record is odd.
+    /// Returns the bytes of free records and gaps, as the header counts them if no record is odd.
     fn garbage(&self) -> usize {
         let listed = self.records[..self.header.records].iter();
         let used: usize = listed
@@ -411,7 +417,7 @@ impl Parts {
         (self.header.heap_top - HEAP).saturating_sub(used)
     }
 
-    /// Notes stale bytes: gaps between records, where the flag says that they are not zero, and the hole behind them.
+    /// Notes stale bytes: the gaps between records if `gaps`, and the hole behind them if `hole`.
     fn stale_regions(&mut self, page_bytes: usize, gaps: bool, hole: bool) {
         self.stale.clear();
         let mut end = HEAP;

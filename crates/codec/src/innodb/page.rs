@@ -1,31 +1,32 @@
-//! What all index pages of InnoDB have: FIL header, page header, infimum and supremum, page directory, trailer.
+//! Has the parts that all index pages of InnoDB share: FIL header, page header, infimum and supremum, page directory,
+//! trailer.
 //!
-//! After `fil0fil.h` and `page0types.h`. All numbers have their high byte first.
+//! Names and places are those of `fil0fil.h` and `page0types.h`. All numbers have their high byte first.
 
 use crate::wire::{be16, be32, be64};
 
-/// FIL_PAGE_INDEX.
+/// Page type of index pages, FIL_PAGE_INDEX.
 const INDEX_PAGE: u16 = 17_855;
-/// FIL header and page header.
+/// Bytes of FIL header and page header.
 const HEADERS: usize = 94;
 /// Bytes of a record's header, before its origin.
 pub(crate) const RECORD: usize = 5;
-/// Origins of the records that every page has.
+/// Origins of the two records that every page has.
 pub(crate) const INFIMUM: usize = 99;
 pub(crate) const SUPREMUM: usize = 112;
-/// Where records begin.
+/// Offset at which records begin.
 pub(crate) const HEAP: usize = 120;
 /// Bytes of the trailer.
 const TRAILER: usize = 8;
 /// Bytes of an entry of the page directory.
 const SLOT: usize = 2;
-/// Records that the heap numbers as its first two: infimum and supremum.
+/// Number of records that the heap numbers first: infimum and supremum.
 pub(crate) const SYSTEM_RECORDS: usize = 2;
-/// Most records that a heap can number, in 13 bits.
+/// Largest number of records beside these: the heap numbers records in 13 bits.
 pub(crate) const MAX_RECORDS: usize = (1 << 13) - SYSTEM_RECORDS;
-/// No page.
+/// Stands for no page.
 pub(crate) const NO_PAGE: u32 = u32::MAX;
-/// In the number of records: the page has the compact format.
+/// Bit of the number of records: the page has the compact format.
 const COMPACT: u16 = 1 << 15;
 /// Bytes of the addresses of file segments, which only root pages have.
 pub(crate) const SEGMENTS: usize = 20;
@@ -38,7 +39,7 @@ pub(crate) mod status {
     pub(super) const SUPREMUM: u8 = 3;
 }
 
-/// A page's headers. Slots, records and places are counted elsewhere.
+/// FIL header and page header of a page. A decoder fills in slots and places after it has read the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) number: u32,
@@ -46,21 +47,21 @@ pub(crate) struct Header {
     pub(crate) next: u32,
     pub(crate) lsn: u64,
     pub(crate) space: u32,
-    /// Entries of the page directory, infimum's and supremum's included.
+    /// Number of entries of the page directory, infimum's and supremum's included.
     pub(crate) slots: usize,
-    /// Behind the last record.
+    /// Offset behind the last record.
     pub(crate) heap_top: usize,
-    /// Records that were ever placed, infimum and supremum included.
+    /// Number of records that were ever placed, infimum and supremum included.
     pub(crate) heap: usize,
-    /// Origin of the first free record, or 0.
+    /// Origin of the first free record; 0 if there is none.
     pub(crate) free: usize,
-    /// Bytes of free records.
+    /// Number of bytes of free records.
     pub(crate) garbage: usize,
-    /// Origin of the record that was inserted last, or 0.
+    /// Origin of the record that was inserted last; 0 if there is none.
     pub(crate) last_insert: usize,
     pub(crate) direction: u8,
     pub(crate) same_direction: u16,
-    /// Records in the list, infimum and supremum not counted.
+    /// Number of records in the list, infimum and supremum not counted.
     pub(crate) records: usize,
     pub(crate) max_trx: u64,
     pub(crate) level: u16,
@@ -69,7 +70,8 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The header of an index page in the compact format, with infimum and supremum where they belong.
+    /// Returns the headers of an index page in the compact format, with infimum and supremum in their places; `None` if
+    /// `page` is no such page.
     pub(crate) fn parse(page: &[u8]) -> Option<Self> {
         let word = |at: usize| usize::from(be16(page, at));
         let header = Self {
@@ -102,14 +104,15 @@ impl Header {
         (kind && plain && placed && header.system_records(page)).then_some(header)
     }
 
-    /// Whether infimum and supremum are what they are in every page, but for what records and directory say.
+    /// Returns true if infimum and supremum are as in every page, but for the fields that depend on records and
+    /// directory.
     fn system_records(&self, page: &[u8]) -> bool {
         let mut expected = [0; HEAP - HEADERS];
         write_system_records(&mut expected, page[HEADERS + 8 + RECORD] & 0xF, be16(page, INFIMUM - 2));
         page[HEADERS..HEAP] == expected
     }
 
-    /// Writes the headers; not infimum and supremum.
+    /// Writes the headers, but not infimum and supremum.
     pub(crate) fn write(&self, page: &mut [u8]) {
         let mut put32 = |at: usize, value: u32| page[at..at + 4].copy_from_slice(&value.to_be_bytes());
         put32(4, self.number);
@@ -139,8 +142,8 @@ impl Header {
     }
 }
 
-/// Writes infimum and supremum to the 26 bytes that they have: how many records the latter owns, and where the first one is,
-/// relative to the former.
+/// Writes infimum and supremum to their 26 bytes. `owned` is the number of records that supremum owns, `first` the
+/// place of the first record relative to infimum.
 pub(crate) fn write_system_records(to: &mut [u8], owned: u8, first: u16) {
     let [high, low] = first.to_be_bytes();
     to[..RECORD].copy_from_slice(&[1, 0, status::INFIMUM, high, low]);
@@ -149,38 +152,39 @@ pub(crate) fn write_system_records(to: &mut [u8], owned: u8, first: u16) {
     to[18..].copy_from_slice(b"supremum");
 }
 
-/// As [`write_system_records`], to a page.
+/// As [`write_system_records`], to a page. `first` is the origin of the first record.
 pub(crate) fn put_system_records(page: &mut [u8], owned: u8, first: usize) {
     let next = (first as u16).wrapping_sub(INFIMUM as u16);
     write_system_records(&mut page[HEADERS..HEAP], owned, next);
 }
 
-/// Where a directory of `slots` entries begins in a page of `page_bytes`.
+/// Returns where a directory of `slots` entries begins in a page of `page_bytes`.
 pub(crate) fn directory(page_bytes: usize, slots: usize) -> Option<usize> {
     page_bytes.checked_sub(TRAILER + SLOT * slots)
 }
 
-/// Where entry `n` of the directory is.
+/// Returns where entry `n` of the directory is.
 pub(crate) fn slot(page_bytes: usize, n: usize) -> usize {
     page_bytes - TRAILER - SLOT * (n + 1)
 }
 
-/// Checksums: how the first four and the last eight bytes of a page follow from the others.
+/// Kinds of checksums: the ways in which the first four and the last eight bytes of a page follow from the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Ends {
-    /// As MariaDB has them from 10.5 on: nothing, low half of the LSN, CRC-32C of all before.
+    /// As MariaDB writes them from 10.5 on: zeros; low half of the LSN, CRC-32C of all before it.
     #[default]
     Full = 0,
-    /// As MySQL has them: CRC-32C of what does not change outside of the page; the same again, low half of the LSN.
+    /// As MySQL writes them: CRC-32C of the bytes that do not change outside of the page's latch; the same again, low
+    /// half of the LSN.
     Crc32 = 1,
     /// Anything else.
     Other = 2,
 }
 
-/// The bytes that [`Ends`] speaks of.
+/// Number of bytes that [`Ends`] describes.
 pub(crate) const ENDS: usize = 4 + TRAILER;
 
-/// CRC-32C of MySQL's `crc32`: without what is written outside of the page's latch.
+/// Returns the CRC-32C of MySQL's `crc32`, which leaves out the bytes that are written outside of the page's latch.
 fn crc32(page: &[u8]) -> u32 {
     crc32c::crc32c(&page[4..26]) ^ crc32c::crc32c(&page[38..page.len() - TRAILER])
 }
@@ -194,7 +198,7 @@ impl Ends {
         }
     }
 
-    /// How the ends of `page` follow from what is between.
+    /// Returns the kind of the ends of `page`.
     pub(crate) fn of(page: &[u8]) -> Self {
         let tail = page.len() - TRAILER;
         let (first, last, before) = (be32(page, 0), be32(page, tail + 4), be32(page, tail));
@@ -208,7 +212,7 @@ impl Ends {
         }
     }
 
-    /// The bytes of `page` that [`Ends::write`] writes.
+    /// Returns the bytes of `page` that [`Ends::write`] writes.
     pub(crate) fn bytes(page: &[u8]) -> [u8; ENDS] {
         let mut bytes = [0; ENDS];
         bytes[..4].copy_from_slice(&page[..4]);
@@ -216,7 +220,7 @@ impl Ends {
         bytes
     }
 
-    /// Writes the ends of `page`, of which all else is in place; `other` if they do not follow.
+    /// Writes the ends of `page`, in which all else is in place; writes `other` if they do not follow from it.
     pub(crate) fn write(self, page: &mut [u8], other: &[u8; ENDS]) {
         let tail = page.len() - TRAILER;
         let lsn = page[20..24].first_chunk().copied().unwrap_or([0; 4]);
@@ -240,7 +244,7 @@ impl Ends {
         }
     }
 
-    /// Clears the ends: they are not known while stale bytes are decoded.
+    /// Clears the ends, which are not known while stale bytes are decoded.
     pub(crate) fn clear(page: &mut [u8]) {
         let tail = page.len() - TRAILER;
         page[..4].fill(0);

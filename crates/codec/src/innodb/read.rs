@@ -1,4 +1,4 @@
-//! An index page from symbols.
+//! Reads an index page from symbols.
 
 use super::page::{
     Ends, HEAP, Header, INFIMUM, MAX_RECORDS, NO_PAGE, RECORD, SEGMENTS, SUPREMUM, SYSTEM_RECORDS, directory,
@@ -14,12 +14,12 @@ use crate::columns::code::{self, get_len};
 use crate::entropy::number::{self, unzigzag};
 use crate::entropy::{Decoder, Stream};
 
-/// One more than any difference of two page numbers, whose signs are their lowest bits.
+/// Largest code of a sibling: one more than the largest difference of two page numbers, whose sign is the lowest bit.
 const SIBLING_MAX: u64 = 1 << 32;
 const BAD: Corrupt = Corrupt("an index page that cannot be");
 
-/// Reads what [`super::write::put`] wrote into `page`, which is all zeros: everything but stale bytes and [`Ends`]. Text is
-/// in `buffers`; the regions of stale bytes are left in `parts`.
+/// Reads all of a page that [`super::write::put`] wrote, but its stale bytes and [`Ends`], into `page`, which is all
+/// zeros. Text comes from `buffers`; the regions of stale bytes are left in `parts`.
 pub(crate) fn get(
     model: &InnodbModel,
     all: &[Stream],
@@ -47,7 +47,8 @@ pub(crate) fn get(
     Ok(())
 }
 
-/// Reads what comes before the records. Returns how the siblings follow from the page's number, each 0 if there is none.
+/// Reads the symbols before those of records. Returns the codes of the two siblings relative to the page's number; 0
+/// stands for none.
 fn get_head(
     branch: &Branch,
     all: &[Stream],
@@ -65,7 +66,7 @@ fn get_head(
     let mut number = |stream: usize, ctx: u8| number::get(d, &streams[stream], ctx).1;
     let lsn = unzigzag(number(streams::LSN, 0)) as u64;
     let high = number(streams::NUMBER, 0) as u32;
-    // Siblings are relative to the page number, which is complete at the end.
+    // Siblings are relative to the page number, whose low half comes at the end.
     let siblings = [1, 2].map(|ctx| number(streams::NUMBER, ctx));
     if siblings.iter().any(|&code| code > SIBLING_MAX) {
         return Err(BAD);
@@ -139,7 +140,7 @@ fn get_patterns(
     Ok(())
 }
 
-/// Groups of the directory, and what records own.
+/// Reads the groups of the directory, and sets the numbers that records own.
 fn get_groups(
     branch: &Branch,
     all: &[Stream],
@@ -169,7 +170,7 @@ fn get_groups(
     directory(page_bytes, parts.header.slots).filter(|&at| at >= HEAP).map(drop).ok_or(BAD)
 }
 
-/// Numbers in the heap.
+/// Reads the numbers of records in the heap.
 fn get_order(branch: &Branch, all: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts) -> Result<(), Corrupt> {
     parts.by_heap.clear();
     parts.by_heap.resize(parts.records.len(), NOBODY);
@@ -201,7 +202,7 @@ fn get_order(branch: &Branch, all: &[Stream], d: &mut Decoder<'_>, parts: &mut P
     Ok(())
 }
 
-/// Finds where records lie, and moves the grid there.
+/// Finds the places of records, and moves the grid's rows there.
 fn place_records(
     branch: &Branch,
     all: &[Stream],
@@ -256,7 +257,7 @@ fn place_records(
     Ok(())
 }
 
-/// What depends on numbers that come last, or on places.
+/// Sets the fields of the header that depend on numbers at the end of the code, or on places.
 fn complete_head(parts: &mut Parts, lsn: u16, number: u16, [previous, next]: [u64; 2]) {
     let header = &mut parts.header;
     header.lsn |= u64::from(lsn);
@@ -278,7 +279,7 @@ fn complete_head(parts: &mut Parts, lsn: u16, number: u16, [previous, next]: [u6
     header.free = parts.records.get(header.records).map_or(0, |record| record.origin);
 }
 
-/// Records' headers, lengths and null bitmaps, the lists, and the directory.
+/// Writes headers, lengths and null bitmaps of records, the lists, and the directory.
 fn write_records(branch: &Branch, parts: &Parts, page: &mut [u8]) -> Result<(), Corrupt> {
     let listed = parts.header.records;
     let origin = |n: usize| parts.records.get(n).map_or(0, |record| record.origin);

@@ -1,42 +1,44 @@
-//! Where columns end: values lie behind each other without a mark between them.
+//! Finds where columns end: values lie one behind the other without a mark between them.
 //!
-//! A dynamic program over how many values of varying length and how many bytes of fixed width have passed. A column of fixed
-//! width costs what the cheapest way to code it would: as differences to a constant or to the row before, or byte by byte.
-//! So boundaries fall where values are best explained; a wrong one costs a little, never correctness.
+//! A dynamic program over the number of values of varying length, and of bytes of fixed width, that have passed. A
+//! column of fixed width costs what the cheapest way to code it would: as differences to a constant or to the row
+//! before, or byte by byte. So boundaries fall where they explain values best; a wrong one costs a little, never
+//! correctness.
 
 use std::collections::HashMap;
 
 use crate::columns::MAX_WIDTH;
 use crate::entropy::number::{self, zigzag};
 
-/// Widths of integers, and what a column of each costs beforehand, in bits.
+/// Widths of integers, and the cost of a column of each beforehand, in bits.
 const INTS: [(usize, f64); 8] =
     [(1, 24.0), (2, 20.0), (3, 22.0), (4, 12.0), (5, 40.0), (6, 36.0), (7, 48.0), (8, 20.0)];
-/// The same for all wider columns.
+/// Cost of any wider column beforehand, in bits.
 const WIDE: f64 = 60.0;
-/// The same for a column of one byte, repeated.
+/// Cost of a column of one repeated byte beforehand, in bits.
 const RUN: f64 = 16.0;
-/// Of so many rows one may be no run.
+/// One of this many rows may be no run.
 const RUN_EXCEPTIONS: usize = 20;
-/// Price of a symbol in a table, in bits.
+/// Cost of a symbol in a table, in bits.
 const ENTRY: f64 = 8.0;
-/// Rows times places that are looked at, about; and rows at least.
+/// Largest product of rows and places that is looked at, about; and the smallest number of rows.
 const MAX_WORK: usize = 2 << 20;
 const MIN_ROWS: usize = 24;
-/// Bytes of values of varying length beyond this position count as one.
+/// Position from which on bytes of values of varying length count together.
 const POSITIONS: usize = 24;
 
-/// A record that has all columns: where its values begin, and lengths.
+/// A record: the place of its values, and their lengths.
 pub(super) struct Row<'a> {
     page: &'a [u8],
     origin: usize,
-    /// Sums of the lengths before each.
+    /// Sum of the lengths before each value of varying length, and of all.
     sums: Vec<usize>,
-    /// There is no row before it.
+    /// True if no row of its page comes before.
     first: bool,
 }
 
-/// Bytes of fixed width that a bit of the null bitmap takes away, and where they begin, counted in bytes of fixed width.
+/// Bytes of fixed width that a bit of the null bitmap takes away; `at` is where they begin, counted in bytes of fixed
+/// width.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nullable {
     pub(super) bit: u8,
@@ -55,15 +57,15 @@ impl<'a> Row<'a> {
         Self { page, origin, sums, first }
     }
 
-    /// `len` bytes behind `fixed` bytes of fixed width and `passed` values of varying length.
+    /// Returns `len` bytes behind `fixed` bytes of fixed width and `passed` values of varying length.
     fn bytes(&self, passed: usize, fixed: usize, len: usize) -> &'a [u8] {
         let at = self.origin + self.sums[passed] + fixed;
         self.page.get(at..at + len).unwrap_or_default()
     }
 }
 
-/// Widths of columns, 0 for varying ones, and the bits by which they are null. `partial` are rows that lack some of `nullable`,
-/// with their null bitmaps; their places are found.
+/// Returns the widths of columns, 0 for varying ones, and the bits by which they are null. `partial` are rows that lack
+/// some of `nullable`, with their null bitmaps; from these it finds the places of `nullable`.
 pub(super) fn split(
     rows: &[Row<'_>],
     fixed: usize,
@@ -95,14 +97,15 @@ struct Program<'p, 'a> {
     rows: &'p [Row<'a>],
     fixed: usize,
     lengths: usize,
-    /// Bits of a column of some width (0: varying) behind so many lengths and fixed bytes.
+    /// Bits of a column, by the lengths and the fixed bytes before it and its width (0: varying). Two widths that no
+    /// column has stand for other results.
     costs: HashMap<(usize, usize, usize), f64>,
-    /// Bytes that are null together: no column begins or ends within and beyond them.
+    /// Ranges of bytes that are null together: no column crosses their begin or end.
     cuts: Vec<(usize, usize)>,
 }
 
 impl Program<'_, '_> {
-    /// Widths of columns on the cheapest way.
+    /// Returns the widths of columns on the cheapest way.
     fn solve(&mut self) -> Vec<usize> {
         let width = self.fixed + 1;
         let mut best = vec![(f64::INFINITY, 0); (self.lengths + 1) * width];
@@ -156,7 +159,7 @@ impl Program<'_, '_> {
         cost
     }
 
-    /// As integers: differences to the smallest, or to the row before.
+    /// Returns the bits of a column of integers: as differences to the smallest, or to the row before.
     fn int(&self, passed: usize, at: usize, bytes: usize) -> f64 {
         let load = |row: &Row<'_>| {
             row.bytes(passed, at, bytes).iter().fold(0u64, |value, &byte| value << 8 | u64::from(byte))
@@ -176,7 +179,7 @@ impl Program<'_, '_> {
         against[0].bits().min(against[1].bits())
     }
 
-    /// Byte by byte, each known by its position, and perhaps by the one before.
+    /// Returns the bits of bytes that are coded by position.
     fn by_position(&mut self, passed: usize, at: usize, bytes: usize) -> f64 {
         let key = |at: usize| (passed, at, usize::MAX);
         let mut sum = 0.0;
@@ -197,7 +200,7 @@ impl Program<'_, '_> {
         sum
     }
 
-    /// How many bytes from there on are the same, in nearly all rows.
+    /// Returns the number of bytes, from `at` on, that are equal in nearly all rows.
     fn run(&mut self, passed: usize, at: usize) -> usize {
         let key = (passed, at, usize::MAX - 1);
         if let Some(&run) = self.costs.get(&key) {
@@ -214,7 +217,7 @@ impl Program<'_, '_> {
         run
     }
 
-    /// Byte by byte, or one byte repeated.
+    /// Returns the bits of a column of varying length: byte by byte, or as one byte repeated.
     fn varying(&self, passed: usize, at: usize) -> f64 {
         let mut positions: Vec<Symbols> = vec![];
         let (mut first, mut runs) = (Symbols::default(), 0);
@@ -235,7 +238,8 @@ impl Program<'_, '_> {
         if is_run { first.bits().min(several) } else { several }
     }
 
-    /// Finds where the bytes of `nullable[n]` are: what is left in rows without them has to look as it does in others.
+    /// Finds the place of the bytes of `nullable[n]`: the bytes that remain in rows without them have to look as in
+    /// full rows.
     fn place(
         &self,
         path: &[usize],
@@ -250,7 +254,7 @@ impl Program<'_, '_> {
             nullable.iter().skip(n + 1).all(|later| bits(&row.0) >> later.bit & 1 == 0)
         };
         let own: Vec<&(u64, Row<'_>)> = partial.iter().filter(lacks).filter(only_known).take(40).collect();
-        // How many lengths have passed before each byte of fixed width, and what that byte is in full rows.
+        // The lengths that have passed before each byte of fixed width, and the distribution of that byte in full rows.
         let (mut passed, mut before) = (0, vec![]);
         for &width in path {
             passed += usize::from(width == 0);
@@ -291,7 +295,7 @@ impl Program<'_, '_> {
     }
 }
 
-/// How often each symbol came.
+/// Number of times that each symbol came.
 struct Symbols {
     counts: [u16; 256],
     total: u32,
@@ -316,7 +320,7 @@ impl Symbols {
         self.plain += plain;
     }
 
-    /// Bits of all with their own distribution, and of the distribution.
+    /// Returns the bits of all symbols with their own distribution, and of that distribution.
     fn bits(&self) -> f64 {
         let total = f64::from(self.total);
         let seen = self.counts.iter().filter(|&&count| count > 0).map(|&count| f64::from(count));

@@ -1,4 +1,4 @@
-//! An index page as symbols.
+//! Writes an index page as symbols.
 
 use super::page::{Ends, NO_PAGE, SYSTEM_RECORDS};
 use super::{BRANCH, Branch, InnodbModel, LSN_LOW_BITS, PATTERN_BITS, Parts, Shape, streams};
@@ -7,13 +7,13 @@ use crate::columns::{Buffers, Form};
 use crate::entropy::Sink;
 use crate::entropy::number::{self, zigzag};
 
-/// The parts of a page that states of the entropy coder carry: low bits of LSN and page number.
+/// Returns the parts of a page that the states of the entropy coder carry: low bits of LSN and page number.
 pub(crate) fn carried(parts: &Parts) -> [u16; 2] {
     [parts.header.lsn as u16, parts.header.number as u16]
 }
 
-/// Writes the page that `parts` were parsed from; text and stale bytes are left in `buffers` and `parts`. `false`, and
-/// symbols that mean nothing, if the model does not know the page's index.
+/// Writes the page that `parts` were parsed from, and leaves text and stale bytes in `buffers` and `parts`. Returns
+/// false if the model does not know the page's index, or if records overlap; the symbols mean nothing then.
 pub(crate) fn put<S: Sink>(
     model: &InnodbModel,
     parts: &mut Parts,
@@ -45,7 +45,7 @@ pub(crate) fn put<S: Sink>(
     true
 }
 
-/// What is as usual.
+/// Finds the ways in which the page is as usual.
 fn find_shape(parts: &mut Parts, page: &[u8]) -> Shape {
     parts.stale_regions(page.len(), true, false);
     let gaps_zero = parts.stale.is_zero(page);
@@ -73,7 +73,7 @@ fn put_head<S: Sink>(branch: &Branch, parts: &mut Parts, page: &[u8], sink: &mut
     let lsn = (header.lsn >> LSN_LOW_BITS).wrapping_sub(branch.lsn);
     number::put(sink, first + streams::LSN, 0, zigzag(lsn as i64));
     number::put(sink, first + streams::NUMBER, 0, u64::from(header.number >> 16));
-    // After a load the siblings are the pages before and behind.
+    // After a load the siblings are the neighbouring pages.
     let sibling = |page: u32, usual: u32| match page {
         NO_PAGE => 0,
         page => 1 + zigzag(i64::from(page.wrapping_sub(usual) as i32)),
@@ -104,7 +104,8 @@ fn put_head<S: Sink>(branch: &Branch, parts: &mut Parts, page: &[u8], sink: &mut
     }
 }
 
-/// The record that was inserted last: none, a place that is no record's, or how far it is from the end of the heap.
+/// Writes the record that was inserted last: none, a place that is no record's, or its distance from the end of the
+/// heap.
 fn put_last_insert<S: Sink>(stream: usize, parts: &Parts, sink: &mut S) {
     let origin = parts.header.last_insert;
     let from_end = || {
@@ -121,7 +122,7 @@ fn put_last_insert<S: Sink>(stream: usize, parts: &Parts, sink: &mut S) {
     }
 }
 
-/// Patterns of all records, and how many are in each group of the directory.
+/// Writes the patterns of all records, and the sizes of the directory's groups.
 fn put_patterns<S: Sink>(branch: &Branch, parts: &mut Parts, sink: &mut S) {
     let records = parts.header.records;
     parts.packed.clear();
@@ -141,7 +142,8 @@ fn put_patterns<S: Sink>(branch: &Branch, parts: &mut Parts, sink: &mut S) {
     }
 }
 
-/// Numbers in the heap: of free records first, which leave the others in order if that is plain.
+/// Writes the numbers of records in the heap. Those of free records come first: they determine the others if these rise
+/// in the order of keys.
 fn put_order<S: Sink>(branch: &Branch, parts: &Parts, sink: &mut S) {
     let (listed, free) = parts.records.split_at(parts.header.records);
     let steps = |sink: &mut S, stream: usize, records: &[super::Record]| {

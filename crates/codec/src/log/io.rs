@@ -1,7 +1,7 @@
-//! One walk over a page of a log for both directions: what it meets is either written or read.
+//! Has one walk over a page of a log for both directions: it either writes or reads the values that it meets.
 //!
-//! A walk gives every value as it is in the page, and goes on with what it gets back: the same value where it is written, the one that was
-//! written where it is read. So that encoding and decoding cannot differ in what they do.
+//! A walk hands over each value as it is in the page, and goes on with the value that it gets back: the same one when
+//! writing, the one that was written when reading. So encoding and decoding cannot differ.
 
 use crate::Corrupt;
 use crate::columns::Buffers;
@@ -9,20 +9,20 @@ use crate::entropy::{Decoder, Sink, Stream, number};
 
 /// A direction.
 pub(crate) trait Io {
-    /// Whether values are those of the page; otherwise they are to be read, and the page is zero where they belong.
+    /// True if values are those of the page. Otherwise they are to be read, and the page is zero in their places.
     const WRITES: bool;
 
-    /// A symbol of stream `id` in context `ctx`.
+    /// Codes a symbol of stream `id` in context `ctx`, and returns it.
     fn symbol(&mut self, id: usize, ctx: u8, symbol: u8) -> u8;
-    /// A number of stream `id` in context `ctx`.
+    /// Codes a number of stream `id` in context `ctx`, and returns it.
     fn number(&mut self, id: usize, ctx: u8, value: u64) -> u64;
-    /// Bytes that are as good as random.
+    /// Codes bytes that are as good as random.
     fn plain(&mut self, bytes: &mut [u8]) -> Result<(), Corrupt>;
-    /// Bytes for zstd.
+    /// Codes bytes for zstd.
     fn text(&mut self, bytes: &mut [u8]) -> Result<(), Corrupt>;
 }
 
-/// Writes.
+/// The direction that writes.
 #[derive(Debug)]
 pub(crate) struct Put<'a, S> {
     pub(crate) sink: &'a mut S,
@@ -55,7 +55,7 @@ impl<S: Sink> Io for Put<'_, S> {
     }
 }
 
-/// Reads.
+/// The direction that reads.
 #[derive(Debug)]
 pub(crate) struct Get<'a, 'c> {
     pub(crate) decoder: Decoder<'c>,

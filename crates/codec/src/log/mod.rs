@@ -1,4 +1,4 @@
-//! Pages of databases' logs.
+//! Codes pages of databases' logs.
 
 pub(crate) mod io;
 pub(crate) mod redo;
@@ -15,13 +15,13 @@ use slots::{AROUND, Around, Lasts, Samples};
 pub(crate) struct Parts {
     pub(crate) around: Box<Around>,
     pub(crate) lasts: Lasts,
-    /// Where training notes data.
+    /// Samples of data, which training collects.
     pub(crate) samples: Option<Samples>,
     pub(crate) wal: wal::Buffers,
     pub(crate) redo: RedoBuffers,
     /// The page, while it is written.
     pub(crate) page: Vec<u8>,
-    /// Bytes that are made ready for zstd.
+    /// Bytes that are prepared for zstd.
     pub(crate) chunk: Vec<u8>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct RedoBuffers {
     pages: Vec<u32>,
 }
 
-/// Bytes for zstd, with a stride if they have one.
+/// Codes bytes for zstd, with a stride if they have one.
 fn chunk<I: Io>(io: &mut I, ready: &mut Vec<u8>, id: usize, bytes: &mut [u8]) -> Result<(), Corrupt> {
     if bytes.is_empty() {
         return Ok(());

@@ -1,8 +1,10 @@
-//! Data of log records, byte by byte: each place of each kind of data has a distribution, in the context that tells most of it.
+//! Codes data of log records byte by byte: each place of each kind of data has a distribution, in the context that
+//! tells most about it.
 //!
-//! Data of one kind (the tuple that a relation's insertion carries, an index's new entry) is a **slot**. Its first bytes are coded by
-//! place; those behind the slot's **cut** go through zstd. The context of a place is the byte before it, the byte at the same
-//! place of the slot's last data, or a byte of the **surroundings**: transaction, blocks, the last tuple, what the record has told before.
+//! Data of one kind (the tuple that a relation's insertion carries, an index's new entry) is a **slot**. Its first
+//! bytes are coded by place; those behind the slot's **cut** go through zstd. The context of a place is the byte before
+//! it, the byte at the same place of the slot's last data, or a byte of the **surroundings**: transaction, blocks, the
+//! last tuple, earlier parts of the record.
 
 use crate::Corrupt;
 use crate::entropy::histogram::Histogram;
@@ -10,27 +12,28 @@ use crate::log::io::Io;
 use crate::text::estimate_bits;
 use crate::wire::{Reader, put_varint};
 
-/// Bytes of the surroundings.
+/// Number of bytes of the surroundings.
 pub(crate) const AROUND: usize = 192;
-/// Most bytes of data that are coded by place.
+/// Largest number of bytes of data that are coded by place.
 pub(crate) const PLACES_MAX: usize = 96;
-/// Most slots, and places of all, of a model: a place's tables take some KiB of memory.
+/// Largest numbers of slots, and of places of all slots, in a model: a place's tables take some KiB of memory.
 pub(crate) const SLOTS_MAX: usize = 1024;
 pub(crate) const ALL_PLACES_MAX: usize = 2048;
-/// Samples of a slot that places are chosen by; fewer than the least are not worth places of their own.
+/// Largest number of samples of a slot by which places are chosen; a slot with fewer than the least is not worth places
+/// of its own.
 const SAMPLES: usize = 500;
 const SAMPLES_MIN: usize = 12;
-/// Data that is no longer is coded by place to its end.
+/// Longest data that is coded by place to its end, in bytes.
 const SHORT: usize = 24;
-/// Bytes of the surroundings that are tried in earnest, by place.
+/// Number of bytes of the surroundings that are tried for each place.
 const CANDIDATES: usize = 3;
-/// Bytes of samples that stand for a page's where zstd is estimated.
+/// Number of bytes of samples that stand for a page when zstd is estimated.
 const PAGE_OF_TEXT: usize = 2048;
 
-/// Bytes that a record's data can be foretold from.
+/// Surroundings: bytes from which a record's data can be predicted.
 pub(crate) type Around = [u8; AROUND];
 
-/// Which byte a place's context is.
+/// Bytes that a place's context can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum From {
     Nothing,
@@ -39,31 +42,32 @@ enum From {
     Around(u8),
 }
 
-/// How a place is coded.
+/// The coding of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     from: From,
-    /// The symbol is the difference to that byte, in the context of the difference before; otherwise the byte, in its context.
+    /// True if the symbol is the difference to the byte of `from`, in the context of the difference before; otherwise
+    /// it is the byte itself, in the context of the byte of `from`.
     difference: bool,
 }
 
 /// A kind of data.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slot {
-    /// Streams of the places from here on.
+    /// The stream of the first place; the others follow.
     first_stream: usize,
     places: Vec<Place>,
-    /// The usual bytes: what the last data is at a page's beginning.
+    /// Usual bytes, which count as the last data at a page's beginning.
     usual: Vec<u8>,
 }
 
-/// A page's last data of every slot.
+/// The last data of every slot in a page.
 #[derive(Debug, Default)]
 pub(crate) struct Lasts {
     bytes: Vec<[u8; PLACES_MAX]>,
 }
 
-/// Data of one slot, met in training.
+/// Data of one slot that training met.
 #[derive(Debug)]
 pub(crate) struct Sample {
     around: Box<Around>,
@@ -71,11 +75,11 @@ pub(crate) struct Sample {
     data: Vec<u8>,
 }
 
-/// Data of all slots, met in training.
+/// Data of all slots that training met.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     by_slot: Vec<Vec<Sample>>,
-    /// Data of each slot in all.
+    /// Number of times that data of each slot was met.
     met: Vec<usize>,
 }
 
@@ -83,7 +87,7 @@ pub(crate) struct Samples {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slots {
     all: Vec<Slot>,
-    /// Streams of others come before.
+    /// First stream of the slots, behind those of others.
     begin: usize,
 }
 
@@ -103,7 +107,7 @@ impl Samples {
         Self { by_slot: (0..slots).map(|_| vec![]).collect(), met: vec![0; slots] }
     }
 
-    /// Notes data. Of many all are counted, and every so-manieth is kept.
+    /// Notes data: all is counted, and the first [`SAMPLES`] of a slot are kept.
     fn note(&mut self, slot: usize, around: &Around, last: &[u8; PLACES_MAX], data: &[u8]) {
         let (Some(samples), Some(met)) = (self.by_slot.get_mut(slot), self.met.get_mut(slot)) else { return };
         *met += 1;
@@ -114,12 +118,12 @@ impl Samples {
 }
 
 impl Slots {
-    /// `count` slots without places, whose streams would begin at `begin`.
+    /// Makes `count` slots without places, whose streams would begin at `begin`.
     pub(crate) fn empty(count: usize, begin: usize) -> Self {
         Self { all: vec![Slot::default(); count], begin }
     }
 
-    /// Chooses places by `samples`.
+    /// Chooses places by `samples`. Streams of places begin at `begin`.
     pub(crate) fn learn(samples: &Samples, begin: usize, level: i32) -> Self {
         let mut all = vec![Slot::default(); samples.by_slot.len()];
         let mut order: Vec<usize> =
@@ -144,12 +148,13 @@ impl Slots {
         }
     }
 
-    /// Streams of all places end here.
+    /// Returns the first stream behind those of all places.
     pub(crate) fn end(&self) -> usize {
         self.begin + self.all.iter().map(|slot| slot.places.len()).sum::<usize>()
     }
 
-    /// Codes the first bytes of `data` by place; returns how many. What they hold may be all there is of data that goes on in the next page.
+    /// Codes the first bytes of `data` by place, and returns their number. `data` may be only the beginning of data
+    /// that goes on in the next page.
     pub(crate) fn code<I: Io>(
         &self,
         io: &mut I,
@@ -222,7 +227,7 @@ impl Slots {
         self.all.len()
     }
 
-    /// One line per slot. For people.
+    /// Describes slot `n` for people, in one line.
     pub(crate) fn describe(&self, n: usize) -> String {
         let Some(slot) = self.all.get(n) else { return String::new() };
         let places = slot.places.iter().map(|place| {
@@ -239,7 +244,7 @@ impl Slots {
 }
 
 impl Place {
-    /// What the symbol is a difference to, and its context.
+    /// Returns the byte that the symbol is a difference to, and the symbol's context.
     #[inline(always)]
     fn context(self, before: u8, last: u8, around: &Around, difference: u8) -> (u8, u8) {
         let byte = match self.from {
@@ -256,7 +261,7 @@ fn learn_slot(samples: &[Sample], left: usize, level: i32) -> Slot {
     let longest = samples.iter().map(|sample| sample.data.len()).max().unwrap_or(0);
     let most = longest.min(PLACES_MAX).min(left);
     let (mut places, mut usual, mut costs) = (vec![], vec![], vec![]);
-    // The difference before of each sample depends on the place before, as it was chosen.
+    // The difference at the place before, for each sample: it depends on how that place is coded.
     let mut differences = vec![0u8; samples.len()];
     for i in 0..most {
         let (place, bits) = best_place(samples, i, &mut differences);
@@ -288,7 +293,7 @@ fn learn_slot(samples: &[Sample], left: usize, level: i32) -> Slot {
     Slot { first_stream: 0, places, usual }
 }
 
-/// About what zstd makes of what is behind the cut.
+/// Estimates the bits that zstd makes of the data behind the cut.
 fn text_bits(samples: &[Sample], cut: usize, level: i32) -> f64 {
     let mut texts: Vec<Vec<u8>> = vec![];
     for sample in samples {

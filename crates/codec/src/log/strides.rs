@@ -1,25 +1,26 @@
-//! Bytes with a stride: images of pages whose rows have one length, as indexes and tables of fixed columns have them.
+//! Transforms bytes with a stride: images of pages whose rows have one length, as those of indexes and of tables with
+//! fixed columns.
 //!
-//! Each byte is replaced by its difference to the one a stride before; rows that differ by a step become the same, and
+//! Each byte is replaced by its difference to the one a stride before. Rows that differ by a step become equal, and
 //! zstd finds one long match.
 
-/// Shorter bytes have no stride.
+/// Fewest bytes that may have a stride.
 const MIN: usize = 512;
 /// Strides are multiples of this, since rows are aligned.
 pub(crate) const UNIT: usize = 8;
-/// Longest stride, in units.
+/// Longest stride, in units of [`UNIT`].
 pub(crate) const UNITS_MAX: usize = 64;
-/// Bytes that a stride is found by.
+/// Number of bytes by which a stride is found.
 const LOOKED_AT: usize = 2048;
-/// Of 16 differences so many have to be as those a stride before.
+/// Number of differences, of 16, that have to equal those a stride before.
 const EQUAL_OF_16: usize = 13;
 
-/// The stride of `bytes`, in units; 0 if there is none.
+/// Returns the stride of `bytes`, in units; 0 if there is none.
 pub(crate) fn find(bytes: &[u8]) -> usize {
     if bytes.len() < MIN {
         return 0;
     }
-    // The middle: a page's head is not like its rows.
+    // The middle is looked at: a page's head is not like its rows.
     let from = (bytes.len() - LOOKED_AT.min(bytes.len())) / 2;
     let looked = &bytes[from..from + LOOKED_AT.min(bytes.len())];
     let mut best = (0, 0);
@@ -29,7 +30,7 @@ pub(crate) fn find(bytes: &[u8]) -> usize {
         let equal =
             a.iter().zip(b).zip(c).filter(|((a, b), c)| a.wrapping_sub(**b) == b.wrapping_sub(**c)).count();
         let share = equal * 1024 / a.len();
-        // A multiple of a stride is a stride as well: it has to be better.
+        // A multiple of a stride is a stride as well, so a longer one has to be better.
         if share > best.0 + 16 {
             best = (share, units);
         }
@@ -37,7 +38,7 @@ pub(crate) fn find(bytes: &[u8]) -> usize {
     if best.0 >= EQUAL_OF_16 * 64 { best.1 } else { 0 }
 }
 
-/// Replaces bytes by differences.
+/// Replaces bytes by differences to those a stride before.
 pub(crate) fn apply(bytes: &mut [u8], units: usize) {
     let stride = units * UNIT;
     if units > 0 {
@@ -47,7 +48,7 @@ pub(crate) fn apply(bytes: &mut [u8], units: usize) {
     }
 }
 
-/// The inverse of [`apply`].
+/// Inverts [`apply`].
 pub(crate) fn undo(bytes: &mut [u8], units: usize) {
     let stride = units * UNIT;
     if units > 0 {

@@ -1,4 +1,4 @@
-//! Models as they are stored: a version, and all that coding needs, compressed.
+//! Writes and reads stored models: a version, and all that coding needs, compressed.
 
 use zstd::zstd_safe;
 
@@ -21,18 +21,18 @@ use crate::wire::{Reader, put_bytes, put_varint};
 const VERSION: u8 = 2;
 
 impl Model {
-    /// The model as it is stored.
+    /// Returns the model as it is stored.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let plain = self.to_plain();
         let mut out = vec![VERSION];
         put_varint(&mut out, plain.len() as u64);
-        // The level is one that exists; and what zstd makes of a buffer fits its bound.
+        // Compression cannot fail: level 12 exists, and the buffer that it writes to has zstd's upper bound.
         out.extend(zstd::bulk::compress(&plain, 12).unwrap_or_default());
         out
     }
 
-    /// The model before it is compressed.
+    /// Returns the model's bytes before they are compressed.
     pub(crate) fn to_plain(&self) -> Vec<u8> {
         let mut plain = vec![];
         put_varint(&mut plain, self.page_bytes as u64);
@@ -71,10 +71,10 @@ impl Model {
         plain
     }
 
-    /// A model from what [`Model::to_bytes`] gave.
+    /// Reads a model that [`Model::to_bytes`] wrote.
     ///
     /// # Errors
-    /// [`Corrupt`] when it did not.
+    /// [`Corrupt`] if `bytes` are not a stored model of this version, within its bounds.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Corrupt> {
         let mut reader = Reader::new(bytes);
         if bytes.len() > MODEL_MAX || reader.byte()? != VERSION {
@@ -89,7 +89,7 @@ impl Model {
         Self::from_plain(&plain)
     }
 
-    /// A model from what [`Model::to_plain`] gave.
+    /// Reads a model that [`Model::to_plain`] wrote.
     pub(crate) fn from_plain(plain: &[u8]) -> Result<Self, Corrupt> {
         let mut reader = Reader::new(plain);
         let page_bytes = reader.at_most(PAGE_MAX)?;

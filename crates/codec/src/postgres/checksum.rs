@@ -1,6 +1,7 @@
-//! PostgreSQL's checksum of pages: 32 interleaved FNV-1a sums with a shift, folded, mixed with the block number.
+//! Computes PostgreSQL's checksum of pages: 32 interleaved FNV-1a sums with a shift, folded, mixed with the block
+//! number.
 //!
-//! After `src/include/storage/checksum_impl.h`.
+//! The algorithm is that of `src/include/storage/checksum_impl.h`.
 
 use super::page::CHECKSUM_AT;
 
@@ -41,7 +42,8 @@ const OFFSETS: [u32; SUMS] = [
     0x959B_D756,
 ];
 
-/// The checksum of PostgreSQL's `page` as block `block` of its relation's fork, as if its checksum field were zero.
+/// Returns the checksum of PostgreSQL's `page` as block `block` of its relation's fork, as if its checksum field were
+/// zero.
 pub fn checksum(page: &[u8], block: u32) -> u16 {
     let mut sums = OFFSETS;
     for (i, row) in page.as_chunks::<{ 4 * SUMS }>().0.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Pages of PostgreSQL, layout version 4: versions 8.3 to 18.
+//! Codes pages of PostgreSQL, layout version 4: versions 8.3 to 18.
 
 pub(crate) mod btree;
 pub(crate) mod checksum;

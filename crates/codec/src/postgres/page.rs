@@ -1,4 +1,4 @@
-//! What all pages of PostgreSQL have: a header, line pointers, items, stale bytes between them.
+//! Has the parts that all pages of PostgreSQL share: a header, line pointers, items, stale bytes between them.
 
 use crate::Corrupt;
 use crate::entropy::number::{unzigzag, zigzag};
@@ -11,20 +11,20 @@ pub(crate) const HEADER: usize = 24;
 /// Bytes of a line pointer.
 pub(crate) const LINE: usize = 4;
 pub(crate) const CHECKSUM_AT: usize = 8;
-/// Low bits of an LSN that are not coded as a difference to the model's: three, which are zero as a rule because records of the
-/// WAL are aligned, and 16 that a state of the entropy coder carries.
+/// Number of low bits of an LSN that are not coded as a difference to the model's: three, which are zero as a rule
+/// because records of the WAL are aligned, and 16 that a state of the entropy coder carries.
 pub(crate) const LSN_LOW_BITS: u32 = 3 + 16;
-/// Layout version in the low byte of the page's size.
+/// Layout version, the low byte of the word that has the page's size.
 const VERSION: u16 = 4;
 
-/// A page's header. `lower` is in `lines`.
+/// A page's header. `lower` follows from `lines`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// High word first, as a number.
+    /// The LSN as one number; the page has its high word first.
     pub(crate) lsn: u64,
     pub(crate) checksum: u16,
     pub(crate) flags: u16,
-    /// Line pointers.
+    /// Number of line pointers.
     pub(crate) lines: usize,
     pub(crate) upper: usize,
     pub(crate) special: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The header of a page whose line pointers, items and special space are in order.
+    /// Returns the header of a page whose line pointers, items and special space are in order; `None` if they are not.
     pub(crate) fn parse(page: &[u8]) -> Option<Self> {
         let lower = usize::from(le16(page, 12));
         let (upper, special) = (usize::from(le16(page, 14)), usize::from(le16(page, 16)));
@@ -55,10 +55,10 @@ impl Header {
         HEADER + LINE * self.lines
     }
 
-    /// Takes where the lowest item begins for `upper`, if it is `tight`.
+    /// Sets `upper` to `lowest`, where the lowest item begins, if `tight`.
     ///
     /// # Errors
-    /// When line pointers or items would lie beyond `upper`.
+    /// [`Corrupt`] if items begin below `upper`, or line pointers end above it.
     pub(crate) fn settle_upper(&mut self, lowest: usize, tight: bool) -> Result<(), Corrupt> {
         if tight {
             self.upper = lowest;
@@ -120,24 +120,24 @@ impl Line {
     }
 }
 
-/// Items from the highest to the lowest, and whether they follow each other without gaps.
+/// The order of items, from the highest to the lowest, and whether there are gaps between them.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
-    /// Numbers of lines.
+    /// Numbers of the items' lines.
     pub(crate) lines: Vec<u16>,
-    /// Where items do not touch, but for the bytes that alignment costs.
+    /// True if some items do not touch, but for the bytes that alignment costs.
     pub(crate) has_gaps: bool,
 }
 
-/// Where the item below `end` with `len` bytes begins if nothing lies between.
+/// Returns where the item below `end` with `len` bytes begins if nothing lies between.
 #[inline(always)]
 pub(crate) fn item_below(end: usize, len: usize) -> Option<usize> {
     end.checked_sub(len.next_multiple_of(8))
 }
 
 impl Order {
-    /// Sorts the items among `lines`; `false` if they overlap, are not aligned, or lie beyond `upper` or `special`.
-    /// They are tried in the order of lines from `first` on before they are sorted.
+    /// Sorts the items of the lines that are `stored`. Returns false if they overlap, are not aligned, or lie beyond
+    /// `upper` or `special`. The order of lines from `first` on is tried before they are sorted.
     pub(crate) fn find(
         &mut self,
         lines: &[Line],
@@ -166,12 +166,12 @@ impl Order {
         true
     }
 
-    /// Where the lowest item begins; `special` if there is none.
+    /// Returns where the lowest item begins; `special` if there is none.
     pub(crate) fn lowest(&self, lines: &[Line], special: usize) -> usize {
         self.lines.last().map_or(special, |&n| lines[usize::from(n)].off)
     }
 
-    /// Whether the order is that of the lines from `first` on, those before it coming last.
+    /// Returns true if the order is that of the lines from `first` on, followed by those before `first`.
     pub(crate) fn is_plain(&self, first: usize) -> bool {
         let count = self.lines.len();
         let first = first.min(count);
@@ -180,7 +180,7 @@ impl Order {
         !self.has_gaps && rotated(&self.lines[..count - first]) && self.lines[count - first..].is_sorted()
     }
 
-    /// Writes an order that is not plain; streams `id` and `id + 1`.
+    /// Writes an order that is not plain to streams `id` and `id + 1`.
     pub(crate) fn put<S: Sink>(&self, lines: &[Line], special: usize, sink: &mut S, id: usize) {
         sink.bits(u32::from(self.has_gaps), 1);
         let (mut expected, mut end) = (0, special);
@@ -196,8 +196,8 @@ impl Order {
         }
     }
 
-    /// Reads what [`Order::put`] wrote, or makes the plain order of the lines that are `stored`, which begins
-    /// with the line of number `first` among them, and places the items.
+    /// Reads an order that [`Order::put`] wrote, or makes the plain order of the lines that are `stored`, which begins
+    /// with the line of number `first` among them. Places the items.
     pub(crate) fn get(
         &mut self,
         lines: &mut [Line],
@@ -243,7 +243,7 @@ impl Order {
 }
 
 impl Stale {
-    /// Notes the regions, the hole first. Hole and others are left out where the flag says that they are zero.
+    /// Notes the hole if `hole`, then the bytes behind items if `behind`.
     pub(crate) fn regions(
         &mut self,
         header: &Header,
@@ -268,7 +268,8 @@ impl Stale {
         }
     }
 
-    /// Whether the hole is all zeros, and whether what lies behind items is. Leaves regions that mean nothing.
+    /// Returns whether the hole is all zeros, and whether the bytes behind items are. The regions that it leaves mean
+    /// nothing.
     pub(crate) fn zeros(
         &mut self,
         header: &Header,

@@ -1,8 +1,8 @@
-//! Values of records as rows of an image: each column has a place for each kind of value that was seen in it.
+//! Lays out values of records as rows of an image: each column has a place for each kind of value that was seen in it.
 //!
-//! SQLite writes integers in as few bytes as they need, and a column may hold anything. The columns that are coded have one
-//! type each, so a record's column becomes up to four of them: integers, floating-point numbers (as decimals where they are
-//! some), and bytes. A row has the one that its class says.
+//! SQLite writes integers in as few bytes as they need, and a column may hold anything. The columns that are coded have
+//! one type each, so a record's column becomes up to four of them: integers, floating-point numbers, decimals among
+//! these, and bytes. A row has a value in the one that its class says.
 
 use super::page::kind;
 use super::record::{Cell, MAX_VALUES, Value, class, int, int_type};
@@ -11,21 +11,21 @@ use crate::columns::decimal::{as_decimal, digits_of, from_decimal};
 use crate::columns::{Column, Form, Grid, MAX_COLUMNS};
 use crate::wire::Reader;
 
-/// Places in an image have 16 bits.
+/// Largest image, in bytes: places in it have 16 bits.
 pub(crate) const IMAGE: usize = u16::MAX as usize;
-/// In the place of a record's column.
+/// Values of `from` in a [`Slot`] that stand for no column of the record, but for the cell's child and row id.
 const CHILD: u8 = 254;
 const ROWID: u8 = 255;
-/// No slot.
+/// Stands for no slot.
 const NONE: u8 = 255;
 
-/// What a slot holds.
+/// Types of values in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
-    /// Bytes in the image.
+    /// An integer of so many bytes in the image.
     Int(u8),
     Float,
-    /// Digits behind the point.
+    /// A decimal with so many digits behind the point.
     Decimal(u8),
     Bytes,
 }
@@ -33,7 +33,7 @@ pub(crate) enum Type {
 /// A column of images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
-    /// Of the record, or [`CHILD`] or [`ROWID`].
+    /// Column of the record, or [`CHILD`] or [`ROWID`].
     from: u8,
     holds: Type,
 }
@@ -57,10 +57,10 @@ impl Slot {
     }
 }
 
-/// The columns of a branch.
+/// The layout of a branch's images.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// Columns of records.
+    /// Number of columns of records.
     pub(crate) values: usize,
     pub(crate) slots: Vec<Slot>,
     /// Slots by a record's column, in the order of [`Slot::order`].
@@ -69,10 +69,10 @@ pub(crate) struct Layout {
     rowid: u8,
 }
 
-/// What was seen of a record's column.
+/// The values that were seen in a column of records.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// Bytes of the longest integer.
+    /// Bytes of the longest integer; 0 if there was none.
     pub(crate) int: usize,
     pub(crate) floats: Vec<f64>,
     pub(crate) bytes: bool,
@@ -88,18 +88,19 @@ impl Seen {
         }
     }
 
-    /// How many digits nine of ten numbers have at most.
+    /// Returns the fewest digits behind the point with which at least nine of ten floating-point numbers are decimals.
     fn digits(&self) -> Option<u8> {
         digits_of(&self.floats, 9)
     }
 }
 
-/// Bytes of an integer, as if all from 1 to 8 were possible.
+/// Returns the number of bytes that an integer needs, from 1 to 8. (SQLite itself has no integers of 5 or 7 bytes.)
 pub(crate) fn int_bytes(value: i64) -> usize {
     (65 - (value ^ value >> 63).leading_zeros() as usize).div_ceil(8)
 }
 
-/// Bytes in images of integers of up to `seen` bytes: later ones may be longer.
+/// Returns the bytes that images have for integers, of which the longest seen one has `seen` bytes: later ones may be
+/// longer.
 fn room(seen: usize) -> u8 {
     match seen {
         0 | 1 => 2,
@@ -113,13 +114,13 @@ pub(crate) fn float(page: &[u8], at: usize) -> f64 {
     bytes.map_or(0.0, f64::from_be_bytes)
 }
 
-/// Appends an integer as integers lie in images: the high byte first, the sign's bit flipped.
+/// Appends an integer as images have it: high byte first, the sign bit flipped.
 fn push_int(image: &mut Vec<u8>, value: i64, width: u8) {
     let flipped = (value as u64) ^ 1 << (8 * u32::from(width) - 1);
     image.extend_from_slice(&flipped.to_be_bytes()[8 - usize::from(width)..]);
 }
 
-/// The integer of `width` bytes at `at` of an image.
+/// Returns the integer of `width` bytes at `at` of an image.
 fn load_int(image: &[u8], at: usize, width: u8) -> i64 {
     let value =
         image[at..at + usize::from(width)].iter().fold(0u64, |value, &byte| value << 8 | u64::from(byte));
@@ -128,8 +129,8 @@ fn load_int(image: &[u8], at: usize, width: u8) -> i64 {
 }
 
 impl Layout {
-    /// For pages of `page_kind` whose records' columns are as `seen`; row ids have up to `rowid` bytes. At most as many columns as
-    /// can be coded: what does not fit is odd.
+    /// Makes the layout for pages of `page_kind` whose records' columns are as `seen`; the longest row id has `rowid`
+    /// bytes. It has at most [`MAX_COLUMNS`] slots: cells that need more are odd.
     pub(crate) fn new(page_kind: u8, seen: &[Seen], rowid: usize) -> Self {
         let mut slots = vec![];
         if kind::is_inner(page_kind) {
@@ -173,7 +174,8 @@ impl Layout {
         Self { values, slots, by_value, child, rowid }
     }
 
-    /// The slot of a value of `class` in column `c`, if values of that class have content in the image.
+    /// Returns the slot of values of class `found` in column `c`. It is [`NONE`] if such values have no content in the
+    /// image, and `None` if the layout has no slot for them.
     fn slot(&self, c: usize, found: u8) -> Option<u8> {
         let order = match found {
             class::INT | class::OLD => 0,
@@ -185,7 +187,7 @@ impl Layout {
         Some(self.by_value.get(c)?[order]).filter(|&slot| slot != NONE)
     }
 
-    /// The columns of a row of these classes; `None` if the layout does not have one of them.
+    /// Returns the slots that a row of these classes has, as bits; `None` if the layout lacks one of them.
     pub(crate) fn present(&self, classes: impl Iterator<Item = u8>) -> Option<u128> {
         let mut present = 0;
         for slot in [self.child, self.rowid] {
@@ -202,8 +204,9 @@ impl Layout {
         Some(present)
     }
 
-    /// Appends a cell's values to the image as row `t`; which columns it has. `None`, and the image as it was, if it is not of this
-    /// layout. Classes become what they are in it.
+    /// Appends a cell's values to the image as row `t`, and returns the slots that the row has, as bits. Returns
+    /// `None`, and leaves the image as it was, if the cell does not fit this layout. Numbers that are stored as
+    /// decimals get that class.
     pub(crate) fn place(
         &self,
         page: &[u8],
@@ -272,7 +275,7 @@ impl Layout {
         Some(present_of(self, values))
     }
 
-    /// A row's child and row id.
+    /// Returns a row's child and row id; 0 for those that the layout does not have.
     pub(crate) fn ids(&self, image: &[u8], grid: &Grid, t: u16) -> (u32, i64) {
         let load = |slot: u8| match self.slots.get(usize::from(slot)).map(|slot| slot.holds) {
             Some(Type::Int(width)) => load_int(image, grid.place(slot.into(), t).0, width),
@@ -281,7 +284,8 @@ impl Layout {
         (load(self.child) as u32, load(self.rowid))
     }
 
-    /// A row's value of column `c`: its type if it is all in this page, and its bytes. Its length follows from the image.
+    /// Returns the value of class `found` in column `c` of row `t`: the type that it has if all of it is in this page,
+    /// and its bytes. Its length follows from the image.
     pub(crate) fn value(&self, image: &[u8], grid: &Grid, (c, t): (usize, u16), found: u8) -> Stored {
         let slot = self.slot(c, found).unwrap_or(NONE);
         let holds = self.slots.get(usize::from(slot)).map(|slot| slot.holds);
@@ -355,14 +359,14 @@ fn present_of(layout: &Layout, values: &[Value]) -> u128 {
     layout.present(values.iter().map(|value| value.class)).unwrap_or(0)
 }
 
-/// A value as it will be stored.
+/// A value as it is stored in a page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
     pub(crate) serial: u64,
-    /// Its bits, if it is a number.
+    /// Bits of the value, if it is a number.
     pub(crate) number: u64,
-    /// Where its bytes are in the image, if it is none.
+    /// Place of the value's bytes in the image, if it is no number.
     pub(crate) at: usize,
-    /// Bytes in the page.
+    /// Number of bytes in the page.
     pub(crate) len: usize,
 }

@@ -1,4 +1,4 @@
-//! A database's model from sampled pages.
+//! Learns a database's model from sampled pages.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,12 @@ use super::{Branch, MAX_BRANCHES, Parts, SqliteModel, words};
 use crate::columns::learn::{Sampled, choose};
 use crate::patterns::{MAX_PATTERNS, Patterns, most_frequent};
 
-/// Pages that codings are tried on.
+/// Largest number of pages that codings are tried on.
 const TRIAL_PAGES: usize = 40;
-/// Fewer sampled pages that are alike are left to the branch that is nearest, or to generic coding.
+/// Fewest sampled pages that get a branch of their own. Smaller groups are left to the nearest branch, or to generic
+/// coding.
 const MIN_PAGES: usize = 2;
-/// Overflow pages from which on they are coded, too.
+/// Fewest sampled pages that do not parse, and so count as overflow pages, with which these are coded, too.
 const MIN_OVERFLOW: usize = 3;
 
 /// Pages that are alike.
@@ -23,13 +24,15 @@ struct Group<'p> {
     pages: Vec<&'p [u8]>,
 }
 
-/// Bytes at the end of each page that are not SQLite's: a byte of the file's header, if its page is among `pages`. Without it, none.
+/// Returns the number of bytes at the end of each page that are not SQLite's. A byte of the file's header tells it; 0
+/// if the page with that header is not among `pages`.
 pub(crate) fn reserved(pages: &[&[u8]]) -> usize {
     let first = pages.iter().find(|page| page.starts_with(MAGIC));
     first.and_then(|page| page.get(20)).map_or(0, |&reserved| usize::from(reserved))
 }
 
-/// Learns from pages of one file: those that [`Parts::parse`] accepts, and overflow pages between them.
+/// Learns from pages of one file: those that [`Parts::parse`] accepts, and overflow pages between them. Returns `None`
+/// if it accepts none.
 pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<SqliteModel> {
     let reserved = reserved(pages);
     let mut parts = Parts::default();
@@ -55,11 +58,12 @@ pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<SqliteModel> {
     (!model.branches.is_empty()).then_some(model)
 }
 
-/// The largest groups, and with them the pages of small ones that are not too unlike.
+/// Returns the largest groups. The pages of each small group are added to the nearest one, if any has pages of the same
+/// form.
 fn settle(mut groups: Vec<Group<'_>>) -> Vec<Group<'_>> {
     groups.sort_by_key(|group| usize::MAX - group.pages.len());
     let large = groups.iter().filter(|group| group.pages.len() >= MIN_PAGES).count();
-    // Where no two pages are alike, a branch is for what is at least of the same form.
+    // If no two pages are alike, the branches are for pages of the same form.
     let small = groups.split_off(large.clamp(1.min(groups.len()), MAX_BRANCHES));
     for group in small {
         let apart = |other: &Group<'_>| other.signature.distance(&group.signature).unwrap_or(u32::MAX);
@@ -103,7 +107,7 @@ fn learn_branch(group: Group<'_>, reserved: usize, (level, first): (i32, usize))
     Branch { signature: group.signature, layout, patterns, first, plans }
 }
 
-/// The layout that has all values of the pages.
+/// Returns the layout that has slots for all values of the pages.
 fn find_layout(group: &Group<'_>, reserved: usize) -> Layout {
     let mut seen: Vec<Seen> = vec![];
     let mut rowid = 0;

@@ -1,13 +1,13 @@
-//! Pages of SQLite: tables and indexes, leaf pages and others, and overflow pages.
+//! Codes pages of SQLite: tables and indexes, leaf pages and others, and overflow pages.
 //!
-//! - [`page`] has headers and free blocks, [`record`] cells and records;
-//! - [`layout`] says how records become rows of an image, whose columns are coded;
+//! - [`page`] has headers and free blocks, [`record`] has cells and records;
+//! - [`layout`] turns records into rows of an image, whose columns are coded;
 //! - [`signature`] tells the pages of one table or index from those of another;
 //! - [`write`] and [`read`] are the two directions of a whole page.
 //!
-//! A database file holds all tables and indexes, page by page, and no page says to which it belongs. So a model has a [`Branch`]
-//! for pages that are alike: of one kind, with records of as many columns that hold what theirs do. Which branch a page
-//! gets is a matter of modelling, never of trust: a cell that is not as its branch has it is odd, and kept as it is.
+//! A database file holds all tables and indexes, page by page, and no page says to which it belongs. So a model has a
+//! [`Branch`] for pages that are alike: of one kind, with records of as many columns that hold similar values. A wrong
+//! branch costs space, never correctness: a cell that does not fit its branch is odd, and is kept as it is.
 
 pub(crate) mod layout;
 pub(crate) mod learn;
@@ -31,61 +31,61 @@ use crate::patterns::Patterns;
 use crate::stale::Stale;
 use crate::wire::{Reader, be16, put_varint};
 
-/// Most branches of a model.
+/// Largest number of branches in a model.
 const MAX_BRANCHES: usize = 48;
-/// In the place of a branch: an overflow page.
+/// Stands in the place of a branch for an overflow page.
 const OVERFLOW: u8 = 255;
-/// A cell takes at least a pointer and four bytes.
+/// Fewest bytes that a cell takes: its pointer and four more.
 const CELL_MIN: usize = 6;
-/// Classes of so many columns make a pattern.
+/// Number of values of which one pattern has the classes.
 const PER_WORD: usize = 15;
-/// Bits of a pattern: whether the cell is odd, and four bits per column.
+/// Bits of a pattern: one that tells if the cell is odd, and four per value.
 const WORD_BITS: u32 = 1 + 4 * PER_WORD as u32;
 /// The pattern of an odd cell.
 const ODD: u64 = 1;
 
-/// The stream that says of which branch a page is: the first of all.
+/// The stream of branches, the first of all streams.
 const BRANCH: usize = 0;
-/// Of overflow pages: the next one.
+/// The stream of overflow pages that has the zeros at their end.
 const NEXT: usize = 1;
-/// First stream of the first branch.
+/// The first stream of the first branch.
 const FIRST: usize = 2;
 
-/// Streams of a branch, before those of its patterns and columns; counted from the branch's first.
+/// Streams of a branch that come before those of its columns; counted from the branch's first.
 pub(crate) mod streams {
-    /// What is as usual in the page: see [`super::Shape`].
+    /// The page's first symbol: see [`super::Shape`].
     pub(crate) const SHAPE: usize = 0;
-    /// Cells (two streams).
+    /// Number of cells (two streams).
     pub(crate) const COUNT: usize = 1;
-    /// Right child.
+    /// The right child.
     pub(crate) const RIGHT: usize = 3;
-    /// Where cells lie in the page, by the order of keys.
+    /// Places of cells in the page, in the order of keys.
     pub(crate) const ORDER: usize = 4;
     pub(crate) const GAP: usize = 5;
-    /// Free blocks in gaps.
+    /// Places of free blocks in gaps.
     pub(crate) const BLOCK: usize = 6;
-    /// Lengths and types of what is in overflow pages, and the pages.
+    /// Lengths and types of values in overflow pages, and the numbers of these pages.
     pub(crate) const BEYOND: usize = 7;
     pub(crate) const PATTERNS: usize = 8;
 }
 
-/// What is as usual in a page: bits of its first symbol.
+/// The ways in which a page is as usual: bits of its first symbol.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shape {
     pub(crate) hole_zero: bool,
-    /// What lies in gaps is zero, but for the heads of free blocks.
+    /// Gaps are zero, but for the heads of free blocks.
     pub(crate) gaps_zero: bool,
-    /// Cells follow each other without gaps.
+    /// Cells follow one another without gaps.
     pub(crate) dense: bool,
-    /// Each cell lies before the one before it, as in a page that was filled in the order of keys.
+    /// Each cell lies before the one that precedes it in the order of keys, as in a page that was filled in that order.
     pub(crate) descending: bool,
-    /// All free blocks are in the list, in their order.
+    /// The list of free blocks follows from the gaps: all its blocks lie in gaps, in the order of the list.
     pub(crate) listed: bool,
-    /// Fragments are counted as they are.
+    /// The header's count of fragments is that of the gaps.
     pub(crate) counted: bool,
-    /// What extensions reserve at the page's end is zero, or nothing.
+    /// The bytes that extensions reserve at the page's end are zero, or there are none.
     pub(crate) reserved_zero: bool,
-    /// The file's header is not in this page.
+    /// The page does not have the file's header.
     pub(crate) not_first: bool,
 }
 
@@ -115,25 +115,25 @@ impl Shape {
     }
 }
 
-/// What is known of pages that are alike.
+/// The model of pages that are alike.
 #[derive(Clone, Debug)]
 pub(crate) struct Branch {
     pub(crate) signature: Signature,
     pub(crate) layout: Layout,
-    /// One per [`PER_WORD`] columns.
+    /// Usual patterns, one set per [`PER_WORD`] values of a record.
     pub(crate) patterns: Vec<Patterns>,
-    /// First of its streams.
+    /// The first of the branch's streams.
     pub(crate) first: usize,
     pub(crate) plans: Plans,
 }
 
-/// Patterns of a record of `values` columns.
+/// Returns the number of patterns that a record of `values` columns has.
 fn words(values: usize) -> usize {
     values.div_ceil(PER_WORD).max(1)
 }
 
 impl Branch {
-    /// The first stream of the columns of a branch whose records have `values` columns.
+    /// Returns the first stream of the columns of a branch whose records have `values` columns.
     fn columns_at(first: usize, values: usize) -> usize {
         first + streams::PATTERNS + 2 * words(values)
     }
@@ -157,24 +157,24 @@ impl Branch {
         Ok(Self { signature, layout, patterns, first, plans })
     }
 
-    /// A stream of the branch, among all `streams`, and those behind it.
+    /// Returns stream `id` of the branch, from among all `streams`, and those behind it.
     fn streams<'s>(&self, streams: &'s [Stream], id: usize) -> &'s [Stream] {
         &streams[self.first + id..]
     }
 }
 
-/// What is known of a database.
+/// The model of a database.
 #[derive(Clone, Debug)]
 pub(crate) struct SqliteModel {
     /// Bytes at the end of each page that are not SQLite's.
     pub(crate) reserved: usize,
-    /// Overflow pages, too, are coded.
+    /// Overflow pages are coded, too.
     pub(crate) overflow: bool,
     pub(crate) branches: Vec<Branch>,
 }
 
 impl SqliteModel {
-    /// Streams of all branches.
+    /// Returns the number of streams that all branches have together.
     pub(crate) fn end(&self) -> usize {
         self.branches.last().map_or(FIRST, |branch| branch.plans.end)
     }
@@ -199,34 +199,35 @@ impl SqliteModel {
     }
 }
 
-/// A page's parts. Buffers are kept from page to page.
+/// The parts of a page. Buffers are kept from page to page.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub(crate) header: Header,
-    /// In the order of keys.
+    /// Cells in the order of keys.
     pub(crate) cells: Vec<Cell>,
     pub(crate) values: Vec<Value>,
-    /// Places in `cells`, in the order in which they lie in the page.
+    /// Indexes into `cells`, in the order in which the cells lie in the page.
     pub(crate) by_place: Vec<u16>,
-    /// Bytes before each cell that belong to none, in the order in which they lie; last those behind all.
+    /// Number of bytes before each cell that belong to no cell, in the order in which the cells lie; the last are those
+    /// behind all cells.
     pub(crate) gaps: Vec<u16>,
-    /// Symbols of free blocks, of gaps that have room for one.
+    /// Symbols of free blocks, one for each gap that has room for a block.
     pub(crate) blocks: Vec<u8>,
     pub(crate) packed: Vec<u64>,
     pub(crate) grid: Grid,
-    /// Places in `cells` of the grid's rows.
+    /// Index into `cells` of each of the grid's rows.
     pub(crate) rows: Vec<u16>,
-    /// The rows' values: see [`Layout`].
+    /// The rows' values, as [`Layout`] places them.
     pub(crate) image: Vec<u8>,
     pub(crate) stale: Stale,
     pub(crate) shape: Shape,
-    /// What remains when ranks are coded.
+    /// The places that are left while the order of cells is coded.
     pub(crate) ranks: Vec<u16>,
 }
 
 impl Parts {
-    /// Takes `page` apart, of which `reserved` bytes at the end are not SQLite's; `false` if it is no page of a table or an index,
-    /// or if half of its cells are of no known form.
+    /// Takes `page` apart; `reserved` bytes at its end are not SQLite's. Returns false if it is no page of a table or
+    /// an index, or if more than half of its cells are of no known form.
     pub(crate) fn parse(&mut self, page: &[u8], reserved: usize) -> bool {
         self.cells.clear();
         self.values.clear();
@@ -262,7 +263,7 @@ impl Parts {
         Some(())
     }
 
-    /// Fills the image with rows; cells that the layout does not have become odd.
+    /// Fills the image with rows; cells that do not fit the layout become odd.
     fn parse_columns(&mut self, page: &[u8], layout: &Layout) {
         self.image.clear();
         self.rows.clear();
@@ -283,7 +284,7 @@ impl Parts {
         self.grid.close(self.rows.len(), layout.slots.len());
     }
 
-    /// What lies between cells: gaps, and the free blocks in them.
+    /// Finds the gaps between cells, and the free blocks in them.
     fn find_gaps(&mut self, page: &[u8], usable: usize) {
         self.gaps.clear();
         self.blocks.clear();
@@ -302,7 +303,7 @@ impl Parts {
         self.shape.listed = block == 0;
     }
 
-    /// Gaps, and the free block in each.
+    /// Calls `each` with the place and length of each gap, and place and size of the free block in it, if there is one.
     fn each_gap(&self, mut each: impl FnMut(usize, usize, Option<(usize, usize)>)) {
         let mut blocks = self.blocks.iter();
         let mut end = self.header.content;
@@ -315,7 +316,8 @@ impl Parts {
         }
     }
 
-    /// The first free block, and bytes of fragments, as the gaps have them.
+    /// Returns the place of the first free block (0 if there is none) and the bytes of fragments, as they follow from
+    /// the gaps.
     fn blocks_and_fragments(&self) -> (u16, u8) {
         let (mut first, mut fragments) = (0, 0usize);
         self.each_gap(|_, gap, block| {
@@ -328,7 +330,7 @@ impl Parts {
         (first, fragments as u8)
     }
 
-    /// Notes stale bytes, of the parts whose flags do not say that they are zero.
+    /// Notes the regions of stale bytes, except those that the shape says are zero.
     fn stale_regions(&mut self, page_bytes: usize, usable: usize) {
         let mut stale = std::mem::take(&mut self.stale);
         stale.clear();
@@ -353,13 +355,13 @@ impl Parts {
         self.stale = stale;
     }
 
-    /// Room for the image of any page that is read.
+    /// Gives the image its largest length, which has room for the rows of any page that is read.
     fn clear_image(&mut self) {
         self.image.resize(IMAGE, 0);
     }
 }
 
-/// Whether cells of `kind` have an overflow page.
+/// Returns true if a cell with these values has an overflow page, in a page of `page_kind`.
 fn overflows(page_kind: u8, cell: &[Value]) -> bool {
     kind::has_record(page_kind) && cell.iter().any(|value| record::class::overflows(value.class))
 }

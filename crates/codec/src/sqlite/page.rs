@@ -1,18 +1,18 @@
-//! A page's header, and how its cells, free blocks and fragments lie ("Database File Format", section 1.6).
+//! Reads and writes a page's header, its free blocks and fragments ("Database File Format", section 1.6).
 
 use crate::wire::{be16, be32};
 
-/// The file's header, in its first page.
+/// Bytes of the file's header, in its first page.
 pub(crate) const FILE_HEADER: usize = 100;
 pub(crate) const MAGIC: &[u8; 16] = b"SQLite format 3\0";
-/// Smallest page.
+/// Smallest page, in bytes.
 pub(crate) const PAGE_MIN: usize = 512;
-/// Largest number of bytes at a page's end that extensions keep for themselves: a byte of the file's header says it.
+/// Largest number of bytes that extensions reserve at a page's end: a byte of the file's header tells the number.
 pub(crate) const RESERVED_MAX: usize = 255;
-/// A free block's own header; smaller gaps are fragments.
+/// Bytes of a free block's own header; smaller gaps are fragments.
 pub(crate) const BLOCK: usize = 4;
 
-/// What a page's first byte says.
+/// Kinds of page, as a page's first byte names them.
 pub(crate) mod kind {
     pub(crate) const INDEX_INNER: u8 = 2;
     pub(crate) const TABLE_INNER: u8 = 5;
@@ -23,17 +23,17 @@ pub(crate) mod kind {
         matches!(kind, INDEX_INNER | TABLE_INNER | INDEX_LEAF | TABLE_LEAF)
     }
 
-    /// Cells have a child.
+    /// Returns true if cells have a child.
     pub(crate) const fn is_inner(kind: u8) -> bool {
         matches!(kind, INDEX_INNER | TABLE_INNER)
     }
 
-    /// Cells have a row id.
+    /// Returns true if cells have a row id.
     pub(crate) const fn is_table(kind: u8) -> bool {
         matches!(kind, TABLE_LEAF | TABLE_INNER)
     }
 
-    /// Cells have a record.
+    /// Returns true if cells have a record.
     pub(crate) const fn has_record(kind: u8) -> bool {
         kind != TABLE_INNER
     }
@@ -42,22 +42,22 @@ pub(crate) mod kind {
 /// The page header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Where it begins: behind the file's header in the first page.
+    /// Offset of the header: behind the file's header in the first page, otherwise 0.
     pub(crate) begin: usize,
     pub(crate) kind: u8,
-    /// The first free block; 0 for none.
+    /// Offset of the first free block; 0 for none.
     pub(crate) free: u16,
     pub(crate) cells: usize,
-    /// Where the area of cells begins.
+    /// Offset at which the area of cells begins.
     pub(crate) content: usize,
-    /// Bytes of fragments.
+    /// Number of bytes of fragments.
     pub(crate) fragments: u8,
-    /// The last child, of inner pages.
+    /// The last child of an inner page.
     pub(crate) right: u32,
 }
 
 impl Header {
-    /// The header of a page that has one.
+    /// Returns the header of `page`, or `None` if the page has none.
     pub(crate) fn parse(page: &[u8]) -> Option<Self> {
         let begin = if page.starts_with(MAGIC) { FILE_HEADER } else { 0 };
         let kind = *page.get(begin)?;
@@ -80,17 +80,17 @@ impl Header {
         (header.pointers_end() <= content && content <= page.len()).then_some(header)
     }
 
-    /// Where the cells' pointers begin.
+    /// Returns the offset at which the cells' pointers begin.
     pub(crate) fn pointers(&self) -> usize {
         self.begin + if kind::is_inner(self.kind) { 12 } else { 8 }
     }
 
-    /// Behind the last pointer: the hole begins.
+    /// Returns the offset behind the last pointer, where the hole begins.
     pub(crate) fn pointers_end(&self) -> usize {
         self.pointers() + 2 * self.cells
     }
 
-    /// Writes the header; there is room for it.
+    /// Writes the header to `page`, which has room for it.
     pub(crate) fn write(&self, page: &mut [u8]) {
         let at = self.begin;
         page[at] = self.kind;
@@ -104,13 +104,13 @@ impl Header {
     }
 }
 
-/// Of a gap without a free block.
+/// The symbol of a gap without a free block.
 const NO_BLOCK: u8 = 16;
 
-/// A free block in a gap: fragments of at most three bytes may lie before and behind it. As a symbol.
+/// Place of a free block in a gap: fragments of at most three bytes may lie before and behind it. A symbol codes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
-    /// From the gap's beginning, and to its end.
+    /// Bytes from the gap's begin to the block, and from the block to the gap's end.
     before: usize,
     behind: usize,
 }
@@ -121,7 +121,8 @@ impl Block {
             .then(|| Self { before: usize::from(symbol & 3), behind: usize::from(symbol >> 2) })
     }
 
-    /// The symbol of the gap of `len` bytes at `gap`, and the block behind `block`, which is the next one of the list; 0 for none.
+    /// Returns the symbol of the gap of `len` bytes at `gap`, and the next free block to be looked for. `block` is the
+    /// one that is looked for now, 0 for none; if it lies in the gap, the list's next block follows it.
     pub(crate) fn of(page: &[u8], (gap, len): (usize, usize), block: u16) -> (u8, u16) {
         let at = usize::from(block);
         let size = usize::from(be16(page, at + 2));
@@ -133,7 +134,7 @@ impl Block {
         (symbol, be16(page, at))
     }
 
-    /// Place and size in the gap of `len` bytes at `gap`; `None` if it does not fit.
+    /// Returns the block's place and size in the gap of `len` bytes at `gap`; `None` if it does not fit.
     pub(crate) fn place(self, gap: usize, len: usize) -> Option<(usize, usize)> {
         let size = len.checked_sub(self.before + self.behind).filter(|&size| size >= BLOCK)?;
         Some((gap + self.before, size))

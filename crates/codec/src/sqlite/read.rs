@@ -1,4 +1,4 @@
-//! A page from symbols.
+//! Reads a page from symbols.
 
 use super::layout::{IMAGE, Stored};
 use super::page::{BLOCK, FILE_HEADER, Header, kind};
@@ -16,8 +16,8 @@ use crate::entropy::{Decoder, Stream};
 
 const BAD: Corrupt = Corrupt("a page of SQLite that cannot be");
 
-/// Reads what [`super::write::put`] wrote into `page`, which is all zeros: everything but stale bytes. Text is in `buffers`; the
-/// regions of stale bytes are left in `parts`.
+/// Reads all of a page that [`super::write::put`] wrote, but its stale bytes, into `page`, which is all zeros. Text
+/// comes from `buffers`; the regions of stale bytes are left in `parts`.
 pub(crate) fn get(
     model: &SqliteModel,
     all: &[Stream],
@@ -180,7 +180,8 @@ fn get_patterns(
     Ok(())
 }
 
-/// Until values are known, `len` is what is missing of those that are cut.
+/// Reads what is known of values that go on in overflow pages. `len` of a cut value is the number of its missing bytes
+/// until [`measure`] has found its length.
 fn get_beyond(
     branch: &Branch,
     all: &[Stream],
@@ -219,7 +220,7 @@ fn get_order(branch: &Branch, all: &[Stream], d: &mut Decoder<'_>, parts: &mut P
         return Ok(());
     }
     let stream = &branch.streams(all, streams::ORDER)[0];
-    // Places that are left, from the page's end.
+    // The places that are left, from the page's end.
     parts.ranks.clear();
     parts.ranks.extend((0..cells as u16).rev());
     let mut next = 0;
@@ -268,8 +269,8 @@ fn get_gaps(
     Ok(())
 }
 
-/// Types and lengths of the values of row `t`, whose cell has `values`; returns the bytes of the record's header, of its values here,
-/// and of all that is in overflow pages.
+/// Finds types and lengths of the values of row `t`, which is cell `n`. Returns the bytes of the record's header, of
+/// its values in this page, and of its values in overflow pages.
 fn measure(branch: &Branch, parts: &mut Parts, t: u16, n: usize) -> Result<(usize, usize, u64), Corrupt> {
     let Parts { cells, values, image, grid, .. } = parts;
     let cell = cells[n];
@@ -298,7 +299,7 @@ fn measure(branch: &Branch, parts: &mut Parts, t: u16, n: usize) -> Result<(usiz
     Ok((head_bytes(types), here, beyond))
 }
 
-/// Finds where cells lie.
+/// Finds the places of the cells.
 fn place_cells(branch: &Branch, parts: &mut Parts, usable: usize) -> Result<(), Corrupt> {
     let page_kind = parts.header.kind;
     let mut total = 0;
@@ -336,7 +337,7 @@ fn place_cells(branch: &Branch, parts: &mut Parts, usable: usize) -> Result<(), 
     Ok(())
 }
 
-/// Cells and their pointers. All places are within the page.
+/// Writes cells and their pointers. All places are within the page.
 fn write_cells(branch: &Branch, parts: &Parts, page: &mut [u8]) {
     let pointers = parts.header.pointers();
     for (n, cell) in parts.cells.iter().enumerate() {
@@ -387,7 +388,7 @@ fn write_cells(branch: &Branch, parts: &Parts, page: &mut [u8]) {
     }
 }
 
-/// Heads of free blocks, and what the page's header says of them.
+/// Writes the heads of free blocks, and sets the fields of the page's header that follow from them.
 fn write_blocks(parts: &mut Parts, page: &mut [u8]) {
     let (first, fragments) = parts.blocks_and_fragments();
     if parts.shape.counted {

@@ -1,14 +1,14 @@
-//! Cells and records: numbers of varying length, types of values, and what a cell consists of.
+//! Takes cells and records apart: numbers of varying length, types of values, and the parts of a cell.
 
 use super::page::kind;
 use crate::wire::be32;
 
-/// Most columns of a record that are taken apart.
+/// Largest number of columns of a record that is taken apart.
 pub(crate) const MAX_VALUES: usize = 60;
-/// Longest value in a page: lengths have 15 bits.
+/// Longest value in a page, in bytes: lengths have 15 bits.
 pub(crate) const MAX_LOCAL: usize = (1 << 15) - 1;
 
-/// What a value is, as far as its place needs to be known.
+/// Classes of values. They tell the kind of a value, and how much of it lies in this page.
 pub(crate) mod class {
     /// The record has fewer columns.
     pub(crate) const ABSENT: u8 = 0;
@@ -31,28 +31,29 @@ pub(crate) mod class {
     pub(crate) const CUT_NUMBER: u8 = 11;
     pub(crate) const COUNT: u8 = 12;
 
-    /// The image has the value's bytes as they are.
+    /// Returns true if the image has the value's bytes as they are.
     pub(crate) const fn is_bytes(class: u8) -> bool {
         matches!(class, TEXT | BLOB | CUT_TEXT | CUT_BLOB | CUT_NUMBER)
     }
 
-    /// The value's length is told by how many bytes are missing here.
+    /// Returns true if the number of missing bytes is stored: the value's length follows from it.
     pub(crate) const fn is_cut(class: u8) -> bool {
         matches!(class, CUT_TEXT | CUT_BLOB)
     }
 
-    /// The value's type is told: its bytes here do not say it.
+    /// Returns true if the value's type is stored: its bytes in this page do not determine it.
     pub(crate) const fn is_told(class: u8) -> bool {
         matches!(class, CUT_NUMBER | BEYOND)
     }
 
-    /// The record goes on in overflow pages.
+    /// Returns true if the record goes on in overflow pages.
     pub(crate) const fn overflows(class: u8) -> bool {
         is_cut(class) || is_told(class)
     }
 }
 
-/// A number at `at`, and its length; `None` if it is cut off, or longer than it has to be.
+/// Reads the number at `at`; returns it and its length. Returns `None` if the number is cut off, or longer than it has
+/// to be.
 #[inline]
 pub(crate) fn varint(page: &[u8], at: usize) -> Option<(u64, usize)> {
     let first = *page.get(at)?;
@@ -71,14 +72,14 @@ pub(crate) fn varint(page: &[u8], at: usize) -> Option<(u64, usize)> {
     (varint_len(value) == 9).then_some((value, 9))
 }
 
-/// Bytes of a number: seven bits each, of the ninth all eight.
+/// Returns the bytes that a number takes: seven bits each, but all eight of the ninth.
 #[inline]
 pub(crate) fn varint_len(value: u64) -> usize {
     let bits = 64 - value.leading_zeros() as usize;
     if bits > 56 { 9 } else { bits.div_ceil(7).max(1) }
 }
 
-/// Writes a number; returns where it ends. There is room for it.
+/// Writes a number at `at`, where there is room for it; returns where it ends.
 #[inline]
 pub(crate) fn put_varint(page: &mut [u8], at: usize, value: u64) -> usize {
     let len = varint_len(value);
@@ -92,7 +93,8 @@ pub(crate) fn put_varint(page: &mut [u8], at: usize, value: u64) -> usize {
     at + len
 }
 
-/// Bytes of a value of type `serial`; `None` for types that do not exist, and lengths beyond what a file can have.
+/// Returns the bytes of a value of type `serial`; `None` for types that do not exist, and for lengths that no file can
+/// have.
 #[inline]
 pub(crate) fn value_bytes(serial: u64) -> Option<usize> {
     match serial {
@@ -105,7 +107,7 @@ pub(crate) fn value_bytes(serial: u64) -> Option<usize> {
     }
 }
 
-/// The type of an integer in as few bytes as it needs.
+/// Returns the type of an integer in as few bytes as it needs.
 #[inline]
 pub(crate) fn int_type(value: i64) -> u64 {
     match value {
@@ -122,7 +124,7 @@ pub(crate) fn int_type(value: i64) -> u64 {
     }
 }
 
-/// The integer of type `serial` at `at`; all of it is in `page`.
+/// Returns the integer of type `serial` at `at`, all of which is in `page`.
 #[inline]
 pub(crate) fn int(page: &[u8], at: usize, serial: u64) -> i64 {
     if serial >= 8 {
@@ -138,13 +140,13 @@ pub(crate) fn int(page: &[u8], at: usize, serial: u64) -> i64 {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cell {
     pub(crate) at: usize,
-    /// Behind its last byte in this page.
+    /// Offset behind the cell's last byte in this page.
     pub(crate) end: usize,
-    /// It is no cell that could be taken apart: its bytes are kept as they are.
+    /// The cell could not be taken apart: its bytes are kept as they are.
     pub(crate) odd: bool,
     pub(crate) child: u32,
     pub(crate) rowid: i64,
-    /// Its values, among those of all cells.
+    /// Index of the cell's first value, among the values of all cells.
     pub(crate) first: usize,
     pub(crate) values: usize,
     /// The overflow page, if there is one.
@@ -157,11 +159,12 @@ pub(crate) struct Value {
     pub(crate) class: u8,
     pub(crate) serial: u64,
     pub(crate) at: usize,
-    /// Bytes in this page.
+    /// Number of bytes in this page.
     pub(crate) len: usize,
 }
 
-/// Bytes of a payload of `total` bytes that are in its cell's page, of which cells can use `usable`.
+/// Returns the number of bytes that a payload of `total` bytes has in its cell's page, of which `usable` bytes are
+/// SQLite's.
 pub(crate) fn local_bytes(kind: u8, total: u64, usable: usize) -> usize {
     let usable = usable as u64;
     let least = (usable - 12) * 32 / 255 - 23;
@@ -173,8 +176,8 @@ pub(crate) fn local_bytes(kind: u8, total: u64, usable: usize) -> usize {
     (if some <= most { some } else { least }) as usize
 }
 
-/// Takes the cell at `at` apart, which ends at `ceiling` at last; its values are appended to `values`. `None`, and `values` as
-/// they were, if it is none that could be written again from its parts.
+/// Takes the cell at `at` apart, which ends at or before `ceiling`, and appends its values to `values`. Returns `None`,
+/// and leaves `values` as they were, if the cell could not be written again from its parts.
 pub(crate) fn parse(
     page: &[u8],
     kind: u8,
@@ -223,18 +226,20 @@ fn parse_parts(page: &[u8], kind: u8, at: usize, usable: usize, values: &mut Vec
     if payload > local as u64 {
         cell.overflow = be32(page.get(..end + 4)?, end);
         cell.end = end + 4;
-        // What says that there is an overflow page is a value that is there.
+        // The decoder knows of the overflow page only from a value that goes on in it, so there has to be one.
         values[cell.first..].iter().any(|value| class::overflows(value.class)).then_some(())?;
     }
     (total == payload).then_some(cell)
 }
 
-/// Bytes of a record's header, whose types take `types`: its own length counts.
+/// Returns the bytes of a record's header whose types take `types` bytes. The header's length, which it begins with,
+/// counts.
 pub(crate) fn head_bytes(types: usize) -> usize {
     types + varint_len(if types > 126 { types as u64 + 2 } else { types as u64 + 1 })
 }
 
-/// The values of the record from `begin` on, of which this page has the bytes up to `end`; returns how long it is in all.
+/// Appends the values of the record from `begin` on, of which this page has the bytes up to `end`; returns the length
+/// of the whole record in bytes.
 fn parse_record(page: &[u8], begin: usize, end: usize, values: &mut Vec<Value>) -> Option<u64> {
     let (head, len) = varint(page, begin)?;
     let head = usize::try_from(head).ok().filter(|&head| head >= len && head <= end - begin)?;
@@ -281,6 +286,6 @@ fn value(page: &[u8], serial: u64, at: u64, end: usize) -> Option<Value> {
         },
         _ => return None,
     };
-    // What is empty may lie beyond the page.
+    // An empty value may lie beyond the page.
     Some(Value { class, serial, at: begin.min(end), len: here })
 }

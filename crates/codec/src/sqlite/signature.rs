@@ -1,4 +1,4 @@
-//! What pages of one table or index have in common, as far as a glance tells.
+//! Compares pages by traits of their columns, to find those of one table or index.
 
 use super::Parts;
 use super::page::kind;
@@ -6,38 +6,40 @@ use super::record::{MAX_VALUES, class};
 use crate::Corrupt;
 use crate::wire::Reader;
 
-/// Cells of a page that are looked at.
+/// Number of cells of a page that are looked at.
 const CELLS: usize = 12;
-/// Bytes of each value that are looked at.
+/// Number of bytes of each value that are looked at.
 const BYTES: usize = 24;
-/// Parts of a share.
+/// The whole of which shares are parts.
 const WHOLE: usize = 32;
-/// What two pages of the same table may differ in, at most, in any column.
+/// Largest distance of two pages that count as alike.
 pub(crate) const ALIKE: u32 = 28;
-/// Columns of different types are further apart than any of the same.
+/// Distance of columns of different types; those of one type are rarely so far apart.
 const OTHER_TYPE: u32 = 200;
 
-/// What a column holds: nothing, integers, other numbers, text, other bytes; the more frequent. Integers that are the only
-/// ones in a column of other numbers count as them.
+/// Traits of a column in a page.
+///
+/// `class` is the most frequent of: 1 integers, 2 other numbers, 3 text, 4 other bytes; 0 if there are only values of
+/// other classes. In a column that has other numbers, integers count as such.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Traits {
     class: u8,
-    /// Twelve times the logarithm to base 2 of the mean length plus one.
+    /// Twelve times the logarithm to base 2 of the mean length of text and other bytes, plus one.
     length: u8,
-    /// Shares of bytes: digits, small letters, capitals, in parts of 32.
+    /// Shares of digits, small letters and capitals among the bytes, in parts of 32.
     shares: [u8; 3],
 }
 
 /// Traits of all columns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Signature {
-    /// As the page's header has it.
+    /// Kind of page, as the page's header has it.
     pub(crate) kind: u8,
     columns: Vec<Traits>,
 }
 
 impl Signature {
-    /// Fills in the signature of the page that `parts` were parsed from.
+    /// Returns the signature of `page`, which `parts` were parsed from.
     pub(crate) fn of(parts: &Parts, page: &[u8]) -> Self {
         let regular = || parts.cells.iter().filter(|cell| !cell.odd).take(CELLS);
         let mut counts = [0u8; MAX_VALUES + 1];
@@ -53,13 +55,14 @@ impl Signature {
         Self { kind: parts.header.kind, columns: (0..columns).map(traits).collect() }
     }
 
-    /// How far two pages are apart; `None` if nothing speaks for their being of one table.
+    /// Returns the distance of two pages, which is that of their most different columns; `None` if their kind or number
+    /// of columns says that they are not of one table.
     pub(crate) fn distance(&self, other: &Self) -> Option<u32> {
         if self.kind != other.kind {
             return None;
         }
         if self.columns.len() != other.columns.len() {
-            // An empty page may be anybody's.
+            // An empty page may belong to any table.
             let empty = self.columns.is_empty() || other.columns.is_empty();
             return empty.then_some(OTHER_TYPE);
         }
@@ -122,7 +125,7 @@ impl Traits {
         if counts[2] > 0 {
             counts[2] += std::mem::take(&mut counts[1]);
         }
-        // What is nothing here may be something in the next page.
+        // Any value decides against class 0: a column without values here may have some in the next page.
         let class = (1..5u8).rev().max_by_key(|&kind| counts[usize::from(kind)]).unwrap_or(0);
         let class = if counts[usize::from(class)] == 0 { 0 } else { class };
         let mean = total / usize::max(strings, 1) + 1;

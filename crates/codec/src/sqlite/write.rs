@@ -1,4 +1,4 @@
-//! A page as symbols.
+//! Writes a page as symbols.
 
 use super::page::BLOCK;
 use super::record::{class, value_bytes};
@@ -12,8 +12,8 @@ use crate::entropy::Sink;
 use crate::entropy::number::{self, zigzag};
 use crate::wire::be32;
 
-/// Writes `page`; text and stale bytes are left in `buffers` and `parts`. `false`, and symbols that mean nothing, if the model
-/// does not know such pages.
+/// Writes `page`, and leaves text and stale bytes in `buffers` and `parts`. Returns false if the model does not know
+/// such pages; the symbols mean nothing then.
 pub(crate) fn put<S: Sink>(
     model: &SqliteModel,
     parts: &mut Parts,
@@ -52,7 +52,7 @@ pub(crate) fn put<S: Sink>(
     true
 }
 
-/// The next page, and all others as text.
+/// Writes an overflow page: the next page's number, the number of zeros at the end, and all between as text.
 fn put_overflow<S: Sink>(parts: &mut Parts, page: &[u8], buffers: &mut Buffers, sink: &mut S) -> bool {
     sink.put(BRANCH, 0, OVERFLOW);
     sink.long_bits(u64::from(be32(page, 0)), 32);
@@ -116,7 +116,7 @@ fn put_head<S: Sink>(branch: &Branch, parts: &Parts, sink: &mut S) {
     }
 }
 
-/// Classes of all values, [`PER_WORD`] at a time.
+/// Writes the classes of all values, [`PER_WORD`] to a pattern.
 fn put_patterns<S: Sink>(branch: &Branch, parts: &mut Parts, sink: &mut S) {
     if parts.cells.is_empty() {
         return;
@@ -127,7 +127,7 @@ fn put_patterns<S: Sink>(branch: &Branch, parts: &mut Parts, sink: &mut S) {
     }
 }
 
-/// Fills `packed` with the patterns of one word.
+/// Fills `packed` with pattern `word` of each cell.
 pub(super) fn pack(parts: &mut Parts, word: usize) {
     let Parts { cells, values, packed, .. } = parts;
     packed.clear();
@@ -140,7 +140,7 @@ pub(super) fn pack(parts: &mut Parts, word: usize) {
     }));
 }
 
-/// What overflow pages hold of each record, and where they are.
+/// Writes, for each record that overflows, the missing bytes and types of its values, and its overflow page.
 fn put_beyond<S: Sink>(branch: &Branch, parts: &Parts, sink: &mut S) {
     let stream = branch.first + streams::BEYOND;
     let mut last = 0u32;
@@ -162,10 +162,11 @@ fn put_beyond<S: Sink>(branch: &Branch, parts: &Parts, sink: &mut S) {
     }
 }
 
-/// For each cell in the order of keys, which of the places that are left it has: counted from the one below the cell before.
+/// Writes which of the places that are left each cell has, in the order of keys. Places count from the one below the
+/// cell before.
 fn put_order<S: Sink>(stream: usize, parts: &mut Parts, sink: &mut S) {
     let Parts { by_place, ranks, cells, .. } = parts;
-    // From the page's end, where the first cell is put.
+    // Places count from the page's end, where SQLite puts the first cell.
     ranks.clear();
     ranks.extend(by_place.iter().rev());
     let mut next = 0;
@@ -180,7 +181,7 @@ fn put_order<S: Sink>(stream: usize, parts: &mut Parts, sink: &mut S) {
     }
 }
 
-/// How many places are left, about.
+/// Returns about how many places are left, as a context: the number of bits of `left`.
 pub(super) fn order_ctx(left: usize) -> u8 {
     (usize::BITS - left.leading_zeros()) as u8
 }

@@ -1,4 +1,4 @@
-//! Relations as applications have them, from a seed: heap pages of 8 KiB as a load leaves them, for measuring.
+//! Makes relations as applications have them, from a seed: heap pages of 8 KiB as a load leaves them, for measuring.
 
 use super::{Random, align, put_line, put16, put32, tuple_head};
 
@@ -11,9 +11,9 @@ const SYLLABLES: [&str; 24] = [
 ];
 const STREETS: [&str; 8] = ["STREET", "ROAD", "LANE", "AVENUE", "CLOSE", "DRIVE", "WAY", "GARDENS"];
 
-/// A row: `None` where it is null.
+/// A row: `None` for null values.
 type Row = Vec<Option<Value>>;
-/// Makes the row of this number.
+/// Makes the row with this number.
 type Make = fn(&mut Random, usize) -> Row;
 
 enum Value {
@@ -28,14 +28,14 @@ fn text(value: impl Into<String>) -> Option<Value> {
     Some(Value::Text(value.into()))
 }
 
-/// The name of a place, a street, a person: the same number always has the same name.
+/// Returns the name of a place, a street, a person: the same number always has the same name.
 fn name(which: usize) -> String {
     let mut of_place = Random::new(which as u64 + 77);
     let parts = 2 + of_place.below(2);
     (0..parts).map(|_| SYLLABLES[of_place.below(SYLLABLES.len())]).collect()
 }
 
-/// A sentence of 4 to 20 words: the same number is always the same one.
+/// Returns a sentence of 4 to 20 words: the same number always has the same sentence.
 fn remark(which: usize) -> String {
     let mut of_remark = Random::new(which as u64 + 7777);
     let words: Vec<String> =
@@ -51,7 +51,7 @@ fn day(n: usize) -> String {
     format!("20{:02}-{:02}-{:02}", 10 + n / 336 % 15, 1 + n / 28 % 12, 1 + n % 28)
 }
 
-/// Few small numbers come often.
+/// Draws a number below `n`; small numbers are more frequent.
 fn skewed(random: &mut Random, n: usize) -> usize {
     let below = 1 + random.below(n);
     random.below(below)
@@ -208,7 +208,7 @@ fn tuple(row: &Row, block: usize, line: usize) -> Vec<u8> {
     tuple
 }
 
-/// All relations: their names, and their rows by number.
+/// All relations: their names, and the functions that make their rows.
 const RELATIONS: [(&str, Make); 6] = [
     ("text_heavy", text_heavy),
     ("json", json),
@@ -218,7 +218,7 @@ const RELATIONS: [(&str, Make); 6] = [
     ("uuid_keys", uuid_keys),
 ];
 
-/// Each relation's name and its first `pages` pages, one behind the other.
+/// Returns each relation's name and its first `pages` pages, one behind the other.
 pub fn relations(pages: usize) -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     RELATIONS.iter().map(move |(name, make)| (*name, relation(*make, pages)))
 }

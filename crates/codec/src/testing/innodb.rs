@@ -1,4 +1,4 @@
-//! Index pages as InnoDB makes them, from a seed. Written without the code under test.
+//! Makes index pages as InnoDB does, from a seed. Written without the code under test.
 
 use super::{Random, WORDS};
 
@@ -6,13 +6,13 @@ use super::{Random, WORDS};
 enum Type {
     Int(usize),
     Char(usize),
-    /// At most 255 bytes.
+    /// Text of at most 255 bytes.
     Short,
-    /// Lengths above 127 have two bytes; long ones go on elsewhere.
+    /// Text whose lengths above 127 have two bytes; long values go on elsewhere.
     Long,
 }
 
-/// What the first four and the last eight bytes of a page hold.
+/// Kinds of checksums, in the first four and the last eight bytes of a page.
 #[derive(Clone, Copy, Debug)]
 enum Sums {
     Full,
@@ -20,20 +20,20 @@ enum Sums {
     Wrong,
 }
 
-/// Columns of a table, and how dirty its pages are.
+/// Columns of a table, and the state of its pages.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Each may be nullable.
+    /// Type of each column, and whether it may be null.
     columns: Vec<(Type, bool)>,
-    /// Pages were used before: free records, gaps, records out of order, garbage in the hole.
+    /// True if pages were used before: they have free records, gaps, records out of order, garbage in the hole.
     pub aged: bool,
-    /// Length of a page in bytes.
+    /// Length of a page, in bytes.
     pub page_bytes: usize,
     sums: Sums,
 }
 
 impl Table {
-    /// Any columns, of clean or aged pages of any size.
+    /// Draws any columns, in clean or aged pages of any size.
     pub fn random(random: &mut Random) -> Self {
         let all = [
             Type::Int(4),
@@ -59,7 +59,7 @@ impl Table {
         }
     }
 
-    /// A table of a few columns that compress well, in pages of 16 KiB.
+    /// Makes a table of a few columns that compress well, in pages of 16 KiB.
     #[must_use]
     pub fn simple(aged: bool) -> Self {
         let columns = [Type::Int(4), Type::Int(6), Type::Int(7), Type::Int(4), Type::Short, Type::Char(24)];
@@ -71,7 +71,7 @@ impl Table {
         }
     }
 
-    /// A table with columns of all kinds, of which some may be null.
+    /// Makes a table with columns of all kinds, some of which may be null.
     #[must_use]
     pub fn nullable(aged: bool) -> Self {
         let fixed = [Type::Int(4), Type::Int(6), Type::Int(7)].map(|column| (column, false));
@@ -80,7 +80,7 @@ impl Table {
         Self { columns, aged, page_bytes: 16_384, sums: Sums::Full }
     }
 
-    /// A record without its header: lengths and null bitmap, backwards; values.
+    /// Makes a record without its header: lengths and null bitmap, backwards; values.
     fn row(&self, random: &mut Random, n: usize, inner: bool) -> (Vec<u8>, Vec<u8>) {
         let (mut lengths, mut data) = (vec![], vec![]);
         let (mut bits, mut bit) = (0u64, 0);
@@ -144,7 +144,7 @@ fn put16(page: &mut [u8], at: usize, value: usize) {
     page[at..at + 2].copy_from_slice(&(value as u16).to_be_bytes());
 }
 
-/// The page `number` of a table's clustered index.
+/// Makes page `number` of a table's clustered index.
 pub fn index_page(random: &mut Random, table: &Table, number: usize) -> Vec<u8> {
     let inner = random.once_in(8);
     let mut page = vec![0; table.page_bytes];
@@ -169,7 +169,7 @@ pub fn index_page(random: &mut Random, table: &Table, number: usize) -> Vec<u8> 
         let owned = if table.aged { random.below(5) } else { 0 };
         page[origin - 5] = deleted | owned as u8;
         put16(&mut page, origin - 4, (origins.len() + 2) << 3 | usize::from(inner));
-        // What no layout describes.
+        // No layout describes a record with this info bit.
         if table.aged && random.once_in(80) {
             page[origin - 5] |= 0x80;
         }
@@ -215,7 +215,7 @@ pub fn index_page(random: &mut Random, table: &Table, number: usize) -> Vec<u8> 
     page
 }
 
-/// Groups of records and their owners; returns the number of slots.
+/// Writes the directory: groups of records, and their owners. Returns the number of slots.
 fn put_directory(random: &mut Random, page: &mut [u8], aged: bool, listed: &[usize]) -> usize {
     let end = page.len() - 8;
     for &origin in listed {

@@ -1,4 +1,4 @@
-//! Pages of logs as PostgreSQL and MariaDB write them, from a seed. Written without the code under test.
+//! Makes pages of logs as PostgreSQL and MariaDB do, from a seed. Written without the code under test.
 
 use super::{Random, WORDS};
 
@@ -9,7 +9,7 @@ fn pick16(random: &mut Random) -> [u8; 2] {
     (random.below(6000) as u16).to_le_bytes()
 }
 
-/// A record without what its place in the log tells: the record before, and its checksum.
+/// Makes a record without the fields that depend on its place in the log: the record before, and its checksum.
 fn wal_record(random: &mut Random, xid: u32) -> Vec<u8> {
     let kind = random.below(KINDS.len());
     let (manager, info) = KINDS[kind];
@@ -38,7 +38,7 @@ fn wal_record(random: &mut Random, xid: u32) -> Vec<u8> {
             head.extend([0, 0]);
             head.extend((bytes.len() as u16).to_le_bytes());
             head.extend(pick16(random));
-            // A hole; compressed and with a hole, which has a length.
+            // The image has a hole; or it is compressed and has a hole, which then has a length.
             let image_info = [1, 1, 1, 5][random.below(4)];
             head.push(image_info);
             if image_info == 5 {
@@ -69,7 +69,7 @@ fn wal_record(random: &mut Random, xid: u32) -> Vec<u8> {
     } else if !random.once_in(30) {
         head.extend([255, main.len() as u8]);
     } else {
-        // No main data at all.
+        // The record has no main data at all.
         return finish_record([&head[..], &data].concat(), xid, manager, info);
     }
     finish_record([&head[..], &data, &main].concat(), xid, manager, info)
@@ -84,7 +84,7 @@ fn finish_record(body: Vec<u8>, xid: u32, manager: u8, info: u8) -> Vec<u8> {
     record
 }
 
-/// Successive pages of a write-ahead log of PostgreSQL 15. The last one may end in zeros.
+/// Makes successive pages of a write-ahead log of PostgreSQL 15. The last one may end in zeros.
 pub fn wal_pages(random: &mut Random, page_bytes: usize, count: usize) -> Vec<Vec<u8>> {
     let first = (1 << 30) + (random.below(1 << 20) * page_bytes) as u64;
     let mut pages: Vec<Vec<u8>> = vec![];
@@ -133,14 +133,14 @@ pub fn wal_pages(random: &mut Random, page_bytes: usize, count: usize) -> Vec<Ve
     if random.once_in(3)
         && let Some(last) = pages.last_mut()
     {
-        // Where the log ends for now: behind a record, or anywhere in it.
+        // The log ends here for now: behind a record, or anywhere in one.
         let at = (page_bytes / 2 + random.below(page_bytes / 4)).next_multiple_of(8);
         last[at..].fill(0);
     }
     pages
 }
 
-/// A number of InnoDB's redo log below 16,512.
+/// Appends a number below 16,512 as InnoDB's redo log has it.
 fn number(bytes: &mut Vec<u8>, value: usize) {
     if value < 0x80 {
         bytes.push(value as u8);
@@ -149,7 +149,7 @@ fn number(bytes: &mut Vec<u8>, value: usize) {
     }
 }
 
-/// Successive blocks of a redo log of MariaDB 10.11.
+/// Makes successive blocks of a redo log of MariaDB 10.11.
 pub fn redo_blocks(random: &mut Random, block_bytes: usize, count: usize) -> Vec<Vec<u8>> {
     let mut log = random.bytes(40);
     let mut row = 0u32;
@@ -180,7 +180,7 @@ pub fn redo_blocks(random: &mut Random, block_bytes: usize, count: usize) -> Vec
                 log.push(first | body.len() as u8);
             } else {
                 log.push(first);
-                // Its own length, of one byte or two, is part of what 15 is less.
+                // The length counts its own bytes, one or two, and is stored less 15.
                 let bytes = if body.len() + 1 - 15 < 0x80 { 1 } else { 2 };
                 number(&mut log, body.len() + bytes - 15);
             }

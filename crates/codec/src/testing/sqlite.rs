@@ -1,11 +1,11 @@
-//! Pages of SQLite as it makes them: young and aged, of tables and indexes, leaf pages and others.
+//! Makes pages of SQLite: young and aged ones, of tables and indexes, leaf pages and others.
 
 use super::Random;
 use crate::sqlite::page::{FILE_HEADER, Header, MAGIC, kind};
 use crate::sqlite::record::{head_bytes, int_type, local_bytes, put_varint, value_bytes, varint_len};
 use crate::testing::WORDS;
 
-/// What a column holds.
+/// Contents of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holds {
     Flag,
@@ -23,13 +23,13 @@ enum Holds {
     Null,
 }
 
-/// A table or an index, and how its pages are.
+/// A table or an index, and the state of its pages.
 #[derive(Clone, Debug)]
 pub struct Tree {
     kind: u8,
     columns: Vec<Holds>,
     nulls: bool,
-    /// Rows were added before some columns were.
+    /// True if some rows were added before some columns were.
     altered: bool,
     aged: bool,
     /// Bytes of a page.
@@ -39,7 +39,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Any table or index.
+    /// Draws any table or index.
     pub fn random(random: &mut Random) -> Self {
         let all = [
             Holds::Flag,
@@ -68,7 +68,7 @@ impl Tree {
         }
     }
 
-    /// A table of a few columns that compress well, in pages of 4 KiB.
+    /// Makes a table of a few columns that compress well, in pages of 4 KiB.
     #[must_use]
     pub fn simple(aged: bool) -> Self {
         let columns = vec![Holds::Null, Holds::Hex, Holds::Date, Holds::Count, Holds::Price, Holds::Word];
@@ -83,7 +83,7 @@ impl Tree {
         }
     }
 
-    /// The index over the dates of [`Tree::simple`].
+    /// Makes the index over the dates of [`Tree::simple`].
     #[must_use]
     pub fn index(aged: bool) -> Self {
         Self { kind: kind::INDEX_LEAF, columns: vec![Holds::Date, Holds::Count], ..Self::simple(aged) }
@@ -127,7 +127,7 @@ impl Tree {
         }
     }
 
-    /// A cell, with what does not fit left to an overflow page.
+    /// Makes a cell; the part that does not fit is left to an overflow page.
     fn cell(&self, random: &mut Random, n: usize) -> Vec<u8> {
         let mut cell = vec![];
         let number = |cell: &mut Vec<u8>, value: u64| {
@@ -176,7 +176,7 @@ struct Space {
     pointers: usize,
     content: usize,
     cells: Vec<(usize, usize)>,
-    /// In the order in which they lie.
+    /// Free blocks, in the order in which they lie.
     free: Vec<(usize, usize)>,
     fragments: usize,
 }
@@ -210,7 +210,7 @@ impl Space {
         true
     }
 
-    /// Frees a cell: its block joins its neighbours.
+    /// Frees a cell; its block is joined with its neighbours.
     fn remove(&mut self, n: usize) {
         let (mut at, mut size) = self.cells.remove(n);
         let near = |&(other, len): &(usize, usize), at: usize, size: usize| {
@@ -231,7 +231,7 @@ impl Space {
     }
 }
 
-/// A page of `tree`, the `number`th; the first one has the file's header.
+/// Makes page `number` of `tree`; page 0 has the file's header.
 pub fn tree_page(random: &mut Random, tree: &Tree, number: usize) -> Vec<u8> {
     let begin = if number == 0 { FILE_HEADER } else { 0 };
     let usable = tree.page_bytes - tree.reserved;
@@ -280,7 +280,7 @@ pub fn tree_page(random: &mut Random, tree: &Tree, number: usize) -> Vec<u8> {
     page
 }
 
-/// An overflow page with text.
+/// Makes an overflow page with text.
 pub fn overflow_page(random: &mut Random, page_bytes: usize, number: usize) -> Vec<u8> {
     let mut page = if random.once_in(4) { vec![0; 4] } else { (number as u32 + 1).to_be_bytes().to_vec() };
     let most = if random.once_in(3) { random.below(page_bytes) } else { page_bytes };

@@ -1,4 +1,4 @@
-//! Arrays of numbers come back, whatever they are; and are short where they are samples.
+//! Arrays of numbers come back, whatever they are; arrays of samples become short.
 
 use proptest::prelude::*;
 
@@ -12,8 +12,8 @@ fn bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A swinging load as RRDtool has it, of sources that take turns: digits are cut to hundredths, and an update between two steps is
-/// divided among both.
+/// Makes a swinging load as RRDtool stores it, of sources that take turns: digits are cut to hundredths, and an update
+/// between two steps is divided among both.
 fn samples(random: &mut Random, count: usize, lanes: usize) -> Vec<u64> {
     let mut levels = vec![500.0; lanes];
     let sample = |at: usize| {
@@ -25,7 +25,7 @@ fn samples(random: &mut Random, count: usize, lanes: usize) -> Vec<u64> {
     (0..count).map(sample).collect()
 }
 
-/// Any words: samples, nothing, integers, noise, in turns.
+/// Makes any words: samples, NaN, integers, noise, in turns.
 fn any_words(random: &mut Random) -> Vec<u64> {
     let mut words = vec![];
     for _ in 0..1 + random.below(5) {
@@ -63,7 +63,7 @@ fn samples_take_little_more_than_what_they_tell() {
     for lanes in [1, 2, 3, 8] {
         let page = bytes(&samples(&mut random, 512, lanes));
         assert!(plausible(&page));
-        // A sample is one of some thousand: 1.5 bytes; and its rounding.
+        // A sample takes 1.5 bytes, since it is one of about a thousand; to that comes its rounding.
         let coded = round_trip(&page);
         assert!(coded < 512 * 2, "{lanes} lanes: {coded} bytes");
     }
@@ -110,7 +110,7 @@ proptest! {
     }
 }
 
-/// What was written is read by every later version.
+/// Records that were written are read by every later version.
 #[test]
 fn a_stored_record_of_numbers() {
     let page = bytes(&[NAN, 0x4077_2147_AE14_7AE1, 0x4077_2333_3333_3333, 0x4077_2333_3333_3333, 7, NAN]);

@@ -1,4 +1,4 @@
-//! The entropy coder alone.
+//! Tests the entropy coder alone.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use crate::entropy::rans::Ops;
 use crate::entropy::{Decoder, Encoder, Sink, Stream, Table};
 use crate::wire::Reader;
 
-/// A stream trained on `symbols`, stored and read again.
+/// Returns a stream that was trained on `symbols`, stored and read again.
 fn trained(symbols: &[(u8, u8)]) -> Stream {
     let mut histogram = Histogram::default();
     for &(ctx, symbol) in symbols {
@@ -69,7 +69,7 @@ proptest! {
             }
         }
         prop_assert_eq!(decoder.finish(), Ok(carried));
-        // A code that is cut off, or goes on, is noticed, and reading beyond its end is harmless.
+        // A code that is cut off or goes on is noticed, and reading beyond its end is harmless.
         let mut decoder = Decoder::new(&code[..code.len() - 1]);
         if let Ok(decoder) = &mut decoder {
             for _ in 0..2 * ops.len() {
@@ -116,7 +116,7 @@ fn a_skewed_distribution_costs_its_entropy() {
 #[test]
 fn tables_that_do_not_add_up_are_refused() {
     let read = |bytes: &[u8]| Table::read(&mut Reader::new(bytes));
-    // Precision, escape symbol, count; then symbol (less the one before, less 1) and frequency.
+    // The bytes are precision, escape symbol, count; then symbol (less the one before, less 1) and frequency of each.
     assert!(read(&[1, 7, 2, 3, 1, 3, 1]).is_ok());
     assert_eq!(read(&[1, 7, 2, 3, 1, 3, 2]).unwrap_err(), Corrupt("a table's frequencies"));
     assert_eq!(read(&[1, 8, 2, 3, 1, 3, 1]).unwrap_err(), Corrupt("a table's frequencies"));

@@ -1,4 +1,4 @@
-//! A stored model and record: what was written is read by every later version, or the version is another one.
+//! Stored models and records: every later version reads them, or has another version number.
 
 use super::model_of;
 use crate::testing::innodb::{Table, index_page};
@@ -6,7 +6,7 @@ use crate::testing::logs::{redo_blocks, wal_pages};
 use crate::testing::{Random, Schema, heap_page};
 use crate::{Model, Scratch};
 
-/// The pages that the model was learned from; the record is that of the second.
+/// Returns the pages that the model was learned from; the record is that of the second one.
 fn pages() -> Vec<Vec<u8>> {
     let mut random = Random::new(2026);
     let schema = Schema::plain(1024);
@@ -39,7 +39,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The same of an index of InnoDB.
+/// Returns such pages of an index of InnoDB.
 fn innodb_pages() -> Vec<Vec<u8>> {
     let mut random = Random::new(2027);
     let mut table = Table::simple(false);
@@ -47,7 +47,7 @@ fn innodb_pages() -> Vec<Vec<u8>> {
     (0..6).map(|number| index_page(&mut random, &table, number)).collect()
 }
 
-/// The same of logs.
+/// Returns such pages of both logs.
 fn log_pages() -> [Vec<Vec<u8>>; 2] {
     let mut random = Random::new(2028);
     [wal_pages(&mut random, 1024, 12), redo_blocks(&mut random, 1024, 16)]
@@ -143,7 +143,7 @@ const INNODB_RECORD: &str = "\
     fe4837527c3d9f06352af6cde001e0d4bc74e0224d4711ed1341b779f77164b95ff91342ef28d9536bb85655f9275904\
     b2608a2d2e60db222e00cd82c324cd6403cd30b68a07eecc8aa71f0dc8";
 
-/// Models, records, and pages that they were made of.
+/// Returns models, records, and the pages that they were made of.
 fn all() -> [(&'static str, &'static str, Vec<Vec<u8>>); 4] {
     let [wal, redo] = log_pages();
     [

@@ -1,4 +1,4 @@
-//! Records and models that nobody made: any answer but a panic.
+//! Damaged records and models may have any result but a panic.
 
 use proptest::prelude::*;
 
@@ -73,7 +73,7 @@ proptest! {
             let noise = random.bytes(200);
             let _ = model.decode(&mut scratch, &noise, &mut out);
             prop_assert!(model.decode(&mut scratch, &record, &mut out[..page.len() / 2]).is_err());
-            // Buffers that a damaged record has used are as good as new ones.
+            // Buffers that a damaged record has used serve as well as new ones.
             prop_assert!(model.decode(&mut scratch, &record, &mut out).is_ok());
             prop_assert!(out == *page);
         }

@@ -1,4 +1,4 @@
-//! Layouts of real types, and a real page.
+//! Tests layouts of real types, and a real page.
 
 use crate::columns::Column;
 use crate::columns::infer::{Sample, infer};
@@ -12,7 +12,7 @@ fn varlena(content: &[u8]) -> Vec<u8> {
     [&[((content.len() + 1) << 1 | 1) as u8], content].concat()
 }
 
-/// Infers from rows that `row` makes of their number.
+/// Infers the layout of rows that `row` makes, each from its number.
 fn inferred(columns: usize, row: impl Fn(&mut Random, usize, &mut Vec<u8>)) -> Option<Vec<Column>> {
     let mut random = Random::new(17);
     let rows: Vec<Vec<u8>> = (0..80)
@@ -85,7 +85,7 @@ fn the_checksum_is_that_of_postgresql() {
     assert_ne!(checksum(&page, 1), 0xCE21);
 }
 
-/// The fields of a table's leaf pages, in a few words: width, bit of the null bitmap, lengths of two bytes.
+/// Returns the fields of a table's leaf pages: width, bit of the null bitmap, and whether lengths may have two bytes.
 fn fields_of(table: &Table) -> Vec<(u16, Option<u8>, bool)> {
     let mut random = Random::new(23);
     let mut parts = innodb::Parts::default();
@@ -120,7 +120,7 @@ fn what_may_be_null_is_found() {
     for aged in [false, true] {
         let fields = fields_of(&Table::nullable(aged));
         let mut varying: Vec<_> = fields.iter().filter(|(width, ..)| *width == 0).collect();
-        // The first two have the same values: which of them is null cannot be told.
+        // The first two have the same values, so nothing tells which of them is null.
         varying[..2].sort();
         assert_eq!(varying, [&(0, None, false), &(0, Some(0), false), &(0, Some(2), true)], "{fields:?}");
         let own =
@@ -129,8 +129,8 @@ fn what_may_be_null_is_found() {
     }
 }
 
-/// Page 3 of `CREATE TABLE t (a int primary key, b varchar(9)); INSERT INTO t VALUES (1, 'x'), (7, NULL)`, by MariaDB 10.11 with
-/// `innodb_checksum_algorithm` full_crc32 and crc32.
+/// Page 3 of `CREATE TABLE t (a int primary key, b varchar(9)); INSERT INTO t VALUES (1, 'x'), (7, NULL)`, by MariaDB
+/// 10.11 with `innodb_checksum_algorithm` full_crc32 and crc32.
 #[test]
 fn pages_and_checksums_are_those_of_mariadb() {
     let ends = [

@@ -1,4 +1,4 @@
-//! Logs: facts of their formats, and that every page comes back.
+//! Tests logs: facts of their formats, and that every page comes back.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,8 @@ use crate::testing::Random;
 use crate::testing::logs::{redo_blocks, wal_pages};
 use crate::{Kind, Model, Scratch, recognise};
 
-/// As `mtr0types.h` has them: each length goes on where the one below ends.
+/// The expected values are those of `mtr0types.h`: the numbers of each length begin where those of the length below
+/// end.
 #[test]
 fn numbers_of_the_redo_log_are_those_of_the_format() {
     for (value, expected) in [
@@ -51,7 +52,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect()
 }
 
-/// Bytes that make each search for a beginning follow all the others.
+/// With these bytes the search at each place would follow all records behind it.
 #[test]
 fn a_block_of_records_without_an_end_takes_no_long() {
     for byte in [0x91, 0x81, 0x11, 0x10] {
@@ -77,7 +78,7 @@ fn strides_are_found_and_undone() {
     }
 }
 
-/// What is overwritten anywhere is text, or its page is refused.
+/// Asserts that pages with four bytes overwritten come back, unless the model refuses them.
 fn damaged_come_back(model: &Model, scratch: &mut Scratch, random: &mut Random, pages: Vec<Vec<u8>>) {
     for mut page in pages {
         let at = random.below(page.len() - 4);
@@ -113,7 +114,7 @@ proptest! {
         let model = model_of(&blocks[..16]);
         prop_assert_eq!(model.kind(), Kind::InnodbRedo);
         let mut scratch = Scratch::new();
-        // A block in the middle of a long mini-transaction looks like nothing; a pool asks for one in three.
+        // A block in the middle of a long mini-transaction is not recognised; a pool needs one in three.
         let kinds: Vec<_> = blocks.iter().map(|block| recognise(&mut scratch, block)).collect();
         let recognised = kinds.iter().filter(|kind| **kind == Some(Kind::InnodbRedo)).count();
         prop_assert!(3 * recognised > blocks.len(), "{kinds:?}");

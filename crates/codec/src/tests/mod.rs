@@ -1,4 +1,5 @@
-//! Properties of the whole: pages of every kind and age come back byte by byte; damage is never more than an error.
+//! Tests properties of the whole crate: pages of every kind and age come back byte by byte; damage is never more than
+//! an error.
 
 mod doubles;
 mod entropy;
@@ -11,12 +12,12 @@ mod sqlite;
 
 use crate::model::Model;
 
-/// Cases of each property: PAGEFOLD_CODEC_CASES, for campaigns.
+/// Returns the number of cases of each property; PAGEFOLD_CODEC_CASES sets it, for campaigns.
 fn cases() -> u32 {
     std::env::var("PAGEFOLD_CODEC_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(24)
 }
 
-/// A model of `pages`, whether it gains or not.
+/// Makes a model of `pages`, even if it does not gain.
 fn model_of(pages: &[Vec<u8>]) -> Model {
     let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
     Model::of(&pages, 1).unwrap()

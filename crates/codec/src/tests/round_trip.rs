@@ -7,14 +7,14 @@ use crate::testing::innodb::{Table, index_page};
 use crate::testing::{Keys, Random, Schema, btree_page, corpora, heap_page};
 use crate::{Kind, Model, Options, Scratch, learn, recognise};
 
-/// Codes `pages` and asserts that each comes back; returns how many were taken.
+/// Codes `pages` and asserts that each comes back; returns the number of pages that the model took.
 pub(super) fn round_trip(model: &Model, scratch: &mut Scratch, pages: &[Vec<u8>]) -> usize {
     let stored = Model::from_bytes(&model.to_bytes()).unwrap();
     assert_eq!(stored.to_bytes(), model.to_bytes());
     let mut taken = 0;
     for page in pages {
         let mut record = b"before".to_vec();
-        // Not verified, so that an encoder that errs is found out here.
+        // The record is not verified, so that an encoder that errs is found here.
         if !model.encode_unverified(scratch, page, &mut record) {
             continue;
         }
@@ -64,7 +64,7 @@ proptest! {
         prop_assert!(pages.iter().all(|page| recognise(&mut Scratch::new(), page) == Some(Kind::Innodb)));
         let model = model_of(&pages[..18]);
         prop_assert_eq!(model.kind(), Kind::Innodb);
-        // An index whose inner pages were not among the sampled ones has no branch for them.
+        // A model has no branch for inner pages if none were among the sampled ones.
         prop_assert!(round_trip(&model, &mut Scratch::new(), &pages) >= 18);
     }
 
@@ -100,7 +100,7 @@ proptest! {
         let model = model_of(&pages);
         for page in &mut pages {
             for _ in 0..1 + random.below(6) {
-                // Mostly where structure is.
+                // Mostly bytes of structure.
                 let from = [0, 38, 94, 0, page.len() - 200][random.below(5)];
                 let at = (from + random.below(200)).min(page.len() - 1);
                 let at = if random.once_in(3) { random.below(page.len()) } else { at };
@@ -110,7 +110,7 @@ proptest! {
         round_trip(&model, &mut Scratch::new(), &pages);
     }
 
-    /// Nothing is assumed of a page that its bytes do not say.
+    /// The codec assumes nothing of a page but its bytes.
     #[test]
     fn damaged_pages_come_back_or_are_refused(seed in any::<u64>(), btree in any::<bool>()) {
         let mut random = Random::new(seed);
@@ -123,7 +123,7 @@ proptest! {
         let model = model_of(&pages);
         for page in &mut pages {
             for _ in 0..1 + random.below(6) {
-                // Mostly where structure is.
+                // Mostly bytes of structure.
                 let within = [24, 100, page.len(), page.len()][random.below(4)];
                 let at = random.below(within);
                 page[at] = random.next() as u8;
@@ -143,7 +143,7 @@ fn next_pointers_of_innodb_are_taken_as_they_are() {
     assert_eq!(known(&page), None);
 }
 
-/// The farthest that two siblings can be from each other: found by `round_trips`.
+/// Siblings are as far apart as they can be; `round_trips` found this case.
 #[test]
 fn siblings_of_btree_pages_may_be_any_blocks() {
     let mut random = Random::new(8);
@@ -174,11 +174,11 @@ fn siblings_of_innodb_pages_may_be_any_pages() {
             page[at..at + 4].copy_from_slice(&(usual ^ 1 << 31).to_be_bytes());
         }
     }
-    // An inner page may have no branch.
+    // Inner pages may have no branch.
     assert!(round_trip(&model, &mut Scratch::new(), &pages) >= pages.len() / 2);
 }
 
-/// Bits of a posting list's header that mean nothing are not left out: found by `round_trips`.
+/// Bits of a posting list's header come back even if they mean nothing; `round_trips` found this case.
 #[test]
 fn flags_of_posting_lists_come_back() {
     let mut random = Random::new(9);
@@ -223,7 +223,7 @@ fn models_are_adopted_if_they_gain() {
     let slices: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
     let options = Options { level: 3, relation_pages: 10_000 };
     assert_eq!(learn(&slices, options).unwrap().kind(), Kind::PostgresBtree);
-    // An empty relation does not pay for a model.
+    // An empty relation saves nothing, so no model is worth its bytes.
     assert!(learn(&slices, Options { relation_pages: 0, ..options }).is_none());
     let noise: Vec<Vec<u8>> = (0..20).map(|_| random.bytes(8192)).collect();
     let slices: Vec<&[u8]> = noise.iter().map(Vec::as_slice).collect();
@@ -253,7 +253,8 @@ fn the_same_pages_give_the_same_model_and_records() {
     assert_eq!(a, b);
 }
 
-/// Rows as applications have them, each kind of coding among them; and the same with letters that no other value has, or that make it longer.
+/// Rows as applications have them, with each kind of coding among them, come back; so do rows with letters that no
+/// other value has, or that make a value longer.
 #[test]
 fn generated_relations_come_back() {
     let mut random = Random::new(20);

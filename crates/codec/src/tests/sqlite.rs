@@ -1,4 +1,4 @@
-//! SQLite's numbers, types and pages.
+//! Tests SQLite's numbers, types and pages.
 
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ fn pages(random: &mut Random, tree: &Tree, numbers: std::ops::Range<usize>) -> V
     numbers.map(|number| tree_page(random, tree, number)).collect()
 }
 
-/// As "Database File Format" has them.
+/// The expected values are those of "Database File Format".
 #[test]
 fn numbers_are_those_of_the_format() {
     let mut bytes = [0; 12];
@@ -34,7 +34,7 @@ fn numbers_are_those_of_the_format() {
         assert_eq!(varint(&bytes, 1), Some((value, expected.len())));
         assert_eq!(varint(&bytes[..expected.len()], 1), None);
     }
-    // Longer than it has to be.
+    // A number that is longer than it has to be is refused.
     assert_eq!(varint(&[0x80, 1], 0), None);
     for (value, serial) in [
         (0, 8),
@@ -85,7 +85,7 @@ proptest! {
         let tree = Tree::random(&mut random);
         let pages = pages(&mut random, &tree, 0..24);
         let known = pages.iter().filter(|page| recognise(&mut Scratch::new(), page) == Some(Kind::Sqlite)).count();
-        // A page alone does not say what is reserved, which tells where records overflow.
+        // A page alone does not tell how many bytes are reserved, and where records overflow depends on that.
         prop_assert!(tree.reserved > 0 || known >= 20, "{} of {} pages are recognised", known, pages.len());
         let model = model_of(&pages[..18]);
         prop_assert_eq!(model.kind(), Kind::Sqlite);
@@ -124,7 +124,7 @@ proptest! {
         let model = model_of(&pages);
         for page in &mut pages {
             for _ in 0..1 + random.below(6) {
-                // Mostly where structure is.
+                // Mostly bytes of structure.
                 let within = [12, 100, 200, page.len()][random.below(4)];
                 let at = random.below(within);
                 page[at] = random.next() as u8;
@@ -134,7 +134,7 @@ proptest! {
     }
 }
 
-/// Pages that are alike share a branch: a table and its index do not.
+/// Pages that are alike share a branch; those of a table and its index do not.
 #[test]
 fn tables_and_indexes_are_coded_apart() {
     let mut random = Random::new(4);
@@ -163,7 +163,7 @@ fn empty_pages_come_back() {
     assert_eq!(round_trip(&model, &mut Scratch::new(), &pages), pages.len());
 }
 
-/// Where records overflow follows from what is reserved, which the file's header alone says.
+/// Where records overflow depends on the reserved bytes, which only the file's header tells.
 #[test]
 fn reserved_bytes_are_known_from_the_first_page() {
     let mut random = Random::new(8039521498866036964);
@@ -174,7 +174,7 @@ fn reserved_bytes_are_known_from_the_first_page() {
     assert_eq!(model_of(&pages[..18]).kind(), Kind::Sqlite);
 }
 
-/// Of all records of a table, or of an index, the same number may be the one that goes on in an overflow page.
+/// The value that goes on in an overflow page may be a number, and the same one in all records of a table or index.
 #[test]
 fn a_record_may_be_cut_within_a_number() {
     let mut random = Random::new(14962296703709579193);

@@ -1,7 +1,7 @@
-//! Accepting changes: what happens between [`super::Dataset::apply`] and the next cut.
+//! Acceptance of changes: the way from [`super::Dataset::apply`] to the next cut.
 //!
-//! Changes are made ready first, which may read and holds no lock; then admitted, which reserves space and takes the
-//! gate; then accepted into tree and memory.
+//! Changes are first made ready, which may read and holds no lock. Then they are admitted, which reserves space and
+//! takes the gate. Then they are accepted into tree and memory.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,8 @@ use crate::limits::{
 use crate::tree::{Edit, Value};
 use crate::{Error, Key, Result};
 
-/// So often what others have claimed is committed before a change is refused.
+/// Largest number of commits that are tried before a change is refused because the pool is full. A commit frees what
+/// others have claimed in excess.
 const COMMITS_MAX: u32 = 8;
 
 /// A change made ready outside of the gate.
@@ -33,7 +34,7 @@ pub(super) enum Ready {
     Share { from_object: u64, from_page: u64, to_object: u64, to_page: u64, count: u64 },
 }
 
-/// What earlier changes of the same call did to pages.
+/// Effects of earlier changes of the same call on pages.
 #[derive(Default)]
 struct Fresh {
     written: HashMap<(u64, u64), usize>,
@@ -82,7 +83,7 @@ impl LiveDataset {
         }
         drop(gate);
         if let Err(error) = accepted {
-            // Part of the change may be in the tree: nothing may be committed any more.
+            // Part of the change may be in the tree, so nothing may be committed any more.
             self.shared.fail(&error);
             return Err(error);
         }
@@ -108,7 +109,7 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// Builds pages and checks arguments; may read. No lock is held.
+    /// Builds pages and checks arguments. It may read, and holds no lock.
     fn prepare(&self, changes: &[Change<'_>]) -> Result<Vec<Ready>> {
         let mut ready = Vec::with_capacity(changes.len());
         let mut fresh = Fresh::default();
@@ -193,7 +194,8 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// Takes the gate and reserves `claim` and room in the log and the journal, committing or making room first if need be.
+    /// Takes the gate, and reserves `claim` as well as room in the log and the journal. It commits or makes room first
+    /// if necessary.
     fn admit(
         &self,
         changes: &[Change<'_>],
@@ -216,7 +218,7 @@ impl LiveDataset {
                 None => waits.time(Reason::Gate, || self.shared.gate.read()),
             };
             self.shared.check_writable()?;
-            // Under the gate: a dataset is destroyed with the gate closed.
+            // This is checked under the gate, since datasets are destroyed with the gate closed.
             self.check_open()?;
             if !self.shared.reserve_redo(redo_bytes) {
                 drop(gate);
@@ -245,7 +247,7 @@ impl LiveDataset {
             let Err(shortage) = reserved else { continue };
             let committer = self.shared.committer()?;
             match &shortage {
-                // A commit replaces what is claimed, and what it may change of the tree, by what that really takes.
+                // A commit replaces what is claimed, and what may change in the tree, by what that really takes.
                 Shortage::Room if !std::mem::replace(&mut in_log, true) => {
                     waits.time(Reason::Room, || committer.commit(false))?;
                     continue;
@@ -256,13 +258,13 @@ impl LiveDataset {
                     waits.time(Reason::Room, || committer.make_room(claim.bytes, redo_bytes))?;
                     continue;
                 }
-                // Pages that are there already take nothing more; they are counted where that decides.
+                // Pages that exist already take nothing more. They are counted only here, where that decides.
                 Shortage::Quota(refused) if refused.bound == Bound::LogicalQuota && !counted => {
                     claim.logical_bytes = self.new_logical_bytes(ready)?;
                     counted = true;
                     continue;
                 }
-                // Nobody else is to wait for commits that gain nothing.
+                // The refusal is final: a commit would gain nothing, and others would have to wait for it.
                 Shortage::Quota(refused) if !refused.is_claimed => break shortage,
                 Shortage::Quota(_) if commits > 0 => break shortage,
                 Shortage::Pool if commits > 0 => {
@@ -275,7 +277,7 @@ impl LiveDataset {
                 }
                 Shortage::Quota(_) | Shortage::Pool => {}
             }
-            // What is claimed is an upper bound: a commit replaces it by what pages really take.
+            // Claims are upper bounds: a commit replaces them by what pages really take.
             waits.time(Reason::Commit, || committer.commit(false))?;
             commits += 1;
         };

@@ -1,12 +1,14 @@
-//! What a dataset may hold, and what it holds: quotas and reservations.
+//! Quotas and reservations: the bytes that a dataset may hold, and those that it holds.
 //!
-//! Only datasets that have a bound, or lie below one that has, have a budget; all others know of none of this but the sum of what is
-//! reserved. Budgets are made anew, with the gate closed, whenever the catalogue changes; between two such instants they follow
-//! from what happens to ledgers, usage and claims, by atomic counters alone.
+//! Only datasets that have a bound, or lie below a dataset that has one, have a budget. For all others, only the
+//! sum of what is reserved matters. Budgets are made anew, with the gate closed, whenever the catalogue changes.
+//! Between two such instants they follow changes of ledgers, usage and claims, by atomic counters alone.
 //!
-//! - Q1: `held` of a budget is what is fresh in its dataset and the snapshots of that, what changes have claimed there, and the
-//!   charge of each budget right below it. The charge of a budget is what it holds, or its reservation if that is more.
-//! - Q2: `Shared::reserved_bytes` is the sum of what reservations exceed by what is held: what is kept for their datasets alone.
+//! - Q1: `held` of a budget is what is fresh in its dataset and in that dataset's snapshots, what changes have claimed
+//!   there, and the charge of each budget right below it. The charge of a budget is what it holds, or its reservation
+//!   if that is more.
+//! - Q2: `Shared::reserved_bytes` is the sum of what reservations exceed by what is held: bytes that are kept for their
+//!   datasets alone.
 //! - Q3: a change is accepted only if it fits, as if nothing became shorter, into each of the quotas above it.
 
 use std::fmt;
@@ -23,9 +25,9 @@ pub struct Limits {
     pub quota: Option<u64>,
     /// Stored bytes that the dataset itself refers to.
     pub refquota: Option<u64>,
-    /// Bytes of its own pages before compression.
+    /// Bytes of the dataset's own pages before compression.
     pub logicalquota: Option<u64>,
-    /// Stored bytes that it, its snapshots and all below can take whatever others do; 0 for none.
+    /// Stored bytes that the dataset, its snapshots, and all datasets below can take whatever others do; 0 for none.
     pub reservation: u64,
 }
 
@@ -41,7 +43,7 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// The name of its property.
+    /// Returns the name of the bound's property.
     pub fn name(self) -> &'static str {
         match self {
             Self::Quota => "quota",
@@ -52,7 +54,7 @@ impl Bound {
 }
 
 impl Limits {
-    /// The quotas, each with its bytes.
+    /// Returns the quotas that are set, each with its bytes.
     pub fn quotas(&self) -> impl Iterator<Item = (Bound, u64)> {
         let all = [
             (Bound::Quota, self.quota),
@@ -63,35 +65,36 @@ impl Limits {
     }
 }
 
-/// What a change takes at most.
+/// Largest space that a change may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
     /// Stored bytes.
     pub bytes: u64,
-    /// Bytes of pages that may be new, before compression; known where there is a [`Limits::logicalquota`].
+    /// Bytes of pages that may be new, before compression. They are known only where there is a
+    /// [`Limits::logicalquota`].
     pub logical_bytes: u64,
 }
 
 impl Claim {
-    /// Adds another one.
+    /// Adds another claim to this one.
     pub fn add(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.logical_bytes += other.logical_bytes;
     }
 }
 
-/// Why a claim was refused.
+/// Reason why a claim was refused.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// The dataset whose bound it is, as [`Budget::path`].
+    /// Path of the dataset that has the bound, as in [`Budget::path`].
     pub path: String,
     /// The bound.
     pub bound: Bound,
-    /// Its bytes.
+    /// Value of the bound, in bytes.
     pub limit_bytes: u64,
-    /// What counts against it, accepted changes included.
+    /// Bytes that count against the bound, accepted changes included.
     pub held_bytes: u64,
-    /// Whether part of that is claimed and not committed, so that a commit may make it less.
+    /// True if part of these bytes is claimed and not committed, so that a commit may reduce them.
     pub is_claimed: bool,
 }
 
@@ -104,28 +107,29 @@ impl fmt::Display for Refused {
     }
 }
 
-/// What a dataset holds, beside what it may hold.
+/// Bytes that a dataset holds, and the bounds on them.
 #[derive(Debug)]
 pub struct Budget {
     /// Path of the dataset; empty for the pool's own.
     pub path: String,
-    /// Its bounds.
+    /// Bounds of the dataset.
     pub limits: Limits,
     above: Option<Arc<Self>>,
-    /// Q2, of the pool.
+    /// Sum of the pool (Q2).
     reserved: Arc<AtomicU64>,
-    /// Q1.
+    /// Bytes that are held (Q1).
     held: AtomicU64,
-    /// Of what is held, claims.
+    /// Part of `held` that is claimed.
     claimed: AtomicU64,
-    /// What the dataset itself refers to, and has claimed.
+    /// Bytes that the dataset itself refers to or has claimed.
     referenced: AtomicU64,
-    /// Its pages before compression, with what it has claimed.
+    /// Bytes of the dataset's pages before compression, with those that it has claimed.
     logical: AtomicU64,
 }
 
 impl Budget {
-    /// An empty budget below `above`; `reserved` is the sum of the pool (Q2), which gets what this one reserves.
+    /// Returns an empty budget below `above`. `reserved` is the sum of the pool (Q2), to which this budget adds the
+    /// part of its reservation that no reservation above covers.
     pub fn new(
         path: String,
         limits: Limits,
@@ -133,7 +137,7 @@ impl Budget {
         reserved: &Arc<AtomicU64>,
     ) -> Arc<Self> {
         if limits.reservation > 0 {
-            // A reservation is held where it is made: those above see it as if it were stored.
+            // A reservation counts as held from now on: the budgets above see it as if it were stored.
             let mut rise = limits.reservation;
             let mut at = above.as_deref();
             while let Some(budget) = at {
@@ -154,12 +158,12 @@ impl Budget {
         })
     }
 
-    /// This one and those above it.
+    /// Returns this budget and those above it, from the bottom up.
     fn chain(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |budget| budget.above.as_deref())
     }
 
-    /// Adds to what is held, or takes away. Returns by how much its charge changes.
+    /// Adds `bytes` to what is held, or subtracts them. Returns by how much the charge of this budget changes.
     fn shift(&self, up: bool, bytes: u64) -> u64 {
         let (before, after) = if up {
             let before = self.held.fetch_add(bytes, Ordering::AcqRel);
@@ -172,7 +176,8 @@ impl Budget {
         after.max(least).abs_diff(before.max(least))
     }
 
-    /// Likewise, with all above it. Returns what no reservation covers.
+    /// Adds `bytes` to what is held here and above, or subtracts them. Returns the part of `bytes` that no reservation
+    /// covers.
     fn shift_all(&self, up: bool, bytes: u64) -> u64 {
         let mut change = bytes;
         for budget in self.chain() {
@@ -192,24 +197,25 @@ impl Budget {
         change
     }
 
-    /// What is fresh in the dataset or a snapshot of it has changed.
+    /// Notes a change of the bytes that are fresh in the dataset or in a snapshot of it.
     pub fn follow_fresh(&self, before: u64, now: u64) {
         if before != now {
             self.shift_all(now > before, now.abs_diff(before));
         }
     }
 
-    /// What the dataset itself refers to has changed.
+    /// Notes a change of the bytes that the dataset itself refers to.
     pub fn follow_referenced(&self, before: u64, now: u64) {
         follow(&self.referenced, before, now);
     }
 
-    /// Its pages before compression have become more or fewer.
+    /// Notes a change of the bytes of the dataset's pages before compression.
     pub fn follow_logical(&self, before: u64, now: u64) {
         follow(&self.logical, before, now);
     }
 
-    /// Claims without asking: what was accepted before this budget was made.
+    /// Claims without a check. Used for what was accepted before this budget was made. Returns the bytes that no
+    /// reservation covers.
     pub fn take(&self, claim: Claim) -> u64 {
         self.referenced.fetch_add(claim.bytes, Ordering::AcqRel);
         self.logical.fetch_add(claim.logical_bytes, Ordering::AcqRel);
@@ -219,12 +225,13 @@ impl Budget {
         self.shift_all(true, claim.bytes)
     }
 
-    /// Claims, if that fits (Q3). A change that frees something may go so many bytes `beyond`. Returns what no reservation covers.
+    /// Claims, if the claim fits (Q3). A change that frees something may exceed each bound by `beyond` bytes. Returns
+    /// the bytes that no reservation covers.
     pub fn claim(&self, claim: Claim, beyond: u64) -> Result<u64, Box<Refused>> {
-        // Asked first, so that what does not fit is in nobody's way.
+        // The check comes first, so that hardly any claim that does not fit takes room from others meanwhile.
         self.fits(claim, beyond, false)?;
         let uncovered = self.take(claim);
-        // Others may have come between.
+        // Others may have claimed since the first check.
         match self.fits(claim, beyond, true) {
             Ok(()) => Ok(uncovered),
             Err(refused) => {
@@ -234,7 +241,7 @@ impl Budget {
         }
     }
 
-    /// Whether a claim fits, or, if it is taken, has fitted.
+    /// Checks that a claim fits or, if it `is_taken` already, that it has fitted.
     fn fits(&self, claim: Claim, beyond: u64, is_taken: bool) -> Result<(), Box<Refused>> {
         let before = |held: u64, more: u64| if is_taken { held.saturating_sub(more) } else { held };
         let check = |budget: &Self, bound, more| {
@@ -246,7 +253,7 @@ impl Budget {
         let mut more = claim.bytes;
         for budget in self.chain() {
             check(budget, Bound::Quota, more)?;
-            // What its reservation takes up is charged above already.
+            // Budgets above are charged with the reservation already.
             let (held, least) = (before(budget.held(Bound::Quota), more), budget.limits.reservation);
             more = held.saturating_add(more).max(least) - held.max(least);
         }
@@ -257,7 +264,7 @@ impl Budget {
         let Some((_, limit_bytes)) = self.limits.quotas().find(|(other, _)| *other == bound) else {
             return Ok(());
         };
-        // What takes nothing is no worse where something else went beyond.
+        // A change that takes nothing is accepted even where another change went beyond the bound.
         if more == 0 || held_bytes.saturating_add(more) <= limit_bytes.saturating_add(beyond) {
             return Ok(());
         }
@@ -275,7 +282,7 @@ impl Budget {
         self.shift_all(false, claim.bytes);
     }
 
-    /// What counts against a bound, in bytes; accepted changes are counted as if nothing became shorter.
+    /// Returns the bytes that count against a bound. Accepted changes are counted as if nothing became shorter.
     pub fn held(&self, bound: Bound) -> u64 {
         let counter = match bound {
             Bound::Quota => &self.held,
@@ -285,12 +292,13 @@ impl Budget {
         counter.load(Ordering::Acquire)
     }
 
-    /// Whether so much finds room in all of its bounds.
+    /// Returns true if `bytes` fit into all bounds.
     pub fn is_roomy(&self, bytes: u64) -> bool {
         self.fits(Claim { bytes, logical_bytes: bytes }, 0, false).is_ok()
     }
 
-    /// What the dataset sees of a pool: the smallest of its bounds, what counts against that, and what the nearest leaves.
+    /// Returns the space of the pool as the dataset sees it: the smallest of its bounds as capacity, what counts
+    /// against that bound as used, and what can still be claimed as available.
     pub fn space(&self, pool: Space) -> Space {
         let mut space = pool;
         let mut narrow = |limit: u64, held: u64| {
@@ -311,7 +319,7 @@ impl Budget {
         space
     }
 
-    /// What can still be claimed where the pool has so much that is not reserved.
+    /// Returns the bytes that can still be claimed if the pool has `unreserved` bytes that are not reserved.
     fn available(&self, unreserved: u64) -> u64 {
         let budgets: Vec<&Self> = self.chain().collect();
         let mut room = unreserved;

@@ -1,4 +1,4 @@
-//! What changes claim of the pool, and of quotas.
+//! Claims of changes on the pool and on quotas.
 
 use super::accept::Ready;
 use super::budget::Claim;
@@ -9,21 +9,21 @@ use crate::Result;
 use crate::limits::{RECORD_BYTES_MAX, RECORDSIZE_MAX, VALUE_BYTES_MAX};
 use crate::segment::held_bytes;
 
-/// Space claimed for a page beside its bytes: directory entries, its place in the tree.
+/// Space claimed for a page in addition to its bytes: directory entries, and its place in the tree.
 const PAGE_CLAIM_BYTES: u64 = 64;
-/// A page that does not compress is stored with so many bytes before it at most.
+/// Bytes of the header of a page that does not compress, at most.
 const RECORD_HEADER_BYTES: u64 = (RECORD_BYTES_MAX - RECORDSIZE_MAX as usize) as u64;
-/// Space claimed for a value beside its bytes.
+/// Space claimed for a value in addition to its bytes.
 const VALUE_CLAIM_BYTES: u64 = 128;
 
-/// So many shared pages, with their counts, have room in a leaf at least.
+/// Number of shared pages, with their counts, that certainly fit into a leaf.
 const SHARED_PAGES_OF_LEAF: u64 = 128;
 
-/// What names and attributes take at most that change with what is freed: of one call of the file system.
+/// Bytes of the names and attributes that one call of the file system changes at most when it frees something.
 const FREEING_BYTES_MAX: u64 = 16 << 10;
 
-/// What a change takes at most, and how far beyond the bounds it may go if it frees something. `slack` is what the pool keeps back for
-/// this. Logical bytes are not counted yet.
+/// Returns the space that a change takes at most, and how far it may exceed the bounds if it frees something. `slack`
+/// is the space that the pool keeps back for this. Logical bytes are not counted here.
 pub(super) fn of(ready: &[Ready], slack: u64) -> (Claim, Beyond) {
     let mut claim = Claim::default();
     let (mut freeing, mut storing) = (false, false);
@@ -40,15 +40,17 @@ pub(super) fn of(ready: &[Ready], slack: u64) -> (Claim, Beyond) {
         freeing |= frees;
         storing |= !frees;
     }
-    // A truncation rewrites the last page that stays: at most one recordsize.
+    // A truncation rewrites the last page that remains: at most one recordsize.
     let page = PAGE_CLAIM_BYTES + held_bytes(RECORD_BYTES_MAX as u64);
     let small = claim.bytes <= page + 16 * VALUE_CLAIM_BYTES + VALUE_BYTES_MAX as u64;
     let pages = ready.iter().any(|change| matches!(change, Ready::Page(..) | Ready::Share { .. }));
-    // Whether it frees more than it stores is not known: what the pool keeps back bounds how far that goes.
+    // It is not known whether the change frees more than it stores. The space that the pool keeps back bounds how far
+    // that can go.
     let (pool_bytes, quota_bytes) = match (freeing && small, storing) {
-        // Only a lack of free chunks ends that, where snapshots hold what is deleted.
+        // Nothing but a lack of free chunks stops such changes, for instance where snapshots hold what is deleted.
         (true, false) => (u64::MAX, u64::MAX),
-        // Of quotas nothing is kept back, which could be used up: names and attributes that go with what is freed always find room.
+        // Quotas keep nothing back that could be used up: names and attributes that change with what is freed always
+        // find room.
         (true, true) if !pages && claim.bytes <= FREEING_BYTES_MAX => (slack, u64::MAX),
         (true, true) => (slack, slack),
         (false, _) => (0, 0),
@@ -56,10 +58,10 @@ pub(super) fn of(ready: &[Ready], slack: u64) -> (Claim, Beyond) {
     (claim, Beyond { pool_bytes, quota_bytes })
 }
 
-/// Room for the tree nodes that a change makes anew at once.
+/// Returns the room for the tree nodes that a change makes anew at once, in bytes.
 pub(super) fn edit_bytes(change: &Ready) -> u64 {
     match change {
-        // When they are committed.
+        // Pages change tree nodes only when they are committed.
         Ready::Page(..) => 0,
         Ready::Value(..) | Ready::Punch { .. } => EDIT_ROOM_BYTES,
         Ready::Share { count, .. } => (2 + count / SHARED_PAGES_OF_LEAF) * EDIT_ROOM_BYTES,
@@ -67,7 +69,7 @@ pub(super) fn edit_bytes(change: &Ready) -> u64 {
 }
 
 impl LiveDataset {
-    /// Bytes of pages of a change before compression, as if all were new.
+    /// Returns the bytes of a change's pages before compression, as if all pages were new.
     pub(super) fn claimed_logical_bytes(&self, ready: &[Ready]) -> Result<u64> {
         let mut sum: u64 = 0;
         for change in ready {
@@ -82,7 +84,7 @@ impl LiveDataset {
         Ok(sum)
     }
 
-    /// Likewise, of pages that are neither stored nor accepted yet.
+    /// Returns the bytes before compression of those pages of a change that are neither stored nor accepted yet.
     pub(super) fn new_logical_bytes(&self, ready: &[Ready]) -> Result<u64> {
         let mut sum: u64 = 0;
         for change in ready {
@@ -106,7 +108,7 @@ impl LiveDataset {
             || committing.is_some_and(|pending| pending.pages.contains_key(&(object, page))))
     }
 
-    /// Size of an object's pages, be they stored or accepted.
+    /// Returns the size of an object's pages in bytes, whether they are stored or only accepted; 0 if there are none.
     fn page_size(&self, object: u64) -> Result<u32> {
         let stored = self.record_size(object)?;
         if stored > 0 {

@@ -1,7 +1,7 @@
-//! Which codec new pages get: the object's own setting, that of the mount, the dataset's, or the pool's.
+//! Choice of the codec of new pages: the object's own setting, that of the mount, the dataset's, or the pool's.
 //!
-//! An object's setting is a value of the dataset's tree ([`Key::COMPRESSION`]). The file system sets it in the change that
-//! gives a file the object or the setting, so it is committed, snapshotted, cloned and sent with what it belongs to.
+//! An object's setting is a value of the dataset's tree ([`Key::COMPRESSION`]). The file system sets it in the change
+//! that gives a file the object or the setting, so it is committed, snapshotted, cloned and sent with that file.
 
 use std::collections::HashMap;
 
@@ -10,12 +10,12 @@ use crate::record::Compression;
 use crate::tree::Value;
 use crate::{Key, Result};
 
-/// What was set for a dataset as a whole.
+/// Compression that was set for a dataset as a whole.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Setting {
-    /// By the property `compression` of the dataset or of one above it, the pool's own excepted.
+    /// Value of the property `compression` of the dataset or of one above it, except for the pool's own.
     property: Option<Compression>,
-    /// By the options of its mount.
+    /// Value in the options of the dataset's mount.
     of_mount: Option<Compression>,
 }
 
@@ -23,44 +23,46 @@ pub(super) struct Setting {
 #[derive(Debug)]
 pub struct Codecs {
     default: Compression,
-    /// Of the objects that have a setting of their own.
+    /// Codecs of the objects that have a setting of their own.
     own: HashMap<u64, Compression>,
 }
 
 impl Codecs {
-    /// The codec of new pages of `object`, which is one of those that were asked for.
+    /// Returns the codec of new pages of `object`, which must be one of those that were asked for.
     pub fn of(&self, object: u64) -> Compression {
         self.own.get(&object).copied().unwrap_or(self.default)
     }
 
-    /// Whether no object has pages that models may code.
+    /// Returns true if no object has pages that models may code.
     pub fn are_plain(&self) -> bool {
         self.default.model_level().is_none() && self.own.values().all(|own| own.model_level().is_none())
     }
 }
 
 impl LiveDataset {
-    /// Sets what the property `compression` of the dataset or of one above it says; `None`: as the pool's. Whether that is another than before.
+    /// Sets the value of the property `compression` of the dataset or of one above it; `None` stands for that of the
+    /// pool. Returns true if the value has changed.
     pub fn set_compression(&self, property: Option<Compression>) -> bool {
         let before = std::mem::replace(&mut self.compression.lock().property, property);
         before != property
     }
 
-    /// Sets what holds as long as the dataset is mounted, and goes before the property; `None`: nothing.
+    /// Sets the compression that holds as long as the dataset is mounted, and that takes precedence over the property;
+    /// `None` unsets it.
     pub fn set_mount_compression(&self, of_mount: Option<Compression>) {
         self.compression.lock().of_mount = of_mount;
     }
 
-    /// The codec of new pages of objects that have no setting of their own.
+    /// Returns the codec of new pages of objects that have no setting of their own.
     pub fn compression(&self) -> Compression {
         let setting = *self.compression.lock();
         setting.of_mount.or(setting.property).unwrap_or_else(|| *self.shared.compression.read())
     }
 
-    /// The setting that `object` has of its own.
+    /// Returns the setting that `object` has of its own.
     ///
     /// # Errors
-    /// Of reading; [`crate::Error::Corrupt`] where it is no setting.
+    /// Errors of reading; [`crate::Error::Corrupt`] if the value is no setting.
     pub fn own_compression(&self, object: u64) -> Result<Option<Compression>> {
         match self.tree.get(&Key::new(object, Key::COMPRESSION, 0))? {
             Some(Value::Bytes(bytes)) => Compression::from_stored(&bytes).map(Some),
@@ -68,7 +70,8 @@ impl LiveDataset {
         }
     }
 
-    /// The codec of new pages of `object`. One whose setting cannot be read gets the dataset's, and the log tells.
+    /// Returns the codec of new pages of `object`. If the object's setting cannot be read, the codec is the dataset's,
+    /// and an error is logged.
     pub fn compression_of(&self, object: u64) -> Compression {
         let own = self.own_compression(object).unwrap_or_else(|error| {
             tracing::error!(%error, object, "its setting of compression cannot be read; the dataset's is used");
@@ -77,7 +80,7 @@ impl LiveDataset {
         own.unwrap_or_else(|| self.compression())
     }
 
-    /// The codecs of `objects`, each of which is looked up once where the same follow one another.
+    /// Returns the codecs of `objects`. Each object is looked up once where equal ones follow one another.
     pub fn codecs(&self, objects: impl Iterator<Item = u64>) -> Codecs {
         let mut codecs = Codecs { default: self.compression(), own: HashMap::new() };
         let mut last = None;

@@ -1,11 +1,12 @@
 //! Dead lists: records that a tree let go of and that an older snapshot holds.
 //!
-//! A list has a bucket per birth: the newest snapshot that is older than the record (0: none is). So what becomes free when
-//! snapshots go is a sum over buckets, and what dies is a number of whole buckets. Numbers of snapshots ascend with time.
+//! A list has a bucket per birth, which is the newest snapshot that is older than the record (0: none is). So the bytes
+//! that become free when snapshots are destroyed are a sum over buckets, and the records that die are whole buckets.
+//! Numbers of snapshots ascend with time.
 //!
 //! - L1: a bucket's counts are those of its records.
-//! - L4: buckets lie in the pool's own tree, and in memory are but the records that a list got last ([`OPEN_RECORDS_MAX`]). So neither memory nor
-//!   what a checkpoint writes grows with the number of snapshots.
+//! - L4: buckets lie in the pool's own tree. Memory has only the records that a list got last ([`OPEN_RECORDS_MAX`]).
+//!   So neither memory nor the bytes that a checkpoint writes grow with the number of snapshots.
 
 mod blocks;
 mod bucket;
@@ -21,13 +22,13 @@ use crate::{Addr, Ptr, Result};
 pub use blocks::Blocks;
 pub use bucket::{Bucket, Chain, Sublist};
 
-/// A list keeps at most so many records in memory, and then puts them into their buckets together.
+/// Largest number of records that a list keeps in memory before it puts them into their buckets together.
 const OPEN_RECORDS_MAX: usize = 1024;
 
-/// More than any pool holds, so that sums of what was read do not overflow.
+/// Bound on bytes and counts that were read, so that their sums do not overflow: more than any pool holds.
 pub const SPACE_BYTES_MAX: u64 = 1 << 50;
 
-/// What a record takes, with its directory entry, in bytes.
+/// Returns the space that a record takes, with its directory entry, in bytes.
 pub fn space_of(ptr: &Ptr) -> u64 {
     u64::from(ptr.len_bytes) + RECORD_OVERHEAD_BYTES
 }
@@ -35,7 +36,7 @@ pub fn space_of(ptr: &Ptr) -> u64 {
 /// Records that a version let go of, and that the snapshot before it holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadList {
-    /// The number under which its buckets are stored, never used twice; 0: none are.
+    /// Number under which the list's buckets are stored, never used twice; 0 if it has no stored buckets.
     pub id: u64,
     /// Number of stored buckets.
     pub buckets: u64,
@@ -45,34 +46,34 @@ pub struct DeadList {
 }
 
 impl DeadList {
-    /// Bytes of memory that the list takes.
+    /// Returns the memory that the list takes, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let entry = size_of::<(u64, Vec<Ptr>)>() * 4 / 3;
         let open = self.open.values().map(|ptrs| entry + ptrs.capacity() * size_of::<Ptr>());
         open.sum::<usize>() as u64
     }
 
-    /// Adds a record. True: it is time to [`DeadList::flush`].
+    /// Adds a record. Returns true if it is time to [`DeadList::flush`].
     pub fn push(&mut self, birth: u64, ptr: Ptr) -> bool {
         self.open.entry(birth).or_default().push(ptr);
         self.open_records += 1;
         self.open_records >= OPEN_RECORDS_MAX
     }
 
-    /// True if the list keeps records in memory, in no bucket yet.
+    /// Returns true if the list keeps records in memory, in no bucket yet.
     pub fn is_open(&self) -> bool {
         self.open_records > 0
     }
 
-    /// The records that are in no bucket yet, by birth.
+    /// Returns the records that are in no bucket yet, by birth.
     pub fn open(&self) -> impl Iterator<Item = (u64, &[Ptr])> {
         self.open.iter().map(|(birth, ptrs)| (*birth, ptrs.as_slice()))
     }
 
-    /// Bytes of the records that were born after snapshot `birth`.
+    /// Returns the bytes of the records that were born after snapshot `birth`.
     ///
     /// # Errors
-    /// Of reading buckets.
+    /// Errors of reading buckets.
     pub fn bytes_from(&self, birth: u64, blocks: &Blocks) -> Result<u64> {
         let open = self.open.range(birth..).flat_map(|(_, ptrs)| ptrs);
         let mut sum: u64 = open.map(space_of).sum();
@@ -83,10 +84,10 @@ impl DeadList {
         Ok(sum)
     }
 
-    /// Takes out the records born after snapshot `birth`.
+    /// Takes out the records that were born after snapshot `birth`.
     ///
     /// # Errors
-    /// Of reading and changing buckets.
+    /// Errors of reading and changing buckets.
     pub fn take_from(&mut self, birth: u64, blocks: &Blocks) -> Result<Bucket> {
         let mut taken = Bucket::default();
         for ptr in self.open.split_off(&birth).into_values().flatten() {
@@ -99,10 +100,10 @@ impl DeadList {
         Ok(taken)
     }
 
-    /// Takes all of `other`. The list with fewer buckets is put into the other.
+    /// Takes all records of `other`. The list with fewer buckets is put into the other one.
     ///
     /// # Errors
-    /// Of reading and changing buckets.
+    /// Errors of reading and changing buckets.
     pub fn absorb(&mut self, mut other: Self, blocks: &Blocks) -> Result<()> {
         if self.buckets < other.buckets {
             std::mem::swap(self, &mut other);
@@ -137,7 +138,7 @@ impl DeadList {
     /// Puts the records in memory into their buckets.
     ///
     /// # Errors
-    /// Of reading and changing buckets.
+    /// Errors of reading and changing buckets.
     pub fn flush(&mut self, blocks: &Blocks) -> Result<()> {
         self.open_records = 0;
         for (birth, ptrs) in std::mem::take(&mut self.open) {
@@ -162,7 +163,7 @@ impl DeadList {
     /// Reads the stored form.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`].
+    /// [`crate::Error::Corrupt`] if it is not well formed.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self> {
         let mut list = Self { id: reader.varint()?, buckets: reader.varint()?, ..Self::default() };
         if list.buckets > SPACE_BYTES_MAX || (list.id == 0 && list.buckets > 0) {
@@ -201,7 +202,7 @@ fn decode_ptrs(reader: &mut Reader<'_>) -> Result<Vec<Ptr>> {
     for _ in 0..count {
         let len_bytes = reader.varint_u32()?;
         previous = previous.wrapping_add(reader.signed()? as u64);
-        // Zeros are no pointers: else a hole of a sparse file would be as many as one likes.
+        // Zeros are no pointers: otherwise a hole in a sparse file could pass for any number of records.
         let addr =
             Addr::from_raw(previous).filter(|_| (1..=RECORD_BYTES_MAX).contains(&(len_bytes as usize)));
         let addr = addr.ok_or_else(|| reader.bad("a record has an impossible pointer"))?;

@@ -1,26 +1,27 @@
-//! What deltas cost those who read: a page that is stored as a delta takes reads of its bases as well where no memory has them.
-//! Where requests are what a device is short of, an object that is overwritten all over and read from the device is better stored
-//! in full; one that stays in memory is better stored as deltas. Why so: docs/decisions/0020-deltas.md.
+//! Read debts: the cost of deltas to readers. Reading a page that is stored as a delta also takes a read of each base
+//! that is not in memory. On a device whose limit is its number of requests, an object that is overwritten all over and
+//! read from the device is better stored in full; an object that stays in memory is better stored as deltas. The
+//! reasons are in docs/decisions/0020-deltas.md.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-/// What a device writes in the time of one read, in bytes: 125 MB/s and 3000 requests a second are a usual volume's.
+/// Bytes that a device writes in the time of one read: 125 MB/s and 3000 requests a second are those of a usual volume.
 const READ_BYTES: u32 = 40 << 10;
-/// No object owes more, so that one that is in memory again has deltas soon.
+/// Largest debt of an object in bytes, so that an object that is in memory again has deltas soon.
 const DEBT_MAX: u32 = 256 << 10;
 /// A page in full takes one part in so many of its size more than a delta of it.
 const SAVED_PART: u32 = 4;
-/// Objects that owe at most: an entry takes about 40 bytes.
+/// Largest number of objects that owe: an entry takes about 40 bytes.
 const OBJECTS_MAX: usize = 16 << 10;
 
-/// What reads of bases cost and no page in full has paid for yet, in bytes, by dataset and object.
+/// Debts by dataset and object, in bytes: the cost of reads of bases for which no page in full has paid yet.
 #[derive(Debug, Default)]
 pub struct ReadDebts(Mutex<HashMap<(u64, u64), u32>>);
 
 impl ReadDebts {
-    /// So many bases of pages of `object` had to be read from a device.
+    /// Charges `object` with `reads` bases of its pages, which had to be read from a device.
     pub fn charge(&self, object: (u64, u64), reads: usize) {
         let mut debts = self.0.lock();
         if debts.len() >= OBJECTS_MAX && !debts.contains_key(&object) {
@@ -31,7 +32,8 @@ impl ReadDebts {
         *debt = debt.saturating_add(reads.saturating_mul(READ_BYTES)).min(DEBT_MAX);
     }
 
-    /// Whether the next page of `object`, `page_bytes` long, is to be stored in full, which pays for its part of what the object owes.
+    /// Returns true if the next page of `object`, `page_bytes` long, is to be stored in full. The page then pays for
+    /// its part of the object's debt.
     pub fn pay(&self, object: (u64, u64), page_bytes: usize) -> bool {
         let mut debts = self.0.lock();
         let Some(debt) = debts.get_mut(&object) else { return false };

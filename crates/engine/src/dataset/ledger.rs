@@ -1,11 +1,12 @@
-//! What a version of a dataset holds, and what becomes of records that it lets go of.
+//! The ledger of a version of a dataset: the space that it holds, and the fate of records that it lets go of.
 //!
-//! - L2: a record that a tree refers to is in the tree of a snapshot before it if and only if it is older than the snapshot:
-//!   records enter a tree by their birth alone. Pages are older if their address is below where the log stood when the
-//!   snapshot was made. Nodes are written later, by checkpoints: those of a snapshot before those that only later versions
-//!   have, so that they have a bound of their own. Until a checkpoint has written it, a snapshot holds all stored nodes.
-//! - L3: `page_bytes` and `node_bytes` are what the stored records of the tree take, each counted once, and `fresh_bytes` what
-//!   those take that the snapshot before does not have.
+//! - L2: a record that a tree refers to is in the tree of a snapshot before it if and only if it is older than the
+//!   snapshot: records enter a tree by their birth alone. A page is older if its address is below the position of the
+//!   log when the snapshot was made. Nodes are written later, by checkpoints. A checkpoint writes the nodes of a
+//!   snapshot before those that only later versions have, so nodes have a bound of their own. Until a checkpoint has
+//!   written it, a snapshot holds all stored nodes.
+//! - L3: `page_bytes` and `node_bytes` are the bytes of the stored records of the tree, each counted once.
+//!   `fresh_bytes` is the part of them that the snapshot before does not have.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use super::live::LiveDataset;
 use crate::account::subtract_stored;
 use crate::{Addr, Ptr, Result};
 
-/// What a record is to a tree.
+/// Role of a record in a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A page of an object.
@@ -27,16 +28,16 @@ pub enum Part {
 /// A snapshot that a dataset grows from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number.
+    /// Number of the snapshot.
     pub id: u64,
-    /// Raw address from which on pages are younger.
+    /// Raw address from which on pages are younger than the snapshot.
     pub bound: u64,
-    /// The same for nodes; `None` before a checkpoint has written those of the snapshot.
+    /// Raw address from which on nodes are younger; `None` until a checkpoint has written the nodes of the snapshot.
     pub node_bound: Option<u64>,
 }
 
 impl Holder {
-    /// Whether the snapshot is older than a record.
+    /// Returns true if the snapshot is older than a record.
     pub fn precedes(&self, part: Part, addr: Addr) -> bool {
         match part {
             Part::Page => self.bound <= addr.raw(),
@@ -45,20 +46,20 @@ impl Holder {
     }
 }
 
-/// Accounts of a version.
+/// Accounts of a version. Spaces are in bytes, with directory entries.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    /// The snapshots that it grows from, oldest first; of datasets alone.
+    /// Snapshots that the version grows from, oldest first. Only datasets have them.
     pub holders: Vec<Holder>,
-    /// Space of pages.
+    /// Space of the records of pages.
     pub page_bytes: u64,
-    /// Space of nodes.
+    /// Space of the records of nodes.
     pub node_bytes: u64,
     /// Space of records that the snapshot before does not have.
     pub fresh_bytes: u64,
-    /// What was let go of since the snapshot before, and is held by it.
+    /// Records that were let go of since the snapshot before, and that this snapshot holds.
     pub dead: DeadList,
-    /// What follows the counters (Q1): the budget of the dataset, or of the one that the snapshot is of.
+    /// Budget that follows these counters (Q1): that of the dataset, or of the dataset that the snapshot belongs to.
     pub budget: Option<Follower>,
 }
 
@@ -67,17 +68,17 @@ pub struct Ledger {
 pub struct Follower {
     /// The budget.
     pub budget: Arc<Budget>,
-    /// Whether it is the ledger of the dataset itself, and not of a snapshot.
+    /// True if the ledger is that of the dataset itself, and not that of a snapshot.
     pub is_own: bool,
 }
 
 impl Ledger {
-    /// Whether the newest snapshot has a record of the tree.
+    /// Returns true if the newest snapshot has a record of the tree.
     pub fn holds(&self, part: Part, addr: Addr) -> bool {
         self.holders.last().is_some_and(|newest| !newest.precedes(part, addr))
     }
 
-    /// The newest snapshot that is older than a record; 0 if none is.
+    /// Returns the number of the newest snapshot that is older than a record; 0 if none is.
     pub fn birth(&self, part: Part, addr: Addr) -> u64 {
         let older = self.holders.partition_point(|holder| holder.precedes(part, addr));
         older.checked_sub(1).and_then(|at| self.holders.get(at)).map_or(0, |holder| holder.id)
@@ -90,7 +91,7 @@ impl Ledger {
         }
     }
 
-    /// Records of the tree that were just stored.
+    /// Counts records of the tree that were just stored.
     pub fn born<'a>(&mut self, part: Part, ptrs: impl Iterator<Item = &'a Ptr>) {
         let bytes: u64 = ptrs.map(space_of).sum();
         let before = self.sums();
@@ -99,7 +100,7 @@ impl Ledger {
         self.tell(before);
     }
 
-    /// Nodes of the tree that were just stored; of these the snapshot before does not have `fresh_bytes`.
+    /// Counts nodes of the tree that were just stored. The snapshot before does not have `fresh_bytes` of them.
     pub fn nodes_stored<'a>(&mut self, ptrs: impl Iterator<Item = &'a Ptr>, fresh_bytes: u64) {
         let before = self.sums();
         self.node_bytes += ptrs.map(space_of).sum::<u64>();
@@ -107,12 +108,12 @@ impl Ledger {
         self.tell(before);
     }
 
-    /// What is fresh, and what is referred to.
+    /// Returns the bytes that are fresh, and the bytes that are referred to.
     fn sums(&self) -> (u64, u64) {
         (self.fresh_bytes, self.page_bytes + self.node_bytes)
     }
 
-    /// Lets the budget follow.
+    /// Tells the budget how the sums have changed since they were `before`.
     fn tell(&self, before: (u64, u64)) {
         if let Some(Follower { budget, is_own }) = &self.budget {
             let now = self.sums();
@@ -123,13 +124,13 @@ impl Ledger {
         }
     }
 
-    /// Has another budget follow, which has counted nothing of this ledger yet.
+    /// Makes another budget follow, which has counted nothing of this ledger yet.
     pub fn follow(&mut self, follower: Option<Follower>) {
         self.budget = follower;
         self.tell((0, 0));
     }
 
-    /// Pages that no snapshot has were coded again: they take so many bytes less.
+    /// Notes that pages that no snapshot has were coded again, and take `bytes` less.
     pub fn shortened(&mut self, bytes: i64) {
         let before = self.sums();
         self.page_bytes = self.page_bytes.saturating_add_signed(-bytes);
@@ -137,8 +138,8 @@ impl Ledger {
         self.tell(before);
     }
 
-    /// Records that the tree refers to no more. Those that nothing refers to are added to `dying`. True: the dead list is to
-    /// be flushed.
+    /// Removes records that the tree no longer refers to. Those that nothing refers to are added to `dying`. Returns
+    /// true if the dead list is to be flushed.
     fn let_go(&mut self, part: Part, ptrs: &[Ptr], dying: &mut Vec<Ptr>) -> bool {
         let mut full = false;
         let before = self.sums();
@@ -158,7 +159,7 @@ impl Ledger {
 }
 
 impl LiveDataset {
-    /// Records that the tree refers to no more: they are dead, unless a snapshot has them.
+    /// Lets go of records that the tree no longer refers to: they are dead, unless a snapshot has them.
     pub(super) fn let_go(&self, part: Part, ptrs: &[Ptr]) -> Result<()> {
         if ptrs.is_empty() {
             return Ok(());
@@ -185,7 +186,7 @@ impl LiveDataset {
         }
     }
 
-    /// A copy of the accounts.
+    /// Returns a copy of the accounts.
     pub fn accounts(&self) -> Ledger {
         self.ledger.lock().clone()
     }

@@ -1,10 +1,10 @@
 //! A dataset of an open pool.
 //!
-//! - D2: a page that was accepted is found in `accepting`, or in `committing`, or in the tree; it moves in this
-//!   order and is visible in the next place before it leaves the one before. Readers look in the same order.
+//! - D2: a page that was accepted is found in `accepting`, or in `committing`, or in the tree. It moves in this order,
+//!   and is visible in the next place before it leaves the one before. Readers look in the same order.
 //! - D3: the tree holds exactly the values that were accepted, and the pages whose batch is complete.
-//! - D4: page operations wait for a commit in flight that touches their pages, so that the tree sees page
-//!   changes in the order of the log.
+//! - D4: page operations wait for a commit in flight that touches their pages, so that the tree sees page changes in
+//!   the order of the log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,41 +27,42 @@ use crate::{Key, Ptr, Result};
 pub(super) struct Stages {
     pub(super) accepting: Pending,
     pub(super) committing: Option<Arc<Pending>>,
-    /// Whether the next cut is to come here: something was accepted since the last.
+    /// True if something was accepted since the last cut, so that the next cut must include this dataset.
     pub(super) touched: bool,
 }
 
-/// Objects whose usage waits in memory at most, so that a snapshot is made in constant time.
+/// Largest number of objects whose usage waits in memory, so that a snapshot is made in constant time.
 const USAGE_OBJECTS_MAX: usize = 1024;
 
 /// A file system or volume of an open pool, or a snapshot of one, which takes no changes.
 pub struct LiveDataset {
     /// Number of the dataset or snapshot in the pool.
     pub id: u64,
-    /// Its tree.
+    /// Tree of the dataset.
     pub tree: Tree,
     pub(super) shared: Arc<Shared>,
     pub(super) stages: RwLock<Stages>,
     pub(super) usage: Mutex<UsageTable>,
-    /// Serialises changes of the counts of records that more than one page refers to.
+    /// Serialises changes of the reference counts of records that more than one page refers to.
     pub(super) sharing: Mutex<()>,
-    /// Whether there may be such.
+    /// True if there may be such records.
     pub(super) has_shared: AtomicBool,
-    /// Its accounts. Taken after the tree's locks, and before those of the pool's own tree.
+    /// Accounts of the dataset. Locked after the tree's locks, and before those of the pool's own tree.
     pub ledger: Mutex<Ledger>,
-    /// Where blocks of its dead list go; `None`: the pool's own tree, which no snapshot holds.
+    /// Store of the blocks of the dead list; `None` for the pool's own tree, which no snapshot holds.
     pub(super) blocks: Option<Arc<Blocks>>,
-    /// Takes no changes: a snapshot, or destroyed.
+    /// True if no changes are accepted, because this is a snapshot or was destroyed.
     pub sealed: AtomicBool,
-    /// Whether there is a budget: most have none, and ask no further.
+    /// True if there is a budget. Most datasets have none, and are spared the lock of `budget`.
     has_budget: AtomicBool,
     budget: RwLock<Option<Arc<Budget>>>,
-    /// How new pages are compressed, where that is not as the pool says.
+    /// Compression of new pages, where it differs from that of the pool.
     pub(super) compression: Mutex<Setting>,
 }
 
 impl LiveDataset {
-    /// The dataset `id` with this tree and these accounts. [`LiveDataset::find_shared_records`] has to follow before it is changed.
+    /// Returns the dataset `id` with this tree and these accounts. [`LiveDataset::find_shared_records`] must be called
+    /// before it is changed.
     pub fn new(
         id: u64,
         tree: Tree,
@@ -93,8 +94,9 @@ impl LiveDataset {
         self.let_go(Part::Node, &freed)
     }
 
-    /// Has the next commit store a page in full that is `content` as of `top`, unless it was changed or shared since. False: it was, or there
-    /// is no room. The caller holds the gate's write side, and cuts before he lets go of it.
+    /// Makes the next commit store a page in full, whose content was `content` when its record was `top`. Returns false
+    /// if the page was changed or shared since, or if there is no room. The caller holds the gate's write side, and
+    /// cuts before it releases the gate.
     pub fn plain(&self, (object, page): (u64, u64), top: Ptr, content: PageBuf) -> Result<bool> {
         let mut found = [None];
         self.tree.pages(object, page, &mut found)?;
@@ -116,15 +118,15 @@ impl LiveDataset {
         Ok(true)
     }
 
-    /// Something was accepted.
+    /// Notes that something was accepted.
     pub(super) fn touch(&self, stages: &mut Stages) {
         if !std::mem::replace(&mut stages.touched, true) {
             self.shared.touched.lock().push(self.id);
         }
     }
 
-    /// Begins a commit: what was accepted becomes what is being committed. The caller holds the gate's write side, and resets
-    /// `redo_bytes` when all datasets were cut.
+    /// Begins a commit: moves what was accepted to `committing`, and returns it. The caller holds the gate's write
+    /// side, and resets `redo_bytes` when all datasets were cut.
     pub fn cut(&self) -> Option<Arc<Pending>> {
         let mut stages = self.stages.write();
         stages.touched = false;
@@ -144,7 +146,8 @@ impl LiveDataset {
         self.release(pending.claimed);
     }
 
-    /// Reserves space for a change (contract W5), in the pool and within quotas, where there is room for `edits` bytes that it takes at once.
+    /// Reserves space for a change (contract W5), in the pool and within quotas. There must also be room for `edits`
+    /// bytes, which the change takes at once.
     pub fn reserve(&self, claim: Claim, beyond: Beyond, edits: u64) -> Result<(), Shortage> {
         match self.budget() {
             Some(budget) => self.shared.reserve_within(&budget, claim, beyond, edits),
@@ -152,7 +155,7 @@ impl LiveDataset {
         }
     }
 
-    /// Returns reserved space.
+    /// Gives reserved space back.
     pub fn release(&self, claim: Claim) {
         if let Some(budget) = self.budget() {
             budget.release(claim);
@@ -160,18 +163,19 @@ impl LiveDataset {
         self.shared.release(claim.bytes);
     }
 
-    /// What bounds the dataset, if anything does.
+    /// Returns the budget of the dataset, if it has one.
     pub fn budget(&self) -> Option<Arc<Budget>> {
         if self.has_budget.load(Ordering::Acquire) { self.budget.read().clone() } else { None }
     }
 
-    /// Whether there is a quota of its own on bytes before compression.
+    /// Returns true if the dataset has a quota of its own on bytes before compression.
     pub(super) fn has_logical_quota(&self) -> bool {
         self.budget().is_some_and(|budget| budget.limits.logicalquota.is_some())
     }
 
-    /// Gives it another budget, which takes over what it has claimed and has stored. The caller holds the gate's write side and the
-    /// log's lock, or is opening the pool.
+    /// Replaces the budget. The new one takes over the dataset's claims and its bytes before compression; it gets the
+    /// stored bytes by [`Ledger::follow`]. The caller holds the gate's write side and the log's lock, or is opening the
+    /// pool.
     pub fn set_budget(&self, budget: Option<Arc<Budget>>) {
         if let Some(budget) = &budget {
             budget.follow_logical(0, self.logical_bytes());
@@ -195,12 +199,12 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// Recordsize of `object` in bytes, 0 if it has no pages.
+    /// Returns the recordsize of `object` in bytes; 0 if it has no pages.
     pub fn record_size(&self, object: u64) -> Result<u32> {
         self.usage.lock().record_size(&self.tree, object)
     }
 
-    /// One past the last page of `object` that is stored or accepted.
+    /// Returns the number after that of the last page of `object` that is stored or accepted; 0 if there is none.
     pub fn end_page(&self, object: u64) -> Result<u64> {
         let (mut low, mut high) = (0, u64::MAX);
         while low < high {
@@ -213,42 +217,42 @@ impl LiveDataset {
         Ok(low)
     }
 
-    /// Puts usage into the tree, before it is frozen.
+    /// Puts usage into the tree, before the tree is frozen.
     pub fn settle_usage(&self) -> Result<()> {
         let edits = self.usage.lock().drain();
         if edits.is_empty() { Ok(()) } else { self.edit(&mut edits.into_iter()) }
     }
 
-    /// Puts usage into the tree if it is of many objects.
+    /// Puts usage into the tree if it is that of many objects.
     pub fn bound_usage(&self) -> Result<()> {
         let many = self.usage.lock().len() > USAGE_OBJECTS_MAX;
         if many { self.settle_usage() } else { Ok(()) }
     }
 
-    /// Whether nothing that was accepted waits for a commit.
+    /// Returns true if nothing that was accepted waits for a commit.
     pub fn has_nothing_pending(&self) -> bool {
         let stages = self.stages.read();
         stages.accepting.is_empty() && stages.committing.is_none()
     }
 
-    /// Forgets what was known of the tree, whose content was replaced.
+    /// Forgets what was known of the tree, because its content was replaced.
     pub fn reset(&self) -> Result<()> {
         *self.usage.lock() = UsageTable::default();
         self.find_shared_records()
     }
 
-    /// Logical and stored bytes of all pages.
+    /// Returns the logical and the stored bytes of all pages.
     pub fn totals(&self) -> Result<(u64, u64)> {
         let usage = self.usage.lock();
         Ok((usage.logical_bytes(&self.tree)?, usage.stored_bytes(&self.tree)?))
     }
 
-    /// Logical bytes of all pages; 0 where they cannot be read, which `check` tells.
+    /// Returns the logical bytes of all pages; 0 if they cannot be read, which `check` reports.
     pub fn logical_bytes(&self) -> u64 {
         self.totals().map_or(0, |(logical, _)| logical)
     }
 
-    /// Applies values to the tree alone, ascending; `None` deletes.
+    /// Applies values to the tree alone. Keys ascend; `None` deletes.
     pub fn put_values(&self, values: Vec<(Key, Option<Vec<u8>>)>) -> Result<()> {
         let edit = |(key, value): (Key, Option<Vec<u8>>)| {
             value.map_or(Edit::Delete(key), |bytes| Edit::Put(key, Value::Bytes(bytes.into())))
@@ -256,8 +260,9 @@ impl LiveDataset {
         self.edit(&mut values.into_iter().map(edit))
     }
 
-    /// Brings the leaves of these keys, which ascend, into memory; `load` gets a key of each node that is absent, level by level, and calls
-    /// [`Dataset::get`] for it. What cannot be read is left out, and so is what drives out others where not all fit the cache.
+    /// Brings the leaves of `keys`, which ascend, into memory. `load` gets one key of each node that is absent, level
+    /// by level, and calls [`Dataset::get`] for it. Nodes that cannot be read are left out, and so are nodes that would
+    /// evict others because not all fit the cache.
     pub fn load_leaves(&self, keys: &[Key], load: &dyn Fn(&[Key])) {
         for _ in 0..TREE_LEVELS_MAX {
             let absent = self.tree.absent(keys);
@@ -268,7 +273,7 @@ impl LiveDataset {
         }
     }
 
-    /// The pointers that these keys have in the tree; keys ascend.
+    /// Returns the pointers that these keys have in the tree. Keys ascend.
     pub fn ptrs(&self, keys: &[Key]) -> Result<Vec<Ptr>> {
         let ptr = |value| if let Value::Page(ptr) = value { Some(ptr) } else { None };
         Ok(self.tree.get_all(keys)?.into_iter().flatten().filter_map(ptr).collect())
@@ -299,7 +304,7 @@ impl Dataset for LiveDataset {
                 found.extend(entries.into_iter().filter_map(metadata));
                 break;
             };
-            // A file's pages come after its metadata: on to the next object, not through all of them.
+            // A file's pages come after its metadata: the search goes on at the next object, and not through all pages.
             let next = if last.kind >= Key::ENGINE_KINDS { object_after(last) } else { key_after(last) };
             found.extend(entries.into_iter().filter_map(metadata));
             let Some(next) = next else { break };
@@ -392,14 +397,15 @@ impl Dataset for LiveDataset {
     }
 }
 
-/// A damaged part of the tree was cut off unread: what it referred to stays in use until the pool is checked.
+/// Logs the damaged parts of the tree that were cut off unread. What they referred to stays in use until the pool is
+/// checked.
 pub(super) fn report_unreadable(applied: &Applied) {
     for (ptr, error) in &applied.unreadable {
         tracing::error!(addr = %ptr.addr, %error, "a tree node below a deleted range could not be read; its space is lost");
     }
 }
 
-/// The entry, if it is the file system's and not the engine's.
+/// Returns the entry if it belongs to the file system, and `None` if it belongs to the engine.
 fn metadata((key, value): (Key, Value)) -> Option<(Key, Vec<u8>)> {
     match value {
         Value::Bytes(bytes) if key.kind < Key::ENGINE_KINDS => Some((key, bytes.into_vec())),
@@ -407,7 +413,7 @@ fn metadata((key, value): (Key, Value)) -> Option<(Key, Vec<u8>)> {
     }
 }
 
-/// The first key after `key`; `None` after the last of all.
+/// Returns the first key after `key`; `None` after the last of all keys.
 fn key_after(key: &Key) -> Option<Key> {
     match (key.offset.checked_add(1), key.kind.checked_add(1)) {
         (Some(offset), _) => Some(Key { offset, ..*key }),
@@ -416,7 +422,7 @@ fn key_after(key: &Key) -> Option<Key> {
     }
 }
 
-/// The first key of the object after that of `key`; `None` after the last.
+/// Returns the first key of the object after that of `key`; `None` after the last object.
 fn object_after(key: &Key) -> Option<Key> {
     key.object.checked_add(1).map(|object| Key::new(object, 0, 0))
 }

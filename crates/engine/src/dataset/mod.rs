@@ -1,4 +1,4 @@
-//! Datasets: what the file system sees of the engine.
+//! Datasets: the interface of the engine that the file system uses.
 
 mod accept;
 pub mod budget;
@@ -42,14 +42,15 @@ pub use waits::{Reason, Waited, Waits};
 use crate::Result;
 use crate::types::Key;
 
-/// One change of a dataset. A slice of them is applied as a whole or not at all.
+/// One change of a dataset. A slice of changes is applied as a whole or not at all.
 #[derive(Debug)]
 pub enum Change<'a> {
-    /// Sets the value of `key` (a kind below [`Key::ENGINE_KINDS`]), whatever it was.
+    /// Sets the value of `key` (a kind below [`Key::ENGINE_KINDS`]), whether or not it had one.
     Put(Key, Vec<u8>),
-    /// Removes `key`; no error where it does not exist.
+    /// Removes `key`. It is no error if `key` does not exist.
     Delete(Key),
-    /// Writes `data` at byte `offset` of `object`, whose pages are `record_size` bytes. May be unaligned and span pages.
+    /// Writes `data` at byte `offset` of `object`, whose pages are `record_size` bytes. The range may be unaligned and
+    /// span several pages.
     Write {
         /// The object whose pages change.
         object: u64,
@@ -80,24 +81,25 @@ pub enum Change<'a> {
         to_object: u64,
         /// First page of the target.
         to_page: u64,
-        /// How many pages.
+        /// Number of pages.
         count: u64,
     },
 }
 
-/// What an object's pages take.
+/// Space that the pages of an object take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Pages that are stored (holes and all-zero pages are not).
+    /// Number of stored pages, without holes and all-zero pages.
     pub pages: u64,
     /// Stored bytes of these pages, compressed, with their directory entries.
     pub stored_bytes: u64,
 }
 
-/// Space of the pool as a dataset sees it, in bytes: where quotas leave less, that.
+/// Space of the pool as a dataset sees it, in bytes. Where quotas leave less than the pool does, it is what the quotas
+/// leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// What the pool can hold in stored (compressed) bytes, less the reserve.
+    /// Stored (compressed) bytes that the pool can hold, without the reserve.
     pub capacity_bytes: u64,
     /// Stored bytes in use.
     pub used_bytes: u64,
@@ -107,7 +109,7 @@ pub struct Space {
     pub logical_bytes: u64,
 }
 
-/// What to do with the outcome of a sync. It must not wait for another sync.
+/// Callback that receives the outcome of a sync. It must not wait for another sync.
 pub type Synced = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// A file system's or volume's storage: an ordered map of small values, and objects made of pages.
@@ -116,55 +118,59 @@ pub type Synced = Box<dyn FnOnce(Result<()>) + Send>;
 /// become durable in the order of their `apply` calls. Callers serialise their own conflicting changes
 /// (the file system does so with its inode locks).
 pub trait Dataset: Send + Sync {
-    /// The value of `key`.
+    /// Returns the value of `key`, or `None` if it has none.
     fn get(&self, key: &Key) -> Result<Option<Vec<u8>>>;
 
-    /// Up to `limit` entries with `from <= key < to`, ascending. Only metadata kinds, never pages.
+    /// Returns up to `limit` entries with `from <= key < to`, in ascending order. Only metadata kinds are returned,
+    /// never pages.
     fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Vec<u8>)>>;
 
-    /// The first keys of `from..to` that cannot be looked up, because of damage, from the first (inclusive) to the second
-    /// (exclusive): [`Dataset::range`] of what lies before or behind them need not fail.
+    /// Returns the first range of keys within `from..to` that cannot be looked up because of damage: its first key
+    /// (inclusive) and its end (exclusive). [`Dataset::range`] of the keys before or behind that range need not fail.
     fn first_damage(&self, _from: &Key, _to: &Key) -> Option<(Key, Key)> {
         None
     }
 
-    /// Applies all of `changes`, in order, as one. Space is reserved first: [`crate::Error::NoSpace`] means
-    /// that nothing was changed. Changes that only free space are always admitted.
+    /// Applies all of `changes`, in order, as one. Changes that only free space are always admitted.
+    ///
+    /// Space is reserved first: [`crate::Error::NoSpace`] means that nothing was changed.
     fn apply(&self, changes: &[Change<'_>]) -> Result<()>;
 
-    /// Whether [`Dataset::apply`] of whole pages to existing objects would be done now without waiting for a commit or
-    /// a device. A hint for callers that have somewhere to wait: false is always right.
+    /// Returns true if [`Dataset::apply`] of whole pages to existing objects would not wait for a commit or a device
+    /// now. It is a hint for callers that can wait elsewhere; false is always a correct answer.
     fn accepts_at_once(&self) -> bool {
         false
     }
 
-    /// Fills `buf` with the bytes of `object` from `offset` on; holes and what was never written read as zeros.
+    /// Fills `buf` with the bytes of `object` from `offset` on. Holes and bytes that were never written read as zeros.
     fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// As [`Dataset::read`], as far as that is possible without waiting for a device.
+    /// As [`Dataset::read`], but never waits for a device: the [`Attempt`] says whether the read was done.
     fn try_read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<Attempt>;
 
-    /// The first page at or after `page` that is stored, or `None`.
+    /// Returns the first page at or after `page` that is stored, or `None` if there is none.
     fn next_data(&self, object: u64, page: u64) -> Result<Option<u64>>;
 
-    /// The first page at or after `page` that is not stored.
+    /// Returns the first page at or after `page` that is not stored.
     fn next_hole(&self, object: u64, page: u64) -> Result<u64>;
 
-    /// What the object's pages take; changes not yet committed are counted when they are.
+    /// Returns the space that the pages of `object` take. Pages that were written are counted once they
+    /// are committed.
     fn usage(&self, object: u64) -> Result<Usage>;
 
     /// Returns when every change applied before this call is durable.
     fn sync(&self) -> Result<()>;
 
-    /// As [`Dataset::sync`], for callers that have something else to do: calls `then` when it is done, possibly later and
-    /// on another thread.
+    /// As [`Dataset::sync`], for callers that have other work to do: `then` is called with the outcome, possibly later
+    /// and on another thread.
     fn sync_then(&self, then: Synced);
 
-    /// As [`Dataset::sync_then`], for what is to be durable although callers of sync need not wait for that.
+    /// As [`Dataset::sync_then`], but durability is reached even where the policy of a dataset lets `sync` return
+    /// without it.
     fn settle_then(&self, then: Synced) {
         self.sync_then(then);
     }
 
-    /// Space of the pool.
+    /// Returns the space of the pool as this dataset sees it.
     fn space(&self) -> Space;
 }

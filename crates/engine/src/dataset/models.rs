@@ -1,11 +1,12 @@
-//! The models of a pool: which there are, which is in use for new pages of which object, and those in memory.
+//! The models of a pool: those that exist, the one that codes new pages of each object, and those in memory.
 //!
-//! - M1: a model is in the log before any record that uses it, so that no prefix of the log has a record without its model.
-//! - M2: a model stays as long as a segment lists it; see [`crate::segment::Segments::users_of_model`]. It is dropped by a
-//!   checkpoint alone, at its cut: the log says nothing of it, and a crash undoes it.
+//! - M1: a model is in the log before any record that uses it, so that no prefix of the log has a record without its
+//!   model.
+//! - M2: a model stays as long as a segment lists it; see [`crate::segment::Segments::users_of_model`]. Only a
+//!   checkpoint drops it, at its cut: the log has no entry of that, and a crash undoes it.
 //! - M3: numbers of models are never used twice: the model with the highest number is not dropped.
-//! - M4: a model is not dropped as long as a [`ModelPin`] of it is held: whoever codes by it without the log's lock holds one until
-//!   a segment lists it.
+//! - M4: a model is not dropped as long as a [`ModelPin`] of it is held. Code that uses a model without the log's lock
+//!   holds a pin until a segment lists the model.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -24,35 +25,35 @@ use crate::tree::{Edit, Value};
 use crate::wire::{Reader, put_varint};
 use crate::{Addr, Error, Key, Ptr, Result};
 
-/// Models in memory may take so much however small the budget is: reading each page would mean loading its model.
+/// Least memory for models, however small the budget is: otherwise each page that is read would load its model.
 const MEMORY_BYTES_MIN: u64 = 4 << 20;
-/// Expected size of a model in memory, to size the map.
+/// Expected size of a model in memory, from which the size of the map follows.
 const MODEL_BYTES_TYPICAL: u64 = 256 << 10;
 /// Smallest shard: several of the largest models fit.
 const SHARD_BYTES: u64 = 8 << 20;
-/// Most shards: every page that is decoded looks here.
+/// Largest number of shards: every page that is decoded looks here.
 const SHARDS_MAX: u64 = 32;
 
-/// What the pool's own tree knows of a model.
+/// Entry of a model in the pool's own tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelEntry {
-    /// Its record.
+    /// Record of the model.
     pub ptr: Ptr,
-    /// The codec of the pages that it describes.
+    /// Codec of the pages that the model describes.
     pub codec: Codec,
-    /// The dataset of the object that it was learned from.
+    /// Dataset of the object that the model was learned from.
     pub dataset: u64,
-    /// The object it was learned from, whose new pages it codes until there is a later one.
+    /// Object that the model was learned from. The model codes its new pages until there is a later one.
     pub object: u64,
-    /// Models that were learned from this object before.
+    /// Number of models that were learned from this object before.
     pub generation: u32,
-    /// Pages that it was learned from.
+    /// Number of pages that the model was learned from.
     pub sampled_pages: u32,
-    /// Pages that the object had then.
+    /// Number of pages that the object had then.
     pub object_pages: u64,
     /// Average length of the sampled pages' records, in bytes.
     pub record_bytes: u32,
-    /// Pages of the object that were stored before the model came wait to be coded again.
+    /// True if pages of the object that were stored before the model came wait to be coded again.
     pub late: bool,
 }
 
@@ -110,7 +111,7 @@ impl ModelEntry {
 #[derive(Clone)]
 struct InMemory {
     model: Arc<Model>,
-    /// What it takes, which is not found out for nothing.
+    /// Memory that the model takes, in bytes. It is kept, since measuring it takes time.
     bytes: u64,
 }
 
@@ -134,18 +135,19 @@ impl Weighter<ModelId, InMemory> for ByMemory {
 struct Known {
     entries: BTreeMap<ModelId, ModelEntry>,
     current: HashMap<(u64, u64), ModelId>,
-    /// Models that stay until the pool is opened again: readers may still have records of theirs.
+    /// Models that stay until the pool is opened again, because readers may still have records that need them.
     kept: HashSet<ModelId>,
     /// Number of pins of each model (M4).
     pins: HashMap<ModelId, usize>,
-    /// The dataset of whose snapshot each clone was made: until an object of a clone has a model of its own, that of its origin codes it.
+    /// Parent of each clone: the dataset whose snapshot it was made of. Until an object of a clone has a model of its
+    /// own, the parent's model codes it.
     parents: HashMap<u64, u64>,
 }
 
 impl Known {
-    /// The model that codes new pages of `object` of `dataset`.
+    /// Returns the model that codes new pages of `object` of `dataset`.
     fn current(&self, mut dataset: u64, object: u64) -> Option<ModelId> {
-        // A clone is made of what there was before it, so that this ends; the bound is for images that somebody made on purpose.
+        // The loop ends, since a clone is younger than its parent. The bound is for images that were made on purpose.
         for _ in 0..=self.parents.len() {
             if let Some(id) = self.current.get(&(dataset, object)) {
                 return Some(*id);
@@ -171,14 +173,14 @@ pub struct ModelTable {
     loaded: Cache<ModelId, InMemory, ByMemory>,
 }
 
-/// As long as it is held, its model is not dropped (M4).
+/// A pin: its model is not dropped as long as it is held (M4).
 pub struct ModelPin {
     known: Arc<RwLock<Known>>,
     id: ModelId,
 }
 
 impl ModelPin {
-    /// The model's number.
+    /// Returns the number of the model.
     pub const fn id(&self) -> ModelId {
         self.id
     }
@@ -196,7 +198,7 @@ impl Drop for ModelPin {
 }
 
 impl ModelTable {
-    /// No models, of which those in memory may take so many bytes.
+    /// Returns an empty table, whose models in memory may take `cache_bytes`.
     pub fn new(cache_bytes: u64) -> Self {
         let bytes = cache_bytes.max(MEMORY_BYTES_MIN);
         let items = (bytes / MODEL_BYTES_TYPICAL).clamp(16, MODELS_MAX as u64) as usize;
@@ -209,13 +211,13 @@ impl ModelTable {
         let (hashing, lifecycle) = (DefaultHashBuilder::default(), DefaultLifecycle::default());
         let loaded = match options {
             Ok(options) => Cache::with_options(options, ByMemory, hashing, lifecycle),
-            // Only said where a required option is missing; none is.
+            // The only error is a missing required option, and none is missing.
             Err(_) => Cache::with(items, bytes, ByMemory, hashing, lifecycle),
         };
         Self { known: Arc::default(), loaded }
     }
 
-    /// Adds a model; it codes new pages of its object from now on.
+    /// Adds a model, which codes new pages of its object from now on.
     pub fn insert(&self, id: ModelId, entry: ModelEntry, model: Option<Arc<Model>>) {
         let mut known = self.known.write();
         known.entries.insert(id, entry);
@@ -227,7 +229,8 @@ impl ModelTable {
         }
     }
 
-    /// Records were coded away from this model: whoever read them before may need it as long as the pool is open.
+    /// Keeps a model as long as the pool is open. Its records were coded again without it, but whoever read them before
+    /// may still need it.
     pub fn keep(&self, id: ModelId) {
         self.known.write().kept.insert(id);
     }
@@ -241,7 +244,8 @@ impl ModelTable {
         Some(ModelPin { known: Arc::clone(&self.known), id })
     }
 
-    /// Forgets a model, unless it is kept or pinned. From then on nobody can pin it.
+    /// Forgets a model, unless it is kept or pinned. Returns true if it was forgotten; then it cannot be pinned any
+    /// more.
     fn remove_unneeded(&self, id: ModelId) -> bool {
         let mut known = self.known.write();
         let needed = known.kept.contains(&id) || known.pins.contains_key(&id);
@@ -255,44 +259,45 @@ impl ModelTable {
         !needed
     }
 
-    /// What is known of a model.
+    /// Returns the entry of a model.
     pub fn get(&self, id: ModelId) -> Option<ModelEntry> {
         self.known.read().entries.get(&id).copied()
     }
 
-    /// All models, by number.
+    /// Returns all models, by number.
     pub fn all(&self) -> Vec<(ModelId, ModelEntry)> {
         self.known.read().entries.iter().map(|(id, entry)| (*id, *entry)).collect()
     }
 
-    /// How many there are.
+    /// Returns the number of models.
     pub fn count(&self) -> usize {
         self.known.read().entries.len()
     }
 
-    /// The model that codes new pages of `object` of `dataset`: its own, or that of the object of which it is a clone.
+    /// Returns the model that codes new pages of `object` of `dataset`: its own, or that of the object of which it is a
+    /// clone.
     pub fn current(&self, dataset: u64, object: u64) -> Option<ModelId> {
         self.known.read().current(dataset, object)
     }
 
-    /// The latest model that was learned from this object.
+    /// Returns the latest model that was learned from this object.
     pub fn own(&self, of: (u64, u64)) -> Option<ModelId> {
         self.known.read().current.get(&of).copied()
     }
 
-    /// The objects, by dataset and number, whose latest model came late.
+    /// Returns the objects, by dataset and number, whose latest model came late.
     pub fn late(&self) -> Vec<(u64, u64)> {
         let known = self.known.read();
         let is_late = |id: &ModelId| known.entries.get(id).is_some_and(|entry| entry.late);
         known.current.iter().filter(|(_, id)| is_late(id)).map(|(of, _)| *of).collect()
     }
 
-    /// Says of whose snapshot each clone was made, by dataset.
+    /// Sets the dataset whose snapshot each clone was made of, by dataset.
     pub fn set_parents(&self, parents: HashMap<u64, u64>) {
         self.known.write().parents = parents;
     }
 
-    /// The number of the next model; `None` if there is no room for another one.
+    /// Returns the number of the next model; `None` if there is no room for another one.
     pub fn next_id(&self) -> Option<ModelId> {
         let known = self.known.read();
         let last = known.entries.last_key_value().map_or(0, |(id, _)| *id);
@@ -303,7 +308,7 @@ impl ModelTable {
         self.loaded.get(&id).map(|loaded| loaded.model)
     }
 
-    /// Memory that loaded models take, in bytes.
+    /// Returns the memory that loaded models take, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.loaded.weight()
     }
@@ -339,7 +344,7 @@ impl Models for Shared {
     }
 }
 
-/// The models and records that are in memory, for readers that must not wait: [`Error::Busy`] for others.
+/// Models and records that are in memory, for readers that must not wait. Others are answered with [`Error::Busy`].
 pub(super) struct Loaded<'a>(pub(super) &'a Shared);
 
 impl Models for Loaded<'_> {
@@ -353,7 +358,7 @@ impl Models for Loaded<'_> {
     }
 }
 
-/// As [`Shared`], with records at hand that were fetched beforehand.
+/// As [`Shared`], with some records that were fetched beforehand.
 pub(super) struct Fetched<'a> {
     pub(super) shared: &'a Shared,
     pub(super) bases: HashMap<Addr, Record>,
@@ -370,7 +375,8 @@ impl Models for Fetched<'_> {
 }
 
 impl LiveDataset {
-    /// Learns from the tree which models there are (when the pool is opened); for rescue, those that it can tell of.
+    /// Loads the entries of all models from the tree (when the pool is opened). For rescue, the parts of the tree that
+    /// cannot be read are passed over.
     pub fn load_models(&self, rescue: bool) -> Result<()> {
         let all = (Key::model(0), Key::new(0, Key::MODEL + 1, 0));
         let parts = if rescue { self.tree.readable(&all.0, &all.1) } else { vec![all] };
@@ -391,7 +397,7 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// Puts a model, which is in the log, into the tree.
+    /// Puts the entry of a model into the tree. The model is in the log.
     pub fn put_model(&self, id: ModelId, entry: ModelEntry, model: Arc<Model>) -> Result<()> {
         let value = Value::Bytes(entry.encode().into());
         self.edit(&mut std::iter::once(Edit::Put(Key::model(id), value)))?;
@@ -399,7 +405,7 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// Puts another entry of a model, which is in the log, into the tree.
+    /// Replaces the entry of a model in the tree. The change is in the log.
     pub fn restate_model(&self, id: ModelId, entry: ModelEntry) -> Result<()> {
         let value = Value::Bytes(entry.encode().into());
         self.edit(&mut std::iter::once(Edit::Put(Key::model(id), value)))?;
@@ -407,8 +413,8 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// Drops the models that nothing needs (M2); `codes` tells whether the object of a model has pages. The caller holds the gate's
-    /// write side, and nothing is pending: the tree is what the log says.
+    /// Drops the models that nothing needs (M2). `codes` returns whether the object of a model has pages. The caller
+    /// holds the gate's write side, and nothing is pending: the tree is what the log says.
     pub fn drop_models(&self, codes: &dyn Fn(&ModelEntry) -> Result<bool>) -> Result<()> {
         let all = self.shared.models.all();
         let Some((last, _)) = all.last().copied() else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Reading within one page without waiting: what databases do all day, so that it takes one look-up per place where the page may
-//! be, and no memory but for what is kept.
+//! Reads within one page without waiting. Databases do these all day, so such a read takes one look-up per place where
+//! the page may be, and allocates memory only for what is kept, and for a page of which just a part is wanted.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -11,15 +11,16 @@ use super::shared::{PrimaryCache, Shared, count};
 use crate::segment::RecordFetch;
 use crate::{Addr, Error, Result};
 
-/// Longest page that is left to the caller to fetch. Decoding a longer one takes as long as the switches that this saves, and is
-/// better spread over threads than done by the one that answers all requests of a CPU.
+/// Longest page that is left to the caller to fetch, in bytes. Decoding a longer page takes as long as the thread
+/// switches that this saves, and is better spread over threads than done by the one thread that answers all requests of
+/// a CPU.
 const FETCH_BYTES_MAX: usize = 64 << 10;
 
-/// What a read that must not wait came to.
+/// Outcome of a read that must not wait.
 pub enum Attempt {
     /// The buffer is filled.
     Done,
-    /// It can be filled after one device read, which the caller may do in its own way.
+    /// The buffer can be filled after one device read, which the caller may do in its own way.
     Fetch(PageFetch),
     /// Nothing was read: [`super::Dataset::read`] does it, and waits.
     Wait,
@@ -34,31 +35,31 @@ pub struct PageFetch {
 }
 
 impl PageFetch {
-    /// A descriptor to read from, if the device has one; it stays open as long as `self` lives.
+    /// Returns a descriptor to read from, if the device has one. It stays open as long as `self` lives.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.record.file()
     }
 
-    /// Offset on the device and where to put what is read there, all of which has to be filled. The memory stays where it is
-    /// until `self` is finished or dropped.
+    /// Returns the offset on the device, and the memory that must be filled with what is read there. The memory stays
+    /// where it is until `self` is finished or dropped.
     pub fn request(&mut self) -> (u64, &mut [u8]) {
         self.record.request()
     }
 
-    /// Reads through the device, which waits, and then does as [`PageFetch::finish`].
+    /// Reads through the device, which waits, and then does the same as [`PageFetch::finish`].
     ///
     /// # Errors
-    /// Of the device, and of [`PageFetch::finish`].
+    /// Errors of the device, and those of [`PageFetch::finish`].
     pub fn read(mut self, out: &mut [u8]) -> Result<bool> {
         self.record.read()?;
         self.deliver(out)
     }
 
-    /// Fills `out`, as long as the buffer of the attempt, from what was read. False: the record is not (or no longer) there, and
-    /// [`super::Dataset::read`] finds out why.
+    /// Fills `out`, which is as long as the buffer of the attempt, from what was read. Returns false if the record is
+    /// not there (any more); [`super::Dataset::read`] then finds the reason.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the object was read with another recordsize.
+    /// [`Error::Invalid`] if the object was read with another recordsize.
     pub fn finish(self, out: &mut [u8]) -> Result<bool> {
         self.record.count();
         self.deliver(out)
@@ -69,14 +70,14 @@ impl PageFetch {
         let addr = self.record.addr();
         let models = Loaded(&self.shared);
         let decoded = decode_part(self.page_bytes, &models, (addr, record), self.within, out, |_| {});
-        // Whoever goes the other way finds it there.
+        // If the caller reads again by [`super::Dataset::read`], that finds the record in the cache.
         if matches!(decoded, Ok(()) | Err(Error::Busy(_))) && self.shared.primary_cache() == PrimaryCache::All
         {
             self.shared.cache.insert(addr, record);
         }
         match decoded {
             Ok(()) => {}
-            // The other way may wait for the model, or the bases, and counts damage.
+            // [`super::Dataset::read`] may wait for the model or the bases, and it counts damage.
             Err(Error::Busy(_) | Error::Corrupt { .. }) => return Ok(false),
             Err(error) => return Err(error),
         }
@@ -86,7 +87,7 @@ impl PageFetch {
 }
 
 impl LiveDataset {
-    /// Reads `buf` from byte `within` of a page on, which does not reach beyond the page.
+    /// Fills `buf` from byte `within` of a page on. `buf` does not reach beyond the page.
     pub(super) fn try_read_page(
         &self,
         object: u64,
@@ -109,7 +110,8 @@ impl LiveDataset {
                 Ok(true) => {}
                 Ok(false) if page_bytes > FETCH_BYTES_MAX => return Ok(Attempt::Wait),
                 Ok(false) => return Ok(self.fetch_later(ptr.addr, page_bytes, within)),
-                // The model of the record, or a base, is not in memory; or it is damaged, which the long way counts.
+                // The record's model or a base is not in memory, or the record is damaged, which
+                // [`super::Dataset::read`] counts.
                 Err(Error::Busy(_) | Error::Corrupt { .. }) => return Ok(Attempt::Wait),
                 Err(error) => return Err(error),
             }
@@ -130,7 +132,7 @@ impl LiveDataset {
         })
     }
 
-    /// From pages that are not in the log yet. To be asked before the tree (D2).
+    /// Fills `buf` from pages that are not in the log yet. It must be asked before the tree (D2).
     fn fill_from_memory(&self, object: u64, page: u64, within: usize, buf: &mut [u8]) -> Result<bool> {
         let stages = self.stages.read();
         let find = |pages: &std::collections::HashMap<(u64, u64), _>| {

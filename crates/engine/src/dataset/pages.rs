@@ -1,4 +1,4 @@
-//! The page map: which record each page is, and who refers to it.
+//! The page map: the record of each page, and the references to it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use crate::limits::BASES_MAX;
 use crate::tree::{Edit, Value};
 use crate::{Addr, Error, Key, Ptr, Result};
 
-/// Entries of the tree that are looked up at a time.
+/// Number of entries of the tree that are looked up at a time.
 const LOOKUP_ENTRIES: usize = 1024;
 
-/// What becomes of the bases of pages.
+/// Changes of the bases of pages.
 #[derive(Default)]
 struct Chains {
     edits: Vec<Edit>,
-    /// Bases that are named, and not what the pages had before.
+    /// Bases that are given by address, instead of being kept from the records that the pages had.
     added: Vec<Ptr>,
-    /// Records of pages that become bases of theirs: the tree refers to them as before.
+    /// Records of pages that become bases of the same pages: the tree refers to them as before.
     moved: Vec<Addr>,
 }
 
-/// What edits put into a tree.
+/// Records that edits put into a tree.
 struct Put<'a> {
     pages: usize,
-    /// Records that were not there before, of pages and bases.
+    /// Records of pages and bases that were not there before.
     records: &'a [Ptr],
     moved: &'a [Addr],
 }
@@ -63,8 +63,8 @@ impl LiveDataset {
         self.replace_pages(object, None, vec![pages, bases], &[]).map(drop)
     }
 
-    /// Points consecutive pages to records and frees what they held before, but for what the new records are based on (runtime and replay).
-    /// Returns the numbers of those that had a record before.
+    /// Points consecutive pages to records, and frees the records that they had, except for bases of the new records
+    /// (runtime and replay). Returns the numbers of the pages that had a record before.
     pub fn put_pages(&self, run: &PageRun) -> Result<Vec<u64>> {
         let before =
             self.bases_between(run.object, run.first, run.first.saturating_add(run.ptrs.len() as u64))?;
@@ -81,13 +81,13 @@ impl LiveDataset {
             ptr.map_or(Edit::Delete(key), |ptr| Edit::Put(key, Value::Page(ptr)))
         });
         let edits = pages.chain(bases).collect();
-        // Holes shared from an object without pages say nothing of the target's recordsize.
+        // Holes that are shared from an object without pages do not determine the target's recordsize.
         let record_size = (run.record_size > 0).then_some(run.record_size);
         let put = Put { pages: run.ptrs.iter().flatten().count(), records: &born, moved: &moved };
         self.replace_pages(run.object, record_size, edits, &[put])
     }
 
-    /// The bases of an object's pages, by page, from `first` up to `end`.
+    /// Returns the bases of an object's pages from `first` up to `end`, by page.
     pub fn bases_between(&self, object: u64, first: u64, end: u64) -> Result<BTreeMap<u64, Vec<Ptr>>> {
         let mut found: BTreeMap<u64, Vec<Ptr>> = BTreeMap::new();
         let (mut from, to) = (Key::base(object, first, 0), Key::base(object, end, 0));
@@ -105,7 +105,7 @@ impl LiveDataset {
         Ok(found)
     }
 
-    /// What `run` makes of the bases of its pages, which were `before`.
+    /// Returns the changes that `run` makes to the bases of its pages, which were `before`.
     fn chains(&self, run: &PageRun, before: &BTreeMap<u64, Vec<Ptr>>) -> Result<Chains> {
         let mut chains = Chains::default();
         let none = Vec::new();
@@ -147,8 +147,8 @@ impl LiveDataset {
         Ok(chains)
     }
 
-    /// Applies edits of pages and their bases, frees what they replace, and accounts for it. Returns the numbers of pages whose
-    /// record was replaced or removed.
+    /// Applies edits of pages and their bases, frees the records that they replace, and accounts for both. Returns the
+    /// numbers of the pages whose record was replaced or removed.
     fn replace_pages(
         &self,
         object: u64,
@@ -180,7 +180,7 @@ impl LiveDataset {
             change.stored_bytes += put.records.iter().map(|ptr| i64::from(ptr.len_bytes)).sum::<i64>();
             let mut moved: HashMap<Addr, usize> = HashMap::new();
             put.moved.iter().for_each(|addr| *moved.entry(*addr).or_default() += 1);
-            // One reference each: another page may have let go of the same record.
+            // Each moved address keeps one reference: another page may have let go of the same record.
             replaced.retain(|ptr| match moved.get_mut(&ptr.addr) {
                 Some(left) if *left > 0 => {
                     *left -= 1;
@@ -200,10 +200,10 @@ impl LiveDataset {
         Ok(pages)
     }
 
-    /// Brings pointers up to date whose records were coded again: pages of `object`, ascending, with the record that each had
-    /// and its length now. A page that has another record by now keeps it; so does one whose record a snapshot or another page
-    /// refers to, so that all pointers to a record say the same. The caller holds the log's lock and the gate's write side; the log
-    /// says nothing of it.
+    /// Updates the lengths in pointers to records that were coded again. `pages` are pages of `object`, ascending, each
+    /// with its record and the record's length now. A page that has another record by now keeps it. A page whose record
+    /// is also in a snapshot or in another page keeps its pointer, so that all pointers to a record say the same. The
+    /// caller holds the log's lock and the gate's write side; the log has no entry of this change.
     pub fn restate(&self, object: u64, pages: &[(u64, Ptr)]) -> Result<()> {
         let mut edits = Vec::with_capacity(pages.len());
         let mut saved = 0;
@@ -226,7 +226,7 @@ impl LiveDataset {
             return Ok(());
         }
         let mut freed = Vec::new();
-        // What is replaced is the same record.
+        // The replaced pointers are of the same records, so nothing is freed.
         let applied = self.tree.apply(&mut edits.into_iter(), &mut |_, _| {}, &mut freed)?;
         report_unreadable(&applied);
         self.let_go(Part::Node, &freed)?;
@@ -283,7 +283,7 @@ impl LiveDataset {
     }
 }
 
-/// The key behind the pages of `object` that are below `to`; `u64::MAX`: behind all.
+/// Returns the key behind the pages of `object` that are below `to`; `u64::MAX` stands for all pages.
 pub(super) fn page_end(object: u64, to: u64) -> Key {
     if to == u64::MAX { Key::new(object, Key::PAGE + 1, 0) } else { Key::page(object, to) }
 }

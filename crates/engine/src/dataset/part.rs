@@ -6,7 +6,7 @@ use crate::{Addr, Error, Result};
 /// Fills `out` from byte `within` of a page on.
 ///
 /// # Errors
-/// [`Error::Invalid`] where the page ends before `out` is full.
+/// [`Error::Invalid`] if the page ends before `out` is full.
 pub(super) fn copy_part(page: &[u8], within: usize, out: &mut [u8]) -> Result<()> {
     let part = page.get(within..).and_then(|rest| rest.get(..out.len()));
     let part = part.ok_or_else(|| Error::Invalid("an object was read with another recordsize".into()))?;
@@ -17,7 +17,7 @@ pub(super) fn copy_part(page: &[u8], within: usize, out: &mut [u8]) -> Result<()
 /// Decodes the part of a page that `out` wants, from byte `within` on, and shows the whole page to `seen`.
 ///
 /// # Errors
-/// [`Error::Corrupt`], which names the record; [`Error::Busy`] where `models` may not wait for the record's model;
+/// [`Error::Corrupt`], which names the record; [`Error::Busy`] if `models` may not wait for the record's model;
 /// [`Error::Invalid`] of [`copy_part`].
 pub(super) fn decode_part(
     page_bytes: usize,
@@ -39,7 +39,7 @@ pub(super) fn decode_part(
     Ok(())
 }
 
-/// Says which record could not be decoded.
+/// Adds to an error the record that could not be decoded.
 fn of_record(addr: Addr, error: Error) -> Error {
     match error {
         Error::Corrupt { what, detail, .. } => {

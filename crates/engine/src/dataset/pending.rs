@@ -10,18 +10,18 @@ use crate::dataset::redo::{Bases, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Red
 /// A page as an application wrote it: exactly one recordsize long.
 pub type PageBuf = Arc<[u8]>;
 
-/// What was accepted since the last cut, as its net effect: only the last version of a page or value.
+/// Changes that were accepted since the last cut, as their net effect: only the last version of each page or value.
 #[derive(Default)]
 pub struct Pending {
     /// Pages by object and page number.
     pub pages: HashMap<(u64, u64), PageBuf>,
     /// Values; `None` deletes.
     pub values: HashMap<Key, Option<Vec<u8>>>,
-    /// Of these, pages that are stored in full although they are what they were: deltas are folded.
+    /// Those of `pages` that are stored in full although their content is unchanged, because their deltas are folded.
     pub plain: HashSet<(u64, u64)>,
     /// Punches and shares, in order. They precede all of `pages`.
     pub page_ops: Vec<PageOp>,
-    /// Space reserved for all of it.
+    /// Space reserved for all changes.
     pub claimed: Claim,
     /// Bytes of memory in `pages`.
     pub page_bytes: u64,
@@ -46,18 +46,18 @@ pub enum PageOp {
 }
 
 impl Pending {
-    /// Whether there is nothing to commit.
+    /// Returns true if there is nothing to commit.
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty() && self.values.is_empty() && self.page_ops.is_empty()
     }
 
-    /// Takes a value or deletion.
+    /// Adds a value or a deletion.
     pub fn set(&mut self, key: Key, value: Option<Vec<u8>>) {
         self.redo_bytes += REDO_FIXED_BYTES + value.as_ref().map_or(0, Vec::len);
         self.values.insert(key, value);
     }
 
-    /// Takes a page.
+    /// Adds a page.
     pub fn write(&mut self, object: u64, page: u64, buf: PageBuf) {
         self.page_bytes += buf.len() as u64;
         if let Some(old) = self.pages.insert((object, page), buf) {
@@ -86,7 +86,7 @@ impl Pending {
         }
     }
 
-    /// Takes a page operation.
+    /// Adds a page operation.
     pub fn page_op(&mut self, op: PageOp) {
         self.redo_bytes += REDO_FIXED_BYTES;
         if let PageOp::Share(run) = &op {
@@ -98,7 +98,7 @@ impl Pending {
         self.page_ops.push(op);
     }
 
-    /// Whether any page of the range was written.
+    /// Returns true if any page of the range was written.
     pub fn touches(&self, object: u64, from: u64, to: u64) -> bool {
         if to.saturating_sub(from) <= self.pages.len() as u64 {
             (from..to).any(|page| self.pages.contains_key(&(object, page)))
@@ -107,16 +107,16 @@ impl Pending {
         }
     }
 
-    /// Upper bound of all redo operations, in bytes.
+    /// Returns an upper bound of all redo operations, in bytes.
     pub fn redo_bytes_max(&self) -> usize {
         self.redo_bytes + self.pages.len() * (REDO_FIXED_BYTES + REDO_PTR_BYTES)
     }
 
-    /// Appends the redo operations of values and page operations. The order among values does not matter:
+    /// Appends the redo operations of values and page operations. The order of values does not matter for the result:
     /// their keys differ, and a batch counts as a whole.
     pub fn encode_redo(&self, dataset: u64, out: &mut Vec<u8>) {
         let mut values: Vec<_> = self.values.iter().collect();
-        // Sorted, so that the same changes make the same log.
+        // Values are sorted, so that the same changes make the same log.
         values.sort_unstable_by_key(|(key, _)| **key);
         for (key, value) in values {
             match value {

@@ -1,8 +1,8 @@
 //! Reading pages.
 //!
-//! A read is planned first (which pages are in memory, which records must be fetched), then fetched, then
-//! decoded. A record that fails its checksum is looked up once more: it may have been freed, and its place used
-//! anew, between look-up and read.
+//! A read is planned first (which pages are in memory, which records must be fetched), then fetched, then decoded. If a
+//! record fails its checksum the read is planned anew: the record may have been freed, and its place used anew, between
+//! look-up and read.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,13 +18,14 @@ use crate::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
 use crate::record::{Models, Record, bases_of};
 use crate::{Addr, Error, Ptr, Result};
 
-/// How often a read is planned anew when records disappear under it.
+/// Largest number of times that a read is planned, if records disappear under it.
 const ATTEMPTS: u32 = 4;
 
-/// Pages of a read that failed among which the damaged one is looked for: as many as a request of the kernel has.
+/// Largest number of pages of a failed read among which the damaged page is sought: as many as a request of the kernel
+/// has.
 const SEARCHED_PAGES: u64 = 512;
 
-/// Where the bytes of one page come from.
+/// Source of the bytes of one page.
 enum Source {
     Zeros,
     Page(PageBuf),
@@ -32,7 +33,7 @@ enum Source {
     Fetch(Ptr),
 }
 
-/// The part of a page that a read wants, and where in the caller's buffer it goes.
+/// The part of a page that a read wants, and its place in the caller's buffer.
 struct Part<'a> {
     source: Source,
     within: usize,
@@ -53,7 +54,8 @@ impl LiveDataset {
         for _ in 0..ATTEMPTS {
             let parts = self.plan(object, record_size, offset, buf, true)?;
             match self.fill((object, record_size), parts) {
-                // A record that was freed meanwhile is damaged or unknown where it was; the next plan finds its successor.
+                // The place of a record that was freed meanwhile looks damaged or unknown; the next plan finds its
+                // successor.
                 Err(error @ Error::Corrupt { .. }) => last = Some(error),
                 Err(error) if error.is_damage() => {
                     last = Some(error);
@@ -79,14 +81,15 @@ impl LiveDataset {
         let first = offset / size;
         let pages = (offset + len as u64).div_ceil(size).saturating_sub(first).min(SEARCHED_PAGES);
         let mut ptrs = vec![None; pages as usize];
-        // Where the map cannot be read, or the record is a base of the page, the read itself is told.
+        // If the page map cannot be read, or the record is a base of the page, the error is counted at the start of the
+        // read.
         let known = self.tree.pages(object, first, &mut ptrs).is_ok();
         let at = ptrs.iter().position(|ptr| ptr.is_some_and(|ptr| Some(ptr.addr) == addr)).filter(|_| known);
         let struck = at.map_or(offset, |at| offset.max((first + at as u64) * size));
         self.shared.count_damage(error, subject, addr, struck)
     }
 
-    /// Reads what is in memory, and prepares the read of what lies within one page.
+    /// Reads if all pages are in memory, and prepares the read if it lies within one page.
     pub(super) fn try_read_pages(
         &self,
         object: u64,
@@ -102,7 +105,7 @@ impl LiveDataset {
             return self.try_read_page(object, offset / size, record_size as usize, within as usize, buf);
         }
         if buf.len() >= PARALLEL_BYTES {
-            // Decoding that much would hold up whoever waits behind the caller.
+            // Decoding this many bytes would delay requests that wait behind the caller.
             return Ok(Attempt::Wait);
         }
         let parts = match self.plan(object, record_size, offset, buf, false) {
@@ -135,7 +138,7 @@ impl LiveDataset {
         let first = offset / size;
         let end = (offset + buf.len() as u64).div_ceil(size);
         let count_pages = end.saturating_sub(first) as usize;
-        // In memory first (D2): what leaves there is in the tree already.
+        // Memory is searched first (D2): pages that leave it are in the tree already.
         let mut written: Vec<Option<PageBuf>> = Vec::new();
         {
             let stages = self.stages.read();
@@ -202,11 +205,11 @@ impl LiveDataset {
         filled
     }
 
-    /// Fills the parts; records are decoded where they were read to, and only those that are kept are copied.
+    /// Fills the parts. Records are decoded where they were read to, and only those that are kept are copied.
     fn fetch(&self, (object, record_size): (u64, u32), parts: &mut [Part<'_>], scan: bool) -> Result<()> {
         let mut addrs: Vec<Addr> = Vec::new();
         let mut wanted: Vec<usize> = Vec::new();
-        // Deltas whose bases have to be read too, which is done for all of them at once.
+        // Deltas whose bases have to be read too. They wait, since that is done for all of them at once.
         let mut waiting: Vec<(usize, Addr, Record)> = Vec::new();
         let mut missing: Vec<Addr> = Vec::new();
         let cache = &self.shared.cache;
@@ -283,13 +286,13 @@ impl LiveDataset {
     }
 }
 
-/// A read of several pages that is as long as this is taken for part of a scan.
+/// Length from which on a read of several pages is taken for part of a scan, in bytes.
 const SCAN_BYTES: usize = 128 << 10;
-/// From here on it pays to fill a read on several cores, in bytes.
+/// Length from which on it pays to fill a read on several cores, in bytes.
 const PARALLEL_BYTES: usize = 256 << 10;
 
-/// Reads of at least [`PARALLEL_BYTES`] that are under way. Where there are several, each keeps to its own thread: the cores are
-/// busy already, and pages that move between them cost more than they gain.
+/// Number of reads of at least [`PARALLEL_BYTES`] that are under way. If there are several, each keeps to its own
+/// thread: the cores are busy already, and moving pages between them costs more than it gains.
 static FILLING: AtomicUsize = AtomicUsize::new(0);
 
 /// Fills a part whose source is in memory.

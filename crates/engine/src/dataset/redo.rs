@@ -1,6 +1,6 @@
-//! Redo operations: what the log says of a dataset's changes.
+//! Redo operations: the stored form of a dataset's changes in the log.
 //!
-//! The operations of a batch, one after the other, each beginning with its code:
+//! The operations of a batch follow each other, each beginning with its code:
 //!
 //! | code | operation | fields |
 //! |---|---|---|
@@ -18,11 +18,11 @@
 //! | 12 | rename | id, name |
 //! | 13 | property | id, 1 if it is set and 0 if it is cleared (1 byte), name, value if set |
 //! | 14 | hold | snapshot, when (0: released), tag |
-//! | 15 | deltas | as pages; behind each pointer how many of the page's records so far stay, as bases of the new one |
-//! | 16 | share deltas | as share; behind each pointer how many bases there are, and their pointers |
+//! | 15 | deltas | as pages; behind each pointer the number of its page's former records that are its bases |
+//! | 16 | share deltas | as share; behind each pointer the number of bases, and their pointers |
 //!
-//! Numbers are varints. A key is object, kind (1 byte), offset. A pointer is the stored length (0: the page is a
-//! hole) and, if not a hole, the raw address as a zigzag difference to the pointer before.
+//! Numbers are varints. A key is object, kind (1 byte), offset. A pointer is the stored length (0: the page is a hole)
+//! and, if not a hole, the raw address as a zigzag difference to the pointer before.
 
 use crate::limits::{BASES_MAX, RECORD_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::wire::{Reader, put_bytes, put_signed, put_varint};
@@ -57,7 +57,7 @@ pub enum Redo<'a> {
     Deed(Deed<'a>),
 }
 
-/// A change of the catalogue. Those of a batch come after all that was accepted before.
+/// A change of the catalogue. The changes of a batch come after everything that was accepted before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "times are seconds since 1970, names those of the catalogue, ids its numbers")]
 pub enum Deed<'a> {
@@ -69,11 +69,11 @@ pub enum Deed<'a> {
     Clone { snapshot: u64, id: u64, created: u64, name: &'a str },
     /// Removes a dataset or snapshot.
     Destroy { id: u64 },
-    /// Returns a dataset to its newest snapshot.
+    /// Takes a dataset back to its newest snapshot.
     Rollback { dataset: u64 },
     /// Exchanges the parts of a clone and the dataset it comes from.
     Promote { dataset: u64 },
-    /// Names a dataset (and with it those below) or snapshot anew.
+    /// Gives a dataset (and with it those below) or a snapshot a new name.
     Rename { id: u64, name: &'a str },
     /// Sets or clears a property.
     Property { id: u64, name: &'a str, value: Option<&'a str> },
@@ -156,27 +156,28 @@ pub struct PageRun {
     pub dataset: u64,
     /// Object.
     pub object: u64,
-    /// Its page size in bytes.
+    /// Page size of the object in bytes.
     pub record_size: u32,
     /// First page.
     pub first: u64,
-    /// Whether the records were in use before (they are not born by this operation).
+    /// True if the records were in use before: this operation does not create them.
     pub shared: bool,
-    /// The record of each page; `None` makes it a hole.
+    /// Record of each page; `None` makes the page a hole.
     pub ptrs: Vec<Option<Ptr>>,
-    /// What these records are based on.
+    /// Bases of these records.
     pub bases: Bases,
 }
 
-/// What the records of a [`PageRun`] are based on.
+/// Bases of the records of a [`PageRun`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub enum Bases {
-    /// Nothing: none is a delta.
+    /// No record is a delta.
     #[default]
     None,
-    /// How many of the records that each page had, bases first, are bases of its new one; of records that are not shared.
+    /// Number of each page's former records, bases first, that are bases of its new record. Used for records that are
+    /// not shared.
     Kept(Vec<u8>),
-    /// The bases of each page, of records that are shared.
+    /// Bases of each page. Used for records that are shared.
     Shared(Vec<Vec<Ptr>>),
 }
 
@@ -217,14 +218,15 @@ impl Redo<'_> {
     }
 }
 
-/// A pointer after the raw address of the one before, which it returns its own for.
+/// Appends a pointer, as the difference to the raw address `previous` of the pointer before. Returns its own raw
+/// address.
 fn put_ptr(out: &mut Vec<u8>, ptr: Ptr, previous: u64) -> u64 {
     put_varint(out, ptr.len_bytes.into());
     put_signed(out, ptr.addr.raw().wrapping_sub(previous) as i64);
     ptr.addr.raw()
 }
 
-/// Reads a pointer; `None` is a hole.
+/// Reads a pointer; `None` is a hole. `previous` is the raw address of the pointer before, and is updated.
 fn read_ptr(reader: &mut Reader<'_>, previous: &mut u64) -> Result<Option<Ptr>> {
     let len_bytes = reader.varint_u32()?;
     if len_bytes == 0 {
@@ -310,6 +312,9 @@ impl PageRun {
 }
 
 /// Visits the operations of a batch in order.
+///
+/// # Errors
+/// [`crate::Error::Corrupt`] if an operation is not well formed; errors of `visit`.
 pub fn for_each<'a>(ops: &'a [u8], visit: &mut dyn FnMut(Redo<'a>) -> Result<()>) -> Result<()> {
     let mut reader = Reader::new(ops, "operations of a batch");
     while reader.remaining() > 0 {

@@ -1,8 +1,8 @@
-//! How many pages refer to a record, where it is more than one.
+//! Reference counts: the number of pages that refer to a record, where it is more than one.
 //!
-//! The tree has a count for each record that is shared, and none for others. Those of a batch of records are looked up together,
-//! leaf by leaf, and changed by one edit: a dataset of which little is shared pays for a batch what it pays for a record. While
-//! nothing is shared nobody looks.
+//! The tree has a count for each record that is shared, and none for others. The counts of a batch of records are
+//! looked up together, leaf by leaf, and changed by one edit, so that in a dataset that shares little a batch costs as
+//! much as a record. While nothing is shared, no count is looked up.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -12,25 +12,28 @@ use super::ledger::Part;
 use crate::tree::{Edit, Value};
 use crate::{Addr, Error, Key, Ptr, Result};
 
-/// Behind all counts.
+/// Key behind all counts.
 const END: Key = Key::new(0, Key::SHARED + 1, 0);
 
 impl LiveDataset {
-    /// Whether any record may be shared: false is sure.
+    /// Returns false if it is certain that no record is shared.
     pub fn shares_records(&self) -> bool {
         self.has_shared.load(Ordering::Relaxed)
     }
 
-    /// Nobody finds out any more whether any record is shared.
+    /// Assumes from now on that records are shared, without looking.
     pub fn assume_shared(&self) {
         self.has_shared.store(true, Ordering::Relaxed);
     }
 
-    /// Finds out whether any record is shared.
+    /// Determines whether any record is shared.
+    ///
+    /// # Errors
+    /// Errors of reading the tree, except damage: then records are taken for shared.
     pub fn find_shared_records(&self) -> Result<()> {
         let found = match self.tree.range(&key_of(0), &END, 1) {
             Ok(found) => !found.is_empty(),
-            // Then those who look for counts are told.
+            // Whoever looks up a count will get the error.
             Err(error) if error.is_damage() => true,
             Err(error) => return Err(error),
         };
@@ -38,7 +41,7 @@ impl LiveDataset {
         Ok(())
     }
 
-    /// The references of those records that have more than one.
+    /// Returns the numbers of references of those records that have more than one.
     pub(super) fn shared_among(&self, ptrs: &[Ptr]) -> Result<BTreeMap<Addr, u64>> {
         if !self.shares_records() {
             return Ok(BTreeMap::new());
@@ -56,7 +59,8 @@ impl LiveDataset {
         counted.map(|(addr, value)| Ok((addr, references(&value)?))).collect()
     }
 
-    /// Whether a snapshot or another page has one of these records, too: then it stays when a page lets go of it.
+    /// Returns true if a snapshot or another page also has one of these records, which then stays when a page lets go
+    /// of it.
     pub fn any_is_shared(&self, ptrs: &[Ptr]) -> Result<bool> {
         let held = {
             let ledger = self.ledger.lock();
@@ -65,7 +69,7 @@ impl LiveDataset {
         Ok(held || !self.shared_among(ptrs)?.is_empty())
     }
 
-    /// One reference more to each record; one that comes twice gets two.
+    /// Adds one reference to each record; a record that is listed twice gets two.
     pub(super) fn add_references(&self, ptrs: &[Ptr]) -> Result<()> {
         if ptrs.is_empty() {
             return Ok(());
@@ -80,7 +84,7 @@ impl LiveDataset {
         self.edit(&mut counts.into_iter().map(edit_of))
     }
 
-    /// One reference less to each record. Returns those that no page refers to any more.
+    /// Removes one reference from each record. Returns the records that no page refers to any more.
     pub(super) fn drop_references(&self, mut ptrs: Vec<Ptr>) -> Result<Vec<Ptr>> {
         if ptrs.is_empty() || !self.shares_records() {
             return Ok(ptrs);
@@ -106,7 +110,7 @@ impl LiveDataset {
     }
 }
 
-/// Where the number of references to a record is kept.
+/// Returns the key of the count of references to a record.
 fn key_of(addr: u64) -> Key {
     Key::new(0, Key::SHARED, addr)
 }
@@ -116,10 +120,10 @@ fn edit_of((addr, count): (Addr, u64)) -> Edit {
     if count <= 1 { Edit::Delete(key) } else { Edit::Put(key, Value::Bytes(count.to_le_bytes().into())) }
 }
 
-/// The references that a value tells.
+/// Returns the number of references that a stored value gives.
 ///
 /// # Errors
-/// [`Error::Corrupt`] for one that is not well formed.
+/// [`Error::Corrupt`] if the value is not well formed.
 pub fn references(value: &Value) -> Result<u64> {
     let Value::Bytes(bytes) = value else {
         return Err(Error::corrupt("reference count", "it is a record"));

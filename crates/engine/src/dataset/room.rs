@@ -1,11 +1,11 @@
-//! Room: the free chunks that what was accepted, and what must follow from it, will take.
+//! Room: the free chunks that accepted changes, and everything that must follow from them, will take.
 //!
-//! - A1: whatever is accepted finds free chunks when it is committed, and so does the checkpoint after it, the cleaner's next pass, and the
-//!   checkpoint by which that counts. Changes are admitted while the free chunks cover all of these, at their worst; so nothing that
-//!   is under way ever runs out of space, and the cleaner can always begin.
+//! - A1: every accepted change finds free chunks when it is committed, and so do the checkpoint after it, the cleaner's
+//!   next pass, and the checkpoint by which that pass counts. Changes are admitted while the free chunks cover all of
+//!   these in the worst case. So no work that is under way ever runs out of space, and the cleaner can always begin.
 //!
-//! Whether the pool may hold more is another question, which [`super::Shared::reserve`] asks first: who finds it full is refused, who only finds
-//! no room now waits for the cleaner.
+//! [`super::Shared::reserve`] first asks another question, whether the pool may hold more: a writer is refused if the
+//! pool is full, and waits for the cleaner if there is only no room now.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,50 +14,57 @@ use super::Shared;
 use super::throttle::Left;
 use crate::limits::{ATOMIC_WRITE_MAX, CHUNK_BYTES};
 
-/// Bytes of a chunk that the log fills for sure: a record of a MiB may not fit into what is left of it.
+/// Bytes of a chunk that the log certainly fills: a record of a MiB may not fit into the rest.
 const LOG_CHUNK_BYTES: u64 = CHUNK_BYTES / 4 * 3;
-/// Chunks that are begun and not filled: the log's last one, that of second copies, and one where operations did not fit the end of a chunk.
+/// Chunks that are begun and not filled: the log's last one, that of second copies, and one where operations did not
+/// fit the end of a chunk.
 pub const BEGUN_CHUNKS: u64 = 3;
-/// Memory of tree nodes that a page changes at most when it is committed, by its own size: a leaf and a branch, by a page of 4 KiB.
+/// Memory of the tree nodes that committing a page changes at most, as a multiple of the page's size: a leaf and a
+/// branch for a page of 4 KiB.
 const PAGE_NODES: u64 = 16;
-/// Pages that are new add one part in so many of their bytes to the tree: two copies of a pointer for a page of 4 KiB.
+/// New pages add at most one part in so many of their bytes to the tree: two copies of a pointer for a page of 4 KiB.
 const NEW_PAGES_NODES: u64 = 64;
-/// All nodes of a tree take about three and a half times their stored bytes in memory, and twice that counts for those that changed.
+/// Memory that all nodes of a tree take, counted as changed, as a multiple of their stored bytes. Nodes take about
+/// three and a half times as much in memory as stored, and changed nodes count twice.
 const TREE_MEMORY: u64 = 8;
-/// The same, stored: both copies of a leaf and a branch by a page of 4 KiB; of what all nodes take, and what two copies of entries that are coded
-/// anew for a page of 4 KiB add: its own, and its neighbour's, which is told by the difference to it.
+/// As [`PAGE_NODES`], but stored bytes: both copies of a leaf and a branch for a page of 4 KiB.
 const PAGE_NODES_STORED: u64 = 14;
+/// As [`TREE_MEMORY`], but stored bytes: each node is stored twice.
 const COPIES_STORED: u64 = 2;
+/// As [`NEW_PAGES_NODES`], but stored bytes: two copies of the entries that are coded anew for a page of 4 KiB. These
+/// are its own and that of its neighbour, which is stored as the difference to it.
 const NEW_PAGES_NODES_STORED: u64 = 32;
-/// Least bytes of what is accepted that a record dies for, and least memory of a changed node, which replaces two records: itself and its copy.
+/// Least number of accepted bytes for which one record dies.
 const PAGE_BYTES_MIN: u64 = 512;
+/// Least memory of a changed node, which replaces two records: the node and its copy.
 const NODE_BYTES_MIN: u64 = 2048;
-/// Pages of the segment table that a pass changes by moving segments take so many bytes at most.
+/// Largest size, in bytes, of the pages of the segment table that one pass changes by moving segments.
 pub const PASS_TABLE_BYTES: u64 = 32 << 20;
-/// What a value changes at once when it is accepted: memory of a leaf and a branch, counted twice as all that changed is.
+/// Memory of the tree nodes that a value changes when it is accepted, in bytes: a leaf and a branch, counted twice as
+/// all changed nodes are.
 pub(super) const EDIT_ROOM_BYTES: u64 = 128 << 10;
-/// Room that is left when writers are as slow as they get: one of a MiB finds it yet.
+/// Room that is left when writers are delayed most, in bytes: a write of a MiB still fits.
 const MARGIN_BYTES: u64 = ATOMIC_WRITE_MAX as u64;
-/// Longest time that a writer is delayed at once for a commit.
+/// Longest time that a writer is delayed at once for commits.
 const DELAY_MAX: Duration = Duration::from_millis(100);
 
-/// What admission knows of room beside what it can ask for.
+/// Figures of room that admission cannot get from elsewhere.
 #[derive(Debug)]
 pub struct Room {
-    /// Bytes that a checkpoint writes even if nothing changed: lists, catalogue, root; one copy.
+    /// Bytes of one copy of what a checkpoint writes even if nothing changed: lists, catalogue, root.
     pub fixed_bytes: AtomicU64,
-    /// Stored bytes of the nodes that datasets have, one copy.
+    /// Stored bytes of one copy of the nodes of all datasets.
     pub node_bytes: AtomicU64,
-    /// Free chunks that the cleaner needs to begin with, as things are now: from these it comes to all that it keeps
-    /// ([`super::Bounds::clean_chunks`]) by itself.
+    /// Free chunks that the cleaner needs at present in order to begin. By its own passes it gets from these to all
+    /// that it keeps ([`super::Bounds::clean_chunks`]).
     pub clean_chunks: AtomicU64,
-    /// Bytes that the log has used of its chunk.
+    /// Bytes that the log has used of its current chunk.
     pub log_used_bytes: AtomicU64,
     /// Bytes that checkpoints have written since the pool was opened.
     pub checkpoints_bytes: AtomicU64,
-    /// Bytes that a checkpoint writes lately.
+    /// Mean of the bytes that recent checkpoints wrote.
     pub checkpoint_bytes: AtomicU64,
-    /// Nanoseconds that commits take lately to write a MiB; 0 where nobody keeps time.
+    /// Nanoseconds that recent commits took to write a MiB; 0 if nobody measures time.
     pub commit_ns_per_mib: AtomicU64,
 }
 
@@ -76,8 +83,8 @@ impl Room {
 }
 
 impl Shared {
-    /// Bytes that commits and two checkpoints will write at their worst of what is accepted, if so many `more` bytes are claimed, and `edits` bytes
-    /// taken at once.
+    /// Returns the bytes that commits and two checkpoints will write in the worst case for what is accepted, if `more`
+    /// bytes are claimed and `edits` bytes are taken at once.
     pub fn promised_bytes(&self, more: u64, edits: u64) -> u64 {
         self.promised_of(self.claimed_bytes.load(Ordering::Acquire).saturating_add(more), edits)
     }
@@ -90,7 +97,7 @@ impl Shared {
         let redo = get(&self.redo_bytes);
         let nodes = claimed.saturating_mul(PAGE_NODES_STORED);
         let nodes = nodes.min(COPIES_STORED * get(&self.room.node_bytes) + claimed / NEW_PAGES_NODES_STORED);
-        // All that changes replaces something.
+        // Each change replaces something, whose records die.
         let dead = claimed.saturating_add(redo) / PAGE_BYTES_MIN
             + (2 * changed.memory + to_change + edits) / NODE_BYTES_MIN;
         let tables: u64 = self.segments.to_store(dead, PASS_TABLE_BYTES).iter().sum();
@@ -99,50 +106,52 @@ impl Shared {
         claimed.saturating_add(edits).saturating_add(redo + nodes + tables)
     }
 
-    /// Free chunks that have to be there then, but for those of the cleaner.
+    /// Returns the number of free chunks that the promised bytes need ([`Shared::promised_bytes`]), with those that are
+    /// begun and not filled, and without those of the cleaner.
     fn promised_chunks(&self, more: u64, edits: u64) -> u64 {
         self.promised_bytes(more, edits).div_ceil(LOG_CHUNK_BYTES) + BEGUN_CHUNKS
     }
 
-    /// Chunks that the cleaner needs to begin with.
+    /// Returns the number of free chunks that the cleaner needs in order to begin.
     pub fn kept_chunks(&self) -> u64 {
         self.room.clean_chunks.load(Ordering::Acquire)
     }
 
-    /// Free chunks, and how many have to be left of them for the cleaner: what a pass has begun of these comes back, and more, by its checkpoint
-    /// (G6).
+    /// Returns the number of free chunks, and how many of them must be left for the cleaner. Chunks that the current
+    /// pass has begun are not required again: the checkpoint of the pass gives them back, and more (G6).
     fn free_and_kept(&self) -> (u64, u64) {
         let kept = self.kept_chunks();
         let (free, lent) = self.chunks.free_and_lent();
         (free, kept.saturating_sub(lent))
     }
 
-    /// Whether so many `more` bytes may be claimed now, and `edits` bytes be taken at once (A1).
+    /// Returns true if `more` bytes may be claimed now, and `edits` bytes be taken at once (A1).
     pub fn has_room(&self, more: u64, edits: u64) -> bool {
         let (free, kept) = self.free_and_kept();
         self.promised_chunks(more, edits) + kept <= free
     }
 
-    /// Chunks that the cleaner may begin now.
+    /// Returns the number of chunks that the cleaner may begin now.
     pub fn clean_outputs(&self) -> u64 {
         self.chunks.free().saturating_sub(self.promised_chunks(0, 0))
     }
 
-    /// Whether the cleaner could begin, if it were asked now. A commit or checkpoint may just have begun chunks that it had to leave room in, so
-    /// that the next change has to wait ([`Shared::has_room`]).
+    /// Returns true if the cleaner could begin now. There may be room for it and none for the next change
+    /// ([`Shared::has_room`]): a commit or checkpoint may just have begun chunks that it had to leave unfilled.
     pub fn is_cleanable(&self) -> bool {
         let (free, kept) = self.free_and_kept();
         free.saturating_sub(self.promised_chunks(0, 0)) + BEGUN_CHUNKS > kept
     }
 
-    /// Chunks that are free beyond all that is promised.
+    /// Returns the number of chunks that are free beyond all that is promised.
     pub fn spare_chunks(&self) -> u64 {
         let (free, kept) = self.free_and_kept();
         free.saturating_sub(self.promised_chunks(0, 0) + kept)
     }
 
-    /// Room for writers. A commit's worth of bytes counts as claimed in any case: what is promised for the first of them is soon promised again. What
-    /// the log has used of its chunk counts as taken of the next one, so that the room does not fall by a whole chunk at once.
+    /// Returns the room for writers. A commit's worth of bytes counts as claimed in any case, since what is promised
+    /// for its first bytes is soon promised again. The bytes that the log has used of its chunk count as taken from the
+    /// next chunk, so that the room does not fall by a whole chunk at once.
     pub(super) fn left(&self) -> Left {
         let (free, kept) = self.free_and_kept();
         let claimed = self.claimed_bytes.load(Ordering::Acquire).max(self.bounds.dirty_soft_bytes);
@@ -153,14 +162,15 @@ impl Shared {
         Left { spare_bytes, low_bytes: self.bounds.low_chunks * LOG_CHUNK_BYTES }
     }
 
-    /// Whether the cleaner should be at work.
+    /// Returns true if the cleaner should be at work.
     pub fn wants_cleaning(&self) -> bool {
         let Left { spare_bytes, low_bytes } = self.left();
         spare_bytes < low_bytes
     }
 
-    /// Delay of a writer that was granted so many bytes, so that commits keep up: the more bytes wait for them, the longer it is. A writer that has
-    /// `waited` before it was granted them is delayed by [`DELAY_MAX`] at most altogether.
+    /// Returns the delay of a writer that was granted `bytes`, so that commits keep up: the delay grows with the bytes
+    /// that wait for commits. A writer that has `waited` before it was granted them is delayed by at most [`DELAY_MAX`]
+    /// in all.
     pub fn commit_delay(&self, bytes: u64, waited: Duration) -> Duration {
         let (dirty, limit) =
             (self.dirty_bytes.load(Ordering::Relaxed), self.dirty_limit.load(Ordering::Relaxed));

@@ -1,5 +1,6 @@
-//! Changes of a dataset some of whose tree cannot be read (the log, when a pool is opened for rescue): what can be done is done, without
-//! accounts. A key that could not be changed cannot be looked up either, so nothing out of date is read.
+//! Changes a dataset although parts of its tree cannot be read. Replay does so when a pool is opened for rescue. All
+//! changes that can be made are made, without accounts. A key that could not be changed cannot be looked up either, so
+//! nothing out of date is read.
 
 use super::LiveDataset;
 use super::pages::page_end;
@@ -8,12 +9,12 @@ use crate::Key;
 use crate::tree::{Edit, Value};
 
 impl LiveDataset {
-    /// Sets or (`None`) removes a value. False: its place cannot be read.
+    /// Sets a value, or removes it if it is `None`. Returns false if its place cannot be read.
     pub fn salvage_value(&self, key: Key, value: Option<&[u8]>) -> bool {
         self.salvage(value.map_or(Edit::Delete(key), |bytes| Edit::Put(key, Value::Bytes(bytes.into()))))
     }
 
-    /// Points pages to records, but for those whose place cannot be read. Returns how many these are.
+    /// Points pages to records, except for pages whose place cannot be read. Returns the number of these.
     pub fn salvage_pages(&self, run: &PageRun) -> u64 {
         let edits = (run.first..).zip(&run.ptrs).map(|(page, ptr)| {
             let key = Key::page(run.object, page);
@@ -22,7 +23,7 @@ impl LiveDataset {
         edits.filter(|edit| !self.salvage(edit.clone())).count() as u64
     }
 
-    /// Removes pages, but for those whose place cannot be read. False: there are such.
+    /// Removes pages, except for those whose place cannot be read. Returns false if there are such.
     pub fn salvage_removed(&self, object: u64, from: u64, to: u64) -> bool {
         let range = (Key::page(object, from), page_end(object, to));
         let readable = self.tree.readable(&range.0, &range.1);
@@ -31,7 +32,7 @@ impl LiveDataset {
     }
 
     fn salvage(&self, edit: Edit) -> bool {
-        // One at a time: several are applied as one or not at all.
+        // Edits are made one at a time, since several are applied as one or not at all.
         let applied = self.tree.apply(&mut std::iter::once(edit), &mut |_, _| {}, &mut Vec::new());
         applied.is_ok()
     }

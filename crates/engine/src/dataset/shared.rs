@@ -1,4 +1,4 @@
-//! What all datasets of an open pool share: devices, segment table, caches, the gate and admission.
+//! State that all datasets of an open pool share: devices, segment table, caches, the gate and admission.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -24,32 +24,33 @@ use crate::space::Chunks;
 use crate::tree::NodeCache;
 use crate::{Addr, Error, Ptr, Result};
 
-/// How often a record is looked up anew that is damaged where it was found.
+/// Largest number of times that a record is looked up and read before its damage is reported: the record may be moved
+/// between look-up and read.
 pub(crate) const ATTEMPTS: u32 = 4;
 
-/// Commits on behalf of a dataset; the pool implements it.
+/// Commits on behalf of a dataset. The pool implements it.
 pub trait Commit: Send + Sync {
     /// Returns when every change accepted before the call is in the log, and, with `durable`, on stable storage.
     fn commit(&self, durable: bool) -> Result<()>;
-    /// Calls `then`, now or later and on whatever thread, when every change accepted before the call is on stable storage.
+    /// Calls `then` when every change accepted before the call is on stable storage: now or later, on any thread.
     fn commit_then(&self, then: Synced);
-    /// There is something worth committing soon: wakes the background committer, never blocks.
+    /// Wakes the background committer, because there is something worth committing soon. Never blocks.
     fn nudge(&self);
-    /// Cleans until so many bytes may be claimed, and `edits` bytes be taken at once ([`Shared::has_room`]).
+    /// Cleans until `bytes` may be claimed and the change may take `edits` bytes at once ([`Shared::has_room`]).
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where nothing is left to gain; of the devices.
+    /// [`Error::NoSpace`] if there is nothing left to gain; errors of the devices.
     fn make_room(&self, bytes: u64, edits: u64) -> Result<()>;
-    /// Stores what is in memory, so that it counts with the bytes that it takes, and not with those that it may take.
+    /// Stores what is in memory, so that it counts with the bytes that it takes instead of those that it may take.
     ///
     /// # Errors
-    /// Of the devices.
+    /// Errors of the devices.
     fn settle(&self) -> Result<()>;
-    /// Room runs short: wakes the cleaner, never blocks.
+    /// Wakes the cleaner, because room runs short. Never blocks.
     fn nudge_cleaner(&self);
 }
 
-/// What the record cache holds.
+/// Kinds of records that the record cache holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PrimaryCache {
@@ -61,7 +62,7 @@ pub enum PrimaryCache {
     None = 2,
 }
 
-/// Bounds of an open pool that follow from its size.
+/// Bounds of an open pool, which follow from its size.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Stored bytes that the pool may hold.
@@ -70,40 +71,40 @@ pub struct Bounds {
     pub dirty_soft_bytes: u64,
     /// Accepted page bytes at which writers commit themselves in any case.
     pub dirty_hard_bytes: u64,
-    /// Stored bytes beyond the capacity that may be taken by changes that free something.
+    /// Stored bytes beyond the capacity that changes may take if they free something.
     pub slack_bytes: u64,
-    /// Free chunks that are the cleaner's alone where the pool is as full as it may be.
+    /// Free chunks that are kept for the cleaner alone when the pool is as full as it may be.
     pub clean_chunks: u64,
-    /// At least so many are, however much there is to gain.
+    /// Least number of free chunks that are kept for the cleaner, however much there is to gain.
     pub least_clean_chunks: u64,
-    /// The cleaner is at work while fewer chunks than these are free beyond all that is promised.
+    /// Number of free chunks beyond all that is promised, below which the cleaner is at work.
     pub low_chunks: u64,
 }
 
-/// Room that is enough for whatever one request of the kernel brings.
+/// Room that is enough for any one request of the kernel, in bytes.
 pub(super) const ROOMY_BYTES: u64 = 2 * ATOMIC_WRITE_MAX as u64;
 
-/// How far a change may go that frees something.
+/// Bytes by which a change that frees something may exceed the bounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Beyond {
-    /// Beyond what the pool may hold: what it keeps back pays.
+    /// Bytes beyond the capacity of the pool, which are taken from what it keeps back.
     pub pool_bytes: u64,
-    /// Beyond quotas.
+    /// Bytes beyond each quota.
     pub quota_bytes: u64,
 }
 
-/// Why there is no room.
+/// Reason why there is no room.
 #[derive(Debug)]
 pub enum Shortage {
-    /// The pool is full, or what is left is reserved.
+    /// The pool is full, or the rest of it is reserved.
     Pool,
-    /// The pool may hold it, and has not enough free chunks before the cleaner has worked.
+    /// The pool may hold the change, but does not have enough free chunks until the cleaner has worked.
     Room,
     /// A quota is reached.
     Quota(Box<Refused>),
 }
 
-/// What the I/O of the engine is for, counted in bytes.
+/// Counters of the engine's I/O by purpose, most of them in bytes.
 #[derive(Default)]
 pub struct Counters {
     /// Bytes that applications wrote.
@@ -114,7 +115,8 @@ pub struct Counters {
     pub data_bytes: AtomicU64,
     /// Stored bytes of tree nodes.
     pub tree_bytes: AtomicU64,
-    /// Stored bytes of what else a checkpoint writes: pages of the segment table, catalogue, root, superblocks.
+    /// Stored bytes of everything else that a checkpoint writes: pages of the segment table, catalogue, root,
+    /// superblocks.
     pub checkpoint_bytes: AtomicU64,
     /// Bytes written for second copies of metadata.
     pub copy_bytes: AtomicU64,
@@ -126,9 +128,9 @@ pub struct Counters {
     pub fold_bytes: AtomicU64,
     /// Passes of the cleaner.
     pub clean_passes: AtomicU64,
-    /// Chunks that became free by them.
+    /// Chunks that became free by passes of the cleaner.
     pub chunks_gained: AtomicU64,
-    /// Of the passes, those that did not do what they were planned to (G6): there must be none.
+    /// Passes of the cleaner that did not do what was planned (G6). There must be none.
     pub fruitless_passes: AtomicU64,
     /// Batches written.
     pub commits: AtomicU64,
@@ -136,29 +138,29 @@ pub struct Counters {
     pub durable_commits: AtomicU64,
     /// Checkpoints completed.
     pub checkpoints: AtomicU64,
-    /// Pages stored, and pages that were all zeros.
+    /// Pages stored as records.
     pub pages_stored: AtomicU64,
-    /// Pages that were all zeros and take nothing.
+    /// Pages that were all zeros, which take no space.
     pub pages_zero: AtomicU64,
-    /// Pages stored by a model, which `pages_stored` counts too.
+    /// Pages coded by a model. `pages_stored` counts them too.
     pub pages_modelled: AtomicU64,
-    /// Bytes of their records.
+    /// Bytes of the records of pages coded by a model.
     pub modelled_bytes: AtomicU64,
-    /// Pages stored as deltas, which `pages_stored` counts too.
+    /// Pages stored as deltas. `pages_stored` counts them too.
     pub pages_delta: AtomicU64,
-    /// Bytes of their records, which `data_bytes` counts too.
+    /// Bytes of the records of deltas. `data_bytes` counts them too.
     pub delta_bytes: AtomicU64,
 }
 
-/// Adds to a counter.
+/// Adds `by` to a counter.
 pub fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
 /// State of an open pool that its datasets use.
 pub struct Shared {
-    /// Changes are accepted under its read side; a cut takes the write side. Nothing else may be awaited while it
-    /// is held but a commit in flight, which never takes it (invariant D1: no deadlock).
+    /// Changes are accepted under its read side; a cut takes its write side. While the gate is held, nothing may be
+    /// awaited but a commit in flight, which never takes the gate (invariant D1: no deadlock).
     pub gate: RwLock<()>,
     /// The pool's devices.
     pub devices: Devices,
@@ -168,46 +170,46 @@ pub struct Shared {
     pub chunks: Arc<Chunks>,
     /// Tree nodes in memory.
     pub nodes: Arc<NodeCache>,
-    /// Records as stored.
+    /// Cache of records, as they are stored.
     pub cache: RecordCache,
     /// Models of pages.
     pub models: ModelTable,
-    /// Sizes.
+    /// Bounds that follow from the size of the pool.
     pub bounds: Bounds,
-    /// What admission knows of room.
+    /// Figures of room that admission uses.
     pub room: Room,
-    /// How writers keep to what the cleaner gains.
+    /// Delays writers, so that they do not outrun the cleaner.
     pub throttle: Throttle,
-    /// How long callers waited, and for what.
+    /// Times that callers waited, by reason.
     pub waits: Waits,
     /// Space reserved by accepted changes, in bytes.
     pub claimed_bytes: AtomicU64,
-    /// What reservations keep for their datasets alone, in bytes (Q2).
+    /// Bytes that reservations keep for their datasets alone (Q2).
     pub reserved_bytes: Arc<AtomicU64>,
     /// Bytes of accepted pages in memory.
     pub dirty_bytes: AtomicU64,
-    /// At so many writers commit themselves: at most [`Bounds::dirty_hard_bytes`], less where each page changes a tree node
-    /// of its own.
+    /// Value of `dirty_bytes` at which writers commit themselves: at most [`Bounds::dirty_hard_bytes`], and less where
+    /// each page changes a tree node of its own.
     pub dirty_limit: AtomicU64,
     /// Upper bound of the redo operations of accepted changes, in bytes.
     pub redo_bytes: AtomicU64,
-    /// Number of accepted changes; read under the gate's write side it names a cut.
+    /// Number of accepted changes. Read under the gate's write side, it identifies a cut.
     pub accepted: AtomicU64,
-    /// Numbers of the datasets that accepted something since the last cut, each once.
+    /// Numbers of the datasets that accepted something since the last cut. Each is listed once.
     pub touched: Mutex<Vec<u64>>,
-    /// Whether a commit is between its cut and its end.
+    /// True while a commit is between its cut and its end.
     pub in_flight: Mutex<bool>,
     /// Signalled at the end of each commit.
     pub landed: Condvar,
-    /// What the counters count.
+    /// Counters of I/O and other work.
     pub counters: Counters,
-    /// What deltas cost those who read.
+    /// Costs of deltas for readers.
     pub debts: ReadDebts,
-    /// How new pages are compressed.
+    /// Compression of new pages.
     pub compression: RwLock<Compression>,
-    /// A [`PrimaryCache`].
+    /// A [`PrimaryCache`], as its number.
     pub primary_cache: AtomicU8,
-    /// The pool was opened read-only.
+    /// True if the pool was opened read-only.
     pub read_only: AtomicBool,
     failed: OnceLock<String>,
     committer: OnceLock<Weak<dyn Commit>>,
@@ -215,7 +217,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The state of a pool that is being opened.
+    /// Returns the state of a pool that is being opened.
     pub fn new(
         devices: Devices,
         (segments, chunks): (Arc<Segments>, Arc<Chunks>),
@@ -255,22 +257,25 @@ impl Shared {
         }
     }
 
-    /// Names who commits.
+    /// Sets the committer.
     pub fn set_committer(&self, committer: Weak<dyn Commit>) {
         let _ = self.committer.set(committer);
     }
 
-    /// Changes are entered into `journal` from now on.
+    /// Has changes entered into `journal` from now on.
     pub fn set_journal(&self, journal: Arc<Journal>) {
         let _ = self.journal.set(journal);
     }
 
-    /// The journal, if what is accepted is to survive the process.
+    /// Returns the journal, if accepted changes are to survive the process.
     pub fn journal(&self) -> Option<&Journal> {
         self.journal.get().map(AsRef::as_ref)
     }
 
-    /// The committer; an error once the pool is being closed.
+    /// Returns the committer.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] once the pool is being closed.
     pub fn committer(&self) -> Result<Arc<dyn Commit>> {
         let found = self.committer.get().and_then(Weak::upgrade);
         found.ok_or_else(|| Error::Failed("the pool has been closed".into()))
@@ -283,10 +288,11 @@ impl Shared {
         }
     }
 
-    /// One record, verified; the second copy of one that is kept twice, where the first is damaged or cannot be read.
+    /// Reads and verifies one record. If the record is kept twice, and its first copy is damaged or cannot be read, the
+    /// second copy is returned.
     pub fn read_record(&self, addr: Addr) -> Result<Vec<u8>> {
         match self.read_one(addr) {
-            // One that was freed meanwhile is not damaged.
+            // A record that was freed meanwhile has no second copy any more, and is not damaged.
             Err(error) if self.segments.has_copy(addr) => {
                 let struck = (Subject::Record(addr), self.place_of(&error));
                 self.segments.or_second(Err(error), struck, || self.read_one(addr.copy()))
@@ -295,14 +301,14 @@ impl Shared {
         }
     }
 
-    /// One copy of a record, verified. Between look-up and read it may be folded, and its old place used anew: then the next look-up
-    /// finds it elsewhere. What fails is counted, unless nobody wants the record any more.
+    /// Reads and verifies one copy of a record. A record may be moved between look-up and read, and its old place used
+    /// anew; then the next look-up finds its new place. A failure is counted, unless the record is not live any more.
     pub fn read_one(&self, addr: Addr) -> Result<Vec<u8>> {
         let read = self.read_uncounted(addr);
         read.map_err(|error| self.count_damage(error, Subject::Record(addr.original()), addr, 0))
     }
 
-    /// As [`Shared::read_one`], for who counts himself.
+    /// As [`Shared::read_one`], for callers that count failures themselves.
     pub fn read_uncounted(&self, addr: Addr) -> Result<Vec<u8>> {
         let mut attempts = 1..ATTEMPTS;
         loop {
@@ -319,8 +325,8 @@ impl Shared {
         }
     }
 
-    /// Counts damage to a subject, at byte `offset` if it is an object, unless it is of a record that is not live. Returns the error, as one
-    /// that was counted.
+    /// Counts damage to a subject, at byte `offset` if it is an object, unless `addr` is of a record that is not live.
+    /// Returns the error, marked as counted if it was counted.
     pub fn count_damage(
         &self,
         error: Error,
@@ -329,7 +335,7 @@ impl Shared {
         offset: u64,
     ) -> Error {
         let Some(fault) = Fault::of(&error) else { return error };
-        // Where that cannot be told, it is taken for what it seems.
+        // If liveness cannot be determined, the record is taken for live.
         if addr.into().is_none_or(|addr| self.segments.is_live(addr).unwrap_or(true)) {
             self.segments.faults.count(fault, subject, self.place_of(&error), offset);
             return error.as_counted();
@@ -337,7 +343,7 @@ impl Shared {
         error
     }
 
-    /// Where what an error speaks of lies.
+    /// Returns the place of damage that an error names, if it names one.
     fn place_of(&self, error: &Error) -> Option<DamagedAt> {
         match error {
             Error::Io { device, offset, .. } => {
@@ -348,13 +354,14 @@ impl Shared {
         }
     }
 
-    /// Makes pages' records dead. Where records were coded again pointers may be out of date: the directory has their lengths.
-    /// The caller holds the log's lock or the gate, so that no segment is coded again meanwhile.
+    /// Marks the records of pages as dead. Pointers to records that were coded again may be out of date, so their
+    /// lengths are read from the directory. The caller holds the log's lock or the gate, so that no segment is coded
+    /// again meanwhile.
     pub fn free_pages(&self, ptrs: &[Ptr]) {
         self.segments.mark_dead(&self.exact(ptrs));
     }
 
-    /// Pointers with the lengths that are stored.
+    /// Returns the pointers with the lengths that are stored now.
     fn exact<'a>(&self, ptrs: &'a [Ptr]) -> Cow<'a, [Ptr]> {
         let mut exact = Cow::Borrowed(ptrs);
         for at in self.segments.recoded(ptrs) {
@@ -365,7 +372,8 @@ impl Shared {
         exact
     }
 
-    /// The length of a record as it is stored now, in bytes; what the pointer says if its directory cannot be read.
+    /// Returns the length of a record as it is stored now, in bytes. If its directory cannot be read, the length in the
+    /// pointer is returned.
     pub fn stored_len(&self, ptr: Ptr) -> u32 {
         match self.segments.locate(&self.devices, ptr.addr) {
             Ok(located) => located.len_bytes,
@@ -376,12 +384,15 @@ impl Shared {
         }
     }
 
-    /// Why the pool stopped, if it did.
+    /// Returns the reason why the pool stopped, if it did.
     pub fn failure(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
 
-    /// An error if the pool takes no changes.
+    /// Checks that the pool takes changes.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the pool has stopped; [`Error::ReadOnly`] if it was opened read-only.
     pub fn check_writable(&self) -> Result<()> {
         if let Some(why) = self.failed.get() {
             return Err(Error::Failed(why.clone()));
@@ -392,7 +403,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether a change of at most [`crate::limits::ATOMIC_WRITE_MAX`] bytes finds the gate open and room in memory, log and pool.
+    /// Returns true if a change of at most [`crate::limits::ATOMIC_WRITE_MAX`] bytes finds the gate open and room in
+    /// memory, log and pool.
     pub fn accepts_at_once(&self) -> bool {
         let dirty = self.dirty_bytes.load(Ordering::Relaxed);
         let redo = self.redo_bytes.load(Ordering::Relaxed);
@@ -407,21 +419,22 @@ impl Shared {
             && self.journal().is_none_or(Journal::is_roomy)
     }
 
-    /// What the pool holds, or will at the most once `claimed` bytes and the changed tree nodes are stored.
+    /// Returns the bytes that the pool holds, or will hold at most once `claimed` bytes and the changed tree nodes are
+    /// stored.
     fn taken_bytes(&self, claimed: u64) -> u64 {
         // A changed node in memory is longer than its two stored copies together.
         self.segments.used_bytes().saturating_add(claimed).saturating_add(self.nodes.unstored_bytes())
     }
 
-    /// Reserves space for a change (contract W5).
-    /// A change that frees space may go `beyond` the capacity by so many bytes: the pool's reserve pays. Room has to be there for `edits` bytes
-    /// more, which the change takes at once.
+    /// Reserves `bytes` of space for a change (contract W5). A change that frees space may exceed the capacity by
+    /// `beyond` bytes, which come from the pool's reserve. There must also be room for `edits` more bytes, which the
+    /// change takes at once.
     pub fn reserve(&self, bytes: u64, beyond: u64, edits: u64) -> Result<(), Shortage> {
         let reserved = self.reserved_bytes.load(Ordering::Acquire);
         let limit = self.bounds.capacity_bytes.saturating_add(beyond);
         let claimed = self.claimed_bytes.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
-        // What becomes stored out of a reservation leaves the one sum after it has entered the other, or the other way round:
-        // the larger of what was seen before and after misses nothing.
+        // When a reservation is used, its bytes leave one sum and enter the other, in either order. The larger of
+        // the values before and after misses none of them.
         let reserved = reserved.max(self.reserved_bytes.load(Ordering::Acquire));
         let shortage = if self.taken_bytes(claimed).saturating_add(reserved) > limit {
             Shortage::Pool
@@ -450,7 +463,7 @@ impl Shared {
                 return Err(Shortage::Quota(refused));
             }
         };
-        // What a reservation covers needs no more than the room itself.
+        // Bytes that a reservation covers are set aside already: for them, other reservations need not be left free.
         let reserved = if uncovered > 0 { self.reserved_bytes.load(Ordering::Acquire) } else { 0 };
         let claimed = self.claimed_bytes.load(Ordering::Acquire);
         let taken = self.taken_bytes(claimed).saturating_add(reserved);
@@ -466,23 +479,23 @@ impl Shared {
         Err(shortage)
     }
 
-    /// Whether a change is too much even if all else that is accepted takes nothing.
+    /// Returns true if a change of `bytes` does not fit even if all other accepted changes take nothing.
     pub fn is_full(&self, bytes: u64, beyond: u64) -> bool {
         let taken = self.segments.used_bytes().saturating_add(bytes);
         let taken = taken.saturating_add(self.reserved_bytes.load(Ordering::Acquire));
         taken > self.bounds.capacity_bytes.saturating_add(beyond)
     }
 
-    /// Returns reserved space.
+    /// Gives reserved space back.
     pub fn release(&self, bytes: u64) {
         subtract_shared(&self.claimed_bytes, bytes);
     }
 
-    /// Reserves room for a change in the next batch of operations. False: a commit must come first. The caller holds the
-    /// gate, so that a cut sees no reservation without its change.
+    /// Reserves room for a change in the next batch of operations. Returns false if a commit must come first. The
+    /// caller holds the gate, so that no cut sees the reservation without its change.
     pub fn reserve_redo(&self, bytes: u64) -> bool {
         let before = self.redo_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // A change alone always fits: its parts are bounded one by one.
+        // A change alone always fits, because each of its parts is bounded.
         let fits = before == 0 || before.saturating_add(bytes) <= REDO_BYTES_MAX;
         if !fits {
             self.release_redo(bytes);
@@ -490,7 +503,7 @@ impl Shared {
         fits
     }
 
-    /// Returns room reserved by [`Shared::reserve_redo`].
+    /// Gives back room that [`Shared::reserve_redo`] reserved.
     pub fn release_redo(&self, bytes: u64) {
         self.redo_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -503,7 +516,7 @@ impl Shared {
         }
     }
 
-    /// What the cache holds.
+    /// Returns the kinds of records that the cache holds.
     pub fn primary_cache(&self) -> PrimaryCache {
         match self.primary_cache.load(Ordering::Relaxed) {
             0 => PrimaryCache::All,
@@ -512,14 +525,14 @@ impl Shared {
         }
     }
 
-    /// Space of the pool; `logical_bytes` is the datasets' to add.
+    /// Returns the space of the pool. `logical_bytes` is 0: datasets add theirs.
     pub fn space(&self) -> Space {
         let claimed = self.claimed_bytes.load(Ordering::Relaxed);
         let taken = self.taken_bytes(claimed).saturating_add(self.reserved_bytes.load(Ordering::Acquire));
         Space {
             capacity_bytes: self.bounds.capacity_bytes,
             used_bytes: self.segments.used_bytes(),
-            // Changes that free something go beyond the capacity.
+            // The sum may exceed the capacity, since changes that free something may.
             available_bytes: self.bounds.capacity_bytes.saturating_sub(taken),
             logical_bytes: 0,
         }

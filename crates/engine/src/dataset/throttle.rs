@@ -1,33 +1,35 @@
-//! How writers keep to what the cleaner gains, so that nobody comes to the end of the room.
+//! Throttle: delays writers to the pace at which the cleaner gains room, so that no writer runs out of room.
 //!
-//! A pass of the cleaner gains nothing before the checkpoint after it counts. So the room that is left has to last until then: a writer is delayed by
-//! its part of the time that is left, as its bytes are part of that room. Whoever writes less than that waits for nothing; all writers together are
-//! never faster than that, however many they are. When the gain is later than expected, what is left is used up ever more slowly.
+//! A pass of the cleaner gains nothing before the checkpoint after it counts, so the room that is left has to last
+//! until then. A writer is delayed by a part of the time until then: the part that its bytes are of the room that is
+//! left. A writer that is slower than that pace need not wait; all writers together are never faster, however many they
+//! are. If the gain comes later than expected, the rest of the room is used up ever more slowly.
 //!
-//! The pace itself ([`Pace`]) is arithmetic: it is told the time.
+//! The pace itself ([`Pace`]) is arithmetic, and is told the time.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// Longest time that a writer is delayed at once, and for so many bytes.
+/// Longest time that a writer is delayed for each piece of [`DELAY_BYTES`].
 const DELAY_MAX: Duration = Duration::from_millis(100);
+/// Bytes of a write for which the writer is delayed by at most [`DELAY_MAX`].
 const DELAY_BYTES: u64 = 64 << 10;
-/// The gain of a pass is expected no earlier than after one part in so many of the time that passes take, or that this one has taken, however late it
-/// is.
+/// Divisor of the time that passes take, or that this one has taken if that is longer. The gain of a pass is never
+/// expected sooner than after that part, however late the pass is.
 const LATE_PART: u32 = 3;
-/// Weight of a new measurement in a mean.
+/// Least weight of a new measurement in a mean.
 const SHARE: f64 = 0.25;
-/// A pass is expected to take so long, for so many bytes, before one was measured.
+/// Time that a pass is expected to take before one was measured, if it moves [`FIRST_BYTES`].
 const FIRST: Duration = Duration::from_millis(250);
 const FIRST_BYTES: f64 = 16_777_216.0;
 
 /// Room as writers see it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Left {
-    /// Writers may fill so much before they have to wait for the cleaner's next gain.
+    /// Bytes that writers may fill before they have to wait for the cleaner's next gain.
     pub(super) spare_bytes: u64,
-    /// Nobody is delayed while there is more than this.
+    /// Value of `spare_bytes` from which on no writer is delayed.
     pub(super) low_bytes: u64,
 }
 
@@ -39,18 +41,19 @@ struct Pass {
     due: Duration,
 }
 
-/// Means of what passes take, and the pass that is under way.
+/// Means of the times that passes take, and the pass that is under way.
 #[derive(Debug)]
 struct Pace {
-    /// Seconds that a pass with its checkpoint takes lately for each byte that it moves, and altogether.
+    /// Mean of the seconds that a recent pass with its checkpoint took for each byte that it moved.
     s_per_byte: f64,
+    /// Mean of the seconds that a recent pass with its checkpoint took in all.
     s: f64,
     pass: Option<Pass>,
-    /// The cleaner has found nothing to gain.
+    /// True if the cleaner has found nothing to gain.
     is_idle: bool,
-    /// Counts the gains. A writer that sees it move waits no longer.
+    /// Number of gains. A writer that sees it grow waits no longer.
     gains: u64,
-    /// Passes that were measured.
+    /// Number of passes that were measured.
     measured: u32,
 }
 
@@ -89,8 +92,8 @@ impl Pace {
         self.gains += 1;
     }
 
-    /// The time that so many bytes are worth: all that is left until the next gain is shared out by what is left of the room. In the first quarter
-    /// below the low mark the delay grows from nothing.
+    /// Returns the time that `bytes` are worth: the time until the next gain, times their part of the room that is
+    /// left. While the room falls from the low mark to three quarters of it, the delay grows from nothing.
     fn cost(&self, now: Duration, bytes: u64, Left { spare_bytes, low_bytes }: Left) -> Duration {
         if spare_bytes >= low_bytes || self.is_idle {
             return Duration::ZERO;
@@ -105,21 +108,22 @@ impl Pace {
         Duration::from_secs_f64(s.min(Self::most(bytes).as_secs_f64()))
     }
 
-    /// The longest delay for so many bytes.
+    /// Returns the longest delay for so many bytes.
     fn most(bytes: u64) -> Duration {
         let pieces = u32::try_from(bytes.div_ceil(DELAY_BYTES)).unwrap_or(u32::MAX);
         DELAY_MAX.saturating_mul(pieces.max(1))
     }
 }
 
-/// The pace, and those who wait.
+/// The pace, and the writers that wait for it. There is no pace, and nobody waits, unless somebody cleans in the
+/// background.
 #[derive(Debug)]
 pub struct Throttle {
     begun: Instant,
     pace: Mutex<Option<Pace>>,
     gained: Condvar,
-    /// Held by the one writer that is delayed. The next one measures the room when its turn comes: if both measured it together, each would take
-    /// all of it for its own.
+    /// Lock of the one writer that is delayed. The next writer measures the room when its turn comes: if both measured
+    /// it at the same time, each would take all of it for its own.
     turn: Mutex<()>,
 }
 
@@ -130,12 +134,12 @@ impl Default for Throttle {
 }
 
 impl Throttle {
-    /// Somebody cleans in the background from now on, so that it is worth waiting for.
+    /// Begins to delay writers: somebody cleans in the background from now on, so that it is worth waiting for.
     pub fn start(&self) {
         self.pace.lock().get_or_insert_default();
     }
 
-    /// Nobody does any more.
+    /// Ends the delays: nobody cleans in the background any more.
     pub fn stop(&self) {
         *self.pace.lock() = None;
         self.gained.notify_all();
@@ -147,24 +151,24 @@ impl Throttle {
         }
     }
 
-    /// A pass begins, which moves so many bytes.
+    /// Notes that a pass begins, which moves `moved_bytes`.
     pub fn begin(&self, moved_bytes: u64) {
         self.tell(|pace, now| pace.begin(now, moved_bytes));
     }
 
-    /// A checkpoint counts: what was vacated before is free.
+    /// Notes that a checkpoint counts, so that the chunks that were vacated before are free.
     pub fn gained(&self) {
         self.tell(Pace::gained);
         self.gained.notify_all();
     }
 
-    /// The cleaner has found nothing to gain.
+    /// Notes that the cleaner has found nothing to gain.
     pub fn idle(&self) {
         self.tell(|pace, _| pace.idle());
         self.gained.notify_all();
     }
 
-    /// Waits as long as so many bytes are to wait while so much is `left`. Nobody waits on when room was gained.
+    /// Waits for the time that `bytes` are worth while so much room is `left`. The wait ends early if room was gained.
     pub(super) fn wait(&self, bytes: u64, left: impl FnOnce() -> Left) {
         let turn = self.turn.lock();
         let mut guard = self.pace.lock();

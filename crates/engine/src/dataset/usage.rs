@@ -1,7 +1,7 @@
-//! How much each object stores.
+//! Usage: the pages and bytes that each object stores.
 //!
-//! Kept in memory for the objects that changed since the last checkpoint and put into the tree at the next: it
-//! follows from the page operations, so the log need not carry it.
+//! Usage is kept in memory for the objects that changed since the last checkpoint, and put into the tree at the next
+//! one. It follows from the page operations, so the log need not carry it.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,11 @@ use crate::tree::{Edit, Tree, Value};
 use crate::wire::{Reader, put_varint};
 use crate::{Key, Result};
 
-/// Where the dataset's own total is kept.
+/// Key of the dataset's own total.
 const TOTAL: Key = Key::new(0, Key::USAGE, 0);
 
-/// An object's entry: pages, stored bytes, and (objects) recordsize or (total) logical bytes.
+/// Entry of an object or of the dataset's total: pages, stored bytes, and recordsize (objects) or logical bytes
+/// (total).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
     pages: u64,
@@ -40,16 +41,16 @@ impl Entry {
     }
 }
 
-/// Change of an object's usage.
+/// A change of an object's usage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UsageDelta {
-    /// Pages more (or fewer).
+    /// Pages added, or removed if negative.
     pub(super) pages: i64,
-    /// Records more (or fewer): a page has one, and those it is based on.
+    /// Records added, or removed if negative: a page has one, and those that it is based on.
     pub(super) records: i64,
-    /// Stored bytes more (or fewer), without overhead.
+    /// Stored bytes added, or removed if negative, without overhead.
     pub(super) stored_bytes: i64,
-    /// The object's recordsize where known.
+    /// Recordsize of the object, if known, in bytes.
     pub(super) record_size: Option<u32>,
 }
 
@@ -97,12 +98,12 @@ impl UsageTable {
         Ok((before, total.size_bytes))
     }
 
-    /// Objects that wait to be put into the tree.
+    /// Returns the number of objects whose usage waits to be put into the tree.
     pub(super) fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// What `object` takes.
+    /// Returns the usage of `object`.
     pub(super) fn get(&self, tree: &Tree, object: u64) -> Result<Usage> {
         let entry = match self.objects.get(&object) {
             Some(entry) => *entry,
@@ -111,7 +112,7 @@ impl UsageTable {
         Ok(Usage { pages: entry.pages, stored_bytes: entry.stored_bytes })
     }
 
-    /// Recordsize of `object`, 0 if it has no pages, in bytes.
+    /// Returns the recordsize of `object` in bytes; 0 if it has no pages.
     pub(super) fn record_size(&self, tree: &Tree, object: u64) -> Result<u32> {
         let entry = match self.objects.get(&object) {
             Some(entry) => *entry,
@@ -120,7 +121,7 @@ impl UsageTable {
         Ok(entry.size_bytes as u32)
     }
 
-    /// Logical bytes of all pages of the dataset.
+    /// Returns the logical bytes of all pages of the dataset.
     pub(super) fn logical_bytes(&self, tree: &Tree) -> Result<u64> {
         match self.total {
             Some(total) => Ok(total.size_bytes),
@@ -128,7 +129,7 @@ impl UsageTable {
         }
     }
 
-    /// Stored bytes of all pages of the dataset.
+    /// Returns the stored bytes of all pages of the dataset.
     pub(super) fn stored_bytes(&self, tree: &Tree) -> Result<u64> {
         match self.total {
             Some(total) => Ok(total.stored_bytes),
@@ -136,7 +137,7 @@ impl UsageTable {
         }
     }
 
-    /// The edits that put all of it into the tree; the table is empty afterwards.
+    /// Returns the edits that put all usage into the tree. The table is empty afterwards.
     pub(super) fn drain(&mut self) -> Vec<Edit> {
         let mut edits: Vec<Edit> = Vec::with_capacity(self.objects.len() + 1);
         let mut objects: Vec<_> = self.objects.drain().collect();

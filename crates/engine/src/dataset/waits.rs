@@ -1,18 +1,20 @@
-//! How long callers waited before a change was accepted, and for what: counted, so that it can be told where the longest waits come from.
+//! Times that callers waited before a change was accepted, by reason, so that the source of the longest waits can be
+//! found.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Waits are counted by the power of two below their length in microseconds.
+/// Number of steps by which waits are counted. The step of a wait is the power of two below its length in microseconds.
 const STEPS: usize = 24;
 
 /// A reason to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum Reason {
-    /// The gate: a cut, or a checkpoint's.
+    /// The gate, while a commit or a checkpoint cuts.
     Gate,
-    /// A commit, because as much is accepted as may be.
+    /// A commit: as much is accepted as may be, claims fill the pool or a quota, or writers are delayed so that commits
+    /// keep up.
     Commit,
     /// A commit, because the journal or the list of operations is full.
     Log,
@@ -20,23 +22,24 @@ pub enum Reason {
     Room,
     /// The delay by which writers keep to what the cleaner gains.
     Delay,
-    /// From the beginning to the end, where any of these was waited for.
+    /// The whole time from beginning to end, where any of these was waited for.
     All,
 }
 
 impl Reason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 6] = [Self::Gate, Self::Commit, Self::Log, Self::Room, Self::Delay, Self::All];
 }
 
-/// Waits for one thing.
+/// Waits for one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
-    /// Step n counts the waits of at least 2^n and less than 2^(n+1) microseconds; step 0 also those below one microsecond.
+    /// Waits by length: step n counts those of at least 2^n and less than 2^(n+1) microseconds, and step 0 also those
+    /// below one microsecond.
     pub steps: [u64; STEPS],
-    /// The longest.
+    /// Longest wait.
     pub longest: Duration,
-    /// All of them together.
+    /// Sum of all waits.
     pub total: Duration,
 }
 
@@ -52,7 +55,7 @@ struct Counted {
 pub struct Waits([Counted; Reason::ALL.len()]);
 
 impl Waits {
-    /// Does something that waits.
+    /// Calls `wait`, and counts the time that it takes.
     pub(super) fn time<T>(&self, reason: Reason, wait: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let done = wait();

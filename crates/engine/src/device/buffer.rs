@@ -1,9 +1,10 @@
-//! Buffers aligned for direct I/O, reused.
+//! Buffers that are aligned for direct I/O, and reused.
 //!
-//! A fresh buffer has to be zeroed, since Rust knows no other sound initial state; at 1 MiB that is 256 page faults, for
-//! bytes that the next read overwrites. Dropped buffers therefore wait in a list, small ones in one of their thread, and
-//! [`AlignedBuf::scratch`] hands them out again as they are: initialised, with arbitrary content. Large ones wait in a list of all
-//! threads: dozens of threads that each keep a few would keep more memory than many a cache has.
+//! A fresh buffer has to be zeroed, since Rust knows no other sound initial state; at 1 MiB that is 256 page faults,
+//! for bytes that the next read overwrites. Dropped buffers therefore wait in a list, and [`AlignedBuf::scratch`] hands
+//! them out again as they are: initialised, with arbitrary content. Small buffers wait in a list of their thread. Large
+//! ones wait in a list of all threads: dozens of threads that each keep a few would keep more memory than many a cache
+//! has.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
@@ -21,9 +22,10 @@ use crate::limits::BLOCK_BYTES;
 const CLASSES: usize = 11;
 /// Classes that are kept per thread: up to 64 KiB.
 const SMALL_CLASSES: usize = 5;
-/// Bytes kept per small class and thread: 640 KiB per thread in all.
+/// Largest number of bytes kept per small class and thread: 576 KiB per thread in all, since [`CLASS_BUFFERS`] bounds
+/// the smallest class further.
 const CLASS_BYTES: usize = 128 << 10;
-/// Buffers kept per small class and thread.
+/// Largest number of buffers kept per small class and thread.
 const CLASS_BUFFERS: usize = 16;
 /// Bytes kept of all large classes, for all threads.
 const LARGE_BYTES: usize = 16 << 20;
@@ -32,15 +34,16 @@ thread_local! {
     static FREE: RefCell<Small> = RefCell::new(Small::default());
 }
 
-/// The most that small buffers of each thread have taken while they waited, of all threads there are.
+/// Sum, over all threads, of the most bytes that small buffers of each took while they waited.
 static SMALL_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Small buffers of a thread that wait.
+/// Small buffers of a thread that wait to be reused.
 #[derive(Default)]
 struct Small {
     free: [Vec<Raw>; SMALL_CLASSES],
     bytes: usize,
-    /// The most that `bytes` was: told to all only when it grows, since all threads come by here with each read.
+    /// Largest value of `bytes` so far. [`SMALL_BYTES`] is updated only when it grows, since all threads come by here
+    /// with each read.
     most: usize,
 }
 
@@ -50,7 +53,8 @@ impl Drop for Small {
     }
 }
 
-/// Memory that buffers take while they wait for the next read, of all threads, in bytes; of the small ones the most that it was.
+/// Returns the memory of all threads' buffers that wait for the next read, in bytes. For small buffers it is the most
+/// that each thread has kept.
 pub fn kept_bytes() -> u64 {
     LARGE.lock().bytes as u64 + SMALL_BYTES.load(Relaxed)
 }
@@ -58,7 +62,7 @@ pub fn kept_bytes() -> u64 {
 static LARGE: Mutex<Large> =
     Mutex::new(Large { free: [const { Vec::new() }; CLASSES - SMALL_CLASSES], bytes: 0 });
 
-/// Large buffers that wait.
+/// Large buffers that wait to be reused.
 struct Large {
     free: [Vec<Raw>; CLASSES - SMALL_CLASSES],
     bytes: usize,
@@ -71,7 +75,7 @@ pub struct AlignedBuf {
 }
 
 impl AlignedBuf {
-    /// A buffer of zeros of at least `len_bytes`, rounded up to whole blocks (at least one).
+    /// Returns a buffer of zeros of at least `len_bytes`, rounded up to whole blocks (at least one).
     #[must_use]
     pub fn zeroed(len_bytes: usize) -> Self {
         let len_bytes = whole_blocks(len_bytes);
@@ -83,8 +87,8 @@ impl AlignedBuf {
         Self { raw: ManuallyDrop::new(Raw::zeroed(capacity_for(len_bytes))), len_bytes }
     }
 
-    /// A buffer with arbitrary content, for a caller who overwrites all of it (as [`crate::device::Device::read`]
-    /// does). Length as in [`AlignedBuf::zeroed`].
+    /// Returns a buffer with arbitrary content, for a caller that overwrites all of it (as
+    /// [`crate::device::Device::read`] does). The length is as in [`AlignedBuf::zeroed`].
     #[must_use]
     pub fn scratch(len_bytes: usize) -> Self {
         let len_bytes = whole_blocks(len_bytes);
@@ -92,7 +96,7 @@ impl AlignedBuf {
         Self { raw: ManuallyDrop::new(raw), len_bytes }
     }
 
-    /// A buffer that holds `bytes`, padded with zeros to whole blocks.
+    /// Returns a buffer that holds `bytes`, padded with zeros to whole blocks.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let mut buf = Self::scratch(bytes.len());
@@ -175,7 +179,7 @@ fn whole_blocks(len_bytes: usize) -> usize {
     len_bytes.max(1).checked_next_multiple_of(BLOCK_BYTES).unwrap_or(usize::MAX)
 }
 
-/// The class that holds buffers of `len_bytes`, if such buffers are kept.
+/// Returns the class that holds buffers of `len_bytes`, if such buffers are kept.
 fn class_of(len_bytes: usize) -> Option<usize> {
     let class = (len_bytes / BLOCK_BYTES).checked_next_power_of_two()?.trailing_zeros() as usize;
     (class < CLASSES).then_some(class)
@@ -210,14 +214,14 @@ fn recycle(raw: Raw) {
             large.bytes += raw.capacity_bytes;
             large.free[class].push(raw);
         } else {
-            // Freed without the lock.
+            // The buffer is freed without the lock.
             drop(large);
             drop(raw);
         }
         return;
     }
     let keep = (CLASS_BYTES / raw.capacity_bytes).clamp(1, CLASS_BUFFERS);
-    // After the thread's list is gone the buffer is freed instead, by dropping the closure.
+    // If the thread's list no longer exists, dropping the closure frees the buffer.
     let _ = FREE.try_with(move |free| {
         let mut small = free.borrow_mut();
         if small.free[class].len() < keep {

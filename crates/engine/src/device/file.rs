@@ -23,16 +23,17 @@ pub struct FileDevice {
     size_bytes: u64,
     mode: OpenMode,
     kind: Kind,
-    /// Another process has a copy of the descriptor, and keeps it locked.
+    /// True if another holder has a copy of the descriptor, and keeps it locked.
     handed: bool,
     /// Set by a failed flush or durable write: nothing is acknowledged as durable any more.
     failed: AtomicBool,
-    /// Discards reach something, as far as is known.
+    /// False if discards are known to have no effect.
     discards: AtomicBool,
     stats: DeviceStats,
 }
 
-/// Unlocks it: a process that was forked a moment ago may have a copy of the descriptor until it executes its program.
+/// Unlocks the device explicitly: a process that was forked a moment ago may have a copy of the descriptor until it
+/// executes its program.
 impl Drop for FileDevice {
     fn drop(&mut self) {
         if !self.handed {
@@ -42,30 +43,31 @@ impl Drop for FileDevice {
 }
 
 impl FileDevice {
-    /// Opens `path`, a regular file or block device, and locks it until the device is dropped. A process that had it and has just
-    /// ended is waited for.
+    /// Opens `path`, a regular file or block device, and locks it until the device is dropped. If the device was held
+    /// by a process that has just ended, it waits for its release.
     ///
     /// # Errors
-    /// [`Error::Busy`] where another opener (of this process too) holds it; [`Error::Open`] where the operating
-    /// system refuses; [`Error::Invalid`] where it is no file or block device, or too small;
-    /// [`Error::Unsupported`] where its blocks are too large.
+    /// [`Error::Busy`] if another opener (of this process too) holds it; [`Error::Open`] if the operating system
+    /// refuses; [`Error::Invalid`] if it is no file or block device, or too small; [`Error::Unsupported`] if its blocks
+    /// are too large.
     pub fn open(path: &Path, mode: OpenMode) -> Result<Self> {
         Ok(Self::new(open::open(path, mode)?, path, mode, false))
     }
 
-    /// Goes on with a device that was opened for the same mode and handed over. Whoever handed it over has it unlocked.
+    /// Takes over a device that was opened for the same mode and handed over. Dropping it does not unlock it: whoever
+    /// handed it over has to.
     ///
     /// # Errors
-    /// As [`FileDevice::open`]; [`Error::Busy`] where it is not locked any more and somebody else has it.
+    /// As [`FileDevice::open`]; [`Error::Busy`] if it is not locked any more and another opener holds it.
     pub fn adopt(file: OwnedFd, path: &Path, mode: OpenMode) -> Result<Self> {
         Ok(Self::new(open::adopt(file.into(), path, mode)?, path, mode, true))
     }
 
-    /// The descriptor, for [`FileDevice::adopt`] in this process or another. It is locked for as long as anybody has a copy of it, or
-    /// until [`super::unlock`].
+    /// Returns the descriptor, for [`FileDevice::adopt`] in this process or another. It stays locked as long as any
+    /// process has a copy of it, or until [`super::unlock`].
     ///
     /// # Errors
-    /// [`Error::Io`] where this process has too many descriptors.
+    /// [`Error::Io`] if this process has too many descriptors.
     pub fn hand_over(mut self) -> Result<OwnedFd> {
         let copy = self.file.try_clone().map_err(|error| self.io_error("hand over", 0, 0, error))?;
         self.handed = true;
@@ -83,7 +85,7 @@ impl FileDevice {
         Self { path: path.to_path_buf(), file, size_bytes, mode, kind, handed, failed, discards, stats }
     }
 
-    /// What the device was opened for.
+    /// Returns the mode in which the device was opened.
     #[must_use]
     pub fn mode(&self) -> OpenMode {
         self.mode
@@ -116,11 +118,11 @@ impl FileDevice {
         error
     }
 
-    /// Writes `bytes`; falls back to write and flush where the file system knows no durable write.
+    /// Writes `bytes`. It falls back to a write and a flush if the file system has no durable write.
     fn write_all(&self, offset: u64, bytes: &[u8], durable: bool) -> io::Result<()> {
         if durable && matches!(self.kind, Kind::Block) {
-            // A durable write to a block device is a forced-unit-access write and a flush after it, which a device without
-            // forced unit access turns into two flushes (measured: 4.5 ms instead of 0.3 ms on a loop device).
+            // A durable write to a block device is a forced-unit-access write and a flush after it. A device without
+            // forced unit access turns that into two flushes (measured: 4.5 ms instead of 0.3 ms on a loop device).
             self.write_all(offset, bytes, false)?;
             return Ok(rustix::fs::fdatasync(&self.file)?);
         }
@@ -216,10 +218,10 @@ impl Device for FileDevice {
             return Ok(());
         }
         self.check_not_failed()?;
-        // Not retried, not even after EINTR: a failed fdatasync may have forgotten what it did not write.
+        // It is not retried, not even after EINTR: a failed fdatasync may have forgotten what it did not write.
         rustix::fs::fdatasync(&self.file)
             .map_err(|e| self.latch(self.io_error("flush", 0, self.size_bytes, e.into())))?;
-        // A flush that ran beside the one that failed may have missed the pages whose error that one took.
+        // A flush that failed at the same time may have taken the error of pages that this flush covers.
         self.check_not_failed()?;
         self.stats.flush();
         Ok(())
@@ -265,8 +267,8 @@ impl Device for FileDevice {
     }
 }
 
-/// Repeats `step(done)` until `len_bytes` are transferred. Interrupted calls are repeated; a transfer that
-/// ended within a block is repeated from the block's start, as direct I/O wants it.
+/// Repeats `step(done)` until `len_bytes` are transferred. Interrupted calls are repeated. A transfer that ended within
+/// a block is repeated from the block's start, since direct I/O needs aligned offsets.
 pub(super) fn transfer(len_bytes: usize, mut step: impl FnMut(usize) -> io::Result<usize>) -> io::Result<()> {
     let mut done = 0;
     while done < len_bytes {
@@ -288,12 +290,13 @@ pub(super) fn transfer(len_bytes: usize, mut step: impl FnMut(usize) -> io::Resu
     Ok(())
 }
 
-/// Whether the kernel says that a block device takes discards; what cannot be found out is tried.
+/// Returns false if the kernel says that a block device takes no discards. If that cannot be determined, it returns
+/// true, so that discards are tried.
 fn takes_discards(file: &File) -> bool {
     use std::os::unix::fs::MetadataExt;
     let Ok(meta) = file.metadata() else { return true };
     let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
-    // Partitions have no queue of their own: that of their device is one folder up.
+    // A partition has no queue of its own: the queue is that of its device, one folder up.
     let sysfs = format!("/sys/dev/block/{major}:{minor}");
     let told = ["queue", "../queue"]
         .iter()

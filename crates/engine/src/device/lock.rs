@@ -1,4 +1,4 @@
-//! One writer per device: advisory locks, and who holds them.
+//! One writer per device: advisory locks, and the processes that hold them.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::OpenMode;
 use crate::{Error, Result};
 
-/// Takes the lock that `mode` asks for. It goes with the last copy of the descriptor.
+/// Takes the lock that `mode` needs. The lock ends with the last copy of the descriptor.
 pub(super) fn lock(file: &File, path: &Path, mode: OpenMode) -> Result<()> {
     let operation = match mode {
         OpenMode::ReadOnly => FlockOperation::NonBlockingLockShared,
@@ -28,24 +28,25 @@ pub(super) fn lock(file: &File, path: &Path, mode: OpenMode) -> Result<()> {
     }
 }
 
-/// Lets go of a device's lock, whoever still has a copy of the descriptor.
+/// Releases a device's lock, even if other processes still have a copy of the descriptor.
 pub fn unlock(file: impl AsFd) {
     if let Err(error) = rustix::fs::flock(file, FlockOperation::Unlock) {
         tracing::warn!(%error, "a device's lock goes with its descriptor");
     }
 }
 
-/// Whether a process that has ended holds the lock: the kernel lets go of it once the last request of its io_uring is done.
+/// Returns true if the lock is held by a process that has ended: the kernel releases it once the last request of its
+/// io_uring is done.
 pub(super) fn is_left_behind(path: &Path) -> bool {
     let ended = |pid: i32| match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // The state follows the name, which may hold anything.
+        // The state follows the process's name, which may contain anything.
         Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
         Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     };
     holder(path).is_some_and(ended)
 }
 
-/// The error for a device that somebody else has, with who it is as far as the kernel tells.
+/// Returns the error for a device that somebody else holds. It names the holder if the kernel does.
 pub(super) fn busy(path: &Path) -> Error {
     let name = path.display();
     Error::Busy(match holder(path) {
@@ -54,7 +55,7 @@ pub(super) fn busy(path: &Path) -> Error {
     })
 }
 
-/// Who holds a lock on the file (locks of other pid namespaces are not listed).
+/// Returns the process that holds a lock on the file, if it is listed (locks of other pid namespaces are not).
 fn holder(path: &Path) -> Option<i32> {
     let meta = std::fs::metadata(path).ok()?;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
@@ -66,7 +67,7 @@ fn holder(path: &Path) -> Option<i32> {
 pub(super) fn parse_holder(locks: &str, id: &str) -> Option<i32> {
     locks.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
-        // A waiter has an arrow in front of its kind, and so is passed over.
+        // A waiter has an arrow in front of its kind, and so is skipped.
         let (kind, _advisory, _access) = (fields.next()?, fields.next()?, fields.next()?);
         let (pid, file) = (fields.next()?.parse().ok()?, fields.next()?);
         (kind == "FLOCK" && file == id && pid > 0).then_some(pid)

@@ -33,12 +33,12 @@ pub use stats::{DeviceCounts, DeviceStats};
 /// fails with [`Error::Failed`]: the operating system may have dropped the data and forgotten about it, so
 /// that a second try would succeed without having stored anything.
 pub trait Device: Send + Sync {
-    /// The device as the user named it, for messages.
+    /// Returns the path of the device as the user named it, for messages.
     fn path(&self) -> &Path;
-    /// Size in bytes, a multiple of the block size.
+    /// Returns the size in bytes, a multiple of the block size.
     fn size_bytes(&self) -> u64;
-    /// A descriptor from which callers with a ring of their own may read whole blocks into aligned buffers themselves, if there is
-    /// one.
+    /// Returns a descriptor, if there is one. Callers with an io_uring of their own may read whole blocks from it into
+    /// aligned buffers.
     fn file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -52,24 +52,25 @@ pub trait Device: Send + Sync {
     /// Writes all of `buf` at `offset`; with `durable`, returns when these bytes are on stable storage.
     /// Other unflushed writes are not covered by `durable`.
     fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()>;
-    /// Whether a durable write costs less than a write and a flush after it.
+    /// Returns true if a durable write costs less than a write and a flush after it.
     fn writes_durably(&self) -> bool {
         true
     }
     /// Makes all writes that completed before this call durable.
     fn flush(&self) -> Result<()>;
-    /// Tells the device that a range holds nothing any more. Best effort: afterwards the range reads as
-    /// anything, and a device that knows no discard ignores it.
+    /// Tells the device that a range holds nothing any more. This is best effort: the content of the range is arbitrary
+    /// afterwards, and a device without discard ignores it.
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()>;
-    /// The first byte from `offset` on that may be anything but zero, where the device can tell without reading; `None`: there is none.
+    /// Returns the first byte from `offset` on that may be anything but zero, as far as the device can tell without
+    /// reading. Returns `None` if there is none.
     fn data_from(&self, offset: u64) -> Option<u64> {
         (offset < self.size_bytes()).then_some(offset)
     }
-    /// Whether discards reach anything, as far as is known.
+    /// Returns false if discards are known to have no effect.
     fn discards(&self) -> bool {
         true
     }
-    /// What the device has done since it was opened.
+    /// Returns counters of the calls since the device was opened.
     fn stats(&self) -> &DeviceStats;
 }
 

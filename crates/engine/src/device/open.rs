@@ -1,4 +1,4 @@
-//! Opening and creating devices: what is accepted, and why something is refused.
+//! Opens and creates devices, and says why one is refused.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -14,14 +14,14 @@ use super::lock;
 use crate::limits::{BLOCK_BYTES, DEVICE_BYTES_MIN};
 use crate::{Error, Result, walk};
 
-/// What a device is opened for.
+/// Modes of opening a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
     /// Reading alone, beside other readers; refused while a writer has the device open.
     ReadOnly,
     /// Reading and writing, by one opener at a time.
     ReadWrite,
-    /// Reading alone, whoever else writes: for a look at labels, never for data.
+    /// Reading alone, whoever else writes: for reading labels, never for data.
     Unlocked,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Opened {
     pub(super) kind: Kind,
 }
 
-/// How a device takes discards.
+/// Kinds of device, by the way that they take discards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A block device: discard goes to the device.
@@ -44,17 +44,17 @@ pub(super) enum Kind {
     FullFile,
 }
 
-/// How long udev may hold a block device: it takes a shared lock for moments whenever somebody closes one.
+/// Longest time that udev may hold a block device: it takes a shared lock for moments whenever somebody closes one.
 const UDEV_PATIENCE: Duration = Duration::from_millis(500);
-/// How long the kernel may take to let go of what a process had open that has ended.
+/// Longest time that the kernel may take to release the open files of a process that has ended.
 const ENDED_PATIENCE: Duration = Duration::from_secs(10);
-/// Between two attempts.
+/// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Opens `path` for direct I/O and locks it.
 pub(super) fn open(path: &Path, mode: OpenMode) -> Result<Opened> {
-    // The object that was examined is the one that is opened, also if names change meanwhile: opening a FIFO would wait, and opening some
-    // devices has effects.
+    // The object that was examined is the one that is opened, even if names change meanwhile: opening a FIFO would
+    // wait, and opening some devices has effects.
     let (held, _) = walk::reach_any(path).map_err(|e| refused(path, e.into()))?;
     let held = File::from(held);
     let is_block = classify(path, &held.metadata().map_err(|e| refused(path, e))?)?;
@@ -63,13 +63,14 @@ pub(super) fn open(path: &Path, mode: OpenMode) -> Result<Opened> {
     patiently(patience, attempt, || lock::is_left_behind(path))
 }
 
-/// Takes over what was opened as `path` and locked, for the same mode. Whoever has that name now is not asked.
+/// Takes over a file that was opened as `path` for the same mode and locked. The path is not looked up again.
 pub(super) fn adopt(file: File, path: &Path, mode: OpenMode) -> Result<Opened> {
     let is_block = classify(path, &file.metadata().map_err(|e| refused(path, e))?)?;
     claim(file, path, mode, is_block)
 }
 
-/// Tries until `patience` is over, and beyond that while it is `left_behind` by a process that has ended.
+/// Repeats `attempt` while the device is busy, until `patience` is over. If a process that has ended left the device
+/// behind, the attempts go on until [`ENDED_PATIENCE`] is over.
 pub(super) fn patiently<T>(
     patience: Duration,
     mut attempt: impl FnMut() -> Result<T>,
@@ -81,7 +82,8 @@ pub(super) fn patiently<T>(
         match attempt() {
             Err(Error::Busy(_)) if !last => {
                 let waited = begun.elapsed();
-                // Who let go after the attempt is not found either. So there is one more.
+                // A holder that let go between the attempt and the look at the locks is not found. So there is one more
+                // attempt.
                 last = waited >= patience && (waited >= ENDED_PATIENCE || !left_behind());
                 if !last {
                     std::thread::sleep(PAUSE);
@@ -101,7 +103,10 @@ fn claim(file: File, path: &Path, mode: OpenMode, is_block: bool) -> Result<Open
     Ok(Opened { file, size_bytes, kind })
 }
 
-/// Whether what `path` names is a block device; an error if it is neither that nor a regular file.
+/// Returns true for a block device and false for a regular file.
+///
+/// # Errors
+/// [`Error::Invalid`] if it is neither.
 fn classify(path: &Path, meta: &Metadata) -> Result<bool> {
     let kind = meta.file_type();
     if kind.is_block_device() {
@@ -137,7 +142,8 @@ fn open_direct(held: &File, path: &Path, mode: OpenMode, is_block: bool) -> Resu
     }
 }
 
-/// Some file systems accept O_DIRECT and then refuse the transfers, or want a coarser alignment than ours.
+/// Returns whether direct I/O works. Some file systems accept O_DIRECT and then refuse the transfers, or need a coarser
+/// alignment than ours.
 fn direct_works(file: &File) -> bool {
     let mut block = super::AlignedBuf::scratch(BLOCK_BYTES);
     !matches!(rustix::io::pread(file, &mut block[..], 0), Err(Errno::INVAL | Errno::OPNOTSUPP))
@@ -184,7 +190,7 @@ fn check_block_size(path: &Path, logical_bytes: u32) -> Result<()> {
 /// `BLKROGET` of linux/fs.h: `_IO(0x12, 94)`.
 const BLKROGET: libc::Ioctl = 0x125E;
 
-/// The kernel opens read-only devices for writing and then fails the writes.
+/// Refuses a read-only device: the kernel opens it for writing, and then fails the writes.
 fn check_writable(file: &File, path: &Path) -> Result<()> {
     let mut read_only: libc::c_int = 0;
     // SAFETY: BLKROGET writes one int through the pointer, which outlives the call.
@@ -201,8 +207,8 @@ fn check_writable(file: &File, path: &Path) -> Result<()> {
 
 /// Creates a regular file of `size_bytes` (a multiple of the block size) as a device, and makes its name durable.
 ///
-/// All blocks are allocated at once, so that a write of the pool never finds the file system full. Refused
-/// where `path` exists, where the size is too small or unaligned, and where there is no room.
+/// All blocks are allocated at once, so that a write of the pool never finds the file system full. It is refused if
+/// `path` exists, if the size is too small or unaligned, or if there is no room.
 pub fn create_file_device(path: &Path, size_bytes: u64) -> Result<()> {
     if size_bytes < DEVICE_BYTES_MIN {
         return Err(too_small(path, size_bytes));
@@ -214,7 +220,7 @@ pub fn create_file_device(path: &Path, size_bytes: u64) -> Result<()> {
         )));
     }
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
-    // Only the owner reads what databases keep to themselves.
+    // The file is readable by its owner alone, since databases keep private data in it.
     let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| match e {
         Errno::EXIST => {
             Error::Invalid(format!("{} exists already; remove it or choose another name", path.display()))
@@ -264,7 +270,7 @@ fn too_small(path: &Path, size_bytes: u64) -> Error {
     ))
 }
 
-/// An error of open, said with what to do about it.
+/// Returns the error of a failed open, with advice on what to do.
 fn refused(path: &Path, source: io::Error) -> Error {
     let advice = match Errno::from_io_error(&source) {
         Some(Errno::NOENT) => "check the name; lsblk lists the block devices",

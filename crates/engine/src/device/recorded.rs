@@ -1,12 +1,13 @@
-//! A device whose writes and flushes are written down, so that what a crash at any moment may have left can be made
-//! again later ([docs/TESTING.md](../../../../docs/TESTING.md), "Recorded crashes").
+//! Recorded devices: their writes and flushes are written to a file, from which every state that a crash may have left
+//! can be made again later ([docs/TESTING.md](../../../../docs/TESTING.md), "Recorded crashes").
 //!
-//! A recording is a file: [`MAGIC`], the number of devices and their sizes in bytes (u64 each), then events, all integers
-//! little-endian. An event is 40 bytes: kind (u8: [`Event`]), durable (u8), device (u16), zeros (u32), number of the
-//! call (u64), monotonic time in nanoseconds (u64), offset (u64), length (u64). After the begin of a write, its bytes.
+//! A recording is a file: [`MAGIC`], the number of devices and their sizes in bytes (u64 each), then events, all
+//! integers little-endian. An event is 40 bytes: kind (u8: [`Event`]), durable (u8), device (u16), zeros (u32), number
+//! of the call (u64), monotonic time in nanoseconds (u64), offset (u64), length (u64). The begin of a write is followed
+//! by its bytes.
 //!
-//! - The begin of a call stands before its first effect, its end after its last one. So a write whose end stands before
-//!   the begin of a flush, the end of which is there, is durable; and what was told to a caller was told after that end.
+//! - The begin of a call stands before its first effect, and its end after its last one. So a write is durable if its
+//!   end stands before the begin of a flush that has an end. Whatever a caller was told was told after that end.
 //! - Calls that fail have no end.
 
 use std::fs::{File, OpenOptions};
@@ -22,12 +23,12 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{AlignedBuf, Device, DeviceStats};
 use crate::{Error, Result, walk};
 
-/// How a recording begins.
+/// First bytes of a recording.
 pub(super) const MAGIC: &[u8; 8] = b"PFREC\0\0\x01";
-/// Bytes of an event without those of a write.
+/// Bytes of an event without the bytes that a write writes.
 pub(super) const EVENT_BYTES: usize = 40;
 
-/// What an event says.
+/// Kinds of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Event {
@@ -39,21 +40,22 @@ pub enum Event {
     Flush = 3,
     /// A flush has ended.
     Flushed = 4,
-    /// A discard begins: from here on the range reads as anything.
+    /// A discard begins: from here on the content of the range is arbitrary.
     Discard = 5,
 }
 
-/// The file into which all devices of a pool write down what they do.
+/// The file to which all devices of a pool write their events.
 pub struct Recording {
     path: PathBuf,
     file: Mutex<(File, u64)>,
 }
 
 impl Recording {
-    /// A new recording of devices of these sizes in bytes. There must be no file at `path` yet; it is made for its owner alone.
+    /// Creates a recording of devices of these sizes in bytes. There must be no file at `path` yet; it is made for its
+    /// owner alone.
     ///
     /// # Errors
-    /// [`Error::Io`] where it cannot be made or written.
+    /// [`Error::Io`] if the file cannot be made or written.
     pub fn create(path: &Path, sizes: &[u64]) -> Result<Arc<Self>> {
         let failed =
             |source| Error::Io { op: "record", device: path.into(), offset: 0, len_bytes: 0, source };
@@ -69,7 +71,8 @@ impl Recording {
         Ok(Arc::new(Self { path: path.into(), file: Mutex::new((file, 0)) }))
     }
 
-    /// Writes an event down. `call` is 0 for the begin of a call, which is given a number.
+    /// Writes an event, and returns the number of its call. `call` is 0 for the begin of a call, which is given a new
+    /// number.
     fn event(
         &self,
         event: Event,
@@ -106,7 +109,7 @@ impl Recording {
     }
 }
 
-/// A device that writes down what it does. What cannot be written down fails, and is not done.
+/// A device that records its calls. A call that cannot be recorded fails, and is not done.
 pub struct RecordedDevice {
     inner: Arc<dyn Device>,
     number: u16,
@@ -114,7 +117,7 @@ pub struct RecordedDevice {
 }
 
 impl RecordedDevice {
-    /// `inner`, as the device `number` of a recording.
+    /// Returns `inner` as the device `number` of a recording.
     pub fn new(inner: Arc<dyn Device>, number: u16, recording: Arc<Recording>) -> Self {
         Self { inner, number, recording }
     }

@@ -1,7 +1,8 @@
 //! Many reads at once through io_uring.
 //!
-//! Each thread has its own ring. Where the kernel refuses one (old, or forbidden in a container), and for whatever a
-//! ring did not read in full, the caller falls back to blocking reads, which also say what is wrong.
+//! Each thread has its own ring. If the kernel refuses one (because it is old, or in a container that forbids it), the
+//! caller falls back to blocking reads. It also does so for requests that a ring did not read in full, since a blocking
+//! read says what is wrong.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -13,7 +14,7 @@ use io_uring::{IoUring, opcode, types};
 
 use super::AlignedBuf;
 
-/// Most requests of one call of [`read_batch`], and entries of the ring.
+/// Largest number of requests in one call of [`read_batch`], and number of entries of the ring.
 pub(super) const DEPTH: usize = 64;
 
 /// `IORING_ENTER_GETEVENTS` of linux/io_uring.h.
@@ -29,7 +30,7 @@ enum Slot {
     Ready(Box<IoUring>),
 }
 
-/// Reads up to [`DEPTH`] requests (more are left alone); bit `n` of the answer is set where request `n` was filled.
+/// Reads up to [`DEPTH`] requests; more are left alone. Bit `n` of the result is set if request `n` was filled.
 pub(super) fn read_batch(file: &File, requests: &mut [(u64, AlignedBuf)]) -> u64 {
     RING.with_borrow_mut(|slot| {
         if matches!(slot, Slot::Untried) {
@@ -49,7 +50,7 @@ pub(super) fn read_batch(file: &File, requests: &mut [(u64, AlignedBuf)]) -> u64
 }
 
 fn open() -> Slot {
-    // Completions are processed when this thread asks for them, not by interrupting it: needs Linux 6.1.
+    // Completions are processed when this thread asks for them, instead of interrupting it. This needs Linux 6.1.
     let deferred = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(DEPTH as u32);
     match deferred.or_else(|_| IoUring::new(DEPTH as u32)) {
         Ok(ring) => Slot::Ready(Box::new(ring)),
@@ -60,11 +61,11 @@ fn open() -> Slot {
     }
 }
 
-/// Requests on their way. Invariant: the kernel writes into their buffers until `in_ring` is 0, so that
-/// [`Batch::run`] does not return before.
+/// Requests that are under way. Invariant: the kernel writes into their buffers until `in_ring` is 0, so [`Batch::run`]
+/// does not return before.
 struct Batch<'a> {
     ring: &'a mut IoUring,
-    /// Pushed and not completed.
+    /// Number of requests that were pushed and not completed.
     in_ring: usize,
     filled: u64,
 }
@@ -76,8 +77,8 @@ impl Batch<'_> {
             let Ok(len_bytes) = u32::try_from(buf.len()) else { return };
             let read = opcode::Read::new(fd, buf.as_mut_ptr(), len_bytes).offset(*offset);
             let entry = read.build().user_data(n as u64);
-            // SAFETY: file and buffer are borrowed by the caller, who calls `run`, which returns when the kernel is done
-            // with them.
+            // SAFETY: file and buffer are borrowed by the caller, who calls `run`, which returns when the kernel is
+            // done with them.
             if unsafe { self.ring.submission().push(&entry) }.is_err() {
                 return;
             }
@@ -111,7 +112,8 @@ impl Batch<'_> {
         }
     }
 
-    /// After a failed submission: waits for what the kernel has taken. What it has not taken dies with the ring.
+    /// Waits, after a failed submission, for the requests that the kernel has taken. Those that it has not taken die
+    /// with the ring.
     fn drain(&mut self, requests: &[(u64, AlignedBuf)]) {
         self.in_ring -= self.ring.submission().len();
         self.reap(requests);

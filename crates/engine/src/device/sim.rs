@@ -9,7 +9,7 @@
 //! 4. Reads, writes and flushes fail where the test says so; bits flip where the test says so.
 //! 5. A cut armed with [`SimDevice::cut_after`] strikes inside a write or flush, of which it keeps any part.
 //!
-//! [`SimDevice::watch`] looks at every instant at which a power cut could make a difference, without striking.
+//! [`SimDevice::watch`] calls a watcher at every instant at which a power cut could make a difference, without a cut.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -27,10 +27,10 @@ const SECTOR_BYTES: usize = 512;
 type Sector = [u8; SECTOR_BYTES];
 type Block = [u8; BLOCK_BYTES];
 
-/// So many places are known in the order in which they were written.
+/// Number of places that are remembered in the order in which they were written.
 const LATEST_PLACES: usize = 32;
 
-/// What a [`Fault`] strikes.
+/// Kinds of call that a [`Fault`] strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimOp {
     /// [`Device::read`]
@@ -41,16 +41,16 @@ pub enum SimOp {
     Flush,
 }
 
-/// Calls that shall fail with EIO.
+/// A fault: calls that fail with EIO.
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// The kind of call.
     pub op: SimOp,
-    /// Only calls that touch these bytes of the device.
+    /// Bytes of the device: only calls that touch them fail.
     pub range: Range<u64>,
-    /// So many such calls succeed first.
+    /// Number of such calls that succeed first.
     pub skip: u64,
-    /// So many fail then; `u64::MAX` for all.
+    /// Number of calls that fail then; `u64::MAX` for all.
     pub times: u64,
 }
 
@@ -68,11 +68,11 @@ type Watcher = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 struct State {
-    /// What reads see.
+    /// Content that reads see.
     visible: Blocks,
-    /// Blocks that a write has begun at.
+    /// Blocks that are the first of a write.
     begun: Arc<BTreeSet<u64>>,
-    /// The last of them, newest first.
+    /// The blocks that the last writes began at, newest first.
     latest: VecDeque<u64>,
     /// Number of writes so far.
     writes: u64,
@@ -110,7 +110,7 @@ impl Blocks {
         &mut Arc::make_mut(group)[at]
     }
 
-    /// The first that is there from `block` on.
+    /// Returns the first block from `block` on that is present.
     fn first_from(&self, block: u64) -> Option<u64> {
         let (first, _) = Self::place(block);
         self.0.range(first..).find_map(|(group, blocks)| {
@@ -122,7 +122,7 @@ impl Blocks {
         })
     }
 
-    /// All that are there, ascending.
+    /// Returns all blocks that are present, ascending.
     fn iter(&self) -> impl Iterator<Item = (u64, &Block)> {
         self.0.iter().flat_map(|(group, blocks)| {
             let first = group * GROUP_BLOCKS as u64;
@@ -133,12 +133,13 @@ impl Blocks {
 
 struct Unflushed {
     durable: Sector,
-    /// Contents written since, oldest first, each with the number of its write. Empty after a failed flush: then the visible content is lost.
+    /// Contents that were written since, oldest first, each with the number of its write. Empty after a failed flush:
+    /// then the visible content is lost.
     written: Vec<(u64, Sector)>,
 }
 
 impl SimDevice {
-    /// An empty (all-zero) device. `seed` decides what a failed flush keeps; two devices with the same seed and
+    /// Returns an empty (all-zero) device. `seed` decides what a failed flush keeps: two devices with the same seed and
     /// the same calls behave alike. `size_bytes` is rounded down to whole blocks.
     #[must_use]
     pub fn new(size_bytes: u64, seed: u64) -> Self {
@@ -157,16 +158,16 @@ impl SimDevice {
         }
     }
 
-    /// The device after a power cut at this moment, with all faults removed. `choose(n)`, called once per
-    /// unflushed sector in ascending order, returns which of its `n` possible contents survived: 0 the durable
-    /// one, `n - 1` the newest (larger answers count as that). This device is left as it is.
+    /// Returns the device as it is after a power cut at this moment, with all faults removed. `choose(n)`, called once
+    /// per unflushed sector in ascending order, returns which of its `n` possible contents survived: 0 is the durable
+    /// one, `n - 1` the newest (larger answers count as that). This device does not change.
     #[must_use]
     pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Self {
         self.crash_keeping(&mut |unflushed| unflushed.pick(choose))
     }
 
-    /// [`SimDevice::crash`] where each write that was not flushed survives as a whole or not at all, as chosen by `seed`: writes are lost and reordered, and
-    /// none is torn.
+    /// As [`SimDevice::crash`], but each write that was not flushed survives as a whole or not at all, as chosen by
+    /// `seed`: writes are lost and reordered, and none is torn.
     #[must_use]
     pub fn crash_by_writes(&self, seed: u64) -> Self {
         let survives = |write: u64| Random(seed ^ write.wrapping_mul(0x9E37_79B9_7F4A_7C15)).below(2) == 1;
@@ -176,7 +177,8 @@ impl SimDevice {
         })
     }
 
-    /// `keep` says what of a sector survives; `None`: what shows.
+    /// Returns the device as it is after a power cut. `keep` returns the content of a sector that survives; `None`
+    /// stands for the visible one.
     fn crash_keeping(&self, keep: &mut dyn FnMut(&Unflushed) -> Option<&Sector>) -> Self {
         let mut state = self.state.lock();
         let mut image = State {
@@ -195,34 +197,35 @@ impl SimDevice {
         Self::with_state(self.path.clone(), self.size_bytes, image)
     }
 
-    /// [`SimDevice::crash`] with choices drawn from `seed`.
+    /// As [`SimDevice::crash`], with choices drawn from `seed`.
     #[must_use]
     pub fn crash_seeded(&self, seed: u64) -> Self {
         let mut random = Random(seed);
         self.crash(&mut |n| random.below(n))
     }
 
-    /// Arms a power cut: `calls` more writes and flushes succeed, the one after that is cut in the middle. It and
-    /// everything later fails with EIO, until [`SimDevice::crash`] gives the device after power has come back.
+    /// Arms a power cut: `calls` more writes and flushes succeed, and the one after that is cut in the middle. That
+    /// call and all later ones fail with EIO. [`SimDevice::crash`] then returns the device as it is after power has
+    /// come back.
     pub fn cut_after(&self, calls: u64) {
         self.state.lock().cut_in = Some(calls);
     }
 
-    /// Whether an armed power cut has struck.
+    /// Returns true if an armed power cut has struck.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.state.lock().off
     }
 
-    /// Has `watcher` called before each write, flush and discard, and in the middle of each durable write, while no part of it is durable.
-    /// So it sees, in what [`SimDevice::crash`] makes of that moment, all that a power cut may leave.
+    /// Calls `watcher` before each write, flush and discard, and in the middle of each durable write, while no part of
+    /// it is durable. A watcher that calls [`SimDevice::crash`] therefore sees everything that a power cut may leave.
     pub fn watch(&self, watcher: impl Fn() + Send + Sync + 'static) {
         *self.watcher.lock() = Some(Arc::new(watcher));
     }
 
     fn watched(&self) -> bool {
         let watcher = self.watcher.lock().clone();
-        // It looks at this device, so nothing of it may be locked.
+        // The watcher uses this device, so no lock of it may be held here.
         watcher.is_some_and(|watcher| {
             watcher();
             true
@@ -239,13 +242,13 @@ impl SimDevice {
         self.state.lock().faults.clear();
     }
 
-    /// As when the process ends and another one opens the device while the power stays on: a failed flush no longer
-    /// makes every later one fail. What it lost stays lost, and shows after the next power cut.
+    /// Acts as if the process ended and another one opened the device while the power stayed on: a failed flush no
+    /// longer makes every later one fail. The data that it lost stay lost, which shows after the next power cut.
     pub fn reopen(&self) {
         self.state.lock().failed = false;
     }
 
-    /// Flips bit `bit` (0..8) of the byte at `offset`, durably and silently. Beyond the device: no effect.
+    /// Flips bit `bit` (0..8) of the byte at `offset`, durably and silently. An offset beyond the device has no effect.
     pub fn flip_bit(&self, offset: u64, bit: u8) {
         if offset >= self.size_bytes {
             return;
@@ -263,7 +266,8 @@ impl SimDevice {
         }
     }
 
-    /// First byte of the `n`th place that a write has begun at, counted around; `None` before the first.
+    /// Returns the first byte of the `n`th of all places that a write has begun at, by ascending offset; `n` wraps
+    /// around. Returns `None` before the first write.
     #[must_use]
     pub fn written_place(&self, n: u64) -> Option<u64> {
         let state = self.state.lock();
@@ -271,13 +275,14 @@ impl SimDevice {
         state.begun.iter().nth(at as usize).map(|block| block * BLOCK_BYTES as u64)
     }
 
-    /// First byte of the place that the last write has begun at, or of the one so many places `back`.
+    /// Returns the first byte of the place that the last write began at, or the write that came `back` writes before
+    /// it.
     #[must_use]
     pub fn latest_place(&self, back: usize) -> Option<u64> {
         self.state.lock().latest.get(back).map(|block| block * BLOCK_BYTES as u64)
     }
 
-    /// First bytes of all blocks that hold anything but zeros, ascending.
+    /// Returns the first bytes of all blocks that hold anything but zeros, ascending.
     #[must_use]
     pub fn written_blocks(&self) -> Vec<u64> {
         let state = self.state.lock();
@@ -285,7 +290,7 @@ impl SimDevice {
         written.map(|(block, _)| block * BLOCK_BYTES as u64).collect()
     }
 
-    /// Sectors whose content a crash may take back.
+    /// Returns the number of sectors whose content a crash may take back.
     #[must_use]
     pub fn unflushed_sectors(&self) -> usize {
         self.state.lock().unflushed.len()
@@ -350,7 +355,8 @@ impl Device for SimDevice {
         state.begin_write(offset / BLOCK_BYTES as u64);
         let sectors = buf.as_chunks::<SECTOR_BYTES>().0;
         for (sector, bytes) in (first..).zip(sectors) {
-            // What a failed write stored shows already; a write cut by power shows after the crash.
+            // Sectors that a failed write stored are visible at once; the crash chooses among those of a write that was
+            // cut.
             if !fails || cut || state.random.below(2) == 1 {
                 state.write_sector(sector, bytes, durable && !fails && !watched);
             }
@@ -391,7 +397,8 @@ impl Device for SimDevice {
         Ok(())
     }
 
-    /// Afterwards the range reads as what it was, as zeros or as noise, drawn per block, and a crash keeps that.
+    /// Discards a range. Each of its blocks reads as its old content, as zeros or as noise afterwards, as drawn at
+    /// random, and a crash keeps that.
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         check_range(&self.path, self.size_bytes, offset, len_bytes)?;
         self.watched();
@@ -429,7 +436,7 @@ impl State {
         Arc::make_mut(block)[at..at + SECTOR_BYTES].copy_from_slice(content);
     }
 
-    /// A write begins at a block.
+    /// Notes that a write begins at a block.
     fn begin_write(&mut self, block: u64) {
         Arc::make_mut(&mut self.begun).insert(block);
         self.latest.truncate(LATEST_PLACES - 1);
@@ -444,7 +451,7 @@ impl State {
             let before = self.sector(sector);
             let unflushed = self.unflushed.entry(sector);
             let unflushed = unflushed.or_insert_with(|| Unflushed { durable: before, written: Vec::new() });
-            // Most are written once: a vector that grows by itself begins with room for four.
+            // Most sectors are written once, and a vector that grows by itself begins with room for four.
             unflushed.written.reserve_exact(1);
             unflushed.written.push((self.writes, *content));
         }
@@ -514,7 +521,7 @@ impl State {
 }
 
 impl Unflushed {
-    /// The content that survives; `None`: the newest one that was written.
+    /// Returns the content that survives; `None` stands for the newest one that was written.
     fn pick(&self, choose: &mut dyn FnMut(usize) -> usize) -> Option<&Sector> {
         let newest = self.written.len();
         match choose(newest + 1).min(newest) {

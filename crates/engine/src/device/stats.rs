@@ -1,9 +1,9 @@
-//! What a device has done since it was opened.
+//! Counters of the calls of a device since it was opened.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counters of a device; any thread may add to them. They are independent of each other: a reader may see a
-/// write counted whose bytes are not counted yet.
+/// Counters of a device, to which any thread may add. They are independent of each other: a reader may see that a write
+/// was counted and its bytes were not yet.
 #[derive(Debug, Default)]
 pub struct DeviceStats {
     reads: AtomicU64,
@@ -18,7 +18,7 @@ pub struct DeviceStats {
     write_errors: AtomicU64,
 }
 
-/// Values of [`DeviceStats`] at one moment. Only calls that succeeded are counted, apart from `errors`.
+/// Values of [`DeviceStats`] at one moment. Only calls that succeeded are counted, except in the counters of errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounts {
     /// Reads.
@@ -37,14 +37,14 @@ pub struct DeviceCounts {
     pub discarded_bytes: u64,
     /// Calls that failed.
     pub errors: u64,
-    /// Of these, reads.
+    /// Reads that failed.
     pub read_errors: u64,
-    /// Of these, writes and flushes.
+    /// Writes and flushes that failed.
     pub write_errors: u64,
 }
 
 impl DeviceStats {
-    /// The counters now.
+    /// Returns the present values of the counters.
     #[must_use]
     pub fn counts(&self) -> DeviceCounts {
         DeviceCounts {

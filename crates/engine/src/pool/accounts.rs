@@ -1,5 +1,5 @@
-//! What datasets and snapshots hold, and what destroying them frees. All of it follows from sums that are kept (L1, L3), so it is
-//! exact for what is stored, and asked for without reading anything but the catalogue and the buckets of dead lists.
+//! Tells what datasets and snapshots hold, and what destroying them frees. All of it follows from sums that are kept
+//! (L1, L3): it is exact for what is stored, and only the catalogue and the buckets of dead lists are read for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -11,14 +11,14 @@ use crate::account::remainder;
 use crate::dataset::Dataset;
 use crate::{Error, Result};
 
-/// A dataset or snapshot and what it holds, in stored bytes of all its records, metadata counted.
+/// A dataset or snapshot and the stored bytes that it holds, of all its records, metadata counted.
 #[derive(Clone, Debug, Default)]
 pub struct Listed {
-    /// Below the pool: `dataset`, or `dataset@snapshot`; empty for the pool's own dataset.
+    /// Path below the pool: `dataset`, or `dataset@snapshot`; empty for the pool's own dataset.
     pub path: String,
     /// Its number, never used twice.
     pub id: u64,
-    /// Whether it is a snapshot.
+    /// True for a snapshot.
     pub is_snapshot: bool,
     /// Seconds since 1970.
     pub created: u64,
@@ -30,20 +30,21 @@ pub struct Listed {
     pub holds: BTreeMap<String, u64>,
     /// Properties that are set on it.
     pub properties: BTreeMap<String, String>,
-    /// All that it refers to.
+    /// Stored bytes of all records that it refers to.
     pub referenced_bytes: u64,
     /// Uncompressed bytes of its pages.
     pub logical_bytes: u64,
-    /// What these pages are stored in, and the nodes of its tree. A record that several pages share counts for each of them, as it does in
-    /// `logical_bytes`: so the ratio of both is compression alone.
+    /// Stored bytes of these pages, and of the nodes of its tree. A record that several pages share counts for each of
+    /// them, as it does in `logical_bytes`, so that the ratio of both is compression alone.
     pub physical_bytes: u64,
-    /// A dataset: what it and its snapshots hold and no other dataset does. A snapshot: what destroying it alone frees.
+    /// Of a dataset: bytes that it and its snapshots hold and no other dataset does. Of a snapshot: bytes that
+    /// destroying it alone frees.
     pub used_bytes: u64,
-    /// A dataset: what its snapshots hold and it does not. A snapshot: 0.
+    /// Of a dataset: bytes that its snapshots hold and it does not. Of a snapshot: 0.
     pub snapshots_bytes: u64,
-    /// What was written since the snapshot before, and is still there.
+    /// Bytes of records that were written since the snapshot before, and are still there.
     pub written_bytes: u64,
-    /// A dataset: what can still be accepted, with regard to its quotas and to reservations. A snapshot: 0.
+    /// Of a dataset: bytes that can still be accepted, with regard to its quotas and to reservations. Of a snapshot: 0.
     pub available_bytes: u64,
 }
 
@@ -52,7 +53,8 @@ impl Catalogue {
         self.versions.get(&id).map_or(0, |version| version.data.ledger.lock().fresh_bytes)
     }
 
-    /// What becomes free when these go. [`Error::Busy`] if more than one other version grows from a group of them.
+    /// Returns the bytes that become free when these versions go. [`Error::Busy`] if more than one other version grows
+    /// from a group of them.
     pub(super) fn freed(&self, ids: &BTreeSet<u64>) -> Result<u64> {
         let prev = |id: u64| self.versions.get(&id).map_or(0, |version| version.prev);
         let mut total = 0;
@@ -82,7 +84,8 @@ impl Catalogue {
         Ok(total)
     }
 
-    /// What a version has of those that it grows from, down to snapshot `before`, that was born after that.
+    /// Returns the bytes of records that were born after snapshot `before` and that version `id` has from the versions
+    /// it grows from, down to `before`.
     fn kept(&self, id: u64, before: u64) -> Result<u64> {
         let gone = |id: u64| self.dead_bytes_from(id, before);
         let prev = |id: u64| self.versions.get(&id).map_or(0, |version| version.prev);
@@ -95,7 +98,7 @@ impl Catalogue {
         Ok(kept.saturating_sub(lost))
     }
 
-    /// What all versions hold, each record once.
+    /// Returns the bytes that all versions hold, each record counted once.
     pub(super) fn held_bytes(&self) -> u64 {
         self.versions.keys().map(|id| self.fresh(*id)).sum()
     }
@@ -129,11 +132,11 @@ impl Catalogue {
                         .is_some_and(|next_of| next_of.snapshot_of().unwrap_or(*next) != of)
                 };
                 let clones = self.successors(id).into_iter().filter(foreign);
-                // A clone is told by its dataset, also where snapshots of it come first.
+                // The successor may be a snapshot of the clone: the clone is named by its dataset.
                 let dataset =
                     |next: u64| self.versions.get(&next).and_then(Version::snapshot_of).unwrap_or(next);
                 listed.clones = clones.map(|next| self.path(dataset(next))).collect();
-                // With clones nothing is its own: they have what it has, or will not let it go.
+                // A snapshot that several versions grow from cannot be destroyed alone, so that nothing is freed.
                 listed.used_bytes = match self.freed(&BTreeSet::from([id])) {
                     Err(Error::Busy(_)) => 0,
                     freed => freed?,
@@ -155,17 +158,18 @@ impl Catalogue {
 }
 
 impl Pool {
-    /// Of the bytes in use, those that are no records with their entries in directories: what parts of segments take beside, and ends of chunks
-    /// that long records leave unused.
+    /// Returns the bytes in use that are neither records nor their entries in directories: the overhead of parts of
+    /// segments, and the ends of chunks that long records leave unused.
     pub fn overhead_bytes(&self) -> u64 {
         let (used_bytes, record_bytes) = self.shared.segments.used_by_records();
         remainder(used_bytes, record_bytes)
     }
 
-    /// An error if the chunks are not free that what is accepted, and all that follows from it, may need (A1), or if an account went wrong.
+    /// Verifies that the chunks are free that accepted changes, and all that follows from them, may need (A1), and that
+    /// no account went wrong.
     ///
     /// # Errors
-    /// That.
+    /// [`Error::Invalid`] if one of these is not so; of verifying the sums of segments.
     pub fn verify_reserves(&self) -> Result<()> {
         let faults = crate::account::faults();
         if faults > 0 {
@@ -190,13 +194,14 @@ impl Pool {
         )))
     }
 
-    /// Bytes that free chunks are promised to now: for what is accepted and not committed, the checkpoint after it, and the one by which the
-    /// cleaner's next pass counts (A1).
+    /// Returns the bytes that free chunks are promised to now: for changes that are accepted and not committed, for the
+    /// checkpoint after them, and for the checkpoint by which the cleaner's next pass counts (A1).
     pub fn promised_bytes(&self) -> u64 {
         self.shared.promised_bytes(0, 0)
     }
 
-    /// All datasets and snapshots, by path; but for what is being received, which [`Pool::partials`] tells.
+    /// Returns all datasets and snapshots, by path, without those that are being received, which [`Pool::partials`]
+    /// returns.
     ///
     /// # Errors
     /// Of reading trees.
@@ -214,7 +219,7 @@ impl Pool {
         Ok(found)
     }
 
-    /// What is known of one dataset or snapshot.
+    /// Returns the figures of one dataset or snapshot.
     ///
     /// # Errors
     /// [`Error::NotFound`]; of reading trees.
@@ -223,7 +228,8 @@ impl Pool {
         catalogue.listed(catalogue.find(path)?)
     }
 
-    /// Stored bytes that become free when these snapshots and datasets are destroyed together: exact for what is stored by now.
+    /// Returns the stored bytes that become free when these snapshots and datasets are destroyed together: exact for
+    /// what is stored by now.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Busy`] if one of the snapshots has a clone that stays.

@@ -1,23 +1,25 @@
-//! Reading what will be needed, many reads at once: opening a pool is nothing but waiting for its device otherwise.
+//! Reads what will be needed, many reads at once: otherwise opening a pool is nothing but waiting for its device.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 
-/// Results that wait to be taken.
+/// Largest number of results that wait to be taken.
 const RESULTS_AHEAD: usize = 1024;
 
-/// Reads while a pool is opened. Its threads wait for devices, so that there may be more of them than processors; none has to take work from another.
+/// A reader for the opening of a pool. Its threads wait for devices, so that there may be more of them than processors;
+/// none has to take work from another.
 pub(super) struct Ahead {
     reads_at_once: usize,
 }
 
 impl Ahead {
-    /// So many reads at once; 1: by the caller's thread alone, in the order in which they are asked for.
+    /// Makes a reader that does `reads_at_once` reads at once; with 1 the caller's thread reads alone, in the order of
+    /// the items.
     pub(super) const fn new(reads_at_once: usize) -> Self {
         Self { reads_at_once }
     }
 
-    /// `read` of all `items`, each at once.
+    /// Returns the results of `read` for all `items`, in their order.
     pub(super) fn map<T: Sync, R: Send>(&self, items: &[T], read: impl Fn(&T) -> R + Sync) -> Vec<R> {
         let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
         let all = self.each(items, read, |at, result| {
@@ -30,7 +32,8 @@ impl Ahead {
         results.into_iter().flatten().collect()
     }
 
-    /// Hands `read` of all `items` to `take`, with their positions, as it comes; until `take` fails.
+    /// Calls `read` for all `items`, and `take` with each result and the item's position as it comes, until `take`
+    /// fails.
     pub(super) fn each<T: Sync, R: Send, E>(
         &self,
         items: &[T],
@@ -49,13 +52,13 @@ impl Ahead {
                 let (sender, read, next_item) = (sender.clone(), &read, &next_item);
                 let work = move || {
                     while let Some((at, item)) = next_item() {
-                        // Nobody takes it any more.
+                        // An error means that nobody takes results any more.
                         if sender.send((at, read(item))).is_err() {
                             break;
                         }
                     }
                 };
-                // Where no more threads are to be had, those that there are do it.
+                // If no more threads can be had, those that there are do it.
                 if std::thread::Builder::new().name("pf-open".into()).spawn_scoped(scope, work).is_err() {
                     break;
                 }

@@ -1,4 +1,4 @@
-//! The pool's background work: commits at least every second, checkpoints, folding.
+//! Runs the pool's background work: commits at least every second, checkpoints, cleaning, learning, scrubs and trims.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -9,23 +9,24 @@ use super::{LearnOptions, Pool, ScrubState};
 use crate::dataset::{Commit, count};
 use crate::{Error, Result};
 
-/// What was accepted is durable after this long at the latest (contract W3).
+/// Longest time until an accepted change is durable (contract W3).
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
-/// How often it is looked whether a checkpoint or folding is due.
+/// Time between two looks whether a checkpoint or cleaning is due.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(200);
-/// Learning takes one part in so many of a core's time at most: while the pool is idle; while it is busy, for objects that have no model, so that most of a
-/// load is coded by one; and for others.
+/// Learning takes at most one part in this many of a core's time while the pool is idle. The next two hold while it is
+/// busy: for objects that have no model, so that most of a load is coded by one; and for others.
 const LEARNING_SHARE: u32 = 2;
 const LEARNING_SHARE_FIRST: u32 = 3;
 const LEARNING_SHARE_BUSY: u32 = 16;
-/// A pool is idle while applications read and write less than this per second, in bytes.
+/// A pool is idle while applications read and write fewer bytes per second than this.
 const IDLE_BYTES_PER_S: u64 = 8 << 20;
-/// A scrub takes one part in so many of the time of one thread, while the pool is idle and while it is not.
+/// A scrub takes one part in this many of the time of one thread while the pool is idle; the next holds while it is
+/// not.
 const SCRUB_SHARE: u32 = 2;
 const SCRUB_SHARE_BUSY: u32 = 8;
-/// Discarding by the way takes one part in so many of the time: some drives do nothing else meanwhile.
+/// Discarding by the way takes one part in this many of the time: some drives do nothing else meanwhile.
 const AUTOTRIM_SHARE: u32 = 8;
-/// Steps of freeing what was destroyed that a round of maintenance takes.
+/// Largest number of steps in which a round of maintenance frees what was destroyed.
 const REAP_STEPS: usize = 64;
 
 /// Threads that keep a pool going; stopped by [`Pool::export`] or [`Background::stop`].
@@ -89,7 +90,7 @@ impl Pool {
             let done = self.commit(due).and_then(|()| {
                 if due {
                     self.store_new_faults()?;
-                    // Busy logs tell it by the way.
+                    // A log that is written to attests its flushes by the way.
                     let txg = self.log.lock().writer.position().txg;
                     if std::mem::replace(&mut last_txg, txg) == txg {
                         return self.attest();
@@ -104,8 +105,8 @@ impl Pool {
         }
     }
 
-    /// Has the log tell that its last batches were flushed, if nothing tells so yet: damage to them would otherwise be taken
-    /// for the torn end that a crash leaves (T7). Called when nothing is written for a while.
+    /// Has the log state that its last batches were flushed, if nothing states so yet: damage to them would otherwise
+    /// be taken for the torn end that a crash leaves (T7). To be called when nothing is written for a while.
     ///
     /// # Errors
     /// Of devices; then the pool has failed.
@@ -125,7 +126,8 @@ impl Pool {
         attested.inspect_err(|error| self.shared.fail(error))
     }
 
-    /// Sleeps for `rest`, in short steps, so that threads end soon after they are told to; false then.
+    /// Sleeps for `rest`, in short steps, so that threads end soon after they are told to. Returns false if they are to
+    /// end.
     fn rested(&self, mut rest: Duration) -> bool {
         loop {
             let step = rest.min(MAINTENANCE_INTERVAL);
@@ -165,7 +167,7 @@ impl Pool {
         }
     }
 
-    /// Rounds of maintenance as long as there is something to gain and room is short.
+    /// Does rounds of maintenance as long as there is something to gain and room is short.
     fn maintain_timed(&self, pace: &mut Pace) -> Result<()> {
         loop {
             let done = self.maintain()?;
@@ -200,7 +202,8 @@ impl Pool {
         }
     }
 
-    /// Goes on with a trim, if one is under way, and tells devices of what became free, if that is wanted; and rests after each step.
+    /// Goes on with a trim, if one is under way; otherwise, with `autotrim`, discards chunks that became free. Rests
+    /// after each step.
     fn trim_loop(&self) {
         let mut rest = MAINTENANCE_INTERVAL;
         while self.rested(rest) {
@@ -225,11 +228,12 @@ impl Pool {
         }
     }
 
-    /// Learns models, codes again what was stored before them, and rests in between, so that it takes a share of the time.
+    /// Learns models, codes again what was stored before them, and rests in between, so that this takes only a share of
+    /// the time.
     fn learning_loop(&self) {
         let mut rest = MAINTENANCE_INTERVAL;
         let mut waiting = Late::default();
-        // While the pool is busy, models of objects that have one may be learned again from then on.
+        // Time from which on, while the pool is busy, objects that have a model may get a new one.
         let mut next_later = Instant::now();
         while self.rested(rest) {
             let begun = Instant::now();
@@ -261,8 +265,8 @@ impl Pool {
         }
     }
 
-    /// One round of maintenance: memory shared out among the caches, a checkpoint if one is due, a pass of the cleaner if chunks run low. True
-    /// if a round after it may gain more.
+    /// Does one round of maintenance: shares memory out among the caches, frees what was destroyed, writes a checkpoint
+    /// if one is due, and has the cleaner do a pass if chunks run low. Returns true if a round after it may gain more.
     pub fn maintain(&self) -> Result<bool> {
         self.settle_caches();
         if self.shared.check_writable().is_err() {
@@ -277,7 +281,7 @@ impl Pool {
         let due = window >= self.sizing.window_bytes
             || self.nodes.dirty_bytes() >= self.sizing.dirty_tree_bytes
             || self.shared.segments.wants_checkpoint()
-            // What is left to free waits to be stored.
+            // The rest can be freed only after a checkpoint has stored it.
             || (steps == 0 && self.is_reaping());
         if !due && !low {
             return Ok(steps > 0);
@@ -298,15 +302,15 @@ impl Pool {
     }
 }
 
-/// How fast commits write.
+/// Speed at which commits write.
 #[derive(Default)]
 struct Pace {
     commit_ns_per_mib: f64,
-    /// Bytes written by commits, and when.
+    /// Bytes that commits had written at the last look, and its time.
     seen: Option<(u64, Instant)>,
 }
 
-/// By how much a new measurement moves what is known.
+/// Part of the difference by which a new measurement moves the known value.
 const PACE_SHARE: f64 = 0.25;
 
 fn approach(known: &mut f64, now: f64) -> u64 {
@@ -315,12 +319,12 @@ fn approach(known: &mut f64, now: f64) -> u64 {
 }
 
 impl Pace {
-    /// Looks at what commits have written since it was last looked at.
+    /// Measures what commits have written since the last look.
     fn committed(&mut self, pool: &Pool) {
         let (bytes, now) = (pool.totals().data_bytes, Instant::now());
         let (before, then) = self.seen.replace((bytes, now)).unwrap_or((bytes, now));
         let (written, took) = (bytes.saturating_sub(before), now.duration_since(then));
-        // A pool at rest tells nothing of how fast it could write.
+        // A pool at rest does not show how fast it could write.
         if written > pool.shared.dirty_limit.load(std::sync::atomic::Ordering::Relaxed) / 2 {
             let ns = took.as_nanos() as f64 / (written as f64 / f64::from(1 << 20));
             let ns = approach(&mut self.commit_ns_per_mib, ns);
@@ -329,17 +333,17 @@ impl Pace {
     }
 }
 
-/// What applications do, as seen from time to time.
+/// Traffic of applications, as seen from time to time.
 #[derive(Default)]
 pub(super) struct Traffic {
-    /// Bytes that they had read and written, and when that was looked at.
+    /// Bytes that they had read and written at the last look, and its time.
     seen: Option<(u64, Instant)>,
-    /// Since when the pool has been idle.
+    /// Time since which the pool has been idle.
     pub(super) idle_since: Option<Instant>,
 }
 
-/// How long a scrub rests after a step that has read `bytes` in `took`: within its rate, in half of the time while the pool
-/// is idle, and in an eighth while it is not.
+/// Returns the time that a scrub rests after a step that has read `bytes` in `took`. It stays within `rate` bytes per
+/// second (0: any), and takes half of the time while the pool is idle, an eighth while it is not.
 fn scrub_rest(bytes: u64, took: Duration, rate: u64, idle_since: Option<Instant>) -> Duration {
     let share = if idle_since.is_some() { SCRUB_SHARE } else { SCRUB_SHARE_BUSY };
     let due = if rate == 0 { Duration::ZERO } else { Duration::from_secs_f64(bytes as f64 / rate as f64) };
@@ -351,7 +355,7 @@ fn now_s() -> u64 {
 }
 
 impl Traffic {
-    /// Looks at what applications read and write.
+    /// Looks at the bytes that applications have read and written.
     fn observe(&mut self, pool: &Pool, now: Instant) {
         let totals = pool.totals();
         let bytes = totals.accepted_bytes + totals.read_bytes;

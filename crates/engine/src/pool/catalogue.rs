@@ -1,8 +1,9 @@
 //! The datasets and snapshots of an open pool, and the deeds that change them.
 //!
-//! - C1: the versions that grow from a snapshot name it as `prev`. A snapshot is destroyed only while one version does.
-//! - C2: the catalogue changes with the log's lock held and the gate closed, by a deed that is in the log; but for what
-//!   checkpoints find out (where a version is stored) and what is worked off of `dying`.
+//! - C1: the versions that grow from a snapshot name it as `prev`. A snapshot is destroyed only while exactly one
+//!   version does.
+//! - C2: the catalogue changes with the log's lock held and the gate closed, by a deed that is in the log. Exceptions
+//!   are what checkpoints find out (where a version is stored) and what is worked off of `dying`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use crate::dataset::{Blocks, Bucket, Holder, Ledger, LiveDataset, Shared};
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::{Addr, Error, Key, Ptr, Result};
 
-/// What a version is.
+/// Kinds of versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A dataset: changes.
+    /// A dataset, which changes.
     Dataset,
     /// A snapshot of the dataset `of`.
     Snapshot {
@@ -55,18 +56,18 @@ impl Version {
     }
 }
 
-/// What was let go of as a whole, and is worked off in the background.
+/// Records or trees that were let go of as a whole, and are worked off in the background.
 pub(super) enum Dying {
-    /// Records to be freed, or (`held`) only to be forgotten, because a snapshot has them.
+    /// Records to be freed; if `held`, only to be forgotten, because a snapshot has them.
     Records { bucket: Bucket, held: bool },
     /// The stored buckets of a dead list, to be forgotten only.
     List { id: u64 },
-    /// A tree: what is not older than these bounds, from the cursor on.
+    /// A tree: records that are not older than these bounds are to be freed, from the cursor on.
     Tree { data: Arc<LiveDataset>, bound: u64, node_bound: u64, cursor: Option<Key> },
 }
 
 impl Dying {
-    /// The tree, if it is one.
+    /// Returns the tree, if this is one.
     pub(super) fn tree(&self) -> Option<&Tree> {
         match self {
             Self::Tree { data, .. } => Some(&data.tree),
@@ -75,7 +76,7 @@ impl Dying {
     }
 }
 
-/// What versions are made of.
+/// Shared parts that each version is made with.
 pub(super) struct Parts {
     pub(super) shared: Arc<Shared>,
     pub(super) store: Arc<dyn NodeStore>,
@@ -90,9 +91,10 @@ pub(super) struct Catalogue {
     pub(super) next_id: u64,
     pub(super) versions: BTreeMap<u64, Version>,
     pub(super) dying: VecDeque<Dying>,
-    /// Versions that are being sent or received, and how often: nobody destroys them meanwhile.
+    /// Versions that are being sent or received, and the number of times: nobody destroys them meanwhile.
     pub(super) pins: BTreeMap<u64, usize>,
-    /// While the log is replayed: a raw address above those of all nodes. A checkpoint's nodes may come after what is replayed.
+    /// While the log is replayed: a raw address above those of all nodes, since the nodes of a checkpoint may come
+    /// after the operations that are replayed. 0 otherwise.
     pub(super) nodes_below: u64,
 }
 
@@ -100,11 +102,11 @@ fn unknown(id: u64) -> Error {
     Error::corrupt(format!("dataset or snapshot {id}"), "the catalogue does not have it")
 }
 
-/// What a dataset or snapshot takes in memory, in bytes, beside its dead lists: names, properties, ledger, the ends of its tree.
+/// Bytes in memory of a dataset or snapshot beside its dead lists: names, properties, ledger, the ends of its tree.
 const VERSION_BYTES: u64 = 1 << 10;
 
 impl Catalogue {
-    /// What it takes in memory, in bytes.
+    /// Returns the bytes that the catalogue takes in memory.
     pub(super) fn memory_bytes(&self) -> u64 {
         let dead = |version: &Version| version.data.ledger.lock().dead.memory_bytes();
         let versions = self.versions.values().map(|version| VERSION_BYTES + dead(version));
@@ -115,7 +117,7 @@ impl Catalogue {
         versions.chain(dying).sum()
     }
 
-    /// The catalogue of a stored image.
+    /// Makes the catalogue from its stored image.
     pub(super) fn load(image: &Image, parts: Parts) -> Result<Self> {
         let mut catalogue = Self {
             parts,
@@ -169,7 +171,7 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// What was read names only what there is, and what is older.
+    /// Checks that versions that were read name only versions that exist and are older.
     fn check_links(&self) -> Result<()> {
         let snapshot =
             |id: u64| self.versions.get(&id).is_some_and(|version| version.snapshot_of().is_some());
@@ -203,7 +205,7 @@ impl Catalogue {
         self.versions.get_mut(&id).ok_or_else(|| unknown(id))
     }
 
-    /// A dataset that an operation of the log changes.
+    /// Returns a dataset that an operation of the log changes.
     pub(super) fn changing(&self, id: u64) -> Result<&LiveDataset> {
         let version = self.get(id)?;
         match version.kind {
@@ -212,7 +214,7 @@ impl Catalogue {
         }
     }
 
-    /// The datasets, by number.
+    /// Returns the datasets, by number.
     pub(super) fn datasets(&self) -> impl Iterator<Item = (u64, &Version)> {
         self.versions
             .iter()
@@ -220,18 +222,18 @@ impl Catalogue {
             .map(|(id, version)| (*id, version))
     }
 
-    /// The snapshots of a dataset, oldest first.
+    /// Returns the snapshots of a dataset, oldest first.
     pub(super) fn snapshots(&self, dataset: u64) -> Vec<u64> {
         let of = |version: &Version| version.snapshot_of() == Some(dataset);
         self.versions.iter().filter(|(_, version)| of(version)).map(|(id, _)| *id).collect()
     }
 
-    /// The versions that grow from a snapshot.
+    /// Returns the versions that grow from a snapshot.
     pub(super) fn successors(&self, snapshot: u64) -> Vec<u64> {
         self.versions.iter().filter(|(_, version)| version.prev == snapshot).map(|(id, _)| *id).collect()
     }
 
-    /// A snapshot as those that grow from it see it.
+    /// Returns a snapshot as the versions that grow from it see it.
     pub(super) fn holder(&self, id: u64) -> Option<Holder> {
         match self.versions.get(&id)?.kind {
             Kind::Snapshot { bound, node_bound, .. } => Some(Holder { id, bound, node_bound }),
@@ -239,7 +241,7 @@ impl Catalogue {
         }
     }
 
-    /// The snapshots that a version grows from, oldest first.
+    /// Returns the snapshots that a version grows from, oldest first.
     pub(super) fn lineage(&self, id: u64) -> Vec<Holder> {
         let mut found = Vec::new();
         let mut at = self.versions.get(&id).map_or(0, |version| version.prev);
@@ -251,7 +253,7 @@ impl Catalogue {
         found
     }
 
-    /// The newest snapshot before `id` that is older than a node; 0 if none is.
+    /// Returns the newest snapshot before version `id` that is older than a node; 0 if none is.
     pub(super) fn birth_of_node(&self, id: u64, addr: Addr) -> u64 {
         let mut at = self.versions.get(&id).map_or(0, |version| version.prev);
         while let Some(holder) = self.holder(at) {
@@ -263,7 +265,7 @@ impl Catalogue {
         0
     }
 
-    /// The snapshot that a dataset was cloned from, unless it is no clone.
+    /// Returns the snapshot that a dataset was cloned from; `None` if it is no clone.
     pub(super) fn origin(&self, dataset: u64) -> Option<u64> {
         let mut at = self.versions.get(&dataset)?.prev;
         while self.versions.get(&at)?.snapshot_of() == Some(dataset) {
@@ -272,13 +274,13 @@ impl Catalogue {
         Some(at)
     }
 
-    /// The dataset of whose snapshot each clone was made, by dataset.
+    /// Returns, for each clone, the dataset of whose snapshot it was made.
     pub(super) fn parents(&self) -> HashMap<u64, u64> {
         let parent = |id: u64| self.get(self.origin(id)?).ok()?.snapshot_of();
         self.datasets().filter_map(|(id, _)| Some((id, parent(id)?))).collect()
     }
 
-    /// Does what a deed of the log says; the deed was found to be possible before it was logged.
+    /// Does what a deed of the log says. That the deed is possible was checked before it was logged.
     ///
     /// # Errors
     /// Of reading trees; [`Error::Corrupt`] for a deed that is not possible.
@@ -350,7 +352,7 @@ impl Catalogue {
         let (data, prev) = (Arc::clone(&of.data), of.prev);
         data.settle_usage()?;
         let tree = data.tree.fork();
-        // Nothing of it is waiting to be written: all of its nodes are older than the snapshot, or were found by replay.
+        // No node of the tree waits to be written: all are older than the snapshot, or were found by replay.
         let node_bound = tree.stored_root().map(|_| bound.max(self.nodes_below));
         let mut ledger = data.ledger.lock();
         let holders = std::mem::take(&mut ledger.holders);
@@ -360,7 +362,7 @@ impl Catalogue {
         ledger.holders = holders;
         ledger.holders.push(Holder { id, bound, node_bound });
         drop(ledger);
-        // Snapshots keep nothing of it in memory (L4).
+        // Snapshots keep nothing of their dead lists in memory (L4).
         let mut taken = taken;
         taken.dead.flush(&self.parts.blocks)?;
         let kept = self.dataset_of(id, tree, taken);
@@ -397,7 +399,8 @@ impl Catalogue {
         after.prev = gone.prev;
         let is_snapshot = after.snapshot_of().is_some();
         let mut ledger = after.data.ledger.lock();
-        // Let go of after it, and born after the snapshot before it: nobody else has these.
+        // These records were let go of after the snapshot, and born after the snapshot before it: no other version has
+        // them.
         let mut bucket = ledger.dead.take_from(gone.prev, &blocks)?;
         bucket.spill(&blocks)?;
         ledger.dead.absorb(taken.dead, &blocks)?;
@@ -416,7 +419,7 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Bounds of what a dataset has for itself.
+    /// Returns the bounds, of pages and nodes, from which on records belong to a dataset alone.
     fn bounds(&self, dataset: u64) -> Result<(u64, u64)> {
         let prev = self.get(dataset)?.prev;
         if prev == 0 {
@@ -429,7 +432,7 @@ impl Catalogue {
         Ok((holder.bound, node_bound))
     }
 
-    /// What is held by a snapshot need not be listed any more.
+    /// Leaves a dead list to the background: its records are held by a snapshot, and need not be listed any more.
     fn forget(&mut self, ledger: &mut Ledger) {
         let dead = std::mem::take(&mut ledger.dead);
         if dead.id != 0 {
@@ -448,7 +451,7 @@ impl Catalogue {
         Ok(())
     }
 
-    /// A tree is yet to be freed, down to these bounds; records in it may be shared.
+    /// Leaves a tree to the background, to be freed down to these bounds; if `shares`, records in it may be shared.
     fn bury(&mut self, tree: Tree, shares: bool, (bound, node_bound): (u64, u64)) {
         let data = self.dataset_of(0, tree, Ledger::default());
         if shares {
@@ -457,7 +460,7 @@ impl Catalogue {
         self.dying.push_back(Dying::Tree { data, bound, node_bound, cursor: None });
     }
 
-    /// Gives a dataset what the snapshot before it has, be that its own or its origin.
+    /// Gives a dataset the content of the snapshot before it, which is its own or its origin.
     fn rollback(&mut self, dataset: u64) -> Result<()> {
         let (bound, node_bound) = self.bounds(dataset)?;
         let (data, prev) = (Arc::clone(&self.get(dataset)?.data), self.get(dataset)?.prev);
@@ -509,7 +512,7 @@ impl Catalogue {
         Ok(())
     }
 
-    /// All of it as of now, but for where changed trees will be stored.
+    /// Returns the image of the catalogue as it is now. Where changed trees will be stored is not known yet.
     pub(super) fn image(&self) -> Image {
         let versions = self.versions.iter().map(|(id, version)| {
             let ledger = version.data.ledger.lock();
@@ -546,7 +549,7 @@ impl Catalogue {
         }
     }
 
-    /// A checkpoint has written the nodes of a snapshot.
+    /// Notes from which raw address on nodes are younger than a snapshot: a checkpoint has written the snapshot's own.
     pub(super) fn set_node_bound(&mut self, id: u64, stored: u64) {
         if let Some(Version { kind: Kind::Snapshot { node_bound, .. }, .. }) = self.versions.get_mut(&id) {
             *node_bound = Some(stored);
@@ -559,7 +562,7 @@ impl Catalogue {
         }
     }
 
-    /// All trees in memory, with the number of their version (0: dying).
+    /// Returns all trees in memory, with the numbers of their versions (0: dying).
     pub(super) fn trees(&self) -> Vec<(u64, Arc<LiveDataset>)> {
         let versions = self.versions.iter().map(|(id, version)| (*id, Arc::clone(&version.data)));
         let dying = self.dying.iter().filter_map(|dying| match dying {
@@ -569,7 +572,7 @@ impl Catalogue {
         versions.chain(dying).collect()
     }
 
-    /// Nodes of the snapshot before version `id` that are not its own: it has let go of them.
+    /// Adds nodes to the dead list of version `id`: it has let go of them, and the snapshot before it has them.
     pub(super) fn add_dead_nodes(&mut self, id: u64, ptrs: &[Ptr]) -> Result<()> {
         let births: Vec<u64> = ptrs.iter().map(|ptr| self.birth_of_node(id, ptr.addr)).collect();
         let mut ledger = self.get(id)?.data.ledger.lock();
@@ -579,7 +582,7 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Puts what dead lists of snapshots have in memory into the pool's own tree (L4).
+    /// Puts the records that dead lists of snapshots have in memory into the pool's own tree (L4).
     pub(super) fn flush_dead(&self) -> Result<()> {
         self.versions.values().filter(|version| version.snapshot_of().is_some()).try_for_each(|version| {
             let mut ledger = version.data.ledger.lock();
@@ -587,7 +590,7 @@ impl Catalogue {
         })
     }
 
-    /// What a version let go of that was born after snapshot `birth`, in bytes.
+    /// Returns the bytes of records that a version let go of and that were born after snapshot `birth`.
     ///
     /// # Errors
     /// Of reading dead lists.
@@ -595,14 +598,15 @@ impl Catalogue {
         let Some(version) = self.versions.get(&id) else { return Ok(0) };
         let (blocks, ledger) = (&self.parts.blocks, &version.data.ledger);
         if version.kind == Kind::Dataset {
-            // Read before writers have to wait.
+            // The buckets are read before the ledger is locked, since writers wait for that lock.
             let list = ledger.lock().dead.id;
             blocks.buckets(list, birth, &mut |_, _| Ok(()))?;
         }
         ledger.lock().dead.bytes_from(birth, blocks)
     }
 
-    /// Reads the buckets of the dead lists that destroying a snapshot joins, so that nobody has to wait for the devices then.
+    /// Reads the buckets of the dead lists that destroying a snapshot joins, so that nobody has to wait for the devices
+    /// then.
     ///
     /// # Errors
     /// Of reading them.
@@ -614,7 +618,8 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Nodes of version `id` that are stored now; those of `fresh` the snapshot before does not have.
+    /// Counts nodes of version `id` that are stored now; `fresh_bytes` is the space of those that the snapshot before
+    /// does not have.
     pub(super) fn add_nodes(&self, id: u64, all: &[Ptr], fresh_bytes: u64) -> Result<()> {
         let mut ledger = self.get(id)?.data.ledger.lock();
         ledger.nodes_stored(all.iter(), fresh_bytes);

@@ -1,4 +1,4 @@
-//! Checking a pool that is not open: everything is read, nothing is changed.
+//! Checks a pool that is not open: reads everything, changes nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -15,12 +15,12 @@ use crate::tree::{Value, Visit, reap};
 use crate::{Addr, Error, Key, Ptr, Result};
 use std::sync::Arc;
 
-/// Records read at a time.
+/// Number of records that are read at a time.
 const STEP_RECORDS: usize = 256;
-/// Errors that are reported one by one.
+/// Largest number of errors that are reported one by one.
 const ERRORS_MAX: usize = 100;
 
-/// How far a check is.
+/// Progress of a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
     /// Stored bytes read and verified.
@@ -29,35 +29,36 @@ pub struct Progress {
     pub total_bytes: u64,
 }
 
-/// What a check found.
+/// Findings of a check.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
-    /// Records read, verified and decoded.
+    /// Number of records that were read, verified and decoded.
     pub records: u64,
-    /// Their stored bytes.
+    /// Stored bytes of these records.
     pub bytes: u64,
-    /// Tree nodes among them.
+    /// Number of tree nodes among them.
     pub nodes: u64,
-    /// Pages that trees of datasets and snapshots refer to, each counted in every tree.
+    /// Number of pages that trees of datasets and snapshots refer to, each counted in every tree.
     pub pages: u64,
-    /// Models of pages.
+    /// Number of models of pages.
     pub models: u64,
-    /// Datasets and snapshots.
+    /// Number of datasets and snapshots.
     pub versions: u64,
-    /// Records that are accounted as live and that nothing refers to.
+    /// Number of records that are accounted as live and that nothing refers to.
     pub leaked: u64,
     /// Number of errors.
     pub errors: u64,
-    /// The first hundred of them.
+    /// The first hundred errors.
     pub messages: Vec<String>,
     /// Records that cannot be read, or not be decoded: see [`Pool::unreadable`].
     pub(super) damaged: Records,
-    /// Tree nodes or parts of the segment table cannot be read: what should be reached and is not is no finding then.
+    /// True if tree nodes or parts of the segment table cannot be read: that a record was not reached is no finding
+    /// then.
     incomplete: bool,
 }
 
 impl CheckReport {
-    /// A tree node cannot be read.
+    /// Notes that a tree node cannot be read.
     fn lost_node(&mut self, error: &Error) {
         self.incomplete = true;
         self.error(error.to_string());
@@ -80,7 +81,7 @@ pub fn check(
 ) -> Result<(std::sync::Arc<Pool>, CheckReport)> {
     let options = OpenOptions { cache_bytes, ..OpenOptions::for_rescue() };
     let devices = Pool::open_devices(paths, &options)?;
-    // A stale device would be told as damage all over.
+    // Otherwise a stale device would be reported as damage everywhere.
     refuse_stale(&devices)?;
     let pool = Pool::open_on(devices, &options)?;
     let mut report = pool.check_open(progress);
@@ -106,7 +107,7 @@ pub fn check(
 pub(super) struct Records(HashMap<u64, LiveMap>);
 
 impl Records {
-    /// False: it was there.
+    /// Adds a record. Returns false if it was there.
     fn add(&mut self, addr: Addr) -> bool {
         self.0.entry(addr.segment()).or_default().set(addr.slot())
     }
@@ -116,7 +117,7 @@ impl Records {
     }
 }
 
-/// What the tree of a version refers to, each record once.
+/// Records that the tree of a version refers to, each once.
 #[derive(Default)]
 struct Content {
     nodes: Records,
@@ -144,9 +145,9 @@ struct Walk {
     /// Records that anything refers to.
     reached: Records,
     at: Progress,
-    /// Entries of the pool's own tree that are of dead lists.
+    /// Number of entries of dead lists in the pool's own tree.
     own_entries: u64,
-    /// Those of them that were found by what they are of.
+    /// Number of entries of dead lists that were found by way of the versions and dying records that they belong to.
     dead_entries: u64,
     /// Records to be read.
     pending: Vec<Ptr>,
@@ -194,14 +195,14 @@ impl Pool {
         report
     }
 
-    /// What opening the pool met.
+    /// Reports the damage that was met when the pool was opened.
     fn tell_rescue(&self, report: &mut CheckReport) {
         let Some(rescue) = self.rescue() else { return };
         report.incomplete = !rescue.is_clean();
         rescue.messages().into_iter().for_each(|message| report.error(message));
     }
 
-    /// Notes that a record is referred to. False: it was reached before.
+    /// Notes that a record is referred to. Returns false if it was reached before.
     fn reach(&self, ptr: Ptr, walk: &mut Walk) -> bool {
         if !walk.report.incomplete {
             match self.shared.segments.is_live(ptr.addr) {
@@ -218,7 +219,7 @@ impl Pool {
         walk.reached.add(ptr.addr)
     }
 
-    /// As [`Pool::reach`], of a record that is kept twice; what was not reached before is read.
+    /// As [`Pool::reach`], for a record that is kept twice. Both copies are read if it was not reached before.
     fn reach_twice(&self, ptr: Ptr, walk: &mut Walk) -> bool {
         let fresh = self.reach(ptr, walk);
         if fresh {
@@ -235,7 +236,7 @@ impl Pool {
         fresh
     }
 
-    /// Reads both copies of what is kept twice.
+    /// Reads both copies of records that are kept twice.
     fn verify_copies(&self, walk: &mut Walk) {
         let (segments, devices) = (&self.shared.segments, &self.shared.devices);
         let copies = std::mem::take(&mut walk.copies);
@@ -279,10 +280,10 @@ impl Pool {
         }
     }
 
-    /// Walks the tree of a version; what was not reached before is read.
+    /// Walks the tree of a version. Records that were not reached before are read.
     fn check_tree(&self, data: &LiveDataset, walk: &mut Walk, progress: &mut dyn FnMut(Progress)) -> Content {
         let mut content = Content::default();
-        // References beyond the first, and what the tree counts.
+        // References beyond the first, and the tree's own counts of references.
         let (mut again, mut counted) = (BTreeMap::<Addr, u64>::new(), BTreeMap::new());
         let mut bases: BTreeMap<(u64, u64), Vec<Addr>> = BTreeMap::new();
         let walked = data.tree.walk(&mut |visit| {
@@ -341,7 +342,7 @@ impl Pool {
         content
     }
 
-    /// The tree has the bases that the delta of a page names (B1).
+    /// Checks that the tree has the bases that the delta of a page names (B1).
     fn check_bases(&self, data: &LiveDataset, object: u64, page: u64, bases: &[Addr]) -> Result<()> {
         let mut top = [None];
         data.tree.pages(object, page, &mut top)?;
@@ -349,7 +350,7 @@ impl Pool {
         let top = top.ok_or_else(|| Error::corrupt("tree", "it has bases of a page that is a hole"))?;
         let named = match self.shared.read_record(top.addr) {
             Ok(record) => bases_of(&record)?,
-            // Told of where all records are read.
+            // Damage is reported where all records are read.
             Err(error) if error.is_damage() => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -359,7 +360,7 @@ impl Pool {
         Err(Error::corrupt("tree", format!("it has bases {bases:?} of a record that names {named:?}")))
     }
 
-    /// The pool's own tree.
+    /// Checks the pool's own tree.
     fn check_own(&self, walk: &mut Walk) {
         let walked = self.own.tree.walk(&mut |visit| {
             match visit {
@@ -386,7 +387,7 @@ impl Pool {
         }
     }
 
-    /// A dying tree that no checkpoint has written: none of it was freed.
+    /// Walks a dying tree that no checkpoint has written: none of its records was freed.
     fn check_unstored(&self, data: &LiveDataset, (bound, node_bound): (u64, u64), walk: &mut Walk) {
         let walked = data.tree.walk(&mut |visit| {
             match visit {
@@ -402,7 +403,7 @@ impl Pool {
         }
     }
 
-    /// What is dying is live and nobody else's, unless a snapshot holds it.
+    /// Checks that dying records are live, and in use by nobody else unless a snapshot holds them.
     fn check_dying(&self, dying: &Dying, blocks: &Blocks, walk: &mut Walk) {
         match dying {
             Dying::Records { bucket, held } => {
@@ -459,7 +460,7 @@ impl Pool {
             Ok(())
         });
         if read.is_err() {
-            // One by one, to name those that are damaged.
+            // Records are read one by one, to name those that are damaged.
             for addr in &addrs {
                 let one = self.shared.segments.read(&self.shared.devices, &[*addr], &mut |_, record| {
                     self.count_record(report, Some(addr), record);
@@ -475,7 +476,7 @@ impl Pool {
         pages.clear();
     }
 
-    /// A model has to be known as its entry says, and readable.
+    /// Checks that the pool knows a model as its entry says, and that the model can be read.
     fn check_model(&self, key: Key, bytes: &[u8], walk: &mut Walk) {
         walk.report.models += 1;
         let entry = match ModelEntry::decode(bytes) {
@@ -494,7 +495,8 @@ impl Pool {
         }
     }
 
-    /// Segments list models that there are, and as many list each as are counted.
+    /// Checks that segments list only models that there are, and that the number of segments that list each is as
+    /// counted.
     fn check_uses(&self, report: &mut CheckReport) {
         let mut uses: BTreeMap<u32, u64> = BTreeMap::new();
         let all = self.shared.segments.for_each(|segment| {
@@ -516,7 +518,7 @@ impl Pool {
         }
     }
 
-    /// What segments account for is what their directories say of their live records.
+    /// Checks that the bytes that segments account for are those of their live records, as their directories have them.
     fn check_lengths(&self, report: &mut CheckReport) {
         let segments = &self.shared.segments;
         let (mut used_bytes, mut record_bytes, mut next) = (0, 0, 0);
@@ -536,7 +538,7 @@ impl Pool {
                         let live = directory.entries().iter().filter(|entry| segment.live.get(entry.slot));
                         found += live.map(|entry| u64::from(entry.len_bytes)).sum::<u64>();
                     }
-                    // Said where its records were read, unless there are none whose entries are damaged.
+                    // Reading the part's records has reported it, unless it has none that are live.
                     Err(error) => {
                         if report.errors == 0 {
                             report.error(error.to_string());
@@ -553,7 +555,7 @@ impl Pool {
                 ));
             }
         }
-        // Of pages that were away a little more than their segments use may be counted.
+        // For pages of the table that were not in memory, a little more may be counted than their segments use.
         let (counted, of_records) = segments.used_by_records();
         let exactly = segments.pages_read() == 0;
         if counted < used_bytes || exactly && counted != used_bytes {
@@ -566,7 +568,7 @@ impl Pool {
         }
     }
 
-    /// The directory of a part, of which all copies are read. An error if none is right.
+    /// Reads all copies of a part's directory and returns a sound one. An error if there is none.
     fn check_directories(
         &self,
         segment: u64,
@@ -599,7 +601,7 @@ impl Pool {
             if len > RECORDSIZE_MAX as usize {
                 return Err(Error::corrupt("record", "it is longer than the largest recordsize"));
             }
-            // What a delta is based on may be longer than what it makes of it.
+            // The page that a delta is based on may be longer than the page that it gives.
             let room = if is_delta(record) { RECORDSIZE_MAX as usize } else { len };
             decode(record, &*self.shared, &mut vec![0; room])
         });
@@ -622,7 +624,7 @@ impl Pool {
         }
     }
 
-    /// What is accounted as live must have been reached.
+    /// Checks that all records that are accounted as live were reached.
     fn compare(&self, reached: &Records, report: &mut CheckReport) {
         let none = LiveMap::default();
         let all = self.shared.segments.for_each(|segment| {
@@ -643,7 +645,7 @@ impl Pool {
     }
 }
 
-/// The counts of shared records are those of the tree's pages and bases.
+/// Checks that the counts of shared records are those of the tree's pages and bases.
 fn compare_references(again: &BTreeMap<Addr, u64>, counted: &BTreeMap<Addr, u64>, report: &mut CheckReport) {
     for (addr, more) in again {
         let (references, says) = (1 + more, counted.get(addr).copied().unwrap_or(1));
@@ -656,7 +658,7 @@ fn compare_references(again: &BTreeMap<Addr, u64>, counted: &BTreeMap<Addr, u64>
     }
 }
 
-/// The accounts of a version are what its tree and that of the snapshot before it say.
+/// Checks the accounts and the dead list of a version against its tree and that of the snapshot before it.
 fn check_accounts(
     catalogue: &Catalogue,
     id: u64,
@@ -676,7 +678,7 @@ fn check_accounts(
             "pages, nodes and fresh records of '{path}' take {told:?} bytes, counted are {counted:?}"
         ));
     }
-    // The snapshot before and those before it, newest first.
+    // The snapshot before the version and those before that, newest first.
     let mut holders = Vec::new();
     let mut at = catalogue.get(id)?.prev;
     while let Some(holder) = catalogue.holder(at) {

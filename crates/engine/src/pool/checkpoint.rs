@@ -1,9 +1,10 @@
-//! Checkpoints: the trees and the segment table as of one cut, so that replay can start there.
+//! Checkpoints: store the trees and the segment table as of one cut, so that replay can start there.
 //!
 //! Order of a checkpoint, each step only after the one before:
 //! 1. cut: everything accepted goes into the log; trees and table are frozen at that instant;
-//! 2. dirty tree nodes, then changed pages of the segment table and of the catalogue, then where these are and what else died in segments, then the
-//!    root are appended to the log, and written once more elsewhere ([`super::copies`]);
+//! 2. dirty tree nodes, then changed pages of the segment table and of the catalogue, then lists of where these are and
+//!    of what else died in segments, then the root are appended to the log, and written once more elsewhere
+//!    ([`super::copies`]);
 //! 3. all devices are flushed;
 //! 4. superblocks are written and flushed: **from here on the checkpoint counts**;
 //! 5. chunks that were pending at the cut may be overwritten.
@@ -28,7 +29,7 @@ use crate::space::Chunk;
 use crate::txg::{Position, RecordKind};
 use crate::{Addr, Ptr, Result};
 
-/// What a cut froze.
+/// State that a cut froze.
 struct Cut {
     versions: Versions,
     position: Position,
@@ -48,8 +49,9 @@ impl Pool {
         self.checkpoint_locked(&mut state, true)
     }
 
-    /// As [`Pool::checkpoint`], and lets `meanwhile` work between the cut and the writing, and once more before the checkpoint
-    /// ends, for those who drive a pool without threads. It may do nothing that waits for a checkpoint.
+    /// As [`Pool::checkpoint`], and lets `meanwhile` work between the cut and the writing, and once more before the
+    /// checkpoint ends, for callers that drive a pool without threads. `meanwhile` may do nothing that waits for a
+    /// checkpoint.
     pub fn checkpoint_around(&self, meanwhile: &mut dyn FnMut()) -> Result<()> {
         let mut state = self.maintenance.lock();
         self.shared.check_writable()?;
@@ -101,7 +103,7 @@ impl Pool {
         state.catalogue_ptrs = catalogue_ptrs;
         state.catalogue_pages = versions.take_pages();
         state.window_start = position;
-        // Before chunks are given out that those of the last checkpoint lie in (G7).
+        // This comes before chunks are given out in which pages of the table as of the last checkpoint lie (G7).
         self.table_pages.counts();
         self.shared.segments.stored();
         meanwhile();
@@ -119,7 +121,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Step 1.
+    /// Does step 1.
     fn freeze(&self, state: &Maintenance) -> Result<Cut> {
         self.commit_ahead()?;
         let mut log = self.log.lock();
@@ -140,7 +142,7 @@ impl Pool {
                 Ok(stands_for_logs(entry.object) || dataset.usage(entry.object)?.pages > 0)
             })
         })?;
-        // What the last checkpoint has found out.
+        // The last checkpoint may have added to dead lists.
         self.catalogue.read().flush_dead()?;
         self.place_faults()?;
         let versions = Versions::freeze(&self.catalogue.read(), &self.own, &state.catalogue_pages);
@@ -171,12 +173,13 @@ impl Pool {
         })
     }
 
-    /// A record with the places of both copies.
+    /// Returns the places of both copies of a record.
     pub(super) fn placed(&self, addr: Addr) -> Result<Placed> {
         Ok(Placed { addr, first: self.place(addr)?, second: self.place(addr.copy())? })
     }
 
-    /// The lists of the table's pages, whose places are noted for who reads them once the checkpoint counts.
+    /// Encodes the lists of the table's pages. Notes the places for those who read the pages once the checkpoint
+    /// counts.
     fn encode_table(&self, page_ptrs: &BTreeMap<u64, Ptr>) -> Result<Vec<Vec<u8>>> {
         let moved = self.shared.segments.take_moved();
         let stays = |addr: Addr| !moved.contains(&addr.segment()) && !moved.contains(&addr.copy().segment());
@@ -191,12 +194,12 @@ impl Pool {
         Ok(lists)
     }
 
-    /// Where a record lies.
+    /// Returns the place of a record.
     pub(super) fn place(&self, addr: Addr) -> Result<Located> {
         self.shared.segments.locate(&self.shared.devices, addr)
     }
 
-    /// Steps 3 and 4.
+    /// Does steps 3 and 4.
     fn publish(&self, number: u64, root: Placed, exported: bool) -> Result<()> {
         let accepted = self.committed.load(Ordering::Acquire);
         self.flushes.flush()?;
@@ -213,7 +216,7 @@ impl Pool {
             opening: self.opening,
         };
         write_superblock(&self.shared.devices, &self.labels, &superblock)?;
-        // One in each ring.
+        // Each device has one in each ring.
         let superblocks = 2 * self.shared.devices.len();
         count(&self.shared.counters.checkpoint_bytes, (superblocks * BLOCK_BYTES) as u64);
         self.log.lock().writer.attested(superblock.flushed);
@@ -222,7 +225,7 @@ impl Pool {
     }
 }
 
-/// Step 2, the table: stores its changed pages and returns where all pages are.
+/// Does step 2 for the table: stores its changed pages and returns where all pages are.
 fn store_table(
     copies: &mut Copies<'_>,
     state: &Maintenance,
@@ -243,8 +246,9 @@ fn store_table(
     Ok(page_ptrs)
 }
 
-/// Step 4: the superblock on every device, in slots of its own: whatever a power cut leaves of them, the one before is whole (I5). Where there are several devices
-/// it goes to the first ring of all, and as confirmed to the second of all, so that a device which lacks it is known to be stale ([`super::identity`]).
+/// Does step 4: writes the superblock to every device, in slots of its own: whatever a power cut leaves of it, the one
+/// before is whole (I5). If there are several devices it goes to the first ring of all, and as confirmed to the second
+/// of all, so that a device which lacks it is known to be stale ([`super::identity`]).
 pub(super) fn write_superblock(
     devices: &crate::segment::Devices,
     labels: &[super::Label],

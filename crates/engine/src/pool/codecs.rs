@@ -1,6 +1,7 @@
-//! The property `compression`, brought into force: a dataset has its own, or that of the nearest dataset above.
+//! Brings the property `compression` into force: a dataset has its own, or that of the nearest dataset above.
 //!
-//! The pool's own is [`Pool::set_compression`](super::Pool::set_compression)'s: it holds where no dataset on the way says anything.
+//! [`Pool::set_compression`](super::Pool::set_compression) sets the pool's own, which holds if no dataset on the way
+//! has one.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +12,15 @@ use crate::record::Compression;
 /// Name of the property.
 const COMPRESSION: &str = "compression";
 
-/// What a dataset says itself. A value of a later version says nothing here.
+/// Returns the value that a dataset has itself; `None` for a value of a later version.
 fn own(version: &Version) -> Option<Compression> {
     let value = version.properties.get(COMPRESSION)?;
     value.parse().inspect_err(|error| tracing::error!(%error, dataset = version.name, "unknown codec")).ok()
 }
 
 impl Catalogue {
-    /// Tells all datasets and snapshots how they are compressed. The caller holds the log's lock and the gate's write side, or is
-    /// opening the pool. Whether any of them is compressed otherwise from now on.
+    /// Tells all datasets and snapshots how they are compressed. The caller holds the log's lock and the gate's write
+    /// side, or is opening the pool. Returns true if any of them is compressed otherwise from now on.
     pub(super) fn inherit_compression(&self) -> bool {
         let set: BTreeMap<String, Compression> = self
             .datasets()

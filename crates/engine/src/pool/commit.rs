@@ -1,4 +1,4 @@
-//! From what was accepted to the log and the tree.
+//! Commits: bring accepted changes into the log and the trees.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,12 +15,12 @@ use crate::record::{Compression, Encoded, Encoder, ModelId, is_delta, model_of};
 use crate::txg::{Rec, RecordKind};
 use crate::{Ptr, Result};
 
-/// Bytes of pages from which on a commit tells how the tree grows.
+/// Bytes of pages from which on a commit measures how trees grow.
 const GROWTH_PAGES_MIN: u64 = 1 << 20;
 /// Fewer pages than this are encoded by the committing thread alone.
 const PARALLEL_PAGES: usize = 16;
 
-/// What was cut: each dataset with its changes, in the order of their numbers.
+/// A cut: each dataset with its changes, in the order of their numbers.
 pub(super) type Cut = Vec<(Arc<LiveDataset>, Arc<Pending>)>;
 
 /// Pages of one dataset with their records.
@@ -28,13 +28,13 @@ struct EncodedPages<'a> {
     dataset: u64,
     pages: Vec<((u64, u64), &'a PageBuf)>,
     stored: Vec<bool>,
-    /// How many of the page's records so far are bases of the new one.
+    /// Number of each page's former records that are bases of the new one.
     kept: Vec<u8>,
 }
 
 impl Pool {
-    /// Cuts what was accepted. The caller holds the log's lock and the gate's write side, and must call [`Pool::finish`] before it
-    /// lets go of the log (J3).
+    /// Cuts what was accepted. The caller holds the log's lock and the gate's write side, and must call
+    /// [`Pool::finish`] before it lets go of the log (J3).
     pub(super) fn cut(&self, log: &Log) -> Cut {
         let mut touched = std::mem::take(&mut *self.shared.touched.lock());
         touched.sort_unstable();
@@ -75,11 +75,12 @@ impl Pool {
         written.map(drop)
     }
 
-    /// Sees how much memory trees took for the pages of a commit, and lets so many wait for the next as they can take.
+    /// Measures the memory that trees took for the pages of a commit, and lets as many pages wait for the next one as
+    /// trees can take.
     fn note_growth(&self, cut: &Cut, tree_bytes_before: u64) {
         let pages = cut.iter().flat_map(|(_, pending)| pending.pages.values());
         let page_bytes: u64 = pages.map(|page| page.len() as u64).sum();
-        // Values grow the tree when they are accepted, so that the commit of a few pages tells nothing.
+        // Values grow the trees when they are accepted, so that a commit of few pages shows nothing of what pages take.
         if page_bytes < GROWTH_PAGES_MIN {
             return;
         }
@@ -91,7 +92,7 @@ impl Pool {
         self.shared.dirty_limit.store(self.sizing.dirty_limit(growth), Ordering::Relaxed);
     }
 
-    /// Encodes the pages of a dataset; their records are added to `records`.
+    /// Encodes the pages of a dataset, and adds their records to `records`.
     fn encode<'a>(
         &self,
         dataset: &LiveDataset,
@@ -117,7 +118,7 @@ impl Pool {
         Ok(EncodedPages { dataset: dataset.id, pages, stored, kept })
     }
 
-    /// What each page is stored as, in order.
+    /// Encodes each page, in order.
     fn encode_pages(
         &self,
         pages: &[((u64, u64), &PageBuf)],
@@ -142,7 +143,8 @@ impl Pool {
         pages.par_iter().zip(befores).with_min_len(8).map(one).collect()
     }
 
-    /// Returns whether all of the log is on stable storage already.
+    /// Writes a cut to the log, and puts its pages into the trees. Returns whether all of the log is on stable storage
+    /// already.
     fn write(&self, log: &mut Log, cut: &Cut, alone: bool) -> Result<bool> {
         let mut records = Vec::new();
         let parts = cut.iter().map(|(dataset, pending)| self.encode(dataset, pending, &mut records));
@@ -198,7 +200,7 @@ impl Pool {
         Ok(appended.durable)
     }
 
-    /// Counts those `pages` of a run that `had` a record before.
+    /// Counts the `pages` of a run that `had` a record before.
     fn count_rewrites(&self, run: &PageRun, pages: &[((u64, u64), &PageBuf)], had: &[u64]) {
         for page in had {
             let at = page.saturating_sub(run.first) as usize;
@@ -208,7 +210,7 @@ impl Pool {
         }
     }
 
-    /// Appends records of a checkpoint. Returns them, too.
+    /// Appends records of a checkpoint to the log. Returns the records, too.
     pub(super) fn append_internal(
         &self,
         checkpoint: u64,
@@ -230,7 +232,7 @@ impl Pool {
         Ok((appended.ptrs, records.into_iter().map(|record| record.bytes).collect()))
     }
 
-    /// Notes what the log has used of its chunk.
+    /// Notes how many bytes of its chunk the log has used.
     fn note_log(&self, log: &Log) {
         self.shared.room.log_used_bytes.store(log.writer.position().used.into(), Ordering::Relaxed);
     }
@@ -243,7 +245,7 @@ impl Pool {
     }
 }
 
-/// A page's record, and the model that it uses.
+/// A page's record, and the model that it uses; `None` for a page of zeros.
 pub(super) type Stored = Option<(Vec<u8>, Option<ModelId>)>;
 
 pub(super) fn encode_page(object: u64, page: &[u8], compression: Compression, models: &Current) -> Stored {
@@ -262,7 +264,7 @@ pub(super) fn encode_page(object: u64, page: &[u8], compression: Compression, mo
     }
 }
 
-/// Runs of consecutive pages with their records; `ptrs` gives those of the pages that have one.
+/// Returns runs of consecutive pages with their records; `ptrs` yields the pointers of the pages that have one.
 fn page_runs(part: &EncodedPages<'_>, ptrs: &mut impl Iterator<Item = Ptr>) -> Vec<PageRun> {
     let mut runs: Vec<PageRun> = Vec::new();
     for ((((object, page), buf), stored), kept) in part.pages.iter().zip(&part.stored).zip(&part.kept) {
@@ -289,7 +291,7 @@ fn page_runs(part: &EncodedPages<'_>, ptrs: &mut impl Iterator<Item = Ptr>) -> V
     runs
 }
 
-/// Notes how many bases the last page of a run keeps.
+/// Notes the number of bases that the last page of a run keeps.
 fn note_kept(run: &mut PageRun, kept: u8) {
     match &mut run.bases {
         Bases::Kept(all) => all.push(kept),

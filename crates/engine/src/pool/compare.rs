@@ -1,4 +1,4 @@
-//! Two versions that stay as they are while they are compared.
+//! Compares two versions, which stay as they are meanwhile.
 
 use std::sync::Arc;
 
@@ -9,28 +9,29 @@ use crate::dataset::{Dataset, LiveDataset};
 use crate::tree::Differences;
 use crate::{Error, Result};
 
-/// Versions to be compared, neither of which changes or goes meanwhile. Made by [`Pool::compare_versions`].
+/// Versions that are compared, neither of which changes or goes meanwhile. Made by [`Pool::compare_versions`].
 pub struct Comparison<'a> {
     pool: &'a Pool,
     old: Arc<LiveDataset>,
     new: Arc<LiveDataset>,
     pins: Option<Pins<'a>>,
-    /// The snapshot of a dataset, made for this.
+    /// Path of the snapshot of a dataset that was made for the comparison.
     made: Option<String>,
 }
 
 impl Comparison<'_> {
-    /// The older one.
+    /// Returns the older version.
     pub fn older(&self) -> &dyn Dataset {
         &*self.old
     }
 
-    /// The newer one.
+    /// Returns the newer version.
     pub fn newer(&self) -> &dyn Dataset {
         &*self.new
     }
 
-    /// The keys in which the two differ, ascending; what both share is not read. Entries of the engine's own accounts are among them.
+    /// Returns the keys in which the two differ, ascending; what both share is not read. Entries of the engine's own
+    /// accounts are among them.
     pub fn differences(&self) -> Differences {
         self.new.tree.differences(Some(&self.old.tree), None)
     }
@@ -42,24 +43,24 @@ impl Drop for Comparison<'_> {
         if let Some(made) = self.made.take()
             && let Err(error) = self.pool.destroy_snapshots(&[&made])
         {
-            // The next comparison of the dataset does it, or the next opening of the pool.
+            // The next comparison of the dataset destroys it, or the next opening of the pool.
             tracing::warn!(%error, "a snapshot that was made for a comparison is left");
         }
     }
 }
 
-/// Name of the snapshot that is made of a dataset to compare it.
+/// Returns the name of the snapshot that is made of a dataset to compare it.
 fn own_name() -> String {
     format!("{HIDDEN}compare")
 }
 
 impl Pool {
-    /// Compares snapshot `old` with `new`, a snapshot or a dataset; of a dataset as it is now (`created`: in seconds since 1970), which
-    /// a snapshot that nobody sees keeps until the comparison is dropped.
+    /// Compares snapshot `old` with `new`, a snapshot or a dataset. A dataset is compared as it is now: a snapshot that
+    /// nobody sees keeps it until the comparison is dropped. `created` is the time of that, in seconds since 1970.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Invalid`] if `new` does not come after `old`; [`Error::Busy`] while the dataset is being
-    /// compared already; of making a snapshot.
+    /// [`Error::NotFound`]; [`Error::Invalid`] if `new` does not come after `old`; [`Error::Busy`] while the dataset is
+    /// being compared already; of making a snapshot.
     pub fn compare_versions(&self, old: &str, new: &str, created: u64) -> Result<Comparison<'_>> {
         {
             let catalogue = self.catalogue.read();
@@ -82,7 +83,7 @@ impl Pool {
         Ok(Comparison { pool: self, old, new, pins: Some(pins), made })
     }
 
-    /// Destroys what comparisons left that a crash ended.
+    /// Destroys the snapshots of comparisons that a crash ended.
     ///
     /// # Errors
     /// Of destroying snapshots.
@@ -103,7 +104,7 @@ impl Pool {
     fn snapshot_to_compare(&self, dataset: &str, created: u64) -> Result<String> {
         let name = own_name();
         let path = format!("{dataset}@{name}");
-        // What a crash has left.
+        // A crash may have left one.
         match self.destroy_snapshots(&[&path]) {
             Ok(()) | Err(Error::NotFound(_)) => {}
             Err(error) => return Err(error),

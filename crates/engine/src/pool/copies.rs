@@ -1,11 +1,13 @@
-//! Second copies of metadata ([decision 0026](../../../../docs/decisions/0026-metadata-twice.md)): all that a checkpoint writes into the log is
-//! packed into a chunk of copies, too, so that one damaged place costs nothing.
+//! Second copies of metadata ([decision 0026](../../../../docs/decisions/0026-metadata-twice.md)): all that a
+//! checkpoint writes into the log is packed into a chunk of copies, too, so that damage at one place loses nothing.
 //!
-//! - K1: tree nodes and pages of the segment table have second copies at addresses of their own ([`Addr::copy`]); these lie in segments
-//!   that only hold copies, and are live while the records are (G5).
-//! - K2: what a checkpoint's table cannot know, because it was frozen before (where the copies of this very checkpoint lie), its root says.
-//! - K3: records that no segment accounts for (root, lists, catalogue) have second copies in the same chunks, found by their place. Those chunks
-//!   are not given out before the next checkpoint counts, like everything that this one refers to (S1).
+//! - K1: tree nodes and pages of the segment table have second copies at addresses of their own ([`Addr::copy`]); these
+//!   lie in segments that only hold copies, and are live while the records are (G5).
+//! - K2: a checkpoint's table was frozen before and cannot know where the copies of this very checkpoint lie: its root
+//!   says so.
+//! - K3: records that no segment accounts for (root, lists, catalogue) have second copies in the same chunks, found by
+//!   their place. Those chunks are not given out before the next checkpoint counts, like everything that this one
+//!   refers to (S1).
 //! - K4: no chunk has a record and its second copy.
 
 use std::collections::BTreeMap;
@@ -19,13 +21,14 @@ use crate::txg::RecordKind;
 use crate::types::COPIES;
 use crate::{Error, Ptr, Result};
 
-/// Parts that second copies of one segment's records may get by one checkpoint: they fit a chunk, and one is begun.
+/// Largest number of parts that second copies of one segment's records may get by one checkpoint: they fit a chunk, and
+/// one is begun.
 const PARTS_EACH: usize = 3;
 
-/// What checkpoints keep of second copies.
+/// State of second copies that checkpoints keep.
 #[derive(Debug, Default)]
 pub(super) struct CopiesState {
-    /// The chunk that the next checkpoint goes on with.
+    /// The chunk that the next checkpoint goes on to fill.
     pub(super) begun: Option<Begun>,
     /// The records of the last checkpoint that no segment accounts for.
     pub(super) roots: Vec<Placed>,
@@ -35,7 +38,7 @@ pub(super) struct CopiesState {
 #[derive(Default)]
 struct Packed {
     parts: Vec<Part>,
-    /// Slots and lengths.
+    /// Slots and lengths of the records.
     records: Vec<(u32, u32)>,
 }
 
@@ -47,7 +50,7 @@ pub(super) struct Copies<'a> {
     /// Records of one segment of the log that are not packed yet.
     segment: u64,
     waiting: Vec<Survivor>,
-    /// What is packed of each segment, and not yet known to the segment table.
+    /// Copies that are packed, by the segment of their records, and not yet known to the segment table.
     packed: BTreeMap<u64, Packed>,
     roots: Vec<Placed>,
 }
@@ -59,7 +62,7 @@ impl<'a> Copies<'a> {
         Self { pool, number, packer, segment: 0, waiting: Vec::new(), packed, roots }
     }
 
-    /// Appends records to the log that segments account for; their second copies are packed.
+    /// Appends records to the log that segments account for, and packs their second copies.
     pub(super) fn append(&mut self, kind: RecordKind, records: Vec<Vec<u8>>) -> Result<Vec<Ptr>> {
         let (ptrs, records) = self.pool.append_internal(self.number, kind, records)?;
         for (ptr, bytes) in ptrs.iter().zip(records) {
@@ -83,8 +86,8 @@ impl<'a> Copies<'a> {
         Ok(())
     }
 
-    /// All second copies that were appended are written, and known to the segment table from now on. Returns the segments whose records they
-    /// are, each with all parts in which it has copies (K2).
+    /// Writes all second copies that were appended, and makes them known to the segment table. Returns the segments
+    /// whose records they are, each with all parts in which it has copies (K2).
     pub(super) fn publish(&mut self) -> Result<Vec<(u64, Vec<Part>)>> {
         self.pack()?;
         self.packer.write()?;
@@ -118,7 +121,7 @@ impl<'a> Copies<'a> {
         Ok(placed)
     }
 
-    /// The root, which is the last record.
+    /// Appends the root, which is the last record.
     pub(super) fn append_root(&mut self, root: Vec<u8>) -> Result<Placed> {
         let placed = self.append_placed(vec![root])?;
         placed.first().copied().ok_or_else(|| Error::corrupt("root of a checkpoint", "it was not stored"))
@@ -139,8 +142,8 @@ impl<'a> Copies<'a> {
 }
 
 impl Pool {
-    /// Whether the log has to go on in another segment, since second copies of records of `segment` have nearly as many parts as a
-    /// segment may have.
+    /// Returns true if the log has to go on in another segment, since second copies of records of `segment` have nearly
+    /// as many parts as a segment may have.
     pub(super) fn copies_are_many(&self, segment: u64) -> Result<bool> {
         Ok(self.shared.segments.copies(segment)?.len() + PARTS_EACH > PARTS_MAX)
     }

@@ -1,5 +1,6 @@
-//! Pools of any size that nobody has to write: segments full of records of zeros, which are holes of a sparse file. For tools that measure what the size
-//! of a pool costs. Of a crafted pool `check` would say that most records belong to nobody.
+//! Makes pools of any size without writing their data: segments full of records of zeros, which are holes of a sparse
+//! file. For tools that measure what the size of a pool costs. `check` would say of a crafted pool that most records
+//! belong to nobody.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,40 +20,42 @@ use crate::segment::{
 use crate::space::Extent;
 use crate::{Addr, Ptr, Result};
 
-/// What to craft.
+/// Properties of a pool to craft.
 #[derive(Clone, Copy, Debug)]
 pub struct Crafted {
-    /// Chunks that stay free.
+    /// Number of chunks that stay free.
     pub free_chunks: u64,
     /// Length of each record, in bytes.
     pub record_bytes: u32,
-    /// So many segments have survivors in each chunk, in as many parts: 1 as the log leaves them, more as a cleaner does after long overwriting.
+    /// Number of segments that have survivors in each chunk, in as many parts: 1 as the log leaves them, more as a
+    /// cleaner does after long overwriting.
     pub segments_per_chunk: u64,
     /// Fewest live records of a segment, in parts of a thousand; the others have up to all, evenly spread.
     pub live_permille_min: u64,
-    /// Of the segments with the fewest live records, so many parts of a thousand of all have a directory on the device, and can be cleaned.
+    /// Segments that have a directory on the device and can be cleaned, in parts of a thousand of all: those with the
+    /// fewest live records.
     pub directories_permille: u64,
-    /// The object whose pages the crafted records are: one of each chunk, in an order as of random overwrites.
+    /// The object whose pages the crafted records are: one record of each chunk, in an order as of random overwrites.
     pub object: u64,
-    /// Its page size in bytes.
+    /// Page size of the object, in bytes.
     pub page_bytes: u32,
 }
 
-/// How often the same map of live slots comes again.
+/// Number of different maps of live slots.
 const MAPS: u64 = 512;
-/// Pages that are put at a time.
+/// Number of pages that are put at a time.
 const RUN: u64 = 1024;
 
 impl Crafted {
-    /// Slots of a segment: what fits a chunk beside two directories of each part.
+    /// Returns the number of slots of a segment: as many as fit a chunk beside two directories of each part.
     fn slots(&self) -> u32 {
         let entry_bytes = u64::from(self.record_bytes) + RECORD_OVERHEAD_BYTES + 1;
         let part_bytes = PART_OVERHEAD_BYTES + 16 * BLOCK_BYTES as u64;
         ((CHUNK_BYTES - self.segments_per_chunk * part_bytes) / entry_bytes) as u32
     }
 
-    /// Of a segment the slots that its part has, ascending, and which of these are live: the emptiest first. The first slot, which the object has, is live
-    /// in all.
+    /// Returns the maps of segments, the emptiest first: the slots that a segment's part has, ascending, and which of
+    /// these are live. The first slot, which the object has, is live in all.
     fn maps(&self) -> Vec<(Vec<u32>, LiveMap)> {
         let (slots, parts) = (self.slots(), self.segments_per_chunk);
         let mut state = 1_u64;
@@ -78,7 +81,7 @@ impl Crafted {
     }
 }
 
-/// Makes a pool on a device whose bytes are zeros, and returns how many segments it has.
+/// Makes a pool on a device whose bytes are zeros, and returns its number of segments.
 ///
 /// # Errors
 /// Those of making, opening and writing it.
@@ -87,7 +90,7 @@ pub fn craft(path: &Path, options: &CreateOptions, crafted: &Crafted) -> Result<
     let chunks = u64::from(crate::space::Chunk::count(device.size_bytes()));
     let (chunks, parts) = (chunks.saturating_sub(crafted.free_chunks), crafted.segments_per_chunk);
     let segments = chunks * parts;
-    // The log goes on behind them.
+    // The log goes on behind these segments.
     create_with("crafted", &vec![Arc::clone(&device)], options, false, segments + 1)?;
     let pool = Pool::open_on(vec![Arc::clone(&device)], &OpenOptions::default())?;
     let maps = crafted.maps();
@@ -139,7 +142,8 @@ pub fn craft(path: &Path, options: &CreateOptions, crafted: &Crafted) -> Result<
     }
     let data = pool.dataset_by_id(FIRST_DATASET);
     let data = data.ok_or_else(|| crate::Error::corrupt("crafted pool", "it has no dataset"))?;
-    // Page p has a record of the first segment of chunk (p * step) mod chunks: each of one, if step and their number have no divisor in common.
+    // Page p has a record of the first segment of chunk (p * step) mod chunks: each page of another chunk, if step and
+    // the number of chunks have no divisor in common.
     let step = (chunks / 2..).find(|step| gcd(*step, chunks) == 1).unwrap_or(1);
     let id_of = |page: u64| 1 + (u128::from(page) * u128::from(step) % u128::from(chunks)) as u64 * parts;
     for first in (0..chunks).step_by(RUN as usize) {

@@ -1,4 +1,4 @@
-//! Making and destroying pools.
+//! Makes and destroys pools.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use crate::{Error, Result};
 pub(super) const OWN: u64 = 0;
 /// Number of the dataset that every pool has.
 pub(super) const FIRST_DATASET: u64 = 1;
-/// Most devices of a pool.
+/// Largest number of devices of a pool.
 const DEVICES_MAX: usize = 4096;
 
-/// How a pool is made.
+/// Options of making a pool.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// Overwrite a pool that the devices hold.
+    /// True to overwrite a pool that the devices hold.
     pub force: bool,
-    /// Seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub created: u64,
     /// GUID of the pool; those of its devices follow from it.
     pub guid: Guid,
@@ -39,7 +39,7 @@ pub fn create(name: &str, paths: &[PathBuf], options: &CreateOptions) -> Result<
     create_with(name, &open_devices(paths)?, options, false, 1)
 }
 
-/// As [`create`], and tells the devices before that they hold nothing.
+/// As [`create`], but first tells the devices that they hold nothing.
 pub fn create_trimmed(name: &str, paths: &[PathBuf], options: &CreateOptions) -> Result<()> {
     create_with(name, &open_devices(paths)?, options, true, 1)
 }
@@ -54,7 +54,7 @@ pub fn create_on(name: &str, devices: &Devices, options: &CreateOptions) -> Resu
     create_with(name, devices, options, false, 1)
 }
 
-/// The log begins in segment `segment`.
+/// Makes a pool whose log begins in segment `segment`; with `trim` it first tells the devices that they hold nothing.
 pub(super) fn create_with(
     name: &str,
     devices: &Devices,
@@ -79,7 +79,7 @@ pub(super) fn create_with(
     for (device, label) in devices.iter().zip(&labels) {
         label.write(device.as_ref())?;
     }
-    // Labels are durable before the superblock that makes the pool count.
+    // Labels must be durable before the superblock that makes the pool count.
     for device in devices {
         device.flush()?;
     }

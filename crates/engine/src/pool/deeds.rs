@@ -1,7 +1,8 @@
-//! Datasets, snapshots and clones: what can be done with them.
+//! Deeds: makes, renames, promotes, rolls back and destroys datasets, snapshots and clones, and sets their properties
+//! and holds.
 //!
-//! A deed is logged and done in one instant: everything accepted before it is in the log, the gate is closed, so the trees are
-//! what the log says. None of them takes longer with more data.
+//! A deed is logged and done in one instant: everything accepted before it is in the log and the gate is closed, so
+//! that the trees are what the log says. No deed takes longer with more data.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,10 +19,10 @@ use crate::{Addr, Error, Result};
 
 /// Longest path of a dataset, with a snapshot's name, in bytes.
 pub(super) const PATH_BYTES_MAX: usize = 255;
-/// How often a destruction waits for a checkpoint to store the snapshot before.
+/// Largest number of tries of a deed that waits for a checkpoint to store the snapshot before.
 const ATTEMPTS: usize = 16;
 
-/// Parts of `dataset@snapshot`; a dataset's path is empty for the pool's own.
+/// Splits `dataset@snapshot` into its parts; the dataset's path is empty for the pool's own.
 fn split(path: &str) -> Result<(&str, &str)> {
     path.split_once('@').ok_or_else(|| Error::Invalid(format!("'{path}' names no snapshot: dataset@name")))
 }
@@ -45,13 +46,13 @@ fn check_path(path: &str) -> Result<()> {
 }
 
 impl Catalogue {
-    /// Number of the dataset with this path.
+    /// Returns the number of the dataset with this path.
     pub(super) fn dataset(&self, path: &str) -> Result<u64> {
         let found = self.datasets().find(|(_, version)| version.name == path);
         found.map(|(id, _)| id).ok_or_else(|| Error::NotFound(format!("there is no dataset '{path}'")))
     }
 
-    /// Number of the snapshot `path`.
+    /// Returns the number of the snapshot `path`.
     pub(super) fn snapshot_at(&self, path: &str) -> Result<u64> {
         let (dataset, name) = split(path)?;
         let of = self.dataset(dataset)?;
@@ -64,12 +65,12 @@ impl Catalogue {
             .find(|id| self.versions.get(id).is_some_and(|found| found.name == name))
     }
 
-    /// Number of the dataset or snapshot `path`.
+    /// Returns the number of the dataset or snapshot `path`.
     pub(super) fn find(&self, path: &str) -> Result<u64> {
         if path.contains('@') { self.snapshot_at(path) } else { self.dataset(path) }
     }
 
-    /// `dataset` or `dataset@snapshot`, below the pool.
+    /// Returns the path of a version below the pool: `dataset` or `dataset@snapshot`.
     pub(super) fn path(&self, id: u64) -> String {
         let Some(version) = self.versions.get(&id) else { return String::new() };
         match version.snapshot_of().and_then(|of| self.versions.get(&of)) {
@@ -78,7 +79,7 @@ impl Catalogue {
         }
     }
 
-    /// A path that no dataset has, below one that there is.
+    /// Checks that no dataset has this path, and that there is a dataset above it.
     pub(super) fn check_new(&self, path: &str) -> Result<()> {
         check_path(path)?;
         if self.dataset(path).is_ok() {
@@ -90,7 +91,7 @@ impl Catalogue {
         }
     }
 
-    /// An error if a snapshot is held, or if other datasets than its own grow from it.
+    /// Returns an error if a snapshot is held or pinned, or if other datasets than its own grow from it.
     fn check_destroyable(&self, id: u64) -> Result<()> {
         let version = self.get(id)?;
         self.check_unpinned(id)?;
@@ -118,7 +119,7 @@ impl Catalogue {
         }
     }
 
-    /// An error while a version is being sent or received.
+    /// Returns an error while a version is being sent, received, compared or rebased.
     pub(super) fn check_unpinned(&self, id: u64) -> Result<()> {
         if self.pins.contains_key(&id) {
             return Err(Error::Busy(format!(
@@ -129,12 +130,13 @@ impl Catalogue {
         Ok(())
     }
 
-    /// The snapshot that a dataset was cloned from, which it has to have been.
+    /// Returns the snapshot that a dataset was cloned from; an error if it is no clone.
     pub(super) fn origin_of_clone(&self, dataset: u64) -> Result<u64> {
         self.origin(dataset).ok_or_else(|| Error::Invalid(format!("'{}' is no clone", self.path(dataset))))
     }
 
-    /// The snapshots of a clone that is to get another content. They are in the way unless they are to be destroyed, and can be.
+    /// Returns the snapshots of a clone that is to get another content. An error if there are any and `destroy` is
+    /// false, or if one cannot be destroyed.
     pub(super) fn check_own_snapshots(&self, clone: u64, destroy: bool) -> Result<Vec<u64>> {
         let own = self.snapshots(clone);
         if let (Some(first), false) = (own.first(), destroy) {
@@ -145,7 +147,8 @@ impl Catalogue {
         Ok(own)
     }
 
-    /// What destroys `newer`, which can be, so that a dataset grows from `to`, a snapshot before all of them.
+    /// Returns the deeds that destroy `newer`, so that a dataset grows from `to`, a snapshot before all of them. That
+    /// `newer` can be destroyed was checked before. An error if no checkpoint has written `to`.
     pub(super) fn back_to(&self, newer: Vec<u64>, to: u64) -> Result<Vec<Deed<'static>>> {
         match self.holder(to) {
             Some(holder) if holder.node_bound.is_some() => {}
@@ -154,7 +157,7 @@ impl Catalogue {
         Ok(newer.into_iter().map(|id| Deed::Destroy { id }).collect())
     }
 
-    /// Whether a checkpoint has written the snapshot that a dataset grows from.
+    /// Returns an error if no checkpoint has written the snapshot that a dataset grows from.
     pub(super) fn check_stored(&self, dataset: u64) -> Result<()> {
         match self.holder(self.get(dataset)?.prev) {
             Some(holder) if holder.node_bound.is_none() => Err(Error::Busy(NOT_STORED.into())),
@@ -165,9 +168,10 @@ impl Catalogue {
 
 const NOT_STORED: &str = "the snapshot before is not stored yet";
 
-/// Seconds since 1970 at which something was made are the caller's to tell: the engine has no clock.
+/// The caller tells the time at which something is made, in seconds since 1970: the engine has no clock.
 impl Pool {
-    /// A dataset, to be used: `path` is below the pool, empty for the pool's own. A snapshot (`dataset@name`) takes no changes.
+    /// Returns a dataset, to be used: `path` is below the pool, empty for the pool's own. A snapshot (`dataset@name`)
+    /// takes no changes.
     ///
     /// # Errors
     /// [`Error::NotFound`].
@@ -181,14 +185,14 @@ impl Pool {
         Ok(Arc::clone(&catalogue.get(catalogue.find(path)?)?.data))
     }
 
-    /// The dataset or snapshot with this number.
+    /// Returns the dataset or snapshot with this number.
     pub(super) fn version_by_id(&self, id: u64) -> Result<Arc<LiveDataset>> {
         let catalogue = self.catalogue.read();
         let found = catalogue.versions.get(&id).map(|version| Arc::clone(&version.data));
         found.ok_or_else(|| Error::NotFound(format!("there is no dataset or snapshot with number {id}")))
     }
 
-    /// Numbers and names of the snapshots of the dataset with number `id`, oldest first.
+    /// Returns numbers and names of the snapshots of the dataset with number `id`, oldest first.
     pub fn snapshots_of(&self, id: u64) -> Vec<(u64, String)> {
         let catalogue = self.catalogue.read();
         let named = |id: u64| catalogue.versions.get(&id).map(|version| (id, version.name.clone()));
@@ -196,23 +200,24 @@ impl Pool {
         catalogue.snapshots(id).into_iter().filter_map(named).filter(seen).collect()
     }
 
-    /// The snapshot with number `id`, to be read; `None` where there is none (any more).
+    /// Returns the snapshot with number `id`, to be read; `None` if there is none, or none any more.
     pub fn open_snapshot(&self, id: u64) -> Option<Arc<dyn Dataset>> {
         let catalogue = self.catalogue.read();
         let found = catalogue.versions.get(&id).filter(|version| version.snapshot_of().is_some());
         found.map(|version| Arc::clone(&version.data) as Arc<dyn Dataset>)
     }
 
-    /// `dataset` or `dataset@snapshot`, below the pool, of the dataset or snapshot with this number; `None` where it is gone.
+    /// Returns the path below the pool, `dataset` or `dataset@snapshot`, of the dataset or snapshot with this number;
+    /// `None` if it is gone.
     pub fn path_of(&self, id: u64) -> Option<String> {
         let catalogue = self.catalogue.read();
         catalogue.versions.contains_key(&id).then(|| catalogue.path(id))
     }
 
-    /// Makes an empty dataset. Durable on return, as all that follows.
+    /// Makes an empty dataset. This is durable on return, as are all deeds below.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name that is none, [`Error::Exists`], [`Error::NotFound`] for the dataset above.
+    /// [`Error::Invalid`] for a name that is not allowed, [`Error::Exists`], [`Error::NotFound`] for the dataset above.
     pub fn create_dataset(&self, path: &str, created: u64) -> Result<()> {
         self.perform(|catalogue, _| {
             catalogue.check_new(path)?;
@@ -270,11 +275,12 @@ impl Pool {
         })
     }
 
-    /// Destroys a dataset without snapshots and without datasets below. Its space is freed in the background ([`Pool::reap`]).
-    /// Nobody may be using it.
+    /// Destroys a dataset without snapshots and without datasets below. Its space is freed in the background
+    /// ([`Pool::reap`]). Nobody may be using the dataset.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Busy`] if it has either, [`Error::Invalid`] for the pool's own.
+    /// [`Error::NotFound`]; [`Error::Busy`] if it has either or is being sent or received, [`Error::Invalid`] for the
+    /// pool's own.
     pub fn destroy_dataset(&self, path: &str) -> Result<()> {
         self.perform_stored(|catalogue, _| {
             let id = catalogue.dataset(path)?;
@@ -316,7 +322,8 @@ impl Pool {
         })
     }
 
-    /// Returns a dataset to its snapshot `snapshot`. Newer ones are in the way unless `destroy_newer`. Nobody may be using the dataset.
+    /// Returns a dataset to its snapshot `snapshot`. Newer snapshots are destroyed with `destroy_newer`, and an error
+    /// without. Nobody may be using the dataset.
     ///
     /// # Errors
     /// As [`Pool::destroy_snapshots`]; [`Error::Busy`] for newer snapshots.
@@ -336,8 +343,8 @@ impl Pool {
         })
     }
 
-    /// Returns a clone to the snapshot that it was made from. Snapshots of its own are in the way unless `destroy_own`. Nobody may be
-    /// using the dataset.
+    /// Returns a clone to the snapshot that it was made from. Snapshots of its own are destroyed with `destroy_own`,
+    /// and an error without. Nobody may be using the dataset.
     ///
     /// # Errors
     /// As [`Pool::destroy_snapshots`]; [`Error::Invalid`] if it is no clone; [`Error::Busy`] for snapshots of its own.
@@ -356,7 +363,8 @@ impl Pool {
     /// Makes a clone the owner of the snapshots it shares with the dataset it comes from, which becomes its clone.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Invalid`] if it is no clone; [`Error::Exists`] if both have a snapshot of one name.
+    /// [`Error::NotFound`]; [`Error::Invalid`] if it is no clone; [`Error::Exists`] if both have a snapshot of one
+    /// name.
     pub fn promote(&self, path: &str) -> Result<()> {
         self.perform_stored(|catalogue, _| {
             let dataset = catalogue.dataset(path)?;
@@ -427,7 +435,7 @@ impl Pool {
         })
     }
 
-    /// A property that is set on a dataset or snapshot itself.
+    /// Returns a property that is set on a dataset or snapshot itself.
     ///
     /// # Errors
     /// [`Error::NotFound`] for the dataset or snapshot.
@@ -436,7 +444,7 @@ impl Pool {
         Ok(catalogue.get(catalogue.find(path)?)?.properties.get(name).cloned())
     }
 
-    /// Whether any dataset has a property that is set on itself. Asks nothing but the catalogue in memory.
+    /// Returns true if any dataset has the property set on itself. Reads only the catalogue in memory.
     pub fn is_set_anywhere(&self, name: &str) -> bool {
         self.catalogue.read().datasets().any(|(_, version)| version.properties.contains_key(name))
     }
@@ -444,7 +452,8 @@ impl Pool {
     /// Sets a property; `None` clears it.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for the dataset or snapshot; [`Error::Invalid`] for one that is too long.
+    /// [`Error::NotFound`] for the dataset or snapshot; [`Error::Invalid`] for a name or value that is too long, and
+    /// for a value that the property cannot have.
     pub fn set_property_of(&self, path: &str, name: &str, value: Option<&str>) -> Result<()> {
         if name.len().max(value.map_or(0, str::len)) > TEXT_BYTES_MAX {
             return Err(Error::Invalid(format!("a property is longer than {TEXT_BYTES_MAX} bytes")));
@@ -481,7 +490,7 @@ impl Pool {
     }
 
     fn perform_now<'a>(&self, plan: &dyn Fn(&Catalogue, u64) -> Result<Vec<Deed<'a>>>) -> Result<()> {
-        // Asked beforehand, so that what is not possible closes no gate.
+        // The plan is made once before the gate is closed, so that deeds that are not possible do not close it.
         {
             let catalogue = self.catalogue.read();
             let deeds = plan(&catalogue, 0)?;
@@ -519,7 +528,7 @@ impl Pool {
         done.inspect_err(|error| self.shared.fail(error))?;
         catalogue.rebudget(&self.shared);
         if catalogue.inherit_compression() {
-            // What was not counted so far may want a model now.
+            // Objects that were not counted so far may want a model now.
             *self.sought.lock() = Some((0, 0));
         }
         let datasets = catalogue.datasets().map(|(_, version)| Arc::clone(&version.data)).collect();
@@ -531,7 +540,8 @@ impl Pool {
         self.flush_to(accepted)
     }
 
-    /// Brings what is accepted by now into the log, so that the gate is closed only for what comes meanwhile.
+    /// Brings all changes that are accepted by now into the log, so that the gate is closed only for those that come
+    /// meanwhile.
     pub(super) fn commit_ahead(&self) -> Result<()> {
         let mut log = self.log.lock();
         self.check_failed()?;

@@ -1,9 +1,11 @@
-//! Deltas: which overwritten pages are stored as changes of what they were. Why so: docs/decisions/0020-deltas.md.
+//! Decides which overwritten pages are stored as deltas: changes of what they were. Reasons:
+//! docs/decisions/0020-deltas.md.
 //!
-//! - B1: the tree has the bases of each delta that it has, in their order: a delta is put together with what it is based on, out of
-//!   what the page had (`LiveDataset::put_pages`). So bases live as long as they are needed, whatever else refers to them.
-//! - B2: a delta is based on what the tree says that its page is at the end of the log. From the cut to the end of a commit nothing else changes the
-//!   records of its pages (D4), and replay meets the same.
+//! - B1: for each delta in a tree the tree has its bases, in their order: a delta enters the tree together with its
+//!   bases, which are records that the page had (`LiveDataset::put_pages`). So bases live as long as they are needed,
+//!   whatever else refers to them.
+//! - B2: the bases of a delta are records that the tree has for its page at the end of the log. From the cut to the end
+//!   of a commit nothing else changes the records of its pages (D4), and replay meets the same.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,30 +24,33 @@ use crate::record::{
 };
 use crate::{Addr, Error, Key, Ptr, Result};
 
-/// A delta that is shorter than one part in so many of the full record below it is not compared with a new full record.
+/// A delta of at most one part in this many of the full record below it is not compared with a new full record.
 const PLAINLY: usize = 4;
-/// Pages that are stored in full again by one commit, in bytes.
+/// Bytes of pages that one commit stores in full again.
 const FOLD_BYTES: u64 = 2 << 20;
-/// An object whose pages so often gave no delta is tried less often,
+/// Number of pages in a row that gave no delta from which on an object is tried less often.
 const FAILURES_MAX: u8 = 8;
-/// at one page in so many.
+/// Of an object that is tried less often, one page in this many is tried.
 const TRY_EVERY: u8 = 16;
-/// Objects whose luck is remembered at most: an entry takes about 50 bytes.
+/// Largest number of objects whose luck is remembered: an entry takes about 50 bytes.
 const OBJECTS_MAX: usize = 16 << 10;
-/// So many pages of an object with a model that are overwritten one after the other are stored in full: who vacuums a table, or marks its rows after a load,
-/// changes a few bytes of each of its pages, and then leaves them alone.
+/// From this many neighbouring pages on that one commit overwrites, of an object with a model, all are stored in full:
+/// to vacuum a table, or to mark its rows after a load, changes a few bytes of each of its pages, which are then left
+/// alone.
 const SWEEP_PAGES: usize = 32;
-/// Where less than one part in so many of the pool is available, pages are stored in full, which frees what they were.
+/// If less than one part in this many of the pool is available, pages are stored in full, which frees their former
+/// records.
 const SPARE_PART: u64 = 16;
 
-/// How deltas of an object's pages came off.
+/// Success of deltas for an object's pages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Luck {
     failures: u8,
     passed: u8,
 }
 
-/// How deltas came off, by dataset and object: those that are overwritten with unrelated content cost no more than they must.
+/// Success of deltas, by dataset and object: objects that are overwritten with unrelated content must not cost more
+/// than they have to.
 #[derive(Debug, Default)]
 pub(super) struct Attempts(HashMap<(u64, u64), Luck>);
 
@@ -71,15 +76,15 @@ impl Attempts {
     }
 }
 
-/// What a page was: its bases and its own record, all at hand.
+/// The records of a page before it is overwritten: its bases and its own record, all in memory.
 pub(super) struct Before {
     records: Vec<(Addr, Record)>,
 }
 
-/// What a page is stored as.
+/// A page as it is stored.
 pub(super) struct Coded {
     pub(super) stored: Stored,
-    /// How many of the page's records so far are bases of this one.
+    /// Number of the page's former records that are bases of this one.
     pub(super) kept: u8,
 }
 
@@ -89,7 +94,7 @@ impl Coded {
     }
 }
 
-/// Models of the pool, and the records of one page.
+/// Finds models in the pool, and bases among the records of one page.
 struct AtHand<'a>(&'a Shared, &'a Before);
 
 impl Models for AtHand<'_> {
@@ -106,16 +111,17 @@ impl Models for AtHand<'_> {
 }
 
 impl Before {
-    /// `None`: one of them is not in memory.
+    /// Returns `None` if one of the records is not in memory.
     fn at_hand(shared: &Shared, bases: &[Ptr], top: Ptr) -> Option<Self> {
         let records = bases.iter().chain([&top]).map(|ptr| Some((ptr.addr, shared.cache.at_hand(ptr.addr)?)));
         Some(Self { records: records.collect::<Option<_>>()? })
     }
 
-    /// The delta of `page`, and how many of the records it is based on.
+    /// Returns the delta of `page` and the number of records that it is based on; `None` if `page` has none that is
+    /// worth it.
     fn delta(&self, shared: &Shared, page: &[u8], squeeze: bool) -> Result<Option<(Vec<u8>, usize)>> {
         let addrs: Vec<Addr> = self.records.iter().map(|(addr, _)| *addr).collect();
-        // With as many bases as there may be, the next delta is based on the full record alone.
+        // If the page has as many bases as it may, the next delta is based on the full record alone.
         let kept = if addrs.len() <= BASES_MAX { addrs.len() } else { 1 };
         let (Some((_, record)), Some(bases)) = (self.records.get(kept - 1), addrs.get(..kept)) else {
             return Ok(None);
@@ -129,7 +135,8 @@ impl Before {
         Ok(encode_delta(&was, bases, page, squeeze, &mut delta).then_some((delta, kept)))
     }
 
-    /// The smallest of a delta and what `full` gives; `model` codes full records of the object now.
+    /// Encodes `page` as a delta if that pays beside a full record, and else as `full` does. `squeeze` is true if
+    /// deltas may be compressed; `model` is the one that codes full records of the object now.
     pub(super) fn encode(
         &self,
         shared: &Shared,
@@ -138,7 +145,7 @@ impl Before {
         full: impl FnOnce() -> Stored,
     ) -> Coded {
         let delta = self.delta(shared, page, squeeze).unwrap_or_else(|error| {
-            // Damage is found by those who read it; the page is being replaced.
+            // Damage is reported to those who read the page; this commit replaces it.
             tracing::warn!(%error, "a page is stored in full, since what it was cannot be decoded");
             None
         });
@@ -147,7 +154,7 @@ impl Before {
         };
         let base_bytes: usize = self.records.iter().take(kept).map(|(_, record)| record.len()).sum();
         let take = |delta| Coded { stored: Some((delta, None)), kept: kept as u8 };
-        // A new full record would take about as much as the one that there is, unless that is from before the model.
+        // A new full record would take about as much as the present one, unless that is from before the model.
         let like_now = model.is_none() || model_of(lowest) == model;
         if like_now
             && delta.len() * PLAINLY <= lowest.len()
@@ -156,7 +163,7 @@ impl Before {
             return take(delta);
         }
         match full() {
-            // Where a model has come the page takes so much less that it should be in full once.
+            // With a new model a full record is so much shorter that the page should be stored in full once.
             Some((full, _))
                 if delta_pays(delta.len(), base_bytes, full.len())
                     && (like_now || (base_bytes + delta.len()) * 4 <= full.len() * 5) =>
@@ -169,7 +176,8 @@ impl Before {
 }
 
 impl Pool {
-    /// What the pages of a commit were, as far as that is at hand and may help; ascending by object and page.
+    /// Returns the records that the pages of a commit had before, if they are in memory and a delta may help. `pages`
+    /// ascend by object and page.
     pub(super) fn befores(
         &self,
         dataset: &LiveDataset,
@@ -198,7 +206,7 @@ impl Pool {
                 run.iter().map(|(key, page)| !plain.contains(key) && may(page)).collect()
             };
             let end = first.saturating_add(run.len() as u64);
-            // Page numbers that no file has have no place for bases.
+            // Page numbers beyond those of any file have no keys for bases.
             if !wanted.contains(&true) || Key::base(*object, end, 0).kind != Key::BASE {
                 befores.extend(run.iter().map(|_| None));
                 continue;
@@ -219,7 +227,7 @@ impl Pool {
         Ok(befores)
     }
 
-    /// Remembers how deltas came off.
+    /// Notes for each object whether its pages gave deltas.
     pub(super) fn note_deltas(
         &self,
         dataset: u64,
@@ -235,9 +243,9 @@ impl Pool {
         }
     }
 
-    /// Stores pages in full that are deltas, of `object` from page `from` on up to `to`:
-    /// through the log, as if they had been written again. Returns how many. What a snapshot or another page has, too, stays a delta: in full
-    /// it would be a record more, and nothing would go.
+    /// Stores pages of `object` in full that are deltas, from page `from` on to before `to`: through the log, as if
+    /// they had been written again. Returns their number. A delta whose records a snapshot or another page has, too,
+    /// stays a delta: the full record would be one more, and nothing would become free.
     ///
     /// # Errors
     /// Of reading and writing.
@@ -259,7 +267,8 @@ impl Pool {
                 dataset.tree.pages(object, *page, &mut top)?;
                 let mut content = vec![0; record_size as usize];
                 dataset.read(object, record_size, page * u64::from(record_size), &mut content)?;
-                // Whether it is of that record is seen by the one that the page has later.
+                // `LiveDataset::plain` finds out whether the content is of that record: it compares the page's record
+                // with `top`.
                 let [Some(top)] = top else { continue };
                 ready.push((*page, top, PageBuf::from(content)));
             }
@@ -268,7 +277,7 @@ impl Pool {
             self.check_failed()?;
             let gate = self.shared.gate.write();
             if dataset.sealed.load(Ordering::Relaxed) {
-                // Destroyed meanwhile.
+                // The dataset was destroyed meanwhile.
                 return Ok(folded);
             }
             for (page, top, content) in ready {
@@ -282,7 +291,7 @@ impl Pool {
         Ok(folded)
     }
 
-    /// Whether deltas may be compressed.
+    /// Returns true if deltas may be compressed.
     pub(super) fn squeezes(compression: Compression) -> bool {
         compression != Compression::Off
     }

@@ -1,7 +1,8 @@
-//! Errors that were met, kept in the pool over openings: a value in the pool's own tree.
+//! Errors that were met: keeps their counts in the pool over openings, as a value in the pool's own tree.
 //!
-//! Every checkpoint puts what changed into the tree. What is new is logged before ([`Pool::store_new_faults`], once a second at most), so that a
-//! crash takes back no more than counts that have not doubled. A pool that was opened read-only, or has failed, counts in memory alone.
+//! Every checkpoint puts changed counts into the tree. New errors are logged before that ([`Pool::store_new_faults`],
+//! once a second at most), so that a crash takes back no more than counts that have not doubled. A pool that was opened
+//! read-only, or has failed, counts in memory alone.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -16,17 +17,18 @@ use crate::limits::BASES_MAX;
 use crate::tree::Value;
 use crate::{Addr, Error, Key, Result};
 
-/// What the stored form may grow by while it is being logged.
+/// Bytes by which the stored form may grow while it is being logged.
 const GROWTH_BYTES: usize = 4096;
-/// Damaged batches of one replay that are counted.
+/// Largest number of damaged batches of one replay that are counted.
 const LOG_BATCHES_MAX: u64 = 1 << 16;
-/// Entries of trees among which the files of damaged records are looked for: some minutes. So many are looked at between other things.
+/// Largest number of entries of trees among which the files of damaged records are looked for: some minutes. The next
+/// is the number that is looked at between other things.
 const SEARCHED_MAX: usize = 400_000_000;
 const SEARCHED_AT_ONCE: usize = 4096;
-/// Where they are in the pool's own tree.
+/// Key of the counts in the pool's own tree.
 const KEY: Key = Key::new(0, Key::FAULTS, 0);
 
-/// The key behind one.
+/// Returns the key that follows `key`.
 fn behind(key: Key) -> Key {
     match key.offset.checked_add(1) {
         Some(offset) => Key { offset, ..key },
@@ -38,7 +40,7 @@ fn behind(key: Key) -> Key {
 }
 
 impl Pool {
-    /// Errors that were met since they were cleared, those of earlier openings included.
+    /// Returns the errors that were met since they were cleared, those of earlier openings included.
     pub fn faults(&self) -> FaultReport {
         self.take_device_errors();
         let mut report = self.shared.segments.faults.report();
@@ -46,8 +48,9 @@ impl Pool {
         report
     }
 
-    /// Forgets errors, of one device or all of them, at `now` (seconds since 1970). On return that is durable, unless the pool takes no
-    /// changes. Returns what was forgotten.
+    /// Forgets errors, of one device or all of them, at `now` (seconds since 1970). On return that is durable, unless
+    /// the pool takes no changes or is full: then the next checkpoint stores it, if there is one. Returns what was
+    /// forgotten.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a device that the pool does not have; of storing it.
@@ -63,7 +66,7 @@ impl Pool {
         Ok(cleared)
     }
 
-    /// Logs what was counted if something new is among it.
+    /// Logs the counts if something new is among them.
     ///
     /// # Errors
     /// Of the devices; then the pool has failed.
@@ -93,10 +96,10 @@ impl Pool {
         let mut log = self.log.lock();
         self.check_failed()?;
         if self.shared.read_only.load(Ordering::Relaxed) {
-            // Exported meanwhile.
+            // The pool was exported meanwhile.
             return Ok(());
         }
-        // With the log's lock, as at a checkpoint: what is taken later is stored later.
+        // The counts are taken with the log's lock held, as at a checkpoint: what is taken later is stored later.
         let Some(report) = self.shared.segments.faults.take_changed() else { return Ok(()) };
         let value = report.encode();
         let mut ops = Vec::new();
@@ -109,7 +112,7 @@ impl Pool {
         placed.inspect_err(|error| self.shared.fail(error))
     }
 
-    /// Puts what changed into the tree, at the cut of a checkpoint.
+    /// Puts changed counts into the tree, at the cut of a checkpoint.
     pub(super) fn place_faults(&self) -> Result<()> {
         self.take_device_errors();
         match self.shared.segments.faults.take_changed() {
@@ -118,8 +121,8 @@ impl Pool {
         }
     }
 
-    /// Takes up what earlier openings have stored; and `batches` of the log that this one has found damaged. What cannot be read is told and
-    /// begun anew: no pool is lost for want of its counts.
+    /// Loads the counts that earlier openings have stored, and counts `batches` of the log that this one has found
+    /// damaged. Counts that cannot be read are reported and begin anew: no pool is lost for want of its counts.
     pub(super) fn load_faults(&self, batches: u64) {
         let faults = &self.shared.segments.faults;
         let stored =
@@ -133,8 +136,9 @@ impl Pool {
         }
     }
 
-    /// Finds the files of records that are listed by their addresses alone, as a scrub finds them: in datasets first, then in snapshots, the newest
-    /// first. Goes through whole trees, so it ends early when the pool is being closed, or has looked at [`SEARCHED_MAX`] entries.
+    /// Finds the files of records that are listed by their addresses alone, as a scrub lists them: in datasets first,
+    /// then in snapshots, the newest first. Goes through whole trees, so it ends early when the pool is being closed,
+    /// or when it has looked at [`SEARCHED_MAX`] entries.
     pub(super) fn name_struck(&self) {
         let faults = &self.shared.segments.faults;
         let mut wanted: HashSet<Addr> = faults.records().into_iter().collect();
@@ -154,7 +158,7 @@ impl Pool {
                 if wanted.is_empty() || left == 0 || self.signal.lock().stop {
                     return;
                 }
-                // Behind damage to the map itself files are not looked for.
+                // Files behind damage to the tree itself are not looked for.
                 let Ok(entries) = data.tree.range(&from, &Key::LAST, SEARCHED_AT_ONCE.min(left)) else {
                     break;
                 };
@@ -178,7 +182,7 @@ impl Pool {
         }
     }
 
-    /// Counts damage that the pool's own work has met in a record, unless that was freed meanwhile.
+    /// Counts damage that the pool's own work has met in a record, unless the record was freed meanwhile.
     pub(super) fn count_met(&self, error: &Error) {
         if let Some(addr) = error.place().and_then(|at| at.addr)
             && self.shared.segments.is_live(addr).unwrap_or(true)
@@ -187,7 +191,7 @@ impl Pool {
         }
     }
 
-    /// Takes over what the devices have counted themselves.
+    /// Takes over the errors that the devices have counted themselves.
     fn take_device_errors(&self) {
         let counts = self.shared.devices.iter().map(|device| device.stats().counts());
         self.shared.segments.faults.take(counts.map(|counts| (counts.read_errors, counts.write_errors)));

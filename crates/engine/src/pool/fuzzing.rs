@@ -1,4 +1,4 @@
-//! The door for fuzz targets to decoders of this room.
+//! Opens decoders of this room to fuzz targets.
 
 use super::image::{Head, Image};
 use super::root::{Placed, Root, TablePage, decode_dead, decode_list, encode_dead, encode_lists};
@@ -11,7 +11,7 @@ pub use super::send::fuzzing::sealed as sealed_stream;
 
 use std::collections::BTreeMap;
 
-/// Stored roots, lists of pages of the segment table and of dead records, and catalogues.
+/// Returns stored roots, lists of pages of the segment table and of dead records, and catalogues.
 pub fn root_seeds() -> Vec<Vec<u8>> {
     let addr = |slot| Addr::new(9, slot);
     let place = |offset| Located { device: 0, offset, len_bytes: 4000, checksum: 77 };
@@ -51,7 +51,8 @@ pub fn root_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Decodes a root, a list of either kind or a catalogue; whether it was one. What decodes is what encodes.
+/// Decodes a root, a list of either kind or a catalogue. Returns true if `bytes` are one. Asserts that what was decoded
+/// is the same after it was encoded and decoded again.
 pub fn root(bytes: &[u8]) -> bool {
     if let Ok(pages) = decode_list(bytes) {
         let again: Vec<_> =

@@ -1,7 +1,7 @@
 //! Group commit: whoever commits, commits for all who wait.
 //!
-//! A commit has two halves. The first cuts, encodes and writes, one at a time (`Turn`); the second flushes and answers, and
-//! overlaps with the first half of the next group. So a group gathers for as long as the one before is written, and
+//! A commit has two halves. The first cuts, encodes and writes, one at a time (`Turn`); the second flushes and answers,
+//! and overlaps with the first half of the next group. So a group gathers for as long as the one before is written, and
 //! devices have something to write while they flush.
 
 use std::sync::atomic::Ordering;
@@ -10,40 +10,40 @@ use super::Pool;
 use crate::dataset::{Commit, Synced, count};
 use crate::{Error, Result};
 
-/// Whose turn it is to write to the log, and who waits.
+/// The turn to write to the log, and the callers that wait.
 #[derive(Default)]
 pub(super) struct Turn {
-    /// Somebody is in the first half of a commit.
+    /// True while somebody is in the first half of a commit.
     writing: bool,
-    /// Those to be answered whom no commit has taken along yet.
+    /// Callers to be answered whom no commit has taken along yet.
     waiters: Vec<Synced>,
-    /// How many wait for the second half of commits by [`Pool::committer_loop`].
+    /// Number of callers that wait for the second half of commits by [`Pool::committer_loop`].
     flying: usize,
-    /// Threads that commit for `waiters`.
+    /// Number of threads that commit for `waiters`.
     committers: usize,
-    /// These threads are to end.
+    /// True if these threads are to end.
     stop: bool,
 }
 
 /// A commit between its halves.
 #[must_use = "those who wait are answered by `Pool::end_commit`"]
 pub struct Flight {
-    /// Accepted changes that are in the log.
+    /// Number of accepted changes that are in the log.
     written: Result<u64>,
-    /// Those to be answered.
+    /// Callers to be answered.
     group: Vec<Synced>,
 }
 
 impl Turn {
-    /// Whether a group is to begin. One that overlaps with another's flush must have become as large as that: smaller ones
-    /// cost more writes and flushes than they save time.
+    /// Returns true if a group is to begin. A group that overlaps with another's flush must have become as large as
+    /// that one: smaller ones cost more writes and flushes than they save time.
     fn is_due(&self) -> bool {
         !self.writing && self.waiters.len() >= self.flying.max(1)
     }
 }
 
 impl Flight {
-    /// Whether the first half succeeded: what was accepted before it survives the end of the process.
+    /// Returns true if the first half succeeded: changes that were accepted before it survive the end of the process.
     pub fn is_written(&self) -> bool {
         self.written.is_ok()
     }
@@ -107,13 +107,14 @@ impl Commit for Pool {
 }
 
 impl Pool {
-    /// As [`crate::dataset::Dataset::sync_then`], by the next [`Pool::begin_commit`], whoever calls it. For those who drive a
-    /// pool without threads; see [`Pool::run`].
+    /// As [`crate::dataset::Dataset::sync_then`], but the next [`Pool::begin_commit`] takes `then` along, whoever calls
+    /// it. For callers that drive a pool without threads; see [`Pool::run`].
     pub fn join_commit(&self, then: Synced) {
         self.turn.lock().waiters.push(then);
     }
 
-    /// First half of a durable commit: everything accepted by now is in the log. [`Pool::end_commit`] must follow.
+    /// Does the first half of a durable commit: brings everything accepted by now into the log. [`Pool::end_commit`]
+    /// must follow.
     pub fn begin_commit(&self) -> Flight {
         let mut group = std::mem::take(&mut self.turn.lock().waiters);
         let target = self.shared.accepted.load(Ordering::Acquire);
@@ -126,7 +127,7 @@ impl Pool {
         Flight { written, group }
     }
 
-    /// Second half of a durable commit: what the first wrote is on stable storage, and those who waited are answered.
+    /// Does the second half of a durable commit: flushes what the first half wrote, and answers those who wait.
     pub fn end_commit(&self, flight: Flight) -> Result<()> {
         let Flight { written, group } = flight;
         let done = written.and_then(|reached| self.flush_to(reached));
@@ -136,7 +137,7 @@ impl Pool {
         done
     }
 
-    /// Commits for those who wait, until the pool's background work ends. Of two threads that do this one writes while the
+    /// Commits for those who wait, until the pool's background work ends. If two threads do this, one writes while the
     /// other flushes, and no group is handed from one to the other.
     pub(super) fn committer_loop(&self) {
         let mut turn = self.turn.lock();
@@ -168,13 +169,13 @@ impl Pool {
         }
     }
 
-    /// Threads that commit end when nobody waits any more.
+    /// Has the committing threads end when nobody waits any more.
     pub(super) fn stop_committers(&self) {
         self.turn.lock().stop = true;
         self.work.notify_all();
     }
 
-    /// Waits until it is the caller's turn to write, or `target` is written.
+    /// Waits until it is the caller's turn to write, or `target` is written. Returns true if it is the caller's turn.
     fn take_turn(&self, target: u64) -> bool {
         let mut turn = self.turn.lock();
         while self.committed.load(Ordering::Acquire) < target {
@@ -182,7 +183,8 @@ impl Pool {
                 turn.writing = true;
                 return true;
             }
-            // All who wait are woken at once: a chain of hand-overs of a lock would cost each the wake-ups of those before.
+            // All who wait are woken at once: if they handed a lock on, each would pay for the wake-ups of those
+            // before.
             self.passed.wait(&mut turn);
         }
         false
@@ -199,8 +201,9 @@ impl Pool {
         }
     }
 
-    /// Brings what is accepted into the log, unless a checkpoint has done so meanwhile. Returns how many changes are there.
-    /// A durable commit takes those along who wait by the time of the cut; `alone` says that nobody else did before.
+    /// Brings what is accepted into the log, unless a checkpoint has done so meanwhile. Returns the number of changes
+    /// that are there. A durable commit takes along those who wait by the time of the cut; `alone` is true if it was
+    /// for one caller only before.
     fn lead(&self, target: u64, durable: Option<(&mut Vec<Synced>, bool)>) -> Result<u64> {
         self.prepare_commit()?;
         let mut log = self.log.lock();
@@ -237,7 +240,7 @@ impl Pool {
     }
 }
 
-/// One failure, told to several.
+/// Returns the error again, for another of the callers that are told of it.
 fn likewise(error: &Error) -> Error {
     match error {
         Error::NoSpace(why) => Error::NoSpace(why.clone()),

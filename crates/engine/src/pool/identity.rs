@@ -1,15 +1,17 @@
-//! Which devices belong together: those of one pool that have come equally far, each once.
+//! Decides which devices belong together: those of one pool that have come equally far, each once.
 //!
-//! A superblock is written in two phases where a pool has several devices ([`super::checkpoint::write_superblock`]): to the first ring of all devices,
-//! flushed; then, as confirmed, to the second ring of all, flushed. Nothing that a checkpoint or an opening makes possible happens before. So:
+//! In a pool of several devices a superblock is written in two phases ([`super::checkpoint::write_superblock`]): to the
+//! first ring of all devices, flushed; then, as confirmed, to the second ring of all, flushed. Nothing that a
+//! checkpoint or an opening makes possible happens before. So:
 //!
-//! - I1: a device that lacks a superblock which another one has as confirmed is stale: an older copy, or one that went on for itself. It is not opened with
-//!   the others ([`judge`]).
-//! - I2: a superblock that is not confirmed anywhere tells of a crash between two devices. It never counted: what was before it is on all devices, and
-//!   the pool opens by that.
+//! - I1: a device that lacks a confirmed superblock of another one is stale: an older copy, or one that went on for
+//!   itself. It is not opened with the others ([`judge`]).
+//! - I2: a superblock that is confirmed nowhere tells of a crash between two devices. It never counted: the superblock
+//!   before it is on all devices, and the pool opens by that.
 //! - I3: the pool's standing is that of the newest confirmed superblock, on whatever device.
-//! - I5: every superblock has a number of its own, the one after that of the newest confirmed superblock, and so lies in other slots: whatever becomes of it,
-//!   the one before is as whole as it was. What was interrupted lies where the next one is written.
+//! - I5: every superblock has a number of its own, the one after that of the newest confirmed superblock, and so lies
+//!   in other slots: whatever becomes of it, the one before stays as whole as it was. The next superblock is written
+//!   over an interrupted one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,25 +22,25 @@ use crate::device::Device;
 use crate::segment::Devices;
 use crate::{Error, Result};
 
-/// A device, and what it tells of itself.
+/// A device, with its label and superblocks.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) path: PathBuf,
     pub(super) label: Label,
-    /// Its newest superblock.
+    /// The device's newest superblock.
     pub(super) head: Superblock,
-    /// Its newest superblock that is confirmed.
+    /// The device's newest superblock that is confirmed.
     confirmed: Option<Superblock>,
 }
 
 impl Member {
-    /// Reads labels and superblocks.
+    /// Reads the label and the superblocks of a device.
     pub(super) fn read(device: &dyn Device) -> Result<Self> {
         let label = Label::read(device)?;
         Self::of(device, label)
     }
 
-    /// Of a device whose label is known.
+    /// Reads the superblocks of a device whose label is known.
     pub(super) fn of(device: &dyn Device, label: Label) -> Result<Self> {
         let path = device.path().to_path_buf();
         let all = Superblock::read_all(device, &label);
@@ -55,17 +57,17 @@ impl Member {
         Ok(Self { path, label, head, confirmed })
     }
 
-    /// What the device is known to have reached.
+    /// Returns the superblock that the device is known to have reached.
     fn base(&self) -> &Superblock {
         self.confirmed.as_ref().unwrap_or(&self.head)
     }
 
-    /// How far it has come.
+    /// Returns how far the device has come.
     pub(super) fn standing(&self) -> Standing {
         self.base().standing()
     }
 
-    /// Whether it has what `newest` has, a confirmed superblock (I1).
+    /// Returns true if the device has what `newest`, a confirmed superblock, has (I1).
     fn is_current(&self, newest: &Superblock) -> bool {
         let reaches = |block: &Superblock| {
             let (there, wanted) = (&block.opening, newest.opening.id);
@@ -76,7 +78,7 @@ impl Member {
     }
 }
 
-/// The superblock that tells how far a pool with these devices has come (I3).
+/// Returns the superblock that tells how far a pool with these devices has come (I3).
 fn newest<'a>(members: impl Iterator<Item = &'a Member> + Clone) -> Option<&'a Superblock> {
     let confirmed = members.clone().filter_map(|member| member.confirmed.as_ref());
     confirmed
@@ -86,9 +88,9 @@ fn newest<'a>(members: impl Iterator<Item = &'a Member> + Clone) -> Option<&'a S
 
 /// Devices of one pool that have come equally far.
 pub(super) struct Version {
-    /// By number: those of which each would do, as places in what [`versions`] was given.
+    /// For each number of a device the members of which any would do, as positions in what [`versions`] was given.
     pub(super) members: BTreeMap<u16, Vec<usize>>,
-    /// How far they have come.
+    /// Standing of the devices: how far they have come.
     pub(super) standing: Standing,
 }
 
@@ -105,7 +107,7 @@ pub(super) fn versions(members: &[Member]) -> Vec<Version> {
             }
             current.is_none()
         });
-        // Its own device at least has it.
+        // At least the device that has the superblock is current.
         if version.members.is_empty() {
             break;
         }
@@ -114,11 +116,12 @@ pub(super) fn versions(members: &[Member]) -> Vec<Version> {
     found
 }
 
-/// The superblock that a pool with these devices, which are all of it, is to be opened by: the newest that is confirmed (I2, I3). While a pool is made
-/// there may be none; then it is the newest.
+/// Returns the superblock by which a pool is to be opened that consists of these devices: the newest confirmed one (I2,
+/// I3). While a pool is made there may be none; then it is the newest.
 ///
 /// # Errors
-/// [`Error::NotCurrent`] where a device is stale (I1), [`Error::NotAPool`] for one that was left out of the pool.
+/// [`Error::NotCurrent`] if a device is stale (I1), [`Error::NotAPool`] for one that was left out of the pool,
+/// [`Error::Unsupported`] if the pool's devices are being changed.
 pub(super) fn judge(members: &[Member]) -> Result<Superblock> {
     let newest = newest(members.iter()).ok_or_else(|| Error::NotAPool("there is no device".into()))?;
     let stale: Vec<&Member> = members.iter().filter(|member| !member.is_current(newest)).collect();
@@ -144,7 +147,7 @@ pub(super) fn judge(members: &[Member]) -> Result<Superblock> {
     Ok(*newest)
 }
 
-/// An error where devices of one pool have not come equally far. Damage is for others to tell.
+/// Returns an error if devices of one pool have not come equally far. Damage is for others to report.
 pub(super) fn refuse_stale(devices: &Devices) -> Result<()> {
     let read: Result<Vec<Member>> = devices.iter().map(|device| Member::read(device.as_ref())).collect();
     let Ok(members) = read else { return Ok(()) };
@@ -158,7 +161,7 @@ pub(super) fn refuse_stale(devices: &Devices) -> Result<()> {
     }
 }
 
-/// A stale device, in words.
+/// Describes a stale device in words.
 fn told(member: &Member, newest: &Standing) -> String {
     let standing = member.standing();
     let (path, number, name) = (member.path.display(), member.label.device, &member.label.name);
@@ -177,7 +180,7 @@ fn told(member: &Member, newest: &Standing) -> String {
     }
 }
 
-/// An error unless a pool has come at least as far as is known.
+/// Returns an error unless a pool has come at least as far as `known`.
 ///
 /// # Errors
 /// [`Error::NotCurrent`].

@@ -1,19 +1,19 @@
-//! The stored form of the catalogue: what a checkpoint says of datasets and snapshots.
+//! The stored form of the catalogue, in which a checkpoint stores datasets and snapshots.
 //!
-//! Versions lie in pages, each with those of [`PAGE_VERSIONS`] consecutive numbers: a checkpoint writes those that have changed. A page is a
-//! stream, cut into records of kind `catalogue`. Where they are says the head, a stream, too, cut into records of kind `root`, which the root lists
-//! and each checkpoint writes:
+//! Versions lie in pages, each with those of [`PAGE_VERSIONS`] consecutive numbers: a checkpoint writes the pages that
+//! have changed. A page is a stream, cut into records of kind `catalogue`. The head tells where these are. It is a
+//! stream, too, cut into records of kind `root`, which the root lists and each checkpoint writes:
 //!
 //! | field | size |
 //! |---|---|
 //! | magic `PFcata` and version 2 | 8 |
 //! | next number of a version, next number of a dead list, number of pages | 3 varints |
 //! | per page: number - previous number, number of records, their places as in the root | |
-//! | number of what is dying | varint |
-//! | what is dying | |
+//! | number of dying items | varint |
+//! | dying items | |
 //!
-//! A page: per version its number less that of the first that the page may have (1 byte), and its fields. These and those of what is dying are in
-//! docs/FORMAT.md.
+//! A page has, for each version, its number less the first number that the page may have (1 byte), and its fields.
+//! These fields and those of dying items are in docs/FORMAT.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,7 +46,7 @@ pub(super) struct VersionImage {
     pub(super) dead: DeadList,
 }
 
-/// What is dying.
+/// Stored form of [`super::catalogue::Dying`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
     /// See [`super::catalogue::Dying`].
@@ -67,7 +67,7 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// The catalogue of a new pool: one dataset, the pool's own, which is empty.
+    /// Returns the catalogue of a new pool: one dataset, the pool's own, which is empty.
     pub(super) fn of_a_new_pool(dataset: u64, created: u64) -> Self {
         let version = VersionImage {
             kind: Kind::Dataset,
@@ -90,12 +90,12 @@ impl Image {
         }
     }
 
-    /// The number of the page that a version is on.
+    /// Returns the number of the page that a version is on.
     pub(super) fn page_of(id: u64) -> u64 {
         id / PAGE_VERSIONS
     }
 
-    /// The stored forms of all pages, by number.
+    /// Returns the stored forms of all pages, by number.
     pub(super) fn encode_pages(&self) -> BTreeMap<u64, Vec<u8>> {
         let mut pages: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for (id, version) in &self.versions {
@@ -106,7 +106,7 @@ impl Image {
         pages
     }
 
-    /// The head of the stored form, with the places of the pages, in pieces that fit records.
+    /// Returns the head of the stored form, with the places of the pages, in pieces that fit records.
     pub(super) fn encode_head(&self, pages: &[(u64, Vec<Placed>)]) -> Vec<Vec<u8>> {
         let mut out = MAGIC.to_vec();
         for value in [self.next_id, self.next_list, pages.len() as u64] {
@@ -151,7 +151,7 @@ impl Image {
     }
 }
 
-/// The versions of a stored page.
+/// Decodes the versions of a stored page.
 fn decode_page(page: u64, bytes: &[u8]) -> Result<Vec<(u64, VersionImage)>> {
     let mut reader = Reader::new(bytes, "page of the catalogue");
     let first = page.checked_mul(PAGE_VERSIONS).ok_or_else(|| reader.bad("its number is out of range"))?;
@@ -168,7 +168,7 @@ fn decode_page(page: u64, bytes: &[u8]) -> Result<Vec<(u64, VersionImage)>> {
     Ok(versions)
 }
 
-/// What of the catalogue each checkpoint writes.
+/// The part of the catalogue that each checkpoint writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) next_id: u64,
@@ -179,15 +179,16 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Reads the stored form, all of which is in one piece.
+    /// Reads the stored form from one piece that has all of it.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
         let mut whole = Some(bytes.to_vec());
         Self::read(&mut || Ok(whole.take()))
     }
 
-    /// Reads the stored form from its pieces, which `next` gives one by one. Pieces are asked for as what came before is found to be right, and no
-    /// more than twice as much as that: what is made of holes of a sparse file ends there.
+    /// Reads the stored form from its pieces, which `next` returns one by one. More are asked for only as those before
+    /// are found to be right, and no more than twice as many bytes: a form that consists of holes of a sparse file ends
+    /// there.
     pub(super) fn read(next: &mut dyn FnMut() -> Result<Option<Vec<u8>>>) -> Result<Self> {
         let mut pieces = Pieces { next, bytes: Vec::new(), at: 0, ended: false };
         let (next_id, next_list, count) = pieces.item(&mut |reader| {
@@ -225,14 +226,15 @@ const WHAT: &str = "catalogue of the pool";
 /// A stored form that comes in pieces.
 struct Pieces<'a> {
     next: &'a mut dyn FnMut() -> Result<Option<Vec<u8>>>,
-    /// What has come, from the first byte on that is not decoded.
+    /// Bytes that have come; those before `at` are decoded.
     bytes: Vec<u8>,
     at: usize,
     ended: bool,
 }
 
 impl Pieces<'_> {
-    /// Decodes the next item, and asks for as much as there is already where it goes on beyond that: so the whole is decoded twice at most.
+    /// Decodes the next item. Where that goes on beyond the bytes that are there, as many more are asked for: so the
+    /// whole is decoded twice at most.
     fn item<T>(&mut self, decode: &mut dyn FnMut(&mut Reader<'_>) -> Result<T>) -> Result<T> {
         loop {
             let mut reader = Reader::new(self.bytes.get(self.at..).unwrap_or_default(), WHAT);
@@ -418,14 +420,14 @@ fn ptr(slot: u32) -> Ptr {
 
 #[cfg(any(test, feature = "fuzzing"))]
 impl Image {
-    /// The catalogue of which `bytes` are the first page.
+    /// Returns the catalogue of which `bytes` are the first page.
     #[cfg(feature = "fuzzing")]
     pub(super) fn of_page(bytes: &[u8]) -> Option<Self> {
         let versions = decode_page(0, bytes).ok()?.into_iter().collect();
         Some(Self { next_id: PAGE_VERSIONS, next_list: 1, versions, dying: Vec::new() })
     }
 
-    /// One with everything that there is in a catalogue.
+    /// Returns a catalogue with everything that there is in one.
     pub(super) fn sample() -> Self {
         let mut image = Self::of_a_new_pool(1, 1_700_000_000);
         let Some(mut snapshot) = image.versions.get(&1).cloned() else { return image };

@@ -1,4 +1,4 @@
-//! Labels and superblocks: what a device says of its pool.
+//! Labels and superblocks: by these a device tells to which pool it belongs, and where the last checkpoint is.
 //!
 //! Some MiB of a device are reserved ([`crate::space::reserved_places`]). Each holds, from its start:
 //!
@@ -7,8 +7,9 @@
 //! | 0 | label | 4096 |
 //! | 65536 | ring of 32 superblocks | 4096 each |
 //!
-//! Labels lie in all of these places, rings in the first and the last. Superblock `g` lies in slot `g mod 32` of both rings of every device. The valid
-//! one with the highest generation counts; any copy may be lost.
+//! Labels lie in all of these places, rings in the first and the last. Superblock `g` lies in slot `g mod 32` of both
+//! rings of every device. Of the valid, confirmed ones the newest counts, by its opening and then by its generation;
+//! any copy may be lost.
 //!
 //! Label (little-endian, zero to 4092):
 //!
@@ -32,7 +33,8 @@
 //! | 141 | name, as [`is_name`] demands | up to 63 |
 //! | 4092 | crc32c of the bytes before | 4 |
 //!
-//! The GUID of the pool can be changed ([`super::reguid`]), that of its log never: so changing the one touches labels alone.
+//! The GUID of the pool can be changed ([`super::reguid`]), the GUID of its log never: so changing the former touches
+//! labels alone.
 //!
 //! Superblock:
 //!
@@ -73,38 +75,38 @@ pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"PFsuperb";
 pub const FORMAT_VERSION: u32 = 4;
 /// Features that this program knows.
 pub const KNOWN_FEATURES: u64 = 0;
-/// Slots of a superblock ring.
+/// Number of slots of a ring of superblocks.
 pub const RING_SLOTS: u64 = 32;
-/// Where a ring begins within its reserved MiB.
+/// Offset at which a ring begins within its reserved MiB.
 pub const RING_START: u64 = 64 << 10;
 /// Longest pool name in bytes.
 pub const NAME_BYTES_MAX: usize = 63;
 
 const CHECKSUM_AT: usize = BLOCK_BYTES - 4;
 
-/// What identifies a pool or a device.
+/// Identifier of a pool or a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Guid(pub [u8; 16]);
 
 impl Guid {
-    /// Stands for none.
+    /// The GUID that stands for none.
     pub const NONE: Self = Self([0; 16]);
 
-    /// The low 8 bytes, which batches carry.
+    /// Returns the low 8 bytes, which batches carry.
     pub fn low(self) -> u64 {
         let mut low = [0; 8];
         low.copy_from_slice(&self.0[..8]);
         u64::from_le_bytes(low)
     }
 
-    /// The high 8 bytes.
+    /// Returns the high 8 bytes.
     pub(super) fn high(self) -> u64 {
         let mut high = [0; 8];
         high.copy_from_slice(&self.0[8..]);
         u64::from_le_bytes(high)
     }
 
-    /// That of device `number` of a pool with this GUID.
+    /// Returns the GUID of device `number` of a pool with this GUID.
     pub(super) fn of_device(self, number: u16) -> Self {
         let mut guid = self.0;
         for (byte, bits) in guid[14..].iter_mut().zip((number + 1).to_le_bytes()) {
@@ -114,7 +116,7 @@ impl Guid {
     }
 }
 
-/// Whether a pool can have this name: then it can be part of a file's name, and shown as it is.
+/// Returns true if a pool can have this name. Such a name can be part of a file's name, and be shown as it is.
 pub fn is_name(name: &str) -> bool {
     name.len() <= NAME_BYTES_MAX
         && name.starts_with(|first: char| first.is_ascii_alphabetic())
@@ -269,8 +271,8 @@ impl Label {
         })
     }
 
-    /// Reads the label of a device: the first copy that can be read. A device may have grown, so all places are looked into that may have one; the
-    /// lowest are those of the pool that was made last.
+    /// Reads the label of a device: the first copy that can be read. A device may have grown, so that all places are
+    /// looked into that may have a copy; the lowest ones are those of the pool that was made last.
     pub fn read(device: &dyn Device) -> Result<Self> {
         let mut first = None;
         for place in reserved_places(device.size_bytes()) {
@@ -288,7 +290,7 @@ impl Label {
         }))
     }
 
-    /// An error if the pool uses features without which it may only be read.
+    /// Returns an error if the pool uses features without which it may only be read.
     pub fn check_writable(&self) -> Result<()> {
         let unknown = self.readonly_compat & !KNOWN_FEATURES;
         if unknown == 0 {
@@ -305,13 +307,13 @@ impl Label {
         self.offsets().into_iter().try_for_each(|offset| self.write_at(device, offset))
     }
 
-    /// Where the label lies.
+    /// Returns the offsets at which the label lies, in bytes.
     pub fn offsets(&self) -> Vec<u64> {
         reserved_places(self.size_bytes)
     }
 
-    /// Writes the label over another one of the same device, so that the device shows one of the two whenever the power goes: the first copy counts,
-    /// and is written when all others are there.
+    /// Writes the label over another one of the same device, so that the device shows one of the two whenever the power
+    /// fails: the first copy counts, and is written when all others are there.
     pub(super) fn rewrite(&self, device: &dyn Device) -> Result<()> {
         let offsets = self.offsets();
         let (first, others) =
@@ -327,7 +329,7 @@ impl Label {
         device.write(offset, &self.encode(), false)
     }
 
-    /// An error unless this label lies at an offset of a device.
+    /// Returns an error unless this label lies at `offset` of a device.
     pub(super) fn verify_at(&self, device: &dyn Device, offset: u64) -> Result<()> {
         let block = read_block(device, offset)?;
         if block_holds(&block) && Self::decode(&block, device).is_ok_and(|there| there == *self) {
@@ -337,16 +339,17 @@ impl Label {
         Err(Error::corrupt(what, "it is not the one that the pool was opened by"))
     }
 
-    /// Makes a device no longer hold a pool, this one or another that had it before.
+    /// Makes a device hold no pool any more, neither this one nor another that had the device before.
     pub fn erase(device: &dyn Device) -> Result<()> {
-        // Nothing else of these places is ever read or written: they stay holes of a sparse file, which is known by having some.
+        // Nothing else of these places is ever read or written: the rest stays holes of a sparse file, which is known
+        // by having holes.
         let zeros = AlignedBuf::zeroed(RING_START as usize + RING_SLOTS as usize * BLOCK_BYTES);
         let places = reserved_places(device.size_bytes());
         places.into_iter().try_for_each(|place| device.write(place, &zeros, false))?;
         device.flush()
     }
 
-    /// Where the rings of superblocks begin.
+    /// Returns the offsets at which the rings of superblocks begin, in bytes.
     fn rings(&self) -> [u64; 2] {
         let last = self.offsets().last().copied().unwrap_or_default();
         [RING_START, last + RING_START]
@@ -357,25 +360,25 @@ impl Label {
     }
 }
 
-/// A superblock: where the root of the last checkpoint is.
+/// A superblock, which tells where the root of the last checkpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Its number. Each checkpoint and each claim of an opening takes the next one.
+    /// Number of the superblock. Each checkpoint and each claim of an opening takes the next one.
     pub generation: u64,
     /// GUID of the log.
     pub log: Guid,
-    /// The root's place.
+    /// Place of the root.
     pub root: Located,
-    /// That of its second copy, which is as long.
+    /// Place of the root's second copy, which is as long.
     pub second: Located,
-    /// The root's address.
+    /// Address of the root.
     pub addr: Addr,
-    /// Whether the pool was exported: nothing follows in the log.
+    /// True if the pool was exported: nothing follows in the log.
     pub exported: bool,
-    /// All batches of the log with lower numbers were on stable storage when it was written (T7).
+    /// All batches of the log with lower numbers were on stable storage when the superblock was written (T7).
     pub flushed: u64,
-    /// Before it was written, all devices had it with this being false, on stable storage: from then on a device without it is stale. Pools of one device
-    /// have nothing else.
+    /// True if all devices had this superblock, with false here, on stable storage before it was written: from then on
+    /// a device without it is stale. A pool of one device has only superblocks with true here.
     pub confirmed: bool,
     /// Epoch of membership: the labels of all devices have the same.
     pub epoch: u64,
@@ -384,12 +387,12 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// How far who wrote it had come.
+    /// Returns how far the pool had come when the superblock was written.
     pub fn standing(&self) -> Standing {
         Standing { opening: self.opening, generation: self.generation, open: !self.exported }
     }
 
-    /// Orders the superblocks of one device by their age.
+    /// Returns the key by which the superblocks of one device are ordered by age.
     pub(super) fn order(&self) -> (u64, u64, bool) {
         (self.opening.id.number, self.generation, self.confirmed)
     }
@@ -448,7 +451,7 @@ impl Superblock {
         device.write(slots[ring % 2], &self.encode(), false)
     }
 
-    /// All valid superblocks of a device, newest first.
+    /// Returns all valid superblocks of a device, newest first.
     pub fn read_all(device: &dyn Device, label: &Label) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
         for start in label.rings() {

@@ -1,9 +1,11 @@
-//! Objects whose model came after some of their pages: coding these again, now or after the pool was opened again.
+//! Objects whose model came after some of their pages: codes these pages again, now or after the pool was opened again.
 //!
-//! - L1: an entry says that its model came late from when it is adopted until all pages that were stored then were looked at by [`Pool::recode_late`].
-//!   So what a restart interrupts is gone on with, from the beginning: pages that have been coded again are left alone.
-//! - L2: an object without a model that nobody has counted the pages of, since they were written before the pool was opened or before `compression` was set,
-//!   is looked at once ([`Pool::seek`]); if it has pages of a database, it is counted from then on as if they had just been written. A log is coded again.
+//! - L1: a model's entry says that the model came late, from its adoption until [`Pool::recode_late`] has looked at all
+//!   pages that were stored then. So work that a restart interrupts is done from the beginning: pages that have been
+//!   coded again are left alone.
+//! - L2: nobody has counted the pages of an object that were written before the pool was opened or before `compression`
+//!   was set. Such an object without a model is looked at once ([`Pool::seek`]); if it has pages of a database, it is
+//!   counted from then on as if they had just been written. A log is coded again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,27 +19,31 @@ use crate::dataset::{Dataset, LiveDataset};
 use crate::record::{looks_like_wal, worth_learning};
 use crate::{Error, Key, Result};
 
-/// An object whose model came late is coded again once nothing was written to it, and the pool was idle, for so long.
+/// Time without a write after which an object is coded again; also the time of idleness after which a pool counts as
+/// quiet.
 pub(super) const QUIET: Duration = Duration::from_secs(3);
-/// Pages that are coded again at a time, while the pool is idle and while it is busy.
+/// Number of pages that are coded again at a time while the pool is idle; the next holds while it is busy.
 const PAGES: usize = 2048;
 const PAGES_BUSY: usize = 512;
-/// Coding again takes one part in so many of the time, while the pool is idle and while it is busy; it runs on several cores.
+/// Coding again takes one part in this many of the time while the pool is idle; the next holds while it is busy. It
+/// runs on several cores.
 pub(super) const SHARE: u32 = 2;
 pub(super) const SHARE_BUSY: u32 = 16;
-/// An object is coded again, too, when one part in so many of its pages are deltas: in full, by its model, they take less.
+/// An object is coded again, too, when at least one in this many of its pages is a delta: in full, by its model, they
+/// take less.
 const DELTAS_PART: u64 = 16;
-/// Objects that one step of the search looks at, and pages of each that are read.
+/// Number of objects that one step of the search looks at; the next is the number of pages that are read of each.
 const SOUGHT_AT_ONCE: usize = 64;
 const SOUGHT_PAGES: u64 = 4;
-/// Smaller objects are not sought.
+/// Objects with fewer pages are not sought.
 const SOUGHT_PAGES_MIN: u64 = 8;
 
 /// An object, by dataset and number.
 type Of = (u64, u64);
 
 impl Pool {
-    /// Objects whose model was learned after some of their pages had been stored, or that have many deltas; each with the number of pages written since.
+    /// Returns the objects whose model was learned after some of their pages had been stored, or that have many deltas;
+    /// each with the number of pages written since.
     pub fn late(&self) -> Vec<(Of, u64)> {
         let watch = self.watch.lock();
         watch.late.iter().map(|of| (*of, watch.written(*of))).collect()
@@ -49,7 +55,8 @@ impl Pool {
         self.watch.lock().late.extend(late);
     }
 
-    /// Codes up to `pages_max` pages of such an object again, from page `from` on. `None`: all of them were looked at.
+    /// Codes again up to `pages_max` pages of an object that [`Pool::late`] returned, from page `from` on. Returns the
+    /// page to go on with; `None` if all were looked at.
     ///
     /// # Errors
     /// As [`Pool::recode`].
@@ -72,14 +79,14 @@ impl Pool {
             watch.forget_deltas(of);
         }
         match report {
-            // Destroyed meanwhile.
+            // The dataset was destroyed meanwhile.
             Err(Error::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
             Ok(_) => self.is_late_no_more(of).map(|()| None),
         }
     }
 
-    /// L1.
+    /// Stores that the model of an object is late no more (L1).
     fn is_late_no_more(&self, of: Of) -> Result<()> {
         let Some(id) = self.shared.models.own(of) else { return Ok(()) };
         match self.shared.models.get(id) {
@@ -88,7 +95,7 @@ impl Pool {
         }
     }
 
-    /// Objects with a model of which many pages are deltas are coded again, too.
+    /// Adds objects with a model of which many pages are deltas to those that are coded again.
     fn note_deltas_of_many(&self) -> Result<()> {
         let some: Vec<(Of, u64)> = self.watch.lock().with_deltas();
         for (of, deltas) in some {
@@ -101,7 +108,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Looks at some objects from `from` on that have no model and were not counted (L2). Returns where to go on; `None`: there are no more.
+    /// Looks at some objects from `from` on that have no model and were not counted (L2). Returns the object to go on
+    /// with; `None` if there are no more.
     ///
     /// # Errors
     /// Of reading.
@@ -124,7 +132,7 @@ impl Pool {
                         self.watch.lock().found(of, pages);
                     }
                 }
-                // For `check` and a scrub to tell.
+                // `check` and a scrub report the damage.
                 Err(Error::Corrupt { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -132,12 +140,12 @@ impl Pool {
         Ok(Some(at))
     }
 
-    /// The first object from this one on that has anything in the tree of its dataset.
+    /// Returns the first object from this one on that has anything in the tree of its dataset.
     fn next_object(&self, (id, object): Of) -> Result<Option<(Arc<LiveDataset>, u64)>> {
         let datasets = Arc::clone(&*self.datasets.read());
         let first = datasets.partition_point(|dataset| dataset.id < id);
         for dataset in datasets.iter().skip(first) {
-            // Object 0 has what is the dataset's own.
+            // Object 0 holds what belongs to the dataset as a whole.
             let from = if dataset.id == id { object.max(1) } else { 1 };
             let found = dataset.tree.range(&Key::new(from, 0, 0), &Key::new(u64::MAX, u8::MAX, 0), 1)?;
             if let Some((key, _)) = found.first() {
@@ -148,28 +156,29 @@ impl Pool {
     }
 }
 
-/// What is coded again in the background, and when.
+/// Objects that are coded again in the background, and the times at which they were written to.
 #[derive(Default)]
 pub(super) struct Late {
-    /// Pages written to each when that number last changed, and when that was seen.
+    /// Pages written to each object when that number last changed, and when the change was seen.
     seen: BTreeMap<Of, (u64, Instant)>,
-    /// What is being coded again, and from which page on.
+    /// The object that is being coded again, and its next page.
     at: Option<(Of, u64)>,
     pub(super) traffic: Traffic,
 }
 
 impl Late {
-    /// Whether nothing much was read or written lately.
+    /// Returns true if little was read or written lately.
     pub(super) fn is_idle(&self) -> bool {
         self.traffic.idle_since.is_some()
     }
 
-    /// Whether that has been so for a while.
+    /// Returns true if little was read or written for [`QUIET`].
     fn is_quiet(&self, now: Instant) -> bool {
         self.traffic.idle_since.is_some_and(|since| now.duration_since(since) >= QUIET)
     }
 
-    /// Codes some pages of one object again, if any is quiet, or looks for more objects. False: there is nothing to do.
+    /// Codes some pages of one object again, if any is quiet, or looks for more objects. Returns false if there is
+    /// nothing to do.
     pub(super) fn step(&mut self, pool: &Pool, now: Instant) -> Result<bool> {
         if pool.shared.check_writable().is_err() {
             return Ok(false);
@@ -189,15 +198,15 @@ impl Late {
         let Some(at) = *pool.sought.lock() else { return Ok(false) };
         let next = pool.seek(at)?;
         let mut sought = pool.sought.lock();
-        // Unless it was begun anew meanwhile.
+        // The search may have been begun anew meanwhile.
         if *sought == Some(at) {
             *sought = next;
         }
         Ok(next.is_some())
     }
 
-    /// The first object that nothing was written to for a while. While the pool is busy that is known only of those whose model came late: deltas are what
-    /// busy objects have.
+    /// Returns the first object to which nothing was written for a while. Objects with many deltas are added only while
+    /// the pool is quiet: busy objects always have deltas.
     fn quiet(&mut self, pool: &Pool, now: Instant) -> Result<Option<Of>> {
         if self.is_quiet(now) {
             pool.note_deltas_of_many()?;

@@ -1,4 +1,4 @@
-//! Reading the segment table when a pool is opened, and other records that are found by place.
+//! Reads the segment table when a pool is opened, and other records that are found by place.
 
 use super::ahead::Ahead;
 use super::places::check_places;
@@ -12,7 +12,7 @@ use crate::segment::{Devices, Located, Segment, Segments, decode_page, neighbour
 use crate::space::{ByChunk, Chunk, Chunks};
 use crate::{Addr, Error, Result};
 
-/// Where the pages of a checkpoint's segment table are.
+/// Reads the lists of where the pages of a checkpoint's segment table are.
 pub(super) fn load_lists(
     devices: &Devices,
     segments: &Segments,
@@ -30,7 +30,7 @@ pub(super) fn load_lists(
     Ok(table)
 }
 
-/// Reads the segment table of a checkpoint, whose pages are these. Calls `visit` with each segment.
+/// Reads the segment table of a checkpoint from its pages, `table`. Calls `visit` with each segment.
 pub(super) fn load_table(
     devices: &Devices,
     segments: &Segments,
@@ -77,8 +77,8 @@ pub(super) fn load_table(
     }
 }
 
-/// Reads a record whose places and checksums are known without the segment table: the second copy if the first is damaged or cannot be
-/// read.
+/// Reads a record whose places and checksums are known without the segment table: its second copy if the first is
+/// damaged or cannot be read.
 pub(super) fn read_placed(
     devices: &Devices,
     segments: &Segments,
@@ -94,8 +94,8 @@ pub(super) fn read_placed(
     segments.or_second(read(*addr, first), (Subject::Fixed, Some(at)), || read(addr.copy(), second))
 }
 
-/// Pages of the segment table that lie next to each other, the last up to byte `end` of their device: by one request, and those that it does not give by one
-/// of their own.
+/// Reads pages of the segment table that lie next to each other, the last up to byte `end` of their device, by one
+/// request. Each page that is not whole in it is read by a request of its own.
 fn read_pages(
     devices: &Devices,
     segments: &Segments,
@@ -126,7 +126,7 @@ fn read_pages(
     pages.iter().map(|page| (page.page, read(page))).collect()
 }
 
-/// Reads one copy of it.
+/// Reads one copy of a record.
 pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &str) -> Result<Vec<u8>> {
     let device = devices
         .get(usize::from(place.device))
@@ -150,7 +150,7 @@ pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &s
     Ok(bytes.to_vec())
 }
 
-/// How many bytes segments take of each chunk.
+/// Sums of the bytes that segments take of each chunk.
 #[derive(Debug, Default)]
 pub(super) struct Filled {
     chunks: ByChunk<u64>,
@@ -161,13 +161,13 @@ pub(super) struct Filled {
 }
 
 impl Filled {
-    /// On devices of these lengths.
+    /// Makes empty sums for devices of these lengths.
     pub(super) fn new(device_bytes: &[u64]) -> Self {
         let counts = device_bytes.iter().map(|bytes| Chunk::count(*bytes)).collect();
         Self { counts, ..Self::default() }
     }
 
-    /// A segment lies in its parts.
+    /// Adds a segment, which lies in its parts.
     pub(super) fn add(&mut self, segment: &Segment) {
         for part in &segment.parts {
             let chunk = part.extent.chunk;
@@ -182,10 +182,11 @@ impl Filled {
         }
     }
 
-    /// The chunks that segments lie in.
+    /// Returns the chunks that segments lie in.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where one is beyond its device, or (if that is `bounded`) has more than it holds.
+    /// [`Error::Corrupt`] if a chunk is beyond its device, or (with `bounded`) if segments take more of one than it
+    /// holds.
     pub(super) fn used(self, bounded: bool) -> Result<Vec<Chunk>> {
         if self.outside {
             return Err(Error::corrupt("segment table", "a segment lies beyond the pool's devices"));

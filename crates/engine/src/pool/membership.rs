@@ -1,7 +1,7 @@
-//! What a label says of the device's place in the pool.
+//! Membership: the part of a label that tells the device's place in the pool.
 //!
-//! A pool is a set of groups; a group is a device, or several that hold the same. This program makes and opens groups of one device, each with the number
-//! of that device. The rest is here so that mirrors need no other label:
+//! A pool is a set of groups; a group is a device, or several that hold the same. This program makes and opens groups
+//! of one device, each with the number of that device. The other fields are there so that mirrors need no other label:
 //!
 //! | offset | field | size |
 //! |---|---|---|
@@ -12,7 +12,7 @@
 //! | 129 | devices of the group | 1 |
 //! | 130 | which of them this one is | 1 |
 //! | 131 | state of the device: 0 it holds all of its group | 1 |
-//! | 132 | else it holds what was written up to this generation | 8 |
+//! | 132 | in another state: it holds what was written up to this generation | 8 |
 
 use crate::Result;
 use crate::wire::Reader;
@@ -26,20 +26,20 @@ pub struct Membership {
     pub group: u16,
     /// Number of groups of the pool.
     pub groups: u16,
-    /// 0: a device. 1: a mirror.
+    /// Kind of the group: 0 a device, 1 a mirror.
     pub kind: u8,
-    /// Devices of the group.
+    /// Number of devices of the group.
     pub members: u8,
-    /// Which of them this is.
+    /// Number of this device among those of the group.
     pub member: u8,
-    /// 0: it holds all of its group.
+    /// State of the device: 0 if it holds all of its group.
     pub state: u8,
-    /// Where it does not: what was written up to this generation it holds.
+    /// In another state: the generation up to which the device holds what was written.
     pub whole_to: u64,
 }
 
 impl Membership {
-    /// That of device `device` of `devices`, each a group of its own.
+    /// Returns the membership of device `device` of `devices`, each a group of its own.
     pub fn single(device: u16, devices: u16) -> Self {
         Self {
             epoch: 1,
@@ -53,7 +53,7 @@ impl Membership {
         }
     }
 
-    /// Whether it is such a one, of whatever epoch.
+    /// Returns true if the membership is that of [`Membership::single`], in whatever epoch.
     pub(super) fn is_single(&self, device: u16, devices: u16) -> bool {
         *self == Self { epoch: self.epoch, ..Self::single(device, devices) }
     }

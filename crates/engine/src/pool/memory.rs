@@ -1,7 +1,8 @@
-//! What an open pool has in memory, by kind, and how its budget is shared out.
+//! Accounts for the memory of an open pool, by kind, and shares out its budget.
 //!
-//! Two things are bounded: what is counted, by the budget, since the record cache has what all others leave; and what is resident, by the budget and
-//! [`RESIDENT_BESIDE_BYTES`], since the caches give room up as long as more is.
+//! Two sums are bounded. Counted memory is bounded by the budget, since the record cache has what all others leave.
+//! Resident memory is bounded by the budget and [`RESIDENT_BESIDE_BYTES`], since the caches give room up as long as
+//! more is resident.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,22 +12,24 @@ use crate::dataset::Journal;
 use crate::device::kept_bytes;
 use crate::memory::Beside;
 
-/// What the allocator takes beside what is counted and whose sizes change all the time, as a part of it: with ten million
-/// pages written at random the server was 100 MiB above the sum of what is counted (0011).
+/// Overhead of the allocator, as one part in this many of the counted memory whose sizes change all the time: with ten
+/// million pages written at random the server was 100 MiB above the sum of what is counted (0011).
 const ALLOCATOR_SHARE: u64 = 6;
-/// Buffers of requests that are kept are beside the budget, as those of device reads are: both have bounds that no small cache could pay. (What device reads
-/// keep is of the whole process, too: simulated histories must not depend on who else runs.)
+/// Bytes of kept request buffers that do not count against the budget, as buffers of device reads do not: both have
+/// bounds that a small cache could not pay. (Buffers of device reads belong to the whole process, too: simulated
+/// histories must not depend on who else runs.)
 const REQUESTS_BESIDE_BYTES: u64 = 16 << 20;
-/// Inodes have at most this part of the budget.
+/// Inodes take at most one part in this many of the budget.
 const INODES_SHARE: u64 = 16;
-/// The caches give room up when more than this is resident beside the budget: the program, its threads, and memory that the allocator cannot give back.
-/// It lies 72 MiB below the promise (128 MiB), because memory grows between two looks.
+/// Bytes that may be resident beside the budget before the caches give room up: the program, its threads, and memory
+/// that the allocator cannot give back. This is 72 MiB less than the promised 128 MiB, because memory grows between two
+/// measurements.
 const RESIDENT_BESIDE_BYTES: u64 = 56 << 20;
 
 /// Bytes in memory for an open pool, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// What all of them may take together.
+    /// Bytes that all kinds may take together.
     pub budget_bytes: u64,
     /// Records as they are stored.
     pub records_bytes: u64,
@@ -48,32 +51,33 @@ pub struct MemoryUse {
     pub segments_bytes: u64,
     /// Datasets, snapshots, and dead lists as far as they are in memory.
     pub catalogue_bytes: u64,
-    /// Buffers of device reads that wait for the next.
+    /// Buffers of device reads, kept for the next read.
     pub device_buffers_bytes: u64,
     /// Inodes.
     pub inodes_bytes: u64,
     /// Buffers of requests.
     pub requests_bytes: u64,
-    /// Resident in the process as the system tells, files not counted; 0 where nobody looks.
+    /// Resident bytes of the process, as the system reports them, without files and the journal; 0 if nobody measures.
     pub resident_bytes: u64,
-    /// What the caches give up because more was resident than may be.
+    /// Bytes that the caches give up because more was resident than may be.
     pub given_up_bytes: u64,
 }
 
 impl MemoryUse {
-    /// The sum of what is counted.
+    /// Returns the sum of all counted kinds.
     #[must_use]
     pub fn counted_bytes(&self) -> u64 {
         self.records_bytes + self.pages_bytes + self.beside_records()
     }
 
-    /// What is resident and not counted: the program, its threads, and what the allocator has not given back.
+    /// Returns the bytes that are resident and not counted: the program, its threads, and what the allocator has not
+    /// given back.
     #[must_use]
     pub fn other_bytes(&self) -> u64 {
         self.resident_bytes.saturating_sub(self.counted_bytes() - self.journal_bytes)
     }
 
-    /// Counted memory of many allocations that come and go.
+    /// Returns the counted bytes that consist of many allocations that come and go.
     fn changing(&self) -> u64 {
         self.nodes_bytes
             + self.changed_nodes_bytes
@@ -92,7 +96,7 @@ impl MemoryUse {
             + self.requests_bytes
     }
 
-    /// What the record cache has to leave of the budget.
+    /// Returns the bytes of the budget that the record cache has to leave to others.
     fn elsewhere(&self) -> u64 {
         let buffers = self.device_buffers_bytes + self.requests_bytes;
         let more_buffers = self.requests_bytes.saturating_sub(REQUESTS_BESIDE_BYTES);
@@ -101,10 +105,12 @@ impl MemoryUse {
     }
 }
 
-/// What the caches are to give up, having given up `before`, of a process that has `resident_bytes` in memory and a budget of `budget_bytes`.
+/// Returns the bytes that the caches are to give up from now on; so far they gave up `before`. The process has
+/// `resident_bytes` in memory and a budget of `budget_bytes`.
 ///
-/// It grows as long as too much is resident, since what caches drop lies between what they keep, and not all of it can be given back; and shrinks slowly, so that it
-/// does not swing. Half of the budget at most: memory that is not the caches' does not take them down altogether.
+/// The result grows as long as too much is resident: the memory of what caches drop lies between what they keep, and
+/// not all of it can be given back to the system. It shrinks slowly, so that it does not swing. It is at most half of
+/// the budget, so that memory of others does not take the caches down altogether.
 fn to_give_up(before: u64, resident_bytes: u64, budget_bytes: u64) -> u64 {
     let allowed = budget_bytes.saturating_add(RESIDENT_BESIDE_BYTES);
     if resident_bytes > allowed {
@@ -114,12 +120,12 @@ fn to_give_up(before: u64, resident_bytes: u64, budget_bytes: u64) -> u64 {
 }
 
 impl Pool {
-    /// What is in memory for the pool beside what the engine counts: to be counted by whoever takes it.
+    /// Gauges of memory that the engine does not count itself: whoever takes such memory counts it here.
     pub fn beside(&self) -> &Arc<Beside> {
         &self.beside
     }
 
-    /// What is in memory for the pool.
+    /// Returns the memory of the pool, by kind.
     pub fn memory(&self) -> MemoryUse {
         let cache = self.shared.cache.stats();
         let get = |bytes: &std::sync::atomic::AtomicU64| bytes.load(Ordering::Relaxed);
@@ -143,7 +149,8 @@ impl Pool {
         }
     }
 
-    /// So much is resident in the process now, files and the journal not counted: shares the budget out anew. Called a few times a second.
+    /// Shares the budget out anew, with `bytes` resident in the process now, files and the journal not counted. To be
+    /// called a few times a second.
     pub fn observe_resident(&self, bytes: u64) {
         self.beside.resident.set(bytes);
         let given_up =
@@ -152,7 +159,7 @@ impl Pool {
         self.settle_caches();
     }
 
-    /// Leaves to the record cache what the rest does not take of the memory budget.
+    /// Leaves to the record cache what others do not take of the memory budget.
     pub(super) fn settle_caches(&self) {
         let used = self.memory();
         self.beside.inodes.set_bound(used.budget_bytes / INODES_SHARE);
@@ -178,7 +185,7 @@ mod tests {
         }
         assert!(resident(given) <= budget + RESIDENT_BESIDE_BYTES + MIB, "{} MiB", resident(given) / MIB);
         assert!(given <= budget / 2);
-        // Nothing that caches do helps.
+        // Here the resident memory stays the same, whatever the caches give up.
         for _ in 0..100 {
             given = to_give_up(given, 4096 * MIB, budget);
         }

@@ -1,4 +1,4 @@
-//! The whole: a pool that is open, and the work that keeps it going.
+//! A pool that is open, and the work that keeps it going.
 //!
 //! - P1: the log's lock is taken before the gate; maintenance before both. Nothing takes them the other way.
 //! - P2: whatever changes the segment table or a tree does so under the gate's read side, or with the log's lock;
@@ -124,22 +124,23 @@ use rewrites::RewriteCounters;
 use sizing::Sizing;
 use table_pages::StoredPages;
 
-/// The writing end of the log and what it did since the last checkpoint.
+/// The writing end of the log, and the bytes that were written to it since the last checkpoint.
 struct Log {
     writer: LogWriter,
     window_bytes: u64,
 }
 
-/// What checkpoints and folding keep.
+/// State that checkpoints, cleaning and folding keep.
 struct Maintenance {
-    /// Number of the last superblock, which is that of the last checkpoint or, before there is one, of the opening's claim.
+    /// Number of the last superblock, which is that of the last checkpoint or, before there is one, of the opening's
+    /// claim.
     superblock: u64,
     /// Stored pages of the segment table.
     page_ptrs: BTreeMap<u64, Ptr>,
     /// Stored pages of the catalogue, and their bytes.
     catalogue_ptrs: BTreeMap<u64, Vec<Ptr>>,
     catalogue_pages: BTreeMap<u64, Vec<u8>>,
-    /// Where replay would start: segments from there on are the log and are not folded.
+    /// Position at which replay would start: segments from there on are the log, and are neither cleaned nor folded.
     window_start: Position,
     copies: CopiesState,
     cleaner: Cleaner,
@@ -167,20 +168,21 @@ pub struct Pool {
     dataset: Arc<LiveDataset>,
     /// All datasets that take changes, by number.
     datasets: RwLock<Arc<Vec<Arc<LiveDataset>>>>,
-    /// Taken after the gate, and before the locks of datasets.
+    /// All datasets and snapshots. Locked after the gate, and before the locks of datasets.
     catalogue: RwLock<Catalogue>,
-    /// One at a time frees what was destroyed; so often the next step could not be read.
+    /// Number of times in a row that the next step of freeing could not be read. Whoever frees what was destroyed holds
+    /// the lock: one at a time.
     reaping: Mutex<u32>,
     sizing: Sizing,
     log: Mutex<Log>,
     maintenance: Mutex<Maintenance>,
     flushes: Arc<Flushes>,
     turn: Mutex<Turn>,
-    /// What becomes of pages that models may code.
+    /// Counts of pages that models may code.
     watch: Mutex<Watch>,
-    /// Where the search for objects that nobody counted goes on. `None`: all were looked at.
+    /// The object from which the search for objects that nobody counted goes on; `None` if all were looked at.
     sought: Mutex<Option<(u64, u64)>>,
-    /// How deltas came off.
+    /// Success of deltas.
     attempts: Mutex<Attempts>,
     rewrites: RewriteCounters,
     /// Signalled when somebody has written to the log.
@@ -189,7 +191,7 @@ pub struct Pool {
     work: Condvar,
     /// Memory of changed tree nodes that commits have made of each KiB of pages lately, in bytes.
     tree_growth: AtomicU64,
-    /// Accepted changes that are in the log, and that are durable.
+    /// Number of accepted changes that are in the log; `durable` is the number of those that are durable.
     committed: AtomicU64,
     durable: AtomicU64,
     scrub: Mutex<scrub::Scrub>,
@@ -205,37 +207,37 @@ pub struct Pool {
     journalled: AtomicU64,
     /// Memory of others that counts against the budget.
     beside: Arc<Beside>,
-    /// What caches give up since too much was resident, in bytes.
+    /// Bytes that caches give up because too much was resident.
     given_up: AtomicU64,
 }
 
 impl Pool {
-    /// The dataset that has the pool's name; [`Pool::open_dataset`] gives the others.
+    /// Returns the dataset that has the pool's name; [`Pool::open_dataset`] returns the others.
     pub fn dataset(&self) -> Arc<dyn Dataset> {
         Arc::clone(&self.dataset) as Arc<dyn Dataset>
     }
 
-    /// The pool's name.
+    /// Returns the pool's name.
     pub fn name(&self) -> &str {
         self.labels.first().map_or("", |label| &label.name)
     }
 
-    /// The pool's GUID.
+    /// Returns the pool's GUID.
     pub fn guid(&self) -> Guid {
         self.labels.first().map_or(Guid([0; 16]), |label| label.pool)
     }
 
-    /// How far the pool has come, as far as is known by checkpoints.
+    /// Returns the pool's opening and the number of its last superblock: how far the pool has come.
     pub fn standing(&self) -> Standing {
         Standing { opening: self.opening, generation: self.maintenance.lock().superblock, open: false }
     }
 
-    /// Paths of the pool's devices.
+    /// Returns the paths of the pool's devices.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.shared.devices.iter().map(|device| device.path().to_path_buf()).collect()
     }
 
-    /// What replay did when the pool was opened.
+    /// Returns the report of the replay at opening.
     pub fn replayed(&self) -> ReplayReport {
         ReplayReport { journalled: self.journalled.load(Ordering::Relaxed), ..self.replayed }
     }
@@ -244,7 +246,7 @@ impl Pool {
     pub fn set_compression(&self, compression: Compression) {
         let before = std::mem::replace(&mut *self.shared.compression.write(), compression);
         if before != compression {
-            // What was not counted so far may want a model now.
+            // Objects that were not counted so far may want a model now.
             *self.sought.lock() = Some((0, 0));
         }
     }
@@ -254,16 +256,16 @@ impl Pool {
         self.shared.primary_cache.store(cache as u8, Ordering::Relaxed);
     }
 
-    /// Sets the memory budget of the caches, in bytes, as far as records are concerned: the bounds of tree nodes and directories
-    /// stay what they were at opening.
+    /// Sets the memory budget of the caches, in bytes, as far as records are concerned: the bounds of tree nodes and
+    /// directories stay what they were at opening.
     pub fn set_cache_bytes(&self, bytes: u64) {
         self.shared.cache.resize(bytes);
     }
 
-    /// A property of the pool's dataset.
+    /// Returns a property of the pool's dataset.
     ///
     /// # Errors
-    /// None today; other datasets may not be there.
+    /// None today: the pool's own dataset always exists.
     pub fn property(&self, name: &str) -> Result<Option<String>> {
         self.property_of("", name)
     }

@@ -1,4 +1,4 @@
-//! Models, and the objects that have one or wait for one: figures for people to look at.
+//! Figures for people to look at: models, and the objects that have one or wait for one.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use crate::record::{Codec, ModelId};
 /// A model in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelInUse {
-    /// Its number.
+    /// Number of the model.
     pub id: ModelId,
-    /// The codec that it makes up.
+    /// The codec of records by the model.
     pub codec: Codec,
-    /// Its length as it is stored, in bytes.
+    /// Length of the model as it is stored, in bytes.
     pub stored_bytes: u64,
     /// Number of models that were learned of the object, this one included.
     pub learned: u32,
-    /// Pages that it was learned from, of those that the object had then.
+    /// Number of pages that the model was learned from, of those that the object had then.
     pub sampled_pages: u32,
-    /// Pages that the object had then.
+    /// Number of pages that the object had then.
     pub object_pages: u64,
     /// Average length of the sampled pages' records, in bytes.
     pub record_bytes: u32,
@@ -33,24 +33,25 @@ pub struct ModelInUse {
 pub struct Modelled {
     /// Number of its dataset.
     pub dataset: u64,
-    /// The object. `None`: logs, which share one model.
+    /// The object; `None` for logs, which share one model.
     pub object: Option<u64>,
-    /// The model of its new pages. `None`: it waits for one, or none gained.
+    /// The model of the object's new pages; `None` if it waits for one, or none gained.
     pub model: Option<ModelInUse>,
-    /// Pages that it has, stored.
+    /// Number of stored pages of the object.
     pub pages: u64,
-    /// Pages that its model coded since it was learned or the pool was opened, and their records' bytes.
+    /// Number of pages that its model coded since it was learned or the pool was opened.
     pub coded_pages: u64,
-    /// The same, length of their records in bytes.
+    /// Length of these pages' records, in bytes.
     pub coded_bytes: u64,
-    /// Pages that were stored without a model in that time.
+    /// Number of pages that were stored without a model in that time.
     pub other_pages: u64,
-    /// Pages that were stored before the model was there wait to be coded again.
+    /// True if pages that were stored before the model was there wait to be coded again.
     pub waits: bool,
 }
 
 impl Pool {
-    /// Objects that have a model of their own, or whose pages are counted since one may gain on them, by dataset and number.
+    /// Returns the objects that have a model of their own, or whose pages are counted since one may gain on them, by
+    /// dataset and number.
     ///
     /// # Errors
     /// Of reading what objects take.
@@ -70,7 +71,7 @@ impl Pool {
             let Some(dataset) = self.dataset_by_id(of.0) else { continue };
             let shared = stands_for_logs(of.1);
             let pages = if shared { 0 } else { dataset.usage(of.1)?.pages };
-            // Deleted; what its model coded may be in a snapshot.
+            // The object was deleted; what its model coded may be in a snapshot.
             if pages == 0 && !shared {
                 continue;
             }

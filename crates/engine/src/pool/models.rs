@@ -1,8 +1,8 @@
-//! Models of relations: which object wants one, learning it from its pages, and adopting it.
+//! Models of relations: chooses the object that needs one, learns the model from the object's pages, and adopts it.
 //!
-//! Commits count what becomes of pages that look like a database's ([`Watch`]); [`Pool::learn`] looks at the counts. It holds
-//! no lock while it reads and learns, and one call learns at most one model, so that whoever calls it decides how much time
-//! goes there. What it does follows from the state of the pool alone.
+//! Commits count how pages that look like a database's were stored ([`Watch`]); [`Pool::learn`] looks at the counts. It
+//! holds no lock while it reads and learns, and one call learns at most one model, so that its caller decides how much
+//! time learning takes. Its result follows from the state of the pool alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -23,47 +23,49 @@ use crate::record::{
 use crate::txg::{Rec, RecordKind};
 use crate::{Key, Result};
 
-/// Objects that are watched at most: an entry takes about 100 bytes.
+/// Largest number of objects that are watched: an entry takes about 100 bytes.
 const WATCHED_MAX: usize = 16 << 10;
-/// Pages of a log that are worth coding again: 2 MiB of PostgreSQL's.
+/// Smallest number of pages of a log that are worth coding again: 2 MiB of PostgreSQL's.
 const LOG_PAGES_MIN: u64 = 256;
-/// An object's model is learned anew once so many times its pages were written as it had when the model was learned.
+/// A new model is due once this many times the object's pages were written since its model was learned.
 const GROWTH: u64 = 4;
-/// Folding learns one anew where it has not seen one page in so many. What came last may be another kind of pages, an index behind its table; fewer
-/// could hardly gain what a later model has to.
+/// Folding learns a new model for an object that grew by more than one page in this many since its model was learned.
+/// The new pages may be of another kind, such as an index behind its table; fewer could hardly gain what a later model
+/// has to.
 const UNSEEN: u64 = 32;
-/// Of so many sampled pages one is kept from learning, to compare the old model with the new.
+/// One sampled page in this many is not learned from, to compare the old model with the new.
 const HELD_OUT: usize = 6;
-/// Small objects are many: they get models until one part in so many of all that there may be is taken.
+/// Small objects are many: they get models only while the pool has fewer than [`MODELS_MAX`] divided by this.
 const SMALL_SHARE: usize = 2;
 /// Longest entry of a model in the log.
 const ENTRY_BYTES_MAX: usize = REDO_FIXED_BYTES + 64;
 
-/// When and from what models are learned.
+/// Options of learning models: when, and from how many pages.
 #[derive(Clone, Copy, Debug)]
 pub struct LearnOptions {
-    /// Pages without a model, or coded badly by it, from which on an object gets one.
+    /// Number of pages without a model, or coded badly by it, from which on an object gets one.
     pub pages_min: u64,
-    /// Pages to learn from, spread over the object.
+    /// Number of pages to learn from, spread over the object.
     pub sample_pages: u64,
 }
 
 impl LearnOptions {
-    /// While the pool is idle: models of small files cost nobody anything then.
+    /// For a pool that is idle: learning models of small files then delays nobody.
     pub const IDLE: Self = Self { pages_min: 8, sample_pages: 300 };
-    /// For folding, which comes by once and not with every write: a model of some hundred bytes pays from a few pages on, which is found
-    /// out by learning it.
+    /// For folding, which comes by once and not with every write: a model of some hundred bytes pays from a few pages
+    /// on. Whether it does is found out by learning it.
     pub const FOLDING: Self = Self { pages_min: 4, sample_pages: 300 };
 }
 
 impl Default for LearnOptions {
     fn default() -> Self {
-        // Of what is growing, fewer pages are soon not like the others; more do not make a better model.
+        // A growing object with fewer pages soon has others that are not like them; more pages do not make a better
+        // model.
         Self { pages_min: 200, sample_pages: 300 }
     }
 }
 
-/// What came of an attempt to learn.
+/// Result of an attempt to learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Learned {
     /// Number of its dataset.
@@ -72,21 +74,21 @@ pub struct Learned {
     pub object: u64,
     /// Number of the model that codes its new pages from now on; `None` if no model gains.
     pub adopted: Option<ModelId>,
-    /// The object had no model before.
+    /// True if the object had no model before.
     pub first: bool,
 }
 
-/// What became of an object's pages since its model was adopted, or since it has been watched.
+/// Counts of an object's pages since its model was adopted, or since the object has been watched.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Watched {
-    /// Pages that its model coded, and their records' bytes.
+    /// Pages that its model coded; `coded_bytes` are the bytes of their records.
     pub(super) coded: u64,
     pub(super) coded_bytes: u64,
     /// Pages that no model coded.
     pub(super) others: u64,
     /// Pages that were stored as deltas, while the object was watched.
     deltas: u64,
-    /// Pages of both other kinds when learning failed the last time.
+    /// Sum of `coded` and `others` when learning failed the last time.
     tried_at: u64,
 }
 
@@ -95,7 +97,7 @@ impl Watched {
         self.coded + self.others
     }
 
-    /// Whether a model is wanted, with `entry` the one in use.
+    /// Returns true if a model is wanted; `entry` is the one in use.
     fn is_due(&self, entry: Option<&ModelEntry>, pages_min: u64) -> bool {
         if self.pages() < pages_min.max(2 * self.tried_at) {
             return false;
@@ -108,7 +110,7 @@ impl Watched {
     }
 }
 
-/// The objects, by dataset and number, whose pages look like a database's.
+/// Counts of the objects, by dataset and number, whose pages look like a database's.
 #[derive(Default)]
 pub(super) struct Watch {
     objects: BTreeMap<(u64, u64), Watched>,
@@ -118,12 +120,12 @@ pub(super) struct Watch {
     logs: BTreeMap<(u64, u64), WatchedLog>,
 }
 
-/// A log.
+/// Counts of a log.
 #[derive(Clone, Copy, Debug, Default)]
 struct WatchedLog {
-    /// Pages that were stored since it was coded again.
+    /// Pages that were stored since the log was last put among those to be coded again.
     pages: u64,
-    /// Whether its pages cannot be told one by one.
+    /// True for a log of InnoDB, most of whose blocks have no form by which they could be recognised.
     is_redo: bool,
 }
 
@@ -141,7 +143,8 @@ impl Watch {
         }
     }
 
-    /// Counts a page of a log, if `page` is one; a log is coded again, once it is quiet, when that is worth a checkpoint.
+    /// Counts `page` if it is a page of a log. With [`LOG_PAGES_MIN`] pages the log waits to be coded again, once it is
+    /// quiet: fewer are not worth a checkpoint.
     fn note_log(&mut self, object: (u64, u64), number: u64, page: &[u8]) {
         let is_redo = is_redo_checkpoint(number, page);
         let known = self.logs.get(&object).is_some_and(|log| log.is_redo);
@@ -149,7 +152,7 @@ impl Watch {
             return;
         }
         if self.logs.len() >= WATCHED_MAX {
-            // The file that is the oldest.
+            // The lowest number belongs to the oldest file.
             self.logs.pop_first();
         }
         let log = self.logs.entry(object).or_default();
@@ -162,12 +165,13 @@ impl Watch {
         self.note_delta(object, false);
     }
 
-    /// Whether an object is known to be a log.
+    /// Returns true if an object is known to be a log.
     pub(super) fn is_log(&self, object: (u64, u64)) -> bool {
         self.logs.contains_key(&object)
     }
 
-    /// Deltas tell nothing of what models are worth, but that an object which has one, or may get one, is being written.
+    /// Counts a page that tells nothing of what models are worth, such as a delta: only for an object that has a model,
+    /// or may get one, since it shows that the object is being written.
     fn note_delta(&mut self, object: (u64, u64), modelled: bool) {
         if !(modelled || self.late.contains(&object) || self.objects.contains_key(&object)) {
             return;
@@ -178,42 +182,43 @@ impl Watch {
         self.objects.entry(object).or_default().deltas += 1;
     }
 
-    /// Objects that were overwritten by deltas, and how often.
+    /// Returns the objects that were overwritten by deltas and do not wait to be coded again, with the number of
+    /// deltas.
     pub(super) fn with_deltas(&self) -> Vec<((u64, u64), u64)> {
         let some = self.objects.iter().filter(|(of, watched)| watched.deltas > 0 && !self.late.contains(of));
         some.map(|(of, watched)| (*of, watched.deltas)).collect()
     }
 
-    /// The deltas of an object are in full again.
+    /// Notes that the deltas of an object are stored in full again.
     pub(super) fn forget_deltas(&mut self, object: (u64, u64)) {
         if let Some(watched) = self.objects.get_mut(&object) {
             watched.deltas = 0;
         }
     }
 
-    /// Objects whose pages are counted.
+    /// Returns the objects whose pages are counted.
     pub(super) fn counted(&self) -> impl Iterator<Item = ((u64, u64), Watched)> + '_ {
         self.objects.iter().map(|(of, watched)| (*of, *watched))
     }
 
-    /// Whether pages of an object are counted.
+    /// Returns true if pages of an object are counted.
     pub(super) fn counts(&self, object: (u64, u64)) -> bool {
         self.objects.contains_key(&object)
     }
 
-    /// An object has so many pages that were not counted, and that a model may gain on.
+    /// Counts `pages` pages of an object that were not counted before, and on which a model may gain.
     pub(super) fn found(&mut self, object: (u64, u64), pages: u64) {
         if self.objects.len() < WATCHED_MAX {
             self.objects.entry(object).or_default().others += pages;
         }
     }
 
-    /// Pages of an object that were written since its model was adopted.
+    /// Returns the number of pages of an object that were written since its model was adopted.
     pub(super) fn written(&self, object: (u64, u64)) -> u64 {
         self.objects.get(&object).map_or(0, |watched| watched.pages() + watched.deltas)
     }
 
-    /// Forgets the half that has been written least: most of it is small, or deleted.
+    /// Forgets the half of the objects that were written least: most of them are small, or deleted.
     fn thin_out(&mut self) {
         let mut pages: Vec<u64> = self.objects.values().map(Watched::pages).collect();
         let middle = pages.len() / 2;
@@ -222,11 +227,11 @@ impl Watch {
     }
 }
 
-/// The models in use for the objects of a commit.
+/// Models in use for the objects of a commit.
 pub(super) type Current = HashMap<u64, (ModelId, Arc<Model>)>;
 
 impl Pool {
-    /// The models that code new pages of these objects.
+    /// Returns the models that code new pages of these objects.
     pub(super) fn current_models(
         &self,
         dataset: u64,
@@ -249,14 +254,14 @@ impl Pool {
         found
     }
 
-    /// The model that codes new pages of `object`. For callers that hold the log's lock until a segment lists the model; others
-    /// take [`Pool::pinned_model`].
+    /// Returns the model that codes new pages of `object`. For callers that hold the log's lock until a segment lists
+    /// the model; others take [`Pool::pinned_model`].
     pub(super) fn current_model(&self, dataset: u64, object: u64) -> Option<(ModelId, Arc<Model>)> {
         let id = self.shared.models.current(dataset, object)?;
         Some((id, self.model_to_code_by(id, object)?))
     }
 
-    /// The model that codes new pages of `object`, which stays as long as it is pinned.
+    /// Returns the model that codes new pages of `object`, which stays as long as it is pinned.
     pub(super) fn pinned_model(&self, dataset: u64, object: u64) -> Option<(ModelPin, Arc<Model>)> {
         let pin = self.shared.models.pin_current(dataset, object)?;
         let model = self.model_to_code_by(pin.id(), object)?;
@@ -273,7 +278,7 @@ impl Pool {
         }
     }
 
-    /// Counts what became of the pages of a commit.
+    /// Counts how the pages of a commit were stored.
     pub(super) fn watch_pages(
         &self,
         dataset: u64,
@@ -303,7 +308,8 @@ impl Pool {
         }
     }
 
-    /// Learns a model for the object that wants one most, if any does, and adopts it if it gains. `None`: there was nothing to do.
+    /// Learns a model for the object that wants one most, if any does, and adopts it if it gains. Returns `None` if
+    /// there was nothing to do.
     ///
     /// # Errors
     /// Of reading pages and of writing the model.
@@ -311,7 +317,7 @@ impl Pool {
         self.learn_of(options, false)
     }
 
-    /// As [`Pool::learn`]; with `firsts`, only for objects that have none.
+    /// As [`Pool::learn`]; with `firsts`, only for objects that have no model.
     pub(super) fn learn_of(&self, options: &LearnOptions, firsts: bool) -> Result<Option<Learned>> {
         if self.shared.check_writable().is_err() || self.shared.models.next_id().is_none() {
             return Ok(None);
@@ -323,7 +329,7 @@ impl Pool {
             if let (Some(dataset), Some(level)) = (dataset, level) {
                 break (dataset, object, level);
             }
-            // Its setting is another one by now, or it is gone.
+            // The object's property has changed by now, or the dataset is gone.
             self.watch.lock().objects.remove(&(id, object));
         };
         let id = dataset.id;
@@ -347,7 +353,7 @@ impl Pool {
         Ok(Some(Learned { dataset: id, object, adopted: learned?, first }))
     }
 
-    /// The object with the most pages that a model may gain on; with `firsts`, of those that have none.
+    /// Returns the object with the most pages on which a model may gain; with `firsts`, of those that have no model.
     fn wants_model(&self, options: &LearnOptions, firsts: bool) -> Option<(u64, u64)> {
         let models = &self.shared.models;
         let watch = self.watch.lock();
@@ -355,17 +361,18 @@ impl Pool {
             let entry = models.current(*dataset, *object).and_then(|id| models.get(id));
             watched.is_due(entry.as_ref(), options.pages_min) && !(firsts && entry.is_some())
         });
-        // Of several the one with the lowest number, so that the same state has the same outcome.
+        // Of objects with as many pages the lowest number wins, so that the same state has the same outcome.
         due.max_by_key(|(object, watched)| (watched.pages(), std::cmp::Reverse(**object)))
             .map(|(object, _)| *object)
     }
 
-    /// Whether there is room for models of small objects: large ones may need the rest.
+    /// Returns true if there is room for models of small objects: large ones may need the rest.
     pub(super) fn has_few_models(&self) -> bool {
         self.shared.models.count() < MODELS_MAX / SMALL_SHARE
     }
 
-    /// Learns a model of an object that has none, or one of when it was smaller, if it is large enough and looks as if it would gain.
+    /// Learns a model for an object that has none, or whose model is of when it was smaller, if the object is large
+    /// enough and looks as if a model would gain. Returns the model's number if it was adopted.
     pub(super) fn learn_for_folding(&self, dataset: &LiveDataset, object: u64) -> Result<Option<ModelId>> {
         let Some(level) = dataset.compression_of(object).model_level() else { return Ok(None) };
         let entry = self.shared.models.current(dataset.id, object).and_then(|id| self.shared.models.get(id));
@@ -397,7 +404,8 @@ impl Pool {
         self.learn_pages(dataset.id, object, &sampled, object_pages, level)
     }
 
-    /// Learns a model of `object` from `sampled` pages, and adopts it if it gains on the one that there is.
+    /// Learns a model of `object` from `sampled` pages, and adopts it if it gains on the present one. Returns `None` if
+    /// it does not.
     pub(super) fn learn_pages(
         &self,
         dataset: u64,
@@ -410,7 +418,7 @@ impl Pool {
             return Ok(None);
         }
         let current = self.shared.models.current(dataset, object);
-        // One that cannot be read is replaced in any case.
+        // A model that cannot be read is replaced in any case.
         let old = current.and_then(|id| Some((id, self.shared.model(id).ok()?)));
         let old = old.as_ref().map(|(id, model)| (*id, &**model));
         let Some(Candidate { model, bytes, sampled_pages, record_bytes }) =
@@ -433,11 +441,11 @@ impl Pool {
         })
     }
 
-    /// Says of a model in use whether pages that were stored before it wait to be coded again.
+    /// Stores with a model in use whether pages from before it wait to be coded again (`late`).
     pub(super) fn restate_model(&self, id: ModelId, late: bool) -> Result<()> {
         let claim = ENTRY_BYTES_MAX as u64;
         if self.shared.reserve(claim, 0, 0).is_err() {
-            // The pool is full: it stays late.
+            // The pool is full: the entry stays as it is.
             return Ok(());
         }
         let restated = self.try_restate_model(id, late);
@@ -463,8 +471,9 @@ impl Pool {
         self.own.restate_model(id, entry).inspect_err(|error| self.shared.fail(error))
     }
 
-    /// Writes a model to the log, and then uses it: no record before it in the log can name it (M1). `None` if there is no room.
-    /// One to `keep` stays until the pool is opened again, whoever needs it.
+    /// Writes a model to the log, and only then uses it, so that no record before it in the log can name it (M1).
+    /// Returns `None` if there is no room. With `keep` the model stays until the pool is opened again, even if nothing
+    /// needs it.
     pub(super) fn adopt(
         &self,
         model: Model,
@@ -494,7 +503,7 @@ impl Pool {
         self.check_failed()?;
         let Some(id) = self.shared.models.next_id() else { return Ok(None) };
         if self.shared.read_only.load(Ordering::Relaxed) {
-            // Exported meanwhile.
+            // The pool was exported meanwhile.
             return Ok(None);
         }
         let codec = codec_of(&model);
@@ -528,7 +537,7 @@ impl Pool {
     }
 }
 
-/// Up to `wanted` pages, spread over the object.
+/// Reads up to `wanted` pages, spread over the object.
 pub(super) fn draw(dataset: &LiveDataset, object: u64, wanted: u64) -> Result<Vec<Vec<u8>>> {
     let record_size = dataset.record_size(object)?;
     let pages = dataset.end_page(object)?;
@@ -552,18 +561,19 @@ pub(super) fn draw(dataset: &LiveDataset, object: u64, wanted: u64) -> Result<Ve
 /// A model that was learned from some pages and not adopted yet.
 #[derive(Debug)]
 pub struct Candidate {
-    /// As it is read back from `bytes`.
+    /// The model as it is read back from `bytes`.
     pub model: Model,
-    /// To be stored.
+    /// The model's stored form, before it is encoded as metadata.
     pub bytes: Vec<u8>,
-    /// Pages that it was learned from.
+    /// Number of pages that it was learned from.
     pub sampled_pages: u32,
-    /// Average length of their records, in bytes.
+    /// Average length of these pages' records, in bytes.
     pub record_bytes: u32,
 }
 
-/// Learns a model from `sampled` pages, for `object_pages` pages like them, with zstd's `level` for what it leaves. Where there is a `current` one, some of the pages
-/// are kept from learning: the new model has to make them 3 % shorter than the current one does, and to save its own length.
+/// Learns a model from `sampled` pages, for `object_pages` pages like them, with zstd's `level` for what it leaves. If
+/// there is a `current` one, some of the pages are not learned from: the new model has to make these 3 % shorter than
+/// the current one does, and to save its own length. Returns `None` if it does not, or no model is found.
 pub fn learn_better(
     sampled: &[Vec<u8>],
     current: Option<(ModelId, &Model)>,
@@ -577,7 +587,7 @@ pub fn learn_better(
     }
     let options = Options { level: level.into(), relation_pages: object_pages };
     let bytes = pagefold_codec::learn(&training, options)?.to_bytes();
-    // Used is what will be read back: pages are verified with it.
+    // The model that is used is the one that will be read back: pages are verified with it.
     let model = Model::from_bytes(&bytes)
         .inspect_err(|error| tracing::error!(%error, "a learned model cannot be read back and is not used"))
         .ok()?;
@@ -594,7 +604,7 @@ pub fn learn_better(
     Some(Candidate { model, bytes, sampled_pages: training.len() as u32, record_bytes })
 }
 
-/// Average length of the records of `pages`, in bytes.
+/// Returns the average length of the records of `pages`, in bytes.
 fn average_bytes(id: ModelId, model: &Model, pages: &[&[u8]]) -> u64 {
     let mut record = Vec::new();
     let mut total = 0;

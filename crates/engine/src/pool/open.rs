@@ -1,4 +1,4 @@
-//! Opening a pool: the last checkpoint, and what the log says after it.
+//! Opens a pool: loads the last checkpoint and replays the log after it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -43,48 +43,52 @@ use crate::txg::{
 use crate::types::COPIES;
 use crate::{Addr, Error, Ptr, Result};
 
-/// How a pool is opened.
+/// Options for opening a pool.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// Change nothing on the devices; replay happens in memory.
     pub read_only: bool,
     /// Memory for all caches of the engine, in bytes.
     pub cache_bytes: u64,
-    /// Log at which a checkpoint is made, in bytes; `None` follows the pool's size.
+    /// Bytes of log at which a checkpoint is made; `None`: a size that follows from the pool's.
     pub log_bytes: Option<u64>,
-    /// Where the log is damaged before its end, open the pool as it was before the damage, and lose what had been
-    /// acknowledged since. Without this that is an error.
+    /// Open the pool as it was before the damage if the log is damaged before its end, and lose what had been
+    /// acknowledged since. Without this option such damage is an error.
     pub accept_loss: bool,
-    /// Open the pool although parts of its metadata are damaged, to read what is left: what is below them cannot be read. With
-    /// `read_only` and `accept_loss`; [`OpenOptions::for_rescue`] sets all three.
+    /// Open the pool although parts of its metadata are damaged, to read the rest; nothing below a damaged part can be
+    /// read. Needs `read_only` and `accept_loss`; [`OpenOptions::for_rescue`] sets all three.
     pub rescue: bool,
-    /// A number that no other opening of the pool was given; the default draws one at random (T5). It is the nonce of the opening, too.
+    /// A number that no other opening of the pool was given (T5), which is also the nonce of the opening. The default
+    /// draws one at random.
     pub salt: u64,
-    /// Seconds since 1970: when the opening is, for people.
+    /// Time of the opening, in seconds since 1970; it is shown to people.
     pub now: u64,
-    /// How far the pool is known to have come: who has not come as far is a copy of it, and not opened.
+    /// Standing that the pool is known to have reached. A pool that has not come as far is a copy, and is not opened.
     pub since: Option<Standing>,
-    /// Who is told how far the pool has come, once an opening for writing is claimed and when it ends.
+    /// Witness that is told how far the pool has come, once an opening for writing is claimed and when that opening
+    /// ends.
     pub witness: Option<Witness>,
-    /// How many reads are under way at once while the pool is opened; 1: none beside another, and always in the same order.
+    /// Number of reads that may be under way at once while the pool is opened. With 1 they come one by one, always in
+    /// the same order.
     pub reads_at_once: usize,
-    /// How many segments share a page of the segment table, for a pool that has no page yet: the simulator's small pools have tables of many pages
-    /// by this. `None`: as the pool has it.
+    /// Number of segments that share a page of the segment table, for a pool that has no page yet; with it, the
+    /// simulator's small pools have tables of many pages. `None`: the number that the pool has.
     pub table_page_ids: Option<PageIds>,
-    /// Memory that entries of the segment table may take, in bytes, about; others are read when they are needed. `None`: a part of
-    /// [`OpenOptions::cache_bytes`].
+    /// Approximate memory that entries of the segment table may take, in bytes; others are read when they are needed.
+    /// `None`: a part of [`OpenOptions::cache_bytes`].
     pub table_bytes: Option<u64>,
-    /// Where changes are entered when they are accepted, so that they survive the process; what a dead one left in it is redone.
-    /// Not for `read_only` and `accept_loss`.
+    /// Journal in which changes are entered when they are accepted, so that they survive the process. Changes that a
+    /// dead process left in it are redone. Not for `read_only` and `accept_loss`.
     pub journal: Option<Arc<Journal>>,
-    /// A file, not there yet, into which every write and flush of the devices is written down ([`Recording`]).
+    /// Path of a file, which must not exist yet, to which every write and flush of the devices is recorded
+    /// ([`Recording`]).
     pub record: Option<PathBuf>,
 }
 
 /// Default of [`OpenOptions::cache_bytes`].
 pub const CACHE_BYTES_DEFAULT: u64 = 384 << 20;
 
-/// Default of [`OpenOptions::reads_at_once`]: what hides that each takes 5 ms, as from a disc or a volume in another house.
+/// Default of [`OpenOptions::reads_at_once`]. It hides a latency of 5 ms per read, as of a disc or a remote volume.
 pub const READS_AT_ONCE_DEFAULT: usize = 64;
 
 impl Default for OpenOptions {
@@ -110,18 +114,18 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// To read what is left of a damaged pool.
+    /// Returns options for reading what is left of a damaged pool.
     pub fn for_rescue() -> Self {
         Self { read_only: true, accept_loss: true, rescue: true, ..Self::default() }
     }
 }
 
-/// Is told how far a pool has come.
+/// A callback that is told how far a pool has come.
 #[derive(Clone)]
 pub struct Witness(Arc<dyn Fn(&Standing) + Send + Sync>);
 
 impl Witness {
-    /// Calls `tell`, within the opening or closing of the pool.
+    /// Makes a witness that calls `tell`, within the opening or closing of the pool.
     pub fn new(tell: impl Fn(&Standing) + Send + Sync + 'static) -> Self {
         Self(Arc::new(tell))
     }
@@ -137,31 +141,31 @@ impl std::fmt::Debug for Witness {
     }
 }
 
-/// The standard library keys its hash maps from the operating system's randomness, anew for every one.
+/// Returns a random number. The standard library keys each hash map anew from the operating system's randomness.
 fn random_salt() -> u64 {
     use std::hash::BuildHasher;
     std::hash::RandomState::new().hash_one(std::process::id())
 }
 
-/// What replay did.
+/// Result of the replay at opening.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplayReport {
-    /// The pool had been exported: there was nothing to replay but the checkpoint itself.
+    /// True if the pool had been exported, so that there was nothing to replay after the checkpoint.
     pub clean: bool,
-    /// Batches that counted.
+    /// Number of batches that counted.
     pub batches: u64,
-    /// Their bytes.
+    /// Bytes of these batches.
     pub bytes: u64,
-    /// Of these batches, those with records that are damaged.
+    /// Number of these batches that have damaged records.
     pub damaged: u64,
-    /// Where the log is damaged; what had been acknowledged behind it is lost ([`OpenOptions::accept_loss`]).
+    /// Place where the log is damaged; all that had been acknowledged behind it is lost ([`OpenOptions::accept_loss`]).
     pub lost: Option<LogDamage>,
-    /// Changes of the journal that were redone.
+    /// Number of changes of the journal that were redone.
     pub journalled: u64,
 }
 
-/// By so much the numbers of batches leap where a part of the log was given up: beyond all that this part may hold, so that
-/// none of it tells of what comes now (T7).
+/// Leap of the numbers of batches where a part of the log was given up. It is more than that part can hold, so that no
+/// batch in it can be taken for a successor of the new ones (T7).
 const TXG_LEAP: u64 = 1 << 32;
 
 /// A batch on its device.
@@ -178,13 +182,13 @@ struct Opening {
     devices: Devices,
     ahead: Ahead,
     superblock: Superblock,
-    /// That by which this opening is claimed.
+    /// Superblock by which this opening is claimed.
     claim: Superblock,
     root: Root,
     /// All records of the checkpoint that no segment accounts for.
     roots: Vec<Placed>,
     image: Image,
-    /// Stored pages of the catalogue, and their bytes.
+    /// Pointers to the stored pages of the catalogue, and the bytes of these pages.
     catalogue_ptrs: BTreeMap<u64, Vec<Ptr>>,
     catalogue_pages: BTreeMap<u64, Vec<u8>>,
     table: Vec<TablePage>,
@@ -193,23 +197,23 @@ struct Opening {
     segments: Arc<Segments>,
     /// Chunks in use as of the checkpoint.
     used_before: Vec<Chunk>,
-    /// Bytes in use of each segment that replay found batches in.
+    /// Bytes in use of each segment in which replay found batches.
     used: HashMap<u64, (Chunk, u32)>,
-    /// The last batches, from the first on of which nothing tells that it was flushed.
+    /// The last batches, beginning with the first that is not known to be flushed.
     unflushed: Vec<(u64, Unflushed)>,
-    /// One past the number of the last batch with operations, as far as the checkpoint and the log tell.
+    /// Number of the last batch with operations plus one, as far as the checkpoint and the log tell.
     operations_below: u64,
-    /// What is damaged, if that is no reason to fail.
+    /// Damage that was found; `None` unless the pool is opened for rescue.
     rescue: Option<RescueReport>,
 }
 
 impl Pool {
-    /// Opens the pool on these devices.
+    /// Opens the pool on the devices at `paths`.
     pub fn open(paths: &[PathBuf], options: &OpenOptions) -> Result<Arc<Self>> {
         Self::open_on(Self::open_devices(paths, options)?, options)
     }
 
-    /// Opens the devices of a pool, as [`Pool::open`] does: for [`Pool::open_on`]. What is on them is not looked at.
+    /// Opens the devices of a pool as [`Pool::open`] does, for [`Pool::open_on`]. Does not read them.
     pub fn open_devices(paths: &[PathBuf], options: &OpenOptions) -> Result<Vec<Arc<dyn Device>>> {
         let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let mut devices: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
@@ -222,7 +226,7 @@ impl Pool {
         Ok(devices)
     }
 
-    /// Opens the pool on devices that are open, given in any order.
+    /// Opens the pool on devices that are already open, given in any order.
     pub fn open_on(devices: Devices, options: &OpenOptions) -> Result<Arc<Self>> {
         if options.rescue && !(options.read_only && options.accept_loss) {
             return Err(Error::Invalid("a pool that is opened for rescue is not changed".into()));
@@ -239,14 +243,14 @@ impl Pool {
         if !options.read_only
             && let Err(error) = pool.forget_rebases().and_then(|()| pool.forget_comparisons())
         {
-            // It is in nobody's way but that of another comparison or rebase, which tells.
+            // The leftovers only hinder another comparison or rebase, which will report them.
             tracing::warn!(%error, "what was made for a comparison or a rebase is left");
         }
         Ok(pool)
     }
 }
 
-/// The devices, each of which writes down what it does.
+/// Wraps the devices so that each of them records its writes and flushes.
 fn recorded(devices: Devices, path: &Path) -> Result<Devices> {
     let sizes: Vec<u64> = devices.iter().map(|device| device.size_bytes()).collect();
     let recording = Recording::create(path, &sizes)?;
@@ -257,7 +261,7 @@ fn recorded(devices: Devices, path: &Path) -> Result<Devices> {
     Ok((0..=u16::MAX).zip(devices).map(wrap).collect())
 }
 
-/// Labels and devices by number.
+/// Returns labels and devices, ordered by device number.
 pub(super) fn in_order(devices: Devices) -> Result<(Vec<Label>, Devices)> {
     let mut found: BTreeMap<u16, (Label, Arc<dyn Device>)> = BTreeMap::new();
     for device in devices {
@@ -286,7 +290,7 @@ pub(super) fn in_order(devices: Devices) -> Result<(Vec<Label>, Devices)> {
     Ok(found.into_values().unzip())
 }
 
-/// Why two devices are not of one pool.
+/// Returns a message that tells why two devices are not of one pool.
 fn two_pools((label, device): (&Label, &dyn Device), (other, twin): (&Label, &dyn Device)) -> String {
     let (path, twin) = (device.path().display(), twin.path().display());
     if label.log == other.log && (label.formerly == other.pool || other.formerly == label.pool) {
@@ -297,12 +301,13 @@ fn two_pools((label, device): (&Label, &dyn Device), (other, twin): (&Label, &dy
     format!("{path} belongs to pool '{}' and not to '{}', as {twin} does", label.name, other.name)
 }
 
-/// What devices say of themselves, and the superblock that counts; with `rescue` what is left of them.
+/// Reads the superblocks of all devices; returns the devices as members, and the superblock that counts. With `rescue`,
+/// devices whose superblocks cannot be read are left out.
 pub(super) fn weigh(labels: &[Label], devices: &Devices, rescue: bool) -> Result<(Vec<Member>, Superblock)> {
     let read = |(label, device): (&Label, &Arc<dyn Device>)| Member::of(device.as_ref(), label.clone());
     let members: Vec<Result<Member>> = labels.iter().zip(devices).map(read).collect();
     if rescue {
-        // What is left of any of them is read, and verified.
+        // The newest superblock that can be read counts; all that it leads to is verified when it is read.
         let members: Vec<Member> = members.into_iter().filter_map(Result::ok).collect();
         let newest = members.iter().map(|member| member.head).max_by_key(Superblock::order);
         let name = labels.first().map_or("", |label| &label.name);
@@ -314,11 +319,11 @@ pub(super) fn weigh(labels: &[Label], devices: &Devices, rescue: bool) -> Result
     Ok((members, superblock))
 }
 
-/// What devices say of how far their pool has come.
+/// The superblocks by which a pool is opened.
 struct Identity {
     /// The superblock that counts.
     superblock: Superblock,
-    /// That by which this opening is claimed.
+    /// Superblock by which this opening is claimed.
     claim: Superblock,
 }
 
@@ -344,15 +349,15 @@ fn identify(labels: &[Label], devices: &Devices, options: &OpenOptions) -> Resul
     Ok(Identity { superblock, claim })
 }
 
-/// What batches of the log carry.
+/// Returns the identifier of the log, which each of its batches carries.
 fn log_of(labels: &[Label]) -> u64 {
     labels.first().map_or(Guid::NONE, |label| label.log).low()
 }
 
-/// What tree nodes, segment directories and models may take of the cache budget at most, in sixteenths. Records have what is left, see
-/// [`Pool::settle_caches`].
+/// Largest shares of the cache budget that tree nodes, segment directories and models may take, in sixteenths. Records
+/// have the rest, see [`Pool::settle_caches`].
 const CACHE_SHARES: (u64, u64, u64) = (4, 2, 2);
-/// The same of entries of the segment table.
+/// Largest share of the cache budget that entries of the segment table may take, in sixteenths.
 const TABLE_SHARE: u64 = 4;
 
 impl Opening {
@@ -369,7 +374,7 @@ impl Opening {
         let Superblock { addr, root: first, second, .. } = superblock;
         let placed = Placed { addr, first, second };
         let root = Root::decode(&read_placed(&devices, &segments, &placed, "root of the last checkpoint")?)?;
-        // Before a pool has any page it can be of any kind.
+        // A pool that has no page yet can still take pages of any size.
         let wanted = options.table_page_ids.filter(|_| root.lists.is_empty());
         segments.set_page_ids(wanted.unwrap_or(root.page_ids));
         let named = root.lists.iter().chain(&root.dead).chain(&root.catalogue);
@@ -382,12 +387,12 @@ impl Opening {
         let table = load_lists(&devices, &segments, &chunks, &root, &mut missing)?;
         let table_pages = Arc::new(StoredPages::new(devices.clone(), &table));
         if !options.rescue {
-            // (What is salvaged is nowhere to be read from again.)
+            // Salvaged entries must stay in memory: no page of the table has them.
             let most = options.table_bytes.unwrap_or(options.cache_bytes / 16 * TABLE_SHARE);
             segments.page_from(Arc::clone(&table_pages) as Arc<dyn TablePages>, most);
         }
         let mut filled = Filled::new(&sizes);
-        // Where second copies lie the root says.
+        // Second copies are added below, since only the root tells where they lie.
         let mut visit = |segment: &Segment| {
             if segment.id < COPIES {
                 filled.add(segment);
@@ -403,7 +408,8 @@ impl Opening {
         for (id, parts) in &root.copies {
             segments.set_copies(*id, parts)?;
         }
-        // What was found on the devices without a table may have been there before something else was.
+        // Parts that were salvaged without a table may be remnants, whose place another segment has taken since; so all
+        // is counted anew.
         let from = if rescue.is_some() { 0 } else { COPIES };
         if from == 0 {
             filled = Filled::new(&sizes);
@@ -611,7 +617,7 @@ impl Opening {
         if let Some(journal) = journal {
             pool.redo_journal(journal, (end.position.txg, operations_below))?;
         }
-        // After what was accepted: nobody refuses that now.
+        // Budgets come after the journal: changes that were accepted before must not be refused now.
         pool.catalogue.read().rebudget(&shared);
         pool.catalogue.read().inherit_compression();
         pool.note_sizes(&pool.maintenance.lock());
@@ -619,13 +625,14 @@ impl Opening {
         pool.load_scrub()?;
         pool.load_faults(end.damaged);
         if end.lost.is_some() && !options.read_only {
-            // From its position on there is no damage any more.
+            // Replay starts at this checkpoint from now on, and so does not meet the damage any more.
             pool.checkpoint(false)?;
         }
         Ok(pool)
     }
 
-    /// Chunk states after replay, directories of replayed segments, and where the log goes on.
+    /// Settles the states of chunks after replay, writes the directories of replayed segments, and returns the position
+    /// at which the log goes on.
     fn settle_space(&self, end: &LogEnd, options: &OpenOptions) -> Result<Position> {
         self.chunks.retain_all(self.segments.chunks());
         let next = end.position.next;
@@ -648,16 +655,18 @@ impl Opening {
         if end.torn {
             self.erase_header(next)?;
         }
-        // The superblock, too: a flush of it may have failed, and then a device shows it until the power goes. What the one before refers to is
-        // given out from now on.
+        // A superblock is written, too: a flush of the last one may have failed, and then a device shows it until the
+        // power goes, while chunks that the one before refers to are given out from now on.
         let flushed = end.position.txg;
         let mut told = self.claim;
         if flushed > self.superblock.flushed {
-            // It tells that all that was found is there (T7): the log goes on elsewhere, and only its last batches say where.
+            // The new superblock tells that all batches that were found are there (T7): the log goes on at another
+            // place, and only its last batches tell where.
             self.devices.iter().try_for_each(|device| device.flush())?;
             told.flushed = flushed;
         }
-        // From here on the opening is claimed: what was written before says nothing that was not there.
+        // From here on the opening is claimed. All that was written before this point adds nothing to what was already
+        // there.
         write_superblock(&self.devices, &self.labels, &told)?;
         if let Some(witness) = &options.witness {
             witness.tell(&Standing { open: false, ..told.standing() });
@@ -669,7 +678,7 @@ impl Opening {
 }
 
 impl Opening {
-    /// Erases the header that a chunk begins with (T8).
+    /// Erases the header at the start of a chunk (T8).
     fn erase_header(&self, chunk: Chunk) -> Result<()> {
         self.device_of(chunk)?.write(chunk.offset(), &AlignedBuf::zeroed(BLOCK_BYTES), false)
     }
@@ -679,8 +688,8 @@ impl Opening {
         device.ok_or_else(|| Error::corrupt("log", "it lies on a device that the pool does not have"))
     }
 
-    /// Writes the log's last batches again. They can be read, but a flush of them may have failed: then a device may show
-    /// them until the power goes, and no later flush makes them durable.
+    /// Writes the log's last batches again. They can be read, but a flush of them may have failed: then a device may
+    /// show them until the power goes, and no later flush makes them durable.
     fn write_unflushed(&self) -> Result<()> {
         for (_, Unflushed { chunk, start, end }) in &self.unflushed {
             let device = self.device_of(*chunk)?;
@@ -694,7 +703,7 @@ impl Opening {
 }
 
 impl Pool {
-    /// Accepts again what a dead process had accepted and not committed.
+    /// Accepts again the changes that a dead process had accepted and not committed.
     fn redo_journal(&self, journal: &Journal, log: (u64, u64)) -> Result<()> {
         let datasets = self.datasets.read().clone();
         let redone = journal.redo(log, &mut |id, changes| {
@@ -707,7 +716,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Brings stored properties of the engine into force.
+    /// Applies the stored properties that concern the engine.
     fn apply_properties(&self) -> Result<()> {
         if let Some(value) = self.property("compression")? {
             self.set_compression(value.parse::<Compression>()?);
@@ -723,27 +732,27 @@ impl Pool {
         Ok(())
     }
 
-    /// The pool's dataset, with the engine's own types.
+    /// Returns the pool's dataset, with the engine's own types.
     pub fn live(&self) -> &Arc<LiveDataset> {
         &self.dataset
     }
 
-    /// The pool's own tree, which has the models and the blocks of dead lists.
+    /// Returns the pool's own tree, which has the models and the blocks of dead lists.
     pub fn own(&self) -> &LiveDataset {
         &self.own
     }
 
-    /// The length of a record as it is stored now, in bytes: at most what a pointer to it says.
+    /// Returns the length of a record as it is stored now, in bytes: at most the length in a pointer to it.
     pub fn stored_len(&self, ptr: Ptr) -> u32 {
         self.shared.stored_len(ptr)
     }
 
-    /// The stored form of a record, verified.
+    /// Returns the stored form of a record, verified.
     pub fn read_record(&self, addr: Addr) -> Result<Vec<u8>> {
         self.shared.read_record(addr)
     }
 
-    /// As [`Dataset::sync`].
+    /// Makes all accepted changes durable, as [`Dataset::sync`] does.
     pub fn sync(&self) -> Result<()> {
         self.dataset.sync()
     }

@@ -1,57 +1,59 @@
-//! Openings: what tells the copies of a pool apart.
+//! Describes openings of a pool, by which its copies are told apart.
 //!
-//! Every opening for writing claims a number and a nonce before anything else that it writes counts ([`super::identity`]), and every superblock names the
-//! opening that wrote it, with those before it. So of two devices that say that they are the same it is known which one went on, and which one stayed as it
-//! was; and that both went on, each for itself, if neither knows the other's opening.
+//! Every opening for writing claims a number and a nonce before anything else that it writes counts
+//! ([`super::identity`]), and every superblock names the opening that wrote it, and those before. So of two devices
+//! with the same label it is known which one went on, and which one stayed as it was; or that both went on separately,
+//! if neither knows the other's opening.
 
 use crate::wire::Reader;
 use crate::{Error, Result};
 
-/// Openings before it that an opening names.
+/// Number of earlier openings that an opening names.
 pub const EARLIER_OPENINGS: usize = 128;
-/// Numbers of openings are at most this.
+/// Largest number of an opening.
 const NUMBER_MAX: u64 = 1 << 48;
 
-/// What identifies an opening of a pool for writing.
+/// Identity of an opening of a pool for writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpeningId {
-    /// Rises with every opening; 0 stands for none.
+    /// Number of the opening, which rises with every opening; 0 stands for none.
     pub number: u64,
-    /// Drawn at random: two copies that are opened apart from each other have the same number and another nonce.
+    /// Random number: two copies that are opened separately have the same number and different nonces.
     pub nonce: u64,
 }
 
 /// An opening that another one followed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Earlier {
-    /// What identifies it.
+    /// Identity of that opening.
     pub id: OpeningId,
-    /// The number of the last checkpoint that the opening after it found: a copy that has later ones of this opening went on by itself.
+    /// Number of the last checkpoint that the opening after it found. A copy that has later checkpoints of this opening
+    /// went on by itself.
     pub generation: u64,
 }
 
 /// An opening, and those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
-    /// What identifies it.
+    /// Identity of this opening.
     pub id: OpeningId,
-    /// When it was, in seconds since 1970, as far as its machine knew.
+    /// Time of the opening, in seconds since 1970, by the clock of its machine.
     pub time: u64,
-    /// Those before it, newest first; number 0 where there were no more.
+    /// Openings before it, newest first; number 0 where there are no more.
     pub earlier: [Earlier; EARLIER_OPENINGS],
 }
 
 impl Opening {
-    /// The making of a pool is its first opening.
+    /// Returns the first opening of a pool, which is its creation.
     pub fn first(nonce: u64, time: u64) -> Self {
         Self { id: OpeningId { number: 1, nonce }, time, earlier: [Earlier::default(); EARLIER_OPENINGS] }
     }
 
-    /// The opening after this one, of which checkpoint `generation` is the last. Its number is above `seen`: an opening may have been claimed on some devices
-    /// and nothing more.
+    /// Returns the opening that follows this one, whose last checkpoint is `generation`. Its number is above `seen`: an
+    /// opening may have been claimed on some devices and have written nothing more.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where there is no such number.
+    /// [`Error::Corrupt`] if there is no such number.
     pub fn next(&self, generation: u64, seen: u64, nonce: u64, time: u64) -> Result<Self> {
         let number = seen.max(self.id.number) + 1;
         if number > NUMBER_MAX {
@@ -63,18 +65,18 @@ impl Opening {
         Ok(Self { id: OpeningId { number, nonce }, time, earlier })
     }
 
-    /// The opening right before it.
+    /// Returns the opening right before this one.
     pub fn before(&self) -> OpeningId {
         self.earlier[0].id
     }
 
-    /// Where the one with this identity is among those before it, what it came to.
+    /// Returns the last checkpoint of opening `other`, if that is among those before this one.
     fn names(&self, other: OpeningId) -> Option<u64> {
         let found = self.earlier.iter().find(|earlier| earlier.id == other && other.number > 0);
         found.map(|earlier| earlier.generation)
     }
 
-    /// Whether an opening of this number would be among those that it names.
+    /// Returns true if an opening with this number would be among those that this one names.
     fn reaches(&self, number: u64) -> bool {
         self.earlier[EARLIER_OPENINGS - 1].id.number <= number
     }
@@ -111,33 +113,33 @@ impl Opening {
     }
 }
 
-/// How far a device or a pool has come.
+/// The point that a device or a pool has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// The opening that wrote last.
     pub opening: Opening,
-    /// The number of its last checkpoint.
+    /// Number of the last checkpoint.
     pub generation: u64,
-    /// There may be more in its log than the checkpoint has: it was not exported.
+    /// True if the log may have more than the checkpoint, since the pool was not exported.
     pub open: bool,
 }
 
-/// How one standing is to another.
+/// Relation of one standing to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
-    /// The same.
+    /// Both are the same.
     Same,
-    /// It went on from the other.
+    /// This one went on from the other.
     After,
-    /// The other went on from it: it is an older copy.
+    /// The other went on from this one: this is an older copy.
     Before,
-    /// Each went on for itself, or may have: of a copy that was made after a crash only its log tells.
+    /// Each went on separately, or may have: if a copy was made after a crash, only its log can tell.
     Apart,
 }
 
 impl Standing {
-    /// How this one is to another of the same pool. Where one has been opened more often since than it names openings, the one with fewer is taken for
-    /// the older one.
+    /// Returns the relation of this standing to another one of the same pool. If one has been opened more often since
+    /// than it names openings, the one with the lower number is taken for the older one.
     pub fn relation(&self, other: &Self) -> Relation {
         let (ours, theirs) = (&self.opening, &other.opening);
         if ours.id == theirs.id {

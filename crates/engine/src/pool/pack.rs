@@ -1,4 +1,4 @@
-//! Packing records into chunks, one segment after the other: what survives of folded segments, and second copies.
+//! Packs records into chunks, one segment after the other: survivors of folded segments, and second copies.
 
 use std::collections::BTreeSet;
 
@@ -9,41 +9,41 @@ use crate::segment::{DirEntry, Directory, Located, Part, seal};
 use crate::space::{Chunk, Extent};
 use crate::{Addr, Error, Result};
 
-/// A record that is packed: slot, checksum, bytes.
+/// A record to be packed: slot, checksum, bytes.
 pub(super) type Survivor = (u32, u32, Vec<u8>);
 
-/// A chunk of which a part is filled, to go on with.
+/// A partly filled chunk, in which packing goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Begun {
-    /// It has a user more than parts in it, so that it stays.
+    /// The chunk. It has one user beside the parts in it, so that it stays.
     pub(super) chunk: Chunk,
-    /// Bytes in use: whole blocks.
+    /// Bytes in use at its beginning: whole blocks.
     used: usize,
-    /// Bytes in use at its end, by second copies of directories, begin here.
+    /// Offset at which the bytes in use at its end begin, which are second copies of directories.
     tail: usize,
 }
 
 /// A chunk that is being filled.
 struct Output {
     chunk: Chunk,
-    /// What is not written yet: from `base` on.
+    /// Bytes from `base` on, which are not written yet.
     buf: AlignedBuf,
     base: usize,
-    /// End of what is in use, from the start of the chunk.
+    /// End of the bytes in use, from the start of the chunk.
     used: usize,
-    /// Second copies of directories begin here, and reach to `end`.
+    /// Offset at which second copies of directories begin; they reach to `end`.
     tail: usize,
-    /// What lies behind was written before.
+    /// Offset from which on all was written before.
     end: usize,
 }
 
 impl Begun {
-    /// Whether it is worth going on with: a record and its directory may fit.
+    /// Returns true if a record and its directory may fit.
     fn has_room(&self) -> bool {
         self.used + 2 * BLOCK_BYTES <= self.tail
     }
 
-    /// Bytes that are not in use.
+    /// Returns the number of bytes that are not in use.
     pub(super) fn left_bytes(&self) -> u64 {
         self.tail.saturating_sub(self.used) as u64
     }
@@ -54,7 +54,7 @@ impl Output {
         Self { chunk, buf: AlignedBuf::zeroed(tail - used), base: used, used, tail, end: tail }
     }
 
-    /// The bytes from `start` of the chunk on.
+    /// Returns the `len` bytes from offset `start` of the chunk on.
     fn at(&mut self, start: usize, len: usize) -> Result<&mut [u8]> {
         let start = start.checked_sub(self.base);
         let place = start.and_then(|start| self.buf.get_mut(start..start + len));
@@ -71,26 +71,27 @@ impl Output {
 pub(super) struct Packer<'a> {
     pool: &'a Pool,
     output: Option<Output>,
-    /// Whether directories are stored twice.
+    /// True if directories are stored twice.
     twice: bool,
-    /// It begins chunks that the cleaner keeps, and has them back by the next checkpoint ([`crate::space::Chunks::lend`]).
+    /// True if chunks come from those that the cleaner keeps, which has them back by the next checkpoint
+    /// ([`crate::space::Chunks::lend`]).
     lent: bool,
-    /// Chunks that were begun; each has a user of its own until the caller has given their parts to segments.
+    /// Chunks that were begun. Each has a user of its own until the caller has given their parts to segments.
     pub(super) chunks: Vec<Chunk>,
-    /// How many of them had been begun before.
+    /// Number of these chunks that had been begun before.
     before: usize,
-    /// Of these, the one that the next packer goes on with.
+    /// Chunk of these in which the next packer goes on.
     begun: Option<Chunk>,
     pub(super) written_bytes: u64,
 }
 
 impl<'a> Packer<'a> {
-    /// For what survives of segments, whose directories are stored twice; goes on in the chunk that was begun.
+    /// Makes a packer for survivors of segments, whose directories are stored twice; it goes on in the chunk `begun`.
     pub(super) fn new(pool: &'a Pool, begun: Option<Begun>) -> Self {
         Self::begin(pool, begun, true)
     }
 
-    /// For second copies, whose directories need none; goes on in the chunk that was begun.
+    /// Makes a packer for second copies, whose directories are stored once; it goes on in the chunk `begun`.
     pub(super) fn of_copies(pool: &'a Pool, begun: Option<Begun>) -> Self {
         Self::begin(pool, begun, false)
     }
@@ -109,13 +110,13 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// It begins chunks for a pass of the cleaner.
+    /// Makes the packer begin chunks for a pass of the cleaner.
     pub(super) const fn for_pass(mut self) -> Self {
         self.lent = true;
         self
     }
 
-    /// Chunks that it has begun.
+    /// Returns the number of chunks that it has begun.
     pub(super) fn begun_now(&self) -> usize {
         self.chunks.len() - self.before
     }
@@ -127,12 +128,12 @@ impl<'a> Packer<'a> {
         Ok(Output::begin(Begun { chunk, used: 0, tail: CHUNK_BYTES as usize }))
     }
 
-    /// Writes what is not written yet of the chunk that is being filled, and ends it.
+    /// Writes the rest of the chunk that is being filled, and ends it.
     pub(super) fn close(&mut self) -> Result<()> {
         self.pause().map(drop)
     }
 
-    /// Writes what is not written yet of the chunk that is being filled. What follows begins at the next block.
+    /// Writes the rest of the chunk that is being filled. The next record begins at the next block.
     fn pause(&mut self) -> Result<Option<Begun>> {
         let Some(mut output) = self.output.take() else { return Ok(None) };
         let end = output.used.next_multiple_of(BLOCK_BYTES);
@@ -155,7 +156,7 @@ impl<'a> Packer<'a> {
         Ok(Some(Begun { chunk: output.chunk, used: end, tail }))
     }
 
-    /// Packs records of a segment, ascending by slot. The first of their parts begins at slot `from`.
+    /// Packs records of a segment, ascending by slot, and returns their parts. The first part begins at slot `from`.
     pub(super) fn pack(&mut self, id: u64, from: u32, survivors: &[Survivor]) -> Result<Vec<Part>> {
         let mut parts = Vec::new();
         let mut rest = survivors;
@@ -164,8 +165,8 @@ impl<'a> Packer<'a> {
                 Some(output) => output,
                 None => self.open()?,
             };
-            // Parts lie without gaps: one of a single record takes no more than that and its directory. Second copies of directories do not
-            // share a block with them.
+            // Parts lie without gaps: one of a single record takes no more than the record and its directory. Second
+            // copies of directories do not share a block with them.
             let start = output.used;
             let mut end = start;
             let mut taken = 0;
@@ -195,7 +196,7 @@ impl<'a> Packer<'a> {
         Ok(parts)
     }
 
-    /// Packs the second copy of a record that no segment has: its place is what is told.
+    /// Packs the second copy of a record that no segment accounts for, and returns its place.
     pub(super) fn place(&mut self, addr: Addr, bytes: &[u8]) -> Result<Located> {
         let fits = |output: &Output| output.used + bytes.len() <= output.tail;
         if !self.output.as_ref().is_some_and(fits) {
@@ -218,35 +219,35 @@ impl<'a> Packer<'a> {
         Ok(located)
     }
 
-    /// Writes all that was packed, which others may read from now on.
+    /// Writes all that was packed; others may read it from now on.
     pub(super) fn write(&mut self) -> Result<()> {
         let begun = self.pause()?;
         self.output = begun.filter(Begun::has_room).map(Output::begin);
         Ok(())
     }
 
-    /// Writes all that was packed, and returns what to go on with.
+    /// Writes all that was packed, and returns the chunk in which packing can go on.
     pub(super) fn suspend(&mut self) -> Result<Option<Begun>> {
         let begun = self.pause()?.filter(Begun::has_room);
         self.begun = begun.map(|begun| begun.chunk);
         Ok(begun)
     }
 
-    /// Lets go of the chunks that were filled: the segments that have parts there keep them.
+    /// Releases the chunks that were filled: the segments that have parts there keep them.
     pub(super) fn release(&self) {
         for chunk in self.chunks.iter().filter(|chunk| self.begun != Some(**chunk)) {
             self.pool.chunks.release(*chunk);
         }
     }
 
-    /// Lets go of all chunks but the one that was begun `before`: what was packed is nobody's.
+    /// Releases all chunks but the one that was begun `before`: no segment has what was packed.
     pub(super) fn give_up(&self, before: Option<Begun>) {
         for chunk in self.chunks.iter().filter(|chunk| before.is_none_or(|begun| begun.chunk != **chunk)) {
             self.pool.chunks.release(*chunk);
         }
     }
 
-    /// What was written is on the devices.
+    /// Flushes the devices of the chunks that were begun.
     pub(super) fn flush(&self) -> Result<()> {
         let devices: BTreeSet<u16> = self.chunks.iter().map(|chunk| chunk.device).collect();
         for number in devices {

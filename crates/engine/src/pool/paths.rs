@@ -1,4 +1,5 @@
-//! Which paths lead to one and the same device: links, device nodes, loop devices on a file, and the paths that a multipath or RAID device is made of.
+//! Finds paths that lead to the same device: links, device nodes, loop devices on a file, and the paths that a
+//! multipath or RAID device is made of.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,19 +8,19 @@ use std::path::Path;
 
 use rustix::fs::{major, minor};
 
-/// What a path leads to. The same for two paths: the same bytes.
+/// The file or device that a path leads to. Two paths with the same target show the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
-    /// A file: number of its file system, and of the file.
+    /// A file: number of its file system, and number of the file.
     File(u64, u64),
-    /// A block device: its number.
+    /// A block device: its major and minor number.
     Block(u32, u32),
 }
 
-/// Where the kernel tells about block devices.
+/// Directory in which the kernel describes block devices.
 pub(super) const SYS: &str = "/sys/dev/block";
 
-/// What a path leads to; `None` where there is neither a file nor a block device. `sys` is [`SYS`].
+/// Returns the target of a path, or `None` if it leads to neither a file nor a block device. `sys` is [`SYS`].
 pub(super) fn target(path: &Path, sys: &Path) -> Option<Target> {
     let meta = fs::metadata(path).ok()?;
     if meta.file_type().is_block_device() {
@@ -31,7 +32,7 @@ pub(super) fn target(path: &Path, sys: &Path) -> Option<Target> {
     meta.is_file().then(|| Target::File(meta.dev(), meta.ino()))
 }
 
-/// The file that a loop device shows from its first byte to its last.
+/// Returns the file that a loop device shows from its first byte to its last.
 fn file_of_loop(device: &Path) -> Option<Target> {
     let read = |name: &str| fs::read_to_string(device.join("loop").join(name)).ok();
     let file = read("backing_file")?;
@@ -40,7 +41,7 @@ fn file_of_loop(device: &Path) -> Option<Target> {
     (whole && meta.is_file()).then(|| Target::File(meta.dev(), meta.ino()))
 }
 
-/// The block devices that are made of this one: multipath, RAID, volumes.
+/// Returns the block devices that are made of this one: multipath, RAID, volumes.
 pub(super) fn made_of(target: Target, sys: &Path) -> BTreeSet<Target> {
     let mut found = BTreeSet::new();
     let mut open = vec![target];

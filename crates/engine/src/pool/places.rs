@@ -1,7 +1,7 @@
-//! Places that a root or a list names before there is a segment table: they are checked before anything is read there.
+//! Checks places that a root or a list names before there is a segment table, and before anything is read there.
 //!
-//! Checksums are no protection from whoever makes an image on purpose. What is named lies in chunks of the pool, each record in one, and no two
-//! at the same place: so all that is read by places is no more than the devices hold, and is read once.
+//! Checksums do not protect from an image that was forged. Each record that is named lies within one chunk of the pool,
+//! and no two lie at the same place: so all that is read by place is no more than the devices hold, and is read once.
 
 use super::root::Placed;
 use crate::limits::CHUNK_BYTES;
@@ -9,7 +9,7 @@ use crate::segment::Located;
 use crate::space::{Chunk, Chunks};
 use crate::{Error, Result};
 
-/// An error unless both copies of all records of `what` lie in chunks of their own, or side by side.
+/// Returns an error unless both copies of all records of `what` lie within chunks, and no two overlap.
 pub(super) fn check_places<'a>(
     chunks: &Chunks,
     placed: impl Iterator<Item = &'a Placed>,
@@ -43,7 +43,7 @@ pub(super) fn check_places<'a>(
     }
 }
 
-/// Device, first byte and end of a record that lies within a chunk of the pool.
+/// Returns device, first byte and end of a record, if it lies within a chunk of the pool.
 fn within_chunk(chunks: &Chunks, place: &Located) -> Option<(u16, u64, u64)> {
     let chunk = Chunk::at(place.device, place.offset);
     let end = place.offset.checked_add(place.len_bytes.into())?;

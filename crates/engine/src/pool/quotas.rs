@@ -1,7 +1,7 @@
-//! Quotas and reservations: properties of datasets, brought into force.
+//! Brings quotas and reservations, which are properties of datasets, into force.
 //!
-//! What is set is stored as any other property. Whenever the catalogue changes, the budgets of datasets are made anew from
-//! properties and ledgers; and a deed after which some bound would be exceeded by more than before it is refused.
+//! They are stored as any other property. Whenever the catalogue changes, the budgets of datasets are made anew from
+//! properties and ledgers. A deed is refused if some bound would be exceeded by more after it than before it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use crate::dataset::redo::Deed;
 use crate::dataset::{Bound, Budget, Limits, Shared};
 use crate::{Error, Result};
 
-/// Name of the property of a reservation; those of quotas are [`Bound::name`].
+/// Name of the property of a reservation; [`Bound::name`] has the names of quotas.
 const RESERVATION: &str = "reservation";
-/// Value that is no bound; so is a property that is not set.
+/// Value that stands for no bound, like a property that is not set.
 const NONE: &str = "none";
 
-/// Whether a property bounds its dataset.
+/// Returns true if a property bounds its dataset.
 fn is_bound(name: &str) -> bool {
     name == RESERVATION
         || [Bound::Quota, Bound::RefQuota, Bound::LogicalQuota].iter().any(|bound| bound.name() == name)
 }
 
-/// Bytes of a bound, 0 for none.
+/// Parses a bound; returns its bytes, 0 for none.
 fn parse(name: &str, value: &str) -> Result<u64> {
     if value == NONE {
         return Ok(0);
@@ -34,7 +34,7 @@ fn parse(name: &str, value: &str) -> Result<u64> {
     value.parse().map_err(|_| Error::Invalid(format!("'{value}' is no number of bytes for {name}")))
 }
 
-/// Errors if a property that is to be set is a bound with a value that is none.
+/// Returns an error if the property is a bound and cannot have this value.
 pub(super) fn check_value(name: &str, value: Option<&str>, is_snapshot: bool) -> Result<()> {
     if !is_bound(name) {
         return Ok(());
@@ -45,9 +45,9 @@ pub(super) fn check_value(name: &str, value: Option<&str>, is_snapshot: bool) ->
     value.map_or(Ok(0), |value| parse(name, value)).map(drop)
 }
 
-/// The bounds among the properties of a dataset.
+/// Returns the bounds among the properties of a dataset.
 fn limits(properties: &BTreeMap<String, String>) -> Limits {
-    // What is stored was checked when it was set; what is not understood bounds nothing.
+    // A value was checked when it was set; one that is not understood bounds nothing.
     let bytes =
         |name| properties.get(name).and_then(|value| parse(name, value).ok()).filter(|bytes| *bytes > 0);
     Limits {
@@ -58,36 +58,37 @@ fn limits(properties: &BTreeMap<String, String>) -> Limits {
     }
 }
 
-/// How much of a quota is taken.
+/// Use of one quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaUse {
     /// Number of the dataset.
     pub id: u64,
     /// Its path below the pool; empty for the pool's own dataset.
     pub path: String,
-    /// Which quota.
+    /// Kind of the quota.
     pub bound: Bound,
-    /// Its bytes.
+    /// Bytes of the quota.
     pub limit_bytes: u64,
-    /// What counts against it.
+    /// Bytes that count against the quota.
     pub used_bytes: u64,
 }
 
-/// A dataset as far as bounds are concerned.
+/// Figures of a dataset that matter for bounds.
 #[derive(Clone, Debug, Default)]
 struct Account {
     path: String,
     limits: Limits,
-    /// Stored bytes of itself and its snapshots alone.
+    /// Stored bytes that only the dataset and its snapshots have.
     own_bytes: u64,
     referenced_bytes: u64,
     logical_bytes: u64,
 }
 
-/// Datasets by number.
+/// Accounts by the number of their dataset.
 type Accounts = BTreeMap<u64, Account>;
 
-/// Where a dataset lies among the others: what is received or rebased lies below what it is to become.
+/// Returns the place of a dataset in the hierarchy. A hidden dataset, which is being received or rebased, lies below
+/// the one that it will become.
 pub(super) fn place(path: &str) -> String {
     if !is_hidden(path) {
         return path.to_owned();
@@ -96,7 +97,7 @@ pub(super) fn place(path: &str) -> String {
     format!("{}/{marks}", path.replace(HIDDEN, ""))
 }
 
-/// The datasets, those above before those below, each with the one right above it.
+/// Returns the datasets, parents before children, each with the nearest dataset above it.
 fn in_order(accounts: &Accounts) -> Vec<(u64, Option<u64>)> {
     let places: BTreeMap<String, u64> =
         accounts.iter().map(|(id, account)| (place(&account.path), *id)).collect();
@@ -113,7 +114,7 @@ fn in_order(accounts: &Accounts) -> Vec<(u64, Option<u64>)> {
     places.iter().map(|(place, id)| (*id, above(place))).collect()
 }
 
-/// By how much each bound is exceeded, and what all datasets take with what is reserved, and without.
+/// Bytes by which each bound is exceeded, and bytes that all datasets take, with reservations and without.
 struct Balance {
     excess: BTreeMap<(u64, Bound), u64>,
     charged_bytes: u64,
@@ -167,7 +168,7 @@ impl Catalogue {
         self.datasets().any(|(_, version)| limits(&version.properties) != Limits::default())
     }
 
-    /// What deeds make of accounts, as far as it can exceed a bound.
+    /// Returns the accounts after `deeds`, as far as these can exceed a bound.
     fn after(&self, accounts: &Accounts, deeds: &[Deed<'_>]) -> Accounts {
         let mut after = accounts.clone();
         let mut properties: BTreeMap<u64, BTreeMap<String, String>> = BTreeMap::new();
@@ -207,7 +208,7 @@ impl Catalogue {
         after
     }
 
-    /// The snapshots that a promotion hands over.
+    /// Moves the bytes of the snapshots that a promotion hands over, from one account to the other.
     fn promoted(&self, accounts: &mut Accounts, dataset: u64) {
         let Some(origin) = self.origin(dataset) else { return };
         let Some(from) = self.versions.get(&origin).and_then(super::catalogue::Version::snapshot_of) else {
@@ -227,7 +228,8 @@ impl Catalogue {
         }
     }
 
-    /// Errors if deeds would exceed a bound by more than it is exceeded, or reserve what the pool does not have.
+    /// Returns an error if deeds would exceed a bound by more than it is exceeded already, or would reserve more than
+    /// the pool has left.
     pub(super) fn check_bounds(&self, deeds: &[Deed<'_>], shared: &Shared) -> Result<()> {
         let mut reserves = false;
         let mut moves = false;
@@ -258,7 +260,7 @@ impl Catalogue {
             }
         }
         let kept = |balance: &Balance| balance.charged_bytes.saturating_sub(balance.stored_bytes);
-        // What goes with these deeds will be free.
+        // Bytes that these deeds let go of will be free.
         let going = was.stored_bytes.saturating_sub(is.stored_bytes);
         let used = shared.segments.used_bytes().saturating_sub(going);
         let left = shared.bounds.capacity_bytes.saturating_sub(used);
@@ -271,7 +273,8 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Makes the budgets of all datasets anew. The caller holds the log's lock and the gate's write side, or is opening the pool.
+    /// Makes the budgets of all datasets anew. The caller holds the log's lock and the gate's write side, or is opening
+    /// the pool.
     pub(super) fn rebudget(&self, shared: &Shared) {
         let had = |data: &crate::dataset::LiveDataset| data.budget().is_some();
         if !self.is_bounded() && !self.datasets().any(|(_, version)| had(&version.data)) {
@@ -301,7 +304,8 @@ impl Catalogue {
 }
 
 impl Pool {
-    /// How much of each quota is taken: as far as is committed or accepted, as if what is accepted became no shorter.
+    /// Returns the use of each quota, counting what is committed or accepted. Accepted changes are counted as if
+    /// nothing became shorter.
     pub fn quotas(&self) -> Vec<QuotaUse> {
         let catalogue = self.catalogue.read();
         let mut found = Vec::new();

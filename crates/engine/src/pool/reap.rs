@@ -1,7 +1,8 @@
-//! Freeing what was destroyed, in bounded steps.
+//! Frees destroyed datasets and snapshots in bounded steps.
 //!
-//! - C3: the log says nothing of a step: it changes what is live and what is dying at one instant, under the log's lock, and both
-//!   are stored by the next checkpoint or not at all. Chunks that become free are not reused before it counts (S1).
+//! - C3: the log says nothing of a step. A step changes what is live and what is dying in one instant, under the log's
+//!   lock, and the next checkpoint stores either both or neither. Chunks that become free are not reused before it
+//!   counts (S1).
 
 use std::sync::Arc;
 
@@ -12,27 +13,27 @@ use crate::dataset::{Bucket, LiveDataset, Sublist};
 use crate::tree::reap;
 use crate::{Error, Key, Ptr, Result};
 
-/// Records of a tree that a step looks at, about.
+/// Approximate number of records of a tree that a step examines.
 const STEP_RECORDS: usize = 2048;
-/// Buckets of a dead list that a step forgets.
+/// Number of buckets of a dead list that a step forgets.
 const STEP_BUCKETS: usize = 64;
-/// So often the next step is tried before the space of what cannot be read is given up: a device may have had a bad moment.
+/// Number of tries of a step before the space of what cannot be read is given up: a device may have had a bad moment.
 const TRIES: u32 = 16;
 
-/// What a step found to do, with what it read.
+/// Work of one step, with the data that it has read.
 enum Step {
-    /// Nothing: the item is done with.
+    /// The item is done: nothing is left to do.
     Done,
-    /// Records that are in no block.
+    /// Free the records that are in no block.
     Open,
     Block {
         list: u64,
         at: u64,
         records: Vec<Ptr>,
-        /// What is linked to the sublist, if this was its last block.
+        /// Sublist that is linked to this one, if this was its last block.
         next: Option<Sublist>,
     },
-    /// Buckets of a list, and their births.
+    /// Buckets of a list, with their births.
     Buckets(Vec<(u64, Bucket)>),
     Tree {
         dead: Vec<Ptr>,
@@ -40,13 +41,14 @@ enum Step {
     },
 }
 
-/// Damage stays; what a device failed to read it may read the next time.
+/// Returns true if a later try may succeed: damage stays, but a device may read the next time what it failed to read.
 const fn may_pass(error: &Error) -> bool {
     !matches!(error, Error::Corrupt { .. })
 }
 
 impl Pool {
-    /// Stored bytes of destroyed snapshots that are yet to be freed. Those of datasets are not known before.
+    /// Returns the stored bytes of destroyed snapshots that are not freed yet. Those of destroyed datasets are not
+    /// known before they are freed.
     pub fn dying_bytes(&self) -> u64 {
         let one = |dying: &Dying| match dying {
             Dying::Records { bucket, held: false } => bucket.bytes,
@@ -55,16 +57,16 @@ impl Pool {
         self.catalogue.read().dying.iter().map(one).sum()
     }
 
-    /// Whether anything that was destroyed is yet to be freed.
+    /// Returns true if anything that was destroyed is not freed yet.
     pub fn is_reaping(&self) -> bool {
         !self.catalogue.read().dying.is_empty()
     }
 
-    /// One step of freeing what was destroyed. False: there is nothing to do before the next checkpoint, or it could not be read
-    /// for now. What stays unreadable is given up: the pool goes on without its space, which the log tells, and `check`.
+    /// Frees one step of what was destroyed. Returns false if there is nothing to do before the next checkpoint, or if
+    /// something could not be read for now. Data that stays unreadable is given up: the pool goes on without its space,
+    /// which the program's log and `check` tell.
     ///
-    /// # Errors
-    /// Of a pool that takes no changes; of the log.
+    /// # Errors An error if the pool takes no changes; errors of the log.
     pub fn reap(&self) -> Result<bool> {
         self.shared.check_writable()?;
         let mut failed = self.reaping.lock();
@@ -87,13 +89,13 @@ impl Pool {
         Ok(true)
     }
 
-    /// Reads what the next step needs; the `last` time without what cannot be read. Only steps take from the front of what is
-    /// dying, so it stays there meanwhile.
+    /// Reads what the next step needs; on the `last` try, leaves out what cannot be read. Only steps take from the
+    /// front of the dying, so the item stays there meanwhile.
     fn reap_step(&self, last: bool) -> Result<Option<Step>> {
         let blocks = Arc::clone(&self.catalogue.read().parts.blocks);
         let ((list, at), due) = {
             let mut catalogue = self.catalogue.write();
-            // A tree that is not stored waits for the next checkpoint, the others do not wait for it.
+            // A tree that is not stored waits for the next checkpoint; other items need not wait for it.
             let ready = |dying: &Dying| dying.tree().is_none_or(|tree| tree.stored_root().is_some());
             let Some(at) = catalogue.dying.iter().position(ready) else { return Ok(None) };
             catalogue.dying.swap(0, at);
@@ -145,7 +147,8 @@ impl Pool {
         Ok(Step::Tree { dead, next: found.next })
     }
 
-    /// Leaves each record once, and those out that an earlier step has freed: where pages share records they come several times.
+    /// Reduces `ptrs` to live records, each once: pages may share records, so that a record comes several times, or was
+    /// freed by an earlier step.
     fn keep_live(&self, ptrs: &mut Vec<Ptr>, last: bool) -> Result<()> {
         ptrs.sort_unstable_by_key(|ptr| ptr.addr);
         ptrs.dedup_by_key(|ptr| ptr.addr);

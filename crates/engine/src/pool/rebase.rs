@@ -1,10 +1,10 @@
-//! A clone that is moved onto a newer snapshot of the dataset that it comes from.
+//! Moves a clone onto a newer snapshot of the dataset that it was cloned from.
 //!
-//! The engine knows no files: which changes go together, and which contradict each other, the caller finds out from the differences.
-//! He brings those of the clone into a hidden dataset, a clone of the newer snapshot; they are written once more, since a tree has
-//! a record that is older than the snapshot it grows from if and only if the snapshot has it (L2). In the end one batch
-//! of the log removes the clone, and gives the hidden dataset its name and what is set on it. A crash before leaves the clone as it
-//! was; the next opening of the pool removes the hidden dataset.
+//! The engine knows no files: the caller finds out from the differences which changes go together, and which contradict
+//! each other. The caller brings the changes of the clone into a hidden dataset, a clone of the newer snapshot. They
+//! are written once more, since a tree has a record that is older than the snapshot it grows from if and only if the
+//! snapshot has it (L2). In the end one batch of the log removes the clone, and gives the hidden dataset its name and
+//! properties. A crash before that leaves the clone as it was; the next opening of the pool removes the hidden dataset.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::dataset::redo::Deed;
 use crate::dataset::{Dataset, LiveDataset};
 use crate::{Error, Result};
 
-/// A rebase under way. Made by [`Pool::begin_rebase`]; dropped before it is finished, it has changed nothing.
+/// A rebase under way, made by [`Pool::begin_rebase`]. If it is dropped before it is finished, it has changed nothing.
 pub struct Rebase<'a> {
     pool: &'a Pool,
     /// Number of the clone.
@@ -24,18 +24,18 @@ pub struct Rebase<'a> {
     destroy_own: bool,
     ours: Option<Comparison<'a>>,
     theirs: Comparison<'a>,
-    /// Where the target lies; `None` once it has the clone's name.
+    /// Path of the hidden target; `None` once it has the clone's name.
     hidden: Option<String>,
     target: Arc<LiveDataset>,
     pin: Option<Pins<'a>>,
 }
 
-/// Where the target of a rebase lies. What is received lies behind one such mark.
+/// Returns the path of a rebase's hidden target. It has two marks; a dataset that is being received has one.
 fn hidden_target(path: &str) -> String {
     hidden(&hidden(path))
 }
 
-/// Whether that is the path of such a target.
+/// Returns true if `path` is that of a rebase's hidden target.
 pub(super) fn is_target(path: &str) -> bool {
     path.rsplit('/')
         .next()
@@ -44,7 +44,7 @@ pub(super) fn is_target(path: &str) -> bool {
 }
 
 impl Catalogue {
-    /// Number of the clone `path`, and of its origin, if it can be moved onto snapshot `onto`.
+    /// Returns the numbers of the clone `path` and of its origin, if it can be moved onto snapshot `onto`.
     fn check_rebase(&self, path: &str, onto: &str, destroy_own: bool) -> Result<(u64, u64)> {
         if path.is_empty() {
             return Err(Error::Invalid("the pool's own dataset stays what it is".into()));
@@ -71,12 +71,14 @@ impl Catalogue {
 }
 
 impl Pool {
-    /// Begins to move the clone `path` onto `onto`, a newer snapshot of the dataset that it was cloned from. Snapshots of its own
-    /// are in the way unless `destroy_own`. Nobody may be using the clone until the rebase has ended. `now` in seconds since 1970.
+    /// Begins to move the clone `path` onto `onto`, a newer snapshot of the dataset that it was cloned from. Fails if
+    /// the clone has snapshots of its own, unless `destroy_own`. Nobody may use the clone until the rebase has ended.
+    /// `now` is in seconds since 1970.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Invalid`] if it is no clone, or not one of an older snapshot of the same dataset;
-    /// [`Error::Busy`] for snapshots of its own, and while it is being compared or rebased already; of making a snapshot and a clone.
+    /// [`Error::NotFound`]; [`Error::Invalid`] if `path` is no clone, or not one of an older snapshot of the same
+    /// dataset; [`Error::Busy`] if it has snapshots of its own, and while it is being compared or rebased already;
+    /// errors of making a snapshot and a clone.
     pub fn begin_rebase(&self, path: &str, onto: &str, destroy_own: bool, now: u64) -> Result<Rebase<'_>> {
         self.shared.check_writable()?;
         let (dataset, origin, created, pin) = {
@@ -88,7 +90,7 @@ impl Pool {
         let ours = self.compare_versions(&origin, path, now)?;
         let theirs = self.compare_versions(&origin, onto, now)?;
         let hidden = hidden_target(path);
-        // What one before could not remove.
+        // An earlier rebase may have left its target, if it could not remove it.
         match self.destroy_dataset(&hidden) {
             Ok(()) | Err(Error::NotFound(_)) => {}
             Err(error) => return Err(error),
@@ -111,10 +113,10 @@ impl Pool {
         })
     }
 
-    /// Removes what rebases left that a crash ended.
+    /// Removes the targets of rebases that a crash ended.
     ///
     /// # Errors
-    /// Of destroying datasets.
+    /// Errors of destroying datasets.
     pub(super) fn forget_rebases(&self) -> Result<()> {
         let left: Vec<String> = {
             let catalogue = self.catalogue.read();
@@ -126,20 +128,21 @@ impl Pool {
 }
 
 impl<'a> Rebase<'a> {
-    /// The origin, and the clone as it is.
+    /// Returns the comparison of the origin with the clone as it is.
     ///
     /// # Errors
-    /// None as long as the rebase is not finished.
+    /// [`Error::Invalid`] once the rebase is finished.
     pub fn ours(&self) -> Result<&Comparison<'a>> {
         self.ours.as_ref().ok_or_else(|| Error::Invalid("the rebase is finished".into()))
     }
 
-    /// The origin, and the snapshot that the clone is moved onto.
+    /// Returns the comparison of the origin with the snapshot that the clone is moved onto.
     pub fn theirs(&self) -> &Comparison<'a> {
         &self.theirs
     }
 
-    /// What becomes of the clone: the snapshot as it is, into which what the clone changed is to be brought.
+    /// Returns the dataset that takes the clone's place: it begins as the snapshot, and the caller brings the clone's
+    /// changes into it.
     pub fn target(&self) -> &dyn Dataset {
         &*self.target
     }
@@ -147,10 +150,10 @@ impl<'a> Rebase<'a> {
     /// Puts the target into the clone's place. Durable on return.
     ///
     /// # Errors
-    /// Of making the target durable; as [`Pool::begin_rebase`], for what has changed since then.
+    /// Errors of making the target durable; as [`Pool::begin_rebase`], for changes since then.
     pub fn finish(mut self) -> Result<()> {
         self.target.sync()?;
-        // The snapshot that was made to compare the clone would be in the way.
+        // The snapshot that was made to compare the clone would hinder the swap.
         (self.ours, self.pin) = (None, None);
         let Some(hidden) = self.hidden.take() else { return Ok(()) };
         let done = self.swap(&hidden);
@@ -188,7 +191,7 @@ impl Drop for Rebase<'_> {
         if let Some(hidden) = self.hidden.take()
             && let Err(error) = self.pool.destroy_dataset(&hidden)
         {
-            // The next rebase of the clone does it, or the next opening of the pool.
+            // The next rebase of the clone removes it, or the next opening of the pool.
             tracing::warn!(%error, "what was made for a rebase is left");
         }
     }

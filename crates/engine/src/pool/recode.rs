@@ -1,13 +1,13 @@
-//! Coding again what is stored, with the present property and the models that there are by now: survivors of segments that are
-//! folded get other bytes at their addresses. Why so: docs/decisions/0015-coding-again.md.
+//! Codes stored pages again, with the present property and the models that there are by now: survivors of segments that
+//! are folded get other bytes at their addresses. Reasons: docs/decisions/0015-coding-again.md.
 //!
-//! - R1: where records were coded again, the segment is marked, and a page's record that dies is accounted for with its length
-//!   in the directory ([`crate::dataset::Shared::free_pages`]).
-//! - R2: a segment moves, and the tree's pointers to its records get their new lengths, in one instant that no cut divides: with
-//!   the log's lock and the gate closed. The log says nothing of either (G4).
-//! - R3: models that records were coded away from stay until the pool is opened again.
-//! - R4: models that records are to be coded by are pinned until segments that list them are published: the background may learn
-//!   others meanwhile, and the checkpoints between two passes drop what nothing lists.
+//! - R1: a segment with records that were coded again is marked; when a page's record in it dies, its length is taken
+//!   from the directory ([`crate::dataset::Shared::free_pages`]).
+//! - R2: a segment moves, and the tree's pointers to its records get their new lengths, in one instant that no cut
+//!   divides: with the log's lock held and the gate closed. The log says nothing of either (G4).
+//! - R3: models that records used before they were coded again stay until the pool is opened again.
+//! - R4: models for coding again are pinned until segments that list them are published: the background may learn
+//!   others meanwhile, and the checkpoints between two passes drop models that no segment lists.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
@@ -25,19 +25,20 @@ use crate::record::{decode, is_delta, model_of};
 use crate::segment::{Move, Segment};
 use crate::{Addr, Error, Ptr, Result, segment};
 
-/// Pages that one call of a person's `fold` looks at.
+/// Largest number of pages that one call of a user's `fold` examines.
 pub const CALL_PAGES: usize = 16 << 10;
-/// Pages that are coded again between two checkpoints.
+/// Number of pages at which a pass of coding again ends; a checkpoint follows it.
 const PASS_PAGES: usize = 8 << 10;
-/// Chunks that coding again fills between two checkpoints, at most.
+/// Largest number of chunks that coding again fills between two checkpoints.
 const OUTPUT_CHUNKS: u64 = 4;
-/// Records of an object that are coded by way of trial.
+/// Number of records of an object that are coded as a trial.
 const TRIALS: usize = 16;
-/// A record has to become shorter by one part in so many.
+/// Least gain of a record: it has to become shorter by one part in this number.
 const RECORD_GAIN: usize = 32;
-/// A segment moves if it becomes smaller by one part in so many, or for the sake of a small object: [`Plan::halves_an_object`].
+/// Least gain of a segment: it moves if it becomes smaller by one part in this number, or for the sake of a small
+/// object: [`Plan::halves_an_object`].
 const SEGMENT_GAIN: u64 = 50;
-/// Page numbers that are looked up at a time.
+/// Number of pages that are looked up at a time.
 const LOOKUP_PAGES: usize = 1024;
 
 /// Consecutive pages of an object.
@@ -51,22 +52,22 @@ pub struct PageRange {
     pub to: u64,
 }
 
-/// What coding again did.
+/// Result of coding pages again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecodeReport {
-    /// Stored pages that were looked at.
+    /// Number of stored pages that were examined.
     pub pages: u64,
-    /// Their length before compression, in bytes.
+    /// Length of these pages before compression, in bytes.
     pub logical_bytes: u64,
-    /// Of these, pages that have shorter records now.
+    /// Number of these pages that have shorter records now.
     pub recoded: u64,
-    /// Length of their records before, in bytes.
+    /// Length of the records of recoded pages before, in bytes.
     pub before_bytes: u64,
-    /// Length of their records now, in bytes.
+    /// Length of the records of recoded pages now, in bytes.
     pub after_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// Where to go on: position among the ranges, and page. `None`: all were looked at.
+    /// Place at which to go on: position among the ranges, and page; `None` if all pages were examined.
     pub next: Option<(usize, u64)>,
 }
 
@@ -79,21 +80,21 @@ pub(super) struct Target {
     pub(super) ptr: Ptr,
 }
 
-/// How pages are coded.
+/// The pages that are coded again, and how they are coded.
 struct Plan {
     codecs: Codecs,
     models: Current,
-    /// Of these models (R4).
+    /// Pins of these models (R4).
     pins: Vec<ModelPin>,
-    /// By segment and slot.
+    /// Pages by the segment and slot of their record.
     targets: BTreeMap<u64, HashMap<u32, Target>>,
-    /// How many of them each object has.
+    /// Number of these pages in each object.
     of_objects: HashMap<u64, usize>,
 }
 
 impl Plan {
-    /// Whether an object of which most lies in this segment becomes half as long, and a block shorter: next to others it may be too
-    /// small to be worth moving them, and would never be coded again.
+    /// Returns true if an object that lies mostly in this segment becomes half as long, and a block shorter. Among
+    /// others such an object may be too small to be worth moving the segment, and would never be coded again.
     fn halves_an_object(&self, recoded: &Recoded) -> bool {
         let mut sums: HashMap<u64, (usize, u64, u64)> = HashMap::new();
         for (target, len_bytes) in &recoded.pages {
@@ -109,12 +110,12 @@ impl Plan {
     }
 }
 
-/// A segment with other bytes.
+/// A segment whose records were coded again.
 struct Recoded {
     survivors: Vec<Survivor>,
-    /// The pages whose records are shorter now, and how long they are.
+    /// Pages whose records are shorter now, with the new lengths in bytes.
     pages: Vec<(Target, u32)>,
-    /// Models that records were coded away from.
+    /// Models that records used before they were coded again.
     left: Vec<u32>,
 }
 
@@ -129,12 +130,12 @@ impl Recoded {
 }
 
 impl Pool {
-    /// Codes pages of the pool's own dataset again that are stored, as far as that makes them shorter; from `from` on (position among `ranges`, and
-    /// page), up to `pages_max` pages. Everything that was accepted before is written first. Pages of the last few MiB of the log may be left as they
-    /// are.
+    /// Codes stored pages of the pool's own dataset again, if that makes them shorter: up to `pages_max` pages from
+    /// `from` on (position among `ranges`, and page). Everything that was accepted before is written first. Pages of
+    /// the last few MiB of the log may be left as they are.
     ///
     /// # Errors
-    /// Of reading and writing; [`Error::NoSpace`] where there is not a free chunk to write to.
+    /// Errors of reading and writing; [`Error::NoSpace`] if there is no free chunk to write to.
     pub fn recode(&self, ranges: &[PageRange], from: (usize, u64), pages_max: usize) -> Result<RecodeReport> {
         self.recode_in(self.dataset.id, ranges, from, pages_max)
     }
@@ -142,8 +143,8 @@ impl Pool {
     /// As [`Pool::recode`], in the dataset with number `id`.
     ///
     /// # Errors
-    /// As [`Pool::recode`]; [`Error::NotFound`]; [`Error::Invalid`] for a snapshot: its pages are coded again with those that its
-    /// dataset shares with it.
+    /// As [`Pool::recode`]; [`Error::NotFound`]; [`Error::Invalid`] for a snapshot: its pages are coded again with
+    /// those that its dataset shares with it.
     pub fn recode_in(
         &self,
         id: u64,
@@ -184,13 +185,14 @@ impl Pool {
                 return Err(Error::NoSpace("there is no free chunk to fold to; delete something".into()));
             }
             self.restore_room(&mut state)?;
-            // Commits that wait for room have their turn.
+            // Commits that wait for room get their turn here.
             parking_lot::MutexGuard::bump(&mut state);
         }
         Ok(report)
     }
 
-    /// Leaves away the objects that do not gain. Those that could have a model, or a better one, get it.
+    /// Plans how the targets are coded, without the objects that do not gain. Objects that could have a model, or a
+    /// better one, get it.
     fn plan(&self, dataset: &LiveDataset, ranges: &[PageRange], targets: &[Target]) -> Result<Plan> {
         let mut plan = Plan {
             codecs: dataset.codecs(targets.iter().map(|target| target.object)),
@@ -228,13 +230,13 @@ impl Pool {
         Ok(plan)
     }
 
-    /// Whether any of a few pages, spread over `targets`, becomes shorter.
+    /// Returns true if any of a few pages, spread over `targets`, becomes shorter.
     fn gains(&self, targets: &[Target], plan: &Plan) -> Result<bool> {
         let step = targets.len().div_ceil(TRIALS).max(1);
         for target in targets.iter().step_by(step) {
             let record = match self.shared.read_record(target.ptr.addr) {
                 Ok(record) => record,
-                // Overwritten or deleted meanwhile; or damaged, which is for `check` to tell.
+                // The page was overwritten or deleted meanwhile; or it is damaged, which `check` reports.
                 Err(Error::Corrupt { .. }) => continue,
                 Err(error) => return Err(error),
             };
@@ -245,7 +247,7 @@ impl Pool {
         Ok(false)
     }
 
-    /// The shorter record of a page, if there is one.
+    /// Returns the shorter record of a page, if there is one.
     fn shorter(&self, record: &[u8], target: &Target, plan: &Plan) -> Option<Vec<u8>> {
         // The same model would make the same record.
         let model = plan.models.get(&target.object).map(|(id, _)| *id);
@@ -261,7 +263,8 @@ impl Pool {
         (shorter.len() + record.len().div_ceil(RECORD_GAIN) <= record.len()).then_some(shorter)
     }
 
-    /// The log since the last checkpoint cannot be folded: what lies there needs one, and the open segment closed.
+    /// Makes a checkpoint if targets lie in the log since the last one, which cannot be folded. Before that, closes the
+    /// open segment if targets lie in it.
     fn before_window(&self, plan: &Plan) -> Result<()> {
         let mut state = self.maintenance.lock();
         let Some((last, _)) = plan.targets.last_key_value() else { return Ok(()) };
@@ -273,7 +276,7 @@ impl Pool {
             self.check_failed()?;
             if log.writer.position().segment == *last {
                 if self.shared.spare_chunks() == 0 {
-                    // Then the last few MiB stay as they are.
+                    // The last few MiB then stay as they are.
                     return Ok(());
                 }
                 let rolled = log.writer.roll().inspect_err(|error| self.shared.fail(error))?;
@@ -351,7 +354,8 @@ impl Pool {
         Ok(moved)
     }
 
-    /// The survivors of a segment, those among `targets` coded again. `None`: it is not worth moving.
+    /// Returns the survivors of a segment, those among `targets` coded again, or `None` if the segment is not worth
+    /// moving.
     fn recode_segment(
         &self,
         state: &Maintenance,
@@ -398,7 +402,7 @@ impl Pool {
         Ok(pays.then_some(recoded))
     }
 
-    /// R2.
+    /// Moves a segment to where it was packed, and gives the tree's pointers their new lengths (R2).
     fn publish_recoded(
         &self,
         dataset: &LiveDataset,
@@ -420,7 +424,7 @@ impl Pool {
         let gate = self.shared.gate.write();
         recoded.left.iter().for_each(|model| self.shared.models.keep(*model));
         self.relocate(id, to)?;
-        // Deltas are made against the record that is at hand: one of before would be taken for what the page has.
+        // Deltas are made against the cached record: the old one must not be taken for what the page has.
         let now: HashMap<u32, &[u8]> =
             recoded.survivors.iter().map(|(slot, _, bytes)| (*slot, bytes.as_slice())).collect();
         for addr in recoded.pages.iter().map(|(target, _)| target.ptr.addr) {
@@ -431,7 +435,7 @@ impl Pool {
         for of_object in pages.chunk_by(|a, b| a.0 == b.0) {
             let Some((object, _, _)) = of_object.first() else { continue };
             let lens: Vec<(u64, Ptr)> = of_object.iter().map(|(_, page, ptr)| (*page, *ptr)).collect();
-            // One that was destroyed meanwhile is not written any more.
+            // A dataset that was destroyed meanwhile is not written any more.
             if !dataset.sealed.load(Ordering::Relaxed) {
                 dataset.restate(*object, &lens)?;
             }
@@ -445,7 +449,7 @@ impl Pool {
     }
 }
 
-/// The stored pages of the ranges, up to what one call looks at.
+/// Returns the stored pages of the ranges, at most `pages_max` of them.
 pub(super) fn targets(
     dataset: &LiveDataset,
     ranges: &[PageRange],

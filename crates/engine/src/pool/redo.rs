@@ -1,13 +1,14 @@
-//! The second pass of replay: what the log says is done again to the checkpoint's trees and catalogue.
+//! Runs the second pass of replay: does the operations of the log again, on the checkpoint's trees and catalogue.
 //!
-//! Changes of different pages and values do not depend on each other's order, and neither the log's own order nor the order of what was
-//! written is that of the trees. So changes are collected into windows, and done in the order of the trees, after the leaves
-//! that they meet were read, many at once.
+//! Changes of different pages and values do not depend on each other's order, and the order of the log is not that of
+//! the trees. So changes are collected into windows, the leaves that they need are read, many at once, and then the
+//! changes are done in the order of the trees.
 //!
-//! - J1: the outcome is that of the log's order. Within a window, changes that meet the same page keep their order; all that is not
-//!   a value or a run of new records ends a window: it may depend on anything before it.
+//! - J1: the outcome is that of the log's order. Within a window, changes of the same page keep their order. An
+//!   operation that is neither a value nor a run of new records ends a window, since it may depend on anything before
+//!   it.
 //!
-//! Why so: docs/decisions/0032-replay.md.
+//! Reasons: docs/decisions/0032-replay.md.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,13 +20,14 @@ use crate::dataset::redo::{Bases, PageRun, Redo, for_each};
 use crate::dataset::{Dataset, LiveDataset, ModelEntry, Shared};
 use crate::{Addr, Key, Result};
 
-/// Pages and values of a window. A run takes some 200 bytes of memory.
+/// Number of pages and values at which a window is full. A run takes some 200 bytes of memory.
 const WINDOW_KEYS: usize = 64 << 10;
-/// Keys whose leaves are read at once, at most.
+/// Largest number of keys whose leaves are read at once.
 const AHEAD_KEYS_MAX: usize = 8 << 10;
-/// And at least.
+/// Least number of keys whose leaves are read at once.
 const AHEAD_KEYS_MIN: usize = 64;
-/// What a leaf takes in memory, about: so many keys are looked up ahead that their leaves stay until they are changed.
+/// Approximate memory of a leaf, in bytes. It bounds how many keys are read ahead, so that their leaves stay in memory
+/// until they are changed.
 const LEAF_MEMORY_BYTES: u64 = 40 << 10;
 
 /// Replay under way.
@@ -35,7 +37,7 @@ pub(super) struct Redoing<'a> {
     shared: &'a Shared,
     rescue: Option<&'a mut RescueReport>,
     ahead: &'a Ahead,
-    /// From the first operation on that meets damage accounts are not what later ones expect.
+    /// True from the first operation on that met damage: from then on accounts are not what later operations expect.
     salvaging: bool,
 }
 
@@ -44,13 +46,13 @@ pub(super) struct Redoing<'a> {
 struct Window<'a> {
     values: Vec<(u64, Key, Option<&'a [u8]>)>,
     runs: Vec<PageRun>,
-    /// By dataset and object: the size of its pages, which only an operation of another kind changes.
+    /// Size of an object's pages, by dataset and object; only an operation of another kind changes it.
     record_sizes: HashMap<(u64, u64), u32>,
     keys: usize,
 }
 
 impl<'a> Window<'a> {
-    /// Takes the operation, or returns it: it has to be done after all of the window.
+    /// Takes the operation, or returns it if it has to be done after all of the window.
     fn push(&mut self, redo: Redo<'a>) -> Option<Redo<'a>> {
         match redo {
             Redo::Put(dataset, key, value) if dataset != OWN => self.values.push((dataset, key, Some(value))),
@@ -73,7 +75,7 @@ impl<'a> Window<'a> {
         self.keys >= WINDOW_KEYS
     }
 
-    /// Sorts the runs by their place in the trees; those that have a page in common keep their order.
+    /// Sorts the runs by their place in the trees; runs that have a page in common keep their order.
     fn sort_runs(&mut self) {
         let mut sorted: Vec<(usize, PageRun)> =
             std::mem::take(&mut self.runs).into_iter().enumerate().collect();
@@ -110,7 +112,7 @@ const fn run_end(run: &PageRun) -> u64 {
 }
 
 impl<'a> Redoing<'a> {
-    /// Changes `catalogue` and the pool's own tree; with `rescue` goes on behind damage.
+    /// Makes a replay that changes `catalogue` and the pool's own tree; with `rescue` it goes on behind damage.
     pub(super) const fn new(
         catalogue: &'a mut Catalogue,
         own: &'a LiveDataset,
@@ -168,14 +170,15 @@ impl<'a> Redoing<'a> {
         Ok(())
     }
 
-    /// So many that their leaves take half of what nodes may take in memory, if none has two of them.
+    /// Returns the number of keys whose leaves take half of the memory for nodes, if no two keys have the same leaf.
     fn keys_at_once(&self) -> usize {
         let leaves = self.shared.nodes.stats().capacity_bytes / LEAF_MEMORY_BYTES / 2;
         usize::try_from(leaves).unwrap_or(AHEAD_KEYS_MAX).clamp(AHEAD_KEYS_MIN, AHEAD_KEYS_MAX)
     }
 
-    /// Brings into memory what changes of these keys will meet: the leaves, and the lengths of the records that they replace where pointers do not
-    /// tell these. What cannot be read is left to who needs it.
+    /// Reads into memory what changes of these keys will need: the leaves, and the lengths of the records that they
+    /// replace, if pointers do not tell these lengths. Errors are ignored: the change that needs the data meets them
+    /// again.
     fn read_ahead(&self, keys: Keys) {
         let segments = &self.shared.segments;
         for (id, keys) in keys.sorted() {
@@ -192,7 +195,7 @@ impl<'a> Redoing<'a> {
         }
     }
 
-    /// For rescue: in the log's own order, and on behind damage.
+    /// Does an operation for rescue: in the log's own order, and even behind damage.
     fn rescued(&mut self, mut redo: Redo<'_>) -> Result<()> {
         if !self.salvaging {
             match self.redo(&mut redo) {
@@ -222,7 +225,8 @@ impl<'a> Redoing<'a> {
             }
             Redo::Pages(run) => {
                 if run.shared {
-                    // They may have been coded again, by a fold that a crash has undone. Pointers say no less than is stored.
+                    // The records may have been coded again by a fold that a crash has undone. A pointer must not say
+                    // less than is stored.
                     let bases = match &mut run.bases {
                         Bases::Shared(bases) => bases.as_mut_slice(),
                         Bases::Kept(_) | Bases::None => &mut [],

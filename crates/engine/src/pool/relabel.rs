@@ -1,9 +1,11 @@
-//! Another name, or another GUID, for a pool that nobody has open. Only labels are written: superblocks and batches carry the GUID of the log, which stays.
+//! Gives a pool that nobody has open another name or another GUID. Only labels are written: superblocks and batches
+//! carry the GUID of the log, which stays.
 //!
-//! Of each device the first label counts, and is written last; so each device has the old label or the new one, whenever the power goes.
+//! The first label of each device counts, and is written last; so each device has either the old label or the new one,
+//! whenever the power goes.
 //! - A pool has the name that is on its first device, which is written last.
-//! - A pool some of whose devices have the new GUID is incomplete by either. Labels tell the GUID before; so [`reguid`] goes on with the new one where it
-//!   is called again for all devices.
+//! - A pool with the new GUID on some devices only is incomplete under either GUID. Labels tell the GUID before; so
+//!   [`reguid`] goes on with the new one if it is called again for all devices.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,15 +20,15 @@ use crate::{Error, Result};
 /// Gives the pool on these devices another name.
 ///
 /// # Errors
-/// Those of opening it, before anything was changed; of devices.
+/// Errors of opening the pool, before anything is changed; errors of devices.
 pub fn rename(paths: &[PathBuf], name: &str) -> Result<()> {
     rename_on(Pool::open_devices(paths, &OpenOptions::default())?, name)
 }
 
-/// As [`rename`], on devices that are open.
+/// As [`rename`], on devices that are already open.
 ///
 /// # Errors
-/// As of [`rename`].
+/// As [`rename`].
 pub fn rename_on(devices: Devices, name: &str) -> Result<()> {
     if !is_name(name) {
         return Err(Error::Invalid(format!("'{}' is no name for a pool", name.escape_default())));
@@ -42,19 +44,19 @@ pub fn rename_on(devices: Devices, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes the pool on these devices a pool of its own, with this GUID; returns the one it has then, which is another where a call before was
-/// interrupted.
+/// Makes the pool on these devices a separate pool with this GUID. Returns the GUID that it has then, which is another
+/// one if an earlier call was interrupted.
 ///
 /// # Errors
-/// Those of opening it, before anything was changed; of devices.
+/// Errors of opening the pool, before anything is changed; errors of devices.
 pub fn reguid(paths: &[PathBuf], guid: Guid) -> Result<Guid> {
     reguid_on(&Pool::open_devices(paths, &OpenOptions::default())?, guid)
 }
 
-/// As [`reguid`], on devices that are open.
+/// As [`reguid`], on devices that are already open.
 ///
 /// # Errors
-/// As of [`reguid`].
+/// As [`reguid`].
 pub fn reguid_on(devices: &Devices, guid: Guid) -> Result<Guid> {
     let members = members(devices)?;
     let (old, new) = change(&members, guid)?;
@@ -80,7 +82,7 @@ pub fn reguid_on(devices: &Devices, guid: Guid) -> Result<Guid> {
     Ok(new)
 }
 
-/// The GUID that a pool has, and the one that it is to have: `guid`, or the one that some devices have already.
+/// Returns the GUID that a pool has, and the one that it is to have: `guid`, or the one that some devices have already.
 fn change(members: &[Member], guid: Guid) -> Result<(Guid, Guid)> {
     let first = members.first().ok_or_else(|| Error::Invalid("no device is given".into()))?;
     if let Some(other) = members.iter().find(|member| member.label.log != first.label.log) {

@@ -1,7 +1,7 @@
-//! Repairing in place what is kept twice, from the copy that is sound.
+//! Repairs in place what is stored twice, from the copy that is sound.
 //!
-//! Nothing moves meanwhile: checkpoints and folding wait. Neighbours in the same blocks are written again as they were read; no block is written by
-//! anybody else, since each write of the log or of a pack begins at a block of its own.
+//! Nothing moves meanwhile: checkpoints and folding wait. Neighbours in the same blocks are written again as they were
+//! read. Nobody else writes these blocks, since each write of the log or of a pack begins at a block of its own.
 
 use super::load::read_copy;
 use super::root::Placed;
@@ -10,17 +10,18 @@ use crate::device::Device;
 use crate::segment::{DirCopy, Part, read_span, seal};
 use crate::{Addr, Error, Result};
 
-/// Which records no segment accounts for, in messages.
+/// Name, in messages, of the records that no segment accounts for.
 const PLACED: &str = "root, list or catalogue of the last checkpoint";
 
-/// What is told of a copy that is not right: device and offset, what is wrong with it, and what came of repairing it.
+/// Callback for a copy that is not sound: device and offset, what is wrong with the copy, and the result of repairing
+/// it.
 pub(super) type Damaged<'a> = dyn FnMut((u16, u64), &Error, Result<()>) + 'a;
 
 impl Pool {
-    /// Writes a record again, as its other copy has it.
+    /// Writes a record again from its other copy.
     ///
     /// # Errors
-    /// It has no other copy, or none that is sound; of the device.
+    /// Errors if the record has no other copy, or none that is sound; errors of the device.
     pub(super) fn repair_record(&self, addr: Addr) -> Result<()> {
         let _state = self.maintenance.lock();
         self.shared.check_writable()?;
@@ -38,10 +39,10 @@ impl Pool {
         self.shared.read_uncounted(addr).map(drop)
     }
 
-    /// Writes one copy of the directory of a part again, as the other one is.
+    /// Writes one copy of the directory of a part again from the other one.
     ///
     /// # Errors
-    /// As of [`Pool::repair_record`].
+    /// As [`Pool::repair_record`].
     pub(super) fn repair_directory(&self, segment: u64, part: &Part, copy: DirCopy) -> Result<()> {
         let _state = self.maintenance.lock();
         self.shared.check_writable()?;
@@ -57,8 +58,9 @@ impl Pool {
         segments.read_directory_copy(&self.shared.devices, segment, at, copy).map(drop)
     }
 
-    /// Records of the last checkpoint that no segment accounts for: verifies both copies of each, and calls `damaged` for each copy that is
-    /// not right, with its place and what came of repairing it, which is not tried unless `repair` is set. Returns how many are right.
+    /// Verifies both copies of each record of the last checkpoint that no segment accounts for. Calls `damaged` for
+    /// each copy that is not sound, with its place and the result of repairing it, which is only tried if `repair` is
+    /// set. Returns the number of sound copies.
     pub(super) fn verify_placed(&self, repair: bool, damaged: &mut Damaged<'_>) -> u64 {
         let state = self.maintenance.lock();
         let devices = &self.shared.devices;

@@ -1,7 +1,8 @@
-//! Opening a damaged pool to read what is left of it.
+//! Opens a damaged pool to read what is left of it.
 //!
-//! Nothing is written. What is needed to find anything (a label, a superblock, the root, the catalogue) has to be sound; all else may be
-//! damaged, and costs what only it tells of. What is read is verified as ever, so what is found in unusual ways is right or an error.
+//! Nothing is written. A label, a superblock, the root and the catalogue have to be sound, since nothing can be found
+//! without them. All other metadata may be damaged; then whatever only that part tells of is lost. All reads are
+//! verified as always, so whatever is found is right.
 
 use std::collections::BTreeSet;
 
@@ -15,34 +16,35 @@ use crate::segment::Segments;
 use crate::space::Chunk;
 use crate::{Error, Ptr, Result};
 
-/// What opening a pool for rescue met.
+/// Damage that opening a pool for rescue met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RescueReport {
-    /// Values and pages that the log has changed in places that cannot be read, and deeds that could not be done.
+    /// Number of values and pages that the log has changed in places that cannot be read, and of deeds that could not
+    /// be done.
     pub skipped: u64,
-    /// Lists of pages of the segment table that cannot be read.
+    /// Number of lists of pages of the segment table that cannot be read.
     pub lists: u64,
-    /// Lists of dead records that cannot be read: these seem to live.
+    /// Number of lists of dead records that cannot be read: the records in them count as live.
     pub dead: u64,
-    /// Pages of the segment table that cannot be read, those of such lists not counted.
+    /// Number of pages of the segment table that cannot be read; those of unreadable lists are not counted.
     pub pages: u64,
-    /// Directories of segments that cannot be read.
+    /// Number of directories of segments that cannot be read.
     pub directories: u64,
-    /// Segments that were looked for and found, in full or in part.
+    /// Number of segments that were sought on the devices and found, in full or in part.
     pub segments: u64,
-    /// Records of theirs that were found.
+    /// Number of records that were found of these segments.
     pub records: u64,
 }
 
-/// What of the segment table cannot be read.
+/// Parts of the segment table that cannot be read.
 pub(super) struct Missing {
-    /// Whether that is no reason to fail.
+    /// True if damage is no reason to fail.
     allowed: bool,
-    /// For each list: how many pages there are in those before.
+    /// For each unreadable list: number of pages in the lists before it.
     lists: Vec<usize>,
-    /// How many lists of dead records.
+    /// Number of unreadable lists of dead records.
     dead: u64,
-    /// Numbers of pages.
+    /// Numbers of the unreadable pages.
     pages: BTreeSet<u64>,
 }
 
@@ -51,12 +53,12 @@ impl Missing {
         Self { allowed, lists: Vec::new(), dead: 0, pages: BTreeSet::new() }
     }
 
-    /// Whether damage is no reason to fail.
+    /// Returns true if damage is no reason to fail.
     pub(super) const fn allowed(&self) -> bool {
         self.allowed
     }
 
-    /// A list was read, or not.
+    /// Notes that a list was read, or could not be read.
     pub(super) fn list(&mut self, read: Result<()>, pages_before: usize) -> Result<()> {
         match read {
             Err(error) if self.allowed && error.is_damage() => self.lists.push(pages_before),
@@ -65,7 +67,7 @@ impl Missing {
         Ok(())
     }
 
-    /// A list of dead records was read, or not.
+    /// Notes that a list of dead records was read, or could not be read; returns its records if it was read.
     pub(super) fn dead(&mut self, read: Result<Vec<Ptr>>) -> Result<Option<Vec<Ptr>>> {
         match read {
             Err(error) if self.allowed && error.is_damage() => {
@@ -76,7 +78,7 @@ impl Missing {
         }
     }
 
-    /// A page could not be read.
+    /// Notes that a page could not be read.
     pub(super) fn page(&mut self, error: Error, number: u64) -> Result<()> {
         if !self.allowed || !error.is_damage() {
             return Err(error);
@@ -85,7 +87,7 @@ impl Missing {
         Ok(())
     }
 
-    /// Whether page `number` of the segment table is one of those that cannot be read.
+    /// Returns true if page `number` of the segment table cannot be read.
     fn has(&self, table: &[TablePage], number: u64) -> bool {
         let in_list = |before: &usize| {
             let last = before.checked_sub(1).and_then(|at| table.get(at));
@@ -95,7 +97,7 @@ impl Missing {
         self.pages.contains(&number) || self.lists.iter().any(in_list)
     }
 
-    /// Looks on the devices for the segments below `end` that pages of `table` cannot tell of, and for the records of
+    /// Searches the devices for the segments below `end` whose pages of `table` cannot be read, and for the records of
     /// segments whose directories cannot be read.
     pub(super) fn salvage(
         &self,
@@ -112,7 +114,7 @@ impl Missing {
             ..RescueReport::default()
         };
         let mut ids = Vec::new();
-        // (All of the table is in memory.)
+        // This cannot fail, since all of the table is in memory.
         drop(segments.for_each(|segment| ids.push(segment.id)));
         for segment in ids.iter().filter_map(|id| segments.get(*id).ok().flatten()) {
             let bad = search.bad_parts(segments, &segment);
@@ -127,7 +129,7 @@ impl Missing {
             let wanted = |id: u64| id < end && !known.contains(&id) && self.has(table, page_ids.page(id));
             for (device, bytes) in (0..).zip(device_bytes) {
                 let (mut index, count) = (0, Chunk::count(*bytes));
-                // Holes are passed over: a sparse file may say to be of any size.
+                // Holes are skipped: a sparse file may claim any size.
                 while let Some(chunk) =
                     search.next_data(Chunk { device, index }).filter(|chunk| chunk.index < count)
                 {
@@ -145,12 +147,12 @@ impl Missing {
 }
 
 impl RescueReport {
-    /// Whether the pool is as it was left.
+    /// Returns true if no damage was found.
     pub fn is_clean(&self) -> bool {
         *self == Self::default()
     }
 
-    /// What there is to tell, in words.
+    /// Returns the findings, in words.
     pub fn messages(&self) -> Vec<String> {
         let mut told = Vec::new();
         let mut tell = |count: u64, what: &str| {
@@ -177,7 +179,7 @@ impl RescueReport {
         told
     }
 
-    /// Does what an operation of the log says as far as the trees can be read.
+    /// Does what an operation of the log says, as far as the trees can be read.
     pub(super) fn redo(&mut self, catalogue: &mut Catalogue, own: &LiveDataset, redo: &Redo<'_>) {
         let dataset = |id: u64| if id == OWN { Some(own) } else { catalogue.changing(id).ok() };
         self.skipped += match redo {
@@ -193,7 +195,7 @@ impl RescueReport {
             }
             Redo::Deed(deed) => {
                 if let Deed::Snapshot { dataset: of, .. } = deed {
-                    // Accounts that cannot be stored are given up by the attempt, and stand in nobody's way.
+                    // The attempt gives up accounts that cannot be stored, so that they do not hinder the snapshot.
                     let _ = catalogue.changing(*of).map(LiveDataset::settle_usage);
                 }
                 catalogue.perform(deed).is_err().into()
@@ -203,7 +205,7 @@ impl RescueReport {
 }
 
 impl super::Pool {
-    /// What was damaged when the pool was opened for rescue; `None`: it was not opened for that.
+    /// Returns the damage that was found at opening, or `None` if the pool was not opened for rescue.
     pub fn rescue(&self) -> Option<&RescueReport> {
         self.rescue.as_ref()
     }

@@ -1,34 +1,37 @@
-//! What overwritten pages cost: how long the records are that took the place of others, in histograms, so that percentiles can be told.
+//! Counts the lengths of records that take the place of others, in histograms from which percentiles follow: the cost
+//! of overwriting pages.
 //!
-//! Pages of databases and all others (logs above all) are told apart by how they begin: a log's page is written again at each commit, a
-//! relation's at each checkpoint, and neither says anything of the other.
+//! Pages of databases and all others (logs above all) are told apart by how they begin: a log's page is written again
+//! at each commit, a relation's at each checkpoint, so the cost of one tells nothing about the other.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::limits::RECORD_BYTES_MAX;
 use crate::record::looks_like_database;
 
-/// Buckets between a power of two and the next: a bucket's bounds differ by an eighth at most.
+/// Binary logarithm of the number of buckets between a power of two and the next: a bucket's bounds differ by an eighth
+/// at most.
 const PER_OCTAVE_LOG2: u32 = 3;
-/// Lengths below 256 KiB, which is more than a record may have.
-const BUCKETS: usize = 128;
+/// Number of buckets: that of the longest record is the last one.
+const BUCKETS: usize = unbounded_bucket_of(RECORD_BYTES_MAX as u32) + 1;
 
-/// Records of some length that took the place of others.
+/// Records of similar length that took the place of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rewritten {
-    /// The longest length that is counted here, in bytes; the shortest is one more than the longest of the bucket below.
+    /// Largest length that is counted here, in bytes; the smallest is one more than the largest of the bucket below.
     pub at_most_bytes: u32,
-    /// How many.
+    /// Number of these records.
     pub records: u64,
 }
 
 /// Records that took the place of others since the pool was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewrites {
-    /// How many there were.
+    /// Number of these records.
     pub records: u64,
-    /// All of their bytes.
+    /// Bytes of all of them.
     pub bytes: u64,
-    /// By length, ascending; lengths that none has are left out.
+    /// Counts by length, ascending; buckets without records are left out.
     pub lengths: Vec<Rewritten>,
 }
 
@@ -39,7 +42,7 @@ struct Lengths {
     buckets: [AtomicU64; BUCKETS],
 }
 
-/// What a pool counts of rewritten pages.
+/// Counters of a pool for rewritten pages.
 #[derive(Debug, Default)]
 pub(super) struct RewriteCounters {
     database: Lengths,
@@ -47,7 +50,7 @@ pub(super) struct RewriteCounters {
 }
 
 impl RewriteCounters {
-    /// Counts a record of `len_bytes` of `page`, which had one before.
+    /// Counts a record of `len_bytes` of `page`, which had a record before.
     pub(super) fn count(&self, page: &[u8], len_bytes: u32) {
         let lengths = if looks_like_database(page) { &self.database } else { &self.other };
         lengths.bytes.fetch_add(u64::from(len_bytes), Relaxed);
@@ -56,7 +59,7 @@ impl RewriteCounters {
         }
     }
 
-    /// Of pages of databases, and of all others.
+    /// Returns the counts for pages of databases, and for all others.
     pub(super) fn snapshot(&self) -> (Rewrites, Rewrites) {
         (self.database.snapshot(), self.other.snapshot())
     }
@@ -81,11 +84,15 @@ impl Lengths {
     }
 }
 
-/// Lengths below 16 have a bucket each; above, the three bits behind the highest tell.
+/// Returns the bucket of a length. Each length below 16 has a bucket; above, the three bits after the highest select
+/// it.
 fn bucket_of(len_bytes: u32) -> usize {
-    let octave = len_bytes.max(1).ilog2().saturating_sub(PER_OCTAVE_LOG2);
-    let bucket = (octave << PER_OCTAVE_LOG2) + (len_bytes >> octave);
-    (bucket as usize).min(BUCKETS - 1)
+    unbounded_bucket_of(len_bytes).min(BUCKETS - 1)
+}
+
+const fn unbounded_bucket_of(len_bytes: u32) -> usize {
+    let octave = (len_bytes | 1).ilog2().saturating_sub(PER_OCTAVE_LOG2);
+    ((octave << PER_OCTAVE_LOG2) + (len_bytes >> octave)) as usize
 }
 
 fn at_most(bucket: u32) -> u32 {
@@ -100,14 +107,16 @@ mod tests {
     #[test]
     fn buckets_are_narrow_and_have_no_gaps() {
         let mut last = 0;
-        for len in 0..200_000 {
+        for len in 0..=RECORD_BYTES_MAX as u32 {
             let bucket = bucket_of(len);
             assert!(bucket == last || bucket == last + 1, "{len}");
             last = bucket;
             let most = at_most(bucket as u32);
-            assert!(len <= most && bucket_of(most) == bucket && bucket_of(most + 1) == bucket + 1, "{len}");
+            assert!(len <= most && bucket_of(most) == bucket, "{len}");
+            assert!(bucket == BUCKETS - 1 || bucket_of(most + 1) == bucket + 1, "{len}");
             assert!(most - len <= len / 8, "{len} counts as up to {most}");
         }
+        assert_eq!(last, BUCKETS - 1);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Free chunks for what is accepted (A1, `dataset/room.rs`): who makes them, and when.
+//! Makes free chunks for what is accepted (A1, `dataset/room.rs`).
 
 use std::sync::atomic::Ordering;
 
@@ -6,18 +6,18 @@ use super::{Maintenance, Pool};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::{Error, Result};
 
-/// A pass ends at so many chunks, so that the checkpoint after it is not far.
+/// Largest number of chunks that a pass fills, so that the checkpoint after it comes soon.
 const PASS_CHUNKS_MAX: u64 = 32;
-/// Checkpoints are one part in so many of what passes gain, if these may be as large.
+/// Share of checkpoints in what passes gain, if passes may be that large: one part in this number.
 const CHECKPOINT_PART: u64 = 8;
 /// Bytes of the root, and of the lists and the catalogue of an empty pool, with what a batch adds to each.
 const ROOT_BYTES: u64 = 16 * BLOCK_BYTES as u64;
-/// A commit of one change pads its batch, and the directory that may follow.
+/// Bytes of padding of the commit of one change: in its batch, and in the directory that may follow.
 const COMMIT_BYTES: u64 = 4 * BLOCK_BYTES as u64;
 
 impl Pool {
-    /// Sees to it that a commit finds memory for tree nodes, and chunks: those of what is accepted are kept for it (A1), so it is its padding
-    /// that may be missing.
+    /// Makes sure that a commit finds memory for tree nodes, and free chunks. The chunks of accepted changes are kept
+    /// for the commit (A1), so only those of its padding may be missing.
     pub(super) fn prepare_commit(&self) -> Result<()> {
         if self.shared.read_only.load(Ordering::Relaxed) {
             return Ok(());
@@ -26,8 +26,8 @@ impl Pool {
         self.make_room(0, COMMIT_BYTES)
     }
 
-    /// Sees to it that changed tree nodes keep within their share of memory: waits for the checkpoint that is under way, or
-    /// makes one.
+    /// Makes sure that changed tree nodes keep within their share of memory: waits for the checkpoint that is under
+    /// way, or makes one.
     fn make_tree_room(&self) -> Result<()> {
         if self.nodes.unstored_bytes() < self.sizing.unstored_tree_max() {
             return Ok(());
@@ -39,10 +39,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Cleans until so many bytes may be claimed, and `edits` bytes be taken at once.
+    /// Cleans until `bytes` may be claimed, and `edits` bytes may be taken at once.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where nothing is left to gain.
+    /// [`Error::NoSpace`] if nothing is left to gain.
     pub(super) fn make_room(&self, bytes: u64, edits: u64) -> Result<()> {
         while !self.shared.has_room(bytes, edits) {
             let mut state = self.maintenance.lock();
@@ -61,21 +61,22 @@ impl Pool {
         Ok(())
     }
 
-    /// A checkpoint has written what was promised to it, and the next one is promised as much (A1): cleans until that is free, too. Where nothing is
-    /// to be gained whoever accepts next is told.
+    /// Cleans until the room that the next checkpoint is promised is free, after a checkpoint has written what was
+    /// promised to it (A1). If there is nothing to gain, the next change to be accepted gets the error.
     pub(super) fn restore_room(&self, state: &mut Maintenance) -> Result<()> {
         while !self.shared.has_room(0, 0) && self.gain_room(state)? {}
         Ok(())
     }
 
-    /// One step towards more free chunks. False: there is none to gain.
+    /// Takes one step towards more free chunks. Returns false if there are none to gain.
     fn gain_room(&self, state: &mut Maintenance) -> Result<bool> {
         let before = self.shared.spare_chunks();
         let mut steps = 0;
         while self.reap()? {
             steps += 1;
         }
-        // What is in the log since the last checkpoint can neither be cleaned nor reused, and changed nodes count at their worst.
+        // The log since the last checkpoint can be neither cleaned nor reused, and changed nodes count at their
+        // largest.
         let is_settled = self.chunks.pending() == 0 && self.nodes.unstored_bytes() == 0;
         if steps > 0 || !is_settled || self.log.lock().window_bytes >= CHUNK_BYTES {
             self.checkpoint_locked(state, false)?;
@@ -90,7 +91,8 @@ impl Pool {
         Ok(passed || steps > 0 || self.shared.spare_chunks() > before)
     }
 
-    /// Cleans until the cleaner has all the chunks that it keeps, as far as there is something to gain: for others who take of them.
+    /// Cleans until the cleaner has all the chunks that it keeps, as far as there is something to gain: other users
+    /// take of these chunks.
     pub(super) fn regain(&self, state: &mut Maintenance) -> Result<()> {
         while self.shared.clean_outputs() < self.sizing.bounds.clean_chunks
             && self.clean_pass(state, self.pass_chunks())?.is_some()
@@ -100,13 +102,13 @@ impl Pool {
         Ok(())
     }
 
-    /// Chunks that a pass may fill.
+    /// Returns the number of chunks that a pass may fill.
     pub(super) fn pass_chunks(&self) -> u64 {
         self.sizing.bounds.clean_chunks.min(PASS_CHUNKS_MAX)
     }
 
-    /// Chunks from which on a pass need not gain more: so many that checkpoints are a small part of what is written. Passes that are smaller than
-    /// they might be need less room, and give writers theirs earlier.
+    /// Returns the number of chunks that is enough for a pass to gain: then checkpoints are a small part of what is
+    /// written. Passes that are smaller than they might be need less room, and give writers theirs earlier.
     pub(super) fn wanted_gain(&self) -> u64 {
         let bytes = self.shared.room.checkpoint_bytes.load(Ordering::Relaxed);
         (bytes * CHECKPOINT_PART)
@@ -114,12 +116,14 @@ impl Pool {
             .clamp(self.least_gain() + 1, self.pass_chunks().max(self.least_gain() + 1))
     }
 
-    /// Chunks that a pass has to gain at least: one, and what its checkpoint writes.
+    /// Returns the least number of chunks that a pass has to gain: one, and those that its checkpoint writes.
     pub(super) fn least_gain(&self) -> u64 {
         1 + 2 * self.shared.room.fixed_bytes.load(Ordering::Relaxed) / CHUNK_BYTES
     }
 
-    /// Notes what checkpoints write whatever changed, or may write of the catalogue, going by the last, and how long the trees are (A1).
+    /// Notes, after a checkpoint, the sizes from which the room for the next one follows (A1): bytes that every
+    /// checkpoint writes, and may write of the catalogue; bytes of all trees; recent bytes per checkpoint; chunks that
+    /// the cleaner needs.
     pub(super) fn note_sizes(&self, state: &Maintenance) {
         let roots = state.copies.roots.iter().map(|placed| u64::from(placed.first.len_bytes));
         let versions = state.catalogue_pages.values().map(|bytes| bytes.len() as u64);

@@ -1,6 +1,6 @@
-//! The root of a checkpoint: everything that opening a pool starts from.
+//! Encodes and decodes the root of a checkpoint, from which opening a pool starts.
 //!
-//! One record of the log (kind `Root`, neither compressed nor framed), found by the superblock:
+//! The root is one record of the log (kind `Root`, neither compressed nor framed), which the superblock names:
 //!
 //! | field | size |
 //! |---|---|
@@ -24,8 +24,8 @@
 //! | per segment: id - previous id | varint |
 //! | per segment: parts of its second copies, as in the segment table | |
 //!
-//! A list is a record of the same kind, stored before the root. Lists, because a table that grows with all that was ever
-//! written would outgrow one record:
+//! A list is a record of the same kind, stored before the root. Lists exist because a table that grows with all that
+//! was ever written would not fit into one record:
 //!
 //! | field | size |
 //! |---|---|
@@ -33,7 +33,8 @@
 //! | number of pages of the segment table | varint |
 //! | per page: number, and as for lists | varint, ... |
 //!
-//! Records that died since the page of the segment table with their segment was stored are listed, too, in lists of their own:
+//! Records that died after the page of the segment table with their segment was stored are listed, too, in lists of
+//! their own:
 //!
 //! | field | size |
 //! |---|---|
@@ -54,16 +55,16 @@ const MAGIC: [u8; 8] = *b"PFroot\x02\0";
 const LIST_MAGIC: [u8; 8] = *b"PFlist\x01\0";
 const DEAD_MAGIC: [u8; 8] = *b"PFdead\x01\0";
 
-/// Pages in a list at most.
+/// Largest number of pages in a list.
 const LIST_PAGES: usize = RECORD_BYTES_MAX / 64;
-/// Longest stored form of a page in a list: varints of 40, 64, 16, 64, 32, 16 and 64 bits, and two checksums.
+/// Longest stored form of a page in a list, in bytes: varints of 40, 64, 16, 64, 32, 16 and 64 bits, and two checksums.
 const LISTED_BYTES_MAX: usize = 6 + 10 + 3 + 10 + 5 + 4 + 3 + 10 + 4;
 
 const _: () = assert!(LIST_PAGES * LISTED_BYTES_MAX + 16 < RECORD_BYTES_MAX);
 
-/// Dead records in a list at most.
+/// Largest number of dead records in a list.
 const LIST_DEAD: usize = RECORD_BYTES_MAX / 32;
-/// Longest stored form of a dead record: varints of 64 and 32 bits.
+/// Longest stored form of a dead record, in bytes: varints of 64 and 32 bits.
 const DEAD_BYTES_MAX: usize = 10 + 5;
 
 const _: () = assert!(LIST_DEAD * DEAD_BYTES_MAX + 16 < RECORD_BYTES_MAX);
@@ -71,16 +72,16 @@ const _: () = assert!(LIST_DEAD * DEAD_BYTES_MAX + 16 < RECORD_BYTES_MAX);
 /// A stored record with its places at the time of the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placed {
-    /// Its address.
+    /// Address of the record.
     pub(super) addr: Addr,
-    /// Its place.
+    /// Place of the record.
     pub(super) first: Located,
-    /// That of its second copy, which is as long.
+    /// Place of its second copy, which is as long.
     pub(super) second: Located,
 }
 
 impl Placed {
-    /// A pointer to the record.
+    /// Returns a pointer to the record.
     pub(super) fn ptr(&self) -> Ptr {
         Ptr { addr: self.addr, len_bytes: self.first.len_bytes }
     }
@@ -100,11 +101,11 @@ pub(super) struct TablePage {
 pub(super) struct Root {
     /// Number of the checkpoint.
     pub(super) checkpoint: u64,
-    /// Where replay starts.
+    /// Position in the log at which replay starts.
     pub(super) position: Position,
     /// Stored directory of the segment that is open there.
     pub(super) open_directory: Vec<u8>,
-    /// How many segments share a page of the segment table.
+    /// Number of segments that share a page of the segment table.
     pub(super) page_ids: PageIds,
     /// Lists of the pages of the segment table.
     pub(super) lists: Vec<Placed>,
@@ -114,13 +115,13 @@ pub(super) struct Root {
     pub(super) own: Option<Ptr>,
     /// The records of the catalogue of datasets.
     pub(super) catalogue: Vec<Placed>,
-    /// Segments of which this checkpoint stored second copies, ascending, with all parts in which they have some: the stored pages of
-    /// the segment table do not know the last ones yet.
+    /// Segments of which this checkpoint stored second copies, ascending, each with all its parts that have some. The
+    /// stored pages of the segment table do not know the last of these parts yet.
     pub(super) copies: Vec<(u64, Vec<Part>)>,
 }
 
 impl Root {
-    /// The stored form.
+    /// Returns the stored form.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         put_varint(&mut out, self.checkpoint);
@@ -142,7 +143,7 @@ impl Root {
         out
     }
 
-    /// Reads the stored form.
+    /// Decodes the stored form.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
         let mut reader = Reader::new(bytes, "root of a checkpoint");
         if reader.take(8)? != MAGIC {
@@ -189,7 +190,7 @@ fn read_copies(reader: &mut Reader<'_>) -> Result<Vec<(u64, Vec<Part>)>> {
     Ok(copies)
 }
 
-/// The stored lists of `table`.
+/// Returns the stored lists of `table`.
 pub(super) fn encode_lists(table: &[TablePage]) -> Vec<Vec<u8>> {
     table.chunks(LIST_PAGES).map(encode_list).collect()
 }
@@ -204,7 +205,7 @@ fn encode_list(pages: &[TablePage]) -> Vec<u8> {
     out
 }
 
-/// The pages in a stored list.
+/// Decodes the pages in a stored list.
 pub(super) fn decode_list(bytes: &[u8]) -> Result<Vec<TablePage>> {
     let mut reader = Reader::new(bytes, "list of pages of the segment table");
     if reader.take(8)? != LIST_MAGIC {
@@ -223,7 +224,7 @@ pub(super) fn decode_list(bytes: &[u8]) -> Result<Vec<TablePage>> {
     Ok(pages)
 }
 
-/// The stored lists of dead records, which ascend.
+/// Returns the stored lists of dead records, which have to ascend.
 pub(super) fn encode_dead(dead: &[Ptr]) -> Vec<Vec<u8>> {
     let encode = |dead: &[Ptr]| {
         let mut out = DEAD_MAGIC.to_vec();
@@ -239,7 +240,7 @@ pub(super) fn encode_dead(dead: &[Ptr]) -> Vec<Vec<u8>> {
     dead.chunks(LIST_DEAD).map(encode).collect()
 }
 
-/// The records in a stored list of dead ones.
+/// Decodes the records in a stored list of dead records.
 pub(super) fn decode_dead(bytes: &[u8]) -> Result<Vec<Ptr>> {
     let mut reader = Reader::new(bytes, "list of dead records");
     if reader.take(8)? != DEAD_MAGIC {
@@ -257,7 +258,8 @@ pub(super) fn decode_dead(bytes: &[u8]) -> Result<Vec<Ptr>> {
     Ok(dead)
 }
 
-/// Adds the pages of a further list. Pages ascend over all lists: so there are no more of them than bytes on the devices.
+/// Adds the pages of a further list. Pages ascend over all lists, so there are no more of them than bytes on the
+/// devices.
 pub(super) fn append_list(table: &mut Vec<TablePage>, list: Vec<TablePage>) -> Result<()> {
     let mut last = table.last().map(|page| page.page);
     for page in &list {

@@ -1,11 +1,14 @@
-//! Finding segments whose entries in the segment table, or whose directories, cannot be read: by what names a segment on the devices.
+//! Finds segments whose entries in the segment table, or whose directories, cannot be read, by the batches and
+//! directories on the devices.
 //!
-//! A batch of the log names its segment, and so does a directory; each has the seals of the records, which are those of their addresses.
-//! So what is found is of the records or it is not used: only entries whose records are sound count. A record of an address is the same
-//! wherever it is, but for one case: a crash, or a loss that was accepted, has the log go on before batches that do not count, and
-//! numbers of segments are used again. All batches of a segment are of one opening of the pool, so
-//! - of the batches of a segment those of one opening are taken, of the one that tells of the latest flush, and none if that is not one;
-//! - where directories of folded records are found too, batches have to say the same.
+//! A batch of the log names its segment, and so does a directory; both have the seals of the segment's records, and a
+//! seal depends on the record's address. Only entries whose records match their seals count, so that no record is taken
+//! for another one. A record of an address is the same wherever it lies, with one exception: after a crash, or after a
+//! loss that was accepted, the log goes on before batches that do not count, and numbers of segments are used again.
+//! All batches of a segment are of one opening of the pool, so
+//! - of the batches of a segment only those of one opening are used: the one that tells of the latest flush, and none
+//!   if several openings do;
+//! - if directories of folded records are found, too, batches have to agree with them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,22 +26,22 @@ use crate::txg::read_or_zeros;
 /// Records of a segment that lie together.
 struct Candidate {
     extent: Extent,
-    /// The directory on the device, if it has all of them.
+    /// The directory on the device, if it has all of these records.
     dir: Option<DirRef>,
-    /// Without one: their entries.
+    /// Entries of these records, if there is no directory.
     entries: Vec<DirEntry>,
-    /// Slots whose records are sound.
+    /// Slots whose records are sound; with a directory that the table names, all slots in it.
     sound: LiveMap,
-    /// Slots that it has an entry for.
+    /// Number of slots that have an entry.
     known: u32,
-    /// In the log: all batches up to there had been flushed.
+    /// For a part of the log: number below which all batches had been flushed.
     flushed: Option<u64>,
 }
 
-/// Looks for segments.
+/// Searches the devices for segments.
 pub(super) struct Search<'a> {
     devices: &'a Devices,
-    /// Low bytes of the pool's GUID.
+    /// Low bytes of the GUID of the pool's log, which batches carry.
     pool: u64,
     found: BTreeMap<u64, Vec<Candidate>>,
 }
@@ -48,12 +51,13 @@ pub(super) struct Search<'a> {
 struct Run {
     entries: BTreeMap<u32, DirEntry>,
     flushed: u64,
-    /// A directory that has all of these.
+    /// A directory that has all of these entries.
     dir: Option<DirRef>,
 }
 
 impl Run {
-    /// Adds what a directory says, which is sound in part or (`whole`) in full, unless it is of another run.
+    /// Adds the entries of a directory, unless they contradict this run. `whole` is the directory, if all of it is
+    /// sound.
     fn join(&mut self, entries: &[DirEntry], whole: Option<DirRef>) {
         let known = |entry: &DirEntry| self.entries.get(&entry.slot).is_none_or(|own| own == entry);
         if entries.iter().all(known) {
@@ -68,22 +72,22 @@ impl<'a> Search<'a> {
         Self { devices, pool, found: BTreeMap::new() }
     }
 
-    /// Numbers of the segments that were found.
+    /// Returns the numbers of the segments that were found.
     pub(super) fn ids(&self) -> Vec<u64> {
         self.found.keys().copied().collect()
     }
 
-    /// The next chunk of the device, from this one on, that may hold anything.
+    /// Returns the next chunk of the device, from this one on, that may hold anything.
     pub(super) fn next_data(&self, chunk: Chunk) -> Option<Chunk> {
         let data = self.devices.get(usize::from(chunk.device))?.data_from(chunk.offset())?;
         Some(Chunk { index: Chunk::at(chunk.device, data).index.max(chunk.index), ..chunk })
     }
 
-    /// Looks into a chunk for segments that are wanted.
+    /// Searches a chunk for segments that are wanted.
     pub(super) fn look(&mut self, chunk: Chunk, wanted: &dyn Fn(u64) -> bool) {
         let bytes = self.read(chunk);
         let mut runs: BTreeMap<u64, BTreeMap<[u8; 6], Run>> = BTreeMap::new();
-        // Directories are not looked for within batches: these hold what users write.
+        // Directories are not sought within batches, since these hold what users write.
         let mut between: Vec<Range<usize>> = Vec::new();
         let (mut at, mut from) = (0, 0);
         while at < bytes.len() {
@@ -130,7 +134,8 @@ impl<'a> Search<'a> {
             let Some(found) = found else { continue };
             let (Some(first), Some(last)) = (found.entries.first(), found.entries.last()) else { continue };
             if first.start > 0 {
-                // Of a segment of the log: what its batches say, unless theirs is lost.
+                // The directory is of a segment of the log. It joins the newest batches of that segment, or stands for
+                // them if they are lost.
                 let of = runs.entry(found.segment).or_default();
                 if of.is_empty() {
                     of.insert([0; 6], Run::default());
@@ -141,7 +146,8 @@ impl<'a> Search<'a> {
                 }
                 continue;
             }
-            // Records that were moved lie without gaps before their directory; of its second copy, at the chunk's end, no record is sound.
+            // Moved records lie without gaps before their directory. The second copy of a directory, at the chunk's
+            // end, has no sound record before it.
             let len = last.start + last.len_bytes;
             let Some(begin) = at.checked_sub(len as usize) else { continue };
             let extent = Extent { chunk, start: begin as u32, len_bytes: len + found.len_bytes };
@@ -174,7 +180,7 @@ impl<'a> Search<'a> {
         self.found.entry(id).or_default().push(candidate);
     }
 
-    /// The bytes of a chunk, zeros for those that cannot be read.
+    /// Returns the bytes of a chunk, with zeros for bytes that cannot be read.
     fn read(&self, chunk: Chunk) -> Vec<u8> {
         let mut bytes = vec![0; CHUNK_BYTES as usize];
         if let Some(device) = self.devices.get(usize::from(chunk.device)) {
@@ -203,7 +209,7 @@ impl<'a> Search<'a> {
         self.found.entry(segment.id).or_default().push(candidate);
     }
 
-    /// The parts of a segment whose directories cannot be read.
+    /// Returns the parts of a segment whose directories cannot be read.
     pub(super) fn bad_parts(&self, segments: &Segments, segment: &Segment) -> Vec<Part> {
         let is_bad = |part: &Part| {
             let read = |dir| segments.read_directory(self.devices, segment.id, part.extent, dir);
@@ -212,7 +218,8 @@ impl<'a> Search<'a> {
         segment.parts.iter().filter(|part| is_bad(part)).copied().collect()
     }
 
-    /// Looks for what the parts of `segment` hold whose directories cannot be read, where the table says that they are.
+    /// Searches for the records of the `bad` parts of `segment`, whose directories cannot be read, at the places that
+    /// the table names.
     pub(super) fn look_again(&mut self, segments: &Segments, segment: &Segment, bad: &[Part]) {
         for part in &segment.parts {
             if !bad.contains(part) {
@@ -222,7 +229,7 @@ impl<'a> Search<'a> {
         for part in bad {
             self.look(part.extent.chunk, &|id| id == segment.id);
         }
-        // Whatever else has been found there is of times before.
+        // Anything else that was found there is a remnant of earlier times.
         let parts = &segment.parts;
         let of = self.found.entry(segment.id).or_default();
         of.retain(|candidate| {
@@ -231,11 +238,12 @@ impl<'a> Search<'a> {
         });
     }
 
-    /// Puts a segment into the table as it was found. Returns how many of its records were found.
+    /// Enters a segment into the table as it was found. Returns the number of its records that were found.
     pub(super) fn settle(&mut self, segments: &Segments, id: u64) -> u32 {
         let mut candidates = self.found.remove(&id).unwrap_or_default();
         only_newest_log(&mut candidates);
-        // The fewer survive the later it was folded; before that, it was in the log.
+        // Later states come first: the later a segment was folded, the fewer records survive, and before that it was in
+        // the log.
         candidates.sort_by_key(|candidate| (candidate.flushed.is_some(), candidate.known));
         let mut taken: BTreeMap<u32, usize> = BTreeMap::new();
         let several = candidates.len() > 1;
@@ -291,14 +299,14 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Of what was found in the log: that of the opening of the pool that was the last.
+/// Of the candidates in the log, keeps only the one that tells of the latest flush, and none if several do.
 fn only_newest_log(candidates: &mut Vec<Candidate>) {
     let newest = candidates.iter().filter_map(|candidate| candidate.flushed).max();
     let several = candidates.iter().filter(|candidate| candidate.flushed == newest).count() > 1;
     candidates.retain(|candidate| candidate.flushed.is_none() || (candidate.flushed == newest && !several));
 }
 
-/// Whether entries are of the same records, as far as both know any, and there are such.
+/// Returns true if some slots have an entry in both, and all of these entries are of the same records.
 fn agree(entries: &BTreeMap<u32, DirEntry>, others: &[DirEntry]) -> bool {
     let mut both = 0;
     others.iter().filter_map(|other| Some((other, entries.get(&other.slot)?))).all(|(other, entry)| {

@@ -1,4 +1,4 @@
-//! Finding pools on devices, and telling their copies apart.
+//! Finds pools on devices, and tells their copies apart.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,45 +11,45 @@ use crate::device::{FileDevice, OpenMode};
 use crate::limits::DEVICE_BYTES_MIN;
 use crate::{Error, Result};
 
-/// What state a found pool is in.
+/// State of a pool that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FoundState {
-    /// It was exported and can be opened anywhere.
+    /// The pool was exported and can be opened anywhere.
     Exported,
-    /// It was not exported: its server was stopped or crashed. Opening it replays its log.
+    /// The pool was not exported: its server was stopped or crashed. Opening it replays its log.
     NotExported,
-    /// A process has it open.
+    /// A process has the pool open.
     InUse,
-    /// Some of its devices were not found.
+    /// Some of the pool's devices were not found.
     Incomplete,
-    /// Some of its devices were found several times, and nothing tells which of the copies is the one.
+    /// Some of the pool's devices were found several times, and nothing tells which of the copies is the right one.
     Copies,
     /// Copies of the pool went on from here: these devices are older.
     Old,
-    /// Copies of the pool went on, each for itself, and this is one of them.
+    /// Copies of the pool went on separately, and this is one of them.
     Apart,
 }
 
 /// A pool that was found, or one of several copies of it.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Name.
+    /// Name of the pool.
     pub name: String,
-    /// GUID.
+    /// GUID of the pool.
     pub guid: Guid,
     /// GUID that the pool had before its last change.
     pub formerly: Option<Guid>,
-    /// The devices that were found, by number; of copies that are alike the first.
+    /// Devices that were found, by number; the first of several equal copies.
     pub devices: Vec<PathBuf>,
-    /// How many devices it has.
+    /// Number of devices that the pool has.
     pub expected: u16,
-    /// Its state.
+    /// State of the pool.
     pub state: FoundState,
-    /// Whether a process has it open, whatever its state.
+    /// True if a process has the pool open, whatever its state.
     pub in_use: bool,
-    /// How far it has come.
+    /// Standing that the pool has reached.
     pub standing: Standing,
-    /// Devices of which there are several copies that are alike: the paths of all.
+    /// Paths of all equal copies of a device, for each device of which there are several.
     pub alike: Vec<Vec<PathBuf>>,
     /// Other paths to the devices.
     pub also: Vec<PathBuf>,
@@ -64,9 +64,12 @@ struct Seen {
     also: Vec<PathBuf>,
 }
 
-/// Finds the pools whose devices are among `paths`; a folder stands for the files and block devices in it.
-/// What holds no pool is passed over; `progress` is called with each path before it is looked at. Each copy of a pool is found by itself, the newest
-/// first; no device is part of two, and several paths to one device are one.
+/// Finds the pools whose devices are among `paths`; a folder stands for the files and block devices in it. Paths that
+/// hold no pool are skipped; `progress` is called with each path before it is read. Each copy of a pool is found by
+/// itself, the newest first. No device is part of two pools, and several paths to one device count as one.
+///
+/// # Errors
+/// [`Error::Io`] for a path that does not exist or a folder that cannot be read.
 pub fn scan(paths: &[PathBuf], progress: &mut dyn FnMut(&Path)) -> Result<Vec<Found>> {
     let mut seen: Vec<Seen> = Vec::new();
     for path in candidates(paths)? {
@@ -86,7 +89,7 @@ pub fn scan(paths: &[PathBuf], progress: &mut dyn FnMut(&Path)) -> Result<Vec<Fo
     Ok(pools.values().flat_map(|seen| of_one_pool(seen)).collect())
 }
 
-/// Without the paths that others of them are made of, and that show the same.
+/// Removes devices that others in `seen` are made of and that show the same; adds their paths to those others.
 fn without_lower_paths(mut seen: Vec<Seen>) -> Vec<Seen> {
     let mut at = 0;
     while let Some(lower) = seen.get(at) {
@@ -109,7 +112,7 @@ fn without_lower_paths(mut seen: Vec<Seen>) -> Vec<Seen> {
     seen
 }
 
-/// The copies of a pool.
+/// Returns the copies of a pool, each as a find of its own.
 fn of_one_pool(seen: &[Seen]) -> Vec<Found> {
     let members: Vec<Member> = seen.iter().map(|one| one.member.clone()).collect();
     let versions = versions(&members);
@@ -174,7 +177,7 @@ fn candidates(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
 
 fn may_hold_pool(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
-    // Links are not followed: /dev/disk and the like name devices twice.
+    // Links are skipped: /dev/disk and the like name devices a second time.
     std::fs::symlink_metadata(path).is_ok_and(|meta| {
         meta.file_type().is_block_device() || (meta.is_file() && meta.len() >= DEVICE_BYTES_MIN)
     })
@@ -191,10 +194,10 @@ fn look(path: &Path, target: Target) -> Option<Seen> {
     Some(Seen { member, target, exported, in_use, also: Vec::new() })
 }
 
-/// The label of a device, and how far it has come, whoever has it open.
+/// Returns the label of a device and how far its pool has come, even if a process has it open.
 ///
 /// # Errors
-/// It cannot be read, or holds no pool.
+/// Errors of reading it; an error if it holds no pool.
 pub fn stands(path: &Path) -> Result<(Label, Standing)> {
     let member = Member::read(&FileDevice::open(path, OpenMode::Unlocked)?)?;
     let standing = member.standing();

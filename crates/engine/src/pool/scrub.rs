@@ -1,12 +1,14 @@
-//! Scrubbing: everything that is live, what snapshots hold included, is read from the devices and verified, in steps of a segment.
+//! Scrubs a pool: reads everything live from the devices, including all that snapshots hold, and verifies it, one
+//! segment per step.
 //!
-//! - R1: addresses are for life, so a scrub goes by the numbers of segments, first those of the log, then those of second copies: what is folded
-//!   meanwhile is still met once, and what is written after its beginning lies behind its end.
-//! - R2: a record is damaged only if it is live before and after several tries to read it. One that was moved or freed
-//!   meanwhile is not.
+//! - R1: addresses are for life, so a scrub follows the numbers of segments: first those of the log, then those of
+//!   second copies. A segment that is folded meanwhile is still met once, and a segment that is written after the scrub
+//!   began lies behind its end.
+//! - R2: a record is damaged only if it is live before and after several tries to read it. A record that was moved or
+//!   freed meanwhile is not damaged.
 //!
-//! Where it stands is a property of the pool, stored when it is stopped, now and then on the way, and when the pool is closed: it goes
-//! on from there.
+//! The state of a scrub is a property of the pool, stored every 256 segments, when the scrub is stopped, and when the
+//! pool is closed: the scrub goes on from there.
 
 use std::fmt::Write as _;
 
@@ -16,65 +18,66 @@ use crate::segment::Segment;
 use crate::types::COPIES;
 use crate::{Addr, Error, Result};
 
-/// The property that holds a scrub's state; no property that users set has a colon.
+/// Name of the property that holds a scrub's state; no property that users set has a colon.
 const STORED: &str = "pagefold:scrub";
-/// After so many segments the state is stored.
+/// Number of segments after which the state is stored.
 const STORE_SEGMENTS: u64 = 256;
-/// Tries to read a record that is live.
+/// Number of tries to read a record that is live.
 const ATTEMPTS: u32 = 4;
-/// Damaged records of one scrub that are logged one by one; all are counted.
+/// Number of damaged records that one scrub logs one by one; all are counted.
 const LOGGED: u64 = 1000;
 
-/// How far a scrub is.
+/// Stage that a scrub has reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScrubState {
-    /// There never was one.
+    /// There never was a scrub.
     #[default]
     Never,
-    /// Under way; after the pool was closed, it goes on when it is opened.
+    /// The scrub is under way; if the pool is closed meanwhile, it goes on when the pool is opened.
     Running,
-    /// Stopped before its end; the next one goes on from there.
+    /// The scrub was stopped before its end; the next one goes on from there.
     Stopped,
-    /// It has come to its end.
+    /// The scrub has come to its end.
     Finished,
 }
 
-/// The last scrub.
+/// State and findings of the last scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubStatus {
-    /// How far it is.
+    /// Stage that it has reached.
     pub state: ScrubState,
-    /// When it began, in seconds since 1970.
+    /// Time at which it began, in seconds since 1970.
     pub started: u64,
-    /// When it ended, in seconds since 1970; 0 before.
+    /// Time at which it ended, in seconds since 1970; 0 before.
     pub finished: u64,
-    /// What was live when it began, in bytes.
+    /// Bytes that were live when it began.
     pub total_bytes: u64,
-    /// Live bytes looked at so far.
+    /// Live bytes that it has verified so far.
     pub done_bytes: u64,
-    /// Records, directories of segments and labels that were read and are right.
+    /// Number of records, directories of segments and labels that were read and are sound.
     pub sound: u64,
-    /// Those whose checksum does not hold.
+    /// Number of records, directories and labels whose checksum does not hold.
     pub damaged: u64,
-    /// Those that a device could not read.
+    /// Number of records, directories and labels that a device could not read.
     pub unreadable: u64,
-    /// Of those that were damaged or could not be read, those that were written again as their other copy is.
+    /// Number of damaged or unreadable ones that were written again from their other copy.
     pub repaired: u64,
-    /// At most so many bytes are read per second; 0: no bound of its own.
+    /// Largest number of bytes to read per second; 0: no bound of its own.
     pub rate: u64,
 }
 
-/// The last scrub, and where it goes on.
+/// The last scrub, and the place where it goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Scrub {
     status: ScrubStatus,
-    /// The next segment, and the first one of the log that is not looked at, nor second copies of its records.
+    /// Number of the next segment; and first segment of the log that is not verified, nor are second copies of its
+    /// records.
     next: u64,
     until: u64,
 }
 
 impl Scrub {
-    /// What is stored beside the state, in this order.
+    /// Returns the numbers that are stored beside the state, in this order.
     fn numbers(&mut self) -> [&mut u64; 11] {
         let status = &mut self.status;
         [
@@ -101,7 +104,7 @@ impl Scrub {
         text
     }
 
-    /// What was stored; `None` for what is not well formed.
+    /// Decodes a stored scrub; returns `None` if the text is not well formed.
     pub(super) fn decode(text: &str) -> Option<Self> {
         let mut words = text.split(' ').map(|word| word.parse::<u64>().ok());
         let mut scrub = Self::default();
@@ -119,10 +122,10 @@ impl Scrub {
     }
 }
 
-/// What is damaged, and where it lies: device and byte.
+/// A damaged object, and the device and byte at which it lies.
 type Struck = (Subject, (u16, u64));
 
-/// What a step has found.
+/// Findings of one step.
 #[derive(Default)]
 struct Found {
     bytes: u64,
@@ -133,16 +136,16 @@ struct Found {
 }
 
 impl Pool {
-    /// The last scrub, be it under way or not.
+    /// Returns the state of the last scrub, whether it is under way or not.
     pub fn scrub_status(&self) -> ScrubStatus {
         self.scrub.lock().status
     }
 
-    /// Begins a scrub, or goes on with one that was stopped, at `now` (seconds since 1970), reading at most `rate` bytes per second
-    /// (0: no bound but the background's own).
+    /// Begins a scrub at `now` (seconds since 1970), or goes on with one that was stopped, reading at most `rate` bytes
+    /// per second (0: no bound but the background's own).
     ///
     /// # Errors
-    /// [`Error::Busy`] while one is under way; of storing its state.
+    /// [`Error::Busy`] while a scrub is under way; errors of storing its state.
     pub fn scrub_start(&self, now: u64, rate: u64) -> Result<()> {
         {
             let mut scrub = self.scrub.lock();
@@ -162,10 +165,10 @@ impl Pool {
         self.store_scrub()
     }
 
-    /// Stops a scrub; the next one goes on from there. False: none was under way.
+    /// Stops a scrub; the next one goes on from there. Returns false if none was under way.
     ///
     /// # Errors
-    /// Of storing its state.
+    /// Errors of storing its state.
     pub fn scrub_stop(&self) -> Result<bool> {
         {
             let mut scrub = self.scrub.lock();
@@ -177,11 +180,11 @@ impl Pool {
         self.store_scrub().map(|()| true)
     }
 
-    /// Verifies the next segment of a scrub that is under way; returns its live bytes. `None`: none is, or it has just come to
-    /// its end, at `now` (seconds since 1970).
+    /// Verifies the next segment of a scrub that is under way, and returns the segment's live bytes. Returns `None` if
+    /// no scrub is under way, or if the scrub has just come to its end, at `now` (seconds since 1970).
     ///
     /// # Errors
-    /// Of storing its state. What is damaged is no error: it is counted and logged.
+    /// Errors of storing its state. Damage is no error: it is counted and logged.
     pub fn scrub_step(&self, now: u64) -> Result<Option<u64>> {
         let Scrub { status, next, until } = *self.scrub.lock();
         if status.state != ScrubState::Running {
@@ -206,7 +209,7 @@ impl Pool {
             let mut scrub = self.scrub.lock();
             let status = &mut scrub.status;
             match (id, &found) {
-                // What was stored may say anything.
+                // The sums saturate, since the stored numbers may be any.
                 (Some(id), Some(found)) => {
                     status.done_bytes = status.done_bytes.saturating_add(found.bytes);
                     status.sound = status.sound.saturating_add(found.sound);
@@ -232,7 +235,7 @@ impl Pool {
         Ok(found.map(|found| found.bytes))
     }
 
-    /// Stores where a scrub stands, as far as the pool takes changes.
+    /// Stores the state of the scrub, if the pool takes changes.
     pub(super) fn store_scrub(&self) -> Result<()> {
         if self.shared.check_writable().is_err() {
             return Ok(());
@@ -241,7 +244,7 @@ impl Pool {
         self.set_property(STORED, Some(&text))
     }
 
-    /// Takes up what an earlier opening has stored; what is not well formed counts as no scrub.
+    /// Loads the state that an earlier opening has stored; a state that is not well formed counts as no scrub.
     pub(super) fn load_scrub(&self) -> Result<()> {
         if let Some(scrub) = self.property(STORED)?.as_deref().and_then(Scrub::decode) {
             *self.scrub.lock() = scrub;
@@ -260,7 +263,7 @@ impl Pool {
                 match read {
                     Ok(_) => found.sound += 1,
                     Err(error) => {
-                        // Where the segment was folded meanwhile, its old directory is nobody's.
+                        // If the segment was folded meanwhile, its old directory is of no use any more.
                         let there = segments.get(segment.id).unwrap_or_default();
                         if there.is_some_and(|now| now.live.count() > 0 && now.parts.contains(part)) {
                             let place = (part.extent.chunk.device, offset);
@@ -284,7 +287,7 @@ impl Pool {
             found.sound += records;
             return found;
         }
-        // Something moved, was freed, or is damaged: each on its own.
+        // Something moved, was freed, or is damaged: each record is verified on its own.
         for addr in addrs {
             match self.verify_record(addr) {
                 Ok(()) => found.sound += 1,
@@ -301,7 +304,7 @@ impl Pool {
         found
     }
 
-    /// What no segment accounts for.
+    /// Verifies what no segment accounts for: the records that are named by place, and the labels.
     fn verify_fixed(&self, found: &mut Found) {
         let mut damaged = |place, error: &Error, repaired| {
             self.count_damage(found, 0, (Subject::Fixed, place), error);
@@ -311,7 +314,7 @@ impl Pool {
         found.sound += sound;
     }
 
-    /// Ok for a record that is right, or that nobody wants any more.
+    /// Returns `Ok` for a record that is sound, or that is not live any more.
     fn verify_record(&self, addr: Addr) -> Result<()> {
         let (segments, devices) = (&self.shared.segments, &self.shared.devices);
         let mut last = Ok(());
@@ -327,7 +330,7 @@ impl Pool {
         if segments.is_live(addr)? { last } else { Ok(()) }
     }
 
-    /// What came of repairing what lies at a place.
+    /// Counts and logs the result of a repair at `place`.
     fn count_repair(&self, found: &mut Found, (subject, place): Struck, repaired: Result<()>) {
         let (device, offset) = place;
         match repaired {

@@ -1,4 +1,4 @@
-//! What can be said of an open pool.
+//! State and counters of an open pool.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,69 +12,70 @@ use crate::record::CacheStats;
 /// One device of an open pool.
 #[derive(Clone, Debug)]
 pub struct DeviceStatus {
-    /// As the user named it.
+    /// Path by which the user named the device.
     pub path: PathBuf,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// What it did since the pool was opened.
+    /// Counts of the device's operations since the pool was opened.
     pub counts: crate::device::DeviceCounts,
-    /// Whether it takes discards, as far as is known.
+    /// True if the device takes discards, as far as is known.
     pub discards: bool,
 }
 
 /// Monotonic counters since the pool was opened, in bytes unless said.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
-    /// Written by applications.
+    /// Bytes written by applications.
     pub accepted_bytes: u64,
-    /// Read by applications.
+    /// Bytes read by applications.
     pub read_bytes: u64,
-    /// Pages written to the log, compressed; deltas included.
+    /// Bytes of pages written to the log, compressed; deltas included.
     pub data_bytes: u64,
-    /// Tree nodes written.
+    /// Bytes of tree nodes written.
     pub tree_bytes: u64,
-    /// What else checkpoints wrote: pages of the segment table, catalogue, root, superblocks.
+    /// Bytes that checkpoints wrote beside tree nodes: pages of the segment table, catalogue, root, superblocks.
     pub checkpoint_bytes: u64,
-    /// Second copies of metadata written; those of directories are framing, and of superblocks checkpoints'.
+    /// Bytes of second copies of metadata written. Second copies of directories count as framing, those of superblocks
+    /// as checkpoints.
     pub copy_bytes: u64,
-    /// Models written.
+    /// Bytes of models written.
     pub model_bytes: u64,
-    /// Headers, directories, operations and padding of the log.
+    /// Bytes of headers, directories, operations and padding of the log.
     pub framing_bytes: u64,
-    /// Written by folding.
+    /// Bytes written by folding.
     pub fold_bytes: u64,
-    /// Passes of the cleaner.
+    /// Number of passes of the cleaner.
     pub clean_passes: u64,
-    /// Chunks that became free by them.
+    /// Number of chunks that these passes made free.
     pub chunks_gained: u64,
     /// Number of batches.
     pub commits: u64,
-    /// Number of commits that were waited for.
+    /// Number of commits that a caller waited for.
     pub durable_commits: u64,
     /// Number of checkpoints.
     pub checkpoints: u64,
     /// Number of pages stored.
     pub pages_stored: u64,
-    /// Number of pages of zeros, which take nothing.
+    /// Number of pages of zeros, which take no space.
     pub pages_zero: u64,
-    /// Of the pages stored, those by a model.
+    /// Number of stored pages that were coded by a model.
     pub pages_modelled: u64,
-    /// Bytes of their records.
+    /// Bytes of the records of these pages.
     pub modelled_bytes: u64,
-    /// Of the pages stored, those as deltas.
+    /// Number of pages stored as deltas.
     pub pages_delta: u64,
-    /// Bytes of their records.
+    /// Bytes of the records of these pages.
     pub delta_bytes: u64,
 }
 
 impl Totals {
-    /// All that was written to devices since the pool was opened, whatever for.
+    /// Returns all bytes written to devices since the pool was opened.
     pub fn written_bytes(&self) -> u64 {
         let log = self.data_bytes + self.tree_bytes + self.checkpoint_bytes + self.model_bytes;
         log + self.copy_bytes + self.framing_bytes + self.fold_bytes
     }
 
-    /// Bytes written to devices for bytes that applications wrote; 0 before the first write.
+    /// Returns bytes written to devices per byte that applications wrote; 0 before the first write.
     pub fn write_amplification(&self) -> f64 {
         let written = self.written_bytes();
         if self.accepted_bytes == 0 { 0.0 } else { written as f64 / self.accepted_bytes as f64 }
@@ -84,29 +85,29 @@ impl Totals {
 /// State of an open pool.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// Name.
+    /// Name of the pool.
     pub name: String,
-    /// GUID.
+    /// GUID of the pool.
     pub guid: Guid,
-    /// Seconds since 1970 at which it was created.
+    /// Time at which the pool was created, in seconds since 1970.
     pub created: u64,
     /// Format version.
     pub version: u32,
-    /// Its devices.
+    /// Devices of the pool.
     pub devices: Vec<DeviceStatus>,
-    /// Why it stopped accepting changes, if it did.
+    /// Reason for which the pool stopped accepting changes, if it did.
     pub failure: Option<String>,
-    /// Whether it was opened read-only.
+    /// True if the pool was opened read-only.
     pub read_only: bool,
     /// Size of all devices' chunks, in bytes.
     pub size_bytes: u64,
-    /// Of these, chunks that are not free.
+    /// Bytes of chunks that are not free.
     pub allocated_bytes: u64,
     /// Stored bytes that the pool may hold.
     pub capacity_bytes: u64,
-    /// Stored bytes of everything live, all metadata counted.
+    /// Stored bytes of everything live, including all metadata.
     pub used_bytes: u64,
-    /// Stored bytes that can still be accepted, but by datasets with a reservation, which have that beside.
+    /// Stored bytes that can still be accepted. A dataset with a reservation can have its reserved bytes beside these.
     pub available_bytes: u64,
     /// Stored bytes that reservations keep for their datasets alone.
     pub reserved_bytes: u64,
@@ -114,16 +115,17 @@ pub struct Status {
     pub logical_bytes: u64,
     /// Stored bytes of all pages.
     pub stored_bytes: u64,
-    /// What these pages and the trees of datasets are stored in, shared records counted for each page that has them (as in `logical_bytes`),
-    /// and what no version of a dataset has: models, the segment table, the catalogue, second copies.
+    /// Stored bytes of these pages and of the trees of datasets, where a shared record is counted for each page that
+    /// has it (as in `logical_bytes`), plus stored bytes that belong to no version of a dataset: models, the segment
+    /// table, the catalogue, second copies.
     pub physical_bytes: u64,
-    /// Accepted and not yet in the log.
+    /// Bytes accepted and not yet in the log.
     pub dirty_bytes: u64,
     /// Memory of tree nodes that are not stored yet.
     pub unstored_tree_bytes: u64,
-    /// Log since the last checkpoint.
+    /// Bytes of log since the last checkpoint.
     pub log_bytes: u64,
-    /// Checkpoints since the pool was opened.
+    /// Number of checkpoints since the pool was opened.
     pub checkpoint: u64,
     /// Number of the next transaction group.
     pub txg: u64,
@@ -131,34 +133,35 @@ pub struct Status {
     pub totals: Totals,
     /// Number of models of pages that are stored.
     pub models: u64,
-    /// Their stored bytes.
+    /// Stored bytes of these models.
     pub model_bytes: u64,
-    /// Memory that those of them take that are loaded, in bytes.
+    /// Memory that the loaded models take, in bytes.
     pub model_memory_bytes: u64,
-    /// The record cache.
+    /// State of the record cache.
     pub record_cache: CacheStats,
-    /// The node cache.
+    /// State of the node cache.
     pub node_cache: crate::tree::CacheStats,
-    /// The last scrub.
+    /// State of the last scrub.
     pub scrub: super::ScrubStatus,
-    /// The last trim.
+    /// State of the last trim.
     pub trim: super::TrimStatus,
-    /// Free bytes of which devices that take discards were not told.
+    /// Free bytes that devices which take discards have not been told of.
     pub untrimmed_bytes: u64,
-    /// How often a second copy of metadata was read because the first one could not be, or was damaged.
+    /// Number of times that a second copy of metadata was read because the first one was damaged or could not be read.
     pub second_copies_read: u64,
-    /// Subtractions in this process that would have left an account below zero: faults of the engine, or damage.
+    /// Number of subtractions in this process that would have left an account below zero: faults of the engine, or
+    /// damage.
     pub account_faults: u64,
-    /// Errors that were met since they were cleared, by device and by what they struck.
+    /// Errors that were met since the counts were last cleared, by device and by subject.
     pub faults: FaultReport,
-    /// What replay did at opening.
+    /// Result of the replay at opening.
     pub replayed: ReplayReport,
-    /// What was damaged, of a pool that was opened for rescue.
+    /// Damage that was found, if the pool was opened for rescue.
     pub rescue: Option<RescueReport>,
 }
 
 impl Pool {
-    /// Counters since the pool was opened.
+    /// Returns the counters since the pool was opened.
     pub fn totals(&self) -> Totals {
         let counters = &self.shared.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -186,32 +189,34 @@ impl Pool {
         }
     }
 
-    /// Records that commits have written for pages that had one, since the pool was opened: of pages of databases, and of all others.
+    /// Returns counts of the records that commits have written for pages that had a record before, since the pool was
+    /// opened: first for pages of databases, then for all others.
     pub fn rewrites(&self) -> (Rewrites, Rewrites) {
         self.rewrites.snapshot()
     }
 
-    /// How long changes waited before they were accepted, for this reason, since it was asked for the last time.
+    /// Returns how long changes waited for `reason` before they were accepted, since the last call for that reason.
     pub fn take_waits(&self, reason: Reason) -> Waited {
         self.shared.waits.take(reason)
     }
 
-    /// Space of the pool, whatever datasets may take of it; logical bytes are not summed up.
+    /// Returns the space of the pool, without the bounds of datasets. Logical bytes are not summed up.
     pub fn space(&self) -> Space {
         self.shared.space()
     }
 
-    /// State of the pool. Waits for a commit or checkpoint that is under way.
+    /// Returns the state of the pool. Waits for a commit or checkpoint that is under way.
     pub fn status(&self) -> Status {
         let space = self.shared.space();
         let datasets = self.datasets.read().clone();
         let totals = datasets.iter().map(|dataset| dataset.totals().unwrap_or_default());
         let (logical_bytes, stored_bytes) = totals.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         let node_bytes: u64 = datasets.iter().map(|dataset| dataset.ledger.lock().node_bytes).sum();
-        // One lock after the other: who waits to change the catalogue comes between two readings.
+        // The locks are taken one after the other, never together: a thread that waits to change the catalogue may come
+        // between two readings.
         let of_versions = self.catalogue.read().held_bytes();
         let held_bytes = of_versions.saturating_add(self.dying_bytes());
-        // Two sums that are taken one after the other may be of different instants.
+        // The two sums are taken one after the other, so they may be of different instants.
         let own_bytes = space.used_bytes.saturating_sub(held_bytes);
         let (log_bytes, txg) = {
             let log = self.log.lock();

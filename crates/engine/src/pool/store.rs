@@ -1,4 +1,4 @@
-//! Where trees get their nodes from.
+//! Loads the nodes of trees.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What the last checkpoint stores of the catalogue: the whole of it for who opens a pool, and properties alone for who has to know
-//! some of them before that.
+//! Reads the catalogue as the last checkpoint stored it: all of it to open a pool, or properties alone, for callers
+//! that need some before the pool is opened.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,13 +21,14 @@ use crate::{Ptr, Result};
 /// The catalogue as a checkpoint has stored it.
 pub(super) struct StoredCatalogue {
     pub(super) image: Image,
-    /// Its pages, and their bytes.
+    /// Pointers to the stored pages of the catalogue, and the bytes of these pages.
     pub(super) ptrs: BTreeMap<u64, Vec<Ptr>>,
     pub(super) pages: BTreeMap<u64, Vec<u8>>,
 }
 
 impl StoredCatalogue {
-    /// Reads it. `created` is when the pool was, for one that has no catalogue yet.
+    /// Reads the catalogue that `root` names. `created` is the pool's time of creation, for a pool that has no
+    /// catalogue yet.
     pub(super) fn read(
         devices: &Devices,
         segments: &Segments,
@@ -63,11 +64,13 @@ impl StoredCatalogue {
 }
 
 impl Pool {
-    /// The properties of the pool's own dataset as of its last checkpoint: what the log says after that is not looked at, and nothing is
-    /// locked. For what has to be known before the pool is opened, and is stored by a checkpoint when it changes.
+    /// Returns the properties of the pool's own dataset as of its last checkpoint. Does not read the log after that,
+    /// and locks nothing. It is for properties that must be known before the pool is opened, and that a checkpoint
+    /// stores whenever they change.
     ///
     /// # Errors
-    /// The devices are not those of a pool, or what is on them is damaged. While another process writes to them it may look so.
+    /// Errors if the devices are not those of a pool, or are damaged. They may look damaged while another process
+    /// writes to them.
     pub fn stored_properties(devices: Vec<Arc<dyn Device>>) -> Result<BTreeMap<String, String>> {
         let (labels, devices) = in_order(devices)?;
         let (_, Superblock { addr, root: first, second, .. }) = weigh(&labels, &devices, false)?;

@@ -1,4 +1,4 @@
-//! How the pages of an object are stored, from some of them.
+//! Tells how the pages of an object are stored, from a sample of them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::record::{Codec, ModelId, decode, looks_like_postgres, model_of};
 use crate::segment::RECORD_OVERHEAD_BYTES;
 use crate::{Error, Result};
 
-/// What a page is, by its content.
+/// Kinds of page, as its content tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PageKind {
     /// A heap page of PostgreSQL.
@@ -33,14 +33,14 @@ pub enum PageKind {
     Other,
 }
 
-/// How pages of an object are stored.
+/// Storage of a sample of an object's pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// Pages looked at.
+    /// Number of pages examined.
     pub pages: u64,
-    /// How many of them each codec codes, by which model.
+    /// Number of these pages by codec and model.
     pub codecs: BTreeMap<(u8, Option<ModelId>), u64>,
-    /// How many of them are of each kind.
+    /// Number of these pages by kind.
     pub kinds: BTreeMap<PageKind, u64>,
     /// The model of the object's new pages.
     pub current: Option<ModelId>,
@@ -49,11 +49,11 @@ pub struct Survey {
 /// Space of the records of one codec.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CodecUse {
-    /// Pages whose record is of this codec.
+    /// Number of pages whose record is of this codec.
     pub pages: u64,
-    /// Records: one per page, and those that a delta is based on.
+    /// Number of records: one per page, and those that a delta is based on.
     pub records: u64,
-    /// Their length, with what the segment keeps of each, in bytes.
+    /// Bytes of these records, with what the segment keeps of each.
     pub stored_bytes: u64,
     /// Length of the pages before compression, in bytes.
     pub logical_bytes: u64,
@@ -62,9 +62,9 @@ pub struct CodecUse {
 /// Records by codec, from pages of one or several objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodecReport {
-    /// By the codec's byte in a record's header; see [`Survey::codec_name`].
+    /// Use by the codec's byte in a record's header; see [`Survey::codec_name`].
     pub codecs: BTreeMap<u8, CodecUse>,
-    /// Where to go on: position among the ranges, and page. `None`: all were looked at.
+    /// Place at which to go on: position among the ranges, and page; `None` if all pages were examined.
     pub next: Option<(usize, u64)>,
 }
 
@@ -73,11 +73,11 @@ thread_local! {
 }
 
 impl Pool {
-    /// Looks at up to `samples` stored pages of `object` of the dataset or snapshot with number `id`, spread over it. What is not
-    /// committed yet is not seen.
+    /// Examines up to `samples` stored pages of `object` in the dataset or snapshot with number `id`, spread over the
+    /// object. Changes that are not committed yet are not seen.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; of reading.
+    /// [`Error::NotFound`]; errors of reading.
     pub fn survey(&self, id: u64, object: u64, samples: u64) -> Result<Survey> {
         let dataset = self.version_by_id(id)?;
         let mut survey = Survey { current: self.shared.models.current(id, object), ..Survey::default() };
@@ -93,7 +93,7 @@ impl Pool {
             let Some(ptr) = ptrs[0] else { continue };
             match self.shared.read_record(ptr.addr) {
                 Ok(record) => self.note(&record, record_size, &mut survey)?,
-                // Overwritten meanwhile; or damaged, which is for `check` to tell.
+                // The page was overwritten meanwhile; or it is damaged, which `check` reports.
                 Err(Error::Corrupt { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -101,12 +101,12 @@ impl Pool {
         Ok(survey)
     }
 
-    /// Reads the records of up to `pages_max` stored pages of the dataset or snapshot with number `id`, from `from` on (position
-    /// among `ranges`, and page), and sums them by codec. What is not committed yet is not seen; nor is what is overwritten meanwhile,
-    /// or damaged, which is for `check` to tell.
+    /// Reads the records of up to `pages_max` stored pages of the dataset or snapshot with number `id`, from `from` on
+    /// (position among `ranges`, and page), and sums them by codec. Leaves out changes that are not committed yet,
+    /// pages that are overwritten meanwhile, and damaged pages, which `check` reports.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; of reading.
+    /// [`Error::NotFound`]; errors of reading.
     pub fn codecs(
         &self,
         id: u64,
@@ -164,7 +164,7 @@ impl Pool {
 }
 
 impl Survey {
-    /// Name of a codec in [`Survey::codecs`], in lower case.
+    /// Returns the name of a codec in [`Survey::codecs`], in lower case.
     pub fn codec_name(id: u8) -> String {
         Codec::from_id(id)
             .map_or_else(|| format!("codec {id}"), |codec| format!("{codec:?}").to_ascii_lowercase())

@@ -1,4 +1,4 @@
-//! Where the stored pages of the segment table lie, and how they are read while the pool is open.
+//! Knows where the stored pages of the segment table lie, and reads them while the pool is open.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use crate::record::decode_metadata;
 use crate::segment::{Devices, Segment, Segments, TablePages, decode_page};
 use crate::{Error, Ptr, Result};
 
-/// The pages of the last checkpoint.
+/// The stored pages of the segment table.
 pub(super) struct StoredPages {
     devices: Devices,
     places: RwLock<BTreeMap<u64, Placed>>,
-    /// Those of the checkpoint that is under way.
+    /// Places of the pages that the checkpoint under way has stored.
     next: Mutex<Option<BTreeMap<u64, Placed>>>,
 }
 
@@ -28,26 +28,26 @@ impl StoredPages {
         Self { devices, places, next: Mutex::default() }
     }
 
-    /// The checkpoint under way has stored these.
+    /// Notes the pages that the checkpoint under way has stored.
     pub(super) fn note(&self, table: Vec<TablePage>) {
         *self.next.lock() = Some(by_page(table));
     }
 
-    /// It counts.
+    /// Puts the noted places into force, when their checkpoint counts.
     pub(super) fn counts(&self) {
         if let Some(next) = self.next.lock().take() {
             *self.places.write() = next;
         }
     }
 
-    /// Memory in bytes: the places, and the pointers that checkpoints keep of the same pages.
+    /// Returns the memory of the places, in bytes, with the pointers that checkpoints keep of the same pages.
     pub(super) fn memory_bytes(&self) -> u64 {
         let entry_bytes = size_of::<(u64, Placed)>() + size_of::<(u64, Ptr)>();
         // Nodes of maps are about two thirds full.
         (self.places.read().len() * entry_bytes) as u64 * 3 / 2
     }
 
-    /// Where a page lies.
+    /// Returns the place of a page.
     pub(super) fn place(&self, page: u64) -> Option<Placed> {
         self.places.read().get(&page).copied()
     }
@@ -61,7 +61,8 @@ impl TablePages for StoredPages {
             let placed = place.ok_or_else(|| Error::corrupt(what, "it is not stored"))?;
             let read = read_placed(&self.devices, segments, &placed, what)
                 .and_then(|record| decode_page(segments.page_ids(), page, &decode_metadata(&record)?));
-            // A checkpoint may have stored it elsewhere meanwhile, and its old place may have been given out.
+            // A checkpoint may have stored the page at another place meanwhile, and its old place may have been given
+            // out.
             let now = self.place(page);
             if read.is_ok() || now == place {
                 return read;

@@ -1,4 +1,4 @@
-//! Pools on simulated devices, for tests of this room.
+//! Makes pools on simulated devices, for tests of this room.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::dataset::Change;
 use crate::device::{Device, SimDevice};
 use crate::segment::Devices;
 
-/// Size of pages.
+/// Size of pages in bytes.
 pub(super) const PAGE: u32 = 8192;
 
 /// Opens the pool on a device, with little memory.
@@ -17,12 +17,12 @@ pub(super) fn try_open(device: &Arc<SimDevice>) -> Result<Arc<Pool>> {
     Pool::open_on(devices, &OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() })
 }
 
-/// As [`try_open`], where that has to be possible.
+/// Opens the pool on a device, and panics if that fails.
 pub(super) fn open(device: &Arc<SimDevice>) -> Arc<Pool> {
     try_open(device).unwrap()
 }
 
-/// A new pool, on a device of 192 MiB.
+/// Makes a new pool on a device of 192 MiB.
 pub(super) fn fresh() -> (Arc<SimDevice>, Arc<Pool>) {
     let device = Arc::new(SimDevice::new(192 << 20, 1));
     let devices: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
@@ -32,7 +32,7 @@ pub(super) fn fresh() -> (Arc<SimDevice>, Arc<Pool>) {
     (device, pool)
 }
 
-/// A page that does not compress.
+/// Makes a page that does not compress.
 pub(super) fn page(at: u64, generation: u64) -> Vec<u8> {
     let mut state = (at << 8 | generation) + 1;
     let mut next = || {

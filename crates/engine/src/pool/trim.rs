@@ -1,7 +1,8 @@
-//! Trims: devices are told which chunks hold nothing, so that a thin volume, a sparse file or a drive can use them for something else.
+//! Tells devices which chunks hold nothing, so that a thin volume, a sparse file or a drive can use their space for
+//! something else.
 //!
-//! `Pool::trim_start` and [`Pool::trim_step`] go through all that is free once; with [`Pool::set_autotrim`] what becomes free is told by the way. What may be
-//! discarded, and when, is the affair of [`crate::space`] (S2).
+//! `Pool::trim_start` and [`Pool::trim_step`] go through all free chunks once; with [`Pool::set_autotrim`] devices are
+//! also told in passing of chunks that become free. [`crate::space`] decides what may be discarded, and when (S2).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -12,58 +13,59 @@ use crate::limits::CHUNK_BYTES;
 use crate::space::{Untrimmed, stretches};
 use crate::{Error, Result};
 
-/// Chunks that are discarded at a time, at most: a quarter of a GiB.
+/// Largest number of chunks that are discarded at a time: a quarter of a GiB.
 const STEP_CHUNKS: u64 = 64;
 
-/// How far a trim is.
+/// Stage that a trim has reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrimState {
-    /// There was none since the pool was opened.
+    /// There was no trim since the pool was opened.
     #[default]
     Never,
-    /// It is under way.
+    /// The trim is under way.
     Running,
-    /// It was stopped.
+    /// The trim was stopped.
     Stopped,
-    /// It has come to its end.
+    /// The trim has come to its end.
     Finished,
 }
 
-/// The last trim since the pool was opened.
+/// State of the last trim since the pool was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrimStatus {
-    /// How far it is.
+    /// Stage that it has reached.
     pub state: TrimState,
-    /// Seconds since 1970 at which it was started.
+    /// Time at which it was started, in seconds since 1970.
     pub started: u64,
-    /// Seconds since 1970 at which it came to its end.
+    /// Time at which it came to its end, in seconds since 1970; 0 before.
     pub finished: u64,
     /// Bytes that devices were told of.
     pub done_bytes: u64,
-    /// Bytes that there were to tell of when it was started.
+    /// Bytes that devices had not been told of when it was started.
     pub total_bytes: u64,
-    /// Most bytes per second; 0: as many as there can be.
+    /// Largest number of bytes per second; 0: no bound.
     pub rate: u64,
-    /// Discards that failed.
+    /// Number of discards that failed.
     pub errors: u64,
 }
 
 impl Pool {
-    /// The last trim since the pool was opened.
+    /// Returns the state of the last trim since the pool was opened.
     pub fn trim_status(&self) -> TrimStatus {
         *self.trim.lock()
     }
 
-    /// Free bytes of which devices that take discards were not told since the pool was opened.
+    /// Returns the free bytes that devices which take discards were not told of since the pool was opened.
     pub fn untrimmed_bytes(&self) -> u64 {
         self.chunks.untrimmed(Untrimmed::All, &|device| self.discards(device)) * CHUNK_BYTES
     }
 
-    /// Begins to tell devices of all that is free, at most `rate` bytes per second (0: as fast as they go). Makes a checkpoint first, after which
-    /// what was deleted before is free.
+    /// Begins to tell devices of all free chunks, at most `rate` bytes per second (0: no bound), at `now` (seconds
+    /// since 1970). Makes a checkpoint first, so that the chunks of what was deleted before are free.
     ///
     /// # Errors
-    /// [`Error::Busy`] while one is under way, [`Error::ReadOnly`], [`Error::Unsupported`] where no device takes discards; those of a checkpoint.
+    /// [`Error::Busy`] while a trim is under way; [`Error::ReadOnly`]; [`Error::Unsupported`] if no device takes
+    /// discards; errors of a checkpoint.
     pub fn trim_start(&self, now: u64, rate: u64) -> Result<()> {
         self.shared.check_writable()?;
         if self.trim.lock().state == TrimState::Running {
@@ -82,7 +84,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Stops the trim that is under way; false: there is none.
+    /// Stops the trim that is under way; returns false if there is none.
     pub fn trim_stop(&self) -> bool {
         let mut trim = self.trim.lock();
         let running = trim.state == TrimState::Running;
@@ -92,16 +94,18 @@ impl Pool {
         running
     }
 
-    /// The next step of a trim that is under way. Returns the bytes that were discarded; `None`: there is nothing to do.
+    /// Does the next step of a trim that is under way. Returns the bytes that were discarded, or `None` if there is
+    /// nothing to do.
     ///
     /// # Errors
-    /// Of devices. The chunks that were to be discarded are passed over, and the pool is as good as before.
+    /// Errors of devices. The trim goes on after the chunks that could not be discarded, and the pool is as good as
+    /// before.
     pub fn trim_step(&self, now: u64) -> Result<Option<u64>> {
         let TrimStatus { state, rate, .. } = self.trim_status();
         if state != TrimState::Running {
             return Ok(None);
         }
-        // Not much more at once than a second is good for.
+        // One step discards no more than the rate allows in a second, but at least a chunk.
         let most = if rate == 0 { STEP_CHUNKS } else { (rate / CHUNK_BYTES).clamp(1, STEP_CHUNKS) };
         let done = self.discard_some(Untrimmed::All, most);
         let mut trim = self.trim.lock();
@@ -116,20 +120,21 @@ impl Pool {
         done
     }
 
-    /// Whether devices are told by the way of what becomes free.
+    /// Returns true if devices are told in passing of chunks that become free.
     pub fn autotrim(&self) -> bool {
         self.autotrim.load(Ordering::Relaxed)
     }
 
-    /// Has devices be told by the way of what becomes free from now on, or not.
+    /// Sets whether devices are told in passing of chunks that become free.
     pub fn set_autotrim(&self, on: bool) {
         self.autotrim.store(on, Ordering::Relaxed);
     }
 
-    /// Tells a device of some of what became free lately, if that is wanted. Returns the bytes that were discarded; `None`: there is nothing to do.
+    /// Tells a device of some chunks that became free lately, if autotrim is on. Returns the bytes that were discarded,
+    /// or `None` if there is nothing to do.
     ///
     /// # Errors
-    /// As of [`Pool::trim_step`].
+    /// As [`Pool::trim_step`].
     pub fn autotrim_step(&self) -> Result<Option<u64>> {
         if self.autotrim() { self.discard_some(Untrimmed::Fresh, STEP_CHUNKS) } else { Ok(None) }
     }

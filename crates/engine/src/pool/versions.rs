@@ -1,8 +1,9 @@
-//! Writing the versions of datasets in a checkpoint, and what it means for their accounts.
+//! Writes the versions of datasets in a checkpoint, and keeps their accounts.
 //!
-//! Versions share nodes that are not stored yet. A checkpoint writes snapshots first, in the order of their making, then what
-//! only datasets have: so a snapshot's nodes lie below its bound (L2). Which nodes a version has let go of is found twice by
-//! comparing it with the snapshot before: as of the cut for what is stored, and as of now for what is in memory.
+//! Versions share nodes that are not stored yet. A checkpoint writes snapshots first, in the order of their making,
+//! then the nodes that only datasets have; so a snapshot's nodes lie below its bound (L2). The nodes that a version has
+//! let go of are found by comparing it with the snapshot before, twice: as of the cut for the stored catalogue, and as
+//! of now for the one in memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -19,31 +20,31 @@ use crate::tree::{Frozen, Settling, Written};
 use crate::txg::RecordKind;
 use crate::{Addr, Error, Ptr, Result};
 
-/// The trees of a cut that are to be written, and the catalogue as of it.
+/// The trees of a cut that are to be written, and the catalogue as of the cut.
 pub(super) struct Versions {
     image: Image,
     snapshots: Vec<(u64, Frozen)>,
     datasets: Vec<(u64, Frozen)>,
-    /// By position in the image.
+    /// Trees of what is dying, by position in the image.
     dying: Vec<(usize, Frozen)>,
     own: Frozen,
-    /// Bytes that were promised to the nodes of all these, one copy.
+    /// Bytes that were promised to the nodes of all these trees, for one copy.
     promised_bytes: u64,
-    /// Bounds of the snapshots that were written.
+    /// Numbers of the snapshots that were written, with their bounds.
     bounds: Vec<(u64, u64)>,
-    /// Pages of the catalogue as the last checkpoint stored them, and those of them that this one stores anew.
+    /// Pages of the catalogue as the last checkpoint stored them, and numbers of those that this one stores anew.
     pages: BTreeMap<u64, Vec<u8>>,
     changed: BTreeSet<u64>,
 }
 
-/// How a version differs in newly stored nodes from the snapshot before it.
+/// Difference in newly stored nodes between a version and the snapshot before it.
 struct Difference {
     id: u64,
-    /// Nodes of the snapshot that are not its own.
+    /// Nodes of the snapshot that the version does not have.
     released: Vec<Ptr>,
-    /// All of its own.
+    /// All nodes of the version.
     all: Vec<Ptr>,
-    /// Of these, what the snapshot does not have takes so many bytes.
+    /// Bytes of the version's nodes that the snapshot does not have.
     fresh_bytes: u64,
 }
 
@@ -56,7 +57,7 @@ fn differences(written: &BTreeMap<u64, Written>, links: impl Iterator<Item = (u6
         let before = written.get(&prev).unwrap_or(&none);
         let missing = |(node, ptr): (&usize, &Ptr)| if of.contains_key(node) { None } else { Some(*ptr) };
         let mut released: Vec<Ptr> = before.iter().filter_map(missing).collect();
-        // In the order of the log, so that the same history makes the same bytes.
+        // The order is that of the log, so that the same history makes the same bytes.
         released.sort_unstable_by_key(|ptr| ptr.addr);
         let fresh = of.iter().filter(|(node, _)| !before.contains_key(*node));
         let fresh_bytes = fresh.map(|(_, ptr)| space_of(ptr)).sum();
@@ -68,7 +69,7 @@ fn differences(written: &BTreeMap<u64, Written>, links: impl Iterator<Item = (u6
 }
 
 impl Versions {
-    /// The trees as of now. The caller holds the log's lock and the gate's write side.
+    /// Freezes the trees as of now. The caller holds the log's lock and the gate's write side.
     pub(super) fn freeze(catalogue: &Catalogue, own: &LiveDataset, pages: &BTreeMap<u64, Vec<u8>>) -> Self {
         let (mut snapshots, mut datasets) = (Vec::new(), Vec::new());
         for (id, version) in &catalogue.versions {
@@ -76,7 +77,8 @@ impl Versions {
             match version.kind {
                 Kind::Snapshot { node_bound: None, .. } => snapshots.push((*id, tree.freeze())),
                 Kind::Dataset => {
-                    // Frozen in any case: a tree that has nothing in memory may yet count nodes that only snapshots of it have now.
+                    // The tree is frozen in any case: even with nothing in memory it may still count nodes that only
+                    // its snapshots have now.
                     let is_stored = tree.stored_root().is_some();
                     let frozen = tree.freeze();
                     if !is_stored {
@@ -106,7 +108,7 @@ impl Versions {
         versions
     }
 
-    /// The pages of the catalogue that the checkpoint stores anew, or that are no more.
+    /// Returns the pages of the catalogue that the checkpoint stores anew or removes.
     pub(super) fn changed(&self) -> &BTreeSet<u64> {
         &self.changed
     }
@@ -120,7 +122,7 @@ impl Versions {
                 changed.insert(page);
             }
         }
-        // What writing their trees does to the accounts of versions, and to those of the ones that grow from them.
+        // Writing a tree changes the accounts of its version, and of the versions that grow from it.
         let written: HashSet<u64> = self.snapshots.iter().chain(&self.datasets).map(|(id, _)| *id).collect();
         for (id, version) in &self.image.versions {
             if written.contains(id) || written.contains(&version.prev) {
@@ -130,7 +132,7 @@ impl Versions {
         changed
     }
 
-    /// Writes what is not stored, and returns the root of the pool's own tree.
+    /// Writes all nodes that are not stored, and returns the root of the pool's own tree.
     pub(super) fn persist(&mut self, pool: &Pool, copies: &mut Copies<'_>) -> Result<Option<Ptr>> {
         let mut node_bytes = 0;
         let write = &mut |nodes: Vec<Vec<u8>>| {
@@ -167,7 +169,7 @@ impl Versions {
         Ok(own)
     }
 
-    /// Brings the accounts of the image to what the trees are that were just stored.
+    /// Updates the accounts in the image by the trees that were just stored.
     fn settle_image(&mut self) {
         let frozen = self.snapshots.iter().chain(&self.datasets);
         let written: BTreeMap<u64, Written> = frozen.map(|(id, frozen)| (*id, frozen.written())).collect();
@@ -184,7 +186,7 @@ impl Versions {
         }
     }
 
-    /// As [`Catalogue::birth_of_node`], as of the cut.
+    /// Works as [`Catalogue::birth_of_node`], as of the cut.
     fn birth_of_node(&self, id: u64, addr: Addr) -> u64 {
         let prev = |id: u64| self.image.versions.get(&id).map_or(0, |version| version.prev);
         let mut at = prev(id);
@@ -197,7 +199,7 @@ impl Versions {
         0
     }
 
-    /// Stores the changed pages of the catalogue, after all else has been; `ptrs` says where the pages are.
+    /// Stores the changed pages of the catalogue, after everything else; enters their places in `ptrs`.
     pub(super) fn persist_pages(
         &mut self,
         copies: &mut Copies<'_>,
@@ -212,7 +214,7 @@ impl Versions {
         }
         std::mem::swap(&mut self.pages, &mut pages);
         pages.retain(|page, _| !self.changed.contains(page));
-        // What was not expected to change would be lost.
+        // A change of a page that was not expected to change would be lost.
         if pages.iter().any(|(page, bytes)| self.pages.get(page) != Some(bytes)) {
             return Err(Error::Invalid("the catalogue changed while a checkpoint stored it".into()));
         }
@@ -224,7 +226,7 @@ impl Versions {
         std::mem::take(&mut self.pages)
     }
 
-    /// The records of the catalogue's head, after all has been written; `ptrs` says where the pages are.
+    /// Returns the records of the catalogue's head, after everything was written; `ptrs` has the places of the pages.
     pub(super) fn encode_head(&self, pool: &Pool, ptrs: &BTreeMap<u64, Vec<Ptr>>) -> Result<Vec<Vec<u8>>> {
         let mut pages = Vec::with_capacity(ptrs.len());
         for (page, ptrs) in ptrs {
@@ -236,20 +238,22 @@ impl Versions {
 }
 
 impl Pool {
-    /// Raw address that the next record gets at least.
+    /// Returns the least raw address that the next record can get.
     pub(super) fn next_addr(&self) -> u64 {
         let position = self.log.lock().writer.position();
         Addr::new(position.segment, position.slots).raw()
     }
 
-    /// Ends the writing of versions, when their checkpoint counts: nodes become clean, and dead where nobody has them any more.
+    /// Ends the writing of versions when their checkpoint counts: their nodes become clean, or dead if no version has
+    /// them any more.
     pub(super) fn retire(&self, versions: Versions) -> Result<()> {
-        // Found without a lock: what was frozen does not change.
+        // This needs no lock: frozen trees do not change.
         let frozen = versions.snapshots.iter().chain(&versions.datasets).map(|(_, frozen)| frozen);
         let frozen = frozen.chain(versions.dying.iter().map(|(_, frozen)| frozen)).chain([&versions.own]);
         let mut left: Written = frozen.flat_map(Frozen::written).collect();
         let bounds = versions.bounds.clone();
-        // Dropped after the locks: nobody has to wait until the memory of all nodes is freed.
+        // It is declared before the locks, so it is dropped after them: nobody waits until the memory of all nodes is
+        // freed.
         let mut settling = Settling::default();
         let mut written: BTreeMap<u64, Written> = BTreeMap::new();
         let _log = self.log.lock();
@@ -272,7 +276,7 @@ impl Pool {
             catalogue.add_dead_nodes(id, &released)?;
             catalogue.add_nodes(id, &all, fresh_bytes)?;
         }
-        // Or else they would count as references.
+        // Otherwise the frozen trees would count as references.
         drop(versions);
         for data in trees.iter().map(|(_, data)| data).chain([&self.own]) {
             data.tree.settle(&mut settling);
@@ -283,7 +287,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A dataset of the pool by its number.
+    /// Returns a dataset of the pool by its number.
     pub(super) fn dataset_by_id(&self, id: u64) -> Option<Arc<LiveDataset>> {
         let datasets = self.datasets.read();
         let at = datasets.binary_search_by_key(&id, |dataset| dataset.id).ok()?;

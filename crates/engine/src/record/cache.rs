@@ -1,5 +1,5 @@
-//! Cache of records as they are stored: compressed, so that it holds several times its size in pages; and, in memory of its
-//! budget that nothing else uses, of pages that are read again and again.
+//! Caches records as they are stored: compressed, so that it holds several times its size in pages. Memory of its
+//! budget that nothing else uses holds pages that are read again and again.
 
 mod doorkeeper;
 mod pages;
@@ -18,54 +18,54 @@ use pages::PageCache;
 pub use records::Record;
 use records::Records;
 
-/// The budget is shared out in so many steps: a cache is resized when a step was used up, not with each record.
+/// Number of steps in which the budget is shared out: a cache is resized when a step was used up, not with each record.
 const STEPS: u64 = 64;
 
-/// Bounded, scan-resistant cache of stored records by address.
+/// A bounded, scan-resistant cache of stored records by address.
 ///
-/// A record read once does not displace those read again. Records never change at their address,
-/// so that an entry is never stale; it is only removed to make room early, when its address has died.
+/// A record read once does not displace those read again. Records never change at their address, so an entry is never
+/// stale. It is removed only to make room early, when its address has died.
 ///
-/// The budget is of real memory, the map's own included. Records come first. What
-/// they and others ([`RecordCache::set_elsewhere`]) leave of it holds decoded pages that were read again, so that a
-/// set much smaller than the budget is read without decoding; they give way as soon as records need the room.
+/// The budget is of real memory, with that of the map. Records come first. What they and others
+/// ([`RecordCache::set_elsewhere`]) leave of it holds decoded pages that were read again, so that a set of pages much
+/// smaller than the budget is read without decoding. Pages give way as soon as records need the room.
 pub struct RecordCache {
     records: Records,
     pages: PageCache,
-    /// What was offered before, by scans, and by others.
+    /// Addresses that scans have offered before (`scanned`), and that others have (`offered`).
     scanned: Doorkeeper,
     offered: Doorkeeper,
     budget_bytes: AtomicU64,
     elsewhere_bytes: AtomicU64,
-    /// Bytes that came in since the shares were settled.
+    /// Bytes of records that came in since the shares were last settled.
     fresh_bytes: AtomicU64,
-    /// Held by the one who settles the shares: how many bytes `records` may hold as of now.
+    /// Number of bytes that `records` may hold as of now. Its lock is held by whoever settles the shares.
     settled: Mutex<u64>,
     hits: AtomicU64,
     misses: AtomicU64,
 }
 
-/// What a cache has done and holds.
+/// Figures of what a cache has done and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Lookups that found their record, or its page.
+    /// Number of lookups that found their record, or its page.
     pub hits: u64,
-    /// Lookups that did not.
+    /// Number of lookups that did not.
     pub misses: u64,
-    /// Records held.
+    /// Number of records held.
     pub records: u64,
-    /// Decoded pages held.
+    /// Number of decoded pages held.
     pub pages: u64,
     /// Bytes held, overhead included.
     pub bytes: u64,
-    /// Bytes that decoded pages take of these.
+    /// Bytes of these that decoded pages take.
     pub page_bytes: u64,
     /// Bytes that may be held.
     pub capacity_bytes: u64,
 }
 
 impl RecordCache {
-    /// A cache of at most `budget_bytes`, overhead included. With 0 it holds nothing.
+    /// Creates a cache of at most `budget_bytes`, overhead included. With 0 it holds nothing.
     #[must_use]
     pub fn new(budget_bytes: u64) -> Self {
         let cache = Self {
@@ -84,7 +84,7 @@ impl RecordCache {
         cache
     }
 
-    /// The record at `addr`, if it is held.
+    /// Returns the record at `addr`, if it is held.
     #[must_use]
     pub fn get(&self, addr: Addr) -> Option<Record> {
         let found = self.records.get(addr);
@@ -93,20 +93,21 @@ impl RecordCache {
         found
     }
 
-    /// Whether the record at `addr` is held; this is no use of it.
+    /// Returns true if the record at `addr` is held. This does not count as a use of it.
     #[must_use]
     pub fn has(&self, addr: Addr) -> bool {
         self.records.has(addr)
     }
 
-    /// The record at `addr`, if it is held, for what is no application's read: not counted as one.
+    /// Returns the record at `addr`, if it is held, without counting a hit or a miss: for reads that no application has
+    /// asked for.
     #[must_use]
     pub fn at_hand(&self, addr: Addr) -> Option<Record> {
         self.records.get(addr)
     }
 
-    /// The decoded page of `page_bytes` whose record is at `addr`, if it is held. Absence is no miss: the record may be
-    /// held.
+    /// Returns the decoded page of `page_bytes` whose record is at `addr`, if it is held. Absence does not count as a
+    /// miss, since the record may be held.
     #[must_use]
     pub fn page(&self, addr: Addr, page_bytes: usize) -> Option<Page> {
         let page = self.pages.get(addr).filter(|page| page.len() == page_bytes)?;
@@ -114,12 +115,12 @@ impl RecordCache {
         Some(page)
     }
 
-    /// Offers the decoded page of a record that was held: it is kept if there is room that records do not need.
+    /// Offers the decoded page of a record that was held. It is kept if there is room that records do not need.
     pub fn offer_page(&self, addr: Addr, page: &[u8]) {
         self.pages.offer(addr, page);
     }
 
-    /// Holds a copy of `record` for `addr`, as far as there is room.
+    /// Holds a copy of `record` for `addr`, if there is room.
     pub fn insert(&self, addr: Addr, record: &[u8]) {
         self.hold(addr, record, self.offered.knows(AddrHashing::default().hash_one(addr)));
     }
@@ -133,39 +134,40 @@ impl RecordCache {
         }
     }
 
-    /// Holds a copy of a record that a scan has read, if one has read it before: most scans never come again, and whoever
-    /// reads a megabyte at a time keeps it himself.
+    /// Holds a copy of a record that a scan has read, if a scan has read it before. Most scans never come again, and
+    /// whoever reads a megabyte at a time keeps it himself.
     pub fn insert_scanned(&self, addr: Addr, record: &[u8]) {
         if self.scanned.knows(AddrHashing::default().hash_one(addr)) {
             self.hold(addr, record, false);
         }
     }
 
-    /// Forgets `addr`.
+    /// Drops the record and the page at `addr`.
     pub fn remove(&self, addr: Addr) {
         self.records.remove(addr);
         self.pages.remove(addr);
     }
 
-    /// Changes how many bytes may be held, and drops what is too much.
+    /// Changes the number of bytes that may be held, and drops what is too much.
     pub fn resize(&self, budget_bytes: u64) {
         self.budget_bytes.store(budget_bytes, Relaxed);
         self.settle();
     }
 
-    /// Bytes that may be held with what others use.
+    /// Returns the bytes that may be held, with those that others use.
     #[must_use]
     pub fn budget_bytes(&self) -> u64 {
         self.budget_bytes.load(Relaxed)
     }
 
-    /// Says how many bytes of the budget others use as of now. At least an eighth of it stays with the records.
+    /// Sets the number of bytes of the budget that others use as of now. At least an eighth of it stays with the
+    /// records.
     pub fn set_elsewhere(&self, bytes: u64) {
         self.elsewhere_bytes.store(bytes, Relaxed);
         self.settle();
     }
 
-    /// Shares the budget out anew: what others use is theirs, the rest the records', and what these do not fill the pages'.
+    /// Shares the budget out anew: others have what they use, records the rest, and pages what records do not fill.
     fn settle(&self) {
         let mut settled = self.settled.lock();
         self.fresh_bytes.store(0, Relaxed);
@@ -178,12 +180,12 @@ impl RecordCache {
             self.records.set_capacity(may_hold);
         }
         self.records.weigh();
-        // Up to a step comes in before this is done again.
+        // Up to a step of records comes in before this is done again.
         let spare = may_hold.saturating_sub(self.records.bytes()).saturating_sub(step);
         self.pages.resize(spare - spare % step);
     }
 
-    /// What the cache has done and holds.
+    /// Returns what the cache has done and holds.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         let (pages, page_bytes) = self.pages.held();

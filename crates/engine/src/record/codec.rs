@@ -1,13 +1,13 @@
-//! Codecs, and those of them that need nothing but the record itself.
+//! Defines the codecs, and codes by those that need nothing but the record itself.
 //!
-//! At 8 KiB setting up a codec's context costs more than the coding, so each thread keeps its contexts.
+//! For a page of 8 KiB, setting up a codec's context costs more than the coding, so each thread keeps its contexts.
 
 use std::cell::RefCell;
 
 use libdeflater::{CompressionLvl, Compressor, Decompressor};
 use zstd::zstd_safe::{self, CCtx, CParameter, DCtx, DParameter, FrameFormat};
 
-/// How a record's payload is coded; the discriminant is the stored id.
+/// Codecs of a record's payload. The discriminant is the stored id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Codec {
@@ -39,7 +39,7 @@ pub enum Codec {
     DeltaZstd = 129,
 }
 
-/// Why a codec gave nothing.
+/// The reason why a codec gave nothing.
 pub(super) type Refusal = &'static str;
 
 const NEEDS_MORE: Refusal = "it needs more than the record";
@@ -52,7 +52,7 @@ thread_local! {
 }
 
 impl Codec {
-    /// The codec of a stored id.
+    /// Returns the codec of a stored id; `None` if the id is not known.
     #[must_use]
     pub const fn from_id(id: u8) -> Option<Self> {
         match id {
@@ -73,13 +73,13 @@ impl Codec {
         }
     }
 
-    /// The stored id.
+    /// Returns the stored id.
     #[must_use]
     pub const fn id(self) -> u8 {
         self as u8
     }
 
-    /// Whether its records name a model. The methods below are for those that need nothing but themselves.
+    /// Returns true if its records name a model. [`Codec::compress`] and [`Codec::decompress`] refuse such codecs.
     pub(super) const fn has_model(self) -> bool {
         matches!(
             self,
@@ -92,12 +92,13 @@ impl Codec {
         )
     }
 
-    /// Whether its records are deltas, which name their bases.
+    /// Returns true if its records are deltas, which name their bases. [`Codec::compress`] and [`Codec::decompress`]
+    /// refuse such codecs.
     pub(super) const fn has_bases(self) -> bool {
         matches!(self, Self::DeltaRuns | Self::DeltaZstd)
     }
 
-    /// The most that [`Codec::compress`] makes of `len_bytes`.
+    /// Returns the most bytes that [`Codec::compress`] makes of `len_bytes`.
     pub(super) fn bound(self, len_bytes: usize) -> usize {
         match self {
             Self::Raw
@@ -118,7 +119,7 @@ impl Codec {
         }
     }
 
-    /// Compresses `src` into `dst`, which has room for [`Codec::bound`] bytes; returns the length.
+    /// Compresses `src` into `dst`, which has room for [`Codec::bound`] bytes. Returns the length.
     pub(super) fn compress(self, level: u8, src: &[u8], dst: &mut [u8]) -> Result<usize, Refusal> {
         match self {
             Self::Raw => {
@@ -165,7 +166,7 @@ impl Codec {
         }
     }
 
-    /// Decodes `payload` into `out` and returns how many bytes it gave. Whatever `payload` holds, nothing is
+    /// Decodes `payload` into `out`, and returns the number of bytes that it gave. Whatever `payload` holds, nothing is
     /// written outside `out`, and memory use does not depend on it.
     pub(super) fn decompress(self, payload: &[u8], out: &mut [u8]) -> Result<usize, Refusal> {
         match self {
@@ -212,7 +213,8 @@ struct ZstdEncoder {
 impl ZstdEncoder {
     fn new() -> Result<Self, Refusal> {
         let mut context = CCtx::try_create().ok_or("no memory for a zstd context")?;
-        // The record has its own length and checksum, and its codec id says what this is: 2 bytes of header remain.
+        // The record has its own length and checksum, and its codec id says what this is. 2 bytes of the frame's header
+        // remain.
         for parameter in [
             CParameter::Format(FrameFormat::Magicless),
             CParameter::ContentSizeFlag(false),

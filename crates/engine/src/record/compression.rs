@@ -1,4 +1,4 @@
-//! The property `compression` as users type it.
+//! Defines the property `compression`: as users type it, and as it is stored.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -8,10 +8,10 @@ use crate::{Error, Result};
 
 use super::Codec;
 
-/// How new pages are compressed.
+/// Compression of new pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Compression {
-    /// Not at all; trailing zeros are left away all the same.
+    /// No compression. Trailing zeros are left away all the same.
     Off,
     /// LZ4: the fastest.
     Lz4,
@@ -19,10 +19,10 @@ pub enum Compression {
     Zstd(u8),
     /// DEFLATE, level 1..=12: for comparison with file systems that have it.
     Zlib(u8),
-    /// Pages of databases taken apart by learned models; text within them by zstd of this level, 1..=19. Pages that no model
-    /// describes by zstd-1.
+    /// Pages of databases are taken apart by learned models, and text within them is compressed by zstd of this level,
+    /// 1..=19. Pages that no model describes are compressed by zstd-1.
     Page(u8),
-    /// What measured as the best trade of space for time: pages of databases as by `page`, all others by zstd-1.
+    /// The best trade of space for time by measurement: pages of databases as by `page`, all others by zstd-1.
     #[default]
     Auto,
 }
@@ -32,10 +32,10 @@ const ZSTD_DEFAULT: u8 = 3;
 const PAGE_DEFAULT: u8 = 3;
 const ZLIB_LEVELS: RangeInclusive<u8> = 1..=12;
 const ZLIB_DEFAULT: u8 = 6;
-/// For pages that no model describes; figures in docs/decisions/0002-codecs.md.
+/// Level of zstd for pages that no model describes. Figures are in docs/decisions/0002-codecs.md.
 const AUTO_ZSTD_LEVEL: u8 = 1;
 
-/// Stored forms; of codecs with levels, that of level 0.
+/// Stored forms. For codecs with levels it is that of level 0, to which the level is added.
 const STORED_OFF: u8 = 1;
 const STORED_LZ4: u8 = 2;
 const STORED_AUTO: u8 = 3;
@@ -43,12 +43,12 @@ const STORED_ZLIB: u8 = 3;
 const STORED_ZSTD: u8 = 16;
 const STORED_PAGE: u8 = 40;
 
-/// Words that a mistyped one is compared with.
+/// Words with which a mistyped one is compared.
 const WORDS: [&str; 6] = ["off", "lz4", "zstd", "zlib", "page", "auto"];
 
 impl Compression {
-    /// The codec of pages that no model describes and its level (0 where it has none). A level out of range, which parsing never gives, counts as
-    /// the nearest one.
+    /// Returns the codec of pages that no model describes, and its level (0 if it has none). A level out of range,
+    /// which parsing never gives, counts as the nearest one.
     pub(super) fn codec(self) -> (Codec, u8) {
         let within = |level: u8, levels: RangeInclusive<u8>| level.clamp(*levels.start(), *levels.end());
         match self {
@@ -60,7 +60,7 @@ impl Compression {
         }
     }
 
-    /// What is stored for it where it belongs to a file or directory: one byte from 1 to 63.
+    /// Returns its stored form, for a file or directory that has it: one byte from 1 to 63.
     #[must_use]
     pub fn to_stored(self) -> u8 {
         let within = |level: u8, levels: RangeInclusive<u8>| level.clamp(*levels.start(), *levels.end());
@@ -74,10 +74,10 @@ impl Compression {
         }
     }
 
-    /// From what is stored.
+    /// Reads the stored form.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where it is none of the bytes that [`Compression::to_stored`] gives.
+    /// [`Error::Corrupt`] if `bytes` are nothing that [`Compression::to_stored`] gives.
     pub fn from_stored(bytes: &[u8]) -> Result<Self> {
         let level = |base: u8, byte: u8, levels: RangeInclusive<u8>| {
             byte.checked_sub(base).filter(|level| levels.contains(level))
@@ -95,7 +95,7 @@ impl Compression {
         found.ok_or_else(|| Error::corrupt("compression of an object", "it is no codec of this version"))
     }
 
-    /// Level of zstd for text within pages, where models are used.
+    /// Returns the level of zstd for text within pages; `None` if models are not used.
     #[must_use]
     pub fn model_level(self) -> Option<u8> {
         match self {
@@ -125,8 +125,8 @@ impl fmt::Display for Compression {
 impl FromStr for Compression {
     type Err = Error;
 
-    /// Parses `off`, `lz4`, `zstd`, `zstd-N`, `zlib`, `zlib-N`, `page`, `page-N` or `auto`, in any case. [`Error::Invalid`] lists
-    /// these and names the one most like what was typed.
+    /// Parses `off`, `lz4`, `zstd`, `zstd-N`, `zlib`, `zlib-N`, `page`, `page-N` or `auto`, in any case.
+    /// [`Error::Invalid`] lists these and names the one most like what was typed.
     fn from_str(typed: &str) -> Result<Self> {
         let word = typed.trim().to_ascii_lowercase();
         match word.as_str() {
@@ -164,7 +164,7 @@ fn unknown(typed: &str, word: &str) -> Error {
     ))
 }
 
-/// Levenshtein distance in characters.
+/// Returns the Levenshtein distance in characters.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,7 +1,7 @@
-//! Deltas: pages stored as changes of what they were before.
+//! Codes pages as deltas: changes of what they were before.
 //!
-//! A delta's record names its *bases*: a full record at the bottom, and the deltas that lead from there to the page of which it is
-//! a change, in this order. It names all of them, not just the one below it, so that a reader gets them at once.
+//! A delta's record names its *bases*: a full record at the bottom, and the deltas that lead from there to the page
+//! that it changes, in this order. It names all of them, not just the one below it, so that a reader gets them at once.
 //!
 //! | field | meaning |
 //! |---|---|
@@ -10,9 +10,10 @@
 //! | further bases | raw address less the one before, zigzag |
 //! | change | by codec: runs, or a frame of zstd |
 //!
-//! Runs: per run how many bytes stay as they were (varint), how many are other ones (varint), and these. What follows the last
-//! run stays, up to the logical length; zeros follow it. A frame of zstd holds the whole page up to its logical length, and has the page before, without zeros at its end, as its
-//! prefix; its header (magic, descriptor, content size) is left out, since it follows from that length.
+//! Runs: per run the number of bytes that stay as they were (varint), the number of bytes that differ (varint), and
+//! these. What follows the last run stays, up to the logical length; zeros follow it. A frame of zstd holds the whole
+//! page up to its logical length, and has the page before, without zeros at its end, as its prefix. Its header (magic,
+//! descriptor, content size) is left out, since it follows from that length.
 
 use std::cell::RefCell;
 
@@ -26,15 +27,15 @@ use crate::types::Addr;
 use crate::wire::{Reader, put_signed, put_varint};
 use crate::{Error, Result};
 
-/// Equal bytes between two runs that are copied along with them: to begin another run takes as many.
+/// Largest number of equal bytes between two runs that are copied with them: beginning another run takes as many.
 const GAP_BYTES: usize = 3;
-/// Shorter runs leave zstd nothing to gain.
+/// Length of all runs up to which zstd has nothing to gain, in bytes.
 const RUNS_BYTES_FINE: usize = 64;
-/// Longest page that is given to zstd: the frame's header has its size in two bytes, and a longer page takes long.
+/// Longest page that is given to zstd: the frame's header has two bytes for its size, and a longer page takes long.
 const ZSTD_PAGE_MAX: usize = 32 << 10;
-/// Words of a page that are looked for in what it was before, to see whether zstd is worth trying.
+/// Number of words of a page that are looked for in the page before, to see whether zstd is worth trying.
 const PROBES: usize = 32;
-/// zstd's level.
+/// Level of zstd.
 const LEVEL: i32 = 1;
 
 /// Scratch memory of a thread.
@@ -60,7 +61,7 @@ fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     })
 }
 
-/// The addresses of a delta's bases, the full record first; none where `record` is no delta.
+/// Returns the addresses of a delta's bases, the full record first; none if `record` is no delta.
 ///
 /// # Errors
 /// [`Error::Corrupt`] for a delta that is not well formed.
@@ -72,13 +73,13 @@ pub fn bases_of(record: &[u8]) -> Result<Vec<Addr>> {
     }
 }
 
-/// Whether a record is a delta. What is no record is none.
+/// Returns true if `record` is a record, and a delta.
 #[must_use]
 pub fn is_delta(record: &[u8]) -> bool {
     record.first().and_then(|id| Codec::from_id(*id)).is_some_and(Codec::has_bases)
 }
 
-/// The bases, and the change.
+/// Splits a payload into the bases and the change.
 fn split(payload: &[u8]) -> Result<(Vec<Addr>, &[u8])> {
     let mut reader = Reader::new(payload, "delta");
     let count = reader.varint()?;
@@ -94,7 +95,7 @@ fn split(payload: &[u8]) -> Result<(Vec<Addr>, &[u8])> {
     Ok((bases, reader.take(reader.remaining())?))
 }
 
-/// Fills `page` from what follows the header of a delta whose page has `logical_bytes`.
+/// Fills `page` from the payload of a delta whose page has `logical_bytes`.
 pub(super) fn decode(
     codec: Codec,
     payload: &[u8],
@@ -109,7 +110,7 @@ pub(super) fn decode(
         let (header, payload) = parse(&record).map_err(unfit)?;
         let codec = Codec::from_id(header.codec).filter(|codec| codec.has_bases());
         match codec {
-            // No recursion by what a device says: a full record is at the bottom, and deltas of it above.
+            // This must not recurse by what a device says: a full record is at the bottom, and deltas are above it.
             None if at == 0 => decode_full(&record, models, page)?,
             Some(codec) if at > 0 => {
                 let (below, change) = split(payload)?;
@@ -125,7 +126,7 @@ pub(super) fn decode(
     apply(codec, change, page, logical_bytes)
 }
 
-/// Makes of the page before, which `page` holds, what a change says.
+/// Applies a change to `page`, which holds the page before.
 fn apply(codec: Codec, change: &[u8], page: &mut [u8], logical_bytes: usize) -> Result<()> {
     let bad = |why: &str| Error::corrupt("delta", why);
     if logical_bytes > page.len() {
@@ -151,9 +152,10 @@ fn apply(codec: Codec, change: &[u8], page: &mut [u8], logical_bytes: usize) -> 
     Ok(())
 }
 
-/// Appends to `out` the record of `page` as a change of `before`, a page of the same length that the records at `bases` give. It was decoded and
-/// compared. False, with `out` as it was: that takes half a page or more, there is nothing but zeros, or there are too many bases.
-/// Gives up early where the pages have little in common. `squeeze`: zstd may be used.
+/// Appends to `out` the record of `page` as a change of `before`, a page of the same length that the records at `bases`
+/// give. The record was decoded and compared. Returns false and leaves `out` as it was if the change takes half a page
+/// or more, if the page is all zeros, or if there are no bases or too many. Gives up early if the pages have little in
+/// common. `squeeze` allows zstd.
 pub fn encode_delta(before: &[u8], bases: &[Addr], page: &[u8], squeeze: bool, out: &mut Vec<u8>) -> bool {
     let logical = without_trailing_zeros(page);
     let limit = page.len() / 2;
@@ -199,7 +201,7 @@ pub fn encode_delta(before: &[u8], bases: &[Addr], page: &[u8], squeeze: bool, o
     true
 }
 
-/// Whether the change in `record`, from byte `change` on, makes `page` of `before`.
+/// Returns true if the change in `record`, from byte `change` on, makes `page` of `before`.
 fn gives_back(before: &[u8], record: &[u8], change: usize, page: &[u8]) -> bool {
     let Ok((header, _)) = parse(record) else { return false };
     let Some(codec) = Codec::from_id(header.codec) else { return false };
@@ -212,7 +214,7 @@ fn gives_back(before: &[u8], record: &[u8], change: usize, page: &[u8]) -> bool 
     same
 }
 
-/// Appends the runs in which `logical` differs from `before`; false as soon as they take `limit` bytes.
+/// Appends the runs in which `logical` differs from `before`. Returns false as soon as they take `limit` bytes.
 fn append_runs(before: &[u8], logical: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
     let begin = out.len();
     let (mut at, mut end_of_last) = (0, 0);
@@ -230,7 +232,7 @@ fn append_runs(before: &[u8], logical: &[u8], limit: usize, out: &mut Vec<u8>) -
     true
 }
 
-/// The first byte from `from` on that differs.
+/// Returns the position of the first byte from `from` on that differs.
 fn next_difference(before: &[u8], after: &[u8], from: usize) -> Option<usize> {
     let (a, b) = (before.get(from..after.len())?, after.get(from..)?);
     let mut at = 0;
@@ -244,7 +246,8 @@ fn next_difference(before: &[u8], after: &[u8], from: usize) -> Option<usize> {
     rest.enumerate().find(|(_, (x, y))| x != y).map(|(more, _)| from + at + more)
 }
 
-/// The end of the run that begins at the difference `from`: it goes on as long as the next difference is near.
+/// Returns the end of the run that begins at the difference `from`. The run goes on as long as the next difference is
+/// near.
 fn end_of_run(before: &[u8], after: &[u8], from: usize) -> usize {
     let (mut len, mut same) = (1, 0);
     let pairs = before.iter().zip(after).skip(from + 1);
@@ -261,7 +264,7 @@ fn end_of_run(before: &[u8], after: &[u8], from: usize) -> usize {
     from + len
 }
 
-/// Whether much of `after` is in `before`, if at other places: of some of its words, half are.
+/// Returns true if much of `after` is in `before`, perhaps at other places: of some of its words, more than half are.
 fn alike(before: &[u8], after: &[u8]) -> bool {
     const SLOT_BITS: u32 = 14;
     let slot = |word: &[u8]| {
@@ -287,7 +290,7 @@ fn alike(before: &[u8], after: &[u8]) -> bool {
 }
 
 impl Scratch {
-    /// The frame of `logical` without its header.
+    /// Returns the frame of `logical` without its header.
     fn compress(&mut self, before: &[u8], logical: &[u8]) -> Option<&[u8]> {
         self.frame.resize(zstd::zstd_safe::compress_bound(ZSTD_PAGE_MAX), 0);
         let prefix = without_trailing_zeros(before);
@@ -314,8 +317,8 @@ impl Scratch {
     }
 }
 
-/// Whether a delta is worth it beside a full record of `full_bytes`, where the records that it is based on have `base_bytes`. All that the page
-/// then takes may be twice the full record.
+/// Returns true if a delta is worth it, compared with a full record of `full_bytes`. `base_bytes` is the length of the
+/// records that it is based on. All that the page then takes may be twice the full record.
 #[must_use]
 pub const fn delta_pays(delta_bytes: usize, base_bytes: usize, full_bytes: usize) -> bool {
     delta_bytes * 4 <= full_bytes * 3 && base_bytes + delta_bytes <= 2 * full_bytes

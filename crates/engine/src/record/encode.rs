@@ -1,4 +1,4 @@
-//! Page to record and back.
+//! Encodes pages as records, and decodes records.
 
 use std::cell::RefCell;
 
@@ -9,14 +9,14 @@ use super::{Codec, Compression, ModelId, Models, delta, models};
 use crate::limits::RECORDSIZE_MAX;
 use crate::{Error, Result};
 
-/// A payload is kept compressed if it saves at least one part in so many, about 3 %: less does not pay for the
+/// A payload is kept compressed if it saves at least its length divided by this, about 3 %. Less does not pay for the
 /// decoding of every later read.
 const MIN_SAVING: usize = 32;
 
-/// A record by a model that is longer than one part in so many of its page is compared with the generic codec's.
+/// A record by a model that is longer than its page's length divided by this is compared with the generic codec's.
 const DOUBTFUL: usize = 4;
 
-/// What became of a page.
+/// Outcomes of encoding a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoded {
     /// The page is all zeros; nothing is stored for it.
@@ -29,33 +29,33 @@ pub enum Encoded {
 }
 
 thread_local! {
-    /// Output of the codec, and in verification of its decoding.
+    /// Output of the codec; in verification also that of its decoding.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Turns pages into records. Costs nothing to make; each thread keeps its codecs' contexts.
+/// Turns pages into records. It costs nothing to make: each thread keeps its codecs' contexts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Encoder {
     verify: bool,
 }
 
 impl Encoder {
-    /// An encoder that trusts its codecs.
+    /// Creates an encoder that trusts its codecs.
     #[must_use]
     pub const fn new() -> Self {
         Self { verify: false }
     }
 
-    /// An encoder that decodes each record it made and compares; one that does not give back its page is stored raw,
-    /// and an error is logged.
+    /// Creates an encoder that decodes each record that it made, and compares. A record that does not give back its
+    /// page is stored raw, and an error is logged.
     #[must_use]
     pub const fn verifying() -> Self {
         Self { verify: true }
     }
 
-    /// Appends the record of `page` to `out`; nothing for a page of zeros. What saves less than about 3 % is stored
-    /// raw, so that a record is never longer than its page and four bytes of header. Where `compression` is by pages, arrays of
-    /// floating-point numbers are coded as such.
+    /// Appends the record of `page` to `out`; nothing for a page of zeros. A page of which compression saves less than
+    /// about 3 % is stored raw, so a record is never longer than its page and four bytes of header. If `compression`
+    /// uses models, arrays of floating-point numbers are coded as such.
     ///
     /// `page` is at most [`RECORDSIZE_MAX`] bytes long; a longer one makes a record that [`decode`] refuses.
     pub fn encode(&self, page: &[u8], compression: Compression, out: &mut Vec<u8>) -> Encoded {
@@ -80,8 +80,8 @@ impl Encoder {
         Encoded::Stored { codec: if numbers { Codec::Doubles } else { used } }
     }
 
-    /// As [`Encoder::encode`], by a model where that pays. A page that the model does not describe, or describes badly, gets the
-    /// codec of `compression`.
+    /// Does what [`Encoder::encode`] does, by a model if that pays. A page that the model does not describe, or
+    /// describes badly, gets the codec of `compression`.
     pub fn encode_by(
         &self,
         page: &[u8],
@@ -107,7 +107,7 @@ impl Encoder {
         generic
     }
 
-    /// The payload, or `None` if raw is better.
+    /// Returns the payload, or `None` if raw is better.
     fn compress<'a>(
         &self,
         codec: Codec,
@@ -146,8 +146,8 @@ impl Encoder {
     }
 }
 
-/// Puts a record of numbers into the place of the one from `begin` on, if `logical` looks like an array of them and that saves as much
-/// as any compression has to. It was decoded and compared.
+/// Replaces the record from `begin` on by a record of numbers, if `logical` looks like an array of them and that saves
+/// as much as any compression has to. Returns true if it did. The record of numbers was decoded and compared.
 fn prefer_doubles(logical: &[u8], begin: usize, out: &mut Vec<u8>) -> bool {
     if !doubles::plausible(logical) {
         return false;
@@ -190,7 +190,7 @@ pub(super) fn without_trailing_zeros(page: &[u8]) -> &[u8] {
     &page[..last.map_or(0, |at| at + 1)]
 }
 
-/// A record's header, checked: `logical_bytes` is in 1..=[`RECORDSIZE_MAX`].
+/// A record's header, which was checked: `logical_bytes` is in 1..=[`RECORDSIZE_MAX`].
 pub(super) struct Header {
     pub(super) codec: u8,
     pub(super) logical_bytes: usize,
@@ -216,16 +216,17 @@ pub(super) fn parse(record: &[u8]) -> Result<(Header, &[u8]), Refusal> {
     Err("it says to be longer than the largest page")
 }
 
-/// Bytes of the page up to its last non-zero one, as the record says: 1..=[`RECORDSIZE_MAX`].
+/// Returns the number of bytes of the page up to its last non-zero one, as the record says: 1..=[`RECORDSIZE_MAX`].
 pub fn logical_len(record: &[u8]) -> Result<usize> {
     parse(record).map(|(header, _)| header.logical_bytes).map_err(|why| Error::corrupt("record", why))
 }
 
 /// Fills `out`, which is as long as the page, from its record.
 ///
-/// [`Error::Corrupt`] where the record is not well formed or longer than `out`, or its model or a base of it is not among `models`;
-/// [`Error::Unsupported`] where its codec is not known here; what `models` says; the content of `out` is arbitrary then. Never panics and never allocates by what the record
-/// says. Callers check the record's checksum first ([`super::open`]).
+/// [`Error::Corrupt`] if the record is not well formed or longer than `out`, or its model or a base of it is not among
+/// `models`; [`Error::Unsupported`] if its codec is not known here; and errors of `models`. The content of `out` is
+/// arbitrary then. Never panics, and never allocates by what the record says. Callers check the record's checksum first
+/// ([`super::open`]).
 pub fn decode(record: &[u8], models: &dyn Models, out: &mut [u8]) -> Result<()> {
     let (header, payload) = parse(record).map_err(|why| Error::corrupt("record", why))?;
     match Codec::from_id(header.codec).filter(|codec| codec.has_bases()) {
@@ -234,7 +235,7 @@ pub fn decode(record: &[u8], models: &dyn Models, out: &mut [u8]) -> Result<()> 
     }
 }
 
-/// As [`decode`], of records that are no deltas.
+/// Does what [`decode`] does, for records that are no deltas.
 pub(super) fn decode_full(record: &[u8], models: &dyn Models, out: &mut [u8]) -> Result<()> {
     let (header, payload) = parse(record).map_err(|why| Error::corrupt("record", why))?;
     let codec = match (header.codec, Codec::from_id(header.codec)) {

@@ -1,15 +1,15 @@
-//! Metadata as records: tree nodes, pages of the segment table, models.
+//! Turns metadata into records and back: tree nodes, pages of the segment table, models.
 
 use super::{Compression, Encoder, NoModels, decode, logical_len};
 use crate::{Error, Result};
 
-/// How metadata is compressed: read often, written in the background.
+/// Compression of metadata, which are read often and written in the background.
 const METADATA_COMPRESSION: Compression = Compression::Zstd(1);
 
-/// Follows a metadata record's bytes: codecs trim trailing zeros, and a node's length must survive.
+/// Last byte of a metadata record's content: codecs cut trailing zeros off, and a node's length must survive.
 const END: u8 = 1;
 
-/// The record of some metadata.
+/// Returns the record of some metadata.
 pub fn encode_metadata(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.push(END);
     let mut record = Vec::with_capacity(bytes.len() / 2);
@@ -17,7 +17,7 @@ pub fn encode_metadata(mut bytes: Vec<u8>) -> Vec<u8> {
     record
 }
 
-/// The metadata in a record. [`Error::Corrupt`] if it holds something else.
+/// Returns the metadata in a record. [`Error::Corrupt`] if it holds something else.
 pub fn decode_metadata(record: &[u8]) -> Result<Vec<u8>> {
     let mut bytes = vec![0; logical_len(record)?];
     decode(record, &NoModels, &mut bytes)?;

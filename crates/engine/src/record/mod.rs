@@ -1,4 +1,4 @@
-//! Records: how a page is stored.
+//! Turns pages into records and back, and caches records.
 //!
 //! # Layout of a stored record
 //!
@@ -26,16 +26,19 @@
 //! | 17        | postgresbtree | likewise, of a B-tree page                                                 |
 //! | 18        | innodb   | likewise, of a page of an index of InnoDB                                       |
 //! | 19        | sqlite   | likewise, of a page of SQLite                                                   |
-//! | 20..=127  | reserved | further codecs that know a page format                                          |
+//! | 20        | postgreswal | likewise, of a page of PostgreSQL's write-ahead log                          |
+//! | 21        | innodbredo | likewise, of a block of InnoDB's redo log                                     |
+//! | 22..=127  | reserved | further codecs that know a page format                                          |
 //! | 128       | deltaruns | addresses of bases, and runs of bytes that differ from the page before         |
 //! | 129       | deltazstd | addresses of bases, and a Zstandard frame that has the page before as prefix   |
 //! | 130..=191 | reserved | further deltas                                                                  |
 //! | 192..=255 | reserved |                                                                                 |
 //!
-//! Records of the two large groups need more than themselves to be decoded. Both put a reference between header and payload:
-//! a page-format codec the number of its relation's model (LEB128, from 1 on), a delta the addresses of its base records. [`decode`] is given a source of models ([`Models`]). The logical length of a page-format
-//! record is that of the page: such a codec codes all of it. A version that does not know an id says so ([`crate::Error::Unsupported`]) instead of
-//! calling the record damaged.
+//! Records of the two large groups need more than themselves to be decoded. Both put a reference between header and
+//! payload: a page-format codec puts the number of its relation's model (LEB128, from 1 on), a delta the addresses of
+//! its base records. [`decode`] gets a source of both ([`Models`]). The logical length of a page-format record is that
+//! of the page: such a codec codes all of it. A version that does not know an id says so
+//! ([`crate::Error::Unsupported`]) instead of calling the record damaged.
 
 mod cache;
 mod codec;

@@ -1,4 +1,5 @@
-//! What records need beside themselves: models (page codecs), and other records (deltas).
+//! Finds what records need beside themselves, models (page codecs) and other records (deltas), and codes pages by
+//! models.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,21 +11,21 @@ use super::{Codec, Record};
 use crate::wire::{Reader, put_varint};
 use crate::{Addr, Error, Result};
 
-/// Number of a model in its pool, from 1 on; never used twice.
+/// Number of a model in its pool, from 1 on. It is never used twice.
 pub type ModelId = u32;
 
 /// Finds the models and bases that records name.
 pub trait Models {
-    /// The model with this number. [`Error::Corrupt`] if there is none.
+    /// Returns the model with this number. [`Error::Corrupt`] if there is none.
     fn model(&self, id: ModelId) -> Result<Arc<Model>>;
 
-    /// The verified record at `addr`. [`Error::Corrupt`] if there is none.
+    /// Returns the verified record at `addr`. [`Error::Corrupt`] if there is none.
     fn base(&self, addr: Addr) -> Result<Record> {
         Err(Error::corrupt(format!("record {addr}"), "it is no base of records of this kind"))
     }
 }
 
-/// For records that need no model: metadata.
+/// The source for records that need no models and bases, such as metadata. It has none.
 #[derive(Clone, Copy, Debug)]
 pub struct NoModels;
 
@@ -38,26 +39,27 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::new());
 }
 
-/// The model that a record needs, if it needs one. What is no record needs none.
+/// Returns the number of the model that a record needs; `None` if it needs none, or if `record` is no record.
 pub fn model_of(record: &[u8]) -> Option<ModelId> {
     let (header, payload) = parse(record).ok()?;
     let modelled = Codec::from_id(header.codec).is_some_and(Codec::has_model);
     if modelled { Some(split(payload).ok()?.0) } else { None }
 }
 
-/// What a record needs beside itself to be decoded.
+/// Needs of a record beside itself for being decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// A model.
+    /// Number of a model.
     pub model: Option<ModelId>,
-    /// Other records, which [`super::bases_of`] names: it is a delta.
+    /// True for a delta: it needs the records that [`super::bases_of`] names.
     pub bases: bool,
 }
 
 /// Looks at the head of a record that is said to be of a page of `record_size` bytes, without decoding it.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if no such page can have it; [`Error::Unsupported`] for a codec that is not known here.
+/// [`Error::Corrupt`] if it cannot be the record of such a page; [`Error::Unsupported`] for a codec that is not known
+/// here.
 pub fn needs(record: &[u8], record_size: u32) -> Result<Needs> {
     let (header, payload) = parse(record).map_err(|why| Error::corrupt("record", why))?;
     let Some(codec) = Codec::from_id(header.codec) else {
@@ -74,7 +76,7 @@ pub fn needs(record: &[u8], record_size: u32) -> Result<Needs> {
     Ok(Needs { model, bases: codec.has_bases() })
 }
 
-/// The record that says the same by a model of another number; one that needs no model as it is.
+/// Returns the record that says the same by a model of another number; a record that needs no model as it is.
 ///
 /// # Errors
 /// [`Error::Corrupt`] for what is no record.
@@ -91,7 +93,7 @@ pub fn with_model(record: &[u8], id: ModelId) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// The model's number and what follows it.
+/// Splits a payload into the model's number and what follows it.
 fn split(payload: &[u8]) -> Result<(ModelId, &[u8])> {
     let mut reader = Reader::new(payload, "record");
     let id = reader.varint_u32()?;
@@ -101,7 +103,7 @@ fn split(payload: &[u8]) -> Result<(ModelId, &[u8])> {
     Ok((id, reader.take(reader.remaining())?))
 }
 
-/// The codec of pages that `model` describes.
+/// Returns the codec of pages that `model` describes.
 pub fn codec_of(model: &Model) -> Codec {
     match model.kind() {
         pagefold_codec::Kind::PostgresHeap => Codec::PostgresHeap,
@@ -113,8 +115,8 @@ pub fn codec_of(model: &Model) -> Codec {
     }
 }
 
-/// Appends the record of `page` to `out`, or leaves `out` as it is and says `false` if the page is not what the model describes.
-/// The record was decoded and compared.
+/// Appends the record of `page` to `out` and returns true, or leaves `out` as it is and returns false if the model does
+/// not describe the page. The model has decoded and compared what it coded.
 pub(super) fn encode(id: ModelId, model: &Model, page: &[u8], out: &mut Vec<u8>) -> bool {
     let begin = out.len();
     super::encode::append_header(codec_of(model), page.len(), out);
@@ -126,7 +128,7 @@ pub(super) fn encode(id: ModelId, model: &Model, page: &[u8], out: &mut Vec<u8>)
     coded
 }
 
-/// Fills `page` from what follows the header.
+/// Fills `page` from the payload of a record.
 pub(super) fn decode(codec: Codec, payload: &[u8], models: &dyn Models, page: &mut [u8]) -> Result<()> {
     let (id, coded) = split(payload)?;
     let model = models.model(id)?;

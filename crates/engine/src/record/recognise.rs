@@ -1,4 +1,4 @@
-//! The recordsize that suits a file, found out from what is written to it first.
+//! Finds the recordsize that suits a file, from what is first written to it.
 //!
 //! A record as large as the database's page makes every page one record: nothing is read to be modified, and nothing
 //! is stored twice. Sources of the formats: PostgreSQL `bufpage.h` and `xlog_internal.h`; MariaDB and MySQL
@@ -6,13 +6,14 @@
 
 use crate::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
 
-/// Longest write whose length alone tells the page size: databases with larger pages are rare, and copying tools
-/// write more at a time.
+/// Longest write whose length alone tells the page size. Databases with larger pages are rare, and copying tools write
+/// more at a time.
 const PLAIN_WRITE_MAX: usize = 64 << 10;
-/// The same for a write of zeros: databases extend files by one page, and the newer ones by several at a time.
+/// Longest write of zeros whose length alone tells the page size: databases extend files by one page, and newer ones by
+/// several at a time.
 const ZERO_WRITE_MAX: usize = 16 << 10;
 
-/// What a file or page is, as far as its bytes and its name tell.
+/// Formats of files and pages, as far as their bytes and names tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Format {
     /// Pages of PostgreSQL: tables, indexes, maps of free space and visibility.
@@ -29,8 +30,8 @@ pub enum Format {
     Rrd,
 }
 
-/// The database format of `data`, bytes of a file from `offset` on, and the page size that goes with it, in bytes.
-/// `file_name` is the last component of the path. `None` where no format is recognised.
+/// Returns the database format of `data`, bytes of a file from `offset` on, and the page size that goes with it, in
+/// bytes. `file_name` is the last component of the path. `None` if no format is recognised.
 #[must_use]
 pub fn recognise(offset: u64, data: &[u8], file_name: Option<&str>) -> Option<(Format, u32)> {
     let page = Page { offset, data };
@@ -47,9 +48,10 @@ pub fn recognise(offset: u64, data: &[u8], file_name: Option<&str>) -> Option<(F
         .or_else(|| is(is_postgres_wal).then_some((Format::PostgresLog, POSTGRES_WAL_BYTES)))
 }
 
-/// The recordsize for a file from a write of `data` at `offset`: the page size of the database whose format is
-/// recognised, else the length of an aligned power-of-two write of 4 to 64 KiB (of zeros: to 16 KiB), else `None`. `file_name` is the last
-/// component of the path. The answer is a power of two within [`RECORDSIZE_MIN`]..=[`RECORDSIZE_MAX`].
+/// Returns the recordsize for a file from a write of `data` at `offset`: the page size of the database whose format is
+/// recognised, else the length of an aligned power-of-two write of 4 to 64 KiB (of zeros: to 16 KiB), else `None`.
+/// `file_name` is the last component of the path. The answer is a power of two within
+/// [`RECORDSIZE_MIN`]..=[`RECORDSIZE_MAX`].
 #[must_use]
 pub fn recordsize_hint(offset: u64, data: &[u8], file_name: Option<&str>) -> Option<u32> {
     recognise(offset, data, file_name)
@@ -58,13 +60,13 @@ pub fn recordsize_hint(offset: u64, data: &[u8], file_name: Option<&str>) -> Opt
         .filter(|bytes| bytes.is_power_of_two() && *bytes <= RECORDSIZE_MAX)
 }
 
-/// Whether `page` begins as pages of PostgreSQL do that are as long as it is.
+/// Returns true if `page` begins as a page of PostgreSQL of the same length does.
 #[must_use]
 pub fn looks_like_postgres(page: &[u8]) -> bool {
     Page { offset: 0, data: page }.postgres().is_some_and(|bytes| bytes as usize == page.len())
 }
 
-/// Whether `page` begins as pages do that a model may describe, and is as long as they are: pages of PostgreSQL, those of
+/// Returns true if `page` begins, and is as long, as pages that a model may describe: pages of PostgreSQL, those of
 /// InnoDB's indexes, and those of SQLite's tables and indexes.
 #[must_use]
 pub fn looks_like_database(page: &[u8]) -> bool {
@@ -72,7 +74,7 @@ pub fn looks_like_database(page: &[u8]) -> bool {
     looks_like_postgres(page) || here.innodb_index() || here.sqlite_tree()
 }
 
-/// Whether `page` begins as pages of PostgreSQL's log do whose block is as long as it is.
+/// Returns true if `page` begins as a page of the same length of PostgreSQL's log does.
 #[must_use]
 pub fn looks_like_wal(page: &[u8]) -> bool {
     let here = Page { offset: 0, data: page };
@@ -87,8 +89,9 @@ pub fn looks_like_wal(page: &[u8]) -> bool {
         && here.le32(20) == Some(0)
 }
 
-/// Whether `page`, number `number` of its file, is one of the two checkpoint blocks of InnoDB's log from MariaDB 10.8 on: two log
-/// sequence numbers, zeros, and at 60 the CRC-32C of what is before. Other blocks of such a log have no form of their own.
+/// Returns true if `page`, number `number` of its file, is one of the two checkpoint blocks of InnoDB's log from
+/// MariaDB 10.8 on: two log sequence numbers, zeros, and at 60 the CRC-32C of what is before. Other blocks of such a
+/// log have no form of their own.
 #[must_use]
 pub fn is_redo_checkpoint(number: u64, page: &[u8]) -> bool {
     const CRC_AT: usize = 60;
@@ -101,8 +104,9 @@ pub fn is_redo_checkpoint(number: u64, page: &[u8]) -> bool {
         && page.get(..CRC_AT).map(crc32c::crc32c) == here.be32(CRC_AT)
 }
 
-/// Of `pages` drawn from one file, those to learn a model from: they look like a database's. Overflow pages of SQLite look like
-/// nothing, so that all are taken where its other pages prevail, those of a database's last.
+/// Returns those of `pages`, drawn from one file, from which to learn a model: they look like pages of a database.
+/// Overflow pages of SQLite look like nothing. So if pages of its trees prevail among these, all other pages that are
+/// not zeros are taken too, and come last.
 #[must_use]
 pub fn worth_learning(pages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let trees = pages.iter().filter(|page| Page { offset: 0, data: page }.sqlite_tree()).count();
@@ -113,18 +117,19 @@ pub fn worth_learning(pages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     known
 }
 
-/// InnoDB writes its log in blocks of 512 bytes up to 4 KiB, at any block's offset.
+/// Recordsize for InnoDB's log, which is written in blocks of 512 bytes up to 4 KiB, at any block's offset.
 const INNODB_LOG_BYTES: u32 = 4096;
-/// Usual block of PostgreSQL's log.
+/// Usual length of a block of PostgreSQL's log.
 const POSTGRES_WAL_BYTES: u32 = 8192;
 
-// Logs are created by writing zeros, so that only the name tells.
+// Logs are created by writing zeros, so only the name tells them.
 
 fn is_innodb_log(name: &str) -> bool {
     name.starts_with("ib_logfile") || name.starts_with("#ib_redo")
 }
 
-/// Timeline, log and segment in 24 hexadecimal digits; a new segment is filled under a temporary name.
+/// Returns true for names of timeline, log and segment in 24 hexadecimal digits, and for the temporary name under which
+/// a new segment is filled.
 fn is_postgres_wal(name: &str) -> bool {
     name.starts_with("xlogtemp.")
         || (name.len() == 24 && name.bytes().all(|b| b.is_ascii_digit() || (b'A'..=b'F').contains(&b)))
@@ -220,8 +225,8 @@ impl Page<'_> {
         sized && self.be16(24) == Some(INDEX) && self.be16(42).is_some_and(|heap| heap & COMPACT != 0)
     }
 
-    /// Pages of tables and indexes: kind 1 (2, 5, 10 or 13), first free block 2, cells 2, where they begin 2, bytes of fragments 1
-    /// (60 at most), then cells' places, 2 each; all behind the file's header in the first page.
+    /// Pages of tables and indexes: kind 1 (2, 5, 10 or 13), first free block 2, cells 2, where they begin 2, bytes of
+    /// fragments 1 (60 at most), then cells' places, 2 each; all behind the file's header in the first page.
     fn sqlite_tree(self) -> bool {
         const FILE_HEADER: usize = 100;
         const FRAGMENTS_MAX: u8 = 60;

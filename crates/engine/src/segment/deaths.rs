@@ -1,39 +1,41 @@
-//! Records that died since the page of the segment table with their segment was stored.
+//! Keeps lists of the records that died since the page of the segment table with their segment was stored.
 //!
-//! Random overwrites kill a record here and there in all of a pool. A checkpoint that stored every page on which something died would write a
-//! page of 64 entries for each of them. So it stores the dead records themselves, a few bytes each, and a page only when its dead have become many, or
-//! when more has changed of its entries than that.
+//! Random overwrites kill a record here and there in all of a pool. A checkpoint that stored every page on which
+//! something died would write a page of 64 entries for each of them. So it stores the dead records themselves, a few
+//! bytes each. It stores a page only when many of its records died, or when more than that has changed of its entries.
 
 use std::collections::BTreeMap;
 
 use super::entry::PageIds;
 use crate::Ptr;
 
-/// Bytes that a dead record takes where it is stored, about, and at most.
+/// Bytes that a dead record takes where it is stored: the usual number, and the largest.
 const DEAD_BYTES: u64 = 8;
 const DEAD_BYTES_MAX: u64 = 15;
-/// A page is stored again when its dead take one part in so many of it: they are stored by each checkpoint.
+/// A page is stored again when its dead, which each checkpoint stores, take more than its length divided by this.
 const PAGE_PART: u64 = 8;
-/// Most dead records that are kept: 4 MiB of memory, and about 2 MiB in each checkpoint.
+/// Largest number of dead records that checkpoints keep: 4 MiB of memory, and about 2 MiB in each checkpoint.
 const KEPT_MAX: u64 = 256 << 10;
-/// A checkpoint is due when so many are kept, with those that died since the last one: 8 MiB of memory.
+/// Number of dead records, with those that died since the last checkpoint, at which one is due: 8 MiB of memory.
 const DUE: u64 = 2 * KEPT_MAX;
-/// A checkpoint may store as many bytes of pages, for each segment that shares one, whatever died.
+/// Bytes of pages that a checkpoint may store whatever died, for each segment that shares a page.
 const REWRITTEN_BYTES_MIN: u64 = 4 << 10;
 
-/// Bytes of pages that a checkpoint stores at most because of records that died, of which `fresh` did since the last one, where all pages take
-/// `table_bytes`. By storing so much, of the pages with most dead, it is rid of as many dead as came.
+/// Returns the most bytes of pages that a checkpoint stores because of records that died. `fresh` of these died since
+/// the last checkpoint, and all pages take `table_bytes`. By storing so much, of the pages with most dead, a checkpoint
+/// gets rid of as many dead as came.
 pub(super) fn rewritten_bytes_max(fresh: u64, table_bytes: u64, ids: PageIds) -> u64 {
     let least = REWRITTEN_BYTES_MIN * u64::from(ids.get());
     fresh.saturating_mul(DEAD_BYTES * PAGE_PART + table_bytes / KEPT_MAX).saturating_add(least)
 }
 
-/// Bytes that a checkpoint is promised for each record that died, where all pages take `table_bytes`.
+/// Returns the bytes that a checkpoint is promised for each record that died, if all pages take `table_bytes`.
 pub(super) const fn promised_bytes(table_bytes: u64) -> u64 {
     DEAD_BYTES * PAGE_PART + table_bytes / KEPT_MAX + DEAD_BYTES_MAX
 }
 
-/// Bytes that a checkpoint stores at most because `fresh` records died: of pages, and of the dead themselves, beside those that were kept before.
+/// Returns the most bytes that a checkpoint stores because `fresh` records died: of pages, and of the dead themselves,
+/// beside those that were kept before.
 pub(super) fn stored_bytes_max(fresh: u64, table_bytes: u64, ids: PageIds) -> u64 {
     rewritten_bytes_max(fresh, table_bytes, ids).saturating_add(fresh.saturating_mul(DEAD_BYTES_MAX))
 }
@@ -42,13 +44,14 @@ pub(super) fn stored_bytes_max(fresh: u64, table_bytes: u64, ids: PageIds) -> u6
 #[derive(Debug, Default)]
 struct OfPage {
     ptrs: Vec<Ptr>,
-    /// How many of them had died when the last checkpoint was made before the latest died, and which checkpoint that was.
+    /// Number of them that had died by the last checkpoint before the latest of them died, and the number of that
+    /// checkpoint.
     settled: usize,
     checkpoint: u64,
 }
 
 impl OfPage {
-    /// Number of those that died since this checkpoint, which is the last one.
+    /// Returns the number of those that died since `checkpoint`, which has to be the last one.
     fn fresh(&self, checkpoint: u64) -> u64 {
         if self.checkpoint == checkpoint { (self.ptrs.len() - self.settled) as u64 } else { 0 }
     }
@@ -59,14 +62,15 @@ impl OfPage {
 pub(super) struct Deaths {
     pages: BTreeMap<u64, OfPage>,
     count: u64,
-    /// How many died since the last checkpoint.
+    /// Number of records that died since the last checkpoint.
     fresh: u64,
     /// Number of checkpoints so far.
     checkpoints: u64,
 }
 
 impl Deaths {
-    /// A record of a segment of `page` died. Returns how many of that page did since the last checkpoint.
+    /// Notes that a record of a segment of `page` died. Returns the number of that page's records that died since the
+    /// last checkpoint.
     pub(super) fn push(&mut self, page: u64, ptr: Ptr) -> u64 {
         let dead = self.pages.entry(page).or_default();
         if dead.checkpoint != self.checkpoints {
@@ -78,33 +82,33 @@ impl Deaths {
         dead.fresh(self.checkpoints)
     }
 
-    /// Those of a page.
+    /// Returns the dead records of a page.
     pub(super) fn of(&self, page: u64) -> &[Ptr] {
         self.pages.get(&page).map_or(&[], |dead| dead.ptrs.as_slice())
     }
 
-    /// So many are kept that a checkpoint is due.
+    /// Returns true if so many are kept that a checkpoint is due.
     pub(super) const fn are_many(&self) -> bool {
         self.count >= DUE
     }
 
-    /// The pages that have any.
+    /// Returns the pages that have dead records.
     pub(super) fn pages(&self) -> impl Iterator<Item = u64> + '_ {
         self.pages.keys().copied()
     }
 
-    /// How many died since the last checkpoint.
+    /// Returns the number of records that died since the last checkpoint.
     pub(super) const fn fresh(&self) -> u64 {
         self.fresh
     }
 
-    /// What is kept is stored.
+    /// Notes that a checkpoint stores all that is kept.
     pub(super) const fn settle(&mut self) {
         self.fresh = 0;
         self.checkpoints += 1;
     }
 
-    /// The page is to be stored anew: without them, so that nothing is promised for them.
+    /// Forgets the dead of a page, since the page itself is to be stored: nothing is promised for them any more.
     pub(super) fn forget(&mut self, page: u64) {
         if let Some(dead) = self.pages.remove(&page) {
             self.count -= dead.ptrs.len() as u64;
@@ -112,8 +116,9 @@ impl Deaths {
         }
     }
 
-    /// Pages to be stored anew, of those that `may` be, those with most dead first, until they take `most_bytes`: those whose dead are many for the bytes that they are stored in
-    /// (`stored_bytes`), and others as long as too many dead are kept. `page_bytes` is what a page takes at most.
+    /// Returns the pages to be stored anew, of those for which `may` is true, those with most dead first, until they
+    /// take `most_bytes`. A page is chosen if its dead are many for the bytes that it is stored in (`stored_bytes`),
+    /// and any page as long as too many dead are kept. `page_bytes` is the most that a page takes.
     pub(super) fn heavy(
         &self,
         may: &dyn Fn(u64) -> bool,
@@ -141,14 +146,15 @@ impl Deaths {
         pages
     }
 
-    /// All of them, ascending by address.
+    /// Returns all dead records, ascending by address.
     pub(super) fn sorted(&self) -> Vec<Ptr> {
         let mut all: Vec<Ptr> = self.pages.values().flat_map(|dead| &dead.ptrs).copied().collect();
         all.sort_unstable_by_key(|ptr| ptr.addr);
         all
     }
 
-    /// What they take in memory, in bytes: lists that are three quarters full, and their entries in nodes of a map.
+    /// Returns the memory that they take, in bytes: lists that are three quarters full, and their entries in nodes of a
+    /// map.
     pub(super) fn memory_bytes(&self) -> u64 {
         self.count * size_of::<Ptr>() as u64 * 4 / 3 + self.pages.len() as u64 * 80
     }
@@ -175,7 +181,7 @@ mod tests {
         assert_eq!(heavy(Some(20 * 64), 9000), none);
         assert_eq!(heavy(Some(20 * 64 - 1), 9000), [3]);
         assert_eq!(heavy(Some(20 * 64 - 1), 4999), none);
-        // A page that is not stored yet.
+        // A page that is not stored yet is stored for any dead.
         assert_eq!(heavy(None, 9000), [3]);
         assert_eq!((deaths.sorted().len(), deaths.fresh()), (20, 20));
         deaths.settle();
@@ -186,7 +192,8 @@ mod tests {
         assert_eq!(deaths.memory_bytes(), 0);
     }
 
-    /// Random overwrites of a pool of which all that is kept is a small part: what is stored for them is bounded, and what is kept, too.
+    /// Overwrites at random, in a pool where the kept dead are a small part of all records: what is stored for them and
+    /// what is kept are bounded.
     #[test]
     fn no_more_are_kept_than_may_be() {
         let (pages, page_bytes) = (40_000_u64, 20_000_u64);

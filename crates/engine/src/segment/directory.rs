@@ -1,7 +1,7 @@
-//! The directory of a segment: where each slot lies within the segment's extent.
+//! Directories of segments, which say where each slot lies within the segment's extent.
 //!
-//! Stored form: an index, and leaves of the entries of [`LEAF_SLOTS`] consecutive slots each, so that one record of very many is found by reading a
-//! few kilobytes.
+//! Stored form: an index, and leaves with the entries of [`LEAF_SLOTS`] consecutive slots each. So one record of very
+//! many is found by reading a few kilobytes.
 //!
 //! | field | size |
 //! |---|---|
@@ -18,16 +18,16 @@
 //! | leaves, per entry: stored length | varint |
 //! | leaves, per entry: checksum | 4 |
 //!
-//! All before the leaves is under one crc32c, kept in the [`DirRef`].
+//! One crc32c covers all before the leaves. It is kept in the [`DirRef`].
 
 use super::entry::DirRef;
 use crate::limits::{CHUNK_BYTES, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
 use crate::wire::{Reader, put_signed, put_varint};
 use crate::{Error, Result};
 
-/// Slots whose entries share a leaf: 9 KiB where there is an entry for each, read by one request.
+/// Number of slots whose entries share a leaf. A leaf with an entry for each takes 9 KiB, and is read by one request.
 pub(super) const LEAF_SLOTS: u32 = 1024;
-/// Most leaves that a directory can have.
+/// Largest number of leaves of a directory.
 const LEAVES_MAX: usize = (SEGMENT_SLOTS_MAX / LEAF_SLOTS) as usize;
 /// First bytes of a directory.
 pub(super) const MAGIC: [u8; 4] = *b"PFdr";
@@ -36,7 +36,7 @@ const HEADER_BYTES: usize = 16;
 const LEAF_REF_BYTES_MAX: usize = 13;
 /// Longest stored form of one entry (2 + 5 + 3 + 4), rounded up.
 const ENTRY_BYTES_MAX: usize = 16;
-/// Shortest.
+/// Shortest stored form of one entry.
 const ENTRY_BYTES_MIN: usize = 7;
 
 /// One record of a segment.
@@ -67,14 +67,15 @@ pub struct Directory {
 /// The stored form of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredDirectory {
-    /// All of it.
+    /// The whole stored form.
     pub bytes: Vec<u8>,
-    /// So much of it is the index.
+    /// Length of the index in bytes, which comes first.
     pub index_bytes: u32,
 }
 
 impl StoredDirectory {
-    /// What refers to it, where it lies at `start` of its extent, and once more at `second` of its chunk (0: it does not).
+    /// Returns the reference to it if it lies at `start` of its extent, and once more at `second` of its chunk (0 if it
+    /// does not).
     pub fn at(&self, start: u32, second: u32) -> DirRef {
         let index = self.bytes.get(..self.index_bytes as usize).unwrap_or_default();
         let len_bytes = self.bytes.len() as u32;
@@ -83,13 +84,13 @@ impl StoredDirectory {
 }
 
 impl Directory {
-    /// Adds an entry; its slot must be above all others.
+    /// Adds an entry. Its slot must be above all others.
     pub fn push(&mut self, entry: DirEntry) {
         debug_assert!(self.entries.last().is_none_or(|last| last.slot < entry.slot));
         self.entries.push(entry);
     }
 
-    /// The entry of `slot`.
+    /// Returns the entry of `slot`.
     pub fn get(&self, slot: u32) -> Option<DirEntry> {
         let dense = slot.checked_sub(self.entries.first()?.slot)?;
         if let Some(entry) = self.entries.get(dense as usize).filter(|entry| entry.slot == slot) {
@@ -99,30 +100,30 @@ impl Directory {
         self.entries.get(at).copied()
     }
 
-    /// All entries, ascending by slot.
+    /// Returns all entries, ascending by slot.
     pub fn entries(&self) -> &[DirEntry] {
         &self.entries
     }
 
-    /// Memory it takes, in bytes.
+    /// Returns the memory that it takes, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<DirEntry>() + size_of::<Self>()
     }
 
-    /// Its leaves with their numbers, ascending; those without entries are left out.
+    /// Returns its leaves with their numbers, ascending. Leaves without entries are left out.
     pub fn leaves(&self) -> impl Iterator<Item = (u32, &[DirEntry])> {
         let alike = |a: &DirEntry, b: &DirEntry| a.slot / LEAF_SLOTS == b.slot / LEAF_SLOTS;
         let leaves = self.entries.chunk_by(alike);
         leaves.filter_map(|entries| Some((entries.first()?.slot / LEAF_SLOTS, entries)))
     }
 
-    /// Upper bound of the stored length of a directory of `entries` entries, in bytes.
+    /// Returns an upper bound of the stored length of a directory of `entries` entries, in bytes.
     pub const fn stored_bytes_max(entries: usize) -> usize {
         let leaves = if entries < LEAVES_MAX { entries } else { LEAVES_MAX };
         HEADER_BYTES + leaves * LEAF_REF_BYTES_MAX + entries * ENTRY_BYTES_MAX
     }
 
-    /// The stored form.
+    /// Returns the stored form.
     pub fn encode(&self, segment: u64) -> StoredDirectory {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.entries.len() * 9);
         bytes.extend_from_slice(&MAGIC);
@@ -154,8 +155,8 @@ impl Directory {
         StoredDirectory { bytes, index_bytes }
     }
 
-    /// Reads the stored form of the directory of `segment`, whose bytes lie in `extent_bytes`. The index has to be verified; the leaves
-    /// are verified here.
+    /// Reads the stored form of the directory of `segment`, whose records lie in an extent of `extent_bytes`. The
+    /// caller has to verify the index; the leaves are verified here.
     pub fn decode(bytes: &[u8], segment: u64, extent_bytes: u32) -> Result<Self> {
         let mut reader = Reader::new(bytes, WHAT);
         let index = Index::read(&mut reader, segment)?;
@@ -170,20 +171,20 @@ impl Directory {
 
 const WHAT: &str = "segment directory";
 
-/// Where the leaves of a directory lie.
+/// The index of a directory: says where its leaves lie.
 #[derive(Debug)]
 pub(super) struct Index {
     leaves: Vec<LeafRef>,
 }
 
-/// One of them.
+/// An entry of the index, for one leaf.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeafRef {
     number: u32,
     entries: u32,
     /// End of the entry before it, from the start of the segment's extent.
     base: u32,
-    /// First byte behind the index.
+    /// First byte of the leaf, from the end of the index.
     start: u32,
     /// Stored length in bytes.
     pub(super) len_bytes: u32,
@@ -199,7 +200,7 @@ impl Index {
         Ok(index)
     }
 
-    /// As [`Index::decode`], of what begins with one.
+    /// Reads the index of the directory of `segment`, which more bytes may follow.
     pub(super) fn read(reader: &mut Reader<'_>, segment: u64) -> Result<Self> {
         if reader.take(MAGIC.len())? != MAGIC || reader.u64()? != segment {
             return Err(reader.bad("it is not the directory of this segment"));
@@ -231,12 +232,12 @@ impl Index {
         Ok(Self { leaves })
     }
 
-    /// Where its leaves lie, ascending.
+    /// Returns its leaves, ascending.
     pub(super) fn leaves(&self) -> &[LeafRef] {
         &self.leaves
     }
 
-    /// The leaf with the entry of `slot`, if there is one.
+    /// Returns the leaf that would have the entry of `slot`, if there is one.
     pub(super) fn leaf(&self, slot: u32) -> Option<LeafRef> {
         let at = self.leaves.binary_search_by_key(&(slot / LEAF_SLOTS), |leaf| leaf.number).ok()?;
         self.leaves.get(at).copied()
@@ -248,12 +249,12 @@ impl Index {
 }
 
 impl LeafRef {
-    /// First byte, from the start of a directory that is referred to like this.
+    /// Returns its first byte, from the start of the directory to which `dir` refers.
     pub(super) fn start(&self, dir: DirRef) -> u32 {
         dir.index_bytes + self.start
     }
 
-    /// Verifies the stored leaf, and reads its entries, whose bytes lie in `extent_bytes`.
+    /// Verifies the stored leaf, and reads its entries, whose records lie in an extent of `extent_bytes`.
     pub(super) fn read(&self, bytes: &[u8], extent_bytes: u32) -> Result<Directory> {
         let mut entries = Vec::with_capacity(self.entries as usize);
         self.decode(bytes, extent_bytes, &mut entries)?;
@@ -297,7 +298,7 @@ impl TryFrom<Vec<DirEntry>> for Directory {
 }
 
 impl From<&[DirEntry]> for Directory {
-    /// Of entries that another directory has.
+    /// Copies entries of another directory.
     fn from(entries: &[DirEntry]) -> Self {
         Self { entries: entries.to_vec() }
     }

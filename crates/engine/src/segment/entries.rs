@@ -1,4 +1,4 @@
-//! Entries of the segment table by page: those of one page lie side by side in memory, or are away.
+//! Entries of the segment table, by page: the entries of a page lie side by side in memory, or are away.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,16 +7,16 @@ use super::entry::{PageIds, Segment};
 use super::page::Away;
 use crate::memory::allocated_bytes;
 
-/// The entries that are asked for are not in memory: their page has to be read first.
+/// The page with this number is away: it has to be read before its entries can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IsAway(pub(super) u64);
 
-/// What there is of a page.
+/// A page of the table.
 #[derive(Debug)]
 pub(super) enum Page {
-    /// Its entries, ascending by id, never none; and whether one was asked for lately.
+    /// Its entries, ascending by id, at least one; and whether one was asked for lately.
     Here(Vec<Segment>, AtomicBool),
-    /// They have to be read.
+    /// Its entries have to be read; this is kept of them.
     Away(Away),
 }
 
@@ -25,9 +25,9 @@ pub(super) enum Page {
 pub(super) struct Entries {
     ids: PageIds,
     pages: BTreeMap<u64, Page>,
-    /// How many entries are in memory.
+    /// Number of entries in memory.
     here: usize,
-    /// What pages that are away take in memory, in bytes.
+    /// Memory that pages that are away take, in bytes.
     away_bytes: u64,
 }
 
@@ -44,17 +44,17 @@ impl Entries {
         self.ids
     }
 
-    /// The page of a segment.
+    /// Returns the number of the page that a segment is on.
     pub(super) fn page_of(&self, id: u64) -> u64 {
         self.ids.page(id)
     }
 
-    /// How many are in memory.
+    /// Returns the number of entries in memory.
     pub(super) const fn here(&self) -> usize {
         self.here
     }
 
-    /// What those take in memory that are there, in bytes: those of a page in one piece, with what they point to.
+    /// Returns the memory that those entries take, in bytes: each page's in one piece, and what they point to.
     pub(super) fn memory_bytes(&self) -> u64 {
         let of_page = |page: &Page| match page {
             Page::Here(page, _) => {
@@ -66,27 +66,27 @@ impl Entries {
         self.pages.values().map(of_page).sum()
     }
 
-    /// What is kept of the pages that are away, in bytes.
+    /// Returns the memory that is taken by what is kept of pages that are away, in bytes.
     pub(super) const fn away_bytes(&self) -> u64 {
         self.away_bytes
     }
 
-    /// The pages from this number on, ascending.
+    /// Returns the pages from this number on, ascending.
     pub(super) fn pages_from(&self, number: u64) -> impl Iterator<Item = (u64, &Page)> {
         self.pages.range(number..).map(|(number, page)| (*number, page))
     }
 
-    /// Number of pages, here and away.
+    /// Returns the number of pages, both in memory and away.
     pub(super) fn pages(&self) -> usize {
         self.pages.len()
     }
 
-    /// The entries of a page: none, if there is none.
+    /// Returns the entries of a page; no entries if there is no such page.
     pub(super) fn page(&self, number: u64) -> Result<&[Segment], IsAway> {
         match self.pages.get(&number) {
             None => Ok(&[]),
             Some(Page::Here(page, used)) => {
-                // Written once: all who read ask here.
+                // Written only if it changes: all readers come here, and a write would take the cache line from them.
                 if !used.load(Ordering::Relaxed) {
                     used.store(true, Ordering::Relaxed);
                 }
@@ -96,7 +96,7 @@ impl Entries {
         }
     }
 
-    /// What is kept of a page that is away.
+    /// Returns what is kept of a page; `None` if the page is not away.
     pub(super) fn away(&self, number: u64) -> Option<&Away> {
         match self.pages.get(&number)? {
             Page::Away(away) => Some(away),
@@ -104,7 +104,7 @@ impl Entries {
         }
     }
 
-    /// The same, to be changed: not in how much memory it takes.
+    /// Returns the same, to be changed. The change must not alter the memory that it takes.
     pub(super) fn away_mut(&mut self, number: u64) -> Option<&mut Away> {
         match self.pages.get_mut(&number)? {
             Page::Away(away) => Some(away),
@@ -129,7 +129,7 @@ impl Entries {
         }
     }
 
-    /// Puts an entry in its place, and returns the one that was there.
+    /// Inserts an entry, and returns the one that it replaces.
     pub(super) fn insert(&mut self, segment: Segment) -> Result<Option<Segment>, IsAway> {
         let number = self.page_of(segment.id);
         let page = self.pages.entry(number).or_insert_with(|| Page::Here(Vec::new(), AtomicBool::new(true)));
@@ -144,14 +144,14 @@ impl Entries {
         })
     }
 
-    /// Puts all entries of a page, ascending, in the place of what there is of it.
+    /// Replaces all that there is of a page by these entries, which ascend.
     pub(super) fn put_page(&mut self, number: u64, segments: Vec<Segment>) {
         self.here += segments.len();
         let page = (!segments.is_empty()).then(|| Page::Here(segments, AtomicBool::new(true)));
         self.replace(number, page);
     }
 
-    /// Keeps this of a page.
+    /// Replaces the entries of a page by `away`.
     pub(super) fn put_away(&mut self, number: u64, away: Away) {
         self.away_bytes += away.memory_bytes();
         self.replace(number, Some(Page::Away(away)));
@@ -187,7 +187,7 @@ impl Entries {
         Ok(Some(segment))
     }
 
-    /// The first id from this one on.
+    /// Returns the first id from this one on.
     pub(super) fn next_id(&self, id: u64) -> Option<u64> {
         self.pages.range(self.page_of(id)..).find_map(|(number, page)| match page {
             Page::Here(page, _) => page.iter().map(|segment| segment.id).find(|next| *next >= id),
@@ -195,7 +195,7 @@ impl Entries {
         })
     }
 
-    /// The last id below this one.
+    /// Returns the last id below this one.
     pub(super) fn last_below(&self, id: u64) -> Option<u64> {
         self.pages.range(..=self.page_of(id)).rev().find_map(|(number, page)| match page {
             Page::Here(page, _) => page.iter().rev().map(|segment| segment.id).find(|last| *last < id),
@@ -203,8 +203,9 @@ impl Entries {
         })
     }
 
-    /// A page in memory of which no entry was asked for since this was called for it the last time: the first from page `from` on for which `may` holds, looking at
-    /// `most` pages; and the page to go on from.
+    /// Looks at `most` pages from page `from` on for the first page in memory for which `may` is true and of which no
+    /// entry was asked for since this function last passed it. Returns that page, and the page to go on from (`None` at
+    /// the end).
     pub(super) fn unused(
         &self,
         from: u64,
@@ -238,7 +239,7 @@ mod tests {
             let id = 1 + (state >> 33) % 400;
             let segment = Segment { slots: step as u32, ..Segment::without_parts(id) };
             let was = match state >> 60 {
-                // It fills, and empties again.
+                // The map fills, and empties again.
                 0..8 if step % 4000 < 2500 => {
                     (entries.insert(segment.clone()).unwrap(), model.insert(id, segment))
                 }

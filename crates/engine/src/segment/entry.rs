@@ -33,10 +33,11 @@ use crate::space::{Chunk, Extent};
 use crate::types::SLOT_BITS;
 use crate::wire::{Reader, put_bytes, put_varint};
 
-/// Consecutive segment ids that share one stored page of the table, unless the pool was made with fewer; and most of them.
+/// Number of consecutive segment ids that share one stored page of the table, unless the pool was made with fewer; also
+/// the largest such number.
 pub const TABLE_PAGE_SEGMENTS: u64 = if SHRINK == 1 { 64 } else { 32 };
 
-/// How many consecutive segment ids share one stored page of the table: it is the same as long as a pool has any.
+/// Number of consecutive segment ids that share one stored page of the table. It never changes in the life of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageIds(u8);
 
@@ -47,24 +48,24 @@ impl Default for PageIds {
 }
 
 impl PageIds {
-    /// So many. `None`: none, or more than there may be.
+    /// Returns `ids` as this type; `None` if it is 0 or above [`TABLE_PAGE_SEGMENTS`].
     pub fn new(ids: u8) -> Option<Self> {
         (1..=TABLE_PAGE_SEGMENTS).contains(&ids.into()).then_some(Self(ids))
     }
-    /// How many.
+    /// Returns the number of ids.
     pub const fn get(self) -> u8 {
         self.0
     }
-    /// The page of a segment.
+    /// Returns the number of the page that a segment is on.
     pub fn page(self, id: u64) -> u64 {
         id / u64::from(self.0)
     }
 }
 
-/// Bytes that a live record costs beside its own: its entries in both copies of a directory.
+/// Bytes that a live record costs beside its own: those of its entries in both copies of a directory.
 pub const RECORD_OVERHEAD_BYTES: u64 = 16;
 
-/// Bytes that a part costs beside its records: header and first leaf of its directory, twice.
+/// Bytes that a part costs beside its records: those of the header and first leaf of its directory, twice.
 pub const PART_OVERHEAD_BYTES: u64 = 2 * Directory::stored_bytes_max(0) as u64 + 2 * LEAF_OVERHEAD_BYTES;
 
 /// Bytes that a leaf of a directory costs in its index, rounded up.
@@ -73,8 +74,8 @@ const LEAF_OVERHEAD_BYTES: u64 = 14;
 /// Records up to this length leave next to nothing unused at the end of a chunk: less than one part in 64.
 const SHORT_BYTES_MAX: u64 = CHUNK_BYTES / 64;
 
-/// Bytes at the ends of chunks that go unused because records of `len_bytes` do not fit there: the share of one record where a chunk holds no
-/// others. Records of 1 MiB leave a quarter of each chunk.
+/// Returns the bytes at the ends of chunks that go unused because records of `len_bytes` do not fit there: the share of
+/// one record where a chunk holds no others. Records of 1 MiB leave a quarter of each chunk.
 pub(super) const fn tail_bytes(len_bytes: u64) -> u64 {
     if len_bytes <= SHORT_BYTES_MAX {
         return 0;
@@ -83,7 +84,7 @@ pub(super) const fn tail_bytes(len_bytes: u64) -> u64 {
     (CHUNK_BYTES / (CHUNK_BYTES / stored)) - len_bytes
 }
 
-/// Bytes of a chunk that a live record of `len_bytes` holds.
+/// Returns the bytes of a chunk that a live record of `len_bytes` holds.
 pub const fn held_bytes(len_bytes: u64) -> u64 {
     len_bytes + RECORD_OVERHEAD_BYTES + tail_bytes(len_bytes)
 }
@@ -98,7 +99,7 @@ const _: () = assert!(
         < RECORD_BYTES_MAX
 );
 
-/// Which slots are live.
+/// The live slots of a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveMap {
     words: Vec<u64>,
@@ -106,11 +107,11 @@ pub struct LiveMap {
 }
 
 impl LiveMap {
-    /// Whether `slot` is live.
+    /// Returns true if `slot` is live.
     pub fn get(&self, slot: u32) -> bool {
         self.words.get(slot as usize / 64).is_some_and(|word| word & (1 << (slot % 64)) != 0)
     }
-    /// Makes `slot` live; false where it was.
+    /// Makes `slot` live. Returns false if it already was.
     pub fn set(&mut self, slot: u32) -> bool {
         let at = slot as usize / 64;
         if at >= self.words.len() {
@@ -122,7 +123,7 @@ impl LiveMap {
         self.live += u32::from(fresh);
         fresh
     }
-    /// Makes `slot` dead; false where it was.
+    /// Makes `slot` dead. Returns false if it already was.
     pub fn clear(&mut self, slot: u32) -> bool {
         let Some(word) = self.words.get_mut(slot as usize / 64) else { return false };
         let bit = 1 << (slot % 64);
@@ -131,20 +132,20 @@ impl LiveMap {
         self.live -= u32::from(was);
         was
     }
-    /// The slots that are live, ascending.
+    /// Returns the slots that are live, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.words.len() as u32 * 64).filter(|slot| self.get(*slot))
     }
-    /// It grows no more.
+    /// Frees memory that was kept for growth, since the map grows no more.
     pub(super) fn shrink(&mut self) {
         self.words.shrink_to_fit();
     }
-    /// How many slots are live.
+    /// Returns the number of slots that are live.
     pub fn count(&self) -> u32 {
         self.live
     }
 
-    /// How many of these are.
+    /// Returns the number of live slots among these.
     pub(super) fn count_in(&self, slots: Range<u32>) -> u32 {
         let from_on = |slot: u32| {
             let at = slot as usize / 64;
@@ -181,32 +182,32 @@ pub struct DirRef {
     pub start: u32,
     /// Length in bytes.
     pub len_bytes: u32,
-    /// So many of these bytes, from the first on, are its index.
+    /// Length of its index in bytes, which comes first.
     pub index_bytes: u32,
-    /// First byte of its second copy, from the start of the chunk; 0: there is none.
+    /// First byte of its second copy, from the start of the chunk; 0 if there is none.
     pub second: u32,
-    /// crc32c of the index, which has those of the leaves.
+    /// crc32c of the index, which has the checksums of the leaves.
     pub checksum: u32,
 }
 
-/// A stretch of a segment's slots that lies in one chunk. A fresh segment has one part; folding may break a
-/// segment's survivors at the end of a chunk; second copies have a part for each checkpoint that made some.
+/// A stretch of a segment's slots that lies in one chunk. A fresh segment has one part. Folding may split a segment's
+/// survivors at the end of a chunk. Second copies have a part for each checkpoint that made some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// First slot of the part; it ends where the next begins.
     pub first_slot: u32,
     /// Where its bytes lie.
     pub extent: Extent,
-    /// Where its directory lies; `None` while the segment is the open one.
+    /// Where its directory lies; `None` as long as the segment is open.
     pub directory: Option<DirRef>,
 }
 
-/// Most parts that a segment may have. Survivors of one fit two chunks; a log whose segment has nearly so many parts of second copies goes on
-/// in the next one.
+/// Largest number of parts of a segment. A segment's survivors fit into two chunks. The log goes on in the next segment
+/// when the current one has nearly so many parts of second copies.
 pub const PARTS_MAX: usize = 32;
 
 impl Part {
-    /// Whether both lie at one place: a part keeps that where it gets other slots.
+    /// Returns true if both lie at one place. A part that gets other slots keeps its place.
     pub fn lies_as(&self, other: &Self) -> bool {
         self.extent == other.extent && self.directory == other.directory
     }
@@ -225,7 +226,7 @@ impl Part {
         out.extend_from_slice(&dir.checksum.to_le_bytes());
     }
 
-    /// Reads the stored form of a segment's parts.
+    /// Reads the stored form of all parts of a segment.
     pub fn decode_all(reader: &mut Reader<'_>) -> Result<Vec<Self>> {
         let count = reader.varint()?;
         if count == 0 || count > PARTS_MAX as u64 {
@@ -267,10 +268,10 @@ impl Part {
     }
 }
 
-/// Parts of a segment: nearly all have one.
+/// Parts of a segment. Nearly all segments have one.
 pub type Parts = SmallVec<[Part; 1]>;
 
-/// One entry of the segment table. There is one for each chunk of a pool at least, all in memory: so they are kept small.
+/// An entry of the segment table. Entries are kept small, since a pool has about one for each chunk in use, or more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// Its id, never used twice.
@@ -285,29 +286,29 @@ pub struct Segment {
     pub tail_bytes: u32,
     /// Bytes of chunks that the live records of each part hold ([`held_bytes`]).
     pub held: SmallVec<[u64; 2]>,
-    /// Which slots are live.
+    /// The live slots of a segment.
     pub live: LiveMap,
-    /// Models that its records use, ascending; and perhaps some that only records used that are dead by now.
+    /// Models that its records use, ascending. There may be others that only dead records used.
     pub models: Box<[u32]>,
-    /// Records were coded again at their addresses: what pointers say of their lengths may be out of date.
+    /// True if records were coded again at their addresses: lengths in pointers may be out of date.
     pub recoded: bool,
 }
 
-/// Where a segment goes.
+/// New parts of a segment that is moved.
 #[derive(Debug)]
 pub struct Move {
-    /// All of its parts from now on: new ones, and those that stay as they are.
+    /// All of its parts from now on: new ones, and old ones that stay as they are.
     pub parts: Vec<Part>,
     /// Models that the records in new parts use, ascending.
     pub models: Vec<u32>,
-    /// Slot and stored length of each record in new parts, ascending by slot: all that are live, and perhaps more.
+    /// Slot and stored length of each live record in new parts, and perhaps of dead ones; ascending by slot.
     pub lens: Vec<(u32, u32)>,
-    /// Whether records have other lengths than before; then all parts are new.
+    /// True if records have other lengths than before. Then all parts are new.
     pub recoded: bool,
 }
 
 impl Segment {
-    /// What it points to in memory, in bytes.
+    /// Returns the memory that it points to, in bytes.
     pub fn pointed_bytes(&self) -> u64 {
         let parts = if self.parts.spilled() { self.parts.capacity() } else { 0 };
         let held = if self.held.spilled() { self.held.capacity() } else { 0 };
@@ -320,17 +321,17 @@ impl Segment {
         pointed.iter().filter(|bytes| **bytes > 0).map(|bytes| allocated_bytes(*bytes as u64)).sum()
     }
 
-    /// A segment that was just opened in `chunk`.
+    /// Creates a segment that was just opened in `chunk`.
     pub fn fresh(id: u64, chunk: Chunk) -> Self {
         let extent = Extent { chunk, start: 0, len_bytes: CHUNK_BYTES as u32 };
         let parts = smallvec![Part { first_slot: 0, extent, directory: None }];
         Self { parts, held: smallvec![0], ..Self::without_parts(id) }
     }
-    /// One that has none of its records yet.
+    /// Creates a segment without parts and records.
     pub(super) fn without_parts(id: u64) -> Self {
         Self { id, ..Self::default() }
     }
-    /// Space of chunks that it takes where its live records are packed without gaps, in bytes.
+    /// Returns the space of chunks that it takes if its live records are packed without gaps, in bytes.
     pub fn used_bytes(&self) -> u64 {
         if self.live.count() == 0 {
             return 0;
@@ -339,38 +340,38 @@ impl Segment {
         let parts = self.parts.len() as u64;
         self.records_bytes() + parts * PART_OVERHEAD_BYTES + leaves * 2 * LEAF_OVERHEAD_BYTES
     }
-    /// Its live records with their entries in directories, in bytes.
+    /// Returns the bytes of its live records with their entries in directories.
     pub fn live_records_bytes(&self) -> u64 {
         u64::from(self.live_bytes) + u64::from(self.live.count()) * RECORD_OVERHEAD_BYTES
     }
 
-    /// Those of one of `len_bytes`.
+    /// Returns the bytes of a record of `len_bytes` with its entries in directories.
     pub(super) const fn record_bytes(len_bytes: u32) -> u64 {
         len_bytes as u64 + RECORD_OVERHEAD_BYTES
     }
-    /// What its live records hold of chunks, in bytes.
+    /// Returns the bytes that its live records hold of chunks.
     fn records_bytes(&self) -> u64 {
         self.live_records_bytes() + u64::from(self.tail_bytes)
     }
-    /// Most bytes that its stored form takes.
+    /// Returns the most bytes that its stored form takes.
     pub fn stored_bytes_max(&self) -> u64 {
         let parts = self.parts.len() * (PART_BYTES_MAX + 5);
         (64 + parts + self.live.words.len() * 8 + self.models.len() * 5) as u64
     }
-    /// Position of the part that `slot` lies in.
+    /// Returns the position of the part that `slot` lies in.
     fn part_at(&self, slot: u32) -> Option<usize> {
         self.parts.iter().rposition(|part| part.first_slot <= slot)
     }
-    /// The part that `slot` lies in.
+    /// Returns the part that `slot` lies in.
     pub fn part(&self, slot: u32) -> Option<&Part> {
         self.part_at(slot).and_then(|at| self.parts.get(at))
     }
-    /// Makes a record live that was not, and returns the chunk and the bytes of it that it holds now. `None`: it was live.
+    /// Makes a dead record live. Returns its chunk and the bytes that it holds there now; `None` if it was live.
     pub(super) fn revive(&mut self, slot: u32, len_bytes: u32) -> Option<(Chunk, u64)> {
         if !self.live.set(slot) {
             return None;
         }
-        // More than a chunk holds only where somebody made an image on purpose.
+        // The sums exceed a chunk only if somebody forged the image.
         self.live_bytes = self.live_bytes.saturating_add(len_bytes);
         self.tail_bytes = self.tail_bytes.saturating_add(tail_bytes(len_bytes.into()) as u32);
         let bytes = held_bytes(len_bytes.into());
@@ -380,7 +381,7 @@ impl Segment {
         }
         Some((self.parts.get(at)?.extent.chunk, bytes))
     }
-    /// Makes a live record dead, and returns the chunk and the bytes of it that it held. `None`: it was dead.
+    /// Makes a live record dead. Returns its chunk and the bytes that it held there; `None` if it was dead.
     pub(super) fn kill(&mut self, slot: u32, len_bytes: u32) -> Option<(Chunk, u64)> {
         if !self.live.clear(slot) {
             return None;
@@ -396,15 +397,16 @@ impl Segment {
         }
         Some((self.parts.get(at)?.extent.chunk, bytes))
     }
-    /// Its live records have these lengths now.
+    /// Counts live records anew by these lengths, each with its slot.
     pub(super) fn restate(&mut self, lens: &[(u32, u32)]) {
         let live = lens.iter().filter(|(slot, _)| self.live.get(*slot)).map(|(_, len)| u64::from(*len));
         self.live_bytes = live.clone().sum::<u64>() as u32;
         self.tail_bytes = live.map(tail_bytes).sum::<u64>() as u32;
     }
-    /// Gives it other parts. Those that it had before keep what they hold; of the others, `lens` has the live records.
+    /// Gives it other parts, and returns the old ones. Parts that it had before keep what they hold; what new parts
+    /// hold follows from the live records in `lens`.
     pub(super) fn lie_in(&mut self, parts: Vec<Part>, lens: &[(u32, u32)]) -> Vec<Part> {
-        // Records die while others are moved.
+        // Some of `lens` may have died while they were moved.
         let live = |(slot, _): &&(u32, u32)| self.live.get(*slot);
         let mut held = SmallVec::with_capacity(parts.len());
         for (at, part) in parts.iter().enumerate() {
@@ -479,7 +481,7 @@ impl Segment {
     }
 }
 
-/// Numbers of models: they ascend from 1 on.
+/// Reads numbers of models, which ascend from 1 on.
 fn decode_models(reader: &mut Reader<'_>) -> Result<Vec<u32>> {
     let count = reader.varint()?;
     if count > MODELS_MAX as u64 {

@@ -1,4 +1,4 @@
-//! Reading one record in two steps, for callers who do the waiting between them themselves.
+//! Reads one record in two steps, for callers who wait between them themselves.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use super::table::Segments;
 use crate::device::{AlignedBuf, Device};
 use crate::{Addr, Error, Result};
 
-/// A record that is to be read: which blocks of which device, and room for them.
+/// A record that is to be read: the blocks of its device, and memory for them.
 ///
-/// Nothing keeps the record in its place meanwhile. Whatever the blocks hold when they are read, bytes that are not the
-/// record's fail its checksum (invariant G3).
+/// Nothing keeps the record in its place meanwhile. If the blocks hold something else when they are read, that fails
+/// the record's checksum (invariant G3).
 pub struct RecordFetch {
     device: Arc<dyn Device>,
     addr: Addr,
@@ -23,8 +23,8 @@ pub struct RecordFetch {
 }
 
 impl Segments {
-    /// What has to be read for the record at `addr`; `None` where finding that out would mean reading, or where the record is
-    /// unknown by now.
+    /// Prepares the reading of the record at `addr`. `None` if its place is not known without reading, or if the record
+    /// is unknown by now.
     pub fn prepare(&self, devices: &Devices, addr: Addr) -> Option<RecordFetch> {
         let located = self.try_locate(addr)?;
         let device = devices.get(usize::from(located.device))?;
@@ -35,13 +35,13 @@ impl Segments {
 }
 
 impl RecordFetch {
-    /// A descriptor to read from, if the device has one. The device stays open as long as `self` lives.
+    /// Returns a descriptor to read from, if the device has one. The device stays open as long as `self` lives.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.device.file()
     }
 
-    /// First byte to read on the device, and where to put the whole blocks from there on; all of it has to be filled. The
-    /// memory stays where it is until `self` is dropped.
+    /// Returns the first byte to read on the device, and the buffer for the whole blocks from there on. The caller has
+    /// to fill all of it. The memory stays where it is until `self` is dropped.
     pub fn request(&mut self) -> (u64, &mut [u8]) {
         (self.offset, &mut self.buf)
     }
@@ -49,25 +49,26 @@ impl RecordFetch {
     /// Reads through the device, which blocks.
     ///
     /// # Errors
-    /// Of [`Device::read`].
+    /// Those of [`Device::read`].
     pub fn read(&mut self) -> Result<()> {
         self.device.read(self.offset, &mut self.buf)
     }
 
-    /// Notes that the caller has read the blocks past the device.
+    /// Counts a read that the caller has made by the descriptor, without the device.
     pub(crate) fn count(&self) {
         self.device.stats().read(self.buf.len());
     }
 
-    /// The record's address.
+    /// Returns the record's address.
     pub fn addr(&self) -> Addr {
         self.addr
     }
 
-    /// The record, once its blocks are read.
+    /// Returns the record. Its blocks have to be read before.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if these are not its bytes: damaged, or another's that got the place meanwhile.
+    /// [`Error::Corrupt`] if the bytes are not the record's: they are damaged, or another record has got the place
+    /// meanwhile.
     pub fn record(&self) -> Result<&[u8]> {
         let bytes = self.buf.get(self.start..self.start + self.located.len_bytes as usize);
         let bytes = bytes.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Directories that are found on a device without anything that refers to them.
+//! Finds directories on a device without anything that refers to them.
 
 use super::directory::{DirEntry, Directory, Index, MAGIC};
 use super::entry::DirRef;
@@ -8,22 +8,22 @@ use crate::wire::Reader;
 /// A directory as it was found.
 #[derive(Clone, Debug)]
 pub struct FoundDirectory {
-    /// The segment that it says to be of.
+    /// Number of the segment that it claims to belong to.
     pub segment: u64,
-    /// The entries of those of its leaves that are sound. Only the seals of the records tell whether these are right.
+    /// Entries of its sound leaves. Only the checksums of the records tell whether these are right.
     pub entries: Vec<DirEntry>,
-    /// Length of all of it.
+    /// Length of the whole directory, in bytes.
     pub len_bytes: u32,
-    /// What would refer to it, were it at the start of its extent, if all of its leaves are sound.
+    /// Reference to the directory at the start of an extent; `None` if a leaf is damaged.
     pub whole: Option<DirRef>,
 }
 
-/// Where the next directory may begin.
+/// Returns the position in `bytes` at which the next directory may begin.
 pub fn next_directory(bytes: &[u8]) -> Option<usize> {
     bytes.windows(MAGIC.len()).position(|four| four == MAGIC)
 }
 
-/// The directory at the start of `bytes`, if its index can be one.
+/// Returns the directory at the start of `bytes`; `None` if its index cannot be one.
 pub fn find_directory(bytes: &[u8]) -> Option<FoundDirectory> {
     let segment = u64::from_le_bytes(bytes.get(MAGIC.len()..MAGIC.len() + 8)?.try_into().ok()?);
     let mut reader = Reader::new(bytes, "segment directory");
@@ -39,7 +39,7 @@ pub fn find_directory(bytes: &[u8]) -> Option<FoundDirectory> {
         }
         end += leaf.len_bytes as usize;
     }
-    // The numbers of leaves ascend; slots within a leaf do, or it is not sound.
+    // Numbers of leaves ascend, and so do slots within a leaf, or the directory is not sound.
     let entries = Directory::try_from(entries).ok()?.entries().to_vec();
     let (len_bytes, index_len) = (end as u32, index_bytes as u32);
     let checksum = crc32c::crc32c(bytes.get(..index_bytes)?);

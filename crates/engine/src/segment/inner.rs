@@ -1,6 +1,8 @@
-//! The segment table behind its lock: entries, which of their pages changed, and the sums that go with each change.
+//! The segment table behind its lock: entries, the set of their pages that changed, and sums that every change keeps
+//! up.
 //!
-//! Who needs an entry whose page is away is told so, before anything is changed: [`super::paging`] reads it, and asks again.
+//! A call that needs an entry whose page is away returns [`IsAway`] before it changes anything. [`super::paging`] reads
+//! the page, and calls again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,45 +17,48 @@ use crate::account::{differs, subtract};
 use crate::types::COPIES;
 use crate::{Addr, Ptr};
 
-/// What the table knows.
+/// The state of the table.
 #[derive(Default)]
 pub(super) struct Inner {
     pub(super) segments: Entries,
-    /// Directories of segments that have none on the device yet.
+    /// Directories of the open segments: they have none on the device yet.
     pub(super) open: BTreeMap<u64, Directory>,
-    /// Pages of whose entries more has changed than that records died.
+    /// Pages to be stored by the next checkpoint: more has changed of their entries than that records died.
     pub(super) dirty: BTreeSet<u64>,
-    /// Of the segments on these: [`Segment::stored_bytes_max`].
+    /// Sum of [`Segment::stored_bytes_max`] over the segments on `dirty` pages.
     pub(super) dirty_bytes: u64,
-    /// Pages that a checkpoint stores, which does not count yet: they can be read from nowhere.
+    /// Pages that a checkpoint under way stores. They cannot be read from a device before it counts.
     pub(super) under_way: BTreeSet<u64>,
-    /// Of the other pages: records that died since these were stored.
+    /// Records that died since their page was stored, for pages that are not in `dirty`.
     pub(super) deaths: Deaths,
     /// Segments that may have no live records.
     pub(super) vacant: BTreeSet<u64>,
-    /// Pages that are away and have a chunk no more: they may have such segments.
+    /// Pages that are away and have lost their last live record in a chunk: some of their segments may have no live
+    /// records.
     pub(super) vacated: BTreeSet<u64>,
-    /// Segments that lie elsewhere since the last checkpoint.
+    /// Segments that moved since the last checkpoint.
     pub(super) moved: BTreeSet<u64>,
-    /// Of all segments: [`Segment::used_bytes`], at most. (For pages that are away the directories are as large as they were.)
+    /// Upper bound of the sum of [`Segment::used_bytes`] over all segments. (On pages that are away, directories count
+    /// as large as they were.)
     pub(super) used_bytes: u64,
-    /// Of all segments: [`Segment::live_records_bytes`].
+    /// Sum of [`Segment::live_records_bytes`] over all segments.
     pub(super) record_bytes: u64,
-    /// Of all segments: [`Segment::stored_bytes_max`].
+    /// Sum of [`Segment::stored_bytes_max`] over all segments.
     pub(super) stored_bytes: u64,
     pub(super) occupancy: Occupancy,
-    /// How many segments list each model.
+    /// Number of segments that list each model.
     pub(super) models: BTreeMap<u32, u64>,
-    /// How many segments have records that were coded again.
+    /// Number of segments that have records that were coded again.
     pub(super) recoded: u64,
-    /// How many pages were ever put away.
+    /// Number of times that a page was put away.
     pub(super) versions: u64,
-    /// Where the search for a page to be put away goes on.
+    /// Page from which the search for a page to be put away goes on.
     pub(super) hand: u64,
 }
 
 impl Inner {
-    /// A page, which is in memory, is to be stored: who died of it is told by that.
+    /// Marks a page, which must be in memory, to be stored by the next checkpoint. Its list of dead records is dropped,
+    /// since the stored page will show them as dead.
     pub(super) fn touch(&mut self, page: u64) {
         debug_assert!(self.segments.away(page).is_none(), "page {page} is away");
         if self.dirty.insert(page) {
@@ -62,8 +67,9 @@ impl Inner {
         }
     }
 
-    /// `fresh` records of a page died since the last checkpoint. As soon as as many bytes are promised for them as the page takes, it is stored in their place:
-    /// they need no memory any more, and no more is promised than before.
+    /// Has a page stored in place of the list of its dead as soon as `fresh`, the records that died of it since the
+    /// last checkpoint, have as many bytes promised as the page takes. They need no memory then, and no more is
+    /// promised than before.
     fn store_for_dead(&mut self, page: u64, fresh: u64) {
         if fresh.is_multiple_of(WEIGHED_EACH)
             && self.segments.away(page).is_none()
@@ -73,7 +79,7 @@ impl Inner {
         }
     }
 
-    /// What a page takes where it is stored, at most.
+    /// Returns the most bytes that a page takes where it is stored.
     pub(super) fn page_bytes(&self, page: u64) -> u64 {
         match self.segments.page(page) {
             Ok(segments) => segments.iter().map(Segment::stored_bytes_max).sum(),
@@ -81,7 +87,7 @@ impl Inner {
         }
     }
 
-    /// What the entry of a segment takes where it is stored was `before`, and is `after`.
+    /// Corrects the sums: the stored form of a segment's entry took `before` bytes, and takes `after` now.
     fn restored(&mut self, id: u64, before: u64, after: u64) {
         self.stored_bytes += after;
         subtract(&mut self.stored_bytes, before);
@@ -91,7 +97,7 @@ impl Inner {
         }
     }
 
-    /// Puts a segment that is new into the table and its sums; its page is to be stored.
+    /// Puts a new segment into the table and its sums. Its page is to be stored.
     pub(super) fn put(&mut self, segment: Segment) -> Result<(), IsAway> {
         let id = segment.id;
         let page = self.segments.page_of(id);
@@ -105,7 +111,7 @@ impl Inner {
         self.segments.insert(segment).map(drop)
     }
 
-    /// Adds a segment to the sums, but for those of what is stored and of what parts hold of chunks.
+    /// Adds a segment to the sums, except those of stored bytes and of what parts hold of chunks.
     fn add(&mut self, segment: &Segment) {
         if segment.live.count() == 0 {
             self.vacant.insert(segment.id);
@@ -118,7 +124,7 @@ impl Inner {
         self.recoded += u64::from(segment.recoded);
     }
 
-    /// Puts the entries of a page as it is stored into the table, which has nothing of it yet.
+    /// Puts the entries of a stored page into the table, which must have nothing of that page.
     pub(super) fn load(&mut self, page: u64, segments: Vec<Segment>) {
         for segment in &segments {
             if segment.parts.iter().any(|part| part.directory.is_none()) {
@@ -133,7 +139,8 @@ impl Inner {
         self.segments.put_page(page, segments);
     }
 
-    /// Puts the entries of a page that is away back into memory: what they say counts.
+    /// Puts the entries of a page that is away back into memory. Where they differ from what was kept of the page, the
+    /// entries count.
     pub(super) fn bring_back(&mut self, page: u64, Settled { segments, agrees }: Settled) {
         let Some(away) = self.segments.away(page) else { return };
         subtract(&mut self.used_bytes, away.used_bytes);
@@ -158,9 +165,11 @@ impl Inner {
         self.segments.put_page(page, segments);
     }
 
-    /// Puts pages away that were not asked for lately, until so many entries are left in memory, or so many pages were put away. False: it could not be done.
+    /// Puts pages away that were not asked for lately, except `but`, until at most `entries` entries are left in
+    /// memory. It makes at most `most` steps, each of which puts away one page at most. Returns false if no page is
+    /// left that could go.
     pub(super) fn put_away(&mut self, entries: usize, mut most: usize, but: Option<u64>) -> bool {
-        // Twice round: each was used lately, perhaps.
+        // The search goes round twice: in the first round it may find that each page was used lately.
         let mut rounds = 2;
         while self.segments.here() > entries && most > 0 {
             let may = |page: u64| {
@@ -186,7 +195,7 @@ impl Inner {
         true
     }
 
-    /// Takes a segment out of the table and its sums.
+    /// Takes a segment out of the table and its sums; `None` if there is none.
     pub(super) fn take(&mut self, id: u64) -> Result<Option<Segment>, IsAway> {
         let Some(segment) = self.segments.remove(id)? else { return Ok(None) };
         self.restored(id, segment.stored_bytes_max(), 0);
@@ -206,8 +215,8 @@ impl Inner {
         Ok(Some(segment))
     }
 
-    /// Changes a segment and the sums with it, but for what its parts hold of chunks, its models, and whether it was coded again. Its page is to be
-    /// stored.
+    /// Changes a segment and the sums with it, except those of what its parts hold of chunks, of models, and of
+    /// segments coded again. Its page is to be stored.
     pub(super) fn change<T>(
         &mut self,
         id: u64,
@@ -249,7 +258,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes a record dead; false where it was. Of one whose page is away, callers have to know that it is live.
+    /// Makes a record dead. Returns false if it was. If its page is away, callers have to know that it is live.
     pub(super) fn kill(&mut self, ptr: Ptr) -> bool {
         let id = ptr.addr.segment();
         let page = self.segments.page_of(id);
@@ -268,7 +277,7 @@ impl Inner {
     /// Makes a record dead, and its second copy with it.
     pub(super) fn kill_both(&mut self, ptr: Ptr) {
         if self.kill(ptr) {
-            // Pages of second copies are never away: it is known whether there is one.
+            // Pages of second copies are never away, so this finds whether there is one.
             self.kill(Ptr { addr: ptr.addr.copy(), ..ptr });
         }
     }
@@ -302,14 +311,14 @@ impl Inner {
         true
     }
 
-    /// Pages that a snapshot is to store because of records that died, of those that `may` be.
+    /// Returns those pages for which `may` is true that a snapshot is to store because of the records that died.
     pub(super) fn heavy(&self, page_ptrs: &BTreeMap<u64, Ptr>, may: &dyn Fn(u64) -> bool) -> Vec<u64> {
         let most = rewritten_bytes_max(self.deaths.fresh(), self.stored_bytes, self.segments.page_ids());
         let stored_bytes = |page| page_ptrs.get(&page).map(|ptr: &Ptr| ptr.len_bytes);
         self.deaths.heavy(may, &stored_bytes, &|page| self.page_bytes(page), most)
     }
 
-    /// Location of a slot's part, and its directory entry if the segment is an open one.
+    /// Returns the place of the part that `addr` lies in, and its directory entry if the segment is open.
     pub(super) fn place(&self, addr: Addr) -> Result<Option<Place>, IsAway> {
         let Some(segment) = self.segments.get(addr.segment())? else { return Ok(None) };
         let Some(part) = segment.part(addr.slot()) else { return Ok(None) };
@@ -323,7 +332,8 @@ impl Inner {
         matches!(self.segments.get(id), Ok(Some(segment)) if segment.live.count() == 0)
     }
 
-    /// Takes out the segments without live records whose numbers in the log are below `open`.
+    /// Returns the segments without live records whose numbers in the log are below `open`, and forgets them as vacant.
+    /// They stay in the table.
     pub(super) fn take_vacant(&mut self, open: u64) -> Vec<u64> {
         let mut vacant = std::mem::take(&mut self.vacant);
         vacant.retain(|id| self.is_vacant(*id));
@@ -332,7 +342,7 @@ impl Inner {
         taken
     }
 
-    /// Drops a segment that has no live records. Returns the parts that it leaves.
+    /// Drops a segment if it has no live records. Returns the parts that it had.
     pub(super) fn drop_dead(&mut self, id: u64) -> Vec<Part> {
         if !self.is_vacant(id) {
             return Vec::new();
@@ -341,13 +351,13 @@ impl Inner {
         self.open.remove(&id);
         let page = self.segments.page_of(id);
         if self.segments.page(page).is_ok_and(<[_]>::is_empty) {
-            // Its stored form is of use no more.
+            // The next checkpoint gives the stored form up.
             self.touch(page);
         }
         taken.map(|segment| segment.parts.into_vec()).unwrap_or_default()
     }
 
-    /// The segment of second copies of records of segment `id`; it gets its parts from the caller.
+    /// Makes sure that there is a segment for second copies of records of segment `id`. The caller gives it parts.
     pub(super) fn copies_of(&mut self, id: u64) -> Result<(), IsAway> {
         let id = id | COPIES;
         if self.segments.get(id)?.is_none() {
@@ -357,7 +367,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Adds parts in which none of its live records lies yet.
+    /// Adds parts to a segment. None of its live records lies in them yet.
     pub(super) fn add_parts(&mut self, id: u64, parts: &[Part]) -> Result<(), IsAway> {
         self.change(id, |segment| {
             segment.parts.extend_from_slice(parts);
@@ -369,14 +379,14 @@ impl Inner {
         Ok(())
     }
 
-    /// A record's second copy is live.
+    /// Makes the second copy of the record live.
     pub(super) fn copy(&mut self, ptr: Ptr) -> Result<(), IsAway> {
         let addr = ptr.addr.copy();
         self.change(addr.segment(), |segment| segment.slots = segment.slots.max(addr.slot() + 1))?;
         self.revive(addr, ptr.len_bytes)
     }
 
-    /// What the entries say the sums are: used, of records, stored, changed, held of chunks.
+    /// Returns the sums as the entries say them: bytes used, of records, stored, changed, and held of chunks.
     pub(super) fn counted(&self) -> [u64; 5] {
         let mut counted = [0; 5];
         let mut add = |sums: [u64; 5]| counted.iter_mut().zip(sums).for_each(|(sum, more)| *sum += more);
@@ -397,7 +407,7 @@ impl Inner {
     }
 }
 
-/// Whether a page is stored for its dead is weighed whenever so many more died.
+/// Number of further deaths on a page after which it is considered again for being stored in place of its list of dead.
 const WEIGHED_EACH: u64 = 64;
-/// Pages that are looked at at once for one to be put away.
+/// Number of pages that one step looks at to find one to be put away.
 const PASSED_AT_ONCE: usize = 64;

@@ -1,14 +1,15 @@
-//! Segments: record <-> stable address.
+//! Maps stable addresses to records.
 //!
-//! A segment is a numbered sequence of records (slots). Where its bytes lie is known to its table entry alone:
-//! a fresh segment fills one chunk and was written as part of the log; a folded one holds only the survivors
-//! and shares a chunk with others. Addresses never change (invariant G1), so folding touches no tree.
+//! A segment is a numbered sequence of records (slots). Only its table entry says where its bytes lie. A fresh segment
+//! fills one chunk and was written as part of the log; a folded one holds only the survivors and shares a chunk with
+//! others. Addresses never change (invariant G1), so folding touches no tree.
 //!
-//! - G2: a slot is live if and only if a tree, the segment table's root or a snapshot refers to it.
+//! - G2: a slot is live if and only if a tree of any version, the list of the table's pages or a list of
+//!   unreferenced records refers to it.
 //! - G3: a record is returned only if its checksum, seeded with its address, holds: stale, misplaced and
 //!   exchanged sectors fail it as flipped bits do.
-//! - G5: a second copy is live if and only if the record is. What is kept twice, and where, is for the pool to say; here a second copy is a
-//!   record of another segment, whose number follows from the first one's.
+//! - G5: a second copy is live if and only if the record is. The pool decides what is kept twice, and where. Here a
+//!   second copy is a record of another segment, whose number follows from the first one's.
 
 mod deaths;
 mod directory;
@@ -37,7 +38,7 @@ pub use table::{DirEntryState, Segments, TableSnapshot, VisitChunk, decode_page}
 
 use crate::Addr;
 
-/// Checksum of a stored record at its address.
+/// Returns the checksum of a stored record at its address.
 pub fn seal(addr: Addr, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&addr.raw().to_le_bytes()), bytes)
 }

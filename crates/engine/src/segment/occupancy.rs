@@ -1,5 +1,5 @@
-//! What live records hold of each chunk, kept up with every record that is born, dies or moves, so that the cleaner finds what it wants without
-//! looking at all of them.
+//! Bytes of each chunk that live records hold, kept up with every record that is born, dies or moves. So the cleaner
+//! finds the chunks that it wants without looking at all of them.
 
 use std::collections::{BTreeSet, BinaryHeap};
 
@@ -12,10 +12,11 @@ use crate::memory::allocated_bytes;
 use crate::space::{ByChunk, Chunk};
 use crate::types::COPIES;
 
-/// Chunks whose live bytes differ by less are one level; within it the oldest comes first.
+/// Width of a level in packed bytes. The chunks of one level are visited by age, the oldest first.
 const LEVEL_BYTES: u64 = CHUNK_BYTES / 64;
 
-/// A page of the table, and how many parts of its segments lie in a chunk: by 16 bits, the page above them.
+/// The number of a page of the table above the lowest 16 bits; in these, the number of parts of its segments that lie
+/// in a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PageParts(u64);
 
@@ -31,7 +32,7 @@ impl PageParts {
     }
 }
 
-/// More parts of a page's segments do not lie in a chunk: with first slots of their own, and directories, they are longer.
+/// The parts of a page's segments fit into 16 bits.
 const _: () = assert!(TABLE_PAGE_SEGMENTS * (PARTS_MAX as u64) < 1 << 16);
 
 /// A chunk in use.
@@ -43,14 +44,15 @@ pub struct Occupied {
     parts: u32,
     /// Pages of the table that these segments are on.
     pages: SmallVec<[PageParts; 1]>,
-    /// Number of the youngest segment of the log of which it had records, or copies of records, since nothing was in it.
+    /// Number of the youngest segment of the log of which it had records, or copies of records, since nothing was in
+    /// it.
     youngest: u64,
-    /// Whether it has its place among the levels.
+    /// True if it has a place among the levels.
     ranked: bool,
 }
 
 impl Occupied {
-    /// Bytes that its live records take where they are packed anew, at most.
+    /// Returns the most bytes that its live records take if they are packed anew.
     pub fn packed_bytes(&self) -> u64 {
         if self.held_bytes == 0 {
             return 0;
@@ -58,22 +60,23 @@ impl Occupied {
         u64::from(self.held_bytes) + u64::from(self.parts) * PART_OVERHEAD_BYTES
     }
 
-    /// How many parts of segments lie in it.
+    /// Returns the number of parts of segments that lie in it.
     pub const fn parts(&self) -> u32 {
         self.parts
     }
 
-    /// The pages of the table with segments that have parts in it.
+    /// Returns the pages of the table whose segments have parts in it.
     pub fn pages(&self) -> impl Iterator<Item = u64> + '_ {
         self.pages.iter().map(|of| of.page())
     }
 
-    /// Number of the youngest segment of the log of which it had records, or copies of records, since nothing was in it.
+    /// Number of the youngest segment of the log of which it had records, or copies of records, since nothing was in
+    /// it.
     pub const fn youngest(&self) -> u64 {
         self.youngest
     }
 
-    /// What its list of pages takes beside it, in bytes.
+    /// Returns the memory of its list of pages beside itself, in bytes.
     fn pointed_bytes(&self) -> u64 {
         if self.pages.spilled() {
             allocated_bytes((self.pages.capacity() * size_of::<PageParts>()) as u64)
@@ -127,16 +130,16 @@ impl Occupied {
 #[derive(Debug, Default)]
 pub(super) struct Occupancy {
     chunks: ByChunk<Occupied>,
-    /// By what they hold, then by age.
+    /// The ranked chunks: a set for each level, by age.
     levels: Vec<BTreeSet<(u64, Chunk)>>,
-    /// Chunks that have no place there yet: opening a pool need not wait for that.
+    /// Chunks that have no place in `levels` yet, so that opening a pool need not wait for the ranking.
     unranked: Vec<Chunk>,
-    /// Of all chunks: [`Occupied::pointed_bytes`].
+    /// Sum of [`Occupied::pointed_bytes`] over all chunks.
     pointed_bytes: u64,
 }
 
 impl Occupancy {
-    /// Changes what is known of a chunk, and its level with it.
+    /// Changes what is known of a chunk, and its place among the levels with it.
     fn change(&mut self, chunk: Chunk, change: impl FnOnce(&mut Occupied)) {
         let Some(occupied) = self.chunks.get_mut(chunk) else { return };
         let before = (occupied.level(), occupied.youngest());
@@ -162,11 +165,12 @@ impl Occupancy {
         if self.levels.len() <= number {
             self.levels.resize_with(number + 1, BTreeSet::new);
         }
-        // It was made just now, if not before.
+        // The level exists: it was made just now, if not before.
         &mut self.levels[number]
     }
 
-    /// As [`Occupancy::enter`], where many enter: chunks that nothing lay in have to be ranked before the next is chosen.
+    /// Does what [`Occupancy::enter`] does, for opening a pool, when there are many: a chunk that was empty is not
+    /// ranked. [`Occupancy::rank`] has to be called before chunks are chosen.
     pub(super) fn enter_unranked(&mut self, chunk: Chunk, page: u64, segment: u64, held_bytes: u64) {
         let Some(occupied) = self.chunks.get_mut(chunk) else { return };
         if occupied.parts == 0 {
@@ -177,7 +181,7 @@ impl Occupancy {
         }
     }
 
-    /// Ranks up to so many chunks that are not; false where none is left.
+    /// Ranks up to `most` chunks that are not ranked. Returns false if none is left.
     pub(super) fn rank(&mut self, most: usize) -> bool {
         let from = self.unranked.len().saturating_sub(most);
         for chunk in self.unranked.split_off(from) {
@@ -191,40 +195,41 @@ impl Occupancy {
         !self.unranked.is_empty()
     }
 
-    /// What live records hold of all chunks, in bytes.
+    /// Returns the bytes that live records hold of all chunks.
     pub(super) fn held_bytes(&self) -> u64 {
         self.chunks.values().map(|occupied| u64::from(occupied.held_bytes)).sum()
     }
 
-    /// The chunks, and how many parts lie in each.
+    /// Returns the chunks in use, each with the number of parts that lie in it.
     pub(super) fn parts(&self) -> Vec<(Chunk, u32)> {
         let chunks = self.chunks.iter().filter(|(_, occupied)| occupied.parts > 0);
         chunks.map(|(chunk, occupied)| (chunk, occupied.parts)).collect()
     }
 
-    /// What it takes in memory, in bytes.
+    /// Returns the memory that it takes, in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
         let ranked: usize = self.levels.iter().map(BTreeSet::len).sum();
         // Sets are about two thirds full.
         self.chunks.memory_bytes() + self.pointed_bytes + (ranked * size_of::<(u64, Chunk)>()) as u64 * 3 / 2
     }
 
-    /// A part of a segment on this page lies in a chunk, and its live records hold so many bytes.
+    /// Notes that a part of `segment`, which is on `page`, lies in a chunk, and that its live records hold `held_bytes`
+    /// there.
     pub(super) fn enter(&mut self, chunk: Chunk, page: u64, segment: u64, held_bytes: u64) {
         self.change(chunk, |occupied| occupied.enter(page, segment, held_bytes));
     }
 
-    /// A part of a segment on this page lies in a chunk no more.
+    /// Notes that a part of a segment on `page` lies in a chunk no more.
     pub(super) fn leave(&mut self, chunk: Chunk, page: u64, held_bytes: u64) {
         self.change(chunk, |occupied| occupied.leave(page, held_bytes));
     }
 
-    /// Live records of a chunk hold more.
+    /// Notes that live records hold `bytes` more of a chunk.
     pub(super) fn grow(&mut self, chunk: Chunk, bytes: u64) {
         self.change(chunk, |occupied| occupied.grow(bytes));
     }
 
-    /// Live records of a chunk hold less.
+    /// Notes that live records hold `bytes` less of a chunk.
     pub(super) fn shrink(&mut self, chunk: Chunk, bytes: u64) {
         self.change(chunk, |occupied| occupied.shrink(bytes));
     }
@@ -233,8 +238,9 @@ impl Occupancy {
         self.chunks.get(chunk).filter(|occupied| occupied.parts > 0)
     }
 
-    /// Visits the chunks that are ranked, those first whose `score` of what they hold (in bytes) and of their youngest segment is highest, until `visit` says
-    /// false. Within a level the oldest comes first, so the score has to rise with age; costs grow with the chunks that are visited.
+    /// Visits the ranked chunks, those with the highest `score` first, until `visit` returns false.
+    /// `score` gets [`Occupied::packed_bytes`] and the number of the youngest segment. Within a level the oldest chunk
+    /// comes first, so the score has to rise with age. Costs grow with the number of chunks that are visited.
     pub(super) fn by_score(
         &self,
         score: &dyn Fn(u64, u64) -> f64,
@@ -281,7 +287,7 @@ impl PartialOrd for Head {
 }
 impl Ord for Head {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        // Of equals the emptier level, then the lower chunk: the same history cleans the same chunks.
+        // Of equals, the emptier level comes first, then the lower chunk: so the same history cleans the same chunks.
         let scores = self.score.total_cmp(&other.score);
         scores.then(other.level.cmp(&self.level)).then(other.chunk.cmp(&self.chunk))
     }

@@ -1,7 +1,8 @@
-//! Entries of one page of the segment table that are not in memory: what is kept of them.
+//! Keeps a summary of each page of the segment table whose entries are not in memory.
 //!
-//! The page is as the last checkpoint has stored it, but for the records that died since ([`Deaths`]). What chunks hold has to be known exactly
-//! at any time; so each stretch of addresses whose records lie in one chunk is kept, with what it holds there.
+//! The page is as the last checkpoint has stored it, except for the records that died since ([`Deaths`]). The bytes
+//! that chunks hold have to be known exactly at any time. So each stretch of addresses whose records lie in one chunk
+//! is kept, with the bytes that it holds there.
 
 use super::deaths::Deaths;
 use super::entry::{PageIds, Segment, held_bytes};
@@ -10,50 +11,50 @@ use crate::space::Chunk;
 use crate::types::{COPIES, SLOT_BITS};
 use crate::{Addr, Error, Ptr, Result};
 
-/// Addresses from one on whose records lie in one chunk, as far as there are any.
+/// A run of addresses whose records lie in one chunk. It ends where the next begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stretch {
-    /// The first: position of the segment on its page, and slot.
+    /// First address: the segment's position on its page, and the slot.
     first: u32,
-    /// How many of its records are live.
+    /// Number of its records that are live.
     live: u32,
-    /// Bytes of the chunk that they hold.
+    /// Bytes of the chunk that these hold.
     held: u32,
     chunk: Chunk,
 }
 
-/// A page of which more is known only after it is read.
+/// The summary of a page that is away: all that is known of it without reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Away {
-    /// Which version of the page this is: no two have the same.
+    /// Version number: each putting away of a page has one of its own.
     pub(super) version: u64,
-    /// The segments that it has: the n-th bit stands for the n-th id of the page.
+    /// Set of its segments: the n-th bit stands for the n-th id of the page.
     present: u64,
-    /// Some of them have records that were coded again.
+    /// True if some of them have records that were coded again.
     pub(super) recoded: bool,
     stretches: Box<[Stretch]>,
-    /// Sums over its segments, as they are part of the sums of the table.
+    /// Its share of the table's sums.
     pub(super) used_bytes: u64,
     pub(super) record_bytes: u64,
     pub(super) stored_bytes: u64,
 }
 
-/// The entries of a page that was away.
+/// The entries of a page that was away, brought up to date.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Settled {
     pub(super) segments: Vec<Segment>,
-    /// They are what was kept of them.
+    /// True if they agree with what was kept of the page.
     pub(super) agrees: bool,
 }
 
-/// What became of a record that died.
+/// Consequences of a record's death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Died {
-    /// Where it lay.
+    /// Chunk in which it lay.
     pub(super) chunk: Chunk,
-    /// What it held there, in bytes.
+    /// Bytes that it held there.
     pub(super) held_bytes: u64,
-    /// No other record of its stretch is live.
+    /// True if no other record of its stretch is live.
     pub(super) last: bool,
 }
 
@@ -63,8 +64,9 @@ fn position(ids: PageIds, addr: Addr) -> (u32, u32) {
 }
 
 impl Away {
-    /// What is to be kept of a page. `None`: it has to stay in memory, since it has the open segment, segments to be dropped, or segments of second copies, of
-    /// which a death has to be known to be one.
+    /// Makes what is to be kept of a page. `None` if the page has to stay in memory, since it has the open segment,
+    /// segments to be dropped, or segments of second copies: whether these have a record must be known when the first
+    /// copy dies.
     pub(super) fn of(version: u64, ids: PageIds, segments: &[Segment]) -> Option<Self> {
         let mut away = Self {
             version,
@@ -108,33 +110,33 @@ impl Away {
         Some(away)
     }
 
-    /// Whether it has this segment.
+    /// Returns true if it has this segment.
     pub(super) fn has(&self, ids: PageIds, id: u64) -> bool {
         self.present & 1 << position(ids, Addr::new(id, 0)).0 != 0
     }
 
-    /// The segments that it has.
+    /// Returns the ids of the segments that it has, ascending.
     pub(super) fn segments(&self, ids: PageIds, page: u64) -> impl DoubleEndedIterator<Item = u64> + '_ {
         let first = page * u64::from(ids.get());
         (0..64).filter(|at| self.present & 1 << at != 0).map(move |at| first + at)
     }
 
-    /// What it takes in memory, in bytes, with its place in the map of pages.
+    /// Returns the memory that it takes, in bytes, with its place in the map of pages.
     pub(super) fn memory_bytes(&self) -> u64 {
         (size_of::<Self>() + 32 + self.stretches.len() * size_of::<Stretch>()) as u64
     }
 
-    /// What its segments hold of chunks, in bytes; of one several times, perhaps.
+    /// Returns the bytes that its segments hold of chunks. A chunk may come several times.
     pub(super) fn held(&self) -> impl Iterator<Item = (Chunk, u64)> + '_ {
         self.stretches.iter().map(|stretch| (stretch.chunk, stretch.held.into()))
     }
 
-    /// Of all chunks.
+    /// Returns the bytes that its segments hold of all chunks.
     pub(super) fn held_bytes(&self) -> u64 {
         self.held().map(|(_, held)| held).sum()
     }
 
-    /// A record is dead from now on that was live. `None`: the page has none there.
+    /// Makes a live record dead. `None` if the page has no live record there.
     pub(super) fn kill(&mut self, ids: PageIds, ptr: Ptr) -> Option<Died> {
         let (at, first) = position(ids, ptr.addr);
         if self.present & 1 << at == 0 {
@@ -152,10 +154,11 @@ impl Away {
         Some(Died { chunk: stretch.chunk, held_bytes: bytes, last: stretch.live == 0 })
     }
 
-    /// Its entries, as they were read: without those that were dropped since the page was stored, and without the records that died.
+    /// Brings the entries as they were read up to date: drops segments that were dropped since the page was stored, and
+    /// makes records dead that died.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where it has other segments than were kept.
+    /// [`Error::Corrupt`] if segments are missing in what was read.
     pub(super) fn settle(
         &self,
         ids: PageIds,
@@ -177,7 +180,8 @@ impl Away {
     }
 }
 
-/// Makes records dead that died since the page of their segments was stored. Returns the first that is not live by that page, though its segment is there.
+/// Makes records dead that died since the page of their segments was stored. Returns the first that is not live by that
+/// page although its segment is there.
 pub(super) fn bury(page: &mut [Segment], dead: &[Ptr]) -> Option<Addr> {
     let mut unknown = None;
     for ptr in dead {

@@ -1,8 +1,9 @@
-//! Entries that are not in memory: pages of the table that were not asked for lately are put away as far as the table takes more memory than it may, and read
-//! when an entry of them is needed.
+//! Keeps the memory of the segment table bounded: puts pages away that were not asked for lately, and reads a page when
+//! an entry of it is needed.
 //!
-//! - G7: a page is put away only if it is as the last checkpoint has stored it, but for records that died since. So none that is away has a segment that moved
-//!   meanwhile, and its stored form stays where it is until the next checkpoint counts (S1).
+//! - G7: a page is put away only if it is as the last checkpoint has stored it, but for records that died since. So no
+//!   page that is away has a segment that moved meanwhile, and its stored form stays where it is until the next
+//!   checkpoint counts (S1).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,19 +17,19 @@ use super::page::Settled;
 use super::table::Segments;
 use crate::{Error, Result};
 
-/// Pages that are put away while others wait for the table.
+/// Number of pages that are put away under one hold of the table's lock.
 const PUT_AWAY_AT_ONCE: usize = 64;
 
-/// Where pages of the segment table are read.
+/// The source of stored pages of the segment table.
 pub trait TablePages: Send + Sync {
-    /// The entries of a page, as the last checkpoint has stored it.
+    /// Returns the entries of a page, as the last checkpoint has stored it.
     ///
     /// # Errors
-    /// Of the device; [`Error::Corrupt`] where it is damaged.
+    /// Those of the device; [`Error::Corrupt`] if the page is damaged.
     fn read(&self, segments: &Segments, page: u64) -> Result<Vec<Segment>>;
 }
 
-/// Pages that may be put away, and the memory that entries may take.
+/// The source of pages that are away, and the memory that entries may take, in bytes.
 pub(super) struct Paging {
     pages: Arc<dyn TablePages>,
     most_bytes: u64,
@@ -41,17 +42,18 @@ impl Paging {
 }
 
 impl Segments {
-    /// The table may take so much memory, about: pages of it are read from `pages` again.
+    /// Allows pages to be put away: the table may take about `most_bytes` of memory, and reads pages from `pages`
+    /// again.
     pub fn page_from(&self, pages: Arc<dyn TablePages>, most_bytes: u64) {
         drop(self.paging.set(Paging { pages, most_bytes }));
     }
 
-    /// How many pages were read because an entry of them was needed.
+    /// Returns the number of pages that were read because an entry of them was needed.
     pub fn pages_read(&self) -> u64 {
         self.pages_read.load(Ordering::Relaxed)
     }
 
-    /// Entries that may be in memory.
+    /// Returns the number of entries that may be in memory.
     fn entries_max(&self) -> usize {
         let most = self
             .paging
@@ -67,7 +69,7 @@ impl Segments {
         }
         self.table_bytes();
         let entries = self.entries_max();
-        // Each page is passed twice at most, so that this ends where none may go.
+        // Each page is passed twice at most, so that this ends even if no page may go.
         let mut steps = 2 * self.inner.read().segments.pages();
         while steps > 0 && self.inner.read().segments.here() > entries {
             if !self.inner.write().put_away(entries, PUT_AWAY_AT_ONCE, None) {
@@ -77,7 +79,7 @@ impl Segments {
         }
     }
 
-    /// What `attempt` finds, with the pages in memory that it needs.
+    /// Returns what `attempt` finds, after reading the pages that it needs.
     pub(super) fn look<T>(&self, attempt: impl Fn(&Inner) -> std::result::Result<T, IsAway>) -> Result<T> {
         let tried = attempt(&self.inner.read());
         match tried {
@@ -86,8 +88,8 @@ impl Segments {
         }
     }
 
-    /// What `work` does, with the pages in memory that it needs. It may be called several times, and must not have changed anything where it
-    /// tells that one is away.
+    /// Does `work`, after reading the pages that it needs. `work` may be called several times, and must not have
+    /// changed anything when it returns that a page is away.
     pub(super) fn work<T>(
         &self,
         mut work: impl FnMut(&mut Inner) -> std::result::Result<T, IsAway>,
@@ -112,7 +114,7 @@ impl Segments {
         }
     }
 
-    /// The table with this page in memory, if there is such a page.
+    /// Returns the locked table with this page in memory, if there is such a page.
     pub(super) fn bring(&self, page: u64) -> Result<RwLockWriteGuard<'_, Inner>> {
         loop {
             let Some((version, read)) = self.read_away(page)? else { return Ok(self.inner.write()) };
@@ -125,7 +127,7 @@ impl Segments {
         }
     }
 
-    /// Visits the entries of a page that may be away, which stays so.
+    /// Visits the entries of a page. If it is away, it stays so.
     fn visit_page(&self, page: u64, visit: &mut dyn FnMut(&Segment)) -> Result<()> {
         loop {
             let away = self.read_away(page)?;
@@ -146,15 +148,15 @@ impl Segments {
     /// Calls `visit` with every entry, in the order of ids.
     ///
     /// # Errors
-    /// Of reading pages that are away.
+    /// Fails if a page that is away cannot be read.
     pub fn for_each(&self, visit: impl FnMut(&Segment)) -> Result<()> {
         self.for_each_from(0, visit)
     }
 
-    /// The same of those from this number on.
+    /// Calls `visit` with every entry from this number on, in the order of ids.
     ///
     /// # Errors
-    /// Of reading pages that are away.
+    /// Fails if a page that is away cannot be read.
     pub fn for_each_from(&self, id: u64, mut visit: impl FnMut(&Segment)) -> Result<()> {
         let mut visit = |segment: &Segment| {
             if segment.id >= id {
@@ -182,7 +184,7 @@ impl Segments {
         }
     }
 
-    /// A page as it is stored, and which version of it that is. `None`: it is not away.
+    /// Reads a page that is away as it is stored. Returns its version and its entries; `None` if it is not away.
     fn read_away(&self, page: u64) -> Result<Option<(u64, Vec<Segment>)>> {
         let Some(version) = self.inner.read().segments.away(page).map(|away| away.version) else {
             return Ok(None);
@@ -194,7 +196,7 @@ impl Segments {
     }
 }
 
-/// The entries of a page that was read, as they are. `None`: it is no longer away in that version.
+/// Brings the entries of a page that was read up to date. `None` if the page is no longer away in that version.
 fn settle(inner: &Inner, page: u64, version: u64, read: Vec<Segment>) -> Result<Option<Settled>> {
     match inner.segments.away(page) {
         Some(away) if away.version == version => {

@@ -1,4 +1,4 @@
-//! Reading records from their devices.
+//! Reads records and directories from their devices.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use crate::{Addr, Error, Result};
 /// The devices of a pool, by number.
 pub type Devices = Vec<Arc<dyn Device>>;
 
-/// Records this close together are read by one request: the gap costs less than another request.
+/// Largest gap between two records that one request reads: reading the gap costs less than another request.
 const MERGE_GAP_BYTES: u64 = 16 << 10;
 /// Longest request that merging makes.
 const MERGE_BYTES_MAX: u64 = 1 << 20;
 
-/// A directory of up to so many bytes is read as a whole by whoever needs an entry of it: neighbours are likely to be wanted, and one request costs
-/// less than three.
+/// Longest directory in bytes that is read as a whole when an entry of it is needed: its neighbours are likely to be
+/// wanted, and one request costs less than three.
 const WHOLE_BYTES_MAX: u32 = 64 << 10;
 
-/// Requests that are made at once.
+/// Largest number of requests that are made at once.
 const BATCH_REQUESTS: usize = 32;
 
 /// Where the bytes of a record lie.
@@ -51,7 +51,7 @@ impl Located {
     }
 }
 
-/// The whole blocks of a device around some bytes, as a request, and where in it the bytes begin.
+/// Returns a request for the whole blocks of a device around some bytes, and the position of these bytes in it.
 pub(super) fn span(device: &dyn Device, offset: u64, len_bytes: u64) -> Result<((u64, AlignedBuf), usize)> {
     let block = BLOCK_BYTES as u64;
     let first = offset - offset % block;
@@ -65,14 +65,15 @@ pub(super) fn span(device: &dyn Device, offset: u64, len_bytes: u64) -> Result<(
     Ok(((first, AlignedBuf::scratch((last - first) as usize)), (offset - first) as usize))
 }
 
-/// Reads `len_bytes` at any `offset` of a device. Returns a buffer and where in it the bytes begin.
+/// Reads `len_bytes` at any `offset` of a device. Returns a buffer and the position in it at which the bytes begin.
 pub fn read_span(device: &dyn Device, offset: u64, len_bytes: u64) -> Result<(AlignedBuf, usize)> {
     let ((first, mut buf), start) = span(device, offset, len_bytes)?;
     device.read(first, &mut buf)?;
     Ok((buf, start))
 }
 
-/// How many of these places, which ascend, one request should read, and where it ends.
+/// Returns the number of these places, which ascend, that one request should read, and the end of that request on the
+/// device.
 pub fn neighbours(mut sorted: impl Iterator<Item = Located>) -> Option<(usize, u64)> {
     let first = sorted.next()?;
     let (mut count, mut end) = (1, first.end());
@@ -89,14 +90,14 @@ pub fn neighbours(mut sorted: impl Iterator<Item = Located>) -> Option<(usize, u
     Some((count, end))
 }
 
-/// Records that one request reads, and what it reads.
+/// Records that one request reads, with the end of that request.
 struct Group<'a> {
     records: &'a [(Located, usize)],
     end: u64,
 }
 
 impl<'a> Group<'a> {
-    /// The first records of `sorted` that lie together, and the rest.
+    /// Splits `sorted` into the first records that lie together, and the rest.
     fn split(sorted: &'a [(Located, usize)]) -> Option<(Self, &'a [(Located, usize)])> {
         let (count, end) = neighbours(sorted.iter().map(|(located, _)| *located))?;
         let (records, rest) = sorted.split_at(count);
@@ -115,7 +116,7 @@ impl<'a> Group<'a> {
         self.end - self.offset()
     }
 
-    /// Verifies the records in what was read and hands them on.
+    /// Verifies the records in what was read, and hands them to `sink`.
     fn deliver(
         &self,
         read: &[u8],
@@ -160,7 +161,7 @@ pub enum DirCopy {
 }
 
 impl DirCopy {
-    /// First byte of a directory there, on its device; `None` where it has no such copy.
+    /// Returns the first byte of this copy on its device; `None` if the directory has no such copy.
     pub fn offset(self, extent: Extent, dir: DirRef) -> Option<u64> {
         match self {
             Self::First => Some(extent.offset() + u64::from(dir.start)),
@@ -170,8 +171,8 @@ impl DirCopy {
 }
 
 impl Stored<'_> {
-    /// Reads bytes from `start` of the directory on, and decodes them; those of its second copy if there is one, and the first one cannot be
-    /// read or is damaged. An error says where they lie.
+    /// Reads bytes from `start` of the directory on, and decodes them. If its first copy cannot be read or is damaged,
+    /// the second one is read, if there is one. An error says where the bytes lie.
     fn read<T>(&self, start: u32, len_bytes: u32, decode: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
         let read = |copy| self.read_at(copy, start, len_bytes, &decode);
         let error = match read(DirCopy::First) {
@@ -188,7 +189,7 @@ impl Stored<'_> {
         self.segments.or_second(Err(error), (subject, at), || read(DirCopy::Second))
     }
 
-    /// Whether its segment still has it: the place of one that was moved may hold anything.
+    /// Returns true if its segment still has it. The former place of a directory that was moved may hold anything.
     fn is_there(&self) -> bool {
         let Ok(segment) = self.segments.get(self.id) else { return true };
         let is_this = |part: &Part| part.extent == self.extent && part.directory == Some(self.dir);
@@ -217,7 +218,7 @@ impl Stored<'_> {
         })
     }
 
-    /// All of the directory.
+    /// Verifies and decodes the whole directory.
     fn decode(&self, bytes: &[u8]) -> Result<Directory> {
         self.verify_index(bytes)?;
         Directory::decode(bytes, self.id, self.extent.len_bytes)
@@ -233,7 +234,7 @@ impl Stored<'_> {
 }
 
 impl Segments {
-    /// The directory that lies at `dir` of `extent`, from the device, whatever memory has.
+    /// Reads the directory at `dir` of `extent` from the device, even if it is in memory.
     pub fn read_directory(
         &self,
         devices: &Devices,
@@ -245,7 +246,7 @@ impl Segments {
         stored.read(0, dir.len_bytes, |bytes| stored.decode(bytes))
     }
 
-    /// One copy of it, and its stored form.
+    /// Reads one copy of a directory. Returns it with its stored form.
     pub fn read_directory_copy(
         &self,
         devices: &Devices,
@@ -257,7 +258,8 @@ impl Segments {
         stored.read_at(copy, 0, dir.len_bytes, |bytes| Ok((stored.decode(bytes)?, bytes.to_vec())))
     }
 
-    /// All copies that it has: which one, its first byte on its device, and what reading it gave.
+    /// Reads all copies of a directory. Returns of each which one it is, its first byte on its device, and what reading
+    /// it gave.
     pub fn read_directory_copies<'a>(
         &'a self,
         devices: &'a Devices,
@@ -270,7 +272,8 @@ impl Segments {
         })
     }
 
-    /// The leaf with the entry of `slot`, from memory or the device; without entries if the directory has none of it.
+    /// Returns the leaf with the entry of `slot`, from memory or the device. It has no entries if the directory has no
+    /// such leaf.
     fn leaf(&self, stored: &Stored<'_>, slot: u32) -> Result<Arc<Directory>> {
         let Stored { devices, id, extent, dir, .. } = *stored;
         let key = PieceKey::leaf(id, extent, dir, slot);
@@ -291,7 +294,7 @@ impl Segments {
         Ok(leaf)
     }
 
-    /// The index of a directory, from memory or the device.
+    /// Returns the index of a directory, from memory or the device.
     fn index(&self, stored: &Stored<'_>) -> Result<Arc<Index>> {
         let Stored { id, extent, dir, .. } = *stored;
         let key = PieceKey::index(id, extent, dir);
@@ -306,7 +309,7 @@ impl Segments {
         Ok(index)
     }
 
-    /// Where a record lies.
+    /// Returns where a record lies.
     pub fn locate(&self, devices: &Devices, addr: Addr) -> Result<Located> {
         let (extent, entry) = match self.place(addr)?.ok_or_else(|| unknown(addr))? {
             Place::Open(extent, entry) => (extent, entry),
@@ -318,20 +321,22 @@ impl Segments {
         entry.map(|entry| Located::new(extent, entry)).ok_or_else(|| unknown(addr))
     }
 
-    /// Where the directory has to be read: the segment may be folded meanwhile, so place and directory are taken together.
+    /// Finds a record whose directory has to be read. The segment may be moved meanwhile, so this begins anew if it
+    /// lies elsewhere after the reading.
     fn locate_loaded(&self, devices: &Devices, addr: Addr) -> Result<Located> {
         for _ in 0..16 {
-            let (extent, leaf) = match self.place(addr)?.ok_or_else(|| unknown(addr))? {
+            let (extent, dir, leaf) = match self.place(addr)?.ok_or_else(|| unknown(addr))? {
                 Place::Open(extent, entry) => {
                     return entry.map(|entry| Located::new(extent, entry)).ok_or_else(|| unknown(addr));
                 }
                 Place::Closed(extent, dir) => {
                     let stored = Stored { segments: self, devices, id: addr.segment(), extent, dir };
-                    (extent, self.leaf(&stored, addr.slot()))
+                    (extent, dir, self.leaf(&stored, addr.slot()))
                 }
             };
-            // What was read of a place that is no more may be anything.
-            if matches!(self.place(addr)?, Some(Place::Closed(now, _)) if now == extent) {
+            // A place that the segment has left may hold anything, so what was read there does not count. A segment that
+            // came back to its place has another directory.
+            if matches!(self.place(addr)?, Some(Place::Closed(now, now_dir)) if (now, now_dir) == (extent, dir)) {
                 return leaf?
                     .get(addr.slot())
                     .map(|entry| Located::new(extent, entry))
@@ -341,7 +346,7 @@ impl Segments {
         Err(unknown(addr))
     }
 
-    /// Where a record lies, if that is known without reading.
+    /// Returns where a record lies; `None` if that is not known without reading.
     pub fn try_locate(&self, addr: Addr) -> Option<Located> {
         match self.try_place(addr)? {
             Place::Open(extent, entry) => Some(Located::new(extent, entry?)),
@@ -351,7 +356,7 @@ impl Segments {
         }
     }
 
-    /// The leaf with the entry of `addr`, if memory has it.
+    /// Returns the leaf with the entry of `addr`, if it is in memory.
     fn kept_leaf(&self, addr: Addr, extent: Extent, dir: DirRef) -> Option<Arc<Directory>> {
         match self.directories.get(&PieceKey::leaf(addr.segment(), extent, dir, addr.slot()))? {
             Piece::Leaf(leaf) => Some(leaf),
@@ -391,7 +396,7 @@ impl Segments {
     }
 }
 
-/// Reads groups of one device at once.
+/// Reads groups of records of one device at once.
 fn read_groups(
     devices: &Devices,
     groups: &[Group<'_>],

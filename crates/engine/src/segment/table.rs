@@ -1,4 +1,4 @@
-//! The segment table: one entry per segment, in memory, stored in pages at each checkpoint.
+//! Keeps the segment table: an entry per segment, stored in pages, of which each checkpoint writes those that changed.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,51 +23,52 @@ use crate::types::COPIES;
 use crate::wire::Reader;
 use crate::{Addr, Error, Ptr, Result};
 
-/// Chunks that are ranked while others wait for the table: a few milliseconds.
+/// Number of chunks that are ranked under one hold of the table's lock: a few milliseconds.
 const RANKED_AT_ONCE: usize = 8 << 10;
 
-/// What an entry takes in memory until that was counted, in bytes.
+/// Estimate of the memory that an entry takes, in bytes, until entries are counted for the first time.
 const ENTRY_BYTES: u64 = 256;
-/// A checkpoint is due when one part in so many of what the table may take in memory has changed.
+/// A checkpoint is due when changed pages exceed the table's limit of memory divided by this.
 const CHANGED_PART: u64 = 2;
-/// So many times it is logged that a second copy was read.
+/// Largest number of times that the reading of a second copy is logged.
 const STAND_INS_LOGGED: u64 = 1000;
 
-/// Pages of the table as they were at one instant, to be stored by a checkpoint.
+/// The changed pages and dead records of the table at one instant, for a checkpoint to store.
 #[derive(Debug, Default)]
 pub struct TableSnapshot {
-    /// Page number and stored form of each page that changed (empty: the page has no segments any more).
+    /// Number and stored form of each page that changed. The form is empty if the page has no segments any more.
     pub pages: Vec<(u64, Vec<u8>)>,
-    /// Records that died since the pages of their segments were stored, and these are not stored now: ascending by address.
+    /// Records that died since their page was last stored, and whose page is not stored now either; ascending by
+    /// address.
     pub dead: Vec<Ptr>,
     /// Segments without live records, to be dropped when the checkpoint is durable.
     pub dropped: Vec<u64>,
 }
 
-/// Which part of which directory.
+/// Key of a part of a directory in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PieceKey {
     segment: u64,
     extent: Extent,
-    /// A segment that was folded twice may lie where it lay before.
+    /// Tells two directories at one place apart: a segment that was folded twice may lie where it lay before.
     checksum: u32,
-    /// `None`: the index.
+    /// Number of the leaf; `None` for the index.
     leaf: Option<u32>,
 }
 
 impl PieceKey {
-    /// The leaf with the entry of `slot`, of the directory that lies at `dir` of `extent`.
+    /// Returns the key of the leaf that has the entry of `slot`, in the directory at `dir` of `extent`.
     pub(super) fn leaf(segment: u64, extent: Extent, dir: DirRef, slot: u32) -> Self {
         Self { segment, extent, checksum: dir.checksum, leaf: Some(slot / LEAF_SLOTS) }
     }
 
-    /// The index of that directory.
+    /// Returns the key of the index of the directory at `dir` of `extent`.
     pub(super) fn index(segment: u64, extent: Extent, dir: DirRef) -> Self {
         Self { segment, extent, checksum: dir.checksum, leaf: None }
     }
 }
 
-/// Part of a directory.
+/// A part of a directory, as it is cached.
 #[derive(Clone)]
 pub(super) enum Piece {
     Index(Arc<Index>),
@@ -86,19 +87,20 @@ impl Weighter<PieceKey, Piece> for PieceWeight {
     }
 }
 
-/// What is told of a chunk: what is in it, and a function of how many bytes a page of the table takes where it is stored. False: no more are wanted.
+/// A visitor of chunks. It gets a chunk, what is in it, and a function from the number of a page of the table to the
+/// most bytes that the page takes where it is stored. It returns false to end the visit.
 pub type VisitChunk<'a> = dyn FnMut(Chunk, &Occupied, &dyn Fn(u64) -> u64) -> bool + 'a;
 
 /// The segment table of an open pool.
 pub struct Segments {
     pub(super) inner: RwLock<Inner>,
-    /// How many entries there were when their memory was last counted, and what it was.
+    /// Number of entries in memory when their memory was last counted, and that memory in bytes.
     weighed: Mutex<(usize, u64)>,
-    /// What an entry takes in memory, about, in bytes.
+    /// Average memory of an entry, in bytes.
     pub(super) entry_bytes: AtomicU64,
     pub(super) paging: OnceLock<Paging>,
     pub(super) pages_read: AtomicU64,
-    /// How often a second copy was read in place of a first one.
+    /// Number of times that a second copy was read in place of a first one.
     stood_in: AtomicU64,
     /// Errors that were met.
     pub faults: Faults,
@@ -106,7 +108,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// An empty table whose cache of directories may take `cache_bytes`.
+    /// Creates an empty table whose cache of directories may take `cache_bytes`.
     pub fn new(cache_bytes: u64) -> Self {
         // A leaf holds up to 1024 entries of 16 bytes.
         let items = (cache_bytes / 12_000).max(16) as usize;
@@ -123,22 +125,24 @@ impl Segments {
         }
     }
 
-    /// So many segments share a page of a table that is empty yet.
+    /// Sets the number of segment ids that share a page. The table has to be empty.
     pub fn set_page_ids(&self, ids: PageIds) {
         self.inner.write().segments = Entries::new(ids);
     }
 
-    /// How many segments share a page.
+    /// Returns the number of segment ids that share a page.
     pub fn page_ids(&self) -> PageIds {
         self.inner.read().segments.page_ids()
     }
 
-    /// How often a second copy was read because the first one could not be, or was damaged.
+    /// Returns the number of times that a second copy was read because the first one could not be, or was damaged.
     pub fn stood_in(&self) -> u64 {
         self.stood_in.load(Ordering::Relaxed)
     }
 
-    /// What was read of a first copy of a subject that lies there; where that failed (and was counted), of the second one, if that can be read.
+    /// Returns `first` if it is `Ok`; else what `second` reads of the second copy, or the error of `first` if that
+    /// fails, too. The caller has counted that error; `subject` and `at` say what the first copy is of, and where it
+    /// lies.
     pub fn or_second<T>(
         &self,
         first: Result<T>,
@@ -157,7 +161,7 @@ impl Segments {
     /// Adds a segment: one just opened, or one read from a stored page.
     ///
     /// # Errors
-    /// Of reading its page, if that is away.
+    /// Fails if its page is away and cannot be read.
     pub fn insert(&self, segment: Segment) -> Result<()> {
         let (id, open) = (segment.id, segment.parts.iter().any(|part| part.directory.is_none()));
         let mut inner = self.bring(self.page_ids().page(id))?;
@@ -168,11 +172,11 @@ impl Segments {
         Ok(())
     }
 
-    /// Puts a segment as it was found on the devices in the place of what the table has of it; `entries` are those of its parts
-    /// that have no directory.
+    /// Replaces what the table has of a segment by what was found of it on the devices. `entries` are the records in
+    /// parts that have no directory.
     ///
     /// # Errors
-    /// As of [`Segments::insert`].
+    /// Those of [`Segments::insert`].
     pub fn salvage(&self, segment: Segment, entries: Directory) -> Result<()> {
         let id = segment.id;
         self.work(|inner| inner.take(id).map(drop))?;
@@ -181,7 +185,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Appends records to an open segment, live or (where a later operation will say so) not yet.
+    /// Appends records to an open segment. Each is live at once, or becomes live by a later operation.
     pub fn append(&self, id: u64, entries: &[DirEntryState]) -> Result<()> {
         // The page of an open segment is never away.
         let mut inner = self.bring(self.page_ids().page(id))?;
@@ -219,22 +223,22 @@ impl Segments {
         Ok(())
     }
 
-    /// The directory of an open segment, as far as it goes.
+    /// Returns the directory of an open segment with the entries so far; `None` if the segment is not open.
     pub fn open_directory(&self, id: u64) -> Option<Directory> {
         self.inner.read().open.get(&id).cloned()
     }
 
-    /// Replaces the directory of an open segment (read back from a checkpoint).
+    /// Replaces the directory of an open segment by one that was read back from a checkpoint.
     pub fn set_open_directory(&self, id: u64, directory: Directory) {
         self.inner.write().open.insert(id, directory);
     }
 
-    /// Ids of the segments whose directory is not on the device.
+    /// Returns the ids of the segments whose directory is not on the device.
     pub fn open_ids(&self) -> Vec<u64> {
         self.inner.read().open.keys().copied().collect()
     }
 
-    /// The segment's directory is on the device now.
+    /// Closes an open segment: its directory is on the device now, at `dir`.
     pub fn close(&self, id: u64, dir: DirRef) -> Result<()> {
         let closed = self.work(|inner| {
             let extent = inner.change(id, |segment| {
@@ -252,7 +256,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Keeps a directory in memory.
+    /// Puts the leaves of a directory into the cache.
     pub(super) fn keep_leaves(&self, id: u64, extent: Extent, dir: DirRef, directory: &Directory) {
         for (number, entries) in directory.leaves() {
             let key = PieceKey::leaf(id, extent, dir, number * LEAF_SLOTS);
@@ -260,7 +264,7 @@ impl Segments {
         }
     }
 
-    /// The segment lies elsewhere now. Returns where it was.
+    /// Moves a segment to other parts. Returns those that it had.
     pub fn relocate(&self, id: u64, to: Move) -> Result<Vec<Part>> {
         let mut inner = self.bring(self.page_ids().page(id))?;
         let mut segment = inner.take(id).ok().flatten().ok_or_else(|| no_segment(id))?;
@@ -282,18 +286,18 @@ impl Segments {
         Ok(old)
     }
 
-    /// The segments that lie elsewhere since this was called for the last time: by each checkpoint.
+    /// Returns the segments that moved since the last call. Each checkpoint calls this.
     pub fn take_moved(&self) -> BTreeSet<u64> {
         std::mem::take(&mut self.inner.write().moved)
     }
 
-    /// Whether any segment has records that were coded again.
+    /// Returns true if any segment has records that were coded again.
     pub fn has_recoded(&self) -> bool {
         self.inner.read().recoded > 0
     }
 
-    /// Positions of the pointers whose lengths may be out of date: their segments have records that were coded again (or others of their pages, where
-    /// these are away).
+    /// Returns the positions of the pointers whose lengths may be out of date, since their segments have records that
+    /// were coded again. If a segment's page is away, such records of any segment on it count.
     pub fn recoded(&self, ptrs: &[Ptr]) -> Vec<usize> {
         let inner = self.inner.read();
         if inner.recoded == 0 {
@@ -306,7 +310,7 @@ impl Segments {
         ptrs.iter().enumerate().filter(|(_, ptr)| recoded(ptr)).map(|(at, _)| at).collect()
     }
 
-    /// Makes a record live (replay: an operation refers to it).
+    /// Makes a record live, since replay has met an operation that refers to it.
     pub fn mark_live(&self, ptr: Ptr) -> Result<()> {
         let slots = self.work(|inner| {
             let slots = inner.segments.get(ptr.addr.segment())?.map(|segment| segment.slots);
@@ -322,10 +326,11 @@ impl Segments {
         Ok(())
     }
 
-    /// The second copies of records of segment `id` lie in these parts, too. They are live if the records are (G5).
+    /// Adds parts in which second copies of records of segment `id` lie. They are live if the records are (G5).
+    /// `records` has the slot and length of each.
     ///
     /// # Errors
-    /// Of reading a page that is away.
+    /// Fails if a page that is away cannot be read.
     pub fn add_copies(&self, id: u64, parts: &[Part], records: &[(u32, u32)]) -> Result<()> {
         self.work(|inner| {
             let live = inner.segments.get(id)?.map(|segment| segment.live.clone()).unwrap_or_default();
@@ -337,11 +342,11 @@ impl Segments {
         })
     }
 
-    /// All second copies of records of segment `id` lie in these parts (opening: as the last checkpoint has left them).
-    /// What the table knew of them is where it was, or what it knew is forgotten.
+    /// Sets the parts in which all second copies of records of segment `id` lie. Opening does so, with what the last
+    /// checkpoint has left. Parts that the table knew before are forgotten unless they are among these.
     ///
     /// # Errors
-    /// Of reading a page that is away.
+    /// Fails if a page that is away cannot be read.
     pub fn set_copies(&self, id: u64, parts: &[Part]) -> Result<()> {
         self.work(|inner| {
             inner.copies_of(id)?;
@@ -351,10 +356,10 @@ impl Segments {
         })
     }
 
-    /// A record that is live has a second copy, if there are any of its segment (replay).
+    /// Makes the second copy of a live record live, if the record's segment has second copies (replay).
     ///
     /// # Errors
-    /// Of reading a page that is away.
+    /// Fails if a page that is away cannot be read.
     pub fn copied(&self, ptr: Ptr) -> Result<()> {
         self.work(|inner| match inner.segments.get(ptr.addr.copy().segment())? {
             Some(_) => inner.copy(ptr),
@@ -362,15 +367,15 @@ impl Segments {
         })
     }
 
-    /// The parts in which second copies of records of segment `id` lie.
+    /// Returns the parts in which second copies of records of segment `id` lie.
     ///
     /// # Errors
-    /// Of reading a page that is away.
+    /// Fails if a page that is away cannot be read.
     pub fn copies(&self, id: u64) -> Result<Vec<Part>> {
         Ok(self.get(id | COPIES)?.map(|segment| segment.parts.into_vec()).unwrap_or_default())
     }
 
-    /// Makes records dead that are live, and their second copies with them (G5): nothing refers to them any more.
+    /// Makes live records dead, and their second copies with them (G5), since nothing refers to them any more.
     pub fn mark_dead(&self, ptrs: &[Ptr]) {
         if ptrs.is_empty() {
             return;
@@ -379,10 +384,10 @@ impl Segments {
         ptrs.iter().for_each(|ptr| inner.kill_both(*ptr));
     }
 
-    /// Whether a record is live.
+    /// Returns true if a record is live.
     ///
     /// # Errors
-    /// Of reading a page that is away.
+    /// Fails if a page that is away cannot be read.
     pub fn is_live(&self, addr: Addr) -> Result<bool> {
         self.look(|inner| {
             let segment = inner.segments.get(addr.segment())?;
@@ -390,24 +395,25 @@ impl Segments {
         })
     }
 
-    /// Whether a record has a second copy. (Pages of second copies are never away.)
+    /// Returns true if a record has a second copy. (Pages of second copies are never away.)
     pub fn has_copy(&self, addr: Addr) -> bool {
         let (inner, copy) = (self.inner.read(), addr.copy());
         let segment = inner.segments.get(copy.segment()).ok().flatten();
         segment.is_some_and(|segment| segment.live.get(copy.slot()))
     }
 
-    /// How many segments have records that use `model`, or had: it is needed unless this is 0.
+    /// Returns the number of segments with records that use `model`, or used it. The model is needed unless this is 0.
     pub fn users_of_model(&self, model: u32) -> u64 {
         self.inner.read().models.get(&model).copied().unwrap_or_default()
     }
 
-    /// Memory that cached directories take, in bytes.
+    /// Returns the memory that cached directories take, in bytes.
     pub fn directories_bytes(&self) -> u64 {
         self.directories.weight()
     }
 
-    /// Memory that the table takes, in bytes. Its entries are counted one by one only when there are an eighth more or fewer than the last time.
+    /// Returns the memory that the table takes, in bytes. Its entries are counted one by one only if there are over an
+    /// eighth more or fewer of them than at the last count.
     pub fn table_bytes(&self) -> u64 {
         let mut weighed = self.weighed.lock();
         let inner = self.inner.read();
@@ -421,18 +427,18 @@ impl Segments {
         weighed.1 + inner.segments.away_bytes() + inner.deaths.memory_bytes() + inner.occupancy.memory_bytes()
     }
 
-    /// Space that live records account for, in bytes.
+    /// Returns the space that live records account for, in bytes.
     pub fn used_bytes(&self) -> u64 {
         self.inner.read().used_bytes
     }
 
-    /// These, and those of them that are records with their entries in directories.
+    /// Returns [`Segments::used_bytes`], and the bytes among them of records and their entries in directories.
     pub fn used_by_records(&self) -> (u64, u64) {
         let inner = self.inner.read();
         (inner.used_bytes, inner.record_bytes)
     }
 
-    /// An error if a sum is not that of the entries.
+    /// Verifies the sums. Returns an error if one is not that of the entries.
     pub fn verify_sums(&self) -> Result<()> {
         let inner = self.inner.read();
         let [used, records, stored, changed, held] = inner.counted();
@@ -451,8 +457,9 @@ impl Segments {
         }
     }
 
-    /// Bytes that a checkpoint stores of the table at most, if so many records die before, and the next one at most, if a pass moves segments
-    /// meanwhile of which all pages take `moved_bytes` at most.
+    /// Returns the most bytes that the next checkpoint stores of the table if `dead` records die before it; and the
+    /// most that the one after it stores if as many die again, and a pass moves segments whose pages take at most
+    /// `moved_bytes` in all.
     pub fn to_store(&self, dead: u64, moved_bytes: u64) -> [u64; 2] {
         let inner = self.inner.read();
         let all = inner.stored_bytes;
@@ -463,58 +470,60 @@ impl Segments {
         [first, second].map(|bytes| bytes.min(all))
     }
 
-    /// Whether the next checkpoint is due, since more changed of the table than may stay in memory until it comes.
+    /// Returns true if a checkpoint is due, since too many dead records are kept, or more of the table has changed than
+    /// may stay in memory.
     pub fn wants_checkpoint(&self) -> bool {
         let inner = self.inner.read();
         let may_change = self.paging.get().map_or(u64::MAX, |paging| paging.most_bytes() / CHANGED_PART);
         inner.deaths.are_many() || inner.dirty_bytes > may_change
     }
 
-    /// Bytes that a page of the table takes where it is stored, at most.
+    /// Returns the most bytes that a page of the table takes where it is stored.
     pub fn page_bytes(&self, page: u64) -> u64 {
         self.inner.read().page_bytes(page)
     }
 
-    /// What is in a chunk, if anything is.
+    /// Returns what is in a chunk; `None` if nothing is.
     pub fn occupied(&self, chunk: Chunk) -> Option<Occupied> {
         self.inner.read().occupancy.get(chunk).cloned()
     }
 
-    /// Ranks chunks that were there when the pool was opened, for [`Segments::chunks_by_score`]: some at a time, so that nobody waits long.
+    /// Ranks the chunks that were in use when the pool was opened, for [`Segments::chunks_by_score`]. The table's lock
+    /// is released between steps, so that nobody waits long.
     pub fn rank(&self) {
         while self.inner.write().occupancy.rank(RANKED_AT_ONCE) {}
     }
 
-    /// Visits chunks that segments lie in, and that are ranked, those first whose `score` is highest, until `visit` says false: a function of the bytes that live
-    /// records hold of a chunk, and of the youngest segment that has records there, which has to rise with age. `visit` is given what tells how many bytes a page
-    /// of the table takes where it is stored, at most.
+    /// Visits the ranked chunks that segments lie in, those with the highest `score` first, until `visit` returns
+    /// false. `score` is a function of [`Occupied::packed_bytes`] and [`Occupied::youngest()`], and has to rise with
+    /// age. `visit` also gets a function that returns the most bytes that a page of the table takes where it is stored.
     pub fn chunks_by_score(&self, score: &dyn Fn(u64, u64) -> f64, visit: &mut VisitChunk<'_>) {
         let inner = self.inner.read();
         let page_bytes = |page| inner.page_bytes(page);
         inner.occupancy.by_score(score, &mut |chunk, occupied| visit(chunk, occupied, &page_bytes));
     }
 
-    /// A copy of one entry.
+    /// Returns a copy of one entry.
     ///
     /// # Errors
-    /// Of reading its page, if that is away.
+    /// Fails if its page is away and cannot be read.
     pub fn get(&self, id: u64) -> Result<Option<Segment>> {
         self.look(|inner| Ok(inner.segments.get(id)?.cloned()))
     }
 
-    /// Copies of the entries of a page that have a part in one of these chunks.
+    /// Returns copies of the entries of a page that have a part in one of these chunks.
     ///
     /// # Errors
-    /// Of reading it, if it is away.
+    /// Fails if the page is away and cannot be read.
     pub fn of_page_in(&self, page: u64, chunks: &BTreeSet<Chunk>) -> Result<Vec<Segment>> {
         let lies = |segment: &&Segment| segment.parts.iter().any(|part| chunks.contains(&part.extent.chunk));
         self.look(|inner| Ok(inner.segments.page(page)?.iter().filter(lies).cloned().collect()))
     }
 
-    /// A copy of the entry with this number, or of the next one.
+    /// Returns a copy of the first entry with this number or a higher one.
     ///
     /// # Errors
-    /// Of reading its page, if that is away.
+    /// Fails if its page is away and cannot be read.
     pub fn at_or_after(&self, id: u64) -> Result<Option<Segment>> {
         self.look(|inner| match inner.segments.next_id(id) {
             Some(id) => Ok(inner.segments.get(id)?.cloned()),
@@ -522,37 +531,39 @@ impl Segments {
         })
     }
 
-    /// The number of the first segment from this one on.
+    /// Returns the number of the first segment from this one on.
     pub fn next_id(&self, id: u64) -> Option<u64> {
         self.inner.read().segments.next_id(id)
     }
 
-    /// Whether there is an entry with this number.
+    /// Returns true if there is an entry with this number.
     pub fn has(&self, id: u64) -> bool {
         self.next_id(id) == Some(id)
     }
 
-    /// The highest number of a segment of the log.
+    /// Returns the highest number of a segment of the log.
     pub fn last_id(&self) -> Option<u64> {
         self.inner.read().segments.last_below(COPIES)
     }
 
-    /// The chunks that parts of segments lie in, and how many do.
+    /// Returns the chunks that parts of segments lie in, each with the number of its parts.
     pub fn chunks(&self) -> Vec<(Chunk, u32)> {
         self.inner.read().occupancy.parts()
     }
 
-    /// Location of a slot's part, and its directory entry if the segment is an open one. `None`: there is no such slot.
+    /// Returns the place of the part that `addr` lies in, and its directory entry if the segment is open. `None` if
+    /// there is no such part.
     pub(super) fn place(&self, addr: Addr) -> Result<Option<Place>> {
         self.look(|inner| inner.place(addr))
     }
 
-    /// As [`Segments::place`], if that is known without reading.
+    /// Does what [`Segments::place`] does, without reading; `None` also if that is not possible.
     pub(super) fn try_place(&self, addr: Addr) -> Option<Place> {
         self.inner.read().place(addr).ok().flatten()
     }
 
-    /// Reads pages that the next snapshot is to store, because many of their records died. One that cannot be read stays as it is stored.
+    /// Reads the pages that are away and that the next snapshot is to store because many of their records died, and
+    /// those that may have segments without live records. A page that cannot be read stays as it is stored.
     pub fn read_heavy(&self, page_ptrs: &BTreeMap<u64, Ptr>) {
         let wanted: Vec<u64> = {
             let vacated = std::mem::take(&mut self.inner.write().vacated);
@@ -571,9 +582,9 @@ impl Segments {
         }
     }
 
-    /// Freezes the pages that changed since the last snapshot, for a checkpoint whose log begins in segment
-    /// `open`. `page_ptrs` says where the stored pages are; those that will be replaced are made dead first,
-    /// which may change further pages (invariant: what is stored shows no replaced page record as live).
+    /// Freezes the pages that changed since the last snapshot, for a checkpoint whose log begins in segment `open`.
+    /// `page_ptrs` refers to the stored pages. Those that will be replaced are made dead first, which may change
+    /// further pages: what is stored must show no replaced page as live.
     pub fn snapshot(&self, page_ptrs: &BTreeMap<u64, Ptr>, open: u64) -> TableSnapshot {
         {
             let mut inner = self.inner.write();
@@ -614,13 +625,15 @@ impl Segments {
         snapshot
     }
 
-    /// The checkpoint counts that has stored the pages of all snapshots: from now on they are read from there.
+    /// Notes that the checkpoint counts which has stored the pages of all snapshots. Their stored form can be read now,
+    /// so pages are put away.
     pub fn stored(&self) {
         self.inner.write().under_way.clear();
         self.put_away();
     }
 
-    /// Records that died since the pages of their segments were stored, as a checkpoint has stored them beside: before these pages are loaded.
+    /// Loads the list that a checkpoint has stored of records that died since their pages were stored. These pages have
+    /// to be loaded later.
     pub fn load_dead(&self, dead: &[Ptr]) {
         let mut inner = self.inner.write();
         for ptr in dead {
@@ -630,9 +643,10 @@ impl Segments {
         inner.deaths.settle();
     }
 
-    /// Puts the segments of a stored page into the table, as [`decode_page`] has read them: without the records that died, and without the segments of which all
-    /// did and whose numbers in the log are below `open`, which the checkpoint has dropped. Calls `visit` with each that is left. Returns a record that died, and is
-    /// not live by the page.
+    /// Puts the segments of a stored page into the table, as [`decode_page`] has read them. Records that died since are
+    /// made dead. Segments without live records are left out if their numbers in the log are below `open`, since the
+    /// checkpoint has dropped them. Calls `visit` with each segment that is left. Returns a record that is listed as
+    /// dead and is not live by the page, if there is one.
     pub fn load_page(
         &self,
         page: u64,
@@ -647,7 +661,7 @@ impl Segments {
         segments.retain(|segment| segment.live.count() > 0 || (segment.id & !COPIES) >= open);
         segments.iter().for_each(visit);
         if segments.is_empty() {
-            // Its stored form is of use no more.
+            // The next checkpoint gives the stored form up.
             inner.touch(page);
         }
         inner.load(page, segments);
@@ -659,7 +673,8 @@ impl Segments {
         unknown
     }
 
-    /// A record that died of a page that is not among these, which ascend.
+    /// Returns a record that is listed as dead and whose page is not among `pages`, which ascend; `None` if there is
+    /// none.
     pub fn dead_elsewhere(&self, pages: &[u64]) -> Option<Addr> {
         let inner = self.inner.read();
         let page = inner.deaths.pages().find(|page| pages.binary_search(page).is_err())?;
@@ -671,17 +686,17 @@ impl Segments {
         self.inner.write().touch(page);
     }
 
-    /// Drops segments that have no live records. Returns the parts they leave.
+    /// Drops those of the segments that have no live records. Returns the parts that they had.
     pub fn drop_dead(&self, ids: &[u64]) -> Vec<Part> {
         let mut inner = self.inner.write();
         ids.iter().flat_map(|id| inner.drop_dead(*id)).collect()
     }
 }
 
-/// The segments of a stored page.
+/// Decodes a stored page of the table.
 ///
 /// # Errors
-/// [`Error::Corrupt`] where it is none, or has segments of another page.
+/// [`Error::Corrupt`] if `bytes` are no page, or have segments of another page.
 pub fn decode_page(ids: PageIds, page: u64, bytes: &[u8]) -> Result<Vec<Segment>> {
     let mut reader = Reader::new(bytes, "page of the segment table");
     let mut segments: Vec<Segment> = Vec::new();
@@ -700,14 +715,14 @@ pub fn decode_page(ids: PageIds, page: u64, bytes: &[u8]) -> Result<Vec<Segment>
     Ok(segments)
 }
 
-/// A directory entry and whether its record is live from the start.
+/// A directory entry with what the segment table has to know of its record.
 #[derive(Clone, Copy, Debug)]
 pub struct DirEntryState {
     /// The entry.
     pub entry: super::DirEntry,
-    /// Whether the record counts as live at once.
+    /// True if the record is live at once.
     pub live: bool,
-    /// The model that the record uses.
+    /// Model that the record uses.
     pub model: Option<u32>,
 }
 

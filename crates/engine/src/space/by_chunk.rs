@@ -1,14 +1,14 @@
-//! A value for each chunk: chunks whose neighbours have one cost next to nothing beside it, and those that have none cost nothing, since a device may
-//! claim to have four billion.
+//! Keeps a value for each chunk. A chunk near others that have values takes little more than its value, and a stretch
+//! of chunks without values takes nothing, since a device may claim to have four billion.
 
 use std::collections::HashMap;
 
 use super::Chunk;
 
-/// Chunks whose values lie together.
+/// Number of chunks whose values lie together.
 const TOGETHER: u32 = 64;
 
-/// Values by chunk; all are [`Default`] until they are changed.
+/// Values by chunk. All are [`Default`] until they are changed.
 #[derive(Debug)]
 pub struct ByChunk<T> {
     blocks: HashMap<(u16, u32), Box<[T]>>,
@@ -21,25 +21,25 @@ impl<T> Default for ByChunk<T> {
 }
 
 impl<T: Default> ByChunk<T> {
-    /// The value of a chunk, if one near it was ever changed.
+    /// Returns the value of a chunk; `None` if no value near it was ever changed.
     pub fn get(&self, chunk: Chunk) -> Option<&T> {
         let block = self.blocks.get(&(chunk.device, chunk.index / TOGETHER))?;
         block.get((chunk.index % TOGETHER) as usize)
     }
 
-    /// The value of a chunk, to be changed.
+    /// Returns the value of a chunk, to be changed.
     pub fn get_mut(&mut self, chunk: Chunk) -> Option<&mut T> {
         let block = self.blocks.entry((chunk.device, chunk.index / TOGETHER));
         let block = block.or_insert_with(|| (0..TOGETHER).map(|_| T::default()).collect());
         block.get_mut((chunk.index % TOGETHER) as usize)
     }
 
-    /// The values of all chunks that are near one that was ever changed, in no order.
+    /// Returns the values of all chunks that are near one that was ever changed, in no order.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.blocks.values().flatten()
     }
 
-    /// As [`ByChunk::values`], with their chunks.
+    /// Returns what [`ByChunk::values`] does, with the chunks.
     pub fn iter(&self) -> impl Iterator<Item = (Chunk, &T)> {
         self.blocks.iter().flat_map(|((device, block), values)| {
             let first = block * TOGETHER;
@@ -47,7 +47,7 @@ impl<T: Default> ByChunk<T> {
         })
     }
 
-    /// What it takes in memory beside what values point to, in bytes.
+    /// Returns the memory that it takes, in bytes, without what values point to.
     pub fn memory_bytes(&self) -> u64 {
         let block_bytes = TOGETHER as usize * size_of::<T>() + 2 * size_of::<((u16, u32), Box<[T]>)>();
         (self.blocks.len() * block_bytes) as u64

@@ -1,8 +1,8 @@
-//! Where segments lie: the chunks of the pool's devices.
+//! Gives out the chunks of the pool's devices, in which segments lie.
 //!
-//! A chunk is free, in use by the extents of one or more segments, or *pending*: nothing uses it any more,
-//! but the last checkpoint still refers to it, so it may not be overwritten before the next one is durable
-//! (invariant S1). Chunk states are never stored: they follow from the segment table.
+//! A chunk is free, in use by the extents of one or more segments, or *pending*: nothing uses it any more, but the last
+//! checkpoint still refers to it. So it may not be overwritten before the next one is durable (invariant S1). Chunk
+//! states are never stored: they follow from the segment table.
 //!
 //! S2: a chunk is discarded only while it is free, and is not given out before the discard has returned ([`trim`]).
 
@@ -34,15 +34,15 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Byte offset of the chunk on its device.
+    /// Returns the byte offset of the chunk on its device.
     pub const fn offset(self) -> u64 {
         geometry::chunk_offset(self.index)
     }
-    /// The chunk that byte `offset` of a device lies in.
+    /// Returns the chunk that byte `offset` of a device lies in.
     pub const fn at(device: u16, offset: u64) -> Self {
         Self { device, index: geometry::chunk_at(offset) }
     }
-    /// How many chunks a device of `size_bytes` has.
+    /// Returns the number of chunks of a device of `size_bytes`.
     pub const fn count(size_bytes: u64) -> u32 {
         geometry::chunk_count(size_bytes)
     }
@@ -60,11 +60,11 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Byte offset of the extent on its device.
+    /// Returns the byte offset of the extent on its device.
     pub const fn offset(self) -> u64 {
         self.chunk.offset() + self.start as u64
     }
-    /// Whether it lies within its chunk.
+    /// Returns true if it lies within its chunk.
     pub const fn is_sane(self) -> bool {
         self.start as u64 + self.len_bytes as u64 <= CHUNK_BYTES
     }
@@ -77,7 +77,7 @@ struct State {
     free: Vec<Ranges>,
     users: ByChunk<u32>,
     pending: BTreeSet<Chunk>,
-    /// Chunks that a pass of the cleaner has begun, and that come back by the next checkpoint.
+    /// Number of chunks that a pass of the cleaner has begun to fill, and that come back by the next checkpoint.
     lent: u64,
     trims: Trims,
 }
@@ -107,7 +107,7 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// All chunks of devices of these sizes, free.
+    /// Creates the state of devices of these sizes in bytes. All chunks are free.
     pub fn new(device_sizes: &[u64]) -> Self {
         let counts: Vec<u32> = device_sizes.iter().map(|size| Chunk::count(*size)).collect();
         let free = counts.iter().map(|count| Ranges::below(*count)).collect();
@@ -116,28 +116,29 @@ impl Chunks {
         Self { state, discarded: Condvar::new() }
     }
 
-    /// Whether the pool has this chunk.
+    /// Returns true if the pool has this chunk.
     pub fn exists(&self, chunk: Chunk) -> bool {
         self.state.lock().counts.get(usize::from(chunk.device)).is_some_and(|count| chunk.index < *count)
     }
 
-    /// Number of chunks in the pool.
+    /// Returns the number of chunks in the pool.
     pub fn total(&self) -> u64 {
         self.state.lock().counts.iter().map(|count| u64::from(*count)).sum()
     }
 
-    /// Number of chunks that can be allocated now, those that are being discarded included.
+    /// Returns the number of chunks that can be allocated now, those that are being discarded included.
     pub fn free(&self) -> u64 {
         self.state.lock().free()
     }
 
-    /// These, and how many come back by the next checkpoint, because a pass of the cleaner has begun them, which vacates more (G6).
+    /// Returns [`Chunks::free`], and the number of chunks that come back by the next checkpoint because a pass of the
+    /// cleaner has begun to fill them, which vacates more (G6).
     pub fn free_and_lent(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.free(), state.lent)
     }
 
-    /// Number of chunks that the next checkpoint will free.
+    /// Returns the number of chunks that the next checkpoint will free.
     pub fn pending(&self) -> u64 {
         self.state.lock().pending.len() as u64
     }
@@ -147,7 +148,7 @@ impl Chunks {
         self.allocate_for(false)
     }
 
-    /// As [`Chunks::allocate`], for a pass of the cleaner that vacates more than it takes.
+    /// Does what [`Chunks::allocate`] does, for a pass of the cleaner that vacates more than it takes.
     pub fn lend(&self) -> Result<Chunk> {
         self.allocate_for(true)
     }
@@ -179,7 +180,7 @@ impl Chunks {
         state.user(chunk, 1);
     }
 
-    /// As [`Chunks::retain`], of many chunks, each with so many users.
+    /// Does what [`Chunks::retain`] does, for many chunks, each with a number of users.
     pub fn retain_all(&self, mut chunks: Vec<(Chunk, u32)>) {
         chunks.sort_unstable();
         let mut state = self.state.lock();
@@ -197,7 +198,7 @@ impl Chunks {
         }
     }
 
-    /// Removes a user; a chunk without users is pending until [`Chunks::recycle`].
+    /// Removes a user. A chunk without users is pending until [`Chunks::recycle`].
     pub fn release(&self, chunk: Chunk) {
         let mut state = self.state.lock();
         let used = state.users.get(chunk).is_some_and(|users| *users > 0);
@@ -217,13 +218,13 @@ impl Chunks {
         }
     }
 
-    /// The chunks that are pending now: to be given to [`Chunks::recycle`] when the checkpoint that is being
-    /// made is durable.
+    /// Takes out the chunks that are pending now. They are to be given to [`Chunks::recycle`] when the checkpoint that
+    /// is being made is durable.
     pub fn take_pending(&self) -> Vec<Chunk> {
         std::mem::take(&mut self.state.lock().pending).into_iter().collect()
     }
 
-    /// Frees chunks that were pending before a checkpoint which is now durable: what was lent is back.
+    /// Frees chunks that were pending before a checkpoint which is now durable. With that, what was lent is back.
     pub fn recycle(&self, chunks: Vec<Chunk>) {
         let mut state = self.state.lock();
         state.lent = 0;

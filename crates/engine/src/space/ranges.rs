@@ -1,4 +1,5 @@
-//! Sets of chunk indexes as ranges: what a set takes follows from how broken up it is, not from how many chunks a device has.
+//! Keeps sets of chunk indexes as ranges. So the memory of a set depends on how broken up it is, not on the number of
+//! chunks of a device.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,46 +7,46 @@ use std::ops::Range;
 /// A set of chunk indexes of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
-    /// End by start; ranges are not empty, and neither overlap nor touch each other.
+    /// End by start. Ranges are not empty, and neither overlap nor touch each other.
     ends: BTreeMap<u64, u64>,
     len: u64,
 }
 
 impl Ranges {
-    /// All indexes below `count`.
+    /// Creates the set of all indexes below `count`.
     pub fn below(count: u32) -> Self {
         let mut all = Self::default();
         all.insert_range(0..u64::from(count));
         all
     }
 
-    /// Number of indexes.
+    /// Returns the number of indexes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The ranges, ascending.
+    /// Returns the ranges, ascending.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.ends.iter().map(|(start, end)| *start..*end)
     }
 
-    /// The range that an index is in.
+    /// Returns the range that an index is in.
     fn around(&self, index: u64) -> Option<Range<u64>> {
         let (start, end) = self.ends.range(..=index).next_back()?;
         (index < *end).then_some(*start..*end)
     }
 
-    /// Whether an index is in the set.
+    /// Returns true if an index is in the set.
     pub fn contains(&self, index: u32) -> bool {
         self.around(index.into()).is_some()
     }
 
-    /// Adds an index; false where it was there.
+    /// Adds an index. Returns false if it was in the set.
     pub fn insert(&mut self, index: u32) -> bool {
         let before = self.len;
         self.insert_range(u64::from(index)..u64::from(index) + 1);
@@ -69,7 +70,7 @@ impl Ranges {
         self.ends.insert(start, end);
     }
 
-    /// Removes an index; false where it was not there.
+    /// Removes an index. Returns false if it was not in the set.
     pub fn remove(&mut self, index: u32) -> bool {
         let before = self.len;
         self.remove_range(u64::from(index)..u64::from(index) + 1);
@@ -106,7 +107,7 @@ impl Ranges {
         u32::try_from(start).ok()
     }
 
-    /// The lowest range of indexes that are in this set and not in `other`, of at most `most`.
+    /// Returns the lowest range of at most `most` indexes that are in this set and not in `other`.
     pub fn first_without(&self, other: &Self, most: u64) -> Option<Range<u64>> {
         for range in self.iter() {
             let mut start = range.start;
@@ -122,7 +123,7 @@ impl Ranges {
         None
     }
 
-    /// How many indexes are in this set and not in `other`.
+    /// Returns the number of indexes that are in this set and not in `other`.
     pub fn count_without(&self, other: &Self) -> u64 {
         let shared = |range: Range<u64>| -> u64 {
             let first = other.around(range.start).map_or(range.start, |around| around.start);

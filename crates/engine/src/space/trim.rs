@@ -1,24 +1,25 @@
-//! Which free chunks a device has been told of.
+//! Tells devices of free chunks, and remembers which ones they were told of.
 //!
-//! A device is told that a chunk holds nothing (a discard) only while the chunk is free: no checkpoint that an opening may begin with refers to it
-//! any more, and nobody may have written to it since (S1). It is taken out of the free ones until the discard has returned, so that none strikes what is
-//! written next (S2). What was told is remembered until the chunk is given out.
+//! A device is told that a chunk holds nothing (a discard) only while the chunk is free: no checkpoint that an opening
+//! may begin with refers to it any more, and nobody may have written to it since (S1). The chunk is taken out of the
+//! free ones until the discard has returned, so that the discard cannot strike what is written there next (S2). What
+//! the device was told is remembered until the chunk is given out.
 
 use std::ops::Range;
 
 use super::{Chunk, Chunks, Ranges};
 use crate::Result;
 
-/// Which chunks are to be discarded.
+/// Choices of chunks to be discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Untrimmed {
-    /// All free ones that the device was not told of.
+    /// All free chunks that the device was not told of.
     All,
-    /// Of these, only what became free since the pool was opened.
+    /// Those of these that became free since the pool was opened.
     Fresh,
 }
 
-/// What is known of discards, by device.
+/// The state of discards, by device.
 #[derive(Default)]
 pub(super) struct Trims {
     /// Free chunks that the device was told of.
@@ -35,26 +36,26 @@ impl Trims {
         Self { trimmed: none(), fresh: none(), discarding: none() }
     }
 
-    /// A chunk is not free any more.
+    /// Notes that a chunk is not free any more.
     pub(super) fn taken(&mut self, chunk: Chunk) {
         for known in [&mut self.trimmed, &mut self.fresh] {
             known.get_mut(usize::from(chunk.device)).map(|of| of.remove(chunk.index));
         }
     }
 
-    /// A chunk is free from now on.
+    /// Notes that a chunk is free from now on.
     pub(super) fn freed(&mut self, chunk: Chunk) {
         self.fresh.get_mut(usize::from(chunk.device)).map(|of| of.insert(chunk.index));
     }
 
-    /// How many chunks are being discarded.
+    /// Returns the number of chunks that are being discarded.
     pub(super) fn discarding(&self) -> u64 {
         self.discarding.iter().map(Ranges::len).sum()
     }
 }
 
 impl Chunks {
-    /// Number of free chunks that devices for which `wanted` holds were not told of.
+    /// Returns the number of free chunks that devices for which `wanted` is true were not told of.
     pub fn untrimmed(&self, which: Untrimmed, wanted: &dyn Fn(u16) -> bool) -> u64 {
         let state = self.state.lock();
         let of = |(device, (free, trims)): (u16, (&Ranges, (&Ranges, &Ranges)))| match which {
@@ -66,11 +67,12 @@ impl Chunks {
         (0..).zip(state.free.iter().zip(trims)).map(of).sum()
     }
 
-    /// Has `discard` tell a device, for which `wanted` holds, of some neighbouring free chunks, at most `most` and a quarter of those that are free there, so
-    /// that who allocates finds others. Returns how many; `None`: there are none left.
+    /// Has `discard` tell a device for which `wanted` is true of some neighbouring free chunks: at most `most`, and at
+    /// most a quarter of those that are free there, so that whoever allocates finds others. Returns their number;
+    /// `None` if none are left.
     ///
     /// # Errors
-    /// Those of `discard`; then the chunks are free as before.
+    /// Those of `discard`. The chunks are free then, as before.
     pub fn trim(
         &self,
         which: Untrimmed,
@@ -86,7 +88,7 @@ impl Chunks {
         for set in [&mut trims.discarding, &mut trims.fresh] {
             set.get_mut(at).into_iter().for_each(|set| set.remove_range(range.clone()));
         }
-        // After an error, too: what fails once is not tried again by the way.
+        // Also after an error, so that a discard that failed is not tried again and again.
         trims.trimmed.get_mut(at).into_iter().for_each(|set| set.insert_range(range.clone()));
         state.free.get_mut(at).into_iter().for_each(|set| set.insert_range(range.clone()));
         drop(state);

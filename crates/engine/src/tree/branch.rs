@@ -1,4 +1,4 @@
-//! Branches: separators and children.
+//! Defines branches, which have separators and children.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::types::{Addr, Key, Ptr};
 /// A branch's reference to a node below it.
 #[derive(Clone)]
 pub(super) enum Child {
-    /// A node that is not part of the last retired checkpoint: changed since, or frozen and still being
+    /// A node that is not part of the last checkpoint that was settled: changed since, or frozen and still being
     /// written.
     Dirty(Arc<Node>),
-    /// A stored node. Fields apart, not a [`Ptr`], so that a child takes 16 bytes.
+    /// A stored node. Its fields are not a [`Ptr`], so that a child takes 16 bytes.
     Clean {
         /// Stored length in bytes.
         len_bytes: u32,
-        /// Where it is stored.
+        /// Address at which it is stored.
         addr: Addr,
     },
 }
@@ -33,7 +33,7 @@ impl Child {
         Self::Dirty(Arc::new(node))
     }
 
-    /// Where the node is stored: a clean one, or a frozen one that has been written.
+    /// Returns where the node is stored, if it is clean, or frozen and written.
     pub(super) fn stored_ptr(&self) -> Option<Ptr> {
         match self {
             Self::Dirty(node) => node.written(),
@@ -54,12 +54,13 @@ impl Bounds {
         self.lower.is_none_or(|lower| lower <= *key) && self.upper.is_none_or(|upper| *key < upper)
     }
 
-    /// From the first key (inclusive) to the second (exclusive), which is above all that are in use.
+    /// Returns the interval from the first key (inclusive) to the second (exclusive). Without an upper bound, the
+    /// second is above all keys in use.
     pub(super) fn keys(&self) -> (Key, Key) {
         (self.lower.unwrap_or(Key::FIRST), self.upper.unwrap_or(Key::LAST))
     }
 
-    /// Whether all keys within are in `from..to`.
+    /// Returns true if all keys within are in `from..to`.
     pub(super) fn inside(&self, from: &Key, to: &Key) -> bool {
         self.lower.is_some_and(|lower| lower >= *from) && self.upper.is_some_and(|upper| upper <= *to)
     }
@@ -68,7 +69,7 @@ impl Bounds {
 /// An inner node. Child `i` holds the keys from `separators[i - 1]` (inclusive) to `separators[i]`
 /// (exclusive).
 ///
-/// Invariant: there is one child more than separators, or, only while an edit is under way, neither.
+/// Invariant: there is one more child than separators, or, only while an edit is under way, there are none of either.
 #[derive(Clone)]
 pub(super) struct Branch {
     level: u8,
@@ -94,7 +95,7 @@ impl Branch {
         self.level
     }
 
-    /// Number of children.
+    /// Returns the number of children.
     pub(super) fn len(&self) -> usize {
         self.children.len()
     }
@@ -119,12 +120,12 @@ impl Branch {
         &mut self.children[i]
     }
 
-    /// Index of the child that `key` is or would be below.
+    /// Returns the index of the child that `key` is or would be below.
     pub(super) fn index_of(&self, key: &Key) -> usize {
         self.separators.partition_point(|separator| separator <= key)
     }
 
-    /// Bounds of child `i`, where the branch's own are `outer`.
+    /// Returns the bounds of child `i`, if the branch's own are `outer`.
     pub(super) fn bounds(&self, i: usize, outer: Bounds) -> Bounds {
         Bounds {
             lower: i.checked_sub(1).map_or(outer.lower, |before| Some(self.separators[before])),
@@ -132,7 +133,7 @@ impl Branch {
         }
     }
 
-    /// Inserts siblings right of child `i`, each with the separator at its left.
+    /// Inserts siblings at the right of child `i`, each with the separator at its left.
     pub(super) fn insert_after(&mut self, i: usize, siblings: Vec<(Key, Child)>) {
         for (n, (separator, child)) in siblings.into_iter().enumerate() {
             self.separators.insert(i + n, separator);
@@ -140,17 +141,18 @@ impl Branch {
         }
     }
 
-    /// Removes children `from..to` and returns them. The keys between fall to the neighbours.
+    /// Removes children `from..to` and returns them. Their keys fall to the neighbours.
     pub(super) fn remove(&mut self, from: usize, to: usize) -> Vec<Child> {
         let removed: Vec<Child> = self.children.drain(from..to).collect();
         let count = removed.len().min(self.separators.len());
-        // the separators at the left of each removed child; child 0 has none, its right one goes instead
+        // The separator at the left of each removed child is removed. Child 0 has none: its right one is removed
+        // instead.
         let first = from.saturating_sub(1).min(self.separators.len() - count);
         self.separators.drain(first..first + count);
         removed
     }
 
-    /// Moves the upper half to a new branch; returns it with the separator between the two.
+    /// Moves the upper half to a new branch. Returns it with the separator between the two.
     pub(super) fn split(&mut self) -> (Key, Self) {
         let at = self.children.len() / 2;
         let children = self.children.split_off(at);
@@ -167,19 +169,19 @@ impl Branch {
         self.children.extend(right.children);
     }
 
-    /// A copy whose children are all clean, or `None` if one of them has not been written.
+    /// Returns a copy whose children are all clean, or `None` if one of them has not been written.
     pub(super) fn settled(&self) -> Option<Self> {
         let children =
             self.children.iter().map(|c| c.stored_ptr().map(Child::clean)).collect::<Option<_>>()?;
         Some(Self { level: self.level, separators: self.separators.clone(), children })
     }
 
-    /// Bytes of the stored form, at most.
+    /// Returns the most bytes that the stored form takes.
     pub(super) fn encoded_bytes_max(&self) -> usize {
         HEADER_BYTES + self.len() * NODE_CHILD_BYTES_MAX
     }
 
-    /// Bytes on the heap.
+    /// Returns the bytes on the heap.
     pub(super) fn heap_bytes(&self) -> usize {
         self.separators.capacity() * size_of::<Key>() + self.children.capacity() * size_of::<Child>()
     }

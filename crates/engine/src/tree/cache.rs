@@ -1,4 +1,4 @@
-//! Clean nodes in memory, shared by all trees of a pool.
+//! Keeps clean nodes in memory, for all trees of a pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use crate::limits::NODE_BYTES;
 use crate::types::{Addr, AddrHashing};
 use crate::{Error, Result};
 
-/// Decoded clean nodes by address, bounded in bytes, scan-resistant.
+/// A cache of decoded clean nodes by address, bounded in bytes and scan-resistant.
 ///
-/// An address is never used twice and a stored node never changes, so that an entry is never wrong, only
-/// useless once its node has been freed.
+/// An address is never used twice and a stored node never changes. So an entry is never wrong, only useless once its
+/// node has been freed.
 pub struct NodeCache {
     nodes: Cache<Addr, Arc<Node>, Footprint, AddrHashing>,
     hits: AtomicU64,
@@ -23,18 +23,18 @@ pub struct NodeCache {
     unstored: Totals,
 }
 
-/// What a [`NodeCache`] holds and how well it does.
+/// Figures of what a [`NodeCache`] holds and how well it does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Nodes held.
+    /// Number of nodes held.
     pub nodes: u64,
     /// Memory that these take, in bytes.
     pub used_bytes: u64,
-    /// The bound, in bytes.
+    /// Bound of that memory, in bytes.
     pub capacity_bytes: u64,
-    /// Nodes that were found, since the cache was made. Lookups that meet only changed nodes do not count.
+    /// Number of nodes that were found since the cache was made. Lookups that meet only changed nodes do not count.
     pub hits: u64,
-    /// Nodes that had to be loaded.
+    /// Number of nodes that had to be loaded.
     pub misses: u64,
 }
 
@@ -43,21 +43,21 @@ struct Footprint;
 
 impl Weighter<Addr, Arc<Node>> for Footprint {
     fn weight(&self, _: &Addr, node: &Arc<Node>) -> u64 {
-        // the cache's own entry: key, value, links and its place in a table
+        // The cache's own entry takes 64 bytes: key, value, links and its place in a table.
         node.footprint_bytes() as u64 + 64
     }
 }
 
 impl NodeCache {
-    /// A cache of at most `capacity_bytes` of nodes, as they are in memory.
+    /// Creates a cache of at most `capacity_bytes` of nodes, as they are in memory.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a capacity that the cache cannot be made for.
+    /// [`Error::Invalid`] for a capacity for which no cache can be made.
     pub fn new(capacity_bytes: u64) -> Result<Self> {
         let options = OptionsBuilder::new()
             .estimated_items_capacity((capacity_bytes / NODE_BYTES as u64).max(64) as usize)
             .weight_capacity(capacity_bytes)
-            // not the number of processors, so that a simulation runs alike everywhere
+            // This does not depend on the number of processors, so that a simulation runs alike everywhere.
             .shards(16)
             .build()
             .map_err(|e| Error::Invalid(format!("node cache of {capacity_bytes} bytes: {e}")))?;
@@ -66,7 +66,7 @@ impl NodeCache {
         Ok(Self { nodes, hits: AtomicU64::new(0), misses: AtomicU64::new(0), unstored: Totals::default() })
     }
 
-    /// What it holds.
+    /// Returns what it holds.
     pub fn stats(&self) -> CacheStats {
         CacheStats {
             nodes: self.nodes.len() as u64,
@@ -77,31 +77,33 @@ impl NodeCache {
         }
     }
 
-    /// Memory of nodes that the next checkpoint writes, of all trees that use this cache, in bytes.
+    /// Returns the memory of the nodes that the next checkpoint writes, of all trees that use this cache, in bytes.
     pub fn dirty_bytes(&self) -> u64 {
         self.unstored.dirty.get().memory
     }
 
-    /// The same of all nodes that are not stored yet, those that a checkpoint is writing included. [`NodeCache::stats`] counts none of them.
+    /// Returns the memory of all nodes that are not stored yet, those that a checkpoint is writing included, in bytes.
+    /// [`NodeCache::stats`] counts none of them.
     pub fn unstored_bytes(&self) -> u64 {
         self.unstored_nodes().memory
     }
 
-    /// Size of these nodes in memory, and their size once they are stored.
+    /// Returns the size of these nodes in memory, and their size once they are stored.
     pub fn unstored_nodes(&self) -> NodeBytes {
         let mut bytes = self.unstored.dirty.get();
         bytes += self.unstored.frozen.get();
         bytes
     }
 
-    /// A checkpoint begins: all trees were frozen. Counts the nodes that trees left behind, which are gone now, as frozen, too. Returns the size of
-    /// all frozen nodes.
+    /// Notes that a checkpoint begins, after all trees were frozen. Nodes left behind by trees that are gone now count
+    /// as frozen, too. Returns the size of all frozen nodes.
     pub fn freeze_left(&self) -> NodeBytes {
         self.unstored.freeze_left();
         self.unstored.frozen.get()
     }
 
-    /// That checkpoint counts: all trees were settled. Such nodes are stored, or nobody has them any more.
+    /// Notes that this checkpoint counts, after all trees were settled. The nodes left behind are stored, or nobody has
+    /// them any more.
     pub fn settle_left(&self) {
         self.unstored.settle_left();
     }
@@ -114,17 +116,17 @@ impl NodeCache {
         self.nodes.get(&addr)
     }
 
-    /// Without making it live longer.
+    /// Returns a node without making it stay in the cache longer.
     pub(super) fn peek(&self, addr: Addr) -> Option<Arc<Node>> {
         self.nodes.peek(&addr)
     }
 
-    /// Counts the nodes that one descent found; once per descent, since all cores write here.
+    /// Counts the nodes that one descent found. It is called once per descent, since all cores write here.
     pub(super) fn count_hits(&self, nodes: u64) {
         self.hits.fetch_add(nodes, Ordering::Relaxed);
     }
 
-    /// The node at `addr`; where it is absent, from `load`, which one caller runs while the others wait.
+    /// Returns the node at `addr`. If it is absent it comes from `load`, which one caller runs while the others wait.
     pub(super) fn get_or_load(&self, addr: Addr, load: impl FnOnce() -> Result<Node>) -> Result<Arc<Node>> {
         self.nodes.get_or_insert_with(&addr, || {
             self.misses.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Stored form of a node: format version 1.
+//! Encodes and decodes the stored form of nodes: format version 1.
 //!
 //! All numbers of more than one byte are little-endian; `varint` is as in the module `varint` and must be in
 //! its shortest form. A node is stored as one record; the record layer compresses it and keeps its checksum.
@@ -33,7 +33,8 @@
 //!
 //! | size | field | content |
 //! |---|---|---|
-//! | varint | step | offset - previous separator's offset, at least 1; or 0: object or kind differ, or it is the first separator |
+//! | varint | step | offset - previous separator's offset, at least 1; or 0: first separator, or another object or kind
+//! |
 //! | varint | object | only after step 0: object - previous object (first separator: object) |
 //! | 1 | kind | only after step 0 |
 //! | varint | offset | only after step 0: the whole offset |
@@ -67,10 +68,10 @@ pub(super) const HEADER_BYTES: usize = 8;
 const TYPE_BYTES: u8 = 0;
 const TYPE_PAGE: u8 = 1;
 
-/// Children above the target that a branch may have: a failed edit can leave it unsplit.
+/// Largest number of children above the target that a branch may have: a failed edit can leave it unsplit.
 const BRANCH_EXCESS_MAX: usize = NODE_FANOUT_MAX;
 
-/// What a pointer is coded relative to.
+/// The pointer to which another one is coded relative.
 #[derive(Clone, Copy, Default)]
 struct Base {
     segment: u64,
@@ -118,7 +119,7 @@ fn encode_key(out: &mut impl Sink, previous: Option<Key>, key: Key, value_type: 
     out.varint(key.offset);
 }
 
-/// The next key, which must be above `previous`, and the value type where a group starts.
+/// Reads the next key, which must be above `previous`, and the value type if a group starts.
 fn decode_key(
     from: &mut Reader<'_>,
     previous: Option<Key>,
@@ -174,7 +175,7 @@ pub(super) fn encode_entry(
     }
 }
 
-/// Bytes that [`encode_entry`] makes.
+/// Returns the number of bytes that [`encode_entry`] makes.
 pub(super) fn entry_bytes(previous: Option<(Key, ValueRef<'_>)>, key: Key, value: ValueRef<'_>) -> usize {
     let mut counter = Counter::default();
     encode_entry(&mut counter, previous, key, value);
@@ -190,7 +191,7 @@ fn header(level: u8, count: usize, capacity: usize) -> Vec<u8> {
     out
 }
 
-/// The stored form of `node`, all of whose children have been written.
+/// Returns the stored form of `node`. All of its children have to have been written.
 pub(super) fn encode(node: &Node) -> Result<Vec<u8>> {
     match node.body() {
         Body::Leaf(leaf) => {
@@ -226,11 +227,10 @@ fn encode_branch(branch: &Branch) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Builds a node from untrusted bytes, which were stored at `ptr`.
+/// Builds a node from untrusted bytes that were stored at `ptr`.
 ///
 /// # Errors
-/// [`Error::Corrupt`] where the bytes are not a well-formed node; [`Error::Unsupported`] for one of a later
-/// format.
+/// [`Error::Corrupt`] if the bytes are not a well-formed node; [`Error::Unsupported`] for a node of a later format.
 pub(super) fn decode(ptr: Ptr, bytes: &[u8]) -> Result<Node> {
     let damaged = |detail: &str| Error::corrupt(format!("tree node {}", ptr.addr), detail);
     if bytes.len() > NODE_ENCODED_MAX {
@@ -264,7 +264,7 @@ pub(super) fn decode(ptr: Ptr, bytes: &[u8]) -> Result<Node> {
 }
 
 fn decode_leaf(from: &mut Reader<'_>, count: usize) -> Result<Leaf, &'static str> {
-    // an entry takes at least two bytes, so that `count` reserves a small multiple of what was read
+    // An entry takes at least two bytes, so `count` reserves only a small multiple of what was read.
     if count == 0 || count > from.remaining() / 2 {
         return Err("impossible number of entries");
     }

@@ -1,4 +1,4 @@
-//! Deletion of ranges: nodes wholly within are cut off unread, and reported afterwards.
+//! Deletes ranges: nodes that lie wholly within are cut off unread, and reported afterwards.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::read::Want;
 use crate::Result;
 use crate::types::{Key, Ptr};
 
-/// The interval of a [`Edit::DeleteRange`], with its last key.
+/// The interval of an [`Edit::DeleteRange`], with its last key.
 #[derive(Clone, Copy)]
 pub(super) struct Interval {
     from: Key,
@@ -22,7 +22,7 @@ pub(super) struct Interval {
 }
 
 impl Interval {
-    /// From `from` (inclusive) to `to` (exclusive), which is above.
+    /// Creates the interval from `from` (inclusive) to `to` (exclusive), which is above.
     pub(super) fn new(from: &Key, to: &Key) -> Self {
         Self { from: *from, to: *to, last: before(to) }
     }
@@ -34,7 +34,7 @@ impl Editor<'_> {
         if self.hits(root, interval)? { self.cut(root, interval, Bounds::default()) } else { Ok(()) }
     }
 
-    /// Whether there is anything to delete below `child`. Looks at most at the two edges of the interval.
+    /// Returns true if there is anything to delete below `child`. Looks at most at the two edges of the interval.
     fn hits(&mut self, child: &Child, interval: &Interval) -> Result<bool> {
         let node = match child {
             Child::Dirty(node) => Arc::clone(node),
@@ -54,7 +54,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Deletes the interval, which hits something, below `child`, which reaches beyond it.
+    /// Deletes the interval below `child`, which reaches beyond it and has something in it.
     fn cut(&mut self, child: &mut Child, interval: &Interval, bounds: Bounds) -> Result<()> {
         let node = self.own(child)?;
         let before = node.bytes();
@@ -93,13 +93,13 @@ impl Editor<'_> {
             self.mend(branch, low)?;
         }
         if !high_whole && high > low {
-            // one to the left of where it was if the low edge went, or was merged
+            // The child is one to the left of where it was if the low edge was removed, or merged.
             self.mend(branch, first - (children - branch.len()).min(first))?;
         }
         Ok(())
     }
 
-    /// Lets go of a node and all below. `shared`: a frozen node refers to it.
+    /// Lets go of a node and all below it. `shared` says that a frozen node refers to it.
     fn discard(&mut self, child: &Child, level: u8, bounds: Bounds, shared: bool) {
         match child {
             Child::Clean { len_bytes, addr } => {
@@ -130,14 +130,14 @@ impl Editor<'_> {
         }
     }
 
-    /// Reports what was cut off. Needs no lock on the tree, which does not refer to these nodes any more.
+    /// Reports what was cut off. It needs no lock on the tree, which does not refer to these nodes any more.
     pub(super) fn report_detached(mut self) -> Applied {
         let mut applied = Applied::default();
         while let Some(want) = self.detached.pop() {
             let held = self.held.get(&want.ptr.addr).cloned();
             let node = match held.or_else(|| self.cache.peek(want.ptr.addr)) {
                 Some(node) => want.verify(&node).map(|()| node),
-                // not through the cache: it will not be needed again
+                // The cache is passed over, since the node will not be needed again.
                 None => want.load(self.store).map(Arc::new),
             };
             self.free(want.ptr);
@@ -154,7 +154,7 @@ impl Editor<'_> {
     }
 }
 
-/// The clean children of `branch`.
+/// Returns the stored children of `branch`.
 pub(super) fn wants(branch: &Branch, bounds: Bounds) -> impl Iterator<Item = Want> {
     (0..branch.len()).filter_map(move |i| {
         let ptr = branch.child(i).stored_ptr()?;
@@ -162,12 +162,12 @@ pub(super) fn wants(branch: &Branch, bounds: Bounds) -> impl Iterator<Item = Wan
     })
 }
 
-/// All children of a stored branch.
+/// Returns all children of a stored branch.
 pub(super) fn wants_all(branch: &Branch, bounds: Bounds) -> Vec<Want> {
     wants(branch, bounds).collect()
 }
 
-/// Indices of the entries of `leaf` in the interval.
+/// Returns the indices of the entries of `leaf` in the interval.
 fn indices(leaf: &Leaf, interval: &Interval) -> Range<usize> {
     leaf.search(&interval.from).unwrap_or_else(|i| i)..leaf.search(&interval.to).unwrap_or_else(|i| i)
 }

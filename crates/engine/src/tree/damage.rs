@@ -1,11 +1,11 @@
-//! What of a tree can be looked up where nodes of it cannot be read.
+//! Finds the keys of a tree that can be looked up although some of its nodes cannot be read.
 
 use super::Tree;
 use crate::types::Key;
 
 impl Tree {
-    /// The first keys of `from..to` that cannot be looked up, because a node on the way to them cannot be read: from the first
-    /// (inclusive) to the second (exclusive).
+    /// Returns the first keys of `from..to` that cannot be looked up because a node on the way to them cannot be read:
+    /// from the first (inclusive) to the second (exclusive). `None` if there are no such keys.
     pub fn first_damage(&self, from: &Key, to: &Key) -> Option<(Key, Key)> {
         let mut cursor = *from;
         while cursor < *to {
@@ -20,7 +20,7 @@ impl Tree {
         None
     }
 
-    /// The parts of `from..to` in which every key can be looked up.
+    /// Returns the parts of `from..to` in which every key can be looked up.
     pub fn readable(&self, from: &Key, to: &Key) -> Vec<(Key, Key)> {
         let mut cursor = *from;
         let damage = std::iter::from_fn(|| {
@@ -32,7 +32,7 @@ impl Tree {
     }
 }
 
-/// What is left of `from..to` without `damage`, which ascends and is within it.
+/// Returns `from..to` without `damage`, which ascends and is within it.
 pub(crate) fn without(from: Key, to: Key, damage: impl Iterator<Item = (Key, Key)>) -> Vec<(Key, Key)> {
     let mut left = Vec::new();
     let mut cursor = from;

@@ -1,9 +1,9 @@
-//! What two versions of a tree do not have in common.
+//! Finds the differences of two versions of a tree.
 //!
-//! Both are walked side by side, in key order. Where the same node comes next in both, all below it is the same, and neither
-//! is looked into: what is read is proportional to what differs. Nodes are the same if they are stored at the same address,
-//! or are one node in memory. Nothing else is concluded from a node: neither its age nor its bounds, which an edit next to it
-//! may have moved, tell what the other version has.
+//! Both are walked side by side, in key order. If the same node comes next in both, all below it is the same, and
+//! neither is looked into: so what is read is proportional to what differs. Nodes are the same if they are stored at
+//! the same address, or are one node in memory. Nothing else is concluded from a node: neither its age nor its bounds,
+//! which an edit next to it may have moved, tell what the other version has.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use super::{NodeCache, NodeStore, Tree, Value};
 use crate::Result;
 use crate::types::{Key, Ptr};
 
-/// A key whose value differs; at least one of the two is there.
+/// A key whose value differs. At least one of the two values is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The key.
     pub key: Key,
-    /// What the old version has.
+    /// Value in the old version.
     pub before: Option<Value>,
-    /// What the new version has.
+    /// Value in the new version.
     pub after: Option<Value>,
 }
 
-/// The keys whose values differ, ascending. Made by [`Tree::differences`]; ends after the first error.
+/// The keys whose values differ, ascending. It is made by [`Tree::differences`], and ends after the first error.
 pub struct Differences {
     new: Cursor,
     old: Cursor,
@@ -36,7 +36,7 @@ pub struct Differences {
 /// A node that is yet to be looked into.
 struct Ahead {
     child: Child,
-    /// `None` for a root.
+    /// Its level; `None` for a root.
     level: Option<u8>,
     bounds: Bounds,
 }
@@ -53,7 +53,7 @@ impl Ahead {
         }
     }
 
-    /// Roots may be of any level: they are looked into first.
+    /// Returns the level. Roots, which may be of any level, rank highest, so that they are looked into first.
     fn rank(&self) -> u8 {
         self.level.unwrap_or(u8::MAX)
     }
@@ -63,19 +63,19 @@ impl Ahead {
     }
 }
 
-/// One of the versions, as far as it was not walked.
+/// The part of a version that was not walked yet.
 struct Cursor {
     store: Arc<dyn NodeStore>,
     cache: Arc<NodeCache>,
-    /// Entries of the leaf that was looked into last. They precede all of `ahead`.
+    /// Entries left of the leaf that was looked into last. They precede all of `ahead`.
     entries: VecDeque<(Key, Value)>,
-    /// The next one last.
+    /// Nodes to be looked into, the next one last.
     ahead: Vec<Ahead>,
-    /// Keys up to this one were dealt with before.
+    /// Key up to which the caller needs no differences.
     after: Option<Key>,
 }
 
-/// What comes next in a version.
+/// The next thing in a version.
 enum Head<'a> {
     Entry(Key),
     Node(&'a Ahead),
@@ -111,12 +111,12 @@ impl Cursor {
         let want = Want { ptr: Ptr { addr, len_bytes }, level: ahead.level, bounds: ahead.bounds };
         match self.cache.peek(addr) {
             Some(node) => want.verify(&node).map(|()| node),
-            // Not through the cache: a walk needs each node once.
+            // The cache is passed over, since a walk needs each node once.
             None => want.load(&*self.store).map(Arc::new),
         }
     }
 
-    /// Replaces the next node by what is in it.
+    /// Replaces the next node by its entries or children.
     fn look_into(&mut self) -> Result<()> {
         let Some(ahead) = self.ahead.pop() else { return Ok(()) };
         let node = self.node(&ahead)?;
@@ -146,7 +146,8 @@ impl Cursor {
     }
 }
 
-/// Pages are the same if their records are: what a pointer says of the length may be older than the record.
+/// Returns true if two values are the same. Pages are if they have one record: the length in a pointer may be older
+/// than the record.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Page(a), Value::Page(b)) => a.addr == b.addr,
@@ -175,7 +176,8 @@ impl Differences {
                         old.ahead.pop();
                         continue;
                     }
-                    // The higher one; of two at one level that with the lower keys, which the other may not have at all.
+                    // The higher node is looked into; of two at one level, the one with the lower keys, since the other
+                    // version may not have these at all.
                     let order = a.rank().cmp(&b.rank()).then(b.bounds.lower.cmp(&a.bounds.lower));
                     if order.is_ge() {
                         new.look_into()?;
@@ -217,10 +219,12 @@ impl Iterator for Differences {
 }
 
 impl Tree {
-    /// What this version has and `old` has not, and the other way round, from behind `after` on; without `old` all entries. Both
-    /// as of now. Their nodes have to stay: versions that do not change, and that nobody destroys meanwhile.
+    /// Returns the keys whose values differ between this version and `old`, from behind `after` on; without `old`, all
+    /// entries. Both versions are taken as of now. Their nodes have to stay: the versions must not change, nor be
+    /// destroyed, meanwhile.
     ///
-    /// Takes memory for one leaf, and a branch per level, of each; and keeps nodes that are in memory only.
+    /// It takes memory for one leaf, and for a branch per level, of each version; and it keeps nodes that are in memory
+    /// only.
     pub fn differences(&self, old: Option<&Self>, after: Option<Key>) -> Differences {
         let new = Cursor::new(self, after);
         let old = old.map_or_else(
@@ -236,7 +240,8 @@ impl Tree {
         Differences { new, old, failed: false }
     }
 
-    /// Whether the two are the same as a whole, told without reading. False is not sure: what was written and undone differs too.
+    /// Returns true if the two have the same content, told without reading. False is not certain: a change that was
+    /// undone again makes it false, too.
     pub fn is_version_of(&self, other: &Self) -> bool {
         let root = |tree: &Self| {
             let child = tree.fork_root();
@@ -249,7 +254,7 @@ impl Tree {
         }
     }
 
-    /// A second reference to the root, taken when no edit is under way (invariant 1).
+    /// Returns a second reference to the root, taken when no edit is under way (invariant 1).
     fn fork_root(&self) -> Option<Child> {
         let _writer = self.writer.lock();
         self.live.read().root.clone()

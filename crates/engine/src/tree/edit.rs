@@ -1,4 +1,4 @@
-//! Changes of a tree.
+//! Changes a tree.
 
 use std::sync::Arc;
 
@@ -10,33 +10,33 @@ use crate::limits::VALUE_BYTES_MAX;
 use crate::types::{Key, Ptr};
 use crate::{Error, Result};
 
-/// What [`Tree::apply`] could not do in full, although all edits were applied.
+/// The part of [`Tree::apply`] that could not be done, although all edits were applied.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Applied {
-    /// Nodes below a deleted range that could not be read, and why. The range is gone from the tree and the
-    /// node itself is in `freed`, but the values and nodes below were not reported: their space stays in use
-    /// until a check of the pool finds it.
+    /// Nodes below a deleted range that could not be read, with the errors. The range is gone from the tree and the
+    /// node itself is in `freed`, but the values and nodes below were not reported: their space stays in use until a
+    /// check of the pool finds it.
     pub unreadable: Vec<(Ptr, Error)>,
 }
 
 impl Tree {
     /// Applies `edits` in order, at once for readers.
     ///
-    /// `replaced` is called once with each key and value that was overwritten or deleted, in no particular
-    /// order, partly after the edits have become visible. `freed` gets each stored node that the tree does
-    /// not refer to any more; the last checkpoint still does. A concurrent [`Tree::freeze`] waits until all
-    /// has been reported.
+    /// `replaced` is called once with each key and value that was overwritten or deleted, in no particular order,
+    /// partly after the edits have become visible. `freed` gets each stored node that the tree does not refer to any
+    /// more; the last checkpoint still refers to it. A concurrent [`Tree::freeze`] waits until all of them have been
+    /// reported.
     ///
-    /// The nodes that the edits change are loaded first, without a lock that readers need, and stay in memory
-    /// until the next checkpoint: the caller bounds the number of edits. What lies wholly within a deleted
-    /// range is cut off without being read, and read leaf by leaf afterwards to be reported.
+    /// The nodes that the edits change are loaded first, without a lock that readers need, and stay in memory until the
+    /// next checkpoint, so the caller has to bound the number of edits. A node that lies wholly within a deleted range
+    /// is cut off without being read. It is read afterwards, as are those below it, one at a time, to be reported.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a value above [`VALUE_BYTES_MAX`]; an error of [`NodeStore::load`] or
-    /// [`Error::Corrupt`] where a node on the way to an edited key cannot be had. Nothing has been changed
-    /// then. (Should a node that was loaded for the call be needed from the store again, which no known case
-    /// does, and fail, the edits before have been applied.)
+    /// [`Error::Invalid`] for a value above [`VALUE_BYTES_MAX`]; an error of [`NodeStore::load`] or [`Error::Corrupt`]
+    /// if a node on the way to an edited key cannot be had. Nothing has been changed then. (Should a node that was
+    /// loaded for the call have to be loaded again, which no known case does, and this fail, the edits before have been
+    /// applied.)
     pub fn apply(
         &self,
         edits: &mut dyn Iterator<Item = Edit>,
@@ -80,7 +80,7 @@ impl Tree {
         edited.map(|()| applied)
     }
 
-    /// Loads all that `edits` will touch.
+    /// Loads all nodes that `edits` will touch.
     fn prefault(&self, edits: &[Edit]) -> Result<Held> {
         let mut pins = Pins { tree: self, held: Held::new(), last: None };
         for edit in edits {
@@ -97,7 +97,7 @@ impl Tree {
     }
 }
 
-/// The key before `key`, which is not the first of all.
+/// Returns the key before `key`, which must not be the first of all.
 pub(super) fn before(key: &Key) -> Key {
     match (key.offset.checked_sub(1), key.kind.checked_sub(1)) {
         (Some(offset), _) => Key { offset, ..*key },
@@ -109,12 +109,13 @@ pub(super) fn before(key: &Key) -> Key {
 struct Pins<'a> {
     tree: &'a Tree,
     held: Held,
-    /// The leaf pinned last, and whether with a neighbour.
+    /// Bounds of the leaf that was pinned last, and whether a neighbour was pinned with it.
     last: Option<(Bounds, bool)>,
 }
 
 impl Pins<'_> {
-    /// Loads the way to `key`; `shrinks`: also a neighbour of the leaf, if the two might be merged.
+    /// Loads the nodes on the way to `key`, and with `shrinks` also a neighbour of the leaf, if the two might be
+    /// merged.
     fn pin(&mut self, key: &Key, shrinks: bool) -> Result<()> {
         if self.last.is_some_and(|(bounds, neighbour)| bounds.contains(key) && (neighbour || !shrinks)) {
             return Ok(());
@@ -142,7 +143,7 @@ impl Pins<'_> {
             match found {
                 Ok(None) => return Ok(()),
                 Ok(Some((bounds, neighbour))) => {
-                    // a neighbour that cannot be read is no reason to fail: there will be no merge
+                    // A neighbour that cannot be read is no reason to fail: there will be no merge.
                     if let Some(want) = neighbour
                         && let Ok(node) = want.fetch(&self.tree.cache, &*self.tree.store)
                     {

@@ -1,4 +1,4 @@
-//! An edit under way: nodes made editable, keys set and removed, nodes split and merged.
+//! Carries out edits: makes nodes editable, sets and removes keys, splits and merges nodes.
 
 use std::iter::Peekable;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) struct Editor<'a> {
     pub replaced: &'a mut dyn FnMut(Key, Value),
     pub freed: &'a mut Vec<Ptr>,
     pub dirty: NodeBytes,
-    /// Clean nodes cut off the tree with all below them.
+    /// Clean nodes that were cut off the tree with all below them.
     pub detached: Vec<Want>,
 }
 
@@ -74,7 +74,7 @@ impl Editor<'_> {
         }
     }
 
-    /// A node has changed in place.
+    /// Notes that a node has changed in place, from size `before` to `after`.
     pub(super) fn changed(&mut self, before: NodeBytes, after: NodeBytes) {
         self.dirty += after;
         self.dirty -= before;
@@ -87,7 +87,7 @@ impl Editor<'_> {
         self.cache.remove(ptr.addr);
     }
 
-    /// Makes the node of `child` one that may be edited in place (invariant 1).
+    /// Makes the node of `child` one that may be edited in place, by copying it if need be (invariant 1).
     pub(super) fn own<'c>(&mut self, child: &'c mut Child) -> Result<&'c mut Node> {
         let copy = match child {
             Child::Dirty(node) if Arc::strong_count(node) == 1 && node.written().is_none() => None,
@@ -144,7 +144,7 @@ impl Editor<'_> {
         self.own(child).map(|node| node.level())
     }
 
-    /// A root without entries goes; one with a single child gives way to it.
+    /// Removes a root without entries, and replaces a root with a single child by that child.
     fn shrink_root(&mut self, live: &mut Live) {
         while let Some(Child::Dirty(root)) = &live.root {
             let heir = match root.body() {
@@ -169,8 +169,8 @@ impl Editor<'_> {
         }
     }
 
-    /// Applies the next edits of `run`, as far as they are of single keys below `child`. Returns the siblings
-    /// at its right that came to be. `child` may be left without entries, or underfull: [`Editor::mend`].
+    /// Applies the next edits of `run`, as far as they are of single keys below `child`. Returns the new siblings at
+    /// its right. `child` may be left without entries, or underfull: [`Editor::mend`] repairs that.
     fn edit(&mut self, child: &mut Child, run: &mut Run, bounds: Bounds) -> Result<Siblings> {
         let node = self.own(child)?;
         let before = node.bytes();
@@ -212,7 +212,7 @@ impl Editor<'_> {
         Ok(siblings)
     }
 
-    /// Removes child `i`, just edited, if it is empty; merges it with a neighbour in memory if it is
+    /// Removes child `i`, which was just edited, if it is empty. Merges it with a neighbour that is in memory if it is
     /// underfull.
     pub(super) fn mend(&mut self, branch: &mut Branch, i: usize) -> Result<()> {
         let Some(Child::Dirty(node)) = branch.children().get(i) else { return Ok(()) };
@@ -237,7 +237,7 @@ impl Editor<'_> {
             };
             let Child::Dirty(node) = branch.child(i) else { continue };
             if node.fits_with(&neighbour, self.shape) {
-                // or else it would count as a reference that forbids editing in place
+                // This reference would forbid editing in place.
                 drop(neighbour);
                 return self.merge(branch, left);
             }
@@ -245,7 +245,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Makes one node of children `left` and `left + 1`.
+    /// Merges children `left` and `left + 1` into one node.
     fn merge(&mut self, branch: &mut Branch, left: usize) -> Result<()> {
         self.own(branch.child_mut(left))?;
         self.own(branch.child_mut(left + 1))?;
@@ -267,7 +267,7 @@ impl Editor<'_> {
     }
 }
 
-/// Size of the nodes below `child` that only the live tree refers to.
+/// Returns the size of the nodes from `child` down that only the live tree refers to.
 pub(super) fn changed_bytes(child: &Child) -> NodeBytes {
     let mut bytes = NodeBytes::default();
     if let Child::Dirty(node) = child
@@ -281,7 +281,7 @@ pub(super) fn changed_bytes(child: &Child) -> NodeBytes {
     bytes
 }
 
-/// The key of the next edit, if it is of a single key within `bounds`.
+/// Returns the key of the next edit, if it is of a single key within `bounds`.
 fn next_within(run: &mut Run, bounds: &Bounds) -> Option<Key> {
     run.peek().and_then(point).filter(|key| bounds.contains(key))
 }
@@ -293,8 +293,8 @@ fn point(edit: &Edit) -> Option<Key> {
     }
 }
 
-/// Applies the next edits of `run` that are of keys within `bounds`, until the leaf exceeds `target` bytes;
-/// then splits it.
+/// Applies the next edits of `run` that are of keys within `bounds`, until the leaf exceeds `target` bytes; then splits
+/// it. Returns the new leaves at its right.
 fn edit_leaf(
     leaf: &mut Leaf,
     run: &mut Run,

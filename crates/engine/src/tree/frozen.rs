@@ -1,7 +1,8 @@
-//! Versions of a tree: a checkpoint's, those that snapshots keep, and those that grow from them.
+//! Makes versions of a tree: those that checkpoints write, those that snapshots keep, and those that grow from them.
 //!
-//! Versions share nodes, changed ones too. So what one of them has let go of is not noted at the edit: it is what another has and
-//! it has not ([`Tree::written`], [`Frozen::written`]), compared at an instant at which none of them changes.
+//! Versions share nodes, changed ones too. So an edit does not note which nodes a version has let go of. These are
+//! found by comparison, at an instant at which no version changes: another version has them, and this one does not
+//! ([`Tree::written`], [`Frozen::written`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,28 +15,29 @@ use crate::limits::{NODE_WRITE_BYTES, TREE_LEVELS_MAX};
 use crate::types::Ptr;
 use crate::{Error, Result};
 
-/// Nodes in memory that have been written, and where. The key tells one node from another as long as a version refers to it.
+/// Nodes in memory that have been written, with their pointers. The key tells one node from another as long as a
+/// version refers to it.
 pub type Written = HashMap<usize, Ptr>;
 
-/// A tree as it was at one instant, on its way to storage. Made by [`Tree::freeze`].
+/// A tree as it was at one instant, on its way to storage. It is made by [`Tree::freeze`].
 pub struct Frozen {
     root: Option<Child>,
     cache: Arc<NodeCache>,
     bytes: NodeBytes,
 }
 
-/// What [`Tree::settle`] has made of nodes, and what it has let go of. To be dropped when nobody waits any more: that frees all nodes
-/// that were written, one by one.
+/// The nodes that [`Tree::settle`] has made, and those that it has let go of. It should be dropped when nobody waits
+/// any more: that frees all nodes that were written, one by one.
 #[derive(Default)]
 pub struct Settling {
-    /// Of nodes that several versions share: the node before (so that its place in memory is not used anew meanwhile), and what it
-    /// became if anything below it had been written.
+    /// For each node that several versions share: the old node (so that its place in memory is not used anew
+    /// meanwhile), and the node that replaces it, if anything below it had been written.
     made: HashMap<usize, (Arc<Node>, Option<Child>)>,
     gone: Vec<Child>,
 }
 
 impl Tree {
-    /// The tree as of now, in constant time, to be written.
+    /// Returns the tree as of now, in constant time, to be written.
     pub fn freeze(&self) -> Frozen {
         let _writer = self.writer.lock();
         let root = self.live.read().root.clone();
@@ -44,7 +46,8 @@ impl Tree {
         Frozen { root, cache: Arc::clone(&self.cache), bytes }
     }
 
-    /// Another tree with the same content, in constant time. The two share nodes until one of them changes them.
+    /// Returns another tree with the same content, in constant time. The two share nodes until one of them changes
+    /// them.
     #[must_use]
     pub fn fork(&self) -> Self {
         let _writer = self.writer.lock();
@@ -67,7 +70,8 @@ impl Tree {
         Self::with_root(root, Arc::clone(&self.store), Arc::clone(&self.cache), self.shape)
     }
 
-    /// Where the tree's root is stored, `None` for an empty tree; nothing if nodes of it are not stored or not settled.
+    /// Returns `Some` with the pointer of the tree's root (`None` in it for an empty tree), or `None` if nodes of the
+    /// tree are not stored or not settled.
     pub fn stored_root(&self) -> Option<Option<Ptr>> {
         match &self.live.read().root {
             None => Some(None),
@@ -76,7 +80,7 @@ impl Tree {
         }
     }
 
-    /// The nodes in memory that have been written and not been settled.
+    /// Returns the nodes in memory that have been written and not been settled.
     pub fn written(&self) -> Written {
         let mut found = Written::new();
         if let Some(root) = &self.live.read().root {
@@ -85,8 +89,9 @@ impl Tree {
         found
     }
 
-    /// Makes references to nodes that have been written clean ones: as many steps as there are nodes that have not. `settling` is
-    /// the same for all versions that may share nodes; none of them may change between the first and the last.
+    /// Makes references to nodes that have been written clean ones. This takes as many steps as there are nodes in
+    /// memory that have not been written. `settling` is the same for all versions that may share nodes; none of them
+    /// may change between the first call and the last.
     pub fn settle(&self, settling: &mut Settling) {
         let _writer = self.writer.lock();
         if let Some(root) = &mut self.live.write().root {
@@ -96,7 +101,7 @@ impl Tree {
     }
 }
 
-/// Takes the address of a node for its name.
+/// Returns the address of a node, which serves as its name.
 fn name(node: &Arc<Node>) -> usize {
     Arc::as_ptr(node) as usize
 }
@@ -113,7 +118,7 @@ fn collect_written(child: &Child, found: &mut Written) {
     }
 }
 
-/// Whether anything has changed.
+/// Settles `child` and what is below it. Returns true if anything has changed.
 fn settle(child: &mut Child, settling: &mut Settling) -> bool {
     let Child::Dirty(node) = child else { return false };
     if let Some(ptr) = node.written() {
@@ -123,7 +128,7 @@ fn settle(child: &mut Child, settling: &mut Settling) -> bool {
     if let Some(node) = Arc::get_mut(node) {
         return settle_children(node, settling);
     }
-    // Several versions refer to this node: all of them get the same new one.
+    // Several versions refer to this node, so all of them get the same new one.
     if !matches!(node.body(), Body::Branch(_)) {
         return false;
     }
@@ -146,11 +151,11 @@ fn settle(child: &mut Child, settling: &mut Settling) -> bool {
 
 fn settle_children(node: &mut Node, settling: &mut Settling) -> bool {
     let Body::Branch(branch) = node.body_mut() else { return false };
-    // All of them: `any` would stop at the first.
+    // This has to reach all children: `any` would stop at the first that changes.
     branch.children_mut().iter_mut().fold(false, |changed, child| settle(child, settling) | changed)
 }
 
-/// All nodes below `child` that are to be written, by level.
+/// Collects all nodes from `child` down that are to be written, by level.
 fn collect<'a>(child: &'a Child, levels: &mut [Vec<&'a Node>; TREE_LEVELS_MAX as usize]) {
     if let Child::Dirty(node) = child
         && node.written().is_none()
@@ -163,11 +168,11 @@ fn collect<'a>(child: &'a Child, levels: &mut [Vec<&'a Node>; TREE_LEVELS_MAX as
 }
 
 impl Frozen {
-    /// Writes all nodes that are not stored yet, leaves first, and returns the new root; `None` for an empty
-    /// tree. `write` stores nodes of one level, of about [`NODE_WRITE_BYTES`] in all, and returns where, in
-    /// the same order. An unchanged tree writes nothing.
+    /// Writes all nodes that are not stored yet, leaves first, and returns the new root; `None` for an empty tree.
+    /// `write` stores nodes of one level, of about [`NODE_WRITE_BYTES`] in all, and returns their pointers in the same
+    /// order. An unchanged tree writes nothing.
     ///
-    /// After an error of `write` the call may be repeated; it goes on where it stopped.
+    /// After an error of `write` the call may be repeated. It goes on where it stopped.
     ///
     /// # Errors
     /// Those of `write`; [`Error::Invalid`] if it returns another number of pointers than it got nodes.
@@ -216,7 +221,7 @@ impl Frozen {
         }
         for (node, ptr) in nodes.iter().zip(ptrs) {
             node.set_written(ptr);
-            // a copy of its own, without spare memory: the frozen node still belongs to two trees
+            // The cache gets a copy without spare memory, since the frozen node still belongs to two trees.
             if !node.is_superseded()
                 && let Some(settled) = node.settled()
             {
@@ -226,7 +231,7 @@ impl Frozen {
         Ok(())
     }
 
-    /// Where the root is stored; `None` for an empty tree.
+    /// Returns the pointer of the root; `None` for an empty tree.
     ///
     /// # Errors
     /// [`Error::Invalid`] as long as [`Frozen::persist`] has not succeeded.
@@ -236,7 +241,7 @@ impl Frozen {
         root.stored_ptr().map(Some).ok_or_else(unwritten)
     }
 
-    /// The nodes of it that were in memory when it was frozen and have been written.
+    /// Returns its nodes that were in memory when it was frozen and have been written.
     pub fn written(&self) -> Written {
         let mut found = Written::new();
         if let Some(root) = &self.root {
@@ -245,7 +250,7 @@ impl Frozen {
         found
     }
 
-    /// Memory that the frozen nodes took when they were frozen, in bytes.
+    /// Returns the memory that the frozen nodes took when they were frozen, in bytes.
     pub fn footprint_bytes(&self) -> u64 {
         self.bytes.memory
     }

@@ -1,4 +1,4 @@
-//! The door for fuzz targets to decoders of this room.
+//! Gives fuzz targets access to the decoders of this module.
 
 use super::Value;
 use super::branch::{Branch, Child};
@@ -11,7 +11,7 @@ fn ptr(slot: u32) -> Ptr {
     Ptr { addr: Addr::new(5, slot), len_bytes: 3000 + slot }
 }
 
-/// Stored nodes: leaves of values, of pages and of both, and a branch.
+/// Returns stored nodes: leaves of values, of pages and of both, and a branch.
 pub fn node_seeds() -> Vec<Vec<u8>> {
     let leaf = |values: u64, pages: u64| {
         let mut leaf = Leaf::with_capacity((values + pages) as usize);
@@ -34,7 +34,7 @@ pub fn node_seeds() -> Vec<Vec<u8>> {
     nodes.iter().filter_map(|node| encode(node).ok()).collect()
 }
 
-/// Decodes a node; whether it was one. A node that decodes can be searched and stored again.
+/// Decodes a node. Returns whether it was one. Panics if a node that decodes cannot be searched or stored again.
 pub fn node(bytes: &[u8]) -> bool {
     let Ok(node) = decode(ptr(1), bytes) else { return false };
     match node.body() {

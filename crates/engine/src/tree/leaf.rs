@@ -1,7 +1,7 @@
-//! Leaves: sorted entries, kept as separate arrays.
+//! Defines leaves: sorted entries, kept as separate arrays.
 //!
-//! Keys are split into groups (runs of one object and kind) and offsets. The pages of an object, by far the
-//! most entries of a pool, so take 20 bytes each: offset, address and stored length.
+//! Keys are split into groups (runs of one object and kind) and offsets. So each page of an object takes 20 bytes:
+//! offset, address and stored length. Pages are by far the most entries of a pool.
 
 use std::ops::Range;
 
@@ -20,8 +20,8 @@ struct Group {
 
 /// Sorted entries.
 ///
-/// Invariants: `groups` ascend, start at 0 and are not empty; offsets ascend within a group; there are as
-/// many values as offsets; `encoded_bytes` is what the codec makes of the leaf, to the byte.
+/// Invariants: `groups` ascend, start at 0 and are not empty; offsets ascend within a group; there are as many values
+/// as offsets; `encoded_bytes` is the exact length of what the codec makes of the leaf.
 #[derive(Clone)]
 pub(super) struct Leaf {
     groups: Vec<Group>,
@@ -47,12 +47,12 @@ impl Leaf {
         self.offsets.len()
     }
 
-    /// Bytes of the stored form.
+    /// Returns the bytes of the stored form.
     pub(super) fn encoded_bytes(&self) -> usize {
         self.encoded_bytes
     }
 
-    /// Bytes on the heap.
+    /// Returns the bytes on the heap.
     pub(super) fn heap_bytes(&self) -> usize {
         self.groups.capacity() * size_of::<Group>()
             + self.offsets.capacity() * size_of::<u64>()
@@ -65,7 +65,7 @@ impl Leaf {
         self.value_bytes
     }
 
-    /// A copy without spare capacity.
+    /// Returns a copy without spare capacity.
     pub(super) fn compact(&self) -> Self {
         let mut copy = self.clone();
         copy.values.compact();
@@ -81,7 +81,7 @@ impl Leaf {
         self.groups.binary_search_by_key(&(object, kind), |group| (group.object, group.kind))
     }
 
-    /// Index range of the entries of `object` and `kind`, and their offsets.
+    /// Returns the index range of the entries of `object` and `kind`, and their offsets.
     pub(super) fn run(&self, object: u64, kind: u8) -> (Range<usize>, &[u64]) {
         match self.find_group(object, kind) {
             Ok(g) => {
@@ -95,7 +95,7 @@ impl Leaf {
         }
     }
 
-    /// Index of `key`, or where it would be inserted.
+    /// Returns the index of `key`, or as the error the index at which it would be inserted.
     pub(super) fn search(&self, key: &Key) -> Result<usize, usize> {
         let (range, offsets) = self.run(key.object, key.kind);
         search_run(offsets, key.offset).map(|i| range.start + i).map_err(|i| range.start + i)
@@ -110,7 +110,7 @@ impl Leaf {
         self.values.get(i)
     }
 
-    /// The pointer of entry `i`; `None` if its value is bytes.
+    /// Returns the pointer of entry `i`; `None` if its value is bytes.
     pub(super) fn ptr(&self, i: usize) -> Option<Ptr> {
         match self.values.get(i) {
             ValueRef::Page(ptr) => Some(ptr),
@@ -126,7 +126,7 @@ impl Leaf {
         self.offsets.len().checked_sub(1).map(|i| self.key(i))
     }
 
-    /// Entries by index.
+    /// Returns the entries in a range of indexes.
     pub(super) fn entries(&self, range: Range<usize>) -> impl Iterator<Item = (Key, ValueRef<'_>)> {
         let mut g =
             self.groups.partition_point(|group| group.start as usize <= range.start).saturating_sub(1);
@@ -143,13 +143,13 @@ impl Leaf {
         (self.key(i), self.values.get(i))
     }
 
-    /// Encoded bytes of entry `i`.
+    /// Returns the encoded bytes of entry `i`.
     fn cost(&self, i: usize) -> usize {
         let (key, value) = self.entry(i);
         entry_bytes(i.checked_sub(1).map(|before| self.entry(before)), key, value)
     }
 
-    /// Encoded bytes of the entries in `range`, 0 for those beyond the end.
+    /// Returns the encoded bytes of the entries in `range`. Indexes beyond the end count 0.
     fn costs(&self, range: Range<usize>) -> usize {
         range.filter(|&i| i < self.len()).map(|i| self.cost(i)).sum()
     }
@@ -173,7 +173,7 @@ impl Leaf {
         self.values.insert(i, value);
     }
 
-    /// Sets how many bytes the pushed entries were decoded from, header included.
+    /// Sets the number of bytes from which the pushed entries were decoded, header included.
     pub(super) fn decoded_from(&mut self, bytes: usize) {
         self.encoded_bytes = bytes;
     }
@@ -197,7 +197,7 @@ impl Leaf {
         self.encoded_bytes -= next;
     }
 
-    /// Replaces the value of entry `i`, returns the old one.
+    /// Replaces the value of entry `i`, and returns the old one.
     pub(super) fn replace(&mut self, i: usize, value: Value) -> Value {
         let before = self.costs(i..i + 2);
         self.value_bytes += value.heap_bytes();
@@ -208,7 +208,7 @@ impl Leaf {
         old
     }
 
-    /// Removes the entries in `range` and hands them out.
+    /// Removes the entries in `range`, and calls `each` with them.
     pub(super) fn remove(&mut self, range: Range<usize>, each: &mut dyn FnMut(Key, Value)) {
         if range.is_empty() {
             return;
@@ -229,7 +229,7 @@ impl Leaf {
             let removed_before = start.clamp(range.start, range.end) - range.start;
             group.start = (start - removed_before) as u32;
         }
-        // a group that lost all entries now starts where the next one, or the end, is
+        // A group that lost all entries now starts where the next one, or the end, is.
         let end = self.offsets.len();
         let mut kept: Vec<Group> = Vec::with_capacity(self.groups.len());
         for (g, group) in self.groups.iter().enumerate() {
@@ -243,7 +243,7 @@ impl Leaf {
         self.encoded_bytes -= before;
     }
 
-    /// Hands out all entries.
+    /// Calls `each` with all entries.
     pub(super) fn for_each(&self, each: &mut dyn FnMut(Key, Value)) {
         self.entries(0..self.len()).for_each(|(key, value)| each(key, value.to_value()));
     }
@@ -295,9 +295,9 @@ impl Leaf {
         right
     }
 
-    /// Splits off leaves at the right until each is at most `target` bytes when encoded, or holds one entry.
-    /// `inserted` is the index of the newest entry: where it continues a run of pages, the run's leaf is left
-    /// full, because the next page of the run will not go there.
+    /// Splits off leaves at the right until each is at most `target` bytes when encoded, or holds one entry. `inserted`
+    /// is the index of the newest entry. If that continues a run of pages, the run's leaf is left full, because the
+    /// next page of the run will not go there.
     pub(super) fn split(&mut self, inserted: Option<usize>, target: usize) -> Vec<Self> {
         if self.encoded_bytes <= target || self.len() < 2 {
             return Vec::new();
@@ -320,7 +320,7 @@ impl Leaf {
         continues.then_some(if full && at + 1 < self.len() { at + 1 } else { at })
     }
 
-    /// Index at which both halves encode to about the same size.
+    /// Returns the index at which both halves encode to about the same size.
     fn middle(&self) -> usize {
         let half = self.encoded_bytes / 2;
         let mut sum = HEADER_BYTES;
@@ -334,8 +334,8 @@ impl Leaf {
     }
 }
 
-/// Index of `offset` in ascending `offsets`, or where it would be. Looks first where it is if there are no
-/// gaps.
+/// Returns the index of `offset` in ascending `offsets`, or as the error the index where it would be. It looks first
+/// where the offset is if there are no gaps.
 pub(super) fn search_run(offsets: &[u64], offset: u64) -> Result<usize, usize> {
     if let Some(&first) = offsets.first() {
         let guess = offset.wrapping_sub(first);

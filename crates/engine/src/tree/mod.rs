@@ -9,28 +9,28 @@
 //!     | apply: `freed`      | apply: gone            | apply: a version lets go of it; told by comparing versions
 //! ```
 //!
-//! *Clean* nodes are stored; a tree refers to them by [`Ptr`] and finds them in the [`NodeCache`], or loads
-//! them. *Changed* nodes exist in memory only and belong to one tree, which edits them in place.
-//! [`Tree::freeze`] and [`Tree::fork`] make all changed nodes *shared*, in no time: from then on two references lead
-//! to the root, the tree's and the other version's, and whoever comes from a shared node finds its children
-//! shared. An edit of a shared node copies it first.
+//! *Clean* nodes are stored. A tree refers to them by [`Ptr`], and finds them in the [`NodeCache`] or loads them.
+//! *Changed* nodes exist in memory only and belong to one tree, which edits them in place. [`Tree::freeze`] and
+//! [`Tree::fork`] make all changed nodes *shared*, in constant time: from then on two references lead to the root, the
+//! tree's and the other version's, and whatever is below a shared node is shared too. An edit of a shared node copies
+//! it first.
 //!
 //! # Invariants
 //!
 //! 1. A node is edited in place only if a single reference leads to it and it has not been written
 //!    (`Editor::own`). References to changed nodes are copied only by `freeze`, or while the writers' lock is
 //!    held.
-//! 2. Clean nodes have clean descendants only; written nodes written and clean ones (`Node::settled`, invariant
-//!    1).
-//! 3. Each stored node that a tree stops referring to is told of once: a clean one goes to `freed` at once
-//!    (`Editor::own`, `Editor::take`, `Editor::discard`), a written one is in [`Tree::written`] of another version and not in
-//!    its own, before the versions that have it are settled ([`Tree::settle`]).
+//! 2. Clean nodes have only clean descendants; written nodes have only written and clean ones (`Node::settled`,
+//!    invariant 1).
+//! 3. Each stored node that a tree stops referring to is reported once. A clean node goes to `freed` at once
+//!    (`Editor::own`, `Editor::take`, `Editor::discard`). A written node is found by comparing [`Tree::written`] of
+//!    another version with the tree's own, before the versions that have it are settled ([`Tree::settle`]).
 //! 4. Each value that is overwritten or deleted is reported once (`Editor`).
 //! 5. Keys of a node lie within the separators around it in its parent; the level falls by one with each step
 //!    down. Checked when a node is loaded (`read::Want`), because stored bytes are not trusted.
-//! 6. No lock that readers need is held during I/O. Writers (`apply`, `freeze`, `settle`, ...) exclude each other
-//!    by a lock of their own, during which they do I/O; so the tree does not change between the loading of
-//!    what an edit needs and the edit.
+//! 6. No lock that readers need is held during I/O. Writers (`apply`, `freeze`, `settle`, ...) exclude each other by a
+//!    lock of their own, under which they do I/O. So the tree does not change between the loading of what an edit needs
+//!    and the edit.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ use branch::Child;
 use node::Shape;
 use unstored::Share;
 
-/// What a tree keeps under a key.
+/// The value of a key in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// Bytes, at most [`crate::limits::VALUE_BYTES_MAX`].
@@ -89,42 +89,42 @@ pub enum Value {
 pub enum Edit {
     /// Sets the value of a key, whatever it was.
     Put(Key, Value),
-    /// Removes a key; nothing happens where it does not exist.
+    /// Removes a key. Nothing happens if it does not exist.
     Delete(Key),
     /// Removes all keys from the first (inclusive) to the second (exclusive).
     DeleteRange(Key, Key),
 }
 
-/// Where the records of nodes are read.
+/// The source of nodes' records.
 pub trait NodeStore: Send + Sync {
-    /// The verified and decompressed bytes of the record at `ptr`.
+    /// Returns the verified and decompressed bytes of the record at `ptr`.
     ///
     /// # Errors
-    /// Whatever keeps the record from being read; the tree passes it on.
+    /// Whatever keeps the record from being read. The tree passes it on.
     fn load(&self, ptr: Ptr) -> Result<Vec<u8>>;
 }
 
 /// A dataset's tree. All methods may be called from any thread.
 pub struct Tree {
     live: RwLock<Live>,
-    /// Serialises writers; taken before `live`.
+    /// Serialises writers. It is taken before `live`.
     writer: Mutex<()>,
     store: Arc<dyn NodeStore>,
     cache: Arc<NodeCache>,
     shape: Shape,
     dirty: Share,
-    /// Those of the last [`Frozen`], until [`Tree::settle`].
+    /// Size of the nodes of the last [`Frozen`], until [`Tree::settle`].
     frozen: Share,
 }
 
-/// What readers see.
+/// The state of a tree that readers see.
 struct Live {
-    /// `None`: no entries.
+    /// The root; `None` if there are no entries.
     root: Option<Child>,
 }
 
 impl Tree {
-    /// The tree with the given root; an empty one for `None`. Reads nothing.
+    /// Creates the tree with the given root; an empty one for `None`. Reads nothing.
     pub fn new(root: Option<Ptr>, store: Arc<dyn NodeStore>, cache: Arc<NodeCache>) -> Self {
         Self::with_root(root.map(Child::clean), store, cache, Shape::STORED)
     }
@@ -141,13 +141,13 @@ impl Tree {
         Self { live, writer: Mutex::default(), store, cache, shape, dirty, frozen }
     }
 
-    /// Whether somebody is changing the tree just now, and may be reading nodes for it.
+    /// Returns true if somebody is changing the tree just now, and may be reading nodes for it.
     pub fn is_changing(&self) -> bool {
         self.writer.is_locked()
     }
 
-    /// Memory that the nodes changed since the last [`Tree::freeze`] take, in bytes: about an upper bound of
-    /// what the next checkpoint writes. Frozen nodes are counted by [`Frozen::footprint_bytes`].
+    /// Returns the memory that the nodes changed since the last [`Tree::freeze`] take, in bytes: about an upper bound
+    /// of what the next checkpoint writes. Frozen nodes are counted by [`Frozen::footprint_bytes`].
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty.get().memory
     }

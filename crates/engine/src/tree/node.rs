@@ -1,4 +1,4 @@
-//! Nodes: a leaf or a branch, and what becomes of it.
+//! Defines a node of a tree, a leaf or a branch, and its state.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,31 +9,33 @@ use super::unstored::NodeBytes;
 use crate::limits::{NODE_BYTES, NODE_FANOUT_MAX};
 use crate::types::Ptr;
 
-/// Bytes that a stored record takes beside its own, at most: its header, and its entries in both copies of a directory.
+/// Most bytes that a stored record takes beside its own: those of its header, and of its entries in both copies of a
+/// directory.
 const RECORD_OVERHEAD_BYTES: u64 = 64;
 
-/// What a node holds.
+/// The content of a node.
 #[derive(Clone)]
 pub(super) enum Body {
     Leaf(Leaf),
     Branch(Branch),
 }
 
-/// A node in memory. Changed in place only while a single tree refers to it; immutable once frozen or stored.
+/// A node in memory. It is changed in place only while a single tree refers to it, and never once it is frozen or
+/// stored.
 pub(super) struct Node {
     body: Body,
-    /// Frozen nodes only: the live tree does not refer to this node any more.
+    /// True if it is frozen and the live tree does not refer to it any more.
     superseded: AtomicBool,
-    /// Frozen nodes only: where the checkpoint has written it.
+    /// Place where the checkpoint has written it, if it is frozen and was written.
     written: OnceLock<Ptr>,
 }
 
-/// How large nodes become. A parameter only so that tests get deep trees from few entries.
+/// Bounds of the size of nodes. They are a parameter only so that tests get deep trees from few entries.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
-    /// Encoded bytes above which a leaf is split.
+    /// Number of encoded bytes above which a leaf is split.
     pub leaf_bytes: usize,
-    /// Children above which a branch is split.
+    /// Number of children above which a branch is split.
     pub fanout: usize,
 }
 
@@ -66,7 +68,7 @@ impl Node {
         self.body
     }
 
-    /// 0 for a leaf.
+    /// Returns its level, 0 for a leaf.
     pub(super) fn level(&self) -> u8 {
         match &self.body {
             Body::Leaf(_) => 0,
@@ -74,7 +76,7 @@ impl Node {
         }
     }
 
-    /// Entries of a leaf, children of a branch.
+    /// Returns the number of entries of a leaf, or of children of a branch.
     pub(super) fn len(&self) -> usize {
         match &self.body {
             Body::Leaf(leaf) => leaf.len(),
@@ -82,17 +84,17 @@ impl Node {
         }
     }
 
-    /// Memory that the node takes, in bytes.
+    /// Returns the memory that the node takes, in bytes.
     pub(super) fn footprint_bytes(&self) -> usize {
         let heap = match &self.body {
             Body::Leaf(leaf) => leaf.heap_bytes(),
             Body::Branch(branch) => branch.heap_bytes(),
         };
-        // an Arc's two counts go with it
+        // The two counts of an `Arc` go with it.
         size_of::<Self>() + 2 * size_of::<usize>() + heap
     }
 
-    /// Size of the node.
+    /// Returns the size of the node.
     pub(super) fn bytes(&self) -> NodeBytes {
         let stored = match &self.body {
             Body::Leaf(leaf) => leaf.encoded_bytes(),
@@ -101,7 +103,7 @@ impl Node {
         NodeBytes { memory: self.footprint_bytes() as u64, stored: stored as u64 + RECORD_OVERHEAD_BYTES }
     }
 
-    /// The node in as little memory as possible and with clean children, as the cache keeps it; `None` if a
+    /// Returns the node in as little memory as possible and with clean children, as the cache keeps it; `None` if a
     /// child has not been written.
     pub(super) fn settled(&self) -> Option<Self> {
         match &self.body {
@@ -110,7 +112,7 @@ impl Node {
         }
     }
 
-    /// At most a quarter full: worth a merge with a neighbour.
+    /// Returns true if the node is at most a quarter full, so that a merge with a neighbour is worth it.
     pub(super) fn is_underfull(&self, shape: Shape) -> bool {
         match &self.body {
             Body::Leaf(leaf) => leaf.encoded_bytes() <= shape.leaf_bytes / 4,
@@ -118,8 +120,8 @@ impl Node {
         }
     }
 
-    /// Whether the two, neighbours of one level and not empty, make one node that is at most three quarters
-    /// full: room to grow before the next split.
+    /// Returns true if the two, neighbours of one level and not empty, make one node that is at most three quarters
+    /// full and so has room to grow before the next split.
     pub(super) fn fits_with(&self, other: &Self, shape: Shape) -> bool {
         if self.len() == 0 || other.len() == 0 {
             return false;
@@ -135,7 +137,7 @@ impl Node {
         }
     }
 
-    /// Whether all keys and separators lie within `bounds`.
+    /// Returns true if all keys and separators lie within `bounds`.
     pub(super) fn is_within(&self, bounds: &Bounds) -> bool {
         let (first, last) = match &self.body {
             Body::Leaf(leaf) => (leaf.first_key(), leaf.last_key()),
@@ -166,7 +168,7 @@ impl Node {
 }
 
 impl Clone for Node {
-    /// A copy that is in no checkpoint.
+    /// Returns a copy that is in no checkpoint.
     fn clone(&self) -> Self {
         Self::new(self.body.clone())
     }

@@ -1,8 +1,8 @@
-//! Lookups.
+//! Looks keys up.
 //!
-//! All work the same way: descend under the read lock through the nodes that are in memory; where one is
-//! absent, let go of the lock, load it, and start again. Nodes loaded for a call stay in its `Held`, so that
-//! a small cache cannot make it start for ever.
+//! All lookups work the same way. They descend under the read lock through the nodes that are in memory. If a node is
+//! absent, they release the lock, load the node, and start again. Nodes loaded for a call stay in its `Held`, so that a
+//! small cache cannot make it start again for ever.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use crate::{Error, Result};
 /// Clean nodes that a call keeps in memory until it is done.
 pub(super) type Held = BTreeMap<Addr, Arc<Node>>;
 
-/// A clean node that is needed and not in memory, and what its parent says of it.
+/// A clean node that is needed and not in memory, with what its parent says of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Want {
     pub ptr: Ptr,
-    /// `None` for a root, which may be of any level.
+    /// Its level; `None` for a root, which may be of any level.
     pub level: Option<u8>,
     pub bounds: Bounds,
 }
 
 impl Want {
-    /// Whether `node` is what the parent expects here (invariant 5).
+    /// Returns true if `node` has the level that the parent expects here (invariant 5).
     fn accepts(&self, node: &Node) -> bool {
         self.level.is_none_or(|level| node.level() == level)
     }
@@ -39,7 +39,7 @@ impl Want {
         Ok(node)
     }
 
-    /// Whether `node` keeps what its parent says (invariant 5).
+    /// Fails if `node` has another level or other keys than its parent says (invariant 5).
     pub(super) fn verify(&self, node: &Node) -> Result<()> {
         let damaged = |detail: String| Err(Error::corrupt(format!("tree node {}", self.ptr.addr), detail));
         if !self.accepts(node) {
@@ -55,23 +55,23 @@ impl Want {
         Ok(())
     }
 
-    /// The node from `cache`, or loaded into it.
+    /// Returns the node from `cache`, or loads it into that.
     pub(super) fn fetch(&self, cache: &NodeCache, store: &dyn NodeStore) -> Result<Arc<Node>> {
         let node = cache.get_or_load(self.ptr.addr, || self.load(store))?;
-        // another tree may have brought it in, with another parent
+        // Another tree, with another parent, may have brought it into the cache.
         self.verify(&node)?;
         Ok(node)
     }
 }
 
-/// Where a leaf hangs.
+/// The surroundings of a node on the way down: its bounds, and for a leaf a neighbour.
 pub(super) struct Place {
     pub bounds: Bounds,
-    /// A clean leaf next to it, below the same parent.
+    /// Clean leaf next to it, below the same parent.
     pub neighbour: Option<Want>,
 }
 
-/// One step down from `branch`, whose keys are within `bounds`.
+/// Goes one step down from `branch`, whose keys are within `bounds`.
 fn step<'a>(branch: &'a Branch, key: &Key, bounds: Bounds) -> (&'a Child, Place) {
     let i = branch.index_of(key);
     let mut neighbour = None;
@@ -88,8 +88,8 @@ fn step<'a>(branch: &'a Branch, key: &Key, bounds: Bounds) -> (&'a Child, Place)
 }
 
 impl Live {
-    /// Calls `look` with the leaf that `key` is or would be in; `None` for an empty tree. Clean nodes are
-    /// asked of `find`; one that it does not have is returned as the error.
+    /// Calls `look` with the leaf that `key` is or would be in; returns `None` for an empty tree. Clean nodes are asked
+    /// of `find`. If it does not have one, that node is returned as the error.
     pub(super) fn at_leaf<R>(
         &self,
         key: &Key,
@@ -99,7 +99,8 @@ impl Live {
         let Some(mut child) = self.root.as_ref() else { return Ok(None) };
         let mut place = Place { bounds: Bounds::default(), neighbour: None };
         let mut level = None;
-        // borrowed from the tree as long as nodes are changed or frozen, then shared with the cache
+        // Changed and frozen nodes are borrowed from the tree. From the first clean node on, they are shared with the
+        // cache.
         let ptr = loop {
             match child {
                 Child::Clean { len_bytes, addr } => break Ptr { addr: *addr, len_bytes: *len_bytes },
@@ -135,7 +136,7 @@ impl Live {
     }
 }
 
-/// A lookup under way: the tree as of now and the nodes that can be had without I/O.
+/// A lookup under way: the tree as of now, and the nodes that can be had without I/O.
 pub(super) struct View<'a> {
     live: &'a Live,
     held: &'a Held,
@@ -177,7 +178,7 @@ impl View<'_> {
         Ok(out)
     }
 
-    /// Appends to `out` the values of the first of `keys` and of those behind it that are in the same leaf.
+    /// Appends to `out` the values of the first of `keys`, and of those after it that are in the same leaf.
     fn some(&self, keys: &[Key], out: &mut Vec<Option<Value>>) -> Result<(), Want> {
         let Some(first) = keys.first() else { return Ok(()) };
         let found = self.at_leaf(first, |leaf, place| {
@@ -211,15 +212,15 @@ impl View<'_> {
     }
 }
 
-/// The page number of `key`, if it is a page of `object`.
+/// Returns the page number of `key`, if it is the key of a page of `object`.
 fn page_of(key: Option<Key>, object: u64) -> Option<u64> {
     key.filter(|key| key.object == object && key.kind == Key::PAGE).map(|key| key.offset)
 }
 
-/// Answer of one leaf to a scan.
+/// The answer of one leaf to a scan.
 enum Scan {
     Found(Option<u64>),
-    /// Ask again from this page on.
+    /// The scan has to go on from this page.
     Continue(u64),
 }
 
@@ -237,7 +238,7 @@ fn next_data_in(leaf: &Leaf, place: &Place, object: u64, page: u64) -> Scan {
 fn next_hole_in(leaf: &Leaf, place: &Place, object: u64, page: u64) -> Scan {
     let (_, offsets) = leaf.run(object, Key::PAGE);
     let Ok(start) = search_run(offsets, page) else { return Scan::Found(Some(page)) };
-    // offsets ascend, so that what is beyond the first gap stays beyond
+    // Offsets ascend, so all that follow the first gap are beyond it.
     let stretch = &offsets[start..];
     let present = search_gap(stretch);
     let Some(next) = page.checked_add(present as u64) else { return Scan::Found(None) };
@@ -246,7 +247,7 @@ fn next_hole_in(leaf: &Leaf, place: &Place, object: u64, page: u64) -> Scan {
     if more { Scan::Continue(next) } else { Scan::Found(Some(next)) }
 }
 
-/// How many of the ascending numbers follow the first without a gap, the first included.
+/// Returns how many of the ascending numbers follow the first without a gap, the first included.
 fn search_gap(offsets: &[u64]) -> usize {
     let (mut low, mut high) = (0, offsets.len());
     while low < high {
@@ -263,13 +264,13 @@ fn search_gap(offsets: &[u64]) -> usize {
 impl Tree {
     /// Runs `attempt` under the read lock until it lacks no node.
     ///
-    /// A node that cannot be loaded may have been freed in the meantime; if the next attempt asks for it
-    /// again, it is damaged.
+    /// A node that cannot be loaded may have been freed in the meantime. If the next attempt asks for it again, it is
+    /// damaged.
     fn retry<R>(&self, attempt: impl FnMut(View<'_>) -> Result<R, Want>) -> Result<R> {
         self.retry_telling(attempt).map_err(|failed| failed.1)
     }
 
-    /// As [`Tree::retry`]; tells which node cannot be had.
+    /// Does what [`Tree::retry`] does. The error tells which node cannot be had.
     pub(super) fn retry_telling<R>(
         &self,
         mut attempt: impl FnMut(View<'_>) -> Result<R, Want>,
@@ -299,11 +300,11 @@ impl Tree {
         }
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
-    /// Of [`NodeStore::load`]; [`Error::Corrupt`] for a node that is not well formed or not what its parent
-    /// says. So do all lookups.
+    /// Those of [`NodeStore::load`]; [`Error::Corrupt`] for a node that is not well formed or not what its parent says.
+    /// All lookups have these errors.
     pub fn get(&self, key: &Key) -> Result<Option<Value>> {
         self.retry(|view| {
             let found =
@@ -312,7 +313,7 @@ impl Tree {
         })
     }
 
-    /// The values of `keys`, which ascend; each leaf is looked at once, as of an instant of its own.
+    /// Returns the values of `keys`, which ascend. Each leaf is looked at once, at an instant of its own.
     pub fn get_all(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
         let mut out = Vec::with_capacity(keys.len());
         while let Some(rest) = keys.get(out.len()..).filter(|rest| !rest.is_empty()) {
@@ -321,7 +322,8 @@ impl Tree {
         Ok(out)
     }
 
-    /// Of those nodes that lookups of `keys`, which ascend, meet first and that are not in memory, a key of each.
+    /// Returns a key for each node that is not in memory and that lookups of `keys`, which ascend, would have to load
+    /// first.
     pub fn absent(&self, keys: &[Key]) -> Vec<Key> {
         let (live, held) = (self.live.read(), Held::new());
         let view = View { live: &live, held: &held, cache: &self.cache };
@@ -341,20 +343,20 @@ impl Tree {
         absent
     }
 
-    /// Up to `limit` entries with `from <= key < to`, ascending, all as of one instant. The nodes met stay in
-    /// memory during the call, so that `limit` should not be much above some thousands.
+    /// Returns up to `limit` entries with `from <= key < to`, ascending, all as of one instant. The nodes on the way
+    /// stay in memory during the call, so `limit` should not be much above some thousands.
     pub fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Value)>> {
         self.retry(|view| view.range(from, to, limit))
     }
 
-    /// Where the pages `first ..` of `object` are stored, as many as `out` has places: `None` for holes. As
-    /// of one instant.
+    /// Fills `out` with the pointers of the pages `first ..` of `object`, as many as it has places; `None` for holes.
+    /// All are as of one instant.
     pub fn pages(&self, object: u64, first: u64, out: &mut [Option<Ptr>]) -> Result<()> {
         self.retry(|view| view.pages(object, first, out))
     }
 
-    /// As [`Tree::pages`], without I/O and without waiting: `false`, with `out` undefined, if a node is not
-    /// in memory or a change is under way.
+    /// Does what [`Tree::pages`] does, without I/O and without waiting. Returns `false`, with `out` undefined, if a
+    /// node is not in memory or a change is under way.
     pub fn try_pages(&self, object: u64, first: u64, out: &mut [Option<Ptr>]) -> bool {
         let Some(live) = self.live.try_read() else { return false };
         View { live: &live, held: &Held::new(), cache: &self.cache }.pages(object, first, out).is_ok()
@@ -379,13 +381,13 @@ impl Tree {
         }
     }
 
-    /// The first page of `object` at or after `page` that is present. Changes made during the call may or may
+    /// Returns the first page of `object` at or after `page` that is present. Changes made during the call may or may
     /// not be seen.
     pub fn next_data(&self, object: u64, page: u64) -> Result<Option<u64>> {
         self.scan(object, page, next_data_in, None)
     }
 
-    /// The first page number at or after `page` that is absent; `None` if all up to 2^64 - 1 are present.
+    /// Returns the first page number at or after `page` that is absent; `None` if all up to 2^64 - 1 are present.
     /// Changes made during the call may or may not be seen.
     pub fn next_hole(&self, object: u64, page: u64) -> Result<Option<u64>> {
         self.scan(object, page, next_hole_in, Some(page))

@@ -1,4 +1,4 @@
-//! Walking a stored tree that is given up, step by step.
+//! Walks a stored tree that is given up, step by step.
 
 use super::branch::Bounds;
 use super::cut::wants_all;
@@ -8,16 +8,16 @@ use super::{NodeStore, Value};
 use crate::Error;
 use crate::types::{Key, Ptr};
 
-/// Records met by a step of [`reap`].
+/// The records that a step of [`reap`] has met.
 #[derive(Debug, Default)]
 pub struct Reaped {
     /// Nodes.
     pub nodes: Vec<Ptr>,
-    /// Pages that leaves refer to; one may come several times.
+    /// Pages that leaves refer to. A page may come several times.
     pub pages: Vec<Ptr>,
-    /// Nodes that could not be read: what is below them is not told.
+    /// Those of `nodes` that could not be read, with the errors. What is below them is not reported.
     pub unreadable: Vec<(Ptr, Error)>,
-    /// Where the next step begins; `None`: this was the last.
+    /// Key from which the next step begins; `None` if this was the last step.
     pub next: Option<Key>,
 }
 
@@ -29,9 +29,9 @@ struct Reap<'a> {
     found: Reaped,
 }
 
-/// Collects what is below `root` from key `from` on, in key order, until about `limit` pages were met. Nodes whose raw address is
-/// below `node_bound` are left out, with all below them. A branch comes with the last node below it: as long as there is a next
-/// step, the nodes that lead to it are not yet told.
+/// Collects what is below `root` from key `from` on, in key order, until about `limit` pages were met. Nodes whose raw
+/// address is below `node_bound` are left out, with all below them. A branch comes with the last node below it: as long
+/// as there is a next step, the nodes that lead to it are not reported.
 pub fn reap(
     root: Option<Ptr>,
     store: &dyn NodeStore,
@@ -47,7 +47,7 @@ pub fn reap(
 }
 
 impl Reap<'_> {
-    /// True: goes on behind it.
+    /// Collects a node and all below it. Returns true if the walk is to go on behind it.
     fn visit(&mut self, want: &Want) -> bool {
         if want.ptr.addr.raw() < self.node_bound {
             return true;

@@ -1,15 +1,15 @@
-//! Sizes of nodes that are not stored yet, of each tree and of all trees together.
+//! Counts the sizes of nodes that are not stored yet, of each tree and of all trees together.
 
 use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Size of nodes.
+/// Size of nodes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeBytes {
-    /// In memory.
+    /// Size in memory.
     pub memory: u64,
-    /// In storage, one copy, with all that a record takes beside its bytes, at most.
+    /// Largest size of one copy in storage, with all that a record takes beside its bytes.
     pub stored: u64,
 }
 
@@ -21,14 +21,15 @@ impl AddAssign for NodeBytes {
 }
 
 impl SubAssign for NodeBytes {
-    /// No further than to nothing: another tree may have counted a node that is this one's alone now. So the sum of all trees is never too small.
+    /// Subtracts, but stops at zero: another tree may have counted a node that is this one's alone now. So the sum of
+    /// all trees is never too small.
     fn sub_assign(&mut self, less: Self) {
         self.memory = self.memory.saturating_sub(less.memory);
         self.stored = self.stored.saturating_sub(less.stored);
     }
 }
 
-/// Sums over all trees of a pool.
+/// The sums over all trees of a pool.
 #[derive(Default)]
 pub(super) struct Totals {
     pub(super) dirty: Arc<Total>,
@@ -36,12 +37,13 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// A checkpoint writes from now on what is dirty. The trees tell so themselves ([`Share::set`]); this is for those that are gone.
+    /// Moves what trees left behind from the dirty to the frozen sum, since a checkpoint writes from now on what is
+    /// dirty. Trees that are still there do so themselves ([`Share::set`]).
     pub(super) fn freeze_left(&self) {
         self.frozen.leave(self.dirty.take_left());
     }
 
-    /// That checkpoint has written it.
+    /// Subtracts what trees left behind from the frozen sum, since that checkpoint has written it.
     pub(super) fn settle_left(&self) {
         self.frozen.take_left();
     }
@@ -78,8 +80,8 @@ impl Counts {
 
 /// A sum of [`NodeBytes`]: the shares of trees, and the shares that trees left behind.
 ///
-/// A tree that goes may share its nodes with others, which have not counted them, and the next checkpoint still writes them. So its share stays in
-/// the sum until that checkpoint has been made.
+/// A tree that is dropped may share its nodes with others, which have not counted them, and the next checkpoint still
+/// writes them. So its share stays in the sum until that checkpoint has been made.
 #[derive(Default)]
 pub(super) struct Total {
     all: Counts,
@@ -110,7 +112,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// A part of nothing yet.
+    /// Creates a share of nothing yet.
     pub(super) fn new(total: &Arc<Total>) -> Self {
         Self { part: Counts::default(), total: Arc::clone(total) }
     }
@@ -119,9 +121,9 @@ impl Share {
         self.part.get()
     }
 
-    /// Changes it, and returns what it was.
+    /// Changes the share, and returns what it was.
     pub(super) fn set(&self, bytes: NodeBytes) -> NodeBytes {
-        // Added first: the sum is never too small.
+        // The new part is added first, so that the sum is never too small.
         self.total.all.add(bytes);
         let before = self.part.swap(bytes);
         self.total.all.sub(before);

@@ -1,4 +1,4 @@
-//! The values of a leaf: two plain arrays where all are pointers.
+//! Keeps the values of a leaf: as two plain arrays if all are pointers.
 
 use std::ops::Range;
 
@@ -33,10 +33,10 @@ impl Value {
         }
     }
 
-    /// Bytes on the heap.
+    /// Returns the bytes on the heap.
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
-            // and what the allocator adds
+            // The allocator adds about 16 bytes.
             Self::Bytes(bytes) => bytes.len() + 16,
             Self::Page(_) => 0,
         }
@@ -54,7 +54,7 @@ pub(super) enum Values {
     Mixed(Vec<Value>),
 }
 
-/// Makes room for one more in steps of an eighth: leaves are many, so that doubling would waste too much.
+/// Inserts an item, and makes room in steps of an eighth: leaves are many, so doubling would waste too much.
 pub(super) fn insert_tight<T>(vec: &mut Vec<T>, at: usize, item: T) {
     if vec.len() == vec.capacity() {
         vec.reserve_exact(vec.len() / 8 + 8);
@@ -80,7 +80,7 @@ impl Values {
         }
     }
 
-    /// The values in the form that can hold bytes.
+    /// Returns the values in the form that can hold bytes.
     fn into_mixed(self) -> Vec<Value> {
         match self {
             Self::Pages { addrs, lens } => {
@@ -157,7 +157,7 @@ impl Values {
         }
     }
 
-    /// Drops spare capacity, and the general form where all values are pointers.
+    /// Drops spare capacity, and gives the general form up if all values are pointers.
     pub(super) fn compact(&mut self) {
         if let Self::Mixed(values) = self {
             let ptrs = values.iter().map(|value| match value {

@@ -1,8 +1,8 @@
-//! Variable-length integers: seven bits per byte, least significant first, the top bit says that more follow.
+//! Codes integers of variable length: seven bits per byte, least significant first. The top bit says that more follow.
 //!
 //! Only the shortest form of a number is well formed, so that equal nodes have equal bytes.
 
-/// Where encoded bytes go: into a buffer, or nowhere, when only their number is of interest.
+/// The destination of encoded bytes: a buffer, or a counter if only their number is of interest.
 pub(super) trait Sink {
     fn byte(&mut self, byte: u8);
     fn bytes(&mut self, bytes: &[u8]);
@@ -37,7 +37,7 @@ impl Sink for Counter {
         self.0 += bytes.len();
     }
     fn varint(&mut self, value: u64) {
-        // ceil(significant bits / 7), at least one byte
+        // This is the number of significant bits / 7, rounded up, and at least one byte.
         self.0 += ((63 - (value | 1).leading_zeros() as usize) / 7) + 1;
     }
 }
@@ -53,7 +53,7 @@ pub(super) const fn unzigzag(from: u64, coded: u64) -> u64 {
     from.wrapping_add((coded >> 1) ^ (coded & 1).wrapping_neg())
 }
 
-/// Reads untrusted bytes; every method fails with a reason where they end or are malformed.
+/// A reader of untrusted bytes. Every method fails with a reason if they end or are malformed.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
 
     #[inline]
     pub(super) fn varint(&mut self) -> Result<u64, &'static str> {
-        // most numbers are small differences
+        // Most numbers are small differences, so one byte is tried first.
         if let Some((&first, rest)) = self.rest.split_first()
             && first < 0x80
         {

@@ -1,4 +1,4 @@
-//! Walking a stored tree, for checks.
+//! Walks trees, for checks.
 
 use super::branch::{Bounds, Child};
 use super::cut::wants;
@@ -9,34 +9,33 @@ use super::{NodeStore, Tree, Value};
 use crate::types::{Key, Ptr};
 use crate::{Error, Result};
 
-/// What [`visit`] meets.
+/// Things that [`visit`] meets.
 #[derive(Debug)]
 pub enum Visit {
-    /// A well-formed node whose level and keys are what its parent says; its entries or children follow.
+    /// A well-formed node whose level and keys are what its parent says. Its entries or children follow.
     Node {
-        /// Where it is stored.
+        /// Pointer to it.
         ptr: Ptr,
-        /// 0 for a leaf.
+        /// Its level, 0 for a leaf.
         level: u8,
-        /// Entries of a leaf, children of a branch.
+        /// Number of entries of a leaf, or of children of a branch.
         entries: usize,
     },
     /// An entry. Keys ascend over the whole walk.
     Entry(Key, Value),
-    /// A node that could not be read or is not what it should be; the walk goes on after all that would be
-    /// below.
+    /// A node that could not be read or is not what it should be. The walk goes on after all that would be below it.
     Damaged {
-        /// Where it is said to be stored.
+        /// Pointer to it, as its parent has it.
         ptr: Ptr,
-        /// The keys that may be below it: from the first (inclusive) to the second (exclusive).
+        /// Keys that may be below it: from the first (inclusive) to the second (exclusive).
         keys: (Key, Key),
-        /// What is wrong with it.
+        /// Error of reading it.
         error: Error,
     },
 }
 
-/// Walks the tree below `root` in key order, each node once, and shows it all to `each`. Takes memory for one
-/// node and the pointers of a branch per level. Damage is shown, not returned.
+/// Walks the stored tree below `root` in key order, each node once, and shows it all to `each`. Takes memory for one
+/// node, and for the pointers of a branch per level. Damage is shown, not returned.
 ///
 /// # Errors
 /// Those of `each`, which end the walk.
@@ -78,14 +77,13 @@ fn visit_entries(leaf: &Leaf, each: &mut dyn FnMut(Visit) -> Result<()>) -> Resu
 }
 
 impl Tree {
-    /// Walks the tree as it is now, changes that no checkpoint has written included, in key order. Changed
-    /// nodes are not shown, their entries are. Readers go on meanwhile; writers wait, so that `each` must not
-    /// change the tree.
+    /// Walks the tree as it is now, in key order, with the changes that no checkpoint has written. Of changed nodes
+    /// only the entries are shown. Readers go on meanwhile; writers wait, so `each` must not change the tree.
     ///
     /// # Errors
     /// Those of `each`, which end the walk.
     pub fn walk(&self, each: &mut dyn FnMut(Visit) -> Result<()>) -> Result<()> {
-        // a second reference to the root while an edit or a checkpoint goes on would break invariant 1
+        // A second reference to the root while an edit or a checkpoint goes on would break invariant 1.
         let _writer = self.writer.lock();
         let root = self.live.read().root.clone();
         root.map_or(Ok(()), |root| self.walk_below(&root, None, Bounds::default(), each))

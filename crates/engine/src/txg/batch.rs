@@ -1,4 +1,4 @@
-//! The stored form of a batch.
+//! Encodes batches, and verifies them.
 //!
 //! A batch starts at a block boundary of its segment and is padded with zeros to the next one:
 //!
@@ -19,12 +19,13 @@
 //! | 80 | length of the batch without padding | 4 |
 //! | 84 | next chunk: index | 4 |
 //! | 88 | next chunk: device | 2 |
-//! | 90 | salt: what the opening of the pool that wrote it was given (T5) | 6 |
+//! | 90 | salt: number that the opening of the pool that wrote it was given (T5) | 6 |
 //! | 96 | directory: per record its length (24 bits) and kind (8 bits), and its checksum | 8 each |
 //! | | operations | |
 //! | | records, one after the other | |
 //!
-//! The frame has a checksum of its own, so that damage to a record costs that record and not the log from there on.
+//! The frame has a checksum of its own, so that damage to a record costs that record alone, and not the log from there
+//! on.
 
 use std::ops::Range;
 
@@ -47,9 +48,9 @@ pub struct Header {
     pub magic: [u8; 4],
     /// Slot of the first record.
     pub first_slot: U32,
-    /// See the module's table.
+    /// As the module's table says.
     pub checksum: U64,
-    /// See the module's table.
+    /// As the module's table says.
     pub frame: U64,
     /// Checksum of the batch before.
     pub chain: U64,
@@ -61,7 +62,7 @@ pub struct Header {
     pub segment: U64,
     /// Checkpoint that internal records belong to.
     pub checkpoint: U64,
-    /// Batches with lower numbers were durable.
+    /// Batches with lower numbers were durable when this one was written.
     pub flushed: U64,
     /// Number of records.
     pub records: U32,
@@ -78,7 +79,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The next chunk.
+    /// Returns the next chunk.
     pub fn next(&self) -> Chunk {
         Chunk { device: self.next_device.get(), index: self.next_index.get() }
     }
@@ -91,11 +92,11 @@ pub const ENTRY_BYTES: usize = 8;
 
 const _: () = assert!(HEADER_BYTES == 96);
 
-/// Where the two checksums lie.
+/// Positions of the two checksums in the header.
 const CHECKSUM: Range<usize> = 8..16;
 const FRAME: Range<usize> = 16..24;
 
-/// Checksum of a batch: all of `bytes` but the two checksums.
+/// Returns the checksum of a batch, over all of `bytes` but the two checksums.
 fn checksum(bytes: &[u8]) -> u64 {
     let mut hasher = Xxh3::new();
     hasher.update(&bytes[..CHECKSUM.start]);
@@ -103,7 +104,8 @@ fn checksum(bytes: &[u8]) -> u64 {
     hasher.digest()
 }
 
-/// Checksum of the first `fixed` bytes of a batch but itself, were `checksum` the one of the whole.
+/// Returns the checksum of the frame, the first `fixed` bytes of a batch without this checksum itself, with `checksum`
+/// as that of the whole.
 fn frame(bytes: &[u8], checksum: u64, fixed: usize) -> u64 {
     let mut hasher = Xxh3::new();
     hasher.update(&bytes[..CHECKSUM.start]);
@@ -112,14 +114,14 @@ fn frame(bytes: &[u8], checksum: u64, fixed: usize) -> u64 {
     hasher.digest()
 }
 
-/// Length of header, directory and operations.
+/// Returns the length of header, directory and operations, in bytes.
 fn fixed_bytes(header: &Header) -> u64 {
     HEADER_BYTES as u64
         + u64::from(header.records.get()) * ENTRY_BYTES as u64
         + u64::from(header.ops_bytes.get())
 }
 
-/// Stores the checksums into a finished batch and returns that of the whole.
+/// Stores the checksums into a finished batch, and returns that of the whole.
 pub fn seal(bytes: &mut [u8]) -> u64 {
     let fixed = Header::read_from_prefix(bytes).map_or(0, |(header, _)| fixed_bytes(&header) as usize);
     let checksum = checksum(bytes);
@@ -129,13 +131,13 @@ pub fn seal(bytes: &mut [u8]) -> u64 {
     checksum
 }
 
-/// Whether `bytes` may be the beginning of a batch that reaches beyond them.
+/// Returns true if `bytes` may be the beginning of a batch that reaches beyond them.
 pub fn may_go_on(bytes: &[u8]) -> bool {
     let Ok((header, _)) = Header::read_from_prefix(bytes) else { return true };
     header.magic == MAGIC && header.len_bytes.get() as usize > bytes.len()
 }
 
-/// A batch whose frame is sound: the only way in which the bytes of a batch are used.
+/// A batch whose frame is sound. The bytes of a batch are used in no other way.
 pub struct Verified<'a> {
     header: Header,
     bytes: &'a [u8],
@@ -144,12 +146,13 @@ pub struct Verified<'a> {
 }
 
 impl<'a> Verified<'a> {
-    /// The batch at the start of `bytes`, if there is one and all of it is sound.
+    /// Returns the batch at the start of `bytes`, if there is one and all of it is sound.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         Self::framed(bytes).filter(Self::is_whole)
     }
 
-    /// The batch at the start of `bytes`, if header, directory and operations are sound; its records need not be.
+    /// Returns the batch at the start of `bytes`, if header, directory and operations are sound. Its records need not
+    /// be.
     pub fn framed(bytes: &'a [u8]) -> Option<Self> {
         let (header, _) = Header::read_from_prefix(bytes).ok()?;
         let len = header.len_bytes.get() as usize;
@@ -160,7 +163,7 @@ impl<'a> Verified<'a> {
         let bytes = &bytes[..len];
         let (stored, found) = (header.checksum.get(), checksum(bytes));
         let framed = |checksum| frame(bytes, checksum, fixed as usize) == header.frame.get();
-        // Two of the three agree: content, checksum, frame. Damage to either checksum alone costs nothing.
+        // Two of these three have to agree: content, checksum, frame. So damage to either checksum alone costs nothing.
         let whole = found == stored || framed(found);
         if !whole && !framed(stored) {
             return None;
@@ -174,37 +177,37 @@ impl<'a> Verified<'a> {
         (end == len as u64).then_some(batch)
     }
 
-    /// Whether its records are sound too.
+    /// Returns true if its records are sound too.
     pub fn is_whole(&self) -> bool {
         self.whole
     }
-    /// What the batch after it carries as its chain.
+    /// Returns its checksum, which the batch after it carries as its chain.
     pub fn checksum(&self) -> u64 {
         self.checksum
     }
-    /// The header.
+    /// Returns the header.
     pub fn header(&self) -> &Header {
         &self.header
     }
-    /// The next chunk.
+    /// Returns the next chunk.
     pub fn next(&self) -> Chunk {
         self.header.next()
     }
-    /// Length with padding, in bytes.
+    /// Returns its length with padding, in bytes.
     pub fn padded_bytes(&self) -> u32 {
         self.bytes.len().next_multiple_of(BLOCK_BYTES) as u32
     }
-    /// The operations.
+    /// Returns the operations.
     pub fn ops(&self) -> &'a [u8] {
         let from = HEADER_BYTES + self.header.records.get() as usize * ENTRY_BYTES;
         self.bytes.get(from..from + self.header.ops_bytes.get() as usize).unwrap_or_default()
     }
-    /// The bytes of a record, whose entry was given for a batch at byte `base` of its segment.
+    /// Returns the bytes of a record. `entry` is what [`Verified::entries`] gave for the same `base`.
     pub fn record(&self, entry: &DirEntry, base: u32) -> &'a [u8] {
         let from = entry.start.saturating_sub(base) as usize;
         self.bytes.get(from..from + entry.len_bytes as usize).unwrap_or_default()
     }
-    /// The records' entries, for a batch that lies at byte `base` of its segment, and their kinds.
+    /// Returns the records' entries and kinds, for a batch that lies at byte `base` of its segment.
     pub fn entries(&self, base: u32) -> impl Iterator<Item = (DirEntry, u8)> + '_ {
         let records = self.header.records.get() as usize;
         let mut start = base
@@ -224,7 +227,7 @@ impl<'a> Verified<'a> {
     }
 }
 
-/// A directory entry of a batch.
+/// Returns the stored form of a directory entry of a batch.
 pub fn entry_bytes(len_bytes: u32, kind: u8, checksum: u32) -> [u8; ENTRY_BYTES] {
     let mut raw = [0; ENTRY_BYTES];
     raw[..4].copy_from_slice(&(len_bytes | u32::from(kind) << 24).to_le_bytes());

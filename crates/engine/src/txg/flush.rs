@@ -1,7 +1,8 @@
-//! Flushing the log, beside writing it.
+//! Flushes the log, while it is written.
 //!
-//! The log's lock is not held while devices flush: the next batches are written meanwhile. What a flush covers follows from
-//! counts per device: of the writes that have returned, and of those that a flush, begun afterwards, has covered.
+//! The log's lock is not held while devices flush, so that the next batches are written meanwhile. What a flush covers
+//! follows from counts per device: of the writes that have returned, and of those that a flush which began afterwards
+//! has covered.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,14 +11,14 @@ use parking_lot::{Condvar, Mutex};
 use crate::segment::Devices;
 use crate::{Error, Result};
 
-/// Which writes of the log are on stable storage.
+/// The state of flushing: which writes of the log are on stable storage.
 ///
-/// T6: flushes end in the order in which they began, and once one has failed all that end after it fail. A failure is
-/// told to one of those who flush beside each other, and concerns what all of them wait for (contract W6).
+/// T6: flushes end in the order in which they began, and once one has failed all that end after it fail. A device tells
+/// a failure only to one of several concurrent flushes, but it concerns what all of them wait for (contract W6).
 pub struct Flushes {
     devices: Devices,
     marks: Vec<Mark>,
-    /// Batches with lower numbers have been written, and are on stable storage.
+    /// Batches below `written_txg` have been written; those below `flushed_txg` are on stable storage.
     written_txg: AtomicU64,
     flushed_txg: AtomicU64,
     order: Mutex<Order>,
@@ -39,19 +40,19 @@ struct Order {
 }
 
 impl Flushes {
-    /// For devices on which nothing waits for a flush.
+    /// Creates the state for devices on which nothing waits for a flush.
     pub fn new(devices: Devices) -> Self {
         let marks = devices.iter().map(|_| Mark::default()).collect();
         let (written_txg, flushed_txg) = Default::default();
         Self { devices, marks, written_txg, flushed_txg, order: Mutex::default(), ended: Condvar::new() }
     }
 
-    /// All batches below this number are on stable storage.
+    /// Returns the number below which all batches are on stable storage.
     pub fn flushed_txg(&self) -> u64 {
         self.flushed_txg.load(Ordering::Acquire)
     }
 
-    /// All batches below `txg` have been written; `durable`: and nothing waits for a flush.
+    /// Notes that all batches below `txg` have been written, and, with `durable`, that nothing waits for a flush.
     pub(super) fn wrote_batch(&self, txg: u64, durable: bool) {
         self.written_txg.fetch_max(txg, Ordering::AcqRel);
         if durable {
@@ -59,14 +60,14 @@ impl Flushes {
         }
     }
 
-    /// A write has returned that is not durable by itself.
+    /// Notes that a write has returned that is not durable by itself.
     pub fn wrote(&self, device: u16) {
         if let Some(mark) = self.marks.get(usize::from(device)) {
             mark.written.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// Whether a flush has covered every write.
+    /// Returns true if flushes have covered every write.
     pub(super) fn nothing_waits(&self) -> bool {
         self.marks
             .iter()
@@ -80,7 +81,7 @@ impl Flushes {
             order.begun += 1;
             order.begun
         };
-        // Before the devices' counts are looked at: these include all that is below.
+        // Read before the devices' counts, which then include all batches below this number.
         let written_txg = self.written_txg.load(Ordering::Acquire);
         let flushed = self.flush_devices();
         let mut order = self.order.lock();

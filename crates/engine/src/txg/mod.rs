@@ -1,23 +1,25 @@
-//! Transaction groups: the log of batches.
+//! The log of batches, which are the pool's transaction groups.
 //!
-//! The open segment is the log. A batch carries records, and the operations that refer to them; it is one
-//! sequential write. **A batch counts if and only if its checksum holds, it carries the chain value of the batch
-//! before it, and that one counts** (invariant T1). So a crash keeps a prefix, whatever order the device
-//! wrote in, and flushing the last batch makes all of them durable.
+//! Batches are appended to the open segment. A batch carries records, and the operations that refer to them; it is one
+//! sequential write. **A batch counts if and only if its checksum holds, it carries the chain value of the batch before
+//! it, and that one counts** (invariant T1). So a crash keeps a prefix, whatever order the device wrote in, and
+//! flushing the last batch makes all of them durable.
 //!
 //! - T2: a batch's operations refer only to records of batches up to itself.
 //! - T3: all batches of a segment name the same next chunk; replay looks there when a segment has no further
 //!   batch. That chunk is allocated before the first batch names it.
 //! - T4: sequence numbers rise by one; the number of a batch is the transaction group (txg) of what it carries.
-//! - T5: batches of different openings differ, by their salt. A crash may lose a batch and keep its successors; were
-//!   the lost one written again, byte for byte, those would continue it and count, though they never happened.
-//!   T8 has the other half of that.
+//! - T5: batches of different openings differ, by their salt. A crash may lose a batch and keep its successors. If the
+//!   lost batch were written again, byte for byte, the successors would continue it and count, though they never
+//!   happened. T8 is the other half of this.
 //! - T6: flushes end in the order in which they began; see [`Flushes`].
-//! - T7: a batch tells up to which one all were flushed when it was written, and so does a superblock. Where the log ends
-//!   before such a batch it was not torn but damaged; see [`replay`]. It is found behind any one batch that is damaged: a segment that the log has left
-//!   has two at least, which name the next chunk, and an opening has the superblock tell what it found.
-//! - T8: where the log goes on after an opening, nothing is left of a torn batch. What takes its place may be the same but for the header, and cut
-//!   in its turn; with the old header it would be the old batch, which the successors that it had continue.
+//! - T7: a batch tells up to which batch all were flushed when it was written, and so does a superblock. If the log
+//!   ends before that batch, it is damaged, not torn; see [`replay`]. Damage to any one batch does not hide this: a
+//!   segment that the log has left has at least two batches that name the next chunk, and an opening has the superblock
+//!   tell what it found.
+//! - T8: where the log goes on after an opening, nothing is left of a torn batch. The batch that takes its place may be
+//!   the same but for the header, and a crash may cut it in its turn. With the old header left, it would be the old
+//!   batch, which the successors of that batch continue.
 
 pub mod batch;
 mod flush;
@@ -32,12 +34,12 @@ use crate::Result;
 use crate::space::Chunk;
 use crate::wire::{Reader, put_varint};
 
-/// Largest segment at which a log may begin: half of all.
+/// Largest number of a segment at which a log may begin: half of all.
 const SEGMENT_MAX: u64 = 1 << (63 - crate::types::SLOT_BITS);
 /// Largest number of a batch at which a log may begin.
 const TXG_MAX: u64 = 1 << 62;
 
-/// A place in the log: where the next batch goes.
+/// A place in the log, where the next batch goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The open segment.
@@ -81,7 +83,7 @@ impl Position {
         let (used, slots) = (reader.varint_u32()?, reader.varint_u32()?);
         let next = decode_chunk(reader)?;
         let (txg, chain) = (reader.varint()?, reader.u64()?);
-        // Far from the end of their ranges, so that replay can count on.
+        // These numbers have to be far from the end of their ranges, so that replay can count on from them.
         if segment == 0
             || segment > SEGMENT_MAX
             || txg > TXG_MAX

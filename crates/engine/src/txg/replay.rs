@@ -1,9 +1,10 @@
-//! Reading the log after a crash.
+//! Reads the log after a crash.
 //!
-//! Where a batch does not hold, the log was torn there by a crash, or it is damaged. It is damage if anything that was
-//! written later tells that the batch had been flushed (T7): a batch further on, or a superblock. Then
+//! Where a batch does not hold, a crash has torn the log, or it is damaged. It is damaged if anything that was written
+//! later tells that the batch had been flushed (T7): a batch further on, or a superblock. Then
 //! - damaged records of a sound frame cost these records alone: reading them fails as with any other damage;
-//! - a damaged frame is an error, since changes that were acknowledged would be lost. Whoever accepts the loss says so.
+//! - a damaged frame is an error, since changes that were acknowledged would be lost, unless the caller accepts the
+//!   loss.
 
 use std::collections::HashSet;
 
@@ -19,36 +20,36 @@ use crate::space::{Chunk, Chunks};
 use crate::types::SLOT_BITS;
 use crate::{Addr, Error, Result};
 
-/// Bytes read at a time.
+/// Number of bytes that are read at a time.
 const READ_BYTES: usize = 1 << 20;
-/// Of a segment so much is read at first.
+/// Number of bytes of a segment that are read at first.
 const FIRST_READ_BYTES: usize = 16 * BLOCK_BYTES;
 
 /// A batch that counts.
 pub struct BatchView<'a> {
     /// Its number.
     pub txg: u64,
-    /// The segment that it lies in.
+    /// Segment that it lies in.
     pub segment: u64,
-    /// That segment's chunk.
+    /// Chunk of that segment.
     pub chunk: Chunk,
     /// The chunk of the segment after it.
     pub next: Chunk,
-    /// Where it lies in its chunk.
+    /// First byte of it in its chunk.
     pub start: u32,
     /// Bytes of the chunk in use after it.
     pub end: u32,
-    /// The checkpoint that its internal records belong to.
+    /// Checkpoint that its internal records belong to.
     pub checkpoint: u64,
-    /// All batches with lower numbers were on stable storage when it was written.
+    /// Batches with lower numbers were on stable storage, as what was read so far tells.
     pub flushed: u64,
-    /// Its records, and their bytes; none for a record that is damaged.
+    /// Its records with their bytes; `None` for a record that is damaged.
     pub records: Vec<(DirEntry, RecordKind, Option<&'a [u8]>)>,
     /// Its operations.
     pub ops: &'a [u8],
 }
 
-/// Where to read a log.
+/// The source of a log.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
     /// Low bytes of the pool's GUID.
@@ -57,46 +58,47 @@ pub struct Source<'a> {
     pub devices: &'a Devices,
     /// The pool's chunks.
     pub chunks: &'a Chunks,
-    /// All batches with lower numbers had been flushed, as the superblock tells.
+    /// Batches with lower numbers had been flushed, as the superblock tells.
     pub flushed: u64,
-    /// Take damage for the end of the log, and lose what was acknowledged behind it.
+    /// True to take damage for the end of the log, and lose what was acknowledged behind it.
     pub accept_loss: bool,
 }
 
-/// Damage in what had been acknowledged.
+/// Damage to a batch that had been flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogDamage {
     /// Number of the device.
     pub device: u16,
     /// First byte on the device of the batch that does not hold.
     pub offset: u64,
-    /// The batch's number.
+    /// Number of the batch.
     pub txg: u64,
     /// All batches with lower numbers had been flushed.
     pub flushed: u64,
 }
 
-/// How the log ended.
+/// The end of the log, as replay found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEnd {
-    /// Where the next batch would go.
+    /// Place where the next batch would go.
     pub position: Position,
     /// Bytes of the log that were read as batches that count.
     pub replayed_bytes: u64,
     /// Number of these batches.
     pub batches: u64,
-    /// Of these, batches with damaged records.
+    /// Number of these that have damaged records.
     pub damaged: u64,
-    /// Where damage was taken for the end.
+    /// Damage that was taken for the end.
     pub lost: Option<LogDamage>,
-    /// Where the log goes on, the next chunk begins with the header of a batch that would count if all of it were there (T8).
+    /// True if the next chunk, where the log goes on, begins with the header of a batch that would count if all of it
+    /// were there (T8).
     pub torn: bool,
 }
 
 /// Visits every batch that counts from `start` on (T1), in order.
 ///
 /// # Errors
-/// [`Error::Corrupt`] where a batch that had been flushed does not hold, unless `source` accepts the loss; errors of
+/// [`Error::Corrupt`] if a batch that had been flushed does not hold, unless `source` accepts the loss; errors of
 /// devices, and of `visit`.
 pub fn replay(
     source: Source<'_>,
@@ -131,12 +133,12 @@ pub fn replay(
 struct Replay<'a> {
     source: Source<'a>,
     end: LogEnd,
-    /// All batches with lower numbers are known to have been flushed.
+    /// Batches with lower numbers are known to have been flushed.
     flushed: u64,
 }
 
 impl Replay<'_> {
-    /// Visits the batches that count within the segment at the current position. Returns how many there were.
+    /// Visits the batches that count within the segment at the current position. Returns their number.
     fn segment(
         &mut self,
         buf: &mut AlignedBuf,
@@ -151,7 +153,8 @@ impl Replay<'_> {
         let mut read_to = used as usize;
         while (self.end.position.used as usize) < chunk_bytes {
             let at = self.end.position.used as usize;
-            // A small piece first: most segments that are looked into ahead hold nothing. Then ever larger ones, to the end of what may be a batch.
+            // A small piece is read first, since most segments that are looked into ahead hold nothing. Then come ever
+            // larger pieces, as long as what was read may be the beginning of a batch.
             while read_to < chunk_bytes && may_go_on(buf.get(at..read_to.max(at)).unwrap_or_default()) {
                 let step = (read_to - used as usize).max(FIRST_READ_BYTES);
                 let to = (read_to + step).min(chunk_bytes);
@@ -165,7 +168,7 @@ impl Replay<'_> {
         Ok(self.end.batches - before)
     }
 
-    /// Visits the batch at the start of `bytes` if it counts.
+    /// Visits the batch at the start of `bytes` if it counts. Returns whether it does.
     fn batch(&mut self, bytes: &[u8], visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>) -> Result<bool> {
         let position = self.end.position;
         let Some(batch) =
@@ -174,7 +177,7 @@ impl Replay<'_> {
             return Ok(false);
         };
         if !batch.is_whole() {
-            // Torn, unless it had been flushed.
+            // The batch is torn, unless it had been flushed.
             if position.txg >= self.flushed {
                 self.look_ahead()?;
             }
@@ -218,14 +221,15 @@ impl Replay<'_> {
         Ok(true)
     }
 
-    /// The log goes on nowhere: whether that is where a crash has torn it.
+    /// Judges the place where the log ends: whether a crash has torn it there, or it is damaged.
     fn judge_end(&mut self) -> Result<()> {
         let behind = self.look_ahead()?;
         let end = self.end.position;
         if end.txg >= self.flushed {
             return Ok(());
         }
-        // Without any batch behind it in this segment, it is the next segment's first that does not hold.
+        // If no batch lies behind the position in this segment, it is the next segment's first batch that does not
+        // hold.
         let rolled = !behind && self.source.chunks.exists(end.next);
         let (chunk, used) = if rolled { (end.next, 0) } else { (end.chunk, end.used) };
         let offset = chunk.offset() + u64::from(used);
@@ -247,9 +251,10 @@ impl Replay<'_> {
         ))
     }
 
-    /// Learns from the batches behind the position what had been flushed. Whether any lies in the position's own segment.
+    /// Learns from the batches behind the position what had been flushed. Returns whether any lies in the position's
+    /// own segment.
     ///
-    /// Any sound batch of the pool is a witness, of whatever age: what it tells of was flushed, and so was never lost.
+    /// Any sound batch of the pool counts here, however old it is: what it tells of was flushed, and so was never lost.
     fn look_ahead(&mut self) -> Result<bool> {
         let Position { mut segment, mut chunk, txg, mut next, used, .. } = self.end.position;
         let mut from = used as usize;
@@ -285,7 +290,8 @@ impl Replay<'_> {
         device.ok_or_else(|| Error::corrupt("log position", "the pool has no such device"))
     }
 
-    /// Reads part of a chunk into the same place of `buf`. Where losses are accepted, blocks that cannot be read are zeros.
+    /// Reads part of a chunk into the same place of `buf`. If losses are accepted, blocks that cannot be read become
+    /// zeros.
     fn read(&self, chunk: Chunk, (from, to): (usize, usize), buf: &mut [u8]) -> Result<()> {
         let Some(place) = buf.get_mut(from..to).filter(|place| !place.is_empty()) else { return Ok(()) };
         let device = self.device(chunk)?;
@@ -299,7 +305,7 @@ impl Replay<'_> {
     }
 }
 
-/// Fills `place`, whose length is of whole blocks, from byte `offset` of the device on: with zeros where blocks cannot be read.
+/// Fills `place`, which is whole blocks, from byte `offset` of the device on. Blocks that cannot be read become zeros.
 pub fn read_or_zeros(device: &dyn Device, offset: u64, place: &mut [u8]) {
     for (at, place) in (offset..).step_by(READ_BYTES).zip(place.chunks_mut(READ_BYTES)) {
         if read_at(device, at, place).is_ok() {
@@ -311,7 +317,7 @@ pub fn read_or_zeros(device: &dyn Device, offset: u64, place: &mut [u8]) {
     }
 }
 
-/// Fills `place`, whose length is of whole blocks, from byte `offset` of the device on.
+/// Fills `place`, which is whole blocks, from byte `offset` of the device on.
 fn read_at(device: &dyn Device, offset: u64, place: &mut [u8]) -> Result<()> {
     let mut part = AlignedBuf::scratch(place.len());
     device.read(offset, &mut part)?;
@@ -319,7 +325,7 @@ fn read_at(device: &dyn Device, offset: u64, place: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a header is that of the batch that the log goes on with at `position` (T1, T3, T4).
+/// Returns true if a header is that of the batch with which the log goes on at `position` (T1, T3, T4).
 fn continues(header: &Header, pool: u64, position: &Position) -> bool {
     header.pool.get() == pool
         && header.txg.get() == position.txg
@@ -330,7 +336,7 @@ fn continues(header: &Header, pool: u64, position: &Position) -> bool {
         && (position.used == 0 || header.next() == position.next)
 }
 
-/// Up to which batch all were flushed, as this one tells.
+/// Returns the number below which all batches were flushed, as this one tells.
 fn claimed(batch: &Verified<'_>) -> u64 {
     let header = batch.header();
     header.flushed.get().min(header.txg.get())

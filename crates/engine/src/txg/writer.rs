@@ -1,4 +1,4 @@
-//! Appending to the log.
+//! Appends batches to the log.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{Addr, Error, Ptr, Result};
 /// Target length of a batch: long enough to be efficient on any device, short enough not to delay a commit.
 const BATCH_BYTES: usize = (CHUNK_BYTES / 4) as usize;
 
-/// What a record is, as its batch says.
+/// Kinds of record, as a batch names them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum RecordKind {
@@ -34,7 +34,7 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    /// From its stored form.
+    /// Returns the kind of a stored form; `None` if there is none.
     pub fn from_raw(raw: u8) -> Option<Self> {
         [Self::Page, Self::Node, Self::Table, Self::Root, Self::Model, Self::Catalogue]
             .into_iter()
@@ -45,24 +45,24 @@ impl RecordKind {
 /// A record to be appended.
 #[derive(Debug)]
 pub struct Rec {
-    /// What it is.
+    /// Its kind.
     pub kind: RecordKind,
-    /// The model that it uses, which is in the log already.
+    /// Model that it uses, which is in the log already.
     pub model: Option<u32>,
     /// Its stored form.
     pub bytes: Vec<u8>,
 }
 
-/// What an append did.
+/// The result of an append.
 #[derive(Debug, Default)]
 pub struct Appended {
-    /// Where each record went, in the order given.
+    /// Pointers to the records, in the order given.
     pub ptrs: Vec<Ptr>,
     /// Bytes written to devices, padding included.
     pub written_bytes: u64,
-    /// Of these: headers, directories, operations and padding.
+    /// Bytes of these that are headers, directories, operations and padding.
     pub framing_bytes: u64,
-    /// Whether all of the log is on stable storage already, without a flush.
+    /// True if all of the log is on stable storage already, without a flush.
     pub durable: bool,
 }
 
@@ -75,14 +75,15 @@ pub struct LogWriter {
     devices: Devices,
     flushes: Arc<Flushes>,
     salt: [u8; 6],
-    /// Something after them tells that batches below this number were flushed.
+    /// Batches below this number were flushed, and something that was written later tells so.
     attested_txg: u64,
-    /// Batches in the open segment.
+    /// Number of batches in the open segment.
     batches: u32,
 }
 
 impl LogWriter {
-    /// Opens a fresh segment in `position.chunk` and appends from there. All batches before are on stable storage.
+    /// Creates a writer that appends at `position`. That segment is in `segments`, and all batches before are on stable
+    /// storage.
     pub fn new(
         pool: u64,
         position: Position,
@@ -103,31 +104,31 @@ impl LogWriter {
         self
     }
 
-    /// What makes the log durable; its user need not hold the writer.
+    /// Returns the state of flushing, by which the log is made durable without holding the writer.
     pub fn flushes(&self) -> Arc<Flushes> {
         Arc::clone(&self.flushes)
     }
 
-    /// Where the next batch goes.
+    /// Returns the place where the next batch goes.
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// Whether damage to the last batches could be taken for a torn end of the log, since nothing tells that they were
-    /// flushed (T7).
+    /// Returns true if damage to the last batches could be taken for a torn end of the log, since nothing tells that
+    /// they were flushed (T7).
     pub fn wants_attest(&self) -> bool {
         self.attested_txg < self.position.txg
     }
 
-    /// A superblock tells that all batches below `txg` were flushed.
+    /// Notes that a superblock tells that all batches below `txg` were flushed.
     pub fn attested(&mut self, txg: u64) {
         self.attested_txg = self.attested_txg.max(txg);
     }
 
-    /// Appends a batch that holds nothing, and so tells of those before it that they were flushed. None if they were not.
+    /// Appends an empty batch, which tells that those before it were flushed. Returns `None` if they were not.
     ///
     /// # Errors
-    /// As of [`LogWriter::append`].
+    /// Those of [`LogWriter::append`].
     pub fn attest(&mut self) -> Result<Option<Appended>> {
         if self.flushes.flushed_txg() < self.position.txg {
             return Ok(None);
@@ -144,8 +145,8 @@ impl LogWriter {
     }
 
     /// Appends `records` in order and then, in the last batch, the operations that `ops` makes of their addresses.
-    /// `ops_bytes_max` bounds what `ops` returns. `alone`: nobody else will wait for a flush of this, so that the last write
-    /// may make itself durable where that saves one. Otherwise [`Flushes::flush`] has to follow.
+    /// `ops_bytes_max` bounds what `ops` returns. `alone` says that nobody else will wait for a flush of this, so the
+    /// last write may make itself durable if that saves a flush. Otherwise [`Flushes::flush`] has to follow.
     ///
     /// After an error the log must not be used again (contract W6).
     pub fn append(
@@ -159,7 +160,7 @@ impl LogWriter {
         if let Some(long) =
             records.iter().map(|record| record.bytes.len()).find(|len| *len > RECORD_BYTES_MAX)
         {
-            // Replay would not believe it, and end the log there.
+            // Replay would refuse the batch, and end the log there.
             return Err(Error::Invalid(format!(
                 "a record of {long} bytes is longer than {RECORD_BYTES_MAX}"
             )));
@@ -192,9 +193,11 @@ impl LogWriter {
         }
     }
 
-    /// How many of `records` go into the next batch, and whether it is the last (all of them and the operations).
+    /// Returns the number of `records` that go into the next batch, and whether it is the last (with all of them and
+    /// the operations).
     fn fit(&self, records: &[Rec], ops_bytes_max: usize) -> (usize, bool) {
-        // Padding, the growth of the directory and its copy, and a batch that holds nothing are taken from the room beforehand.
+        // Padding, the growth of the directory and its copy, and an empty batch are subtracted from the room
+        // beforehand.
         let room = self.room().saturating_sub(HEADER_BYTES + 4 * BLOCK_BYTES);
         let mut bytes = 0;
         let mut count = 0;
@@ -262,7 +265,7 @@ impl LogWriter {
         }
         let chain = batch::seal(&mut buf[..len]);
         let device = self.device(position.chunk.device)?;
-        // A write that is durable by itself saves the flush where nothing else is waiting for one.
+        // A write that is durable by itself saves the flush if nothing else is waiting for one.
         let durable = alone && device.writes_durably() && self.flushes.nothing_waits();
         device.write(position.chunk.offset() + u64::from(position.used), &buf, durable)?;
         if !durable {
@@ -286,11 +289,11 @@ impl LogWriter {
         found.ok_or_else(|| Error::corrupt(format!("device number {number}"), "the pool has no such device"))
     }
 
-    /// Closes the open segment and goes on in the next chunk. Returns the bytes written for that.
+    /// Closes the open segment, and goes on in the next chunk. Returns the number of bytes written for that.
     pub fn roll(&mut self) -> Result<u64> {
         let next = self.chunks.allocate()?;
         let mut closing = Appended::default();
-        // Where the log goes on is told twice, so that damage to one batch does not hide what is behind it (T7).
+        // Two batches name the next chunk, so that damage to one does not hide what is behind it (T7).
         while self.batches < 2 {
             self.write_batch(0, &[], &[], false, &mut closing)?;
         }
@@ -305,7 +308,8 @@ impl LogWriter {
         Ok(written_bytes)
     }
 
-    /// Writes the directory of the open segment behind its last batch, and once more.
+    /// Writes the directory of the open segment behind its last batch, and a second time at the end of the chunk.
+    /// Returns the number of bytes written.
     fn close_segment(&mut self) -> Result<u64> {
         let position = self.position;
         let directory = self.segments.open_directory(position.segment).unwrap_or_default();
@@ -322,7 +326,8 @@ impl LogWriter {
     }
 }
 
-/// Writes a directory into a chunk at `start` (a block boundary), and once more at the chunk's end, and returns where it is.
+/// Writes a directory into a chunk at `start` (a block boundary) and once more at the chunk's end. Returns the
+/// reference to it.
 pub fn write_directory(
     device: &dyn crate::device::Device,
     chunk: crate::space::Chunk,

@@ -3,7 +3,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
 use super::*;
 
-/// A user who is neither root nor we.
+/// Id of a user who is neither root nor we.
 const OTHER: u32 = 54_321;
 
 fn is_root() -> bool {
@@ -20,7 +20,7 @@ fn temp() -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-/// A directory of somebody else's.
+/// Makes a directory that belongs to somebody else.
 fn theirs(path: &Path) -> PathBuf {
     fs::create_dir(path).unwrap();
     chown(path, Some(OTHER), Some(OTHER)).unwrap();
@@ -70,11 +70,11 @@ fn no_link_is_followed_below_a_directory_of_others() {
     planted(&other.join("link"));
     planted(&other.join("link/ssl"));
     planted(&other.join("real/../link"));
-    // Also where what is below is root's: they could have moved it there.
+    // This holds also if what is below is root's, since others could have moved it there.
     symlink("/etc", other.join("real/link")).unwrap();
     assert_eq!(fs::metadata(other.join("real")).unwrap().uid(), 0);
     planted(&other.join("real/link"));
-    // A link of ours leads there, and theirs no further.
+    // A link of ours is followed to there, and a link of theirs from there is not.
     symlink(other.join("real"), top.join("in")).unwrap();
     assert_eq!(reach(&top.join("in")).unwrap().path(), other.join("real"));
     planted(&top.join("in/link"));
@@ -98,7 +98,7 @@ fn directories_that_others_may_write_are_not_ours() {
     reach(&group.join("link")).unwrap();
     chown(&group, None, Some(OTHER)).unwrap();
     planted(&group.join("link"));
-    // Sticky: what is root's stays root's.
+    // In a sticky directory, others cannot replace what is root's.
     let sticky = at("sticky", 0o1777);
     reach(&sticky.join("link")).unwrap();
     symlink("/etc", sticky.join("their-link")).unwrap();

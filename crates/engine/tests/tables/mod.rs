@@ -62,7 +62,7 @@ pub(crate) fn unhex(cell: &str) -> Vec<u8> {
     }
 }
 
-/// How long the field at the start of `bytes` is, by its cell `size`.
+/// Returns the length in bytes of the field at the start of `bytes`, as its cell `size` says.
 fn field_bytes(size: &str, bytes: &[u8]) -> usize {
     let varint = |bytes: &[u8]| bytes.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
     match size {

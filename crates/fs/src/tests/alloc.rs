@@ -134,7 +134,7 @@ enum Op {
 
 const MAX: u64 = 6 * P;
 
-/// Offsets near page boundaries more often than not.
+/// Offsets, most of them near page boundaries.
 fn offset() -> impl Strategy<Value = u64> {
     prop_oneof![
         0..MAX,
@@ -158,7 +158,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The same on a vector of bytes; whether it succeeds.
+/// Does `op` to vectors of bytes; returns true if it succeeds.
 fn apply(files: &mut [Vec<u8>; 2], op: &Op, seed: u64) -> bool {
     let grow = |v: &mut Vec<u8>, to: u64| v.resize(v.len().max(to as usize), 0);
     match *op {
@@ -236,7 +236,7 @@ fn apply_to(bed: &Bed, ino: [Ino; 2], op: &Op, seed: u64) -> crate::Result<()> {
 
 proptest! {
 
-    /// Two files of equal or different recordsize, and what a vector of bytes says of every change of them.
+    /// Two files of equal or different recordsize match vectors of bytes after every change.
     #[test]
     fn ranges_match_a_vector_of_bytes(ops in prop::collection::vec(op(), 1..40), same: bool) {
         let bed = Bed::with(u64::MAX, OPTIONS);

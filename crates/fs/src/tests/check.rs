@@ -8,7 +8,7 @@ use crate::named::join;
 use crate::testing::MemDataset;
 use crate::{FileKind, FsError, Ino, XattrMode};
 
-/// A file system with some of everything, and the numbers of a directory, a file in it and a link.
+/// Returns a file system with some of everything, and the numbers of a directory, a file in it and a link.
 fn sample() -> (Bed, Ino, Ino, Ino) {
     let bed = Bed::new();
     let dir = bed.mkdir(ROOT, "dir").ino;
@@ -20,7 +20,7 @@ fn sample() -> (Bed, Ino, Ino, Ino) {
     (bed, dir, file, link)
 }
 
-/// Spoils what is stored.
+/// A change that spoils stored values.
 type Damage = Box<dyn Fn(&Bed)>;
 
 fn edit(bed: &Bed, ino: Ino, change: impl Fn(&mut Inode)) {
@@ -38,7 +38,7 @@ fn a_report_counts() {
     assert!(matches!(check(&MemDataset::new(1)), Err(FsError::NotFound)));
 }
 
-/// Each kind of damage is found: no check that cannot fail.
+/// Each kind of damage is found: every check can fail.
 #[test]
 fn damage_is_found() {
     let (_, dir, file, link) = sample();

@@ -6,7 +6,7 @@ use crate::FileKind;
 use crate::Time;
 use crate::codec::{Header, INODE_BYTES, Inode, Pointee, flag};
 
-/// Every field at its place: a change of the layout fails here.
+/// Every field is at its place: this test fails if the layout changes.
 #[test]
 fn inode_is_laid_out_as_documented() {
     let mut inode = Inode::new(FileKind::Regular, 0o4755, Time::default());
@@ -80,7 +80,7 @@ fn header_survives_and_is_verified() {
 }
 
 proptest! {
-    /// Whatever the bytes, decoding does not panic, and what it accepts it encodes to the same bytes.
+    /// Whatever the bytes are, decoding does not panic, and an accepted inode encodes to the same bytes.
     #[test]
     fn decoding_trusts_nothing(mut bytes in prop::collection::vec(any::<u8>(), INODE_BYTES), plausible: bool) {
         if plausible {

@@ -134,7 +134,7 @@ fn listing_goes_on_where_it_stopped() {
     }
 }
 
-/// Names that stay are told exactly once, although others come and go between the calls.
+/// Names that stay are listed exactly once, although others come and go between the calls.
 #[test]
 fn listing_is_stable_while_entries_change() {
     for bed in [Bed::new(), Bed::colliding(3)] {

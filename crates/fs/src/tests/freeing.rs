@@ -1,4 +1,4 @@
-//! Truncating and punching in bounded changes: what is cut off reads as zeros at once, and is freed by and by.
+//! Truncating and punching in bounded changes: pages that are cut off read as zeros at once, and are freed later.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ use pagefold_engine::Key;
 use pagefold_engine::dataset::{Change, Dataset};
 
 pub(super) const P: u64 = 4096;
-/// Pages that a change of these tests frees at most.
+/// Largest number of pages that a change of these tests frees.
 const FEW: u64 = 4;
 
 fn bed() -> Bed {
@@ -55,12 +55,12 @@ fn a_truncation_is_one_small_change() {
     assert_eq!((noted.len(), noted[0].start, noted[0].end), (1, 11 + FEW, 300));
     data.truncate(10 * P as usize + 7);
     assert_eq!(bed.read(f, 0, 9_999_999), data);
-    // What a crash finds is the same, and freed there too.
+    // After a crash the contents are the same, and the pages are freed there too.
     let crashed = bed.crash();
     assert_eq!(crashed.read(f, 0, 9_999_999), data);
     crashed.check();
     assert_eq!((crashed.dataset.pages(), listed(&crashed, f)), (11, false));
-    // Growing again uncovers nothing.
+    // Growing the file again does not show the old bytes.
     truncate(&bed, f, 200 * P);
     data.resize(200 * P as usize, 0);
     assert_eq!(bed.read(f, 0, 9_999_999), data);
@@ -95,7 +95,7 @@ fn what_is_written_into_a_range_stays() {
     assert_eq!(ranges(&bed, f), []);
 }
 
-/// An inode stays small: who makes ranges without end frees the shortest first, in changes of their own.
+/// An inode stays small: a call that makes ever more ranges frees the shortest first, in changes of their own.
 #[test]
 fn ranges_are_few() {
     let (bed, f, mut data) = bed_with(2000);
@@ -193,7 +193,7 @@ fn ranges_that_cannot_be_are_not_believed() {
     let mut empty = stored.clone();
     empty.copy_within(112..120, 104);
     assert!(Inode::decode(f.0, &empty).is_err());
-    // An object that is not there has no pages to be freed.
+    // Without an object there are no pages to be freed.
     let mut without = stored;
     without[6] = 0;
     without[80..88].fill(0);
@@ -242,7 +242,7 @@ const PAGES: u64 = 60;
 
 pub(super) fn op() -> impl Strategy<Value = Op> {
     let file = || 0..2usize;
-    // At the edges of pages, or close to them, more often than not.
+    // Most offsets are at the edges of pages, or close to them.
     let at = || {
         (0..PAGES, prop_oneof![3 => Just(0), 1 => Just(1), 1 => Just(P - 1), 1 => 0..P])
             .prop_map(|(p, o)| p * P + o)
@@ -323,7 +323,7 @@ pub(super) fn compare(bed: &Bed, files: [Ino; 2], model: &[Vec<u8>; 2]) {
     for (f, data) in files.into_iter().zip(model) {
         assert_eq!(bed.fs.getattr(f).unwrap().size, data.len() as u64);
         assert!(bed.read(f, 0, data.len() + 9) == *data, "other bytes");
-        // In odd pieces, as nobody reads files whole.
+        // The file is read in odd pieces, too.
         let mut at = 0;
         while at < data.len() {
             let len = (3 * P as usize + 77).min(data.len() - at);
@@ -363,7 +363,7 @@ proptest! {
         for f in files {
             prop_assert!(ranges(&bed, f).is_empty() && !listed(&bed, f));
         }
-        // What is stored is what is not zero, and the last page of each file, which may have something behind its end.
+        // Only pages that are not zero are stored, and the last page of each file, which may have bytes behind its end.
         let stored: usize =
             model.iter().flat_map(|data| data.chunks(P as usize)).filter(|page| page.iter().any(|b| *b != 0)).count();
         let pages = bed.dataset.pages();

@@ -1,4 +1,4 @@
-//! What of a damaged file system is read, and what is listed.
+//! Reading a damaged file system, and listing what cannot be read.
 
 use pagefold_engine::pool::Unreadable;
 use pagefold_engine::types::Key;
@@ -25,7 +25,7 @@ fn behind(key: Key) -> Key {
     Key { offset: key.offset + 1, ..key }
 }
 
-/// The places of the names in a directory, ascending.
+/// Returns the places of the names in a directory, ascending.
 fn places(bed: &Bed, dir: Ino) -> Vec<u64> {
     let mut found = Vec::new();
     let told = bed.fs.readdir(dir, 0, &mut |entry| {
@@ -82,7 +82,7 @@ fn a_file_is_listed_with_its_bytes_and_the_rest_of_it_is_read() {
     assert_eq!(lost(&bed, &unreadable), [("a/file".to_owned(), bytes)]);
     assert!(bed.fs.read(file, 2 * page, &mut [0; 10]).is_err());
     assert_eq!(bed.read(file, page, 10), [7; 10]);
-    // What cannot be looked up reaches beyond the file: only its own bytes are listed.
+    // The unreadable keys reach beyond the file: only its own bytes are listed.
     let unreadable = keys(Key::page(object, 1), Key::new(object + 9, 0, 0));
     assert_eq!(lost(&bed, &unreadable), [("a/file".to_owned(), What::Bytes(vec![(page, 100_000)]))]);
 }
@@ -105,7 +105,7 @@ fn what_is_lost_of_inodes_is_listed() {
     assert_eq!(lost(&bed, &of_kind(file, kind::TARGET)), []);
     assert_eq!(lost(&bed, &Unreadable::default()), []);
 
-    // A listing goes on over a file that is lost.
+    // A listing continues past a file that is lost.
     bed.dataset.damage(inode(file));
     let fs = Fs::mount(bed.dataset.clone(), bed.clock.clone(), FsOptions::default()).unwrap();
     let mut told = Vec::new();

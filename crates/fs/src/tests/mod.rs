@@ -26,7 +26,7 @@ pub(super) const ROOT: Ino = Ino::ROOT;
 pub(super) const USER: Caller = Caller { uid: 1000, gid: 100, umask: 0o022 };
 const FORMAT: FormatOptions = FormatOptions { seed: 7, uid: 0, gid: 0, perm: 0o755 };
 
-/// A mounted file system with what it stands on.
+/// A mounted file system, with its dataset and clock.
 pub(super) struct Bed {
     pub(super) fs: Fs,
     pub(super) dataset: Arc<MemDataset>,
@@ -46,14 +46,14 @@ impl Bed {
         Self { fs, dataset, clock }
     }
 
-    /// With so few bits of hash that names meet.
+    /// Returns a file system that uses so few bits of hash that names collide.
     pub(super) fn colliding(bits: u32) -> Self {
         let mut bed = Self::new();
         bed.fs.places = Places::narrow(FORMAT.seed, bits);
         bed
     }
 
-    /// The file system as found after a crash at this instant.
+    /// Returns the file system as it is found after a crash at this instant.
     pub(super) fn crash(&self) -> Self {
         let dataset = Arc::new(self.dataset.crashed());
         let mut fs = Fs::mount(dataset.clone(), self.clock.clone(), self.fs.options.clone()).unwrap();
@@ -94,7 +94,7 @@ impl Bed {
         names
     }
 
-    /// The walker finds nothing wrong, now and after everything that can be reaped has been.
+    /// Asserts that the checker finds nothing wrong, now and after everything that can be reaped was.
     pub(super) fn check(&self) {
         self.check_now();
         while self.fs.reap(1000).unwrap() {}
@@ -109,7 +109,7 @@ impl Bed {
     }
 }
 
-/// Bytes that no other place or seed has, none of them zero.
+/// Returns bytes that differ by place and seed, none of them zero.
 pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let step = |_| {
@@ -121,7 +121,7 @@ pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(step).collect()
 }
 
-/// The error of a result that must be one.
+/// Asserts that a result is an error of this pattern.
 macro_rules! assert_err {
     ($result:expr, $pattern:pat) => {
         match $result {

@@ -45,7 +45,7 @@ struct Thing {
     data: Vec<u8>,
 }
 
-/// What there is, by inode number.
+/// Files and directories of the model, by inode number.
 struct Model {
     things: BTreeMap<u64, Thing>,
 }
@@ -182,7 +182,7 @@ fn make(bed: &Bed, dir: u64, n: u8, kind: FileKind) -> crate::Result<u64> {
     .0)
 }
 
-/// Does `op` to both; the model's answer and the file system's.
+/// Does `op` to both; returns the model's answer and the file system's.
 fn step(bed: &Bed, model: &mut Model, op: &Op) -> (Result<(), &'static str>, crate::Result<()>) {
     let dirs = model.dirs();
     let at = |d: usize| dirs[d % dirs.len()];
@@ -242,7 +242,7 @@ fn step(bed: &Bed, model: &mut Model, op: &Op) -> (Result<(), &'static str>, cra
     }
 }
 
-/// Everything that the file system holds is what the model holds.
+/// Asserts that the file system holds exactly what the model holds.
 fn compare(bed: &Bed, model: &Model) {
     for (&ino, thing) in &model.things {
         let attr = bed.fs.getattr(Ino(ino)).unwrap();

@@ -80,7 +80,7 @@ fn tmpfiles_are_orphans_until_named() {
     assert_eq!(bed.dataset.pages(), 1);
 }
 
-/// A reaper that read the list before the file got its name must not take it away.
+/// A reaper that read the list before the file got its name must not remove the file.
 #[test]
 fn what_has_a_name_is_never_reaped() {
     let bed = Bed::new();
@@ -163,7 +163,7 @@ fn inodes_that_the_kernel_knows_are_not_kept() {
         assert!(gauge.bytes() < 2000 * NODE_BYTES, "{} inodes", gauge.bytes() / NODE_BYTES);
     }
     assert_eq!(gauge.bytes(), bed.fs.nodes.len() as u64 * NODE_BYTES);
-    // Known by number all the same.
+    // The kernel can still use their numbers.
     for ino in inos {
         assert_eq!(bed.fs.getattr(ino).unwrap().nlink, 1);
     }
@@ -179,7 +179,7 @@ fn inodes_that_the_kernel_knows_are_not_kept() {
     assert_eq!(gauge.bytes(), 0);
 }
 
-/// Who looks at many files takes memory from who has looked before.
+/// A file system of which many files are looked at takes memory from an idle one.
 #[test]
 fn mounts_share_the_memory_for_inodes() {
     let gauge = Arc::new(Gauge::new(1000 * NODE_BYTES));
@@ -203,7 +203,7 @@ fn mounts_share_the_memory_for_inodes() {
     assert!(gauge.bytes() < 2000 * NODE_BYTES);
 }
 
-/// Files that are deleted while they are open, or only known, and as many others that drive them out of the cache.
+/// Files are deleted while they are open, or only known to the kernel, and many others drive them out of the cache.
 #[test]
 fn unlinked_files_outlive_the_cache() {
     let gauge = Arc::new(Gauge::new(100 * NODE_BYTES));
@@ -230,7 +230,8 @@ fn unlinked_files_outlive_the_cache() {
     bed.check();
 }
 
-/// The file system as a process finds it that goes on with the mount of one that died; the kernel has `held`.
+/// Returns the file system as it is found by a process that goes on with the mount of one that died; the kernel refers
+/// to `held`.
 fn resumed(bed: &Bed, held: &Arc<Mutex<Vec<u64>>>) -> Bed {
     let held = Arc::clone(held);
     let dataset = Arc::new(bed.dataset.crashed());
@@ -258,7 +259,7 @@ fn what_the_kernel_has_from_before_is_not_reaped() {
         bed.fs.lookup(ROOT, name.as_bytes()).unwrap();
         bed.fs.unlink(ROOT, name.as_bytes()).unwrap();
     }
-    // A reference that the kernel had no use for, and one that it had.
+    // The kernel gives back a reference and still refers to the first file, but not to the second.
     bed.fs.forget(open, 1);
     bed.fs.forget(closed, 1);
     while bed.fs.reap(1000).unwrap() {}
@@ -294,7 +295,7 @@ fn files_of_the_kernel_that_were_deleted_go_with_its_last_reference() {
     bed.fs.unlink(ROOT, b"file").unwrap();
     while bed.fs.reap(1000).unwrap() {}
     assert_eq!(bed.dataset.pages(), 1);
-    // One of several, and all: asked again each time, and not in between.
+    // The kernel gives back one of several references, then all: it is asked again each time, and not in between.
     bed.fs.forget(file, 1);
     while bed.fs.reap(1000).unwrap() {}
     assert_eq!(bed.dataset.pages(), 1);

@@ -35,11 +35,11 @@ fn files_are_found_by_their_objects_wherever_they_are() {
     let all = told(&bed, &[first, second, third, 1 << 40], ENOUGH);
     let expected = [(first, "top"), (second, "a/b/deep"), (third, "a/b/gone")];
     assert_eq!(all, expected.map(|(object, path)| (object, path.to_owned())).into());
-    // By the name that it has now; what is unlinked has none.
+    // A file is found by the name that it has now; an unlinked one has none.
     bed.fs.rename(b, b"deep", ROOT, b"moved", crate::RenameMode::Replace).unwrap();
     bed.fs.unlink(b, b"gone").unwrap();
     assert_eq!(told(&bed, &[second, third], ENOUGH), [(second, "moved".to_owned())].into());
-    // No more is looked at than is allowed.
+    // No more values are looked at than are allowed.
     assert!(told(&bed, &[second], 100).is_empty());
     // A damaged stretch is passed over.
     let key = Inode::key(top.0);

@@ -1,4 +1,4 @@
-//! Another recordsize for files that have data, while they are read and changed.
+//! Giving files that have data another recordsize, while they are read and changed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -40,7 +40,7 @@ fn begin(fs: &Fs, f: Ino, recordsize: u32) -> Rewrite<'_> {
     fs.rewrite(f, recordsize).unwrap().unwrap()
 }
 
-/// To the end; how many steps that took.
+/// Steps to the end; returns the number of steps.
 fn finish(rewrite: &mut Rewrite<'_>) -> usize {
     let mut steps = 0;
     loop {
@@ -62,13 +62,13 @@ fn truncate(bed: &Bed, f: Ino, size: u64) {
     bed.fs.setattr(f, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
 }
 
-/// Those that have pages.
+/// Returns the objects that have pages.
 fn objects(bed: &Bed) -> Vec<u64> {
     let all = bed.dataset.objects().into_iter();
     all.filter(|(.., pages)| !pages.is_empty()).map(|(object, ..)| object).collect()
 }
 
-/// Nothing is stored but what the file needs.
+/// Asserts that nothing is stored but what the file needs.
 fn assert_pages(bed: &Bed, f: Ino, pages: u64) {
     bed.check();
     assert_eq!(bed.dataset.pages(), pages);
@@ -92,7 +92,7 @@ fn a_file_is_the_same_in_records_of_any_size() {
         assert!(bed.read(f, 0, len + 9) == data);
         assert_pages(&bed, f, (len as u64).div_ceil(size.into()));
         assert!(bed.crash().read(f, 0, len + 9) == data);
-        // And back again.
+        // Then the old recordsize again.
         finish(&mut begin(&bed.fs, f, P as u32));
         assert!(bed.read(f, 0, len + 9) == data);
         assert_pages(&bed, f, (len as u64).div_ceil(P));
@@ -108,7 +108,7 @@ fn who_gives_up_leaves_the_file_and_no_pages() {
     }
     assert_eq!(bed.dataset.pages(), 100 + 10);
     assert_eq!(rewrite.left_bytes(), 80 * P);
-    // Reaping lets it alone while it is under way.
+    // Reaping leaves the copy alone while the rewrite is under way.
     while bed.fs.reap(1000).unwrap() {}
     assert_eq!(bed.dataset.pages(), 100 + 10);
     drop(rewrite);
@@ -274,7 +274,7 @@ fn a_full_pool_ends_it_and_nobody_else() {
     assert!(matches!(failed, FsError::NoSpace(_)), "{failed}");
     drop(rewrite);
     assert_pages(&bed, f, 300);
-    // There is room for what a user appends, but not twice.
+    // There is room for the bytes that a user appends, but not twice.
     let mut rewrite = begin(&bed.fs, f, 65_536);
     for _ in 0..13 {
         assert_eq!(rewrite.step().unwrap(), Step::More);
@@ -287,7 +287,7 @@ fn a_full_pool_ends_it_and_nobody_else() {
     assert_pages(&bed, f, 301);
 }
 
-/// A log that grows without end, faster than it is copied.
+/// A log that grows without end, faster than it is copied, is rewritten nevertheless.
 #[test]
 fn appends_do_not_keep_it_from_its_end() {
     let (bed, f, mut data) = bed_with(50 * P as usize);
@@ -324,7 +324,8 @@ fn what_has_to_be_copied_again_is_bounded() {
     assert_eq!(filling.changes, 5 * TODO_RANGES_MAX as u64);
 }
 
-/// An object that a rewrite of a process before was filling is nobody's.
+/// The checker counts an object that is being filled as an orphan: it belongs to no file. A file's own object on that
+/// list is a problem.
 #[test]
 fn a_check_knows_objects_that_are_being_filled() {
     let (bed, f, _) = bed_with(100 * P as usize);
@@ -356,7 +357,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Goes on with a rewrite; false when it has ended.
+/// Does a step of a rewrite; returns false if it has ended.
 fn go_on(rewrite: &mut Rewrite<'_>) -> bool {
     match rewrite.step().unwrap() {
         Step::More => true,
@@ -365,7 +366,7 @@ fn go_on(rewrite: &mut Rewrite<'_>) -> bool {
     }
 }
 
-/// Does what comes before the next crash.
+/// Does the operations before the next crash.
 fn run(bed: &Bed, files: [Ino; 2], model: &mut [Vec<u8>; 2], ops: &[Op]) {
     let mut rewrites = [None, None];
     for op in ops {
@@ -422,7 +423,7 @@ proptest! {
     }
 }
 
-/// Ends the threads that look at it, also when the test fails.
+/// Ends the threads that read the flag, even if the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -445,7 +446,8 @@ fn check_block(bed: &Bed, f: Ino, number: u64, at_least: u64) {
     assert!(version >= at_least, "block {number}: version {version}, after {at_least} was written");
 }
 
-/// Readers see each block as it was written last, whatever becomes of the object that they began to read; writers lose nothing.
+/// Readers see each block as it was written last, although the object that they began to read may be given up; writers
+/// lose nothing.
 #[test]
 fn readers_and_writers_beside_rewrites_see_what_was_written() {
     let (bed, f, _) = bed_with(0);
@@ -493,7 +495,7 @@ fn readers_and_writers_beside_rewrites_see_what_was_written() {
     bed.check();
 }
 
-/// What was copied behind the new end is zeros in the copy, before the file gets it.
+/// Bytes that were copied, and then cut off the file, are zeros in the copy before the file gets it.
 #[test]
 fn what_is_cut_off_does_not_come_back() {
     for size in [8192_u32, 65_536] {
@@ -513,7 +515,8 @@ fn what_is_cut_off_does_not_come_back() {
     }
 }
 
-/// Between a reader's look at the inode and its look at the pages the file gets another object, and the one before is freed.
+/// Between a reader's look at the inode and its look at the pages, the file gets another object, and the old one is
+/// freed.
 #[test]
 fn who_reads_of_an_object_that_is_given_up_reads_again() {
     let rewrite: fn(&Bed, Ino) = |bed, f| {
@@ -544,7 +547,7 @@ fn who_reads_of_an_object_that_is_given_up_reads_again() {
     }
 }
 
-/// A punch of much is copied bit by bit, whatever was copied before.
+/// A large hole is copied piece by piece, even where its pages were copied before.
 #[test]
 fn much_that_is_punched_out_is_no_large_change() {
     let (bed, f, mut data) = bed_with(2000 * P as usize);

@@ -17,7 +17,7 @@ impl Dice {
     }
 }
 
-/// What a race may rightly answer.
+/// Returns the value, or `None` for an error that a race may cause; panics for any other error.
 fn fine<T>(result: crate::Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),

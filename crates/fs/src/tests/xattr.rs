@@ -11,7 +11,7 @@ fn set(bed: &Bed, ino: Ino, name: &[u8], value: &[u8]) -> crate::Result<()> {
     bed.fs.setxattr(ino, name, value, Set, false)
 }
 
-/// From (tag, permissions, id).
+/// Returns an ACL of entries (tag, permissions, id).
 fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut out = 2u32.to_le_bytes().to_vec();
     for (tag, perm, id) in entries {
@@ -186,7 +186,7 @@ fn the_codec_is_inherited_and_kept_beside_the_pages() {
     }
     assert_err!(bed.fs.setxattr(f, NAME, b"lz4", Create, false), FsError::Exists);
     assert_err!(bed.fs.setxattr(other, NAME, b"lz4", Replace, false), FsError::NoAttr);
-    // The data's object has it, whichever that is, as long as it is the file's.
+    // The codec is stored for the data object that the file has at the time, and only as long as it is the file's.
     assert_eq!(stored(&bed), []);
     bed.write(f, 0, b"data");
     assert_eq!(stored(&bed), [(f.0, vec![25])]);

@@ -1,4 +1,4 @@
-//! Answers to requests that a process has carried out that died before it could answer.
+//! Answers requests that an earlier process carried out and, because it died, did not answer.
 
 use super::convert::{DIRECT_HANDLE, attr_out};
 use super::{answer, done, entry, failed, made_open};
@@ -9,10 +9,11 @@ use crate::{Errno, Request};
 use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 use pagefold_fs::{Fs, Ino};
 
-/// Answers without doing it again. `result` is what the file system noted: the inode that was made, or the bytes that were
-/// copied.
+/// Answers a request without carrying it out again. `result` is what the file system noted: the inode that was made, or
+/// the number of bytes that were copied.
 pub(super) fn answer_done(fs: &Fs, coherence: &Coherence, request: Request, result: u64) {
-    // It may have been asked for as durable. That is rare, and known only to what was not got to.
+    // The request may have asked for durability. That is rare, and only code that is skipped here could tell: so
+    // everything is made durable.
     if let Err(error) = fs.sync() {
         return failed(request, &error);
     }
@@ -23,7 +24,7 @@ pub(super) fn answer_done(fs: &Fs, coherence: &Coherence, request: Request, resu
     match operation {
         Operation::Write { offset, data, handle, from_cache, .. } => {
             let size = data.len().min(ATOMIC_WRITE_MAX) as u32;
-            // Who has read beside it knows the process that died.
+            // Only the process that died knew which reads ran beside the write.
             if !from_cache {
                 let opened_direct = handle == DIRECT_HANDLE;
                 coherence.drop_pages(&Direct { ino: ino.0, offset, len: size.into(), opened_direct });
@@ -52,7 +53,7 @@ pub(super) fn answer_done(fs: &Fs, coherence: &Coherence, request: Request, resu
         Operation::CopyFileRange { wide: true, .. } => {
             request.answer(&p::CopyFileRangeOut { bytes_copied: result });
         }
-        // The others say nothing but that it was done.
+        // The answers to other requests say only that they were carried out.
         _ => done(request, Ok(())),
     }
 }

@@ -1,4 +1,4 @@
-//! The file system's types as the protocol's structures, and back.
+//! Converts the file system's types to the protocol's structures, and back.
 
 use crate::limits::{ATTRIBUTES_VALID, ATTRIBUTES_VALID_CHANGING, CACHE_VALID};
 use crate::operation::{SetAttributes, SetTime};
@@ -31,10 +31,11 @@ pub(super) fn attributes(attr: &Attr) -> p::Attr {
 /// Set-user-ID and set-group-ID.
 const SET_ID: u16 = 0o6000;
 
-/// How long the kernel may believe the attributes. Only the kernel changes files, so all but two stay true until it
-/// asks us to change them. What a regular file takes on the device is known once its last write is compressed, and
-/// changes again when the pool folds. And a change of contents or of the owner takes set-id bits and capabilities away,
-/// here: of its own copy of the mode the kernel takes no notice then. So it has no copy of such a mode.
+/// Returns the time for which the kernel may believe the attributes. Only the kernel changes files, so attributes stay
+/// true until it asks us to change them, with two exceptions. The space that a regular file takes on the device is
+/// known once its last write is compressed, and changes again when the pool folds. And a change of contents or of the
+/// owner takes set-id bits and capabilities away here, without the kernel's copy of the mode being updated: so the
+/// kernel gets no copy of such a mode.
 fn valid(attr: &Attr) -> Duration {
     if attr.kind == FileKind::Directory {
         return CACHE_VALID;
@@ -66,7 +67,7 @@ pub(super) fn entry_out(entry: &Entry) -> p::EntryOut {
     }
 }
 
-/// The answer for a name that does not exist, which the kernel remembers.
+/// Returns the answer for a name that does not exist, which the kernel remembers.
 pub(super) fn no_entry() -> p::EntryOut {
     p::EntryOut { entry_valid: CACHE_VALID.as_secs(), ..p::EntryOut::default() }
 }
@@ -115,7 +116,7 @@ pub(super) fn set_attr(set: &SetAttributes) -> fs::SetAttr {
     }
 }
 
-/// Flags of renameat2(2); `None` for what is not offered (whiteouts).
+/// Returns the mode for flags of renameat2(2); `None` for flags that are not offered (whiteouts).
 pub(super) fn rename_mode(flags: u32) -> Option<fs::RenameMode> {
     match flags {
         0 => Some(fs::RenameMode::Replace),
@@ -125,7 +126,8 @@ pub(super) fn rename_mode(flags: u32) -> Option<fs::RenameMode> {
     }
 }
 
-/// Mode of fallocate(2); `None` for combinations that it does not define or that are not offered.
+/// Returns the operation for a mode of fallocate(2); `None` for combinations that it does not define or that are not
+/// offered.
 pub(super) fn allocate_mode(mode: u32) -> Option<fs::Fallocate> {
     const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE.cast_unsigned();
     const PUNCH: u32 = libc::FALLOC_FL_PUNCH_HOLE.cast_unsigned();
@@ -143,7 +145,7 @@ pub(super) fn allocate_mode(mode: u32) -> Option<fs::Fallocate> {
     }
 }
 
-/// Flags of setxattr(2); `None` for both at once or unknown ones.
+/// Returns the mode for flags of setxattr(2); `None` for both at once or unknown ones.
 pub(super) fn xattr_mode(flags: u32) -> Option<fs::XattrMode> {
     match flags.cast_signed() {
         0 => Some(fs::XattrMode::Set),
@@ -170,8 +172,8 @@ pub(super) fn statfs_out(stat: &fs::StatFs) -> p::StatfsOut {
 /// `fh` of files that were opened for direct I/O.
 pub(super) const DIRECT_HANDLE: u64 = 1;
 
-/// The answer to an open with `flags` of open(2): cached pages stay across opens; direct I/O passes the cache, and its
-/// writes within the file run in parallel.
+/// Returns the answer to an open with `flags` of open(2): cached pages stay across opens; direct I/O passes the cache,
+/// and its writes within the file run in parallel.
 pub(crate) fn opened(flags: u32) -> p::OpenOut {
     use p::fopen::{DIRECT_IO, KEEP_CACHE, PARALLEL_DIRECT_WRITES};
     if flags & libc::O_DIRECT.cast_unsigned() == 0 {

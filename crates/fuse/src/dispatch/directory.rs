@@ -1,4 +1,4 @@
-//! Entries of a directory in the form that READDIR and READDIRPLUS answer with.
+//! Encodes the entries of a directory as READDIR and READDIRPLUS answer with them.
 
 use super::convert::entry_out;
 use crate::protocol::{Dirent, EntryOut};
@@ -16,17 +16,17 @@ impl<'a> Listing<'a> {
         Self { room, used: 0 }
     }
 
-    /// Bytes filled.
+    /// Returns the number of bytes filled.
     pub(super) fn used(&self) -> usize {
         self.used
     }
 
-    /// Appends an entry for READDIR; false if it does not fit, and nothing was appended.
+    /// Appends an entry for READDIR; returns false, and appends nothing, if it does not fit.
     pub(super) fn push(&mut self, entry: &DirEntry<'_>) -> bool {
         self.append(&[], entry)
     }
 
-    /// Appends an entry for READDIRPLUS; without attributes the kernel looks the name up when it needs it.
+    /// As [`Self::push`], for READDIRPLUS; without attributes the kernel looks the name up when it needs it.
     pub(super) fn push_plus(&mut self, entry: &DirEntry<'_>, found: Option<&Entry>) -> bool {
         let head = found.map_or_else(EntryOut::default, entry_out);
         self.append(head.as_bytes(), entry)

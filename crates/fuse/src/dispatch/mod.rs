@@ -1,4 +1,4 @@
-//! Operations of the kernel as calls of the file system, and their results as replies.
+//! Carries out the kernel's operations as calls of the file system, and replies with their results.
 //!
 //! Cheap calls are answered on the transport's thread; calls that may wait for a device go through [`Blocking`].
 
@@ -28,10 +28,10 @@ use zerocopy::{Immutable, IntoBytes};
 /// Answers the kernel's requests from a file system.
 pub struct Dispatch {
     fs: Arc<Fs>,
-    /// After synchronous writes through the page cache the kernel sends FSYNC by itself. Seen with 7.45 (Linux 6.18); on
-    /// older kernels, some of which do not, the write is made durable here.
+    /// True if the kernel sends FSYNC by itself after synchronous writes through the page cache. Seen with 7.45 (Linux
+    /// 6.18); some older kernels do not, so for those the write is made durable here.
     kernel_syncs: AtomicBool,
-    /// Where requests that change something are claimed, and the number of the connection there.
+    /// Journal in which requests that change something are claimed, and the number of the connection there.
     claims: Option<(Arc<Journal>, u32)>,
     coherence: Arc<Coherence>,
 }
@@ -40,18 +40,18 @@ pub struct Dispatch {
 const MINOR_KERNEL_SYNCS: u32 = 45;
 
 impl Dispatch {
-    /// Answers from `fs`.
+    /// Returns a handler that answers from `fs`.
     pub fn new(fs: Arc<Fs>) -> Self {
         Self { fs, kernel_syncs: AtomicBool::new(false), claims: None, coherence: Arc::new(Coherence::new()) }
     }
 
-    /// As [`Dispatch::new`]; what is carried out is noted in the journal that changes of `fs` are entered into, under the
-    /// connection's number, so that a process which takes over does not carry it out again.
+    /// As [`Dispatch::new`], but notes the requests that were carried out in the journal into which changes of `fs` are
+    /// entered, under the connection's number, so that a process which takes over does not carry them out again.
     pub fn with_journal(fs: Arc<Fs>, journal: Arc<Journal>, connection: u32) -> Self {
         Self { claims: Some((journal, connection)), ..Self::new(fs) }
     }
 
-    /// How often the kernel had to be told to drop cached pages beside a direct write.
+    /// Returns the number of times that the kernel had to be told to drop cached pages beside a direct write.
     pub fn drops(&self) -> u64 {
         self.coherence.drops()
     }
@@ -65,7 +65,7 @@ impl Dispatch {
         }
     }
 
-    /// Notes what the kernel will believe by the answer, beside writes that are under way.
+    /// Notes that the kernel will cache attributes or names from the answer, for writes that are under way beside it.
     fn note_attributes(&self, request: &Request) {
         use p::Opcode as Code;
         match request.opcode() {
@@ -77,7 +77,7 @@ impl Dispatch {
         }
     }
 
-    /// Carries a call on where it may wait.
+    /// Carries out a call on a thread that may wait.
     fn later(
         &self,
         blocking: &Blocking,
@@ -89,7 +89,7 @@ impl Dispatch {
         blocking.run(wait, move || during(origin, || call(&fs, request)));
     }
 
-    /// Syncs a file or directory. No thread waits for the flush: whoever commits answers.
+    /// Syncs a file or directory. No thread waits for the flush: the thread that commits answers.
     fn sync(&self, blocking: &Blocking, request: Request, data_only: bool) {
         let ino = Ino(request.ino());
         if self.fs.syncs_at_once(ino, data_only) {
@@ -100,8 +100,8 @@ impl Dispatch {
         });
     }
 
-    /// Tells the space of the pool once all that was accepted is durable. The kernel says nothing to a server of this kind when it is
-    /// unmounted; but umount(8) asks this just before, of a mount on which nothing is open any more
+    /// Answers with the space of the pool once everything accepted is durable. The kernel tells a server of this kind
+    /// nothing when it is unmounted; but umount(8) asks this just before, of a mount on which nothing is open any more
     /// ([decision 0038](../../../../docs/decisions/0038-unmounting.md)).
     fn stat_fs(&self, blocking: &Blocking, request: Request) {
         if self.fs.is_read_only() {
@@ -111,7 +111,7 @@ impl Dispatch {
             let told = fs.statfs();
             fs.settle_then(|settled| {
                 if let Err(error) = settled {
-                    // Whoever writes is told; space is told all the same.
+                    // Writers are told of the error; the space is returned all the same.
                     tracing::warn!(%error, "what was accepted could not be made durable before an unmount");
                 }
                 answer(request, told, statfs_out);
@@ -125,8 +125,8 @@ impl Dispatch {
         self.later(blocking, Wait::Read, request, move |fs, request| read(fs, request, offset, size));
     }
 
-    /// Answers a read of what is in memory; what needs one device read is the transport's to do, and what needs more waits
-    /// elsewhere.
+    /// Answers a read of bytes that are in memory. A read that needs one device read is returned for the transport to
+    /// do; one that needs more waits on another thread.
     fn read_at_once(
         &self,
         mut request: Request,
@@ -224,13 +224,14 @@ impl Handler for Dispatch {
                 list.iter().for_each(|(ino, lookups)| self.fs.forget(Ino(ino), lookups));
                 request.silent();
             }
-            // Every request is answered soon, or waits for a device that cannot be interrupted anyway.
+            // Interrupts are ignored: every request is answered soon, or waits for a device that cannot be interrupted
+            // anyway.
             Operation::Interrupt { .. } => request.silent(),
             Operation::Destroy | Operation::ReleaseDir => request.ok(),
             // No state is kept per open directory, and nothing happens at close: ENOSYS spares the round trips.
             Operation::OpenDir | Operation::Flush | Operation::NotOffered(_) => refuse_for_good(request),
             Operation::Init(_) => request.error(Errno::INVAL),
-            // What only looks is answered at once: the inodes and names in use are in memory.
+            // Calls that only read metadata are answered at once: the inodes and names in use are in memory.
             Operation::Lookup { .. }
             | Operation::GetAttributes
             | Operation::StatX { .. }
@@ -244,7 +245,7 @@ impl Handler for Dispatch {
                 self.later(blocking, Wait::Flush, request, move |fs, request| open(fs, &coherence, request));
             }
             Operation::ReadDir { .. } => self.later(blocking, Wait::Read, request, metadata),
-            // What changes something may have to wait for room.
+            // Calls that change something may have to wait for room.
             _ => self.later(blocking, Wait::Flush, request, metadata),
         }
         None
@@ -261,14 +262,15 @@ impl Handler for Dispatch {
     }
 }
 
-/// Tells the kernel not to ask for this again, or that this object cannot do it.
+/// Tells the kernel not to ask for this again, or that this object cannot do it (ioctl).
 fn refuse_for_good(request: Request) {
     let ioctl = matches!(request.operation(), Ok(Operation::NotOffered(p::Opcode::Ioctl)));
     request.error(if ioctl { Errno::NOTTY } else { Errno::NOSYS });
 }
 
-/// The reply to a failed call. Damage and failed devices are logged; the rest is the caller's affair. Reads of files that are damaged are counted,
-/// and told by the files' names by who serves the pool: here they would be told as often as somebody reads.
+/// Replies to a failed call. Damage and failed devices are logged; other errors are the caller's affair. Reads of
+/// damaged files are counted, and the server of the pool reports them by the files' names: here they would be reported
+/// as often as somebody reads.
 fn failed(request: Request, error: &FsError) {
     let errno = errno(error);
     if errno == Errno::IO {
@@ -304,7 +306,7 @@ fn read(fs: &Fs, request: Request, offset: u64, size: u32) {
     read_of(fs, ino, request, offset, size);
 }
 
-/// Answers with what the file `ino` has there: the kernel may know it by another number.
+/// Answers a read with bytes of the file `ino`, which the kernel may know by another number.
 fn read_of(fs: &Fs, ino: Ino, mut request: Request, offset: u64, size: u32) {
     match fs.read(ino, offset, request.payload(size as usize)) {
         Ok(len) => request.payload_filled(len),
@@ -312,7 +314,7 @@ fn read_of(fs: &Fs, ino: Ino, mut request: Request, offset: u64, size: u32) {
     }
 }
 
-/// Calls on names and attributes.
+/// Carries out calls on names and attributes.
 fn metadata(fs: &Fs, request: Request) {
     let ino = Ino(request.ino());
     let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
@@ -371,9 +373,10 @@ fn metadata(fs: &Fs, request: Request) {
     }
 }
 
-/// SETATTR that sets nothing is chown(2) with neither user nor group, or announces a change of contents by somebody who
-/// may not keep set-id bits. The kernel does not tell which, and has not asked whether the caller owns the file: so it
-/// takes nothing away from the files of others. What follows an announcement does that itself.
+/// Carries out a SETATTR that sets nothing. It is a chown(2) with neither user nor group, or announces a change of
+/// contents by somebody who may not keep set-id bits. The kernel does not tell which, and has not asked whether the
+/// caller owns the file: so for others than the owner and root nothing is taken away. The change of contents that
+/// follows an announcement does that itself.
 fn set_nothing(fs: &Fs, ino: Ino, uid: u32) -> Result<Attr, FsError> {
     let attr = fs.getattr(ino)?;
     if uid == 0 || uid == attr.uid { fs.setattr(ino, &SetAttr::default()) } else { Ok(attr) }
@@ -383,7 +386,7 @@ fn entry(request: Request, found: Result<Entry, FsError>) {
     answer(request, found, entry_out);
 }
 
-/// Calls that open and close.
+/// Carries out calls that open and close.
 fn open(fs: &Fs, coherence: &Coherence, request: Request) {
     let ino = Ino(request.ino());
     let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
@@ -417,7 +420,7 @@ fn open(fs: &Fs, coherence: &Coherence, request: Request) {
     made_open(coherence, request, made, flags);
 }
 
-/// Answers with a file that was made, and is open.
+/// Answers with a file that was made and is open.
 fn made_open(coherence: &Coherence, request: Request, made: Result<Entry, FsError>, flags: u32) {
     match made {
         Ok(entry) => {
@@ -428,7 +431,7 @@ fn made_open(coherence: &Coherence, request: Request, made: Result<Entry, FsErro
     }
 }
 
-/// Notes a handle that has pages dropped, before anybody has it.
+/// Notes a handle opened for direct I/O, whose use makes the kernel drop pages, before anybody has the handle.
 fn note_direct(coherence: &Coherence, ino: Ino, flags: u32) {
     if flags & libc::O_DIRECT.cast_unsigned() != 0 {
         coherence.used_directly(ino.0);
@@ -446,13 +449,15 @@ fn list(fs: &Fs, mut request: Request, offset: u64, size: u32, plus: bool) {
     let used = listing.used();
     match result {
         Ok(()) => request.payload_filled(used),
-        // Entries that were told are references given: they must reach the kernel; it meets the error at its next call.
+        // Entries that were listed are references given, so they must reach the kernel; it meets the error at its next
+        // call.
         Err(_) if used > 0 => request.payload_filled(used),
         Err(error) => failed(request, &error),
     }
 }
 
-/// Calls that look at extended attributes, and at where the file `ino` has data: the kernel may know it by another number.
+/// Carries out calls that read extended attributes, or seek data, of the file `ino`, which the kernel may know by
+/// another number.
 fn looks(fs: &Fs, ino: Ino, request: Request) {
     let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
     match operation {
@@ -476,10 +481,11 @@ fn looks(fs: &Fs, ino: Ino, request: Request) {
     }
 }
 
-/// Calls on extended attributes and ranges of data.
+/// Carries out calls on extended attributes and ranges of data.
 fn contents(fs: &Fs, request: Request) {
     let ino = Ino(request.ino());
-    // The kernel tells of writes and truncations whether the caller may keep set-id bits; of these two it does not.
+    // For writes and truncations the kernel tells whether the caller may keep set-id bits; for fallocate and
+    // copy_file_range it does not.
     let kills = request.uid() != 0;
     let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
     match operation {
@@ -516,7 +522,8 @@ fn contents(fs: &Fs, request: Request) {
     }
 }
 
-/// Names of attributes that a user is told of: `trusted.*` is for root alone, which the kernel does not see to.
+/// Returns the names of attributes that a user may see: `trusted.*` is for root alone, and the kernel does not filter
+/// these names.
 fn listed_to(uid: u32, names: Vec<u8>) -> Vec<u8> {
     if uid == 0 {
         return names;
@@ -525,7 +532,7 @@ fn listed_to(uid: u32, names: Vec<u8>) -> Vec<u8> {
     told.flatten().copied().collect()
 }
 
-/// Answers with bytes of which the caller knows how many it can take; zero asks how many there are.
+/// Answers with bytes, of which the caller can take `size`; a `size` of zero asks for their number.
 fn sized(request: Request, value: Result<Vec<u8>, FsError>, size: u32) {
     match value {
         Err(error) => failed(request, &error),

@@ -1,9 +1,11 @@
-//! The snapshots of what is mounted, below `.pagefold/snapshot` of its root: found by name, listed there alone, read-only.
+//! Shows the snapshots of the mounted file system below `.pagefold/snapshot` of its root. The directory is found by
+//! name but not listed, and is read-only.
 //!
-//! One mount has the inodes of several file systems, so node ids say which: the upper 16 bits are a place in a table, 0 for the
-//! file system that is mounted, [`SYNTHETIC`] for the two directories above the snapshots. A place is never given to another
-//! snapshot, since the kernel may still know nodes of the first. What `stat` tells as inode number is the node id: tools
-//! that compare numbers do not take a file for its own older version. Why so: docs/decisions/0017-snapshots-in-the-mount.md.
+//! One mount has the inodes of several file systems, so node ids tell which one is meant: the upper 16 bits are a place
+//! in a table, 0 for the file system that is mounted, [`SYNTHETIC`] for the two directories above the snapshots. A
+//! place is never given to another snapshot, since the kernel may still know nodes of the first. `stat` shows the node
+//! id as inode number: tools that compare numbers do not take a file for its own older version. The reasons are in
+//! docs/decisions/0017-snapshots-in-the-mount.md.
 
 use super::convert::{attr_out, entry_out, no_entry, opened, statfs_out, statx_out};
 use super::directory::Listing;
@@ -17,55 +19,57 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Name of the directory in the root of every mount that listings do not show.
+/// Name of the directory in the root of every mount, which listings do not show.
 pub const HIDDEN_DIR: &str = ".pagefold";
-/// Name of the directory in it that has the snapshots.
+/// Name of the directory in [`HIDDEN_DIR`] that has the snapshots.
 pub const SNAPSHOT_DIR: &str = "snapshot";
 
-/// Bits of a node id that are the inode number: more than any file system gets to.
+/// Number of bits of a node id that are the inode number: more than any file system needs.
 const INO_BITS: u32 = 48;
 const INO_MASK: u64 = (1 << INO_BITS) - 1;
 /// Place of the directories that are in no file system.
 const SYNTHETIC: u16 = u16::MAX;
 const HIDDEN: u64 = node_id(SYNTHETIC, 1);
 const SNAPSHOTS: u64 = node_id(SYNTHETIC, 2);
-/// How long the kernel may believe that a snapshot has a name: it can be destroyed or renamed at any time.
+/// Time in seconds for which the kernel may believe that a snapshot has a name: it can be destroyed or renamed at any
+/// time.
 const NAME_VALID_SECS: u64 = 1;
-/// How long is waited for requests that read a snapshot which is to go.
+/// Time to wait for requests that read a snapshot which is to be destroyed.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 
 const fn node_id(place: u16, ino: u64) -> u64 {
     (place as u64) << INO_BITS | ino
 }
 
-/// The snapshots of what is mounted, as the server knows them.
+/// The snapshots of the mounted dataset, as the server knows them.
 pub trait Snapshots: Send + Sync {
-    /// Their numbers, ascending, and names.
+    /// Returns their numbers, ascending, and names.
     fn list(&self) -> Vec<(u64, String)>;
-    /// The number of the one with this name.
+    /// Returns the number of the snapshot with this name.
     fn find(&self, name: &[u8]) -> Option<u64>;
-    /// Opens its file system, read-only, and calls `enter` with it while it cannot be destroyed.
+    /// Opens the file system of a snapshot, read-only, and calls `enter` with it while it cannot be destroyed.
     ///
     /// # Errors
-    /// [`FsError::NotFound`] if it is gone; of reading it.
+    /// [`FsError::NotFound`] if the snapshot is gone; errors of reading it.
     fn open(&self, number: u64, enter: &mut dyn FnMut(Arc<Fs>)) -> Result<(), FsError>;
-    /// These were looked into, in this order. Told before the kernel hears of the last one.
+    /// Tells the numbers of the snapshots that were looked into, in this order. Called before the kernel hears of the
+    /// last one.
     fn entered(&self, _numbers: &[u64]) {}
 }
 
 /// A snapshot that was looked into.
 enum Place {
     Open(Arc<Fs>),
-    /// It was destroyed.
+    /// The snapshot was destroyed.
     Gone,
 }
 
 #[derive(Default)]
 struct Places {
     by_number: HashMap<u64, u16>,
-    /// From place 1 on.
+    /// Places from 1 on.
     places: Vec<Place>,
-    /// Their numbers.
+    /// Numbers of the snapshots at these places.
     numbers: Vec<u64>,
 }
 
@@ -73,18 +77,19 @@ struct Places {
 pub struct SnapshotTree {
     snapshots: Box<dyn Snapshots>,
     places: Mutex<Places>,
-    /// What was told last, and when that had changed.
+    /// The list of snapshots that was shown last, and the time when it had changed.
     told: Mutex<(Vec<(u64, String)>, Time)>,
 }
 
 impl SnapshotTree {
-    /// The directory of these snapshots.
+    /// Returns the directory of these snapshots.
     pub fn new(snapshots: Box<dyn Snapshots>) -> Self {
         let told = Mutex::new((snapshots.list(), SystemClock.now()));
         Self { snapshots, places: Mutex::default(), told }
     }
 
-    /// Attributes of a directory above the snapshots. The kernel keeps a listing as long as the directory's time stays the same.
+    /// Returns the attributes of a directory above the snapshots. The kernel keeps a listing as long as the directory's
+    /// time stays the same.
     fn directory(&self, node: u64) -> Attr {
         if node != SNAPSHOTS {
             return directory(node, Time::default());
@@ -97,7 +102,7 @@ impl SnapshotTree {
         directory(node, told.1)
     }
 
-    /// As [`SnapshotTree::new`], for a mount whose server died: it had told [`Snapshots::entered`] these numbers.
+    /// As [`SnapshotTree::new`], for a mount whose server died after it had told [`Snapshots::entered`] these numbers.
     pub fn resume(snapshots: Box<dyn Snapshots>, numbers: Vec<u64>) -> Self {
         let mut places = Places::default();
         for (place, number) in (1..SYNTHETIC).zip(numbers) {
@@ -114,8 +119,8 @@ impl SnapshotTree {
         Self { places: Mutex::new(places), ..Self::new(snapshots) }
     }
 
-    /// Nobody looks into this snapshot any more: what was open answers ESTALE. Returns when no request reads it, or false if one
-    /// does for long.
+    /// Closes a snapshot: nobody can look into it any more, and what was open answers ESTALE. Returns true when no
+    /// request reads it, or false if one still does after ten seconds.
     pub fn close(&self, number: u64) -> bool {
         let fs = {
             let mut places = self.places.lock();
@@ -136,7 +141,7 @@ impl SnapshotTree {
         true
     }
 
-    /// As [`Fs::trim_inodes`], of all snapshots that were looked into.
+    /// As [`Fs::trim_inodes`], for all snapshots that were looked into.
     pub fn trim_inodes(&self) {
         let open: Vec<Arc<Fs>> = {
             let places = self.places.lock();
@@ -149,12 +154,13 @@ impl SnapshotTree {
         open.iter().for_each(|fs| fs.trim_inodes());
     }
 
-    /// The place of a snapshot, and its file system.
+    /// Returns the place of a snapshot, and its file system.
     fn enter(&self, number: u64) -> Result<(u16, Arc<Fs>), FsError> {
         if let Some(found) = self.entered(&self.places.lock(), number) {
             return found;
         }
-        // Not under our lock: whoever destroys snapshots waits for nobody who waits for it.
+        // This is not done under our lock: whoever destroys snapshots must not wait for somebody who waits for the
+        // destruction.
         let mut entered = Err(FsError::NotFound);
         self.snapshots.open(number, &mut |fs| entered = self.add(number, fs))?;
         entered
@@ -203,13 +209,13 @@ pub struct WithSnapshots {
 }
 
 impl WithSnapshots {
-    /// `live`, with `tree` below its root.
+    /// Returns a handler for `live`, with `tree` below its root.
     pub fn new(live: Dispatch, tree: Arc<SnapshotTree>) -> Self {
         Self { live, tree }
     }
 }
 
-/// Who answers a request.
+/// Receivers of a request.
 enum Route {
     Live,
     Tree,
@@ -220,7 +226,8 @@ const fn is_live(node: u64) -> bool {
     node >> INO_BITS == 0
 }
 
-/// Few requests have to be looked at: those about nodes of snapshots, and those with names in the root.
+/// Returns who answers a request. Few requests have to be parsed for that: those about nodes of snapshots, and those
+/// with names in the root.
 fn route(request: &Request) -> Route {
     if !is_live(request.ino()) {
         return match request.operation() {
@@ -295,7 +302,7 @@ impl Handler for WithSnapshots {
     }
 }
 
-/// Answers.
+/// Answers to requests.
 impl SnapshotTree {
     fn answer(&self, request: Request) {
         let node = request.ino();
@@ -325,7 +332,7 @@ impl SnapshotTree {
         self.at(&self.places.lock(), place)
     }
 
-    /// Calls on the directories above the snapshots, and the one on the root that leads there.
+    /// Carries out calls on the directories above the snapshots, and the lookup in the root that leads there.
     fn above(&self, mut request: Request) {
         let node = request.ino();
         let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
@@ -334,7 +341,7 @@ impl SnapshotTree {
                 Err(FsError::NotFound) => request.answer(&p::EntryOut::default()),
                 found => answer(request, found, |found| *found),
             },
-            // Not to be believed for any time: snapshots come and go without the kernel.
+            // The attributes must not be cached for any time: snapshots come and go without the kernel.
             Operation::GetAttributes => {
                 request.answer(&p::AttrOut { attr_valid: 0, ..attr_out(&self.directory(node)) });
             }
@@ -393,7 +400,7 @@ impl SnapshotTree {
     }
 }
 
-/// A directory above the snapshots.
+/// Returns the attributes of a directory above the snapshots.
 fn directory(node: u64, time: Time) -> Attr {
     Attr {
         ino: Ino(node),
@@ -414,7 +421,7 @@ fn directory(node: u64, time: Time) -> Attr {
     }
 }
 
-/// What a snapshot's file system tells, with node ids of this mount.
+/// Returns an answer of a snapshot's file system with node ids of this mount.
 fn translated(place: u16, entry: &Entry) -> Result<Entry, FsError> {
     let ino = translated_ino(place, entry.ino)?;
     Ok(Entry { ino, attr: Attr { ino, ..entry.attr }, ..*entry })
@@ -428,7 +435,7 @@ fn translated_ino(place: u16, ino: Ino) -> Result<Ino, FsError> {
     }
 }
 
-/// Calls on what is in a snapshot.
+/// Carries out calls on files in a snapshot.
 fn within(fs: &Fs, place: u16, request: Request) {
     let ino = Ino(request.ino() & INO_MASK);
     let attributes =
@@ -473,7 +480,8 @@ fn list(fs: &Fs, place: u16, mut request: Request, (offset, size): (u64, u32), p
     let ino = Ino(request.ino() & INO_MASK);
     let mut listing = Listing::new(request.payload(size as usize));
     let here = |entry: &DirEntry<'_>| Ino(node_id(place, entry.ino.0 & INO_MASK));
-    // Attributes are not told with the names: who wants them asks, and holds no reference otherwise.
+    // Attributes are not returned with the names: a caller that wants them asks for them, and the others hold no
+    // references.
     let result = fs.readdir(ino, offset, &mut |entry| {
         let ino = here(entry);
         let entry = DirEntry { ino, cookie: entry.cookie, kind: entry.kind, name: entry.name };

@@ -1,4 +1,5 @@
-//! Writes: applied, made durable where that is asked for, and answered when the kernel has dropped what it cached of them.
+//! Carries out writes: applies them, makes them durable if that is asked for, and answers when the kernel has dropped
+//! what it had cached of them.
 
 use super::answer;
 use super::convert::DIRECT_HANDLE;
@@ -9,19 +10,19 @@ use crate::{Blocking, Errno, Request, Wait};
 use pagefold_fs::{Fs, FsError, Ino, WriteFlags, Written};
 use std::sync::Arc;
 
-/// What a write needs beside its request.
+/// Everything that a write needs beside its request.
 #[derive(Clone)]
 pub(super) struct Writer {
     pub(super) fs: Arc<Fs>,
     pub(super) coherence: Arc<Coherence>,
     pub(super) blocking: Blocking,
-    /// The kernel sends FSYNC after synchronous buffered writes by itself.
+    /// True if the kernel sends FSYNC after synchronous buffered writes by itself.
     pub(super) kernel_syncs: bool,
 }
 
 impl Writer {
-    /// Writes, and makes durable before the answer what was opened with O_SYNC or O_DSYNC (or is written so by pwritev2(2)),
-    /// unless the kernel sends FSYNC after the write by itself.
+    /// Writes. If the file was opened with O_SYNC or O_DSYNC (or pwritev2(2) asks for it), the data is made durable
+    /// before the answer, unless the kernel sends FSYNC after the write by itself.
     pub(super) fn write(self, mut request: Request) {
         let Ok(Operation::Write { offset, data, handle, flags, write_back, from_cache, kill_privileges }) =
             request.operation()
@@ -52,7 +53,7 @@ impl Writer {
         } else if !from_cache {
             self.in_time(request, write, move |request| reply(request, written));
         } else if !write_back && self.coherence.was_read_beside(&request, &write) {
-            // It is not to wait for itself.
+            // The mark is dropped, because the write must not wait for itself.
             request.unmark();
             self.dropped(request, write, move |request| reply(request, written));
         } else {
@@ -60,7 +61,7 @@ impl Writer {
         }
     }
 
-    /// Goes on when the kernel has nothing cached any more that is older than `write`, which was applied.
+    /// Calls `go_on` when the kernel has nothing cached any more that is older than `write`, which was applied.
     fn in_time(self, request: Request, write: Direct, go_on: impl FnOnce(Request) + Send + 'static) {
         match self.coherence.stale(&request, &write) {
             Stale::Nothing => {}
@@ -70,7 +71,7 @@ impl Writer {
         go_on(request);
     }
 
-    /// Goes on when the kernel has dropped what it had cached.
+    /// Calls `go_on` when the kernel has dropped what it had cached.
     fn dropped(self, request: Request, write: Direct, go_on: impl FnOnce(Request) + Send + 'static) {
         let coherence = self.coherence;
         self.blocking.run(Wait::Flush, move || {

@@ -1,10 +1,10 @@
-//! Why a mount or unmount failed.
+//! Errors of mounting and unmounting.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A path for people: bytes that are not UTF-8 are seen as `\xff`.
+/// Returns a path for people to read: bytes that are not UTF-8 are shown as `\xff`.
 fn shown(path: &Path) -> String {
     let mut seen = String::new();
     for chunk in path.as_os_str().as_bytes().utf8_chunks() {
@@ -14,7 +14,7 @@ fn shown(path: &Path) -> String {
     seen
 }
 
-/// Why a mount or unmount failed, and what to do.
+/// Reasons why a mount or unmount failed, with advice.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
@@ -27,10 +27,10 @@ pub enum MountError {
     /// The mount point has entries, which the mount would hide.
     #[error("mount point {at} is not empty; choose another, or mount over it with -o nonempty", at = shown(.0))]
     NotEmpty(PathBuf),
-    /// Others may have made a link on the way to it.
+    /// There is a link on the way to the mount point that others may have made.
     #[error("{at} is a link in a directory that others may change, and is not followed; name the directory that it leads to", at = shown(.0))]
     Planted(PathBuf),
-    /// The directory is not any more where it was.
+    /// The directory is no longer where it was.
     #[error("{at} was moved, or mounted over, while it was being mounted on; nothing is mounted: look who does that, and try again", at = shown(.0))]
     Moved(PathBuf),
     /// Something is mounted there.
@@ -47,9 +47,9 @@ pub enum MountError {
     /// Permission is missing.
     #[error("no permission to {what}: {hint}")]
     Denied {
-        /// What was refused.
+        /// The operation that was refused.
         what: String,
-        /// What to do.
+        /// Advice to the user.
         hint: String,
     },
     /// `fusermount3` is not installed.
@@ -62,7 +62,7 @@ pub enum MountError {
     Fusermount {
         /// The mount point.
         dir: PathBuf,
-        /// What it said.
+        /// Message of `fusermount3`.
         message: String,
     },
     /// Nothing is mounted there.
@@ -71,23 +71,23 @@ pub enum MountError {
     /// Files are open.
     #[error("{at} is in use; stop what uses it (`fuser -vm {at}` shows it), or detach it with -l", at = shown(.0))]
     InUse(PathBuf),
-    /// The kernel and this program found no agreement.
+    /// The kernel and this program could not agree.
     #[error("cannot mount at {at}: {source}", at = shown(.dir))]
     Init {
         /// The mount point.
         dir: PathBuf,
-        /// What was missing.
+        /// The reason.
         source: crate::InitError,
     },
-    /// What another process said, which mounts for this one.
+    /// An error told by another process, which mounts for this one.
     #[error("{0}")]
     Told(String),
     /// Any other failure of the operating system.
     #[error("cannot {what} {at}: {source}", at = shown(.path))]
     Os {
-        /// What was attempted.
+        /// The operation that was attempted.
         what: &'static str,
-        /// On which object.
+        /// The object of the operation.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,

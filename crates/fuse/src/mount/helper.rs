@@ -1,4 +1,4 @@
-//! `fusermount3`, which is set-user-ID root, for everybody else.
+//! Mounts and unmounts by `fusermount3`, which is set-user-ID root, for users other than root.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ fn helper() -> Command {
     Command::new("fusermount3")
 }
 
-/// Asks it to unmount.
+/// Asks `fusermount3` to unmount.
 pub(super) fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
     let flag = if lazy { "-uz" } else { "-u" };
     let output = helper().arg(flag).arg("--").arg(dir).stdin(Stdio::null()).output().map_err(no_helper)?;
@@ -48,7 +48,7 @@ fn helper_error(dir: &Path, stderr: &[u8]) -> MountError {
     MountError::Fusermount { dir: dir.into(), message: message.into() }
 }
 
-/// Asks it to mount on the directory, which is the one that it is started in, and takes the descriptor over a socket.
+/// Asks `fusermount3` to mount on its working directory, which is `place`, and receives the descriptor over a socket.
 pub(super) fn mount(place: &Place, options: &MountOptions) -> Result<OwnedFd, MountError> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let os = |source: Errno| MountError::os("talk to", Path::new("fusermount3"), source);
@@ -84,7 +84,7 @@ pub(super) fn mount(place: &Place, options: &MountOptions) -> Result<OwnedFd, Mo
     }
 }
 
-/// The options as `fusermount3` takes them; commas in the source are escaped.
+/// Returns the options as `fusermount3` takes them; commas in the source are escaped.
 fn helper_options(options: &MountOptions) -> String {
     let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
     let mut list = vec![
@@ -101,7 +101,7 @@ fn helper_options(options: &MountOptions) -> String {
     list.join(",")
 }
 
-/// One descriptor sent along with a byte; `None` if the other end closed without sending.
+/// Receives one descriptor that is sent along with a byte; `None` if the other end closed without sending.
 fn receive_descriptor(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0u8; 4];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

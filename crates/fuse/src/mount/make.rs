@@ -1,8 +1,8 @@
-//! Making a mount: by the descriptor of the directory, so that it cannot get anywhere else.
+//! Makes mounts by the descriptor of the directory, so that a mount cannot get anywhere else.
 //!
-//! The directory is reached step by step ([`walk`]), examined, and held open. The mount is made apart from any place, and then
-//! attached to what is held; a path has no part in it. After that it is looked whether the path that was asked for leads to it: whoever
-//! owns a directory on the way may have renamed that meanwhile.
+//! The directory is reached step by step ([`walk`]), examined, and held open. The mount is made detached, and then
+//! attached to the held directory; no path is used for that. Afterwards it is checked that the path that was asked for
+//! leads to the mount: the owner of a directory on the way may have renamed that meanwhile.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -21,21 +21,21 @@ use pagefold_engine::walk::{self, Place, WalkError};
 pub(super) struct Made {
     /// The connection: `/dev/fuse`.
     pub(super) device: OwnedFd,
-    /// Where it is, as the kernel tells it.
+    /// Mount point, as the kernel tells it.
     pub(super) dir: PathBuf,
-    /// Minor number of its device.
+    /// Minor number of the mount's device.
     pub(super) device_minor: u32,
 }
 
-/// The path without symbolic links, if it can be mounted on; a dead mount is detached where `options` say so.
+/// Returns the path without symbolic links, if it can be mounted on; detaches a dead mount there if `options` say so.
 ///
 /// # Errors
-/// Why it cannot, as mounting would tell.
+/// The reason why it cannot be mounted on, as for mounting.
 pub fn check_mount_point(dir: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
     Ok(examine(dir, options)?.path().to_owned())
 }
 
-/// The directory at `dir`, held open, if it can be mounted on; a dead mount is detached where `options` say so.
+/// Returns the directory at `dir`, held open, if it can be mounted on; detaches a dead mount there if `options` say so.
 pub(super) fn examine(dir: &Path, options: &MountOptions) -> Result<Place, MountError> {
     let place = walk::reach(dir).map_err(|error| walk_failed(dir, error))?;
     let asked = |flags| rustix::fs::statx(&place, "", AtFlags::EMPTY_PATH | flags, StatxFlags::TYPE);
@@ -45,7 +45,7 @@ pub(super) fn examine(dir: &Path, options: &MountOptions) -> Result<Place, Mount
         Err(errno) => return Err(MountError::os("examine", dir, errno)),
     };
     if stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
-        // The kernel answers from what it remembers of a dead server's files unless it is told to ask.
+        // Unless it is told to ask, the kernel answers from what it remembers of a dead server's files.
         return match asked(AtFlags::STATX_FORCE_SYNC) {
             Err(Errno::NOTCONN | Errno::CONNABORTED) => detach_dead(place, dir, options),
             _ => Err(MountError::AlreadyMounted(dir.into())),
@@ -69,7 +69,7 @@ pub(super) fn walk_failed(dir: &Path, error: WalkError) -> MountError {
     }
 }
 
-/// Takes away a mount whose server is gone, and looks again.
+/// Takes away a mount whose server is gone, and examines the directory again.
 fn detach_dead(place: Place, dir: &Path, options: &MountOptions) -> Result<Place, MountError> {
     if !options.replace_dead {
         return Err(MountError::Dead(dir.into()));
@@ -85,7 +85,7 @@ fn detach_dead(place: Place, dir: &Path, options: &MountOptions) -> Result<Place
     examine(&path, &MountOptions { replace_dead: false, ..options.clone() })
 }
 
-/// Takes a mount away, of which this is the root.
+/// Takes away the mount whose root is `root`.
 fn detach(root: impl AsFd) -> Result<(), Errno> {
     rustix::mount::unmount(walk::descriptor_path(root), UnmountFlags::DETACH)
 }
@@ -101,7 +101,7 @@ pub(super) fn mount(place: &Place, options: &MountOptions) -> Result<Made, Mount
     }
 }
 
-/// The device of what `fusermount3` has mounted, if that is where it was meant to be.
+/// Returns the device of the mount that `fusermount3` has made, if it is where it was meant to be.
 fn made_by_helper(place: &Place) -> Result<u32, MountError> {
     let there = walk::reach(place.path()).map_err(|error| walk_failed(place.path(), error))?;
     let minor = minor(&there).unwrap_or_default();
@@ -111,7 +111,7 @@ fn made_by_helper(place: &Place) -> Result<u32, MountError> {
     Ok(minor)
 }
 
-/// Minor number of a mount's device. Nobody answers on it yet, and nobody is asked.
+/// Returns the minor number of a mount's device. Does not ask the server, which does not answer yet.
 fn minor(root: impl AsFd) -> Result<u32, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     rustix::fs::statx(root, "", flags, StatxFlags::TYPE).map(|stat| stat.stx_dev_minor)
@@ -155,7 +155,7 @@ fn open_device() -> Result<OwnedFd, MountError> {
     })
 }
 
-/// Makes a mount that is nowhere yet; the descriptor is its root. The error says at what.
+/// Makes a mount that is attached nowhere yet; the descriptor is its root. An error comes with the step that failed.
 fn make(device: &OwnedFd, options: &MountOptions) -> Result<OwnedFd, (&'static str, Errno)> {
     let at = |what: &'static str| move |errno: Errno| (what, errno);
     let fs = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC).map_err(at("open a file system for"))?;
@@ -186,7 +186,8 @@ fn make(device: &OwnedFd, options: &MountOptions) -> Result<OwnedFd, (&'static s
     fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(at("make the mount for"))
 }
 
-/// Where a mount is that was attached to `place`, and its device, if the path that was asked for leads to it.
+/// Returns the mount point of a mount that was attached to `place`, and its device, if the path that was asked for
+/// leads to it.
 fn attached(root: &OwnedFd, place: &Place) -> Result<(PathBuf, u32), MountError> {
     let dir = place.path();
     let failed = |errno| MountError::os("examine the mount at", dir, errno);

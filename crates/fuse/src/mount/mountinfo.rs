@@ -1,20 +1,20 @@
-//! What is mounted where, by the kernel's own list: so that a dead or slow server does not matter.
+//! Finds mounts in the kernel's own list, so that a dead or slow server does not matter.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Whether something is mounted at `dir`, answering or not.
+/// Returns true if something is mounted at `dir`, whether its server answers or not.
 pub fn is_mount_point(dir: &Path) -> bool {
     let wanted = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.into());
     mounts_at(&wanted).next().is_some()
 }
 
-/// Whether the mount of the device `0:minor` is at `dir` (without symbolic links), and no other above it.
+/// Returns true if the mount of the device `0:minor` is at `dir` (without symbolic links), and no other above it.
 pub(crate) fn is_mount_of(dir: &Path, device_minor: u32) -> bool {
     mounts_at(dir).last().is_some_and(|device| device == format!("0:{device_minor}"))
 }
 
-/// The devices mounted at `dir`, the topmost last.
+/// Returns the devices mounted at `dir`, the topmost last.
 fn mounts_at(dir: &Path) -> impl Iterator<Item = String> {
     let list = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let of = |line: &[u8]| {
@@ -25,7 +25,7 @@ fn mounts_at(dir: &Path) -> impl Iterator<Item = String> {
     list.split(|&b| b == b'\n').filter_map(of).collect::<Vec<_>>().into_iter()
 }
 
-/// A path of mountinfo: blanks and the like are written as a backslash and three octal digits.
+/// Decodes a path of mountinfo: blanks and the like are written as a backslash and three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut path = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,4 +1,4 @@
-//! The arguments of a request, taken apart front to back.
+//! Takes the arguments of a request apart, front to back.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -21,7 +21,7 @@ impl<'a> Cursor<'a> {
         ParseError::Malformed { op: self.op.name(), what }
     }
 
-    /// The operation's own structure.
+    /// Takes the operation's own structure.
     pub(super) fn fixed<T: FromBytes + IntoBytes + Immutable + KnownLayout>(
         &mut self,
     ) -> Result<T, ParseError> {
@@ -31,7 +31,8 @@ impl<'a> Cursor<'a> {
         Ok(value)
     }
 
-    /// The beginning of a structure that older kernels send shorter, `least` bytes at least; what is missing is zero.
+    /// Returns the beginning of a structure that older kernels send shorter, but with at least `least` bytes; missing
+    /// bytes are zero.
     pub(super) fn prefix<const N: usize>(&self, least: usize) -> Result<[u8; N], ParseError> {
         let len = self.head.len().min(N);
         if len < least {
@@ -42,7 +43,7 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
-    /// Everything after the structure.
+    /// Returns everything after the structure.
     pub(super) fn rest(&mut self) -> &'a [u8] {
         self.tail.unwrap_or(self.head)
     }
@@ -54,7 +55,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Bytes up to the next NUL.
+    /// Takes the bytes up to the next NUL.
     pub(super) fn string(&mut self) -> Result<&'a [u8], ParseError> {
         let rest = self.rest();
         let end = rest.iter().position(|&b| b == 0).ok_or_else(|| self.bad("a string does not end"))?;
@@ -62,7 +63,7 @@ impl<'a> Cursor<'a> {
         Ok(&rest[..end])
     }
 
-    /// A name in a directory.
+    /// Takes a name in a directory.
     pub(super) fn name(&mut self) -> Result<&'a [u8], ParseError> {
         let name = self.string()?;
         match name {
@@ -73,13 +74,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A name that is about to be made or removed: neither `.` nor `..`.
+    /// Takes a name that is about to be made or removed: neither `.` nor `..`.
     pub(super) fn new_name(&mut self) -> Result<&'a [u8], ParseError> {
         let name = self.name()?;
         if name == b"." || name == b".." { Err(self.bad("the name . or ..")) } else { Ok(name) }
     }
 
-    /// The name of an extended attribute: 1 to 255 bytes, slashes allowed.
+    /// Takes the name of an extended attribute: 1 to 255 bytes, slashes allowed.
     pub(super) fn name_of_xattr(&mut self) -> Result<&'a [u8], ParseError> {
         let name = self.string()?;
         if name.is_empty() || name.len() > p::NAME_BYTES_MAX {
@@ -88,7 +89,7 @@ impl<'a> Cursor<'a> {
         Ok(name)
     }
 
-    /// Exactly `len` bytes that follow.
+    /// Takes exactly `len` bytes that follow.
     pub(super) fn bytes(&mut self, len: u32) -> Result<&'a [u8], ParseError> {
         let rest = self.rest();
         let (bytes, rest) =
@@ -97,7 +98,7 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
-    /// An offset and length whose sum a file can have.
+    /// Checks that a file can have the sum of an offset and a length.
     pub(super) fn range(&self, offset: u64, len: u64) -> Result<(), ParseError> {
         match offset.checked_add(len) {
             Some(end) if end <= i64::MAX as u64 => Ok(()),

@@ -1,4 +1,4 @@
-//! From a request's code and arguments to the operation.
+//! Parses a request's code and arguments into the operation.
 
 use super::cursor::Cursor;
 use super::{Arguments, ForgetList, Operation, ParseError, SetAttributes, SetTime};
@@ -102,7 +102,7 @@ fn set_attributes(c: &mut Cursor<'_>) -> Result<SetAttributes, ParseError> {
     })
 }
 
-/// Requests that make or remove one name.
+/// Parses requests that make or remove one name.
 fn directory<'a>(c: &mut Cursor<'a>) -> Result<Operation<'a>, ParseError> {
     Ok(match c.op {
         Opcode::Symlink => {
@@ -126,7 +126,7 @@ fn directory<'a>(c: &mut Cursor<'a>) -> Result<Operation<'a>, ParseError> {
     })
 }
 
-/// Requests with two inodes.
+/// Parses requests with two inodes.
 fn linking<'a>(c: &mut Cursor<'a>) -> Result<Operation<'a>, ParseError> {
     let (new_parent, flags) = match c.op {
         Opcode::Link => {

@@ -1,8 +1,9 @@
 //! The classic transport: threads that read requests from `/dev/fuse` and write replies to it.
 //!
-//! Each thread has its own clone of the device, so that the kernel's list of requests in processing is not shared.
-//! A thread may wait for a device inside a request; whenever the last thread that reads takes a request another is woken or
-//! started, up to a bound. Few threads read at a time, since each needs a buffer for what may come; the others rest, and end.
+//! Each thread has its own clone of the device, so that the kernel's list of requests in processing is not shared. A
+//! thread may wait for a device inside a request: when the last thread that reads takes a request, another is woken or
+//! started, up to a bound. Few threads read at a time, since each needs a buffer for the next request; the others rest,
+//! and end after a while.
 
 use super::{Running, Wiring};
 use crate::blocking::Blocking;
@@ -24,9 +25,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::{io, thread};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A request is read so that the data of a WRITE begins on a page.
+/// Offset at which a request is read, so that the data of a WRITE begins on a page.
 const REQUEST_START: usize = PAGE_BYTES - size_of::<InHeader>() - size_of::<WriteIn>();
-/// A reply is written so that its data begins on a page.
+/// Offset from which a reply is written, so that its data begins on a page.
 const REPLY_START: usize = PAGE_BYTES - size_of::<OutHeader>();
 const BUFFER_BYTES: usize = PAGE_BYTES + PAYLOAD_BYTES;
 
@@ -36,7 +37,7 @@ const DEV_IOC_CLONE: libc::c_ulong = 0x8004_E500;
 /// A clone of the device and the buffers that wait for their next request.
 struct Channel {
     device: Arc<OwnedFd>,
-    /// Boxed as requests carry them, so that reuse does not allocate.
+    /// Buffers that wait; boxed as requests carry them, so that reuse does not allocate.
     #[allow(clippy::vec_box, reason = "the boxes move on into requests")]
     spare: Mutex<Vec<Box<DevExchange>>>,
 }
@@ -95,18 +96,18 @@ impl Channel {
     }
 }
 
-/// What the threads of a session share.
+/// State that the threads of a session share.
 struct Workers {
     wiring: Wiring,
     /// Requests that were read before there were threads.
     backlog: Mutex<VecDeque<Request>>,
-    /// Threads that read, or are about to.
+    /// Number of threads that read, or are about to.
     readers: AtomicUsize,
-    /// At most so many.
+    /// Largest number of threads that read.
     readers_max: usize,
     threads: Mutex<Threads>,
     ended: Condvar,
-    /// Signalled for one that rests.
+    /// Signalled to wake a thread that rests.
     wanted: Condvar,
 }
 
@@ -114,27 +115,28 @@ struct Workers {
 struct Threads {
     alive: usize,
     resting: usize,
-    /// So many of those that rest are to read again.
+    /// Number of resting threads that are to read again.
     called: usize,
-    /// The connection has ended.
+    /// True if the connection has ended.
     over: bool,
 }
 
 impl Workers {
-    /// Counts the caller in among those that read, unless others are enough.
+    /// Counts the caller among the threads that read, unless there are enough of them.
     fn may_read(&self) -> bool {
         if self.readers.fetch_add(1, SeqCst) < self.readers_max {
             return true;
         }
-        // The last one stays: two that go to rest may each have counted on the other.
+        // The last reader stays: two threads that go to rest may each have counted on the other.
         let without_me = |readers| (readers > 1).then(|| readers - 1);
         self.readers.fetch_update(SeqCst, SeqCst, without_me).is_err()
     }
 
-    /// Waits until there are too few that read. False if the thread is to end: it has rested for long, or the connection has ended.
+    /// Waits until too few threads read. Returns false if the thread is to end: it has rested for long, or the
+    /// connection has ended.
     fn rest(&self) -> bool {
         let mut threads = self.threads.lock();
-        // The last one that read may have looked for somebody who rests before this thread did.
+        // The last reader may have looked for a resting thread before this thread rested.
         if self.readers.load(SeqCst) == 0 {
             return !threads.over;
         }
@@ -149,7 +151,7 @@ impl Workers {
         called && !threads.over
     }
 
-    /// The connection has ended.
+    /// Ends the session's threads, because the connection has ended.
     fn end(&self) {
         self.threads.lock().over = true;
         self.wanted.notify_all();
@@ -182,7 +184,7 @@ pub(super) fn start(wiring: Wiring, backlog: Vec<Request>) -> io::Result<Box<dyn
     Ok(Box::new(Joinable(workers)))
 }
 
-/// Has one more thread read: one that rests, or a new one, unless the bound is reached.
+/// Lets one more thread read: one that rests, or a new one, unless the bound is reached.
 fn spawn(workers: &Arc<Workers>) -> io::Result<()> {
     let index = {
         let mut threads = workers.threads.lock();
@@ -197,7 +199,7 @@ fn spawn(workers: &Arc<Workers>) -> io::Result<()> {
         threads.alive += 1;
         threads.alive - 1
     };
-    // Counts out a thread that could not be started, too.
+    // Made here, so that a thread that cannot be started is counted out, too.
     let mine = Alive(Arc::clone(workers));
     // The requests in processing of a clone would end in errors with the process.
     let device = if index == 0 || workers.wiring.takeover {
@@ -225,7 +227,7 @@ impl Drop for Alive {
     }
 }
 
-/// Another descriptor of the same connection with a list of requests in processing of its own; where that fails, the
+/// Returns another descriptor of the same connection, with its own list of requests in processing; if that fails, the
 /// same descriptor serves as well.
 fn clone_device(device: &Arc<OwnedFd>) -> Arc<OwnedFd> {
     let clone = || -> io::Result<OwnedFd> {
@@ -275,18 +277,18 @@ fn work(workers: &Arc<Workers>, channel: &Arc<Channel>) -> io::Result<()> {
                 return Err(errno.into());
             }
         };
-        // A thread stuck in a request must not keep others waiting: there is always one that reads.
+        // A thread that is stuck in a request must not keep others waiting: one thread always reads.
         if was_last && let Err(error) = spawn(workers) {
             tracing::warn!(%error, "cannot start another thread for /dev/fuse");
         }
-        // Nothing is returned where `blocking` is inline; if it were, it would be answered all the same.
+        // Nothing is returned if `blocking` is inline; if something were, it would be answered all the same.
         if let Some(fetching) = wiring.handler.handle(request, &blocking) {
             wiring.handler.fetched(fetching, false, &blocking);
         }
     }
 }
 
-/// Reads a request. None if there was none after all.
+/// Reads a request. Returns `None` if there was none after all.
 fn receive(channel: &Arc<Channel>, stats: &Arc<Stats>, takeover: bool) -> Result<Option<Request>, Errno> {
     let spare = channel.spare.lock().pop();
     let mut exchange = match spare {
@@ -332,7 +334,7 @@ pub(super) fn read_one(device: &Arc<OwnedFd>, stats: &Arc<Stats>) -> io::Result<
     }
 }
 
-/// Reads what the kernel asks again after a notification: these requests come before all others, but for notices.
+/// Reads the requests that the kernel asks again after a notification: these come before all others, except notices.
 pub(super) fn drain(device: &Arc<OwnedFd>, stats: &Arc<Stats>) -> io::Result<Vec<Request>> {
     let channel = Arc::new(Channel { device: Arc::clone(device), spare: Mutex::default() });
     let mut found = Vec::new();
@@ -351,7 +353,7 @@ pub(super) fn drain(device: &Arc<OwnedFd>, stats: &Arc<Stats>) -> io::Result<Vec
                     return Ok(found);
                 }
             }
-            // Unmounted meanwhile: whoever reads next will see.
+            // Unmounted meanwhile: the next read will report it.
             Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(found),
             Err(errno) => return Err(errno.into()),
         }

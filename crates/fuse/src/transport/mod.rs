@@ -1,4 +1,4 @@
-//! How requests arrive and replies leave: over `/dev/fuse`, or over a ring per CPU (FUSE over io_uring).
+//! Receives requests and sends replies: over `/dev/fuse`, or over a ring per CPU (FUSE over io_uring).
 
 mod dev;
 mod ring;
@@ -11,35 +11,35 @@ use crate::stats::Stats;
 use std::{fs, io, os::fd::OwnedFd, path::PathBuf, sync::Arc};
 use zerocopy::IntoBytes;
 
-/// Which transport a session uses.
+/// Transports of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// The ring where the administrator has switched it on ([`enable_ring`]), `/dev/fuse` otherwise.
+    /// The ring if the administrator has switched it on ([`enable_ring`]), `/dev/fuse` otherwise.
     #[default]
     Auto,
     /// Reads and writes of `/dev/fuse`, one thread per request under way.
     Dev,
-    /// FUSE over io_uring, switched on if need be and possible; a mount fails where it is not to be had.
+    /// FUSE over io_uring, switched on if need be and possible; a mount fails if it cannot be had.
     IoUring,
 }
 
-/// What a transport needs to run.
+/// Everything that a transport needs to run.
 #[derive(Clone)]
 pub(crate) struct Wiring {
     pub(crate) device: Arc<OwnedFd>,
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) stats: Arc<Stats>,
-    /// Threads on /dev/fuse at most.
+    /// Largest number of threads on /dev/fuse.
     pub(crate) threads_max: usize,
     /// The mount point.
     pub(crate) dir: PathBuf,
     pub(crate) mounter: Arc<dyn Mounter>,
-    /// Another process may have to go on: nothing about the connection is known to this one alone.
+    /// True if another process may have to go on: then nothing about the connection may be known to this process alone.
     pub(crate) takeover: bool,
 }
 
 impl Wiring {
-    /// Ends the connection: where requests can no longer be answered, errors are better than programs that hang.
+    /// Ends the connection: if requests can no longer be answered, errors are better than programs that hang.
     fn abort(&self) {
         if let Err(error) = self.mounter.unmount(&self.dir, Unmount::Abort) {
             tracing::error!(%error, dir = %self.dir.display(), "cannot abort the connection; `umount -f` does");
@@ -62,8 +62,8 @@ impl Running for All {
     }
 }
 
-/// Starts answering. /dev/fuse is always read: where requests travel over rings, forgets and interrupts still come
-/// that way, and everything does if the rings cannot be had.
+/// Starts answering. /dev/fuse is always read: if requests travel over rings, forgets and interrupts still come that
+/// way, and everything does if the rings cannot be had.
 pub(crate) fn start(wiring: Wiring, agreement: Agreement, must_ring: bool) -> io::Result<Box<dyn Running>> {
     if !agreement.over_ring() {
         return dev::start(wiring, Vec::new());
@@ -96,7 +96,8 @@ fn notify(device: &OwnedFd, code: i32, body: &[u8]) -> io::Result<()> {
     rustix::io::write(device, &message).map(drop).map_err(io::Error::from)
 }
 
-/// Whether the kernel asks again what a server that died has left unanswered: Linux 6.9 and newer.
+/// Returns true if the kernel asks again the requests that a server which died has left unanswered: Linux 6.9 and
+/// newer.
 pub fn kernel_resends() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
@@ -104,8 +105,8 @@ pub fn kernel_resends() -> bool {
     (number(), number()) >= (6, 9)
 }
 
-/// Whether the kernel refers to an inode of the connection. Drops the attributes that it has cached of it. True where it
-/// cannot be told.
+/// Returns true if the kernel refers to an inode of the connection, or if that cannot be told. The kernel also drops
+/// the inode's attributes from its cache.
 pub(crate) fn kernel_holds(device: &OwnedFd, ino: u64) -> bool {
     let what = NotifyInvalInodeOut { ino, off: -1, len: 0 };
     match notify(device, NOTIFY_INVAL_INODE, what.as_bytes()) {
@@ -114,12 +115,13 @@ pub(crate) fn kernel_holds(device: &OwnedFd, ino: u64) -> bool {
     }
 }
 
-/// Has the kernel drop what it has cached of an inode's bytes, and its attributes. Waits for reads of these bytes into its cache.
+/// Makes the kernel drop what it has cached of an inode's bytes, and its attributes. Waits for reads of these bytes
+/// into the kernel's cache.
 pub(crate) fn drop_pages(device: &OwnedFd, ino: u64, offset: u64, len: u64) {
     let what = NotifyInvalInodeOut { ino, off: offset.cast_signed(), len: len.cast_signed() };
     match notify(device, NOTIFY_INVAL_INODE, what.as_bytes()) {
         Ok(()) => {}
-        // It does not know the inode, or the connection has ended: nothing is cached.
+        // The kernel does not know the inode, or the connection has ended: nothing is cached.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTCONN)) => {}
         Err(error) => {
             tracing::error!(%error, ino, offset, len, "the kernel does not drop what it has cached: readers may see old bytes");
@@ -132,24 +134,24 @@ pub(crate) fn read_one(device: &Arc<OwnedFd>, stats: &Arc<Stats>) -> io::Result<
     dev::read_one(device, stats)
 }
 
-/// The module's parameter that lets servers speak over rings; the kernel's default is off.
+/// Parameter of the kernel's module that lets servers use rings; off by default.
 const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Whether the kernel lets a server speak over a ring.
+/// Returns true if the kernel lets servers use rings.
 pub fn ring_enabled() -> bool {
     fs::read_to_string(ENABLE_URING).is_ok_and(|text| text.trim() == "Y")
 }
 
-/// Lets servers speak over rings, until the machine restarts; for all FUSE mounts made from now on. Lasting:
+/// Lets servers use rings, until the machine restarts; for all FUSE mounts made from now on. To make that last:
 /// `options fuse enable_uring=1` in `/etc/modprobe.d`.
 ///
 /// # Errors
-/// `NotFound` before Linux 6.14, `PermissionDenied` for others than root.
+/// `NotFound` before Linux 6.14, `PermissionDenied` for users other than root.
 pub fn enable_ring() -> io::Result<()> {
     if ring_enabled() {
         return Ok(());
     }
-    // Not created where it does not exist.
+    // The parameter is not created if it does not exist.
     let mut parameter = fs::OpenOptions::new().write(true).open(ENABLE_URING)?;
     io::Write::write_all(&mut parameter, b"Y")
 }

@@ -1,19 +1,20 @@
-//! FUSE over io_uring: per CPU a queue of entries, a ring and a thread bound to that CPU, so that a request is answered
-//! where it was asked (kernel documentation: fuse-io-uring.rst; Linux 6.14).
+//! FUSE over io_uring: each CPU has a queue of entries, a ring and a thread bound to that CPU, so that a request is
+//! answered where it was asked (kernel documentation: fuse-io-uring.rst; Linux 6.14).
 //!
-//! The ring also does the device reads of requests that need only one: handing them to another thread and back would take two
-//! switches, longer than the rest of the read takes the CPU.
+//! The ring also does the device reads of requests that need only one: handing them to another thread and back would
+//! take two switches, longer than the rest of the read takes the CPU.
 //!
-//! An entry is always in exactly one of three hands, which is what makes its memory safe to use:
+//! An entry always belongs to exactly one of three owners, which makes its memory safe to use:
 //!
-//! 1. the kernel's, from the submission of REGISTER or COMMIT_AND_FETCH until its completion;
-//! 2. a [`Request`]'s, from the completion until it is answered, on whatever thread; while the kernel reads a device for it, in
-//!    `reads`;
-//! 3. the queue's `done` list, from the answer until the queue's thread commits it.
+//! 1. the kernel, from the submission of REGISTER or COMMIT_AND_FETCH until its completion;
+//! 2. a [`Request`], from the completion until it is answered, on whatever thread; while the kernel reads a device for
+//!    it, the request is in `reads`;
+//! 3. the queue's `done` list, from the answer until the queue's thread commits the entry.
 //!
-//! Memory that large requests have touched is given back while the kernel has the entry. It copies a request into an entry's memory only within a
-//! system call of the queue's thread (`io_uring_enter`; the ring is made with DEFER_TASKRUN), never while that thread does something else; and
-//! an entry whose header is still the one of the last reply has not been given another request.
+//! Memory that large requests have touched is given back while the kernel has the entry. This is safe for two reasons.
+//! The kernel copies a request into an entry's memory only within a system call of the queue's thread
+//! (`io_uring_enter`; the ring is made with DEFER_TASKRUN), never while that thread does something else. And an entry
+//! whose header is still the one of the last reply has not been given another request.
 
 use super::{Running, Wiring};
 use crate::blocking::Blocking;
@@ -51,12 +52,12 @@ const READ: u64 = 1 << 63;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
-/// What a queue's thread shares with the threads that answer its requests.
+/// State that a queue's thread shares with the threads that answer its requests.
 struct Queue {
-    /// Boxed as requests carry them, so that nothing is allocated.
+    /// Answered entries; boxed as requests carry them, so that nothing is allocated.
     #[allow(clippy::vec_box, reason = "the boxes come from requests")]
     done: Mutex<Vec<Box<RingExchange>>>,
-    /// The thread waits, or is about to, and wants `wake` written after `done` has grown.
+    /// True if the thread waits, or is about to, and wants `wake` written after `done` has grown.
     asleep: AtomicBool,
     wake: OwnedFd,
     thread: ThreadId,
@@ -69,13 +70,13 @@ struct RingExchange {
     commit_id: u64,
     /// Bytes of the payload that belong to the request.
     payload_len: usize,
-    /// The kernel's number of the request that was answered last. It is in the header until another request is.
+    /// The kernel's number of the request that was answered last. It stays in the header until another request comes.
     answered: u64,
     queue: Arc<Queue>,
 }
 
 impl RingExchange {
-    /// Whether the kernel has given the entry no request since the last answer. For the queue's thread alone.
+    /// Returns true if the kernel has given the entry no request since the last answer. For the queue's thread alone.
     fn is_waiting(&self) -> bool {
         let header = OutHeader::read_from_prefix(self.buffer.as_slice());
         header.is_ok_and(|(header, _)| header.unique == self.answered)
@@ -96,7 +97,7 @@ impl Exchange for RingExchange {
     }
 
     fn finish(mut self: Box<Self>, unique: u64, reply: Outcome) {
-        // Whatever travels over a ring wants an answer; FORGET and INTERRUPT come over /dev/fuse.
+        // Every request over a ring wants an answer; FORGET and INTERRUPT come over /dev/fuse.
         let (error, len) = match reply {
             Outcome::Ok(len) => (0, len.min(PAYLOAD_BYTES)),
             Outcome::Error(errno) => (-errno.raw_os_error(), 0),
@@ -134,8 +135,8 @@ impl Running for Rings {
     }
 }
 
-/// Starts a ring for every CPU that there may be; the kernel uses none before it has them all. If one cannot be had, those
-/// started end with the mount, and the kernel speaks over /dev/fuse.
+/// Starts a ring for every CPU that there may be; the kernel uses none before it has them all. If one cannot be had,
+/// those that were started end with the mount, and the kernel uses /dev/fuse.
 pub(super) fn start(wiring: &Wiring) -> io::Result<Box<dyn Running>> {
     let (report, reports) = mpsc::channel();
     let blocking = Blocking::shared();
@@ -167,7 +168,7 @@ pub(super) fn start(wiring: &Wiring) -> io::Result<Box<dyn Running>> {
     Ok(Box::new(Rings(threads)))
 }
 
-/// One past the highest number of a CPU that this machine may ever have, from a list like `0-3,8`.
+/// Returns one past the highest number of a CPU that this machine may ever have, from a list like `0-3,8`.
 fn possible_cpus() -> io::Result<usize> {
     let list = fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = list.trim().rsplit(['-', ',']).next().and_then(|text| text.parse::<usize>().ok());
@@ -181,23 +182,24 @@ struct Worker {
     queue: Arc<Queue>,
     qid: u16,
     device: Arc<OwnedFd>,
-    /// Entries in the kernel's hands, by index.
+    /// Entries that the kernel has, by index.
     entries: Vec<Option<Box<RingExchange>>>,
-    /// Entries that the kernel has not given back for good.
+    /// Number of entries that the kernel has not given back for good.
     alive: usize,
-    /// Requests for which the kernel reads a device, by the index of their entry. It writes into their memory until then.
+    /// Requests for which the kernel reads a device, by the index of their entry. The kernel writes into their memory
+    /// until the read has completed.
     reads: Vec<Option<Fetching>>,
     wake_value: Box<u64>,
     timer: Timer,
-    /// [`RING_IDLE`], where the kernel reads it.
+    /// [`RING_IDLE`] in memory from which the kernel reads it.
     idle: Box<types::Timespec>,
 }
 
-/// When the memory of a ring is to be given back that does nothing.
+/// State of the timer by which an idle ring gives its memory back.
 #[derive(Default)]
 struct Timer {
     armed: bool,
-    /// Requests arrived since it was armed.
+    /// True if requests arrived since the timer was armed.
     busy: bool,
 }
 
@@ -208,7 +210,7 @@ impl Worker {
         if cpu < CpuSet::MAX_CPU {
             let mut here = CpuSet::new();
             here.set(cpu);
-            // Fails for a CPU that is possible but not there, whose queue then serves nobody.
+            // This fails for a CPU that is possible but not there, whose queue then serves nobody.
             if let Err(errno) = rustix::thread::sched_setaffinity(None, &here) {
                 tracing::debug!(%errno, cpu, "a ring's thread is not bound to its CPU");
             }
@@ -280,7 +282,7 @@ impl Worker {
         }
     }
 
-    /// A command for this queue of the connection.
+    /// Returns a command for this queue of the connection.
     fn command(&self, code: u32, commit_id: u64, vector: Option<&[libc::iovec; 2]>) -> squeue::Entry128 {
         // struct fuse_uring_cmd_req: flags, commit_id, qid.
         let mut arguments = [0u8; 80];
@@ -303,8 +305,9 @@ impl Worker {
 
     fn push(&mut self, entry: &squeue::Entry128) -> io::Result<()> {
         loop {
-            // SAFETY: what an entry points at (an exchange's buffer, a fetch's buffer and file, the wake-up's value, the timer's time) is owned by `self` until its
-            // completion was seen; iovecs are read during submission, which their owner waits for.
+            // SAFETY: `self` owns the memory that an entry points at (an exchange's buffer, a fetch's buffer and file,
+            // the wake-up's value, the timer's time) until the entry's completion was seen; iovecs are read during
+            // submission, which their owner waits for.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
@@ -329,7 +332,7 @@ impl Worker {
             }
             self.arm_timer()?;
             self.queue.asleep.store(true, SeqCst);
-            // What was answered before `asleep` was set brings no wake-up.
+            // An answer before `asleep` was set brings no wake-up.
             let want = usize::from(self.queue.done.lock().is_empty());
             let submitted = self.ring.submit_and_wait(want);
             self.queue.asleep.store(false, SeqCst);
@@ -366,7 +369,7 @@ impl Worker {
         waiting.filter(|entry| entry.is_waiting()).for_each(|entry| entry.buffer.give_back(keep));
     }
 
-    /// Sees to it that the memory of a ring which comes to rest is given back.
+    /// Arms the timer, if it is not armed and entries keep memory, so that a ring which comes to rest gives it back.
     fn arm_timer(&mut self) -> io::Result<()> {
         let mut entries = self.entries.iter().flatten();
         if self.timer.armed || !entries.any(|entry| entry.buffer.keeps_more_than(PAGE_BYTES)) {
@@ -377,7 +380,7 @@ impl Worker {
         self.push(&squeue::Entry128::from(timeout))
     }
 
-    /// Hands answered entries back to the kernel. True if one of them keeps much memory.
+    /// Hands answered entries back to the kernel. Returns true if one of them keeps much memory.
     fn commit_done(&mut self) -> io::Result<bool> {
         let mut done = std::mem::take(&mut *self.queue.done.lock());
         let mut much = false;
@@ -390,7 +393,7 @@ impl Worker {
             let command = self.command(RING_CMD_COMMIT_AND_FETCH, commit_id, None).user_data(index);
             self.push(&command)?;
         }
-        // Keeps the list's memory for the next round.
+        // The list's memory is kept for the next round.
         let mut list = self.queue.done.lock();
         if list.is_empty() {
             *list = done;
@@ -398,7 +401,7 @@ impl Worker {
         Ok(much)
     }
 
-    /// An entry came back: with a request, or for good.
+    /// Handles an entry that came back, with a request or for good.
     fn arrived(&mut self, index: u64, result: i32, wiring: &Wiring, blocking: &Blocking) -> io::Result<()> {
         let Some(mut exchange) = self.entries.get_mut(index as usize).and_then(Option::take) else {
             tracing::error!(index, "a completion for an entry that the kernel does not have");
@@ -450,7 +453,7 @@ impl Worker {
         self.push(&squeue::Entry128::from(read))
     }
 
-    /// A device read has ended: as long as was asked for, or shorter, or in an error.
+    /// Goes on with a request whose device read has ended: completely, short, or in an error.
     fn read_done(&mut self, index: u64, result: i32, wiring: &Wiring, blocking: &Blocking) {
         let Some(mut fetching) = self.reads.get_mut(index as usize).and_then(Option::take) else {
             tracing::error!(index, "a completion for a read that was not asked for");
@@ -464,7 +467,8 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if self.alive > 0 {
-            // The kernel may still write into what it holds; memory that leaks is better than memory that changes.
+            // The kernel may still write into the memory of its entries: memory that leaks is better than memory that
+            // changes.
             self.entries.drain(..).for_each(std::mem::forget);
             self.reads.drain(..).for_each(std::mem::forget);
             std::mem::forget(std::mem::take(&mut self.wake_value));

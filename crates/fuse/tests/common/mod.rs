@@ -1,4 +1,4 @@
-//! Mounts of a file system in memory, taken away again however a test ends.
+//! Mounts of a file system in memory, which are taken away however a test ends.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses its part")]
 
@@ -41,13 +41,13 @@ impl Mount {
         self.dir().join(name)
     }
 
-    /// How many requests with this code have been answered.
+    /// Returns the number of requests with this code that were answered.
     pub fn requests(&self, opcode: Opcode) -> u64 {
         self.session.stats().requests(opcode)
     }
 }
 
-/// A folder that other users can reach.
+/// Makes a folder that other users can reach.
 pub fn temp_dir() -> TempDir {
     use std::os::unix::fs::PermissionsExt;
     assert!(rustix::process::geteuid().is_root(), "these tests mount file systems: run them as root");
@@ -76,7 +76,7 @@ pub fn memory(fs_options: FsOptions, limit_bytes: u64) -> (Arc<MemDataset>, Arc<
     (dataset, Arc::new(fs))
 }
 
-/// Bytes that are neither all the same nor repeat at a page's distance.
+/// Returns bytes that are neither all the same nor repeat at a page's distance.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     (0..len)
@@ -122,7 +122,7 @@ impl std::ops::DerefMut for Aligned {
     }
 }
 
-/// FUSE over io_uring, switched on; afterwards as it was. One at a time.
+/// FUSE over io_uring, switched on; restored when dropped. One at a time.
 pub struct RingOn {
     before: String,
     _one: std::sync::MutexGuard<'static, ()>,
@@ -131,7 +131,7 @@ pub struct RingOn {
 impl RingOn {
     pub const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-    /// `None` on a kernel that does not have it.
+    /// Returns `None` on a kernel that does not have it.
     pub fn new() -> Option<Self> {
         static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
         let one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -13,7 +13,7 @@ impl<S: Subscriber> Layer<S> for Seen {
     }
 }
 
-/// Two kinds.
+/// Returns two kinds.
 fn kinds() -> [Identifier; 2] {
     struct Site(u8);
     impl tracing::Callsite for Site {
@@ -47,7 +47,7 @@ fn one_object_gets_a_few_and_then_ever_fewer() {
     assert!(passed.len() < 30, "{passed:?}");
     let last = passed[passed.len() - 1] - passed[passed.len() - 2];
     assert_eq!(last, PAUSE_MAX.as_secs(), "{passed:?}");
-    // Another object of the same kind is heard all the same, and so is the first once it was quiet.
+    // Another object of the same kind still passes, and so does the first one after a quiet time.
     assert!(limits.pass(start + seconds(7_200), &kind, "/srv/tank/other"));
     let later = start + seconds(7_200) + PAUSE_MAX * OBJECT_BURST;
     for n in 0..OBJECT_BURST {

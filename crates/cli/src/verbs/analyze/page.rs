@@ -1,4 +1,4 @@
-//! A prediction as a page of HTML that needs nothing but itself.
+//! A prediction as a page of HTML that refers to no other file.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::{ratio, sentence};
 use crate::failure::{Context, Result};
 use crate::units;
 
-/// Files that are listed, the largest first.
+/// Largest number of files that are listed; the largest files come first.
 const FILES_MAX: usize = 500;
 
 const HEAD: &str = "<!doctype html>
@@ -35,7 +35,7 @@ const BARS: [(&str, &str); 5] = [
     ("#2f7d4f", "Pagefold"),
 ];
 
-/// The page.
+/// Returns the page.
 pub(super) fn html(report: &Report, paths: &[PathBuf]) -> Result<String> {
     let mut out = String::from(HEAD);
     write(&mut out, report, paths).context(|| "cannot make the page".into())?;
@@ -82,7 +82,7 @@ fn write(out: &mut String, report: &Report, paths: &[PathBuf]) -> std::fmt::Resu
     writeln!(out, "</body></html>")
 }
 
-/// A bar for each way to store the files.
+/// Writes a bar for each way to store the files.
 fn bars(out: &mut String, totals: &Totals) -> std::fmt::Result {
     const ROW: usize = 26;
     const WIDTH: f64 = 560.0;
@@ -104,7 +104,7 @@ fn bars(out: &mut String, totals: &Totals) -> std::fmt::Result {
             format!("{} ({})", units::size(bytes), units::ratio_text(units::ratio(totals.size_bytes, bytes)));
         writeln!(out, "<text x=\"{:.1}\" y=\"{middle}\">{text}</text>", 93.0 + width)?;
     }
-    // The range of the last bar.
+    // This line is the range of the last bar.
     let (margin, end) =
         (WIDTH * ours.margin_bytes() as f64 / most, 85.0 + WIDTH * ours.bytes() as f64 / most);
     let y = (BARS.len() - 1) * ROW + 13;
@@ -147,7 +147,7 @@ fn files(out: &mut String, report: &Report) -> std::fmt::Result {
     writeln!(out, "</table>")
 }
 
-/// Text that is no markup.
+/// Returns the text with markup characters and control characters escaped.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

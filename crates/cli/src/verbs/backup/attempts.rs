@@ -1,4 +1,4 @@
-//! This machine's memory of backups by policy: the newest of each dataset, and what became of the last attempt.
+//! This machine's memory of backups by policy: the newest backup of each dataset, and the outcome of the last attempt.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::places;
 pub struct Failed {
     /// Seconds since 1970.
     pub at: u64,
-    /// The event, in words.
+    /// The failure, in words.
     pub what: String,
     /// A step that helps.
     pub hint: Option<String>,
@@ -23,9 +23,9 @@ pub struct Failed {
 /// Backups of a dataset to a repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempts {
-    /// The repository: what was backed up elsewhere counts for nothing.
+    /// The repository. Backups in another one do not count.
     pub repository: String,
-    /// When the newest backup was begun, in seconds since 1970.
+    /// Begin of the newest backup, in seconds since 1970.
     pub newest: Option<u64>,
     /// Its number in the repository.
     pub number: Option<u64>,
@@ -36,9 +36,9 @@ pub struct Attempts {
 /// All that is remembered.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// By `POOL/DATASET`.
+    /// Attempts by `POOL/DATASET`.
     pub datasets: BTreeMap<String, Attempts>,
-    /// When repositories were pruned, in seconds since 1970.
+    /// Time of the last prune of each repository, in seconds since 1970.
     pub pruned: BTreeMap<String, u64>,
 }
 
@@ -51,7 +51,7 @@ impl Memory {
         Ok(folder()?.join("policies.json"))
     }
 
-    /// Reads it; a file that is not whole is told, and not taken for an empty one.
+    /// Reads the file. A file that is not whole is an error, and not taken for an empty one.
     pub fn read() -> Result<Self> {
         let file = Self::file()?;
         match fs::read(&file) {
@@ -64,7 +64,7 @@ impl Memory {
         }
     }
 
-    /// Keeps it.
+    /// Writes the file.
     pub fn write(&self) -> Result<()> {
         let file = Self::file()?;
         let doing = || format!("cannot write {}", file.display());
@@ -73,12 +73,12 @@ impl Memory {
         fs::write(&new, bytes).and_then(|()| fs::rename(&new, &file)).context(doing)
     }
 
-    /// Attempts of a dataset with this repository.
+    /// Returns the attempts to back a dataset up to this repository.
     pub fn of(&self, name: &str, repository: &str) -> Option<&Attempts> {
         self.datasets.get(name).filter(|attempts| attempts.repository == repository)
     }
 
-    /// Likewise, to be changed.
+    /// Returns the attempts to back a dataset up to this repository, to be changed.
     pub fn of_mut(&mut self, name: &str, repository: &str) -> &mut Attempts {
         let attempts = self.datasets.entry(name.to_owned()).or_default();
         if attempts.repository != repository {
@@ -88,7 +88,7 @@ impl Memory {
     }
 }
 
-/// The folder's lock: two runs at once would both find the same backups due.
+/// Takes the folder's lock: two runs at once would both find the same backups due.
 pub fn lock() -> Result<fs::File> {
     let folder = folder()?;
     fs::create_dir_all(&folder).context(|| format!("cannot make {}", folder.display()))?;

@@ -1,5 +1,5 @@
-//! The database clusters in a snapshot that is backed up: what a backup notes of them, so that its log is kept as long as it is needed, and found when
-//! the database is restored to a point in time.
+//! Finds the database clusters in a snapshot that is backed up. A backup notes them, so that their log is kept as long
+//! as it is needed, and found when a database is restored to a point in time.
 
 use std::path::Path;
 
@@ -13,10 +13,11 @@ use crate::verbs::basebackup::view::View;
 use crate::verbs::branch::data;
 use crate::verbs::branch::record::Product;
 
-/// Where the log ends is not known: it lies in another dataset.
+/// The end of a log that is not known, since the log lies in another dataset.
 const UNKNOWN: u64 = u64::MAX;
 
-/// Looks for clusters; where that fails it is told, and the backup notes that it is not known.
+/// Looks for clusters. If that fails, prints a warning and returns `None`: the backup notes that its clusters are
+/// unknown.
 pub(super) fn known(snapshot: &Name) -> Option<Vec<Cluster>> {
     match of(snapshot) {
         Ok(clusters) => Some(clusters),
@@ -29,7 +30,7 @@ pub(super) fn known(snapshot: &Name) -> Option<Vec<Cluster>> {
     }
 }
 
-/// Where the log ends, and when the last transaction in it did.
+/// Returns where the log ends, and when the last transaction in it ended.
 fn ends(log: &Path, control: &Control) -> pagefold_basebackup::Result<(u64, Option<i64>)> {
     let wal = Wal::open(log, control)?;
     let end = wal.written_to(control)?;
@@ -44,7 +45,7 @@ fn of(snapshot: &Name) -> Result<Vec<Cluster>> {
         let reading = || format!("cannot read the control file of {}", found.relative);
         let control = Control::of(&folder).context(reading)?;
         let log = folder.join("pg_wal");
-        // Behind a link lies what the server writes now.
+        // A link would lead to the log that the server writes now.
         let is_here = std::fs::symlink_metadata(&log).is_ok_and(|found| found.is_dir());
         let (end, last_us) = match is_here {
             true => ends(&log, &control).context(reading)?,

@@ -1,4 +1,4 @@
-//! `backup create`: a snapshot is made if none was named, sent, and taken in by the repository.
+//! `backup create`: makes a snapshot if none was named, and sends it into the repository.
 
 use std::io::{self, Read};
 
@@ -17,7 +17,7 @@ use crate::verbs::send::{Unsent, send_to};
 use crate::verbs::{print_json, properties};
 use crate::{datasets, units};
 
-/// Begins the names of snapshots that are made to be backed up.
+/// Prefix of the names of snapshots that are made to be backed up.
 const SNAPSHOT: &str = "backup-";
 
 /// `backup create`.
@@ -34,7 +34,7 @@ pub(super) fn run(args: &BackupCreate) -> Result<()> {
     Ok(())
 }
 
-/// A backup that was made, in a line.
+/// Returns a line about a backup that was made.
 pub(super) fn line(created: &Created) -> String {
     let backup = &created.backup;
     let resumed = match created.resumed_packs {
@@ -52,16 +52,16 @@ pub(super) fn line(created: &Created) -> String {
     )
 }
 
-/// A dataset or snapshot, and where it is backed up to.
+/// A dataset or snapshot, and the repository to which it is backed up.
 pub(super) struct Source<'a> {
-    /// A dataset, or a snapshot.
+    /// Name of the dataset or snapshot.
     pub(super) name: &'a Name,
     pub(super) repository: &'a Repository,
     /// The repository as the user calls it.
     pub(super) to: &'a str,
-    /// Bytes per second at most.
+    /// Largest number of bytes per second.
     pub(super) rate: Option<u64>,
-    /// The backups of the dataset that stay; all if none.
+    /// Which backups of the dataset stay; all of them if `None`.
     pub(super) keep: Option<&'a Keep>,
 }
 
@@ -70,7 +70,7 @@ impl Source<'_> {
         format!("cannot back {} up to {}", self.name, self.to)
     }
 
-    /// Makes the backup. Of a dataset, the snapshots that earlier ones were made of are destroyed when it is there.
+    /// Makes the backup. If it is one of a dataset, the snapshots of earlier backups are destroyed once it is there.
     pub(super) fn back_up(&self) -> Result<Created> {
         let there = self.there()?;
         let ours = self.ours(&there);
@@ -80,20 +80,20 @@ impl Source<'_> {
         };
         let from = self.newest(&there, &name)?;
         let created = self.send(&name, from.as_deref()).inspect_err(|_| self.give_up(&there, &name))?;
-        // The next backup needs this snapshot alone.
+        // The next backup needs only this snapshot.
         let gone = ours.iter().filter(|other| !self.name.is_snapshot() && snapshot_of(other) != name);
         gone.into_iter().try_for_each(|snapshot| self.destroy(snapshot_of(snapshot)))?;
         Ok(created)
     }
 
-    /// The snapshots of the dataset.
+    /// Returns the snapshots of the dataset.
     pub(super) fn there(&self) -> Result<Vec<Figures>> {
         let of_it =
             |figures: &Figures| figures.path.split_once('@').is_some_and(|(of, _)| of == self.name.dataset());
         Ok(datasets::of_pool(&self.name.pool)?.into_iter().filter(of_it).collect())
     }
 
-    /// The snapshot of the newest backup that is still there, but for this one.
+    /// Returns the snapshot of the newest backup that the dataset still has, other than `but`.
     pub(super) fn newest(&self, there: &[Figures], but: &str) -> Result<Option<String>> {
         let backups = self.repository.backups().map_err(|error| told(self.doing(), &error))?;
         let usable = |backup: &&Backup| {
@@ -105,7 +105,8 @@ impl Source<'_> {
         Ok(backups.iter().rev().find(usable).map(|backup| backup.snapshot.clone()))
     }
 
-    /// Destroys a snapshot that was made for a backup of which nothing came: the next attempt would make another one. What was begun is gone on with.
+    /// Destroys a snapshot of which no backup was made: the next attempt would make another one. A snapshot whose
+    /// backup was begun stays, since the next attempt goes on with it.
     fn give_up(&self, there: &[Figures], name: &str) {
         let is_new = !there.iter().any(|figures| snapshot_of(figures) == name);
         let begun = || self.begun(&self.ours(&self.there()?));
@@ -122,7 +123,7 @@ impl Source<'_> {
         destroy(&Name::new(&self.name.pool, self.name.dataset()), snapshot)
     }
 
-    /// Snapshots for backups to this repository have its name in theirs.
+    /// Returns the prefix of the names of snapshots for backups to this repository: it has the repository's id in it.
     fn prefix(&self) -> String {
         format!("{SNAPSHOT}{}-", self.repository.id().get(..8).unwrap_or_default())
     }
@@ -132,14 +133,14 @@ impl Source<'_> {
         there.iter().filter(|figures| snapshot_of(figures).starts_with(&prefix)).collect()
     }
 
-    /// The snapshot of which a backup was begun on this machine, and did not end.
+    /// Returns the snapshot whose backup was begun on this machine and did not end.
     pub(super) fn begun(&self, ours: &[&Figures]) -> Result<Option<String>> {
         let failed = |error: Error| told(self.doing(), &error);
         let begun = self.repository.begun().map_err(failed)?;
         if begun.is_empty() {
             return Ok(None);
         }
-        // Several snapshots may be of one second: those that were backed up are none of these.
+        // Several snapshots may be of one second; the begun one is none of those that were backed up.
         let backups = self.repository.backups().map_err(failed)?;
         let is_there = |figures: &&&Figures| {
             backups.iter().any(|backup| {
@@ -149,13 +150,13 @@ impl Source<'_> {
                     && backup.origin.created == figures.created
             })
         };
-        // One that was backed up, and forgotten since, is not gone on with: it is not what the dataset is now.
+        // A snapshot whose backup was forgotten since is not continued: it is older than what the dataset is now.
         let is_begun = |figures: &&&Figures| begun.iter().any(|origin| origin.created == figures.created);
         let found = ours.iter().filter(|figures| !is_there(figures)).find(is_begun);
         Ok(found.map(|figures| snapshot_of(figures).to_owned()))
     }
 
-    /// The snapshot of which a backup was interrupted, or a new one.
+    /// Returns the snapshot whose backup was interrupted, or a new one.
     fn snapshot(&self, there: &[Figures], ours: &[&Figures]) -> Result<String> {
         if let Some(name) = self.begun(ours)? {
             eprintln!("going on with the backup of {}@{name}, which was interrupted", self.name);
@@ -175,13 +176,14 @@ impl Source<'_> {
         Ok(name)
     }
 
-    /// Sends a snapshot into the repository: what changed since `from`, or all of it.
+    /// Sends a snapshot into the repository: the changes since `from`, or all of it.
     fn send(&self, name: &str, from: Option<&str>) -> Result<Created> {
         let created = self.send_changes(name, from, false)?;
         created.ok_or_else(|| Failure::new(format!("{}: nothing was made of it: a bug", self.doing())))
     }
 
-    /// Likewise; with `idle`, nothing is made, and the repository is not asked for anything, where nothing has changed since `from`.
+    /// Sends a snapshot as `send` does. With `idle`, if nothing has changed since `from`, makes no backup and sends the
+    /// repository no request.
     pub(super) fn send_changes(&self, name: &str, from: Option<&str>, idle: bool) -> Result<Option<Created>> {
         crate::ignore_sigpipe();
         let mut attempt = self.attempt(name, from, idle)?;
@@ -208,7 +210,7 @@ impl Source<'_> {
         let (sent, created) = std::thread::scope(|scope| {
             let sending = scope.spawn(move || send_to(pool, what, as_file(writer)));
             let created = self.take(&mut reader, options, name, idle);
-            // Who sends is told that nobody reads any more.
+            // Closing the reader tells the sender that nobody reads any more.
             drop(reader);
             (sending.join(), created)
         });
@@ -217,11 +219,12 @@ impl Source<'_> {
     }
 }
 
-/// The outcome of sending, and of what was made of it.
+/// The outcome of sending, and that of making a backup of the stream.
 type Attempt<T> = (Result<(), Unsent>, Result<T, Error>);
 
-/// True if the snapshot that changes are to come after cannot be used: the one of that name is another one in the repository, or the pool says that it
-/// does not come before. All of it is compared then. What the repository finds wrong in a stream itself is no such case: it is told.
+/// Returns true if the snapshot `from` cannot be used: the repository has another one of that name, or the pool says
+/// that it does not come before the snapshot that is sent. Then the whole dataset is compared. A fault that the
+/// repository finds in the stream itself is no such case, but is reported.
 fn is_unusable<T>((sent, created): &Attempt<T>) -> bool {
     match created {
         Err(Error::NotFound(_)) => true,
@@ -230,17 +233,17 @@ fn is_unusable<T>((sent, created): &Attempt<T>) -> bool {
     }
 }
 
-/// What was made of a stream; of two failures, the one that is the other's cause.
+/// Returns the outcome of an attempt; of two failures, the one that is the cause of the other.
 fn outcome<T>((sent, created): Attempt<T>, doing: impl FnOnce() -> String) -> Result<T> {
     match (created, sent) {
         (Ok(created), _) => Ok(created),
-        // The stream has ended too early: the pool tells why.
+        // The stream ended too early: the pool's failure tells why.
         (Err(Error::Stream(_)), Err(Unsent::Failed(failure))) => Err(failure),
         (Err(error), _) => Err(told(doing(), &error)),
     }
 }
 
-/// A stream of which the begin is kept.
+/// A reader that keeps what is read, so that it can be read again.
 struct Kept<'a, R> {
     inner: &'a mut R,
     bytes: Vec<u8>,
@@ -272,7 +275,7 @@ impl Source<'_> {
             return create(reader);
         }
         let mut kept = Kept { inner: reader, bytes: Vec::new() };
-        // The first frame that has anything is a few MiB at most.
+        // The first frame with an item in it has a few MiB at most.
         if StreamReader::new(&mut kept)?.item()?.is_none() {
             return Ok(None);
         }
@@ -280,7 +283,7 @@ impl Source<'_> {
         create(&mut bytes.as_slice().chain(inner))
     }
 
-    /// What is set on the dataset itself.
+    /// Returns the settable properties that are set on the dataset itself.
     fn properties(&self) -> Result<Vec<(String, String)>> {
         let dataset = Name::new(&self.name.pool, self.name.dataset());
         let is_set = |value: &PropertyValue| {
@@ -303,7 +306,7 @@ pub(super) fn snapshot_of(figures: &Figures) -> &str {
     figures.path.split_once('@').map_or("", |(_, name)| name)
 }
 
-/// A snapshot's name that is not taken: two backups may be made in one second.
+/// Returns a name for a snapshot that is not taken: two backups may be made in one second.
 fn free_name(stem: &str, taken: &[&str]) -> String {
     let others = (2..).map(|number| format!("{stem}-{number}"));
     let mut all = std::iter::once(stem.to_owned()).chain(others);
@@ -314,7 +317,7 @@ fn free_name(stem: &str, taken: &[&str]) -> String {
 mod tests {
     use super::*;
 
-    /// The failure that a user reads after an attempt, and whether all of the dataset is compared before it comes to that.
+    /// Returns the failure that a user reads after an attempt, and whether the whole dataset is compared before that.
     fn read(sent: Result<(), Unsent>, created: Error) -> (String, bool) {
         let attempt: Attempt<()> = (sent, Err(created));
         let unusable = is_unusable(&attempt);

@@ -1,4 +1,4 @@
-//! `backup mount`: a backup at a directory, or as a dataset of a pool whose pages come when they are read.
+//! `backup mount`: mounts a backup at a directory, or makes it a dataset of a pool whose pages come when they are read.
 
 use std::fs;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -22,11 +22,12 @@ use crate::table::{Align, Table, printable};
 use crate::verbs::{dataset, print_json, properties, send};
 use crate::{datasets, mountpoint, mounts, places, raw, target, units};
 
-/// Begins the name of the snapshot as which such a dataset comes, and which goes at once.
+/// Prefix of the name of the snapshot that such a dataset is received as; it is destroyed at once.
 const SKELETON: &str = "backup-mount-";
-/// Variables that begin so are for the access to a bucket.
+/// Prefix of variables that give access to a bucket.
 const AWS: &str = "AWS_";
-/// Variables that who reads a backup gets beside those that all of ours get: ways to the network, and to keys that another program keeps.
+/// Variables that a reader of backups gets beside those that all of our processes get: they lead to the network, and to
+/// keys that another program keeps.
 const ENVIRONMENT: &[&str] = &[
     "HTTP_PROXY",
     "HTTPS_PROXY",
@@ -41,7 +42,7 @@ const ENVIRONMENT: &[&str] = &[
     "LOGNAME",
 ];
 
-/// Mounts.
+/// Mounts a backup.
 pub fn run(args: &BackupMount) -> Result<()> {
     if target::is_path(&args.target) || args.target.ends_with('/') {
         return read_only(args);
@@ -98,7 +99,7 @@ fn read_only(args: &BackupMount) -> Result<()> {
     }
     let dir = raw::path_of(&args.target);
     let dir = std::path::absolute(&dir).context(|| format!("cannot resolve {}", dir.display()))?;
-    // One that is wrong is told before anything is read.
+    // A wrong option is reported before anything is read.
     crate::mountopts::parse(&args.options)?;
     let mut task = task(args)?;
     let made = mountpoint::make(&dir)?;
@@ -125,7 +126,7 @@ fn writable(args: &BackupMount) -> Result<()> {
     })?;
     let backup = repository.find(&args.backup).map_err(|error| failed(&error))?;
     let contents = Contents::open(repository, backup).map_err(|error| failed(&error))?;
-    // The newest one of now may not be that a moment later.
+    // The number fixes the backup: the newest one may be another a moment later.
     task.backup = contents.backup().number.to_string();
     let token = reader::token_of(&contents)?;
     let there = find(&name)?;
@@ -163,12 +164,12 @@ fn find(name: &Name) -> Result<Option<Figures>> {
     Ok(datasets::of_pool(&name.pool)?.into_iter().find(|figures| figures.path == name.path))
 }
 
-/// The snapshot as which the dataset of a backup comes.
+/// Returns the name of the snapshot that the dataset of a backup is received as.
 fn skeleton_of(name: &Name, token: Token) -> Name {
     Name::new(&name.pool, &format!("{}@{SKELETON}{token}", name.path))
 }
 
-/// Errors if the dataset that is there is not one that was made of this backup.
+/// Fails if the existing dataset was not made of this backup.
 fn check_made_of(name: &Name, of: &str, there: &Figures, task: &Task) -> Result<()> {
     let known = properties::values(name)?.into_iter().find(|value| value.name == OF).map(|value| value.value);
     if known.as_deref() == Some(of) || find(&skeleton_of(name, token_in(of)?))?.is_some() {
@@ -193,12 +194,12 @@ fn token_in(of: &str) -> Result<Token> {
     Ok(Token::new(&repository.to_be_bytes(), number.parse().map_err(|_| nonsense())?))
 }
 
-/// Makes the dataset: all values of the backup, and no pages.
+/// Makes the dataset: it gets all values of the backup, and no pages.
 fn build(name: &Name, contents: &Contents, place: &str, token: Token) -> Result<()> {
     let backup = contents.backup();
     let snapshot =
         SnapshotOrigin { pool: Guid(token.0), number: backup.number, created: backup.origin.created };
-    // A stream that was cut short when an earlier command was killed is not gone on with: all of it comes in seconds.
+    // A stream that was cut short when an earlier command was killed is begun again: all of it comes in seconds.
     let partials = datasets::partials_of(&name.pool)?;
     if partials.iter().any(|partial| partial.path == name.path && is_ours(partial, &snapshot)) {
         datasets::perform(&name.pool, Deed::AbortReceive { path: name.path.clone() })?;
@@ -239,7 +240,8 @@ fn is_ours(partial: &crate::control::PartialFigures, snapshot: &SnapshotOrigin) 
     token.is_some_and(|token| token.to == *snapshot)
 }
 
-/// Notes what the dataset was made of, and lets the snapshot go as which it came. That may have been done before.
+/// Notes on the dataset which backup it was made of, and destroys the snapshot that it was received as. Does nothing if
+/// that was done before.
 fn finish_building(name: &Name, of: &str, token: Token) -> Result<()> {
     let snapshot = skeleton_of(name, token);
     if find(&snapshot)?.is_none() {
@@ -250,7 +252,7 @@ fn finish_building(name: &Name, of: &str, token: Token) -> Result<()> {
     datasets::perform(&name.pool, Deed::Destroy { what, recursive: false, dry_run: false }).map(drop)
 }
 
-/// Sees to it that somebody reads the backup, as is wished.
+/// Passes the wishes on to the process that reads the backup, or starts one.
 fn have_read(task: &Task, token: Token) -> Result<()> {
     match Link::open(reader::socket_of(token), token) {
         Ok(link) if task.hydrate => {
@@ -262,13 +264,13 @@ fn have_read(task: &Task, token: Token) -> Result<()> {
     }
 }
 
-/// Starts who reads a backup, and waits until it does.
+/// Starts a process that reads a backup, and waits until it does.
 fn start(task: &Task) -> Result<()> {
     places::make_private(&places::runtime_dir())?;
     let log_path = places::log_dir()?.join("backup-mount.log");
     let (log, log_start) = crate::verbs::mount::open_log(&log_path)?;
     let program = std::env::current_exe().context(|| "cannot find this program's own file".into())?;
-    // Rules for paths name it: it has to be there.
+    // The reader's rules for paths name this folder, so it has to exist.
     let remembered = places::state_dir()?.join("backup");
     fs::create_dir_all(&remembered).context(|| format!("cannot make {}", remembered.display()))?;
     let mut command = Command::new(program);
@@ -287,7 +289,7 @@ fn start(task: &Task) -> Result<()> {
         .context(|| "cannot start the process that reads the backup".into())?;
     let text = serde_json::to_vec(task).context(|| "cannot tell it what to do".into())?;
     if let Some(mut input) = child.stdin.take() {
-        // Why it does not listen is in what it says.
+        // A process that does not listen says why on its output.
         let _ = input.write_all(&text);
     }
     let mut line = String::new();
@@ -304,7 +306,7 @@ fn start(task: &Task) -> Result<()> {
     )
 }
 
-/// Those who read backups, as their sockets tell.
+/// Returns the figures of the processes that read backups, as their sockets tell them.
 fn readers() -> Result<Vec<reader::Figures>> {
     let folder = places::runtime_dir();
     if !places::is_private(&folder)? {
@@ -314,7 +316,7 @@ fn readers() -> Result<Vec<reader::Figures>> {
     for entry in fs::read_dir(&folder).context(|| format!("cannot read {}", folder.display()))? {
         let path = entry.context(|| format!("cannot read {}", folder.display()))?.path();
         if reader::is_socket(&path) {
-            // One that has ended just now, or was killed, has nothing to tell.
+            // A process that has just ended, or was killed, has no figures.
             all.extend(figures_of(&path));
         }
     }
@@ -327,7 +329,7 @@ fn figures_of(socket: &Path) -> Option<reader::Figures> {
     serde_json::from_str(&text).ok()
 }
 
-/// Lists what is read.
+/// Lists the backups that are mounted.
 pub fn list(args: &BackupMounts) -> Result<()> {
     let readers = readers()?;
     if args.output.json {

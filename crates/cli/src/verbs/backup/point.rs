@@ -1,8 +1,8 @@
-//! `backup restore --to-time`, `--to-lsn`, `--to-latest`: a PostgreSQL cluster as it was at a point in time.
+//! `backup restore --to-time`, `--to-lsn`, `--to-latest`: restores a PostgreSQL cluster as it was at a point in time.
 //!
-//! A backup is of a snapshot and has no `backup_label`, so PostgreSQL recovers it as after a crash, with the log that is in it, and then goes on with the archive as
-//! `recovery.signal` says. It is consistent where the log in the backup ends; a point before that is refused here, before the server would refuse it
-//! (docs/decisions/0047).
+//! A backup is made of a snapshot and has no `backup_label`. So PostgreSQL recovers it as after a crash, with the log
+//! that is in it, and then goes on with the archive as `recovery.signal` says. It is consistent where the log in the
+//! backup ends; a point before that is refused here, before the server would refuse it (docs/decisions/0047).
 
 mod settings;
 mod start;
@@ -33,7 +33,7 @@ use crate::{datasets, moment, places, raw, units};
 const SETTINGS: &str = "postgresql.auto.conf";
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 const SIGNAL: &str = "recovery.signal";
-/// Of a bucket, where the machine has no role that may read it.
+/// Credentials of a bucket, for a machine that has no role by which it may read it.
 const CREDENTIALS: &str = "AWS_ACCESS_KEY_ID";
 
 /// A backup from which the point can be reached.
@@ -91,11 +91,11 @@ fn destroy(name: &Name) -> Result<()> {
     datasets::perform(&name.pool, Deed::Destroy { what, recursive: true, dry_run: false }).map(drop)
 }
 
-/// The backups from which the point can be reached, the newest first.
+/// Returns the backups from which the point can be reached, newest first.
 fn candidates(args: &BackupRestore, repository: &Repository, target: Target) -> Result<Vec<Candidate>> {
     let doing = format!("cannot restore {} to {}", args.backup, target.told());
     let failed = |error: pagefold_backup::Error| told(&doing, &error);
-    // Tells of a name that is none of a backup's.
+    // This fails if no backup has that name.
     repository.find(&args.backup).map_err(failed)?;
     let backups = repository.backups().map_err(failed)?;
     let logs = repository.cluster_logs(&backups).map_err(failed)?;
@@ -127,7 +127,7 @@ fn candidates(args: &BackupRestore, repository: &Repository, target: Target) -> 
             Reach::TooLate => {
                 later.get_or_insert_with(|| format!("it is later than what is archived: {}", reached(&line)));
             }
-            // The last one is the oldest.
+            // The last backup in this order is the oldest.
             Reach::TooEarly => earlier = Some(format!("it is earlier than backup {}", backup.number)),
         }
     }
@@ -180,7 +180,7 @@ fn line_of(
     }
 }
 
-/// The dataset at a mount of our own, while what is in it is changed.
+/// The dataset at a private mount, while its settings are changed.
 struct Private(PathBuf);
 
 impl Private {
@@ -199,7 +199,8 @@ impl Private {
     }
 }
 
-/// Has the server recover to the target when it is started. If the backup turns out to have what came later: why.
+/// Configures the server to recover to the target when it is started. If the backup turns out to have changes later
+/// than the target, returns why.
 fn set_up(
     name: &Name,
     candidate: &Candidate,

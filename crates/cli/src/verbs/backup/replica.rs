@@ -1,4 +1,5 @@
-//! Keeps, of each dataset that is replicated from this machine: how far the repository is behind, and what keeps it.
+//! The state of each dataset that is replicated from this machine: how far the repository is behind, and what the last
+//! failure was.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -14,18 +15,18 @@ use crate::{backups, datasets, places, target, units};
 
 const SUFFIX: &str = ".replica";
 
-/// A dataset that is replicated, as its process leaves it on this machine after each cycle.
+/// State of a dataset that is replicated; the replicating process writes it to this machine after each cycle.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replica {
     /// `POOL/DATASET`.
     pub name: String,
     /// The repository.
     pub repository: String,
-    /// How far it may be behind, in seconds.
+    /// Number of seconds that the repository may be behind.
     pub every_s: u64,
-    /// The process.
+    /// Id of the process.
     pub pid: u32,
-    /// The moment of which the repository has the dataset, in milliseconds since 1970.
+    /// Moment whose state of the dataset the repository has, in milliseconds since 1970.
     pub as_of_ms: Option<u64>,
     /// The snapshot that the repository has.
     pub snapshot: Option<String>,
@@ -33,23 +34,23 @@ pub struct Replica {
     pub number: Option<u64>,
     /// The last cycle, if it failed.
     pub failed: Option<Failed>,
-    /// Cycles since the process began.
+    /// Number of cycles since the process began.
     pub cycles: u64,
-    /// Those of them in which nothing had changed.
+    /// Number of those cycles in which nothing had changed.
     pub idle_cycles: u64,
-    /// The furthest that the repository was behind since the process began, in milliseconds.
+    /// Longest time that the repository was behind since the process began, in milliseconds.
     pub worst_ms: u64,
-    /// Bytes that were uploaded since the process began.
+    /// Number of bytes that were uploaded since the process began.
     pub put_bytes: u64,
-    /// Objects that were written since the process began.
+    /// Number of objects that were written since the process began.
     pub puts: u64,
-    /// Requests of other kinds since the process began.
+    /// Number of requests of other kinds since the process began.
     pub others: u64,
-    /// When it last pruned, in seconds since 1970.
+    /// Time of its last prune, in seconds since 1970.
     pub pruned: Option<u64>,
 }
 
-/// Milliseconds since 1970.
+/// Returns the time in milliseconds since 1970.
 pub(super) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     u64::try_from(now).unwrap_or(u64::MAX)
@@ -59,14 +60,14 @@ fn folder() -> Result<PathBuf> {
     Ok(places::state_dir()?.join("backup"))
 }
 
-/// The name of a dataset's file: a slash is no part of a name.
+/// Returns the path of a dataset's file. Slashes are encoded, since a file name can have none.
 fn file_of(name: &str, suffix: &str) -> Result<PathBuf> {
     let plain = name.replace('%', "%25").replace('/', "%2F");
     Ok(folder()?.join(format!("{plain}{suffix}")))
 }
 
 impl Replica {
-    /// Reads what is known of a dataset.
+    /// Reads the state of a dataset; `None` if there is none.
     pub(super) fn read(name: &str) -> Result<Option<Self>> {
         let file = file_of(name, SUFFIX)?;
         match fs::read(&file) {
@@ -79,7 +80,7 @@ impl Replica {
         }
     }
 
-    /// Keeps it.
+    /// Writes the state.
     pub(super) fn write(&self) -> Result<()> {
         let file = file_of(&self.name, SUFFIX)?;
         let doing = || format!("cannot write {}", file.display());
@@ -89,7 +90,7 @@ impl Replica {
         fs::write(&new, bytes).and_then(|()| fs::rename(&new, &file)).context(doing)
     }
 
-    /// Takes it away; false if nothing was known.
+    /// Removes the state of a dataset; false if there was none.
     pub(super) fn remove(name: &str) -> Result<bool> {
         let file = file_of(name, SUFFIX)?;
         match fs::remove_file(&file) {
@@ -99,7 +100,7 @@ impl Replica {
         }
     }
 
-    /// All that are known.
+    /// Returns the states of all datasets.
     fn all() -> Result<Vec<Self>> {
         let folder = folder()?;
         let doing = || format!("cannot read {}", folder.display());
@@ -119,7 +120,7 @@ impl Replica {
     }
 }
 
-/// A dataset's lock: two processes would take each other's snapshots away.
+/// Takes a dataset's lock: two processes would destroy each other's snapshots.
 pub(super) fn lock(name: &str) -> Result<File> {
     let folder = folder()?;
     fs::create_dir_all(&folder).context(|| format!("cannot make {}", folder.display()))?;
@@ -134,27 +135,29 @@ pub(super) fn lock(name: &str) -> Result<File> {
     }
 }
 
-/// How far a repository is behind a dataset.
+/// A replica, and how far its repository is behind the dataset.
 #[derive(Clone, Debug, Serialize)]
 pub struct Behind {
-    /// The state that its process left.
+    /// State that its process has written.
     #[serde(flatten)]
     pub replica: Replica,
-    /// What would be lost with the machine, in seconds; none if there is no backup.
+    /// Age in seconds of the state that the repository has: that much would be lost with the machine; `None` if there
+    /// is no backup.
     pub lag_s: Option<u64>,
-    /// What was written since and would be lost, in bytes as stored; none if the pool is not mounted, or the snapshot is gone.
+    /// Bytes, as stored, that were written since that state; `None` if the pool is not mounted, or the snapshot is
+    /// gone.
     pub lag_bytes: Option<u64>,
-    /// It is further behind than was wanted, or there is no backup.
+    /// True if it is further behind than was wanted, or if there is no backup.
     pub late: bool,
 }
 
 impl Behind {
-    /// Something has to be done.
+    /// Returns true if somebody has to do something.
     pub fn is_wrong(&self) -> bool {
         self.late || self.replica.failed.is_some()
     }
 
-    /// In words.
+    /// Returns the state in words.
     pub fn text(&self) -> String {
         let Replica { name, repository, every_s, failed, .. } = &self.replica;
         let bytes = self.lag_bytes.map_or(String::new(), |bytes| format!(", {}", units::size(bytes)));
@@ -171,7 +174,7 @@ impl Behind {
     }
 }
 
-/// The replicas of a pool's datasets, and those that a property asks for and no process keeps.
+/// Returns the replicas of a pool's datasets, and the datasets whose property asks for a replica that no process keeps.
 pub fn replicas(pool: &str) -> Result<Vec<Behind>> {
     let of_pool = |replica: &Replica| replica.name.split('/').next() == Some(pool);
     let mut known: Vec<Replica> = Replica::all()?.into_iter().filter(of_pool).collect();
@@ -189,7 +192,8 @@ pub fn replicas(pool: &str) -> Result<Vec<Behind>> {
         let path = replica.name.split_once('/').map_or("", |(_, path)| path);
         let of_it = || figures.iter().filter(move |figures| figures.path.split('@').next() == Some(path));
         let at = of_it().find(|figures| replica.snapshot.as_deref() == Some(snapshot_of(figures)));
-        // What the dataset has since its newest snapshot, and what those have that came after ours.
+        // The sum covers what the dataset has since its newest snapshot, and what was written for each snapshot after
+        // ours.
         let since = |at: &datasets::Figures| {
             let later = of_it()
                 .filter(|other| !other.is_snapshot || (other.created, &other.path) > (at.created, &at.path));
@@ -205,7 +209,7 @@ pub fn replicas(pool: &str) -> Result<Vec<Behind>> {
     Ok(known.into_iter().map(behind).collect())
 }
 
-/// Datasets whose property asks for a replica, and of which no process has ever told.
+/// Returns the datasets whose property asks for a replica, and of which no process has written a state.
 fn unkept(pool: &str, known: &[Replica]) -> Result<Vec<Replica>> {
     let mut all = Vec::new();
     for planned in planned(pool)? {

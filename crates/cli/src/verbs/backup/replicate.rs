@@ -1,10 +1,12 @@
-//! `replicate`: a repository that is kept some seconds behind a dataset.
+//! `replicate`: keeps a repository some seconds behind a dataset.
 //!
-//! - L1: at most one snapshot of ours is held between cycles, and two within one, whatever the store does: the backlog is bounded.
-//! - L2: nothing is waited for by who uses the dataset. Where the pool gets nearly full while the store cannot be reached, the snapshot goes;
-//!   the next cycle compares the whole dataset.
-//! - L3: where nothing has changed, the store is not asked for anything.
-//! - L4: killed at any point, the next process goes on: from the snapshot that the repository has, or by comparing.
+//! - L1: at most one snapshot of ours is held between cycles, and two within one, whatever the store does: the backlog
+//!   is bounded.
+//! - L2: users of the dataset wait for nothing here. If the pool gets nearly full while the store cannot be reached,
+//!   the snapshot goes; the next cycle compares the whole dataset.
+//! - L3: if nothing has changed, the store gets no request.
+//! - L4: after a kill at any point, the next process goes on: from the snapshot that the repository has, or by
+//!   comparing.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,13 +24,13 @@ use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
 use crate::{datasets, target, units};
 
-/// As far behind, unless it is said: seconds.
+/// Seconds that the repository may be behind, if nothing else is said.
 const EVERY: u64 = 10;
-/// The shortest time from cycle to cycle.
+/// Shortest time from cycle to cycle.
 const CYCLE_MIN: Duration = Duration::from_secs(1);
-/// After failures, the next attempt is made after so long at most, if the replica is to be nearer than that.
+/// Longest pause after failures, unless the replica may be further behind than that.
 const RETRY_MAX: Duration = Duration::from_secs(60);
-/// With less free than this share of the pool, in percent, no snapshot is held for a store that cannot be reached.
+/// Smallest free share of the pool, in per cent, at which a snapshot is held for a store that cannot be reached.
 const FREE_MIN_PERCENT: u64 = 10;
 
 /// `replicate`.
@@ -95,13 +97,13 @@ struct Plan {
     rate: Option<u64>,
 }
 
-/// The newest stays, and what else is said.
+/// Returns the rule by which backups stay: the newest one, and those that `text` names.
 fn keep(text: Option<&str>) -> Result<Keep> {
     let text = text.map_or_else(|| "last=1".to_owned(), |text| format!("last=1,{text}"));
     text.parse().map_err(|error: pagefold_backup::Error| Failure::usage(error.to_string()))
 }
 
-/// A directory that need not be there now: a disc may come back.
+/// Returns the absolute path of a directory, which need not be there now: a disc may come back.
 fn absolute(repository: &str) -> Result<String> {
     let path =
         std::path::absolute(repository).context(|| format!("cannot use the repository {repository}"))?;
@@ -162,7 +164,7 @@ struct Loop {
     plan: Plan,
     name: Name,
     replica: Replica,
-    /// Open from cycle to cycle, and made anew after a failure.
+    /// The repository stays open from cycle to cycle, and is opened again after a failure.
     repository: Option<Repository>,
     pruning: Option<thread::JoinHandle<()>>,
 }
@@ -178,7 +180,8 @@ impl Loop {
                         eprintln!("{}: replicated again, after {failures} failures", self.name);
                     }
                     failures = 0;
-                    // The longest of late cycles counts: the next backup is to be there in time.
+                    // The longest of the recent cycles counts, and slowly fades, so that the next backup is there in
+                    // time.
                     recent = begun.elapsed().max(recent.mul_f64(0.8));
                     self.prune();
                     let margin = (recent * 2).min(self.plan.every / 2);
@@ -197,7 +200,7 @@ impl Loop {
         }
     }
 
-    /// A cycle, of which the outcome is kept for `status`.
+    /// Runs a cycle, and keeps its outcome for `status`.
     fn cycle(&mut self) -> Result<()> {
         self.replica.cycles += 1;
         let before = self.requests();
@@ -215,7 +218,7 @@ impl Loop {
         });
         if outcome.is_err() {
             self.repository = None;
-            // The first failure is told.
+            // The outcome has the first failure already; this one is only printed.
             if let Err(failure) = self.relieve() {
                 eprintln!("pagefold: {failure}");
             }
@@ -268,7 +271,7 @@ impl Loop {
         outcome
     }
 
-    /// Gives our snapshots up where the pool is nearly full.
+    /// Destroys the snapshot that the repository has, if the pool is nearly full.
     fn relieve(&mut self) -> Result<()> {
         if target::connect(&self.name.pool)?.is_none() {
             return Ok(());
@@ -298,7 +301,7 @@ impl Loop {
         {
             return;
         }
-        // The day of the first backup has nothing to prune yet.
+        // On the day of the first backup there is nothing to prune yet.
         let first = self.replica.pruned.is_none();
         self.replica.pruned = Some(units::now());
         if first {
@@ -326,12 +329,12 @@ impl Loop {
 /// The snapshot that the repository gets next.
 struct Next {
     snapshot: String,
-    /// When the dataset was as it has it, in milliseconds since 1970.
+    /// Moment whose state the snapshot has, in milliseconds since 1970.
     as_of_ms: u64,
 }
 
 impl Next {
-    /// That of which a backup was begun, or a new one.
+    /// Returns the snapshot whose backup was begun, or a new one.
     fn of(source: &Source<'_>, there: &[Figures]) -> Result<Self> {
         let ours = source.ours(there);
         let Some(snapshot) = source.begun(&ours)? else {
@@ -343,7 +346,8 @@ impl Next {
         Ok(Self { snapshot, as_of_ms })
     }
 
-    /// Sends what changed since `last`, or since the newest backup that can be used; nothing, where nothing has changed since `last`.
+    /// Sends the changes since `last`, or since the newest backup that can be used; sends nothing if nothing has
+    /// changed since `last`.
     fn send(&self, source: &Source<'_>, there: &[Figures], last: Option<&str>) -> Result<Option<Created>> {
         match last {
             Some(last) if *last != self.snapshot => source.send_changes(&self.snapshot, Some(last), true),
@@ -356,7 +360,8 @@ impl Next {
 }
 
 impl Replica {
-    /// The replica is as the dataset was with `next`, by a backup or because nothing had changed: the snapshots that stay.
+    /// Notes that the replica is as the dataset was with `next`, by a backup or because nothing had changed. Returns
+    /// the snapshots that stay.
     fn follow(&mut self, next: Next, created: Option<Created>, last: Option<String>) -> Vec<String> {
         let behind = now_ms().saturating_sub(self.as_of_ms.unwrap_or(next.as_of_ms));
         self.worst_ms = self.worst_ms.max(behind);

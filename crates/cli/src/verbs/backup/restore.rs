@@ -1,4 +1,4 @@
-//! `backup restore`: a backup as a stream for a pool.
+//! `backup restore`: sends a backup as a stream into a pool.
 
 use std::io::Write;
 
@@ -66,7 +66,7 @@ impl Done {
     }
 }
 
-/// Restores a backup into a dataset, on top of what that has.
+/// Restores a backup into a dataset, on top of what the dataset has.
 pub(super) fn restore_into(
     repository: &Repository,
     backup: &Backup,
@@ -77,7 +77,7 @@ pub(super) fn restore_into(
     let failed = |error: Error| told(doing(), &error);
     let backups = repository.backups().map_err(failed)?;
     let by_origin = |origin: &Origin| backups.iter().find(|backup| backup.origin == *origin).cloned();
-    // A restore that was interrupted is gone on with.
+    // A restore that was interrupted is continued.
     let partial = datasets::partials_of(&name.pool)?.into_iter().find(|partial| partial.path == name.path);
     let token: Option<Token> = partial.and_then(|partial| partial.receive_resume_token.parse().ok());
     let begun = token.filter(|token| token.to == backup.origin);
@@ -112,19 +112,19 @@ pub(super) fn restore_into(
             let since = since.map(|since| since.number);
             Ok(Done { backup: backup.clone(), since, restored, received })
         }
-        // Where the store or an object failed, the pool only knows that the stream has ended.
+        // If the store or an object failed, the pool knows only that the stream has ended.
         (Err(failure), Err(Error::Stream(_)) | Ok(_)) => Err(failure),
         (_, Err(error)) => Err(failed(error)),
     }
 }
 
-/// The backup of the newest snapshot of the dataset, if it has one.
+/// Returns the backup of the newest snapshot of the dataset, if it has one.
 pub(super) fn newest_backup(name: &Name, backups: &[Backup]) -> Result<Option<Backup>> {
     let all = datasets::of_pool(&name.pool)?;
     let of_dataset = |path: &str| names::dataset_of(path) == name.path && path.contains('@');
     let newest = all.iter().rfind(|figures| of_dataset(&figures.path));
     let Some((_, newest)) = newest.and_then(|figures| figures.path.split_once('@')) else { return Ok(None) };
-    // Of this name, and of the same time: what names a snapshot in all pools is compared by who receives.
+    // Name and time have to agree: the receiver then compares the ids by which a snapshot is known in all pools.
     let created = all
         .iter()
         .find(|figures| figures.path == format!("{}@{newest}", name.path))

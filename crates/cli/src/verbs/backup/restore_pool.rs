@@ -1,4 +1,4 @@
-//! `backup restore-pool`: a pool, with the newest backup of every dataset that a pool had.
+//! `backup restore-pool`: restores the newest backup of every dataset of a pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::props::{self, Scope};
 use crate::verbs::{create, print_json, properties};
 use crate::{datasets, units};
 
-/// Receives the files of a pool's own dataset.
+/// Dataset that receives the files of a pool's own dataset.
 const OWN: &str = "restored";
 
 /// `backup restore-pool`.
@@ -44,7 +44,7 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
         let path = if backup.dataset.is_empty() { OWN } else { backup.dataset.as_str() };
         let name = Name::new(&args.pool, path);
         let restored = parents(&name).and_then(|()| match newest_backup(&name, &backups)? {
-            // An earlier run has brought it.
+            // An earlier run has restored this one.
             Some(there) if there.number == backup.number => Ok(()),
             _ => restore_into(&repository, backup, &name, false).map(drop),
         });
@@ -57,7 +57,7 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
     failures.finish_all("restored")
 }
 
-/// The pool whose backups are meant.
+/// Returns the name of the pool whose backups are meant.
 fn pool_of(args: &BackupRestorePool, backups: &[Backup]) -> Result<String> {
     let pools: BTreeSet<&str> = backups.iter().map(|backup| backup.pool.as_str()).collect();
     let names = pools.iter().copied().collect::<Vec<_>>().join(", ");
@@ -79,7 +79,7 @@ fn pool_of(args: &BackupRestorePool, backups: &[Backup]) -> Result<String> {
     }
 }
 
-/// The newest backup of each dataset, those above before those below.
+/// Returns the newest backup of each dataset, parents before children.
 fn newest_of<'a>(backups: &'a [Backup], pool: &str) -> BTreeMap<&'a str, &'a Backup> {
     let mut newest: BTreeMap<&str, &Backup> = BTreeMap::new();
     for backup in backups.iter().filter(|backup| backup.pool == pool) {
@@ -91,7 +91,7 @@ fn newest_of<'a>(backups: &'a [Backup], pool: &str) -> BTreeMap<&'a str, &'a Bac
     newest
 }
 
-/// Makes the datasets above one that had no backup.
+/// Makes the datasets above this one, which may have had no backup.
 fn parents(name: &Name) -> Result<()> {
     let Some((above, _)) = name.path.rsplit_once('/') else { return Ok(()) };
     if datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == above) {
@@ -101,15 +101,16 @@ fn parents(name: &Name) -> Result<()> {
     datasets::perform(&name.pool, deed).map(drop)
 }
 
-/// Sets what was set on a dataset; what was not set again, as `NAME=VALUE`.
+/// Sets the properties that a dataset had; returns those that were left out, as `NAME=VALUE`.
 fn set(described: &[Described], backup: &Backup, pool: &str) -> Result<Vec<String>> {
     let found = described.iter().find(|one| one.pool == backup.pool && one.dataset == backup.dataset);
     let Some(found) = found else { return Ok(Vec::new()) };
     let is_known = |(name, value): &&(String, String)| {
-        // A newer version may have had others.
+        // A newer version may have had properties or values that this one does not know.
         name != BACKUP && props::parse_for_dataset(&format!("{name}={value}")).is_ok()
     };
-    // Of the pool's own dataset, properties hold for those below as before; its files are in another one.
+    // Properties of the pool's own dataset are inherited as before, but those that hold for it alone do not fit: its
+    // files are in another dataset now.
     let fits = |(name, _): &&(String, String)| {
         !backup.dataset.is_empty() || props::find(name).is_ok_and(|property| property.scope != Scope::Own)
     };

@@ -1,4 +1,4 @@
-//! `backup run`: the backups that are due by policy, each whatever becomes of the others.
+//! `backup run`: makes the backups that are due by policy. A failure of one does not stop the others.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +21,11 @@ use crate::{datasets, target, units};
 pub struct Planned {
     /// The dataset.
     pub name: Name,
-    /// Its policy, or why there is none that can be used.
+    /// The policy, or why it cannot be used.
     pub policy: Result<Policy>,
 }
 
-/// The datasets of a pool that have a policy, or inherit one.
+/// Returns the datasets of a pool that have a policy, or inherit one.
 pub fn planned(pool: &str) -> Result<Vec<Planned>> {
     let mut all = Vec::new();
     for figures in datasets::of_pool(pool)? {
@@ -36,7 +36,7 @@ pub fn planned(pool: &str) -> Result<Vec<Planned>> {
         match Policy::parse(&figures.backup) {
             Ok(None) => {}
             Ok(Some(policy)) => all.push(Planned { name, policy: Ok(policy) }),
-            // A newer version may have set it.
+            // A newer version may have set this policy.
             Err(what) => {
                 let failure =
                     Failure::new(format!("the policy \"{}\" of {name} is none: {what}", figures.backup));
@@ -65,7 +65,7 @@ pub(super) fn run(args: &BackupRun) -> Result<()> {
     let mut made = Vec::new();
     for (name, policy) in &plan {
         let text = name.to_string();
-        // Its snapshots are those of `replicate`.
+        // Snapshots of this dataset belong to `replicate`.
         if policy.is_continuous() {
             continue;
         }
@@ -87,8 +87,8 @@ pub(super) fn run(args: &BackupRun) -> Result<()> {
     failures.finish_all("backed up")
 }
 
-/// The pools that are named; else those that are mounted, and were made or adopted here. Another machine's policies are not obeyed: they say
-/// where data goes.
+/// Returns the pools that are named; if none are, those that are mounted, and were made or adopted here. Another
+/// machine's policies are not obeyed, since they say where data goes.
 fn pools(args: &BackupRun, failures: &mut Failures) -> Result<Vec<String>> {
     if args.pools.is_empty() {
         let mut served = Vec::new();
@@ -127,7 +127,7 @@ pub(super) fn access(policy: &Policy) -> Access {
     }
 }
 
-/// Backs a dataset up, and remembers what came of it.
+/// Backs a dataset up, and remembers the outcome.
 fn back_up(name: &Name, policy: &Policy, memory: &mut Memory) -> Result<pagefold_backup::Created> {
     let begun = units::now();
     let created = open(&policy.repository, &access(policy)).and_then(|repository| {
@@ -146,12 +146,13 @@ fn back_up(name: &Name, policy: &Policy, memory: &mut Memory) -> Result<pagefold
             attempts.failed = Some(Failed { at: begun, what: failure.what().into(), hint });
         }
     }
-    // Kept at once: a run that is killed has not made them in vain.
+    // The memory is written at once: if this run is killed, the backups that it made still count.
     memory.write()?;
     created
 }
 
-/// Prunes repositories, each once a day: of each dataset goes what its own policy does not keep, of others nothing.
+/// Prunes repositories, each once a day. Each dataset loses the backups that its own policy does not keep; backups of
+/// other datasets stay.
 fn prune(
     plan: &[(Name, Policy)],
     at_once: bool,
@@ -170,7 +171,8 @@ fn prune(
         }
         let Some((_, first)) = those.first() else { continue };
         let pruned = open(text, &access(first)).and_then(|repository| prune_one(&repository, text, &those));
-        // One that fails is not tried again before tomorrow: a host that lets nothing be deleted would be asked every few minutes.
+        // A repository whose prune fails is not tried again before tomorrow: a host that lets nothing be deleted would
+        // be asked every few minutes.
         memory.pruned.insert(text.to_owned(), now);
         memory.write()?;
         let Some(pruned) = failures.take(text, pruned) else { continue };

@@ -1,4 +1,4 @@
-//! Backups by policy as `status` tells them.
+//! The state of backups by policy, as `status` tells it.
 
 use serde::Serialize;
 
@@ -13,29 +13,29 @@ use crate::{target, units};
 pub struct Standing {
     /// `POOL/DATASET`.
     pub name: String,
-    /// Where it is backed up to; empty where the policy cannot be read.
+    /// The repository; empty if the policy cannot be read.
     pub repository: String,
     /// Time from backup to backup, in seconds.
     pub every_s: u64,
-    /// When the newest backup was begun, in seconds since 1970.
+    /// Begin of the newest backup, in seconds since 1970.
     pub newest: Option<u64>,
-    /// Its age in seconds.
+    /// Age of that backup in seconds.
     pub age_s: Option<u64>,
-    /// Its number in the repository.
+    /// Number of that backup in the repository.
     pub number: Option<u64>,
-    /// It is older than two of its periods.
+    /// True if that backup is older than two periods.
     pub overdue: bool,
     /// The last attempt, if it failed.
     pub failed: Option<Failed>,
 }
 
 impl Standing {
-    /// Something has to be done.
+    /// Returns true if somebody has to do something.
     pub fn is_wrong(&self) -> bool {
         self.overdue || self.failed.is_some()
     }
 
-    /// In words.
+    /// Returns the state in words.
     pub fn text(&self) -> String {
         let Self { name, repository, .. } = self;
         let age = self.age_s.map(units::age);
@@ -57,7 +57,7 @@ impl Standing {
     }
 }
 
-/// Those of a pool; none if nobody serves it.
+/// Returns the states of a pool's datasets; empty if nobody serves the pool.
 pub fn standings(pool: &str) -> Result<Vec<Standing>> {
     if target::connect(pool)?.is_none() {
         return Ok(Vec::new());

@@ -1,7 +1,8 @@
-//! `basebackup`: a base backup in PostgreSQL's own format, of a snapshot.
+//! `basebackup`: makes a base backup of a snapshot, in PostgreSQL's own format.
 //!
-//! The crate [`pagefold_basebackup`] makes it of folders; here are the snapshots, where they can be read, and the server that may be told:
-//! [`source`] finds of what, [`view`] where its files are, [`server`] asks a server, [`temporary`] makes snapshots that go again.
+//! The crate [`pagefold_basebackup`] makes it of folders; these modules deal with snapshots and servers: [`source`]
+//! finds what is backed up, [`view`] finds where its files can be read, [`server`] asks a server, [`temporary`] makes
+//! snapshots that are destroyed again.
 
 mod server;
 mod source;
@@ -51,7 +52,7 @@ pub fn run(args: &Basebackup) -> Result<()> {
     tell(args, &snapshot, told_server, &done)
 }
 
-/// The crate's error, with advice.
+/// Returns an error of the crate as a failure with a hint.
 fn told(doing: &str, error: &Error) -> Failure {
     let text = format!("{doing}: {error}");
     match error {
@@ -106,7 +107,8 @@ fn options<'a>(
     })
 }
 
-/// The same place by a path without links, of which none was made by somebody who may mean us to write elsewhere.
+/// Returns the same place by a path without links. Fails if somebody else, who may want us to write elsewhere, could
+/// have made a link on the way.
 fn without_links(path: &Path) -> Result<PathBuf> {
     let failed = |error: &WalkError| Failure::new(format!("cannot write to {}: {error}", shown(path)));
     let absolute = std::path::absolute(path).context(|| format!("cannot resolve {}", shown(path)))?;
@@ -128,7 +130,7 @@ fn without_links(path: &Path) -> Result<PathBuf> {
     Err(Failure::new(format!("cannot write to {}", shown(path))))
 }
 
-/// Told before a snapshot is made.
+/// Fails if the folder is not empty; this is checked before a snapshot is made.
 fn refuse_full(folder: &Path) -> Result<()> {
     match std::fs::read_dir(folder).map(|mut entries| entries.next().is_some()) {
         Ok(false) => Ok(()),
@@ -139,9 +141,9 @@ fn refuse_full(folder: &Path) -> Result<()> {
     }
 }
 
-/// The first signal lets what was begun be taken away; the second one ends at once.
+/// Catches signals: the first one lets the unfinished backup be removed, the second one ends the process at once.
 fn catch_signals(stop: &Arc<AtomicBool>) -> Result<()> {
-    // Who reads standard output may go away.
+    // The reader of standard output may go away.
     crate::ignore_sigpipe();
     for number in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register_conditional_default(number, Arc::clone(stop))
@@ -151,7 +153,7 @@ fn catch_signals(stop: &Arc<AtomicBool>) -> Result<()> {
     Ok(())
 }
 
-/// A backup of what a snapshot has: no server is asked. The snapshot's name.
+/// Backs up a snapshot without asking a server; returns the snapshot's name.
 fn of_snapshot(args: &Basebackup, wanted: &Wanted, options: &Options<'_>) -> Result<(String, Done)> {
     let made = match &wanted.snapshot {
         Some(_) => None,
@@ -169,7 +171,8 @@ fn of_snapshot(args: &Basebackup, wanted: &Wanted, options: &Options<'_>) -> Res
     Ok((snapshot.to_string(), done))
 }
 
-/// A backup that the running server is told of: its files are those of an instant between start and stop, and its log is that of an instant after.
+/// Makes a backup of which the running server is told: its files are those of an instant between start and stop, and
+/// its log is that of an instant after the stop.
 fn with_server(args: &Basebackup, wanted: &Wanted, options: &Options<'_>) -> Result<(String, Done)> {
     if let Some(snapshot) = &wanted.snapshot {
         return Err(Failure::usage(format!("{snapshot} is a snapshot, and no server runs on it"))
@@ -207,7 +210,7 @@ fn tell(args: &Basebackup, snapshot: &str, told_server: bool, done: &Done) -> Re
         if let Some(fields) = json.as_object_mut() {
             fields.insert("to".into(), raw::text(&args.to).into());
         }
-        // Standard output may be the archive.
+        // Standard output may carry the archive.
         if args.to == Path::new("-") { eprintln!("{json:#}") } else { print_json(&json)? }
     } else {
         eprintln!(

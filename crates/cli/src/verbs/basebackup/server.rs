@@ -1,7 +1,8 @@
-//! The server that is told of a backup: psql, which runs as the owner of the data directory, in one session from start to stop.
+//! The server that is told of a backup. It is asked by psql, which runs as the owner of the data directory, in one
+//! session from start to stop.
 //!
-//! psql and not a library: it knows every way to log in that the machine's PostgreSQL knows (peer, password files, services, TLS,
-//! Kerberos), of the same version. A session that ends early ends the backup, too.
+//! psql is used instead of a library: it knows every way to log in that the machine's PostgreSQL knows (peer, password
+//! files, services, TLS, Kerberos), of the same version. A session that ends early ends the backup, too.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -19,16 +20,16 @@ use crate::verbs::branch::data::DataDir;
 use crate::verbs::branch::owner::Owner;
 use crate::verbs::branch::programs::{self, Search};
 
-/// Ends each answer.
+/// Line that ends each answer.
 const MARK: &str = "pagefold: answered";
 const LOCK_FILE: &str = "postmaster.pid";
 const LOCK_BYTES_MAX: u64 = 4096;
 const VERSION_BYTES_MAX: u64 = 16;
-/// Longest message of psql that is told.
+/// Largest number of bytes of psql's messages that are told.
 const MESSAGE_BYTES_MAX: u64 = 4096;
-/// Before it, functions had other names (15).
+/// First version with new names for these functions (15).
 const NEW_NAMES: u32 = 150_000;
-/// Before it, there is no backup that is not exclusive (9.6).
+/// First version with backups that are not exclusive (9.6).
 const VERSION_MIN: u32 = 90_600;
 
 /// A session with the server.
@@ -36,13 +37,13 @@ pub struct Session {
     psql: Child,
     questions: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// Collects psql's messages.
+    /// Thread that collects psql's messages.
     messages: Option<JoinHandle<String>>,
     version: u32,
     system: u64,
 }
 
-/// A backup that has been stopped, in the server's words.
+/// The server's words about a backup that has been stopped.
 pub struct Stopped {
     label: String,
     tablespace_map: String,
@@ -50,7 +51,7 @@ pub struct Stopped {
     system: u64,
 }
 
-/// How to find the server that has this data directory.
+/// Returns the conninfo by which the server of this data directory is found.
 fn conninfo(data: &DataDir) -> Result<String> {
     let missing = || {
         Failure::new(format!("no server runs on {}: there is no {LOCK_FILE}", data.shown(".")))
@@ -59,7 +60,7 @@ fn conninfo(data: &DataDir) -> Result<String> {
     let bytes = data.read(LOCK_FILE, LOCK_BYTES_MAX)?.ok_or_else(missing)?;
     let text = String::from_utf8_lossy(&bytes);
     let line = |number: usize| text.lines().nth(number).map(str::trim).unwrap_or_default();
-    // Process, data directory, start, port, directory of its socket, address.
+    // The lines are: process, data directory, start, port, directory of its socket, address.
     let (port, socket, address) = (line(3), line(4), line(5));
     let host = match (socket, address) {
         (socket, _) if socket.starts_with('/') => socket,
@@ -73,7 +74,7 @@ fn conninfo(data: &DataDir) -> Result<String> {
     Ok(format!("host={} port={port} dbname=postgres", quoted(host)))
 }
 
-/// A value of a conninfo.
+/// Quotes a value for a conninfo.
 fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
 }
@@ -88,9 +89,9 @@ fn program(data: &DataDir) -> Result<PathBuf> {
 }
 
 impl Session {
-    /// Logs in.
+    /// Logs in to the server.
     ///
-    /// Errors: there is no psql, or it cannot log in, or what answers is older than what can be told.
+    /// Errors: there is no psql; it cannot log in; or the server is too old to be told of a backup.
     pub fn open(args: &Basebackup, mount: &Path, relative: &str) -> Result<Self> {
         let data = DataDir::open(mount, relative)?;
         let owner = Owner::of(&data, args.user.as_deref())?;
@@ -101,7 +102,7 @@ impl Session {
         let mut command = Command::new(program(&data)?);
         command.args(["-X", "-q", "-A", "-t", "-w", "-v", "ON_ERROR_STOP=1", "-d", &conninfo]);
         owner.run(&mut command);
-        // As libpq documents them, for whoever keeps passwords there.
+        // These are libpq's documented variables, for users who keep passwords there.
         command.envs(std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PG")));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut psql = command.spawn().context(|| "cannot run psql".into())?;
@@ -148,7 +149,7 @@ impl Session {
             .hint("say how it is reached: --dbname CONNINFO, as for psql; without it the database is backed up as after a power cut"))
     }
 
-    /// Ends the questions; psql's messages until it ended.
+    /// Ends the questions, and returns psql's messages until it ended.
     fn last_words(&mut self) -> String {
         self.questions = None;
         let text = self.messages.take().and_then(|told| told.join().ok()).unwrap_or_default();
@@ -159,7 +160,7 @@ impl Session {
     /// Has the server start a backup; it makes a checkpoint at once.
     pub fn start(&mut self, label: &str) -> Result<()> {
         let label = label.replace('\'', "''");
-        // A backslash is a backslash.
+        // With this setting a backslash in the label has no special meaning.
         self.ask("begin a backup", "SET standard_conforming_strings = on")?;
         let call = match self.version {
             NEW_NAMES.. => format!("SELECT pg_backup_start('{label}', true)"),
@@ -169,7 +170,7 @@ impl Session {
         control::parse_lsn(&told).map(drop).ok_or_else(|| odd("where the backup begins", &told))
     }
 
-    /// Has it stop the backup. The log up to there is in its directory.
+    /// Has the server stop the backup. Its log directory has the log up to that place.
     pub fn stop(mut self) -> Result<Stopped> {
         let call = match self.version {
             NEW_NAMES.. => "pg_backup_stop(wait_for_archive => false)",
@@ -191,7 +192,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // psql ends when nothing more is asked, and the session with it.
+        // psql ends when its input does, and the session ends with it.
         self.questions = None;
         let _ended = self.psql.wait();
     }
@@ -201,7 +202,7 @@ fn odd(what: &str, told: &str) -> Failure {
     Failure::new(format!("the server does not tell {what}, but \"{}\"", printable(told)))
 }
 
-/// The text that is written in hexadecimal digits.
+/// Decodes a text that is written in hexadecimal digits.
 fn text_of(hex: &str) -> Option<String> {
     let pairs = hex.as_bytes().as_chunks::<2>();
     let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
@@ -220,7 +221,7 @@ impl Stopped {
         control::parse_lsn(first).ok_or_else(|| odd(name, &self.label))
     }
 
-    /// Errors unless the server that was asked is the one whose files these are.
+    /// Fails unless the server that was asked is the one whose files these are.
     pub fn check(&self, data: &Path) -> Result<()> {
         let control = Control::of(data).map_err(|error| Failure::new(error.to_string()))?;
         let checkpoint = self.location("CHECKPOINT LOCATION")?;
@@ -237,7 +238,7 @@ impl Stopped {
         .hint("say how the right one is reached: --dbname CONNINFO, or let its lock file tell: --server"))
     }
 
-    /// How recovery begins.
+    /// Returns the label, map and range of the log with which recovery begins.
     pub fn start(&self) -> Result<Start> {
         let start = self.location("START WAL LOCATION")?;
         let timeline = self.line("START TIMELINE").and_then(|text| text.parse().ok());

@@ -1,4 +1,4 @@
-//! Of what a backup is made: a dataset or snapshot, the data directory in it, and its tablespaces.
+//! Finds the source of a backup: a dataset or snapshot, the data directory in it, and its tablespaces.
 
 use std::path::{Path, PathBuf};
 
@@ -16,18 +16,18 @@ use crate::verbs::branch::data;
 use crate::verbs::branch::record::Product;
 use crate::{datasets, raw, target};
 
-/// The request of the command line.
+/// The dataset, snapshot and data directory that the command line names.
 pub struct Wanted {
     /// The dataset.
     pub dataset: Name,
-    /// Its snapshot, if one was named.
+    /// The snapshot, if one was named.
     pub snapshot: Option<Name>,
-    /// The data directory from the dataset's root on, if it was named.
+    /// The data directory relative to the dataset's root, if it was named.
     pub data: Option<String>,
 }
 
 impl Wanted {
-    /// Finds it; what is named exists.
+    /// Resolves the names on the command line; the dataset or snapshot exists.
     pub fn of(args: &Basebackup) -> Result<Self> {
         let (name, below) = named(&args.source)?;
         let data = match (&args.data, below) {
@@ -40,7 +40,7 @@ impl Wanted {
         Ok(Self { dataset, snapshot: figures.is_snapshot.then_some(name), data })
     }
 
-    /// Where the dataset is mounted.
+    /// Returns the directory at which the dataset is mounted.
     pub fn live(&self) -> Result<PathBuf> {
         datasets::find(&self.dataset)?.mounted.ok_or_else(|| {
             Failure::new(format!("{} is not mounted, so no server runs on it", self.dataset))
@@ -48,7 +48,7 @@ impl Wanted {
         })
     }
 
-    /// All directories by which a server may know the dataset's root.
+    /// Returns all directories by which a server may know the dataset's root.
     fn roots(&self) -> Result<Vec<PathBuf>> {
         let name = self.dataset.to_string();
         let figures = datasets::find(&self.dataset)?;
@@ -56,12 +56,12 @@ impl Wanted {
         let mounted =
             mounts::ours()?.into_iter().filter(|mount| mount.source == name && mount.root == Path::new("/"));
         let all = mounted.map(|mount| mount.dir).chain(figures.mounted).chain(by_property);
-        // As it was said, and without links.
+        // Each directory counts as it was said, and without links.
         Ok(all.flat_map(|dir| [std::fs::canonicalize(&dir).ok(), Some(dir)]).flatten().collect())
     }
 }
 
-/// The dataset or snapshot of a word, and where in it a directory lies that was named.
+/// Parses a word into a dataset or snapshot, and the directory in it that the word names, if any.
 fn named(word: &str) -> Result<(Name, Option<String>)> {
     let path = raw::path_of(word);
     let pool = word.split(['/', '@']).next().unwrap_or_default();
@@ -75,7 +75,7 @@ fn named(word: &str) -> Result<(Name, Option<String>)> {
         Failure::new(format!("{} cannot be found from the mount {} on", shown(&path), shown(&mount.dir)))
             .hint(format!("name the dataset, and the directory in it: {name} --data DIR"))
     })?;
-    // Where a directory of the dataset was bound elsewhere.
+    // The mount may show only a directory of the dataset, bound elsewhere.
     let inner = mount.root.strip_prefix("/").unwrap_or(&mount.root).join(below);
     let text = inner
         .to_str()
@@ -91,7 +91,7 @@ fn named(word: &str) -> Result<(Name, Option<String>)> {
     }
 }
 
-/// Where the data directory lies from a root on: the one that was named, or the only one.
+/// Returns the path of the data directory relative to a root: the one that was named, or the only one.
 pub fn data_of(name: &Name, root: &Path, wanted: Option<&str>) -> Result<String> {
     let none = |place: &str| {
         Failure::new(format!(
@@ -125,7 +125,7 @@ pub fn data_of(name: &Name, root: &Path, wanted: Option<&str>) -> Result<String>
     }
 }
 
-/// The folders of a backup, in the snapshot that is seen by `view`; the log is that of `log`, if it is another one.
+/// Returns the folders of a backup in the snapshot that `view` shows; the log comes from `log`, if that is given.
 pub fn resolve(
     args: &Basebackup,
     wanted: &Wanted,
@@ -164,7 +164,7 @@ fn tablespaces(
             outside(&wanted.dataset, &format!("tablespace {oid} lies at {}", shown(&target)))
         })?;
         let place = moved.iter().position(|(old, _)| *old == target);
-        // Archives leave it as it is.
+        // Without a mapping the tablespace keeps its place.
         let restored = match place {
             Some(place) => without_links(&moved.swap_remove(place).1)?,
             None => target.clone(),
@@ -191,7 +191,8 @@ fn mapping(word: &str) -> Result<(PathBuf, PathBuf)> {
     })
 }
 
-/// Where in a snapshot a link leads that a server follows in the live dataset; `None`: out of it.
+/// Returns the place in a snapshot to which a link leads that a server follows in the live dataset; `None` if it leads
+/// out of the snapshot.
 fn within(root: &Path, link: &Path, target: &Path, live: &[PathBuf]) -> Option<PathBuf> {
     let inside = if target.is_absolute() {
         let real = std::fs::canonicalize(target).ok();

@@ -1,4 +1,5 @@
-//! Snapshots that are made for one backup, and destroyed with it. One that a killed process has left is destroyed by the next.
+//! Snapshots that are made for one backup, and destroyed with it. If a process is killed, the next one destroys its
+//! snapshots.
 
 use std::fs;
 
@@ -9,19 +10,19 @@ use crate::names::Name;
 use crate::units;
 use crate::verbs::properties;
 
-/// Begins their names.
+/// Prefix of their names.
 const PREFIX: &str = "basebackup-";
-/// Whose they are: the machine's boot, a process number, and when that process started.
+/// Property that names their owner: the machine's boot, a process number, and the time at which that process started.
 const OWNER: &str = "basebackup:process";
 
-/// A snapshot that goes when this does.
+/// A snapshot that is destroyed when this is dropped.
 pub struct Temporary {
     /// The snapshot.
     pub name: Name,
 }
 
 impl Temporary {
-    /// Makes one of a dataset as it is now.
+    /// Makes a snapshot of a dataset as it is now.
     pub fn make(dataset: &Name, suffix: &str) -> Result<Self> {
         let pid = std::process::id();
         let owner = identity(pid).ok_or_else(|| Failure::new("cannot read /proc/self/stat"))?;
@@ -53,28 +54,29 @@ fn destroy(snapshot: &Name) -> Result<()> {
     datasets::perform(&snapshot.pool, deed).map(drop)
 }
 
-/// Names a living process on this machine for good.
+/// Returns a text that names a living process of this machine, and no other one ever.
 fn identity(pid: u32) -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the program's name, which may have blanks in it: the 20th is when it started.
+    // The fields counted here follow the program's name, which may have blanks in it; the 20th is the time of its
+    // start.
     let started = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.to_owned();
     Some(format!("{} {pid} {started}", boot.trim()))
 }
 
-/// True if the process that this names has ended.
+/// Returns true if the process that `owner` names has ended.
 fn is_over(owner: &str) -> bool {
     let pid = owner.split(' ').nth(1).and_then(|pid| pid.parse().ok());
     pid.is_some_and(|pid| identity(pid).as_deref() != Some(owner))
 }
 
-/// A name for what lasts no longer than this process, unless that is killed.
+/// Returns a name for something that lasts no longer than this process, unless the process is killed.
 pub fn own_name(number: usize) -> Option<String> {
     let own = identity(std::process::id())?;
     Some(format!("{PREFIX}{number}-{}", own.replace(' ', "_")))
 }
 
-/// True for an [`own_name`] of a process that has ended.
+/// Returns true if `name` is an [`own_name`] of a process that has ended.
 pub fn is_left_behind(name: &str) -> bool {
     let owner = name.strip_prefix(PREFIX).and_then(|name| name.split_once('-'));
     owner.is_some_and(|(_, owner)| is_over(&owner.replace('_', " ")))

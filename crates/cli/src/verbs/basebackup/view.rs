@@ -1,4 +1,5 @@
-//! Where a snapshot's files can be read: below its dataset's mount, where it is mounted itself, or at a mount that is made for that.
+//! Places where a snapshot's files can be read: below its dataset's mount, at its own mount, or at a mount that is made
+//! for that.
 
 use std::path::{Path, PathBuf};
 
@@ -9,19 +10,19 @@ use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
 use crate::{mounts, places};
 
-/// Snapshots that one backup reads: its files, and its log.
+/// Largest number of snapshots that one backup reads: one for its files, and one for its log.
 const MOUNTS_MAX: usize = 2;
 
 /// A snapshot that can be read.
 pub struct View {
-    /// Its root.
+    /// Directory of the snapshot's root.
     pub root: PathBuf,
-    /// The mount was made for this.
+    /// True if the mount was made for this view.
     own: bool,
 }
 
 impl View {
-    /// Finds it, or mounts it where nobody but us gets at it.
+    /// Finds the snapshot, or mounts it where nobody else can reach it.
     pub fn of(snapshot: &Name) -> Result<Self> {
         let there = datasets::find(snapshot)?;
         let below = datasets::find(&Name::new(&snapshot.pool, snapshot.dataset()))?.mounted;
@@ -41,7 +42,7 @@ impl View {
     }
 }
 
-/// True if it can be listed: a mount may belong to another namespace, and its server may be dead.
+/// Returns true if the directory can be listed: a mount may belong to another namespace, and its server may be dead.
 fn is_root(dir: &Path) -> bool {
     std::fs::read_dir(dir).is_ok()
 }
@@ -66,10 +67,10 @@ fn unmount(dir: &Path) -> Result<()> {
     std::fs::remove_dir(dir).context(|| format!("cannot remove {}", dir.display()))
 }
 
-/// Takes away the mounts of backups whose process was killed.
+/// Unmounts what backups of killed processes have left.
 pub fn unmount_left_behind() -> Result<()> {
     let runtime = places::runtime_dir();
-    // Before anything was mounted there is no such directory.
+    // The directory is missing until something is mounted.
     for entry in std::fs::read_dir(&runtime).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(temporary::is_left_behind) {
             let dir = runtime.join(entry.file_name());

@@ -18,7 +18,7 @@ use crate::names::{self, Name};
 use crate::verbs::properties;
 use crate::{raw, retention};
 
-/// What has been made so far, to be undone.
+/// Parts of a branch that have been made so far, so that they can be undone.
 #[derive(Default)]
 struct Made {
     snapshot: Option<Name>,
@@ -63,17 +63,18 @@ fn refuse_taken(name: &Name) -> Result<()> {
     Ok(())
 }
 
-/// Where a branch is to be mounted.
+/// The place where a branch is to be mounted.
 struct Place {
-    /// To be set as its property; `None` where what it inherits holds.
+    /// Value to be set as the branch's property; `None` if the inherited value holds.
     property: Option<String>,
     dir: PathBuf,
-    /// It is what somebody said here, now or by mounting what the branch is of; else the pool says it, and is obeyed if it was adopted.
+    /// True if somebody chose it here, now or by mounting the source. Otherwise the pool says it, and is obeyed if it
+    /// was adopted.
     said: bool,
 }
 
 impl Place {
-    /// As it was said, or where it belongs by the property that it inherits, or beside what it is of.
+    /// Chooses the place: as it was said, or by the property that the branch inherits, or beside its source.
     fn choose(of: &Figures, name: &Name, said: Option<&Path>) -> Result<Self> {
         let last = name.path.rsplit('/').next().unwrap_or(&name.path);
         let all = datasets::of_pool(&name.pool)?;
@@ -86,7 +87,7 @@ impl Place {
             let above = names::parent(&name.path).and_then(of_path);
             let inherited = above.filter(|above| above.mountpoint != "none");
             let inherited = inherited.map(|above| raw::path_of(&above.mountpoint).join(last));
-            // Not in what it is a copy of: the directory would be made there.
+            // The place must not lie in the source: the directory would be made there.
             match inherited
                 .filter(|dir| !source.is_some_and(|source| dir.starts_with(raw::path_of(&source.mountpoint))))
             {
@@ -113,7 +114,7 @@ impl Place {
     }
 }
 
-/// Beside the directory of the dataset that the branch is of.
+/// Returns a directory beside that of the dataset of which the branch is made.
 fn beside(of: Option<&Figures>, name: &Name, last: &str) -> Result<PathBuf> {
     let dir = of.and_then(|of| {
         let by_property = (of.mountpoint != "none").then(|| raw::path_of(&of.mountpoint));
@@ -126,7 +127,7 @@ fn beside(of: Option<&Figures>, name: &Name, last: &str) -> Result<PathBuf> {
     })
 }
 
-/// Snapshot, clone, mount, and what is found there.
+/// Makes snapshot, clone and mount, and records what is found there.
 fn make(
     args: &CreateBranch,
     source: &Name,
@@ -142,7 +143,8 @@ fn make(
         made.snapshot = Some(own.clone());
         own
     };
-    // Snapshots that a policy from above would make of it would be in the way of its reset and its end; so would those of backups.
+    // Snapshots by an inherited policy would be in the way of the branch's reset and its end; so would those of
+    // backups.
     let none = |name: &str| (name.to_owned(), "none".to_owned());
     let mut properties = vec![none(retention::POLICY), none(crate::backups::BACKUP)];
     properties.extend(place.property.iter().map(|dir| ("mountpoint".to_owned(), dir.clone())));
@@ -177,8 +179,8 @@ fn make(
     keep(name, &record)
 }
 
-/// Looks at the data directory of a branch that has just been made: its version, where it is in its log. What it says of the server
-/// whose copy it is goes.
+/// Looks at the data directory of a branch that has just been made: which version it has, and where it is in its log.
+/// Removes what it says of the server whose copy it is.
 pub fn look(mount: &Path, mut record: Record) -> Result<Record> {
     let data = DataDir::open(mount, &record.data)?;
     if let Some(pid) = process::server_of(&data) {
@@ -199,13 +201,14 @@ pub fn look(mount: &Path, mut record: Record) -> Result<Record> {
     Ok(record)
 }
 
-/// Keeps what is known of a branch as properties of its dataset, and how its server is started with this machine.
+/// Stores what is known of a branch as properties of its dataset, and how its server is started on this machine.
 pub fn keep(name: &Name, record: &Record) -> Result<()> {
     Settings::open()?.set(name, &record.options)?;
     properties::set_on(name, &record.properties())
 }
 
-/// Removes the directory that a branch was mounted on, if it is there; no link leads to it.
+/// Removes the directory that a branch was mounted on, if it is there. No link on the way is followed that somebody
+/// else could have made.
 pub fn remove_dir(dir: &Path) -> std::io::Result<()> {
     let (parent, name) = match walk::reach_parent(dir) {
         Err(error) if error.errno() == Errno::NOENT => return Ok(()),
@@ -218,7 +221,7 @@ pub fn remove_dir(dir: &Path) -> std::io::Result<()> {
 }
 
 impl Made {
-    /// Undoes it, newest first. What cannot be undone is told, and the rest is undone all the same.
+    /// Undoes it, newest first. A step that fails is reported, and the rest is undone all the same.
     fn undo(self) {
         let told = |outcome: Result<()>| {
             if let Err(failure) = outcome {
@@ -241,7 +244,8 @@ impl Made {
     }
 }
 
-/// Puts a branch onto another snapshot: a new clone takes its name and all that was set on it. It is not mounted before and after.
+/// Puts a branch onto another snapshot: a new clone takes its name and all that was set on it. The branch is mounted
+/// neither before nor after.
 pub fn again(
     branch: &Branch,
     snapshot: &Name,

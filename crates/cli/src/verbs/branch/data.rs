@@ -1,7 +1,7 @@
-//! Data directories: finding them in a dataset, and looking into one without leaving the mount.
+//! Data directories: finds them in a dataset, and opens files in one without leaving the mount.
 //!
-//! Whoever owns a data directory may have put links into it; we are root. So what is opened in it is opened below the mount's root,
-//! through no link and into no other mount.
+//! Whoever owns a data directory may have put links into it, and we are root. So everything in it is opened below the
+//! mount's root, through no link and into no other mount.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,14 +21,14 @@ use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
 use crate::table::printable;
 
-/// How deep below the dataset's root a data directory is looked for.
+/// Largest depth below the dataset's root at which data directories are searched.
 const DEPTH_MAX: usize = 6;
-/// How many directories are looked at.
+/// Largest number of directories that are searched.
 const DIRECTORIES_MAX: usize = 20_000;
-/// Through no link, into no other mount, not above where it begins.
+/// Flags for paths that go through no link, into no other mount, and not above where they begin.
 const INSIDE: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_XDEV);
-/// As `INSIDE`, but through links that do not lead out.
+/// Flags as in `INSIDE`, except that links are followed that do not lead out.
 const WITHIN: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
 
@@ -43,22 +43,22 @@ pub struct DataDir {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// The mount's root, and where from there on the directory is.
+    /// Root of the mount; `relative` is the directory's path from there.
     root: OwnedFd,
     relative: String,
     fd: OwnedFd,
 }
 
-/// The root of a mount, to which no link leads that somebody else could have made.
+/// Opens the root of a mount; no link leads to it that somebody else could have made.
 fn open_root(mount: &Path) -> Result<OwnedFd> {
     let opening = || format!("cannot open {}", printable(&crate::raw::text(mount)));
     Ok(walk::reach(mount).and_then(|place| place.open()).context(opening)?.into())
 }
 
 impl DataDir {
-    /// Opens the one at `relative` from the mount's root on.
+    /// Opens the data directory at `relative` below the mount's root.
     ///
-    /// Errors: it is not a directory there, or a link leads to it.
+    /// Errors: there is no directory, or a link leads to it.
     pub fn open(mount: &Path, relative: &str) -> Result<Self> {
         let path = if relative == "." { mount.to_owned() } else { mount.join(relative) };
         let opening = || format!("cannot open the data directory {}", printable(&crate::raw::text(&path)));
@@ -86,7 +86,7 @@ impl DataDir {
         }
     }
 
-    /// The first `max` bytes of a file; `None` where there is no such file.
+    /// Returns the first `max` bytes of a file; `None` if there is no such file.
     pub fn read(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>> {
         let Some(file) = self.open_file(name)? else { return Ok(None) };
         let mut bytes = Vec::new();
@@ -94,13 +94,13 @@ impl DataDir {
         Ok(Some(bytes))
     }
 
-    /// Connects to a socket in it, which has to answer in time.
+    /// Connects to a socket in the directory; its server has to answer within `patience`.
     pub fn connect(&self, name: &str, patience: Duration) -> io::Result<UnixStream> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let found = rustix::fs::openat2(&self.fd, name, flags, Mode::empty(), INSIDE)?;
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Before: whoever listens may take no connections.
+        // The timeouts come before the connect: the listener may accept nothing.
         let stream = UnixStream::from(socket);
         stream.set_write_timeout(Some(patience))?;
         stream.set_read_timeout(Some(patience))?;
@@ -108,12 +108,12 @@ impl DataDir {
         Ok(stream)
     }
 
-    /// Whether there is a regular file of this name.
+    /// Returns true if there is a regular file of this name.
     pub fn has_file(&self, name: &str) -> bool {
         kind_of(&self.fd, name) == Some(FileType::RegularFile)
     }
 
-    /// Whether there is a directory of this name.
+    /// Returns true if there is a directory of this name.
     pub fn has_dir(&self, name: &str) -> bool {
         kind_of(&self.fd, name) == Some(FileType::Directory)
     }
@@ -126,7 +126,8 @@ impl DataDir {
         }
     }
 
-    /// Writes a file that is its owner's alone, in the place of one of this name; it is there as a whole or not at all, and durable.
+    /// Writes a file that only its owner can use, in place of any other of this name. It is there as a whole or not at
+    /// all, and durable.
     pub fn write_file(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let writing = || format!("cannot write {}", self.shown(name));
         let new = format!("{name}.pagefold-new");
@@ -142,7 +143,7 @@ impl DataDir {
         rustix::fs::fsync(&self.fd).context(writing)
     }
 
-    /// Renames a file in it.
+    /// Renames a file in the directory.
     pub fn rename_file(&self, from: &str, to: &str) -> Result<()> {
         rustix::fs::renameat(&self.fd, from, &self.fd, to)
             .context(|| format!("cannot rename {}", self.shown(from)))
@@ -171,7 +172,7 @@ impl DataDir {
         Ok(())
     }
 
-    /// Makes a directory in it that is its owner's alone, if it is not there.
+    /// Makes a directory in it that only its owner can use, if it is not there.
     pub fn make_dir(&self, name: &str) -> Result<()> {
         let making = || format!("cannot make {}", self.shown(name));
         match rustix::fs::mkdirat(&self.fd, name, Mode::RWXU) {
@@ -179,7 +180,8 @@ impl DataDir {
             Err(Errno::EXIST) => return Ok(()),
             Err(error) => return Err(Failure::new(format!("{}: {error}", making()))),
         }
-        // It lies in a directory of somebody else's: what was made, or is there now, is held and looked at before it is given away.
+        // The directory around it belongs to somebody else: the new one is opened and checked before it is given away,
+        // since another may be in its place.
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let dir = rustix::fs::openat2(&self.fd, name, flags, Mode::empty(), INSIDE).context(making)?;
         let found = rustix::fs::fstat(&dir).context(making)?;
@@ -196,7 +198,8 @@ impl DataDir {
         rustix::fs::openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), WITHIN)
     }
 
-    /// Names in a directory of it (`.` for itself), sorted. Where that is a link, it leads to somewhere in the mount.
+    /// Returns the names in a directory of it (`.` for itself), sorted. A link is followed if it leads to a place in
+    /// the mount.
     pub fn names(&self, dir: &str) -> Result<Vec<String>> {
         let reading = || format!("cannot list {}", self.shown(dir));
         let opened = match self.open_within(dir, OFlags::RDONLY | OFlags::DIRECTORY) {
@@ -210,7 +213,7 @@ impl DataDir {
         Ok(names)
     }
 
-    /// Errors if `name` is a link that leads out of the mount: what a server writes there, it writes into what is not the branch's.
+    /// Fails if `name` is a link that leads out of the mount: a server would write there, outside of the branch.
     pub fn check_stays(&self, name: &str) -> Result<()> {
         if kind_of(&self.fd, name) != Some(FileType::Symlink) || self.open_within(name, OFlags::PATH).is_ok()
         {
@@ -227,20 +230,20 @@ impl DataDir {
         ))
     }
 
-    /// A name in it, as people see it.
+    /// Returns the path of a name in it, in a form for messages.
     pub fn shown(&self, name: &str) -> String {
         printable(&crate::raw::text(&self.path.join(name)))
     }
 }
 
-/// The type of a directory's entry; no link is followed.
+/// Returns the type of a directory's entry; no link is followed.
 fn kind_of(dir: &OwnedFd, name: &str) -> Option<FileType> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = rustix::fs::openat2(dir, name, flags, Mode::empty(), INSIDE).ok()?;
     Some(FileType::from_raw_mode(rustix::fs::fstat(found).ok()?.st_mode))
 }
 
-/// What a directory has, but `.` and `..`; true for directories.
+/// Returns the entries of a directory other than `.` and `..`; true stands for directories.
 fn entries(dir: &OwnedFd) -> Result<Vec<(std::ffi::CString, bool)>, Errno> {
     let mut all = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
@@ -252,18 +255,18 @@ fn entries(dir: &OwnedFd) -> Result<Vec<(std::ffi::CString, bool)>, Errno> {
     Ok(all)
 }
 
-/// A data directory that was found: whose, and where from the dataset's root on.
+/// A data directory that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Whose.
+    /// Product whose data it is.
     pub product: Product,
-    /// From the root on; `.` for the root.
+    /// Path relative to the dataset's root; `.` for the root.
     pub relative: String,
 }
 
-/// The data directory of a mounted dataset: the one that `wanted` names, or the only one.
+/// Returns the data directory of a mounted dataset: the one that `wanted` names, or the only one.
 ///
-/// Errors: there is none, or several.
+/// Errors: there is none, or there are several.
 pub fn choose(name: &Name, mount: &Path, wanted: Option<&str>) -> Result<Found> {
     if let Some(wanted) = wanted {
         let relative = normal(wanted)?;
@@ -291,7 +294,7 @@ fn none_in(what: &str) -> Failure {
     ))
 }
 
-/// A path from the root on in one form.
+/// Normalises a path relative to the dataset's root.
 pub fn normal(text: &str) -> Result<String> {
     let mut parts = Vec::new();
     for part in Path::new(text).components() {
@@ -307,7 +310,7 @@ pub fn normal(text: &str) -> Result<String> {
     Ok(if parts.is_empty() { ".".into() } else { parts.join("/") })
 }
 
-/// All data directories below a mount's root, those nearest to it first.
+/// Returns all data directories below a mount's root, those nearest to it first.
 pub fn find(mount: &Path) -> Result<Vec<Found>> {
     let root = open_root(mount)?;
     let mut found = Vec::new();
@@ -344,7 +347,7 @@ pub fn find(mount: &Path) -> Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Whose data directory this is, if anybody's.
+/// Returns the product whose data directory this is, if it is one.
 fn product_of(dir: &OwnedFd, path: &Path) -> Result<Option<Product>> {
     let is_file = |name: &str| kind_of(dir, name) == Some(FileType::RegularFile);
     if is_file("PG_VERSION") && is_file("global/pg_control") {

@@ -10,7 +10,7 @@ use crate::datasets;
 use crate::deeds::Deed;
 use crate::failure::{Failure, Result};
 
-/// Stops the server, unmounts, destroys the branch and the snapshot that was made for it.
+/// Stops the server, unmounts, and destroys the branch and the snapshot that was made for it.
 pub fn run(args: &DeleteBranch) -> Result<()> {
     let branch = super::find(&args.branch)?;
     let mut what = vec![branch.name.path.clone()];
@@ -20,7 +20,7 @@ pub fn run(args: &DeleteBranch) -> Result<()> {
     {
         what.push(origin.path);
     }
-    // What is in the way is told before anything ends.
+    // Obstacles are reported before anything ends.
     let ask = Deed::Destroy { what: what.clone(), recursive: args.recursive, dry_run: true };
     let asked = datasets::perform(&branch.name.pool, ask).and_then(|outcome| match outcome.blocked {
         Some((what, hint)) => Err(hint.into_iter().fold(Failure::new(what), Failure::hint)),
@@ -36,7 +36,7 @@ pub fn run(args: &DeleteBranch) -> Result<()> {
     if let Some(dir) = &branch.figures.mounted {
         server::stop(&branch, true)?;
         super::unmount(&branch.name)?;
-        // Not where something else has come into it.
+        // The directory stays if something else has been put into it.
         if branch.record.made_mountpoint {
             let _kept_if_not_empty = create::remove_dir(dir);
         }

@@ -1,4 +1,4 @@
-//! `branch list`, and what is told of a branch that was made or started.
+//! `branch list`, and the messages about a branch that was made or started.
 
 use serde_json::{Value, json};
 
@@ -13,12 +13,12 @@ use crate::names;
 use crate::table::{Align, Table, printable};
 use crate::{raw, target, units};
 
-/// What is told of a branch.
+/// The facts that are told of a branch.
 struct Told {
     branch: Branch,
-    /// The server's process.
+    /// Process of the server, if it runs.
     pid: Option<i32>,
-    /// Its data directory, where it is mounted.
+    /// Socket in its data directory, if that is mounted.
     socket: Option<std::path::PathBuf>,
 }
 
@@ -30,7 +30,7 @@ impl Told {
         Self { branch, pid, socket }
     }
 
-    /// As clients are told where to connect.
+    /// Returns the address by which clients connect.
     fn connection(&self) -> String {
         let port = self.branch.record.port;
         match self.branch.record.product {
@@ -146,7 +146,7 @@ fn print(all: &[Told], args: &ListBranches) {
     table.print(args.output.script);
 }
 
-/// Tells of a branch that was made or started.
+/// Prints a message about a branch that was made or started.
 pub fn tell(branch: &Branch, as_json: bool) -> Result<()> {
     let told = Told::of(branch.clone(), &Processes::now());
     if as_json {
@@ -164,7 +164,7 @@ pub fn tell(branch: &Branch, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// How a client on this machine connects through the socket.
+/// Returns the command by which a client on this machine connects through the socket.
 fn client(product: Product, socket: &std::path::Path, port: u16) -> String {
     match product {
         Product::PostgreSql => {

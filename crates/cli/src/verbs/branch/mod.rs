@@ -1,17 +1,19 @@
-//! `branch`: snapshot, clone, mount and a database server on it, for people who think in databases.
+//! `branch`: makes snapshot, clone, mount and a database server on it in one step, for people who think in databases.
 //!
-//! What a branch is lies in user properties of its dataset ([`record`]): what is known of a branch outlives restarts and travels with the
-//! pool. How its server is started (which programs, settings, user) does not: that is this machine's ([`settings`]). Whether its server
-//! runs is asked of the kernel ([`process`]), not of a file.
+//! The facts about a branch lie in user properties of its dataset ([`record`]): they outlive restarts and travel with
+//! the pool. How its server is started (which programs, settings, user) does not travel: each machine keeps that for
+//! itself ([`settings`]). Whether its server runs is asked of the kernel ([`process`]), not of a file.
 //!
 //! Production must not notice. Five rules:
-//! 1. Nothing outside of the branch's mount is written: data directories from which a link leads out are refused ([`data`]).
+//! 1. Nothing outside of the branch's mount is written: data directories from which a link leads out are refused
+//!    ([`data`]).
 //! 2. The server runs as the owner of its data directory, never as root ([`owner`]).
-//! 3. It listens on localhost alone, archives nothing, connects to nobody, runs no scheduled jobs ([`postgres`], [`mariadb`]).
-//! 4. Nothing of a pool is run, nor decides what is run ([`programs`]), and no step of ours follows a link that the data's owner may have
-//!    made ([`data`]).
-//! 5. What the data directory says of the server whose copy it is (locks, slots) goes when the branch is made, and never
-//!    while any process works in it.
+//! 3. It listens on localhost alone, archives nothing, connects to nobody, runs no scheduled jobs ([`postgres`],
+//!    [`mariadb`]).
+//! 4. Nothing in a pool is run or decides what is run ([`programs`]), and no step of ours follows a link that the
+//!    data's owner may have made ([`data`]).
+//! 5. Traces of the server whose copy it is (locks, slots) are removed from the data directory when the branch is made,
+//!    and never while any process works in it.
 
 mod create;
 pub(super) mod data;
@@ -54,7 +56,7 @@ pub fn run(verb: &Verb) -> Result<()> {
     }
 }
 
-/// A branch: a dataset that says of itself that it is one.
+/// A branch: a dataset whose own properties say that it is one.
 #[derive(Clone, Debug)]
 struct Branch {
     name: Name,
@@ -63,12 +65,12 @@ struct Branch {
 }
 
 impl Branch {
-    /// The snapshot that it began as, below the pool, if it still is its clone.
+    /// Returns the snapshot as which the branch began, if it still is its clone.
     fn origin(&self) -> Option<Name> {
         self.figures.origin.as_deref().and_then(|origin| Name::parse(origin).ok())
     }
 
-    /// Where it is mounted; the error says how to mount it.
+    /// Returns the directory at which the branch is mounted; the error says how to mount it.
     fn mounted(&self) -> Result<PathBuf> {
         self.figures.mounted.clone().ok_or_else(|| {
             Failure::new(format!("branch {} is not mounted", self.name))
@@ -77,7 +79,7 @@ impl Branch {
     }
 }
 
-/// The branch of this name.
+/// Finds the branch of this name.
 fn find(word: &str) -> Result<Branch> {
     let name = super::dataset::dataset(word)?;
     let figures = datasets::find(&name)?;
@@ -89,17 +91,17 @@ fn find(word: &str) -> Result<Branch> {
     Ok(Branch { name, figures, record })
 }
 
-/// The record of a branch: its properties, and the settings that this machine keeps.
+/// Returns the record of a branch, from its properties and the settings that this machine keeps.
 fn record(name: &Name, values: &[PropertyValue], settings: &Settings) -> Result<Option<Record>> {
     Record::of(values, settings.of(name)?)
 }
 
-/// Whether the pool itself says how a branch's server is to be started.
+/// Returns true if the pool itself says how a branch's server is to be started.
 fn has_foreign_options(name: &Name) -> Result<bool> {
     Ok(local(&properties::values(name)?, record::OPTIONS).is_some())
 }
 
-/// All branches of a pool, by name. One whose properties make no sense is told, and hides no other.
+/// Returns all branches of a pool, by name. One whose properties make no sense is reported, and hides no other.
 fn all(pool: &str) -> Result<Vec<Branch>> {
     let figures: Vec<Figures> =
         datasets::of_pool(pool)?.into_iter().filter(|figures| !figures.is_snapshot).collect();
@@ -131,18 +133,18 @@ fn all(pool: &str) -> Result<Vec<Branch>> {
     Ok(branches)
 }
 
-/// The property that is set on the dataset or snapshot itself.
+/// Returns the property that is set on the dataset or snapshot itself.
 fn local<'a>(values: &'a [PropertyValue], name: &str) -> Option<&'a str> {
     let found = values.iter().find(|value| value.name == name && value.source == Source::Local);
     found.map(|value| value.value.as_str())
 }
 
-/// Whether a snapshot was made for a branch, and goes with it.
+/// Returns true if a snapshot was made for a branch, and is destroyed with it.
 fn is_own(snapshot: &Name) -> Result<bool> {
     Ok(local(&properties::values(snapshot)?, record::OWN).is_some())
 }
 
-/// A snapshot of a dataset as it is now, made for the branch `path`, under a name that is free.
+/// Makes a snapshot of a dataset as it is now, for the branch `path`, under a name that is free.
 fn own_snapshot(dataset: &Name, path: &str) -> Result<Name> {
     let taken = datasets::of_pool(&dataset.pool)?;
     let base = format!("branch-{}", path.replace('/', "-"));
@@ -163,7 +165,7 @@ fn destroy(pool: &str, what: Vec<String>, recursive: bool) -> Result<()> {
     datasets::perform(pool, Deed::Destroy { what, recursive, dry_run: false }).map(drop)
 }
 
-/// Mounts a dataset at `dir`, or where its property says, and tells where that is.
+/// Mounts a dataset at `dir`, or at the place that its property says, and returns that place.
 fn mount(name: &Name, dir: Option<&Path>) -> Result<PathBuf> {
     let args = crate::args::Mount::of(name.to_string(), dir.map(Path::to_owned));
     super::mount::run_quietly(&args)?;
@@ -171,13 +173,14 @@ fn mount(name: &Name, dir: Option<&Path>) -> Result<PathBuf> {
     mounted.ok_or_else(|| Failure::new(format!("{name} was mounted, and is not mounted any more")))
 }
 
-/// Unmounts a dataset, with its snapshots and those below it.
+/// Unmounts a dataset, with its snapshots and the datasets below it.
 fn unmount(name: &Name) -> Result<()> {
     let args = crate::args::Unmount { target: Some(name.to_string()), all: false, lazy: false, force: false };
     super::unmount::run(&args)
 }
 
-/// What a name on the command line makes of the one of the branch: beside the dataset that it is of, or as it is said.
+/// Returns the name of a branch as the command line gives it: a full name, or a word for a name beside that of its
+/// source.
 fn branch_name(source: &Name, word: &str) -> Result<Name> {
     if word.contains(['/', '@']) {
         let name = super::dataset::dataset(word)?;

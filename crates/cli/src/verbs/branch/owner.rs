@@ -1,8 +1,8 @@
-//! Running a server as the owner of its data.
+//! Runs a server as the owner of its data.
 //!
-//! The pool says who owns the data, and a pool can come from anywhere; a server on hostile data runs code of the data's choice. So a server runs
-//! only as a user of a database package, as a user number that the machine does not know, or as the user that was named; with that user's groups
-//! as the machine knows them, and nothing of ours.
+//! The pool says who owns the data, and a pool can come from anywhere; a server on hostile data runs code of the data's
+//! choice. So a server runs only as a user of a database package, as a user number that the machine does not know, or
+//! as the user that was named. It gets that user's groups as the machine knows them, and nothing of this process.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -18,10 +18,10 @@ use crate::places;
 
 /// Users that packages of the databases make.
 const USERS: [&str; 4] = ["postgres", "mysql", "mariadb", "pgsql"];
-/// The group of nobody: what belongs to it is nobody's.
+/// Group of the user `nobody`: files of this group belong to nobody.
 const NO_GROUP: libc::gid_t = 65_534;
 
-/// Whom a server runs as.
+/// The user and groups as which a server runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     uid: libc::uid_t,
@@ -30,10 +30,10 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The owner of a data directory; `named` is who was said to be one.
+    /// Returns the owner of a data directory; `named` is a user that the command line permits.
     ///
-    /// Errors: that is root, whom no database server runs as; or neither us nor are we root; or somebody who has nothing to do with
-    /// databases, as far as it was said.
+    /// Errors: the owner is root, as which no database server runs; the owner is another user, and we are not root; or
+    /// it is somebody who has nothing to do with databases and was not named.
     pub fn of(data: &DataDir, named: Option<&str>) -> Result<Self> {
         let (uid, dir) = (data.uid, crate::table::printable(&crate::raw::text(&data.path)));
         if uid == 0 {
@@ -53,7 +53,7 @@ impl Owner {
         }
         let number = uid.to_string();
         let Some(name) = machine_said("id", &["-un", &number])? else {
-            // Nobody on this machine: no group of the machine's is theirs either, whatever the data says.
+            // This machine has no such user, so none of its groups is theirs either, whatever the data says.
             return Ok(Self { uid, gid: NO_GROUP, groups: vec![NO_GROUP] });
         };
         let name = name.trim();
@@ -71,8 +71,8 @@ impl Owner {
         }
     }
 
-    /// Has a command run as this user, in a session of its own, so that it outlives ours, and with nothing of ours: no capability,
-    /// descriptor, variable, signal, mask or directory.
+    /// Has a command run as this user, in a session of its own, so that it outlives ours. It inherits nothing of ours:
+    /// no capability, descriptor, variable, signal, mask or directory.
     pub fn run(&self, command: &mut Command) {
         launch::set_environment(command, For::Database);
         command.current_dir("/");
@@ -85,7 +85,7 @@ impl Owner {
             unsafe {
                 libc::setsid();
                 libc::umask(0o077);
-                // Only root may, and whoever started us nicely did not mean the server.
+                // Only root may raise a priority; a low priority of this process was not meant for the server.
                 libc::setpriority(libc::PRIO_PROCESS, 0, 0);
                 let changed = !change
                     || libc::setgroups(groups.len(), groups.as_ptr()) == 0
@@ -95,7 +95,8 @@ impl Owner {
                     return Err(io::Error::last_os_error());
                 }
             }
-            // The kernel takes them with the user number, unless this process was told to keep them.
+            // The kernel clears the capabilities with the change of the user number, unless this process was told to
+            // keep them.
             let none = CapabilitySet::empty();
             set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
             Ok(())

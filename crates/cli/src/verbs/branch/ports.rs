@@ -1,4 +1,4 @@
-//! TCP ports of branches: each has its own, for good.
+//! TCP ports of branches: each branch keeps a port of its own.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
@@ -8,10 +8,10 @@ use crate::control::Client;
 use crate::failure::{Failure, Result};
 use crate::{places, turns};
 
-/// Below what kernels give to connections that go out.
+/// Last port that branches get; it lies below those that kernels give to outgoing connections.
 const LAST: u16 = 32_767;
 
-/// The turn to choose a port: held until the choice is kept.
+/// The turn to choose a port, held until the choice is stored.
 pub struct Turn {
     _lock: File,
 }
@@ -25,7 +25,7 @@ pub fn turn() -> Result<Turn> {
     Ok(Turn { _lock: lock })
 }
 
-/// A port that no branch of a pool that is mounted has, and nobody listens on.
+/// Returns a port on which nobody listens, and that no branch of a mounted pool has.
 pub fn choose(_turn: &Turn, product: Product) -> Result<u16> {
     let mut taken = Vec::new();
     for client in Client::all()? {
@@ -39,7 +39,7 @@ pub fn choose(_turn: &Turn, product: Product) -> Result<u16> {
     free.ok_or_else(|| Failure::new("no port is free").hint("name one: --port N"))
 }
 
-/// Whether nobody listens there.
+/// Returns true if nobody listens on the port.
 pub fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }

@@ -1,7 +1,8 @@
-//! Which processes serve a data directory.
+//! Finds the processes that serve a data directory.
 //!
-//! Both servers work in their data directory, all their processes do. So it is asked which processes of its owner that run a
-//! server's program are in it: no file that anybody may have written or left behind is believed.
+//! All processes of both servers have their data directory as working directory. So the processes of its owner are
+//! searched for those that run a server's program in it; no file that anybody may have written or left behind is
+//! believed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,9 +17,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::data::DataDir;
 use crate::failure::{Context, Failure, Result};
 
-/// Programs of servers.
+/// Names of servers' programs.
 const PROGRAMS: [&str; 4] = ["postgres", "postmaster", "mariadbd", "mysqld"];
-/// How often it is looked whether what was told to end has ended.
+/// Pause between two looks at whether a server has ended.
 const STEP: Duration = Duration::from_millis(10);
 
 /// A process that serves a database.
@@ -35,7 +36,7 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Those that are there now.
+    /// Returns the processes that exist now.
     pub fn now() -> Self {
         let mut by_directory: BTreeMap<_, Vec<Serving>> = BTreeMap::new();
         let all = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -47,7 +48,8 @@ impl Processes {
         Self { by_directory }
     }
 
-    /// The main process of the server of a data directory. Where only others are left of it, one of them.
+    /// Returns the main process of the server of a data directory. If only other processes are left, returns one of
+    /// them.
     pub fn server_of(&self, data: &DataDir) -> Option<i32> {
         let all = self.by_directory.get(&(data.identity, data.uid))?;
         let is_child = |of: &Serving| all.iter().any(|other| other.pid == of.parent);
@@ -55,11 +57,11 @@ impl Processes {
     }
 }
 
-/// Where a process that runs a server's program works, as whom, and its parent.
+/// Returns the working directory, user and parent of a process that runs a server's program.
 fn serving(pid: i32) -> Option<((u64, u64), u32, i32)> {
     let program = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let name = program.file_name()?.to_str()?;
-    // That is what the kernel says after an upgrade.
+    // The kernel adds this suffix after an upgrade.
     let name = name.strip_suffix(" (deleted)").unwrap_or(name);
     if !PROGRAMS.contains(&name) {
         return None;
@@ -71,19 +73,21 @@ fn serving(pid: i32) -> Option<((u64, u64), u32, i32)> {
     Some((directory, uid, parent))
 }
 
-/// Device and inode number, as the kernel knows them: whoever serves the file system, and may not answer, is not asked.
+/// Returns the device and inode number as the kernel knows them. The server of the file system is not asked, since it
+/// may not answer.
 fn directory(path: &str) -> Option<(u64, u64)> {
     let (flags, wanted) = (AtFlags::STATX_DONT_SYNC, StatxFlags::INO);
     let found = rustix::fs::statx(rustix::fs::CWD, path, flags, wanted).ok()?;
     Some((rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino))
 }
 
-/// The main process of the server of a data directory.
+/// Returns the main process of the server of a data directory.
 pub fn server_of(data: &DataDir) -> Option<i32> {
     Processes::now().server_of(data)
 }
 
-/// Sends a signal to the server of a data directory, and waits until all of it has ended. True where one was running.
+/// Sends a signal to the server of a data directory, and waits until all of it has ended. Returns true if one was
+/// running.
 ///
 /// Errors: it has not ended within `patience`.
 pub fn end(data: &DataDir, signal: Signal, patience: Duration) -> Result<bool> {
@@ -91,7 +95,7 @@ pub fn end(data: &DataDir, signal: Signal, patience: Duration) -> Result<bool> {
     let Some(pid) = server_of(data) else { return Ok(false) };
     let what = || format!("cannot end the server of {} (process {pid})", data.path.display());
     let raw = Pid::from_raw(pid).ok_or_else(|| Failure::new(what()))?;
-    // Held by a descriptor it stays the same process, and is looked at once more before it is hit.
+    // The descriptor keeps naming the same process, which is checked once more before it gets the signal.
     let Ok(process) = pidfd_open(raw, PidfdFlags::empty()) else { return Ok(false) };
     if serving(pid).is_none_or(|(directory, uid, _)| (directory, uid) != (data.identity, data.uid)) {
         return Ok(false);
@@ -117,7 +121,7 @@ pub fn end(data: &DataDir, signal: Signal, patience: Duration) -> Result<bool> {
     Ok(true)
 }
 
-/// A program's name as messages have it.
+/// Returns a program's path in a form for messages.
 pub fn shown(program: &Path) -> String {
     crate::table::printable(&crate::raw::text(program))
 }

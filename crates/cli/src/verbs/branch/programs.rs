@@ -1,7 +1,8 @@
 //! Programs that a branch needs: the machine's own, never a pool's.
 //!
-//! A program is run only if nobody but root (and whoever runs us) can change it, or replace it or a directory on the way to it, and if the
-//! kernel itself serves its file system. So no file in a pool can be one, whoever owns it there.
+//! A program is run only if nobody but root (and the user that runs us) can change it, or replace it or a directory on
+//! the way to it, and if the kernel itself serves its file system. So no file in a pool can be run, whoever owns it
+//! there.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -15,10 +16,10 @@ use crate::failure::{Failure, Result};
 use crate::launch::{self, For};
 use crate::table::printable;
 
-/// Set-user-ID and set-group-ID.
+/// The bits set-user-ID and set-group-ID of a mode.
 const SET_ID: u32 = 0o6000;
 
-/// Folders to look in, after those that packages of a product use.
+/// Returns the folders to look in, after those that packages of a product use.
 pub fn folders() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| launch::PATH.into());
     let absolute = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
@@ -30,7 +31,7 @@ pub struct Search {
     name: String,
     /// Programs of this name that may be run.
     pub found: Vec<PathBuf>,
-    /// Those that may not, since others could change them.
+    /// Programs of this name that may not be run, since others could change them.
     refused: Vec<PathBuf>,
 }
 
@@ -48,14 +49,14 @@ impl Search {
         match walk::kept_file(path) {
             Ok(kept) if kept.mode & 0o111 == 0 || kept.mode & SET_ID != 0 => {}
             Ok(_) if self.found.iter().any(|found| found == path) => {}
-            // By the name that it was found under: programs look for their files beside it.
+            // The program keeps the name under which it was found: programs look for their files beside it.
             Ok(_) => self.found.push(path.to_owned()),
             Err(WalkError::Os { errno: Errno::NOENT | Errno::NOTDIR | Errno::ISDIR, .. }) => {}
             Err(_) => self.refused.push(path.to_owned()),
         }
     }
 
-    /// That none will do: `what` is missing, `hint` says what helps.
+    /// Returns the failure that none will do: `what` is missing, `hint` says what helps.
     pub fn failure(&self, what: String, hint: &str) -> Failure {
         let Some(refused) = self.refused.first() else { return Failure::new(what).hint(hint) };
         let path = printable(&crate::raw::text(refused));
@@ -64,14 +65,14 @@ impl Search {
         ))
     }
 
-    /// The only, or first, program.
+    /// Returns the only, or first, program.
     pub fn first(&self) -> Result<&Path> {
         let missing = || format!("there is no {} on this machine", self.name);
         self.found.first().map(PathBuf::as_path).ok_or_else(|| self.failure(missing(), "install it"))
     }
 }
 
-/// The output of a program that is run as the owner of a database; `None` where it fails.
+/// Returns the output of a program that is run as the owner of a database; `None` if it fails.
 pub fn said(program: &Path, words: &[&OsStr], owner: &Owner) -> Option<String> {
     let mut command = Command::new(program);
     command.args(words);
@@ -81,7 +82,7 @@ pub fn said(program: &Path, words: &[&OsStr], owner: &Owner) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The output of one of the machine's own programs; `None` where it fails.
+/// Returns the output of one of the machine's own programs; `None` if it fails.
 pub fn machine_said(program: &str, words: &[&str]) -> Result<Option<String>> {
     let search = Search::of(&[program], &std::env::split_paths(launch::PATH).collect::<Vec<_>>());
     let mut command = Command::new(search.first()?);

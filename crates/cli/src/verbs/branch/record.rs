@@ -1,4 +1,4 @@
-//! What is known of a branch, as user properties of its dataset.
+//! The facts about a branch, as user properties of its dataset.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::table::printable;
 
 use super::local;
 
-/// On a snapshot: it was made for a branch, whose path this is.
+/// Property of a snapshot that was made for a branch; its value is the path of the branch.
 pub const OWN: &str = "branch:own";
 const DATABASE: &str = "branch:database";
 const VERSION: &str = "branch:version";
@@ -19,11 +19,11 @@ const PORT: &str = "branch:port";
 const LSN: &str = "branch:lsn";
 const CHECKPOINT_LSN: &str = "branch:checkpoint-lsn";
 const SYSTEM: &str = "branch:system";
-/// Where versions before this one kept what a server is started with. A pool does not say that any more.
+/// Property in which earlier versions kept how a server is started. A pool no longer says that.
 pub const OPTIONS: &str = "branch:options";
 const MADE_DIR: &str = "branch:made-mountpoint";
 
-/// Whose data it is.
+/// The product whose data a branch has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Product {
@@ -34,7 +34,7 @@ pub enum Product {
 }
 
 impl Product {
-    /// As it is stored.
+    /// Returns the word by which it is stored.
     pub fn word(self) -> &'static str {
         match self {
             Self::PostgreSql => "postgresql",
@@ -42,7 +42,7 @@ impl Product {
         }
     }
 
-    /// As it is called.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::PostgreSql => "PostgreSQL",
@@ -51,14 +51,14 @@ impl Product {
     }
 }
 
-/// Where in its log a database is, as far as that was read and verified.
+/// Place of a database in its log, as far as it was read and verified.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Position {
-    /// Where recovery begins to read, as the product writes such a place.
+    /// Place where recovery begins to read, in the product's notation.
     pub lsn: Option<String>,
-    /// PostgreSQL: where the last checkpoint's record is.
+    /// Place of the last checkpoint's record; PostgreSQL only.
     pub checkpoint_lsn: Option<String>,
-    /// PostgreSQL: the cluster's number.
+    /// Number of the cluster; PostgreSQL only.
     pub system: Option<String>,
 }
 
@@ -66,16 +66,16 @@ pub struct Position {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Options {
-    /// Folder of its programs.
+    /// Folder of the server's programs.
     #[serde(skip_serializing_if = "Option::is_none", with = "crate::raw::maybe_path")]
     pub bindir: Option<PathBuf>,
     /// Configuration file.
     #[serde(skip_serializing_if = "Option::is_none", with = "crate::raw::maybe_path")]
     pub config: Option<PathBuf>,
-    /// A user that it may run as, beside those of database packages.
+    /// User as which the server may run, beside those of database packages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// `name=value`.
+    /// Settings of the form `name=value`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<String>,
 }
@@ -110,41 +110,42 @@ impl Options {
         Ok(())
     }
 
-    /// Whether the user has set this.
+    /// Returns true if the user has set this.
     pub fn sets(&self, name: &str) -> bool {
         self.settings.iter().any(|setting| setting.split('=').next() == Some(name))
     }
 }
 
-/// Whether it can be a setting's name.
+/// Returns true if `name` can be the name of a setting.
 fn is_setting(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
 }
 
-/// What is known of a branch.
+/// Everything that is known of a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Whose data.
+    /// Product whose data it is.
     pub product: Product,
-    /// Version of the data, as the data says; `-` where it does not.
+    /// Version of the data, as the data says; `-` if it does not say.
     pub version: String,
-    /// The data directory, from the dataset's root on.
+    /// Path of the data directory, relative to the dataset's root.
     pub data: String,
-    /// TCP port.
+    /// TCP port of the server.
     pub port: u16,
-    /// Where the snapshot is in the log.
+    /// Place of the snapshot in the log.
     pub position: Position,
     /// How the server is started.
     pub options: Options,
-    /// The mount point was made for the branch.
+    /// True if the mount point was made for the branch.
     pub made_mountpoint: bool,
 }
 
 impl Record {
-    /// The record that a dataset's properties and this machine's settings make; `None` if the dataset is no branch.
+    /// Returns the record that a dataset's properties and this machine's settings make; `None` if the dataset is no
+    /// branch.
     ///
-    /// Errors: they contradict themselves.
+    /// Errors: the properties contradict themselves.
     pub fn of(values: &[PropertyValue], options: Options) -> Result<Option<Self>> {
         let Some(word) = local(values, DATABASE) else { return Ok(None) };
         let text = |name: &str| local(values, name).map(str::to_owned);
@@ -169,7 +170,7 @@ impl Record {
         }))
     }
 
-    /// As properties. What makes a branch of a dataset comes last.
+    /// Returns the record as properties. The one that makes the dataset a branch comes last.
     pub fn properties(&self) -> Vec<(String, String)> {
         let mut all =
             vec![(VERSION, self.version.clone()), (DATA, self.data.clone()), (PORT, self.port.to_string())];

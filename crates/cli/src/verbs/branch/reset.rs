@@ -1,7 +1,7 @@
-//! `branch reset`: a branch becomes what a snapshot is.
+//! `branch reset`: makes a branch what a snapshot is.
 //!
-//! A new clone is made beside it, then the old one is destroyed and the new one takes its name. So at each moment there is a branch: after
-//! a crash in between, the new one may still be called `NAME.reset`.
+//! A new clone is made beside the branch, then the old one is destroyed and the new one takes its name. So at each
+//! moment there is a branch: after a crash in between, the new one may still be called `NAME.reset`.
 
 use super::record::Record;
 use super::{Branch, create, list, process, server};
@@ -45,7 +45,7 @@ pub fn run(args: &ResetBranch) -> Result<()> {
         (None, None) => origin.clone(),
     };
     let mut going = vec![branch.name.path.clone()];
-    // Made for the branch, and not what it is made of now: nobody needs it.
+    // This snapshot was made for the branch, which is made of another one now: nobody needs it.
     if own && to != origin {
         going.push(origin.path.clone());
     }
@@ -60,7 +60,7 @@ pub fn run(args: &ResetBranch) -> Result<()> {
     list::tell(&branch, args.json)
 }
 
-/// Errors if something lies in the branch that would go with it, and was not said to.
+/// Fails if something in the branch would be lost with it, and the user did not ask for that.
 fn refuse_kept(branch: &Branch, recursive: bool) -> Result<()> {
     let all = datasets::of_pool(&branch.name.pool)?;
     let below: Vec<_> = all
@@ -86,7 +86,7 @@ fn refuse_kept(branch: &Branch, recursive: bool) -> Result<()> {
     .hint(format!("to lose them: pagefold branch reset -r {}", branch.name)))
 }
 
-/// Stops the server and unmounts; true if it ran.
+/// Stops the server and unmounts; returns true if the server ran.
 fn end(branch: &Branch) -> Result<bool> {
     if branch.figures.mounted.is_none() {
         return Ok(false);
@@ -99,7 +99,7 @@ fn end(branch: &Branch) -> Result<bool> {
     Ok(ran)
 }
 
-/// What is set on the branch itself.
+/// Returns the settable properties that are set on the branch itself.
 fn local(name: &Name) -> Result<Vec<(String, String)>> {
     let own = properties::values(name)?.into_iter().filter(|value| value.source == Source::Local);
     let settable =

@@ -1,4 +1,4 @@
-//! Starting and stopping the server of a branch.
+//! Starts and stops the server of a branch.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -17,15 +17,15 @@ use crate::names::Name;
 use crate::places;
 use crate::verbs::mount::{open_log, tail};
 
-/// How long a server may take until it answers, recovery included.
+/// Longest time a server may take until it answers, recovery included.
 const START_PATIENCE: Duration = Duration::from_secs(600);
-/// How long an orderly end may take.
+/// Longest time an orderly end may take.
 const STOP_PATIENCE: Duration = Duration::from_secs(120);
-/// How long a server may take that is told to end at once.
+/// Longest time that a server may take to end after it was told to end at once.
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is looked whether it answers.
+/// Pause between two looks at whether the server answers.
 const STEP: Duration = Duration::from_millis(5);
-/// Longest path of a Unix socket (`sun_path`, with its end).
+/// Longest path of a Unix socket in bytes (`sun_path`, without the byte that ends it).
 const SOCKET_PATH_MAX: usize = 107;
 
 /// `branch start`.
@@ -69,16 +69,17 @@ pub fn stop_verb(args: &StopBranch) -> Result<()> {
     Ok(())
 }
 
-/// The data directory of a branch that is mounted.
+/// Returns the data directory of a branch that is mounted.
 pub(super) fn data_of(branch: &Branch) -> Result<DataDir> {
     DataDir::open(&branch.mounted()?, &branch.record.data)
 }
 
-/// Ends the server of a branch that is mounted: in an orderly way, or where its data is to go anyway, at once. True where it ran.
+/// Ends the server of a branch that is mounted: in an orderly way, or at once if its data is to go anyway. Returns true
+/// if it ran.
 pub(super) fn stop(branch: &Branch, at_once: bool) -> Result<bool> {
     let data = data_of(branch)?;
     let (signal, patience) = match (branch.record.product, at_once) {
-        // Fast shutdown: sessions are ended, a checkpoint is written.
+        // This is the fast shutdown: sessions are ended, and a checkpoint is written.
         (Product::PostgreSql, false) => (Signal::INT, STOP_PATIENCE),
         (Product::PostgreSql, true) => (Signal::QUIT, KILL_PATIENCE),
         (Product::MariaDb, false) => (Signal::TERM, STOP_PATIENCE),
@@ -87,13 +88,13 @@ pub(super) fn stop(branch: &Branch, at_once: bool) -> Result<bool> {
     process::end(&data, signal, patience)
 }
 
-/// Where the server's messages go.
+/// Returns the path of the log to which the server's messages go.
 pub fn log_of(name: &Name) -> Result<PathBuf> {
     // Names of datasets have no plus sign.
     Ok(places::log_dir()?.join(format!("branch-{}.log", name.to_string().replace('/', "+"))))
 }
 
-/// The socket of a branch's server.
+/// Returns the path of the socket of a branch's server.
 pub fn socket(record: &Record, data: &Path) -> PathBuf {
     match record.product {
         Product::PostgreSql => postgres::socket(data, record.port),
@@ -101,7 +102,7 @@ pub fn socket(record: &Record, data: &Path) -> PathBuf {
     }
 }
 
-/// Errors if a server on the data directory would write outside of the branch, or could not be reached.
+/// Fails if a server on the data directory would write outside of the branch, or could not be reached.
 pub fn check(record: &Record, data: &DataDir) -> Result<()> {
     match record.product {
         Product::PostgreSql => postgres::check(data)?,
@@ -124,7 +125,7 @@ pub fn start(name: &Name, record: &Record, data: &DataDir) -> Result<()> {
     start_to(name, record, data, Goal::Now)
 }
 
-/// Likewise; what of the data directory's own settings holds depends on the goal.
+/// Starts the server as [`start`] does; the goal decides which of the data directory's own settings hold.
 pub fn start_to(name: &Name, record: &Record, data: &DataDir, goal: Goal) -> Result<()> {
     check(record, data)?;
     if let Some(pid) = process::server_of(data) {
@@ -147,7 +148,7 @@ pub fn start_to(name: &Name, record: &Record, data: &DataDir, goal: Goal) -> Res
     };
     let path = log_of(name)?;
     let (log, log_start) = open_log(&path)?;
-    // A server that opens its standard error again has to be let.
+    // The log is given to the server's user, so that the server can open its standard error again.
     rustix::fs::fchown(&log, Some(rustix::fs::Uid::from_raw(data.uid)), None)
         .context(|| format!("cannot give {} to the server", path.display()))?;
     let also = log.try_clone().context(|| "cannot start the server".into())?;

@@ -1,5 +1,6 @@
-//! Settings of branches' servers, as users gave them: kept by this machine, beside the pool cache, and not in the pool. A pool can come
-//! from anywhere, and must not decide which program is run, as which user, and with which settings.
+//! Settings of branches' servers, as users gave them. This machine keeps them beside the pool cache, and not in the
+//! pool: a pool can come from anywhere, and must not decide which program is run, as which user, and with which
+//! settings.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,36 +15,36 @@ use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
 use crate::places;
 
-/// Version of the file's form.
+/// Version of the file's format.
 const VERSION: u32 = 1;
-/// Longer files are not ours.
+/// Largest size in bytes; a longer file was not written by us.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Contents {
     version: u32,
-    /// By the branches' names.
+    /// Settings by the branches' names.
     branches: BTreeMap<String, Options>,
 }
 
-/// The file.
+/// The file with the settings.
 pub struct Settings {
     path: PathBuf,
 }
 
 impl Settings {
-    /// That of this user.
+    /// Returns the file of this user.
     pub fn open() -> Result<Self> {
         Ok(Self { path: places::state_dir()?.join("branches.json") })
     }
 
-    /// The settings of a branch.
+    /// Returns the settings of a branch.
     pub fn of(&self, name: &Name) -> Result<Options> {
         Ok(self.read()?.branches.remove(&name.to_string()).unwrap_or_default())
     }
 
-    /// Keeps the settings of a branch; empty ones remove its entry.
+    /// Stores the settings of a branch; empty ones remove its entry.
     pub fn set(&self, name: &Name, options: &Options) -> Result<()> {
         let name = name.to_string();
         if self.read()?.branches.get(&name).unwrap_or(&Options::default()) == options {

@@ -1,4 +1,4 @@
-//! `du --codecs`: records of files, summed by codec.
+//! `du --codecs`: sums the records of files by codec.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ pub fn run(args: &Du) -> Result<()> {
     left_out(&problems)
 }
 
-/// Adds the records of these files, question by question.
+/// Adds the records of these files, request by request.
 fn add(client: &mut Client, device: u32, inodes: &[u64], sums: &mut Sums) -> Result<()> {
     let mut at = Some((0, 0));
     while let Some(from) = at {

@@ -1,4 +1,4 @@
-//! Learning what the blocks of a redo log have in common.
+//! Learns a model from blocks of a redo log.
 
 use std::collections::HashMap;
 
@@ -11,13 +11,13 @@ use crate::log::io::Put;
 use crate::log::slots::{Samples, Slots};
 use crate::sampling::median;
 
-/// Records that it takes for a pattern, and for a place of a tablespace.
+/// Fewest records for a pattern, and for a tablespace that patterns name.
 const PATTERN_MIN: u32 = 6;
 const SPACE_MIN: usize = 8;
-/// Most patterns of one tablespace or one beginning; others are for all that are left.
+/// Largest number of patterns of one tablespace and one first byte of data; the others are for any.
 const OWN_MAX: usize = 190;
 
-/// A model of `blocks`, with streams to be counted.
+/// Makes a model of `blocks`, whose streams are yet to be counted.
 pub(crate) fn learn(blocks: &[&[u8]], level: i32) -> Option<RedoModel> {
     let all: Vec<(&[u8], usize)> = blocks.iter().filter_map(|block| Some((*block, begin(block)?))).collect();
     if all.is_empty() {
@@ -57,7 +57,7 @@ pub(crate) fn learn(blocks: &[&[u8]], level: i32) -> Option<RedoModel> {
     Some(model)
 }
 
-/// Calls `each` with all records of mini-transactions whose checksum is right, and the tablespace of each.
+/// Calls `each` with all records of mini-transactions whose checksum is right, and with the tablespace of each.
 fn records(blocks: &[(&[u8], usize)], mut each: impl FnMut(&[u8], &Record, Option<u32>)) {
     for (block, begin) in blocks {
         let (mut at, mut space) = (*begin, None);
@@ -73,7 +73,7 @@ fn records(blocks: &[(&[u8], usize)], mut each: impl FnMut(&[u8], &Record, Optio
     }
 }
 
-/// The frequent kinds of records; then those kinds without what tells them apart.
+/// Returns the frequent kinds of records; then kinds of any first byte of data, or of any tablespace, or both.
 fn patterns(model: &RedoModel, blocks: &[(&[u8], usize)]) -> Vec<[u8; 3]> {
     let mut counts: HashMap<[u8; 3], u32> = HashMap::new();
     let mut wide: HashMap<[u8; 3], u32> = HashMap::new();

@@ -1,7 +1,7 @@
-//! InnoDB's redo log.
+//! Codes InnoDB's redo log.
 //!
-//! The first byte of a mini-transaction is found by its checksum. What records of one kind have in common is a **pattern**: kind and length,
-//! what the data begins with (an operation, or a place in the page), tablespace.
+//! A block's first mini-transaction is found by its checksum. Records of one kind share a **pattern**: kind and length,
+//! the first byte of data (an operation, or a part of a place in the page), tablespace.
 
 mod learn;
 mod page;
@@ -22,16 +22,17 @@ pub(crate) use page::begin;
 #[cfg(test)]
 pub(crate) use page::{put_varint as put_number, varint as number};
 
-/// Symbols that are no pattern: a block's rest is zero; it is something else; a mini-transaction's end, by the bit of its sequence.
+/// Symbols that are no pattern: a block's rest is zero; it is something else; a mini-transaction's end, plus the bit of
+/// its sequence.
 const ZERO: u8 = 252;
 const REST: u8 = 253;
 const END: u8 = 254;
 const PATTERNS_MAX: usize = 252;
-/// Tablespaces with a place in patterns; the mark of any other, and of anything that data begins with.
+/// Largest number of tablespaces that patterns name; the mark of any other, and of any first byte of data.
 const SPACES_MAX: usize = 254;
 const ANY: u8 = 255;
 
-/// Streams, by what they hold; places of slots come behind.
+/// Streams, by their contents; those of the places of slots come behind.
 mod stream {
     pub(super) const HEAD: usize = 0;
     pub(super) const PATTERN: usize = 1;
@@ -43,10 +44,11 @@ mod stream {
     pub(super) const END: usize = 7;
 }
 
-/// What the blocks of a log have in common. Patterns are kinds as [`page::Record::key`] has them; each has the slot of its number.
+/// The model of a log's blocks. Patterns are kinds as [`page::Record::key`] has them; each has the slot with its
+/// number.
 #[derive(Clone, Debug)]
 pub(crate) struct RedoModel {
-    /// Tablespaces, and a usual page of each.
+    /// Tablespaces, each with a usual page.
     spaces: Vec<(u32, u32)>,
     patterns: Vec<[u8; 3]>,
     by_key: HashMap<[u8; 3], u8>,
@@ -64,7 +66,7 @@ impl RedoModel {
         self.space_numbers = self.spaces.iter().zip(0..).map(|((space, _), n)| (*space, n)).collect();
     }
 
-    /// Writes a block; returns what the coder's states are to carry, or `None` if the walk fails.
+    /// Writes a block. Returns the bits that the coder's two states carry, or `None` if the walk fails.
     pub(crate) fn put<S: Sink>(
         &self,
         block: &[u8],
@@ -74,7 +76,7 @@ impl RedoModel {
     ) -> Option<[u16; 2]> {
         buffers.text.clear();
         buffers.plain.clear();
-        // A long mini-transaction, or the end of one that is, may fill a block: then it is text.
+        // A long mini-transaction, or the end of one, may fill a block: then the block is text.
         let begin = begin(block).unwrap_or(block.len());
         let mut copy = std::mem::take(&mut parts.page);
         copy.clear();
@@ -85,7 +87,7 @@ impl RedoModel {
         Some(walk::carried(block, begin))
     }
 
-    /// Fills `block`, which is zero.
+    /// Reads a block into `block`, which is all zeros.
     pub(crate) fn get(
         &self,
         streams: &[Stream],
@@ -133,7 +135,7 @@ impl RedoModel {
         Ok(model)
     }
 
-    /// One line per pattern. For people.
+    /// Describes the model for people, one line per pattern.
     pub(crate) fn describe(&self) -> String {
         let lines =
             self.patterns.iter().zip(0..).map(|(key, n)| format!("{key:02x?}: {}", self.slots.describe(n)));

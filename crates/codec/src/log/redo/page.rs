@@ -1,20 +1,22 @@
-//! Blocks of InnoDB's redo log: a stream of mini-transactions, each a sequence of records, an end byte and a checksum.
+//! Parses blocks of InnoDB's redo log: a stream of mini-transactions, each a sequence of records, an end byte and a
+//! checksum.
 //!
-//! After `storage/innobase/include/mtr0types.h`, `mtr0log.h` and `mtr/mtr0mtr.cc` of MariaDB 10.8 and later, which have neither blocks nor headers in the
-//! log: a mini-transaction begins where the one before ends. Numbers are big endian.
+//! Formats are those of `storage/innobase/include/mtr0types.h`, `mtr0log.h` and `mtr/mtr0mtr.cc` of MariaDB 10.8 and
+//! later, which have neither blocks nor headers in the log: a mini-transaction begins where the one before ends.
+//! Numbers are big endian.
 
-/// A record's first byte: it is of the same page as the one before.
+/// Flag of a record's first byte: the record is of the same page as the one before.
 pub(crate) const SAME_PAGE: u8 = 0x80;
-/// Kind of a record: its first byte without that flag and the length in the low four bits.
+/// Mask of a record's kind: the first byte without that flag, and without the length in the low four bits.
 pub(crate) const KIND: u8 = 0x70;
-/// Kinds from which on a record's data begins with a place in the page, or with what it does.
+/// The first of the kinds whose data begins with a place in the page, or with an operation.
 pub(crate) const EXTENDED: u8 = 0x20;
-/// Bytes of a mini-transaction's end: a bit of the log's sequence, CRC-32C.
+/// Bytes of a mini-transaction's end: one with a bit of the log's sequence, and CRC-32C.
 pub(crate) const END_BYTES: usize = 5;
-/// Bytes of a record at most: a page, and what is told of it. Longer ones are not taken.
+/// Largest number of bytes of a record: a page, and the fields that describe it. Longer records are not taken.
 const RECORD_MAX: usize = 64 << 10;
 
-/// A number of one to five bytes: each length goes on where the one below ends.
+/// A number of one to five bytes: the numbers of each length begin where those of the length below end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Varint {
     pub(crate) value: u32,
@@ -23,10 +25,10 @@ pub(crate) struct Varint {
 
 /// The least number of each length.
 const LEAST: [u32; 5] = [0, 0x80, 0x4080, 0x20_4080, 0x1020_4080];
-/// What the first byte of each length begins with.
+/// The high bits of the first byte, by length.
 const LEADS: [u8; 5] = [0, 0x80, 0xC0, 0xE0, 0xF0];
 
-/// The number at `at`.
+/// Returns the number at `at`.
 pub(crate) fn varint(page: &[u8], at: usize) -> Option<Varint> {
     let first = *page.get(at)?;
     let bytes = match first {
@@ -43,7 +45,7 @@ pub(crate) fn varint(page: &[u8], at: usize) -> Option<Varint> {
     Some(Varint { value: value.checked_add(LEAST[bytes - 1])?, bytes })
 }
 
-/// Writes a number at `at`; how many bytes it takes. `None` beyond the page.
+/// Writes a number at `at`, and returns the number of bytes that it takes; `None` beyond the page.
 pub(crate) fn put_varint(page: &mut [u8], at: usize, value: u32) -> Option<usize> {
     let bytes = LEAST.iter().take_while(|&&least| value >= least).count();
     let digits = (value - LEAST[bytes - 1]).to_be_bytes();
@@ -62,17 +64,17 @@ pub(crate) fn put_varint(page: &mut [u8], at: usize, value: u32) -> Option<usize
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) first: u8,
-    /// What its length is told by beyond the first byte.
+    /// The number that tells the length, if the first byte does not.
     pub(crate) more: Option<u32>,
-    /// Tablespace and page, unless it is the same page.
+    /// Tablespace and page, unless the page is that of the record before.
     pub(crate) page: Option<(u32, u32)>,
-    /// Where its data begins, and where it ends.
+    /// Places at which data begins and ends.
     pub(crate) data: usize,
     pub(crate) end: usize,
 }
 
 impl Record {
-    /// The record at `at`.
+    /// Returns the record at `at`; `None` if there is none in the block.
     pub(crate) fn parse(block: &[u8], at: usize) -> Option<Self> {
         let first = *block.get(at)?;
         let mut next = at + 1;
@@ -95,20 +97,20 @@ impl Record {
         (next <= end).then_some(Self { first, more, page, data: next, end })
     }
 
-    /// What kind of record it is, in the tablespace with this mark.
+    /// Returns the kind of the record, in the tablespace with the mark `space`.
     pub(crate) fn key(&self, block: &[u8], space: u8) -> [u8; 3] {
         let begins = if self.first & KIND >= EXTENDED && self.data < self.end { block[self.data] } else { 0 };
         [self.first, begins, space]
     }
 }
 
-/// Bytes behind a length that has bytes of its own.
+/// Returns the number of bytes behind a length that has bytes of its own.
 pub(crate) fn length(told: Varint) -> Option<usize> {
     let bytes = usize::try_from(told.value).ok()?.checked_add(15)?.checked_sub(told.bytes)?;
     (bytes <= RECORD_MAX).then_some(bytes)
 }
 
-/// Where the mini-transaction from `at` on has its end byte, if its checksum is right.
+/// Returns the place of the end byte of the mini-transaction that begins at `at`, if its checksum is right.
 pub(crate) fn transaction(block: &[u8], at: usize) -> Option<usize> {
     let mut next = at;
     while *block.get(next)? > 1 {
@@ -118,14 +120,16 @@ pub(crate) fn transaction(block: &[u8], at: usize) -> Option<usize> {
     (next > at && crc == crc32c::crc32c(&block[at..next])).then_some(next)
 }
 
-/// Of a block so many times its length is looked at to find where its first mini-transaction begins.
+/// Largest number of bytes that are looked at to find where a block's first mini-transaction begins, in lengths of the
+/// block.
 const LOOKS: usize = 64;
-/// Nothing that ends.
+/// Stands for records that lead to no end byte.
 const NONE: u32 = u32::MAX;
 
-/// Where the first mini-transaction begins that can be told by its checksum.
+/// Returns where the first mini-transaction with a right checksum begins.
 pub(crate) fn begin(block: &[u8]) -> Option<usize> {
-    // Where the records from each byte on come to an end byte: from the last to the first, so that none is followed twice.
+    // The place of the end byte to which the records from each byte on lead. Bytes are taken from the last to the
+    // first, so that none is followed twice.
     let mut ends = vec![NONE; block.len() + 1];
     for at in (0..block.len()).rev() {
         ends[at] = match block[at] {

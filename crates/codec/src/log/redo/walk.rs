@@ -1,4 +1,4 @@
-//! The walk over a block: what a mini-transaction before has left, then mini-transactions.
+//! Walks over a block: the end of a mini-transaction that began before, then mini-transactions.
 
 use super::page::{END_BYTES, EXTENDED, KIND, Record, SAME_PAGE, length, put_varint, transaction, varint};
 use super::{ANY, END, REST, RedoModel, ZERO, stream};
@@ -8,7 +8,7 @@ use crate::log::io::Io;
 use crate::log::{Parts, chunk};
 use crate::wire::le16;
 
-/// Bytes at a block's beginning that the coder's states carry, if they belong to no mini-transaction that is told.
+/// Bytes at a block's beginning that the coder's states carry, if they belong to no mini-transaction that is coded.
 const CARRIED: usize = 4;
 
 /// Places in the surroundings: the page, the page before, data of the last three records.
@@ -21,12 +21,12 @@ mod around {
 
 const BEYOND: Corrupt = Corrupt("a redo log's record is beyond its block");
 
-/// What the states carry of a block whose first mini-transaction begins at `begin`.
+/// Returns the bits that the states carry of a block whose first mini-transaction begins at `begin`.
 pub(super) fn carried(block: &[u8], begin: usize) -> [u16; 2] {
     if begin < CARRIED { [0; 2] } else { [le16(block, 0), le16(block, 2)] }
 }
 
-/// Writes what the states carried.
+/// Writes the bits that the states carried.
 pub(super) fn put_carried(block: &mut [u8], begin: usize, carried: [u16; 2]) {
     if begin >= CARRIED {
         for (bytes, carried) in block.as_chunks_mut::<2>().0.iter_mut().zip(carried) {
@@ -35,7 +35,7 @@ pub(super) fn put_carried(block: &mut [u8], begin: usize, carried: [u16; 2]) {
     }
 }
 
-/// Walks over `block`, whose first mini-transaction begins at `begin` if it is written; returns where it begins.
+/// Walks over `block`; returns where its first mini-transaction begins, which is `begin` when writing.
 pub(super) fn walk<I: Io>(
     model: &RedoModel,
     io: &mut I,
@@ -82,15 +82,15 @@ pub(super) fn walk<I: Io>(
 struct Walker<'a> {
     model: &'a RedoModel,
     parts: &'a mut Parts,
-    /// Mark and number of the space, where the model does not know it, and page of the last record.
+    /// Mark of the last record's tablespace, and its page.
     space: u8,
     page: u32,
-    /// The last page of a space that the model does not know.
+    /// The last page of a tablespace that the model does not know.
     other_page: u32,
 }
 
 impl Walker<'_> {
-    /// The symbol of what begins at `at`, in a mini-transaction that begins at `start`.
+    /// Returns the symbol for the bytes from `at` on, in a mini-transaction that begins at `start`.
     fn classify(&self, block: &[u8], start: usize, at: usize) -> u8 {
         let model = self.model;
         if block[at..].iter().all(|&byte| byte == 0) {
@@ -112,7 +112,7 @@ impl Walker<'_> {
         found.iter().find_map(|key| model.by_key.get(key)).copied().unwrap_or(REST)
     }
 
-    /// Codes the record at `at`; where it ends.
+    /// Codes the record at `at`; returns where it ends.
     fn record<I: Io>(
         &mut self,
         io: &mut I,
@@ -169,7 +169,7 @@ impl Walker<'_> {
         Ok(end)
     }
 
-    /// Codes tablespace and page of a record; where they end.
+    /// Codes tablespace and page of a record; returns where they end.
     fn page<I: Io>(
         &mut self,
         io: &mut I,
@@ -179,7 +179,7 @@ impl Walker<'_> {
         block: &mut [u8],
         mut at: usize,
     ) -> Result<usize, Corrupt> {
-        // The pattern may leave open which of the known tablespaces it is.
+        // A pattern of any tablespace does not tell which of the known ones it is.
         let mut mark = space;
         if space == ANY {
             let known = self.model.space_numbers.get(&number).copied().unwrap_or(ANY);
@@ -203,7 +203,7 @@ impl Walker<'_> {
     }
 }
 
-/// Whether all numbers of a record's head are as short as they can be, and of 32 bits.
+/// Returns true if all numbers of a record's head are as short as they can be.
 fn is_canonical(block: &[u8], at: usize, record: &Record) -> bool {
     let mut head = [0; 16];
     let mut next = 1;

@@ -1,4 +1,4 @@
-//! Learning what the pages of a log have in common.
+//! Learns a model from pages of a log.
 
 use std::collections::HashMap;
 
@@ -12,16 +12,16 @@ use crate::log::slots::{SLOTS_MAX, Samples, Slots};
 use crate::sampling::median;
 use crate::wire::{le16, le32};
 
-/// Records that it takes for a pattern with relations of its own, and for one of any relation.
+/// Fewest records for a pattern with relations of its own, and for one of any relation.
 const OWN_MIN: u32 = 8;
 const SHARED_MIN: u32 = 3;
-/// Most patterns with relations of their own.
+/// Largest number of patterns with relations of their own.
 const OWN_MAX: usize = 170;
 
-/// A page, and where its records' heads are.
+/// A page, and the heads of its records with their places.
 type Parsed<'p> = (&'p [u8], Vec<(usize, Head)>);
 
-/// A model of `pages`, with streams to be counted.
+/// Makes a model of `pages`, whose streams are yet to be counted.
 pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<WalModel> {
     let pages: Vec<&[u8]> = pages.iter().copied().filter(|page| header_bytes(page).is_some()).collect();
     let first = pages.first()?;
@@ -50,7 +50,7 @@ pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<WalModel> {
     Some(model)
 }
 
-/// The relations that come most, and the last block of each.
+/// Returns the most frequent relations, each with the median of its blocks.
 fn relations(all: &[Parsed<'_>]) -> Vec<(Rel, u32)> {
     let mut counts: HashMap<Rel, (u32, Vec<u32>)> = HashMap::new();
     for (page, heads) in all {
@@ -72,7 +72,7 @@ fn relations(all: &[Parsed<'_>]) -> Vec<(Rel, u32)> {
     rels.into_iter().map(|(_, rel, block)| (rel, block)).collect()
 }
 
-/// Finds patterns: the frequent ones with their relations, others without.
+/// Finds patterns: the frequent ones with their relations, others with any.
 fn patterns(model: &mut WalModel, all: &[Parsed<'_>]) {
     let mut own: HashMap<Vec<u8>, u32> = HashMap::new();
     for (page, heads) in all {
@@ -84,7 +84,7 @@ fn patterns(model: &mut WalModel, all: &[Parsed<'_>]) {
     let mut keys = sorted(own.into_iter().filter(|(_, count)| *count >= OWN_MIN));
     keys.truncate(OWN_MAX);
     let taken: std::collections::HashSet<Vec<u8>> = keys.iter().cloned().collect();
-    // Records of other relations, or of new ones after training, are like those of known ones.
+    // Records of other relations, or of those that come after training, are like records of known ones.
     let mut shared: HashMap<Vec<u8>, u32> = HashMap::new();
     for (_, heads) in all {
         for (_, head) in heads {
@@ -116,7 +116,7 @@ fn sorted(counts: impl Iterator<Item = (Vec<u8>, u32)>) -> Vec<Vec<u8>> {
     all.into_iter().map(|(key, _)| key).collect()
 }
 
-/// Data of records, by slot.
+/// Collects data of records, by slot.
 fn data(model: &WalModel, pages: &[&[u8]]) -> Samples {
     let mut parts = Parts { samples: Some(Samples::new(model.slots.count())), ..Parts::default() };
     let mut buffers = columns::Buffers::default();

@@ -1,7 +1,7 @@
-//! PostgreSQL's write-ahead log.
+//! Codes PostgreSQL's write-ahead log.
 //!
-//! What records of one kind have in common is a **pattern**: resource manager, operation, block references and their
-//! relations. What follows from the page (lengths, the place of the record before, checksums) is not stored.
+//! Records of one kind share a **pattern**: resource manager, operation, block references and their relations. Fields
+//! that follow from the page (lengths, the place of the record before, checksums) are not stored.
 
 mod learn;
 mod page;
@@ -23,17 +23,17 @@ pub(crate) use learn::learn;
 pub(crate) use page::checksum;
 pub(crate) use page::header_bytes;
 
-/// Symbols that are no pattern: records without one; a page's rest without records; nothing but zeros up to its end.
+/// Symbols that are no pattern: a record without one; a page's rest without records; zeros up to the page's end.
 const ODD: u8 = 253;
 const REST: u8 = 254;
 const END: u8 = 255;
 const PATTERNS_MAX: usize = 253;
-/// Relations with a place in patterns; the mark of any other.
+/// Largest number of relations that patterns name; the mark of any other.
 const RELS_MAX: usize = 254;
 const ANY: u8 = 254;
 const NO_SLOT: u16 = u16::MAX;
 
-/// Streams, by what they hold; places of slots come behind.
+/// Streams, by their contents; those of the places of slots come behind.
 mod stream {
     pub(super) const HEAD: usize = 0;
     pub(super) const PATTERN: usize = 1;
@@ -44,29 +44,29 @@ mod stream {
     pub(super) const MAIN: usize = 6;
     pub(super) const ODD: usize = 7;
     pub(super) const STRIDE: usize = 8;
-    /// Block number, length of data, of an image, its hole's place and length: of each block.
+    /// Streams of each block: block number, length of data, length of an image, its hole's place and length.
     pub(super) const BLOCK: usize = 9;
     pub(super) const BY_BLOCK: usize = 5;
     pub(super) const END: usize = BLOCK + BY_BLOCK * super::BLOCKS_MAX;
 }
 
-/// A kind of records, as [`page::Head::key`] has it, and where its data is modelled.
+/// A kind of records, as [`page::Head::key`] has it, and the slots of its data.
 #[derive(Clone, Debug)]
 struct Pattern {
     key: Vec<u8>,
-    /// Of main data; of each block image and data.
+    /// Slots of main data, then of each block's image and data.
     slots: [u16; 1 + 2 * BLOCKS_MAX],
 }
 
-/// What the pages of a log have in common.
+/// The model of a log's pages.
 #[derive(Clone, Debug)]
 pub(crate) struct WalModel {
     magic: u16,
     timeline: u32,
-    /// Page addresses less their low bits, and transactions, are told from these.
+    /// A usual page address and a usual transaction, to which pages have differences.
     address: u64,
     xid: u32,
-    /// Relations, and a usual block of each.
+    /// Relations, each with a usual block.
     rels: Vec<(Rel, u32)>,
     patterns: Vec<Pattern>,
     by_key: HashMap<Vec<u8>, u8>,
@@ -77,12 +77,13 @@ pub(crate) struct WalModel {
 /// Buffers of one page.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
-    /// Last block of each of the model's relations, and of those that the page brings.
+    /// Last block of each of the model's relations; in `fresh`, other relations of the page with theirs.
     blocks: Vec<u32>,
     fresh: Vec<(Rel, u32)>,
-    /// Where records with a pattern begin; how far before lies the one before; whether the checksum follows.
+    /// Records with a pattern: where each begins, its distance from the one before, and whether its checksum is
+    /// computed.
     records: Vec<(usize, u64, bool)>,
-    /// The record whose checksum's low half is carried.
+    /// The record the low half of whose checksum a state of the coder carries.
     carried_at: Option<usize>,
     address: u64,
 }
@@ -97,7 +98,7 @@ impl WalModel {
         self.rel_numbers = self.rels.iter().zip(0..).map(|((rel, _), n)| (*rel, n)).collect();
     }
 
-    /// Writes a page; returns what the coder's states are to carry, or `None` if it is no page of a log.
+    /// Writes a page. Returns the bits that the coder's two states carry, or `None` if it is no page of a log.
     pub(crate) fn put<S: Sink>(
         &self,
         page: &[u8],
@@ -118,7 +119,7 @@ impl WalModel {
         Some([(parts.wal.address / page.len() as u64) as u16, crc])
     }
 
-    /// Fills `page`, which is zero.
+    /// Reads a page into `page`, which is all zeros.
     pub(crate) fn get(
         &self,
         streams: &[Stream],
@@ -191,7 +192,7 @@ impl WalModel {
         Ok(model)
     }
 
-    /// One line per pattern. For people.
+    /// Describes the model for people, one line per pattern.
     pub(crate) fn describe(&self) -> String {
         let lines = self.patterns.iter().map(|pattern| {
             let slots = pattern.slots.iter().filter(|&&slot| slot != NO_SLOT);

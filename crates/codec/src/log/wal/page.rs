@@ -1,18 +1,20 @@
-//! Pages of PostgreSQL's write-ahead log, and the heads of its records.
+//! Parses pages of PostgreSQL's write-ahead log, and the heads of its records.
 //!
-//! After `src/include/access/xlog_internal.h` (pages), `xlogrecord.h` (records) and `src/backend/access/transam/xloginsert.c` (what a
-//! record's checksum covers) of PostgreSQL 9.5 to 18. All numbers are little endian, as on every usual machine.
+//! Formats are those of `src/include/access/xlog_internal.h` (pages), `xlogrecord.h` (records) and
+//! `src/backend/access/transam/xloginsert.c` (the bytes that a record's checksum covers) of PostgreSQL 9.5 to 18. All
+//! numbers are little endian, as on every usual machine.
 
 use crate::wire::{le16, le32};
 
-/// Flags of a page: it begins within a record; its header is the long one of a segment's first page; all there are.
+/// Flags of a page: it begins within a record; it has the long header of a segment's first page. `KNOWN_INFO` has all
+/// flags that exist.
 pub(crate) const CONTINUES: u16 = 1;
 pub(crate) const LONG: u16 = 2;
 const KNOWN_INFO: u16 = 15;
-/// Bytes of both headers.
+/// Bytes of the two kinds of page header.
 pub(crate) const SHORT_HEADER: usize = 24;
 pub(crate) const LONG_HEADER: usize = 40;
-/// Bytes of a record's own header, and where its checksum lies there.
+/// Bytes of a record's own header, and the place of the checksum in it.
 pub(crate) const RECORD_HEADER: usize = 24;
 pub(crate) const CRC_AT: usize = 20;
 /// Records begin at multiples of this.
@@ -27,18 +29,18 @@ const HAS_HOLE: u8 = 1;
 const COMPRESSED_OLD: u8 = 2;
 const COMPRESSED: u8 = 0x1C;
 const MAGIC_15: u16 = 0xD110;
-/// What precedes a record's main data: length in one byte, or in four.
+/// Marks before a record's main data: its length has one byte, or four.
 pub(crate) const MAIN_SHORT: u8 = 255;
 pub(crate) const MAIN_LONG: u8 = 254;
-/// Blocks have numbers up to this.
+/// Largest number of a block reference.
 const BLOCK_ID_MAX: u8 = 32;
-/// Most blocks of a record that has a pattern: splits of B-tree pages have five.
+/// Largest number of blocks of a record that has a pattern: splits of B-tree pages have five.
 pub(crate) const BLOCKS_MAX: usize = 5;
 
 /// Tablespace, database and file of a relation.
 pub(crate) type Rel = [u8; 12];
 
-/// Whether an image's hole has a length of its own.
+/// Returns true if an image's hole has a length of its own.
 pub(crate) fn has_hole_length(magic: u16, image_info: u8) -> bool {
     let compressed = if magic < MAGIC_15 { COMPRESSED_OLD } else { COMPRESSED };
     image_info & HAS_HOLE != 0 && image_info & compressed != 0
@@ -52,7 +54,7 @@ pub(crate) struct Block {
     pub(crate) image_info: u8,
     pub(crate) data: usize,
     pub(crate) image: usize,
-    /// Where the relation is, if it is told; where the number is.
+    /// Place of the relation, if it is told; otherwise of the block number.
     pub(crate) rel_at: usize,
 }
 
@@ -66,12 +68,12 @@ pub(crate) struct Head {
     /// [`MAIN_SHORT`], [`MAIN_LONG`], or 0 without main data.
     pub(crate) main_kind: u8,
     pub(crate) main: usize,
-    /// Where data begins.
+    /// Place at which data begins.
     pub(crate) end: usize,
 }
 
 impl Head {
-    /// The head of the record at `at`, if its data is as long as the record says.
+    /// Returns the head of the record at `at`; `None` unless its data is as long as the record says.
     pub(crate) fn parse(page: &[u8], at: usize) -> Option<Self> {
         if page.len() < at + RECORD_HEADER {
             return None;
@@ -81,7 +83,7 @@ impl Head {
         let mut head = Self { manager: page[at + 17], info: page[at + 16], ..Self::default() };
         let mut data_bytes = 0;
         let mut next = at + RECORD_HEADER;
-        // A record without anything has no main data's length either.
+        // A record without any data has no length of main data either.
         while next - at + data_bytes < total {
             let id = *page.get(next)?;
             match id {
@@ -130,7 +132,7 @@ impl Head {
         (next <= page.len()).then_some((block, next))
     }
 
-    /// What kind of record it is, beside the relations.
+    /// Returns the kind of the record, with the relation of each block as `relation` numbers it.
     pub(crate) fn key(&self, mut relation: impl FnMut(&Block) -> u8) -> Vec<u8> {
         let mut key = vec![self.manager, self.info, self.main_kind];
         for block in &self.blocks[..self.count] {
@@ -141,18 +143,18 @@ impl Head {
     }
 }
 
-/// The relation of `block`.
+/// Returns the relation of `block`.
 pub(crate) fn rel_of(page: &[u8], block: &Block) -> Rel {
     page.get(block.rel_at..).and_then(|rest| rest.first_chunk().copied()).unwrap_or_default()
 }
 
-/// The checksum of a record, all of which is `record`: its data, then its header up to there.
+/// Returns the checksum of a record, all of which is `record`: it covers data, then the header up to the checksum.
 pub(crate) fn checksum(record: &[u8]) -> u32 {
     let (header, body) = record.split_at(RECORD_HEADER.min(record.len()));
     crc32c::crc32c_append(crc32c::crc32c(body), &header[..CRC_AT.min(header.len())])
 }
 
-/// Bytes of the header of a page, if it is one of the log whose block is as long as it is.
+/// Returns the bytes of the header of a page; `None` if `page` is no page of a log whose block size is its length.
 pub(crate) fn header_bytes(page: &[u8]) -> Option<usize> {
     let (magic, info) = (le16(page, 0), le16(page, 2));
     let address = page.get(8..16)?.first_chunk().copied().map(u64::from_le_bytes)?;
@@ -171,7 +173,7 @@ pub(crate) fn header_bytes(page: &[u8]) -> Option<usize> {
     (le32(page, 36) as usize == page.len()).then_some(LONG_HEADER)
 }
 
-/// Heads of the page's records that can be told, and where they begin.
+/// Returns the heads of the page's records that can be parsed, and where they begin.
 pub(crate) fn heads(page: &[u8]) -> Vec<(usize, Head)> {
     let mut found = vec![];
     let Some(header) = header_bytes(page) else { return found };

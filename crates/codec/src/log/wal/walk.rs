@@ -1,4 +1,4 @@
-//! The walk over a page: header, the rest of a record that began before, records.
+//! Walks over a page: header, the rest of a record that began before, records.
 
 use super::page::{
     ALIGNED, BLOCKS_MAX, CONTINUES, CRC_AT, HAS_DATA, HAS_IMAGE, Head, LONG, LONG_HEADER, MAIN_LONG,
@@ -11,15 +11,16 @@ use crate::log::io::Io;
 use crate::log::{Parts, chunk};
 use crate::wire::{le16, le32};
 
-/// Places in the surroundings.
+/// Places in the surroundings, and numbers of bytes.
 mod around {
     /// The record's transaction.
     pub(super) const XID: usize = 0;
-    /// Numbers of the record's first two blocks, of the first of the record before, and of the last tuple that was put into a heap.
+    /// Block numbers: of the record's first two blocks, of the first block of the record before, and of the last tuple
+    /// that was put into a heap.
     pub(super) const BLOCKS: usize = 4;
     pub(super) const BEFORE: usize = 12;
     pub(super) const TUPLE: usize = 16;
-    /// That tuple's main data and data; the main data of the record before; of this record.
+    /// Main data and data of the last tuple; main data of the record before, and of this record.
     pub(super) const TUPLE_MAIN: usize = 20;
     pub(super) const TUPLE_DATA: usize = 36;
     pub(super) const MAIN_BEFORE: usize = 132;
@@ -28,12 +29,12 @@ mod around {
     pub(super) const DATA_BYTES: usize = 96;
 }
 
-/// The heap's resource manager, and its operations that bring a tuple: insertion, update, update within the page.
+/// The heap's resource manager, and its operations that carry a tuple: insertion, update, update within the page.
 const HEAP: u8 = 10;
 const OPERATION: u8 = 0x70;
 const BRINGS_TUPLE: [u8; 3] = [0x00, 0x20, 0x40];
 
-/// Where line pointers of an image begin, and where they end is told.
+/// Places in an image: of the first line pointer, and of the field that tells where line pointers end.
 const LINES_AT: usize = 24;
 const LOWER_AT: usize = 12;
 
@@ -49,14 +50,14 @@ fn put32(page: &mut [u8], at: usize, value: u64) {
     }
 }
 
-/// A number of two bytes.
+/// Codes the number of two bytes at `at`, and returns it.
 fn number16<I: Io>(io: &mut I, page: &mut [u8], at: usize, id: usize, ctx: u8) -> usize {
     let value = io.number(id, ctx, le16(page, at).into());
     put16(page, at, value);
     usize::from(value as u16)
 }
 
-/// A number of four bytes, less `base`.
+/// Codes the number of four bytes at `at` as its difference to `base`, and returns it.
 fn near32<I: Io>(io: &mut I, page: &mut [u8], at: usize, id: usize, ctx: u8, base: u32) -> u32 {
     let difference = le32(page, at).wrapping_sub(base) as i32;
     let coded = io.number(id, ctx, zigzag(difference.into()));
@@ -69,7 +70,7 @@ pub(super) fn address(page: &[u8]) -> u64 {
     page.get(8..).and_then(|rest| rest.first_chunk().copied()).map_or(0, u64::from_le_bytes)
 }
 
-/// Where the record before the one at `at` begins.
+/// Returns the address of the record before the one at `at`, as that one has it.
 fn prev(page: &[u8], at: usize) -> u64 {
     address(page.get(at..).unwrap_or_default())
 }
@@ -123,7 +124,7 @@ pub(super) fn walk<I: Io>(
     Ok(())
 }
 
-/// The page's header; where it ends.
+/// Codes the page's header; returns where it ends.
 fn header<I: Io>(model: &WalModel, io: &mut I, parts: &mut Parts, page: &mut [u8]) -> Result<usize, Corrupt> {
     if page.len() < LONG_HEADER {
         return Err(Corrupt("a log's page is too short"));
@@ -133,7 +134,7 @@ fn header<I: Io>(model: &WalModel, io: &mut I, parts: &mut Parts, page: &mut [u8
     let info = number16(io, page, 2, stream::HEAD, 1) as u16;
     let timeline = io.number(stream::HEAD, 2, (le32(page, 4) ^ model.timeline).into());
     put32(page, 4, timeline ^ u64::from(model.timeline));
-    // The low 16 bits of the page's number are carried.
+    // A state of the coder carries the low 16 bits of the page's number.
     let bytes = page.len() as u64;
     let high = (address(page) / bytes) >> 16;
     let base = (model.address / bytes) >> 16;
@@ -151,7 +152,7 @@ fn header<I: Io>(model: &WalModel, io: &mut I, parts: &mut Parts, page: &mut [u8
     Ok(LONG_HEADER)
 }
 
-/// The symbol of what begins at `at`. What a pattern takes for granted is so.
+/// Returns the symbol for the bytes from `at` on. It is a pattern only if all holds that a pattern takes for granted.
 fn classify(model: &WalModel, parts: &Parts, page: &[u8], at: usize, start: Option<usize>) -> u8 {
     let total = le32(page, at) as usize;
     if page[at..].iter().all(|&byte| byte == 0) {
@@ -193,7 +194,7 @@ struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Codes the record; where it ends in the page.
+    /// Codes the record; returns where it ends in the page.
     fn code<I: Io>(&mut self, io: &mut I, start: Option<usize>, xid: &mut u32) -> Result<usize, Corrupt> {
         let (at, symbol) = (self.at, self.symbol);
         if self.page.len() < at + RECORD_HEADER {
@@ -202,7 +203,7 @@ impl Record<'_> {
         let [manager, info, main_kind] = *self.pattern.key.first_chunk().ok_or(Corrupt("a log's pattern"))?;
         self.page[at + 16] = info;
         self.page[at + 17] = manager;
-        // 0 is no transaction; others are told from the last one.
+        // 0 stands for no transaction; others are differences to the last one.
         let real = le32(self.page, at + 4);
         let told = if real == 0 { 0 } else { 1 + zigzag((real.wrapping_sub(*xid) as i32).into()) };
         let told = io.number(stream::XID, symbol, told);
@@ -239,7 +240,8 @@ impl Record<'_> {
         Ok(until)
     }
 
-    /// Block references; lengths of images and data, where data begins, and the length of main data.
+    /// Codes block references. Returns the lengths of images and data, the place at which data begins, and the length
+    /// of main data.
     fn head<I: Io>(
         &mut self,
         io: &mut I,
@@ -323,7 +325,7 @@ impl Record<'_> {
         Ok((lengths, next, main))
     }
 
-    /// A relation that is not in the pattern.
+    /// Codes a relation that is not in the pattern.
     fn fresh_rel<I: Io>(&mut self, io: &mut I, at: usize) -> Result<Place, Corrupt> {
         let bytes: &mut Rel = self
             .page
@@ -343,7 +345,7 @@ impl Record<'_> {
         Ok(Place::Fresh(fresh.len() - 1))
     }
 
-    /// Images and data: main data first, which tells of the others.
+    /// Codes images and data. Main data comes first, since it tells of the others.
     fn data<I: Io>(
         &mut self,
         io: &mut I,
@@ -373,7 +375,7 @@ impl Record<'_> {
             }
             at += image + data;
         }
-        // What this record tells of those behind it.
+        // The records behind this one find these bytes of it in their surroundings.
         let around = &mut self.parts.around;
         let block = [around[4], around[5], around[6], around[7]];
         around[around::BEFORE..around::BEFORE + 4].copy_from_slice(&block);
@@ -390,7 +392,7 @@ impl Record<'_> {
         Ok(())
     }
 
-    /// An image or data, as far as it is in the page.
+    /// Codes an image or data, as far as it is in the page.
     fn blob<I: Io>(
         &mut self,
         io: &mut I,
@@ -403,14 +405,14 @@ impl Record<'_> {
         let Parts { around, lasts, samples, .. } = &mut *self.parts;
         let mut done = 0;
         if slot != NO_SLOT && from < to {
-            // Line pointers are no data of the slot.
+            // Line pointers do not belong to the slot's data.
             let data = &mut self.page[from..if image { to.min(from + LINES_AT) } else { to }];
             done = self.model.slots.code(io, slot.into(), around, lasts, samples.as_mut(), data);
         }
         if !image {
             return if from + done < to { io.text(&mut self.page[from + done..to]) } else { Ok(()) };
         }
-        // Line pointers become steps.
+        // Line pointers are coded as differences.
         if I::WRITES {
             let mut kept = std::mem::take(&mut self.parts.chunk);
             kept.clear();
@@ -435,20 +437,20 @@ impl Record<'_> {
     }
 }
 
-/// Which relation a block is of.
+/// The relation of a block: one of the model's, or one that is told in the page.
 #[derive(Clone, Copy)]
 enum Place {
     Known(usize),
     Fresh(usize),
 }
 
-/// Where an image's line pointers end.
+/// Returns where an image's line pointers end.
 fn lines_end(image: &[u8]) -> usize {
     let lower = usize::from(le16(image, LOWER_AT));
     if image.len() < LINES_AT || lower < LINES_AT || lower > image.len() { LINES_AT } else { lower }
 }
 
-/// Replaces line pointers by differences to those before, or the other way round.
+/// Replaces line pointers by differences to those before if `forth`, otherwise the reverse.
 fn lines(image: &mut [u8], forth: bool) {
     let end = lines_end(image);
     let Some(lines) = image.get_mut(LINES_AT..end) else { return };
@@ -461,7 +463,7 @@ fn lines(image: &mut [u8], forth: bool) {
     }
 }
 
-/// Writes what is known once the code has ended: the page's address, places of records before, checksums.
+/// Writes the fields that are known once the code has ended: the page's address, places of records before, checksums.
 pub(super) fn finish(parts: &mut Parts, carried: [u16; 2], page: &mut [u8]) {
     let wal = &mut parts.wal;
     wal.address = wal.address.wrapping_add(u64::from(carried[0]).wrapping_mul(page.len() as u64));

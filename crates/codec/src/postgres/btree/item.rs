@@ -1,9 +1,10 @@
-//! Items of B-tree pages: index tuples.
+//! Takes items of B-tree pages apart: index tuples.
 //!
-//! A header of 8 bytes (where it leads: block 4, offset 2; size and flags 2), a null bitmap of 4 bytes padded to 8 where
-//! there are nulls, key columns, padding to a multiple of 8. Pivots (high keys, and items of inner pages) have in the
-//! place of the offset how many columns they have, and may have a heap TID in their last 6 bytes. Posting lists have how
-//! many TIDs follow the key, and in the place of the block where these begin.
+//! An item has a header of 8 bytes (its TID: block 4, offset 2; size and flags 2), a null bitmap of 4 bytes padded to 8
+//! if there are nulls, key columns, and padding to a multiple of 8. Pivots (high keys, and items of inner pages) have
+//! the number of their columns in the place of the offset, and may have a heap TID in their last 6 bytes. Posting lists
+//! have the number of TIDs that follow the key in the place of the offset, and in the place of the block where these
+//! begin.
 
 use super::tid::{TID, Tid};
 use crate::columns::MAX_COLUMNS;
@@ -15,14 +16,14 @@ pub(crate) const HEAD: usize = 8;
 const SIZE: u16 = 0x1FFF;
 const ALTERNATIVE: u16 = 0x2000;
 const HAS_NULLS: u16 = 0x8000;
-/// In the place of the offset.
+/// Bits in the place of the offset.
 const IS_POSTING: u16 = 0x2000;
 const HAS_HEAP_TID: u16 = 0x1000;
 const COUNT: u16 = 0x0FFF;
-/// Columns of an index that can have nulls' bits.
+/// Number of columns that the null bitmap has bits for.
 const BITMAP_COLUMNS: usize = 32;
 
-/// What an item is.
+/// Kinds of item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A key and the row that has it.
@@ -32,11 +33,11 @@ pub(crate) enum Kind {
     Pivot = 1,
     /// A key and the rows that have it.
     Posting = 2,
-    /// Kept whole behind size and flags.
+    /// An item that is kept whole but for size and flags.
     Odd = 3,
 }
 
-/// An item's header, and what follows from it.
+/// An item's header, and the facts that follow from it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Item {
     pub(crate) state: State,
@@ -44,7 +45,7 @@ pub(crate) struct Item {
     pub(crate) tid: Tid,
     /// Flags and size.
     pub(crate) info: u16,
-    /// Bytes of the item.
+    /// Number of bytes of the item.
     pub(crate) len: usize,
     pub(crate) present: u128,
 }
@@ -78,7 +79,7 @@ impl Item {
                 let end = from + TID * self.postings();
                 let fits =
                     from >= self.data() && from.is_multiple_of(8) && end.next_multiple_of(8) == self.len;
-                // Bits that have no meaning (yet) are not coded.
+                // Bits that have no meaning (yet) are not coded, so they have to be zero.
                 let fits = fits && self.tid.offset & !(IS_POSTING | COUNT) == 0;
                 let padded = fits && self.postings() > 0 && bytes[end..].iter().all(|&byte| byte == 0);
                 if padded { kind } else { Kind::Odd }
@@ -91,7 +92,7 @@ impl Item {
         }
     }
 
-    /// Plain, pivot or posting list, from the flags.
+    /// Returns plain, pivot or posting list, as the flags have it.
     pub(crate) fn alternative(&self) -> Kind {
         match (self.info & ALTERNATIVE != 0, self.tid.offset & IS_POSTING != 0) {
             (false, _) => Kind::Plain,
@@ -108,17 +109,17 @@ impl Item {
         self.alternative() == Kind::Pivot && self.tid.offset & HAS_HEAP_TID != 0
     }
 
-    /// TIDs of a posting list.
+    /// Returns the number of TIDs of a posting list.
     pub(crate) fn postings(&self) -> usize {
         usize::from(self.tid.offset & COUNT)
     }
 
-    /// Where key columns begin.
+    /// Returns where key columns begin.
     pub(crate) fn data(&self) -> usize {
         if self.has_nulls() { 2 * HEAD } else { HEAD }
     }
 
-    /// From and to of the key columns.
+    /// Returns where the key columns begin and end.
     pub(crate) fn keys(&self) -> (usize, usize) {
         let to = match self.kind {
             Kind::Posting => self.tid.block as usize,
@@ -128,7 +129,7 @@ impl Item {
         (self.data(), to)
     }
 
-    /// Bytes behind the key columns.
+    /// Returns the number of bytes behind the key columns.
     pub(crate) fn tail(&self) -> usize {
         match self.kind {
             Kind::Posting => (TID * self.postings()).next_multiple_of(8),
@@ -137,7 +138,7 @@ impl Item {
         }
     }
 
-    /// Sets which of `columns` the item has, or makes it odd.
+    /// Sets the columns that the item has, of `columns`; the item becomes odd if it cannot have them.
     pub(crate) fn set_columns(&mut self, columns: usize) {
         let count = match self.kind {
             Kind::Pivot => usize::from(self.tid.offset & COUNT),
@@ -156,12 +157,12 @@ impl Item {
         }
     }
 
-    /// Number of columns by the flags, `columns` for items that have all.
+    /// Returns the number of columns that a pivot has by its flags; `None` for other items, which have all.
     pub(crate) fn own_columns(&self) -> Option<usize> {
         (self.kind == Kind::Pivot).then_some(usize::from(self.tid.offset & COUNT))
     }
 
-    /// What a pattern says of the item: state, kind, flags, and of pivots their columns.
+    /// Returns the item's pattern: state, kind, flags, and of pivots their columns.
     pub(crate) fn pattern(&self) -> u64 {
         let pivot = if self.alternative() == Kind::Pivot { u64::from(self.tid.offset) } else { 0 };
         let posting = u64::from(self.alternative() == Kind::Posting);
@@ -172,10 +173,10 @@ impl Item {
             | posting << 36
     }
 
-    /// Bits of a pattern.
+    /// Number of bits of a pattern.
     pub(crate) const PATTERN_BITS: u32 = 37;
 
-    /// An item of which only the pattern is known.
+    /// Makes an item of which only the pattern is known.
     pub(crate) fn from_pattern(pattern: u64) -> Self {
         let state = if pattern & 3 == State::Dead as u64 { State::Dead } else { State::Normal };
         let kind = match pattern >> 2 & 3 {
@@ -196,7 +197,7 @@ impl Item {
         }
     }
 
-    /// Sets the number of TIDs; `false` if it cannot be.
+    /// Sets the number of TIDs. Returns false if there can be no such number.
     pub(crate) fn set_postings(&mut self, count: u64) -> bool {
         self.tid.offset = IS_POSTING | count as u16 & COUNT;
         (1..=u64::from(COUNT)).contains(&count)

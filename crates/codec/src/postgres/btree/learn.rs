@@ -1,4 +1,4 @@
-//! A B-tree model from sampled pages.
+//! Learns a B-tree model from sampled pages.
 
 use std::collections::HashMap;
 
@@ -12,14 +12,15 @@ use crate::patterns::{MAX_PATTERNS, Patterns, most_frequent};
 use crate::postgres::page::LSN_LOW_BITS;
 use crate::sampling::{median, sample};
 
-/// Keys that a layout is inferred from.
+/// Largest number of keys that a layout is inferred from.
 const INFER_KEYS: usize = 80;
-/// Pages that codings are tried on.
+/// Largest number of pages that codings are tried on.
 const TRIAL_PAGES: usize = 48;
-/// Most columns that are tried.
+/// Largest number of columns that is tried, unless pivots have more.
 const MAX_TRIED: usize = 8;
 
-/// Learns from pages that [`Parts::parse`] accepts; keys that cannot be inferred are kept whole.
+/// Learns from pages that [`Parts::parse`] accepts; keys whose columns cannot be inferred are kept whole. Returns
+/// `None` if it accepts none.
 pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<BtreeModel> {
     let mut parts = Parts::default();
     let parsed: Vec<&[u8]> = pages.iter().copied().filter(|page| parts.parse(page)).collect();
@@ -47,7 +48,7 @@ pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<BtreeModel> {
     Some(model)
 }
 
-/// The cheapest layout of full keys. Leaf items do not say how many columns they have.
+/// Returns the cheapest layout of full keys. Leaf items do not tell how many columns they have.
 fn infer_columns(pages: &[&[u8]]) -> Vec<Column> {
     let mut parts = Parts::default();
     let mut samples = vec![];

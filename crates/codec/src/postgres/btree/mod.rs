@@ -1,7 +1,7 @@
-//! B-tree pages: leaf pages with or without posting lists, inner pages, high keys.
+//! Codes B-tree pages: leaf pages with or without posting lists, inner pages, high keys.
 //!
-//! Rows are coded in the order of keys: by line, but the high key, which is the first line where there is one, comes
-//! last. So each key is coded after the next smaller one.
+//! Rows are coded in the order of keys: by line, except that the high key, which is the first line if there is one,
+//! comes last. So each key is coded after the next smaller one.
 
 pub(crate) mod item;
 pub(crate) mod learn;
@@ -19,14 +19,14 @@ use crate::patterns::Patterns;
 use crate::stale::Stale;
 use crate::wire::{Reader, le16, le32, put_varint};
 
-/// Bytes of the special space.
+/// Number of bytes of the special space.
 pub(crate) const SPECIAL: usize = 16;
 
-/// Streams of a B-tree page, before those of columns.
+/// Streams of a B-tree page that come before those of columns.
 pub(crate) mod streams {
     pub(crate) const SHAPE: usize = 0;
     pub(crate) const FLAGS: usize = 1;
-    /// Line pointers (two streams).
+    /// Number of line pointers (two streams).
     pub(crate) const COUNT: usize = 2;
     pub(crate) const LSN: usize = 4;
     /// Siblings, level, flags and cycle of the special space.
@@ -48,7 +48,7 @@ pub(crate) mod streams {
     pub(crate) const END: usize = TID + super::tid::STREAMS;
 }
 
-/// What is as usual in a page: bits of its first symbol.
+/// The ways in which a page is as usual: bits of its first symbol.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shape {
     pub(crate) tight: bool,
@@ -130,7 +130,7 @@ impl Special {
     }
 }
 
-/// What is known of an index's pages.
+/// The model of an index's pages.
 #[derive(Clone, Debug)]
 pub(crate) struct BtreeModel {
     /// A usual LSN, without its [`super::page::LSN_LOW_BITS`].
@@ -154,18 +154,18 @@ impl BtreeModel {
     }
 }
 
-/// A page's parts. Buffers are kept from page to page.
+/// The parts of a page. Buffers are kept from page to page.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub(crate) header: Header,
     pub(crate) special: Special,
     pub(crate) lines: Vec<Line>,
-    /// By line.
+    /// Items by line.
     pub(crate) items: Vec<Item>,
     pub(crate) order: Order,
     pub(crate) stale: Stale,
     pub(crate) grid: Grid,
-    /// Lines of the grid's rows.
+    /// Line of each of the grid's rows.
     pub(crate) rows: Vec<u16>,
     /// Patterns in the order of keys.
     pub(crate) packed: Vec<u64>,
@@ -174,7 +174,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Takes `page` apart, down to items' headers; `false` if anything is not as a B-tree page has it.
+    /// Takes `page` apart, down to the headers of items. Returns false if anything is not as B-tree pages have it.
     pub(crate) fn parse(&mut self, page: &[u8]) -> bool {
         let Some(header) = Header::parse(page) else { return false };
         self.header = header;
@@ -193,13 +193,13 @@ impl Parts {
         self.order.find(&self.lines, |_| true, &header, usize::from(self.special.next != 0))
     }
 
-    /// Lines in the order of keys: the high key last.
+    /// Returns lines in the order of keys, the high key last.
     pub(crate) fn by_key(&self) -> impl Iterator<Item = usize> + use<> {
         let first = usize::from(self.special.next != 0);
         (first..self.header.lines).chain(0..first)
     }
 
-    /// Where values lie in `page`, if it parses.
+    /// Returns the places of values in `page`, or `None` if it does not parse.
     pub(crate) fn locate(page: &[u8], plans: &Plans) -> Option<Grid> {
         let mut parts = Self::default();
         if !parts.parse(page) {
@@ -209,7 +209,7 @@ impl Parts {
         Some(parts.grid)
     }
 
-    /// Finds where values lie; items that the columns do not describe become odd.
+    /// Finds the places of values; items that the columns do not describe become odd.
     pub(crate) fn parse_columns(&mut self, page: &[u8], plans: &Plans) {
         self.grid.reset(self.lines.len(), plans.columns.len());
         self.rows.clear();

@@ -1,4 +1,4 @@
-//! A B-tree page from symbols.
+//! Reads a B-tree page from symbols.
 
 use super::item::{HEAD, Item, Kind};
 use super::tid::{self, TID, Tid};
@@ -10,12 +10,12 @@ use crate::entropy::number::{self, unzigzag};
 use crate::entropy::{Decoder, Stream};
 use crate::postgres::page::{HEADER, Header, LINE, LSN_LOW_BITS, Line};
 
-/// One more than any difference of two blocks, whose signs are their lowest bits.
+/// Largest code of a next sibling: one more than the largest difference of two blocks, whose sign is the lowest bit.
 const NEXT_MAX: u64 = 1 << 32;
 const BAD: Corrupt = Corrupt("a B-tree page that cannot be");
 
-/// Reads what [`super::write::put`] wrote into `page`, which is all zeros: everything but stale bytes. Text is in
-/// `buffers`; the regions of stale bytes are left in `parts`.
+/// Reads all of a page that [`super::write::put`] wrote, but its stale bytes, into `page`, which is all zeros. Text
+/// comes from `buffers`; the regions of stale bytes are left in `parts`.
 pub(crate) fn get(
     model: &BtreeModel,
     streams: &[Stream],
@@ -61,8 +61,8 @@ pub(crate) fn get(
     Ok(())
 }
 
-/// Reads what comes before the items. Returns how the next sibling follows from the previous one, 0 if there is none: until that is
-/// known the next sibling is 1.
+/// Reads the symbols before those of items. Returns the code of the next sibling relative to the previous one; 0 stands
+/// for none. Until the next sibling is known, it is 1 if there is one.
 fn get_head(
     model: &BtreeModel,
     streams: &[Stream],
@@ -93,7 +93,7 @@ fn get_head(
     }
     let mut number = |ctx| number::get(d, &streams[streams::SPECIAL], ctx).1;
     let previous = (number(0) as u32) << 16;
-    // The next sibling is relative to the previous one, which is complete at the end.
+    // The next sibling is relative to the previous one, whose low half comes at the end.
     let next = number(1);
     if next > NEXT_MAX {
         return Err(BAD);
@@ -145,8 +145,8 @@ fn get_patterns(
     Ok(())
 }
 
-/// What headers hold beside the pattern: blocks of pivots, lengths of posting lists, null bitmaps; then all TIDs, of which
-/// those behind keys are left in `parts.tids`.
+/// Reads the parts of headers that patterns do not have: blocks of pivots, lengths of posting lists, null bitmaps; then
+/// all TIDs, of which those behind keys are left in `parts.tids`.
 fn get_heads(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, max: usize) -> Result<(), Corrupt> {
     let mut pivot = 0u32;
     let columns = parts.grid.columns();
@@ -183,7 +183,7 @@ fn get_heads(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, max: us
         return Err(BAD);
     }
     tid::get(tids, d, &streams[streams::TID..], &mut parts.tids)?;
-    // Those of plain items go to their headers, the others stay, in their order.
+    // TIDs of plain items go to their headers; the others stay, in their order.
     let (mut from, mut kept) = (0, 0);
     for &n in &parts.rows {
         let item = &mut parts.items[usize::from(n)];
@@ -203,7 +203,7 @@ fn get_heads(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, max: us
     Ok(())
 }
 
-/// Finds where items lie, and moves the grid there.
+/// Finds the places of items, and moves the grid's rows there.
 fn place(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, shape: Shape) -> Result<(), Corrupt> {
     let special = parts.header.special;
     let first = usize::from(parts.special.next != 0);

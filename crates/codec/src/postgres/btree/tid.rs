@@ -1,4 +1,4 @@
-//! Where items lead: block and offset, each after the one before.
+//! Codes the TIDs that items lead to: block and offset, each relative to the one before.
 
 use crate::Corrupt;
 use crate::entropy::number::{self, unzigzag, zigzag};
@@ -6,14 +6,14 @@ use crate::entropy::{Decoder, Sink, Stream};
 
 /// Bytes of a TID.
 pub(crate) const TID: usize = 6;
-/// Streams: how it follows, offsets, large offsets, block differences, blocks, lengths of runs.
+/// Number of streams: steps, offsets, large offsets, block differences, blocks, lengths of runs.
 pub(crate) const STREAMS: usize = 6;
-/// Blocks nearer than this are differences.
+/// Distance below which blocks are coded as differences.
 const NEAR: u32 = 1 << 10;
-/// Symbols of offsets: what is not below this follows as a number.
+/// The symbol of offsets that are not below it; these follow as numbers.
 const LARGE: u8 = 255;
 
-/// How a TID follows from the one before.
+/// Steps: the ways in which a TID follows from the one before.
 mod step {
     pub(super) const NEXT: u8 = 0;
     pub(super) const FIRST_OF_NEXT_BLOCK: u8 = 1;
@@ -24,7 +24,7 @@ mod step {
     pub(super) const FAR_BLOCK: u8 = 6;
 }
 
-/// Block and offset, the latter counted from 1.
+/// A block and an offset, which is counted from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tid {
     pub(crate) block: u32,
@@ -44,7 +44,7 @@ impl Tid {
     }
 }
 
-/// How `tid` follows from the one before.
+/// Returns the step from the TID before to `tid`.
 fn step_of(before: Tid, tid: Tid) -> u8 {
     let (next_block, same_offset) = (before.block.wrapping_add(1), tid.offset == before.offset);
     match tid.block {
@@ -58,8 +58,8 @@ fn step_of(before: Tid, tid: Tid) -> u8 {
     }
 }
 
-/// Writes all TIDs of a page; streams from `id` on. Rows that follow each other in the heap are a run: its length is one
-/// symbol.
+/// Writes all TIDs of a page to the streams from `id` on. Rows that follow one another in the heap are a run: its
+/// length is one symbol.
 pub(crate) fn put<S: Sink>(tids: &[Tid], sink: &mut S, id: usize) {
     let mut before = Tid::default();
     let steps = |before: Tid, tids: &[Tid]| {
@@ -98,10 +98,10 @@ pub(crate) fn put<S: Sink>(tids: &[Tid], sink: &mut S, id: usize) {
     }
 }
 
-/// Reads what [`put`] wrote: `count` TIDs, into `tids`.
+/// Reads `count` TIDs that [`put`] wrote into `tids`.
 ///
 /// # Errors
-/// When a run goes on beyond the end.
+/// [`Corrupt`] if a run goes on beyond the end.
 pub(crate) fn get(
     count: usize,
     d: &mut Decoder<'_>,

@@ -1,4 +1,4 @@
-//! A B-tree page as symbols.
+//! Writes a B-tree page as symbols.
 
 use super::item::{HEAD, Item, Kind};
 use super::tid::{self, TID, Tid};
@@ -10,12 +10,12 @@ use crate::entropy::Sink;
 use crate::entropy::number::{self, zigzag};
 use crate::postgres::page::LSN_LOW_BITS;
 
-/// The parts of a page that states of the entropy coder carry: low bits of LSN and of the previous sibling.
+/// Returns the parts of a page that the states of the entropy coder carry: low bits of LSN and of the previous sibling.
 pub(crate) fn carried(parts: &Parts) -> [u16; 2] {
     [(parts.header.lsn >> 3) as u16, parts.special.previous as u16]
 }
 
-/// Writes the page that `parts` were parsed from; text and stale bytes are left in `buffers` and `parts`.
+/// Writes the page that `parts` were parsed from, and leaves text and stale bytes in `buffers` and `parts`.
 pub(crate) fn put<S: Sink>(
     model: &BtreeModel,
     parts: &mut Parts,
@@ -73,7 +73,7 @@ fn put_head<S: Sink>(model: &BtreeModel, parts: &mut Parts, page: &[u8], sink: &
         number::put(sink, streams::UPPER, 0, header.upper as u64);
     }
     number::put(sink, streams::SPECIAL, 0, u64::from(special.previous >> 16));
-    // After a build the siblings are the blocks before and behind; 0 is none.
+    // After a build the siblings are the neighbouring blocks; 0 stands for none.
     let usual = special.previous.wrapping_add(2);
     let next =
         if special.next == 0 { 0 } else { 1 + zigzag(i64::from(special.next.wrapping_sub(usual) as i32)) };
@@ -99,7 +99,7 @@ fn put_patterns<S: Sink>(model: &BtreeModel, parts: &mut Parts, sink: &mut S) {
     }
 }
 
-/// What headers hold beside the pattern: TIDs, blocks, null bitmaps, posting lists.
+/// Writes the parts of headers that patterns do not have: TIDs, blocks, null bitmaps, posting lists.
 fn put_heads<S: Sink>(parts: &mut Parts, page: &[u8], sink: &mut S) {
     parts.tids.clear();
     let mut pivot = 0u32;

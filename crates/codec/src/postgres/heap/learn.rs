@@ -1,4 +1,4 @@
-//! A heap model from sampled pages.
+//! Learns a heap model from sampled pages.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,13 @@ use crate::patterns::{MAX_PATTERNS, Patterns, most_frequent};
 use crate::postgres::page::{LSN_LOW_BITS, State};
 use crate::sampling::{median, sample};
 
-/// Tuples that a layout is inferred from.
+/// Largest number of tuples that a layout is inferred from.
 const INFER_TUPLES: usize = 80;
-/// Pages that codings are tried on.
+/// Largest number of pages that codings are tried on.
 const TRIAL_PAGES: usize = 64;
 
-/// Learns from pages that [`Parts::parse`] accepts; what cannot be inferred is left to generic coding of whole tuples.
+/// Learns from pages that [`Parts::parse`] accepts. If no columns can be inferred, tuples are kept whole, as text.
+/// Returns `None` if it accepts none.
 pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<HeapModel> {
     let mut parts = Parts::default();
     let parsed: Vec<&[u8]> = pages.iter().copied().filter(|page| parts.parse(page)).collect();
@@ -37,7 +38,8 @@ pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<HeapModel> {
     Some(model)
 }
 
-/// The layout that most tuples have: columns are inferred from those that have all of them.
+/// Returns the layout that describes a sample of tuples, which may have fewer columns than the longest; no columns if
+/// none can be found.
 fn infer_columns(pages: &[&[u8]]) -> Vec<Column> {
     let mut parts = Parts::default();
     let mut samples = vec![];
@@ -61,7 +63,7 @@ fn infer_columns(pages: &[&[u8]]) -> Vec<Column> {
     infer(&chosen, columns, true).unwrap_or_default()
 }
 
-/// The usual LSN, transaction, patterns and null bitmaps.
+/// Learns the usual LSN, transaction, patterns and null bitmaps.
 fn learn_usual(model: &mut HeapModel, pages: &[&[u8]]) {
     let mut parts = Parts::default();
     let (mut lsns, mut xids) = (vec![], vec![]);

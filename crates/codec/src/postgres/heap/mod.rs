@@ -1,11 +1,12 @@
-//! Heap pages: line pointers, tuple headers, columns.
+//! Codes heap pages: line pointers, tuple headers, columns.
 //!
 //! - [`tuple`] takes headers apart and puts them together;
-//! - [`pattern`] codes them: one symbol per line pointer says what it is and how its tuple's header follows from others;
+//! - [`pattern`] codes them: one symbol per line pointer has its state, and tells how its tuple's header follows from
+//!   others;
 //! - [`write`] and [`read`] are the two directions of a whole page.
 //!
-//! Rows are coded in logical order: by line, but each update chain in one piece, after the line that leads to it. So a row
-//! follows its own older version, and rows that pruning has moved stand where they were inserted.
+//! Rows are coded in logical order: by line, but each update chain in one piece, after the line that leads to it. So a
+//! row follows its own older version, and rows that pruning has moved stand where they were inserted.
 
 pub(crate) mod learn;
 pub(crate) mod pattern;
@@ -25,15 +26,15 @@ use crate::patterns::Patterns;
 use crate::stale::Stale;
 use crate::wire::{Reader, put_varint};
 
-/// Most null bitmaps with a symbol of their own.
+/// Largest number of null bitmaps with a symbol of their own.
 pub(crate) const MAX_BITMAPS: usize = 254;
 
-/// Streams of a heap page, before those of columns.
+/// Streams of a heap page that come before those of columns.
 pub(crate) mod streams {
-    /// What is as usual in the page: see [`super::Shape`].
+    /// The page's first symbol: see [`super::Shape`].
     pub(crate) const SHAPE: usize = 0;
     pub(crate) const FLAGS: usize = 1;
-    /// Line pointers (two streams).
+    /// Number of line pointers (two streams).
     pub(crate) const COUNT: usize = 2;
     pub(crate) const LSN: usize = 4;
     pub(crate) const BLOCK: usize = 5;
@@ -54,10 +55,10 @@ pub(crate) mod streams {
     pub(crate) const END: usize = 20;
 }
 
-/// What is as usual in a page: bits of its first symbol.
+/// The ways in which a page is as usual: bits of its first symbol.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shape {
-    /// `upper` is where the lowest item begins.
+    /// The lowest item begins at `upper`.
     pub(crate) tight: bool,
     pub(crate) hole_zero: bool,
     pub(crate) behind_zero: bool,
@@ -94,7 +95,7 @@ impl Shape {
     }
 }
 
-/// What is known of a relation's heap pages.
+/// The model of a relation's heap pages.
 #[derive(Clone, Debug)]
 pub(crate) struct HeapModel {
     /// A usual LSN, without its [`super::page::LSN_LOW_BITS`].
@@ -102,7 +103,7 @@ pub(crate) struct HeapModel {
     /// A usual transaction.
     pub(crate) xid: u32,
     pub(crate) patterns: Patterns,
-    /// Usual null bitmaps; a bit is set where a column has a value.
+    /// Usual null bitmaps; a bit is set if the column has a value.
     pub(crate) bitmaps: Vec<u128>,
     pub(crate) plans: Plans,
 }
@@ -143,30 +144,30 @@ pub(crate) struct Visit {
     pub(crate) newer: bool,
 }
 
-/// A page's parts. Buffers are kept from page to page.
+/// The parts of a page. Buffers are kept from page to page.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub(crate) header: Header,
     pub(crate) block: u32,
-    /// The checksum is to be computed, not that of the header.
+    /// True if the checksum is computed; otherwise it is the header's.
     pub(crate) sum: bool,
     pub(crate) lines: Vec<Line>,
-    /// By line; meaningless for lines without storage.
+    /// Tuples by line; meaningless for lines without storage.
     pub(crate) tuples: Vec<Tuple>,
     pub(crate) patterns: Vec<Pattern>,
-    /// The same as numbers.
+    /// The patterns as numbers.
     pub(crate) packed: Vec<u64>,
     pub(crate) visits: Vec<Visit>,
     visited: Vec<bool>,
     pub(crate) order: Order,
     pub(crate) stale: Stale,
     pub(crate) grid: Grid,
-    /// Lines of the grid's rows.
+    /// Line of each of the grid's rows.
     pub(crate) rows: Vec<u16>,
 }
 
 impl Parts {
-    /// Takes `page` apart, down to tuple headers; `false` if anything is not as a heap page has it.
+    /// Takes `page` apart, down to tuple headers. Returns false if anything is not as heap pages have it.
     pub(crate) fn parse(&mut self, page: &[u8]) -> bool {
         let Some(header) = Header::parse(page) else { return false };
         self.header = header;
@@ -197,13 +198,14 @@ impl Parts {
         true
     }
 
-    /// Writes the checksum of `page`, of which all else is in place.
+    /// Writes the checksum of `page`, in which all else is in place.
     pub(crate) fn write_checksum(&self, page: &mut [u8]) {
         let sum = if self.sum { checksum(page, self.block) } else { self.header.checksum };
         page[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// The page's block number, as most tuples have it in their ctid.
+    /// Returns the page's block number, from the ctid of the first tuple that names its own line; of the first tuple if
+    /// there is none, and 0 if there are no tuples.
     fn find_block(&self) -> u32 {
         let stored = || {
             self.lines
@@ -216,7 +218,7 @@ impl Parts {
         to_itself.or_else(|| stored().next()).map_or(0, |(_, (_, tuple))| tuple.ctid_block)
     }
 
-    /// Fills in how each tuple's ctid follows from its place.
+    /// Sets `ctid` of each tuple: how its ctid follows from its place.
     fn relate(&mut self) {
         for (n, tuple) in self.tuples.iter_mut().enumerate() {
             tuple.ctid = match (tuple.ctid_block == self.block, usize::from(tuple.ctid_line) == n + 1) {
@@ -268,7 +270,7 @@ impl Parts {
         }
     }
 
-    /// Where values lie in `page`, if it parses.
+    /// Returns the places of values in `page`, or `None` if it does not parse.
     pub(crate) fn locate(page: &[u8], plans: &Plans) -> Option<Grid> {
         let mut parts = Self::default();
         if !parts.parse(page) {
@@ -278,7 +280,7 @@ impl Parts {
         Some(parts.grid)
     }
 
-    /// Finds where values lie; tuples that the columns do not describe become odd.
+    /// Finds the places of values; tuples that the columns do not describe become odd.
     pub(crate) fn parse_columns(&mut self, page: &[u8], plans: &Plans) {
         self.grid.reset(self.visits.len(), plans.columns.len());
         self.rows.clear();

@@ -1,12 +1,12 @@
-//! What a line pointer is, and how its tuple's header follows from others, as one number.
+//! Packs the state of a line pointer, and how its tuple's header follows from others, into one number.
 
 use super::tuple::Ctid;
 use crate::postgres::page::State;
 
-/// Bits of a pattern.
+/// Number of bits of a pattern.
 pub(crate) const BITS: u32 = 44;
 
-/// How a transaction id follows from the row before.
+/// The ways in which a transaction id follows from the row before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Xid {
     /// The same as that of the row before; for xmax: zero.
@@ -31,7 +31,7 @@ impl Xid {
     }
 }
 
-/// How a command id follows from the row before.
+/// The ways in which a command id follows from the row before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Cid {
     #[default]
@@ -41,7 +41,7 @@ pub(crate) enum Cid {
     Far = 3,
 }
 
-/// A line pointer and how the header of its tuple is coded.
+/// The pattern of a line pointer: its state, and how the header of its tuple is coded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pattern {
     pub(crate) state: State,
@@ -55,7 +55,7 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// Whether numbers follow the patterns.
+    /// Returns true if numbers for this line follow the patterns.
     #[inline(always)]
     pub(crate) fn has_more(self) -> bool {
         self.state == State::Redirect || self.ctid != Ctid::Itself || self.odd

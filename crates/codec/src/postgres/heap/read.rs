@@ -1,4 +1,4 @@
-//! A heap page from symbols.
+//! Reads a heap page from symbols.
 
 use super::pattern::{BITS, Cid, Pattern, Xid};
 use super::tuple::{Ctid, FIXED, Tuple};
@@ -13,8 +13,8 @@ use crate::postgres::page::{HEADER, Header, LINE, LSN_LOW_BITS, Line, State};
 
 const BAD: Corrupt = Corrupt("a heap page that cannot be");
 
-/// Reads what [`super::write::put`] wrote into `page`, which is all zeros: everything but stale bytes and a right
-/// checksum. Text is in `buffers`; the regions of stale bytes are left in `parts`.
+/// Reads all of a page that [`super::write::put`] wrote, but its stale bytes and a right checksum, into `page`, which
+/// is all zeros. Text comes from `buffers`; the regions of stale bytes are left in `parts`.
 pub(crate) fn get(
     model: &HeapModel,
     streams: &[Stream],
@@ -43,7 +43,7 @@ pub(crate) fn get(
     parts.header.lsn |= u64::from(lsn) << 3;
     parts.block |= u32::from(block);
     write_tuples(parts, buffers, page)?;
-    // A right checksum is computed when stale bytes are in place.
+    // A right checksum is computed after stale bytes are in place.
     parts.sum = shape.checksum == 1;
     parts.header.write(page);
     parts.stale.regions(&parts.header, &parts.lines, &parts.order, !shape.hole_zero, !shape.behind_zero);
@@ -96,7 +96,7 @@ fn get_patterns(
     parts.tuples.clear();
     parts.patterns.clear();
     model.patterns.get(parts.header.lines, BITS, d, &streams[streams::PATTERN..], &mut parts.packed)?;
-    // The line before, if all that its tuple has follows from its pattern and its number.
+    // The line before, if its tuple follows from its pattern and its number.
     let mut before: Option<(u64, Line, Tuple, Pattern)> = None;
     for n in 0..parts.header.lines {
         let packed = parts.packed[n];
@@ -129,7 +129,7 @@ fn get_patterns(
                 from.wrapping_add(unzigzag(number::get(d, &streams[streams::CTID], 0).1)) as u16;
         }
         if pattern.ctid == Ctid::Elsewhere {
-            // To be added to the block number, which comes last.
+            // This is added to the block number, which comes last.
             tuple.ctid_block = unzigzag(number::get(d, &streams[streams::CTID], 1).1) as u32;
         }
         let regular = tuple.complete(model.plans.columns.len());
@@ -178,7 +178,7 @@ fn get_xids(model: &HeapModel, streams: &[Stream], d: &mut Decoder<'_>, parts: &
     }
 }
 
-/// Lines of rows that are coded by columns.
+/// Lists the lines of rows that are coded by columns.
 fn list_rows(model: &HeapModel, parts: &mut Parts) -> Result<(), Corrupt> {
     parts.rows.clear();
     for visit in &parts.visits {
@@ -226,7 +226,7 @@ fn get_odd_lengths(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts) -
     Ok(())
 }
 
-/// Finds where items lie, and moves the grid there.
+/// Finds the places of items, and moves the grid's rows there.
 fn place(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, shape: Shape) -> Result<(), Corrupt> {
     let special = parts.header.special;
     let stored = |line: &Line| line.state == State::Normal;

@@ -1,4 +1,4 @@
-//! Tuple headers.
+//! Takes tuple headers apart, and writes them.
 
 use crate::columns::MAX_COLUMNS;
 use crate::postgres::page::Line;
@@ -8,11 +8,11 @@ use crate::wire::{le16, le32};
 pub(crate) const FIXED: usize = 23;
 const HAS_NULLS: u16 = 0x0001;
 const HAS_OID: u16 = 0x0008;
-/// In `infomask2`: the number of columns, and that no index leads to the tuple.
+/// Bits of `infomask2`: the number of columns, and a flag for tuples that no index leads to.
 const COLUMNS: u16 = 0x07FF;
 const HEAP_ONLY: u16 = 0x8000;
 
-/// Where a tuple's ctid leads.
+/// Places that a tuple's ctid leads to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Ctid {
     #[default]
@@ -21,15 +21,15 @@ pub(crate) enum Ctid {
     Elsewhere = 2,
 }
 
-/// A tuple's header, and what follows from it.
+/// A tuple's header, and the facts that follow from it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tuple {
     pub(crate) xmin: u32,
     pub(crate) xmax: u32,
-    /// Command id, or the transaction that moved it.
+    /// Command id, or the transaction that moved the tuple.
     pub(crate) cid: u32,
     pub(crate) ctid_block: u32,
-    /// Counted from 1.
+    /// Number of the line that the ctid leads to, counted from 1.
     pub(crate) ctid_line: u16,
     pub(crate) infomask2: u16,
     pub(crate) infomask: u16,
@@ -39,11 +39,11 @@ pub(crate) struct Tuple {
     /// The bytes behind the fixed header are as they should be, up to the data.
     pub(crate) usual: bool,
     pub(crate) ctid: Ctid,
-    /// Kept whole behind the fixed header.
+    /// The tuple is kept whole behind the fixed header.
     pub(crate) odd: bool,
 }
 
-/// Where the data of a tuple begins.
+/// Returns where the data of a tuple begins.
 fn data_offset(columns: usize, infomask: u16) -> usize {
     let bitmap = if infomask & HAS_NULLS != 0 { columns.div_ceil(8) } else { 0 };
     (FIXED + bitmap).next_multiple_of(8)
@@ -54,7 +54,7 @@ fn low_bits(n: usize) -> u128 {
 }
 
 impl Tuple {
-    /// The header of the tuple at `line`, or `None` if none fits there.
+    /// Returns the header of the tuple at `line`, or `None` if none fits there.
     pub(crate) fn parse(page: &[u8], line: Line) -> Option<Self> {
         let tuple = page.get(line.off..line.off + line.len).filter(|tuple| tuple.len() > FIXED)?;
         let mut parsed = Self {
@@ -106,12 +106,13 @@ impl Tuple {
         self.infomask2 & HEAP_ONLY != 0
     }
 
-    /// Whether its columns can be those of a layout with `columns`.
+    /// Returns true if the tuple's columns can be those of a layout with `columns`.
     pub(crate) fn is_regular(&self, columns: usize) -> bool {
         self.usual && self.columns() <= columns
     }
 
-    /// Fills in, while reading, what follows from the flags; `false` for more columns than there can be.
+    /// Sets the fields that follow from the flags, while reading. Returns false if the tuple has more than `columns` or
+    /// an object id.
     pub(crate) fn complete(&mut self, columns: usize) -> bool {
         self.hoff = data_offset(self.columns().min(MAX_COLUMNS), self.infomask) as u8;
         self.present = low_bits(self.columns());

@@ -1,4 +1,4 @@
-//! A heap page as symbols.
+//! Writes a heap page as symbols.
 
 use super::pattern::{BITS, Cid, Pattern, Xid};
 use super::tuple::{Ctid, FIXED};
@@ -11,15 +11,15 @@ use crate::entropy::number::{self, zigzag};
 use crate::postgres::checksum::checksum;
 use crate::postgres::page::{LSN_LOW_BITS, State};
 
-/// Symbols of null bitmaps that are not in the model.
+/// The symbol of null bitmaps that are not in the model.
 pub(super) const OTHER_BITMAP: u8 = 255;
 
-/// The parts of a page that states of the entropy coder carry: low bits of LSN and block number.
+/// Returns the parts of a page that the states of the entropy coder carry: low bits of LSN and block number.
 pub(crate) fn carried(lsn: u64, block: u32) -> [u16; 2] {
     [(lsn >> 3) as u16, block as u16]
 }
 
-/// Writes the page that `parts` were parsed from; text and stale bytes are left in `buffers` and `parts`.
+/// Writes the page that `parts` were parsed from, and leaves text and stale bytes in `buffers` and `parts`.
 pub(crate) fn put<S: Sink>(
     model: &HeapModel,
     parts: &mut Parts,
@@ -94,13 +94,13 @@ fn put_head<S: Sink>(model: &HeapModel, parts: &mut Parts, page: &[u8], sink: &m
     shape
 }
 
-/// From one transaction to another; ids wrap around.
+/// Returns the code of the difference of two transaction ids, which wrap around.
 #[inline]
 fn difference(xid: u32, from: u32) -> u64 {
     zigzag(i64::from(xid.wrapping_sub(from) as i32))
 }
 
-/// In the order of lines: what they are, and then where redirects and ctids lead.
+/// Writes patterns in the order of lines, and then where redirects and ctids lead.
 fn put_patterns<S: Sink>(model: &HeapModel, parts: &mut Parts, sink: &mut S) {
     parts.packed.clear();
     parts.packed.extend(parts.patterns.iter().map(|pattern| pattern.pack()));
@@ -123,7 +123,7 @@ fn put_patterns<S: Sink>(model: &HeapModel, parts: &mut Parts, sink: &mut S) {
     }
 }
 
-/// The pattern of each line. That of a tuple depends on the row before in logical order.
+/// Finds the pattern of each line. That of a tuple depends on the row before in logical order.
 pub(super) fn find_patterns(model: &HeapModel, parts: &mut Parts) {
     parts.patterns.clear();
     parts.patterns.extend(parts.lines.iter().map(|line| Pattern { state: line.state, ..Pattern::default() }));
@@ -158,7 +158,7 @@ pub(super) fn find_patterns(model: &HeapModel, parts: &mut Parts) {
     }
 }
 
-/// In logical order: transaction and command ids that do not follow from the row before.
+/// Writes, in logical order, transaction and command ids that do not follow from the row before.
 fn put_xids<S: Sink>(model: &HeapModel, parts: &Parts, sink: &mut S) {
     let (mut xmin, mut xmax) = (model.xid, model.xid);
     for visit in &parts.visits {

@@ -10,7 +10,7 @@ use crate::tree::{Edit, Value};
 use crate::wire::Reader;
 use crate::{Error, Key, Ptr, Result};
 
-/// Buckets that are read together.
+/// Number of buckets that are read together.
 const BUCKETS_AT_ONCE: usize = 256;
 
 /// The buckets and blocks of dead lists, in the pool's own tree.
@@ -20,7 +20,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Those in `own`, whose next list gets the number `next`.
+    /// Returns the buckets and blocks in `own`, whose next list gets the number `next`.
     pub fn new(own: Arc<LiveDataset>, next: u64) -> Self {
         Self { own, next: AtomicU64::new(next) }
     }
@@ -29,7 +29,7 @@ impl Blocks {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The number that the next list or sublist gets.
+    /// Returns the number that the next list or sublist gets.
     pub fn next_list(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
@@ -54,7 +54,7 @@ impl Blocks {
         }
     }
 
-    /// A stored bucket of list `list`.
+    /// Returns a stored bucket of list `list`, or `None` if it does not exist.
     pub(super) fn bucket(&self, list: u64, birth: u64) -> Result<Option<Bucket>> {
         self.get(&Key::new(list, Key::BUCKET, birth), BUCKET, Bucket::decode)
     }
@@ -65,10 +65,10 @@ impl Blocks {
         self.put(Key::new(list, Key::BUCKET, birth), bytes)
     }
 
-    /// Removes a bucket, and none of its blocks.
+    /// Removes a bucket, but none of its blocks.
     ///
     /// # Errors
-    /// Of changing the tree.
+    /// Errors of changing the tree.
     pub fn remove_bucket(&self, list: u64, birth: u64) -> Result<()> {
         self.delete(Key::new(list, Key::BUCKET, birth))
     }
@@ -76,7 +76,7 @@ impl Blocks {
     /// Visits the stored buckets of a list from snapshot `birth` on. No list has the number 0.
     ///
     /// # Errors
-    /// Of reading; of `visit`.
+    /// Errors of reading, and those of `visit`.
     pub fn buckets(
         &self,
         list: u64,
@@ -93,7 +93,8 @@ impl Blocks {
         Ok(())
     }
 
-    /// Takes the stored buckets of a list from snapshot `birth` on out of the tree; their blocks stay.
+    /// Removes the stored buckets of a list from snapshot `birth` on from the tree, and returns them. Their blocks
+    /// stay.
     pub(super) fn take_buckets(&self, list: u64, birth: u64) -> Result<Vec<(u64, Bucket)>> {
         let mut taken = Vec::new();
         self.buckets(list, birth, &mut |at, bucket| {
@@ -104,10 +105,10 @@ impl Blocks {
         Ok(taken)
     }
 
-    /// At most `limit` stored buckets of a list from snapshot `birth` on.
+    /// Returns at most `limit` stored buckets of a list from snapshot `birth` on.
     ///
     /// # Errors
-    /// Of reading.
+    /// Errors of reading.
     pub fn some_buckets(&self, list: u64, birth: u64, limit: usize) -> Result<Vec<(u64, Bucket)>> {
         let (from, to) = (Key::new(list, Key::BUCKET, birth), Key::new(list, Key::BUCKET + 1, 0));
         let found = self.own.tree.range(&from, &to, limit)?;
@@ -122,10 +123,10 @@ impl Blocks {
         self.put(Key::new(list, Key::DEAD, at), bytes)
     }
 
-    /// The records of a block.
+    /// Returns the records of a block.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for one that is not there or not well formed.
+    /// [`Error::Corrupt`] if the block does not exist or is not well formed.
     pub fn load(&self, list: u64, at: u64) -> Result<Vec<Ptr>> {
         let block = self.get(&Key::new(list, Key::DEAD, at), "block of a dead list", decode_ptrs)?;
         let block = block.filter(|ptrs| !ptrs.is_empty());
@@ -135,19 +136,19 @@ impl Blocks {
     /// Removes a block.
     ///
     /// # Errors
-    /// Of changing the tree.
+    /// Errors of changing the tree.
     pub fn remove(&self, list: u64, at: u64) -> Result<()> {
         self.delete(Key::new(list, Key::DEAD, at))
     }
 
-    /// Links a sublist to the one behind it.
+    /// Links a sublist to the next one.
     pub(super) fn link(&self, list: u64, next: Sublist) -> Result<()> {
         let mut bytes = Vec::new();
         next.encode(&mut bytes);
         self.put(Key::new(list, Key::LINK, 0), bytes)
     }
 
-    /// The sublist behind another one.
+    /// Returns the sublist that is linked to another one.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if none is linked.
@@ -156,10 +157,10 @@ impl Blocks {
         next.ok_or_else(|| Error::corrupt(format!("dead list {list}"), "what is behind it is not there"))
     }
 
-    /// Removes the link of a sublist to the one behind it.
+    /// Removes the link of a sublist to the next one.
     ///
     /// # Errors
-    /// Of changing the tree.
+    /// Errors of changing the tree.
     pub fn unlink(&self, list: u64) -> Result<()> {
         self.delete(Key::new(list, Key::LINK, 0))
     }

@@ -1,22 +1,22 @@
-//! The records of one birth.
+//! Buckets: the records of one birth.
 //!
-//! - L5: a bucket with many records has them in blocks, under the number of a sublist. Buckets are joined without reading these: their sublists
-//!   become a chain, each linked to the next. Every sublist of a chain has blocks.
+//! - L5: a bucket with many records has them in blocks, under the number of a sublist. Buckets are joined without
+//!   reading their blocks: their sublists become a chain, each linked to the next. Every sublist of a chain has blocks.
 
 use super::{Blocks, SPACE_BYTES_MAX, decode_ptrs, encode_ptrs, space_of};
 use crate::account::subtract_stored;
 use crate::wire::{Reader, put_varint};
 use crate::{Error, Ptr, Result};
 
-/// Records of a block: some KiB.
+/// Number of records in a block, which then takes some KiB.
 const BLOCK_RECORDS: usize = 512;
 
-/// Stored blocks.
+/// A list of stored blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sublist {
-    /// Its number, never used twice.
+    /// Number of the sublist, never used twice.
     pub id: u64,
-    /// Blocks, from 0 on.
+    /// Number of blocks; they are numbered from 0 on.
     pub blocks: u64,
 }
 
@@ -40,30 +40,30 @@ impl Sublist {
     }
 }
 
-/// Sublists, each linked to the next.
+/// A chain of sublists, each linked to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// The first one.
+    /// First sublist.
     pub first: Sublist,
-    /// Number of the last one.
+    /// Number of the last sublist.
     pub last: u64,
 }
 
-/// Records of one birth.
+/// The records of one birth.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
     /// Number of records.
     pub records: u64,
-    /// Their bytes.
+    /// Bytes that the records take, with their directory entries.
     pub bytes: u64,
-    /// Those that are in no block.
+    /// Records that are in no block.
     pub open: Vec<Ptr>,
-    /// Where the others are.
+    /// Chain of the sublists that have the other records.
     pub chain: Option<Chain>,
 }
 
 impl Bucket {
-    /// Bytes of memory that the bucket takes.
+    /// Returns the memory that the bucket takes, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         (size_of::<Self>() + self.open.capacity() * size_of::<Ptr>()) as u64
     }
@@ -75,10 +75,10 @@ impl Bucket {
         self.open.push(ptr);
     }
 
-    /// Takes all of `other`.
+    /// Takes all records of `other`.
     ///
     /// # Errors
-    /// Of changing the pool's own tree.
+    /// Errors of changing the pool's own tree.
     pub fn absorb(&mut self, other: Self, blocks: &Blocks) -> Result<()> {
         self.chain = match (self.chain, other.chain) {
             (Some(chain), Some(behind)) => {
@@ -96,7 +96,7 @@ impl Bucket {
     /// Puts full blocks into the pool's own tree.
     ///
     /// # Errors
-    /// Of that.
+    /// Errors of changing the tree.
     pub fn spill(&mut self, blocks: &Blocks) -> Result<()> {
         let stays = self.open.len() % BLOCK_RECORDS;
         let full = self.open.split_off(stays);
@@ -111,19 +111,21 @@ impl Bucket {
         Ok(())
     }
 
-    /// The block to be worked off next.
+    /// Returns the block to be worked off next, as the number of its sublist and its own.
     pub fn next_block(&self) -> Option<(u64, u64)> {
         let first = self.chain?.first;
         Some((first.id, first.blocks.saturating_sub(1)))
     }
 
-    /// The number of the sublist that ends with the block to be worked off next, if another one is linked to it.
+    /// Returns the number of the first sublist, if the block to be worked off next is its last one and another sublist
+    /// is linked to it.
     pub fn link_due(&self) -> Option<u64> {
         let chain = self.chain?;
         (chain.first.blocks <= 1 && chain.first.id != chain.last).then_some(chain.first.id)
     }
 
-    /// Forgets the block that [`Bucket::next_block`] names, and that had these records; `next` is what [`Bucket::link_due`] leads to.
+    /// Forgets the block that [`Bucket::next_block`] names, which had these records. `next` is the sublist to which
+    /// [`Bucket::link_due`] leads.
     pub fn drop_block(&mut self, records: &[Ptr], next: Option<Sublist>) {
         self.chain = self.chain.and_then(|Chain { first, last }| match first.blocks {
             0 | 1 => next.map(|first| Chain { first, last }),
@@ -144,10 +146,10 @@ impl Bucket {
         subtract_stored(&mut self.bytes, records.iter().map(space_of).sum());
     }
 
-    /// Visits all records. Returns how many entries of the pool's own tree they take.
+    /// Visits all records. Returns the number of entries of the pool's own tree that they take.
     ///
     /// # Errors
-    /// Of reading them; [`Error::Corrupt`] for a chain that has no end.
+    /// Errors of reading the records; [`Error::Corrupt`] if a chain has no end.
     pub fn for_each(&self, blocks: &Blocks, visit: &mut dyn FnMut(Ptr)) -> Result<u64> {
         self.open.iter().copied().for_each(&mut *visit);
         let Some(Chain { mut first, last }) = self.chain else { return Ok(0) };

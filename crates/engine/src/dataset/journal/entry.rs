@@ -1,4 +1,5 @@
-//! A change as the journal has it: first what it does, then the data of its writes, one after the other.
+//! The stored form of an entry's changes: first the changes without the data of writes, then these data, one after the
+//! other.
 //!
 //! | code | change | fields |
 //! |---|---|---|
@@ -14,7 +15,7 @@ use crate::dataset::redo::{put_key, read_key};
 use crate::limits::{ATOMIC_WRITE_MAX, VALUE_BYTES_MAX};
 use crate::wire::{Reader, put_bytes, put_varint};
 
-/// What the changes do, all but the data of writes.
+/// Returns the stored form of the changes, without the data of writes.
 pub(super) fn encode(changes: &[Change<'_>]) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     let numbers = |out: &mut Vec<u8>, code: u8, numbers: &[u64]| {
@@ -44,7 +45,7 @@ pub(super) fn encode(changes: &[Change<'_>]) -> Vec<u8> {
     out
 }
 
-/// The data of their writes.
+/// Returns the data of each write.
 pub(super) fn data<'a>(changes: &'a [Change<'_>]) -> impl Iterator<Item = &'a [u8]> {
     changes.iter().filter_map(|change| match change {
         Change::Write { data, .. } => Some(*data),
@@ -52,7 +53,7 @@ pub(super) fn data<'a>(changes: &'a [Change<'_>]) -> impl Iterator<Item = &'a [u
     })
 }
 
-/// The changes from what [`encode`] and [`data`] gave.
+/// Returns the changes from the bytes of [`encode`] and [`data`].
 pub(super) fn decode<'a>(what: &'a [u8], data: &'a [u8]) -> Result<Vec<Change<'a>>> {
     let mut reader = Reader::new(what, "entry of the journal");
     let mut data = Reader::new(data, "data of the journal");

@@ -1,21 +1,23 @@
 //! The journal: accepted changes that no commit has brought into the log yet, in memory that outlives the process.
 //!
-//! Somebody else holds the memory's file too ([`Journal::file`]). When the process dies its successor opens the pool, which
-//! replays the log, and then redoes the entries that the log does not have ([`Journal::adopt`]). Without a journal what was
-//! accepted and not committed dies with the process; a loss of power takes the journal as well.
+//! Another process holds the memory's file too ([`Journal::file`]). When the process dies, its successor opens the
+//! pool, which replays the log, and then redoes the entries that the log does not have ([`Journal::adopt`]). Without a
+//! journal, changes that were accepted and not committed are lost with the process. A loss of power also loses the
+//! journal.
 //!
-//! - J1: an entry is complete before its change can be seen by anybody, and so before it is answered.
-//! - J2: entries are appended under the gate's read side. A cut, under its write side, notes where the entries end that
-//!   it takes along, and the number of the batch that its commit begins with; they are released when the commit is in the
-//!   log. There is one commit at a time, so there is one such mark.
-//! - J3: the commit of a mark is in the log if and only if a batch with operations is, from that number on: a commit's
-//!   last batch carries them, and nobody else appends batches while a commit does.
-//! - J4: changes that touch each other are applied one after the other by their callers, so the order of the entries is one in
-//!   which they can be redone.
+//! - J1: an entry is complete before anybody can see its change, and so before the change is answered.
+//! - J2: entries are appended under the gate's read side. A cut, under its write side, sets a mark: the end of the
+//!   entries that it takes along, and the number of the batch that its commit begins with. These entries are released
+//!   when the commit is in the log. There is one commit at a time, so there is one mark.
+//! - J3: the commit of a mark is in the log if and only if the log has a batch with operations, from the mark's number
+//!   on: the last batch of a commit carries the operations, and nobody else appends batches while a commit does.
+//! - J4: callers apply changes that touch each other one after the other, so the changes can be redone in the order of
+//!   the entries.
 //!
-//! Positions count bytes from the journal's beginning and only grow; the ring has the last of them. An entry begins with
-//! its own position, which says that it has been reserved, and the entry before it has zeroed the word that comes
-//! after it. So the entries are found from the first one on, finished or not, and nothing in their data can pass for one.
+//! Positions count bytes from the journal's beginning and only grow; the ring has the last of them. An entry begins
+//! with its own position, which says that it has been reserved, and the entry before it has zeroed the word that comes
+//! after it. So the entries can be found from the first one on, finished or not, and no data in them can pass for an
+//! entry.
 
 mod entry;
 mod map;
@@ -39,23 +41,25 @@ use map::Map;
 pub use slots::{Asked, Claim, Origin, aside, during, note_result};
 use slots::{SLOTS, SLOTS_WORDS, Table};
 
-/// Version in the low byte.
+/// Magic number of the head, with the version in the low byte.
 const MAGIC: u64 = 0x50_46_4a_52_4e_4c_00_01;
-/// Words of the head.
+/// Word of the head that has [`MAGIC`].
 const MAGIC_WORD: usize = 0;
-/// Entries before this position are in the log.
+/// Word of the position before which all entries are in the log.
 const RELEASED_WORD: usize = 1;
-/// The mark, if beyond `RELEASED_WORD`: a cut took the entries before this position along ...
+/// Word of the mark's position, which counts if it is beyond that of `RELEASED_WORD`: a cut took the entries before it
+/// along.
 const CUT_WORD: usize = 2;
-/// ... and its commit begins with the batch of this number.
+/// Word of the number of the batch that the commit of this cut begins with.
 const TXG_WORD: usize = 3;
-/// The log has all batches below this number.
+/// Word of the number below which the log has all batches.
 const WRITTEN_WORD: usize = 4;
 const SLOT_WORD: usize = 8;
 const HEAD_BYTES: usize = ((SLOT_WORD + SLOTS_WORDS) * 8).next_multiple_of(4096);
 
-/// Fields of an entry, in words: its position + 1, its bytes, 0 or that it is complete and its checksum, dataset,
-/// request (0: none), connection, result of the request, bytes of what it does, bytes of data.
+/// Offsets of the fields of an entry in bytes. The fields are a word each: its position + 1, its bytes, 0 or the mark
+/// that it is complete with its checksum, dataset, request (0: none), connection, result of the request, bytes of the
+/// changes, bytes of data.
 const STAMP: u64 = 0;
 const BYTES: u64 = 8;
 const DONE: u64 = 16;
@@ -63,23 +67,23 @@ const FIELDS: u64 = 24;
 const FIELDS_BYTES: usize = 48;
 const ENTRY_HEAD_BYTES: u64 = FIELDS + FIELDS_BYTES as u64;
 const COMPLETE: u64 = 1 << 32;
-/// No journal becomes that long.
+/// Bound of positions, which no journal reaches.
 const POSITION_MAX: u64 = 1 << 62;
 
 /// The journal of an open pool.
 pub struct Journal {
     map: Map,
     end: Mutex<End>,
-    /// Changes are to be entered; false while those of a dead process are redone.
+    /// True if changes are to be entered; false while those of a dead process are redone.
     recording: AtomicBool,
     table: Mutex<Table>,
     freed: Condvar,
 }
 
 struct End {
-    /// Where the next entry goes.
+    /// Position of the next entry.
     next: u64,
-    /// While entries are redone: up to where they are.
+    /// Position up to which entries are redone, while they are.
     redone: Option<u64>,
 }
 
@@ -110,18 +114,18 @@ fn failed(what: &str, error: &io::Error) -> Error {
 }
 
 impl Journal {
-    /// An empty journal of the usual size.
+    /// Creates an empty journal of the usual size.
     ///
     /// # Errors
-    /// [`Error::Failed`] without memory.
+    /// [`Error::Failed`] if there is no memory.
     pub fn create() -> Result<Self> {
         Self::with_bytes(JOURNAL_BYTES)
     }
 
-    /// An empty journal with a ring of so many bytes, a power of two of at least 4096.
+    /// Creates an empty journal with a ring of so many bytes, a power of two of at least 4096.
     ///
     /// # Errors
-    /// [`Error::Failed`] without memory.
+    /// [`Error::Failed`] if there is no memory.
     pub fn with_bytes(ring_bytes: usize) -> Result<Self> {
         let map = Map::create(HEAD_BYTES, ring_bytes).map_err(|error| failed("made", &error))?;
         map.word(MAGIC_WORD).store(MAGIC, Release);
@@ -129,10 +133,10 @@ impl Journal {
         Ok(Self::over(map, true, table))
     }
 
-    /// The journal that a dead process left, to be given to the pool when it is opened.
+    /// Returns the journal that a dead process left, to be given to the pool when it is opened.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it is none.
+    /// [`Error::Corrupt`] if the file is no journal, or one of another version.
     pub fn adopt(file: OwnedFd) -> Result<Self> {
         let map = Map::open(file, HEAD_BYTES, JOURNAL_BYTES_MAX);
         let map = map.map_err(|error| Error::corrupt("journal", error.to_string()))?;
@@ -148,17 +152,17 @@ impl Journal {
         Self { map, end, recording, table, freed: Condvar::new() }
     }
 
-    /// The memory's file, for whoever is to hold it.
+    /// Returns the file of the memory, for any process that is to hold it.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.map.file()
     }
 
-    /// Memory that the journal may take, in bytes.
+    /// Returns the memory that the journal may take, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.map.ring_bytes() + HEAD_BYTES as u64
     }
 
-    /// Whether less than half of it is in use.
+    /// Returns true if less than half of the ring is in use.
     pub(super) fn is_roomy(&self) -> bool {
         self.used_bytes() < self.map.ring_bytes() / 2
     }
@@ -167,8 +171,8 @@ impl Journal {
         self.end.lock().next - self.map.word(RELEASED_WORD).load(Acquire)
     }
 
-    /// Reserves room for an entry of these changes; `None`: a commit must come first. The caller holds the gate's read side until
-    /// [`Journal::append`] has returned.
+    /// Reserves room for an entry of these changes. Returns `None` if a commit must come first. The caller holds the
+    /// gate's read side until [`Journal::append`] has returned.
     pub(super) fn reserve(&self, changes: &[Change<'_>]) -> Result<Option<Room>> {
         let what = if self.recording.load(Relaxed) { entry::encode(changes) } else { Vec::new() };
         if what.is_empty() {
@@ -176,7 +180,7 @@ impl Journal {
         }
         let data: usize = entry::data(changes).map(<[u8]>::len).sum();
         let bytes = (ENTRY_HEAD_BYTES + (what.len() + data) as u64).next_multiple_of(8);
-        // The word behind the entry is zeroed.
+        // The word behind the entry is zeroed, and so needs room, too.
         if bytes + 8 > self.map.ring_bytes() {
             return Err(Error::Invalid(format!("a change of {bytes} bytes is larger than the journal")));
         }
@@ -226,7 +230,8 @@ impl Journal {
         }
     }
 
-    /// A cut takes all entries along; its commit begins with batch `txg`. The caller holds the gate's write side and the log.
+    /// Marks a cut that takes all entries along, and whose commit begins with batch `txg`. The caller holds the gate's
+    /// write side and the log.
     pub fn cut(&self, txg: u64) {
         let end = self.end.lock();
         let at = end.redone.unwrap_or(end.next);
@@ -236,7 +241,7 @@ impl Journal {
         }
     }
 
-    /// The change of an entry could not be made: it is not redone.
+    /// Cancels an entry whose change could not be made, so that it is not redone.
     pub(super) fn cancel(&self, room: &Room) {
         if room.bytes > 0 {
             self.map.ring_word(room.at + DONE).store(0, Release);
@@ -246,16 +251,17 @@ impl Journal {
         }
     }
 
-    /// The commit of the last cut is in the log, which has all batches below `txg`.
+    /// Releases the entries of the last cut. Their commit is in the log, which has all batches below `txg`.
     pub fn release(&self, txg: u64) {
         self.map.word(WRITTEN_WORD).store(txg, Release);
         let cut = self.map.word(CUT_WORD).load(Acquire);
         self.map.word(RELEASED_WORD).fetch_max(cut, Release);
     }
 
-    /// Redoes what a dead process left, if one did; to be called once, before anything else is accepted. `log`: the number of the
-    /// log's next batch, and one past that of its last batch with operations. `redo` applies the changes of an entry to a
-    /// dataset. Returns how many entries were redone.
+    /// Redoes the changes that a dead process left, if one did. It must be called once, before anything else is
+    /// accepted. `log_next` is the number of the log's next batch, and `operations_below` is one past that of its last
+    /// batch with operations. `redo` applies the changes of an entry to a dataset. Returns the number of entries that
+    /// were redone.
     pub fn redo(
         &self,
         (log_next, operations_below): (u64, u64),
@@ -282,7 +288,7 @@ impl Journal {
         if cut > end {
             return Err(Error::corrupt("journal", "it ends before its mark"));
         }
-        // Before entries are released: then the slots alone tell what was done.
+        // This comes before entries are released: afterwards only the slots know which requests were carried out.
         self.inherit(&applied);
         let committed = cut > released && self.map.word(TXG_WORD).load(Acquire) < operations_below;
         if committed {
@@ -306,8 +312,8 @@ impl Journal {
         Ok(entries)
     }
 
-    /// Visits the complete entries from `position` on; returns where they end. What was being entered when the process died
-    /// is passed over: it was not answered.
+    /// Visits the complete entries from `position` on, and returns the position where the entries end. Entries that
+    /// were being written when the process died are passed over: they were not answered.
     fn scan(&self, position: u64, visit: &mut dyn FnMut(Found) -> Result<()>) -> Result<u64> {
         let damaged = |at: u64, what: &str| Error::corrupt(format!("journal at byte {at}"), what);
         let word = |at: u64| self.map.ring_word(at).load(Acquire);
@@ -328,7 +334,7 @@ impl Journal {
         Ok(at)
     }
 
-    /// The entry from `at` to `end`, if its checksum holds.
+    /// Returns the entry from `at` to `end`, or `None` if its checksum does not hold.
     fn entry(&self, at: u64, end: u64, done: u64) -> Option<Found> {
         let bytes = self.map.read(at + FIELDS, end - at - FIELDS);
         let (fields, rest) = bytes.split_at_checked(FIELDS_BYTES)?;

@@ -1,8 +1,8 @@
-//! Which requests have been carried out, so that one that is asked again is not done twice.
+//! Slots of requests that are being carried out, so that a request that is asked again is not carried out twice.
 //!
-//! Who is about to carry out a request that changes something claims a slot for it ([`Journal::claim`]); the change that
-//! is applied meanwhile on the same thread ([`during`]) marks it; when the request has been answered the slot is
-//! free again. So the slots in use at the death of a process are those of its unanswered requests.
+//! Before a request that changes something is carried out, a slot is claimed for it ([`Journal::claim`]). The change
+//! that is applied meanwhile on the same thread ([`during`]) marks the slot. When the request has been answered the
+//! slot is free again. So the slots in use at the death of a process are those of its unanswered requests.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -11,13 +11,13 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use super::{Journal, SLOT_WORD};
 
-/// How many requests can be under way at a time; more wait.
+/// Largest number of requests that are under way at a time; more of them wait.
 pub(super) const SLOTS: usize = 1024;
-/// Words of a slot: the request's number (0: free), its connection, 1 once it is applied, its result.
+/// Number of words of a slot: the request's number (0: free), its connection, 1 once it is applied, its result.
 const WORDS: usize = 4;
 pub(super) const SLOTS_WORDS: usize = SLOTS * WORDS;
 
-/// A request of a connection to the kernel: the same when it is asked again.
+/// A request of a connection to the kernel. It has the same value when it is asked again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Asked {
     /// The connection.
@@ -38,13 +38,13 @@ thread_local! {
     static RESULT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The request that the calling thread is carrying out.
+/// Returns the request that the calling thread is carrying out, and its result as noted.
 pub(super) fn origin() -> Option<(Origin, u64)> {
     ORIGIN.get().map(|origin| (origin, RESULT.get()))
 }
 
-/// What is applied in `call` is not the change that the thread's request asks for: something that has to come first, and may
-/// come twice.
+/// Calls `call`, whose changes are not the change that the thread's request asks for. They have to come before it, and
+/// may be made twice.
 pub fn aside<T>(call: impl FnOnce() -> T) -> T {
     let origin = ORIGIN.take();
     let done = call();
@@ -52,12 +52,12 @@ pub fn aside<T>(call: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Notes what the thread's request will be answered with, before its change is applied.
+/// Notes the result that will answer the thread's request, before its change is applied.
 pub fn note_result(result: u64) {
     RESULT.set(result);
 }
 
-/// Carries a request out: the change that `call` applies is what `origin` asks for.
+/// Carries a request out: the change that `call` applies is the one that `origin` asks for.
 pub fn during<T>(origin: Option<Origin>, call: impl FnOnce() -> T) -> T {
     let Some(origin) = origin else { return call() };
     ORIGIN.set(Some(origin));
@@ -67,13 +67,13 @@ pub fn during<T>(origin: Option<Origin>, call: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Slots that are free, and those that a dead process left.
+/// Free slots, and slots that a dead process left.
 pub(super) struct Table {
     pub(super) free: Vec<usize>,
     pub(super) inherited: HashMap<Asked, usize>,
 }
 
-/// A slot in use. Dropping it says that the request was answered.
+/// A slot in use. Dropping it means that the request was answered.
 pub struct Claim {
     journal: Arc<Journal>,
     origin: Origin,
@@ -81,12 +81,13 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// If the request was carried out by a process that died before it could answer: its result as noted (0: none).
+    /// Returns the result of a request that was carried out by a process that died before it could answer, as noted (0:
+    /// none). Returns `None` for other requests.
     pub fn done(&self) -> Option<u64> {
         self.done
     }
 
-    /// For [`during`].
+    /// Returns the request, for [`during`].
     pub fn origin(&self) -> Origin {
         self.origin
     }
@@ -103,7 +104,8 @@ impl Journal {
         self.map.word(SLOT_WORD + slot * WORDS + word)
     }
 
-    /// A slot for a request, or the one that it had when the process before died. Waits where all are in use.
+    /// Returns a slot for a request, or the slot that it had when the previous process died. Waits if all slots are in
+    /// use.
     pub fn claim(self: &Arc<Self>, asked: Asked) -> Claim {
         let mut table = self.table.lock();
         if let Some(slot) = table.inherited.remove(&asked) {
@@ -124,13 +126,13 @@ impl Journal {
         Claim { journal: Arc::clone(self), origin: Origin { asked, slot }, done: None }
     }
 
-    /// The request of a slot is applied. Its entry says so too, and stays at least as long as this is not said.
+    /// Marks the request of a slot as applied. Its entry says the same, and is not released before the slot says so.
     pub(super) fn mark_applied(&self, slot: usize, result: u64) {
         self.slot(slot, 3).store(result, Release);
         self.slot(slot, 2).store(1, Release);
     }
 
-    /// It was not applied after all.
+    /// Removes the mark: the request was not applied after all.
     pub(super) fn unmark_applied(&self, slot: usize) {
         self.slot(slot, 2).store(0, Release);
     }
@@ -141,7 +143,8 @@ impl Journal {
         self.freed.notify_one();
     }
 
-    /// All requests of `connection` that are asked again have claimed their slots: the others had been answered.
+    /// Frees the inherited slots of `connection` that were not claimed. All of its requests that are asked again have
+    /// claimed theirs, so the others had been answered.
     pub fn all_asked(&self, connection: u32) {
         let mut table = self.table.lock();
         let answered: Vec<_> = table
@@ -156,7 +159,7 @@ impl Journal {
         self.freed.notify_all();
     }
 
-    /// Takes over the slots of a dead process. `applied` tells the result of requests whose entries were complete.
+    /// Takes over the slots of a dead process. `applied` has the results of the requests whose entries were complete.
     pub(super) fn inherit(&self, applied: &HashMap<Asked, u64>) {
         let mut table = self.table.lock();
         table.free.clear();

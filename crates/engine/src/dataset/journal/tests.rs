@@ -108,7 +108,7 @@ fn a_commit_while_redoing_takes_along_what_was_redone() {
                 second.cut(70);
                 second.release(0);
             }
-            // Nothing is entered twice.
+            // No change is entered twice.
             let room = second.reserve(changes).unwrap().unwrap();
             second.append(&room, 7, changes);
             entries += 1;
@@ -139,14 +139,14 @@ fn damage_is_told() {
     journal.map.write(600, b"scribble");
     let error = redone(&adopted(&journal).unwrap(), 0).unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
-    // A length that cannot be.
+    // A length that is impossible.
     let journal = Journal::with_bytes(RING).unwrap();
     enter(&journal, &put(1, 10));
     for bytes in [0, 8, 81, RING as u64, u64::MAX - 7] {
         journal.map.ring_word(BYTES).store(bytes, Release);
         assert!(redone(&adopted(&journal).unwrap(), 0).is_err(), "{bytes}");
     }
-    // A head that cannot be.
+    // A head that is impossible.
     journal.map.word(RELEASED_WORD).store(u64::MAX, Release);
     assert!(redone(&adopted(&journal).unwrap(), 0).is_err());
     let (no_journal, _) = std::os::unix::net::UnixStream::pair().unwrap();

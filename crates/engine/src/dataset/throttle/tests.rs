@@ -15,7 +15,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A pace that knows that passes of 16 MiB take so long.
+/// Returns a pace that has measured a pass of 16 MiB, which `took` that long.
 fn measured(took: Duration) -> Pace {
     let mut pace = Pace::default();
     pace.begin(Duration::ZERO, 16 * MIB);
@@ -27,20 +27,21 @@ fn measured(took: Duration) -> Pace {
 #[derive(Debug, Default)]
 struct Outcome {
     written_bytes: u64,
-    /// Of the delays, each by itself.
+    /// Longest delay of a single write.
     longest: Duration,
-    /// Writes that found no room although they had been delayed.
+    /// Number of writes that found no room although they had been delayed.
     without_room: u64,
 }
 
-/// So many writers write as fast as they may, each `bytes` at once, for a minute, while the cleaner gains 8 MiB by each pass that takes as long as
-/// `took` says. Of the room each byte takes one and a quarter.
+/// Simulates `writers` that write as fast as they may, each `bytes` at once, for a minute. Meanwhile each pass of the
+/// cleaner takes as long as `took` returns, and gains 8 MiB. Each byte that is written takes one and a quarter bytes of
+/// the room.
 fn simulate(pace: &mut Pace, writers: usize, bytes: u64, took: &mut dyn FnMut() -> Duration) -> Outcome {
     let (mut now, end) = (ms(1_000), ms(61_000));
     let mut spare = LOW;
     let mut outcome = Outcome::default();
     let mut gain_at = None;
-    // When each comes again, the first first.
+    // The times at which the writers come again, ascending.
     let mut ready: VecDeque<Duration> = vec![now; writers].into();
     while now < end {
         if gain_at.is_none() && spare < LOW {
@@ -92,7 +93,8 @@ fn the_delay_grows_from_nothing_without_a_cliff() {
         (0..=LOW / PAGE).rev().map(|pages| pace.cost(ms(3_000), PAGE, left(pages * PAGE))).collect();
     assert!(costs[0].is_zero() && costs[1] < Duration::from_micros(50), "{:?}", &costs[..2]);
     assert!(costs.is_sorted() && costs[costs.len() - 1] == DELAY_MAX);
-    // Until an eighth is left, none is more than a quarter longer than the one before it was, but for the first few, which are near nothing.
+    // Until an eighth of the room is left, no delay is more than a quarter longer than the one before, except for the
+    // first few, which are near nothing.
     let steep = costs.windows(2).take(costs.len() / 8 * 7).skip(8).find(|two| two[1] > two[0] * 5 / 4);
     assert_eq!(steep, None);
 }
@@ -132,14 +134,14 @@ fn nobody_comes_to_the_end_where_passes_are_late() {
 fn who_waits_goes_on_when_room_is_gained() {
     let throttle = std::sync::Arc::new(Throttle::default());
     throttle.start();
-    // Passes that take an hour, as far as is known.
+    // As far as the pace knows, passes take an hour.
     *throttle.pace.lock() = Some(measured(Duration::from_secs(3_600)));
     throttle.begin(16 * MIB);
     let waiter = {
         let throttle = std::sync::Arc::clone(&throttle);
         std::thread::spawn(move || throttle.wait(1 << 30, || left(0)))
     };
-    // Until it waits there is nobody to tell.
+    // A gain that comes before the thread waits ends no wait, so gains are repeated.
     while !waiter.is_finished() {
         throttle.gained();
         std::thread::yield_now();

@@ -81,7 +81,7 @@ fn a_writer_shuts_everybody_out_and_is_named() {
     assert!(matches!(FileDevice::open(&path, OpenMode::ReadWrite), Err(Error::Busy(_))));
 }
 
-/// As a program that another thread starts at this moment has one.
+/// A program that another thread starts at this moment has such a copy.
 #[test]
 fn a_lock_goes_with_its_device_whoever_has_a_copy_of_the_descriptor() {
     let (_dir, path) = create();
@@ -92,7 +92,7 @@ fn a_lock_goes_with_its_device_whoever_has_a_copy_of_the_descriptor() {
     drop(copy);
 }
 
-/// As a server leaves it that was killed while its io_uring had requests under way.
+/// A server that is killed while its io_uring has requests under way leaves such a lock.
 #[test]
 fn a_lock_of_a_process_that_ended_is_waited_for() {
     let (_dir, path) = create();
@@ -130,7 +130,7 @@ fn a_lock_that_is_let_go_while_its_holder_is_looked_for_is_taken() {
     assert_eq!(attempts.get(), 2);
 }
 
-/// As a server and the one that follows it do, with a holder that has a copy from before the first to after the last.
+/// A server and its successor do this, while a holder has a copy from before the first to after the last.
 #[test]
 fn a_device_that_is_handed_over_stays_locked_until_it_is_unlocked() {
     let (_dir, path) = create();
@@ -177,7 +177,7 @@ fn creating_refuses_what_exists_and_what_does_not_fit() {
     let other = dir.path().join("other");
     assert!(matches!(create_file_device(&other, DEVICE_BYTES_MIN - 4096), Err(Error::Invalid(_))));
     assert!(matches!(create_file_device(&other, DEVICE_BYTES_MIN + 1), Err(Error::Invalid(_))));
-    // More than any disc holds: refused, and nothing is left behind.
+    // The size is more than any disc holds: it is refused, and nothing is left behind.
     let huge = create_file_device(&other, 1 << 53);
     assert!(matches!(huge, Err(Error::NoSpace(_) | Error::Io { .. })), "{huge:?}");
     assert!(!other.exists());

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use crate::device::recorded::{EVENT_BYTES, MAGIC};
 use crate::device::{AlignedBuf, Device, Event, RecordedDevice, Recording, SimDevice};
 
-/// Kind, durable, device, call, offset, length, bytes of a write.
+/// An event as read: kind, durable, device, call, offset, length, bytes of a write.
 type Read = (u8, u8, u16, u64, u64, u64, Vec<u8>);
 
 fn number(bytes: &[u8]) -> u64 {

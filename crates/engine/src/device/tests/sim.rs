@@ -63,7 +63,7 @@ fn a_crash_by_writes_keeps_or_loses_each_as_a_whole() {
             (first[0], second[0])
         })
         .collect();
-    // Of two writes to one place the newer that survives counts.
+    // Of two writes to one place, the newer one that survives counts.
     assert_eq!(images, BTreeSet::from([(1, 0), (1, 3), (2, 0), (2, 3), (4, 0), (4, 3)]));
     assert_eq!(
         [0, 1, 2, 3, 4].map(|back| device.latest_place(back)),
@@ -98,7 +98,7 @@ fn a_watcher_sees_every_instant_that_makes_a_difference() {
     device.write(0, &page(4), true).unwrap();
     device.discard(4096, 4096).unwrap();
     assert_eq!(*seen.lock(), [(0, 0), (0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (2, 4), (4, 4)]);
-    // Afterwards as if nobody had looked.
+    // Watching leaves no trace.
     assert_eq!(device.unflushed_sectors(), 0);
     assert_eq!(read(&device.crash(&mut |_| 0), 0), [4; 4096]);
 }
@@ -111,7 +111,7 @@ fn a_durable_write_covers_itself_alone() {
     let image = device.crash(&mut |_| 0);
     assert_eq!(read(&image, 0), [0; 4096]);
     assert_eq!(read(&image, 4096), [2; 4096]);
-    // Over an unflushed write it leaves nothing of that.
+    // A durable write over an unflushed one leaves nothing of the latter.
     device.write(0, &page(3), true).unwrap();
     assert_eq!(read(&device.crash(&mut |n| n / 2), 0), [3; 4096]);
 }
@@ -228,7 +228,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// What a block must show now, and what each of its sectors may hold after a crash.
+/// Content that a block must show now, and contents that each of its sectors may have after a crash.
 #[derive(Clone, Default)]
 struct Expected {
     now: Vec<u8>,
@@ -255,7 +255,7 @@ proptest! {
                             allowed.insert(byte);
                         }
                     } else {
-                        // Refused by the latch, before anything was stored.
+                        // The latch refused it before anything was stored.
                         prop_assert!(durable);
                     }
                 }

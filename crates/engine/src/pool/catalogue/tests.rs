@@ -1,4 +1,4 @@
-//! Dead lists over many snapshots; nodes of versions that go.
+//! Tests of dead lists over many snapshots, and of nodes of versions that go.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -38,7 +38,7 @@ fn assert_like(model: &Model, list: &DeadList, blocks: &Blocks) {
     }
 }
 
-/// What is taken out of lists that are pushed to, flushed, encoded, joined and cut at random is what a map of vectors has.
+/// Lists that are pushed to, flushed, encoded, joined and cut at random give back what a map of vectors has.
 #[test]
 fn dead_lists_are_like_maps() {
     let (_device, pool) = fresh();
@@ -98,7 +98,7 @@ fn dead_lists_are_like_maps() {
     }
 }
 
-/// Block by block, as reaping does; nothing of it is left in the tree.
+/// Takes a bucket apart block by block, as reaping does; nothing of it is left in the tree.
 fn work_off(mut bucket: Bucket, blocks: &Blocks, mut expected: Vec<Ptr>) {
     let mut found = bucket.take_open();
     while let Some((list, at)) = bucket.next_block() {
@@ -122,10 +122,10 @@ fn checked(pool: &Pool) {
     assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
 }
 
-/// Pages of the file: the tree has more leaves than pages are overwritten between two snapshots.
+/// Number of pages of the file: the tree has more leaves than pages are overwritten between two snapshots.
 const PAGES: u64 = 40_000;
 
-/// A page that compresses, as its records are to be small.
+/// Returns a page that compresses well, as its records are to be small.
 fn small(at: u64, generation: u64) -> Vec<u8> {
     let mut page = vec![0; PAGE as usize];
     page[..16].copy_from_slice(&(u128::from(at) << 64 | u128::from(generation)).to_le_bytes());
@@ -140,7 +140,7 @@ fn overwrite(pool: &Pool, pages: impl Iterator<Item = u64>, generation: u64) {
     pool.sync().unwrap();
 }
 
-/// What a checkpoint writes after pages were overwritten at random, in bytes.
+/// Returns the bytes that a checkpoint writes after pages were overwritten at random.
 fn checkpoint_bytes(pool: &Pool, draw: &mut Draw, generation: u64) -> u64 {
     pool.checkpoint(false).unwrap();
     overwrite(pool, (0..400).map(|_| draw.below(PAGES)), generation);
@@ -153,7 +153,7 @@ fn checkpoint_bytes(pool: &Pool, draw: &mut Draw, generation: u64) -> u64 {
     written() - before
 }
 
-/// Overwrites pages at random and makes a snapshot, so often.
+/// Overwrites pages at random and makes a snapshot, for each of `snapshots`.
 fn age(pool: &Pool, draw: &mut Draw, pages: u64, snapshots: std::ops::Range<u64>) {
     for n in snapshots {
         overwrite(pool, (0..60).map(|_| draw.below(pages)), n);
@@ -169,7 +169,7 @@ fn checkpoints_do_not_grow_with_snapshots() {
     let (_device, pool) = fresh();
     let mut draw = Draw(7);
     overwrite(&pool, 0..PAGES, 0);
-    // As scattered as it will ever be: leaves with addresses at random are longer.
+    // The pages become as scattered as they will ever be: leaves with addresses at random are longer.
     overwrite(&pool, (0..3 * PAGES).map(|_| draw.below(PAGES)), 0);
     age(&pool, &mut draw, PAGES, 1..51);
     let few = checkpoint_bytes(&pool, &mut draw, 1000);
@@ -191,7 +191,7 @@ fn snapshots_may_be_destroyed_in_any_order() {
     drop(pool);
     let pool = try_open(&std::sync::Arc::new(device.crash(&mut |_| 0))).unwrap();
     checked(&pool);
-    // In no order at all, the newest but one and the oldest among them.
+    // The order is random; the newest but one and the oldest are among them.
     let mut left: Vec<u64> = (1..159).collect();
     while !left.is_empty() {
         let n = left.swap_remove(draw.below(left.len() as u64) as usize);
@@ -228,7 +228,8 @@ fn snapshots_may_be_destroyed_in_any_order() {
     }
 }
 
-/// Nodes that were not stored when their dataset was destroyed or rolled back are written by the next checkpoint: they stay promised until then.
+/// Nodes that were not stored when their dataset was destroyed or rolled back are written by the next checkpoint: their
+/// space stays promised until then.
 #[test]
 fn nodes_of_versions_that_go_stay_promised() {
     let (_device, pool) = fresh();
@@ -241,7 +242,7 @@ fn nodes_of_versions_that_go_stay_promised() {
         assert!(held > 4_000, "{held}");
         go();
         assert!(pool.shared.nodes.unstored_nodes().stored >= held);
-        // It says so if nodes take more than they were promised.
+        // The checkpoint reports it if nodes take more than they were promised.
         pool.checkpoint(false).unwrap();
         assert!(pool.shared.nodes.unstored_nodes().stored < held / 2);
     };

@@ -1,4 +1,4 @@
-//! Which chunks the cleaner takes.
+//! Chooses the chunks that the cleaner takes.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -11,43 +11,43 @@ use crate::segment::Occupied;
 use crate::space::Chunk;
 use crate::types::COPIES;
 
-/// A chunk fuller than this is not worth the writing, in parts of a thousand.
+/// A chunk fuller than this, in parts of a thousand, is not worth moving.
 const FULL_PERMILLE: u64 = 970;
-/// Chunks that are passed over, because they cannot be cleaned or are full, before a search ends.
+/// Largest number of chunks that a search passes over, because they cannot be cleaned or are full, before it ends.
 const SKIPPED_MAX: usize = 4096;
 /// Bytes of a chunk that survivors fill for sure: the next record may not fit into what is left.
 pub(in super::super) const OUTPUT_BYTES: u64 = CHUNK_BYTES - CHUNK_BYTES / 64;
 
-/// What is wanted of a pass.
+/// Limits and goals of a pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
-    /// Chunks that it may begin.
+    /// Largest number of chunks that the pass may begin.
     pub(super) outputs: u64,
-    /// Chunks that it has to gain, or it does not begin.
+    /// Smallest number of chunks that the pass has to gain; otherwise it does not begin.
     pub(super) gain: u64,
-    /// Chunks from which on it need not gain more.
+    /// Number of gained chunks from which on the pass need not gain more.
     pub(super) wanted: u64,
 }
 
-/// What a pass cleans.
+/// Plan of a pass.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// The chunks that it vacates.
+    /// Chunks that the pass vacates.
     pub(super) sources: BTreeSet<Chunk>,
-    /// The pages of the segment table with segments that have parts there.
+    /// Pages of the segment table with segments that have parts in these chunks.
     pub(super) pages: BTreeSet<u64>,
-    /// Bytes that it moves.
+    /// Bytes that the pass moves.
     pub(super) live_bytes: u64,
-    /// Chunks that it gains.
+    /// Number of chunks that the pass gains.
     pub(super) gained: u64,
 }
 
-/// Which chunks come first.
+/// Orders in which chunks are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// Those that are worth most ([`score`]).
+    /// Chunks that are worth most come first ([`score`]).
     Worth,
-    /// The emptiest.
+    /// The emptiest chunks come first.
     Greed,
 }
 
@@ -77,7 +77,8 @@ pub(in super::super) struct ChangedPages {
 }
 
 impl ChangedPages {
-    /// Bytes that they take where they are stored, at most, if it changed these, too: none comes twice.
+    /// Returns the most bytes that the changed pages take where they are stored, if the pass changes `pages`, too. No
+    /// page counts twice.
     pub(in super::super) fn with(
         &self,
         pages: impl Iterator<Item = u64>,
@@ -86,35 +87,37 @@ impl ChangedPages {
         self.bytes + pages.filter(|page| !self.pages.contains(page)).map(page_bytes).sum::<u64>()
     }
 
-    /// It changes this one, too.
+    /// Notes that the pass changes `page`, too.
     pub(in super::super) fn add(&mut self, page: u64, page_bytes: &dyn Fn(u64) -> u64) {
         if self.pages.insert(page) {
             self.bytes += page_bytes(page);
         }
     }
 
-    /// Bytes that they take where they are stored, at most.
+    /// Returns the most bytes that the changed pages take where they are stored.
     pub(in super::super) const fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-/// How much is gained by cleaning a chunk with so many live bytes whose youngest record is of segment `youngest`, while the log is at segment
-/// `now`: what becomes free, by what is read and written, and more for what is old, since it will not die soon by itself (Rosenblum and
-/// Ousterhout, "The design and implementation of a log-structured file system", 1992, section 3.5; the age by its square root, so that the
-/// uniformly overwritten pool is cleaned nearly as by greed alone).
+/// Returns the worth of cleaning a chunk with `live_bytes` whose youngest record is of segment `youngest`, while the
+/// log is at segment `now`: the space that becomes free, divided by what is read and written, and more for old chunks,
+/// whose records will not die soon by themselves (Rosenblum and Ousterhout, "The design and implementation of a
+/// log-structured file system", 1992, section 3.5; the age by its fourth root, so that the uniformly overwritten pool
+/// is cleaned nearly as by greed alone).
 fn score(live_bytes: u64, youngest: u64, now: u64) -> f64 {
     let live = live_bytes.min(CHUNK_BYTES) as f64 / CHUNK_BYTES as f64;
     let age = now.saturating_sub(youngest) as f64 + 1.0;
     (1.0 - live) / (live + 1e-6) * age.powf(AGE_EXPONENT)
 }
 
-/// See [`score`].
+/// Exponent of the age in [`score`].
 const AGE_EXPONENT: f64 = 0.25;
 
 impl Pool {
-    /// The chunks that are worth most, as far as the wish goes. Where the cleaner has not all the chunks that it keeps it must come to have them
-    /// again: where it would not, by what is worth most, the emptiest are taken.
+    /// Plans a pass over the chunks that are worth most, as far as the wish goes. If the cleaner does not have all the
+    /// chunks that it keeps, its passes must get it there: if passes over the chunks that are worth most would not, the
+    /// emptiest are taken.
     pub(super) fn plan_pass(&self, state: &Maintenance, wish: Wish) -> Option<Plan> {
         self.shared.segments.rank();
         let begun = [Sum::in_begun(state.cleaner.begun), Sum::in_begun(state.copies.begun)];
@@ -133,9 +136,10 @@ impl Pool {
             .or_else(|| self.choose(state, wish, Order::Greed, begun, &BTreeSet::new()))
     }
 
-    /// Chunks that the cleaner needs to begin with, as things are. What it keeps where the pool is as full as it may be is lent to writers while
-    /// there is so much to gain that it comes to have it again by its own passes (records that die, and chunks that the log fills, only make that
-    /// easier); but for what a pass takes that is worth its checkpoint.
+    /// Returns the number of chunks that the cleaner needs to begin with, as things are. It keeps more, for a pool as
+    /// full as it may be, and these are lent to writers while so much can be gained that its own passes bring them
+    /// back. (Records that die, and chunks that the log fills, only make that easier.) Never lent are the chunks that
+    /// the next pass worth its checkpoint takes.
     pub(in super::super) fn needed_chunks(&self, state: &Maintenance) -> u64 {
         let Bounds { clean_chunks: all, least_clean_chunks: least, .. } = self.sizing.bounds;
         if least < all && self.shared.clean_outputs() < all {
@@ -148,9 +152,9 @@ impl Pool {
         chunks.max(next.map_or(all, |plan| plan.sources.len() as u64 - plan.gained))
     }
 
-    /// True if a cleaner that begins with so many `chunks` gets to all that it keeps, by passes that each gain more than their checkpoints may
-    /// take, and that leave alone the chunks in `taken`. [`BEGUN_CHUNKS`] are subtracted first: commits and checkpoints may just have begun as
-    /// many, and as many are promised to them again.
+    /// Returns true if a cleaner that begins with `chunks` chunks gets to all that it keeps, by passes that each gain
+    /// more than their checkpoints may take, and that leave alone the chunks in `taken`. [`BEGUN_CHUNKS`] are
+    /// subtracted first: commits and checkpoints may just have begun as many, and as many are promised to them again.
     fn climbs(&self, state: &Maintenance, chunks: u64, taken: &BTreeSet<Chunk>) -> bool {
         let cost = self.least_gain();
         let mut chunks = chunks.saturating_sub(BEGUN_CHUNKS);
@@ -166,7 +170,8 @@ impl Pool {
         true
     }
 
-    /// Chunks by order, but for those that were `taken`, as far as the wish goes.
+    /// Chooses chunks by `order`, without those in `taken`, as far as the wish goes. Returns `None` if they gain less
+    /// than wished.
     fn choose(
         &self,
         state: &Maintenance,
@@ -177,7 +182,7 @@ impl Pool {
     ) -> Option<Plan> {
         let now = self.shared.segments.last_id().unwrap_or_default();
         let begun = [state.cleaner.begun, state.copies.begun];
-        // Segments of the log lie in chunks of their own, and nothing younger is ever moved.
+        // Segments of the log lie in chunks of their own. Neither they nor younger ones are ever moved.
         let log = state.window_start.segment;
         let first_copies = self.shared.segments.page_ids().page(COPIES);
         let of_copies =
@@ -192,7 +197,8 @@ impl Pool {
         let mut sums = in_begun;
         let mut skipped = 0;
         let mut changed = ChangedPages::default();
-        // What is promised to any pass, and what survivors may leave of theirs.
+        // Bytes for pages of the table: those that are promised to any pass, and those that survivors may leave of the
+        // cleaner's chunks.
         let spare_bytes = PASS_TABLE_BYTES + self.shared.clean_outputs() * CHUNK_BYTES / 8;
         self.shared.segments.chunks_by_score(
             &|live, youngest| match order {
@@ -213,7 +219,7 @@ impl Pool {
                     skipped += 1;
                     return skipped < SKIPPED_MAX;
                 }
-                // What is beyond the promise is taken where nothing would be gained without.
+                // Bytes beyond the promise are taken only while the pass would gain too little without them.
                 let pages_max = if plan.gained < wish.gain { spare_bytes } else { PASS_TABLE_BYTES };
                 if outputs > wish.outputs || pages_bytes > pages_max {
                     return false;

@@ -1,12 +1,12 @@
-//! Cleaning: what lives in sparse chunks is packed into few, so that the others become free.
+//! Cleaning: packs the live records of sparse chunks into few chunks, so that the others become free.
 //!
 //! Addresses stay; only the segment table learns where the records lie now, and the next checkpoint stores it.
 //!
 //! - G4: the log says nothing of a pass. After a crash the segments are where the last checkpoint has them: their old
-//!   chunks were not reused (S1). They must be there, since what a pass leaves behind as dead may be in use by that
-//!   checkpoint's tree, or by changes that were undone because they never reached the log.
-//! - G6: a pass begins only if it leaves more free chunks than there were: what it vacates is more than what it fills. It does what it was planned to:
-//!   it vacates every chunk that it takes, and writes no more than is counted of them.
+//!   chunks were not reused (S1). They must be there, since records that a pass leaves behind as dead may be in use by
+//!   that checkpoint's tree, or by changes that were undone because they never reached the log.
+//! - G6: a pass begins only if it leaves more free chunks than there were: it vacates more than it fills. It does what
+//!   it was planned to: it vacates every chunk that it takes, and writes no more than is counted of them.
 
 mod choose;
 
@@ -24,56 +24,56 @@ use crate::{Addr, Error, Result};
 pub(super) use choose::{ChangedPages, OUTPUT_BYTES};
 use choose::{Plan, Wish};
 
-/// What a pass of the cleaner did.
+/// Report of a pass of the cleaner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CleanReport {
-    /// Chunks that have no live records any more.
+    /// Number of chunks that have no live records any more.
     pub chunks: u64,
-    /// Chunks that were begun for them.
+    /// Number of chunks that were begun for these records.
     pub outputs: u64,
-    /// Segments that were moved, or parts of them.
+    /// Number of segments that were moved, or parts of them.
     pub segments: u64,
     /// Bytes written.
     pub written_bytes: u64,
 }
 
 impl CleanReport {
-    /// Chunks that become free by it, beyond those that it took.
+    /// Returns the number of chunks that become free by the pass, beyond those that it took.
     pub fn gained(&self) -> u64 {
         self.chunks.saturating_sub(self.outputs)
     }
 }
 
-/// What the cleaner keeps from pass to pass.
+/// State that the cleaner keeps from pass to pass.
 #[derive(Debug, Default)]
 pub(super) struct Cleaner {
-    /// The chunk of survivors that the next pass goes on with.
+    /// The chunk of survivors that the next pass goes on to fill.
     pub(super) begun: Option<Begun>,
     /// Chunks with records that could not be read, which stay where they are.
     unreadable: BTreeSet<Chunk>,
 }
 
-/// The move of survivors to `parts`.
+/// Returns the move of survivors to `parts`.
 pub(super) fn move_to(parts: Vec<Part>, survivors: &[Survivor], recoded: bool) -> Move {
     let models: BTreeSet<u32> = survivors.iter().filter_map(|(_, _, bytes)| model_of(bytes)).collect();
     let lens = survivors.iter().map(|(slot, _, bytes)| (*slot, bytes.len() as u32)).collect();
     Move { parts, models: models.into_iter().collect(), lens, recoded }
 }
 
-/// Parts may break at the end of a chunk: a segment with many is moved as a whole.
+/// Returns true if a segment has so many parts that it is moved as a whole: parts may break at the end of a chunk.
 fn moves_whole(segment: &Segment) -> bool {
     segment.parts.len() + 4 > PARTS_MAX
 }
 
-/// Bytes that a pass writes beside what it packs: each chunk that it goes on with or begins is padded at both ends of what is written to it, and may
-/// break a part in two.
+/// Returns the most bytes that a pass writes beside what it packs: each chunk that it goes on with or begins is padded
+/// at both ends of what is written to it, and may break a part in two.
 const fn padding_max(outputs: u64) -> u64 {
     (outputs + 2) * (2 * BLOCK_BYTES as u64 + PART_OVERHEAD_BYTES)
 }
 
 impl Pool {
-    /// Cleans the chunks from which there is most to gain, be it less than a chunk, and makes a checkpoint, so that they become free: for those
-    /// who drive a pool without threads.
+    /// Cleans the chunks from which most is gained, even if that is less than a chunk, and makes a checkpoint, so that
+    /// they become free: for callers that drive a pool without threads.
     pub fn clean(&self) -> Result<CleanReport> {
         let mut state = self.maintenance.lock();
         let report = self.clean_wished(&mut state, 0, self.pass_chunks())?;
@@ -82,15 +82,16 @@ impl Pool {
         Ok(report.unwrap_or_default())
     }
 
-    /// One pass that gains up to `wanted` chunks. `None`: none would gain anything (G6). A checkpoint has to follow, by which what it vacated
-    /// becomes free.
+    /// Does one pass that gains up to `wanted` chunks. Returns `None` if no pass would gain anything (G6). A checkpoint
+    /// has to follow, by which the vacated chunks become free.
     pub(super) fn clean_pass(&self, state: &mut Maintenance, wanted: u64) -> Result<Option<CleanReport>> {
         self.clean_wished(state, self.least_gain(), wanted)
     }
 
     fn clean_wished(&self, state: &mut Maintenance, gain: u64, wanted: u64) -> Result<Option<CleanReport>> {
         self.shared.check_writable()?;
-        // A pass takes the cleaner's own chunks. It takes some that writers could have only if it would gain nothing otherwise.
+        // A pass takes the cleaner's own chunks. It takes some that writers could have only if it would gain nothing
+        // otherwise.
         let has = self.shared.clean_outputs();
         let mut outputs = has.min(self.shared.kept_chunks()).min(self.pass_chunks());
         loop {
@@ -103,7 +104,7 @@ impl Pool {
             let counted_bytes = self.counted_bytes(&plan);
             self.shared.throttle.begin(plan.live_bytes);
             match self.clean_planned(state, &plan) {
-                // More had to be written than was expected of so many chunks: fewer are cleaned.
+                // More had to be written than was expected of these chunks: fewer are cleaned.
                 Err(Error::NoSpace(_)) if outputs > 1 => outputs /= 2,
                 Err(Error::NoSpace(_)) => return Ok(None),
                 Err(error) => {
@@ -137,7 +138,8 @@ impl Pool {
         }
     }
 
-    /// What a pass writes at most, but for padding, going by what is counted of the chunks that it vacates.
+    /// Returns the most bytes that a pass writes, padding aside, going by what is counted of the chunks that it
+    /// vacates.
     fn counted_bytes(&self, plan: &Plan) -> u64 {
         let segments = &self.shared.segments;
         let of_sources = plan.sources.iter().filter_map(|chunk| segments.occupied(*chunk));
@@ -192,7 +194,7 @@ impl Pool {
     ) -> Result<Vec<(u64, Move)>> {
         let mut moved = Vec::new();
         let unreadable = &mut state.cleaner.unreadable;
-        // Ascending by number, and so by age: what is equally old comes to lie together.
+        // Pages ascend by number, and so by age: records that are equally old come to lie together.
         for page in &plan.pages {
             let segments = match self.shared.segments.of_page_in(*page, &plan.sources) {
                 Ok(segments) => segments,
@@ -214,7 +216,7 @@ impl Pool {
                     Err(error @ Error::NoSpace(_)) => return Err(error),
                     Err(error) if error.is_damage() => {
                         self.count_met(&error);
-                        // Its other records remain readable where they are.
+                        // The segment's other records remain readable where they are.
                         tracing::error!(%error, segment = segment.id, "a damaged segment is not cleaned");
                         let chunks = segment.parts.iter().map(|part| part.extent.chunk);
                         unreadable.extend(chunks.filter(|chunk| plan.sources.contains(chunk)));
@@ -226,7 +228,7 @@ impl Pool {
         Ok(moved)
     }
 
-    /// Packs the survivors of those parts of a segment anew that lie in `sources`. `None`: it has none.
+    /// Packs the survivors of those parts of a segment anew that lie in `sources`. Returns `None` if no part is left.
     fn repack(
         &self,
         segment: &Segment,
@@ -253,7 +255,7 @@ impl Pool {
         Ok(Some(move_to(parts, &all, false)))
     }
 
-    /// Live records of parts of a segment with their checksums, ascending by slot.
+    /// Reads the live records of parts of a segment, with their checksums, ascending by slot.
     pub(super) fn survivors(&self, segment: &Segment, parts: &[Part]) -> Result<Vec<Survivor>> {
         let (segments, devices) = (&self.shared.segments, &self.shared.devices);
         let mut wanted = Vec::new();
@@ -274,7 +276,7 @@ impl Pool {
         Ok(survivors)
     }
 
-    /// A segment lies elsewhere from now on. The caller holds the log's lock.
+    /// Notes that a segment lies elsewhere from now on. The caller holds the log's lock.
     pub(super) fn relocate(&self, id: u64, to: Move) -> Result<()> {
         for part in &to.parts {
             self.chunks.retain(part.extent.chunk);

@@ -3,7 +3,7 @@
 use super::super::testing::{fresh, open, page, write};
 use super::*;
 
-/// Chunks in use by segments.
+/// Returns the chunks in use by segments.
 fn chunks_of(pool: &Pool) -> BTreeSet<Chunk> {
     let mut chunks = BTreeSet::new();
     pool.shared
@@ -13,7 +13,7 @@ fn chunks_of(pool: &Pool) -> BTreeSet<Chunk> {
     chunks
 }
 
-/// Passes as long as there is something to gain.
+/// Does passes as long as there is something to gain.
 fn clean_all(pool: &Pool) {
     let mut state = pool.maintenance.lock();
     pool.checkpoint_locked(&mut state, false).unwrap();
@@ -22,7 +22,7 @@ fn clean_all(pool: &Pool) {
     }
 }
 
-/// What every chunk holds follows from the segments that lie in it.
+/// Asserts that what is counted of every chunk follows from the segments that lie in it.
 fn verify_occupancy(pool: &Pool) {
     let mut counted: std::collections::BTreeMap<Chunk, (u64, usize)> = std::collections::BTreeMap::new();
     pool.shared
@@ -77,7 +77,7 @@ fn a_pass_leaves_more_free_chunks_than_there_were_or_does_not_begin() {
 #[test]
 fn records_that_survive_alone_take_no_block_of_their_own() {
     let (device, pool) = fresh();
-    // Of each segment of the log one page stays.
+    // One page of each segment of the log stays live.
     for round in 0..20 {
         write(&pool, (0..400).chain([1000 + round]), round);
     }
@@ -86,7 +86,7 @@ fn records_that_survive_alone_take_no_block_of_their_own() {
     clean_all(&pool);
     verify_occupancy(&pool);
     assert!(chunks_of(&pool).len() < before / 3, "{} of {before} chunks are left", chunks_of(&pool).len());
-    // Other parts and nodes, as many records.
+    // The records are as many; parts and nodes are others.
     assert!(pool.shared.segments.used_bytes() < one + one / 50);
     drop(pool);
     let pool = open(&device);
@@ -116,7 +116,7 @@ fn only_the_parts_in_cleaned_chunks_are_moved() {
     };
     let (id, parts) =
         several(&pool).into_iter().next().expect("some segment is broken at the end of a chunk");
-    // Everything else in the chunk of its first part dies.
+    // Cleans only the chunk of the segment's first part.
     let first = parts[0].extent.chunk;
     let mut state = pool.maintenance.lock();
     let plan = Plan {

@@ -12,7 +12,7 @@ use crate::tree::Visit;
 
 const PAGES: u64 = 1500;
 
-/// A pool with a snapshot, segments that were folded and some that were not, written by several checkpoints.
+/// Returns a pool with a snapshot, segments that were cleaned and some that were not, written by several checkpoints.
 fn filled() -> (Arc<SimDevice>, Arc<Pool>) {
     let (device, pool) = fresh();
     write(&pool, 0..PAGES, 1);
@@ -25,7 +25,7 @@ fn filled() -> (Arc<SimDevice>, Arc<Pool>) {
     (device, pool)
 }
 
-/// Everything is right, be it read from whatever copy.
+/// Asserts that everything is right, whichever copy it is read from.
 fn assert_whole(pool: &Pool, what: &str) {
     for at in 0..PAGES {
         let mut found = vec![0; PAGE as usize];
@@ -48,7 +48,7 @@ fn assert_sound(device: &Arc<SimDevice>, what: &str) {
     assert_eq!(pool.shared.segments.stood_in(), 0, "{what}");
 }
 
-/// Both places of all metadata, with what it is.
+/// Returns both places of all metadata, with a name for each.
 fn places(pool: &Pool) -> Vec<(String, [u64; 2])> {
     let at = |addr: Addr| pool.place(addr).unwrap().offset;
     let both = |placed: &Placed| [placed.first.offset, placed.second.offset];
@@ -116,7 +116,7 @@ fn either_copy_of_any_metadata_may_be_damaged_and_is_repaired() {
             assert_whole(&pool, what);
             let report = pool.check_open(&mut |_| {});
             assert!(report.errors > 0, "{what}, copy {at}: check tells nothing");
-            // What opening read is written anew by the next checkpoint, which opening does not make.
+            // The next checkpoint writes anew what opening read; opening does not make one.
             let status = scrubbed(&pool);
             assert!(status.damaged > 0 && status.repaired == status.damaged, "{what}, copy {at}: {status:?}");
             assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new(), "{what}, copy {at}");
@@ -165,7 +165,7 @@ fn no_chunk_has_a_record_and_its_second_copy() {
     }
 }
 
-/// Checkpoints that write little put many into one segment of the log, and its second copies into as many parts.
+/// Many checkpoints that write little fit into one segment of the log, and its second copies have as many parts.
 #[test]
 fn many_small_checkpoints_fit() {
     let (device, pool) = fresh();

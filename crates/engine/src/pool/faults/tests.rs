@@ -17,7 +17,7 @@ fn damage(device: &SimDevice, pool: &Pool, at: u64) {
 }
 
 fn read(pool: &Pool, at: u64) -> crate::Result<()> {
-    // Past the cache of records.
+    // Without a cache of records the read goes to the device.
     pool.set_cache_bytes(0);
     pool.dataset().read(4, PAGE, at * u64::from(PAGE), &mut vec![0; PAGE as usize])
 }
@@ -26,7 +26,7 @@ fn writes_of(device: &SimDevice) -> u64 {
     device.stats().counts().writes
 }
 
-/// A pool whose page 3 is damaged, freshly opened: nothing of it is in memory.
+/// Returns a pool whose page 3 is damaged, freshly opened: nothing of it is in memory.
 fn damaged() -> (Arc<SimDevice>, Arc<Pool>) {
     let (device, pool) = fresh();
     write(&pool, 0..8, 1);
@@ -54,7 +54,7 @@ fn a_read_that_fails_is_counted_by_device_and_object_with_its_place() {
     assert_eq!(report.struck[0].counts.checksums, 1);
     assert_eq!(report.struck[0].place, Some((0, place.offset)));
     assert_eq!(report.struck[0].offset, 3 * u64::from(PAGE));
-    // Within a longer read the page is named that is damaged.
+    // A longer read names the page that is damaged.
     pool.dataset().read(4, PAGE, 0, &mut vec![0; 8 * PAGE as usize]).unwrap_err();
     assert_eq!(pool.faults().struck[0].offset, 3 * u64::from(PAGE));
 }
@@ -70,7 +70,7 @@ fn counts_survive_an_export_and_a_crash_and_count_on() {
     read(&pool, 3).unwrap_err();
     pool.store_new_faults().unwrap();
     drop(pool);
-    // Nothing but what was flushed is left.
+    // Only what was flushed is left.
     let pool = open(&Arc::new(device.crash(&mut |_| 0)));
     let report = pool.faults();
     assert_eq!((report.devices[0].checksums, report.struck[0].counts.checksums), (2, 2));
@@ -89,7 +89,8 @@ fn rereading_one_page_takes_neither_memory_nor_writes() {
     }
     assert_eq!(pool.faults().devices[0].checksums, 1001);
     assert_eq!(pool.faults().struck.len(), 1);
-    // It is stored whenever a count has doubled: ten times, and each is a batch and what says where the log goes on.
+    // The counts are stored whenever one has doubled: ten times, each time with a batch and with what says where the
+    // log goes on.
     assert!(writes_of(&device) - writes <= 20, "{}", writes_of(&device) - writes);
 }
 

@@ -21,7 +21,7 @@ fn damaged_heads_are_refused() {
     for at in 0..bytes.len() {
         let mut bytes = bytes.clone();
         bytes[at] ^= 0xFF;
-        // Whatever it says: no panic, no allocation beyond what is there.
+        // Whatever the head says, there is no panic, and no allocation beyond what is there.
         let _ = Head::decode(&bytes);
     }
 }
@@ -36,7 +36,7 @@ fn damaged_pages_are_refused() {
     };
     for (page, bytes) in &pages {
         for len in 1..bytes.len() {
-            // It may end after a version.
+            // The bytes may end after a version.
             assert!(
                 read(*page, &bytes[..len]).is_ok_and(|read| read.versions.len() < image.versions.len())
                     || read(*page, &bytes[..len]).is_err(),

@@ -1,4 +1,4 @@
-//! Which of two copies is the older one.
+//! Tests which of two copies is the older one.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn standing(opening: Opening, generation: u64) -> Standing {
     Standing { opening, generation, open: false }
 }
 
-/// The openings of a pool, with these nonces after the first, each after checkpoint 5 of the one before.
+/// Makes openings of a pool with these nonces, each after checkpoint 5 of the one before, and returns the last.
 fn opened(first: Opening, nonces: impl IntoIterator<Item = u64>) -> Opening {
     nonces.into_iter().fold(first, |last, nonce| last.next(5, 0, nonce, nonce).unwrap())
 }
@@ -74,7 +74,7 @@ fn stored_openings_have_numbers_that_fall() {
     opening.encode(&mut bytes);
     assert_eq!(decode(&bytes).unwrap(), opening);
     assert!(decode(&bytes[..bytes.len() - 1]).is_err());
-    // The number of the opening before is that of this one.
+    // The opening before gets the number of this one.
     let mut same = bytes.clone();
     same.copy_within(0..8, 24);
     assert!(decode(&same).is_err());

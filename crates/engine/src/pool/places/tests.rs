@@ -1,4 +1,4 @@
-//! Images that were made on purpose: all checksums hold, and what they say cannot be.
+//! Tests forged images: all their checksums hold, and their contents cannot be.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ struct Forged {
     superblock: Superblock,
     label: Label,
     root: Root,
-    /// First bytes of free chunks.
+    /// Offsets of free chunks.
     free: Vec<u64>,
     slot: u32,
 }
@@ -44,7 +44,7 @@ impl Forged {
         Self { device, superblock, label, root, free, slot: 100 }
     }
 
-    /// What says of a place that it has these bytes, which are written there if it is none of a hole.
+    /// Returns a record of these bytes at two places. They are written there, unless they are all zeros, as in a hole.
     fn placed(&mut self, first: u64, second: u64, bytes: &[u8]) -> Placed {
         self.slot += 1;
         let addr = Addr::new(1, self.slot);
@@ -62,13 +62,13 @@ impl Forged {
         Placed { addr, first: at(first, addr), second: at(second, addr.copy()) }
     }
 
-    /// A record in chunks of its own.
+    /// Makes a record whose two copies lie in chunks of their own.
     fn record(&mut self, bytes: &[u8]) -> Placed {
         let (first, second) = (self.free.pop().unwrap(), self.free.pop().unwrap());
         self.placed(first, second, bytes)
     }
 
-    /// Has the pool opened with the root as it is now.
+    /// Writes a superblock that names the root as it is now.
     fn publish(&mut self) {
         let root = self.record(&self.root.encode());
         let superblock = Superblock {
@@ -81,7 +81,7 @@ impl Forged {
         superblock.write(self.device.as_ref(), &self.label).unwrap();
     }
 
-    /// Opens the pool with the root as it is now. Returns the error, and how much was read.
+    /// Opens the pool with the root as it is now. Returns the error, and the number of bytes read.
     fn open(mut self) -> (String, u64) {
         self.publish();
         let before = self.device.stats().counts().read_bytes;
@@ -90,7 +90,7 @@ impl Forged {
     }
 }
 
-/// The beginning of a catalogue of very many versions.
+/// Returns the beginning of a catalogue of very many versions.
 fn catalogue() -> Vec<u8> {
     let mut bytes = b"PFcata\x01\0".to_vec();
     crate::wire::put_varint(&mut bytes, 1 << 50);
@@ -138,14 +138,14 @@ fn places_outside_of_chunks_are_refused() {
     }
 }
 
-/// More than any image has.
+/// A count that is larger than any image can have.
 const MANY: u64 = 1 << 40;
 
-/// Whoever makes an image knows the checksum of zeros, and holes cost nothing.
+/// A forger knows the checksum of zeros, and holes cost nothing.
 #[test]
 fn holes_of_a_sparse_image_are_no_catalogue() {
     let begin = catalogue();
-    // Of versions, of one version's properties, holds, buckets, sublists and pointers.
+    // The counts are those of versions, of one version's properties, holds, buckets, sublists and pointers.
     let version = |fields: &[u64]| {
         let mut bytes = begin.clone();
         bytes.extend([1, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -174,7 +174,7 @@ fn holes_of_a_sparse_image_are_no_catalogue() {
     }
 }
 
-/// The table of a pool that has what `segments` says.
+/// Opens a pool whose segment table has these segments. Returns the error, and the number of bytes read.
 fn with_table(segments: &[Segment]) -> (String, u64) {
     let table = Segments::new(1 << 20);
     segments.iter().for_each(|segment| table.insert(segment.clone()).unwrap());
@@ -230,13 +230,13 @@ fn a_segment_has_no_more_slots_and_records_than_can_be() {
     assert!(error.contains("more than a chunk holds"), "{error}");
 }
 
-/// A rescue looks for segments on all of the devices: of a sparse file, where something is.
+/// A rescue searches all of the devices for segments; of a sparse file, only the parts that hold data.
 #[test]
 fn a_rescue_passes_over_holes() {
     let table = Segments::new(1 << 20);
     table.insert(segment(70, 9, 4096)).unwrap();
     let mut forged = forged_table(16 << 50, &table);
-    // Of the only page of the table both copies are lost.
+    // Both copies of the only page of the table are lost.
     let lost = Located { device: 0, offset: forged.free[0], len_bytes: 100, checksum: 1 };
     let second = Located { offset: forged.free[1], ..lost };
     let page = TablePage { page: 1, placed: Placed { addr: Addr::new(1, 900), first: lost, second } };

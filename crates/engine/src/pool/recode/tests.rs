@@ -8,7 +8,8 @@ use crate::record::Models;
 
 const PAGES: u64 = 300;
 
-/// While pages are coded again by a model, another one takes its place before any of them names it: a checkpoint between two passes must not drop it.
+/// While pages are coded again by a model, another one takes its place before any segment lists the first: a checkpoint
+/// between two passes must not drop that one.
 #[test]
 fn a_model_that_is_coded_by_stays() {
     let (_device, pool) = fresh();

@@ -28,7 +28,7 @@ fn runs_with_a_page_in_common_keep_their_order_and_others_are_sorted() {
             let pages = 1 + random.below(4) * random.below(4);
             let (dataset, object, first) = (1 + random.below(2), random.below(2), random.below(200));
             let mut made = run(dataset as u64, object as u64, first as u64, pages);
-            // Tells it from others.
+            // The recordsize tells this run from others.
             made.record_size = number;
             window.runs.push(made);
         }

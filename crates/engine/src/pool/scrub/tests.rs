@@ -8,7 +8,7 @@ use crate::{Addr, Error};
 
 const PAGES: u64 = 1400;
 
-/// A pool with incompressible pages, a snapshot of them, and half of them written anew since.
+/// Makes a pool with incompressible pages, a snapshot of them, and half of them written again after it.
 fn filled() -> (Arc<SimDevice>, Arc<Pool>) {
     let (device, pool) = fresh();
     write(&pool, 0..PAGES, 1);
@@ -22,7 +22,7 @@ fn to_the_end(pool: &Pool) -> ScrubStatus {
     pool.scrub_status()
 }
 
-/// A record of a page that only the snapshot has: its address and where it lies.
+/// Returns a record of a page that only the snapshot has: its address, and an offset within it.
 fn held_by_snapshot(pool: &Pool, at: u64) -> (Addr, u64) {
     let version = pool.version("@before").unwrap();
     let mut ptrs = [None];
@@ -62,7 +62,7 @@ fn damage_is_found_and_counted_where_only_a_snapshot_refers_to_it() {
     let status = to_the_end(&pool);
     assert_eq!((status.damaged, status.unreadable), (1, 0));
     assert_eq!(pool.faults().devices[0].checksums, 1);
-    // A scrub after that begins anew, and finds the same.
+    // The next scrub begins anew, and finds the same damage.
     pool.scrub_start(8, 0).unwrap();
     assert_eq!(pool.scrub_status().damaged, 0);
     assert_eq!(to_the_end(&pool).damaged, 1);
@@ -82,7 +82,7 @@ fn what_a_device_cannot_read_is_counted_apart() {
 #[test]
 fn a_label_that_a_device_cannot_read_is_written_again() {
     let (device, pool) = filled();
-    // A drive that gives a bad sector another place when it is written.
+    // The drive replaces a bad sector when it is written.
     device.inject(Fault { op: SimOp::Read, range: 0..1, skip: 0, times: 1 });
     pool.scrub_start(7, 0).unwrap();
     let status = to_the_end(&pool);

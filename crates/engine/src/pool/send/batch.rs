@@ -1,4 +1,4 @@
-//! Entries of a tree that are sent together, and their records.
+//! Collects entries of a tree that are sent together, and their records.
 
 use std::ops::Range;
 
@@ -7,9 +7,9 @@ use crate::dataset::ModelPin;
 use crate::tree::{Difference, Value};
 use crate::{Error, Key, Ptr, Result};
 
-/// Bytes that a page takes in a frame beside its record, about.
+/// Approximate bytes that a page takes in a frame beside its record.
 const PAGE_FIELDS_BYTES: usize = 4;
-/// Bytes that a value takes beside itself, about.
+/// Approximate bytes that a value takes in a frame beside itself.
 const VALUE_FIELDS_BYTES: usize = 24;
 
 /// An entry that goes into a frame.
@@ -31,7 +31,7 @@ pub(super) struct Batch {
 impl Batch {
     pub(super) fn push(&mut self, Difference { key, before, after }: Difference) -> Result<()> {
         if key.kind >= Key::ENGINE_KINDS && key.kind != Key::PAGE {
-            // Usage and references follow from pages.
+            // Usage and references are not sent: they follow from the pages.
             return Ok(());
         }
         let is_page = key.kind == Key::PAGE;
@@ -64,14 +64,14 @@ impl Batch {
     }
 }
 
-/// The records of a batch, by position, in one piece of memory: there are tens of thousands a second.
+/// The records of a batch, by position. They lie in one piece of memory, since there are tens of thousands per second.
 pub(super) struct Records {
     bytes: Vec<u8>,
-    /// Where each lies; none where it is empty.
+    /// Range of each record in `bytes`; empty if there is none.
     places: Vec<Range<usize>>,
-    /// Bytes of those that are as they are stored.
+    /// Bytes of the records that are as they are stored; they come first.
     stored_bytes: usize,
-    /// Of the models by which some were coded just now: their numbers are told to the receiver with what they are.
+    /// Pins of the models by which records were coded just now: the receiver is told number and contents of each.
     pub(super) pins: Vec<ModelPin>,
 }
 
@@ -92,7 +92,7 @@ impl Records {
         }
     }
 
-    /// Sets the record at `position` as it is stored. All of these come before the first frame.
+    /// Sets the record at `position` as it is stored. All such calls come before the first frame.
     pub(super) fn put(&mut self, position: usize, record: &[u8]) {
         self.set(position, record);
         self.stored_bytes = self.bytes.len();
@@ -103,18 +103,18 @@ impl Records {
         self.bytes.get(place).filter(|record| !record.is_empty())
     }
 
-    /// Begins a frame: what was made in full for the one before is forgotten.
+    /// Begins a frame: forgets the full records that were made for the frame before.
     pub(super) fn begin_frame(&mut self) {
         self.bytes.truncate(self.stored_bytes);
     }
 
-    /// Sets the record at `position`, which was a delta, in full, until the next frame begins.
+    /// Sets the full record at `position`, whose stored record is a delta. It stays until the next frame begins.
     pub(super) fn put_in_full(&mut self, position: usize, record: &[u8]) {
         self.set(position, record);
     }
 }
 
-/// The length of a frame, counted while items are taken into it.
+/// Length of a frame, counted while items are added to it.
 #[derive(Default)]
 pub(super) struct FrameLength(usize);
 

@@ -1,8 +1,8 @@
-//! The door for fuzz targets to streams.
+//! Lets fuzz targets make streams.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// The bytes as a stream whose checksums hold, as far as they have frames: an enemy can compute them.
+/// Returns the bytes with correct checksums in all frames that they have, as an attacker can compute them.
 pub fn sealed(bytes: &[u8]) -> Vec<u8> {
     let mut out = bytes.to_vec();
     let (mut at, mut chain) = (8, 0);

@@ -1,4 +1,4 @@
-//! A frame of a stream as one commit of the dataset that is being received (N2).
+//! Commits a frame of a stream to the dataset that is being received (N2).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,19 +13,19 @@ use crate::record::{ModelId, with_model};
 use crate::txg::{Rec, RecordKind};
 use crate::{Error, Key, Ptr, Result};
 
-/// Space claimed for an entry beside its bytes: its place in the directory, and in the tree.
+/// Bytes of space claimed for an entry beside its own bytes: for the directory and the tree.
 const ENTRY_CLAIM_BYTES: u64 = 128;
-/// Upper bound of the operation that notes the progress, in bytes.
+/// Upper bound of the operation that stores the progress, in bytes.
 const PROGRESS_BYTES_MAX: usize = 512;
 
-/// Where a page's record comes from.
+/// Source of a page's record.
 #[derive(Clone, Copy)]
 enum From {
-    /// The group's record at this position, for the first time.
+    /// The record at this position of the group, which no other page has yet.
     New(usize),
-    /// Likewise, once more.
+    /// The record at this position of the group, which another page has already.
     Again(usize),
-    /// A record of the dataset.
+    /// A record that the dataset has already.
     Stored(Ptr),
 }
 
@@ -36,7 +36,7 @@ enum Change {
 }
 
 impl Change {
-    /// The first key that it changes. They ascend within a group.
+    /// Returns the first key that is changed. First keys ascend within a group.
     fn first(&self) -> Key {
         match self {
             Self::Value(key, _) => *key,
@@ -57,14 +57,15 @@ pub(super) struct Group {
     emptied: BTreeSet<u64>,
     ops_bytes: usize,
     claim_bytes: u64,
-    /// The last key, of this frame or one before.
+    /// Last key of this frame, or of an earlier one.
     pub(super) last: Option<Key>,
-    /// What came by now.
+    /// Totals of the stream so far.
     pub(super) end: End,
 }
 
 impl Group {
-    /// The changes of a frame of entries, to `data`; `models` gives the numbers here of the sender's models.
+    /// Reads the changes of a frame of entries, to be made to `data`. `models` gives the numbers in this pool of the
+    /// sender's models.
     pub(super) fn read(
         payload: &[u8],
         last: Option<Key>,
@@ -101,12 +102,13 @@ impl Group {
                     None => data.record_size(object)?,
                 };
                 if before != 0 && before != record_size {
-                    // Its old pages were all removed before it got others: none of them stays.
+                    // An object gets another recordsize only after all its pages were removed, so none of the old pages
+                    // stays.
                     self.ops_bytes += REDO_FIXED_BYTES;
                     self.emptied.insert(object);
                     self.changes.push(Change::Gone { object, from: 0, to: u64::MAX });
                 }
-                // Each may begin a run of its own, where new records and others take turns.
+                // Each page may begin a run of its own, if new and shared records take turns.
                 self.ops_bytes += pages.len() * (REDO_FIXED_BYTES + REDO_PTR_BYTES);
                 let mut found = Vec::with_capacity(pages.len());
                 for page in pages {
@@ -147,7 +149,8 @@ impl Group {
         Ok(self.records.len() - 1)
     }
 
-    /// Where page `page` of object `of` has its record from: it came before, in this frame (or in `run`, which is being read) or in another.
+    /// Returns the source of the record of page `page` of object `of`, which came before: in this frame (or in `run`,
+    /// which is being read) or in an earlier one.
     fn same(
         &self,
         (of, page): (u64, u64),
@@ -179,7 +182,7 @@ impl Group {
         match found {
             Some(From::New(at) | From::Again(at)) => Ok(From::Again(at)),
             Some(From::Stored(ptr)) => Ok(From::Stored(ptr)),
-            // What the tree has of it by now is gone before it could be shared.
+            // The tree still has the page, but this group removes it before it could be shared.
             None if self.emptied.contains(&of) => {
                 Err(bad("a page is said to be the same as one that is gone"))
             }
@@ -201,14 +204,14 @@ fn bad(detail: &str) -> Error {
     Error::corrupt("stream", detail)
 }
 
-/// The changes with the places of their records, as the log has them.
+/// A change with the addresses of its records, as the log has it.
 enum Placed {
     Values(Vec<(Key, Option<Vec<u8>>)>),
     Run(PageRun),
     Gone { object: u64, from: u64, to: u64 },
 }
 
-/// Runs of pages that are alike: new records, or others.
+/// Appends a change to `placed`. Pages are split into runs that have either new records only or shared ones only.
 fn runs(dataset: u64, change: &Change, ptrs: &[Ptr], placed: &mut Vec<Placed>) {
     match change {
         Change::Value(key, value) => match placed.last_mut() {
@@ -274,11 +277,12 @@ fn apply(data: &LiveDataset, placed: Vec<Placed>) -> Result<()> {
     data.bound_usage()
 }
 
-/// So often what others have claimed is committed before a group is refused.
+/// Number of tries to reserve space for a group before it is refused; between two tries what others have claimed is
+/// committed.
 const CLAIM_TRIES: u32 = 8;
 
 impl Pool {
-    /// Commits a group to the dataset that is being received, together with how far it is then.
+    /// Commits a group to the dataset that is being received, together with the progress that it makes.
     pub(super) fn commit_group(&self, data: &LiveDataset, group: &Group, token: &Token) -> Result<()> {
         self.shared.check_writable()?;
         let claim = Claim { bytes: group.claim_bytes, logical_bytes: 0 };
@@ -288,7 +292,7 @@ impl Pool {
             let (full, space) = (self.shared.is_full(bytes, 0) || tries == CLAIM_TRIES, data.space());
             match shortage {
                 Shortage::Room => self.make_room(bytes, bytes)?,
-                // What others claimed is an upper bound: a commit replaces it by what it really takes.
+                // Claims of others are upper bounds; a commit replaces them by the bytes that they really take.
                 Shortage::Quota(_) if tries == 0 => self.commit(false)?,
                 Shortage::Pool if !full => {
                     self.commit(false)?;

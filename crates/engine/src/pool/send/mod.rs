@@ -1,17 +1,17 @@
-//! A snapshot as a stream of bytes, and back.
+//! Makes a stream of bytes from a snapshot, and a snapshot from a stream.
 //!
-//! A stream has the entries of a snapshot's tree, or those in which it differs from a snapshot before it, in the order of keys,
-//! and the records of its pages as they are stored: compressed, and by the models that they need, each of which comes once.
-//! The receiver gives records other addresses, and so other checksums, and its own numbers to models; no page is coded
-//! again. What a stream looks like: docs/FORMAT.md. Why so: docs/decisions/0022-streams.md.
+//! A stream has the entries of a snapshot's tree, or those in which it differs from an earlier snapshot, in the order
+//! of keys, and the records of its pages as they are stored: compressed, with the models that they need, each of which
+//! comes once. The receiver gives the records other addresses, and so other checksums, and the models its own numbers;
+//! no page is coded again. Format: docs/FORMAT.md. Reasons: docs/decisions/0022-streams.md.
 //!
-//! - N1: what is received lies in a hidden dataset. It is seen by others, under its name and with its snapshot, from the instant
-//!   on in which the end of the stream was verified; one batch of the log makes it so.
-//! - N2: a frame of the stream is one commit of the hidden dataset, which says too how far the stream has come
-//!   ([`PROGRESS`]). So whatever interrupts a receiver, what it kept is a prefix of the stream, and it knows which.
+//! - N1: a stream is received into a hidden dataset. Others see it, under its name and with its snapshot, only after
+//!   the end of the stream was verified; one batch of the log makes it visible.
+//! - N2: a frame of the stream is one commit of the hidden dataset. The commit also stores how far the stream has come
+//!   ([`PROGRESS`]), so after any interruption the receiver has a prefix of the stream, and knows which.
 //! - N3: models that records of the stream use stay, once they are adopted or found, as long as the pool is open
-//!   ([`crate::dataset::ModelTable::keep`]): no segment lists them before the first of these records is there.
-//! - N4: versions that are read or written by a stream are pinned: nobody destroys them meanwhile.
+//!   ([`crate::dataset::ModelTable::keep`]), since no segment lists them before the first of these records is stored.
+//! - N4: versions that a stream reads or writes are pinned: nobody can destroy them meanwhile.
 
 mod batch;
 #[cfg(feature = "fuzzing")]
@@ -39,41 +39,42 @@ use crate::{Error, Result};
 pub(super) const PROGRESS: &str = "receive:progress";
 /// Property of a snapshot that was received: its [`Origin`].
 pub(super) const ORIGIN: &str = "receive:origin";
-/// Begins the last part of a hidden dataset's path, or the name of a hidden snapshot. No name that a user gives begins so.
+/// First character of the last part of a hidden dataset's path, and of a hidden snapshot's name. No name that a user
+/// gives begins with it.
 pub(super) const HIDDEN: char = '%';
 
-/// What went through a stream by now.
+/// Figures of a stream that is being sent or received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transfer {
-    /// Bytes of the stream.
+    /// Bytes of the stream so far.
     pub stream_bytes: u64,
-    /// Values that were set or deleted.
+    /// Number of values that were set or deleted so far.
     pub values: u64,
-    /// Pages that were set.
+    /// Number of pages that were set so far.
     pub pages: u64,
-    /// Bytes of their records.
+    /// Bytes of the records of these pages.
     pub record_bytes: u64,
-    /// What `record_bytes` will be, about.
+    /// Approximate `record_bytes` of the whole stream.
     pub expected_bytes: u64,
 }
 
-/// What came of a stream that was interrupted.
+/// The received part of a stream that was interrupted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partial {
-    /// The dataset that is to become of it.
+    /// Path of the dataset that is being received.
     pub path: String,
-    /// With what the sender goes on.
+    /// Token with which the sender goes on.
     pub token: Token,
-    /// Stored bytes that it holds for itself.
+    /// Stored bytes that the received part holds for itself.
     pub stored_bytes: u64,
 }
 
-/// Whether a dataset, by its path, or a snapshot, by its name, is the pool's own affair.
+/// Returns true if `path`, the path of a dataset or the name of a snapshot, is hidden from users.
 pub(super) fn is_hidden(path: &str) -> bool {
     path.rsplit('/').next().is_some_and(|last| last.starts_with(HIDDEN))
 }
 
-/// Where a dataset lies while it is received.
+/// Returns the path of a dataset while it is being received.
 pub(super) fn hidden(path: &str) -> String {
     match path.rsplit_once('/') {
         Some((parent, last)) => format!("{parent}/{HIDDEN}{last}"),
@@ -88,7 +89,7 @@ pub(super) struct Pins<'a> {
 }
 
 impl<'a> Pins<'a> {
-    /// Of versions that are there, with the catalogue locked since they were looked up.
+    /// Pins versions. The caller has held the catalogue's lock since it looked them up.
     pub(super) fn new(pool: &'a Pool, catalogue: &mut Catalogue, ids: Vec<u64>) -> Self {
         ids.iter().for_each(|id| *catalogue.pins.entry(*id).or_default() += 1);
         Self { pool, ids }
@@ -110,21 +111,21 @@ impl Drop for Pins<'_> {
 }
 
 impl Catalogue {
-    /// What names a snapshot in all pools.
+    /// Returns the origin of a snapshot, which names it in all pools.
     fn origin_of(&self, pool: &Pool, id: u64) -> Result<Origin> {
         let version = self.get(id)?;
         let made = Origin { pool: pool.guid(), number: id, created: version.created };
         Ok(version.properties.get(ORIGIN).and_then(|text| text.parse().ok()).unwrap_or(made))
     }
 
-    /// The snapshots that `origin` names: one that was made here, and those that were received from it.
+    /// Returns the snapshots that `origin` names: one that was made here, and those that were received from it.
     fn by_origin(&self, pool: &Pool, origin: &Origin) -> Vec<u64> {
         let named = |id: &u64| self.origin_of(pool, *id).is_ok_and(|found| found == *origin);
         let snapshots = self.versions.iter().filter(|(_, version)| version.snapshot_of().is_some());
         snapshots.map(|(id, _)| *id).filter(named).collect()
     }
 
-    /// The snapshots of a token: the one to be sent, and one before it.
+    /// Returns the snapshots of a token: the one to be sent, and the earlier one that the receiver has, if any.
     fn by_token(&self, pool: &Pool, token: &Token) -> Result<(u64, Option<u64>)> {
         let all = self.by_origin(pool, &token.to);
         let Some(from) = &token.from else {
@@ -151,23 +152,23 @@ impl Catalogue {
 }
 
 impl Pool {
-    /// All that was received in part.
+    /// Returns all streams that were received in part.
     pub fn partials(&self) -> Vec<Partial> {
         let catalogue = self.catalogue.read();
         let hidden = catalogue.datasets().filter(|(_, version)| is_hidden(&version.name));
         hidden.filter_map(|(id, _)| catalogue.partial(id)).collect()
     }
 
-    /// What was received in part into dataset `path`.
+    /// Returns the stream that was received in part into dataset `path`, if there is one.
     pub fn partial(&self, path: &str) -> Option<Partial> {
         let catalogue = self.catalogue.read();
         catalogue.partial(catalogue.dataset(&hidden(path)).ok()?)
     }
 
-    /// Gives up what was received in part into dataset `path`.
+    /// Gives up the stream that was received in part into dataset `path`.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if nothing was; [`Error::Busy`] while a stream is being received.
+    /// [`Error::NotFound`] if there is none; [`Error::Busy`] while a stream is being received.
     pub fn abort_receive(&self, path: &str) -> Result<()> {
         self.perform_stored(|catalogue, _| {
             let id = catalogue.dataset(&hidden(path));

@@ -1,4 +1,4 @@
-//! Receiving.
+//! Receives streams.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -18,17 +18,18 @@ use crate::pool::deeds::{PATH_BYTES_MAX, check_part};
 use crate::record::{ModelId, codec_of, encode_metadata};
 use crate::{Error, Key, Result};
 
-/// What was received is made durable each time so much of the stream came, in bytes: what a power cut may cost.
+/// Bytes of the stream after which all that was received is made durable: a power cut costs no more than that.
 const DURABLE_BYTES: u64 = 64 << 20;
 
-/// How a stream is received.
+/// Options for receiving a stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReceiveOptions {
-    /// Seconds since 1970, when a dataset is made.
+    /// Time at which the dataset is made, in seconds since 1970.
     pub created: u64,
-    /// Keep what came of a stream that is interrupted or damaged; [`Pool::partial`] has the token to go on with.
+    /// Keep the received part of a stream that is interrupted or damaged; [`Pool::partial`] has the token to go on
+    /// with.
     pub keep: bool,
-    /// Give up what was changed in the dataset since its newest snapshot, on top of which a stream comes.
+    /// Give up the changes of the dataset since its newest snapshot, which the stream comes after.
     pub force: bool,
 }
 
@@ -40,7 +41,7 @@ struct Receiving<'a> {
     options: &'a ReceiveOptions,
     head: Head,
     data: Arc<LiveDataset>,
-    /// Numbers here of the sender's models.
+    /// Numbers of the sender's models in this pool.
     models: BTreeMap<u32, ModelId>,
     last: Option<Key>,
     end: End,
@@ -48,17 +49,18 @@ struct Receiving<'a> {
 }
 
 impl Pool {
-    /// Reads a stream from `input` into dataset `path`: a new one, or, for what changed since a snapshot, one whose newest snapshot that is. Nothing
-    /// of it is to be seen before all of it was verified. `watch` sees after each frame how far it is.
+    /// Reads a stream from `input` into dataset `path`: a new one; or, if the stream has the changes since a snapshot,
+    /// a dataset whose newest snapshot that is. Nothing of it is visible before all of it was verified. `watch` is
+    /// called with the figures after each frame.
     ///
-    /// A stream is not trusted. It takes memory for some frames of a few MiB, whatever it says. The dataset that is replaced must not
-    /// be in use. Reads nothing behind the end of the stream.
+    /// The stream is not trusted. Takes memory for some frames of a few MiB, whatever the stream says. A dataset that
+    /// is replaced must not be in use. Reads nothing behind the end of the stream.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for a stream that is damaged or ends too early; [`Error::Exists`] if the dataset of a whole
-    /// snapshot, or the snapshot, is there already; [`Error::Invalid`] if the dataset does not have the snapshot that the stream comes after as its
-    /// newest, or was changed since; [`Error::Busy`] if part of another stream was received before;
-    /// [`Error::NoSpace`]; of `input` and of writing.
+    /// [`Error::Corrupt`] for a stream that is damaged or ends too early; [`Error::Exists`] if the stream has a whole
+    /// snapshot and the dataset exists, or if the snapshot exists; [`Error::Invalid`] if the newest snapshot of the
+    /// dataset is not the one that the stream comes after, or if the dataset was changed since; [`Error::Busy`] if part
+    /// of another stream was received before; [`Error::NoSpace`]; errors of `input` and of writing.
     pub fn receive(
         &self,
         path: &str,
@@ -90,7 +92,7 @@ impl Pool {
         }
     }
 
-    /// Finds or makes the hidden dataset.
+    /// Finds the hidden dataset of an interrupted stream, or makes one.
     fn begin_receive<'a>(
         &'a self,
         path: &'a str,
@@ -165,7 +167,7 @@ impl Pool {
     }
 }
 
-/// What a stream becomes.
+/// Target of a stream.
 enum Target {
     /// A new dataset.
     New,
@@ -174,7 +176,7 @@ enum Target {
 }
 
 impl Target {
-    /// Whether a stream can be received, as things are.
+    /// Returns the target, or the error for which the stream cannot be received as things are.
     fn find(
         pool: &Pool,
         catalogue: &Catalogue,
@@ -220,7 +222,7 @@ impl Target {
         Ok(Self::Onto { dataset, snapshot: newest })
     }
 
-    /// The snapshot that the hidden dataset grows from.
+    /// Returns the snapshot that the hidden dataset grows from, 0 if none.
     fn onto(&self) -> u64 {
         match self {
             Self::New => 0,
@@ -269,7 +271,7 @@ impl Receiving<'_> {
         }
     }
 
-    /// Takes a model, unless the pool has it.
+    /// Adopts a model, unless the pool has it already.
     fn model(&mut self, payload: &[u8]) -> Result<()> {
         let sent = SentModel::decode(payload)?;
         if self.models.len() >= MODELS_MAX || self.models.contains_key(&sent.id) {
@@ -285,11 +287,11 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    /// Gives what was received its name and its snapshot, in one instant (N1).
+    /// Gives the received dataset its name and its snapshot, in one instant (N1).
     fn finish(&self) -> Result<()> {
         let (pool, path, head) = (self.pool, self.path, &self.head);
         let origin = head.to.to_string();
-        // Those of the dataset that is replaced go over.
+        // The properties of the dataset that is replaced pass to the received one.
         let properties = {
             let catalogue = pool.catalogue.read();
             let replaced = catalogue.dataset(path).ok().and_then(|id| catalogue.get(id).ok());
@@ -321,7 +323,7 @@ impl Receiving<'_> {
                     name,
                     value: Some(value),
                 }));
-                // The hidden dataset gets the snapshots, and the one that they are taken from goes.
+                // The hidden dataset gets the snapshots of the replaced dataset, which is then destroyed.
                 deeds.push(Deed::Promote { dataset: id });
                 deeds.push(Deed::Destroy { id: dataset });
             }
@@ -332,14 +334,14 @@ impl Receiving<'_> {
 }
 
 impl LiveDataset {
-    /// Whether the dataset holds what its snapshot does.
+    /// Returns true if the dataset holds the same as its snapshot.
     fn is_unchanged_since(&self, snapshot: &Self) -> bool {
         self.has_nothing_pending() && self.tree.is_version_of(&snapshot.tree)
     }
 }
 
 impl Pool {
-    /// The model that is stored as these bytes, which stays from now on (N3).
+    /// Finds the model that is stored as these bytes, and keeps it from now on (N3).
     fn find_model(&self, bytes: &[u8]) -> Result<Option<ModelId>> {
         let record = encode_metadata(bytes.to_vec());
         for (id, entry) in self.shared.models.all() {
@@ -348,11 +350,11 @@ impl Pool {
             }
             match self.shared.read_record(entry.ptr.addr) {
                 Ok(found) if found == record => {}
-                // Another one; or dropped meanwhile, or damaged, which is for `check` to tell.
+                // It is another model; or it was dropped meanwhile, or is damaged, which `check` reports.
                 Ok(_) | Err(Error::Corrupt { .. }) => continue,
                 Err(error) => return Err(error),
             }
-            // No checkpoint drops models meanwhile (M2).
+            // With the log's lock held no checkpoint drops models (M2).
             let _log = self.log.lock();
             if self.shared.models.get(id).is_some_and(|now| now.ptr == entry.ptr) {
                 self.shared.models.keep(id);

@@ -1,6 +1,7 @@
-//! Streams for who keeps their parts elsewhere: taken apart, and put together again from parts that were kept.
+//! Takes streams apart, for callers that keep the parts elsewhere, and puts streams together from such parts.
 //!
-//! What is read is not trusted, as by [`Pool::receive`](crate::pool::Pool::receive); what is written is what that takes.
+//! A stream that is read is not trusted, as by [`Pool::receive`](crate::pool::Pool::receive); a stream that is written
+//! is one that `receive` takes.
 
 use std::io::{Read, Write};
 
@@ -13,29 +14,29 @@ use crate::record::{needs, with_model};
 use crate::wire::{put_bytes, put_varint};
 use crate::{Error, Key, Result};
 
-/// The origin of a stream.
+/// Head of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamHead {
-    /// The snapshot.
+    /// The snapshot that is sent.
     pub to: Origin,
-    /// The snapshot since which changes come; none: all of it comes.
+    /// The snapshot since which changes come; `None` if all of the snapshot comes.
     pub from: Option<Origin>,
-    /// Only what follows this key comes: the rest came before.
+    /// Key after which the entries of this stream begin; earlier ones came before.
     pub after: Option<Key>,
     /// Name of the snapshot.
     pub name: String,
-    /// Stored bytes that are to be expected, about.
+    /// Approximate stored bytes that the stream will bring.
     pub expected_bytes: u64,
 }
 
-/// The contents of a stream.
+/// Totals of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamEnd {
-    /// Values that were set and deleted.
+    /// Number of values that were set and deleted.
     pub values: u64,
-    /// Pages that were set.
+    /// Number of pages that were set.
     pub pages: u64,
-    /// Bytes of their records.
+    /// Bytes of the records of these pages.
     pub record_bytes: u64,
 }
 
@@ -44,9 +45,9 @@ pub struct StreamEnd {
 pub enum StreamItem {
     /// A model, before the records that name it by `id`.
     Model {
-        /// Its number in records of this stream.
+        /// Number of the model in records of this stream.
         id: u32,
-        /// The model and where it comes from, without its number: the same bytes are the same model.
+        /// The model and its origin, without its number: equal bytes are equal models.
         body: Vec<u8>,
     },
     /// Entries of the tree, for [`StreamReader::entries`].
@@ -65,7 +66,7 @@ impl<'a> StreamReader<'a> {
     /// Reads the head from `input`.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for what is no stream; of `input`.
+    /// [`Error::Corrupt`] for input that is no stream; errors of `input`.
     pub fn new(input: &'a mut dyn Read) -> Result<Self> {
         let mut frames = FrameReader::new(input);
         let (Kind::Head, payload) = frames.next()? else {
@@ -76,21 +77,21 @@ impl<'a> StreamReader<'a> {
         Ok(Self { frames, head, last: after, end: End::default() })
     }
 
-    /// What it is of.
+    /// Returns the head.
     pub fn head(&self) -> &StreamHead {
         &self.head
     }
 
-    /// Counts of what has come by now.
+    /// Returns the totals of what has come so far.
     pub fn so_far(&self) -> StreamEnd {
         let End { values, pages, record_bytes } = self.end;
         StreamEnd { values, pages, record_bytes }
     }
 
-    /// The next part; none at the end, which was verified then.
+    /// Reads the next part. Returns `None` at the end, once its totals were verified.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for a stream that is damaged or ends too early; of the input.
+    /// [`Error::Corrupt`] for a stream that is damaged or ends too early; errors of the input.
     pub fn item(&mut self) -> Result<Option<StreamItem>> {
         let (kind, payload) = self.frames.next()?;
         Ok(match kind {
@@ -112,7 +113,7 @@ impl<'a> StreamReader<'a> {
     /// Visits the entries of a part, in the order of keys.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for what cannot be; of `visit`.
+    /// [`Error::Corrupt`] for entries that cannot be; errors of `visit`.
     pub fn entries<'e>(
         &mut self,
         payload: &'e [u8],
@@ -126,7 +127,7 @@ impl<'a> StreamReader<'a> {
     }
 }
 
-/// Consecutive pages of an object that are to be an entry.
+/// Consecutive pages of an object that become one entry.
 struct Run {
     object: u64,
     record_size: u32,
@@ -151,7 +152,7 @@ impl<'a> StreamWriter<'a> {
     /// Writes the head to `out`.
     ///
     /// # Errors
-    /// Of `out`.
+    /// Errors of `out`.
     pub fn new(out: &'a mut dyn Write, head: &StreamHead) -> Result<Self> {
         let mut frames = FrameWriter::new(out);
         let StreamHead { to, from, after, name, expected_bytes } = head.clone();
@@ -167,10 +168,10 @@ impl<'a> StreamWriter<'a> {
         })
     }
 
-    /// Sends a model, which records name as `id` from now on; `body` as [`StreamItem::Model`] had it.
+    /// Sends a model, which records name as `id` from now on; `body` is as [`StreamItem::Model`] has it.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if `body` is no model; of writing.
+    /// [`Error::Corrupt`] if `body` is no model; errors of writing.
     pub fn model(&mut self, id: u32, body: &[u8]) -> Result<()> {
         let model = SentModel { id, ..SentModel::decode(body)? };
         self.frames.frame(Kind::Model, &model.encode())
@@ -179,7 +180,7 @@ impl<'a> StreamWriter<'a> {
     /// Sets a value.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `key` does not come after the last one; of writing.
+    /// [`Error::Invalid`] if `key` does not come after the last one; errors of writing.
     pub fn put(&mut self, key: Key, value: &[u8]) -> Result<()> {
         self.value_bytes += value.len();
         self.single(key, key, &Entry::Put(key, value))
@@ -202,10 +203,11 @@ impl<'a> StreamWriter<'a> {
         self.single(key, key, &Entry::Gone { object, first: page, count: 1 })
     }
 
-    /// Sets page number `page` of `object` to `record`, which is coded by the model that was sent as `model`, if it needs one.
+    /// Sets page number `page` of `object` to `record`. `model` is the number with which the record's model was sent,
+    /// if it needs one.
     ///
-    /// # Errors
-    /// [`Error::Corrupt`] if no page of `record_size` bytes can have the record; as [`StreamWriter::put`].
+    /// # Errors [`Error::Corrupt`] if no page of `record_size` bytes can have the record, if it is a delta, or if it
+    /// needs a model and none is given, or the reverse; as [`StreamWriter::put`].
     pub fn page(
         &mut self,
         object: u64,
@@ -239,10 +241,10 @@ impl<'a> StreamWriter<'a> {
         })
     }
 
-    /// Ends the stream; what it had.
+    /// Ends the stream, and returns its totals.
     ///
     /// # Errors
-    /// Of writing.
+    /// Errors of writing.
     pub fn end(mut self) -> Result<StreamEnd> {
         self.flush_frame()?;
         self.frames.frame(Kind::End, &self.end.encode())?;
@@ -298,7 +300,7 @@ impl<'a> StreamWriter<'a> {
         self.flush_if_full()
     }
 
-    /// The run becomes an entry of the frame, as [`Entry::encode`] writes one.
+    /// Appends the run to the frame as an entry, as [`Entry::encode`] writes one.
     fn end_run(&mut self) {
         let Some(run) = self.run.take() else { return };
         self.frame.push(3);
@@ -331,12 +333,12 @@ impl<'a> StreamWriter<'a> {
 }
 
 impl Token {
-    /// The token of a stream of `to` that goes on after key `after`.
+    /// Makes the token of a stream of `to` that goes on after key `after`.
     pub fn new(to: Origin, from: Option<Origin>, after: Option<Key>) -> Self {
         Self { to, from, after }
     }
 
-    /// The last key that came.
+    /// Returns the last key that came.
     pub fn after(&self) -> Option<Key> {
         self.after
     }

@@ -20,7 +20,7 @@ fn pool(guid: u8) -> Arc<Pool> {
     Pool::open_on(devices, &OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() }).unwrap()
 }
 
-/// A pool with `copy@one`, in which object 5 has eight pages, and what names that snapshot.
+/// Makes a pool with `copy@one`, in which object 5 has eight pages, and returns the origin of that snapshot, too.
 fn target() -> (Arc<Pool>, Origin) {
     let source = pool(1);
     for page in 0..8 {
@@ -52,7 +52,7 @@ fn pages<'a>(object: u64, record_size: u32, first: u64, pages: Vec<Page<'a>>) ->
     Entry::Pages { object, record_size, first, pages }
 }
 
-/// A stream of one frame that comes after `from`.
+/// Makes a stream of one frame that comes after `from`.
 fn stream(from: Origin, entries: &[Entry<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut frames = FrameWriter::new(&mut out);
@@ -101,7 +101,7 @@ fn a_page_of_another_recordsize_that_was_is_shared_by_nobody() {
         assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
     }
     receive(&[resized.clone(), pages(7, 16384, 0, vec![Page::Same(5, 0)])]).unwrap();
-    // Whatever number of entries follows.
+    // The number of entries that follow does not matter.
     for others in 1..12 {
         let mut entries = vec![resized.clone()];
         entries.extend(

@@ -1,4 +1,4 @@
-//! What names a snapshot in any pool, and how far a receiver has come.
+//! Names snapshots in all pools, and tells how far a receiver has come.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,14 +7,14 @@ use crate::pool::Guid;
 use crate::wire::{Reader, put_varint};
 use crate::{Error, Key, Result};
 
-/// Names a snapshot, and those that were received from it, in all pools.
+/// Name of a snapshot, and of all that were received from it, in all pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The pool in which it was made.
+    /// GUID of the pool in which the snapshot was made.
     pub pool: Guid,
-    /// Its number there.
+    /// Number of the snapshot in that pool.
     pub number: u64,
-    /// When it was made, in seconds since 1970: tells apart what copies of one pool made.
+    /// Time at which it was made, in seconds since 1970. It tells apart snapshots that copies of one pool made.
     pub created: u64,
 }
 
@@ -52,14 +52,14 @@ impl FromStr for Origin {
     }
 }
 
-/// How far a receiver has come: what [`Source::Resume`](super::Source::Resume) goes on from. As text it is one word.
+/// Progress of a receiver, from which [`Source::Resume`](super::Source::Resume) goes on. Its text is one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
     /// The snapshot that is being received.
     pub to: Origin,
-    /// The snapshot that it is received on top of.
+    /// The snapshot that the stream comes after, if any.
     pub from: Option<Origin>,
-    /// The last key that came; `None`: nothing did.
+    /// Last key that came; `None` if nothing came.
     pub(super) after: Option<Key>,
 }
 

@@ -1,7 +1,7 @@
-//! The stored form of a stream: frames, each with a checksum that goes on from the one before.
+//! Encodes and decodes streams: frames, each with a checksum that continues from the one before.
 //!
-//! The table of all fields is in docs/FORMAT.md. What is read is not trusted: frames have a greatest length, nothing is allocated
-//! by what a stream says, and what is given out of a frame was checked.
+//! The table of all fields is in docs/FORMAT.md. A stream is not trusted: frames have a largest length, no length in a
+//! stream decides how much is allocated, and all values are checked before they are returned.
 
 use std::io::{ErrorKind, Read, Write};
 use std::path::PathBuf;
@@ -16,33 +16,34 @@ use crate::wire::{Reader, put_bytes, put_varint};
 use crate::{Error, Key, Result};
 
 const MAGIC: [u8; 8] = *b"PFsend\x01\0";
-/// Length, kind.
+/// Bytes of a frame's head: length, kind.
 const FRAME_HEAD_BYTES: usize = 5;
 const CHECKSUM_BYTES: usize = 8;
-/// A frame of entries is ended at this length, or the next entry would begin another one: what a receiver commits at once.
+/// Length at which a frame of entries is ended, in bytes: the next entry begins another one. A receiver commits a frame
+/// as a whole.
 pub(super) const FRAME_BYTES: usize = 1 << 20;
-/// Longest frame: one record more than [`FRAME_BYTES`], and what the fields of entries take beside records and values.
+/// Longest frame, in bytes: one record more than [`FRAME_BYTES`], and the fields of entries beside records and values.
 const FRAME_BYTES_MAX: usize = FRAME_BYTES + RECORD_BYTES_MAX + 64 * FRAME_ENTRIES_MAX;
-/// Entries of a frame at most; their operations in a receiver's log fit a batch.
+/// Largest number of entries in a frame; their operations in a receiver's log fit into a batch.
 pub(super) const FRAME_ENTRIES_MAX: usize = 8 << 10;
-/// Values of a frame at most, in bytes; likewise.
+/// Largest number of bytes of values in a frame; their operations fit into a batch likewise.
 pub(super) const FRAME_VALUES_MAX: usize = 512 << 10;
-/// How much is read at a time, so that memory grows with what comes, not with what is announced.
+/// Number of bytes that are read at a time, so that memory grows with what arrives, not with what is announced.
 const READ_BYTES: usize = 64 << 10;
-/// Longest stored model.
+/// Longest stored model, in bytes.
 const MODEL_BYTES_MAX: usize = 512 << 10;
 
-/// What a frame is.
+/// Kinds of frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// What the stream is of: the first.
+    /// The head of the stream, always the first frame.
     Head = 1,
-    /// A model, before the records that use it.
+    /// A model, which comes before the records that use it.
     Model = 2,
     /// Entries of the tree.
     Entries = 3,
-    /// Nothing follows.
+    /// The end: nothing follows.
     End = 4,
 }
 
@@ -68,7 +69,8 @@ impl<'a> FrameWriter<'a> {
         self.finish(kind, frame)
     }
 
-    /// An empty frame, to which a payload of about so many bytes is appended before it is given to [`FrameWriter::finish`].
+    /// Begins an empty frame. The caller appends a payload of about `payload_bytes` and gives the frame to
+    /// [`FrameWriter::finish`].
     pub(super) fn begin(payload_bytes: usize) -> Vec<u8> {
         let mut frame = Vec::with_capacity(FRAME_HEAD_BYTES + payload_bytes + CHECKSUM_BYTES);
         frame.resize(FRAME_HEAD_BYTES, 0);
@@ -127,7 +129,7 @@ impl<'a> FrameReader<'a> {
         Ok(())
     }
 
-    /// The next frame, its checksum verified. After [`Kind::End`] nothing is to be read.
+    /// Reads the next frame and verifies its checksum. Must not be called after [`Kind::End`].
     pub(super) fn next(&mut self) -> Result<(Kind, Vec<u8>)> {
         let mut bytes = Vec::new();
         if self.bytes == 0 {
@@ -162,18 +164,18 @@ impl<'a> FrameReader<'a> {
     }
 }
 
-/// What a stream is of.
+/// Head of a stream: the snapshots that it is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// The snapshot.
+    /// The snapshot that is sent.
     pub(super) to: Origin,
-    /// The snapshot that the receiver has.
+    /// The snapshot that the receiver has, if only changes since then are sent.
     pub(super) from: Option<Origin>,
-    /// The receiver has all up to this key.
+    /// Key up to which the receiver has all entries already.
     pub(super) after: Option<Key>,
-    /// Name of the snapshot.
+    /// Name of the snapshot that is sent.
     pub(super) name: String,
-    /// Stored bytes that are to be expected, about.
+    /// Approximate stored bytes that the stream will bring.
     pub(super) expected_bytes: u64,
 }
 
@@ -216,18 +218,18 @@ impl Head {
     }
 }
 
-/// A model on its way.
+/// A model in a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SentModel {
-    /// Its number at the sender.
+    /// Number of the model at the sender.
     pub(super) id: u32,
-    /// The object that it was learned from; 0: one of another dataset.
+    /// Object that the model was learned from; 0 if that is of another dataset.
     pub(super) object: u64,
     pub(super) generation: u32,
     pub(super) sampled_pages: u32,
     pub(super) object_pages: u64,
     pub(super) record_bytes: u32,
-    /// As its codec stores it.
+    /// The model as its codec stores it.
     pub(super) bytes: Vec<u8>,
 }
 
@@ -267,18 +269,18 @@ impl SentModel {
 /// A page in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page<'a> {
-    /// Its record, and what that needs.
+    /// The page's record, and what is needed to decode it.
     Record(&'a [u8], Needs),
-    /// It has the record of this object's page.
+    /// The same record as another page has: object and number of that page.
     Same(u64, u64),
 }
 
-/// Entries of a tree, in the order of keys.
+/// Entries of a tree, in ascending order of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// A value is set.
     Put(Key, &'a [u8]),
-    /// A value is no more.
+    /// A value is deleted.
     Delete(Key),
     /// Consecutive pages of an object.
     Pages {
@@ -291,13 +293,13 @@ pub enum Entry<'a> {
         /// The pages.
         pages: Vec<Page<'a>>,
     },
-    /// Consecutive pages that the object has no more.
+    /// Consecutive pages that are removed.
     Gone {
         /// The object.
         object: u64,
         /// Number of the first page.
         first: u64,
-        /// How many there are.
+        /// Number of pages.
         count: u64,
     },
 }
@@ -339,7 +341,7 @@ impl Entry<'_> {
         }
     }
 
-    /// First and last key.
+    /// Returns the first and the last key.
     fn keys(&self) -> (Key, Key) {
         let run = |object: u64, first: u64, count: u64| {
             (Key::page(object, first), Key::page(object, first.saturating_add(count - 1)))
@@ -405,7 +407,7 @@ fn read_pages<'a>(reader: &mut Reader<'a>) -> Result<Entry<'a>> {
     Ok(Entry::Pages { object, record_size, first, pages })
 }
 
-/// Visits the entries of a frame, and brings `last`, the last key before, to their last.
+/// Visits the entries of a frame. `last` is the last key before the frame, and becomes the last key of the frame.
 pub(super) fn for_each<'a>(
     payload: &'a [u8],
     last: &mut Option<Key>,
@@ -429,14 +431,14 @@ pub(super) fn for_each<'a>(
     Ok(())
 }
 
-/// What a stream brought, as its end says.
+/// Totals of a stream, as its end tells them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct End {
-    /// Values set and deleted.
+    /// Number of values set and deleted.
     pub(super) values: u64,
-    /// Pages set.
+    /// Number of pages set.
     pub(super) pages: u64,
-    /// Bytes of their records.
+    /// Bytes of the records of these pages.
     pub(super) record_bytes: u64,
 }
 

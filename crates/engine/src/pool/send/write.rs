@@ -1,4 +1,4 @@
-//! Sending.
+//! Sends streams.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -16,37 +16,38 @@ use crate::pool::models::Current;
 use crate::record::{decode, decode_metadata, is_delta, needs};
 use crate::{Addr, Error, Key, Result};
 
-/// Records with several pages of which a stream remembers where it has sent them. Others are sent for each page.
+/// Number of shared records from which on a stream does not remember where it has sent further ones: those are sent for
+/// each page.
 const SHARED_MAX: usize = 256 << 10;
-/// A stream has so many frames at least, as far as these do not become shorter than [`FRAME_BYTES_MIN`]: so much of a small one
-/// has to come again at most, too, when it was interrupted.
+/// Least number of frames of a stream, unless they would become shorter than [`FRAME_BYTES_MIN`]: so after an
+/// interruption at most a sixteenth of a small stream has to come again.
 const FRAMES_MIN: usize = 16;
 const FRAME_BYTES_MIN: usize = 16 << 10;
-/// Entries of a tree that are looked up at a time.
+/// Number of entries of a tree that are looked up at a time.
 const LOOKUP_ENTRIES: usize = 4096;
 
-/// What is to be sent.
+/// Source of a stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// A snapshot.
     Snapshot {
-        /// Its path, `dataset@name`.
+        /// Path of the snapshot, `dataset@name`.
         path: &'a str,
-        /// The snapshot before it that the receiver has, by its path: only what changed since is sent.
+        /// Path of an earlier snapshot that the receiver has: only what changed since then is sent.
         from: Option<&'a str>,
     },
-    /// What a receiver that was interrupted lacks.
+    /// The rest of a stream whose receiver was interrupted.
     Resume(&'a Token),
 }
 
-/// A stream in the making.
+/// A stream that is being sent.
 struct Sending<'a> {
     pool: &'a Pool,
     new: Arc<LiveDataset>,
     old: Option<Arc<LiveDataset>>,
     head: Head,
     dataset: u64,
-    /// Where pages with shared records were sent.
+    /// Records that several pages share, with the object and page for which each was sent, if it was.
     shared: HashMap<Addr, Option<(u64, u64)>>,
     models: HashSet<u32>,
     end: End,
@@ -54,12 +55,13 @@ struct Sending<'a> {
 }
 
 impl Pool {
-    /// Writes a stream of a snapshot to `out`; `watch` sees after each frame how far it is.
+    /// Writes a stream of a snapshot to `out`; `watch` is called with the figures after each frame.
     ///
-    /// Takes memory for some frames of about a MiB. What is read is proportional to what is sent.
+    /// Takes memory for some frames of about a MiB. Reads in proportion to what it sends.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for the snapshots; [`Error::Invalid`] if `from` does not come before `path`; of reading, and of `out`.
+    /// [`Error::NotFound`] for the snapshots; [`Error::Invalid`] if `from` does not come before `path`; errors of
+    /// reading and of `out`.
     pub fn send(
         &self,
         source: &Source<'_>,
@@ -68,17 +70,18 @@ impl Pool {
     ) -> Result<Transfer> {
         let mut sending = self.plan_send(source)?;
         if sending.new.tree.stored_root().is_none() && self.shared.check_writable().is_ok() {
-            // Or else nodes would be kept in memory for as long as it is sent.
+            // Without a checkpoint the nodes would stay in memory for as long as the snapshot is sent.
             self.checkpoint(false)?;
         }
         sending.note_shared()?;
         sending.write(out, watch)
     }
 
-    /// Stored bytes of the pages that [`Pool::send`] would send, about; of what is resumed, as if it were not.
+    /// Returns the approximate stored bytes of the pages that [`Pool::send`] would send; for a resumed stream, those of
+    /// all of it.
     ///
     /// # Errors
-    /// As [`Pool::send`], for what is told before anything is read.
+    /// As [`Pool::send`], without errors of reading pages and of `out`.
     pub fn send_size(&self, source: &Source<'_>) -> Result<u64> {
         Ok(self.plan_send(source)?.head.expected_bytes)
     }
@@ -122,7 +125,8 @@ impl Pool {
     }
 }
 
-/// Stored bytes of a snapshot, or of what came since `from`, about. An error if that does not come before it.
+/// Returns the approximate stored bytes of a snapshot, or of its changes since `from`. Returns an error if `from` does
+/// not come before the snapshot.
 fn expected_bytes(catalogue: &Catalogue, to: u64, from: Option<u64>) -> Result<u64> {
     let Some(from) = from else { return Ok(catalogue.get(to)?.data.accounts().page_bytes) };
     let lineage = catalogue.lineage(to);
@@ -135,7 +139,7 @@ fn expected_bytes(catalogue: &Catalogue, to: u64, from: Option<u64>) -> Result<u
 }
 
 impl Sending<'_> {
-    /// Finds out which records several pages have.
+    /// Notes which records several pages share.
     fn note_shared(&mut self) -> Result<()> {
         let (mut from, to) = (Key::new(0, Key::SHARED, 0), Key::new(0, Key::SHARED + 1, 0));
         loop {
@@ -179,7 +183,7 @@ impl Sending<'_> {
         Transfer { stream_bytes: frames.bytes, values, pages, record_bytes, expected_bytes }
     }
 
-    /// Writes a batch: a frame, or some, where deltas become longer than a frame.
+    /// Writes a batch as one frame, or as several if its deltas become longer than a frame in full.
     fn write_batch(
         &mut self,
         batch: &Batch,
@@ -207,7 +211,7 @@ impl Sending<'_> {
         Ok(())
     }
 
-    /// By position, the pages whose record was sent before, and where.
+    /// Returns the pages whose record was sent before, by position in the batch, with the page for which it was sent.
     fn sames(&mut self, batch: &Batch) -> HashMap<usize, (u64, u64)> {
         let mut found = HashMap::new();
         if self.shared.is_empty() {
@@ -226,7 +230,7 @@ impl Sending<'_> {
         found
     }
 
-    /// The records of a batch, by position.
+    /// Reads the records of a batch, by position.
     fn read(&self, batch: &Batch, sames: &HashMap<usize, (u64, u64)>) -> Result<Records> {
         let wanted: Vec<(usize, Addr)> = batch
             .items
@@ -248,7 +252,7 @@ impl Sending<'_> {
         });
         match read {
             Ok(()) => {}
-            // A segment was folded meanwhile; or it is damaged, and then the next attempts tell.
+            // A segment was folded meanwhile, or is damaged: reading its records one by one tells.
             Err(Error::Corrupt { .. }) => {
                 for (position, addr) in &wanted {
                     if records.get(*position).is_none() {
@@ -261,7 +265,8 @@ impl Sending<'_> {
         Ok(records)
     }
 
-    /// Makes the deltas among the records from `at` on full records, as many as go into a frame: the position at which that ends.
+    /// Replaces deltas from position `at` on by full records, for as many items as go into a frame; returns the
+    /// position after these items.
     fn make_in_full(&self, batch: &Batch, at: usize, records: &mut Records) -> Result<usize> {
         records.begin_frame();
         let mut length = FrameLength::default();
@@ -281,7 +286,7 @@ impl Sending<'_> {
         Ok(batch.items.len())
     }
 
-    /// The record of a page whose record is a delta, made anew: bases do not travel.
+    /// Makes the full record of a page whose record is a delta, since its bases are not sent.
     fn in_full(&self, object: u64, delta: &[u8]) -> Result<(Vec<u8>, Option<ModelPin>)> {
         let shared = &self.pool.shared;
         let mut page = vec![0; self.new.record_size(object)? as usize];
@@ -300,7 +305,8 @@ impl Sending<'_> {
         Ok((record, pinned.filter(|_| model.is_some())))
     }
 
-    /// The entry that the first items of `rest` make, and how many these are. `at` is their position.
+    /// Returns the entry that the first items of `rest` make, and the number of these items. `at` is the position of
+    /// the first.
     fn entry<'r>(
         &mut self,
         rest: &'r [Item],
@@ -343,7 +349,7 @@ impl Sending<'_> {
         })
     }
 
-    /// A page's record; what it needs is sent before.
+    /// Returns the entry's page for a record; first sends the model that the record needs.
     fn page<'r>(
         &mut self,
         record: &'r [u8],

@@ -15,7 +15,7 @@ use crate::txg::{LogWriter, Position, Rec, RecordKind};
 
 const DEVICE_BYTES: u64 = 256 << 20;
 
-/// A device whose next reads find that the place is used by something else.
+/// A device that returns other bytes for the next reads, as if the place had been reused.
 struct Reused {
     inner: SimDevice,
     stale_reads: AtomicU32,

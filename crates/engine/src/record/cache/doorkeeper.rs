@@ -1,29 +1,30 @@
-//! Remembers what was offered once, so that only what is offered again gets in.
+//! Remembers what was offered once, so that a cache takes only what is offered again.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Budget bytes per remembered offer: several times as many records are remembered as a cache of them holds.
+/// Bytes of budget per bit: so several times as many records are remembered as a cache of them holds.
 const BYTES_PER_BIT: u64 = 32;
-/// Fewest bits.
+/// Smallest number of bits.
 const BITS_MIN: u64 = 1 << 12;
 
-/// Two bits per hash. Offers that share both with others are taken for one of them, which only lets them in early.
+/// A set of hashes, with two bits for each. An offer whose two bits others have set counts as offered before, which
+/// only lets it in early.
 ///
-/// After as many first offers as an eighth of the bits it forgets them all: what comes round more slowly than that does not fit
-/// the cache anyway.
+/// When an eighth of the bits is set it forgets all offers: what comes again more slowly than that does not fit the
+/// cache anyway.
 pub(super) struct Doorkeeper {
     words: Box<[AtomicU64]>,
     set: AtomicU64,
 }
 
 impl Doorkeeper {
-    /// For a cache of `budget_bytes`.
+    /// Creates one for a cache of `budget_bytes`.
     pub(super) fn new(budget_bytes: u64) -> Self {
         let bits = (budget_bytes / BYTES_PER_BIT).clamp(BITS_MIN, 1 << 32).next_power_of_two();
         Self { words: (0..bits / 64).map(|_| AtomicU64::new(0)).collect(), set: AtomicU64::new(0) }
     }
 
-    /// Whether what hashes to `hash` was offered before, as far as is remembered. Remembers this offer.
+    /// Returns true if what hashes to `hash` was offered before, as far as is remembered. Remembers this offer.
     pub(super) fn knows(&self, hash: u64) -> bool {
         let bits = self.words.len() as u64 * 64;
         let mut fresh = 0;

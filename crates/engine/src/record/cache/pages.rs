@@ -1,7 +1,8 @@
-//! Decoded pages, in memory that nothing else needs.
+//! Holds decoded pages, in memory that nothing else needs.
 //!
-//! They lie one behind the other in regions. The oldest region goes as a whole, when records need the room or when new pages do:
-//! no page leaves a hole, so that what is given back is given back. A page that is still wanted comes again with its next reads.
+//! Pages lie one behind the other in regions. The oldest region is dropped as a whole, when records need the room or
+//! when new pages do. No page leaves a hole, so all memory that is given back returns to the system. A page that is
+//! still wanted comes again with its next reads.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Deref;
@@ -13,18 +14,18 @@ use parking_lot::{Mutex, RwLock};
 use super::region::{Filler, Region};
 use crate::types::{Addr, AddrHashing};
 
-/// Longer pages are not held: their readers are not those who come again for a single page.
+/// Longest page that is held. Readers of longer ones do not come again for a single page.
 const PAGE_BYTES_MAX: usize = 64 << 10;
 /// Smallest and largest region. The largest is a huge page.
 const REGION_BYTES: (u64, u64) = (64 << 10, 2 << 20);
-/// Most regions of a budget, for small budgets.
+/// Largest number of regions of a budget, for small budgets.
 const REGIONS: u64 = 32;
-/// What the map takes for a region's pages is at most this part of the region: 64 bytes for each 4 KiB.
+/// The map takes at most this part (one divided by this) of a region for its pages: 64 bytes for each 4 KiB.
 const OVERHEAD: u64 = 64;
-/// Once there is no room left, one page of so many that are offered takes others' place: where a set is larger than the room,
-/// copying each page in would cost more than decoding.
+/// Once there is no room left, one page of this number that are offered takes the place of others. If the set of pages
+/// is larger than the room, copying each page in would cost more than decoding.
 const OFFERS_PER_CHANGE: u64 = 16;
-/// Parts of the map with a lock each: enough that threads rarely meet in one.
+/// Number of parts of the map, each with its own lock: enough that threads rarely meet in one.
 const SHARDS: usize = 64;
 
 /// Where a page lies.
@@ -47,7 +48,7 @@ impl Deref for Page {
     }
 }
 
-/// A region in use, and whose pages lie in it.
+/// A region in use, and the addresses of the pages that were put into it.
 struct Filled {
     filler: Filler,
     addrs: Vec<Addr>,
@@ -59,14 +60,14 @@ pub(super) struct PageCache {
     region_bytes: u64,
     capacity_bytes: AtomicU64,
     offers: AtomicU64,
-    /// There is no room for another region.
+    /// True if there is no room for another region.
     full: AtomicBool,
-    /// Oldest first; only the last is being filled.
+    /// Regions, oldest first. Only the last is being filled.
     regions: Mutex<VecDeque<Filled>>,
 }
 
 impl PageCache {
-    /// A cache of a budget of `bytes_max`; holds nothing before [`PageCache::resize`].
+    /// Creates a cache of a budget of `bytes_max`. It holds nothing before [`PageCache::resize`].
     pub(super) fn new(bytes_max: u64) -> Self {
         let region_bytes = (bytes_max / REGIONS).next_power_of_two().clamp(REGION_BYTES.0, REGION_BYTES.1);
         Self {
@@ -80,7 +81,8 @@ impl PageCache {
     }
 
     fn shard(&self, addr: Addr) -> &RwLock<HashMap<Addr, Slot, AddrHashing>> {
-        // Neighbours are often read together; not the hash, whose low bits choose the place within the shard.
+        // By the slot, since neighbours are often read together. The hash is of no use here: its low bits choose the
+        // place within the shard.
         &self.shards[addr.slot() as usize % SHARDS]
     }
 
@@ -91,12 +93,13 @@ impl PageCache {
         self.shard(addr).read().get(&addr).cloned().map(Page)
     }
 
-    /// What a region takes, its part of the map included.
+    /// Returns the bytes that a region takes, its part of the map included.
     fn cost(&self) -> u64 {
         self.region_bytes + self.region_bytes / OVERHEAD
     }
 
-    /// Holds a copy of `page` if there is room, or sometimes.
+    /// Holds a copy of `page` if there is room; if not, one offer in [`OFFERS_PER_CHANGE`] takes the place of older
+    /// pages.
     pub(super) fn offer(&self, addr: Addr, page: &[u8]) {
         let capacity = self.capacity_bytes.load(Relaxed);
         if capacity < self.cost() || page.len() > PAGE_BYTES_MAX.min(self.region_bytes as usize) {
@@ -108,7 +111,7 @@ impl PageCache {
         }
         let mut regions = self.regions.lock();
         let Some(slot) = self.place(&mut regions, addr, page) else { return };
-        // With the lock, so that whoever drops the region finds the entry.
+        // This happens under the lock of the regions, so that whoever drops the region finds the entry.
         self.shard(addr).write().insert(addr, slot);
     }
 
@@ -134,7 +137,7 @@ impl PageCache {
         None
     }
 
-    /// Drops the oldest regions until there is room for `more`.
+    /// Drops the oldest regions until there is room for `more` of them.
     fn shrink(&self, regions: &mut VecDeque<Filled>, more: u64) {
         let capacity = self.capacity_bytes.load(Relaxed);
         while (regions.len() as u64 + more) * self.cost() > capacity {
@@ -152,7 +155,7 @@ impl PageCache {
         self.shard(addr).write().remove(&addr);
     }
 
-    /// Changes how many bytes may be held, and drops what is too much.
+    /// Changes the number of bytes that may be held, and drops what is too much.
     pub(super) fn resize(&self, capacity_bytes: u64) {
         if self.capacity_bytes.swap(capacity_bytes, Relaxed) == capacity_bytes {
             return;
@@ -166,7 +169,7 @@ impl PageCache {
         self.full.store(capacity_bytes < another, Relaxed);
     }
 
-    /// Pages held, and the bytes that they take.
+    /// Returns the number of pages held, and the bytes that they take.
     pub(super) fn held(&self) -> (u64, u64) {
         let pages = self.shards.iter().map(|shard| shard.read().len() as u64).sum();
         (pages, self.regions.lock().len() as u64 * self.cost())

@@ -1,9 +1,10 @@
-//! Records as they are stored, in regions: so what is dropped is given back to the system as a whole, and what is held is what is resident, whatever
-//! lengths records have had in turn.
+//! Holds stored records in regions of memory. What is dropped is given back to the system a region at a time, so the
+//! memory that is counted is the memory that is resident, whatever lengths the records have.
 //!
-//! Two queues of regions, oldest first, after S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023). What comes for the first time goes to the
-//! short one; what is used there before its region's turn comes, or comes again, goes to the long one. A region whose turn has come
-//! is dropped; what is used of the long queue's is copied to its end first, half of the region at most.
+//! There are two queues of regions, oldest first, after S3-FIFO (Yang et al., "FIFO queues are all you need for cache
+//! eviction", SOSP 2023). A record that comes for the first time goes to the short queue. If it is used before its
+//! region's turn comes, or comes again, it goes to the long one. A region whose turn has come is dropped. In the long
+//! queue, records of it that were used are copied to the end of the queue first, half of the region at most.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Deref;
@@ -17,18 +18,18 @@ use crate::types::{Addr, AddrHashing};
 
 /// Smallest and largest region, in bytes.
 const REGION_BYTES: (u64, u64) = (16 << 10, 8 << 20);
-/// Regions of a budget, about.
+/// Approximate number of regions in a budget.
 const REGIONS: u64 = 768;
-/// The short queue has one part in so many of what is held, at least.
+/// The short queue has at least this part (one divided by this) of what is held.
 const SHORT_PART: u64 = 10;
-/// Uses that count: so often a region's turn may come before a record is dropped that was used no more.
+/// Largest number of uses that is counted: a record outlasts as many turns of its region without another use.
 const USES_MAX: u8 = 3;
-/// Parts of the map with a lock each.
+/// Number of parts of the map, each with its own lock.
 const SHARDS: usize = 64;
-/// A record of its own region may have one part in so many of what may be held.
+/// A record longer than a region is held only if it takes at most this part (one divided by this) of the capacity.
 const LONGEST_PART: u64 = 4;
 
-/// A record as it is stored: in the cache's memory, which stays as long as this does, or in its own.
+/// A record as it is stored: in memory of the cache, which stays as long as this does, or in memory of its own.
 #[derive(Clone, Debug)]
 pub struct Record(Kind);
 
@@ -42,7 +43,7 @@ impl Deref for Record {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            // SAFETY: made of an entry, which has what `Filler::push` returned for the region.
+            // SAFETY: it is made of an entry, which has what `Filler::push` returned for the region.
             Kind::Held { region, start, len_bytes } => unsafe {
                 region.bytes(*start as usize, *len_bytes as usize)
             },
@@ -69,11 +70,11 @@ struct Entry {
     region: Arc<Region>,
     start: u32,
     len_bytes: u32,
-    /// How often it was used lately.
+    /// Number of times that it was used lately.
     uses: AtomicU8,
 }
 
-/// A region in use, and whose records lie in it.
+/// A region in use, and the addresses of the records that were put into it.
 struct Filled {
     filler: Filler,
     addrs: Vec<Addr>,
@@ -85,7 +86,7 @@ impl Filled {
     }
 }
 
-/// Regions, oldest first; only the last is being filled.
+/// Regions, oldest first. Only the last is being filled.
 #[derive(Default)]
 struct Queue {
     regions: VecDeque<Filled>,
@@ -102,7 +103,7 @@ enum Which {
 struct Queues {
     short: Queue,
     long: Queue,
-    /// One that was dropped, to be filled next.
+    /// A region that was dropped, to be filled next.
     spare: Option<Region>,
 }
 
@@ -126,15 +127,15 @@ pub(super) struct Records {
     shards: Vec<RwLock<Shard>>,
     region_bytes: u64,
     capacity_bytes: AtomicU64,
-    /// What the regions take.
+    /// Bytes that the regions take.
     held_bytes: AtomicU64,
-    /// What the map takes, as it was when somebody looked last.
+    /// Bytes that the map took when they were last counted.
     map_bytes: AtomicU64,
     queues: Mutex<Queues>,
 }
 
 impl Records {
-    /// A cache of at most `capacity_bytes`.
+    /// Creates a cache of at most `capacity_bytes`.
     pub(super) fn new(capacity_bytes: u64) -> Self {
         let region_bytes =
             (capacity_bytes / REGIONS).next_power_of_two().clamp(REGION_BYTES.0, REGION_BYTES.1);
@@ -149,11 +150,12 @@ impl Records {
     }
 
     fn shard(&self, addr: Addr) -> &RwLock<Shard> {
-        // Neighbours are often read together; not the hash, whose low bits choose the place within the shard.
+        // By the slot, since neighbours are often read together. The hash is of no use here: its low bits choose the
+        // place within the shard.
         &self.shards[addr.slot() as usize % SHARDS]
     }
 
-    /// The record at `addr`, if it is held.
+    /// Returns the record at `addr`, if it is held.
     pub(super) fn get(&self, addr: Addr) -> Option<Record> {
         let shard = self.shard(addr).read();
         let Entry { region, start, len_bytes, uses } = shard.get(&addr)?;
@@ -164,22 +166,22 @@ impl Records {
         Some(Record(Kind::Held { region: Arc::clone(region), start: *start, len_bytes: *len_bytes }))
     }
 
-    /// Whether the record at `addr` is held; this is no use of it.
+    /// Returns true if the record at `addr` is held. This does not count as a use of it.
     pub(super) fn has(&self, addr: Addr) -> bool {
         self.shard(addr).read().contains_key(&addr)
     }
 
-    /// How many are held.
+    /// Returns the number of records that are held.
     pub(super) fn len(&self) -> u64 {
         self.shards.iter().map(|shard| shard.read().len() as u64).sum()
     }
 
-    /// What is taken, in bytes.
+    /// Returns the bytes that regions and map take.
     pub(super) fn bytes(&self) -> u64 {
         self.held_bytes.load(Relaxed) + self.map_bytes.load(Relaxed)
     }
 
-    /// Holds a copy of `record` for `addr` if there can be room; `again`: it was held or offered before.
+    /// Holds a copy of `record` for `addr`, unless it is too long. `again` says that it was held or offered before.
     pub(super) fn insert(&self, addr: Addr, record: &[u8], again: bool) {
         let len_bytes = record.len() as u64;
         let longest = self.region_bytes.max(self.capacity_bytes.load(Relaxed) / LONGEST_PART);
@@ -192,8 +194,8 @@ impl Records {
         self.evict(&mut queues);
     }
 
-    /// Copies a record to the end of a queue; what comes `out_of` a region only if it was not removed meanwhile. With the lock, so that whoever drops
-    /// the region finds the entry.
+    /// Copies a record to the end of a queue. A record that comes `out_of` a region is held only if it was not removed
+    /// meanwhile. The entry is made under the lock of the queues, so that whoever drops the region finds it.
     fn place(
         &self,
         queues: &mut Queues,
@@ -249,13 +251,13 @@ impl Records {
         None
     }
 
-    /// Drops regions until no more is taken than may be.
+    /// Drops regions until no more than the capacity is taken.
     fn evict(&self, queues: &mut Queues) {
         let map_bytes = self.map_bytes.load(Relaxed);
         while queues.bytes() > 0 && queues.bytes() + map_bytes > self.capacity_bytes.load(Relaxed) {
             let short = queues.short.bytes * SHORT_PART > queues.bytes() || queues.long.regions.is_empty();
             let which = if short { Which::Short } else { Which::Long };
-            // What has died leaves holes: a region that is mostly of these is worth most.
+            // Records that were removed leave holes. A region that is mostly holes goes first, since this frees most.
             let queue = queues.get(which);
             let before_last = queue.regions.len().saturating_sub(1);
             let sparse = queue.regions.iter().take(before_last).position(|filled| {
@@ -272,8 +274,8 @@ impl Records {
         }
     }
 
-    /// Drops a region of queue `from`. What is used of it, or `all`, is copied to the end of queue `to`, but for half of a region
-    /// at most where that is the queue that it comes from.
+    /// Drops a region of queue `from`. Records of it that were used, or all of them if `all` is set, are copied to the
+    /// end of queue `to`; half of a region at most if that is the same queue.
     fn drop_region(&self, queues: &mut Queues, filled: Filled, from: Which, to: Which, all: bool) {
         let cost = filled.cost();
         queues.get(from).bytes -= cost;
@@ -308,14 +310,14 @@ impl Records {
         }
     }
 
-    /// Forgets `addr`.
+    /// Drops the record at `addr`.
     pub(super) fn remove(&self, addr: Addr) {
         if let Some(entry) = self.shard(addr).write().remove(&addr) {
             entry.region.forget(entry.len_bytes);
         }
     }
 
-    /// Changes how many bytes may be taken, and drops what is too much.
+    /// Changes the number of bytes that may be taken, and drops what is too much.
     pub(super) fn set_capacity(&self, capacity_bytes: u64) {
         self.capacity_bytes.store(capacity_bytes, Relaxed);
         let mut queues = self.queues.lock();
@@ -323,7 +325,7 @@ impl Records {
         queues.spare = None;
     }
 
-    /// Looks what the map takes by now, gives back what of it is spare, and drops what is too much.
+    /// Counts what the map takes, gives back what it does not need, and drops what is too much.
     pub(super) fn weigh(&self) {
         let slot = size_of::<(Addr, Entry)>() + 1;
         let mut map_bytes = 0;
@@ -335,7 +337,7 @@ impl Records {
             if capacity > 64 && len * 4 < capacity {
                 shard.write().shrink_to(len * 2);
             }
-            // A table is filled up to seven eighths.
+            // A hash table is filled up to seven eighths.
             map_bytes += shard.read().capacity() * slot * 8 / 7;
         }
         self.map_bytes.store(map_bytes as u64, Relaxed);

@@ -1,4 +1,4 @@
-//! Stretches of memory that are filled once, from front to end, and read by all.
+//! Provides stretches of memory that are filled once, from front to end, and read by all.
 
 use std::cell::Cell;
 use std::io;
@@ -8,67 +8,67 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Of the system's memory.
+/// Bytes in a page of the system's memory.
 const PAGE_BYTES: usize = 4096;
 
-/// A mapping of its own, in huge pages where these are to be had: copying from pages all over a cache of many MiB
-/// otherwise costs more in look-ups of addresses than in copying.
+/// A memory mapping of its own, in huge pages where these are to be had. Without them, copying from pages all over a
+/// cache of many MiB costs more in address translation than in copying.
 #[derive(Debug)]
 pub(super) struct Region {
     mapping: NonNull<u8>,
     mapping_bytes: usize,
-    /// Of the aligned part that is used.
+    /// First byte of the aligned part that is used.
     start: NonNull<u8>,
     len_bytes: usize,
-    /// Of what was written, so much is still wanted, as far as somebody says.
+    /// Bytes of what was written that are still wanted, as far as callers of [`Region::forget`] tell.
     live_bytes: AtomicU64,
 }
 
 // SAFETY: the mapping belongs to the region; nothing about it is bound to a thread.
 unsafe impl Send for Region {}
-// SAFETY: shared access only reads bytes that a `Filler` has written before it told anybody where they are, and that are never
-// written again.
+// SAFETY: shared access only reads bytes that a `Filler` has written before it told anybody where they are, and that
+// are never written again.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A region of `len_bytes`, a power of two.
+    /// Creates a region of `len_bytes`, a power of two.
     pub(super) fn new(len_bytes: usize) -> io::Result<Self> {
-        // Twice as much, so that an aligned part is within; what is never touched takes no memory.
+        // The mapping is twice as long, so that an aligned part is within. What is never touched takes no memory.
         let mapping_bytes = len_bytes * 2;
         let mapping = map(mapping_bytes)?;
         let skip = mapping.addr().get().next_multiple_of(len_bytes) - mapping.addr().get();
         // SAFETY: `skip` is below `len_bytes`, and the mapping twice as long.
         let start = unsafe { mapping.add(skip) };
         let region = Self { mapping, mapping_bytes, start, len_bytes, live_bytes: 0.into() };
-        // A wish: without huge pages it is slower and all the same.
+        // This is only a wish: without huge pages the region is slower and otherwise the same.
         // SAFETY: the range lies in the mapping, which nobody else knows yet.
         let _ = unsafe { madvise(start.as_ptr().cast(), len_bytes, Advice::LinuxHugepage) };
         Ok(region)
     }
 
-    /// A region of at least `len_bytes`, without huge pages.
+    /// Creates a region of at least `len_bytes`, without huge pages.
     pub(super) fn small(len_bytes: usize) -> io::Result<Self> {
         let len_bytes = len_bytes.max(1).next_multiple_of(PAGE_BYTES);
         let start = map(len_bytes)?;
         Ok(Self { mapping: start, mapping_bytes: len_bytes, start, len_bytes, live_bytes: 0.into() })
     }
 
-    /// How long it is.
+    /// Returns its length in bytes.
     pub(super) fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// How much of what was written is still wanted.
+    /// Returns the bytes of what was written that are still wanted.
     pub(super) fn live_bytes(&self) -> u64 {
         self.live_bytes.load(Relaxed)
     }
 
-    /// A stretch of it is wanted no more.
+    /// Notes that a stretch of `len_bytes` is wanted no more.
     pub(super) fn forget(&self, len_bytes: u32) {
         self.live_bytes.fetch_sub(len_bytes.into(), Relaxed);
     }
 
-    /// Bytes that a [`Filler`] has written.
+    /// Returns bytes that a [`Filler`] has written.
     ///
     /// # Safety
     /// `start..start + len_bytes` is a stretch that [`Filler::push`] returned for this region.
@@ -78,7 +78,7 @@ impl Region {
     }
 }
 
-/// Memory of the system's, which takes none before it is touched.
+/// Maps memory, which is not resident before it is touched.
 fn map(len_bytes: usize) -> io::Result<NonNull<u8>> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a new anonymous mapping at an address of the kernel's choice affects no memory in use.
@@ -96,33 +96,33 @@ impl Drop for Region {
     }
 }
 
-/// The one who may write to a region: what lies behind `used` is known to nobody else.
+/// The only writer of a region. Nobody else knows what lies behind `used`.
 #[derive(Debug)]
 pub(super) struct Filler {
     region: std::sync::Arc<Region>,
     used: usize,
-    /// Not shared between threads.
+    /// Keeps the type from being shared between threads.
     alone: PhantomData<Cell<()>>,
 }
 
 impl Filler {
-    /// A new region and its only filler.
+    /// Creates a region and its only filler.
     pub(super) fn new(len_bytes: usize) -> io::Result<Self> {
         Ok(Self::of(Region::new(len_bytes)?))
     }
 
-    /// The only filler of a region, which nobody has: it is filled from its front, whatever it had.
+    /// Creates the only filler of a region that nobody else has. It fills the region from its front, whatever that had.
     pub(super) fn of(mut region: Region) -> Self {
         *region.live_bytes.get_mut() = 0;
         Self { region: std::sync::Arc::new(region), used: 0, alone: PhantomData }
     }
 
-    /// The region.
+    /// Returns the region.
     pub(super) fn region(&self) -> &std::sync::Arc<Region> {
         &self.region
     }
 
-    /// Copies `bytes` behind what is there; returns where they begin, or `None` if they do not fit.
+    /// Copies `bytes` behind what is there. Returns their position in the region, or `None` if they do not fit.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Option<usize> {
         let start = self.used;
         if bytes.len() > self.region.len_bytes - start {

@@ -81,7 +81,7 @@ fn appended_bytes_cost_little_more_than_themselves() {
     page[3000..3064].copy_from_slice(&noise(3, 64));
     let record = delta(&before, 1, &page, true).unwrap();
     assert!(record.len() <= 64 + 20, "{} bytes", record.len());
-    // and shorter again
+    // The page becomes shorter again.
     let record = delta(&page, 1, &before, true).unwrap();
     assert!(record.len() <= 20, "{} bytes", record.len());
     let mut found = vec![0; PAGE];
@@ -109,7 +109,7 @@ fn unrelated_and_empty_pages_have_no_delta() {
     assert!(delta(&before, 1, &noise(6, PAGE), true).is_none());
     assert!(delta(&before, 1, &[0; PAGE], true).is_none());
     assert!(delta(&before, 1, &before[..4096], true).is_none());
-    // The same again costs its name.
+    // The same page again costs only the names of its bases.
     assert!(delta(&before, 1, &before, true).is_some_and(|record| record.len() < 16));
 }
 
@@ -122,9 +122,9 @@ fn a_delta_is_refused_without_its_bases() {
     let mut out = vec![0; PAGE];
     let corrupt = |done: Result<()>| assert!(matches!(done, Err(Error::Corrupt { .. })), "{done:?}");
     corrupt(decode(&record, &NoModels, &mut out));
-    // A delta at the bottom: no endless recursion.
+    // A delta at the bottom must not lead to endless recursion.
     corrupt(decode(&record, &Known(HashMap::from([(addr(0), record.clone().into())])), &mut out));
-    // Another chain in between.
+    // The record in between belongs to another chain, or is no delta.
     let mut known = known(&before);
     let top = delta(&before, 3, &page, true).unwrap();
     for middle in [record.clone(), known.0[&addr(0)].to_vec()] {
@@ -132,7 +132,7 @@ fn a_delta_is_refused_without_its_bases() {
         known.0.insert(addr(2), middle.into());
         corrupt(decode(&top, &known, &mut out));
     }
-    // A page that is too short for its base, and for itself.
+    // The page is too short for its base and for its record.
     corrupt(decode(&record, &known, &mut vec![0; PAGE / 2]));
 }
 

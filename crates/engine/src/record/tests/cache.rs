@@ -9,7 +9,7 @@ fn addr(slot: u32) -> Addr {
     Addr::new(1, slot)
 }
 
-/// Uniform numbers below `end`, the same in every run (the generator of Knuth's MMIX).
+/// Returns uniform numbers below `end`, the same in every run (the generator of Knuth's MMIX).
 fn uniform(end: u32) -> impl FnMut() -> u32 {
     let mut state = 1u64;
     move || {
@@ -18,7 +18,7 @@ fn uniform(end: u32) -> impl FnMut() -> u32 {
     }
 }
 
-/// Reads slot by slot as a dataset does; returns how many were found.
+/// Reads slot by slot as a dataset does. Returns the number of records that were found.
 fn replay(cache: &RecordCache, slots: impl Iterator<Item = u32>, len_bytes: impl Fn(u32) -> usize) -> usize {
     let mut found = 0;
     for slot in slots {
@@ -81,7 +81,7 @@ fn a_scan_does_not_displace_what_is_used() {
 
 #[test]
 fn a_set_that_nearly_fills_the_budget_is_kept() {
-    // Lengths as pages of a database have them: from 600 to 4,700 bytes, 2,650 on average.
+    // Lengths are as pages of a database have them: from 600 to 4,700 bytes, 2,650 on average.
     let len_bytes = |slot: u32| 600 + slot.wrapping_mul(2_654_435_761) as usize % 4100;
     let slots = 20_000;
     let all = RecordCache::new(1 << 40);
@@ -130,7 +130,7 @@ fn what_others_use_is_taken_from_the_budget() {
     assert!(cache.stats().bytes > 14 << 20);
     cache.set_elsewhere(4 << 20);
     assert!(cache.stats().bytes <= 12 << 20, "{:?}", cache.stats());
-    // An eighth of it is the records', whatever others do.
+    // An eighth of the budget is the records', whatever others use.
     cache.set_elsewhere(u64::MAX / 2);
     assert!((1 << 20..=2 << 20).contains(&cache.stats().bytes), "{:?}", cache.stats());
     cache.set_elsewhere(0);
@@ -149,7 +149,7 @@ fn pages_are_held_as_long_as_records_do_not_need_the_room() {
     assert_eq!(held, 500);
     assert_eq!(cache.page(addr(3), 8192).unwrap()[..], [3; 8192]);
     assert!(cache.page(addr(3), 4096).is_none(), "a page of another length");
-    // Records fill the budget: all that would fit without the pages are there, and pages are not.
+    // Records fill the budget: all records that would fit without pages are there, and pages are not.
     let alone = RecordCache::new(16 << 20);
     for some in [&cache, &alone] {
         for slot in 1000..9000 {
@@ -188,7 +188,7 @@ fn a_page_in_use_outlives_its_place_in_the_cache() {
     cache.resize(0);
     assert!(cache.page(addr(1), 8192).is_none());
     assert_eq!(page[..], [42; 8192]);
-    // The room is given back, and can be had again.
+    // Pages give the room back, and can have it again.
     assert_eq!(cache.stats().page_bytes, 0);
     cache.resize(8 << 20);
     cache.offer_page(addr(2), &[7; 4096]);
@@ -252,7 +252,7 @@ fn records_that_died_give_their_room_to_others() {
         cache.insert(addr(slot), &record(1000));
         assert!(cache.get(addr(slot)).is_some());
     }
-    // Of each region most dies, and the rest stays although none of it is used any more.
+    // Most records of each region die, and the rest stays although none of it is used any more.
     (0..3500).filter(|slot| slot % 4 > 0).for_each(|slot| cache.remove(addr(slot)));
     for slot in 10_000..11_500 {
         cache.insert(addr(slot), &record(1000));

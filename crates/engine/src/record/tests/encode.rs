@@ -41,7 +41,7 @@ fn noise(len_bytes: usize) -> Vec<u8> {
         (x >> 32) as u8
     };
     let mut bytes: Vec<u8> = (0..len_bytes).map(|_| next()).collect();
-    // No trailing zero, so that the logical length is known.
+    // There is no trailing zero, so the logical length is known.
     bytes[len_bytes - 1] |= 1;
     bytes
 }
@@ -118,7 +118,7 @@ fn what_does_not_shrink_is_raw_and_what_does_is_not() {
             assert!(record.len() < 400, "{compression}: {}", record.len());
         }
     }
-    // Saves 2 %: not worth it. Saves 10 %: worth it.
+    // The first page saves 2 %, which is not worth it; the second saves 10 %, which is.
     for (compressible, codec) in [(164, Codec::Raw), (820, Codec::Zstd)] {
         let mut page = noise(8192);
         page[..compressible].fill(7);
@@ -126,7 +126,7 @@ fn what_does_not_shrink_is_raw_and_what_does_is_not() {
     }
 }
 
-/// Hundredths that swing, as a page of an RRD file has them; wherever the page ends.
+/// Numbers in hundredths that swing, as a page of an RRD file has them, are coded as numbers, wherever the page ends.
 #[test]
 fn numbers_are_coded_as_numbers_where_pages_are() {
     let words = (0..512).map(|n| f64::from(30_000 + n * 7919 % 301) / 100.0);

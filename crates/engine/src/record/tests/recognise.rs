@@ -28,7 +28,7 @@ const RRD: &str = "52524400 30303033 00000000 00000000 2f25c0c7 432b1f5b 0100000
 
 #[test]
 fn files_of_databases_are_recognised() {
-    // Lengths at which the length of the write tells nothing.
+    // At these lengths, the length of the write tells nothing.
     for (hex, offset, len_bytes, expected) in [
         (PG_HEAP, 0, 24 << 10, 8192),
         (PG_HEAP, 8192 * 5, 128 << 10, 8192),
@@ -63,13 +63,14 @@ fn pages_that_models_may_describe_are_told_from_others() {
     }
 }
 
-/// Overflow pages are learned from where trees prevail, and nowhere else.
+/// Overflow pages are learned from if pages of trees prevail, and not otherwise.
 #[test]
 fn pages_of_sqlite_are_told_by_their_header() {
     let mut tree = vec![0; 4096];
     tree[..10].copy_from_slice(&[13, 0, 0, 0, 1, 15, 240, 3, 15, 240]);
     assert!(looks_like_database(&tree));
-    // The same behind the file's header; cells that begin beyond the page; too many fragments; a line of text.
+    // A tree's page is known behind the file's header, too. Refused are cells that begin beyond the page, too many
+    // fragments, and a line of text.
     let mut first = fixture(SQLITE, 4096);
     first.truncate(100);
     first.extend_from_slice(&tree[..3996]);
@@ -121,7 +122,7 @@ fn innodb_flags_tell_the_page_size() {
     // MariaDB full_crc32: bit 4 and the shift in bits 0 to 3.
     for (shift, expected) in [(3, 4096), (4, 8192), (5, 16384), (6, 32768), (7, 65536)] {
         assert_eq!(with_flags(0x10 | shift), Some(expected));
-        // The original format has it in bits 6 to 9, beside others.
+        // The original format has the shift in bits 6 to 9, beside others.
         assert_eq!(with_flags(shift << 6 | 0x21), Some(expected));
     }
     assert_eq!(with_flags(0), Some(16384));

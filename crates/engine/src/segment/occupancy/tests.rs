@@ -52,7 +52,7 @@ fn a_segment_may_have_two_parts_in_a_chunk() {
     assert_eq!((left.parts(), left.packed_bytes()), (1, 500 + PART_OVERHEAD_BYTES));
 }
 
-/// However many segments have survivors in a chunk, memory grows by their pages.
+/// Memory grows with the pages that have survivors in a chunk, not with the segments that have some.
 #[test]
 fn of_many_segments_the_pages_are_kept() {
     let mut occupancy = Occupancy::default();

@@ -1,4 +1,4 @@
-//! What is kept of a page that is away, against its entries.
+//! Compares what is kept of a page that is away with its entries.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn len_bytes(addr: Addr) -> u32 {
     100 + (addr.raw() % 977) as u32
 }
 
-/// A segment with one to four parts in chunks of which neighbours share some.
+/// Makes a segment with one to four parts; neighbouring parts may lie in the same chunk.
 fn segment(dice: &mut Dice, id: u64) -> Segment {
     let slots = 20 + dice.below(200) as u32;
     let mut segment = Segment { id, slots, recoded: dice.below(9) == 0, ..Segment::default() };
@@ -67,7 +67,7 @@ fn records_that_die_are_known_by_chunk_and_the_page_comes_back_without_them() {
             }
         }
         let Some(last) = stored.last().map(|segment| segment.id) else { continue };
-        // One is dropped without its page.
+        // One segment is dropped while its page is in memory.
         let dropped = last - dice.below(per_page.min(last));
         let mut here: Vec<Segment> = stored.iter().filter(|segment| segment.id != dropped).cloned().collect();
         let mut deaths = Deaths::default();
@@ -86,7 +86,7 @@ fn records_that_die_are_known_by_chunk_and_the_page_comes_back_without_them() {
                 }
             }
         };
-        // Some died before it is put away.
+        // Some records died before the page is put away.
         let half = here.len() / 2;
         die(&mut here[..half], &mut deaths, None);
         let Some(mut away) = Away::of(round.into(), ids, &here) else {
@@ -106,7 +106,7 @@ fn records_that_die_are_known_by_chunk_and_the_page_comes_back_without_them() {
         assert_eq!(by_chunk, held(&here));
         assert_eq!(away.record_bytes, here.iter().map(Segment::live_records_bytes).sum::<u64>());
         assert!(away.used_bytes >= here.iter().map(Segment::used_bytes).sum());
-        // What is stored of the dropped one is dead, too.
+        // The stored page still has the dropped segment, whose records are dead, too.
         for segment in stored.iter().filter(|segment| segment.id == dropped) {
             for slot in segment.live.iter() {
                 deaths.push(
@@ -117,7 +117,7 @@ fn records_that_die_are_known_by_chunk_and_the_page_comes_back_without_them() {
         }
         let settled = away.settle(ids, page, stored.clone(), &deaths).unwrap();
         assert_eq!(settled, Settled { segments: here, agrees: true });
-        // One of which a record is missing, and a segment.
+        // The page as it was read lacks a record; then it lacks a segment, too.
         if let Some(first) = stored.iter_mut().find(|segment| segment.id != dropped) {
             let slot = first.live.iter().find(|slot| slot % 7 != round % 7);
             if let Some(slot) = slot {

@@ -1,4 +1,4 @@
-//! A table of which little is in memory, against one that is all there.
+//! Compares a table of which little is in memory with one that is all in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,7 +81,8 @@ impl Both {
                     match bytes.is_empty() {
                         true => drop((stored.remove(&page), self.page_ptrs.remove(&page))),
                         false => {
-                            // Records of pages are none of the table's here: the number of no segment.
+                            // Records of the table's own pages are not in this table: their addresses are in a segment
+                            // that it does not have.
                             let addr = Addr::new(1 << 30, page as u32);
                             self.page_ptrs.insert(page, Ptr { addr, len_bytes: bytes.len() as u32 });
                             stored.insert(page, bytes);
@@ -100,7 +101,7 @@ impl Both {
             table.for_each(|segment| all.push(segment.clone())).unwrap();
             all
         };
-        // One that has just died may be dropped earlier where its page was away.
+        // A segment that has just died may be dropped earlier from the table where its page was away.
         let live = |segments: Vec<Segment>| segments.into_iter().filter(|segment| segment.live.count() > 0);
         let (first, second) = (all(&self.all), all(&self.few));
         assert!(live(first).eq(live(second)));
@@ -135,7 +136,7 @@ fn a_table_of_which_little_is_in_memory_is_as_one_that_is_all_there() {
                 }
             }
             80..90 => {
-                // Survivors lie elsewhere.
+                // The segment's survivors move.
                 let Some(now) = both.all.get(id).unwrap().filter(|segment| segment.live.count() > 0) else {
                     continue;
                 };
@@ -149,7 +150,7 @@ fn a_table_of_which_little_is_in_memory_is_as_one_that_is_all_there() {
             }
             90..98 => assert_eq!(both.all.is_live(addr).unwrap(), both.few.is_live(addr).unwrap()),
             98 => {
-                // It is written anew, as if it came from the log.
+                // The segment is written anew, as if it came from the log.
                 if both.all.get(id).unwrap().is_none_or(|segment| segment.live.count() == 0) {
                     both.checkpoint();
                     both.each(|table| table.insert(segment(id)).unwrap());
@@ -175,7 +176,7 @@ fn a_page_that_cannot_be_read_is_an_error_to_who_needs_it() {
     both.stored.0.lock().clear();
     assert!(both.few.get(away).is_err());
     assert!(both.few.is_live(Addr::new(away, 3)).is_err());
-    // What dies is known all the same.
+    // Deaths are counted although the page is away.
     let used = both.few.used_bytes();
     both.few.mark_dead(&[Ptr { addr: Addr::new(away, 3), len_bytes: LEN_BYTES }]);
     assert_eq!(used - both.few.used_bytes(), held_bytes(LEN_BYTES.into()));
@@ -185,7 +186,7 @@ fn a_page_that_cannot_be_read_is_an_error_to_who_needs_it() {
 #[test]
 fn where_no_page_may_go_all_stay() {
     let mut both = Both::new();
-    // More pages than one search looks at, none of which is stored.
+    // These are more pages than one search looks at, and none of them is stored.
     (1..=40_000).for_each(|id| both.few.insert(segment(id)).unwrap());
     both.few.put_away();
     assert_eq!(both.few.inner.read().segments.here(), 40_000);
@@ -193,8 +194,9 @@ fn where_no_page_may_go_all_stay() {
     assert!(both.few.inner.read().segments.here() < 60);
 }
 
-/// Who frees all of a large file kills record after record. A page of whose records many died is stored in place of the list of these, so that the list
-/// stays short; no more is promised to checkpoints than before; and a checkpoint is due when half of what the table may take has changed.
+/// Kills record after record, as the freeing of a large file does. A page of which many records died is stored in place
+/// of the list of these, so that the list stays short. No more is promised to checkpoints than before. A checkpoint is
+/// due when half of what the table may take has changed.
 #[test]
 fn dead_records_are_listed_only_as_long_as_that_is_shorter_than_their_page() {
     const SEGMENTS: u64 = 400;

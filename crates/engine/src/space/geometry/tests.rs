@@ -11,7 +11,7 @@ fn chunks_and_reserved_places_share_a_device_without_overlap() {
         let count = chunk_count(size);
         used.extend((0..count).map(|index| (chunk_offset(index), chunk_offset(index) + CHUNK_BYTES)));
         used.sort_unstable();
-        // Without gaps, and what is left holds no further chunk.
+        // There are no gaps, and what is left at the end is too short for another chunk.
         assert!(used[0].0 == 0 && used.windows(2).all(|pair| pair[0].1 == pair[1].0), "{size}");
         let end = used[used.len() - 1].1;
         assert!(end <= size && size - end < CHUNK_BYTES + RESERVED_BYTES, "{size}");

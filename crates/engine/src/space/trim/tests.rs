@@ -6,7 +6,7 @@ use crate::limits::DEVICE_BYTES_MIN;
 
 const ANY: &dyn Fn(u16) -> bool = &|_| true;
 
-/// Discards all that is left; the chunks, in the order in which they were.
+/// Discards all that is left. Returns the chunks in the order in which they were discarded.
 fn trim(chunks: &Chunks, which: Untrimmed) -> Vec<u64> {
     let mut told = Vec::new();
     while chunks
@@ -29,13 +29,13 @@ fn a_device_is_told_once_of_what_is_free_and_of_nothing_else() {
     assert_eq!(trim(&chunks, Untrimmed::Fresh), Vec::<u64>::new());
     assert_eq!(trim(&chunks, Untrimmed::All), (6..32).collect::<Vec<u64>>());
     assert_eq!((trim(&chunks, Untrimmed::All), chunks.untrimmed(Untrimmed::All, ANY)), (vec![], 0));
-    // The last checkpoint refers to it still.
+    // The last checkpoint still refers to the chunk.
     let pending = chunks.take_pending();
     assert_eq!(trim(&chunks, Untrimmed::All), Vec::<u64>::new());
     chunks.recycle(pending);
     assert_eq!(trim(&chunks, Untrimmed::Fresh), [2]);
     assert_eq!(trim(&chunks, Untrimmed::All), Vec::<u64>::new());
-    // What was given out since is told again.
+    // The device is told again of a chunk that was given out since.
     let again = chunks.allocate().unwrap();
     assert_eq!(again.index, 2);
     chunks.release(again);

@@ -1,5 +1,5 @@
-//! Rates, for profiling: `cargo test --release -p pagefold-engine tree::tests::bench -- --ignored
-//! --nocapture`.
+//! Measures rates, for profiling:
+//! `cargo test --release -p pagefold-engine tree::tests::bench -- --ignored --nocapture`.
 
 use std::hint::black_box;
 
@@ -19,7 +19,8 @@ impl Numbers {
     }
 }
 
-/// Time that this thread was on a processor: what else the machine does matters less than for wall time.
+/// Returns the time that this thread was on a processor, in nanoseconds. It depends less on what else the machine does
+/// than wall time.
 fn cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

@@ -79,7 +79,7 @@ proptest! {
         prop_assert_eq!(encode(&back).unwrap(), bytes);
     }
 
-    /// Whatever the bytes are: an error, or a node that is encoded to the very same bytes.
+    /// Any bytes are an error, or a node that is encoded to the very same bytes.
     #[test]
     fn damage_is_an_error_or_another_node(
         map in prop::collection::btree_map(any_key(), any_value(), 1..30),
@@ -116,7 +116,7 @@ proptest! {
     }
 }
 
-/// Format version 1, byte for byte.
+/// The bytes of format version 1.
 #[test]
 fn golden_leaf() {
     let map = BTreeMap::from([
@@ -139,7 +139,7 @@ fn golden_leaf() {
     assert_eq!(entries(&decode(AT(), &expected).unwrap()), map);
 }
 
-/// Format version 1, byte for byte.
+/// The bytes of format version 1.
 #[test]
 fn golden_branch() {
     let children = BTreeMap::from([

@@ -1,4 +1,4 @@
-//! Differences of versions against those of maps, and what finding them reads.
+//! Compares differences of versions with those of maps, and counts what finding them reads.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::model::{Model, edits};
 use super::*;
 
-/// By maps.
+/// Returns the differences of two maps.
 fn expected(new: &Model, old: &Model, after: Option<Key>) -> Vec<Difference> {
     let keys: BTreeSet<&Key> = new.keys().chain(old.keys()).collect();
     let behind = |key: &&Key| after.is_none_or(|after| **key > after);
@@ -40,7 +40,7 @@ fn change(tree: &Tree, model: &mut Model, edits: &[Edit]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Versions that are stored, in part stored, and not stored at all.
+    /// The versions are stored, stored in part, or not stored at all.
     #[test]
     fn as_maps_differ(
         generations in prop::collection::vec((prop::collection::vec(edits(), 1..6), any::<bool>()), 2..6),
@@ -78,7 +78,7 @@ proptest! {
 #[test]
 fn reads_what_differs() {
     let store = Arc::new(MemStore::default());
-    // A cache without room: every node that is looked into is read.
+    // The cache has no room, so every node that is looked into is read.
     let tree = tree_with(&store, None, 0, Shape::STORED);
     let put = |page_number: u64, n: u64| Edit::Put(Key::page(5, page_number), page(n));
     for first in (0..200_000).step_by(1000) {

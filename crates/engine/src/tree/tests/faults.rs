@@ -1,4 +1,4 @@
-//! Damaged and unreadable nodes, failing checkpoints.
+//! Tests damaged and unreadable nodes, and failing checkpoints.
 
 use super::*;
 use crate::tree::branch::Branch;
@@ -47,13 +47,13 @@ fn a_bad_leaf_hurts_its_own_keys_only() {
     assert!(tree.get(&Key::page(1, last)).is_err());
     assert_eq!(tree.get(&Key::page(1, first - 1)).unwrap(), Some(page(first - 1)));
     assert_eq!(tree.get(&Key::page(1, last + 1)).unwrap(), Some(page(last + 1)));
-    // an edit that needs it changes nothing, not even what comes before
+    // An edit that needs the node changes nothing, nor does the edit before it.
     let edits = [Edit::Delete(Key::page(1, 0)), Edit::Put(Key::page(1, first), page(1))];
     let mut freed = Vec::new();
     let applied = tree.apply(&mut edits.into_iter(), &mut |_, _| panic!("nothing changes"), &mut freed);
     assert!(applied.is_err() && freed.is_empty() && tree.dirty_bytes() == 0);
     assert_eq!(tree.get(&Key::page(1, 0)).unwrap(), Some(page(0)));
-    // once it can be read again, all is well
+    // Once the node can be read again, all is well.
     store.bad.lock().clear();
     assert_eq!(tree.get(&Key::page(1, first)).unwrap(), Some(page(first)));
 }
@@ -96,12 +96,12 @@ fn the_walk_shows_damage_and_goes_on() {
     assert!(damaged[1].1.contains("keys outside"), "{}", damaged[1].1);
     let lost = |i: usize| leaves[i].2 - leaves[i].1 + 1;
     assert_eq!(entries, 2000 - lost(3) - lost(7));
-    // the live tree does not take another node's keys for this one's either
+    // The live tree does not take another node's keys for this one's either.
     let tree = tree_with(&store, root, 1 << 20, SMALL);
     assert!(matches!(tree.get(&Key::page(1, leaves[7].1)), Err(Error::Corrupt { .. })));
 }
 
-/// A branch that is its own child must not send anybody in circles.
+/// A branch that is its own child must not make any walk endless.
 #[test]
 fn a_circle_is_damage() {
     let store = Arc::new(MemStore::default());

@@ -1,4 +1,4 @@
-//! Behaviour at real node sizes: costs, limits, concurrency.
+//! Tests behaviour at real node sizes: costs, limits, concurrency.
 
 use super::*;
 use crate::limits::{NODE_BYTES, VALUE_BYTES_MAX};
@@ -26,7 +26,7 @@ fn stored_nodes(root: Option<Ptr>, store: &MemStore) -> (usize, usize) {
 fn sequential_pages_fill_leaves() {
     let store = Arc::new(MemStore::default());
     let tree = tree_with(&store, None, 64 << 20, Shape::STORED);
-    // what follows the pages in key order must not keep their leaves half empty
+    // Entries that follow the pages in key order must not keep the pages' leaves half empty.
     apply(&tree, vec![Edit::Put(Key::new(1, Key::USAGE, 0), Value::Bytes(vec![1; 16].into()))]);
     apply(&tree, vec![Edit::Put(Key::new(2, 1, 0), Value::Bytes(vec![2; 100].into()))]);
     for chunk in 0..200u64 {
@@ -48,7 +48,7 @@ fn deleting_a_large_object_touches_what_is_deleted_and_two_paths() {
     }
     let root = checkpoint(&tree, &store);
     let (leaves, _) = stored_nodes(root, &store);
-    // a cold tree with a cache for a handful of leaves
+    // Nothing of the tree is in memory, and its cache has room for a handful of leaves.
     let tree = tree_with(&store, root, 300_000, Shape::STORED);
     store.loads.store(0, Ordering::Relaxed);
     let (mut replaced, mut freed) = (0, Vec::new());
@@ -67,7 +67,7 @@ fn deleting_a_large_object_touches_what_is_deleted_and_two_paths() {
     assert_eq!(tree.next_data(2, 0).unwrap(), None);
     assert_eq!(tree.next_hole(3, 0).unwrap(), Some(100_000));
     assert_eq!(tree.get(&Key::page(1, 99_999)).unwrap(), Some(page(99_999)));
-    // an empty range changes nothing
+    // An empty range changes nothing.
     let dirty = tree.dirty_bytes();
     assert!(apply(&tree, vec![Edit::DeleteRange(Key::page(2, 5), Key::page(2, 9))]).is_empty());
     assert_eq!(tree.dirty_bytes(), dirty);
@@ -79,7 +79,7 @@ fn a_thinned_out_tree_shrinks() {
     let tree = tree_with(&store, None, 64 << 20, Shape::STORED);
     apply(&tree, put_pages(1, 0..200_000));
     let (full, _) = stored_nodes(checkpoint(&tree, &store), &store);
-    // keep one page in 50, in slices as a background job would
+    // This keeps one page in 50, in slices as a background job would.
     for slice in 0..20u64 {
         let pages = slice * 10_000..(slice + 1) * 10_000;
         apply(&tree, pages.filter(|n| n % 50 != 0).map(|n| Edit::Delete(Key::page(1, n))).collect());
@@ -120,19 +120,19 @@ fn an_unchanged_tree_writes_nothing() {
     let mut frozen = tree.freeze();
     assert_eq!(frozen.persist(&mut |_| panic!("nothing changed")).unwrap(), root);
     retire(&tree, frozen, &mut Vec::new());
-    // neither does deleting what is not there
+    // Nor does deleting what is not there.
     apply(&tree, vec![Edit::Delete(Key::page(7, 7)), Edit::DeleteRange(Key::page(3, 0), Key::page(4, 0))]);
     assert_eq!(tree.dirty_bytes(), 0);
 }
 
-/// Versions go their own ways; what each has let go of is found by comparing them, and nothing twice.
+/// Versions change independently. What each has let go of is found by comparing them, and nothing is found twice.
 #[test]
 fn forks_share_what_neither_has_changed() {
     let store = Arc::new(MemStore::default());
     let tree = tree_with(&store, None, 1 << 20, Shape::STORED);
     apply(&tree, put_pages(1, 0..20_000));
     let fork = tree.fork();
-    // of an unstored tree: both share changed nodes
+    // A fork of an unstored tree shares changed nodes with it.
     apply(&tree, put_pages(1, 100..101));
     let clone = fork.fork();
     apply(&clone, vec![Edit::Put(Key::page(1, 19_000), page(3))]);
@@ -141,7 +141,7 @@ fn forks_share_what_neither_has_changed() {
     let all = store.live().len();
     second.persist(&mut |nodes| store.write(nodes)).unwrap();
     assert_eq!(store.live().len() - all, 2, "a leaf and the root are the tree's own");
-    // taken while the two were written, and not stored itself
+    // This version was taken while the two were written, and is not stored itself.
     let late = tree.fork();
     apply(&tree, vec![Edit::Put(Key::page(1, 10_000), page(4))]);
     apply(&late, vec![]);
@@ -162,14 +162,14 @@ fn forks_share_what_neither_has_changed() {
         [const { 19_000 }; 3].map(|n| Some(page(n)))
     );
     assert_eq!([&tree, &late].map(|tree| at(tree, 10_000)), [Some(page(4)), Some(page(10_000))]);
-    // a rollback: the tree takes the fork's content and leaves its own
+    // In a rollback, the tree takes the fork's content and gives its own to the tree that is returned.
     let before = tree.replace(&fork);
     assert_eq!((at(&tree, 10_000), at(&before, 10_000)), (Some(page(10_000)), Some(page(4))));
     assert_eq!((tree.dirty_bytes(), tree.stored_root()), (0, fork.stored_root()));
 }
 
-/// What all trees of a cache hold is what each of them holds. What a tree held that has gone, which others may have, counts until a checkpoint
-/// was made after that.
+/// The memory of all trees of a cache is the sum over the trees. The share of a tree that was dropped, whose nodes
+/// others may have, counts until a later checkpoint was made.
 #[test]
 fn unstored_memory_is_counted_for_all_trees_together() {
     let store = Arc::new(MemStore::default());
@@ -201,7 +201,7 @@ fn unstored_memory_is_counted_for_all_trees_together() {
     drop(tree);
     let mut frozen = fork.freeze();
     assert_eq!(cache.freeze_left().memory, held);
-    // Gone after the cut: the next checkpoint's.
+    // This tree is dropped after the cut, so its nodes count until the next checkpoint.
     let late = fork.fork();
     apply(&late, put_pages(2, 0..1));
     let late_bytes = late.dirty_bytes();
@@ -221,7 +221,7 @@ fn unstored_memory_is_counted_for_all_trees_together() {
     assert_eq!(cache.unstored_bytes(), 0);
 }
 
-/// Whatever the steps are, each node and page above the bound is told once, and a branch after all below it.
+/// Whatever the steps are, each node and page above the bound is reported once, and a branch after all below it.
 #[test]
 fn a_tree_is_reaped_in_steps() {
     let store = Arc::new(MemStore::default());
@@ -261,7 +261,7 @@ fn a_tree_is_reaped_in_steps() {
     assert!(all(None, 0, 1).0.is_empty());
 }
 
-/// Writers replace whole runs of pages in one call; no reader ever sees half of one, and checkpoints go on
+/// Writers replace whole runs of pages in one call. No reader ever sees half of such a change, and checkpoints go on
 /// meanwhile.
 #[test]
 fn readers_see_whole_changes() {
@@ -299,7 +299,7 @@ fn readers_see_whole_changes() {
             }
             frozen.persist(&mut |nodes| store.write(nodes)).unwrap();
             retire(&tree, frozen, &mut garbage);
-            // freed records go away under the readers' hands
+            // Freed records disappear while readers may still need them.
             store.free(&std::mem::take(&mut garbage));
         }
         done.store(true, Ordering::Relaxed);

@@ -15,7 +15,7 @@ mod faults;
 mod life;
 mod model;
 
-/// Records in memory; knows what was freed.
+/// A store of records in memory, which knows what was freed.
 #[derive(Default)]
 pub(super) struct MemStore {
     records: Mutex<BTreeMap<Addr, Vec<u8>>>,
@@ -30,7 +30,7 @@ impl MemStore {
         let mut records = self.records.lock();
         let mut next = self.next.lock();
         let put = |bytes: Vec<u8>| {
-            // a few records per segment, so that addresses vary as they do in a pool
+            // There are a few records per segment, so that addresses vary as they do in a pool.
             *next += 1;
             let addr = Addr::new(1 + *next / 50, (*next % 50) as u32);
             let ptr = Ptr { addr, len_bytes: bytes.len() as u32 };
@@ -76,7 +76,7 @@ pub(super) fn page(n: u64) -> Value {
     })
 }
 
-/// Applies and forgets what was replaced.
+/// Applies edits and forgets what was replaced. Returns the nodes that were freed.
 pub(super) fn apply(tree: &Tree, edits: Vec<Edit>) -> Vec<Ptr> {
     let mut freed = Vec::new();
     let applied = tree.apply(&mut edits.into_iter(), &mut |_, _| {}, &mut freed).unwrap();

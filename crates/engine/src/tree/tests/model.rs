@@ -1,4 +1,4 @@
-//! Random edits and checkpoints against a BTreeMap, with all invariants checked after each step.
+//! Compares a tree with a BTreeMap under random edits and checkpoints, and checks all invariants after each step.
 
 use proptest::prelude::*;
 
@@ -13,11 +13,11 @@ enum Step {
     Freeze,
     Persist,
     Retire,
-    /// Forget the tree and open the last checkpoint.
+    /// Forgets the tree, and opens the last checkpoint.
     Reopen,
 }
 
-/// Few objects and kinds, offsets that are often neighbours.
+/// Makes keys of few objects and kinds, with offsets that are often neighbours.
 fn key() -> impl Strategy<Value = Key> {
     let kind = prop_oneof![1 => Just(0u8), 1 => Just(7), 4 => Just(Key::PAGE), 1 => Just(Key::USAGE)];
     let offset = prop_oneof![20 => 0u64..300, 1 => any::<u64>()];
@@ -70,7 +70,7 @@ struct World {
     shape: Shape,
     tree: Tree,
     model: Model,
-    /// Freed by the live tree; the last durable checkpoint may still refer to them.
+    /// Nodes freed by the live tree. The last durable checkpoint may still refer to them.
     freed: Vec<Ptr>,
     frozen: Option<(Frozen, Model, usize)>,
     durable: (Option<Ptr>, Model),
@@ -133,7 +133,7 @@ impl World {
         self.step(Step::Persist);
         let Some((frozen, model, freed_before)) = self.frozen.take() else { return };
         self.durable = (frozen.root().unwrap(), model);
-        // what was freed before the freeze no checkpoint refers to any more
+        // No checkpoint refers any more to what was freed before the freeze.
         self.store.free(&self.freed[..freed_before]);
         self.freed.drain(..freed_before);
         retire(&self.tree, frozen, &mut self.freed);
@@ -145,7 +145,7 @@ impl World {
         let (root, model) = self.durable.clone();
         self.tree = tree_with(&self.store, root, self.cache_bytes, self.shape);
         self.model = model;
-        // a crash: what was freed since the checkpoint is in use again
+        // After a crash, what was freed since the checkpoint is in use again.
         self.freed.clear();
     }
 
@@ -181,7 +181,7 @@ impl World {
             assert!(accounted.remove(&ptr.addr), "{ptr:?} freed twice");
         }
         if let Some((frozen, ..)) = &self.frozen {
-            // written by the checkpoint, let go of by the live tree, not yet told of
+            // These nodes were written by the checkpoint and let go of by the live tree, and are not reported yet.
             let kept = self.tree.written();
             for (node, ptr) in frozen.written() {
                 if !kept.contains_key(&node) {
@@ -196,7 +196,7 @@ impl World {
         self.check_durable();
     }
 
-    /// Checks the structure of what is in memory and collects the stored nodes.
+    /// Checks the structure of what is in memory, and collects the stored nodes.
     fn walk(&self, child: &Child, stored: &mut BTreeSet<Addr>) {
         if let Some(ptr) = child.stored_ptr() {
             assert!(stored.insert(ptr.addr), "two references to {ptr:?}");
@@ -260,7 +260,8 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// Small nodes: deep trees, many splits and merges. The cache holds everything, a little or nothing.
+    /// Nodes are small, so that trees are deep, with many splits and merges. The cache holds everything, a little or
+    /// nothing.
     #[test]
     fn behaves_as_a_map(
         steps in prop::collection::vec(step(), 1..40),

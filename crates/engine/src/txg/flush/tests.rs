@@ -32,7 +32,7 @@ fn a_failure_is_told_to_all_who_come_after() {
     sims[0].inject(Fault { op: SimOp::Flush, range: 0..u64::MAX, skip: 0, times: 1 });
     flushes.wrote(0);
     assert!(flushes.flush().is_err());
-    // Nothing is left to flush on the other device, and yet nothing may be acknowledged.
+    // Nothing is left to flush on the other device, but still nothing may be acknowledged.
     assert!(flushes.flush().is_err());
 }
 
@@ -83,7 +83,7 @@ fn a_flush_that_overtook_another_learns_of_its_failure() {
     while slow.1.lock().is_some() {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The device lets this one succeed at once; the one before is still under way.
+    // The device lets the second flush succeed at once, while the first one is still under way.
     let (told, outcome) = std::sync::mpsc::channel();
     let second = std::thread::spawn({
         let flushes = Arc::clone(&flushes);

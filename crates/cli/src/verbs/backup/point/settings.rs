@@ -23,16 +23,16 @@ const TARGETS: [&str; 5] = [
 /// A point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// In microseconds since 1970: what was committed by then.
+    /// A time in microseconds since 1970: everything that was committed by then.
     Time(i64),
-    /// In the log: what lies before it.
+    /// A place in the log: everything before it.
     Place(u64),
-    /// All that was archived.
+    /// The end of the archive.
     Latest,
 }
 
 impl Target {
-    /// The one that the command line names, if any.
+    /// Returns the target that the command line names, if any.
     pub fn of(args: &BackupRestore) -> Result<Option<Self>> {
         if let Some(time) = &args.to_time {
             return moment::parse(time).map(|time| Some(Self::Time(time)));
@@ -46,7 +46,7 @@ impl Target {
         Ok(args.to_latest.then_some(Self::Latest))
     }
 
-    /// True if it can be reached from a backup.
+    /// Returns whether the point lies on this line of the log, or before or behind it.
     pub fn reach(self, line: &Line) -> Reach {
         match self {
             Self::Time(time) => line.reaches_time(time),
@@ -56,7 +56,7 @@ impl Target {
         }
     }
 
-    /// In words.
+    /// Returns the point in words.
     pub fn told(self) -> String {
         match self {
             Self::Time(time) => moment::exact(time),
@@ -65,7 +65,8 @@ impl Target {
         }
     }
 
-    /// The settings that end recovery there. The others are empty, and come before: a server takes the last one that it reads.
+    /// Returns the settings that end recovery there. All others are set empty before them: a server takes the last
+    /// value that it reads.
     fn settings(self) -> Vec<(&'static str, String)> {
         let mut all: Vec<_> = TARGETS.iter().map(|name| (*name, String::new())).collect();
         match self {
@@ -73,7 +74,7 @@ impl Target {
                 all.push(("recovery_target_inclusive", "on".into()));
                 all.push(("recovery_target_time", moment::exact(time)));
             }
-            // A record that begins there came later.
+            // A record that begins at this place is not part of the target, so it is left out.
             Self::Place(place) => {
                 all.push(("recovery_target_inclusive", "off".into()));
                 all.push(("recovery_target_lsn", control::lsn(place)));
@@ -84,7 +85,7 @@ impl Target {
     }
 }
 
-/// The words of `restore_command`, but for the file.
+/// Returns the words of `restore_command`, apart from the file.
 pub(super) fn fetch_command(args: &BackupRestore, repository: &Repository) -> Result<String> {
     let access = &args.access;
     if repository.is_encrypted() && access.key_file.is_none() && access.key_command.is_none() {
@@ -116,7 +117,7 @@ pub(super) fn fetch_command(args: &BackupRestore, repository: &Repository) -> Re
     Ok(quoted.join(" "))
 }
 
-/// A word of a shell in a command of PostgreSQL's, in which a per cent sign is doubled.
+/// Returns a shell word for a command of PostgreSQL's, in which a per cent sign is doubled.
 fn shell_word(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:@=+,".contains(&byte);
     let word = word.replace('%', "%%");
@@ -127,12 +128,12 @@ fn shell_word(word: &str) -> String {
     }
 }
 
-/// A value in PostgreSQL's configuration file.
+/// Returns a quoted value for PostgreSQL's configuration file.
 fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\\', r"\\").replace('\'', "''"))
 }
 
-/// The lines that are appended to the settings.
+/// Returns the lines that are appended to the settings.
 pub(super) fn settings(candidate: &Candidate, fetch: &str, target: Target, action: RecoveryAction) -> String {
     let fetch = fetch.replacen(
         " archive fetch ",
@@ -152,7 +153,7 @@ pub(super) fn settings(candidate: &Candidate, fetch: &str, target: Target, actio
     all.extend(target.settings());
     all.push(("recovery_target_timeline", timeline));
     all.push(("recovery_target_action", action.into()));
-    // It archives nothing into what it is restored from, cleans nothing, and follows nobody.
+    // The restored server writes nothing into its archive, cleans nothing, and follows no other server.
     all.push(("archive_mode", "off".into()));
     for name in ["archive_cleanup_command", "recovery_end_command", "primary_conninfo", "primary_slot_name"] {
         all.push((name, String::new()));

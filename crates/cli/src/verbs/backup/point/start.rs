@@ -1,4 +1,4 @@
-//! The server on what was restored.
+//! Starts the server on a restored dataset.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ pub(super) fn start(args: &BackupRestore, name: &Name, candidate: &Candidate) ->
     let data = DataDir::open(&mounted, &candidate.cluster.data)?;
     let mut options = Options::default();
     options.update(&args.server)?;
-    // The owner is asked for before anything is begun: the message is about him.
+    // The owner is checked before anything is begun, since the message is about that user.
     Owner::of(&data, options.user.as_deref())?;
     let turn = ports::turn()?;
     let port = match args.server.port {

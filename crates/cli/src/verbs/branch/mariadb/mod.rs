@@ -14,21 +14,22 @@ use super::programs::{self, Search};
 use super::record::{Options, Position, Record};
 use crate::failure::{Failure, Result};
 
-/// Names of the server's program, the new one first.
+/// Names of the server's program, the newer one first.
 const PROGRAMS: [&str; 2] = ["mariadbd", "mysqld"];
-/// Where it may be, beside `PATH`.
+/// Folders where it may be, beside those in `PATH`.
 const FOLDERS: [&str; 5] =
     ["/usr/sbin", "/usr/libexec", "/usr/local/sbin", "/usr/local/mysql/bin", "/usr/local/mariadb/bin"];
-/// In the data directory: names with a dot in front are no databases to the server.
+/// Names in the data directory begin with a dot, since the server takes no such name for a database.
 const TMPDIR: &str = ".pagefold-branch-tmp";
 const PID_FILE: &str = ".pagefold-branch.pid";
 const SOCKET: &str = ".pagefold-branch.sock";
-/// How long a server that listens may take to greet.
+/// Longest time in which a server that listens has to send its greeting.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-/// Version of the protocol, in the greeting's fifth byte; what is refused has 0xFF there.
+/// Version of the protocol, in the greeting's fifth byte; a refusal has 0xFF there.
 const GREETING: u8 = 10;
 
-/// The version of the server that last made the log, and where it was; as far as the log is of a known form.
+/// Returns the version of the server that made the log, and the place of its last checkpoint; `-` and no place if the
+/// log's form is unknown.
 pub fn version_and_position(data: &DataDir) -> Result<(String, Position)> {
     let bytes = data.read(redo::FILE, redo::BYTES_MAX)?.unwrap_or_default();
     Ok(match redo::decode(&bytes) {
@@ -39,7 +40,7 @@ pub fn version_and_position(data: &DataDir) -> Result<(String, Position)> {
     })
 }
 
-/// Errors if a server on this directory would write to what is not in the branch, or its log is not in it.
+/// Fails if a server on this directory would write outside of the branch, or if its log is not in the branch.
 pub fn check(data: &DataDir) -> Result<()> {
     if !data.has_file(redo::FILE) {
         return Err(Failure::new(format!(
@@ -65,18 +66,18 @@ pub fn check(data: &DataDir) -> Result<()> {
     Ok(())
 }
 
-/// Takes away what another server on the directory has left.
+/// Removes files that another server on the directory has left.
 pub fn settle(data: &DataDir) -> Result<()> {
     [PID_FILE, SOCKET].iter().try_for_each(|name| data.remove_file(name))?;
     data.clear_dir(TMPDIR)
 }
 
-/// The server's command line.
+/// Returns the server's command line.
 pub fn command(data: &DataDir, record: &Record, owner: &Owner) -> Result<Command> {
     let program = program(&record.options, owner)?;
     data.make_dir(TMPDIR)?;
     let mut command = Command::new(program);
-    // Files of settings are read first, the command line has the last word.
+    // Files of settings are read first, so the command line has the last word.
     match &record.options.config {
         Some(config) => {
             let mut word = OsString::from("--defaults-file=");
@@ -99,15 +100,15 @@ pub fn command(data: &DataDir, record: &Record, owner: &Owner) -> Result<Command
     Ok(command)
 }
 
-/// What is set for every branch, whatever its configuration says; why is told in docs/SEMANTICS.md, Branches.
+/// Returns the settings of every branch, whatever its configuration says; docs/SEMANTICS.md, Branches, tells why.
 fn settings(configured: bool) -> Vec<&'static str> {
     let mut all = vec![
-        // Where it answers, and nowhere else.
+        // The server answers here, and nowhere else.
         "--bind-address=127.0.0.1",
-        // It follows nobody, and no job runs by the clock.
+        // It follows no other server, and runs no job by the clock.
         "--skip-slave-start",
         "--event-scheduler=OFF",
-        // Everything in the data directory.
+        // Everything lies in the data directory.
         "--innodb-data-home-dir=",
         "--innodb-log-group-home-dir=./",
         "--innodb-undo-directory=./",
@@ -119,7 +120,7 @@ fn settings(configured: bool) -> Vec<&'static str> {
         "--innodb-buffer-pool-dump-at-shutdown=OFF",
     ];
     if configured {
-        // What only a file of settings can have asked for.
+        // Only a file of settings can have asked for these.
         all.extend([
             "--wsrep-on=OFF",
             "--wsrep-provider=none",
@@ -130,7 +131,8 @@ fn settings(configured: bool) -> Vec<&'static str> {
     all
 }
 
-/// The binary log goes on where its files are in the data directory: what was prepared when the snapshot was made is decided by it.
+/// Returns the option for the binary log. It goes on if its files are in the data directory: it decides transactions
+/// that were prepared when the snapshot was made.
 fn binlog(data: &DataDir) -> Result<Vec<OsString>> {
     let names = data.names(".")?;
     let has_log = |base: &&str| names.iter().any(|name| name.strip_prefix(base).is_some_and(is_number));
@@ -151,7 +153,7 @@ fn binlog(data: &DataDir) -> Result<Vec<OsString>> {
     Ok(vec![word.into()])
 }
 
-/// `.000001` and the like.
+/// Returns true for `.000001` and the like.
 fn is_number(suffix: &str) -> bool {
     suffix
         .strip_prefix('.')
@@ -177,12 +179,12 @@ fn program(options: &Options, owner: &Owner) -> Result<PathBuf> {
     })
 }
 
-/// The socket of the server.
+/// Returns the path of the server's socket.
 pub fn socket(data: &Path) -> PathBuf {
     data.join(SOCKET)
 }
 
-/// Whether it takes connections: it greets whoever comes.
+/// Returns true if the server takes connections: it greets every client.
 pub fn answers(data: &DataDir) -> bool {
     let greeted = || -> std::io::Result<bool> {
         let mut stream = data.connect(SOCKET, ANSWER_PATIENCE)?;

@@ -1,6 +1,6 @@
-//! InnoDB's redo log, as far as it says where a checkpoint was.
+//! InnoDB's redo log, as far as it tells where a checkpoint was.
 //!
-//! Of the format of MariaDB 10.8 and newer, big-endian (`log0log.h`: `FORMAT_10_8`):
+//! The format is that of MariaDB 10.8 and newer, big-endian (`log0log.h`: `FORMAT_10_8`):
 //!
 //! | offset | length | |
 //! |---|---|---|
@@ -10,11 +10,11 @@
 //! | 508 | 4 | CRC-32C of all before |
 //! | 4096, 8192 | 64 | checkpoints: LSN, end LSN (8 bytes each), zeros, and in the last 4 bytes CRC-32C of the 60 before |
 //!
-//! The checkpoint with the highest LSN of those that are valid is the last one.
+//! The last checkpoint is the one with the highest LSN among those that are valid.
 
-/// The file, below the data directory.
+/// Path of the file, below the data directory.
 pub const FILE: &str = "ib_logfile0";
-/// What has to be read of it.
+/// Number of bytes of it that have to be read.
 pub const BYTES_MAX: u64 = 8192 + 64;
 
 const FORMAT: u32 = 0x5068_7973;
@@ -24,16 +24,16 @@ const HEADER_CRC_AT: usize = 508;
 const CHECKPOINTS: [usize; 2] = [4096, 8192];
 const CHECKPOINT_CRC_AT: usize = 60;
 
-/// What a log says.
+/// Contents of a log's header.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Redo {
-    /// Version of the server that made it; `-` where it does not say.
+    /// Version of the server that made it; `-` if the log does not say.
     pub version: String,
-    /// Where recovery begins.
+    /// Place where recovery begins.
     pub checkpoint_lsn: u64,
 }
 
-/// What a log says, if it is of the known format and its checksums hold.
+/// Decodes a log's header; `None` unless it is of the known format and its checksums hold.
 pub fn decode(bytes: &[u8]) -> Option<Redo> {
     let header = bytes.get(..HEADER_CRC_AT + 4)?;
     if u32_at(header, 0)? != FORMAT || !is_sound(header, HEADER_CRC_AT) {
@@ -54,7 +54,7 @@ pub fn decode(bytes: &[u8]) -> Option<Redo> {
     Some(Redo { version: version.filter(sane).unwrap_or_else(|| "-".into()), checkpoint_lsn })
 }
 
-/// Whether the CRC-32C at `at` is that of what lies before it.
+/// Returns true if the CRC-32C at `at` is that of the bytes before it.
 fn is_sound(block: &[u8], at: usize) -> bool {
     block.get(..at).is_some_and(|before| u32_at(block, at) == Some(crc32c::crc32c(before)))
 }

@@ -1,7 +1,7 @@
-//! `global/pg_control`: what PostgreSQL keeps of itself.
+//! `global/pg_control`: the state that PostgreSQL keeps of itself.
 //!
-//! Of control version 1300 (PostgreSQL 13 to 16), little-endian and with 8-byte alignment, as on amd64 and arm64 (`ControlFileData` in
-//! `catalog/pg_control.h`):
+//! The format is that of control version 1300 (PostgreSQL 13 to 17), little-endian and with 8-byte alignment, as on
+//! amd64 and arm64 (`ControlFileData` in `catalog/pg_control.h`):
 //!
 //! | offset | length | |
 //! |---|---|---|
@@ -11,13 +11,13 @@
 //! | 40 | 8 | its redo location |
 //! | 288 | 4 | CRC-32C of all before |
 //!
-//! Of others nothing is read here: they are asked of `pg_controldata`.
+//! Files of other versions are not read here: `pg_controldata` is asked about them.
 
 use crate::verbs::branch::record::Position;
 
-/// The file, below the data directory.
+/// Path of the file, below the data directory.
 pub const FILE: &str = "global/pg_control";
-/// It is one sector, padded.
+/// Largest size in bytes: the content is one sector, padded.
 pub const BYTES_MAX: u64 = 8192;
 
 const VERSION: u32 = 1300;
@@ -26,7 +26,7 @@ const CHECKPOINT_AT: usize = 32;
 const REDO_AT: usize = 40;
 const CRC_AT: usize = 288;
 
-/// What a control file says, if it is of the known version and its checksum holds.
+/// Decodes a control file; `None` unless it is of the known version and its checksum holds.
 pub fn decode(bytes: &[u8]) -> Option<Position> {
     let version = u32::from_le_bytes(*bytes.get(VERSION_AT..)?.first_chunk()?);
     let crc = u32::from_le_bytes(*bytes.get(CRC_AT..)?.first_chunk()?);
@@ -41,12 +41,12 @@ pub fn decode(bytes: &[u8]) -> Option<Position> {
     })
 }
 
-/// A location in the log as PostgreSQL writes it.
+/// Formats a location in the log as PostgreSQL writes it.
 fn lsn(location: u64) -> String {
     format!("{:X}/{:X}", location >> 32, location & u64::from(u32::MAX))
 }
 
-/// What `pg_controldata` says, in English, if it has all of it and trusts the file.
+/// Parses the English output of `pg_controldata`; `None` unless it has all of it and trusts the file.
 pub fn parse_told(text: &str) -> Option<Position> {
     if text.contains("WARNING") {
         return None;

@@ -15,19 +15,19 @@ use super::record::{Position, Record};
 use crate::failure::{Context, Failure, Result};
 use crate::table::printable;
 
-/// Before 12, recovery was configured elsewhere.
+/// Oldest version; before 12, recovery was configured elsewhere.
 const VERSION_MIN: u32 = 12;
-/// A version is a number.
+/// Largest number of bytes of the file with the version, which is a number.
 const VERSION_BYTES_MAX: u64 = 16;
-/// What the main process says of itself once it takes connections, in the eighth line of its lock file.
+/// State in the eighth line of the main process's lock file once it takes connections.
 const READY: &str = "ready";
 const LOCK_FILE: &str = "postmaster.pid";
 const LOCK_BYTES_MAX: u64 = 4096;
-/// What a client sends that asks for encryption; one byte answers it, and nobody is logged in (protocol 3, "SSLRequest").
+/// A client's request for encryption; the server answers with one byte, and logs nobody in (protocol 3, "SSLRequest").
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F];
-/// How long a server may take for that.
+/// Longest time in which the server has to send that answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-/// Directories that a server writes to and that people move elsewhere with a link.
+/// Directories that a server writes to, and that people move elsewhere with a link.
 const MOVED: [&str; 10] = [
     "base",
     "global",
@@ -40,10 +40,10 @@ const MOVED: [&str; 10] = [
     "pg_subtrans",
     "pg_stat",
 ];
-/// A library that runs jobs by the clock.
+/// Library that runs jobs by the clock.
 const SCHEDULER: &str = "pg_cron";
 
-/// The data's version.
+/// Returns the data's version.
 pub fn version(data: &DataDir) -> Result<u32> {
     let text = data.read("PG_VERSION", VERSION_BYTES_MAX)?.unwrap_or_default();
     let version = String::from_utf8_lossy(&text).trim().parse().ok();
@@ -57,7 +57,8 @@ pub fn version(data: &DataDir) -> Result<u32> {
     })
 }
 
-/// Where the database was at its last checkpoint: from its control file, or from the program that reads those of its version.
+/// Returns where the database was at its last checkpoint: from its control file, or from the program that reads those
+/// of its version.
 pub fn position(data: &DataDir, options: &super::record::Options) -> Result<Position> {
     let bytes = data.read(control::FILE, control::BYTES_MAX)?.unwrap_or_default();
     if let Some(position) = control::decode(&bytes) {
@@ -71,7 +72,7 @@ pub fn position(data: &DataDir, options: &super::record::Options) -> Result<Posi
     Ok(told.unwrap_or_default())
 }
 
-/// Errors if a server on this directory would write to what is not in the branch.
+/// Fails if a server on this directory would write outside of the branch.
 pub fn check(data: &DataDir) -> Result<()> {
     MOVED.iter().try_for_each(|name| data.check_stays(name))?;
     for dir in ["base", "pg_tblspc"] {
@@ -86,20 +87,20 @@ pub fn check(data: &DataDir) -> Result<()> {
     Ok(())
 }
 
-/// Takes away what the copy says of the server that it is a copy of: its lock, its replication slots, and that it follows another.
-/// Only where no process works in it.
+/// Removes what the copy says of the server that it is a copy of: its lock, its replication slots, and that it follows
+/// another server. No process may work in the directory.
 pub fn settle(data: &DataDir) -> Result<()> {
     data.remove_file(LOCK_FILE)?;
     data.clear_dir("pg_replslot")?;
-    // A copy of a standby becomes a server of its own: recovery to the end of its log, and a timeline of its own.
+    // A copy of a standby becomes a server of its own: it recovers to the end of its log, and begins a new timeline.
     if data.has_file("standby.signal") {
         data.rename_file("standby.signal", "recovery.signal")?;
     }
     Ok(())
 }
 
-/// What may hold a new server up: the locks of one that is gone, whose number somebody else may have by now. Only where no process works
-/// in it.
+/// Removes what may keep a new server from starting: the locks of a server that is gone, whose process number another
+/// process may have by now. No process may work in the directory.
 pub fn clear_locks(data: &DataDir, port: u16) -> Result<()> {
     let socket = socket_name(port);
     [LOCK_FILE, &socket, &format!("{socket}.lock")].iter().try_for_each(|name| data.remove_file(name))
@@ -109,21 +110,21 @@ fn socket_name(port: u16) -> String {
     format!(".s.PGSQL.{port}")
 }
 
-/// What a server is started for.
+/// The purpose of starting a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// To serve what is there.
+    /// Serve what is there.
     Now,
-    /// To recover to a point in time, as the data directory's settings say.
+    /// Recover to a point in time, as the data directory's settings say.
     Point,
 }
 
-/// Whether it says where recovery takes the log from, and where it ends.
+/// Returns true for a setting that says where recovery takes the log from, or where it ends.
 fn is_of_recovery(setting: &str) -> bool {
     setting == "restore_command" || setting.starts_with("recovery_target")
 }
 
-/// The server's command line, as the owner runs it.
+/// Returns the server's command line, for its owner to run.
 pub fn command(data: &DataDir, name: &str, record: &Record, owner: &Owner, goal: Goal) -> Result<Command> {
     let version = version(data)?;
     let program = program("postgres", version, &record.options, owner)?;
@@ -161,15 +162,15 @@ fn no_config(data: &DataDir, version: u32) -> Failure {
     failure.hint(format!("say where the server's configuration is: --config {example}"))
 }
 
-/// What is set for every branch, whatever its configuration says; why is told in docs/SEMANTICS.md, Branches.
+/// Returns the settings of every branch, whatever its configuration says; docs/SEMANTICS.md, Branches, tells why.
 fn settings(version: u32, port: u16, name: &str, socket_dir: &Path) -> Vec<(&'static str, String)> {
     let mut all = vec![
-        // Where it answers, and nowhere else.
+        // The server answers here, and nowhere else.
         ("port", port.to_string()),
         ("listen_addresses", "localhost".into()),
         ("unix_socket_directories", quoted(&socket_dir.to_string_lossy())),
         ("cluster_name", name.into()),
-        // Its messages come to us; files of production stay as they are.
+        // Its messages come to us, so that files of production stay as they are.
         ("logging_collector", "off".into()),
         ("log_destination", "stderr".into()),
         ("external_pid_file", String::new()),
@@ -177,7 +178,7 @@ fn settings(version: u32, port: u16, name: &str, socket_dir: &Path) -> Vec<(&'st
         ("archive_mode", "off".into()),
         ("archive_cleanup_command", String::new()),
         ("recovery_end_command", String::new()),
-        // It follows nobody, and waits for nobody.
+        // It follows no other server, and waits for none.
         ("primary_conninfo", String::new()),
         ("primary_slot_name", String::new()),
         ("restore_command", "false".into()),
@@ -188,10 +189,10 @@ fn settings(version: u32, port: u16, name: &str, socket_dir: &Path) -> Vec<(&'st
         ("recovery_target_xid", String::new()),
         ("recovery_target_timeline", "latest".into()),
         ("recovery_target_action", "promote".into()),
-        // It answers when it has recovered.
+        // It takes connections only when it has recovered.
         ("hot_standby", "off".into()),
         ("synchronous_standby_names", String::new()),
-        // Subscriptions that it has are those of production.
+        // The subscriptions in the data are those of production.
         ("max_logical_replication_workers", "0".into()),
         // It takes little of the machine.
         ("shared_buffers", "128MB".into()),
@@ -207,12 +208,13 @@ fn settings(version: u32, port: u16, name: &str, socket_dir: &Path) -> Vec<(&'st
     all
 }
 
-/// An element of a list of directories.
+/// Quotes an element of a list of directories.
 fn quoted(path: &str) -> String {
     format!("\"{}\"", path.replace('"', "\"\""))
 }
 
-/// The libraries that the configuration has the server load, without the one that runs jobs; `None` if that is not among them.
+/// Returns the libraries that the configuration has the server load, without the one that runs jobs; `None` if that is
+/// not among them.
 fn without_scheduler(program: &Path, words: &[OsString], owner: &Owner) -> Result<Option<String>> {
     let mut command = Command::new(program);
     command.args(words).args(["-C", "shared_preload_libraries"]).stdin(Stdio::null());
@@ -237,7 +239,7 @@ fn strip_scheduler(libraries: &str) -> Option<String> {
     (kept.len() < libraries.split(',').count()).then(|| kept.join(","))
 }
 
-/// A program of this version: as the user said, or where packages have it, or where `PATH` leads.
+/// Finds a program of this version: where the user said, where packages have it, or in `PATH`.
 fn program(name: &str, version: u32, options: &super::record::Options, owner: &Owner) -> Result<PathBuf> {
     let is_right = |path: &&PathBuf| {
         programs::said(path, &["--version".as_ref()], owner).and_then(|told| major(&told)) == Some(version)
@@ -270,19 +272,19 @@ fn of_pg_config(owner: &Owner) -> Option<PathBuf> {
     Some(text.trim().into())
 }
 
-/// The major version of `postgres (PostgreSQL) 15.10 (Debian ...)`.
+/// Parses the major version out of `postgres (PostgreSQL) 15.10 (Debian ...)`.
 fn major(told: &str) -> Option<u32> {
     let (_, number) = told.split_once("(PostgreSQL) ")?;
     let end = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
     number[..end].parse().ok()
 }
 
-/// The socket of the server.
+/// Returns the path of the server's socket.
 pub fn socket(data: &Path, port: u16) -> PathBuf {
     data.join(socket_name(port))
 }
 
-/// Whether it takes connections: it says so, and answers one.
+/// Returns true if the server takes connections: its lock file says so, and it answers one.
 pub fn answers(data: &DataDir, port: u16) -> bool {
     let says_so = data.read(LOCK_FILE, LOCK_BYTES_MAX).ok().flatten().is_some_and(|bytes| {
         let text = String::from_utf8_lossy(&bytes);
