@@ -3,7 +3,7 @@
 //! A file is read where a sample falls, never written, and need not lie on Pagefold. The size of a page is not modelled
 //! but tried: by the engine's own recordsize recognition, record encoder and learned models, on pages that the models
 //! were not learned from. The sampled pages of each file give an estimate for all of its pages, with a range of
-//! confidence; see [`estimate`].
+//! confidence; see `estimate`.
 //!
 //! Layers, each of which uses only those below: `report`, `file`, `wal`, `estimate`, `source`, `walk`.
 

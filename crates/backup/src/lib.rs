@@ -7,12 +7,24 @@
 //! - B1: an object is written once and never changed. A pack has a random name that no other ever has.
 //! - B2: a backup exists if and only if the newest commit of the log lists it. Commits are numbered without gaps, each
 //!   is made by a create that fails if the number is taken, and names the hash of the one before.
-//! - B3: what the newest commit lists needs no pack that was deleted. [`prune`] deletes only what two prunes found
+//! - B3: what the newest commit lists needs no pack that was deleted. `prune` deletes only what two prunes found
 //!   unreferenced, and a writer whose epoch is more than one prune old cannot commit.
 //! - B4: nothing that was read is used before its seal was verified, which binds it to its repository, its object, its
 //!   place and its kind.
 //! - B5: a file of a database's log is there as a whole under the name of its cluster and its own, or not at all; a
 //!   file that was reported as archived is durable.
+//!
+//! ```text
+//! repository, commit, root, chunk   a repository; its log of commits; a backup's manifest
+//! create, merge, upload             make a backup; its manifest out of the one before; packs on their way
+//! restore, contents                 write a backup as a stream; read parts of one
+//! verify, prune, repack             read back; delete what nothing needs; empty packs that are mostly dead
+//! archive                           logs of database clusters, file by file; which points can be restored
+//! pack, block                       immutable objects of blocks, and places in them
+//! keys                              seals, and encryption
+//! store, directory, remote          the one door to objects: in a directory, on another host, in a bucket
+//! seen                              what this machine remembers of repositories
+//! ```
 
 mod archive;
 mod block;

@@ -1,9 +1,30 @@
 //! The `pagefold` program: pools, mounts and their servers.
+//!
+//! ```text
+//! verbs, args, help     one module per verb; the command line, from which help, man pages and completions are made
+//! serve, control        the server of a pool, and its socket
+//! holder, mounter       the process above a server, which keeps what must outlive it; the one that mounts for it
+//! reader, incomplete    the process that reads a backup; datasets whose pages are still in one
+//! confine, launch       what each process gives up, and what it begins with
+//! deeds, streams, rebase, datasets   what can be done to datasets, on a pool that is served or opened for a moment
+//! pools, finding, registry, seen, signature   pools and their devices; those that this machine knows
+//! props, settings, mountopts   the one table of properties; the value that holds for a dataset; mount options
+//! startup, boot, fstab, helper   what must be known before a pool is opened; systemd and mount(8)
+//! mounts, exact, leaving, holders, patience   the kernel's mounts: finds one, takes several away, tells who keeps them
+//! mountpoint, again     directories to mount on; a second mount of a dataset
+//! retention, backups    which snapshots and backups are due by policy
+//! errors, event_log     errors with the names of files; events that outlive servers
+//! failure, failures     the error of a verb; what failed while others went on
+//! names, target, suggest, raw, moment, units, table, progress   words and figures, as people read and write them
+//! places, turns, allocator, models   directories of small files; locks of files; memory; lists of models
+//! ```
 
 #![allow(unreachable_pub, reason = "a program has no outside: pub says that other modules use it")]
 
 mod again;
 mod allocator;
+// Its comments are the text of --help: [OPTION] is no link there.
+#[allow(rustdoc::broken_intra_doc_links)]
 mod args;
 mod backups;
 mod boot;

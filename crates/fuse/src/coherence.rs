@@ -14,6 +14,7 @@
 //!    yet. There may be no room to receive the latter as long as waiting writes take all of it. So telling has threads
 //!    of its own, and a write waits only as long as we are answering reads of its range, and [`DROP_PATIENCE`] longer.
 //!    A read that comes later gets what was written; its page is dropped all the same once the read has been answered.
+//!
 //! Notes are kept by a hash of inode and range: two ranges with the same hash cost a needless message, never more.
 
 use crate::blocking::Pool;

@@ -1,4 +1,26 @@
 //! Datasets: the interface of the engine that the file system uses.
+//!
+//! [`Dataset`] is the seam to the file system. [`LiveDataset`] implements it, for a dataset or snapshot of an open
+//! pool.
+//!
+//! - D1: whoever holds the gate waits for no commit but one in flight, and that never takes the gate.
+//!
+//! ```text
+//! live, shared       a dataset; what all datasets of a pool share: the gate, admission, counters
+//! accept, pending    accepts changes; holds them until their commit
+//! redo               their form in the log
+//! journal            accepted changes that are not in the log, in memory that outlives the process; requests done
+//! claims, budget     what a change takes at most; whether it fits into quotas and reservations
+//! room, throttle     free chunks that are promised (A1); delays writers to the pace of the cleaner
+//! waits              how long writers waited, and for what
+//! read, one, part    plans and does reads; reads within one page without waiting; the part of a page that is wanted
+//! pages, references  the page map; pages that share a record
+//! usage              what each object stores
+//! ledger, dead       what a version holds and the fate of records that it lets go of; dead lists
+//! models, codecs     the models of a pool; which codec a new page gets
+//! debts              what deltas cost readers
+//! salvage            changes a dataset whose tree is damaged, for a rescue
+//! ```
 
 mod accept;
 pub mod budget;

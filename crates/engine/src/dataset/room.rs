@@ -169,7 +169,7 @@ impl Shared {
     }
 
     /// Returns the delay of a writer that was granted `bytes`, so that commits keep up: the delay grows with the bytes
-    /// that wait for commits. A writer that has `waited` before it was granted them is delayed by at most [`DELAY_MAX`]
+    /// that wait for commits. A writer that has `waited` before it was granted them is delayed by at most `DELAY_MAX`
     /// in all.
     pub fn commit_delay(&self, bytes: u64, waited: Duration) -> Duration {
         let (dirty, limit) =

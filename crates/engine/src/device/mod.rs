@@ -1,4 +1,16 @@
 //! Devices: the one door through which bytes reach and leave storage.
+//!
+//! After a failed flush or durable write a device acknowledges nothing as durable any more ([`Device`]).
+//!
+//! ```text
+//! file       regular files and block devices, opened with O_DIRECT and locked (`FileDevice`)
+//! sim        a device in memory that tears, loses and reorders what was not flushed (`SimDevice`)
+//! recorded   writes down what another device does, for crash tests (`RecordedDevice`)
+//! open, lock opens and creates devices; one writer per device
+//! ring       many reads at once through io_uring
+//! buffer     aligned buffers
+//! stats      counters
+//! ```
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;

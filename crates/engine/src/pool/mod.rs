@@ -4,6 +4,33 @@
 //! - P2: whatever changes the segment table or a tree does so under the gate's read side, or with the log's lock;
 //!   a checkpoint's cut holds both, so it sees everything at one instant.
 //! - P3: after a failed write nothing is acknowledged any more (contract W6): the failure is latched.
+//!
+//! The lives of a checkpoint, a cleaning pass, a model, a delta and a stream, and all invariants: docs/INTERNALS.md.
+//!
+//! ```text
+//! Opening     create, open, load, scan       makes pools; opens them; reads the segment table; finds pools on devices
+//!             label, membership, opening     what a device says of itself; openings, by which copies are told apart
+//!             identity, paths, places        which devices belong together; which paths are one device; checks places
+//!             redo, ahead                    replay's second pass; many reads at once
+//!             rescue, salvage, unreadable    opens damaged pools; finds their segments; what cannot be read
+//!             relabel                        another name or GUID
+//! Writing     commit, group                  brings accepted changes into the log; who commits when, and for whom
+//!             checkpoint, root, copies       stores trees and table; the root; second copies
+//!             versions, store, table_pages   trees of datasets and snapshots; loads nodes; places of the table's pages
+//!             deltas, rewrites               which pages are stored as deltas; lengths of records that replace others
+//! Room        clean, pack, room              the cleaner; packs records into chunks; makes free chunks for writers
+//!             recode, late, trim             codes again what is stored, also what came before its model; discards
+//!             sizing, memory                 sizes that follow from the pool's; shares the memory budget out
+//! Datasets    catalogue, image, stored       all datasets and snapshots; their stored form, and how it is read
+//!             deeds, rebase, compare         changes of them; moves a clone onto a newer snapshot; compares versions
+//!             reap, accounts, quotas         frees what was destroyed; what each holds; quotas and reservations
+//!             send                           streams of snapshots
+//! Models      models, logs, modelled         learns and adopts models; models of logs; figures of both
+//!             codecs                         the property `compression` of each dataset
+//! Care        background                     the threads that do all of this in production
+//!             check, scrub, repair, faults   verify everything; mend it from second copies; keep counts of errors
+//!             status, survey                 figures of the pool; how an object's pages are stored
+//! ```
 
 mod accounts;
 mod ahead;

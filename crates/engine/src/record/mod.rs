@@ -39,6 +39,19 @@
 //! its base records. [`decode`] gets a source of both ([`Models`]). The logical length of a page-format record is that
 //! of the page: such a codec codes all of it. A version that does not know an id says so
 //! ([`crate::Error::Unsupported`]) instead of calling the record damaged.
+//!
+//! # Modules
+//!
+//! ```text
+//! encode       page -> record and back: zeros at the end cut, a codec, raw if that does not pay
+//! codec        the codecs that need nothing but the record
+//! models       records by a model; the trait by which models and bases are found
+//! delta        pages as changes of what they were
+//! metadata     records of tree nodes, pages of the segment table, models
+//! cache        compressed records, and decoded pages in memory that nothing else needs
+//! compression  the property `compression`
+//! recognise    finds a file's page size from its first write
+//! ```
 
 mod cache;
 mod codec;

@@ -282,7 +282,7 @@ pub struct Segment {
     pub slots: u32,
     /// Stored bytes of live records.
     pub live_bytes: u32,
-    /// Bytes at the ends of chunks that live records leave unused ([`tail_bytes`]).
+    /// Bytes at the ends of chunks that live records leave unused (see `tail_bytes` below).
     pub tail_bytes: u32,
     /// Bytes of chunks that the live records of each part hold ([`held_bytes`]).
     pub held: SmallVec<[u64; 2]>,

@@ -10,6 +10,17 @@
 //!   exchanged sectors fail it as flipped bits do.
 //! - G5: a second copy is live if and only if the record is. The pool decides what is kept twice, and where. Here a
 //!   second copy is a record of another segment, whose number follows from the first one's.
+//!
+//! ```text
+//! table, inner     the segment table, and what its lock guards: entries, and sums that every change keeps
+//! entry, entries   an entry per segment: its parts, which slots are live, how many bytes that is; entries by page
+//! page, paging     what is kept of pages that are away, and who puts them away and reads them again
+//! deaths           records that died since their page of the table was stored: a checkpoint lists them instead
+//! occupancy        bytes that live records hold of each chunk, for the cleaner
+//! directory        where each slot of a part lies; directories are cached
+//! read, fetch      read records, sorted, neighbours together, and verify them; one record in two steps
+//! found            directories that nothing refers to, for a rescue
+//! ```
 
 mod deaths;
 mod directory;

@@ -336,7 +336,8 @@ impl Segments {
             };
             // A place that the segment has left may hold anything, so what was read there does not count. A segment that
             // came back to its place has another directory.
-            if matches!(self.place(addr)?, Some(Place::Closed(now, now_dir)) if (now, now_dir) == (extent, dir)) {
+            if matches!(self.place(addr)?, Some(Place::Closed(now, now_dir)) if (now, now_dir) == (extent, dir))
+            {
                 return leaf?
                     .get(addr.slot())
                     .map(|entry| Located::new(extent, entry))

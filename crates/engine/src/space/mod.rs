@@ -4,7 +4,14 @@
 //! checkpoint still refers to it. So it may not be overwritten before the next one is durable (invariant S1). Chunk
 //! states are never stored: they follow from the segment table.
 //!
-//! S2: a chunk is discarded only while it is free, and is not given out before the discard has returned ([`trim`]).
+//! S2: a chunk is discarded only while it is free, and is not given out before the discard has returned (`trim`).
+//!
+//! ```text
+//! geometry   which bytes of a device are chunks, and which are reserved; no I/O
+//! ranges     sets of chunks
+//! by_chunk   a value for each chunk
+//! trim       which free chunks a device was told of
+//! ```
 
 mod by_chunk;
 mod geometry;

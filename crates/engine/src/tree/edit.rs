@@ -33,7 +33,7 @@ impl Tree {
     /// is cut off without being read. It is read afterwards, as are those below it, one at a time, to be reported.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a value above [`VALUE_BYTES_MAX`]; an error of [`NodeStore::load`] or [`Error::Corrupt`]
+    /// [`Error::Invalid`] for a value above [`VALUE_BYTES_MAX`]; an error of `NodeStore::load` or [`Error::Corrupt`]
     /// if a node on the way to an edited key cannot be had. Nothing has been changed then. (Should a node that was
     /// loaded for the call have to be loaded again, which no known case does, and this fail, the edits before have been
     /// applied.)

@@ -31,6 +31,14 @@
 //! 6. No lock that readers need is held during I/O. Writers (`apply`, `freeze`, `settle`, ...) exclude each other by a
 //!    lock of their own, under which they do I/O. So the tree does not change between the loading of what an edit needs
 //!    and the edit.
+//!
+//! # Modules
+//!
+//! - `leaf`, `branch`, `node`, `values`: nodes; `codec`, `varint`: their stored form; `cache`: clean nodes in memory.
+//! - `read`: looks keys up; `edit`, `editor`: changes; `cut`: deletes ranges without reading what lies wholly within.
+//! - `frozen`: versions, for checkpoints and snapshots; `unstored`: sizes of nodes that are not stored yet.
+//! - `diff`: differences of two versions; `reap`: walks a tree that is given up; `visit`: walks for checks.
+//! - `damage`: keys that can be looked up although nodes cannot be read.
 
 use std::sync::Arc;
 

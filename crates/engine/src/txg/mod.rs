@@ -20,6 +20,13 @@
 //! - T8: where the log goes on after an opening, nothing is left of a torn batch. The batch that takes its place may be
 //!   the same but for the header, and a crash may cut it in its turn. With the old header left, it would be the old
 //!   batch, which the successors of that batch continue.
+//!
+//! ```text
+//! writer   appends batches
+//! flush    makes them durable beside the writer
+//! replay   reads them after a crash, and judges the end of the log
+//! batch    their stored form, and whether one counts
+//! ```
 
 pub mod batch;
 mod flush;

@@ -1,6 +1,6 @@
 //! `branch`: makes snapshot, clone, mount and a database server on it in one step, for people who think in databases.
 //!
-//! The facts about a branch lie in user properties of its dataset ([`record`]): they outlive restarts and travel with
+//! The facts about a branch lie in user properties of its dataset ([`mod@record`]): they outlive restarts and travel with
 //! the pool. How its server is started (which programs, settings, user) does not travel: each machine keeps that for
 //! itself ([`settings`]). Whether its server runs is asked of the kernel ([`process`]), not of a file.
 //!
