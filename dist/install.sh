@@ -1,11 +1,12 @@
 #!/bin/sh
-# Installs the program without its symbols, these beside it (bin/.debug, where debuggers and backtraces look), its helpers for mount(8) and umount(8), the systemd units and generator, manual pages and completions.
+# Installs the program without its symbols, the symbols beside it (in bin/.debug, where debuggers and backtraces look for them),
+# the helpers for mount(8) and umount(8), the systemd units and generator, manual pages and completions.
 #
 #   dist/install.sh PROGRAM            PROGRAM: the pagefold binary that was built
 #   dist/install.sh --uninstall
 #
-# PREFIX (default /usr/local) and DESTDIR are honoured. mount(8) and umount(8) look for helpers in /sbin only, so these
-# go there whatever the prefix (SBINDIR moves them).
+# PREFIX (default /usr/local) and DESTDIR say where. mount(8) and umount(8) look for helpers in /sbin only, so the helpers go
+# there whatever PREFIX is; SBINDIR moves them.
 set -eu
 
 PREFIX=${PREFIX:-/usr/local}
@@ -38,14 +39,15 @@ uninstall() {
     remove_link "$GENERATORDIR/pagefold-generator"
 }
 
-# Only a link: anything else is not ours.
+# Removes a link. Anything that is not a link was not installed by this script, and stays.
 remove_link() {
     if [ -L "$DESTDIR$1" ]; then
         rm -f "$DESTDIR$1"
     fi
 }
 
-# Each beside its old one, then renamed over: the program may be running. What `make dist` has packed is split already.
+# Writes each file beside the old one, and then renames it over the old one, because the program may be running. A program that
+# `make dist` has packed has its symbols split off already.
 install_program() {
     mkdir -p "$DESTDIR$bindir/.debug"
     if [ -f "$program.debug" ]; then
@@ -84,7 +86,8 @@ install_program
 for helper in $helpers; do
     ln -sf "$bindir/pagefold" "$DESTDIR$SBINDIR/$helper"
 done
-# A generator runs before anything is mounted: with a PREFIX on a file system of its own it is not there yet, and does not matter.
+# systemd runs generators before anything is mounted. If PREFIX is on a file system of its own, the generator is not there yet;
+# that does no harm.
 ln -sf "$bindir/pagefold" "$DESTDIR$GENERATORDIR/pagefold-generator"
 for unit in $units; do
     sed "s|@BINDIR@|$bindir|" "$here/systemd/$unit" >"$DESTDIR$UNITDIR/$unit"

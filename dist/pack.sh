@@ -1,7 +1,8 @@
 #!/bin/sh
-# Packs what a machine without the sources needs to install the program: out/pagefold-VERSION-ARCHITECTURE.tar.gz and its checksum.
+# Makes out/pagefold-VERSION-ARCHITECTURE.tar.gz and a file with its checksum. The archive has everything that a machine without
+# the sources needs to install the program.
 #
-#   dist/pack.sh PROGRAM [DIRECTORY]   DIRECTORY: in place of out
+#   dist/pack.sh PROGRAM [DIRECTORY]   DIRECTORY: where the files go in place of out
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,7 +17,7 @@ mkdir -p "$work/$name/systemd"
 cp "$here/install.sh" "$work/$name/"
 cp "$here"/systemd/* "$work/$name/systemd/"
 cp "$here/../LICENSE" "$here/../README.md" "$work/$name/"
-# The same content gives the same archive.
+# Order, owners and times are fixed, so the same content gives the same archive.
 tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@${SOURCE_DATE_EPOCH:-0}" -c "$name" | gzip -n >"$out/$name.tar.gz"
 (cd "$out" && sha256sum "$name.tar.gz" >"$name.tar.gz.sha256")
 ls -l "$out/$name.tar.gz"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Copies a program without its symbols, and its symbols into a file beside it, of which the program knows name and checksum.
+# Copies a program without its symbols, and writes the symbols into a file beside it. The program has that file's name and checksum.
 #
 #   dist/split.sh PROGRAM DIR          makes DIR/pagefold and DIR/pagefold.debug
 set -eu

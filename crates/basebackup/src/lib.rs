@@ -15,6 +15,18 @@
 //!
 //! Layers, each of which uses only those below: `backup`, `archives` and `plain`, `sink`, `read`, `plan`, `compress`,
 //! `manifest`, `tablespace`, `wal`, `segment`, `control`, `names`, `error`, `limits`.
+//!
+//! ```text
+//! control, wal, segment, tablespace, names   read a cluster's files
+//! plan                                       decides all of a backup beforehand
+//! read                                       reads ahead, and verifies
+//! compress                                   gzip, LZ4 and zstd on several threads
+//! sink, archives, plain, manifest            write archives or plain files, and the list of them
+//! backup                                     the whole
+//! ```
+//!
+//! Snapshots, the places where they can be read, and the server that is told of a backup are the affair of the verb
+//! (`cli/verbs/basebackup`).
 
 mod archives;
 mod backup;

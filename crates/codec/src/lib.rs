@@ -18,6 +18,15 @@
 //! Layers, each of which uses only those below: `model`, `scratch`, `postgres`, `innodb`, `sqlite` and `log`,
 //! `columns`, `patterns`, `stale`, `text`, `frame`, `entropy`, `wire`. Beside them is [`doubles`], which needs no
 //! model.
+//!
+//! ```text
+//! model      learns models, and codes pages by them: the interface
+//! postgres   takes heap and B-tree pages apart; `innodb`, `sqlite` and `log` do so with theirs
+//! columns    finds where values lie in rows, and codes each column
+//! patterns   frequent combinations as one symbol; `stale`: bytes of a page that belong to nothing
+//! text       what goes through zstd; `frame`: the headers of its frames
+//! entropy    static models of symbols, and the rANS coder
+//! ```
 
 mod columns;
 pub mod doubles;
