@@ -1,4 +1,4 @@
-"""`python3 -m lab VERB`: what the Makefile calls."""
+"""`python3 -m lab VERB`: runs a verb of the laboratory, as the Makefile does."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from . import paths
 
 SETS = ["postgres", "tpcc", "tpcc-random", "innodb", "sqlite", "rrd"]
-"""Those of `lab ratios`, which is not imported for every verb."""
+"""Sets of `lab ratios`. They are repeated here, so that `lab ratios` is not imported for every verb."""
 
 
 SUITES = ["pjdfstest", "fsx", "postgres", "mariadb", "sqlite"]
-"""Those of `lab conformance`."""
+"""Suites of `lab conformance`."""
 
 
 def main() -> int:

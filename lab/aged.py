@@ -1,11 +1,13 @@
-"""`lab aged`: what a pool says to be available it accepts, however old and full it is; and nothing wedges it.
+"""`lab aged`: verifies that a pool accepts as much as it says to be available, however old and full it is, and that
+nothing wedges it.
 
-Bulk: a file that takes a share of a pool is overwritten at random for some seconds, with an fsync now and then. Then a second file is
-written as fast as it goes, and synced at the end alone, until the pool is full or all is written. No write may fail while there is room, none may take long,
-and the pool stays ONLINE.
+Bulk: a file that takes a share of a pool is overwritten at random for some seconds, with an fsync now and then. Then a
+second file is written as fast as possible, with one sync at the end, until the pool is full or all is written. No write
+may fail while there is room, none may take long, and the pool stays ONLINE.
 
-Hot and cold: on a small pool a hot file is overwritten for ever beside a cold one that grows by a few bytes each round, with fdatasync, until the
-pool is full. A round takes as long at the end as at the beginning, nothing but ENOSPC is ever told, and all that is deleted returns.
+Hot and cold: on a small pool a hot file is overwritten again and again, beside a cold one that grows by a few bytes
+each round, with fdatasync, until the pool is full. A round takes as long at the end as at the beginning, no error but
+ENOSPC is ever told, and the space of all that is deleted returns.
 """
 
 from __future__ import annotations
@@ -25,16 +27,17 @@ from .storage import Loop
 MIB = 1 << 20
 PAGE = 8192
 LEFT_BYTES = 8 * MIB
-"""So much may be left when a pool says that it is full: claims of writes under way, rounded up."""
+"""Bytes that may be left when a pool says that it is full: claims of writes under way, rounded up."""
 SMALL_BYTES = 140 * MIB
 SETTLE_S = 60
-"""Deleted space has returned after so long at the latest."""
+"""Seconds within which deleted space returns."""
 BLKIO = "blkio.throttle.{way}_bps_device"
 
 
 @contextlib.contextmanager
 def throttled(device: str, mib_per_s: int):
-    """The device reads and writes so much, by the blkio controller of cgroup v1: rules of the root, where direct I/O of servers is accounted."""
+    """Limits the device to `mib_per_s` each way, by the blkio controller of cgroup v1. The rules are those of the root,
+    where direct I/O of servers is accounted."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     roots = [Path(m[1]) for m in mounts if m[2] == "cgroup" and "blkio" in m[3].split(",")]
     if not roots:
@@ -53,7 +56,7 @@ def throttled(device: str, mib_per_s: int):
 
 @contextlib.contextmanager
 def pool_of(run: Run, size_bytes: int, compression: str, mib_per_s: int | None):
-    """A mounted pool, on a throttled loop device if a rate is given. It is checked at the end."""
+    """Makes a mounted pool, on a throttled loop device if a rate is given. It is checked at the end."""
     with contextlib.ExitStack() as stack:
         pool = Pool(run, size_bytes, compression=compression)
         if mib_per_s is None:
@@ -80,7 +83,8 @@ def state(pool: Pool) -> None:
 
 
 def bulk(pool: Pool, fill: float, seed: int, age_s: float, bulk_mib: int) -> str:
-    """Ages and writes; returns what there is to tell, raises if a write was refused too early or took too long."""
+    """Ages a file and writes another; returns a line about it, raises if a write was refused too early or took too
+    long."""
     dice = random.Random(seed)
     noise = dice.randbytes(32 * MIB)
     aged = os.open(pool.mountpoint / "aged", os.O_CREAT | os.O_RDWR, 0o644)
@@ -159,7 +163,7 @@ def hot_and_cold(pool: Pool, rounds: int, seed: int) -> tuple[str, float, float]
 def campaign(
     sizes: list[int], fills: list[float], seeds: int, rounds: int, compressions: list[str], mib_per_s: int | None, keep_logs: Path
 ) -> int:
-    """The campaign; returns the exit status."""
+    """Runs the campaign; returns the exit status."""
     failed = passed = 0
     with Run("aged", keep_logs=keep_logs) as run:
         for compression in compressions:

@@ -1,8 +1,11 @@
-"""`lab backup-compare`: one database on a pool, backed up by pg_basebackup, pgBackRest and pagefold, in the same run on the same machine.
+"""`lab backup-compare`: compares backups of one database on a pool by pg_basebackup, pgBackRest and pagefold, in the
+same run on the same machine.
 
-Told are seconds; processor seconds of all that take part: the program, the database server, and the server of the pool below, which reads for all
-of them; and the size of what was made. pg_basebackup and pgBackRest read the files through the mount, decoded; `pagefold backup` takes records as they are
-stored. pgBackRest's backup has no log: it keeps that in an archive of its own, which is not part of this. Nothing is read from the kernel's cache that another one has left there: it is dropped before each.
+The figures are seconds; processor seconds of all that take part (the program, the database server, and the server of
+the pool below, which reads for all of them); and the size of the backup. pg_basebackup and pgBackRest read the files
+through the mount, decoded; `pagefold backup` takes records as they are stored. pgBackRest's backup has no log: it keeps
+that in an archive of its own, which is not part of this. The kernel's cache is dropped before each backup, so that none
+gains by an earlier one.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from .streams import cpu_s
 
 DATABASE = "prices"
 ROWS_PER_GB = 5_600_000
-"""Of price_paid with its three indexes, about."""
+"""Rows of price_paid that take a GB with their three indexes, about."""
 PRICES = Path(__file__).parent / "demo/prices.sql"
 WORKERS = 2
 PG_BASEBACKUPS = [
@@ -47,27 +50,27 @@ PG_BASEBACKUPS = [
 
 @dataclass
 class Row:
-    """What a backup took."""
+    """Cost of a backup."""
 
     what: str
     seconds: float
     cpu_s: float
-    """Of all that took part."""
+    """Processor seconds of all that took part."""
     pool_cpu_s: float
-    """Of that, the pool's server."""
+    """Processor seconds of the pool's server, which are part of `cpu_s`."""
     written_bytes: int
-    """By how much the folder of its backups grew."""
+    """Bytes by which the folder of its backups grew."""
     size_bytes: int
-    """Of what restores the database."""
+    """Bytes that a restore of the database needs."""
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files below a folder."""
+    """Returns the bytes of all files below a folder."""
     return sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 class Comparison:
-    """A database, and what each program makes of it."""
+    """A database, and the backups of it by each program."""
 
     def __init__(self, run: Run, pool: Pool, server: Postgres, tell):
         self.run, self.pool, self.server, self.tell = run, pool, server, tell
@@ -82,7 +85,7 @@ class Comparison:
         return path
 
     def measured(self, what: str, argv: list, into: Path, *, user: str | None = None) -> None:
-        """Runs a command and notes what it took."""
+        """Runs a command and notes its cost."""
         self.server.sql("CHECKPOINT")
         self.pool.pagefold("sync", self.pool.pool)
         subprocess.run(["sync"], check=True)
@@ -103,7 +106,7 @@ class Comparison:
         self.tell(line(self.rows[-1]))
 
     def pg_basebackup(self) -> None:
-        """Of all kinds; each is thrown away before the next."""
+        """Makes a backup of each kind; each is thrown away before the next."""
         for number, (what, options) in enumerate(PG_BASEBACKUPS):
             into = self.folder(f"pg-{number}")
             common = ["--checkpoint=fast", "--wal-method=fetch", "--no-sync"]
@@ -113,11 +116,12 @@ class Comparison:
             shutil.rmtree(into)
 
     def pgbackrest(self, what: str, repository: Path, kind: str) -> None:
-        """With its best settings: zstd, as many processes as there are processors, files of little size in bundles."""
+        """Makes a backup with pgBackRest's best settings: zstd, as many processes as processors, small files in
+        bundles."""
         config, locks = self.run.fresh("pgbackrest.conf"), self.run.fresh("lock")
         locks.mkdir(mode=0o777)
         shutil.chown(locks, USER)
-        # Options that a command has no use for are refused on its command line, and passed over here.
+        # Options are in the file, since a command refuses those that it does not use on its command line.
         config.write_text(
             f"""[global]
 repo1-path={repository}
@@ -152,7 +156,7 @@ pg1-user={USER}
 
 
 def line(row: Row) -> str:
-    """In words."""
+    """Returns a row in words."""
     return (
         f"{row.what}: {row.seconds:.1f} s, {row.cpu_s:.1f} s of processors ({row.pool_cpu_s:.1f} of the pool's server),"
         f" {row.written_bytes / 1e6:.0f} MB written, {row.size_bytes / 1e6:.0f} MB in all"
@@ -160,7 +164,7 @@ def line(row: Row) -> str:
 
 
 def load(server: Postgres, gb: float, tell) -> int:
-    """Loads rows; the database's bytes."""
+    """Loads rows; returns the database's size in bytes."""
     server.createdb(DATABASE)
     server.sql(HASH_FUNCTIONS, database=DATABASE)
     rows = int(gb * ROWS_PER_GB)
@@ -214,7 +218,7 @@ def compare(gb: float, *, compression: str, as_json: bool, keep_logs: Path) -> i
 
 
 def table(rows: list[Row]) -> str:
-    """As text."""
+    """Returns the rows as a table."""
     head = f"{'':<55} {'seconds':>8} {'CPU s':>7} {'of pool':>7} {'written MB':>10} {'size MB':>8}"
     body = [
         f"{row.what:<55} {row.seconds:>8.1f} {row.cpu_s:>7.1f} {row.pool_cpu_s:>7.1f} {row.written_bytes / 1e6:>10.1f} {row.size_bytes / 1e6:>8.1f}"

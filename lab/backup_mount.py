@@ -1,8 +1,8 @@
-"""`lab backup-mount`: a PostgreSQL on a backup in a bucket that is 20 ms away: when it answers, what was read by then, how fast the rest comes,
-and how fast a restore of the same is.
+"""`lab backup-mount`: runs a PostgreSQL on a backup in a bucket that is 20 ms away. Measures when it answers, how much
+was read by then, how fast the rest comes, and how fast a restore of the same backup is.
 
-The store is versitygw if it is installed (`go install github.com/versity/versitygw/cmd/versitygw@v1.8.0`), behind a proxy that keeps each
-piece of a request back.
+The store is versitygw (`go install github.com/versity/versitygw/cmd/versitygw@v1.8.0`), behind a proxy that delays each
+piece of a request.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .pool import Pool
 from .postgres import Postgres
 
 POOL_BYTES = 40 << 30
-"""Of the sparse file in which the pool lies."""
+"""Bytes of the sparse file in which the pool lies."""
 BYTES_PER_SCALE = 15 << 20
 PIECE_BYTES = 256 << 10
 KEYS = {"AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "password", "AWS_REGION": "us-east-1"}
 
 
 class Delay:
-    """A port on this machine that leads to another one; what a client sends arrives so much later, what comes back does not."""
+    """A port on this machine that leads to another one. Bytes from a client arrive `seconds` later, answers at once."""
 
     def __init__(self, to: int, seconds: float):
         self.to, self.seconds = to, seconds
@@ -102,7 +102,7 @@ class Campaign:
         return reader
 
     def fill(self, scale: int) -> None:
-        """A database, and its backup."""
+        """Makes a database, and its backup."""
         tank = self.pool.pool
         self.pool.pagefold("dataset", "create", f"{tank}/db")
         at = self.run.fresh("db")
@@ -125,7 +125,7 @@ class Campaign:
         self.pool.pagefold("unmount", at)
 
     def answer(self, scale: int) -> None:
-        """A PostgreSQL on the backup."""
+        """Runs a PostgreSQL on the backup."""
         name, at = f"{self.pool.pool}/again", self.run.fresh("again")
         at.mkdir()
         self.run.mount(at)
@@ -166,7 +166,7 @@ class Campaign:
 
 
 def run(scale: int, delay_ms: float) -> int:
-    """The campaign; its exit status."""
+    """Runs the campaign; returns its exit status."""
     require_room(3 * scale * BYTES_PER_SCALE)
     with Run("backup-mount") as ledger, Pool(ledger, POOL_BYTES, compression="page") as pool:
         delay = Delay(Gateway(ledger).port, delay_ms / 1000)

@@ -1,8 +1,10 @@
-"""`lab backups`: backups, restores and prunes that are killed at random points, with their pool's server and their store, again and again.
+"""`lab backups`: kills backups, restores and prunes, their pool's server and their store at random points, again and
+again.
 
-Killed is, drawn by lot: the program that makes a backup, restores or prunes; the pool's server; the store, an S3 server whose objects are
-files (versitygw), which is started again at once. Every backup that was said to be complete, and every one that the repository lists, has to come
-back byte for byte, unless it was forgotten by a prune. Then two writers at once, many times: both backups have to be there.
+The victim is drawn by lot: the program that makes a backup, restores or prunes; the pool's server; or the store, an S3
+server whose objects are files (versitygw), which is started again at once. Every backup that was said to be complete,
+and every one that the repository lists, has to be restored byte for byte, unless a prune forgot it. Then two writers
+work at once, many times, and both backups have to be there.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ from .snapshots import Mounted
 
 POOL_BYTES = 4 << 30
 NOISE_BYTES = 24 << 20
-"""More than one pack."""
+"""Bytes of the file of noise: more than one pack."""
 KEEP = 8
 PUT_BYTES = 8 << 20
-"""One request for so much at most, and two for each backup."""
+"""Largest number of bytes per write request. A backup may take one request for each, and two more."""
 TIMEOUT_S = 300
 VICTIMS = ("writer", "reader", "pruner", "server", "store")
 
 
 class Store:
-    """An S3 server of our own, whose objects survive it."""
+    """An S3 server of our own, whose objects outlive its process."""
 
     def __init__(self, run: Run):
         told = subprocess.run([ROOT / "scripts/versitygw"], capture_output=True, text=True)
@@ -82,7 +84,7 @@ class Store:
 
 
 def digest(folder: Path) -> str:
-    """Of the names and contents of all files in a folder."""
+    """Returns a digest of the names and contents of all files in a folder."""
     total = hashlib.blake2b()
     for file in sorted(folder.iterdir()):
         if file.is_file():
@@ -92,20 +94,20 @@ def digest(folder: Path) -> str:
 
 
 class Campaign:
-    """A dataset, a repository, and what of it has to come back."""
+    """A dataset, a repository, and the contents that restores have to bring back."""
 
     def __init__(self, run: Run, pool: Pool, store: Store, chance: random.Random, tell):
         self.run, self.pool, self.store, self.chance, self.tell = run, pool, store, chance, tell
         self.repository = "s3://bucket/tank"
         self.environment = {**os.environ, **pool.environment, **store.environment, "LC_ALL": "C.UTF-8"}
         self.contents: dict[str, str] = {}
-        """By snapshot: what it holds."""
+        """Digest of the contents of each snapshot, by its name."""
         self.complete: set[int] = set()
         """Numbers of the backups that were said to be complete, and not forgotten since."""
         self.restores = self.backups = self.prunes = self.kills = 0
         self.longest = {"writer": 1.0, "reader": 1.0, "pruner": 0.5}
         self.ends: dict[str, list[int]] = {victim: [0, 0] for victim in VICTIMS}
-        """By victim: who went on and came to an end, who failed."""
+        """By victim: number of runs that came to their end in spite of the kill, and of those that failed."""
 
     @property
     def source(self) -> Path:
@@ -116,7 +118,7 @@ class Campaign:
         return subprocess.Popen(argv, cwd="/", env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def done(self, *words: str) -> str:
-        """What the program printed, which has to succeed."""
+        """Runs the program, which has to succeed, and returns its output."""
         process = self.spawn(*words)
         out, said = process.communicate(timeout=TIMEOUT_S)
         if process.returncode != 0:
@@ -131,23 +133,24 @@ class Campaign:
                 f.seek(self.chance.randrange(NOISE_BYTES // 8192) * 8192)
                 f.write(self.chance.randbytes(8192))
         (self.source / f"text-{self.chance.randrange(5)}").write_text(f"{self.chance.random()}\n" * 3000)
-        # What was not synchronised, a server that is killed may lose (SEMANTICS.md, W3): the backup is of what is left then.
+        # A server that is killed may lose what was not synchronised (SEMANTICS.md, W3), and a backup would lack it.
         self.pool.pagefold("sync", self.pool.pool)
 
     def note(self, before: str) -> None:
-        """Remembers what the snapshots hold that were made just now, by the moment before which nothing changes any more."""
+        """Notes the digest `before` as the contents of the snapshots that were made since it was taken; nothing has
+        changed in between."""
         for line in self.pool.pagefold("list", "-H", "-t", "snapshot", self.pool.pool).splitlines():
             name = line.split("\t")[0].partition("@")[2]
             if name.startswith("backup-"):
                 self.contents.setdefault(name, before)
 
     def listed(self) -> dict[int, dict]:
-        """The backups of the dataset that is killed; the writers' own are others."""
+        """Returns the backups of the dataset, by number, without those of the two writers' datasets."""
         told = json.loads(self.done("backup", "list", "--json", self.repository))["backups"]
         return {one["number"]: one for one in told if "/" not in one["name"]}
 
     def require_listed(self) -> dict[int, dict]:
-        """All that were complete are there."""
+        """Verifies that all complete backups are listed, and returns the listed ones."""
         listed = self.listed()
         missing = self.complete - listed.keys()
         if missing:
@@ -155,8 +158,8 @@ class Campaign:
         return listed
 
     def round(self) -> None:
-        """One kill, and a restore."""
-        # Most of what is killed is a backup.
+        """Kills once, and restores a backup."""
+        # The program that makes a backup is the most frequent victim.
         victim = self.chance.choices(VICTIMS, (4, 2, 1, 3, 3))[0]
         doer = victim if victim in self.longest else self.chance.choices(list(self.longest), (4, 2, 1))[0]
         self.change()
@@ -200,13 +203,14 @@ class Campaign:
         self.restore_one()
 
     def forgettable(self) -> set[int]:
-        """The backups that a prune may forget: all but the newest by their snapshots, those among them of which nobody heard that they are complete."""
+        """Returns the backups that a prune may forget: all listed ones but the newest by their snapshots, also those
+        that nobody was told to be complete."""
         listed = self.require_listed()
         by_age = sorted(listed, key=lambda number: (listed[number]["created"], number))
         return set(by_age[:-KEEP])
 
     def require_few_requests(self, made: dict) -> None:
-        """Of a backup that met no failure."""
+        """Verifies the number of write requests of a backup that met no failure."""
         requests = made["requests"]
         most = requests["put_bytes"] // PUT_BYTES + 2
         if requests["puts"] > most:
@@ -224,7 +228,7 @@ class Campaign:
                 process.kill()
 
     def give_up(self, name: str) -> None:
-        """Destroys a dataset that a restore was to make, as far as it has come."""
+        """Destroys a dataset that a restore was to make, or the part that was received of it."""
         pool = self.pool.pool
         told = json.loads(self.pool.pagefold("list", "-t", "partial", "--json", pool))["partials"]
         if any(one["name"] == f"{pool}/{name}" for one in told):
@@ -234,13 +238,13 @@ class Campaign:
             self.pool.pagefold("destroy", "-r", f"{pool}/{name}")
 
     def restore_one(self) -> None:
-        """One of the backups that there are, drawn by lot."""
+        """Restores one of the listed backups, drawn by lot."""
         listed = self.require_listed()
         if listed:
             self.restore(listed[self.chance.choice(sorted(listed))])
 
     def restore(self, backup: dict) -> None:
-        """Restores a backup and compares it with what was there when its snapshot was made."""
+        """Restores a backup and compares it with the contents of its snapshot."""
         snapshot = backup["name"].partition("@")[2]
         self.done("backup", "restore", self.repository, str(backup["number"]), f"{self.pool.pool}/back")
         back = Mounted(self.pool, "back")
@@ -255,7 +259,7 @@ class Campaign:
         self.restores += 1
 
     def race(self, rounds: int) -> None:
-        """Two writers at once, each of a dataset of its own."""
+        """Makes backups by two writers at once, each of a dataset of its own."""
         datasets = [Mounted(self.pool, name) for name in ("one", "two")]
         for dataset in datasets:
             self.pool.pagefold("dataset", "create", dataset.name)
@@ -280,7 +284,7 @@ class Campaign:
 
 
 def backups(kills: int, writers: int, *, seed: int | None, keep_logs: Path) -> int:
-    """The campaign; raises if anything is lost."""
+    """Runs the campaign; raises if anything is lost."""
     require_room(8 << 30)
     seed = random.randrange(1 << 32) if seed is None else seed
     begun = time.monotonic()

@@ -1,8 +1,9 @@
-"""`lab boot`: a machine boots with databases on a pool, and is switched off: the order in which systemd does what.
+"""`lab boot`: boots a machine with databases on a pool and switches it off, to verify the order in which systemd starts
+and stops things.
 
 The machine is this one: a container of systemd-nspawn whose root is an overlay over ours, with the program and its units installed by
 `dist/install.sh`. Its pool is a file that is bound into it. In each round it boots, a unit that comes last in the boot writes rows into
-PostgreSQL and MariaDB and leaves a load that goes on, and has the machine switched off. Then:
+PostgreSQL and MariaDB, leaves a load that goes on, and has the machine switched off. Then this must hold:
 
 1. the pool was mounted before any database was started, and was closed after the last had stopped, by the journal;
 2. both databases were stopped cleanly (pg_controldata; InnoDB's log says so), and the pool is closed cleanly;
@@ -80,7 +81,7 @@ WantedBy=multi-user.target
 
 @dataclass
 class Round:
-    """A way to have the pool mounted."""
+    """One way in which the pool is mounted."""
 
     name: str
     prepare: str
@@ -119,13 +120,13 @@ class Machine:
             path.mkdir()
         self._mount(lower, "--bind", "/", lower)
         self._mount(upper, "-t", "tmpfs", "-o", "size=2G", "boot", upper)
-        # systemd-nspawn does not remove it where the machine's root is on a disc.
+        # systemd-nspawn does not remove this folder if the machine's root is on a disc.
         run.command("rmdir", f"/run/systemd/nspawn/propagate/{NAME}")
         for name in ("changes", "work"):
             (upper / name).mkdir()
         layers = f"lowerdir={lower},upperdir={upper}/changes,workdir={upper}/work"
         self._mount(self.root, "-t", "overlay", "-o", layers, "boot", self.root)
-        # Nothing of the machine below is in the way.
+        # Things of the machine below that would be in the way are removed.
         for path in ("etc/fstab", "var/lib/pagefold", "var/log/journal", "etc/machine-id"):
             shutil.rmtree(self.root / path, ignore_errors=True) if (self.root / path).is_dir() else (
                 self.root / path
@@ -145,7 +146,7 @@ class Machine:
         proc.run([tool("mount"), *argv])
 
     def _nspawn(self, log: str, *argv: str) -> str:
-        """Runs the container to its end; its console goes into a log."""
+        """Runs the container to its end, with its console in a log."""
         command = [
             *(tool("systemd-nspawn", profile="boot"), "--register=no", "--keep-unit", "--quiet", f"--directory={self.root}"),
             *(f"--machine={NAME}", f"--bind={self.pool}:/pool", "--bind=/dev/fuse", *argv),
@@ -171,7 +172,7 @@ class Machine:
         return self._nspawn(f"{name}.log", "--as-pid2", "--pipe", "/bin/sh", "-ec", script)
 
     def boot(self, name: str) -> None:
-        """Boots, and returns when the machine is off. Keeps its journal and the log of the pool's server."""
+        """Boots the machine, and returns when it is off. Keeps its journal and the log of the pool's server."""
         self._nspawn(f"{name}.log", "--boot", "--", "systemd.unit=multi-user.target")
         journal = [f"--directory={self.root}/var/log/journal", "--boot=0", "--output=short-monotonic", "--quiet"]
         (self.run.logs / f"{name}-journal.log").write_text(proc.run(["journalctl", *journal]))
@@ -180,7 +181,7 @@ class Machine:
             shutil.copy(log, self.run.logs / f"{name}-server.log")
 
     def journal(self, unit: str) -> list[tuple[float, str]]:
-        """What systemd did with a unit in the last boot: seconds since it began, and the message."""
+        """Returns systemd's messages about a unit in the last boot, each with the seconds since the boot began."""
         told = proc.run(
             [
                 *("journalctl", f"--directory={self.root}/var/log/journal", "--boot=0", "--output=short-monotonic"),
@@ -192,7 +193,7 @@ class Machine:
 
 
 def _when(machine: Machine, unit: str, *words: str) -> float:
-    """The first time that systemd says one of these words of a unit."""
+    """Returns the time of systemd's first message about a unit that begins with one of these words."""
     lines = machine.journal(unit)
     for time, text in lines:
         if any(f": {word}" in text for word in words):
@@ -222,7 +223,7 @@ tail -n 40 /var/log/postgresql/postgresql-15-boot.log | grep 'is shut down' | ta
 
 
 def boot(*, keep_logs: Path) -> int:
-    """All rounds; returns the exit status."""
+    """Runs all rounds; returns the exit status."""
     tool("systemd-nspawn", profile="boot")
     shown = ui.Steps()
     with Run("boot", keep_logs=keep_logs) as run:

@@ -1,4 +1,4 @@
-"""Branches of real databases: `pagefold branch` as people use it, and what has to hold for what it makes.
+"""Branches of real databases: runs `pagefold branch` as people do, and verifies the branches.
 
 `lab branches` makes a database of pgbench, a branch of it that is timed, and then many branches at once, which all answer and write.
 """
@@ -19,60 +19,60 @@ from .postgres import Postgres
 from .snapshots import Mounted, wait_until_freed
 
 BYTES_PER_SCALE = 15 << 20
-"""Of a database of pgbench."""
+"""Bytes of a database of pgbench per unit of scale."""
 POOL_BYTES = 24 << 30
-"""Of the sparse file in which the pool lies."""
+"""Bytes of the sparse file in which the pool lies."""
 WRITES_PER_BRANCH = 200
-"""Transactions of pgbench on each branch."""
+"""Number of pgbench's transactions on each branch."""
 FULL_EVERY = 25
-"""Of so many branches one has all of its accounts summed up."""
+"""One branch in this many has all of its accounts summed up."""
 DATABASE = "lab"
 
 
 class Branches:
-    """The branches of a pool. What a failure leaves is deleted by the run."""
+    """The branches of a pool. The run deletes those that a failure leaves."""
 
     def __init__(self, pool: Pool):
         self.pool = pool
 
     def create(self, source: str, name: str, *options: str | Path) -> dict:
-        """`branch create`; returns what is told of it."""
+        """Runs `branch create`; returns its JSON about the branch."""
         dataset = f"{self.pool.pool}/{name}"
         argv = [pagefold(), "branch", "delete", "-r", dataset]
-        # With the places of the laboratory, which the ledger does not know.
+        # The command needs the laboratory's folders, which the ledger does not know.
         self.pool.run.command("env", *[f"{k}={v}" for k, v in self.pool.environment.items()], *argv)
         return json.loads(self.pool.pagefold("branch", "create", source, name, *options, "--json", timeout_s=600))
 
     def verb(self, verb: str, name: str, *options: str) -> str:
-        """Another verb, on the branch of this name."""
+        """Runs another verb on the branch of this name."""
         return self.pool.pagefold("branch", verb, *options, f"{self.pool.pool}/{name}", timeout_s=600)
 
     def list(self) -> dict[str, dict]:
-        """All branches by name, without the pool's."""
+        """Returns all branches by name, without the pool's part of the name."""
         told = json.loads(self.pool.pagefold("branch", "list", "--json", self.pool.pool))["branches"]
         return {branch["name"].partition("/")[2]: branch for branch in told}
 
     def names(self, kind: str) -> list[str]:
-        """Datasets or snapshots."""
+        """Returns the names of datasets or snapshots."""
         told = json.loads(self.pool.pagefold("list", "-t", kind, "--json", self.pool.pool))["datasets"]
         return [one["name"] for one in told]
 
 
 def psql(branch: dict, query: str, *, database: str = DATABASE) -> str:
-    """SQL on a branch, over TCP as its connection string says."""
+    """Runs SQL on a branch, over TCP as its connection string says."""
     where = branch["connection"].replace("//", f"//{POSTGRES}@").rpartition("/")[0]
     argv = [postgres_bin("psql"), "-qAtX", "-v", "ON_ERROR_STOP=1", f"{where}/{database}"]
     return proc.run(argv, input=query).strip()
 
 
 def maria(branch: dict, query: str, *, database: str = DATABASE) -> str:
-    """SQL on a branch, through its socket."""
+    """Runs SQL on a branch, through its socket."""
     argv = [tool("mariadb"), "--no-defaults", f"--socket={branch['socket']}", "--user=root", "--batch", "--skip-column-names"]
     return proc.run([*argv, database], input=query).strip()
 
 
 class At:
-    """A branch in place of a server, for what `lab.verify` asks."""
+    """A branch that takes the place of a server in calls of `lab.verify`."""
 
     def __init__(self, branch: dict, separator: str, ask):
         self.branch, self.separator, self.ask = branch, separator, ask
@@ -83,14 +83,14 @@ class At:
 
 
 def amcheck(branch: dict) -> None:
-    """amcheck of all tables and B-tree indexes; anything found raises."""
+    """Runs amcheck on all tables and B-tree indexes; raises if it finds anything."""
     where = ["--host=localhost", f"--port={branch['port']}", f"--username={POSTGRES}"]
     options = ["--install-missing", "--parent-check", "--heapallindexed"]
     proc.run([postgres_bin("pg_amcheck"), *where, *options, DATABASE], timeout_s=1200)
 
 
 def cluster(pool: Pool, scale: int, settings: dict[str, str] | None = None) -> tuple[Mounted, Postgres]:
-    """A running cluster with pgbench's tables and the acknowledgement table, on a dataset of its own."""
+    """Makes a running cluster with pgbench's tables and the acknowledgement table, on a dataset of its own."""
     dataset = Mounted(pool, "prod")
     pool.pagefold("dataset", "create", dataset.name)
     dataset.mount()
@@ -101,8 +101,8 @@ def cluster(pool: Pool, scale: int, settings: dict[str, str] | None = None) -> t
 
 
 def branch_under_load(pool: Pool, branches: Branches, server: Postgres, dataset: Mounted, rounds: int, tell) -> None:
-    """Branches made one after the other under load; told is how long each takes until it answers. The longer ago production's last
-    checkpoint was, the more log the branch has to recover: every third round begins with one."""
+    """Makes branches one after the other under load, and tells the time until each answers. The longer ago production's
+    last checkpoint was, the more log a branch has to recover, so every third round begins with one."""
     work = load.pgbench_load(server, DATABASE)
     try:
         for number in range(rounds):
@@ -128,7 +128,8 @@ def branch_under_load(pool: Pool, branches: Branches, server: Postgres, dataset:
 
 
 def balances(branch: dict) -> int:
-    """TPC-B's invariant without the accounts, which are all of the database; returns how many transactions the history holds."""
+    """Verifies TPC-B's invariant without the accounts, which are most of the database; returns the number of
+    transactions in the history."""
     query = """
         SELECT (SELECT sum(tbalance) FROM pgbench_tellers), (SELECT sum(bbalance) FROM pgbench_branches),
                (SELECT coalesce(sum(delta), 0) FROM pgbench_history), (SELECT count(*) FROM pgbench_history)"""
@@ -138,7 +139,7 @@ def balances(branch: dict) -> int:
 
 
 def memory_bytes(pids: list[int]) -> int:
-    """Proportional memory of processes and what is below them."""
+    """Returns the proportional memory (Pss) of processes and their descendants, in bytes."""
     total = 0
     for pid in pids:
         for one in [pid, *proc.descendants(pid)]:
@@ -151,7 +152,8 @@ def memory_bytes(pids: list[int]) -> int:
 
 
 def many_at_once(pool: Pool, branches: Branches, server: Postgres, dataset: Mounted, count: int, tell) -> None:
-    """So many branches that all run: each answers, writes, and has what it wrote; space follows what was changed."""
+    """Runs `count` branches at once: each answers, writes, and has what it wrote, and the space in use grows with the
+    changes."""
     history = int(server.sql("SELECT count(*) FROM pgbench_history", database=DATABASE))
     began = time.monotonic()
     names = [f"many-{number}" for number in range(count)]
@@ -189,7 +191,7 @@ def many_at_once(pool: Pool, branches: Branches, server: Postgres, dataset: Moun
 
 
 def branches(scale: int, count: int, *, keep_logs: Path) -> int:
-    """The campaign; returns an exit status."""
+    """Runs the campaign; returns an exit status."""
     require_room(scale * BYTES_PER_SCALE * 2 + (4 << 30))
     began = time.monotonic()
 

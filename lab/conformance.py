@@ -1,4 +1,5 @@
-"""`lab conformance`: public test suites on a pool and on ext4, in the same run. What differs must be known, and have a reason."""
+"""`lab conformance`: runs public test suites on a pool and on ext4, in the same run. Every difference must be known,
+and have a reason."""
 
 from __future__ import annotations
 
@@ -19,11 +20,12 @@ KNOWN = {
         "glibc's pathconf knows how many links ext4 allows; of file systems that it does not know it says 127, for unknown",
     ),
 }
-"""By suite and test: what became of it on ext4 and here, and why that is right."""
+"""Known differences by suite and test: the outcomes on ext4 and here, and the reason why that is right."""
 
 
 def differences(suite: str, there: Outcome, here: Outcome) -> tuple[list[str], list[str]]:
-    """What differs from ext4: with its reason, and without one. A test that is not there counts as another outcome."""
+    """Returns the differences from ext4: those with a reason, and those without. A test that is absent on one side
+    counts as another outcome."""
     explained, unexplained = [], []
     for test in sorted(there.keys() | here.keys()):
         both = there.get(test, "absent"), here.get(test, "absent")
@@ -39,12 +41,12 @@ def differences(suite: str, there: Outcome, here: Outcome) -> tuple[list[str], l
 
 
 def counts(outcome: Outcome) -> list[str]:
-    """For a row of the table."""
+    """Returns the counts of a row of the table."""
     return [str(sum(became == word for became in outcome.values())) for word in (PASSED, SKIPPED, FAILED)]
 
 
 def conformance(chosen: list[str], options: Options, *, keep_logs: Path) -> int:
-    """Runs suites on ext4 and on pools, tells what became of their tests; an exit status."""
+    """Runs suites on ext4 and on pools, and prints the outcomes of their tests; returns an exit status."""
     require_room(2 * PLACE_BYTES)
     rows: list[list[str] | None] = []
     explained: list[str] = []
@@ -67,7 +69,7 @@ def conformance(chosen: list[str], options: Options, *, keep_logs: Path) -> int:
                 known, new = differences(name, there, here)
                 explained += [f"{spec}: {line}" for line in known]
                 unexplained += [f"{spec}: {line}" for line in new]
-            # What fails everywhere is a failure of the laboratory, not of a file system, and compares nothing.
+            # A test that fails everywhere shows a fault of the laboratory, not of a file system, and compares nothing.
             unexplained += [f"{name} {test}: failed on ext4 too" for test, became in there.items() if became == FAILED]
     print("\n" + table(["suite", PASSED, SKIPPED, FAILED], rows) + "\n")
     for line in explained:

@@ -1,4 +1,4 @@
-"""One crash of the file system's server under load, up to the moment at which the database answers again."""
+"""Crashes the file system's server once under load, and goes on until the database answers again."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from .storage import Place
 def crash_under_load(
     where: Place, server: Server, start_load: Callable[[], tuple[Load, Acknowledged]], delay_s: float
 ) -> dict:
-    """With `server` running: starts the load, kills the file system's server `delay_s` after the first acknowledgements,
-    ends the orphaned database processes, mounts again and lets the database recover.
+    """Starts the load on the running `server`, kills the file system's server `delay_s` after the first
+    acknowledgements, ends the orphaned database processes, mounts again and lets the database recover.
 
-    Returns the count of rows acknowledged, the next unused row number and the seconds that mount and recovery took."""
+    Returns the number of acknowledged rows, the next unused row number, and the seconds that mount and recovery
+    took."""
     generator, client = start_load()
     try:
         client.wait_for(20)
@@ -49,7 +50,7 @@ def crash_under_load(
 def crash_beside_client(
     where: Place, server: Server, database: str, record: Path, start_load: Callable[[], Load], delay_s: float
 ) -> dict:
-    """`crash_under_load` beside a client that goes on behind the acknowledged rows that are there."""
+    """Runs `crash_under_load` beside a client whose rows continue those that are there."""
     first = 1 + int(server.sql("SELECT coalesce(max(id), 0) FROM acknowledged", database=database))
 
     def start() -> tuple[Load, Acknowledged]:
@@ -62,15 +63,16 @@ def crash_beside_client(
 def crash_loses_nothing(
     where: Place, server: Server, database: str, record: Path, start_load: Callable[[], Load], delay_s: float
 ) -> None:
-    """`crash_beside_client`; every row that was acknowledged is there, and the server's log tells of no damage."""
+    """Runs `crash_beside_client`, and verifies that every acknowledged row is there and the server's log tells of no
+    damage."""
     figures = crash_beside_client(where, server, database, record, start_load, delay_s)
     assert verify.acknowledged_rows(server, database, record) >= figures["acknowledged"] >= 20
     verify.no_torn_pages(server.log)
 
 
 def crash_beside_writer(run: Run, where: Place, arguments: list[str], record: Path, at_least: int, delay_s: float) -> list[int]:
-    """Runs a Python writer, crashes the file system's server `delay_s` after it has printed `at_least` numbers, and mounts again.
-    Its numbers go behind those in `record`, outside of the place; returns all of them."""
+    """Runs a Python writer, crashes the file system's server `delay_s` after the writer has printed `at_least` numbers,
+    and mounts again. The writer's numbers are appended to `record`, outside of the place. Returns all numbers."""
     before = len(_numbers(record))
     with open(record, "ab") as sink:
         argv = [sys.executable, *arguments]

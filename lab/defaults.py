@@ -1,7 +1,8 @@
-"""`lab defaults`: what a user gets who sets nothing.
+"""`lab defaults`: measures the ratios of a user who sets nothing.
 
-A database of each shape is loaded into a real PostgreSQL on a new pool with default settings, by COPY or by what its benchmark brings. Its largest relation is
-measured right after the load and once more a minute later, beside what `pagefold analyze` says of the same files, and what they and the whole folder take on btrfs.
+A database of each shape is loaded into a real PostgreSQL on a new pool with default settings, by COPY or by its
+benchmark's own loader. Its largest relation is measured right after the load and again a minute later. Beside it stand
+the estimate of `pagefold analyze` for the same files, and the space that they and the whole folder take on btrfs.
 """
 
 from __future__ import annotations
@@ -24,22 +25,23 @@ from .predictions import predict
 from .storage import Place
 
 RIGHT_AFTER = 0.75
-"""Of the ratio that is foretold, right after the load."""
+"""Smallest ratio right after the load, as a share of the predicted one."""
 LATER = 0.97
-"""And a minute later."""
+"""Smallest ratio a minute later, as a share of the predicted one."""
 LATER_S = 60
 OF_ZLIB = 1.8
-"""Times the relation's ratio on btrfs with zlib:3."""
+"""Smallest ratio of the relation, as a multiple of that on btrfs with zlib:3."""
 FOLDER_OF_ZSTD = 1.35
-"""Times the whole folder's ratio, log and all, on btrfs with zstd:3."""
+"""Smallest ratio of the whole folder, log and all, as a multiple of that on btrfs with zstd:3."""
 ROWS_MB = 600
-"""What `--scale 1` loads."""
+"""MB that `--scale 1` loads."""
 BATCH = 5000
 
 
 @dataclass
 class Shape:
-    """A database: the table that is measured, how it is made, and rows for COPY (or how it is filled without)."""
+    """A database: the table that is measured, the SQL that makes it, and rows for COPY (or a function that fills
+    it)."""
 
     table: str
     create: str = ""
@@ -57,7 +59,7 @@ def _skewed(dice: random.Random, choices: list[str]) -> str:
 
 
 def _wide(dice: random.Random, count: int) -> Iterator[tuple]:
-    """17 columns: random ids as text, towns, streets, dates, prices, repeated free texts, empty ones."""
+    """Yields rows of 17 columns: random ids as text, towns, streets, dates, prices, repeated free texts, empty ones."""
     words = _words()
     towns = sorted({word.strip(".,`|()*").upper() for word in words if word.isalpha() and len(word) > 5})[:400]
     counties = [f"{town[:4]}SHIRE" for town in towns]
@@ -76,7 +78,7 @@ def _wide(dice: random.Random, count: int) -> Iterator[tuple]:
 
 
 def _documents(dice: random.Random, count: int) -> Iterator[tuple]:
-    """Events as JSON: the same keys, users by skew, texts, a random token."""
+    """Yields events as JSON: the same keys, users by a skewed distribution, texts, a random token."""
     words = _words()
     kinds = ["page_view", "click", "purchase", "login", "logout", "error"]
     for at in range(count):
@@ -90,7 +92,7 @@ def _documents(dice: random.Random, count: int) -> Iterator[tuple]:
 
 
 def _series(dice: random.Random, count: int) -> Iterator[tuple]:
-    """Samples of 500 sensors, a minute apart, that swing."""
+    """Yields samples of 500 sensors, a minute apart, whose values swing."""
     level = [dice.uniform(5, 900) for _ in range(500)]
     for at in range(count):
         sensor = at % 500
@@ -124,7 +126,7 @@ SHAPES = {
     "pgbench": Shape("pgbench_accounts", fill=_pgbench),
     "tpcc": Shape("stock", fill=_tpcc),
 }
-"""By name."""
+"""Shapes by name."""
 
 
 def _load(run: Run, server: Postgres, shape: Shape, scale: float) -> None:
@@ -187,7 +189,7 @@ def defaults(*, scale: float, sets: list[str], later_s: int, keep_logs: Path) ->
                         continue
                     with rival, steps.step(f"{name}: the same files on {title}"):
                         proc.run(["cp", "-a", "--sparse=always", pool.mountpoint / "pg", rival.mountpoint], timeout_s=3600)
-                        # btrfs tells nothing of what is not on its device yet.
+                        # btrfs does not count data that are not on its device yet.
                         os.sync()
                         rival.settle()
                         others[title] = (_ratio(rival, files), _folder_ratio(rival, data))

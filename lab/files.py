@@ -1,4 +1,4 @@
-"""The files of a pool's own directory, or of a dataset, with what is in them."""
+"""Reads the files of a pool's own directory, or of a dataset, with their contents."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from .pool import Pool
 
 
 def files_of(pool: Pool) -> dict[str, bytes]:
-    """The files of the pool's mount point, without directories."""
+    """Returns the contents of the files at the pool's mount point, by name, without directories."""
     return {file.name: file.read_bytes() for file in pool.mountpoint.iterdir() if file.is_file()}
 
 
 def contents_once(pool: Pool, name: str) -> dict[str, bytes]:
-    """The files of a dataset that is mounted for that and destroyed afterwards."""
+    """Returns the contents of a dataset's files, by name. The dataset is mounted for that and destroyed afterwards."""
     at = pool.run.fresh("restored")
     at.mkdir()
     pool.pagefold("mount", name, at)

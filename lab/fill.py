@@ -1,4 +1,4 @@
-"""`lab fill`: a pool that is overwritten for ever never fills up.
+"""`lab fill`: verifies that a pool never fills up by overwrites.
 
 Files that take at most 70 % of the pool are overwritten, in small random pages and in long runs, with ten times the pool's
 size. No write may fail, every page must read back as last written, deleting everything must give the space back, and the
@@ -25,15 +25,15 @@ FILES = 8
 LIVE = 0.66
 """Share of the pool's size that the live files take, compressed, data alone: with metadata below 70 %."""
 COMPRESSIBLE_TO = 0.5
-"""What the compressible half of the files shrinks to, about: every second 64-byte run is a constant."""
+"""Share that the compressible half of the files shrinks to, about: every second 64-byte run is a constant."""
 NOISE_BYTES = 16 << 20
 HEADER = struct.Struct("<QQQ")
 """First bytes of every page: file, page, generation. The rest follows from them."""
 
 
 class Content:
-    """What page `page` of file `number` holds in a generation: header, then a stretch of fixed noise whose place in the
-    noise follows from the header. Files with an odd number are compressible."""
+    """Content of page `page` of file `number` in a generation: a header, then a stretch of fixed noise whose place in
+    the noise follows from the header. Files with an odd number are compressible."""
 
     def __init__(self, seed: int):
         raw = random.Random(seed).randbytes(NOISE_BYTES + PAGE)
@@ -44,7 +44,7 @@ class Content:
         self.soft = memoryview(bytes(soft))
 
     def page(self, number: int, page: int, generation: int) -> bytes:
-        """The page's bytes."""
+        """Returns the page's bytes."""
         noise = self.soft if number % 2 else self.raw
         at = (number * 0x9E3779B1 + page * 0x85EBCA77 + generation * 0xC2B2AE3D) % NOISE_BYTES
         return HEADER.pack(number, page, generation) + bytes(noise[at : at + PAGE - HEADER.size])
@@ -94,7 +94,7 @@ class Worker:
             progress(self.written)
 
     def verify(self) -> int:
-        """Reads every page and compares; returns how many were right, raises at the first that is not."""
+        """Reads every page and compares it; returns the number of right pages, raises at the first wrong one."""
         count = 0
         for number, handle in self.files.items():
             for first in range(0, self.pages, 128):
@@ -155,7 +155,7 @@ def fill(pool_bytes: int, write_bytes: int, *, seed: int, on: str) -> int:
         with steps.step("unmounting, exporting, checking offline"):
             where.unmount()
             where.check()
-    # Nothing failed to be written, all read back right, space returned, the check found nothing.
+    # The four tests: no write failed, all pages were read back right, space returned, the check found nothing.
     print(f"{4 - failures} passed, {failures} failed")
     return 1 if failures else 0
 
@@ -187,7 +187,7 @@ def _run_workers(where: Place, pages: int, seed: int, write_bytes: int, step) ->
 
 
 def _settle(where: Place, empty: int, pool_bytes: int, timeout_s: float = 60) -> int:
-    """What is in use once background work has had the time to give space back."""
+    """Returns the bytes in use, once background work has had the time to give space back."""
     deadline = time.monotonic() + timeout_s
     while True:
         used = where.used_bytes()

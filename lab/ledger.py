@@ -1,8 +1,9 @@
-"""Everything that must be undone, written down before it is done.
+"""Writes down everything that must be undone, before it is done.
 
 A run of the laboratory starts servers, mounts, loop devices and folders. Each is recorded in the run's ledger, a file of
-JSON lines, and undone in reverse order when the run ends, however it ends: normally, by an exception, by a signal. What
-even that misses (SIGKILL, a crash of the machine) `lab clean` undoes from the ledgers of runs whose owner is gone.
+JSON lines, and undone in reverse order when the run ends, however it ends: normally, by an exception, by a signal. If
+that does not happen (SIGKILL, a crash of the machine), `lab clean` undoes it from the ledgers of runs whose owner is
+gone.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Run:
         self._file = open(self.dir / "ledger.jsonl", "a", buffering=1)
         self._write({"owner": os.getpid(), "started": proc.start_time(os.getpid())})
         self._owner = os.getpid()
-        # Who is started in the background by a shell without job control has SIGINT ignored, and would not end by it.
+        # A process that a shell without job control started in the background has SIGINT ignored, and would not end by
+        # it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         atexit.register(self.close)
 
@@ -53,21 +55,21 @@ class Run:
         self.close()
 
     def fresh(self, name: str) -> Path:
-        """A path in the run's folder that nobody else was given."""
+        """Returns a path in the run's folder that was not given out before."""
         return self.dir / f"{name}-{next(self._names)}"
 
     def _write(self, entry: dict) -> None:
         self._file.write(json.dumps(entry) + "\n")
 
     def record(self, **entry) -> int:
-        """Writes down something to undo; the number returned is for `done`."""
+        """Writes down something to undo; returns the number for `done`."""
         number = next(self._numbers)
         self._open[number] = entry
         self._write({"n": number, **entry})
         return number
 
     def done(self, number: int | None) -> None:
-        """That entry has been undone by its owner."""
+        """Notes that an entry has been undone by its owner."""
         if number is not None and self._open.pop(number, None) is not None:
             self._write({"done": number})
 
@@ -102,7 +104,8 @@ class Run:
 
 
 def is_mounted(path: str | os.PathLike) -> bool:
-    """Whether something is mounted exactly there, also when its server is gone (then stat fails, mountinfo does not)."""
+    """Returns true if something is mounted exactly there, also if its server is gone (then stat fails, mountinfo does
+    not)."""
     wanted = os.fspath(path)
     with open("/proc/self/mountinfo", errors="surrogateescape") as table:
         return any(_unescape(line.split(" ")[4]) == wanted for line in table)
@@ -115,7 +118,7 @@ def _unescape(field: str) -> str:
 
 
 def unmount(path: str | os.PathLike, *, lazy: bool = False) -> None:
-    """Unmounts what is mounted there, if anything; patient with a device that is busy for a moment."""
+    """Unmounts what is mounted there, if anything; tries again while the device is busy for a moment."""
     for attempt in range(50):
         if not is_mounted(path):
             return
@@ -142,7 +145,7 @@ def undo(entry: dict) -> None:
                 subprocess.run(entry["argv"], capture_output=True, timeout=60)
             case other:
                 raise RuntimeError(f"unknown entry {other}")
-    except Exception as e:  # whatever it was, the remaining entries still have to be undone
+    except Exception as e:  # whatever failed, the remaining entries still have to be undone
         print(f"lab: could not undo {entry}: {e}", file=sys.stderr)
 
 
@@ -153,7 +156,7 @@ def _detach(device: str, backing: str) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a run's folder; never anything outside of LAB_DIR, never across a mount that is still there."""
+    """Removes a run's folder, but nothing outside of LAB_DIR and nothing on a mount that is still there."""
     if folder.parent != LAB_DIR:
         raise RuntimeError(f"{folder} is not below {LAB_DIR}")
     with open("/proc/self/mountinfo", errors="surrogateescape") as table:
@@ -165,7 +168,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def clean() -> int:
-    """Undoes what runs whose owner is gone have left. Returns how many runs were cleaned."""
+    """Undoes what is left of runs whose owner is gone. Returns the number of runs."""
     count = 0
     for folder in sorted(LAB_DIR.iterdir()) if LAB_DIR.exists() else []:
         ledger = folder / "ledger.jsonl"

@@ -1,4 +1,4 @@
-"""Load to crash under, and the clients that keep a record of what was acknowledged."""
+"""Puts load on databases that are to crash, and keeps records of acknowledged transactions."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ class Load:
 
 
 def pgbench_load(server: Postgres, database: str, clients: int = 4, rate: int | None = None) -> Load:
-    """pgbench's TPC-B-like transactions without end: as many as there can be, or so many a second."""
+    """Starts pgbench's TPC-B-like transactions without end: as many as possible, or `rate` a second."""
     options = ["-n", "-c", str(clients), "-j", "2", "-T", "86400", *([f"--rate={rate}"] if rate else [])]
     return Load(server.run, server.client("pgbench", *options, database=database), server.run.logs / "pgbench.log")
 
 
 def sysbench(server: MariaDB, database: str, command: str, *, tables: int = 2, rows: int = 20000, threads: int = 4):
-    """The command line of sysbench's oltp_read_write."""
+    """Returns the command line of sysbench's oltp_read_write."""
     options = [f"--mysql-socket={server.socket}", "--mysql-user=root", f"--mysql-db={database}", f"--tables={tables}"]
     options += [f"--table-size={rows}", f"--threads={threads}", "--time=86400", "--db-driver=mysql"]
     return [tool("sysbench"), *options, "oltp_read_write", command]
 
 
 def sysbench_load(server: MariaDB, database: str, rate: int | None = None, **options) -> Load:
-    """sysbench oltp_read_write without end: as many transactions as there can be, or so many a second."""
+    """Starts sysbench oltp_read_write without end: as many transactions as possible, or `rate` a second."""
     limit = [f"--rate={rate}"] if rate else []
     return Load(server.run, [*sysbench(server, database, "run", **options), *limit], server.run.logs / "sysbench.log")
 
@@ -60,8 +60,8 @@ CREATE_ACKNOWLEDGED = "CREATE TABLE acknowledged (id bigint PRIMARY KEY, payload
 
 
 def prepare_pgbench(server: Postgres, database: str, scale: int, *initdb: str) -> None:
-    """A new cluster, made with the options `initdb`, and started; its `database` has pgbench's tables and the acknowledgement
-    table."""
+    """Makes a new cluster, with the options `initdb`, and starts it; its `database` has pgbench's tables and the
+    acknowledgement table."""
     server.initdb(*initdb)
     server.start()
     server.createdb(database)
@@ -70,7 +70,7 @@ def prepare_pgbench(server: Postgres, database: str, scale: int, *initdb: str) -
 
 
 def prepare_sysbench(server: MariaDB, database: str, rows: int) -> None:
-    """A new server, started, whose `database` has sysbench's tables and the acknowledgement table."""
+    """Makes a new server and starts it; its `database` has sysbench's tables and the acknowledgement table."""
     server.install()
     server.start()
     server.sql(f"CREATE DATABASE {database}")
@@ -79,7 +79,8 @@ def prepare_sysbench(server: MariaDB, database: str, rows: int) -> None:
 
 
 def payload(number: int) -> str:
-    """What the row `number` of the acknowledgement table holds: 64 to 704 characters that follow from the number."""
+    """Returns the payload of row `number` of the acknowledgement table: 64 to 704 characters that follow from the
+    number."""
     digest = hashlib.sha256(str(number).encode()).hexdigest()
     return digest * (1 + number % 11)
 
@@ -92,7 +93,7 @@ class Acknowledged:
         self.run, self.record, self.next, self.echo = run, record, first, echo
         self.count = 0
         self.times_ns: dict[int, int] = {}
-        """When each was acknowledged, by the monotonic clock."""
+        """Time at which each row was acknowledged, by the monotonic clock, by its number."""
         self._stopping = False
         log = run.logs / "acknowledged.log"
         self._client = proc.spawn(argv, log=log, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -118,7 +119,7 @@ class Acknowledged:
                 self.count += 1
 
     def wait_for(self, count: int, *, timeout_s: float = 60) -> None:
-        """Waits until that many rows have been acknowledged."""
+        """Waits until `count` rows have been acknowledged."""
         deadline = time.monotonic() + timeout_s
         while self.count < count:
             if time.monotonic() > deadline or not self._thread.is_alive():
@@ -138,6 +139,6 @@ class Acknowledged:
 
 
 def acknowledged(server: Server, database: str, record: Path, first: int) -> Acknowledged:
-    """An acknowledging client of `server`, whose first row is number `first`."""
+    """Starts an acknowledging client of `server`, whose first row has the number `first`."""
     argv, echo = server.echoing_client(database)
     return Acknowledged(server.run, argv, record, first, echo)

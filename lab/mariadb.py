@@ -1,4 +1,4 @@
-"""A MariaDB server of our own, with direct I/O and without the doublewrite buffer."""
+"""Runs a MariaDB server of our own, with direct I/O and without the doublewrite buffer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MariaDB(Server):
         }
         super().__init__(run, data, settings={**ours, **(settings or {})}, name=name)
         self.socket = self.socket_dir / "s"
-        # A folder of its own: a server that starts deletes every #sql file in its tmpdir, other servers' too.
+        # The server has a tmpdir of its own, since one that starts deletes every #sql file there, other servers' too.
         self.tmpdir = self.socket_dir / "tmp"
         proc.run(["install", "-d", "-o", USER, self.tmpdir])
 
@@ -47,19 +47,19 @@ class MariaDB(Server):
         proc.run([tool("mariadb-install-db"), "--no-defaults", *options], user=USER)
 
     def command(self) -> list:
-        """The server's command line."""
+        """Returns the server's command line."""
         settings = [f"--{key.replace('_', '-')}={value}" for key, value in self.settings.items()]
         fixed = [f"--datadir={self.data}", f"--socket={self.socket}", "--skip-networking", "--skip-grant-tables"]
         fixed += [f"--pid-file={self.socket_dir}/pid", f"--tmpdir={self.tmpdir}"]
         return [tool("mariadbd"), "--no-defaults", *fixed, *settings]
 
     def client(self, *arguments: str, database: str | None = None) -> list[str]:
-        """The command line of the `mariadb` client, connected to this server."""
+        """Returns the command line of the `mariadb` client, with the options that connect it to this server."""
         fixed = ["--no-defaults", f"--socket={self.socket}", "--user=root", "--batch", "--skip-column-names"]
         return [tool("mariadb"), *fixed, *arguments, *([database] if database else [])]
 
     def echoing_client(self, database: str) -> tuple[list[str], str]:
-        """The mariadb client, which in batch mode stops at the first error."""
+        """Returns the mariadb client, which in batch mode stops at the first error."""
         return self.client("--unbuffered", database=database), "SELECT {};"
 
     def sql(self, query: str, *, database: str | None = None, timeout_s: float = 900) -> str:
@@ -67,24 +67,24 @@ class MariaDB(Server):
         return proc.run(self.client(database=database), input=query, timeout_s=timeout_s).strip()
 
     def tables(self, database: str) -> list[str]:
-        """The names of a database's tables."""
+        """Returns the names of a database's tables."""
         return self.sql(f"SHOW TABLES FROM `{database}`").split()
 
     def check_tables(self, database: str) -> None:
-        """CHECK TABLE ... EXTENDED of every table; anything but OK raises."""
+        """Runs CHECK TABLE ... EXTENDED on every table; anything but OK raises."""
         for table in self.tables(database):
             for line in self.sql(f"CHECK TABLE `{table}` EXTENDED", database=database).splitlines():
                 if not line.endswith("status\tOK"):
                     raise AssertionError(f"CHECK TABLE found: {line}")
 
     def tablespaces(self, database: str | None = None) -> list[Path]:
-        """The tablespace files of a database, or of the whole server."""
+        """Returns the tablespace files of a database, or of the whole server."""
         folder = self.data / database if database else self.data
         return sorted(p for p in folder.rglob("*.ibd"))
 
     def innochecksum(self) -> int:
         """Verifies the checksums of every page of every tablespace of the stopped server; raises if one is bad.
-        Returns how many files were read."""
+        Returns the number of files that were read."""
         files = [self.data / "ibdata1", *self.tablespaces()]
         for path in files:
             proc.run([tool("innochecksum"), path])

@@ -1,7 +1,9 @@
-"""`lab memory`: the server's resident memory stays below its budget and a fixed sum, whatever it is asked to do.
+"""`lab memory`: verifies that the server's resident memory stays below its budget and a fixed sum, whatever it is asked
+to do.
 
-One pool, many datasets mounted by one server. In turn: large requests on all mounts at once, files made and looked up by the hundred thousand, and
-pages of one file written and read in random order. Meanwhile /proc tells how much memory of the server is resident, and `status` what it is for.
+One server mounts many datasets of one pool. In turn, there are large requests on all mounts at once, hundreds of
+thousands of files are made and looked up, and pages of one file are written and read in random order. Meanwhile /proc
+tells the resident memory of the server, and `status` its uses.
 """
 
 from __future__ import annotations
@@ -26,27 +28,28 @@ PAGE = 8192
 PAYLOAD = 64
 """Bytes of each page that are not zero."""
 LARGE = 1 << 20
-"""The largest request that the kernel sends."""
+"""Bytes of the largest request that the kernel sends."""
 FILES_PER_DIRECTORY = 1000
 BESIDE_BYTES = 128 << 20
-"""What the server may take beside `cache`: program, threads, buffers, what the allocator cannot give back."""
+"""Bytes that the server may take beside `cache`: program, threads, buffers, memory that the allocator cannot give
+back."""
 SAMPLE_S = 0.1
 
 
 @dataclass
 class Sizes:
-    """How much is done."""
+    """Amounts of work."""
 
     mounts: int = 16
     files: int = 1_000_000
     pages: int = 10_000_000
     cache_mib: int = 384
     transport: str = "on"
-    """The option io_uring."""
+    """Value of the option io_uring."""
 
     @property
     def budget_bytes(self) -> int:
-        """What may be resident."""
+        """Returns the largest number of bytes that may be resident."""
         return (self.cache_mib << 20) + BESIDE_BYTES
 
 
@@ -73,7 +76,7 @@ class Watch:
 
 
 def resident(pid: int) -> dict[str, int]:
-    """Bytes by the name that the kernel has for them: VmRSS, RssAnon, RssFile, RssShmem."""
+    """Returns the bytes of resident memory by the kernel's names: VmRSS, RssAnon, RssFile, RssShmem."""
     found = {}
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -98,7 +101,7 @@ class Mounts:
             self.dirs.append(dir)
 
     def unmount(self) -> None:
-        """All but the pool's own."""
+        """Unmounts all datasets but the pool's own."""
         for dir, entry in zip(self.dirs[1:], self._entries, strict=True):
             self.pool.pagefold("unmount", dir)
             self.pool.run.done(entry)
@@ -124,7 +127,7 @@ def large_requests(dir: Path) -> None:
 
 
 def make_files(dir: Path, first: int, count: int) -> None:
-    """Empty files, a thousand to a directory."""
+    """Makes empty files, FILES_PER_DIRECTORY in each directory."""
     for number in range(first, first + count):
         where = dir / f"many{number // FILES_PER_DIRECTORY}"
         if number % FILES_PER_DIRECTORY == 0:
@@ -139,7 +142,7 @@ def look_up(dir: Path, first: int, count: int) -> None:
 
 
 class Scattered:
-    """Pages of one file in an order that jumps about and comes to each once."""
+    """Pages of one file, in an order that jumps about and comes to each page once."""
 
     def __init__(self, path: Path, pages: int):
         self.path, self.pages = path, pages
@@ -149,12 +152,12 @@ class Scattered:
         self.step = step
 
     def content(self, page: int) -> bytes:
-        """What the page holds: follows from its number."""
+        """Returns the content of a page, which follows from its number."""
         random_part = ((page + 1) * 0x9E3779B97F4A7C15 % (1 << 448)).to_bytes(PAYLOAD - 8, "little")
         return (struct.pack("<Q", page) + random_part).ljust(PAGE, b"\0")
 
     def write(self, first: int, count: int, every: int) -> None:
-        """Writes the pages whose turn is from `first` on."""
+        """Writes the pages of `count` turns from `first` on, with an fsync after each `every` pages."""
         handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
         for turn in range(first, first + count):
             page = turn * self.step % self.pages
@@ -190,7 +193,7 @@ def in_parallel(run: Run, jobs: list[tuple]) -> None:
 
 
 def campaign(run: Run, sizes: Sizes) -> list[tuple[str, int, int]]:
-    """Does all that is to be done; returns the steps with the highest and the last resident memory."""
+    """Runs all steps; returns each with the highest and the last resident memory."""
     found = []
     pool_bytes = max(4 << 30, sizes.pages * 800)
     with Pool(run, pool_bytes, compression="lz4") as pool:
@@ -237,7 +240,7 @@ def campaign(run: Run, sizes: Sizes) -> list[tuple[str, int, int]]:
 
 
 def by_kind(pool: Pool) -> str:
-    """What `status` says that memory is taken for."""
+    """Returns the uses of memory that `status` tells, as a line."""
     memory = pool.figures("status").get("memory")
     if memory is None:
         return ""

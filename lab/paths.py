@@ -1,4 +1,4 @@
-"""Where the laboratory finds things and where it may write."""
+"""Tells where the laboratory finds things and where it may write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ opened for direct I/O, which tmpfs refuses on older kernels."""
 
 
 def require_room(wanted_bytes: int) -> None:
-    """Raises before anything is done if the disc has no room: pools are sparse files, and a write that the disc below
+    """Raises if the disc has no room, before anything is done: pools are sparse files, and a write that the disc below
     cannot take is an I/O error to them."""
     LAB_DIR.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(LAB_DIR).free
@@ -31,7 +31,8 @@ class Missing(RuntimeError):
 
 
 def tool(name: str, *, profile: str = "test") -> str:
-    """The absolute path of a program, looked for in the system folders too (sbin is not on everybody's PATH)."""
+    """Returns the absolute path of a program, which is looked for in the system folders too (sbin is not on everybody's
+    PATH)."""
     path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
     found = shutil.which(name, path=path)
     if found is None:
@@ -40,7 +41,7 @@ def tool(name: str, *, profile: str = "test") -> str:
 
 
 def postgres_bin(name: str) -> str:
-    """A program of the PostgreSQL server, version 15 or newer ($PG_BINDIR overrides)."""
+    """Returns the path of a program of the newest PostgreSQL server ($PG_BINDIR overrides)."""
     override = os.environ.get("PG_BINDIR")
     folders = [Path(override)] if override else sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version)
     for folder in reversed(folders):
@@ -54,7 +55,7 @@ def _version(folder: Path) -> int:
 
 
 def pagefold() -> str:
-    """The program under test: $PAGEFOLD, or the release build of this repository."""
+    """Returns the program under test: $PAGEFOLD, or the release build of this repository."""
     path = Path(os.environ.get("PAGEFOLD", ROOT / "target" / "release" / "pagefold")).absolute()
     if not path.exists():
         raise Missing(f"{path} does not exist: run `make build`, or set PAGEFOLD to the program")

@@ -1,7 +1,9 @@
-"""`lab pitr`: a database under load that archives its log, restored to random points in time; each has the ledger's rows up to that point and none later.
+"""`lab pitr`: restores a database, which archives its log under load, to random points in time. Each restore must have
+the ledger's rows up to its point and none later.
 
-The ledger's client is alone in its table: it notes when each row was sent, when its commit was acknowledged, and where the log was then. The server notes
-the time of each commit (track_commit_timestamp), which is what recovery compares a target with. So of each point it is known exactly which rows there have to be.
+Only the ledger's client writes to its table. It notes when each row was sent, when its commit was acknowledged, and the
+place in the log at that time. The server notes the time of each commit (track_commit_timestamp), with which recovery
+compares a target. So the rows that must be there are known exactly for each point.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from .snapshots import Mounted
 POOL_BYTES = 8 << 30
 DATABASE = "lab"
 BATCH = 10
-"""Points that are drawn before they are restored."""
+"""Number of points that are drawn before they are restored."""
 
 
 @dataclass
 class Row:
-    """What the client knows of a row that it wrote; times in microseconds since 1970."""
+    """The client's notes of a row that it wrote; times in microseconds since 1970."""
 
     number: int
     sent_us: int
@@ -68,12 +70,12 @@ class LedgerClient:
             self.rows.append(Row(number, sent, time.time_ns() // 1000, answer))
 
     def require_running(self) -> None:
-        """Raises if it has ended by itself."""
+        """Raises if the client has ended by itself."""
         if not self._thread.is_alive():
             raise RuntimeError(f"the ledger's client has ended; its log ends:\n{proc.tail(self.run.logs / 'ledger.log')}")
 
     def wait_for(self, count: int, timeout_s: float = 60) -> None:
-        """Waits for so many rows."""
+        """Waits until the ledger has `count` rows."""
         deadline = time.monotonic() + timeout_s
         while len(self.rows) < count:
             self.require_running()
@@ -92,7 +94,7 @@ class LedgerClient:
 
 
 def exact(micros: int) -> str:
-    """A time as `--to-time` takes it."""
+    """Returns a time in the form that `--to-time` takes."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(micros // 1_000_000)) + f".{micros % 1_000_000:06}+00"
 
 
@@ -117,7 +119,7 @@ class Production:
         settings = {"archive_mode": "on", "archive_command": archive, "track_commit_timestamp": "on", "full_page_writes": "off"}
         settings |= {"checkpoint_timeout": "30s", "max_wal_size": "64MB", "min_wal_size": "8MB", "shared_buffers": "32MB"}
         self.server = Postgres(self.run, self.dataset.folder("data", USER), settings=settings, name="production")
-        # Short segments: there are many of them, and moments lie in all parts of one.
+        # Segments are short, so that there are many, and moments lie in all parts of one.
         load.prepare_pgbench(self.server, DATABASE, 1, "--wal-segsize=1")
         self.server.sql("CREATE TABLE ledger (id bigint PRIMARY KEY, payload text NOT NULL)", database=DATABASE)
         self.generator = load.pgbench_load(self.server, DATABASE, clients=2, rate=rate)
@@ -134,17 +136,17 @@ class Production:
         self.dataset.unmount()
 
     def backup(self, *arguments: str, json_of: bool = False):
-        """`pagefold backup`, or `archive`, on the repository."""
+        """Runs `pagefold backup`, or `archive`, on the repository; returns its output, or its JSON."""
         words = [*arguments, "--key-file", self.key, *(["--json"] if json_of else [])]
         out = self.pool.pagefold(*words, timeout_s=600)
         return json.loads(out) if json_of else out
 
     def create(self) -> dict:
-        """Makes a backup."""
+        """Makes a backup; returns its JSON."""
         return self.backup("backup", "create", self.dataset.name, "--to", self.repository, json_of=True)["created"]["backup"]
 
     def archived(self, timeout_s: float = 120) -> None:
-        """Waits until all that was written by now is archived."""
+        """Waits until all log that was written by now is archived."""
         name = self.server.sql("SELECT pg_walfile_name(pg_switch_wal())")
         deadline = time.monotonic() + timeout_s
         while True:
@@ -156,13 +158,13 @@ class Production:
             time.sleep(0.05)
 
     def commit_times(self) -> dict[int, int]:
-        """When each row was committed, as the server noted it."""
+        """Returns the commit time of each row by its number, as the server noted it, in microseconds since 1970."""
         query = "SELECT id, (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000000)::bigint FROM ledger"
         lines = self.server.sql(query, database=DATABASE).splitlines()
         return {int(number): int(micros) for number, micros in (line.split("|") for line in lines)}
 
     def restore(self, *point: str) -> Restored:
-        """Restores to a point into a new dataset, and has the server recover."""
+        """Restores to a point into a new dataset, and lets the server recover."""
         self.restores += 1
         name, mountpoint = f"{self.pool.pool}/then-{self.restores}", self.run.fresh("then")
         mountpoint.mkdir()
@@ -173,7 +175,7 @@ class Production:
 
 
 class Restored:
-    """A restored cluster whose server runs."""
+    """A restored cluster, whose server runs."""
 
     def __init__(self, of: Production, name: str, mountpoint: Path, entry: int, told: dict):
         self.of, self.name, self.mountpoint, self._entry, self.told = of, name, mountpoint, entry, told
@@ -183,20 +185,20 @@ class Restored:
         self._process = of.run.process(self.pid, "postgres")
 
     def sql(self, query: str) -> str:
-        """Rows, as psql prints them."""
+        """Runs SQL and returns the rows as psql prints them."""
         where = [f"--host={self.data}", f"--port={self.told['point']['port']}", f"--username={USER}"]
         argv = [postgres_bin("psql"), *where, "-qAtX", "-v", "ON_ERROR_STOP=1", DATABASE]
         return proc.run(argv, input=query).strip()
 
     def rows(self) -> set[int]:
-        """Numbers of the ledger's rows; each holds what was written."""
+        """Returns the numbers of the ledger's rows, and verifies the payload of each."""
         found = [line.partition("|") for line in self.sql("SELECT id, payload FROM ledger").splitlines()]
         wrong = [number for number, _, text in found if text != load.payload(int(number))]
         assert not wrong, f"{len(wrong)} rows hold something else than was written"
         return {int(number) for number, _, _ in found}
 
     def balances(self) -> None:
-        """pgbench's invariant: what came half a transaction would show."""
+        """Verifies pgbench's invariant, which half a transaction would break."""
         sums = self.sql(
             "SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(tbalance) FROM pgbench_tellers),"
             "(SELECT sum(bbalance) FROM pgbench_branches), (SELECT coalesce(sum(delta), 0) FROM pgbench_history)"
@@ -212,10 +214,10 @@ class Restored:
                 raise RuntimeError(f"the server of {self.name} does not end")
             time.sleep(0.02)
         self.of.run.done(self._process)
-        # Its children take a moment longer.
+        # The server's children take a moment longer to end.
         for attempt in range(100):
             try:
-                # What is unmounted, and stays in use, is told by an error once; then nothing is mounted there.
+                # If the dataset is still in use, unmount fails once, but nothing is mounted there afterwards.
                 if os.path.ismount(self.mountpoint):
                     self.of.pool.pagefold("unmount", self.mountpoint)
                 self.of.pool.pagefold("destroy", "-r", self.name)
@@ -230,16 +232,16 @@ class Restored:
 
 @dataclass
 class Point:
-    """A point that was drawn, and what is known of it at once."""
+    """A point that was drawn, with what is known of it at that time."""
 
     words: list[str]
     time_us: int | None
     through: int
-    """The last row that has to be there, at least."""
+    """Number of a row up to which all rows have to be there; there may be more."""
 
 
 def drawn(production: Production, moments: random.Random) -> Point:
-    """The present, as a time or as a place in the log."""
+    """Returns the present as a point: as a time, or as a place in the log."""
     time.sleep(moments.uniform(0.0, 1.0))
     production.generator.require_running()
     production.client.require_running()
@@ -251,7 +253,7 @@ def drawn(production: Production, moments: random.Random) -> Point:
 
 
 def verified(production: Production, point: Point) -> str:
-    """Restores to a point, and verifies the ledger. Returns a word about it."""
+    """Restores to a point, and verifies the ledger. Returns a line about it."""
     began = time.monotonic()
     restored = production.restore(*point.words)
     took = time.monotonic() - began
@@ -275,7 +277,7 @@ def verified(production: Production, point: Point) -> str:
 
 
 def campaign(run: Run, times: int, moments: random.Random, tell=print) -> None:
-    """So many points, drawn in batches under load; a backup is made between some of them."""
+    """Restores to `times` points, which are drawn in batches under load; a backup is made between some of them."""
     with Pool(run, POOL_BYTES) as pool:
         production = Production(pool, rate=moments.choice((100, 300)))
         production.create()
@@ -286,7 +288,7 @@ def campaign(run: Run, times: int, moments: random.Random, tell=print) -> None:
                 if number in (3, 7):
                     production.create()
                 points.append(drawn(production, moments))
-            # The transaction behind the last point has to be archived, too.
+            # A transaction behind the last point has to be archived, too.
             production.client.wait_for(len(production.client.rows) + 3)
             production.archived()
             for point in points:
@@ -303,7 +305,7 @@ def campaign(run: Run, times: int, moments: random.Random, tell=print) -> None:
 
 
 def pitr(times: int, *, seed: int | None, keep_logs: Path) -> int:
-    """The campaign. Returns an exit status."""
+    """Runs the campaign; returns an exit status."""
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     print(f"pitr: {times} points, seed {seed} (repeat with SEED={seed}); logs in {keep_logs}", flush=True)
     require_room(10 << 30)

@@ -1,4 +1,4 @@
-"""A Pagefold pool in a file, driven through the pagefold program as a person would."""
+"""Drives a Pagefold pool in a file by the pagefold program, as a person would."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .storage import Place, Usage
 
 
 QUIET_S = 10
-"""Models are learned one after the other, with rests in between: none in so many seconds is the end of it."""
+"""Seconds without a new model after which learning has ended. Models are learned one after the other, with rests in
+between."""
 
 
 class Pool(Place):
@@ -28,13 +29,14 @@ class Pool(Place):
         self.name = f"pagefold-{compression}"
         self.device = run.fresh("device")
         self.size_bytes, self.compression = size_bytes, compression
-        # A server that is killed is to be dead, unless a test is about what comes after.
+        # By default nothing takes over from a killed server; tests of takeover set other options.
         self.options = options
         self._server: tuple[int, int | None] | None = None
         self._entries: list[int] = []
         self.mount_options: list[str] = []
-        """Options of the next mounts, as behind -o."""
-        # Of the laboratory alone: the machine's own pools are not seen, and nothing is left in its registry.
+        """Options of the next mounts, in the form of -o."""
+        # These folders are the laboratory's own: it does not see the machine's pools, and leaves nothing in the
+        # machine's registry.
         self.environment = {
             "PAGEFOLD_STATE_DIR": str(run.dir / "state"),
             "PAGEFOLD_RUNTIME_DIR": str(run.dir / "run"),
@@ -66,15 +68,15 @@ class Pool(Place):
         self._entries.append(self.run.process(pid, "pagefold"))
 
     def figures(self, verb: str = "df") -> dict:
-        """The pool's figures, in bytes, as `status --json` or `df --json` tells them."""
+        """Returns the pool's figures, in bytes, as `status --json` or `df --json` tells them."""
         return json.loads(self.pagefold(*verb.split(), "--json", self.pool))["pools"][0]
 
     def counters(self) -> list[dict]:
-        """The counters of `pagefold iostat` since the pool was mounted."""
+        """Returns the counters of `pagefold iostat` since the pool was mounted."""
         return json.loads(self.pagefold("iostat", "--json", self.pool))["pools"][0]["counters"]
 
     def server_pid(self) -> int:
-        """The server process, as `pagefold status` names it."""
+        """Returns the id of the server process, as `pagefold status` tells it."""
         pid = int(self.figures("status")["mount"]["pid"])
         if "pagefold" not in Path(f"/proc/{pid}/comm").read_text():
             raise RuntimeError(f"`pagefold status` names pid {pid}, which is no pagefold process")
@@ -99,12 +101,12 @@ class Pool(Place):
             self.device.unlink(missing_ok=True)
 
     def export(self) -> None:
-        """`pagefold export`: closed cleanly and forgotten."""
+        """Runs `pagefold export`, which closes the pool cleanly and forgets it."""
         self.pagefold("export", self.pool)
         self._forget()
 
     def crash(self) -> None:
-        """SIGKILLs the server. Whoever uses the mount sees ENOTCONN from now on."""
+        """SIGKILLs the server. Processes that use the mount get ENOTCONN from now on."""
         if self._server is None:
             raise RuntimeError(f"{self.pool} has no server to kill")
         pid, started = self._server
@@ -118,7 +120,8 @@ class Pool(Place):
         self._forget()
 
     def go_back(self) -> None:
-        """The device holds an earlier state, put there on purpose: without this word it is refused as an older copy."""
+        """Imports the pool after an earlier state was put on its device on purpose. Without --accept-older it would be
+        refused as an older copy."""
         self.pagefold("import", "--accept-older", "-d", self.device, self.pool)
 
     def recover(self) -> None:
@@ -134,7 +137,7 @@ class Pool(Place):
         return int(self.figures()["used_bytes"])
 
     def settle(self) -> None:
-        """With models of pages: waits until no more are learned, and codes what was stored before them."""
+        """With models of pages: waits until no more are learned, and codes pages again that were stored before them."""
         if not self.compression.startswith("page"):
             return
         models, quiet_since = -1, time.monotonic()
@@ -150,7 +153,7 @@ class Pool(Place):
         return Usage(int(total["size_bytes"]), int(total["stored_bytes"]))
 
     def recordsize(self, path: Path) -> int:
-        """As `pagefold du` says it; stat's preferred I/O size must agree."""
+        """Returns the recordsize that `pagefold du` tells; stat's preferred I/O size must be the same."""
         (told,) = json.loads(self.pagefold("du", "--json", path))["recordsizes"]
         preferred = os.stat(path).st_blksize
         if told["record_size"] != preferred:

@@ -1,4 +1,4 @@
-"""A PostgreSQL cluster of our own: made, started, stopped and killed without touching any other on the machine."""
+"""Makes, starts, stops and kills a PostgreSQL cluster of our own, without touching any other on the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .paths import postgres_bin
 from .server import Server
 
 USER = "postgres"
-"""Whom the server runs as: PostgreSQL refuses to be root."""
+"""User that the server runs as: PostgreSQL refuses to be root."""
 
 
 class Postgres(Server):
@@ -41,21 +41,22 @@ class Postgres(Server):
         proc.run([postgres_bin("initdb"), *options, "-D", self.data], user=USER)
 
     def command(self) -> list:
-        """The server's command line."""
+        """Returns the server's command line."""
         settings = [w for k, v in self.settings.items() for w in ("-c", f"{k}={v}")]
         return [postgres_bin("postgres"), "-D", self.data, "-k", self.socket_dir, *settings]
 
     def left_behind(self) -> list[int]:
-        """A postmaster that dies first leaves its children to init; they are found by the data folder they serve."""
+        """Returns the children of a postmaster that has died, which init has adopted; they are found by the data folder
+        that they serve."""
         return _serving(self.data)
 
     def client(self, program: str, *arguments: str, database: str | None = "postgres") -> list[str]:
-        """The command line of a client program, connected to this cluster."""
+        """Returns the command line of a client program, with the options that connect it to this cluster."""
         where = [f"--host={self.socket_dir}", f"--username={USER}"]
         return [postgres_bin(program), *where, *arguments, *([database] if database else [])]
 
     def echoing_client(self, database: str) -> tuple[list[str], str]:
-        """psql, which stops at the first error, so that an echo follows success only."""
+        """Returns psql, which stops at the first error, so that an echo follows only success."""
         return self.client("psql", "-qAtX", "-v", "ON_ERROR_STOP=1", database=database), "\\echo {}"
 
     def sql(self, query: str, *, database: str = "postgres", timeout_s: float = 900) -> str:
@@ -68,19 +69,19 @@ class Postgres(Server):
         self.sql(f'CREATE DATABASE "{name}"')
 
     def relation_files(self, database: str, relation: str) -> list[Path]:
-        """The files of a relation (its main fork and segments) that hold something."""
+        """Returns the files of a relation (the segments of its main fork) that are not empty."""
         path = self.data / self.sql(f"SELECT pg_relation_filepath('{relation}')", database=database)
         found = [path, *sorted(path.parent.glob(f"{path.name}.*"))]
         return [p for p in found if p.stat().st_size > 0]
 
     def amcheck(self, database: str) -> None:
-        """verify_heapam on every table, bt_index_parent_check with heapallindexed on every B-tree index. Anything
-        found raises."""
+        """Runs verify_heapam on every table, and bt_index_parent_check with heapallindexed on every B-tree index.
+        Raises if they find anything."""
         options = ["--install-missing", "--parent-check", "--heapallindexed", "--jobs=2"]
         proc.run(self.client("pg_amcheck", *options, database=database))
 
     def amcheck_here(self, database: str) -> None:
-        """What `amcheck` does, in one session; the extension is there already."""
+        """Runs the checks of `amcheck` in one session; the extension must be there already."""
         indexes = """SELECT count(bt_index_parent_check(i.indexrelid, true)) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
             WHERE c.relam = 403 AND c.relpersistence = 'p' AND i.indisready AND i.indisvalid"""
         tables = """SELECT c.relname, v FROM pg_class c, verify_heapam(c.oid) v
@@ -90,13 +91,13 @@ class Postgres(Server):
         assert not found, f"verify_heapam found: {found}"
 
     def verify_checksums(self) -> None:
-        """pg_checksums over the stopped cluster; anything found raises."""
+        """Runs pg_checksums over the stopped cluster; raises if it finds anything."""
         proc.run([postgres_bin("pg_checksums"), "--check", "-D", self.data], user=USER)
 
 
 def _serving(data: Path) -> list[int]:
-    """PostgreSQL processes whose working directory is, or was, the data folder. Their cwd can be read even when the
-    file system below has gone."""
+    """Returns PostgreSQL processes whose working directory is, or was, the data folder. It can be read even if the file
+    system below has gone."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():

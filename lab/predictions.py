@@ -1,4 +1,5 @@
-"""`lab predictions`: what `pagefold analyze` says of files, beside what they then take on a pool."""
+"""`lab predictions`: compares the estimates of `pagefold analyze` for files with the space that these then take on a
+pool."""
 
 from __future__ import annotations
 
@@ -15,32 +16,33 @@ from .pool import Pool
 from .ratios import MAKERS
 
 WITHIN = 0.05
-"""How far a prediction may be off, all metadata counted."""
+"""Largest error of a prediction, as a share, all metadata counted."""
 
 
 @dataclass
 class Comparison:
-    """A folder's bytes: as they are, predicted, and taken on a pool that has nothing else, models and all metadata counted."""
+    """Bytes of a folder: its files' own, predicted ones, and those taken on a pool that has nothing else, models and
+    all metadata counted."""
 
     logical: int
     predicted: int
     taken: int
     report: dict
-    """All that `pagefold analyze --json` said."""
+    """Output of `pagefold analyze --json`."""
 
     @property
     def difference(self) -> float:
-        """Of the prediction from what was taken, as a share of that."""
+        """Difference between the prediction and the bytes taken, as a share of the latter."""
         return (self.predicted - self.taken) / self.taken
 
     @property
     def holds(self) -> bool:
-        """Whether that is within what is promised."""
+        """True if the difference is within the promised bound."""
         return abs(self.difference) <= WITHIN
 
 
 def predict(folder: Path, compression: str) -> dict:
-    """What `pagefold analyze` says of a folder."""
+    """Returns the output of `pagefold analyze` for a folder."""
     return json.loads(proc.run([pagefold(), "analyze", "--json", "--compression", compression, folder]))
 
 
@@ -50,7 +52,8 @@ def compare(run: Run, folder: Path, compression: str, pool_bytes: int) -> Compar
     logical = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     with Pool(run, pool_bytes, compression=compression) as pool:
         proc.run(["cp", "-a", folder, pool.mountpoint])
-        # Pages that were stored before their relation's model was learned are coded by it when they are folded.
+        # Pages that were stored before their relation's model was learned are coded by it when they are folded, so fold
+        # comes before the measurement.
         pool.settle()
         taken = pool.used_bytes() - pool.empty_bytes
     total = report["total"]
@@ -58,7 +61,7 @@ def compare(run: Run, folder: Path, compression: str, pool_bytes: int) -> Compar
 
 
 def documents(run: Run, root: Path, _scale: float) -> None:
-    """Text as the machine's packages bring it, in files of all sizes."""
+    """Makes files of all sizes of text from the machine's packages."""
     folder = root / "files"
     folder.mkdir(parents=True)
     room = 40 << 20
@@ -71,11 +74,11 @@ def documents(run: Run, root: Path, _scale: float) -> None:
 
 
 SETS: dict[str, Callable[[Run, Path, float], None]] = {**MAKERS, "documents": documents}
-"""The files of `lab ratios`, and documents."""
+"""Makers of the sets: those of `lab ratios`, and documents."""
 
 
 def predictions(*, scale: float, sets: list[str], compressions: list[str], source: Path | None, keep_logs: Path) -> int:
-    """Makes the sets (or takes those of `source`), compares each; returns an exit status."""
+    """Makes the sets (or takes those of `source`) and compares each; returns an exit status."""
     rows, missed = [], 0
     with Run("predictions", keep_logs=keep_logs) as run:
         for name in sets:

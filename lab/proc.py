@@ -1,4 +1,4 @@
-"""Processes: run one to its end, start a server, end exactly the ones that were started."""
+"""Runs processes to their end, starts servers, and ends exactly those that were started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class CommandFailed(RuntimeError):
-    """A command exited non-zero; the message holds the command line and what it said."""
+    """A command exited non-zero; the message holds the command line and its output."""
 
     def __init__(self, argv: Sequence[str], status: int, output: str):
         tail = output.strip()[-4000:]
@@ -21,7 +21,7 @@ class CommandFailed(RuntimeError):
 
 
 def as_user(user: str | None) -> dict:
-    """Arguments for subprocess that drop to `user`; nothing if that is who runs already or nobody was named."""
+    """Returns arguments for subprocess that drop to `user`; none if no user is named or this process is not root."""
     if user is None or os.geteuid() != 0:
         return {}
     entry = pwd.getpwnam(user)
@@ -77,7 +77,7 @@ def spawn(argv: Sequence[str | os.PathLike], *, log: Path, user: str | None = No
 
 
 def tail(path: Path, lines: int = 30) -> str:
-    """The last lines of a log, for error messages."""
+    """Returns the last lines of a log, for error messages."""
     try:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
     except OSError as e:
@@ -85,8 +85,8 @@ def tail(path: Path, lines: int = 30) -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; with the pid it names a process for good. None if it is gone
-    or a zombie."""
+    """Returns the start of a process in clock ticks since boot; together with the pid it names a process for good. It
+    is None if the process is gone or a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -96,7 +96,7 @@ def start_time(pid: int) -> int | None:
 
 
 def descendants(pid: int) -> list[int]:
-    """All living processes below `pid`, parents first."""
+    """Returns all living descendants of `pid`, parents first."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -114,8 +114,8 @@ def descendants(pid: int) -> list[int]:
 
 
 def kill_tree(pid: int, started: int | None, *, timeout_s: float = 30) -> None:
-    """SIGKILLs a process and everything below it, and waits until all are gone. `started` guards against a pid that
-    was given to somebody else meanwhile."""
+    """SIGKILLs a process and all its descendants, and waits until they are gone. `started` guards against a pid that
+    another process was given meanwhile."""
     if started is None or start_time(pid) != started:
         return
     victims = {p: start_time(p) for p in [pid, *descendants(pid)]}
@@ -130,7 +130,8 @@ def kill_tree(pid: int, started: int | None, *, timeout_s: float = 30) -> None:
 
 
 def _is_there(pid: int, started: int) -> bool:
-    """Whether it has not ended yet. Where the first thread is a zombie already, others may still hold files and sockets."""
+    """Returns true if a process has not ended yet. If its first thread is a zombie, others may still hold files and
+    sockets."""
     if start_time(pid) == started:
         return True
     try:

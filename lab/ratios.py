@@ -1,4 +1,5 @@
-"""`lab ratios`: what files of databases take, file by file, on Pagefold with models and on what it replaces.
+"""`lab ratios`: measures the space that files of databases take, file by file, on Pagefold with models and on the file
+systems that it replaces.
 
 The files are made here, aged by updates and copied to real mounts. Two verdicts of docs/CODEC.md are drawn from them.
 """
@@ -22,16 +23,16 @@ from .postgres import USER, Postgres
 from .storage import Usage
 
 OVERALL = 6.5
-"""PostgreSQL's relations without pgbench's have at least this ratio, all metadata counted."""
+"""Smallest ratio of PostgreSQL's relations without pgbench's, all metadata counted."""
 OF_ZLIB = 1.9
-"""And at least so many times the one of btrfs with zlib."""
+"""Smallest ratio of these, as a multiple of that on btrfs with zlib."""
 OF_ZSTD = 0.95
-"""No relation has less than this of its ratio on btrfs with zstd:3."""
+"""Smallest ratio of any relation, as a share of that on btrfs with zstd:3."""
 RRD_STEP = 300
 
 
 def ratios(*, scale: float, sets: list[str], source: Path | None, keep_logs: Path, out: Path | None) -> int:
-    """Makes the sets (or takes those of `source`), compares each, judges; returns an exit status."""
+    """Makes the sets (or takes those of `source`), compares and judges each; returns an exit status."""
     missed = []
     results = {}
     with Run("ratios", keep_logs=keep_logs) as run:
@@ -64,7 +65,7 @@ def ratios(*, scale: float, sets: list[str], source: Path | None, keep_logs: Pat
 
 
 def compare_all(run: Run, root: Path, files: dict, total: int, steps: ui.Steps) -> list[compare.Column]:
-    """The files on Pagefold (folded), then on every rival, one after the other."""
+    """Measures the files on Pagefold (folded), then on every rival, one after the other."""
     image_bytes = max(3 * total, 1 << 30)
     places = [("pagefold", Pool(run, image_bytes, compression="page"))]
     places += [(title, place) for title, place in compare.rivals(run, image_bytes, places[0][1]) if title != "ext4"]
@@ -81,13 +82,13 @@ def compare_all(run: Run, root: Path, files: dict, total: int, steps: ui.Steps) 
 
 
 def figures(column: compare.Column) -> dict:
-    """A column as JSON: bytes."""
+    """Returns a column as JSON, in bytes."""
     groups = {name: [usage.logical, usage.physical] for name, usage in column.groups.items()}
     return {"files": groups, "total_physical": column.total_physical}
 
 
 def judge(name: str, columns: list[compare.Column]) -> list[tuple[bool, str]]:
-    """What is promised of these files, and whether it holds."""
+    """Returns the promises about these files: for each, true if it holds, and a line."""
     ours = columns[0]
     rivals = {column.title: column for column in columns}
     zstd = rivals["btrfs-zstd"]
@@ -99,7 +100,7 @@ def judge(name: str, columns: list[compare.Column]) -> list[tuple[bool, str]]:
     if not lines:
         lines.append((True, f"no file has less than {OF_ZSTD} of btrfs-zstd's ratio"))
     if name == "postgres":
-        # Metadata cannot be told by file: each part pays for it by its share of the stored bytes.
+        # Metadata cannot be told apart by file, so each part pays for them by its share of the stored bytes.
         chosen = [group for group in ours.groups if not group.startswith("pgbench")]
         all_of, zlib_of = overall(ours, chosen), overall(rivals["btrfs-zlib"], chosen)
         lines.append((all_of >= OVERALL, f"without pgbench {all_of:.2f} (at least {OVERALL})"))
@@ -109,17 +110,17 @@ def judge(name: str, columns: list[compare.Column]) -> list[tuple[bool, str]]:
 
 
 def overall(column: compare.Column, groups: list[str]) -> float:
-    """Ratio of some files with their share of the metadata."""
+    """Returns the ratio of some files with their share of the metadata."""
     chosen = sum((column.groups[g] for g in groups), Usage(0, 0))
     stored = sum(usage.physical for usage in column.groups.values())
     return chosen.logical / (chosen.physical * column.total_physical / stored)
 
 
 def script(run: Run, name: str, root: Path, scale: float) -> None:
-    """A maker that is a program of its own. It has a database server: interrupted, it is given the time to stop that."""
+    """Runs a maker that is a program of its own. If it is interrupted, it has the time to stop its database server."""
     log = run.logs / f"{name}.log"
     argv = [ROOT / "scripts" / name, root, "--scale", str(scale)]
-    # Who is started in the background by a shell without job control has SIGINT ignored.
+    # A process that a shell without job control started in the background has SIGINT ignored.
     maker = proc.spawn(argv, log=log, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     entry = run.process(maker.pid, name)
     try:
@@ -134,7 +135,7 @@ def script(run: Run, name: str, root: Path, scale: float) -> None:
 
 
 def make_rrd(_run: Run, root: Path, scale: float) -> None:
-    """718 files as collectd's rrdtool plugin makes them, each with five days of samples of a load that swings."""
+    """Makes 718 files like those of collectd's rrdtool plugin, each with five days of samples of a load that swings."""
     folder = root / "files"
     folder.mkdir(parents=True)
     rng = random.Random(7)
@@ -154,7 +155,8 @@ def make_rrd(_run: Run, root: Path, scale: float) -> None:
 
 
 def make_sqlite(_run: Run, root: Path, scale: float) -> None:
-    """A database as an application has it: a wide table, two indexes, text; then updated and partly deleted."""
+    """Makes a database like an application's, with a wide table, two indexes and text, and then updates and deletes
+    parts of it."""
     folder = root / "files"
     folder.mkdir(parents=True)
     rng = random.Random(7)
@@ -186,7 +188,7 @@ def make_sqlite(_run: Run, root: Path, scale: float) -> None:
 
 
 def make_tpcc(run: Run, root: Path, scale: float, *, random_strings: bool) -> None:
-    """TPC-C's tables and indexes, two thirds of their ageing before a vacuum and one third after it."""
+    """Makes TPC-C's tables and indexes, with two thirds of their ageing before a vacuum and one third after it."""
     folder = root / "files"
     folder.mkdir(parents=True)
     data = run.fresh("cluster")
@@ -222,4 +224,4 @@ MAKERS: dict[str, Callable[[Run, Path, float], None]] = {
     "sqlite": make_sqlite,
     "rrd": make_rrd,
 }
-"""How each set of files is made, below FOLDER/files; those whose names begin alike up to an @ are shown together."""
+"""Makers of each set of files, below FOLDER/files. Files whose names are the same up to an @ are shown together."""

@@ -1,7 +1,8 @@
-"""What `mount -o record=FILE` has written down, and the images that crashes at any of its moments may have left.
+"""Reads recordings of `mount -o record=FILE`, and makes images that a crash at any of their moments may have left.
 
-The form of a recording is described in crates/engine/src/device/recorded.rs. A write is durable once a flush that began after its
-end has ended, or at its end where it was asked to be durable. Of every other write that has begun, a crash keeps any sectors.
+crates/engine/src/device/recorded.rs describes the form of a recording. A write is durable once a flush that began after
+the write's end has ended, or at its own end if it was asked to be durable. Of every other write that has begun, a crash
+may keep any sectors.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ WRITE, WRITTEN, FLUSH, FLUSHED, DISCARD = range(1, 6)
 SECTOR_BYTES, BLOCK_BYTES = 512, 4096
 
 KINDS = ("prefix", "flushed", "sectors", "blocks", "torn")
-"""What becomes of writes that were not flushed: all stay, none, any sectors, any blocks, or all but a part of the last."""
+"""Kinds of states, by what is kept of writes that were not flushed: all, nothing, any sectors, any blocks, or all but a
+part of the last."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event; `at` is where in the recording a write's bytes lie."""
+    """One event; `at` is the position of a write's bytes in the recording."""
 
     kind: int
     durable: bool
@@ -39,14 +41,15 @@ class Event:
 
 @dataclass
 class Open:
-    """What is not durable at some moment: writes that have begun, in order, and flushes that have, with what they cover."""
+    """Writes that have begun and are not durable at some moment, in order, and flushes that have begun, with the writes
+    that they cover."""
 
     writes: dict[int, Event] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     flushes: dict[int, list[int]] = field(default_factory=dict)
 
     def step(self, event: Event) -> list[Event]:
-        """Takes an event; returns the writes that it makes durable, in the order in which they began."""
+        """Applies an event; returns the writes that it makes durable, in the order in which they began."""
         match event.kind:
             case 1:  # WRITE
                 self.writes[event.call] = event
@@ -73,7 +76,7 @@ class Open:
 
 
 class Recording:
-    """A recording. One that ends within an event, since its writer was killed, ends before it."""
+    """A recording. If it breaks off within an event, since its writer was killed, it ends before that event."""
 
     def __init__(self, path: Path):
         self._file = open(path, "rb")
@@ -96,17 +99,18 @@ class Recording:
             yield event
 
     def data(self, event: Event) -> bytes:
-        """What a write wrote; zeros for what was discarded."""
+        """Returns the bytes of a write, or zeros for a discard."""
         return self._bytes[event.at : event.at + event.length] if event.kind == WRITE else bytes(event.length)
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         self._bytes.close()
         self._file.close()
 
 
 class States:
-    """Images of crash states of one recording of a pool on one device. `base` is the device before, and is consumed."""
+    """Makes images of crash states of a recording of a pool on one device. `base` is the device before the recording;
+    it is changed."""
 
     def __init__(self, recording: Recording, base: Path):
         if len(recording.sizes) != 1:
@@ -116,7 +120,7 @@ class States:
         self._open = Open()
 
     def advance(self, position: int) -> None:
-        """Goes on to the moment after so many events; never back."""
+        """Goes on to the moment after `position` events; never back."""
         if position < self._position:
             raise ValueError("moments are made in their order")
         with open(self.base, "r+b", buffering=0) as image:
@@ -127,14 +131,14 @@ class States:
 
     @property
     def unflushed(self) -> int:
-        """Writes that are not durable at this moment."""
+        """Returns the number of writes that are not durable at this moment."""
         return len(self._open.writes)
 
     def make(self, target: Path, kind: str, draw: random.Random) -> None:
-        """A state at this moment, as a new file at `target`."""
+        """Makes a state at this moment, as a new file at `target`."""
         copy_sparse(self.base, target)
         writes = list(self._open.writes.values())
-        # A whole write may be kept or lost as such, and within those that are neither, any of their pieces.
+        # A write may be kept or lost as a whole; of the others, any pieces may be kept.
         share = draw.choice((0.1, 0.5, 0.9))
         with open(target, "r+b", buffering=0) as image:
             for number, write in enumerate(writes):
@@ -145,7 +149,7 @@ class States:
 
 
 def kept(kind: str, length: int, share: float, last: bool, draw: random.Random) -> Iterator[tuple[int, int]]:
-    """Which pieces of an unflushed write of `length` bytes a crash has kept."""
+    """Yields the pieces of an unflushed write of `length` bytes that a crash has kept, as beginning and end."""
     match kind:
         case "prefix":
             yield 0, length
@@ -176,7 +180,7 @@ def _store(image, offset: int, data: bytes) -> None:
 
 
 def copy_sparse(source: Path, target: Path) -> None:
-    """A copy with the same holes, as a new file."""
+    """Makes a copy with the same holes, as a new file."""
     target.unlink(missing_ok=True)
     with open(source, "rb", buffering=0) as reading, open(target, "xb", buffering=0) as writing:
         size = os.fstat(reading.fileno()).st_size

@@ -1,5 +1,6 @@
-"""`lab replay`: a database runs under load on a pool whose device is recorded; then many of the states that a crash may have left are
-made from the recording, and in each the pool is mounted and the database recovers, with everything that was acknowledged before.
+"""`lab replay`: runs a database under load on a pool whose device is recorded. Then it makes many of the states that a
+crash may have left from the recording. In each, the pool is mounted and the database must recover, with everything that
+was acknowledged before.
 
 Databases are small, and so is the pool, so that the recorded seconds hold checkpoints of the database and of the pool, and folding.
 """
@@ -28,23 +29,23 @@ POOL_BYTES = 256 << 20
 LOAD_S = 5.0
 """Seconds of load in a recording."""
 RECORDING_STATES = 100
-"""States made from one recording; then there is a new one."""
+"""Number of states that are made from one recording; then there is a new one."""
 RECOVERY_SHARE = 0.2
-"""Of so many states, the recovery is recorded too and crashes; of as many of those, once more."""
+"""Share of states whose recovery is recorded, too, and crashes; the same share of those crashes once more."""
 CHECK_EVERY = 10
-"""After that many states the pool is checked offline too."""
+"""Number of states after which the pool is checked offline, too."""
 
 
 class Side(ABC):
-    """A database, its load, and what must hold of it after a crash."""
+    """A database, its load, and the checks of it after a crash."""
 
     server: Server
     unsafe: bool
-    """It does not flush: then transactions may be missing at the end, and nowhere else."""
+    """True if the database does not flush. Then transactions may be missing at the end, and nowhere else."""
 
     @abstractmethod
     def prepare(self) -> None:
-        """The database with all its tables, running."""
+        """Makes the database with all its tables, and leaves it running."""
 
     @abstractmethod
     def generate(self) -> load.Load:
@@ -56,7 +57,8 @@ class Side(ABC):
 
     @abstractmethod
     def verify(self) -> None:
-        """The load's invariant, and the database's own checks of a running and of a stopped server; leaves it stopped."""
+        """Verifies the load's invariant, and runs the database's own checks of a running and of a stopped server;
+        leaves the server stopped."""
 
 
 class PostgresSide(Side):
@@ -131,7 +133,7 @@ SIDES = {"postgres": PostgresSide, "mariadb": MariaSide}
 
 
 class Replay:
-    """A pool with a database, recorded once, and states made of that."""
+    """A pool with a database that is recorded once, and the states that are made from the recording."""
 
     def __init__(self, run: Run, database: str, fsync: bool, draw: random.Random):
         self.run, self.draw = run, draw
@@ -171,7 +173,7 @@ class Replay:
         return Recording(path)
 
     def state(self, states: States, recording: Recording, position: int, kind: str) -> int:
-        """Makes one state and demands all that it owes; returns how many acknowledged transactions were asked for."""
+        """Makes one state and verifies it; returns the number of acknowledged transactions that had to be there."""
         states.advance(position)
         states.make(self.pool.device, kind, self.draw)
         self.pool.go_back()
@@ -189,7 +191,7 @@ class Replay:
         return 0 if self.side.unsafe else len(promised)
 
     def end_state(self, check: bool) -> None:
-        """Takes the pool away again; every so often it is checked first."""
+        """Kills the pool's server and removes the mount; with `check`, checks the pool then."""
         self.pool.crash()
         self.pool.detach()
         if check:
@@ -207,7 +209,8 @@ class Replay:
             assert not lost, f"{len(lost)} of {len(promised)} acknowledged transactions are lost, among them {lost[:5]}"
 
     def _crash_in_recovery(self) -> None:
-        """Mounts the state recorded, lets the database begin to recover, and puts a crash of that in its place."""
+        """Mounts the state with a recording, lets the database begin to recover, and puts a crash state of that in its
+        place."""
         base = self.run.fresh("recovering")
         copy_sparse(self.pool.device, base)
         path = self._mount_recorded()
@@ -237,16 +240,17 @@ class Replay:
 
     def _mount(self) -> None:
         Pool._start(self.pool)
-        # The number of a process of the recorded run may be somebody else's by now.
+        # The process id in the file may belong to another process by now.
         (self.server.data / "postmaster.pid").unlink(missing_ok=True)
 
 def positions(recording: Recording, count: int, draw: random.Random) -> list[int]:
-    """Moments at which to crash, ascending."""
+    """Returns the moments at which to crash, ascending."""
     return sorted(draw.randrange(1, len(recording.events) + 1) for _ in range(count))
 
 
 def replay(database: str, states: int, *, seed: int | None, fsync: bool, keep_logs: Path) -> int:
-    """Makes and verifies so many states; returns an exit status. The first that fails ends it: its image is kept."""
+    """Makes and verifies `states` states; returns an exit status. The first that fails ends the run, and its image is
+    kept."""
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     draw = random.Random(seed)
     told = f"{database}{'' if fsync else ' with fsync=off'}"

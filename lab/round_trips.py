@@ -1,4 +1,4 @@
-"""`lab round-trips`: pages of real, aged databases coded by their models, decoded and compared, by the million."""
+"""`lab round-trips`: codes millions of pages of real, aged databases by their models, decodes and compares them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from .paths import Missing, pagefold, tool
 from .ratios import MAKERS
 
 SETS = ["postgres", "tpcc", "tpcc-random", "innodb", "sqlite"]
-"""Those of `lab ratios` that have pages of databases."""
+"""Sets of `lab ratios` that have pages of databases."""
 THREADS = 2
 
 
 def program() -> Path:
-    """The campaign's program, built beside the one under test (crates/codec/examples/round_trips.rs)."""
+    """Returns the campaign's program, which is built beside the one under test
+    (crates/codec/examples/round_trips.rs)."""
     path = Path(pagefold()).parent / "examples" / "round_trips"
     if not path.exists():
         raise Missing(f"{path} does not exist: cargo build [--release] -p pagefold-codec --example round_trips")
@@ -24,7 +25,8 @@ def program() -> Path:
 
 
 def round_trips(pages: int, *, sets: list[str], scale: float, seed: int, seconds: int | None, keep_logs: Path) -> int:
-    """Makes the files, runs the campaign over them; returns its exit status. Pages that did not come back are kept with the logs."""
+    """Makes the files and runs the campaign over them; returns its exit status. Pages that did not come back are kept
+    with the logs."""
     with Run("round-trips", keep_logs=keep_logs) as run:
         folders = []
         for name in sets:

@@ -1,4 +1,4 @@
-"""A database server of our own: started, stopped and killed without touching any other on the machine."""
+"""Starts, stops and kills a database server of our own, without touching any other on the machine."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from .ledger import Run
 
 DISK_GONE = "== lab: the file system under the server is killed"
 DISK_BACK = "== lab: the server is ended"
-"""Between these lines of its log a server tells of a file system that is not there, not of its data."""
+"""Lines in a server's log. Errors between them are due to the missing file system, and tell nothing of the data."""
 
 
 class Server(ABC):
-    """One server on `data`. Reached through a Unix socket only, so no port on the machine can be in the way."""
+    """One server on `data`. It is reached only through a Unix socket, so no port on the machine can be in the way."""
 
     product: str
     """Its name in messages."""
     program: str
     """The name of its process."""
     user: str
-    """Whom it runs as."""
+    """User that it runs as."""
     shutdown: signal.Signals
-    """Asks for an orderly shutdown."""
+    """Signal that asks for an orderly shutdown."""
     separator: str
-    """Stands between the fields of a row in what `sql` returns."""
+    """Separator of a row's fields in the output of `sql`."""
 
     def __init__(self, run: Run, data: Path, *, settings: dict[str, str], name: str):
         self.run, self.data, self.name, self.settings = run, data, name, settings
-        # Not below the run's folder: a socket's path may have 107 bytes only.
+        # The folder is not below the run's, since a socket's path may have 107 bytes only.
         self.socket_dir = Path(tempfile.mkdtemp(prefix="pflab-"))
         proc.run(["chown", f"{self.user}:", self.socket_dir])
         self.run.command("rm", "-rf", str(self.socket_dir))
@@ -44,7 +44,7 @@ class Server(ABC):
 
     @abstractmethod
     def command(self) -> list:
-        """The server's command line."""
+        """Returns the server's command line."""
 
     @abstractmethod
     def sql(self, query: str, *, database: str | None = None, timeout_s: float = 900) -> str:
@@ -52,10 +52,11 @@ class Server(ABC):
 
     @abstractmethod
     def echoing_client(self, database: str) -> tuple[list[str], str]:
-        """The command line of a client that stops at the first error, and the statement by which it echoes a number."""
+        """Returns the command line of a client that stops at the first error, and the statement by which it echoes a
+        number."""
 
     def left_behind(self) -> list[int]:
-        """Processes of the server that outlive its main one."""
+        """Returns processes of the server that have outlived its main one."""
         return []
 
     def launch(self) -> None:
@@ -79,7 +80,7 @@ class Server(ABC):
                 time.sleep(0.05)
 
     def stop(self) -> None:
-        """An orderly shutdown: sessions are ended, what is to be written is written."""
+        """Shuts the server down in an orderly way: it ends sessions, and writes all that has to be written."""
         if self.server is None:
             return
         self.server.send_signal(self.shutdown)

@@ -1,7 +1,9 @@
-"""`lab snapshots`: snapshots of databases under load, at random moments; every one is cloned, mounted, recovered and verified.
+"""`lab snapshots`: takes snapshots of databases under load, at random moments; clones, mounts, recovers and verifies
+each.
 
-A snapshot of a running database is what a loss of power would have left: files as they were at one instant. So every clone has to
-recover, hold all that was acknowledged before the snapshot was asked for, and be without a damaged page.
+A snapshot of a running database has the files as they were at one instant, as a loss of power would have left them. So
+every clone has to recover, have all that was acknowledged before the snapshot was asked for, and be without a damaged
+page.
 """
 
 from __future__ import annotations
@@ -26,13 +28,16 @@ POOL_BYTES = 6 << 30
 PGBENCH_SCALE = 3
 SYSBENCH_ROWS = 10_000
 KEEP = 12
-"""Snapshots that are kept beside each other; which one goes is drawn."""
+"""Largest number of snapshots that are kept at a time; the one that is destroyed is drawn by lot."""
 ROUNDS_PER_POOL = 50
-"""Then a new pool and a new database: what they have written slows the rounds, and finds nothing more."""
+"""Number of rounds before there is a new pool and a new database, since the growing data of the old ones slow the
+rounds and find nothing more."""
 RATES = (None, 100, 300, 300)
-"""Transactions a second of the load of a pool, one of these; without a bound the load takes all processors, and most of the time."""
+"""Bounds of the load in transactions a second, of which each pool gets one. Without a bound, the load takes all
+processors and makes rounds slow."""
 FREED_SLACK_BYTES = 4 << 20
-"""The pool's own metadata and what the load writes meanwhile: the exact comparison is made without load, at the end."""
+"""Bytes of the pool's own metadata and of the load's writes meanwhile. The exact comparison is made without load, at
+the end."""
 
 
 class Mounted:
@@ -55,7 +60,7 @@ class Mounted:
         self.pool.run.done(self._entry)
 
     def folder(self, name: str, owner: str) -> Path:
-        """Makes a folder in it, owned by a user."""
+        """Makes a folder in the dataset, which belongs to `owner`."""
         path = self.mountpoint / name
         path.mkdir(mode=0o700)
         proc.run(["chown", f"{owner}:", path])
@@ -63,7 +68,7 @@ class Mounted:
 
 
 class Source(ABC):
-    """A database on a dataset of its own, under load, and what has to hold for its clones."""
+    """A database on a dataset of its own, under load, and the checks of its clones."""
 
     name: str
 
@@ -80,7 +85,7 @@ class Source(ABC):
         self.client.wait_for(20)
 
     def at(self, dataset: Mounted, name: str) -> Server:
-        """A server on the database in that dataset, which is made if it is not there."""
+        """Returns a server on the database folder in that dataset, which is made if it is not there."""
         data = dataset.mountpoint / "data"
         return self.on(data if data.exists() else dataset.folder("data", self.user), name)
 
@@ -88,7 +93,7 @@ class Source(ABC):
 
     @abstractmethod
     def on(self, data: Path, name: str) -> Server:
-        """A server on that folder."""
+        """Returns a server on that folder."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -100,7 +105,7 @@ class Source(ABC):
 
     @abstractmethod
     def verify(self, clone: Server, record: Path) -> str:
-        """All that must hold for a clone that has recovered; stops it. Returns a word about it."""
+        """Verifies all that must hold for a clone that has recovered, and stops it. Returns a line about it."""
 
     def stop(self) -> None:
         """Ends load and database."""
@@ -110,11 +115,11 @@ class Source(ABC):
         self.server.stop()
 
     def round(self, number: int, moments: random.Random) -> str:
-        """One snapshot, and what becomes of it."""
+        """Takes one snapshot, clones it and verifies the clone. Returns a line about it."""
         time.sleep(moments.uniform(0.0, 1.5))
         self.generator.require_running()
         record = self.run.dir / f"{self.name}-{number}.acknowledged"
-        # What is in the file now was acknowledged before the snapshot.
+        # All rows in the file were acknowledged before the snapshot.
         lines = self.record.read_text()
         record.write_text(lines[: lines.rfind("\n") + 1])
         began = time.monotonic()
@@ -123,7 +128,7 @@ class Source(ABC):
         clone = Mounted(self.pool, f"clone-{self.name}-{number}")
         self.pool.pagefold("clone", f"{self.dataset.name}@s{number}", clone.name)
         clone.mount()
-        # Of the server whose data this is a copy of.
+        # The file is that of the server whose data this is a copy of.
         (clone.mountpoint / "data" / "postmaster.pid").unlink(missing_ok=True)
         server = self.at(clone, f"{self.name}-clone")
         began = time.monotonic()
@@ -191,17 +196,17 @@ SOURCES = {"postgresql": PostgresSource, "mariadb": MariaSource}
 
 
 def listed(pool: Pool, kind: str) -> list[dict]:
-    """Datasets or snapshots with what they hold, in bytes."""
+    """Returns datasets or snapshots with their figures, in bytes."""
     return json.loads(pool.pagefold("list", "-t", kind, "--json", pool.pool))["datasets"]
 
 
 def held_bytes(pool: Pool) -> int:
-    """What all datasets and snapshots hold."""
+    """Returns the bytes that all datasets and snapshots hold."""
     return sum(d["used_by_dataset_bytes"] + d["used_by_snapshots_bytes"] for d in listed(pool, "dataset"))
 
 
 def wait_until_freed(pool: Pool, timeout_s: float = 120) -> None:
-    """Waits until the background has freed what was destroyed."""
+    """Waits until the background has freed everything that was destroyed."""
     deadline = time.monotonic() + timeout_s
     while pool.figures("status")["freeing"]:
         if time.monotonic() > deadline:
@@ -210,7 +215,8 @@ def wait_until_freed(pool: Pool, timeout_s: float = 120) -> None:
 
 
 def destroy_exactly(pool: Pool, what: str) -> int:
-    """Destroys snapshots of a database that rests: what is freed is what was told, to the byte. Returns how much."""
+    """Destroys snapshots of a database that rests, and verifies that this frees as many bytes as were told before.
+    Returns that number."""
     told = json.loads(pool.pagefold("destroy", "-n", "--json", what))
     held, used = held_bytes(pool), pool.used_bytes()
     pool.pagefold("destroy", what)
@@ -224,7 +230,8 @@ def destroy_exactly(pool: Pool, what: str) -> int:
 
 
 def campaign(run: Run, product: str, rounds: int, moments: random.Random, tell=print) -> None:
-    """So many snapshots of a database under a load of a speed that is drawn, each cloned and verified; at the end all are destroyed, and the pool is checked."""
+    """Takes `rounds` snapshots of a database under a load of a random rate, and verifies a clone of each. At the end
+    all are destroyed, and the pool is checked."""
     with Pool(run, POOL_BYTES) as pool:
         source = SOURCES[product](pool, moments.choice(RATES))
         kept: list[int] = []
@@ -236,7 +243,7 @@ def campaign(run: Run, product: str, rounds: int, moments: random.Random, tell=p
                 pool.pagefold("destroy", f"{source.dataset.name}@s{gone}")
             tell(f"snapshots: round {number + 1:>3} of {rounds}  {product:<10}  {line}")
         source.stop()
-        # Access times would still be written.
+        # The dataset is unmounted, since access times would still be written.
         source.dataset.unmount()
         names = [s["name"] for s in listed(pool, "snapshot")]
         assert names == [f"{source.dataset.name}@s{n}" for n in kept], names
@@ -251,7 +258,8 @@ def campaign(run: Run, product: str, rounds: int, moments: random.Random, tell=p
 
 
 def snapshots(rounds: int, *, seed: int | None, keep_logs: Path) -> int:
-    """The campaign for both databases: `rounds` of PostgreSQL and two fifths as many of MariaDB. Returns an exit status."""
+    """Runs the campaign for both databases: `rounds` of PostgreSQL and two fifths as many of MariaDB. Returns an exit
+    status."""
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     print(f"snapshots: {rounds} rounds, seed {seed} (repeat with SEED={seed}); logs in {keep_logs}", flush=True)
     require_room(8 << 30)

@@ -1,4 +1,4 @@
-"""`lab soak`: kill the file system's server under load, again and again, and lose nothing.
+"""`lab soak`: kills the file system's server under load, again and again, and verifies that nothing is lost.
 
 Rounds alternate between PostgreSQL under pgbench with full_page_writes=off and MariaDB under sysbench with the doublewrite
 buffer off: exactly the settings under which a torn page or a lost write of the file system destroys the database.
@@ -27,9 +27,10 @@ POOL_BYTES = 4 << 30
 PGBENCH_SCALE = 5
 SYSBENCH_ROWS = 20_000
 KEEP_ROUNDS = 4
-"""Acknowledged rows of that many rounds are kept and verified again; older ones are deleted to keep the tables small."""
+"""Number of rounds whose acknowledged rows are kept and verified again; older ones are deleted to keep the tables
+small."""
 CHECK_EVERY = 25
-"""After that many rounds the pool is unmounted and verified offline too."""
+"""Number of rounds after which the pool is unmounted and verified offline, too."""
 
 
 class Side(ABC):
@@ -44,7 +45,7 @@ class Side(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """The database, the load's tables, the acknowledgement table."""
+        """Makes the database, the load's tables and the acknowledgement table."""
 
     @abstractmethod
     def generate(self) -> load.Load:
@@ -52,10 +53,10 @@ class Side(ABC):
 
     @abstractmethod
     def verify(self) -> str:
-        """All that must hold; returns a word about it for the log."""
+        """Verifies all that must hold; returns a line about it for the log."""
 
     def start_load(self) -> tuple[load.Load, load.Acknowledged]:
-        """The load, and beside it the client that records acknowledgements."""
+        """Starts the load, and beside it the client that records acknowledgements."""
         client = load.acknowledged(self.server, "lab", self.record, self.next)
         return self.generate(), client
 
@@ -76,17 +77,17 @@ class PostgresSide(Side):
         super().__init__(Postgres(run, place.folder("pg", POSTGRES), settings=settings), run.dir / "acknowledged-pg")
 
     def prepare(self) -> None:
-        """Cluster, pgbench's tables, the acknowledgement table."""
+        """Makes the cluster, pgbench's tables and the acknowledgement table."""
         load.prepare_pgbench(self.server, "lab", PGBENCH_SCALE)
 
     def generate(self) -> load.Load:
-        """pgbench."""
+        """Starts pgbench."""
         return load.pgbench_load(self.server, "lab")
 
     def verify(self) -> str:
-        """All that must hold; returns a word about it for the log."""
         count = verify.acknowledged_rows(self.server, "lab", self.record)
         history = verify.pgbench_balances(self.server, "lab")
+        """Verifies all that must hold; returns a line about it for the log."""
         verify.postgres_healthy(self.server, "lab")
         verify.no_torn_pages(self.server.log)
         return f"{count} acknowledged rows, {history} pgbench transactions"
@@ -101,17 +102,17 @@ class MariaSide(Side):
         super().__init__(MariaDB(run, place.folder("maria", MYSQL)), run.dir / "acknowledged-maria")
 
     def prepare(self) -> None:
-        """System tables, sysbench's tables, the acknowledgement table."""
+        """Makes system tables, sysbench's tables and the acknowledgement table."""
         load.prepare_sysbench(self.server, "lab", SYSBENCH_ROWS)
 
     def generate(self) -> load.Load:
-        """sysbench."""
+        """Starts sysbench."""
         return load.sysbench_load(self.server, "lab", rows=SYSBENCH_ROWS)
 
     def verify(self) -> str:
-        """All that must hold; returns a word about it for the log."""
         count = verify.acknowledged_rows(self.server, "lab", self.record)
         verify.sysbench_rows(self.server, "lab", SYSBENCH_ROWS)
+        """Verifies all that must hold; returns a line about it for the log."""
         verify.mariadb_healthy(self.server, "lab")
         verify.no_torn_pages(self.server.log)
         return f"{count} acknowledged rows"

@@ -1,5 +1,6 @@
-"""`python3 -m lab.sqlite_writer DATABASE JOURNAL FIRST`: inserts numbered rows, each its own transaction, and prints each
-number after its commit. Changes an older row in the same transaction, so that pages in the middle are overwritten too."""
+"""`python3 -m lab.sqlite_writer DATABASE JOURNAL FIRST`: inserts numbered rows, each its own transaction, and prints
+each number after its commit. It changes an older row in the same transaction, so that pages in the middle are
+overwritten, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Stand-ins for the way to another host: `ssh` by a script, one that breaks, and a real sshd on a port of this machine."""
+"""Stand-ins for the way to another host: a script in place of ssh, which can break, and a real sshd on a port of this
+machine."""
 
 from __future__ import annotations
 
@@ -54,11 +55,12 @@ status = child.wait()
 sys.stdout.flush()
 os._exit(255 if status < 0 else status)
 """
-"""Runs the command as ssh would, here, and kills it after so many bytes of requests."""
+"""A script that runs the command on this machine, as ssh would on another, and kills it after a number of bytes of
+requests."""
 
 
 class Relay:
-    """A program that stands for ssh."""
+    """A program that takes the place of ssh."""
 
     def __init__(self, run: Run):
         self.script, self.budgets = run.fresh("relay"), run.fresh("budgets")
@@ -67,16 +69,17 @@ class Relay:
         self.breaks()
 
     def breaks(self, *budgets: int) -> None:
-        """The next connections hear so many bytes each before their host dies; all later ones do not break."""
+        """Has the hosts of the next connections die, each after it has received that many bytes; later ones do not
+        break."""
         self.budgets.write_text("\n".join(map(str, [*budgets, -1])))
 
     def environment(self) -> dict[str, str]:
-        """Variables that a client needs."""
         return {"PAGEFOLD_BACKUP_SSH": self.command, "PAGEFOLD_BACKUP_REMOTE_COMMAND": pagefold()}
+        """Returns the variables that a client needs."""
 
 
 class Sshd:
-    """A server of ssh of this run alone, with keys of its own, for the user that runs this."""
+    """An ssh server of this run alone, with keys of its own, for the user that runs this."""
 
     def __init__(self, run: Run, *, forced: str | None):
         self.run, self.dir = run, run.fresh("sshd")
@@ -102,7 +105,7 @@ class Sshd:
         (self.dir / "ssh_config").write_text("\n".join(client) + "\n")
 
     def __enter__(self) -> Sshd:
-        # Debian's unit makes it; here nothing else does.
+        # Debian's unit makes this folder; here nothing else does.
         self.made = not Path("/run/sshd").exists()
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         log = self.run.logs / "sshd"

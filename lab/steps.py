@@ -1,10 +1,10 @@
-"""`lab steps`: who truncates, punches or destroys ten million pages keeps nobody else waiting.
+"""`lab steps`: verifies that truncating, punching or destroying ten million pages keeps no other process waiting.
 
-A dataset gets three files of so many pages of 4 KiB. Beside it, in the pool's own dataset, a process writes a page and waits for
-fdatasync, again and again. Its longest wait while one file is truncated, another punched, a third truncated in a clone (whose
-snapshot keeps the pages), and clone, snapshot and dataset are destroyed, each until the last page is freed, may be so much above
-its longest wait while nothing of that happens; and the server's memory, whose caches are full by then,
-may grow by 64 MiB.
+A dataset gets three files of that many pages of 4 KiB. Beside it, in the pool's own dataset, a process writes a page
+and waits for fdatasync, again and again. Meanwhile one file is truncated, another punched, a third truncated in a clone
+(whose snapshot keeps the pages), and clone, snapshot and dataset are destroyed, each until the last page is freed. The
+longest wait of the process may exceed its longest wait before that only by a bound, and the server's memory, whose
+caches are full by then, may grow by 64 MiB.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ PAGE = 4096
 CALL = 1 << 20
 WRITER_BYTES = 32 << 20
 ABOVE_S = 0.050
-"""How much longer than without the longest wait may be."""
+"""Seconds by which the longest wait may exceed that without anything freed."""
 CACHE_MIB = 256
-"""The server's budget: less than what is written, so that its caches are full before anything is freed."""
+"""The server's budget in MiB: less than is written, so that its caches are full before anything is freed."""
 GROWTH_BYTES = 64 << 20
-"""How much the server's memory may grow over what it was before."""
+"""Bytes by which the server's memory may grow."""
 QUIET_S = 20
-"""How long the writer is watched while nothing is freed."""
+"""Seconds for which the writer is watched while nothing is freed."""
 END_S = 600
 PUNCH = 3
 """FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE."""
@@ -44,7 +44,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass
 class Waits:
-    """How long a writer waited for its writes and their fdatasync, in seconds."""
+    """Times that a writer waited for its writes and their fdatasync, in seconds."""
 
     count: int
     middle: float
@@ -53,7 +53,7 @@ class Waits:
 
     @classmethod
     def of(cls, waits: list[float]) -> Waits:
-        """Those of all waits, of which there is at least one."""
+        """Returns the figures of these waits, of which there must be at least one."""
         waits = sorted(waits)
         return cls(len(waits), waits[len(waits) // 2], waits[len(waits) * 99 // 100], waits[-1])
 
@@ -66,7 +66,8 @@ class Waits:
 
 
 def _write(path: Path, told, seed: int) -> None:
-    """The writer: tells its waits since the last time whenever it is asked, and ends when it is asked with False."""
+    """Runs the writer. Whenever it is asked, it tells its waits since the last time; it ends when it is asked with
+    False."""
     dice = random.Random(seed)
     handle = os.open(path, os.O_RDWR)
     waits: list[float] = []
@@ -96,7 +97,7 @@ class Writer:
         self.run = run
 
     def waits(self, *, goes_on: bool = True) -> Waits:
-        """Those since the last call."""
+        """Returns the waits since the last call."""
         self.told.send(goes_on)
         return Waits.of(self.told.recv())
 
@@ -118,7 +119,7 @@ class Memory:
         self.thread.start()
 
     def now(self) -> int:
-        """What it is."""
+        """Returns the resident memory now, in bytes."""
         return int(self.path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def _look(self) -> None:
@@ -126,13 +127,13 @@ class Memory:
             self.most = max(self.most, self.now())
 
     def peak(self) -> int:
-        """The most since the last call."""
+        """Returns the highest resident memory since the last call, in bytes."""
         most, self.most = max(self.most, self.now()), 0
         return most
 
 
 class Bed:
-    """The pool, its dataset, and who watches."""
+    """The pool, its dataset, and the files in it."""
 
     def __init__(self, run: Run, pool: Pool, pages: int):
         self.run, self.pool, self.pages = run, pool, pages
@@ -141,7 +142,7 @@ class Bed:
         self.folder = self.mounted(self.dataset)
 
     def mounted(self, dataset: str) -> Path:
-        """Mounts a dataset, and returns where."""
+        """Mounts a dataset, and returns the folder."""
         folder = self.run.fresh("mount")
         folder.mkdir()
         self.run.mount(folder)
@@ -149,7 +150,7 @@ class Bed:
         return folder
 
     def fill(self, name: str, step: ui.Step) -> Path:
-        """A file of all the pages, each of some bytes and zeros."""
+        """Makes a file of all the pages, each of some random bytes and zeros."""
         run = b"".join(random.Random(page).randbytes(24) + bytes(PAGE - 24) for page in range(CALL // PAGE))
         path = self.folder / name
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -161,23 +162,23 @@ class Bed:
             if offset % (1 << 30) == 0:
                 step.progress(offset / total)
         os.fsync(handle)
-        # Dropping them is the kernel's work, which the truncation would be charged with.
+        # The kernel's cached pages are dropped here, so that the truncation is not charged with that.
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(handle)
         return path
 
     def used(self) -> int:
-        """Stored bytes in use."""
+        """Returns the stored bytes in use."""
         return int(self.pool.figures()["used_bytes"])
 
 
 def freed(path: Path, blocks: int) -> Callable[[], bool]:
-    """Whether a file takes no more than so many blocks of 512 bytes."""
+    """Returns a function that is true if a file takes no more than `blocks` blocks of 512 bytes."""
     return lambda: path.stat().st_blocks <= blocks
 
 
 def punch(path: Path, offset: int, length: int) -> None:
-    """fallocate(2) with FALLOC_FL_PUNCH_HOLE."""
+    """Calls fallocate(2) with FALLOC_FL_PUNCH_HOLE."""
     handle = os.open(path, os.O_RDWR)
     try:
         if libc.fallocate(handle, PUNCH, ctypes.c_long(offset), ctypes.c_long(length)) != 0:
@@ -187,7 +188,7 @@ def punch(path: Path, offset: int, length: int) -> None:
 
 
 def verify(path: Path, kept: list[range], size: int, seed: int) -> None:
-    """What was cut off reads as zeros, at once; what was not, does not."""
+    """Verifies that pages that were cut out read as zeros at once, and kept ones do not."""
     dice = random.Random(seed)
     handle = os.open(path, os.O_RDONLY)
     if os.fstat(handle).st_size != size:
@@ -240,7 +241,8 @@ def steps(pages: int, *, keep_logs: Path) -> int:
 
 @dataclass
 class Watch:
-    """What a writer waits, and the server takes, while something is freed; beside what that was before."""
+    """Watches the waits of a writer, and the server's memory, while something is freed, and compares them with those
+    before."""
 
     shown: ui.Steps
     writer: Writer
@@ -252,7 +254,7 @@ class Watch:
         self.failures: list[str] = []
 
     def during(self, what: str, begin: Callable[[], None], ended: Callable[[], bool]) -> None:
-        """Watches from the beginning to the end of it."""
+        """Begins something, and watches until it has ended."""
         self.writer.waits()
         self.memory.peak()
         with self.shown.step(what) as step:

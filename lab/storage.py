@@ -1,7 +1,7 @@
-"""Places to put a database: Pagefold's rivals on loop devices, a plain folder, zfs-fuse.
+"""Provides places for a database: Pagefold's rivals on loop devices, a plain folder, zfs-fuse.
 
-Every place has the same face (`Place`): mount, unmount, crash, recover, recordsize, and how much its files take.
-`pool.Pool` is the one for Pagefold.
+Every place has the same interface (`Place`): mount, unmount, crash, recover, recordsize, and the space that files take.
+`pool.Pool` is the place for Pagefold.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .paths import tool
 
 @dataclass
 class Usage:
-    """What some files take: `logical` bytes as read, `physical` bytes on the device, without metadata."""
+    """Space of some files: `logical` bytes as read, `physical` bytes on the device, without metadata."""
 
     logical: int
     physical: int
 
     @property
     def ratio(self) -> float:
-        """Logical over physical; 1.0 of nothing."""
+        """Logical over physical bytes; 1.0 if there are none."""
         return self.logical / self.physical if self.physical else 1.0
 
     def __add__(self, other: Usage) -> Usage:
@@ -43,7 +43,7 @@ class Place:
         self.run = run
         self.mountpoint = mountpoint
         self.empty_bytes = 0
-        """What was in use right after the mount."""
+        """Bytes in use right after the mount."""
 
     def __enter__(self):
         self.create()
@@ -61,44 +61,44 @@ class Place:
         """Makes the place, empty."""
 
     def mount(self) -> None:
-        """Makes it usable at `mountpoint`."""
+        """Mounts the place at `mountpoint`."""
         self.mountpoint.mkdir(parents=True, exist_ok=True)
 
     def unmount(self) -> None:
-        """Ends its use, in order."""
+        """Unmounts the place in an orderly way."""
 
     def destroy(self) -> None:
-        """Gives back what it took."""
+        """Removes the place with all that it took."""
 
     def crash(self) -> None:
-        """Kills the file system's server; nothing where the kernel serves it."""
+        """Kills the file system's server; does nothing if the kernel serves it."""
 
     def recover(self) -> None:
-        """Mounts it again after `crash`."""
+        """Mounts the place again after `crash`."""
 
     def check(self) -> None:
         """Verifies the unmounted file system with its own tool; raises if that finds anything."""
 
     def settle(self) -> None:
-        """Brings what was written into the form in which the place would keep it; nothing in most."""
+        """Brings data into the form in which the place would keep them; does nothing in most places."""
 
     def used_bytes(self) -> int:
-        """Physical bytes in use, data and metadata, everything written before having been synced."""
+        """Returns the physical bytes in use, data and metadata, after everything written before was synced."""
         os.sync()
         stat = os.statvfs(self.mountpoint)
         return (stat.f_blocks - stat.f_bfree) * stat.f_frsize
 
     def usage(self, paths: list[Path]) -> Usage:
-        """What these files take."""
+        """Returns the space that these files take."""
         stats = [os.stat(p) for p in paths]
         return Usage(sum(s.st_size for s in stats), sum(s.st_blocks * 512 for s in stats))
 
     def recordsize(self, path: Path) -> int | None:
-        """The record size that was found for a file, in bytes; None where there is no such thing."""
+        """Returns the record size that was found for a file, in bytes; None if there is no such thing."""
         return None
 
     def folder(self, name: str, owner: str) -> Path:
-        """Makes a folder in the place, owned by a user, readable by that user alone."""
+        """Makes a folder in the place, which belongs to `owner`; no other user can read it."""
         path = self.mountpoint / name
         path.mkdir(mode=0o700)
         proc.run([tool("chown"), f"{owner}:", path])
@@ -106,7 +106,7 @@ class Place:
 
 
 class PlainDir(Place):
-    """A folder of whatever file system the laboratory's own folder is on: for developing the laboratory itself."""
+    """A folder of the file system that the laboratory's own folder is on, for developing the laboratory itself."""
 
     name = "dir"
 
@@ -148,7 +148,7 @@ class LoopFs(Place):
 
     def create(self) -> None:
         device = self.loop.attach()
-        # btrfs keeps its metadata twice unless told otherwise; once is what it is compared with.
+        # btrfs keeps its metadata twice unless told otherwise; the comparison is with metadata that are kept once.
         options = {
             "ext4": ["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
             "xfs": ["-q"],
@@ -171,7 +171,7 @@ class LoopFs(Place):
         self.loop.detach()
 
     def recover(self) -> None:
-        """Nothing to do: the kernel serves it."""
+        """Does nothing, since the kernel serves it."""
 
     def used_bytes(self) -> int:
         proc.run([tool("sync"), "-f", self.mountpoint])
@@ -185,7 +185,8 @@ class LoopFs(Place):
 
 
 def parse_compsize(text: str) -> int:
-    """The bytes on disc from `compsize -b`'s TOTAL line; files that hold nothing have none."""
+    """Returns the bytes on disc from `compsize -b`'s TOTAL line; without such a line all files are empty, and it is
+    0."""
     total = re.search(r"^TOTAL\s+\d+%\s+(\d+)\s+(\d+)\s+(\d+)", text, re.MULTILINE)
     if total is not None:
         return int(total[1])
@@ -195,7 +196,7 @@ def parse_compsize(text: str) -> int:
 
 
 class ZfsFuse(Place):
-    """ZFS through Debian's zfs-fuse, a daemon of our own over a sparse file."""
+    """ZFS by Debian's zfs-fuse, with a daemon of our own over a sparse file."""
 
     def __init__(self, run: Run, size_bytes: int, recordsize: str = "8K", compression: str = "gzip"):
         super().__init__(run, run.fresh("zfs"))
@@ -208,7 +209,7 @@ class ZfsFuse(Place):
 
     @staticmethod
     def available() -> str | None:
-        """None if it can run here, otherwise why not."""
+        """Returns None if it can run here, and otherwise the reason why it cannot."""
         try:
             tool("zfs-fuse"), tool("zpool")
         except RuntimeError as e:
@@ -281,7 +282,8 @@ class ZfsFuse(Place):
 
 
 def place(run: Run, spec: str, size_bytes: int) -> Place:
-    """A place by its name on the command line: `pagefold`, `dir`, `ext4`, `xfs`, `btrfs`, `btrfs:zstd:3`, `zfs`."""
+    """Returns a place by its name on the command line: `pagefold`, `dir`, `ext4`, `xfs`, `btrfs`, `btrfs:zstd:3`,
+    `zfs`."""
     from .pool import Pool
 
     kind, _, option = spec.partition(":")

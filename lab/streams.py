@@ -1,8 +1,9 @@
-"""`lab streams`: a PostgreSQL database sent from one pool into another, whole and by what changed, killed again and again and gone on
-with; what was received is the same file by file, and PostgreSQL starts on it. Beside it, in the same run, what `pg_basebackup` takes.
+"""`lab streams`: sends a PostgreSQL database from one pool into another, as a whole and incrementally, with kills and
+resumes. The copy must be the same file by file, and PostgreSQL must start on it. In the same run it measures the cost
+of `pg_basebackup`.
 
-Killed is, drawn by lot: the sender, the receiver, or the server of either pool. Whoever is left has to end with an error of its own,
-and the receiver's pool has to know how to go on.
+The victim is drawn by lot: the sender, the receiver, or the server of either pool. The programs that are left have to
+end with an error of their own, and the receiver's pool has to know how to resume.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from .postgres import USER, Postgres
 from .snapshots import Mounted, listed
 
 POOL_BYTES = 24 << 30
-"""Of the sparse files in which the pools lie."""
+"""Bytes of each of the sparse files in which the pools lie."""
 CLUSTER_BYTES_PER_SCALE = 16 << 20
 PUMP_BYTES = 64 << 10
 LOAD_S = 5.0
-"""How long pgbench changes the database between the two snapshots."""
+"""Seconds for which pgbench changes the database between the two snapshots."""
 VICTIMS = ("sender", "receiver", "source's server", "target's server")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of a process and all below it, those that have ended included."""
+    """Returns the CPU seconds of a process and its descendants, those that have ended included."""
     ticks = 0
     for one in [pid, *proc.descendants(pid)]:
         try:
@@ -47,22 +48,22 @@ def cpu_s(pid: int) -> float:
 
 @dataclass
 class Cost:
-    """What something took."""
+    """Cost of a transfer."""
 
     stream_bytes: int
-    """That came out."""
+    """Bytes of output."""
     cpu_s: float
-    """Of all that did it."""
+    """CPU seconds of all processes that took part."""
     file_system_cpu_s: float
-    """Of the file system below, where that is another's."""
+    """CPU seconds of the server of the file system below, if it is another process."""
     elapsed_s: float
 
     def per_gb(self, of_bytes: int) -> float:
-        """CPU seconds per GB of database."""
+        """Returns CPU seconds per GB of database."""
         return self.cpu_s / (of_bytes / 1e9)
 
     def line(self, what: str, of_bytes: int) -> str:
-        """In words."""
+        """Returns the cost in words."""
         below = f", and {self.file_system_cpu_s:.2f} s of the file system" if self.file_system_cpu_s else ""
         return (
             f"streams: {what}: {self.stream_bytes / 1e6:.1f} MB in {self.elapsed_s:.1f} s, {self.cpu_s:.2f} s of CPU"
@@ -71,7 +72,8 @@ class Cost:
 
 
 def measured(argv: list, servers: list[int], below: int | None = None, *, env: dict | None = None, user: str | None = None) -> Cost:
-    """Runs a command whose output is counted and thrown away. Its own CPU is counted, and that of the servers that work for it."""
+    """Runs a command, and counts its output and throws it away. The cost has its own CPU time and that of the servers
+    that work for it."""
     before, below_before = sum(map(cpu_s, servers)), cpu_s(below) if below else 0.0
     children, began, size = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic(), 0
     environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
@@ -89,7 +91,7 @@ def measured(argv: list, servers: list[int], below: int | None = None, *, env: d
 
 
 class Transfer:
-    """A database's snapshots on their way from one pool into another."""
+    """A transfer of a database's snapshots from one pool into another."""
 
     def __init__(self, source: Pool, target: Pool, moments: random.Random, tell):
         self.source, self.target, self.moments, self.tell = source, target, moments, tell
@@ -97,17 +99,18 @@ class Transfer:
         self.kills = 0
 
     def token(self) -> str | None:
-        """With what to go on, if something came."""
+        """Returns the token to resume with, if a part was received."""
         told = json.loads(self.target.pagefold("list", "-t", "partial", "--json", self.target.pool))["partials"]
         return next((p["receive_resume_token"] for p in told if p["name"] == self.copy), None)
 
     def _spawn(self, pool: Pool, words: list[str], **pipes) -> subprocess.Popen:
-        # Both pools are known under the same folders.
+        # Both pools have the same folders, which are those of the run.
         environment = {**os.environ, **pool.environment, "LC_ALL": "C.UTF-8"}
         return subprocess.Popen([pagefold(), *words], cwd="/", env=environment, stderr=subprocess.PIPE, **pipes)
 
     def attempt(self, words: list[str], victim: str | None, after_bytes: int) -> bool:
-        """Sends what `words` say; once so much came through, the victim is killed. Returns whether it arrived."""
+        """Sends the stream of `words`, and kills the victim after `after_bytes` bytes. Returns true if the stream
+        arrived."""
         sender = self._spawn(self.source, ["send", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         receiver = self._spawn(self.target, ["receive", self.copy], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         moved, killed = 0, False
@@ -148,7 +151,7 @@ class Transfer:
                 self.target.crash()
 
     def _require_clean(self, victim: str, said: dict) -> None:
-        """Whoever was not killed ended well, or with an error of ours that tells what to do."""
+        """Verifies that each process that was not killed ended well, or with an error of ours that tells what to do."""
         for name, (text, status) in said.items():
             if name == victim:
                 continue
@@ -157,7 +160,7 @@ class Transfer:
             assert "panicked" not in text, text
 
     def send(self, snapshot: str, base: str | None, kills: int, about_bytes: int) -> None:
-        """Brings a snapshot over, through so many kills."""
+        """Transfers a snapshot, with `kills` kills on the way."""
         whole = ["-i", base, f"{self.name}@{snapshot}"] if base else [f"{self.name}@{snapshot}"]
         left, arrived, began = kills, False, time.monotonic()
         while not arrived:
@@ -166,7 +169,7 @@ class Transfer:
             if left > 0:
                 left -= 1
                 victim = self.moments.choice(VICTIMS)
-                # So that there is something left for those that come.
+                # The kill comes early enough that something is left for later ones.
                 after = int(self.moments.uniform(0.0, 1.5) * about_bytes / (kills + 1))
             arrived = self.attempt(["--resume", token, self.source.pool] if token else whole, victim, after)
             if victim is not None:
@@ -176,7 +179,7 @@ class Transfer:
 
 
 def database(pool: Pool, scale: int) -> tuple[Mounted, Postgres]:
-    """A running cluster with pgbench's tables on a dataset of its own."""
+    """Makes a running cluster with pgbench's tables on a dataset of its own."""
     dataset = Mounted(pool, "db")
     pool.pagefold("dataset", "create", dataset.name)
     dataset.mount()
@@ -192,7 +195,8 @@ def database(pool: Pool, scale: int) -> tuple[Mounted, Postgres]:
 
 
 def figures(source: Pool, server: Postgres, cluster_bytes: int, tell) -> None:
-    """CPU of `send`, whole and of what changed, beside pg_basebackup with zstd at the client, from the same mount."""
+    """Measures the CPU time of `send`, whole and incremental, and of pg_basebackup with zstd at the client, from the
+    same mount."""
     pid = source.server_pid()
     send = [pagefold(), "send"]
     whole = measured([*send, f"{source.pool}/db@one"], [pid], env=source.environment)
@@ -209,7 +213,8 @@ def figures(source: Pool, server: Postgres, cluster_bytes: int, tell) -> None:
 
 
 def verify_copy(transfer: Transfer, snapshot: str) -> str:
-    """What was received is the same, file by file; and PostgreSQL recovers on a clone of it, with all that must hold."""
+    """Verifies that the copy is the same, file by file, and that PostgreSQL recovers on a clone of it, with all that
+    must hold. Returns a line about it."""
     source, target = Mounted(transfer.source, f"db@{snapshot}"), Mounted(transfer.target, f"clone-{snapshot}")
     target.pool.pagefold("clone", f"{transfer.copy}@{snapshot}", target.name)
     source.mount()
@@ -230,7 +235,7 @@ def verify_copy(transfer: Transfer, snapshot: str) -> str:
 
 
 def campaign(run: Run, scale: int, rounds: int, moments: random.Random, *, compression: str = "zstd", tell=print) -> None:
-    """The whole of it."""
+    """Runs the whole campaign."""
     with Pool(run, POOL_BYTES, compression=compression) as source, Pool(run, POOL_BYTES, compression=compression) as target:
         dataset, server = database(source, scale)
         work = load.pgbench_load(server, "lab")
@@ -264,7 +269,7 @@ def campaign(run: Run, scale: int, rounds: int, moments: random.Random, *, compr
 
 
 def streams(scale: int, rounds: int, *, seed: int | None, compression: str, keep_logs: Path) -> int:
-    """The campaign; returns an exit status."""
+    """Runs the campaign; returns an exit status."""
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     print(f"streams: scale {scale}, {rounds} kills, seed {seed} (repeat with SEED={seed}); logs in {keep_logs}", flush=True)
     require_room(2 * scale * CLUSTER_BYTES_PER_SCALE + (1 << 30))

@@ -1,6 +1,7 @@
-"""Test suites that others have written, each run on a place; what they print, understood.
+"""Runs test suites that others have written on a place, and understands their output.
 
-`scripts/suites` fetches them into `out/suites`. A suite's outcome is what became of each of its tests: PASSED, SKIPPED or FAILED.
+`scripts/suites` fetches them into `out/suites`. A suite's outcome has a word for each of its tests: PASSED, SKIPPED or
+FAILED.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
 Outcome = dict[str, str]
 
 PATIENCE_S = 7200
-"""No suite takes so long, also on a machine that has other work."""
+"""Seconds that no suite takes, even on a machine that has other work."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is to be chosen about a run."""
+    """Options of a run."""
 
     operations: int = 1_000_000
     seed: int = 1
@@ -46,14 +47,15 @@ class Suite:
 
 
 def fetched(suite: str, path: Path) -> Path:
-    """A file or folder of a suite; an error that helps where it is not there."""
+    """Returns a file or folder of a suite; if it is not there, the error tells how to get it."""
     if not path.exists():
         raise Missing(f"{path} does not exist: run `scripts/suites {suite}`")
     return path
 
 
 def logged(run: Run, name: str, argv: list, *, user: str | None = None) -> str:
-    """What a command prints that may fail, which its output tells of; it is kept with the logs."""
+    """Runs a command and returns its output, which is kept with the logs. The command may fail, since its output tells
+    of that."""
     log = run.logs / f"{name}.log"
     process = proc.spawn(argv, log=log, user=user)
     entry = run.process(process.pid, name)
@@ -74,16 +76,17 @@ naptime = 0.01
 [dummy_auth]
 entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 """
-"""What Linux has, and two users that every Debian has. Times of ext4 have the grain of the kernel's tick, 4 ms."""
+"""Features that Linux has, and two users that every Debian has. The nap is longer than the kernel's tick, 4 ms, which
+is the grain of times on ext4."""
 
 
 def pjdfstest(run: Run, where: Place, _: Options) -> Outcome:
-    """Every system call on files as POSIX wants it, by root and by users."""
+    """Runs pjdfstest: every system call on files as POSIX wants it, by root and by users."""
     program = fetched("pjdfstest", SUITES / "bin" / "pjdfstest")
     config = run.fresh("pjdfstest")
     config.write_text(PJDFSTEST.format(other=run.dir))
     where.mountpoint.chmod(0o755)
-    # It makes sockets, and a socket's path may have 107 bytes only.
+    # The folder has a short path, since the suite makes sockets, and a socket's path may have 107 bytes only.
     short = Path(tempfile.mkdtemp(prefix="pflab-"))
     run.command("rm", "-rf", str(short))
     short.chmod(0o755)
@@ -92,7 +95,7 @@ def pjdfstest(run: Run, where: Place, _: Options) -> Outcome:
 
 
 def parse_pjdfstest(text: str) -> Outcome:
-    """Of each line `chmod::errors::enoent        ok`."""
+    """Reads an outcome from each line `chmod::errors::enoent        ok`."""
     words = {"ok": PASSED, "skipped": SKIPPED, "FAILED": FAILED}
     found = re.findall(r"^(\w+(?:::\w+)+)\s+(ok|skipped|FAILED)$", text, re.MULTILINE)
     outcome = {name: words[word] for name, word in found}
@@ -110,15 +113,18 @@ FSX = "[weights]\n" + "".join(
         **dict.fromkeys(("mapwrite", "invalidate", "fsync", "fdatasync"), 0.5),
     }.items()
 )
-"""All that it knows; more seldom what waits for the device (of a mapping it syncs what it wrote)."""
+"""All operations that fsx knows. Those that wait for the device are rarer (mapwrite does, since fsx syncs what it
+wrote)."""
 
 
 FSX_RUN = 50_000
-"""Operations of one run: fsx 0.3.2 never undoes the mappings that it reads by, and the kernel allows a process 65,530."""
+"""Number of operations of one run: fsx 0.3.2 never removes the mappings that it reads by, and the kernel allows a
+process 65,530 of them."""
 
 
 def fsx(run: Run, where: Place, options: Options) -> Outcome:
-    """One file, written, read, mapped, truncated, punched and copied from at random, and compared with what it must hold."""
+    """Runs fsx: one file is written, read, mapped, truncated, punched and copied from at random, and compared with its
+    expected content."""
     program = fetched("fsx", SUITES / "bin" / "fsx")
     config = run.fresh("fsx")
     config.write_text(FSX)
@@ -132,18 +138,19 @@ def fsx(run: Run, where: Place, options: Options) -> Outcome:
 
 
 def parse_fsx(text: str, name: str) -> Outcome:
-    """All of its operations are one test."""
+    """Reads the outcome of a run of fsx: all of its operations are one test."""
     return {name: PASSED if "All operations completed A-OK!" in text else FAILED}
 
 
 def postgres(run: Run, where: Place, _: Options) -> Outcome:
-    """PostgreSQL's regression tests, against a server whose data is on the place; what they write is there too."""
+    """Runs PostgreSQL's regression tests against a server whose data is on the place; the tests' own files are there,
+    too."""
     ours = fetched("postgres", SUITES / "postgres" / "source").parent
-    # As root's home may be, the repository may be closed to the server's user.
+    # The tests are copied, since the repository, like root's home, may be closed to the server's user.
     tests = run.fresh("regress")
     shutil.copytree(ours / "source" / "src" / "test" / "regress", tests / "tests")
     shutil.copytree(ours / "lib", tests / "lib")
-    # The settings that pg_regress gives a server of its own.
+    # These are the settings that pg_regress gives a server of its own.
     settings = {"max_prepared_transactions": "2", "full_page_writes": "off" if where.is_pagefold else "on"}
     server = Postgres(run, where.folder("pg", POSTGRES), settings=settings, name=f"postgres-{where.name}")
     server.initdb("--no-locale")
@@ -170,7 +177,8 @@ def postgres(run: Run, where: Place, _: Options) -> Outcome:
 
 
 def parse_pg_regress(text: str) -> Outcome:
-    """Of each line `test boolean    ... ok    180 ms`, which is indented where tests ran side by side."""
+    """Reads an outcome from each line `test boolean    ... ok    180 ms`, which is indented where tests ran side by
+    side."""
     found = re.findall(r"^(?:test| {4})\s*(\S+)\s+\.\.\. (ok|FAILED|failed \(ignored\))", text, re.MULTILINE)
     outcome = {name: PASSED if word == "ok" else FAILED for name, word in found}
     total = re.search(r"^ (?:All|\d+ of) (\d+) tests", text, re.MULTILINE)
@@ -180,7 +188,7 @@ def parse_pg_regress(text: str) -> Outcome:
 
 
 def innodb_zip(run: Run, where: Place, _: Options) -> Outcome:
-    """MariaDB's tests of compressed tables, each with servers of its own, whose data is on the place."""
+    """Runs MariaDB's tests of compressed tables, each with servers of its own, whose data is on the place."""
     folder = fetched("mariadb", Path("/usr/share/mysql/mysql-test"))
     argv = [
         *(tool("env"), "-C", folder, tool("perl"), "mariadb-test-run.pl"),
@@ -196,7 +204,8 @@ def innodb_zip(run: Run, where: Place, _: Options) -> Outcome:
 
 
 def parse_mtr(text: str) -> Outcome:
-    """Of each line `innodb_zip.bug52745 'innodb'   w2 [ pass ]   87`, with the combination of options where there are several."""
+    """Reads an outcome from each line `innodb_zip.bug52745 'innodb'   w2 [ pass ]   87`. The name includes the
+    combination of options if there are several."""
     words = {"pass": PASSED, "skipped": SKIPPED, "disabled": SKIPPED, "fail": FAILED}
     found = re.findall(r"^([\w.-]+(?: '[^']*')?) +(?:w\d+ +)?\[ (pass|skipped|disabled|fail) \]", text, re.MULTILINE)
     if "Completed: " not in text or not found:
@@ -205,7 +214,7 @@ def parse_mtr(text: str) -> Outcome:
 
 
 def sqlite(run: Run, where: Place, _: Options) -> Outcome:
-    """SQLite's tests that take a minute or two, veryquick.test, whose databases are on the place."""
+    """Runs SQLite's tests that take a minute or two, veryquick.test, whose databases are on the place."""
     ours = fetched("sqlite", SUITES / "sqlite" / "testfixture").parent
     tests = run.fresh("sqlite")
     shutil.copytree(ours, tests)
@@ -215,7 +224,8 @@ def sqlite(run: Run, where: Place, _: Options) -> Outcome:
 
 
 def parse_sqlite(text: str) -> Outcome:
-    """What failed is listed by test, and how many tests there were, which have to be as many elsewhere; files of tests come to their ends."""
+    """Reads the outcome: failed tests are listed by name, files of tests that came to their end count as passed, and so
+    does the number of tests, which has to be the same elsewhere."""
     total = re.search(r"^(\d+) errors out of (\d+) tests", text, re.MULTILINE)
     listed = re.search(r"^!Failures on these tests: (.*)$", text, re.MULTILINE)
     failed = listed[1].split() if listed else []

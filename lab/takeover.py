@@ -1,8 +1,8 @@
-"""`lab takeover`: the file system's server is killed under load, again and again, and no client notices.
+"""`lab takeover`: kills the file system's server under load, again and again, and verifies that no client notices.
 
-PostgreSQL under pgbench, a client that records what was acknowledged, fio that verifies what it wrote, and a probe that measures
-how long one small write and read take: all of them run from the first kill to the last. Since they live on while the server dies,
-what they wrote must be there, synced or not.
+From the first kill to the last there run: PostgreSQL under pgbench, a client that records acknowledged rows, fio, which
+verifies what it wrote, and a probe that measures the time of one small write and read. Since they live on while the
+server dies, all that they wrote must be there, synced or not.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ POOL_BYTES = 4 << 30
 PGBENCH_SCALE = 5
 OPTIONS = "takeover=on"
 PATIENCE_S = 30
-"""By then another server goes on, or there is something wrong."""
+"""Seconds within which another server must go on."""
 SERVED_S = 1.1
-"""A server that is killed earlier looks to its holder like one that cannot live; five of these in a row and it gives up."""
+"""Seconds that a server runs before it is killed. One that ends earlier looks to its holder like one that cannot run,
+and after five such servers in a row the holder gives up."""
 
 
 class Probe:
-    """One small write and read after the other, each compared; the longest tells how long clients had to wait."""
+    """Makes one small write and read after the other, and compares each; the longest tells the time that clients had to
+    wait."""
 
     def __init__(self, path: Path):
         self.path, self.longest_s, self.count = path, 0.0, 0
@@ -57,7 +59,7 @@ class Probe:
             self.error = e
 
     def check(self) -> None:
-        """Raises what the probe met."""
+        """Raises the error that the probe met, if it met one."""
         if self.error is not None:
             raise RuntimeError(f"the probe met an error after {self.count} writes: {self.error}") from self.error
 
@@ -69,7 +71,7 @@ class Probe:
 
 
 def fio_load(run: Run, folder: Path) -> Load:
-    """fio, which reads what it wrote and compares, without end."""
+    """Starts fio, which writes, reads and compares without end."""
     job = ["--name=verify", f"--directory={folder}", "--rw=randwrite", "--bs=8k", "--size=48m", "--ioengine=libaio"]
     job += ["--iodepth=8", "--numjobs=2", "--direct=1", "--verify=crc32c", "--verify_backlog=256", "--verify_fatal=1"]
     job += ["--time_based", "--runtime=86400", "--continue_on_error=none"]
@@ -77,7 +79,7 @@ def fio_load(run: Run, folder: Path) -> Load:
 
 
 def kill(pool: Pool) -> int:
-    """Kills the server, and returns how long nobody answered, in milliseconds, once another goes on."""
+    """Kills the server, waits until another goes on, and returns the milliseconds in which no server answered."""
     before = pool.figures("status")
     os.kill(int(before["pid"]), 9)
     deadline = time.monotonic() + PATIENCE_S
@@ -93,7 +95,7 @@ def kill(pool: Pool) -> int:
 
 
 def campaign(run: Run, rounds: int, moments: random.Random) -> str:
-    """Kills the server so many times under load; returns a word about it."""
+    """Kills the server `rounds` times under load; returns a line about it."""
     with Pool(run, POOL_BYTES, options=OPTIONS) as pool:
         settings = {"checkpoint_timeout": "30s", "max_wal_size": "256MB"}
         server = Postgres(run, pool.folder("pg", POSTGRES), settings=settings)
@@ -133,7 +135,7 @@ def campaign(run: Run, rounds: int, moments: random.Random) -> str:
 
 
 def no_errors(logs: Path) -> None:
-    """No log of a database, a client or fio tells of an error of the file system."""
+    """Verifies that no log of a database, a client or fio tells of an error of the file system."""
     for log in sorted(logs.glob("*.log")):
         text = log.read_text(errors="replace")
         for word in ("PANIC", "aborted in command", "Input/output error", "Transport endpoint", "verify: bad", "err= "):

@@ -1,6 +1,8 @@
-"""TPC-C's tables on PostgreSQL, and its mix of new orders, payments and deliveries, by psql and pgbench alone.
+"""Makes TPC-C's tables on PostgreSQL, and runs its mix of new orders, payments and deliveries, by psql and pgbench
+alone.
 
-The SQL lies with the benchmarks, which use the same (crates/bench/src/tools/tpcc). Not comparable with published TPC-C results.
+The SQL lies with the benchmarks, which use the same (crates/bench/src/tools/tpcc). Results are not comparable with
+published ones of TPC-C.
 """
 
 from __future__ import annotations
@@ -11,18 +13,19 @@ from .postgres import Postgres
 
 SQL = ROOT / "crates" / "bench" / "src" / "tools" / "tpcc"
 MIX = {"new_order": 45, "payment": 43, "delivery": 4}
-"""Transactions, by weight; those of TPC-C that only read are left out."""
+"""Weights of the transactions; those of TPC-C that only read are left out."""
 CLIENTS = 2
 
 
 def prepare(server: Postgres, database: str, warehouses: int, *, random_strings: bool) -> None:
-    """Makes and fills the tables: strings as the specification wants them, or as sysbench-tpcc makes them."""
+    """Makes and fills the tables. With `random_strings`, strings are as the specification wants them, and otherwise as
+    sysbench-tpcc makes them."""
     settings = f"\\set warehouses {warehouses}\n\\set random_strings {int(random_strings)}\n"
     server.sql(settings + (SQL / "load.sql").read_text(), database=database, timeout_s=1800)
 
 
 def age(server: Postgres, database: str, warehouses: int, transactions: int) -> None:
-    """Runs so many transactions of the mix."""
+    """Runs `transactions` transactions of the mix."""
     scripts = [word for name, weight in MIX.items() for word in ("-f", f"{SQL / name}.sql@{weight}")]
     options = ["-n", "-M", "prepared", "-D", f"warehouses={warehouses}", *scripts, "--max-tries=10"]
     options += ["-c", str(CLIENTS), "-j", "2", "-t", str(max(1, transactions // CLIENTS))]

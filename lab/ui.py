@@ -1,4 +1,4 @@
-"""What a person watches: one line per step with its time, a spinner while it runs, tables, sizes."""
+"""Prints what a person watches: one line per step with its time, a spinner while it runs, tables, sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIDTH = 66
 
 
 def size(count: float) -> str:
-    """Bytes in binary units, three digits: 1.21 GiB."""
+    """Returns bytes in binary units with three digits: 1.21 GiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1000 or unit == "GiB":
             return (
@@ -28,18 +28,18 @@ def size(count: float) -> str:
 
 
 class Step:
-    """One step that is running: what it has to add to its line."""
+    """A running step, and the words that it adds to its line."""
 
     def __init__(self) -> None:
         self.share: float | None = None
         self.words = ""
 
     def progress(self, share: float) -> None:
-        """How much of the step is done, 0 to 1."""
+        """Sets the share of the step that is done, 0 to 1."""
         self.share = min(1.0, share)
 
     def note(self, words: str) -> None:
-        """A result, shown below the step's line."""
+        """Sets a result, which is shown below the step's line."""
         self.words = words
 
 
@@ -52,7 +52,7 @@ class Steps:
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        """A step: its line is completed with the time taken, or with FAILED if the body raises."""
+        """Runs a step: its line is completed with the time taken, or with FAILED if the body raises."""
         step, began, over = Step(), time.monotonic(), threading.Event()
         spinner = threading.Thread(target=self._spin, args=(title, step, began, over), daemon=True)
         if self.animated:
@@ -82,7 +82,7 @@ class Steps:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str] | None], *, indent: str = "  ") -> str:
-    """A table: the first column left, the others right; None is a rule."""
+    """Returns a table as text, with the first column aligned left and the others right; a row None is a rule."""
     cells = [head, *(r for r in rows if r is not None)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
 

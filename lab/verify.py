@@ -1,4 +1,4 @@
-"""What must hold after a crash. Every function raises AssertionError with what it found."""
+"""Verifies what must hold after a crash. Every function raises AssertionError with what it found."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .server import DISK_BACK, DISK_GONE, Server
 
 
 def acknowledged(rows: list[tuple[int, str]], record: Path) -> int:
-    """Every number in the record is among the rows, every row holds what it should, and at most one row more than
-    acknowledged is there per crash (the one in flight). Returns how many acknowledged rows were found."""
+    """Verifies that every number in the record is among the rows, none is there twice, and every row has its payload.
+    There may be more rows (those in flight at a crash). Returns the number of acknowledged rows."""
     promised = {int(line) for line in record.read_text().split()}
     assert promised, "nothing was acknowledged before the crash: the check would prove nothing"
     found = dict(rows)
@@ -26,20 +26,20 @@ def acknowledged(rows: list[tuple[int, str]], record: Path) -> int:
 
 
 def rows(server: Server, database: str) -> list[tuple[int, str]]:
-    """The rows of the acknowledgement table, as the server finds them."""
+    """Returns the rows of the acknowledgement table, as the server finds them."""
     lines = server.sql("SELECT id, payload FROM acknowledged", database=database).splitlines()
     fields = [line.partition(server.separator) for line in lines]
     return [(int(number), text) for number, _, text in fields]
 
 
 def acknowledged_rows(server: Server, database: str, record: Path) -> int:
-    """`acknowledged`, of the rows that the server finds."""
+    """Runs `acknowledged` on the rows that the server finds."""
     return acknowledged(rows(server, database), record)
 
 
 def pgbench_balances(server: Postgres, database: str) -> int:
-    """TPC-B's invariant: accounts, tellers, branches and the history add up to the same. Returns how many transactions
-    the history holds."""
+    """Verifies TPC-B's invariant: accounts, tellers, branches and the history add up to the same. Returns the number of
+    transactions in the history."""
     query = """
         SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(tbalance) FROM pgbench_tellers),
                (SELECT sum(bbalance) FROM pgbench_branches), (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
@@ -50,7 +50,8 @@ def pgbench_balances(server: Postgres, database: str) -> int:
 
 
 def postgres_healthy(server: Postgres, database: str) -> None:
-    """amcheck finds nothing, then (the server is restarted for it) no page's checksum is wrong."""
+    """Verifies that amcheck finds nothing, and then (the server is restarted for it) that no page's checksum is
+    wrong."""
     server.amcheck(database)
     server.stop()
     server.verify_checksums()
@@ -58,7 +59,7 @@ def postgres_healthy(server: Postgres, database: str) -> None:
 
 
 def sysbench_rows(server: MariaDB, database: str, rows: int) -> None:
-    """sysbench deletes and inserts within a transaction: every table keeps its number of rows."""
+    """Verifies that every table has its number of rows: sysbench deletes and inserts within one transaction."""
     for table in server.tables(database):
         if table.startswith("sbtest"):
             count = int(server.sql(f"SELECT count(*) FROM `{table}`", database=database))
@@ -66,7 +67,8 @@ def sysbench_rows(server: MariaDB, database: str, rows: int) -> None:
 
 
 def mariadb_healthy(server: MariaDB, database: str) -> None:
-    """CHECK TABLE finds nothing, then (the server is restarted for it) no page's checksum is wrong."""
+    """Verifies that CHECK TABLE finds nothing, and then (the server is restarted for it) that no page's checksum is
+    wrong."""
     server.check_tables(database)
     server.stop()
     assert server.innochecksum() > 1, "no tablespaces to check"
@@ -74,9 +76,10 @@ def mariadb_healthy(server: MariaDB, database: str) -> None:
 
 
 def no_torn_pages(log: Path) -> None:
-    """The server's log tells of no damaged page, nor of an assertion that failed, while its file system was there."""
+    """Verifies that the server's log tells of no damaged page, nor of an assertion that failed, while its file system
+    was there."""
     words = ("assertion failure", "corrupt", "invalid page", "page verification failed", "checksum mismatch", "torn")
-    # PostgreSQL guesses so whenever a recovery was interrupted.
+    # PostgreSQL guesses this whenever a recovery was interrupted, so it tells of no damage.
     guess = "This probably means that some data is corrupted"
     lines = [s for s in _with_disk(log.read_text(errors="replace").splitlines()) if guess not in s]
     bad = [s for s in lines if any(w in s.lower() for w in words)]
@@ -84,7 +87,8 @@ def no_torn_pages(log: Path) -> None:
 
 
 def _with_disk(lines: list[str]) -> Iterator[str]:
-    """The lines but those of a server whose file system was killed: MariaDB's assertions then fail, and speak of corruption."""
+    """Yields the lines except those of a server whose file system was killed: MariaDB's assertions then fail, and speak
+    of corruption."""
     gone = False
     for line in lines:
         gone = line == DISK_GONE or (gone and line != DISK_BACK)

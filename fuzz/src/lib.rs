@@ -1,12 +1,13 @@
-//! Hostile bytes for every decoder of what a device, the kernel or a socket says.
+//! Attacks every decoder of bytes from a device, the kernel or a socket with hostile bytes.
 //!
-//! A target takes any bytes, seals them where the real thing has a checksum (an enemy can compute one), decodes them, and
-//! uses the result as the program would. Whatever the bytes: no panic (overflow checks are on), no allocation beyond
-//! [`ALLOCATION_MAX`], an end within [`PATIENCE`]. What decodes must be what encodes, where that is promised.
+//! A target takes any bytes, seals them where the real encoding has a checksum (an enemy can compute one), decodes
+//! them, and uses the result as the program would. For all bytes there must be no panic (overflow checks are on), no
+//! allocation beyond [`ALLOCATION_MAX`], and an end within [`PATIENCE`]. Where the decoder promises it, decoded bytes
+//! must be the same when they are encoded again.
 //!
-//! Inputs are mutations of seeds, which are real encodings made by the program itself; inputs that were found to break
-//! something lie in `fuzz/found/` and are tried first. Why not a coverage-guided fuzzer:
-//! docs/decisions/0013-fuzzing.md.
+//! Inputs are mutations of seeds, which are real encodings made by the program itself. Inputs that once broke
+//! something lie in `fuzz/found/` and are tried first. docs/decisions/0013-fuzzing.md tells why the fuzzer is not
+//! guided by coverage.
 
 pub mod memory;
 pub mod mutate;
@@ -19,7 +20,7 @@ pub mod targets;
 
 use std::time::Duration;
 
-/// Largest single allocation that a decoder may make, in bytes: four chunks' worth of a device.
+/// Largest single allocation that a decoder may make, in bytes: the size of four chunks.
 pub const ALLOCATION_MAX: usize = 16 << 20;
 /// Longest processor time that one input may take.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -29,10 +30,10 @@ pub const INPUT_MAX: usize = 64 << 10;
 /// A decoder under attack.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name on the command line, and of its folder below `found/`.
+    /// Its name on the command line, which is also that of its folder below `found/`.
     pub name: &'static str,
-    /// Decodes. Returns whether the bytes were accepted.
+    /// Decodes bytes. Returns true if they were accepted.
     pub run: fn(&[u8]) -> bool,
-    /// Real encodings.
+    /// Returns real encodings.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }

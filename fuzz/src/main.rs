@@ -1,4 +1,4 @@
-//! Attacks decoders until the time is up; keeps what breaks one.
+//! Attacks decoders until the time is up, and keeps inputs that break one.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,14 +1,14 @@
-//! The allocator, with a note of the largest request.
+//! Allocates as the system does, and notes the largest request.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The system's allocator; remembers the largest request since [`take_largest`].
+/// The system's allocator, which notes the largest request since [`take_largest`] was called.
 pub struct Noting;
 
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is handed on to the system's allocator as it came.
+// SAFETY: every call is handed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Noting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Relaxed);
@@ -34,7 +34,7 @@ unsafe impl GlobalAlloc for Noting {
     }
 }
 
-/// The largest request since the last call, in bytes.
+/// Returns the largest request since the last call, in bytes.
 pub fn take_largest() -> usize {
     LARGEST.swap(0, Relaxed)
 }

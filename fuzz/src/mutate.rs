@@ -1,4 +1,4 @@
-//! Damage, decided by a seed.
+//! Damages inputs, as a seed decides.
 
 use pagefold_sim::random::Random;
 
@@ -22,7 +22,7 @@ const EDGES: [u64; 14] = [
     u64::MAX,
 ];
 
-/// An input made of `seeds`: one of them, damaged a few times, or noise.
+/// Makes an input: one of `seeds`, damaged a few times, or noise.
 pub fn input(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
     let pick = |random: &mut Random| {
         seeds.get(random.below(seeds.len() as u64) as usize).cloned().unwrap_or_default()
@@ -39,7 +39,7 @@ pub fn input(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
 }
 
 fn damage(random: &mut Random, bytes: &mut Vec<u8>, pick: &dyn Fn(&mut Random) -> Vec<u8>) {
-    // Headers decide most: half of the damage is near the start.
+    // Headers decide most, so half of the damage is near the start.
     let at = |random: &mut Random, len: usize| {
         let whole = random.below(len as u64 + 1) as usize;
         if random.percent(50) { whole.min(random.below(64) as usize) } else { whole }

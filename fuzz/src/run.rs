@@ -1,4 +1,4 @@
-//! Inputs by the thousand, and what they break.
+//! Tries thousands of inputs on a target.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -10,12 +10,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::{ALLOCATION_MAX, PATIENCE, Target, memory, mutate};
 
-/// What a run has done.
+/// Counts of what a run has done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
-    /// Inputs.
+    /// Number of inputs.
     pub executions: u64,
-    /// Of these, such that were accepted.
+    /// Number of those that were accepted.
     pub accepted: u64,
 }
 
@@ -24,14 +24,14 @@ pub struct Stats {
 pub struct Finding {
     /// The input.
     pub bytes: Vec<u8>,
-    /// What broke.
+    /// Description of what broke.
     pub what: String,
 }
 
-/// Tries one input; whether it was accepted.
+/// Tries one input. Returns true if it was accepted.
 ///
 /// # Errors
-/// What it broke.
+/// Tells what it broke.
 pub fn try_input(target: &Target, bytes: &[u8]) -> std::result::Result<bool, String> {
     memory::take_largest();
     let started = cpu_time();
@@ -45,7 +45,7 @@ pub fn try_input(target: &Target, bytes: &[u8]) -> std::result::Result<bool, Str
     if largest > ALLOCATION_MAX {
         return Err(format!("an allocation of {largest} bytes"));
     }
-    // Not the time on the wall: a machine that does other things is no finding.
+    // Processor time counts, not the time on the wall: a machine that does other things is no finding.
     let took = cpu_time().saturating_sub(started);
     if took > PATIENCE {
         return Err(format!("{took:?} for one input"));
@@ -53,12 +53,12 @@ pub fn try_input(target: &Target, bytes: &[u8]) -> std::result::Result<bool, Str
     Ok(accepted)
 }
 
-/// Processor time that this process has had.
+/// Returns the processor time that this process has had.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default()
 }
 
-/// Tries seeds, then mutations of them, until `limit` inputs or so much processor time are used up.
+/// Tries seeds, then mutations of them, until `limit` inputs or the processor time `time` are used up.
 ///
 /// # Errors
 /// The first input that broke something.
@@ -86,7 +86,7 @@ pub fn attack(
     Ok(stats)
 }
 
-/// Inputs that broke something once, from the target's folder below `found`.
+/// Returns inputs that broke something once, from the target's folder below `found`, with their paths.
 ///
 /// # Errors
 /// When they cannot be read.

@@ -1,4 +1,4 @@
-//! What was found before, and some thousand mutations for every target.
+//! Tries the inputs that were found before, and some thousand mutations, on every target.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use pagefold_fuzz::{memory, run};
 #[global_allocator]
 static ALLOCATOR: memory::Noting = memory::Noting;
 
-/// One test, since allocations are noted for the whole process.
+/// Attacks all targets. This is one test, since allocations are noted for the whole process.
 #[test]
 fn decoders_withstand_hostile_bytes() {
     #[cfg(debug_assertions)]
@@ -36,7 +36,7 @@ fn decoders_withstand_hostile_bytes() {
     }
 }
 
-/// The attack can fail: planted faults of each kind are found.
+/// Shows that the attack finds faults: it finds planted ones of each kind.
 #[cfg(debug_assertions)]
 fn planted_faults_are_found() {
     let seeds = || vec![vec![1, 2, 3, 4, 5, 6, 7, 8]];

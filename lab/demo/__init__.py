@@ -1,7 +1,7 @@
-"""`lab demo`: a PostgreSQL on a compressed pool, in front of your eyes.
+"""`lab demo`: shows a PostgreSQL on a compressed pool.
 
-Loads real and generated rows, shows what they take here and on other file systems, runs queries, kills the file
-system's server in mid-load, and shows that nothing committed was lost.
+Loads real and generated rows, shows the space that they take here and on other file systems, runs queries, kills the
+file system's server in mid-load, and shows that nothing committed was lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 POOL_BYTES = 6 << 30
 IMAGE_BYTES = 5 << 30
 ROOM_BYTES = 3 << 30
-"""What the demo takes of the disc at its peak: the pool, and a copy of the database on ext4."""
+"""Bytes that the demo takes of the disc at its peak: the pool, and a copy of the database on ext4."""
 DATABASE = "demo"
 
 HASH_FUNCTIONS = """
@@ -33,7 +33,8 @@ CREATE FUNCTION pick(i bigint, seed int, n int) RETURNS int IMMUTABLE PARALLEL S
 CREATE FUNCTION spread(i bigint, seed int, n int) RETURNS int IMMUTABLE PARALLEL SAFE LANGUAGE sql
     AS 'SELECT (power((hashint8extended(i, seed) & 2147483647) / 2147483648.0::float8, 2) * n)::int % n';
 """
-"""`pick`: evenly, one of n. `spread`: likewise, the low ones more often, as towns and house numbers are."""
+"""`pick` returns a number below n, all equally often. `spread` returns low ones more often, as with towns and house
+numbers."""
 
 QUERIES = [
     (
@@ -72,7 +73,7 @@ FOOTNOTE = """\
 
 
 class Scale:
-    """How much is loaded: all of it, or a tenth."""
+    """Amounts that are loaded: all, or a tenth."""
 
     def __init__(self, small: bool):
         factor = 10 if small else 1
@@ -83,7 +84,7 @@ class Scale:
 
 
 def demo(*, small: bool, on: str, keep_logs: Path) -> int:
-    """The whole demonstration; returns an exit status."""
+    """Runs the whole demonstration; returns an exit status."""
     require_room(ROOM_BYTES)
     steps = ui.Steps()
     scale = Scale(small)
@@ -125,7 +126,8 @@ def demo(*, small: bool, on: str, keep_logs: Path) -> int:
 
 
 def pool_line(pool: Pool) -> str:
-    """The live pool as a whole: also PostgreSQL's log and other databases, and dead space that folding will reuse."""
+    """Returns lines about the live pool as a whole, with PostgreSQL's log, other databases, and dead space that folding
+    will reuse."""
     figures = pool.figures()
     used, taken = figures["used_bytes"], figures["allocated_bytes"]
     return (
@@ -135,13 +137,13 @@ def pool_line(pool: Pool) -> str:
 
 
 def settings(where: Place) -> dict[str, str]:
-    """full_page_writes is off where pages cannot tear: on Pagefold alone."""
+    """Returns the server's settings. full_page_writes is off only on Pagefold, where pages cannot tear."""
     safe = "off" if where.is_pagefold else "on"
     return {"full_page_writes": safe, "shared_buffers": "256MB", "maintenance_work_mem": "256MB", "max_wal_size": "1GB"}
 
 
 def load_all(server: Postgres, scale: Scale, steps: ui.Steps) -> None:
-    """Documents, pgbench's tables, prices, items; two at a time, as the machine has two cores at least."""
+    """Loads documents, pgbench's tables, prices and items; two at a time, as the machine has two cores at least."""
     server.sql(HASH_FUNCTIONS + documents.CREATE, database=DATABASE)
 
     def script(name: str, rows: int) -> None:
@@ -164,7 +166,7 @@ def load_all(server: Postgres, scale: Scale, steps: ui.Steps) -> None:
 
 
 def load_documents(server: Postgres, limit_bytes: int) -> int:
-    """COPYs the documents; returns how many."""
+    """COPYs the documents; returns their number."""
     argv = server.client("psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-c", "COPY documents FROM STDIN", database=DATABASE)
     log = server.run.logs / "copy.log"
     client = proc.spawn(argv, log=log, stdin=subprocess.PIPE)
@@ -179,7 +181,7 @@ def load_documents(server: Postgres, limit_bytes: int) -> int:
 
 
 def run_queries(server: Postgres, steps: ui.Steps) -> None:
-    """A few questions, each with its answer."""
+    """Runs a few queries, and shows each answer."""
     for title, query in QUERIES:
         with steps.step(title) as step:
             step.note(server.sql(query, database=DATABASE))
@@ -188,7 +190,7 @@ def run_queries(server: Postgres, steps: ui.Steps) -> None:
 def compare_all(
     run: Run, where: Place, data: Path, files: dict[str, list[Path]], empty: int, steps: ui.Steps
 ) -> list[compare.Column]:
-    """What the files take here, then on every rival, one after the other."""
+    """Measures the space that the files take here, then on every rival, one after the other."""
     with steps.step("what it takes here"):
         here = compare.measure("pagefold" if where.is_pagefold else where.name, where, data, files, empty)
         here.total_physical -= others(where, data, files).physical
@@ -206,14 +208,15 @@ def compare_all(
 
 
 def others(where: Place, data: Path, files: dict[str, list[Path]]) -> Usage:
-    """What the cluster's other files take: log, other databases. They are no part of the comparison."""
+    """Returns the space of the cluster's other files, which are no part of the comparison: log, other databases."""
     compared = {data / path for paths in files.values() for path in paths}
     rest = [p for p in sorted(data.rglob("*")) if p.is_file() and p not in compared and p.stat().st_size > 0]
     return where.usage(rest) if rest else Usage(0, 0)
 
 
 def crash(run: Run, where: Place, server: Postgres, steps: ui.Steps) -> str:
-    """Load, kill -9, remount, recovery, verification; returns the sentence that sums it up."""
+    """Puts load on, kills the server with kill -9, remounts, recovers and verifies; returns the sentence that sums it
+    up."""
     record = run.dir / "acknowledged"
     with steps.step("PostgreSQL started again"):
         server.start()

@@ -1,4 +1,4 @@
-"""What the same files take on Pagefold and elsewhere."""
+"""Compares the space that the same files take on Pagefold and elsewhere."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ORDER BY 1
 """Relation group and file of every relation that is not PostgreSQL's own."""
 
 SMALL = 4 << 20
-"""Groups of less than this are shown together."""
+"""Bytes of a group below which it is shown together with others."""
 
 
 @dataclass
 class Column:
-    """One file system: what each group of files takes, and the file system as a whole, metadata counted."""
+    """One file system: the space of each group of files, and of the file system as a whole, metadata counted."""
 
     title: str
     groups: dict[str, Usage] = field(default_factory=dict)
@@ -41,7 +41,8 @@ class Column:
 
 
 def groups(server: Postgres, database: str) -> dict[str, list[Path]]:
-    """Group -> files of the database, relative to the data folder; every file of the database is in exactly one."""
+    """Returns the files of the database by group, relative to the data folder. Every file of the database is in exactly
+    one group."""
     owner = dict(reversed(line.split("|")) for line in server.sql(GROUPS, database=database).splitlines())
     folder = server.data / "base" / server.sql(f"SELECT oid FROM pg_database WHERE datname = '{database}'")
     found: dict[str, list[Path]] = {}
@@ -64,8 +65,8 @@ def _merge_small(data: Path, found: dict[str, list[Path]]) -> dict[str, list[Pat
 
 
 def measure(title: str, where: Place, root: Path, files: dict[str, list[Path]], empty_bytes: int) -> Column:
-    """Fills a column from the files below `root`. The total is what the file system as a whole uses more than when it was
-    empty, so all its metadata is in it."""
+    """Fills a column from the files below `root`. The total is the space that the file system as a whole uses beyond
+    that of an empty one, so all its metadata is in it."""
     total = where.used_bytes() - empty_bytes
     column = Column(title, total_physical=total)
     for group, paths in files.items():
@@ -74,7 +75,8 @@ def measure(title: str, where: Place, root: Path, files: dict[str, list[Path]], 
 
 
 def rivals(run: Run, image_bytes: int, here: Place) -> list[tuple[str, Place]]:
-    """The file systems to compare with, one at a time on the disc: first Pagefold with models of pages, unless it is `here`."""
+    """Returns the file systems to compare with, one at a time on the disc: first Pagefold with models of pages, unless
+    that is `here`."""
     page = [] if here.name == "pagefold-page" else [("pagefold-page", Pool(run, image_bytes, compression="page"))]
     return [
         *page,
@@ -101,12 +103,13 @@ def copy_and_measure(title: str, where: Place, source: Path, files: dict[str, li
 
 
 def zfs(run: Run, image_bytes: int) -> tuple[str, Place] | str:
-    """zfs-fuse with 8 KiB records and gzip, or why it cannot run here."""
+    """Returns zfs-fuse with 8 KiB records and gzip, or the reason for which it cannot run here."""
     return ZfsFuse.available() or ("zfs-fuse", ZfsFuse(run, image_bytes))
 
 
 def render(columns: list[Column]) -> str:
-    """The table: per group its logical size and the ratio on each file system, then all files, then all that is used."""
+    """Returns the table: for each group its logical size and the ratio on each file system, then for all files, then
+    for all space in use."""
     first = columns[0]
     head = ["relation", "logical", "physical", *(c.title for c in columns)]
     rows: list[list[str] | None] = []
@@ -124,7 +127,7 @@ def render(columns: list[Column]) -> str:
 
 
 def summary(columns: list[Column]) -> str:
-    """Here in relation to each other file system, all metadata counted."""
+    """Returns the ratio here in relation to that of each other file system, all metadata counted."""
     first = columns[0]
     shares = [f"{c.total_physical / first.total_physical:.2f} of {c.title}'s" for c in columns[1:]]
     return f"{first.title}'s ratio, all metadata counted, is " + ", ".join(shares) + "."

@@ -1,4 +1,4 @@
-"""Real text that every Debian machine has: its package lists and the documentation of what is installed."""
+"""Reads text that every Debian machine has: its package lists and the documentation of installed packages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..paths import tool
 
 DOC = Path("/usr/share/doc")
 MAX_BYTES = 400_000
-"""Longer files are cut there."""
+"""Longest text in bytes; longer files are cut."""
 
 CREATE = """
 CREATE TABLE documents (id bigint PRIMARY KEY, source text NOT NULL, name text NOT NULL, section text, body text NOT NULL);
@@ -19,7 +19,7 @@ CREATE TABLE documents (id bigint PRIMARY KEY, source text NOT NULL, name text N
 
 
 def packages() -> Iterator[tuple[str, str, str, str]]:
-    """(source, name, section, body) of every package that apt knows of."""
+    """Yields (source, name, section, body) of every package that apt knows."""
     argv = [tool("apt-cache"), "dumpavail"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, errors="replace", encoding="utf-8") as apt:
         stanza: list[str] = []
@@ -40,7 +40,7 @@ def _package(stanza: list[str]) -> tuple[str, str, str, str]:
 
 
 def documentation() -> Iterator[tuple[str, str, str, str]]:
-    """(source, name, section, body) of every readable text below /usr/share/doc."""
+    """Yields (source, name, section, body) of every readable text below /usr/share/doc."""
     for path in sorted(DOC.rglob("*")):
         if (
             path.is_symlink()
@@ -58,7 +58,8 @@ def documentation() -> Iterator[tuple[str, str, str, str]]:
 
 
 def copy_lines(limit_bytes: int) -> Iterator[bytes]:
-    """Lines for COPY documents FROM STDIN, until the bodies amount to `limit_bytes`; packages have half of it at most."""
+    """Yields lines for COPY documents FROM STDIN, until the bodies amount to `limit_bytes`; packages take at most half
+    of it."""
     number, total = 0, 0
     for share, texts in ((limit_bytes // 2, packages()), (limit_bytes, documentation())):
         for fields in texts:

@@ -23,7 +23,7 @@ def pytest_addoption(parser) -> None:
 
 @pytest.fixture(scope="module")
 def run(request):
-    """A run of the laboratory; its logs are kept in out/test-logs."""
+    """Provides a run of the laboratory; its logs are kept in out/test-logs."""
     require_room(2 << 30)
     name = request.module.__name__.rpartition(".")[2]
     with Run(name, keep_logs=ROOT / "out" / "test-logs" / name) as run:
@@ -32,7 +32,7 @@ def run(request):
 
 @pytest.fixture(scope="module")
 def where(run, request) -> Place:
-    """The place under test, mounted; unmounted and checked offline at the end."""
+    """Provides the place under test, mounted. It is unmounted and checked offline at the end."""
     with place(run, request.config.getoption("--on"), POOL_BYTES) as where:
         yield where
         where.unmount()
@@ -40,13 +40,14 @@ def where(run, request) -> Place:
 
 
 def expect_recordsize(where: Place, path, wanted: int) -> None:
-    """Where there are record sizes, this file's was found to be `wanted`."""
+    """Verifies that the recordsize of a file was found to be `wanted`, if the place has recordsizes."""
     if where.is_pagefold:
         assert where.recordsize(path) == wanted, f"{path} has recordsize {where.recordsize(path)}, not {wanted}"
 
 
 def survives_remount(server: Server, where: Place, ask: Callable[[], str]) -> None:
-    """Stops the server, unmounts, checks the place offline, mounts, starts the server: `ask` is answered as before."""
+    """Stops the server, unmounts, checks the place offline, mounts and starts the server. `ask` must return the same as
+    before."""
     expected = ask()
     server.stop()
     where.unmount()
@@ -58,7 +59,7 @@ def survives_remount(server: Server, where: Place, ask: Callable[[], str]) -> No
 
 @pytest.fixture(scope="module")
 def pages(run, where):
-    """A pool of its own with compression=page."""
+    """Provides a pool of its own with compression=page."""
     if not where.is_pagefold:
         pytest.skip("there are no models elsewhere")
     with Pool(run, POOL_BYTES, compression="page") as pages:
@@ -68,12 +69,12 @@ def pages(run, where):
 
 
 def counter(pool: Pool, name: str) -> dict:
-    """One of the counters of `pagefold iostat`."""
+    """Returns one of the counters of `pagefold iostat`."""
     return next(c for c in pool.counters() if c["name"] == name)
 
 
 def wait_for_models(pool: Pool, count: int, timeout_s: float = 60) -> None:
-    """Waits until the background has learned."""
+    """Waits until the background has learned `count` models."""
     deadline = time.monotonic() + timeout_s
     while pool.figures("status")["models"] < count:
         assert time.monotonic() < deadline, f"{pool.figures('status')['models']} models in {timeout_s:.0f} s, not {count}"

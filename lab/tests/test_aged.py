@@ -1,4 +1,4 @@
-"""Old and full pools: what is available is accepted, and nothing wedges a pool. `lab aged` has larger ones."""
+"""Old and full pools: as much as is available is accepted, and nothing wedges a pool. `lab aged` has larger ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pagefold analyze` beside what the same files then take on a pool."""
+"""`pagefold analyze`, compared with the space that the same files then take on a pool."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POOL_BYTES = 2 << 30
 
 
 def documents(run) -> Path:
-    """Text as the machine's packages bring it, in files of all sizes."""
+    """Provides files of all sizes of text from the machine's packages."""
     folder = run.fresh("documents")
     predictions.documents(run, folder, 1)
     return folder

@@ -1,4 +1,4 @@
-"""`pagefold backup mount`: a backup at a directory, and a PostgreSQL on one that has not come yet."""
+"""`pagefold backup mount`: a backup at a directory, and a PostgreSQL on one whose pages are not there yet."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lab.postgres import Postgres
 
 POOL_BYTES = 2 << 30
 SCALE = 3
-"""Of pgbench: 45 MB of pages."""
+"""Scale of pgbench: 45 MB of pages."""
 
 
 class Backed:
-    """A pool with the backup of a cluster, which was made while that was running."""
+    """A pool with the backup of a cluster, which was made while the cluster was running."""
 
     def __init__(self, pool: Pool, repository: Path, key: Path, original: dict[str, tuple], expected: str):
         self.pool, self.repository, self.key, self.original, self.expected = pool, repository, key, original, expected
@@ -32,18 +32,18 @@ class Backed:
         self.servers: list[Postgres] = []
 
     def server(self, data: Path, name: str) -> Postgres:
-        """A PostgreSQL that is gone when the tests are."""
+        """Returns a PostgreSQL that is ended after the tests."""
         self.servers.append(Postgres(self.run, data, name=name))
         return self.servers[-1]
 
     def started(self, *words) -> subprocess.CompletedProcess:
-        """`pagefold backup`, however it ends."""
+        """Runs `pagefold backup`, however it ends."""
         environment = {**os.environ, **self.pool.environment}
         argv = [pagefold(), "backup", *map(str, words)]
         return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60)
 
     def mount(self, *words, ok: bool = True) -> str:
-        """`backup mount` of the backup; what it said. Who reads the backup is ended with the run."""
+        """Runs `backup mount` on the backup and returns its messages. Readers of the backup are ended with the run."""
         done = self.started("mount", self.repository, "1", *words, "--key-file", self.key)
         assert (done.returncode == 0) == ok, done.stdout + done.stderr
         for reader in self.readers():
@@ -54,7 +54,7 @@ class Backed:
         return json.loads(self.started("mounts", "--json").stdout)["mounts"]
 
     def reader(self, at: Path | None = None) -> dict:
-        """Who reads the backup for a directory, or for datasets."""
+        """Returns the process that reads the backup for a directory, or for datasets."""
         (reader,) = [reader for reader in self.readers() if reader["dir"] == (str(at) if at else None)]
         return reader
 
@@ -63,7 +63,7 @@ class Backed:
         proc.kill_tree(pid, proc.start_time(pid))
 
     def folder(self, name: str) -> Path:
-        """A directory that is unmounted with the run."""
+        """Makes a directory that is unmounted with the run."""
         folder = self.run.fresh(name)
         folder.mkdir()
         self.run.mount(folder)
@@ -85,7 +85,7 @@ def backed(run, request):
         proc.run(["chown", "postgres:", data])
         server = Postgres(run, data)
         load.prepare_pgbench(server, "bench", SCALE)
-        # So that recovery has something to do, and pages are coded by models.
+        # Recovery gets something to do, and pages are coded by models.
         server.sql("CHECKPOINT; UPDATE pgbench_tellers SET tbalance = tid", database="bench")
         expected = sums(server)
         repository, key = run.fresh("repository"), run.fresh("key")
@@ -115,7 +115,7 @@ def sums(server: Postgres) -> str:
 
 
 def tree(root: Path) -> dict[str, tuple]:
-    """All that is below a directory: kind and permissions, owner, times, size, contents."""
+    """Returns all that is below a directory: kind and permissions, owner, time of change, size, links, contents."""
     found = {}
     for folder, folders, files in os.walk(root):
         for name in [*folders, *files, "."]:
@@ -147,15 +147,15 @@ def test_at_a_directory_it_is_what_was_backed_up(backed):
         (at / "x").touch()
     reader = backed.reader(at)
     assert reader["dir"] == str(at) and reader["read_bytes"] < 1.2 * reader["record_bytes"], reader
-    # Its keys are nowhere where other processes could see them.
+    # The reader's keys are nowhere where other processes could see them.
     for file in ("cmdline", "environ"):
         assert b"horse" not in Path(f"/proc/{reader['pid']}/{file}").read_bytes()
     status = Path(f"/proc/{reader['pid']}/status").read_text()
     assert "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status, status
     if os.geteuid() == 0:
-        # Directories of backups may belong to others: to read them is what is left.
+        # Directories of backups may belong to others, so the right to read them is the only one that is left.
         assert "CapEff:\t0000000000000004" in status, status
-    # One that was killed is mounted over again.
+    # After its reader was killed, the backup can be mounted there again.
     backed.kill_reader(at)
     with pytest.raises(OSError, match="not connected|abort"):
         os.statvfs(at)
@@ -179,13 +179,13 @@ def test_a_store_that_is_away_is_waited_for_and_does_not_hold_the_mount(backed):
         away.rename(backed.repository)
         assert reading.wait(60) == 0, reading.stderr.read()
         backed.repository.rename(away)
-        # The kernel has the file: another one is asked for.
+        # The kernel has cached the file, so another one is read.
         other = next(p for p in sorted(base.iterdir(), key=lambda p: -p.stat().st_size) if p != big)
         os.posix_fadvise(os.open(other, os.O_RDONLY), 0, 0, os.POSIX_FADV_DONTNEED)
         with pytest.raises(OSError, match="Input/output"):
             (at / "data" / "pg_wal" / sorted(os.listdir(at / "data" / "pg_wal"))[0]).read_bytes()
         assert time.monotonic() - begun < 30
-        # It can be unmounted all the same.
+        # The directory can be unmounted all the same.
         backed.pool.pagefold("unmount", "--lazy", at, timeout_s=10)
         assert not is_mounted(at)
     finally:
@@ -207,7 +207,7 @@ def test_a_database_answers_before_its_pages_have_come_and_then_needs_no_store(b
     print(f"first answer after {first_answer_s:.1f} s, {share:.0%} of {reader['record_bytes']} bytes read")
     assert first_answer_s < 10 and share < 0.5, (first_answer_s, reader)
     assert server.sql("SELECT sum(tbalance) FROM pgbench_tellers", database="bench") == backed.expected.split("\n")[1]
-    # What is not complete is neither sent nor compared as if it were; its snapshots read right.
+    # An incomplete dataset is neither sent nor backed up as if it were complete; its snapshots read right.
     pool.pagefold("snapshot", f"{name}@half")
     for words in (["send", f"{name}@half"], ["backup", "create", f"{name}@half", "--to", backed.repository, "--key-file", backed.key]):
         with pytest.raises(proc.CommandFailed, match="is not complete"):
@@ -221,11 +221,11 @@ def test_a_database_answers_before_its_pages_have_come_and_then_needs_no_store(b
         with pytest.raises(proc.CommandFailed, match="is not complete"):
             pool.pagefold("backup", "create", name, "--to", backed.repository, "--key-file", backed.key)
     assert snapshots() == before
-    # Who reads a backup is no server of a pool.
+    # The reader of a backup does not appear as a server of a pool.
     assert [line.split("\t")[0] for line in pool.pagefold("list", "-H").splitlines()].count(pool.pool) == 1
     assert "backup-" not in pool.pagefold("list", "-H")
     assert (at / ".pagefold/snapshot/half/data/PG_VERSION").read_text() == "15\n"
-    # Who reads the backup dies: who has read waits, and another one goes on.
+    # The reader of the backup dies: a process that reads pages waits, and another reader goes on.
     backed.kill_reader()
     asked = subprocess.Popen(
         server.client("psql", "-qAtX", "-c", "SELECT sum(aid) FROM pgbench_accounts", database="bench"),
@@ -235,17 +235,17 @@ def test_a_database_answers_before_its_pages_have_come_and_then_needs_no_store(b
         asked.wait(1)
     assert "is read on" in backed.mount(name, at)
     assert asked.communicate(timeout=60)[0].strip() == backed.expected.split("\n")[0].split("|")[2]
-    # Nor is it mounted as if it were complete.
+    # An incomplete dataset is not mounted as if it were complete.
     server.sql("UPDATE pgbench_branches SET bbalance = 4711", database="bench")
     server.stop()
     pool.pagefold("unmount", at)
     backed.kill_reader()
     with pytest.raises(proc.CommandFailed, match="is not complete: the rest is in the backup"):
         pool.pagefold("mount", name, at)
-    # Another backup's dataset is not taken for it.
+    # A dataset that was not made of this backup is refused.
     pool.pagefold("dataset", "create", f"{pool.pool}/other")
     assert "was not made of this backup" in backed.mount(f"{pool.pool}/other", at, ok=False)
-    # The pool's server is killed while the rest comes.
+    # The pool's server is killed while the rest is fetched.
     backed.mount(name, at, "--hydrate", "--rate", "2M")
     server.start()
     time.sleep(1)

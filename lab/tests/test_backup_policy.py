@@ -19,7 +19,7 @@ POOL_BYTES = 1 << 30
 
 @pytest.fixture
 def pool(run, request):
-    """A pool with datasets db, db/log and scratch, mounted."""
+    """Provides a pool with datasets db, db/log and scratch, mounted."""
     if not request.config.getoption("--on").startswith("pagefold"):
         pytest.skip("backups are Pagefold's own")
     with Pool(run, POOL_BYTES) as pool:
@@ -32,13 +32,13 @@ def pool(run, request):
 
 
 def started(pool: Pool, *words: str) -> subprocess.CompletedProcess:
-    """`pagefold backup`, however it ends."""
+    """Runs `pagefold backup`, however it ends."""
     environment = {**os.environ, **pool.environment}
     return subprocess.run([pagefold(), "backup", *map(str, words)], env=environment, capture_output=True, text=True, timeout=120)
 
 
 def runs(pool: Pool, *words: str) -> dict:
-    """`pagefold backup run --json` that succeeds."""
+    """Runs `pagefold backup run --json`, which must succeed, and returns its JSON."""
     done = started(pool, "run", "--json", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
@@ -67,7 +67,7 @@ def test_what_is_due_is_made_and_told(pool, run):
     ]
     assert {name: one["newest"] for name, one in standings(pool).items()} == {f"{tank}/db": None, f"{tank}/db/log": None}
     assert "none yet" in pool.pagefold("status", tank)
-    # Both in the same run; then none until the hour is over.
+    # Both are backed up in the same run; then none until the hour is over.
     begun = time.time()
     told = runs(pool)
     assert names(told) == [f"{tank}/db", f"{tank}/db/log"] and len(told["pruned"]) == 1, told
@@ -75,7 +75,8 @@ def test_what_is_due_is_made_and_told(pool, run):
         assert names(runs(pool, tank)) == []
     assert all(one["age_s"] < 60 and not one["failed"] and not one["overdue"] for one in standings(pool).values())
     assert f"backup: {tank}/db: " in pool.pagefold("status", tank) and "old, every 1h" in pool.pagefold("status", tank)
-    # By word, due or not; the older ones go by what the policy keeps, and those of others stay.
+    # With --now, backups are made whether they are due or not. Older ones go as the policy says, and those of others
+    # stay.
     pool.pagefold("backup", "create", f"{tank}/scratch", "--to", repository)
     pool.pagefold("backup", "create", f"{tank}/scratch", "--to", repository)
     assert len(names(runs(pool, "--now"))) == 2
@@ -107,14 +108,14 @@ def test_what_fails_does_not_keep_the_others_and_is_told(pool, run):
     told = standings(pool)
     assert "there is no directory" in told[f"{tank}/db"]["failed"]["what"] and told[f"{tank}/db/log"]["number"] == 1, told
     assert "FAILED" in pool.pagefold("status", tank)
-    # Monitoring asks for problems alone.
+    # Monitoring asks for problems only.
     with pytest.raises(proc.CommandFailed, match="something is wrong"):
         pool.pagefold("status", "-x", tank)
-    # It is tried again in the next run, and when it works that is told.
+    # The backup is tried again in the next run, and the status tells when it works.
     pool.pagefold("backup", "init", f"{run.dir}/none", "--unencrypted")
     assert f"{tank}/db" in names(runs(pool))
     assert not standings(pool)[f"{tank}/db"]["failed"]
-    # A wrong key is told, and the newest backup is still known.
+    # The error tells of a wrong key, and the newest backup is still known.
     key.write_text("cow")
     assert started(pool, "run", "--now").returncode == 1
     one = standings(pool)[f"{tank}/db/log"]
@@ -143,7 +144,7 @@ def test_a_pool_from_elsewhere_does_not_say_where_data_goes(pool):
     pool.unmount()
     pool.pagefold("set", "backup=/b", pool.pool)
     pool.pagefold("export", pool.pool)
-    # As if another machine had made it.
+    # The registry is changed as if another machine had made the pool.
     file = pool.run.dir / "state" / "pools.json"
     registry = json.loads(file.read_text())
     for known in registry["former"]:

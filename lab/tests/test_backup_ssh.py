@@ -1,4 +1,5 @@
-"""Backups to another host: the same repository by path and by ssh, hosts that die, hosts that are none, a real sshd."""
+"""Backups to another host: the same repository by path and by ssh, hosts that die, programs that are no host, a real
+sshd."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from lab.ssh import Relay, Sshd
 
 POOL_BYTES = 1 << 30
 NOISE_BYTES = 24 << 20
-"""More than one pack."""
+"""Bytes of the file of noise: more than one pack."""
 
 
 @pytest.fixture(scope="module")
 def pool(run, request):
-    """A pool with a dataset that holds something, mounted."""
+    """Provides a mounted pool with some contents."""
     if not request.config.getoption("--on").startswith("pagefold"):
         pytest.skip("backups are Pagefold's own")
     with Pool(run, POOL_BYTES) as pool:
@@ -42,20 +43,20 @@ def relay(run):
 
 
 class Client:
-    """The program, with what it needs to know of a way to a host."""
+    """The program, with the variables for a way to a host."""
 
     def __init__(self, pool: Pool, environment: dict[str, str]):
         self.pool, self.environment = pool, {**pool.environment, **environment}
 
     def backup(self, *words, ok: bool = True) -> str:
-        """Output of `pagefold backup`; of one that is to fail, its message."""
+        """Runs `pagefold backup`; returns its output, or its message if it is to fail."""
         argv = [pagefold(), "backup", *map(str, words)]
         done = subprocess.run(argv, env={**os.environ, **self.environment}, capture_output=True, text=True, timeout=120)
         assert (done.returncode == 0) == ok, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout if ok else done.stderr
 
     def restored(self, repository, backup: str, path: str) -> dict[str, bytes]:
-        """The files of a backup, restored into a dataset of that name, which is destroyed again."""
+        """Restores a backup into a dataset of that name and returns its files; the dataset is destroyed again."""
         name = f"{self.pool.pool}/{path}"
         self.backup("restore", repository, backup, name)
         return contents_once(self.pool, name)
@@ -94,13 +95,14 @@ def test_one_repository_by_path_and_by_ssh(pool, relay, run):
 
 
 def test_a_host_that_dies_costs_an_attempt(pool, relay, run):
-    """Whatever it heard before it died: the run goes on over another connection, and all that was acknowledged is there."""
+    """At whatever point the host dies, the run goes on over another connection, and all that was acknowledged is
+    there."""
     client = Client(pool, relay.environment())
     path = run.fresh("repository")
     url = f"ssh://host{path}"
     client.backup("init", url, "--unencrypted")
     chance = random.Random(3)
-    # Around the first requests one by one; then within packs, of which the first one has 16 MiB.
+    # The host dies around each of the first requests, then within packs, of which the first one has 16 MiB.
     points = [150, 200, 260, 320, 400, 600, *(chance.randrange(1000, 40 << 20) for _ in range(4))]
     for number, point in enumerate(points):
         change(pool, number)
@@ -141,7 +143,7 @@ def test_a_client_that_is_killed_goes_on_in_the_next_run(pool, relay, run):
     client.backup("create", pool.pool, "--to", url)
     assert ": 0 errors" in client.backup("verify", url)
     assert client.restored(url, pool.pool, "back") == files_of(pool)
-    # Their hosts have heard of it and are gone.
+    # The programs on the host have noticed that and are gone.
     deadline = time.monotonic() + 10
     while str(path) in proc.run(["ps", "-e", "-o", "args="]) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -175,7 +177,7 @@ def test_urls_that_are_none(pool):
 
 
 def synced(trace: str) -> list[tuple[str, str]]:
-    """Calls that change names or flush, in order, with the path that each is about (the new one of two)."""
+    """Returns the calls that change names or flush, in order, each with its path (the new one of two)."""
     calls, begun = [], {}
     for line in trace.splitlines():
         pid, _, line = line.partition(" ")
@@ -193,7 +195,8 @@ def synced(trace: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("by_ssh", [False, True])
 def test_what_is_acknowledged_is_flushed(pool, relay, run, by_ssh):
-    """Objects before they get their name, and every folder in which a name was made after that: from the root of the repository on."""
+    """Objects are flushed before they get their name, and after that every folder in which a name was made, from the
+    root of the repository on."""
     trace = run.fresh("trace")
     calls = "/^(fsync|fdatasync|mkdir|link|rename)"
     traced = [tool("strace"), "-f", "-y", "-s", "4096", "-o", str(trace), "-e", f"trace={calls}", str(pagefold())]
@@ -231,7 +234,7 @@ def test_a_real_sshd_with_a_key_that_may_only_back_up(pool, run):
         assert f"only directories below {top}" in elsewhere, elsewhere
         client.backup("forget", url, 1)
         assert "nothing may be deleted" in client.backup("prune", url, "--now", ok=False)
-        # Another key is no way in.
+        # A client whose key is not authorised does not get in.
         (sshd.dir / "authorized").write_text("")
         assert "ssh has no connection" in client.backup("list", url, ok=False)
     with Sshd(run, forced=None) as sshd:

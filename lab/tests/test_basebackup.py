@@ -26,7 +26,7 @@ UNPACK = {"base.tar": [], "base.tar.gz": ["-I", "gzip"], "base.tar.lz4": ["-I", 
 
 @pytest.fixture(scope="module")
 def pool(run, request):
-    """A pool of its own, checked at the end."""
+    """Provides a pool of its own, which is checked at the end."""
     if not request.config.getoption("--on").startswith("pagefold"):
         pytest.skip("snapshots of Pagefold are needed")
     with Pool(run, POOL_BYTES) as pool:
@@ -38,7 +38,7 @@ def pool(run, request):
 
 @dataclass
 class Production:
-    """A cluster that is used meanwhile, with a tablespace and an unlogged table."""
+    """A cluster that is in use during backups, with a tablespace and an unlogged table."""
 
     server: Postgres
     client: load.Acknowledged
@@ -73,7 +73,7 @@ def production(run, pool) -> Production:
 
 @pytest.fixture(scope="module")
 def small(run, pool) -> Postgres:
-    """A cluster in a dataset of its own, which is not mounted; shut down."""
+    """Provides a cluster that was shut down, in a dataset of its own, which is not mounted."""
     name = f"{pool.pool}/small"
     pool.pagefold("dataset", "create", name)
     mountpoint = run.fresh("small")
@@ -98,13 +98,13 @@ def folder_on(pool: Pool, name: str) -> Path:
 
 
 def snapshots(pool: Pool) -> list[str]:
-    """Snapshots that were made for backups and are still there."""
+    """Returns snapshots that were made for backups and are still there."""
     listed = pool.pagefold("list", "-H", "-t", "snapshot", pool.pool)
     return re.findall(r"^\S+@basebackup-\S+", listed, re.M)
 
 
 def fails(pool: Pool, *arguments) -> str:
-    """What the program says, which has to fail."""
+    """Runs the program, which has to fail, and returns its output."""
     with pytest.raises(proc.CommandFailed) as failure:
         pool.pagefold("basebackup", *arguments)
     assert failure.value.status in (1, 2)
@@ -116,7 +116,7 @@ def verified(folder: Path) -> None:
 
 
 def unpacked(run, backup: Path) -> Path:
-    """An archive restored by tar, its tablespaces beside it, verified."""
+    """Restores an archive by tar, with its tablespaces beside it, and verifies it. Returns the data directory."""
     (base,) = [name for name in UNPACK if (backup / name).exists()]
     data = run.fresh("restored")
     data.mkdir(mode=0o700)
@@ -139,7 +139,7 @@ def unpacked(run, backup: Path) -> Path:
 
 
 def last_record(data: Path, told: dict) -> str:
-    """Where the last record begins of the log that a backup tells of."""
+    """Returns the position of the last record in the log that a backup names."""
     where = ["-p", data / "pg_wal", "-t", str(told["timeline"]), "-s", told["start_lsn"], "-e", told["end_lsn"]]
     high, low = re.findall(r"lsn: ([0-9A-F]+)/([0-9A-F]+),", proc.run([postgres_bin("pg_waldump"), *where]))[-1]
     return f"{high}/{int(low, 16):X}"
@@ -165,7 +165,7 @@ def test_a_backup_of_a_running_server_is_verified_restored_and_complete(run, poo
     backup, space = run.fresh("backup"), run.fresh("moved-space")
     words = ["-F", form, *(["-Z", compress] if compress else []), *(["--server"] if told else [])]
     words += ["-T", f"{production.space}={space}"] if form == "plain" else []
-    # The data directory itself, as it is mounted.
+    # The source is the data directory itself, as it is mounted.
     answer = json.loads(pool.pagefold("basebackup", production.server.data, "-D", backup, "--json", *words))
     assert answer["basebackup"]["wrong_pages"] == 0 and answer["basebackup"]["verified_files"] > 100
     assert answer["server"] == told and snapshots(pool) == []
@@ -178,7 +178,7 @@ def test_a_backup_of_a_running_server_is_verified_restored_and_complete(run, poo
     last = None if told else last_record(data, answer["basebackup"])
     restored.start()
     try:
-        # All that the server recovers is what the manifest tells of.
+        # The server recovers exactly the log that the manifest names.
         assert last is None or f"redo done at {last} " in restored.log.read_text()
         verify.acknowledged_rows(restored, DATABASE, before)
         verify.pgbench_balances(restored, DATABASE)
@@ -197,7 +197,7 @@ def test_a_backup_of_a_running_server_is_verified_restored_and_complete(run, poo
 
 
 def begun(pool: Pool, to: Path, source: str, *words: str) -> subprocess.Popen:
-    """A backup that takes long, in its midst."""
+    """Starts a backup that takes long, and returns when it is in the middle."""
     argv = [pagefold(), "basebackup", source, "-D", to, "-F", "tar", "--rate", "5M", *words]
     process = subprocess.Popen(argv, env={**os.environ, **pool.environment}, stderr=subprocess.PIPE, text=True)
     entry = pool.run.process(process.pid, "pagefold")
@@ -220,13 +220,13 @@ def test_an_interrupted_backup_leaves_nothing_and_a_killed_one_nothing_that_last
     process = begun(pool, to, source)
     process.kill()
     process.wait(30)
-    # It does not look whole, and goes with the next backup.
+    # The unfinished archive does not look whole; the next backup removes the snapshot.
     assert [path.name for path in to.iterdir()] == ["base.tar.partial"]
     (left,) = snapshots(pool)
     assert "is not empty" in fails(pool, source, "-D", to)
     shutil.rmtree(to)
     process = begun(pool, to, source)
-    # The one that runs is left alone by others.
+    # Other backups leave the one that runs alone.
     (running,) = snapshots(pool)
     assert running != left
     other = run.fresh("other")
@@ -251,7 +251,7 @@ def test_of_snapshots_directories_and_names(run, pool, small, production):
             assert sorted(os.listdir(to)) == ["backup_manifest", "base.tar"]
             continue
         verified(to)
-        # It was shut down: the log ends with the checkpoint's record.
+        # The cluster was shut down, so the log ends with the checkpoint's record.
         control = proc.run([postgres_bin("pg_controldata"), to], env={"LC_ALL": "C"})
         assert f"Latest checkpoint location:           {told['basebackup']['start_lsn']}\n" in control
     assert "is a snapshot" in fails(pool, f"{name}@kept", "-D", run.fresh("x"), "--server")
@@ -260,9 +260,9 @@ def test_of_snapshots_directories_and_names(run, pool, small, production):
     assert "standard output" in fails(pool, name, "-D", "-")
     assert "not compressed" in fails(pool, name, "-D", run.fresh("x"), "-Z", "zstd")
     assert "level" in fails(pool, name, "-D", run.fresh("x"), "-F", "tar", "-Z", "zstd:99")
-    # One archive for one tablespace, and standard output is one.
+    # Each tablespace needs an archive, and standard output takes only one.
     assert "standard output takes one" in fails(pool, pool.pool, "-D", "-", "-F", "tar")
-    # A server that is another cluster's.
+    # This server belongs to another cluster.
     socket = production.server.socket_dir
     conninfo = f"host={socket} user={USER} dbname=postgres"
     assert "is not the one of this data directory" in fails(pool, name, "-D", run.fresh("x"), "--dbname", conninfo)
@@ -285,7 +285,7 @@ def test_standard_output_of_a_dataset_that_is_not_mounted(run, pool, small):
         proc.run(["bash", "-c", command], env=pool.environment)
     assert "standard output" in failure.value.output
     assert snapshots(pool) == [] and not list((run.dir / "run").glob("basebackup-*"))
-    # A killed one leaves a mount and a snapshot, which go with the next.
+    # A backup that is killed leaves a mount and a snapshot, which the next one removes.
     killed = begun(pool, run.fresh("killed"), name)
     killed.kill()
     killed.wait(30)
@@ -306,7 +306,7 @@ def test_a_wrong_checksum_is_told_and_kept(run, pool, small):
     to = run.fresh("damaged")
     said = fails(pool, f"{pool.pool}/small", "-D", to)
     assert "base/1/1259, block 1: its checksum is" in said and "checksums of 1 pages are wrong" in said
-    # All that was read is there.
+    # All files that were read are there.
     verified(to)
     again = run.fresh("damaged")
     pool.pagefold("basebackup", f"{pool.pool}/small", "-D", again, "--no-verify-checksums")
@@ -327,14 +327,14 @@ def test_what_lies_elsewhere_is_refused(run, pool, small):
     wal.symlink_to(moved)
     assert f"log lies at {moved}" in fails(pool, f"{pool.pool}/small", "-D", run.fresh("x"))
     wal.unlink()
-    # Within the dataset it may be anywhere.
+    # The log may be anywhere within the dataset.
     (small.data / "pg_wal.away").rename(small.data.parent / "wal")
     wal.symlink_to(small.data.parent / "wal")
     to = run.fresh("moved")
     pool.pagefold("basebackup", f"{pool.pool}/small", "-D", to)
     assert (to / "pg_wal").is_dir() and not (to / "pg_wal").is_symlink()
     verified(to)
-    # Two databases: which one?
+    # With two clusters, it is not clear which one is meant.
     second = small.data.parent / "second"
     (second / "global").mkdir(parents=True)
     for name in ("PG_VERSION", "global/pg_control"):

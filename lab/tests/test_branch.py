@@ -26,7 +26,7 @@ ROWS = 5000
 
 @pytest.fixture(scope="module")
 def pool(run, request):
-    """A pool of its own, checked at the end."""
+    """Provides a pool of its own, which is checked at the end."""
     if not request.config.getoption("--on").startswith("pagefold"):
         pytest.skip("branches are Pagefold's own")
     with Pool(run, POOL_BYTES) as pool:
@@ -42,7 +42,7 @@ def branches(pool):
 
 @pytest.fixture(scope="module")
 def archive(run) -> Path:
-    """Where production archives its log to."""
+    """Provides the folder that production archives its log to."""
     folder = run.fresh("archive")
     folder.mkdir()
     proc.run(["chown", f"{POSTGRES}:", folder])
@@ -51,7 +51,8 @@ def archive(run) -> Path:
 
 @pytest.fixture(scope="module")
 def production(pool, archive):
-    """A server with an archive, a replication slot and a pid file of its own, under load; the settings are in its files, as elsewhere."""
+    """Provides a server with an archive, a replication slot and a pid file of its own, under load. Its settings are in
+    its files, as on other machines."""
     dataset, server = cluster(pool, SCALE)
     pid_file = server.socket_dir / "production.pid"
     server.sql("SELECT pg_create_physical_replication_slot('standby', true)")
@@ -87,7 +88,7 @@ def controldata(data: Path, name: str) -> str:
 
 
 def promised(record: Path, pool: Pool) -> Path:
-    """What was acknowledged by now."""
+    """Copies the record of rows acknowledged by now, and returns the copy."""
     lines, kept = record.read_text(), pool.run.fresh("promised")
     kept.write_text(lines[: lines.rfind("\n") + 1])
     return kept
@@ -104,12 +105,12 @@ def test_a_branch_of_a_running_server_recovers_and_is_its_own(pool, branches, pr
         verify.acknowledged_rows(At(branch, "|", psql), DATABASE, before)
         verify.pgbench_balances(At(branch, "|", psql), DATABASE)
         amcheck(branch)
-        # What the control file of the snapshot says, as PostgreSQL's own program reads it.
+        # The branch tells the same as PostgreSQL's own program reads from the snapshot's control file.
         snapshot = dataset.mountpoint / ".pagefold" / "snapshot" / "branch-feature-x" / "data"
         assert branch["lsn"] == controldata(snapshot, "Latest checkpoint's REDO location")
         assert branch["checkpoint_lsn"] == controldata(snapshot, "Latest checkpoint location")
         assert branch["system_identifier"] == controldata(snapshot, "Database system identifier")
-        # It is production's copy, and does nothing to it.
+        # The branch is a copy of production, and does nothing to it.
         settings = dict(line.split("|") for line in psql(branch, "SELECT name, setting FROM pg_settings").splitlines())
         for name, value in {
             "archive_mode": "off",
@@ -144,7 +145,7 @@ LOCALHOST = {"0100007F", "00000000000000000000000001000000"}
 
 
 def listening(port: int) -> set[str]:
-    """The addresses on which somebody listens at this port."""
+    """Returns the addresses on which a process listens at this port."""
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -176,7 +177,7 @@ def test_branches_are_known_after_a_restart_and_stop_and_start(pool, branches, p
         assert branches.list()["one"]["state"] == "stopped"
         branches.verb("start", "one")
         assert psql(branches.list()["one"], "SELECT n FROM kept") == "42"
-        # Another port is its port from then on, and that of another is refused.
+        # A branch keeps a port that it was started with; the port of another server is refused.
         with pytest.raises(proc.CommandFailed, match="runs already"):
             branches.verb("start", "one", "--port", str(port + 1000))
         branches.verb("stop", "one")
@@ -214,7 +215,7 @@ def test_reset_goes_back_and_to_the_present(pool, branches, production):
         assert now["origin"] != branch["origin"] and now["port"] == branch["port"]
         verify.acknowledged_rows(At(now, "|", psql), DATABASE, before)
         assert branches.names("snapshot") == [now["origin"]], "the snapshot that it began as is not gone"
-        # What lies in it is not lost without a word.
+        # A snapshot of the branch is not lost without an error.
         pool.pagefold("snapshot", f"{now['name']}@mine")
         with pytest.raises(proc.CommandFailed, match="which would be lost"):
             branches.verb("reset", "again")

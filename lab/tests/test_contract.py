@@ -1,4 +1,4 @@
-"""The contract (docs/SEMANTICS.md) as a process sees it, through the kernel, across a SIGKILL of the server."""
+"""The contract (docs/SEMANTICS.md), as a process sees it through the kernel, across a SIGKILL of the server."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ while True:
 
 
 def block(generation: int) -> bytes:
-    """One incompressible mebibyte that follows from a number."""
+    """Returns one incompressible mebibyte that follows from a number."""
     return generation.to_bytes(8, "little") + random.Random(generation).randbytes(MIB - 8)
 
 
 def written(data: bytes) -> int:
-    """Which generation a block holds; every byte is compared."""
+    """Returns the generation of a block, and compares every byte."""
     generation = int.from_bytes(data[:8], "little")
     whole = block(generation)
     length = next((i for i in range(0, len(whole), 4096) if data[i : i + 4096] != whole[i : i + 4096]), None)
@@ -135,7 +135,8 @@ def test_w5_a_full_pool_keeps_what_it_took_and_lets_delete(run, where):
 
 
 def fill_up(pool: Pool) -> list[int]:
-    """Writes blocks of incompressible data, each in its own file, synced, until ENOSPC; returns which were taken."""
+    """Writes blocks of incompressible data, each in its own file, synced, until ENOSPC; returns the numbers of those
+    that were accepted."""
     taken = []
     for number in range(1024):
         path = pool.mountpoint / f"block{number}"

@@ -13,14 +13,14 @@ from lab.postgres import USER, Postgres
 
 POOL_BYTES = 1 << 30
 WITHIN = 0.08
-"""How much more the largest may take than the smallest."""
+"""Share by which the largest may exceed the smallest."""
 ROWS = 150_000
 DATABASE = "fill"
 FACTORS = (50, 75, 100)
 
 
 def relations(run) -> dict[int, Path]:
-    """Files of the same table with each fillfactor."""
+    """Provides files of the same table with each fillfactor."""
     data = run.fresh("cluster")
     data.mkdir(mode=0o700)
     shutil.chown(data, USER, USER)

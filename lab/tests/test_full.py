@@ -22,70 +22,72 @@ from lab.server import Server
 
 POOL_BYTES = 256 << 20
 BALLAST_BYTES = 48 << 20
-"""A file that lies on the pool for the day on which it is full."""
+"""Bytes of a file on the pool that is deleted when the pool is full."""
 NO_SPACE = ("no space left on device", "is full", "io error: 28", "errno: 28", "system error 28")
 
 
 class FullPostgres:
-    """PostgreSQL without full_page_writes, and how to fill it."""
+    """PostgreSQL without full_page_writes, and the statements that fill it."""
 
     def __init__(self, run, pool: Pool):
         settings = {"full_page_writes": "off", "shared_buffers": "16MB", "max_wal_size": "48MB", "min_wal_size": "32MB"}
         self.server = Postgres(run, pool.folder("pg", POSTGRES), settings=settings, name="full-pg")
 
     def prepare(self) -> None:
-        """The cluster and its tables."""
+        """Makes the cluster and its tables."""
         self.server.initdb()
         self.server.start()
         self.server.createdb("lab")
         self.prepare_filler()
 
     def prepare_filler(self) -> None:
-        """The table that takes all the room."""
         self.server.sql("CREATE TABLE filler (data bytea)", database="lab")
+        """Makes the table that takes all the room."""
         self.server.sql("ALTER TABLE filler ALTER data SET STORAGE EXTERNAL", database="lab")
 
     def grow(self, kib: int) -> str:
-        """A statement that writes so much."""
         random = "(SELECT decode(string_agg(md5(random()::text || g), ''), 'hex') FROM generate_series(1, 64) g WHERE n > 0)"
+        """Returns a statement that writes `kib` KiB."""
         return f"INSERT INTO filler SELECT {random} FROM generate_series(1, {kib}) n"
 
     def healthy(self) -> None:
-        """Its own tools find nothing."""
         verify.postgres_healthy(self.server, "lab")
+        """Verifies that the database's own tools find nothing."""
 
 
 class FullMariaDB:
-    """MariaDB without doublewrite, and how to fill it."""
+    """MariaDB without doublewrite, and the statements that fill it."""
 
     def __init__(self, run, pool: Pool):
-        # By default ibdata1 grows by 64 MiB at once: when undo logs make it grow, that is refused while more than half of the pool is free.
+        # By default ibdata1 grows by 64 MiB at once. When undo logs make it grow, the pool would refuse that while more
+        # than half of it is free.
         settings = {"innodb_buffer_pool_size": "32M", "innodb_log_file_size": "16M", "innodb_autoextend_increment": "1"}
         self.server = MariaDB(run, pool.folder("maria", MYSQL), settings=settings, name="full-maria")
 
     def prepare(self) -> None:
-        """The server and its tables."""
+        """Makes the server and its tables."""
         self.server.install()
         self.server.start()
         self.server.sql("CREATE DATABASE lab")
         self.prepare_filler()
 
     def prepare_filler(self) -> None:
-        """The table that takes all the room."""
         self.server.sql("CREATE TABLE filler (id bigint AUTO_INCREMENT PRIMARY KEY, data varbinary(1024))", database="lab")
+        """Makes the table that takes all the room."""
 
     def grow(self, kib: int) -> str:
-        """A statement that writes so much."""
         return f"INSERT INTO filler (data) SELECT random_bytes(1024) FROM seq_1_to_{kib}"
+        """Returns a statement that writes `kib` KiB."""
 
     def healthy(self) -> None:
-        """Its own tools find nothing."""
         verify.mariadb_healthy(self.server, "lab")
+        """Verifies that the database's own tools find nothing."""
 
 
 @pytest.fixture(scope="module", params=[FullPostgres, FullMariaDB], ids=["postgres", "mariadb"])
 def side(run, request) -> Iterator[tuple]:
-    """A database with an acknowledgement table on a small pool of its own; checked offline at the end."""
+    """Provides a database with an acknowledgement table on a small pool of its own, which is checked offline at the
+    end."""
     with Pool(run, POOL_BYTES) as pool:
         side = request.param(run, pool)
         side.prepare()
@@ -103,7 +105,7 @@ def test_what_was_acknowledged_survives_a_full_pool(side, run):
 
 
 def test_a_full_pool_survives_the_end_of_its_server(side, run):
-    """SIGKILL of the file system's server while the pool is full, and of the database with it."""
+    """Kills the file system's server while the pool is full, and the database with it."""
     side, pool = side
     first = 1 + int(side.server.sql("SELECT max(id) FROM acknowledged", database="lab"))
     record = fill_under_load(side, pool, run, first=first)
@@ -115,7 +117,8 @@ def test_a_full_pool_survives_the_end_of_its_server(side, run):
 
 
 def fill_under_load(side, pool: Pool, run, *, first: int) -> Path:
-    """Fills the pool while a client has rows acknowledged, until not even a page finds room any more."""
+    """Fills the pool while a client has rows acknowledged, until not even a page finds room. Returns the client's
+    record."""
     server: Server = side.server
     ballast = pool.mountpoint / "ballast"
     with open(ballast, "wb") as f:
@@ -139,7 +142,7 @@ def fill_under_load(side, pool: Pool, run, *, first: int) -> Path:
 
 
 def grow_until_it_fails(side, kib: int) -> str:
-    """Returns what the statement that failed has said."""
+    """Repeats a statement until it fails, and returns its error."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         try:
@@ -150,7 +153,8 @@ def grow_until_it_fails(side, kib: int) -> str:
 
 
 def make_room_and_go_on(side, pool: Pool, record: Path) -> None:
-    """Deletes the file that was kept for this, brings the database back if it has ended, and demands all that it owes."""
+    """Deletes the file that was kept for this, brings the database back if it has ended, and verifies that everything
+    acknowledged is there."""
     server: Server = side.server
     before = pool.figures("status")["available_bytes"]
     (pool.mountpoint / "ballast").unlink()
@@ -173,7 +177,7 @@ def make_room_and_go_on(side, pool: Pool, record: Path) -> None:
 
 
 def alive(server: Server) -> bool:
-    """Whether it still answers, after whatever it met."""
+    """Returns true if the server still answers."""
     if server.server is None or server.server.poll() is not None:
         return False
     try:
@@ -184,7 +188,7 @@ def alive(server: Server) -> bool:
 
 
 def wait_for_room(pool: Pool, wanted_bytes: int) -> None:
-    """Space returns in the background."""
+    """Waits until `wanted_bytes` are available: space returns in the background."""
     deadline = time.monotonic() + 60
     while (available := pool.figures("status")["available_bytes"]) < wanted_bytes:
         assert time.monotonic() < deadline, f"{available} bytes are available a minute after deleting, not {wanted_bytes}"

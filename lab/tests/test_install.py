@@ -1,4 +1,5 @@
-"""What is installed, from the sources and from the archive that `make dist` packs, and that nothing of it stays."""
+"""Installation from the sources and from the archive that `make dist` packs, and removal, which leaves nothing
+behind."""
 
 import os
 import subprocess
@@ -11,7 +12,7 @@ BIN = "usr/local/bin"
 
 
 def installed(root):
-    """Paths of all files and links below a directory, relative to it."""
+    """Returns the paths of all files and links below a directory, relative to it."""
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_symlink() or path.is_file())
 
 
@@ -20,7 +21,8 @@ def install(script, root, *arguments):
 
 
 def link_of(program):
-    """Name and checksum of the file with the symbols, as the program has them (gdb's manual, "Separate Debug Files")."""
+    """Returns name and checksum of the file with the symbols, as the program names them (gdb's manual, "Separate Debug
+    Files")."""
     out = program.parent / "link"
     subprocess.run(["objcopy", "--dump-section", f".gnu_debuglink={out}", program, "/dev/null"], check=True)
     section = out.read_bytes()
@@ -39,7 +41,7 @@ def test_what_is_installed_has_no_symbols_and_knows_where_they_are(tmp_path):
     for helper in ["mount.pagefold", "umount.pagefold", "mount.fuse.pagefold", "umount.fuse.pagefold"]:
         assert os.readlink(tmp_path / "sbin" / helper) == f"/{BIN}/pagefold"
 
-    # What is not ours stays, also under the name of a helper.
+    # Files that are not ours stay, even one with the name of a helper.
     other = tmp_path / BIN / ".debug/other.debug"
     other.write_text("")
     helper = tmp_path / "sbin/umount.fuse.pagefold"
@@ -50,7 +52,7 @@ def test_what_is_installed_has_no_symbols_and_knows_where_they_are(tmp_path):
 
 
 def test_the_archive_installs_the_same(tmp_path):
-    """`make dist`, unpacked elsewhere; and it is the same archive when it is packed again."""
+    """The archive of `make dist`, unpacked elsewhere, installs the same files; packed again, it is the same archive."""
     packed = []
     for at in ["first", "second"]:
         out = tmp_path / at

@@ -97,7 +97,8 @@ ctypes.CDLL(None).syscall(60, 0)  # exit(2) of the first thread alone
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_run_leaves_nothing(how):
-    """SIGKILL: `lab clean` undoes it. SIGINT: it undoes itself, also where whoever started it has that signal ignored."""
+    """After SIGKILL, `lab clean` undoes the run. After SIGINT, the run undoes itself, even if its parent has that
+    signal ignored."""
     argv = ["env", "--ignore-signal=INT", sys.executable, "-c", SCRIPT]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as run:
         folder, mountpoint, device, pid = run.stdout.readline().split()

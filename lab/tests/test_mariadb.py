@@ -15,7 +15,7 @@ ROWS = 50_000
 
 @pytest.fixture(scope="module")
 def server(run, where):
-    """A server on the pool with sysbench's tables and an acknowledgement table."""
+    """Provides a server on the pool with sysbench's tables and an acknowledgement table."""
     server = MariaDB(run, where.folder("maria", USER))
     load.prepare_sysbench(server, "lab", ROWS)
     yield server

@@ -20,13 +20,13 @@ SIZE = 256 << 20
 
 @pytest.fixture(autouse=True)
 def only_on_pagefold(request):
-    """These are about Pagefold's own program."""
+    """Skips the tests on other file systems, since they are about Pagefold's own program."""
     if not request.config.getoption("--on").startswith("pagefold"):
         pytest.skip("not a pool")
 
 
 def refused(pool: Pool, *arguments) -> str:
-    """Runs the program, which must fail with status 1; returns what it said."""
+    """Runs the program, which must fail with status 1; returns its output."""
     with pytest.raises(proc.CommandFailed) as failure:
         pool.pagefold(*arguments)
     assert failure.value.status == 1, failure.value
@@ -38,7 +38,7 @@ def test_pool_in_use_is_left_alone(run):
         (pool.mountpoint / "file").write_text("here")
         elsewhere = run.fresh("elsewhere")
         elsewhere.mkdir()
-        # Its first place is not mounted on twice; a second one is the same file system.
+        # A second mount at the first place is refused; one at another place shows the same file system.
         assert pool.pool in refused(pool, "mount", pool.pool, pool.mountpoint)
         entry = run.mount(elsewhere)
         pool.pagefold("mount", pool.pool, elsewhere)
@@ -108,7 +108,8 @@ def test_read_only_mount_refuses_writes(run):
 
 @pytest.fixture
 def fuse_for_everybody(run):
-    """/dev/fuse is open to all on Debian; where it is root's alone (containers), one that is open to all lies over it."""
+    """Makes /dev/fuse open to all, as on Debian: where only root may open it (containers), a node that is open to all
+    is mounted over it."""
     if os.stat("/dev/fuse").st_mode & 0o006 == 0o006:
         yield
         return
@@ -123,7 +124,7 @@ def fuse_for_everybody(run):
 
 
 def test_user_without_root_mounts_a_pool_of_their_own(run, fuse_for_everybody):
-    """Everything as the user postgres, through fusermount3: create, mount, write, unmount, check."""
+    """Does everything as the user postgres, through fusermount3: create, mount, write, unmount, check."""
     home = run.fresh("home")
     home.mkdir()
     os.chown(home, pwd.getpwnam(USER).pw_uid, -1)

@@ -1,5 +1,5 @@
-"""PostgreSQL on a pool whose pages are stored by learned models: models are learned, used and worth it; and a crash, vacuum,
-remount and every check of the database find its pages as they were."""
+"""PostgreSQL on a pool whose pages are stored by learned models: models are learned, used and worth it. After a crash,
+vacuum and remount, every check of the database finds its pages as they were."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ CHECKPOINT;
 
 @pytest.fixture(scope="module")
 def server(run, pages):
-    """A cluster with tables of several characters, some of them aged."""
+    """Provides a cluster with tables of several kinds, some of them aged."""
     server = Postgres(run, pages.folder("pg", USER), settings={"full_page_writes": "off", "checkpoint_timeout": "30s"})
     server.initdb()
     server.start()
@@ -84,7 +84,7 @@ def server(run, pages):
 
 
 def answers(server: Postgres) -> str:
-    """A digest of every row, by plans that read tables, and by plans that read indexes."""
+    """Returns a digest of every row, by plans that read tables, and by plans that read indexes."""
     return server.sql(
         """
         SELECT count(*), sum(hashtextextended(e::text, 0)) FROM events e;
@@ -111,7 +111,7 @@ def test_models_are_learned_and_used(server, pages):
 
 
 def models_are_told(server: Postgres, pages) -> None:
-    """`status --models` tells of the tables by their files, mounted or not."""
+    """Verifies that `status --models` names tables by their files, mounted or not."""
     paths = {f"{pages.pool}:/{path.relative_to(pages.mountpoint)}" for path in server.relation_files(DATABASE, "lineitem")}
     told = [model for model in pages.figures("status --models")["models"] if model["file"] in paths]
     assert len(told) == len(paths) == 1, told
@@ -160,8 +160,8 @@ RELATIONS = ["events", "events_pkey", "events_at", "price_paid", "price_paid_pke
 
 
 def test_models_are_worth_it(server, pages, run):
-    """The files of large relations, after they have been folded under load, against the same files by zstd. How small they were
-    before is told only: it depends on how much was written before the first models were there."""
+    """Compares the files of large relations, after they have been folded under load, with the same files by zstd. Their
+    size before is only printed, since it depends on how much was written before the first models were there."""
     files = [path for relation in RELATIONS for path in server.relation_files(DATABASE, relation)]
     server.stop()
     with Pool(run, POOL_BYTES, compression="zstd") as other:
@@ -180,7 +180,8 @@ def test_models_are_worth_it(server, pages, run):
     print(f"ratio: zstd {zstd.ratio:.2f}, page {page.ratio:.2f}, folded {again.ratio:.2f}; {folded}")
     assert zstd.logical == page.logical == again.logical
     assert again.ratio > 2.2 * zstd.ratio
-    # Most of what was stored before the models the background has coded again by now; how much is left for `fold` is told only.
+    # The background has coded most pages again by now that were stored before the models. How much is left for `fold`
+    # is only printed.
     assert again.ratio > 0.98 * page.ratio
     assert folded["after_bytes"] <= folded["before_bytes"]
     verify.pgbench_balances(server, DATABASE)

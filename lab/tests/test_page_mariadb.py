@@ -1,5 +1,5 @@
-"""MariaDB on a pool whose pages are stored by learned models: models are learned and used; and a remount, a crash and every check
-of the server find its pages as they were."""
+"""MariaDB on a pool whose pages are stored by learned models: models are learned and used. After a remount and a crash,
+every check of the server finds its pages as they were."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UPDATE sbtest2 SET pad = REVERSE(pad) WHERE id % 5 = 0;
 
 @pytest.fixture(scope="module")
 def server(run, pages):
-    """A server with sysbench's tables and one with nulls."""
+    """Provides a server with sysbench's tables and one with nulls."""
     server = MariaDB(run, pages.folder("maria", USER), name="maria-page")
     load.prepare_sysbench(server, "lab", ROWS)
     server.sql(TABLES, database="lab")
@@ -40,7 +40,7 @@ def server(run, pages):
 
 
 def flush(server: MariaDB, pages: Pool) -> None:
-    """All that the server holds is written, and is in the pool: a clean shutdown writes it."""
+    """Brings all changes of the server into the pool: a clean shutdown writes them."""
     server.stop()
     pages.pagefold("sync", pages.pool)
     server.start()

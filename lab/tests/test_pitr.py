@@ -23,7 +23,7 @@ POOL_BYTES = 3 << 30
 
 @pytest.fixture(scope="module")
 def production(run, request):
-    """A cluster under load, with a backup."""
+    """Provides a cluster under load, with a backup."""
     if not request.config.getoption("--on").startswith("pagefold"):
         pytest.skip("backups of Pagefold are needed")
     with Pool(run, POOL_BYTES) as pool:
@@ -36,7 +36,7 @@ def production(run, request):
 
 
 def started(production: Production, *words, cwd=None, user=None) -> subprocess.CompletedProcess:
-    """`pagefold`, however it ends."""
+    """Runs `pagefold`, however it ends."""
     environment = {**os.environ, **production.pool.environment}
     argv = [pagefold(), *map(str, words), "--key-file", str(production.key)]
     return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, cwd=cwd, **proc.as_user(user))
@@ -47,12 +47,12 @@ def archive(production: Production, *words, **more) -> subprocess.CompletedProce
 
 
 def newest(production: Production) -> str:
-    """The segment that is being written."""
+    """Returns the name of the segment that is being written."""
     return production.server.sql("SELECT pg_walfile_name(pg_current_wal_lsn())")
 
 
 def names(production: Production) -> list[str]:
-    """Segments that are archived, in order."""
+    """Returns the names of archived segments, in order."""
     found = (path.name.partition("-")[2] for path in (production.repository / "wal").iterdir())
     return sorted(name for name in found if len(name) == 24)
 
@@ -61,13 +61,13 @@ def test_points_under_load_have_the_rows_up_to_them_and_none_later(production):
     moments = random.Random(time.time_ns())
     points = [drawn(production, moments) for _ in range(2)]
     production.create()
-    # Soon behind the backup.
+    # One point lies soon behind the backup.
     time.sleep(0.5)
     points += [drawn(production, moments)]
     production.client.wait_for(len(production.client.rows) + 3)
     production.archived()
     backups = [re.search(r"from backup (\d+)", verified(production, point))[1] for point in points]
-    # The newest from before it.
+    # Each restore takes the newest backup from before its point.
     assert backups[0] == "1" and backups[-1] == "2", backups
 
 
@@ -79,14 +79,14 @@ def test_a_file_is_archived_once_and_comes_back(production, run):
     proc.run(["chown", f"{USER}:", to])
     assert archive(production, "fetch", repository, name, to / name).returncode == 0
     assert (to / name).stat().st_size == 1 << 20 and [path.name for path in to.iterdir()] == [name]
-    # The same again is a success, as after a crash of the server.
+    # Another push of the same segment succeeds, as is needed after a crash of the server.
     assert archive(production, "push", repository, to / name).returncode == 0
     other = bytearray((to / name).read_bytes())
     other[-1] ^= 1
     (to / name).write_bytes(other)
     done = archive(production, "push", repository, to / name)
     assert done.returncode == 1 and "with another content" in done.stderr and "archive_mode=off" in done.stderr, done
-    # What is no segment, or another one than it says.
+    # A file that is no segment is refused, and so is one whose name is that of another.
     (to / name).write_bytes(b"x" * 100)
     assert "does not begin as a segment" in archive(production, "push", repository, to / name).stderr
     (to / "0000000100000000000000F0").write_bytes(other)
@@ -94,18 +94,18 @@ def test_a_file_is_archived_once_and_comes_back(production, run):
     assert archive(production, "push", repository, to / "x").returncode == 2
     done = archive(production, "push", "--system", "5", repository, production.server.data / "pg_wal" / "00000009.history")
     assert done.returncode == 1 and "No such file" in done.stderr
-    # A repository that the server's user cannot write to.
+    # The server's user cannot write to this repository.
     closed = run.fresh("closed")
     production.pool.pagefold("backup", "init", closed, "--unencrypted")
     argv = [pagefold(), "archive", "push", str(closed), str(production.server.data / "pg_wal" / newest(production))]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, **proc.as_user(USER))
     assert done.returncode == 1 and f"install -d -o postgres {closed}/wal" in done.stderr, done
-    # Another cluster's are not found, and not mixed.
+    # Segments of another cluster are kept apart.
     assert archive(production, "fetch", "--system", "5", repository, name, to / "y").returncode == 1
 
 
 def test_a_push_that_was_killed_is_done_again(production, run):
-    """Whatever it left: the file is there as a whole, or is not there."""
+    """Whatever a killed push has left, the file is there as a whole, or is not there."""
     production.archived()
     repository, folder = run.fresh("killed"), run.fresh("segments")
     production.pool.pagefold("backup", "init", repository, "--unencrypted")
@@ -116,7 +116,7 @@ def test_a_push_that_was_killed_is_done_again(production, run):
     segment = bytearray(whole.read_bytes())
     moments, before = random.Random(1), 0
     for number in range(1, 9):
-        # Segments of 1 MiB: the place in the log that its first page tells.
+        # The first page of a segment (of 1 MiB) tells its place in the log.
         segment[8:16] = struct.pack("<Q", number << 20)
         file = folder / f"0000000100000000{number:08X}"
         file.write_bytes(segment)
@@ -134,7 +134,7 @@ def test_a_push_that_was_killed_is_done_again(production, run):
 
 
 def system(production: Production) -> str:
-    """The cluster's number."""
+    """Returns the cluster's system identifier."""
     return production.server.sql("SELECT system_identifier FROM pg_control_system()")
 
 
@@ -149,7 +149,7 @@ def test_all_that_was_archived_can_be_had_and_becomes_a_production(production):
         restored.sql("ALTER SYSTEM RESET restore_command")
         settings = (restored.data / "postgresql.auto.conf").read_text()
         assert "archive_mode" not in settings and "restore_command" not in settings
-        # It is on a timeline of its own.
+        # The restored cluster is on a timeline of its own.
         assert restored.sql("SELECT timeline_id FROM pg_control_checkpoint()") == "2"
     finally:
         restored.destroy()
@@ -162,7 +162,7 @@ def test_only_what_is_not_there_ends_a_recovery(production, run):
     assert archive(production, "fetch", repository, "x", to).returncode == 254
     assert archive(production, "fetch", repository).returncode == 254
     assert archive(production, "fetch", repository, name, "/nowhere/x").returncode == 254
-    # Neither in a data directory nor told of one.
+    # Here the program is neither in a data directory nor told of one.
     assert started(production, "archive", "fetch", repository, name, to, cwd="/").returncode == 254
     (path,) = (path for path in (repository / "wal").iterdir() if path.name.endswith(name))
     whole = path.read_bytes()
@@ -191,7 +191,8 @@ def test_what_cannot_be_restored_is_refused_before_anything_is_made(production):
 
 
 def test_the_server_itself_refuses_a_point_before_the_backup_is_consistent(production):
-    """What decision 0047 stands on: without a backup_label PostgreSQL takes the end of the log in the backup for the consistent point."""
+    """Verifies the ground of decision 0047: without a backup_label PostgreSQL takes the end of the log in the backup
+    for the consistent point."""
     name, mountpoint = f"{production.pool.pool}/early", production.run.fresh("early")
     production.archived()
     production.backup("backup", "restore", production.repository, production.dataset.name, name, "--to-latest")
@@ -221,7 +222,7 @@ def test_the_list_tells_of_gaps_and_prune_keeps_what_is_needed(production):
     lines = {line["backup"]: line for line in log["lines"]}
     assert len(log["stretches"]) == 1 and all(line["missing"] is None for line in lines.values()), log
     assert "CLUSTER" in production.backup("backup", "list", repository)
-    # One in the midst goes.
+    # A segment in the middle is taken away.
     middle = names(production)[-3]
     (path,) = (path for path in (repository / "wal").iterdir() if path.name.endswith(middle))
     aside = production.run.fresh("aside")

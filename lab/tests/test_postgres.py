@@ -16,7 +16,7 @@ SCALE = 10
 
 @pytest.fixture(scope="module")
 def server(run, where):
-    """A cluster on the pool with pgbench's tables and an acknowledgement table."""
+    """Provides a cluster on the pool with pgbench's tables and an acknowledgement table."""
     server = Postgres(run, where.folder("pg", USER), settings={"full_page_writes": "off", "checkpoint_timeout": "30s"})
     load.prepare_pgbench(server, "lab", SCALE)
     yield server
@@ -67,8 +67,8 @@ def test_basebackup_from_and_to_the_pool(server, where, run):
 
 
 def test_crash_with_fsync_off_keeps_a_consistent_prefix(server, where, run):
-    """With fsync=off transactions of the last moment may go, the database may not: a crash leaves the files as they were
-    at one instant."""
+    """With fsync=off the last transactions may be lost, but not the database: a crash leaves the files as they were at
+    one instant."""
     server.stop()
     server.settings["fsync"] = "off"
     try:

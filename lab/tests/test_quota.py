@@ -16,7 +16,7 @@ from lab.snapshots import Mounted
 POOL_BYTES = 1 << 30
 QUOTA_BYTES = 160 << 20
 ACCOUNTED_SLACK_BYTES = 24 << 20
-"""Above a quota there may be what tree nodes take that were not stored, and the ends of truncated files (SEMANTICS.md)."""
+"""Bytes that may be above a quota: tree nodes that were not stored, and the ends of truncated files (SEMANTICS.md)."""
 GROW = (
     "INSERT INTO filler SELECT (SELECT decode(string_agg(md5(random()::text || g), ''), 'hex') "
     "FROM generate_series(1, 64) g WHERE n > 0) FROM generate_series(1, {kib}) n"
@@ -69,10 +69,10 @@ def test_postgres_runs_into_its_quota_and_back(pool, run):
     free_bytes = os.statvfs(bounded.mountpoint)
     assert free_bytes.f_blocks * free_bytes.f_frsize == QUOTA_BYTES
     assert "% of quota of" in pool.pagefold("status", pool.pool)
-    # The other one has not noticed, and there is room for more.
+    # The other database has not noticed, and has room for more.
     before = int(other.sql("SELECT count(*) FROM acknowledged", database="lab"))
     undisturbed.wait_for(before + 50)
-    # Its own rows are there, once it has room again.
+    # The rows of the full database are there, once it has room again.
     pool.pagefold("set", f"quota={2 * QUOTA_BYTES}", bounded.name)
     if not answers(pinched):
         pinched.kill()
@@ -97,7 +97,7 @@ def test_postgres_runs_into_its_quota_and_back(pool, run):
 
 
 def fill(server: Postgres) -> str:
-    """Writes until not even a page finds room; returns what was said last."""
+    """Writes until not even a page finds room; returns the last error."""
     said = ""
     for kib in (4096, 512, 64, 8):
         deadline = time.monotonic() + 60

@@ -1,8 +1,9 @@
-"""The tour of README.md, literally: its lines, in order, on a machine that has no /srv/tank and no pools.
+"""Runs the tour of README.md literally: its lines, in order, on a machine that has no /srv/tank and no pools.
 
-The machine is this one, in namespaces of its own: what the tour changes (/srv, /usr/local, /sbin, /var/lib, ...) lies over what is there and is
-gone afterwards, with every process. Not taken literally are `make build`, whose program is the one under test, `sudo`, for which root needs no
-password here, and `ssh backup`, which is this machine, with a pool of its own.
+The machine is this one, in namespaces of its own: the folders that the tour changes (/srv, /usr/local, /sbin, /var/lib,
+...) are mounted over those of the machine and are gone afterwards, with every process. Not taken literally are `make
+build`, whose program is the one under test, `sudo`, for which root needs no password here, and `ssh backup`, which is
+this machine, with a pool of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from lab.paths import ROOT, pagefold
 
 README = ROOT / "README.md"
 OVERLAID = ["/srv", "/var/lib", "/var/log", "/usr/local", "/usr/sbin", "/usr/lib/systemd", "/usr/share"]
-"""What the tour changes on a machine. A folder of the run lies over each."""
+"""Folders of the machine that the tour changes. A folder of the run is mounted over each."""
 
 MACHINE = r"""
 set -euo pipefail
@@ -77,7 +78,7 @@ class Command:
 
 
 def tour(text: str) -> list[Command]:
-    """The commands of the tour, without those blocks that show no commands."""
+    """Returns the commands of the tour, without blocks that show no commands."""
     section = re.search(r"^## A tour\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
     assert section, "README.md has no tour"
     first = text.count("\n", 0, section.start(1)) + 1
@@ -98,11 +99,11 @@ COMMANDS = tour(README.read_text())
 
 
 def machine(run, script: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script on the machine that has nothing yet."""
+    """Runs a script on a machine that has nothing yet."""
     scratch = run.fresh("readme")
     (scratch / "over").mkdir(parents=True)
     (scratch / "home").mkdir()
-    # Servers of the database's user find their data below it.
+    # Servers that run as the database's user must reach their data below these folders.
     for folder in (scratch, scratch / "home"):
         folder.chmod(0o755)
     words = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
@@ -119,7 +120,7 @@ def machine(run, script: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def told(run) -> dict[str, str]:
-    """What each command of the tour printed, and what was found afterwards."""
+    """Provides the output of each command of the tour, and the state that was found afterwards."""
     steps = "".join(f"printf '\\n@@{n}\\n'\n{command.text}\n" for n, command in enumerate(COMMANDS))
     done = machine(run, f"{MACHINE}\n{steps}\n{AFTERWARDS}")
     parts = re.split(r"^@@(\w+)$", done.stdout, flags=re.MULTILINE)
@@ -132,7 +133,7 @@ def told(run) -> dict[str, str]:
 
 
 def of(told: dict[str, str], begin: str) -> str:
-    """What the first command that begins so has printed."""
+    """Returns the output of the first command that begins with `begin`."""
     number = next(n for n, command in enumerate(COMMANDS) if command.text.startswith(begin))
     return told[str(number)]
 
@@ -155,14 +156,15 @@ def test_every_line_does_what_is_said(told):
 def test_what_it_leaves(told):
     assert re.search(r"^vault/tank@before-migration\t", told["vault"], re.MULTILINE)
     assert re.search(r"^tank/feature-x\t.*running", told["branch"], re.MULTILINE)
-    # Nothing was written below the mount points, and nobody but root could.
+    # Nothing was written below the mount points, and only root could have.
     modes, _, check = told["below"].strip().partition("\npool")
     assert modes.splitlines() == ["0 /srv/tank", "0 /srv/test"]
     assert "0 errors" in check
 
 
 def test_where_mounting_fails_nothing_is_written_elsewhere(run):
-    """Pasted into a terminal, where one failure does not keep the next line from running."""
+    """Runs the lines as if they were pasted into a terminal, where a failure does not keep the next line from
+    running."""
     begin = next(n for n, command in enumerate(COMMANDS) if command.text.startswith("pagefold create"))
     end = next(n for n, command in enumerate(COMMANDS) if command.text.startswith("pagefold unmount"))
     lines = "\n".join(command.text for command in COMMANDS[begin:end])

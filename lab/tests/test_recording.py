@@ -1,4 +1,5 @@
-"""Crash states are the legal ones: everything that was flushed, and of the rest what the kind of state says."""
+"""Crash states are legal ones: they have everything that was flushed, and of the rest as much as the kind of state
+says."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ SIZE = 64 << 10
 
 
 def recording(path: Path, *events: tuple[int, int, int, bytes]) -> Recording:
-    """One of (kind, call, offset, data)."""
+    """Writes a recording of events, each (kind, call, offset, data), and reads it."""
     with open(path, "wb") as f:
         f.write(MAGIC + struct.pack("<QQ", 1, SIZE))
         for number, (kind, call, offset, data) in enumerate(events):

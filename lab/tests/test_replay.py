@@ -1,4 +1,4 @@
-"""A slice of `make crash-states`: states that a crash may have left on a recorded device are recovered by the real databases."""
+"""A slice of `make crash-states`: real databases recover states that a crash may have left on a recorded device."""
 
 from __future__ import annotations
 

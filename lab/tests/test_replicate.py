@@ -22,7 +22,7 @@ DAY_S = 86_400
 
 @pytest.fixture
 def pool(run, request):
-    """A pool with a dataset that holds something, mounted."""
+    """Provides a mounted pool with some contents."""
     if not request.config.getoption("--on").startswith("pagefold"):
         pytest.skip("backups are Pagefold's own")
     with Pool(run, POOL_BYTES) as pool:
@@ -59,7 +59,7 @@ def replica(pool: Pool) -> dict:
 
 
 def wait_for(pool: Pool, holds, seconds: float = 30.0) -> dict:
-    """How the replica stands as soon as that holds of it."""
+    """Waits until `holds` is true of the replica's status, and returns the status."""
     until, told = time.monotonic() + seconds, None
     while time.monotonic() < until:
         all_ = pool.figures("status")["replicas"]
@@ -79,7 +79,7 @@ def backups(pool: Pool, repository) -> list[dict]:
 
 
 def restored(pool: Pool, repository) -> dict[str, bytes]:
-    """The files of the newest backup."""
+    """Returns the files of the newest backup."""
     name = f"{pool.pool}/back"
     pool.pagefold("backup", "restore", repository, pool.pool, name)
     return contents_once(pool, name)
@@ -107,12 +107,12 @@ def test_it_follows_and_idle_cycles_ask_for_nothing(pool, run):
         assert told["worst_ms"] < 6000, told
         with pytest.raises(proc.CommandFailed, match="another process"):
             pool.pagefold("replicate", pool.pool, repository, "--once")
-    # The newest alone stays, in two objects for each that was made; one snapshot is held.
+    # Only the newest backup stays. Each took two write requests, and one snapshot is held.
     assert [one["number"] for one in backups(pool, repository)] == [told["number"]]
     assert told["puts"] == 2 * told["number"], told
     assert len(snapshots(pool)) == 1
     assert restored(pool, repository) == files_of(pool)
-    # Nobody keeps it any more: that is told when it is too far behind.
+    # No process replicates any more, and the status tells when the replica is too far behind.
     time.sleep(3)
     assert replica(pool)["late"] and "LATE" in pool.pagefold("status", pool.pool)
     with pytest.raises(proc.CommandFailed, match="something is wrong"):
@@ -150,7 +150,7 @@ def test_killed_anywhere_it_goes_on(pool, run):
             process.kill()
         assert len(snapshots(pool)) <= 2, snapshots(pool)
     pool.pagefold("replicate", pool.pool, repository, "--once")
-    # Once more: what was interrupted was gone on with as it was.
+    # A second run is needed, since the first one has resumed the interrupted backup as it was.
     pool.pagefold("replicate", pool.pool, repository, "--once")
     assert len(snapshots(pool)) == 1 and restored(pool, repository) == files_of(pool)
     assert ": 0 errors" in pool.pagefold("backup", "verify", repository)
@@ -164,7 +164,7 @@ def test_by_property_and_kept_by_the_hour(pool, run):
     pool.pagefold("set", f"backup={repository},every=10s,hourly=24,key-file=none", pool.pool)
     told = replica(pool)
     assert "pagefold-replicate@" in told["failed"]["what"] and told["late"], told
-    # The timer leaves it to the process.
+    # The backup timer leaves the dataset to the replicating process.
     assert json.loads(pool.pagefold("backup", "run", "--now", "--json"))["backups"] == []
     for number in range(3):
         (pool.mountpoint / "file").write_text(str(number))
@@ -210,7 +210,7 @@ def test_another_machine_makes_the_pool_of_it(pool, run):
     (at / "rows").write_text("newer rows\n" * 10_000)
     pool.pagefold("replicate", "--once", f"{tank}/a/b/c", repository)
     pool.pagefold("unmount", at)
-    # A machine that knows nothing but the repository.
+    # The other machine knows nothing but the repository.
     elsewhere = Elsewhere(pool, run)
     copy, device = f"{tank}-copy", run.fresh("device")
     for words, told in ((["--from", "none"], "no backup of a pool none"), (["--into"], "cannot be used")):
@@ -234,7 +234,7 @@ def test_another_machine_makes_the_pool_of_it(pool, run):
         elsewhere.pagefold("mount", f"{copy}/restored", back)
         assert (back / "text").read_text() == (pool.mountpoint / "text").read_text()
         elsewhere.pagefold("unmount", back)
-        # Again, as after an interruption: what is there stays, what is not comes.
+        # Run again, as after an interruption, it keeps the datasets that are there and restores the others.
         elsewhere.pagefold("destroy", "-r", f"{copy}/a/b/c")
         assert "2 datasets" in elsewhere.pagefold("backup", "restore-pool", repository, copy, "--into")
         elsewhere.pagefold("mount", f"{copy}/a/b/c", back)

@@ -1,4 +1,5 @@
-"""`pagefold rewrite`: other records for files that are written meanwhile; snapshots stay; it is interrupted, and nothing is left of it.
+"""`pagefold rewrite`: gives another recordsize to files that are written meanwhile. Snapshots stay as they are, and an
+interrupted rewrite leaves nothing behind.
 
 LAB_REWRITE_BYTES sets the size of the large file (200 MiB; 2 GiB for a long run).
 """
@@ -28,7 +29,7 @@ LARGE_BYTES = int(os.environ.get("LAB_REWRITE_BYTES", 200 << 20))
 SNAPSHOTS = 20
 BLOCK = 8192
 SLACK_BYTES = 48 << 20
-"""What tree nodes, tables and the log take beside records."""
+"""Bytes that tree nodes, tables and the log may take beside records."""
 ATTRIBUTE = "user.pagefold.recordsize"
 
 
@@ -57,7 +58,7 @@ def recordsize(path) -> int:
 
 
 def write_file(path, size: int, seed: int) -> None:
-    """In writes of BLOCK bytes, so that the recordsize is that."""
+    """Writes a file of random bytes. Its first write has BLOCK bytes, so that the recordsize is BLOCK."""
     random_bytes = random.Random(seed)
     with open(path, "wb", buffering=0) as f:
         f.write(random_bytes.randbytes(BLOCK))
@@ -67,7 +68,7 @@ def write_file(path, size: int, seed: int) -> None:
 
 
 class Writer(threading.Thread):
-    """Writes blocks at random places, and knows what it wrote and how long it waited."""
+    """Writes blocks at random places, and remembers their contents and its waits."""
 
     def __init__(self, path, blocks: int):
         super().__init__()
@@ -147,7 +148,7 @@ def test_large_file_under_random_writes_with_snapshots(pool):
 
 
 def wait_for_space(pool: Pool, at_most: int, timeout_s: float = 20) -> int:
-    """What is given up is freed in the background."""
+    """Waits until at most `at_most` bytes are in use: an abandoned copy is freed in the background."""
     deadline = time.monotonic() + timeout_s
     while (used := pool.used_bytes()) > at_most:
         assert time.monotonic() < deadline, f"{used} bytes are used, of {at_most} at most"
@@ -244,7 +245,8 @@ def test_mappings_and_direct_io(pool):
                 rounds = 0
                 while work.is_alive() or rounds < 20:
                     rounds += 1
-                    # Each way of writing has a half of its own: a shared mapping and O_DIRECT of the same page are not ordered.
+                    # Each way of writing has a half of its own, since a shared mapping and O_DIRECT writes of the same
+                    # page are not ordered.
                     at = dice.randrange(size // 2 // BLOCK) * BLOCK
                     mapped[at : at + BLOCK] = expected[at : at + BLOCK] = dice.randbytes(BLOCK)
                     if rounds % 8 == 0:
@@ -277,7 +279,7 @@ def test_quota_and_a_mount_that_is_read_only(pool):
         with pytest.raises(Exception, match="quota"):
             rewrite(pool, "--recordsize", "16K", path)
         assert (recordsize(path), digest(path)) == (BLOCK, wanted)
-        # What was copied is free again: there is room for as much as before.
+        # The copy is freed again, so there is as much room as before.
         deadline = time.monotonic() + 20
         while True:
             try:

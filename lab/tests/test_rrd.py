@@ -16,13 +16,13 @@ SAMPLES = 3000
 
 
 def fetch(path) -> str:
-    """All averages of the whole time."""
+    """Returns all averages of the whole time."""
     options = ["AVERAGE", "--start", str(START), "--end", str(START + SAMPLES * STEP), "--resolution", str(STEP)]
     return proc.run([tool("rrdtool"), "fetch", path, *options])
 
 
 def create(path) -> None:
-    """A database of two sources and three archives, as collectd makes them."""
+    """Makes a database of two sources and three archives, as collectd does."""
     sources = [f"DS:{name}:GAUGE:30:U:U" for name in ("rx", "tx")]
     archives = ["RRA:AVERAGE:0.5:1:4000", "RRA:AVERAGE:0.5:7:1200", "RRA:MAX:0.5:7:1200"]
     times = ["--start", str(START - STEP), "--step", str(STEP)]
@@ -30,7 +30,7 @@ def create(path) -> None:
 
 
 def samples(seed: int) -> list[str]:
-    """Updates for the whole time."""
+    """Returns updates for the whole time."""
     values = random.Random(seed)
     return [f"{START + i * STEP}:{values.randrange(10**6)}:{values.random()}" for i in range(SAMPLES)]
 

@@ -1,4 +1,4 @@
-"""`pagefold scrub` on a pool in use: progress, stopping and going on, and damage on the device."""
+"""`pagefold scrub` on a pool in use: progress, stopping and resuming, and damage on the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILES, MIB = 12, 1 << 20
 
 @pytest.fixture()
 def pool(run):
-    """A pool with incompressible files."""
+    """Provides a pool with incompressible files."""
     with Pool(run, 256 << 20) as pool:
         for number in range(FILES):
             (pool.mountpoint / f"file{number}").write_bytes(os.urandom(4 * MIB))
@@ -26,12 +26,12 @@ def pool(run):
 
 
 def scrub(pool: Pool, *options: str) -> dict:
-    """Runs it; returns what it says."""
+    """Runs `pagefold scrub`; returns its JSON."""
     return json.loads(pool.pagefold("scrub", "--json", *options, pool.pool))["scrub"]
 
 
 def wait_for(pool: Pool, state: str) -> dict:
-    """Waits for a state that comes by itself."""
+    """Waits for a state of the scrub, and returns its JSON."""
     deadline = time.monotonic() + 60
     while (now := scrub(pool, "--status"))["state"] != state:
         assert time.monotonic() < deadline, f"a minute later: {now}"

@@ -25,7 +25,7 @@ class Step:
 
 
 def examples(text: str) -> list[tuple[int, list[Step]]]:
-    """The console blocks of a document: line number, and the commands with their outputs."""
+    """Returns the console blocks of a document: line number, and the commands with their outputs."""
     found = []
     for block in re.finditer(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         steps: list[Step] = []
@@ -43,7 +43,7 @@ EXAMPLES = examples(DOCUMENT.read_text())
 
 @pytest.fixture(scope="module")
 def pool(run):
-    """A pool of its own, which is checked at the end."""
+    """Provides a pool of its own, which is checked at the end."""
     with Pool(run, POOL_BYTES) as pool:
         yield pool
         pool.unmount()
@@ -51,7 +51,7 @@ def pool(run):
 
 
 def shell(pool: Pool, command: str) -> list[str]:
-    """What a command prints, run by bash in the mount."""
+    """Runs a command by bash in the mount, and returns the lines that it prints."""
     path = f"{os.path.dirname(pagefold())}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", command],
@@ -63,7 +63,7 @@ def shell(pool: Pool, command: str) -> list[str]:
         text=True,
         timeout=120,
     )
-    # On a machine that is busy with other things a command may say what it waits for.
+    # On a busy machine, a command may print that it waits.
     return [line for line in done.stdout.splitlines() if not line.startswith("pagefold: waiting")]
 
 

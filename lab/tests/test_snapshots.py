@@ -30,7 +30,7 @@ SNAPSHOTS = 8
 
 
 def digest(folder: Path) -> str:
-    """Of all files below a folder."""
+    """Returns a digest of all files below a folder."""
     whole = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         whole.update(f"{path.relative_to(folder)}\n".encode())
@@ -39,8 +39,8 @@ def digest(folder: Path) -> str:
 
 
 def test_coding_again_unshares_nothing(run):
-    """Snapshots of a database that changed in between; what is stored is coded again, twice: it becomes smaller, there are no more
-    records than before, every snapshot is what it was, and what it keeps is still told to the byte."""
+    """Codes the stored records of a database and its snapshots again, twice. They must become smaller and no more than
+    before, every snapshot must stay as it was, and the bytes that it keeps must still be told exactly."""
     with Pool(run, 3 << 30, compression="lz4") as pool:
         dataset = Mounted(pool, "db")
         pool.pagefold("dataset", "create", dataset.name)
@@ -79,7 +79,7 @@ def test_coding_again_unshares_nothing(run):
             assert now < share * used, f"{compression}: {now} bytes of {used} are left; {folded}"
             models = pool.figures("status")["models"]
             found = records()
-            # A page of the segment table more or less.
+            # There may be a few pages of the segment table more.
             assert found <= most + models + 8, f"{compression}: {found} records, {most} before"
             assert contents() == expected, f"a snapshot is no longer what it was, with {compression}"
             used = now

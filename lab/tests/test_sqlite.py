@@ -24,7 +24,7 @@ def create(path, journal: str, page_size: int) -> None:
 
 
 def check(path, record) -> None:
-    """The database is sound and holds what was acknowledged."""
+    """Verifies that the database is sound and has all acknowledged rows."""
     connection = sqlite3.connect(path)
     try:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -1,4 +1,4 @@
-"""What suites print is understood: what is not seen would compare nothing."""
+"""The output of suites is understood: an outcome that is not seen would compare nothing."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_differs_must_be_known():
     explained, unexplained = differences("pjdfstest", there, here)
     assert len(explained) == 1 and "pathconf" in explained[0]
     assert [line.split(": ", 1)[0] for line in unexplained] == ["pjdfstest chmod::b", "pjdfstest chmod::c"]
-    # What is known is known of that outcome alone.
+    # A known difference is known only with that outcome.
     worse = {**here, "link::link_count_max": FAILED}
     assert len(differences("pjdfstest", there, worse)[1]) == 3
     assert all(suite in suites.ALL for suite, _ in KNOWN)

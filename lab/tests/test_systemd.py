@@ -25,7 +25,7 @@ MARIADB = "mariadb.service"
 
 @pytest.fixture(autouse=True)
 def needs_systemd():
-    """Debian 12 has it, if not as the first process."""
+    """Skips the tests without systemd, which Debian 12 has, if not always as the first process."""
     for path in (SYSTEMD, GENERATORS / "systemd-fstab-generator", SYSTEM_UNITS / "postgresql@.service"):
         if not path.exists():
             pytest.skip(f"{path} is not there")
@@ -40,25 +40,26 @@ class Units:
         self.units.mkdir()
         proc.run([ROOT / "dist/install.sh", pagefold()], env={"DESTDIR": str(self.root)})
         unit = self.root / "lib/systemd/system/pagefold@.service"
-        # Where it will be installed it is not, yet.
+        # The program is not yet where it will be installed, so another one takes its place in the units.
         for file in [unit, *unit.parent.glob("pagefold-backup.*"), *unit.parent.glob("pagefold-replicate@.*")]:
             (self.units / file.name).write_text(file.read_text().replace("/usr/local/bin/pagefold", "/bin/true"))
         self.wanted("multi-user.target", CLUSTER, SYSTEM_UNITS / "postgresql@.service")
         self.wanted("multi-user.target", MARIADB, SYSTEM_UNITS / MARIADB)
 
     def wanted(self, by: str, name: str, file: Path) -> None:
-        """Has a unit started with another one."""
+        """Makes unit `by` start unit `name`, which is in `file`."""
         folder = self.units / f"{by}.wants"
         folder.mkdir(exist_ok=True)
         (folder / name).symlink_to(file)
 
     @property
     def env(self) -> dict[str, str]:
-        """Has systemd look for units here first."""
+        """Environment in which systemd looks for units here first."""
         return {"SYSTEMD_UNIT_PATH": f"{self.units}:{SYSTEM_UNITS}", "HOME": "/tmp"}
 
     def seen(self) -> dict[str, dict[str, set[str]]]:
-        """What systemd knows of each unit when it boots: Requires, After and so on. It tests for users, not for root."""
+        """Returns systemd's view of each unit at boot: Requires, After and so on. systemd does such a test only for
+        users, not for root."""
         command = [shutil.which("setpriv") or "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
         dump = proc.run([*command, SYSTEMD, "--test", "--system", "--unit=multi-user.target"], env=self.env)
         found: dict[str, dict[str, set[str]]] = {}
@@ -72,13 +73,13 @@ class Units:
         return found
 
     def verify(self, *units: str) -> None:
-        """Nothing about them is wrong: no unknown setting, no circle of ordering."""
+        """Verifies that nothing is wrong with these units: no unknown setting, no circle of ordering."""
         said = proc.run(["systemd-analyze", "--man=no", "verify", *units], env=self.env)
         assert said.strip() == "", said
 
 
 def after(seen: dict[str, dict[str, set[str]]], unit: str) -> set[str]:
-    """All that is started before a unit, and stopped after it, however far away."""
+    """Returns all units that are started before a unit and stopped after it, directly or not."""
     found: set[str] = set()
     waiting = [unit]
     while waiting:
@@ -90,7 +91,7 @@ def after(seen: dict[str, dict[str, set[str]]], unit: str) -> set[str]:
 
 @pytest.fixture
 def units(run) -> Units:
-    """A fresh directory."""
+    """Provides a fresh directory of units."""
     return Units(run)
 
 
@@ -105,13 +106,13 @@ def test_every_service_comes_after_a_pool_that_a_service_mounts(units):
     seen = units.seen()
     for service in (CLUSTER, MARIADB, "postgresql.service", "systemd-logind.service"):
         assert "pagefold@tank.service" in after(seen, service), service
-    # Switched off, it goes with the file systems, not before.
+    # At shutdown, the pool is closed when file systems are unmounted, not before.
     assert {"umount.target", "shutdown.target"} <= seen["pagefold@tank.service"]["Conflicts"]
     assert "umount.target" in seen["pagefold@tank.service"]["Before"]
 
 
 def test_without_the_unit_no_database_would_wait(units):
-    """The test sees what it is to see."""
+    """Shows that the test would notice: without the unit, no database waits for the pool."""
     assert "pagefold@tank.service" not in after(units.seen(), CLUSTER)
 
 
@@ -133,7 +134,7 @@ def test_databases_wait_for_a_pool_of_fstab_that_may_fail(units, run):
         os.chmod(path, 0o755 if path.is_dir() else 0o644, follow_symlinks=True)
     seen = units.seen()
     mount = seen["var-lib-mysql.mount"]
-    # nofail: nothing waits for it but the database.
+    # With nofail, only the database waits for the mount.
     assert "var-lib-mysql.mount" not in seen["local-fs.target"].get("After", set())
     assert "var-lib-mysql.mount" in seen[MARIADB]["Requires"] & seen[MARIADB]["After"]
     assert str(pool) in mount["RequiresMountsFor"]

@@ -1,4 +1,5 @@
-"""Space goes back: after deletion and `pagefold trim` a pool takes of its file what it says to use, on a sparse file and on a loop device over one."""
+"""Space returns to the disc: after deletion and `pagefold trim`, a pool takes as much of its file as it says to use, on
+a sparse file and on a loop device over one."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ CHUNK = 4 * MIB
 POOL_BYTES = 512 * MIB
 FILES, FILE_BYTES, KEPT = 20, 12 * MIB, (3, 11)
 RESERVED = 3 * 192 << 10
-"""What is written of the reserved places of a device of this size."""
+"""Bytes that are written in the reserved places of a device of this size."""
 
 
 class LoopPool(Pool):
@@ -50,7 +51,7 @@ class FilePool(Pool):
 
 @pytest.fixture(params=[FilePool, LoopPool], ids=["file", "loop"])
 def pool(run, request):
-    """A pool with incompressible files, most of which are deleted again."""
+    """Provides a pool, which is checked at the end."""
     with request.param(run, POOL_BYTES) as pool:
         yield pool
         pool.unmount()
@@ -58,7 +59,7 @@ def pool(run, request):
 
 
 def allocated(pool: Pool) -> int:
-    """What the pool takes on the disc."""
+    """Returns the bytes that the pool takes on the disc."""
     proc.run(["sync", pool.backing])
     return pool.backing.stat().st_blocks * 512
 
@@ -73,7 +74,7 @@ def delete(pool: Pool) -> None:
     for number in set(range(FILES)) - set(KEPT):
         (pool.mountpoint / f"file{number}").unlink()
     pool.pagefold("sync", pool.mountpoint)
-    # What was deleted is freed in the background.
+    # Deleted files are freed in the background.
     deadline = time.monotonic() + 60
     while used(pool) > (len(KEPT) + 1) * FILE_BYTES:
         assert time.monotonic() < deadline, f"a minute later: {used(pool)} bytes"
@@ -97,16 +98,17 @@ def test_a_pool_is_as_small_on_the_disc_as_it_says(pool):
     assert trim(pool, "-n")["trim"] is None and allocated(pool) > before - CHUNK, "nobody was told anything yet"
     done = trim(pool, "--wait")["trim"]
     assert done["state"] == "finished" and done["errors"] == 0 and done["done_bytes"] == done["total_bytes"]
-    # No more than the chunks in use (what is not full has holes, too), and those that wait for the next checkpoint.
+    # The pool takes no more than the chunks in use (those that are not full have holes, too), and those that wait for
+    # the next checkpoint.
     assert allocated(pool) - RESERVED <= pool.figures("df")["allocated_bytes"] + 2 * CHUNK
     excess = allocated(pool) - RESERVED - used(pool)
     print(f"after deletion and trim: {excess / MIB:.1f} MiB more than is used")
-    # Chunks at whose ends files that stay begin and end.
+    # The excess is in chunks in which the kept files begin and end.
     assert excess < (2 + 2 * len(KEPT)) * CHUNK
-    # A second one has nothing to tell but what was given out and freed since.
+    # A second trim only tells the device of chunks that were given out and freed since.
     again = trim(pool, "--wait")["trim"]
     assert again["done_bytes"] <= 4 * CHUNK
-    # Packed, all but what does not fill a chunk: of the log, of second copies, and of what was packed.
+    # After fold, all chunks are full but three: the last of the log, of second copies, and of the folded records.
     pool.pagefold("fold", pool.pool)
     trim(pool, "--wait")
     excess = allocated(pool) - RESERVED - used(pool)
@@ -123,7 +125,8 @@ def test_autotrim_tells_by_the_way(pool):
     fill(pool)
     before = allocated(pool)
     delete(pool)
-    # Free is what a checkpoint says, and one is made after so much of log. What is deleted is freed in steps meanwhile.
+    # Chunks become free by a checkpoint, which is made after a certain length of log. Deleted files are freed in steps
+    # meanwhile.
     deadline = time.monotonic() + 60
     while allocated(pool) > before - (FILES - len(KEPT) - 4) * FILE_BYTES:
         assert time.monotonic() < deadline, f"a minute later: {allocated(pool)} bytes"

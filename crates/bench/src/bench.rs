@@ -1,4 +1,4 @@
-//! One run of the bench: where it works, how long it measures, what it has found.
+//! Holds the context of one run of the bench: its folder, its sizes and times, and its results so far.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fs;
@@ -24,24 +24,24 @@ pub(crate) struct Scale {
     pub(crate) quick: bool,
     /// Alternated repetitions of each measurement.
     pub(crate) repetitions: usize,
-    /// Length of one measurement by fio.
+    /// Length of one measurement by fio, in seconds.
     pub(crate) seconds: f64,
-    /// Size of a system's device.
+    /// Size of a system's device, in bytes.
     pub(crate) disk_bytes: u64,
-    /// Heap of each of the five scanned tables.
+    /// Size of the heap of each of the five scanned tables, in bytes.
     pub(crate) table_bytes: u64,
-    /// Size of the file that COPY reads.
+    /// Size of the file that COPY reads, in bytes.
     pub(crate) copy_bytes: u64,
-    /// File for random reads that miss every cache.
+    /// Size of the file for random reads that miss every cache, in bytes.
     pub(crate) random_file_bytes: u64,
-    /// Memory of a database and its file system together; the database is four times this.
+    /// Memory of a database and its file system together, in bytes; the database is four times as large.
     pub(crate) oltp_memory_bytes: u64,
-    /// Length of one measurement with a database.
+    /// Length of one measurement with a database, in seconds.
     pub(crate) oltp_seconds: u64,
 }
 
 impl Scale {
-    /// The sizes of a run.
+    /// Returns the sizes and times of a run.
     pub(crate) fn new(quick: bool) -> Self {
         if quick {
             Self {
@@ -70,7 +70,7 @@ impl Scale {
         }
     }
 
-    /// The length of one measurement.
+    /// Returns the length of one measurement by fio.
     pub(crate) fn duration(&self) -> Duration {
         Duration::from_secs_f64(self.seconds)
     }
@@ -91,7 +91,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// A bench that works below `dir`.
+    /// Makes a bench that works below `dir`.
     ///
     /// # Errors
     /// When the folder cannot be made.
@@ -117,43 +117,43 @@ impl Bench {
         })
     }
 
-    /// The folder below which everything lies.
+    /// Returns the folder below which everything lies.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The program under test.
+    /// Returns the program under test.
     pub(crate) fn pagefold(&self) -> &Path {
         &self.pagefold
     }
 
-    /// Whether a system was asked to be left out, by the beginning of its label.
+    /// Returns true if the user asked to leave the system out, by the beginning of its label.
     pub(crate) fn left_out(&self, system: System) -> bool {
         self.without.iter().any(|prefix| system.label().starts_with(prefix.as_str()))
     }
 
-    /// Where devices come from.
+    /// Returns the shelf that devices are taken from.
     pub(crate) fn shelf(&self) -> &Shelf {
         &self.shelf
     }
 
-    /// Sizes and times of this run.
+    /// Returns the sizes and times of this run.
     pub(crate) fn scale(&self) -> &Scale {
         &self.scale
     }
 
-    /// What has been found so far.
+    /// Returns the results so far.
     pub(crate) fn results(&self) -> &RefCell<Results> {
         &self.results
     }
 
-    /// A number that was not given out before.
+    /// Returns a number that was not given out before.
     pub(crate) fn serial(&self) -> u32 {
         self.serial.set(self.serial.get() + 1);
         self.serial.get()
     }
 
-    /// PostgreSQL's programs.
+    /// Returns PostgreSQL's programs.
     ///
     /// # Errors
     /// When PostgreSQL is not installed.
@@ -165,12 +165,13 @@ impl Bench {
         Ok(self.postgres.get_or_init(|| found))
     }
 
-    /// Prepared clusters and pages.
+    /// Returns the prepared clusters and pages.
     pub(crate) fn prepared(&self) -> &Prepared {
         self.prepared.get_or_init(|| Prepared::new(&self.dir.join("prepared")))
     }
 
-    /// Puts a volume's device under the profile; the guard lifts it. The first throttled device is verified.
+    /// Puts a volume's device under the profile until the guard is dropped. The throttle is verified before its first
+    /// use.
     ///
     /// # Errors
     /// When the throttle does not hold.
@@ -199,7 +200,7 @@ impl Bench {
         Ok(self.throttler.get_or_init(|| throttler))
     }
 
-    /// The last lines of the log that a Pagefold server wrote last; empty where none did.
+    /// Returns the last lines of the newest log of a Pagefold server; empty if there is none.
     pub(crate) fn server_log(&self) -> String {
         let folder = self.dir.join("pagefold").join("log");
         let newest =
@@ -212,13 +213,13 @@ impl Bench {
         lines.get(start..).unwrap_or_default().join("\n")
     }
 
-    /// Tells whoever waits what is being done.
+    /// Prints what is being done, with the time.
     pub(crate) fn progress(&self, what: &str) {
         eprintln!("{}  {what}", clock());
     }
 }
 
-/// Time of day, UTC, for progress lines.
+/// Returns the time of day, UTC, for progress lines.
 fn clock() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
     format!("{:02}:{:02}:{:02}", now / 3600 % 24, now / 60 % 60, now % 60)

@@ -1,4 +1,4 @@
-//! Databases and pages that are made once on the disc below and then copied to every system.
+//! Prepares databases and pages once on the disc below, from where they are copied to every system.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -10,46 +10,46 @@ use crate::bench::Bench;
 use crate::tools::corpus::Corpus;
 use crate::tools::postgres::{self, Running, Settings};
 
-/// pgbench's tables take about this much per unit of scale.
+/// Bytes that pgbench's tables take per unit of scale, about.
 const TPCB_BYTES_PER_SCALE: u64 = 15_700_000;
-/// A row of sysbench with its two index entries takes about this much.
+/// Bytes that a row of sysbench takes with its two index entries, about.
 const OLTP_BYTES_PER_ROW: u64 = 245;
-/// TPC-C's tables and indexes take about this much per warehouse.
+/// Bytes that TPC-C's tables and indexes take per warehouse, about.
 const TPCC_BYTES_PER_WAREHOUSE: u64 = 135_000_000;
-/// Tables of sysbench.
+/// Number of sysbench's tables.
 pub(crate) const OLTP_TABLES: u32 = 4;
 
 const PREPARING: Settings = Settings { full_page_writes: false, shared_buffers_mib: 256, max_wal_mib: 4096 };
 
-/// The folder of prepared things.
+/// The folder of prepared clusters and pages.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     dir: PathBuf,
     corpus: OnceCell<Corpus>,
 }
 
-/// pgbench's scale for a database of `bytes`.
+/// Returns pgbench's scale for a database of `bytes`.
 pub(crate) fn tpcb_scale(bytes: u64) -> u64 {
     bytes.div_ceil(TPCB_BYTES_PER_SCALE)
 }
 
-/// sysbench's rows per table for a database of `bytes`.
+/// Returns sysbench's rows per table for a database of `bytes`.
 pub(crate) fn oltp_rows(bytes: u64) -> u64 {
     bytes / OLTP_BYTES_PER_ROW / u64::from(OLTP_TABLES)
 }
 
-/// TPC-C's warehouses for a database of `bytes`.
+/// Returns TPC-C's number of warehouses for a database of `bytes`.
 pub(crate) fn tpcc_warehouses(bytes: u64) -> u64 {
     (bytes / TPCC_BYTES_PER_WAREHOUSE).max(1)
 }
 
 impl Prepared {
-    /// Prepared things lie in `dir`.
+    /// Uses the folder `dir`.
     pub(crate) fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), corpus: OnceCell::new() }
     }
 
-    /// A cluster filled by `fill`, made unless it is there.
+    /// Returns a cluster that `fill` has filled, and makes it if it is not there.
     fn cluster(
         &self,
         bench: &Bench,
@@ -70,16 +70,16 @@ impl Prepared {
         postgres.init(&part)?;
         let running = postgres.start(&part, &PREPARING, None)?;
         fill(&running)?;
-        // Nothing of the preparation is left to be written when the copies are used.
+        // VACUUM leaves no writes of the preparation to servers that use the copies.
         running.sql("postgres", "VACUUM (FREEZE)")?;
         running.stop()?;
-        // Nor are gigabytes of log kept for reuse, which would only be copied.
+        // The log is reset, since gigabytes of segments kept for reuse would only be copied.
         postgres.reset_log(&part)?;
         fs::rename(&part, &done).with_context(|| format!("keep {}", done.display()))?;
         Ok(done)
     }
 
-    /// A cluster with nothing in it.
+    /// Returns a cluster with nothing in it.
     ///
     /// # Errors
     /// When PostgreSQL fails.
@@ -87,7 +87,7 @@ impl Prepared {
         self.cluster(bench, "empty", |_| Ok(()))
     }
 
-    /// A cluster with the five tables of the scan.
+    /// Returns a cluster with the five tables of the scan.
     ///
     /// # Errors
     /// When PostgreSQL fails.
@@ -102,7 +102,7 @@ impl Prepared {
         })
     }
 
-    /// Heap files of the five tables, relative to the cluster, all segments of each.
+    /// Returns the heap files of the five tables, all segments of each, relative to the cluster.
     ///
     /// # Errors
     /// When PostgreSQL fails.
@@ -119,7 +119,7 @@ impl Prepared {
         Ok(all)
     }
 
-    /// Pages of the five tables.
+    /// Returns the pages of the five tables.
     ///
     /// # Errors
     /// When PostgreSQL fails.
@@ -135,7 +135,7 @@ impl Prepared {
         Ok(self.corpus.get_or_init(|| corpus))
     }
 
-    /// A cluster with pgbench's tables, about `bytes` large.
+    /// Returns a cluster with pgbench's tables, about `bytes` large.
     ///
     /// # Errors
     /// When PostgreSQL fails.
@@ -144,7 +144,7 @@ impl Prepared {
         self.cluster(bench, &format!("tpcb-{scale}"), |server| server.pgbench_init(scale))
     }
 
-    /// A cluster with sysbench's tables, about `bytes` large.
+    /// Returns a cluster with sysbench's tables, about `bytes` large.
     ///
     /// # Errors
     /// When PostgreSQL or sysbench fails.
@@ -155,7 +155,8 @@ impl Prepared {
         })
     }
 
-    /// A cluster with TPC-C's tables, about `bytes` large, with strings as the specification wants them or as sysbench-tpcc makes them.
+    /// Returns a cluster with TPC-C's tables, about `bytes` large. With `random_strings`, strings are as the
+    /// specification wants them, and otherwise as sysbench-tpcc makes them.
     ///
     /// # Errors
     /// When PostgreSQL fails.
@@ -167,7 +168,7 @@ impl Prepared {
         })
     }
 
-    /// A file that COPY reads, about `bytes` large: rows of price_paid.
+    /// Returns a file for COPY, about `bytes` large, with rows of price_paid.
     ///
     /// # Errors
     /// When PostgreSQL fails.
@@ -187,7 +188,7 @@ impl Prepared {
             if written >= bytes {
                 break;
             }
-            // Another id in every row, so that no two rows are equal.
+            // Each copy of the rows gets other ids, so that no two rows are equal.
             let mark = format!("{copy:04x}");
             for line in rows.lines() {
                 let tail = line.get(4..).unwrap_or_default();
@@ -198,7 +199,7 @@ impl Prepared {
         Ok(done)
     }
 
-    /// The definition of the table that fits [`Prepared::copy_file`].
+    /// Returns the SQL that makes the table for [`Prepared::copy_file`].
     pub(crate) fn copy_table() -> &'static str {
         "DROP TABLE IF EXISTS copied; CREATE TABLE copied (id uuid, price int, transfer_date date, postcode text, \
          property_type text, new_build text, paon text, street text, town text, county text)"

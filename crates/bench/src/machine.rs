@@ -1,11 +1,11 @@
-//! The machine and the programs of a run, for the report.
+//! Describes the machine and the programs of a run, for the report.
 
 use std::fs;
 use std::path::Path;
 
 use crate::host::exec::{command, run};
 
-/// "what: value" lines. What cannot be found out is left out.
+/// Returns pairs of a name and a value. A value that cannot be found out is left out.
 pub(crate) fn describe(dir: &Path) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     let mut add = |what: &str, value: Option<String>| {
@@ -65,7 +65,7 @@ fn memory() -> Option<String> {
     Some(format!("{:.1} GiB", kib as f64 / f64::from(1 << 20)))
 }
 
-/// The file system on which the backing files lie.
+/// Describes the file system on which the backing files lie.
 fn disc(dir: &Path) -> Option<String> {
     let existing = dir.ancestors().find(|p| p.exists())?;
     let out = run(command("df", ["--output=source,fstype", "-h"]).arg(existing)).ok()?.stdout;

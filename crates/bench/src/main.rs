@@ -1,4 +1,4 @@
-//! Pagefold's benchmarks against its rivals: every line of its promises on speed and memory, as a ratio in one run.
+//! Benchmarks Pagefold against its rivals: every line of its promises on speed and memory, as a ratio in one run.
 //!
 //! The bench drives the built `pagefold` program, fio, PostgreSQL, sysbench and rrdtool as child processes, on loop
 //! devices over files of one disc, and writes docs/BENCHMARKS.md with tables and plots itself. `make bench` runs all
@@ -155,7 +155,7 @@ fn run_scenarios(options: &Run) -> Result<ExitCode> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Two benches on one machine would measure each other.
+/// Takes the bench's lock, since two benches on one machine would measure each other.
 fn lock(dir: &Path) -> Result<std::fs::File> {
     let path = dir.with_extension("lock");
     let file = std::fs::File::create(&path).with_context(|| format!("create {}", path.display()))?;
@@ -164,7 +164,7 @@ fn lock(dir: &Path) -> Result<std::fs::File> {
     Ok(file)
 }
 
-/// Runs the scenarios; results are saved and the report written after each. Returns the names of those that failed.
+/// Runs the scenarios. Saves the results and writes the report after each. Returns the names of those that failed.
 fn measure_all(options: &Run, dir: &Path) -> Result<Vec<String>> {
     let places = &options.places;
     let mut results = Results::load(&places.results)?;

@@ -1,4 +1,4 @@
-//! What was measured, kept in a JSON file between runs, so that scenarios can be repeated one by one.
+//! Keeps measurements in a JSON file between runs, so that scenarios can be repeated one by one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::throttle::Verification;
 
-/// How fast the device is allowed to be.
+/// Bounds on the speed of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Profile {
-    /// As fast as it is.
+    /// No bound.
     Free,
     /// 125 MB/s and 3000 requests/s each way.
     Throttled,
 }
 
 impl Profile {
-    /// Its name.
+    /// Returns the profile's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Free => "free",
@@ -32,7 +32,7 @@ impl Profile {
 /// Something that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Metric {
-    /// What it is.
+    /// Its name.
     pub(crate) name: &'static str,
     /// Its unit.
     pub(crate) unit: &'static str,
@@ -54,13 +54,13 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// The median of the repetitions.
+    /// Returns the median of the repetitions.
     pub(crate) fn median(&self) -> f64 {
         median(&self.values)
     }
 }
 
-/// The middle value, or the mean of the two middle ones; NaN of nothing.
+/// Returns the middle value, or the mean of the two middle ones. It is NaN if there is none.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -72,7 +72,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// What a figure is held against.
+/// A bound that a figure is held against.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Target {
@@ -83,7 +83,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// Whether a figure reaches it.
+    /// Returns true if a figure reaches the target.
     pub(crate) fn reached(self, measured: f64) -> bool {
         match self {
             Self::AtLeast(bound) => measured >= bound,
@@ -92,14 +92,14 @@ impl Target {
     }
 }
 
-/// One line of the table: a promise and what became of it.
+/// One line of the table: a promise, and the figure that was measured for it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Line {
     /// Short and stable, so that an explanation can refer to it.
     pub(crate) id: String,
     /// The promise, in words.
     pub(crate) text: String,
-    /// Under which profile.
+    /// Profile under which it was measured.
     pub(crate) profile: Profile,
     /// The promise, as a bound.
     pub(crate) target: Target,
@@ -107,12 +107,12 @@ pub(crate) struct Line {
     pub(crate) unit: String,
     /// The figure; none where a system was left out.
     pub(crate) measured: Option<f64>,
-    /// What the ratio is made of.
+    /// Figures that the ratio is made of.
     pub(crate) detail: String,
 }
 
 impl Line {
-    /// reached, missed (by how much), or not measured.
+    /// Returns "reached", "missed" and by how many per cent, or "not measured".
     pub(crate) fn verdict(&self) -> String {
         let (Some(measured), Target::AtLeast(bound) | Target::AtMost(bound)) = (self.measured, self.target)
         else {
@@ -126,22 +126,22 @@ impl Line {
     }
 }
 
-/// What one scenario found.
+/// Results of one scenario.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Section {
-    /// Whether it was a quick run.
+    /// True if it was a quick run.
     pub(crate) quick: bool,
     /// Seconds it took altogether.
     pub(crate) took_seconds: f64,
     /// The commands behind the figures.
     pub(crate) commands: Vec<String>,
-    /// What a reader must know to judge the figures.
+    /// Facts that a reader must know to judge the figures.
     pub(crate) notes: Vec<String>,
     /// All repetitions.
     pub(crate) series: Vec<Series>,
     /// The table's lines.
     pub(crate) lines: Vec<Line>,
-    /// Why it ended early, if it did.
+    /// Error that ended it early, if one did.
     pub(crate) failure: Option<String>,
 }
 
@@ -162,13 +162,13 @@ impl Section {
         });
     }
 
-    /// The median of a system's repetitions, if it took part.
+    /// Returns the median of a system's repetitions, if the system took part.
     pub(crate) fn median(&self, profile: Profile, metric: Metric, system: &str) -> Option<f64> {
         let same = |s: &&Series| s.profile == profile && s.metric == metric.name && s.system == system;
         self.series.iter().find(same).map(Series::median)
     }
 
-    /// The line "`ours` / `theirs`", medians of a metric, against a target.
+    /// Adds the line "`ours` / `theirs`", a ratio of medians of a metric, with its target.
     pub(crate) fn ratio_line(&mut self, line: RatioLine) {
         let RatioLine { id, text, profile, metric, ours, theirs, target } = line;
         let (a, b) = (self.median(profile, metric, ours), self.median(profile, metric, theirs));
@@ -201,7 +201,7 @@ impl Section {
     }
 }
 
-/// What [`Section::ratio_line`] needs.
+/// Arguments of [`Section::ratio_line`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RatioLine<'a> {
     /// See [`Line::id`].
@@ -210,7 +210,7 @@ pub(crate) struct RatioLine<'a> {
     pub(crate) text: &'a str,
     /// See [`Line::profile`].
     pub(crate) profile: Profile,
-    /// What is compared.
+    /// Metric that is compared.
     pub(crate) metric: Metric,
     /// Label of the numerator.
     pub(crate) ours: &'a str,
@@ -220,7 +220,7 @@ pub(crate) struct RatioLine<'a> {
     pub(crate) target: Target,
 }
 
-/// A figure with about three significant digits.
+/// Returns a figure as text, with about three significant digits.
 pub(crate) fn figure(value: f64) -> String {
     match value.abs() {
         v if v >= 1000.0 => {
@@ -242,7 +242,7 @@ pub(crate) fn figure(value: f64) -> String {
     }
 }
 
-/// Everything found so far.
+/// Results of all scenarios so far.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Results {
     /// The machine, as lines of "what: value".
@@ -251,15 +251,15 @@ pub(crate) struct Results {
     pub(crate) throttle: Option<Verification>,
     /// LZ4 and zstd ratios of the pages that fill files, each page alone.
     pub(crate) corpus_ratios: Option<(f64, f64)>,
-    /// By scenario.
+    /// Results of each scenario, by its name.
     pub(crate) sections: BTreeMap<String, Section>,
 }
 
 impl Results {
-    /// Reads the file of earlier runs; nothing if there is none.
+    /// Reads the file of earlier runs. Without such a file, there are no results.
     ///
     /// # Errors
-    /// When the file is there but unreadable.
+    /// When the file exists and cannot be read.
     pub(crate) fn load(path: &Path) -> Result<Self> {
         match fs::read(path) {
             Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| {

@@ -1,9 +1,10 @@
-//! Threads that read and write the same blocks by every way there is, against a model: after a write has completed, everybody who begins
-//! to read sees it, or something newer.
+//! Lets threads read and write the same blocks by every way there is, and compares them with a model: after a write has
+//! completed, everybody who begins to read sees it, or something newer.
 //!
-//! Each block has a version, in each 16 bytes of it. Who writes a block holds its lock, and says before it begins which
-//! version comes, and afterwards that it is there. Who reads needs no lock: it takes note of the version that is there
-//! before, and of the one that comes after, and all that it read has to lie between the two.
+//! Each block has a version, which is in each 16 bytes of it. A writer holds the block's lock. It notes the new version
+//! as begun before it writes, and as completed afterwards. A reader needs no lock: it notes the version that is
+//! completed before the read, and the one that is begun after it, and all versions that it read must lie between the
+//! two.
 
 use std::fmt;
 use std::os::fd::AsRawFd;
@@ -18,33 +19,33 @@ use pagefold_sim::random::Random;
 use rustix::fs::{self, Advice, Mode, OFlags};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 
-/// Bytes of a block: a page, since what is stored into a mapping is written back by the page.
+/// Bytes of a block: a page, since the kernel writes back stores into a mapping by the page.
 const BLOCK_BYTES: usize = 4096;
-/// Blocks of a file. Few, so that threads meet.
+/// Number of blocks of a file. It is small, so that threads meet.
 const BLOCKS: usize = 48;
-/// Files.
+/// Number of files.
 const FILES: usize = 3;
-/// Most blocks of one call.
+/// Largest number of blocks of one call.
 const SPAN: u64 = 6;
-/// Threads.
+/// Number of threads.
 const THREADS: u64 = 8;
-/// Asynchronous writes of a thread under way at a time.
+/// Largest number of a thread's asynchronous writes that are under way at a time.
 const DEPTH: usize = 6;
-/// Operations after which a thread opens its files anew.
+/// Number of operations after which a thread opens one of its files anew.
 const REOPEN_EVERY: u64 = 300;
 
-/// How blocks are reached.
+/// Ways to read and write blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Buffered,
     /// Opened with O_DIRECT.
     Direct,
-    /// The same through io_uring.
     AsyncDirect,
+    /// Opened with O_DIRECT, through io_uring.
     /// Made direct by fcntl(2).
     LaterDirect,
-    /// The same through io_uring.
     AsyncLaterDirect,
+    /// Made direct by fcntl(2), through io_uring.
     Mapped,
     MappedPrivately,
 }
@@ -61,7 +62,7 @@ const READS: [Way; 7] = [
     Way::MappedPrivately,
 ];
 
-/// What is known of a block.
+/// Versions of a block.
 #[derive(Default)]
 struct Block {
     lock: Mutex<()>,
@@ -71,7 +72,7 @@ struct Block {
     completed: AtomicU64,
 }
 
-/// What all threads share.
+/// State that all threads share.
 struct Model {
     files: Vec<PathBuf>,
     blocks: Vec<Block>,
@@ -81,7 +82,7 @@ struct Model {
     blocks_read: AtomicU64,
 }
 
-/// What was done.
+/// Numbers of operations that were done.
 pub struct Report {
     counts: Vec<(String, u64)>,
     blocks: u64,
@@ -187,7 +188,7 @@ impl Ways {
             let flags = OFlags::RDWR | OFlags::CLOEXEC | flags;
             Ok(fs::open(path, flags, Mode::empty()).context("open a file")?.into())
         };
-        // Who comes first makes a difference to the kernel.
+        // The order of opening makes a difference to the kernel, so both orders are tried.
         let direct_first = random.percent(50);
         let early = direct_first.then(|| open(OFlags::DIRECT)).transpose()?;
         let buffered = open(OFlags::empty())?;
@@ -197,7 +198,7 @@ impl Ways {
         };
         let later = open(OFlags::empty())?;
         fs::fcntl_setfl(&later, OFlags::DIRECT).context("make a file direct")?;
-        // A mapping of a direct handle drops all cached pages of the file, those too that a buffered write is sending.
+        // A mapping of a direct handle drops all cached pages of the file, also those that a buffered write is sending.
         let of = if random.percent(50) { &buffered } else { &direct };
         let shared = Map::new(of, MapFlags::SHARED)?;
         let private = Map::new(&buffered, MapFlags::PRIVATE)?;
@@ -230,7 +231,7 @@ struct Worker<'a> {
     pending: Vec<Option<Pending<'a>>>,
 }
 
-/// The completion of a read, not of a write.
+/// User data of a read in the ring; that of a write is its slot.
 const READ: u64 = u64::MAX;
 
 impl<'a> Worker<'a> {
@@ -271,7 +272,7 @@ impl<'a> Worker<'a> {
         (self.random.below(FILES as u64) as usize, first, count)
     }
 
-    /// Waits for all asynchronous writes, whose blocks then are what was written.
+    /// Waits for all asynchronous writes, and notes their versions as completed.
     fn settle(&mut self) -> Result<()> {
         while self.pending.iter().any(Option::is_some) {
             self.complete()?;
@@ -279,7 +280,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Waits for a completion. Tells the result of a read.
+    /// Waits for one completion. Returns the result if it is that of a read, and `None` otherwise.
     fn complete(&mut self) -> Result<Option<i32>> {
         self.ring.submit_and_wait(1).context("wait for io_uring")?;
         let Some(entry) = self.ring.completion().next() else { return Ok(None) };
@@ -299,7 +300,7 @@ impl<'a> Worker<'a> {
         let which = self.random.below(WRITES.len() as u64) as usize;
         let way = WRITES[which];
         let (file, first, count) = self.range();
-        // Who holds blocks waits for nobody who may want them: what is locked is left to others.
+        // A thread that holds locks must not wait for one that may want them, so locked blocks are left to others.
         let model = self.model;
         let blocks = &model.blocks[file * BLOCKS + first..][..count];
         let Some(locks) = blocks.iter().map(|block| block.lock.try_lock().ok()).collect::<Option<Vec<_>>>()
@@ -329,8 +330,8 @@ impl<'a> Worker<'a> {
                     .offset(at as u64)
                     .build()
                     .user_data(slot as u64);
-                // SAFETY: data and file stay until the completion: `settle` comes before either goes. The memory of `data` is on the
-                // heap, and does not move with it.
+                // SAFETY: data and file stay until the completion: `settle` comes before either goes. The memory of
+                // `data` is on the heap, and does not move with it.
                 unsafe { self.ring.submission().push(&entry) }.context("fill the io_uring")?;
                 self.pending[slot] = Some(Pending { data, file, first, versions, _locks: locks });
                 self.ring.submit().context("submit to io_uring")?;
@@ -395,7 +396,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Whether a block holds versions from `before` to `after` alone.
+/// Verifies that a block holds only versions from `before` to `after`.
 fn judge(file: usize, block: usize, bytes: &[u8], before: u64, after: u64) -> Result<()> {
     for (n, found) in bytes.chunks_exact(16).enumerate() {
         let mut version = [0; 8];
@@ -446,10 +447,10 @@ impl Model {
     }
 }
 
-/// Reads and writes in `dir` for so long, and removes what it made.
+/// Reads and writes in `dir` for the length of `time`, and removes the files that it made.
 ///
 /// # Errors
-/// The first block that was older than a completed write, or that nobody wrote; a call that failed.
+/// Tells the first block that was older than a completed write, or that nobody wrote, or the call that failed.
 pub fn run(dir: &Path, time: Duration, seed: u64) -> Result<Report> {
     let model = Model::new(dir)?;
     let deadline = Instant::now() + time;
@@ -477,7 +478,7 @@ pub fn run(dir: &Path, time: Duration, seed: u64) -> Result<Report> {
     if let Some(error) = found.into_iter().next() {
         return Err(error);
     }
-    // At the end everything is what was completed last, for a reader who was not there.
+    // At the end a reader who was not there finds the versions that were completed last.
     for (file, path) in model.files.iter().enumerate() {
         for (block, bytes) in std::fs::read(path)?.chunks_exact(BLOCK_BYTES).enumerate() {
             let version = model.blocks[file * BLOCKS + block].completed.load(SeqCst);

@@ -1,4 +1,4 @@
-//! What the comparison has found, as one history, so that it is found again: seed 0.
+//! Keeps the differences that the comparison has found, as one history (seed 0), so that they are found again.
 
 use crate::op::{Data, Op, Path, Step, Target, Text};
 
@@ -7,7 +7,7 @@ const SET_ID: u32 = 0o6777;
 /// An access ACL without entries, which takes one away.
 const NO_ACL: [u8; 4] = [2, 0, 0, 0];
 
-/// The steps.
+/// Returns the steps.
 pub fn found() -> Vec<Step> {
     let mut steps = Vec::new();
     let mut add = |who: usize, op: Op| steps.push(Step { who, op });
@@ -26,7 +26,7 @@ pub fn found() -> Vec<Step> {
     add(1, open(1, b"source"));
     add(0, write(0));
     add(0, write(1));
-    // Contents changed by a stranger, by the owner and by root: who may not keep set-id bits takes them away.
+    // A stranger, the owner and root change contents. One who may not keep set-id bits takes them away by it.
     for who in [3, 1, 0] {
         add(0, chmod(b"file"));
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -36,14 +36,14 @@ pub fn found() -> Vec<Step> {
         add(0, chmod(b"file"));
         add(who, write(0));
     }
-    // chown(2) with neither user nor group changes the time of change, and takes set-id bits.
+    // chown(2) with neither user nor group changes the time of change, and takes set-id bits away.
     for name in [&b"file"[..], b"."] {
         add(0, chmod(name));
         add(0, Op::Owner { target: path(name), uid: u32::MAX, gid: u32::MAX });
         add(0, Op::Mode { target: path(name), mode: 0o777 });
         add(0, Op::Owner { target: path(name), uid: u32::MAX, gid: u32::MAX });
     }
-    // An ACL that is not there can be taken away; a namespace is no name; trusted names are for root's eyes.
+    // An ACL that is not there can be removed; a namespace alone is no name; only root sees trusted names.
     let acl = || Text(b"system.posix_acl_access".to_vec());
     let set = |name: Text, value: &[u8]| Op::SetXattr {
         target: path(b"file"),

@@ -1,4 +1,4 @@
-//! From a seed to a history: likely calls on few names, so that they meet.
+//! Makes a history from a seed: likely calls on few names, so that they meet.
 
 mod attributes;
 mod paths;
@@ -12,22 +12,23 @@ use pagefold_sim::random::Random;
 use crate::found::found;
 use crate::op::{Data, MAPS, Op, PEOPLE, SLOTS, Step, Text};
 
-/// Steps of one history.
+/// Number of steps of one history.
 pub const STEPS: usize = 400;
 
 /// A history.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// What it follows from.
+    /// Seed that it follows from.
     pub seed: u64,
-    /// Whether files are mapped: then times are not compared, since stores into pages change them when the kernel likes.
+    /// True if files are mapped. Then times are not compared, since stores into pages change them at a time of the
+    /// kernel's choice.
     pub maps: bool,
-    /// What happens.
+    /// Its steps.
     pub steps: Vec<Step>,
 }
 
 impl History {
-    /// The history of a seed; 0 is what was found before.
+    /// Returns the history of a seed. Seed 0 has the differences that were found before.
     pub fn new(seed: u64) -> Self {
         if seed == 0 {
             return Self { seed, maps: false, steps: found() };
@@ -48,8 +49,9 @@ struct Maker {
     random: Random,
     maps: bool,
     root_share: u64,
-    /// What may be there: guesses, so that steps can be left out without changing the others.
+    /// Directories that may be there. These are guesses, so that steps can be left out without changing the others.
     dirs: Vec<Vec<u8>>,
+    /// Files that may be there, likewise.
     files: Vec<Vec<u8>>,
 }
 
@@ -111,7 +113,8 @@ impl Maker {
             _ => self.open(),
         };
         match op {
-            // Neither user nor group, by who may not own the file: see docs/TESTING.md.
+            // Only root sets neither user nor group; a caller who may not own the file sets itself: see
+            // docs/TESTING.md.
             Op::Owner { target, uid: u32::MAX, gid: u32::MAX } if who != 0 => {
                 Step { who, op: Op::Owner { target, uid: PEOPLE[who].uid, gid: u32::MAX } }
             }
@@ -215,7 +218,7 @@ impl Maker {
             keep | libc::FALLOC_FL_ZERO_RANGE,
             libc::FALLOC_FL_PUNCH_HOLE,
         ]);
-        // Reservations cost ext4 real space: small ones only.
+        // Reservations cost ext4 real space, so they are small.
         let offset = self.random.below(300_000).cast_signed();
         let len = if self.chance(3) { 0 } else { self.len() as i64 };
         Op::Allocate { slot, mode, offset: if self.chance(2) { -1 } else { offset }, len }

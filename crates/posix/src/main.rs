@@ -1,4 +1,4 @@
-//! Compares Pagefold with ext4 by random histories of system calls; prints what differs, shrunk.
+//! Compares Pagefold with ext4 by random histories of system calls, and prints differences, shrunk.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use pagefold_posix::run::{Failure, Pair, Stats, run};
 use pagefold_posix::shrink::shrink;
 use pagefold_posix::stage::{self, Alone, Stage};
 
-/// Histories between two races.
+/// Number of histories between two races.
 const RACE_EVERY: u64 = 100;
 
 /// Pagefold and ext4 in lockstep. Needs root.
@@ -112,7 +112,7 @@ fn report(history: &History, failure: &Failure, pair: &Pair, runs: u64) -> Resul
     Ok(())
 }
 
-/// Runs this process's share of the histories; the last line tells what was done.
+/// Runs this process's share of the histories. Its last line of output tells what it did.
 fn work(pair: &Pair, jobs: u64, options: &Options) -> Result<()> {
     let started = Instant::now();
     let mut stats = Stats::default();
@@ -147,7 +147,7 @@ fn work(pair: &Pair, jobs: u64, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Sums of what the workers tell.
+/// Starts the workers and returns the sums of the numbers that they print.
 fn command(program: &Path, pair: &Pair, jobs: u64, options: &Options) -> Result<[u64; 6]> {
     let mut workers = Vec::new();
     for job in 0..jobs {

@@ -1,4 +1,4 @@
-//! Attributes in a form that can be compared between two file systems.
+//! Reads attributes in a form that can be compared between two file systems.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp, statx};
 use rustix::io::Result;
 
-/// Seconds between which a time counts as the clock's, and not as one that was set: 2023 to 2031.
+/// Times that count as the clock's, and not as set by a call, in seconds since 1970: from 2023 to 2031.
 const CLOCK: std::ops::Range<i64> = 1_700_000_000..1_950_000_000;
 
 /// A time.
@@ -24,24 +24,25 @@ impl Moment {
     }
 }
 
-/// The attributes of a file, without what is a file system's own affair: blocks, inode numbers, sizes of directories.
+/// The attributes of a file, without those that are a file system's own affair: blocks, inode numbers, sizes of
+/// directories.
 #[derive(Clone)]
 pub struct View {
     /// For comparison with another view of the same side.
     raw: Statx,
     /// Permissions and kind.
     pub mode: u16,
-    /// Links.
+    /// Number of links.
     pub nlink: u32,
     /// Owner and group.
     pub owner: (u32, u32),
     /// Bytes; 0 for directories.
     pub size: u64,
-    /// What the node stands for.
+    /// Major and minor number of the device that the node stands for.
     pub device: (u32, u32),
     /// Access, modification, change.
     pub times: [Moment; 3],
-    /// The permissions and kind that are told where nothing else is asked for: from what the kernel has cached, if it likes.
+    /// Permissions and kind as they are told if nothing else is asked for, when the kernel may answer from its cache.
     pub mode_alone: u16,
 }
 
@@ -64,31 +65,31 @@ impl fmt::Debug for View {
 }
 
 impl View {
-    /// All but times.
+    /// Returns all attributes but times.
     pub fn without_times(&self) -> impl PartialEq + fmt::Debug + use<> {
         (self.mode, self.mode_alone, self.nlink, self.owner, self.size, self.device)
     }
 
-    /// The inode's number on its side.
+    /// Returns the inode's number on its side.
     pub fn ino(&self) -> u64 {
         self.raw.stx_ino
     }
 
-    /// What kind of file it is.
+    /// Returns the kind of file.
     pub fn kind(&self) -> FileType {
         FileType::from_raw_mode(u32::from(self.mode))
     }
 
-    /// Whether only one of both has lost a set-group-ID bit that says nothing: of a file that the group may not execute.
-    /// Linux takes it from who writes without being in the group; the kernel does not tell a FUSE server of whose
-    /// groups it is.
+    /// Returns true if only one of both has lost a set-group-ID bit that means nothing: that of a file which the group
+    /// may not execute. Linux takes the bit away if a caller writes who is not in the group, but the kernel does not
+    /// tell a FUSE server the groups of a caller.
     pub fn differs_in_idle_sgid(&self, other: &Self) -> bool {
         const SGID: u16 = 0o2000;
         let idle = |mode: u16| mode & 0o010 == 0;
         self.kind() == FileType::RegularFile && self.mode ^ other.mode == SGID && idle(self.mode)
     }
 
-    /// Which of the three times differ from an earlier view of the same file; `None` for another file.
+    /// Tells for each of the three times if it differs from an earlier view of the same file; `None` for another file.
     pub fn changes(&self, earlier: &Self) -> Option<[bool; 3]> {
         let times = |raw: &Statx| {
             [raw.stx_atime, raw.stx_mtime, raw.stx_ctime].map(|time| (time.tv_sec, time.tv_nsec))
@@ -101,15 +102,16 @@ impl View {
     }
 }
 
-/// Looks at `path` below `base`, or at `base` itself; with `fresh` the server is asked whatever the kernel remembers.
+/// Reads the attributes of `path` below `base`, or of `base` itself. With `fresh` the server is asked even if the
+/// kernel has them cached.
 ///
 /// # Errors
-/// What statx(2) says.
+/// Those of statx(2).
 pub fn view(base: BorrowedFd<'_>, path: &[u8], follow: bool, fresh: bool) -> Result<View> {
     let mut flags = if path.is_empty() && follow { AtFlags::EMPTY_PATH } else { AtFlags::empty() };
     flags.set(AtFlags::SYMLINK_NOFOLLOW, !follow);
     flags.set(AtFlags::STATX_FORCE_SYNC, fresh);
-    // Before all else: afterwards the kernel knows.
+    // This call comes first: after the other one, the kernel has the attributes cached.
     let alone = statx(base, path, flags, StatxFlags::MODE)?;
     let raw = statx(base, path, flags, StatxFlags::BASIC_STATS)?;
     let kind = FileType::from_raw_mode(u32::from(raw.stx_mode));
@@ -129,10 +131,11 @@ pub fn view(base: BorrowedFd<'_>, path: &[u8], follow: bool, fresh: bool) -> Res
     })
 }
 
-/// Looks at a few attributes, and tells those that were asked for. Times are told by what is compared of them.
+/// Reads a few attributes, and returns those that were asked for as text. Times, inode number and blocks are left out,
+/// since they differ between the sides.
 ///
 /// # Errors
-/// What statx(2) says.
+/// Those of statx(2).
 pub fn some(base: BorrowedFd<'_>, path: &[u8], flags: AtFlags, mask: u32) -> Result<String> {
     let asked = StatxFlags::from_bits_retain(mask);
     let raw = statx(base, path, flags, asked)?;

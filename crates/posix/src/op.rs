@@ -1,15 +1,15 @@
-//! What one step of a history does.
+//! Defines the steps of a history.
 
 use std::fmt;
 
-/// Who calls.
+/// A user who makes calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Person {
-    /// User.
+    /// User id.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// Further groups.
+    /// Ids of further groups.
     pub groups: &'static [u32],
 }
 
@@ -21,9 +21,9 @@ pub const PEOPLE: [Person; 4] = [
     Person { uid: 1003, gid: 1003, groups: &[] },
 ];
 
-/// How many files a history can hold open.
+/// Number of files that a history can hold open.
 pub const SLOTS: usize = 5;
-/// How many mappings a history can hold.
+/// Number of mappings that a history can hold.
 pub const MAPS: usize = 3;
 
 /// A path below the history's directory, or below a directory that is open.
@@ -36,12 +36,12 @@ pub struct Path {
 }
 
 impl Path {
-    /// A path below the history's directory.
+    /// Makes a path below the history's directory.
     pub fn new(text: &[u8]) -> Self {
         Self { base: None, text: text.to_vec() }
     }
 
-    /// The directory that holds the last name, where the text tells one.
+    /// Returns the directory that holds the last name, as far as the text tells it.
     pub fn parent(&self) -> Self {
         let trimmed = self.text.strip_suffix(b"/").unwrap_or(&self.text);
         let end = trimmed.iter().rposition(|&b| b == b'/').unwrap_or(0);
@@ -64,7 +64,7 @@ impl fmt::Debug for Path {
     }
 }
 
-/// Bytes that are read by people where a test fails.
+/// Bytes that people read when a test fails.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Text(pub Vec<u8>);
 
@@ -77,7 +77,7 @@ impl fmt::Debug for Text {
     }
 }
 
-/// What a call is about.
+/// A file that a call is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A name; symbolic links at its end are followed if `true`.
@@ -91,12 +91,12 @@ pub enum Target {
 pub struct Data {
     /// 0 is zeros, 1 to 127 one byte repeated, others noise.
     pub kind: u8,
-    /// How many.
+    /// Number of bytes.
     pub len: usize,
 }
 
 impl Data {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(self) -> Vec<u8> {
         if self.kind < 128 {
             return vec![self.kind; self.len];
@@ -284,15 +284,16 @@ pub enum Op {
         slot: usize,
         how: i32,
     },
-    /// A listing with changes in its midst: `names` files, of which `read` are read before some go and some come.
+    /// A listing of `names` files with changes in the middle: `read` entries are read before some files are removed,
+    /// renamed and made.
     ListWhile {
         names: usize,
         read: usize,
         seed: u64,
     },
-    /// A program that runs cannot be written, and one that is written cannot run.
+    /// A running program cannot be opened for writing, and one that is open for writing cannot run.
     Busy,
-    /// A few attributes alone: what the kernel has cached of them may be told.
+    /// A look at a few attributes alone, which the kernel may answer from its cache.
     StatSome {
         target: Target,
         mask: u32,
@@ -301,7 +302,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// What this step can change or read, whose attributes are compared before and after.
+    /// Returns the files that this step can change or read. Their attributes are compared before and after it.
     pub fn watched(&self) -> Vec<Target> {
         let mut targets = Vec::new();
         let mut path = |path: &Path, follow: bool| {
@@ -345,7 +346,7 @@ impl Op {
         targets
     }
 
-    /// Open files that this step uses.
+    /// Returns the slots of the open files that this step uses.
     fn slots(&self) -> Vec<usize> {
         match *self {
             Self::Open { slot, .. }
@@ -373,11 +374,11 @@ impl Op {
     }
 }
 
-/// A step: who does what.
+/// A step: a user and an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Index into [`PEOPLE`].
+    /// The user, as an index into [`PEOPLE`].
     pub who: usize,
-    /// What.
+    /// The operation.
     pub op: Op,
 }

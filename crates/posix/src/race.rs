@@ -1,8 +1,8 @@
-//! Several processes on the same names and files at once. Who wins is chance; what must hold whoever wins is not:
+//! Lets several processes race for the same names and files. It is chance who wins, but this must hold whoever wins:
 //!
-//! - of all who make a name exclusively one wins, of all who remove it one wins: successes of making and removing
-//!   account for what is there at the end, as do renames that replace nothing, and links;
-//! - records that are appended stay whole, none is lost;
+//! - one of all who make a name exclusively wins, and one of all who remove it. So the names at the end are those that
+//!   were made, or added by links, and not removed; renames that replace nothing do not change their number;
+//! - records that are appended stay whole, and none is lost;
 //! - a page that several overwrite holds what one of them wrote.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,22 +16,22 @@ use rustix::io::Errno;
 
 use crate::side::list;
 
-/// Processes that race.
+/// Number of processes that race.
 pub const ACTORS: u64 = 4;
-/// Calls of each.
+/// Number of calls of each.
 const CALLS: u64 = 1_500;
-/// Names they race for, in each of two directories.
+/// Number of names that they race for, in each of two directories.
 const NAMES: u64 = 5;
 /// Bytes of a record that is appended.
 const RECORD_BYTES: usize = 700;
-/// Pages that all overwrite.
+/// Number of pages that all overwrite.
 const PAGES: u64 = 8;
 const PAGE_BYTES: usize = 8192;
 
-/// Races below `dir`, and judges. `program` is this program, started once per actor.
+/// Runs a race below `dir`, and judges its outcome. `program` is this program, which is started once per actor.
 ///
 /// # Errors
-/// What does not hold, or a call that must not fail.
+/// Tells the property that does not hold, or the call that must not fail.
 pub fn race(program: &Path, dir: &Path, seed: u64) -> Result<()> {
     for name in ["", "one", "two"] {
         std::fs::create_dir(dir.join(name)).context("make a directory to race in")?;
@@ -88,7 +88,8 @@ fn list_kinds(dir: &OwnedFd) -> Result<u64> {
     Ok(dirs.count() as u64)
 }
 
-/// What one actor does. Prints how many names more than before there are by its doing, and how many records it appended.
+/// Runs one actor. Prints the number of names that it has added (less those that it removed), and the number of records
+/// that it has appended.
 ///
 /// # Errors
 /// An errno that no race explains.

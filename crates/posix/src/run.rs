@@ -1,4 +1,4 @@
-//! One history on both sides, compared step by step.
+//! Runs one history on both sides, and compares them step by step.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,25 +24,25 @@ pub struct Pair {
 /// A difference.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Index of the step; the number of steps for what is found at the end.
+    /// Index of the step; the number of steps if the difference is found at the end.
     pub step: usize,
-    /// What differs.
+    /// The difference, in words.
     pub what: String,
 }
 
-/// What a history has done.
+/// Counts of what a history has done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
-    /// Calls (on each side).
+    /// Number of calls (on each side).
     pub calls: u64,
-    /// Of these, such that succeeded.
+    /// Number of those that succeeded.
     pub succeeded: u64,
-    /// Of these, such that there was no open file for.
+    /// Number of those that were skipped, since there was no open file for them.
     pub skipped: u64,
 }
 
 impl Stats {
-    /// Adds another history's.
+    /// Adds the counts of another history.
     pub fn add(&mut self, other: &Self) {
         self.calls += other.calls;
         self.succeeded += other.succeeded;
@@ -50,10 +50,10 @@ impl Stats {
     }
 }
 
-/// How a history ended: what it did, or how the sides differ.
+/// Outcome of a history: its counts, or the difference between the sides.
 pub type Verdict = std::result::Result<Stats, Failure>;
 
-/// Runs a history in new directories of both sides, which are gone afterwards.
+/// Runs a history in new directories of both sides, and removes them afterwards.
 ///
 /// # Errors
 /// When the test itself cannot go on, as opposed to a difference.
@@ -64,7 +64,7 @@ pub fn run(history: &History, pair: &Pair) -> Result<Verdict> {
     let mut subject = Side::new(&pair.subject, &name)?;
     let mut reference = Side::new(&pair.reference, &name)?;
     let mut verdict = steps(history, &mut subject, &mut reference)?;
-    // While unlinked files are open, too: links are compared.
+    // The trees are compared while unlinked files are still open, since numbers of links are compared, too.
     if let Ok(stats) = verdict {
         let compared = walk::compare(&subject.top, &reference.top, !history.maps);
         verdict = match compared {
@@ -132,7 +132,8 @@ fn alike(outcome: &Outcome, expected: &Outcome, maps: bool) -> bool {
     }
 }
 
-/// How what a step has done to a file differs from what it did to the other side's.
+/// Returns the difference between a step's effects on a file on our side and on the other, in words. The views of each
+/// side are from before and after the step.
 fn difference(
     ours: (Option<&View>, Option<&View>),
     theirs: (Option<&View>, Option<&View>),
@@ -153,7 +154,7 @@ fn difference(
     }
     let (changes, wanted) = (now.changes(ours.0?)?, expected.changes(theirs.0?)?);
     for (at, name) in ["access", "modification", "change"].iter().enumerate() {
-        // ext4 takes no notice of an attribute that is set to what it is.
+        // On ext4, an attribute that is set to its own value changes no time.
         if matches!(step.op, Op::SetXattr { .. }) && changes[at] {
             continue;
         }
@@ -169,7 +170,7 @@ fn difference(
     None
 }
 
-/// Whether it is compared which times a step changes. Scenes do much at once.
+/// Returns true if the times that a step changes are compared. They are not for scenes, which do much at once.
 fn has_times(step: &Step) -> bool {
     !matches!(step.op, Op::ListWhile { .. } | Op::Busy)
 }

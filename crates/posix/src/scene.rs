@@ -1,4 +1,4 @@
-//! Steps of many calls, each with a verdict of its own.
+//! Runs scenes: steps of many calls, each with a verdict of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -12,8 +12,8 @@ use pagefold_sim::random::Random;
 use rustix::fs::{self, AtFlags, Mode, OFlags, RawDir};
 use rustix::io::{Errno, Result};
 
-/// A listing that is read in two parts, with changes in between: what stays is told exactly once, what goes or
-/// comes at most once. Tells what is wrong, or that nothing is.
+/// Reads a listing in two parts, with changes in between. Names that stay must be listed exactly once, and names that
+/// go or come at most once. Returns a text that tells what is wrong, or that nothing is.
 ///
 /// # Errors
 /// errno of a call that should not fail.
@@ -78,7 +78,8 @@ fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// Whom executing a program excludes, and who excludes it. Tells the results in order.
+/// Tries opens of a program that runs, and a start of one that is open for writing: each excludes the other. Returns
+/// the results in order.
 ///
 /// # Errors
 /// errno of a call that should not fail.
@@ -89,7 +90,7 @@ pub fn busy(dir: &Path) -> Result<String> {
     io(std::fs::copy("/bin/cat", &program).map(drop))?;
     io(std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)))?;
     let mut told = Vec::new();
-    // The kernel denies execution while anybody can write.
+    // The kernel denies execution while anybody has the file open for writing.
     let writer = open(&program, OFlags::WRONLY)?;
     let start = || Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     told.push(match start() {
@@ -108,7 +109,7 @@ pub fn busy(dir: &Path) -> Result<String> {
     io(std::fs::write(&other, b"other"))?;
     told.push(format!("{:?}", fs::rename(&other, &program)));
     told.push(format!("{:?}", open(&program, OFlags::WRONLY).map(drop)));
-    // What runs is the old file, without a name by now.
+    // The program that runs is the old file, which has no name by now.
     if let Some(mut stdin) = child.stdin.take() {
         io(std::io::Write::write_all(&mut stdin, b"echo"))?;
     }

@@ -1,16 +1,17 @@
-//! Making a failing history short.
+//! Shortens a failing history.
 
 use anyhow::Result;
 
 use crate::history::History;
 use crate::run::{Failure, Pair, run};
 
-/// What kind of failure it is: its text up to what differs from run to run.
+/// Returns the kind of a failure: the first 60 characters of its text, without digits, which differ from run to run.
 fn kind(failure: &Failure) -> String {
     failure.what.chars().filter(|c| !c.is_ascii_digit()).take(60).collect()
 }
 
-/// The shortest history found, in at most `runs` runs, that fails like `history` did; `None` if it does not fail again.
+/// Returns the shortest history found, in at most `runs` runs, that fails like `history` did, and its failure. It is
+/// `None` if `history` does not fail again.
 ///
 /// # Errors
 /// When the test itself cannot go on.

@@ -1,4 +1,4 @@
-//! One of the two trees: its open files and mappings, and the calls on it.
+//! Holds one of the two trees, with its open files and mappings, and makes the calls on it.
 
 mod attributes;
 mod contents;
@@ -24,18 +24,18 @@ struct Open {
     flags: i32,
 }
 
-/// A tree with what is open in it.
+/// A tree with the files that are open in it.
 pub struct Side {
     /// The history's directory.
     pub dir: PathBuf,
-    /// What holds it, some levels above: histories have `..`.
+    /// Directory some levels above it, which contains it, since paths of histories have `..`.
     pub top: PathBuf,
     root: OwnedFd,
     slots: [Option<Open>; SLOTS],
     maps: [Option<Mapping>; MAPS],
 }
 
-/// Makes the calling thread a person; root again by [`become_root`].
+/// Gives the calling thread the identity of a person, until [`become_root`] takes it back.
 fn become_person(who: usize) -> Result<()> {
     let person = PEOPLE[who];
     if who == 0 {
@@ -54,7 +54,7 @@ fn become_root() -> Result<()> {
 }
 
 impl Side {
-    /// A new directory `name` below `parent`, open to everybody.
+    /// Makes a new directory `name` below `parent`, which is open to everybody.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -78,7 +78,7 @@ impl Side {
         path.base.and_then(|slot| self.slots[slot].as_ref()).map_or(self.root.as_fd(), |open| open.fd.as_fd())
     }
 
-    /// For calls that know no base.
+    /// Returns the absolute path, for calls that know no base.
     fn absolute(&self, path: &Path) -> Vec<u8> {
         use std::os::unix::ffi::OsStrExt;
         if path.text.is_empty() {
@@ -91,7 +91,7 @@ impl Side {
         self.slots[slot].as_ref().map(|open| open.fd.as_fd())
     }
 
-    /// Attributes of what a step is about, seen by root. `None` where there is nothing.
+    /// Returns the attributes of a target, as root sees them, or `None` if there is no such file.
     pub fn observe(&self, target: &Target) -> Option<View> {
         match target {
             Target::Path(path, follow) => view(self.base(path), &path.text, *follow, false).ok(),
@@ -102,7 +102,7 @@ impl Side {
     /// Sets permissions, as root.
     ///
     /// # Errors
-    /// What chmod(2) says.
+    /// Those of chmod(2).
     pub fn set_mode(&self, target: &Target, mode: u16) -> Result<()> {
         let mode = Mode::from_raw_mode(u32::from(mode));
         match target {
@@ -114,7 +114,7 @@ impl Side {
         }
     }
 
-    /// Does what the step says, as who it says.
+    /// Does a step as its person.
     ///
     /// # Errors
     /// When the caller's identity cannot be changed; errors of the call itself are outcomes.
@@ -246,10 +246,10 @@ fn last_errno() -> Errno {
     Errno::from_raw_os_error(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
 }
 
-/// Names with their kinds, sorted.
+/// Returns the names in a directory with their kinds, sorted.
 ///
 /// # Errors
-/// What getdents64(2) says.
+/// Those of getdents64(2).
 pub fn list(fd: BorrowedFd<'_>) -> Result<Vec<(Vec<u8>, String)>> {
     let mut buffer = [MaybeUninit::uninit(); 8192];
     let mut entries = fs::RawDir::new(fd, &mut buffer);

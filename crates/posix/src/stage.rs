@@ -1,4 +1,4 @@
-//! Where the test plays: a pool and an ext4, mounted where nobody else sees them.
+//! Sets up a pool and an ext4 for the test, mounted where nobody else sees them.
 //!
 //! All mounts are made in a mount namespace of this process, below a tmpfs that holds the devices' files too. When
 //! the last process of the test has ended, however it ended, the kernel takes everything away.
@@ -16,9 +16,9 @@ use pagefold_fuse::{MountOptions, Session, Transport};
 
 use crate::run::Pair;
 
-/// Bytes of each file system's device; what is not written takes no memory.
+/// Bytes of each file system's device. Blocks that are not written take no memory.
 const DEVICE_BYTES: u64 = 4 << 30;
-/// What the server says when its mount can be used.
+/// Line that the server prints when its mount can be used.
 const READY: &str = "ready";
 
 /// Both file systems, mounted. The server ends when this is dropped.
@@ -36,7 +36,7 @@ fn run(program: &str, args: &[&std::ffi::OsStr]) -> Result<()> {
     Ok(())
 }
 
-/// Gives this process a mount namespace of its own. Before any thread is started.
+/// Gives this process a mount namespace of its own. It must be called before any thread is started.
 ///
 /// # Errors
 /// Without root's rights.
@@ -51,7 +51,7 @@ pub fn hide() -> Result<()> {
     .context("keep mounts private")
 }
 
-/// A tmpfs that nobody else sees, and in it the directory that the pool is mounted at.
+/// Mounts a tmpfs that nobody else sees, and makes the directory in it that the pool is mounted at. Returns both.
 fn hidden() -> Result<(PathBuf, PathBuf)> {
     let dir = std::env::temp_dir().join("pagefold-posix");
     match std::fs::create_dir(&dir) {
@@ -106,7 +106,7 @@ fn name_of(transport: Transport) -> &'static str {
     }
 }
 
-/// The transport of a name.
+/// Returns the transport with this name.
 ///
 /// # Errors
 /// For other names than `auto`, `dev` and `io_uring`.
@@ -125,7 +125,7 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// As [`Stage::set`], without ext4.
+    /// Makes and mounts a pool, as [`Stage::set`] does, without ext4.
     ///
     /// # Errors
     /// When the machine has no FUSE, or not this transport.
@@ -135,7 +135,7 @@ impl Alone {
         Ok(Self { dir: subject, server })
     }
 
-    /// As [`Stage::strike`].
+    /// Unmounts the pool and verifies it, as [`Stage::strike`] does.
     ///
     /// # Errors
     /// As [`Stage::strike`].
@@ -165,7 +165,7 @@ fn give_up(server: &mut Child) {
 }
 
 impl Stage {
-    /// Makes and mounts both; `program` is this program, which serves the pool in a process of its own.
+    /// Makes and mounts both. `program` is this program, which serves the pool in a process of its own.
     ///
     /// # Errors
     /// When the machine has no FUSE, loop devices or mkfs.ext4.
@@ -188,7 +188,7 @@ impl Stage {
     /// Unmounts the pool and verifies it.
     ///
     /// # Errors
-    /// What `check` finds, or that the server did not end well.
+    /// When `check` finds anything, or the server did not end well.
     pub fn strike(mut self) -> Result<()> {
         strike(&mut self.server)
     }
@@ -230,7 +230,7 @@ pub fn serve(pool: &Path, dir: &Path, transport: Transport) -> Result<()> {
     let mut input = std::io::stdin();
     let mut byte = [0];
     loop {
-        // Deleted files are freed as the real server does.
+        // Deleted files are freed here, as the real server does.
         let mut poll = [rustix::event::PollFd::new(&input, rustix::event::PollFlags::IN)];
         let wait = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         if rustix::event::poll(&mut poll, Some(&wait))? > 0 && input.read(&mut byte)? == 0 {

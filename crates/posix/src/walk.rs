@@ -1,4 +1,4 @@
-//! Everything in two trees, compared.
+//! Compares everything in two trees.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,13 +15,13 @@ use crate::side::list;
 /// Bytes of a file that are compared at once.
 const BLOCK_BYTES: usize = 4096;
 
-/// What one tree holds below a directory: by path, everything that is compared.
+/// Files of one tree below a directory, by path, with everything that is compared.
 type Tree = BTreeMap<Vec<u8>, Node>;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Node {
     view: View,
-    /// What the listing says the kind is.
+    /// Kind that the listing tells.
     listed: String,
     /// Target of a symbolic link.
     target: Vec<u8>,
@@ -33,8 +33,9 @@ struct Node {
     same_as: Vec<u8>,
 }
 
-/// Compares two directories with all that is below them; times only if `times`. Without them files may be mapped, and
-/// are synced first: the kernel does not tell a FUSE server of pages that were stored into when it asks for data.
+/// Compares two directories with all that is below them; times only if `times` is true. If it is not, files may be
+/// mapped, and are synced first: when the kernel asks a FUSE server for the next data, it has not told the server of
+/// pages that were stored into.
 ///
 /// # Errors
 /// The first difference, or a call that failed.
@@ -81,7 +82,7 @@ fn tell(node: &Node) -> String {
     )
 }
 
-/// Offset of the first block that differs.
+/// Returns the offset in bytes of the first block that differs.
 fn difference(a: &BTreeMap<u64, Vec<u8>>, b: &BTreeMap<u64, Vec<u8>>) -> Option<u64> {
     let one = a.iter().find(|(block, bytes)| b.get(block) != Some(bytes)).map(|(block, _)| *block);
     let other = b.keys().find(|block| !a.contains_key(block)).copied();
@@ -121,7 +122,7 @@ fn visit(
             same_as: seen.entry(view.ino()).or_insert_with(|| path.clone()).clone(),
             view,
         };
-        // What lies below the largest path that a call takes is looked at without its attributes.
+        // Extended attributes are left out if the path is longer than a call takes.
         if whole.len() < 4096 {
             node.xattrs = xattrs(&whole).with_context(|| format!("attributes of {}", told()))?;
         }
@@ -157,7 +158,8 @@ fn xattrs(path: &[u8]) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(found)
 }
 
-/// Blocks that are not zero. What the file system calls a hole is skipped: if it hides data, the other side has more.
+/// Reads the blocks that are not zero. Holes, as the file system tells them, are skipped: if one hides data, the other
+/// side has more blocks.
 fn blocks(dir: BorrowedFd<'_>, name: &[u8], sync: bool) -> Result<BTreeMap<u64, Vec<u8>>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = fs::openat(dir, name, flags, Mode::empty())?;

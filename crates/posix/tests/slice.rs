@@ -1,4 +1,4 @@
-//! A slice of the comparison that every test run affords; `make posix` runs more.
+//! Runs a slice of the comparison that every test run can afford; `make posix` runs more.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test")]
 
 use std::process::Command;
@@ -27,7 +27,7 @@ fn the_same_calls_have_the_same_results() {
 fn no_byte_is_older_than_a_completed_write() {
     let text = compare(&["coherence", "--seconds", "4", "--transport", "dev"]);
     assert!(text.contains("; 0 stale"), "{text}");
-    // The parameter is the machine's: afterwards it is as it was.
+    // The parameter belongs to the machine, so it is set back afterwards.
     let parameter = "/sys/module/fuse/parameters/enable_uring";
     let Ok(before) = std::fs::read_to_string(parameter) else { return };
     std::fs::write(parameter, "Y").unwrap();
@@ -38,7 +38,8 @@ fn no_byte_is_older_than_a_completed_write() {
     assert!(text.contains("; 0 stale"), "{text}");
 }
 
-/// The comparison can fail: one of two directories has a neighbour that the other has not, and one call of many sees it.
+/// Shows that the comparison can fail: one of two directories has a neighbour that the other has not, and one call of
+/// many sees it.
 #[test]
 fn a_difference_is_found_and_shrunk() {
     let place = tempfile::Builder::new().prefix("pagefold-posix-").tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! One flipped bit anywhere in the image of a pool: it is harmless, or an error tells of it. It never shows as other data.
+//! Flips one bit anywhere in the image of a pool. It must be harmless, or an error must tell of it: it never shows as
+//! other data.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,11 +17,11 @@ use crate::run::{LEARN, changes, contents, panic_text, run_deed};
 use crate::verify::{Calls, Terms, check, compare, is_log_damage};
 use crate::world::World;
 
-/// A pool at rest, and what it holds.
+/// A pool at rest, and its content.
 pub struct Image {
     devices: Vec<Arc<SimDevice>>,
     world: World,
-    /// First bytes of all blocks that hold anything.
+    /// Device and position of the first byte of each block that was written.
     blocks: Vec<(usize, u64)>,
 }
 
@@ -35,7 +36,7 @@ pub struct Flip {
     pub bit: u8,
 }
 
-/// What became of a flipped bit.
+/// Outcomes of a flipped bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Everything is right.
@@ -48,7 +49,7 @@ pub enum Fate {
     Refused,
 }
 
-/// How many bits met which fate.
+/// Numbers of bits by their fate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fates {
     /// [`Fate::Harmless`]
@@ -62,7 +63,7 @@ pub struct Fates {
 }
 
 impl Fates {
-    /// Counts one.
+    /// Counts one bit.
     pub const fn count(&mut self, fate: Fate) {
         match fate {
             Fate::Harmless => self.harmless += 1,
@@ -72,7 +73,7 @@ impl Fates {
         }
     }
 
-    /// Adds another's.
+    /// Adds the counts of another.
     pub const fn add(&mut self, other: &Self) {
         self.harmless += other.harmless;
         self.corrected += other.corrected;
@@ -97,12 +98,12 @@ fn options(salt: u64) -> OpenOptions {
     }
 }
 
-/// What an engine call says, as text.
+/// Returns the result of an engine call, with an error as text that begins with `what`.
 fn told<T>(what: &str, result: pagefold_engine::Result<T>) -> Result<T, String> {
     result.map_err(|error| format!("{what}: {error}"))
 }
 
-/// A scrub from its beginning to its end.
+/// Runs a scrub from its beginning to its end.
 fn scrub(pool: &Pool) -> pagefold_engine::Result<()> {
     pool.scrub_start(0, 0)?;
     while pool.scrub_step(0)?.is_some() {}
@@ -110,10 +111,11 @@ fn scrub(pool: &Pool) -> pagefold_engine::Result<()> {
 }
 
 impl Image {
-    /// The pool that the changes of a history make. Some were exported, some crashed after they had rested.
+    /// Makes the pool that the changes of a history lead to. A third of the pools is exported, the others crash after a
+    /// rest.
     ///
     /// # Errors
-    /// What fails although nothing is damaged.
+    /// Tells which call fails, although nothing is damaged.
     pub fn new(seed: u64) -> Result<Self, String> {
         let history = History::new(seed);
         let device = |(size, at): (&u64, u64)| Arc::new(SimDevice::new(*size, seed.wrapping_add(at)));
@@ -168,26 +170,26 @@ impl Image {
         Ok(Self { devices, world, blocks })
     }
 
-    /// A bit of a block that holds something.
+    /// Returns a bit of a block that was written.
     pub fn choose(&self, random: &mut Random) -> Flip {
         let at = random.below(self.blocks.len() as u64) as usize;
         let (device, block) = self.blocks.get(at).copied().unwrap_or_default();
         Flip { device, offset: block + random.below(4096), bit: random.below(8) as u8 }
     }
 
-    /// Flips a bit of a copy of the image, and looks at everything.
+    /// Flips a bit of a copy of the image, and compares everything.
     ///
     /// # Errors
-    /// What is wrong and was not told, and panics.
+    /// Tells what is wrong without a report by the pool, or the message of a panic.
     pub fn try_flip(&self, flip: Flip) -> Result<Fate, String> {
         catch_unwind(AssertUnwindSafe(|| self.look(Some(flip))))
             .unwrap_or_else(|panic| Err(panic_text(&*panic)))
     }
 
-    /// The image as it is.
+    /// Compares the image as it is.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Tells what is wrong with it.
     pub fn try_whole(&self) -> Result<Fate, String> {
         self.look(None)
     }

@@ -1,5 +1,5 @@
-//! Rebasing a clone: which changes go together is for whoever knows what they mean. Here each value and each page is a file of
-//! its own.
+//! Rebases a clone. The engine leaves it to its caller, who knows what changes mean, to decide which of them go
+//! together. Here each value and each page is a file of its own.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use pagefold_engine::{Error, Key, Result};
 use crate::history::record_size;
 use crate::model::{COUNTER, State};
 
-/// Values and pages that differ, as they are in the newer version; `None`: not there, or zeros.
+/// Values and pages that differ, as they are in the newer version; `None` if they are absent, or zeros.
 type Changed = BTreeMap<Key, Option<Vec<u8>>>;
 
-/// What differs between two versions of the model.
+/// Returns the values and pages that differ between two versions of the model.
 fn changed(old: &State, new: &State) -> Changed {
     let all = |state: &State| -> BTreeMap<Key, Vec<u8>> {
         let values = state.values.iter().filter(|(key, _)| **key != COUNTER);
@@ -29,7 +29,7 @@ fn changed(old: &State, new: &State) -> Changed {
     new.into_iter().map(|(key, value)| (key, Some(value))).chain(gone).collect()
 }
 
-/// What `theirs` becomes with what `ours` has changed since `origin`; `None` if both have changed the same.
+/// Returns `theirs` with the changes of `ours` since `origin`, or `None` if both have changed the same value or page.
 pub(crate) fn rebased(origin: &State, ours: &State, theirs: &State) -> Option<State> {
     let (changes, their_changes) = (changed(origin, ours), changed(origin, theirs));
     if changes.keys().any(|key| their_changes.contains_key(key)) {
@@ -57,7 +57,7 @@ pub(crate) fn rebased(origin: &State, ours: &State, theirs: &State) -> Option<St
     Some(state)
 }
 
-/// Moves clone `path` onto `onto`. What both have changed is [`Error::Exists`].
+/// Moves clone `path` onto snapshot `onto`. Returns [`Error::Exists`] if both have changed the same value or page.
 pub(crate) fn rebase(pool: &Pool, path: &str, onto: &str, own: bool, created: u64) -> Result<()> {
     let rebase = pool.begin_rebase(path, onto, own, created)?;
     let (ours, theirs) = (read(rebase.ours()?)?, read(rebase.theirs())?);
@@ -83,7 +83,8 @@ pub(crate) fn rebase(pool: &Pool, path: &str, onto: &str, own: bool, created: u6
     rebase.finish()
 }
 
-/// What differs between two versions, by their differences: pages may have been written again as they were.
+/// Reads the values and pages that differ between two versions. Their differences may name pages that were written
+/// again as they were, which are left out.
 fn read(comparison: &Comparison<'_>) -> Result<Changed> {
     let mut found = Changed::new();
     for difference in comparison.differences() {

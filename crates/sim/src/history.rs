@@ -1,4 +1,4 @@
-//! Random histories: what is done to a pool, and what happens to it.
+//! Generates random histories: calls of a pool, and the power cuts, faults and flipped bits that it meets.
 
 use pagefold_engine::Key;
 use pagefold_engine::device::SimOp;
@@ -10,7 +10,7 @@ use crate::random::Random;
 /// Objects that histories write.
 pub const OBJECTS: std::ops::Range<u64> = 2..9;
 
-/// Page size of an object in bytes.
+/// Returns the page size of an object in bytes.
 pub const fn record_size(object: u64) -> u32 {
     match object {
         2 | 3 => 4 << 10,
@@ -21,7 +21,7 @@ pub const fn record_size(object: u64) -> u32 {
     }
 }
 
-/// What a write stores.
+/// Kinds of bytes that a write stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// Nothing but zeros.
@@ -51,7 +51,7 @@ pub enum Act {
 /// Paths of the datasets that histories make, beside the pool's own.
 pub const DATASETS: [&str; 3] = ["a", "b", "a/x"];
 
-/// What is done with datasets and snapshots.
+/// An operation on datasets and snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "as the methods of pagefold_engine::pool::Pool")]
 pub enum Deed {
@@ -116,32 +116,32 @@ pub enum Step {
     ApplyTo(String, Vec<Act>),
     /// A change of the catalogue.
     Deed(Deed),
-    /// A stream into a dataset: of what, if anything, follows from what there is then, and from `pick`. It ends early at so many
-    /// thousandths, if at all.
+    /// A stream into a dataset. The snapshot that is sent follows from `pick` and from the snapshots that there are by
+    /// then; there may be none.
     Stream {
         /// The dataset that receives.
         path: String,
         /// Decides between the snapshots.
         pick: u64,
-        /// Where it ends early.
+        /// Thousandths of the stream after which it ends early.
         torn: Option<u64>,
     },
-    /// A clone goes back to its origin, or is moved onto a newer snapshot: which one and where follows from what there is then, and
-    /// from `pick`.
+    /// A reset of a clone to its origin, or a move onto a newer snapshot. Which, and of which clone, follows from
+    /// `pick` and from the clones and snapshots that there are by then.
     Graft {
-        /// Decides between the clones and snapshots, and whether snapshots of their own go.
+        /// Chooses the clone and the snapshot, and whether the clone's own snapshots are destroyed.
         pick: u64,
     },
     /// Makes everything durable.
     Sync,
-    /// First half of a durable commit, for so many who wait.
+    /// First half of a durable commit.
     Begin {
-        /// Waiters.
+        /// Number of those who wait for it.
         waiters: u64,
     },
-    /// Second half of one of those begun.
+    /// Second half of a commit that was begun.
     End {
-        /// The last begun, instead of the first.
+        /// True to end the commit that was begun last, instead of first.
         newest: bool,
     },
     /// Commits without waiting for the device.
@@ -152,11 +152,11 @@ pub enum Step {
     Overlap(Vec<Step>, Vec<Step>),
     /// Folds.
     Fold,
-    /// What the background would do.
+    /// Maintenance that the background would do.
     Maintain,
-    /// Devices are told what is free: all of it, after a checkpoint, or what became free lately.
+    /// Devices are told which chunks are free: all of them, after a checkpoint, or those that became free lately.
     Trim {
-        /// All of it.
+        /// True to tell of all free chunks.
         all: bool,
     },
     /// Learns a model of the object that wants one most.
@@ -184,17 +184,18 @@ pub enum Step {
     Cut {
         /// Device.
         device: u64,
-        /// Writes and flushes until then.
+        /// Number of writes and flushes until then.
         calls: u64,
     },
-    /// A power cut now. Each of `again` is a further one after so many calls of the recovery.
+    /// A power cut now, and further ones during recovery.
     Crash {
         /// Decides what survives.
         seed: u64,
-        /// Cuts during recovery.
+        /// For each further power cut, the number of writes and flushes of the recovery until then.
         again: Vec<u64>,
     },
-    /// A power cut now, after which each write that was not flushed is there as a whole or not at all. Then the first change that is lost is made again.
+    /// A power cut now, after which each write that was not flushed is there as a whole or not at all. Then the first
+    /// lost change is made again.
     Outage {
         /// Decides what survives.
         seed: u64,
@@ -203,11 +204,11 @@ pub enum Step {
     Fault {
         /// Device.
         device: u64,
-        /// Which calls.
+        /// Kind of calls that fail.
         op: SimOp,
-        /// So many succeed first.
+        /// Number of calls that succeed first.
         skip: u64,
-        /// So many fail.
+        /// Number of calls that fail then.
         times: u64,
     },
     /// A bit flips.
@@ -223,16 +224,16 @@ pub enum Step {
     Rot {
         /// Device.
         device: u64,
-        /// So many writes before the last one.
+        /// Number of writes after the one that is hit.
         back: u64,
-        /// Byte from the beginning of the write on.
+        /// Byte, counted from the beginning of the write.
         byte: u64,
         /// Bit of it.
         bit: u8,
     },
 }
 
-/// What a history is to find.
+/// Kinds of trouble that histories look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Theme {
     /// Power cuts.
@@ -247,16 +248,16 @@ pub enum Theme {
     Flips,
 }
 
-/// What the pool's own dataset may hold, in bytes.
+/// Bounds of the pool's own dataset, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// With snapshots and all datasets.
+    /// Quota, which snapshots and all datasets count towards.
     pub quota: u64,
-    /// Itself.
+    /// Quota of the dataset itself.
     pub refquota: u64,
-    /// Itself, before compression.
+    /// Quota of the dataset itself, before compression.
     pub logicalquota: u64,
-    /// Of the quota, what is kept for it.
+    /// Part of the quota that is kept for the dataset.
     pub reservation: u64,
 }
 
@@ -272,7 +273,7 @@ impl Bounds {
         }
     }
 
-    /// Names of the properties, and what they are set to.
+    /// Returns the names of the properties with their values.
     pub fn properties(&self) -> [(&'static str, u64); 4] {
         [
             ("quota", self.quota),
@@ -286,38 +287,40 @@ impl Bounds {
 /// A pool and what happens to it.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// What it is to find.
+    /// Kind of trouble that it looks for.
     pub theme: Theme,
     /// Devices' sizes in bytes.
     pub devices: Vec<u64>,
     /// Cache in bytes.
     pub cache_bytes: u64,
-    /// Pages are coded by models.
+    /// True if pages are coded by models.
     pub modelled: bool,
-    /// There are several datasets, and snapshots.
+    /// True if there are several datasets, and snapshots.
     pub forked: bool,
-    /// What is accepted is entered into a journal, which survives the process.
+    /// True if accepted changes are entered into a journal, which survives the process.
     pub journalled: bool,
-    /// The pool's own dataset, below which all others are, has quotas and a reservation.
+    /// Quotas and a reservation of the pool's own dataset, below which all others are.
     pub bounds: Option<Bounds>,
     /// Seed of the devices.
     pub seed: u64,
-    /// Most power cuts that are tried in the middle of each step, beside those that are steps; an eighth where pools are full or aged, and not small.
+    /// Largest number of power cuts that are tried in the middle of each step, beside those that are steps. Where pools
+    /// are full or aged, and chunks are not small, it is an eighth of this.
     pub images: usize,
-    /// What happens.
+    /// Its steps.
     pub steps: Vec<Step>,
 }
 
-/// The smallest device, or a few chunks more.
+/// Returns the size in bytes of the smallest device, or a few chunks more.
 fn small_device(random: &mut Random) -> u64 {
     DEVICE_BYTES_MIN + random.below(5) * CHUNK_BYTES
 }
 
-/// A quarter of a chunk: what histories write is in proportion to these.
+/// A quarter of a chunk in bytes: sizes of writes are multiples or parts of it, so that they keep their proportion to
+/// chunks.
 const MIB: u64 = CHUNK_BYTES / 4;
 
 impl History {
-    /// The history of `seed`.
+    /// Returns the history of `seed`.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let theme = match random.below(100) {
@@ -334,13 +337,14 @@ impl History {
         let devices: Vec<u64> = (0..count).map(|_| small_device(&mut random)).collect();
         let cache_bytes = if random.percent(50) { 64 << 10 } else { 32 * MIB };
         let len = if theme == Theme::Full { random.within(100, 400) } else { random.within(10, 150) };
-        // Of a sequence of its own, so that the other histories are what they were before there were models.
+        // Models have a random sequence of their own, so that histories without models stay as they were before there
+        // were any.
         let modelled = Random::new(!seed).percent(40);
         let rest = Random::new(seed ^ 0x0E57);
-        // A quarter of the seeds, so that the others are what they were before there were streams.
+        // A quarter of the seeds has streams. The others stay as they were before there were any.
         let streamed = theme != Theme::Full && seed % 4 == 3;
         let streams = streamed.then(|| Random::new(seed ^ 0x57_2EA4));
-        // Another quarter, likewise, has clones that go back.
+        // Another quarter, likewise, has clones that are reset or rebased.
         let grafted = theme != Theme::Full && seed % 4 == 1;
         let grafts = grafted.then(|| Random::new(seed ^ 0x6_2AF7));
         // Four seeds of sixteen, likewise, discard.
@@ -379,7 +383,7 @@ impl History {
         }
         let mut flips = 0;
         if theme == Theme::Flips && writer.rest.percent(60) {
-            // What a single flip must not do is more than what many must not.
+            // More must hold after a single flip than after many, so most histories keep only their first.
             steps.retain(|step| !matches!(step, Step::Flip { .. }) || std::mem::replace(&mut flips, 1) == 0);
         }
         if theme == Theme::Flips && seed.is_multiple_of(2) {
@@ -388,7 +392,7 @@ impl History {
             let at = random.below(steps.len() as u64 + 1) as usize;
             steps.splice(at..at, rot(&mut random, count));
         }
-        // A third quarter, which has neither streams nor clones that go back.
+        // A third quarter, with neither streams nor clones that are reset, has quotas.
         let bounds =
             (theme != Theme::Full && seed % 4 == 2).then(|| Bounds::new(&mut Random::new(seed ^ 0x9_0074)));
         Self { theme, devices, cache_bytes, modelled, forked, journalled, bounds, seed, images: 0, steps }
@@ -396,11 +400,12 @@ impl History {
 }
 
 impl History {
-    /// A pool that is filled to a share of what it holds, and then overwritten until that was written several times over.
+    /// Returns the history of a pool that is filled to a share of its size, and then overwritten until that share was
+    /// written several times.
     fn aged(seed: u64, mut random: Random) -> Self {
         let devices: Vec<u64> = vec![small_device(&mut random)];
         let cache_bytes = if random.percent(50) { 64 << 10 } else { 32 * MIB };
-        // Small pools hold a third of their size at the least.
+        // Small pools can hold at least a third of their size.
         let live_bytes = devices.iter().sum::<u64>() / 1000 * random.within(200, 440);
         let object = random.within(4, 8);
         let size = record_size(object);
@@ -423,7 +428,7 @@ impl History {
                 acts.push(write(offset, run.min(pages * u64::from(size) - offset), random.bits()));
                 left = left.saturating_sub(run);
             }
-            // A cold value or page beside them.
+            // Sometimes a cold value is written beside the hot pages.
             if random.percent(30) {
                 let key = Key::new(1, 2, random.below(4000));
                 acts.push(Act::Put { key, len: random.skewed(4000), seed: random.bits() });
@@ -461,7 +466,7 @@ impl History {
     }
 }
 
-/// A power cut or a fault within a few calls.
+/// Returns a power cut or a fault that strikes within a few calls.
 fn trouble_soon(random: &mut Random, theme: Theme, device: u64) -> Option<Step> {
     match theme {
         Theme::Crash => Some(Step::Cut { device, calls: random.skewed(20) }),
@@ -473,7 +478,7 @@ fn trouble_soon(random: &mut Random, theme: Theme, device: u64) -> Option<Step> 
     }
 }
 
-/// Something becomes durable, a single bit of what was written last flips, and the pool is opened again.
+/// Returns steps that make something durable, flip a single bit of a late write, and open the pool again.
 fn rot(random: &mut Random, devices: u64) -> [Step; 3] {
     let rest = [Step::Rest, Step::Rest, Step::Sync, Step::Checkpoint][random.below(4) as usize].clone();
     let within = random.below(4096) >> (random.below(2) * 5);
@@ -486,25 +491,26 @@ fn rot(random: &mut Random, devices: u64) -> [Step; 3] {
 
 struct Writer {
     random: Random,
-    /// Of a sequence of its own, likewise.
+    /// Source of chance for rests, codecs and single flips. This sequence and those below are apart from `random`, so
+    /// that none of them changes what was there before it.
     rest: Random,
-    /// Likewise, for small overwrites.
+    /// Source of chance for small overwrites.
     small: Random,
-    /// Likewise, in histories that have streams.
+    /// Source of chance for streams, in histories that have them.
     streams: Option<Random>,
-    /// Likewise, in histories whose clones go back.
+    /// Source of chance for resets and rebases of clones, in histories that have them.
     grafts: Option<Random>,
-    /// Likewise, in histories that discard.
+    /// Source of chance for trims, in histories that have them.
     trims: Option<Random>,
-    /// Likewise, in histories with outages.
+    /// Source of chance for outages, in histories that have them.
     outages: Option<Random>,
     theme: Theme,
     modelled: bool,
     forked: bool,
     devices: u64,
-    /// Pages of an object that this history uses.
+    /// Number of pages of an object that this history uses.
     span: u64,
-    /// Most acts of a change.
+    /// Largest number of acts in a change.
     acts: u64,
 }
 
@@ -522,7 +528,7 @@ impl Writer {
                 return Step::ApplyTo(path, self.change());
             }
         }
-        // A large pool takes long to compare: fewer crashes, more changes.
+        // A full pool takes long to compare, so it has fewer crashes and more changes.
         if self.theme == Theme::Full && self.random.percent(85) {
             return if self.random.percent(94) { Step::Apply(self.change()) } else { Step::Maintain };
         }
@@ -553,7 +559,7 @@ impl Writer {
         }
     }
 
-    /// Now and then a stream, and sometimes trouble that may strike in the middle of it.
+    /// Returns now and then a stream, and sometimes trouble that may strike in the middle of it.
     fn stream(&mut self) -> Vec<Step> {
         let Some(random) = &mut self.streams else { return Vec::new() };
         if !random.percent(18) {
@@ -571,7 +577,7 @@ impl Writer {
         steps
     }
 
-    /// Now and then something with a clone, and sometimes trouble that may strike in the middle of it.
+    /// Returns now and then a reset or rebase of a clone, and sometimes trouble that may strike in the middle of it.
     fn graft(&mut self) -> Vec<Step> {
         let Some(random) = &mut self.grafts else { return Vec::new() };
         if !random.percent(18) {
@@ -587,7 +593,7 @@ impl Writer {
         steps
     }
 
-    /// Now and then a trim, and sometimes trouble that may strike in the middle of it.
+    /// Returns now and then a trim, and sometimes trouble that may strike in the middle of it.
     fn trim(&mut self) -> Vec<Step> {
         let Some(random) = &mut self.trims else { return Vec::new() };
         if !random.percent(12) {
@@ -602,7 +608,8 @@ impl Writer {
         steps
     }
 
-    /// Now and then an outage, small commits that nobody waits for, and two more outages: what one has torn, and what was made in its place, is torn again.
+    /// Returns now and then an outage, small commits that nobody waits for, and two more outages. They tear again what
+    /// the first has torn, and what was written in its place.
     fn outages(&mut self) -> Vec<Step> {
         let span = self.span;
         let Some(random) = &mut self.outages else { return Vec::new() };
@@ -627,7 +634,7 @@ impl Writer {
         steps
     }
 
-    /// What may be done while a checkpoint is under way.
+    /// Returns steps that may run while a checkpoint is under way.
     fn meanwhile(&mut self) -> Vec<Step> {
         let one = |writer: &mut Self| match writer.random.below(10) {
             0 if writer.trims.is_some() => Step::Trim { all: false },
@@ -737,7 +744,7 @@ impl Writer {
         acts
     }
 
-    /// A few bytes of a page, mostly of one that was overwritten like this before.
+    /// Returns a write of a few bytes of a page, mostly of one that was overwritten like this before.
     fn small_write(&mut self) -> Act {
         let random = &mut self.small;
         let object = random.within(OBJECTS.start, 6);
@@ -781,7 +788,7 @@ impl Writer {
                 let object = self.object();
                 let from = self.page();
                 let to = match self.random.below(10) {
-                    // Or else the pool is emptied as fast as it is filled.
+                    // Rare in full pools, which would otherwise be emptied as fast as they are filled.
                     0 if self.theme != Theme::Full || self.random.percent(10) => u64::MAX,
                     1..4 => from + self.random.below(self.span),
                     _ => from + self.random.below(3),
@@ -802,7 +809,8 @@ impl Writer {
         }
     }
 
-    /// Pages of a relation: a table is object 4, an index object 5, and sometimes the other way round.
+    /// Returns a write of pages of a relation. Object 4 is a table and object 5 an index, and sometimes the other way
+    /// round.
     fn relation(&mut self) -> Act {
         let object = self.random.within(4, 5);
         let size = u64::from(record_size(object));

@@ -1,4 +1,5 @@
-//! Power cuts in the middle of steps: copies of the devices, taken while the engine is at work on them.
+//! Tries power cuts in the middle of steps, on copies of the devices that are taken while the engine is at work on
+//! them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,17 +12,17 @@ use crate::random::Random;
 use crate::verify::{Calls, Terms, check, compare, signature};
 use crate::world::{Signature, World};
 
-/// In a hundred images, so many whose power goes again while they recover.
+/// Number of images in a hundred whose power goes again while they recover.
 const AGAIN_PERCENT: u64 = 15;
-/// Of these the power goes so often at most.
+/// Largest number of power cuts while such an image recovers.
 const CUTS_MAX: u64 = 3;
-/// Writes and flushes that a recovery does before that, at most.
+/// A recovery does fewer writes and flushes than this before such a power cut.
 const CALLS_MAX: u64 = 24;
 
-/// What a power cut at some instant left of all devices.
+/// All devices as a power cut at some instant left them.
 pub(crate) struct Image {
     devices: Vec<SimDevice>,
-    /// So many events were acknowledged as durable by then.
+    /// Number of events that were acknowledged as durable by then.
     pub(crate) durable: usize,
 }
 
@@ -41,7 +42,8 @@ struct Film {
 }
 
 impl Camera {
-    /// Takes up to `most` images of these devices until they are taken out, each instant as likely as another.
+    /// Begins to take images of these devices. Until [`Self::develop`] is called, it keeps at most `most`, and each
+    /// instant is as likely as any other.
     pub(crate) fn new(devices: &[Arc<SimDevice>], most: usize, seed: u64) -> Arc<Self> {
         let film = Film { random: Random::new(seed), instants: 0, images: Vec::new() };
         let camera =
@@ -58,19 +60,20 @@ impl Camera {
         camera
     }
 
-    /// From now on so many events are known to be durable.
+    /// Notes that `events` events are known to be durable from now on.
     pub(crate) fn acknowledge(&self, events: usize) {
         self.durable.store(events, Ordering::Relaxed);
     }
 
-    /// The images since this was last called.
+    /// Returns the images that were taken since this was last called.
     pub(crate) fn develop(&self) -> Vec<Image> {
         let mut film = self.film.lock();
         film.instants = 0;
         std::mem::take(&mut film.images)
     }
 
-    /// Each of the instants is as likely to be kept (reservoir sampling, Vitter's algorithm R).
+    /// Takes an image, or does not, so that each instant is as likely to be kept (reservoir sampling, Vitter's
+    /// algorithm R).
     fn instant(&self) {
         let mut film = self.film.lock();
         let at = match film.images.len() {
@@ -93,7 +96,7 @@ impl Camera {
     }
 }
 
-/// A device after a power cut: nothing, all, or anything of what was not flushed has survived.
+/// Returns a device after a power cut: of the writes that were not flushed, none, all or any part has survived.
 pub(crate) fn crashed(device: &SimDevice, random: &mut Random) -> SimDevice {
     match random.below(8) {
         0 => device.crash(&mut |_| 0),
@@ -102,12 +105,12 @@ pub(crate) fn crashed(device: &SimDevice, random: &mut Random) -> SimDevice {
     }
 }
 
-/// States that may be found, oldest first: what tells them, and what they hold.
+/// States that may be found, oldest first: the signature and the content of each.
 pub(crate) type States = Vec<(Signature, World)>;
 
 impl Image {
-    /// Opens the pool and compares it with the newest of the states that it may be, of which the first `least` must have survived.
-    /// Returns how often the power went.
+    /// Opens the pool and compares it with the newest of `states` that has its signature; at least `least` changes must
+    /// have survived. Returns the number of power cuts.
     pub(crate) fn judge(
         self,
         states: &States,
@@ -138,7 +141,7 @@ impl Image {
         Ok(cuts)
     }
 
-    /// The pool, recovered; in some cases the power went on the way.
+    /// Opens the pool, in some cases with power cuts on the way. Returns it, and the number of power cuts.
     fn recover(self, options: &OpenOptions, random: &mut Random) -> Result<(Arc<Pool>, u64), String> {
         let mut devices: Vec<Arc<SimDevice>> = self.devices.into_iter().map(Arc::new).collect();
         let wanted = if random.percent(AGAIN_PERCENT) { random.within(1, CUTS_MAX) } else { 0 };

@@ -1,4 +1,4 @@
-//! Runs seeds until they are used up; prints what fails, shrunk.
+//! Runs the histories of many seeds, and prints those that fail, shrunk.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,8 @@ use pagefold_sim::run::{Failure, Stats, run};
 use pagefold_sim::shrink::shrink;
 use parking_lot::Mutex;
 
-/// Devices are some ten thousand blocks, copied for each power cut: half of the time went into the C library's allocator.
+/// Devices are some ten thousand blocks, which are copied for each power cut. The C library's allocator took half of
+/// the time.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -78,7 +79,7 @@ fn report(history: &History, failure: &Failure, runs: u64) {
     }
 }
 
-/// What all threads share.
+/// State that all threads share.
 struct Campaign {
     args: Args,
     started: Instant,
@@ -87,13 +88,13 @@ struct Campaign {
     tally: Mutex<Tally>,
 }
 
-/// What came of the histories so far.
+/// Counts of the histories so far.
 #[derive(Default)]
 struct Tally {
     stats: Stats,
     ran: u32,
     failures: u64,
-    /// Minutes since the beginning when that was last told.
+    /// Minutes from the beginning to the last report.
     told: u64,
 }
 
@@ -102,7 +103,7 @@ impl Tally {
         self.stats.crashes + self.stats.images
     }
 
-    /// Says each minute how far a long campaign is.
+    /// Reports each minute how far a long campaign is.
     fn tell(&mut self, elapsed: Duration) {
         let minutes = elapsed.as_secs() / 60;
         if minutes > self.told {

@@ -1,4 +1,4 @@
-//! What a dataset should hold: the simplest thing that can be compared with it.
+//! Models the content of a dataset: the simplest thing that a dataset can be compared with.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub const COUNTER: Key = Key::new(1, 1, 0);
 /// A dataset's content after some change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// Number of that change; 0 for an empty dataset.
+    /// Number of the change; 0 for an empty dataset.
     pub id: u64,
     /// Values.
     pub values: BTreeMap<Key, Vec<u8>>,
@@ -23,7 +23,7 @@ pub struct State {
     pub pages: BTreeMap<(u64, u64), Arc<[u8]>>,
 }
 
-/// The bytes that a write with this fill and seed stores.
+/// Returns the `len` bytes that a write with this fill and seed stores.
 pub fn bytes(fill: Fill, seed: u64, len: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut pages = testing::Random::new(seed);
@@ -51,7 +51,7 @@ pub fn bytes(fill: Fill, seed: u64, len: u64) -> Vec<u8> {
 }
 
 impl State {
-    /// Applies one change made of these acts.
+    /// Applies change `id`, which is made of these acts.
     pub fn apply(&mut self, id: u64, acts: &[Act]) {
         for act in acts {
             self.act(act);
@@ -110,7 +110,8 @@ impl State {
         }
     }
 
-    /// The first byte of `found` that is not what an object holds from `offset` on; holes are zeros.
+    /// Returns the position in the object of the first byte that differs from `found`, which was read from `offset` on.
+    /// Holes are zeros.
     pub fn difference(&self, object: u64, offset: u64, found: &[u8]) -> Option<u64> {
         let size = u64::from(record_size(object));
         let end = offset + found.len() as u64;
@@ -130,7 +131,7 @@ impl State {
         first_set(within(at, end)).map(|byte| at + byte)
     }
 
-    /// Pages of an object that hold anything but zeros.
+    /// Returns the numbers of an object's pages that hold anything but zeros.
     pub fn stored(&self, object: u64) -> impl Iterator<Item = u64> + '_ {
         let all = self.pages.range((object, 0)..(object, u64::MAX));
         all.filter(|(_, content)| first_set(content).is_some()).map(|((_, page), _)| *page)
@@ -145,7 +146,7 @@ fn first_difference(a: &[u8], b: &[u8]) -> Option<u64> {
     a.iter().zip(b).position(|(a, b)| a != b).map(|at| at as u64)
 }
 
-/// The first byte that is not zero.
+/// Returns the position of the first byte that is not zero.
 fn first_set(bytes: &[u8]) -> Option<u64> {
     const ZEROS: [u8; 4096] = [0; 4096];
     let mut parts = bytes.chunks(ZEROS.len()).zip((0..).step_by(ZEROS.len()));

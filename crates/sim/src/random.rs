@@ -5,12 +5,12 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of `seed`.
+    /// Returns the sequence of `seed`.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub const fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -19,22 +19,22 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`; 0 if `n` is 0.
+    /// Returns a number below `n`, or 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         self.bits() % n.max(1)
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn within(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True `n` times of a hundred.
+    /// Returns true `n` times of a hundred.
     pub fn percent(&mut self, n: u64) -> bool {
         self.below(100) < n
     }
 
-    /// Small numbers often, large ones up to `max` sometimes.
+    /// Returns small numbers often, and large ones, up to `max`, sometimes.
     pub fn skewed(&mut self, max: u64) -> u64 {
         let bits = 64 - max.leading_zeros();
         let shift = self.below(u64::from(bits) + 1);

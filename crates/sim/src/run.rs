@@ -1,4 +1,4 @@
-//! Running a history.
+//! Runs a history against a simulated pool and compares the pool with the model after each step.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -29,19 +29,20 @@ mod recovery;
 use acts::most;
 pub(crate) use acts::{changes, contents, run_deed};
 
-/// Of the images of other histories one with a full pool has one in so many: it takes so much longer to compare. Small pools take no longer.
+/// Divisor of the number of images where pools are full or aged, which take much longer to compare. Pools of small
+/// chunks do not.
 const FULL_SHARE: usize = if cfg!(feature = "small-chunks") { 1 } else { 8 };
 
-/// What went wrong, and at which step.
+/// A failure, and the step at which it happened.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// Position in the history.
     pub step: usize,
-    /// What did not hold.
+    /// The property that did not hold.
     pub what: String,
 }
 
-/// What a run did.
+/// Counts of what a run did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     /// Changes accepted.
@@ -54,17 +55,18 @@ pub struct Stats {
     pub recoded: u64,
     /// Deeds done.
     pub deeds: u64,
-    /// Streams received, and those that were gone on with.
+    /// Streams received without interruption.
     pub received: u64,
-    /// Of these, those that had been interrupted.
+    /// Streams received after they had been interrupted and were resumed.
     pub resumed: u64,
-    /// Clones that went back to their origin, and those that were moved onto a newer snapshot.
+    /// Clones that were reset to their origin.
     pub reset: u64,
-    /// See `reset`.
+    /// Clones that were moved onto a newer snapshot.
     pub rebased: u64,
-    /// Power cuts between steps, in the middle of calls that a step armed, and during recovery from them.
+    /// Power cuts between steps, in the middle of calls (where an earlier step armed one), and during recovery from
+    /// these.
     pub crashes: u64,
-    /// Power cuts that were tried on copies of the devices, in the middle of steps, and during recovery from them.
+    /// Power cuts that were tried on copies of the devices, in the middle of steps, and during recovery from these.
     pub images: u64,
     /// Times that the pool was opened.
     pub opens: u64,
@@ -74,12 +76,12 @@ pub struct Stats {
     pub unopenable: u64,
     /// Damaged pools that were opened by accepting the loss of what lay behind the damage.
     pub given_up: u64,
-    /// Damaged pools whose log ended before what had been acknowledged.
+    /// Damaged pools whose log ended before the last acknowledged change.
     pub shortened: u64,
 }
 
 impl Stats {
-    /// Adds another run's.
+    /// Adds the counts of another run.
     pub const fn add(&mut self, other: &Self) {
         self.applies += other.applies;
         self.refused += other.refused;
@@ -102,7 +104,7 @@ impl Stats {
 
 type Outcome<T = ()> = Result<T, String>;
 
-/// What may have happened.
+/// An accepted change or deed. Recovery may find it or not.
 #[derive(Clone, Debug)]
 enum Event {
     /// A change of a dataset, and its number.
@@ -123,20 +125,20 @@ impl Event {
     }
 }
 
-/// A durable commit between its halves.
+/// A durable commit that was begun and has not ended.
 struct Begun {
     flight: Flight,
-    /// So many events it makes durable, counted from the first of all.
+    /// Number of events that are durable after it, counted from the first of the history.
     events: usize,
     waiters: u64,
-    /// What the waiters were told: whether all is well.
+    /// Answers that the waiters got: true if the commit succeeded.
     told: Arc<Mutex<Vec<bool>>>,
 }
 
-/// Histories are small; so are the relations that get models.
+/// Options for learning models. Histories are small, and so are the relations that get models.
 pub(crate) const LEARN: LearnOptions = LearnOptions { pages_min: 12, sample_pages: 40 };
 
-/// Durable commits that may be between their halves at one time, as there are committing threads.
+/// Largest number of durable commits that are begun and have not ended: the number of committing threads.
 const FLIGHTS_MAX: usize = 2;
 
 struct Sim<'a> {
@@ -144,48 +146,52 @@ struct Sim<'a> {
     devices: Vec<Arc<SimDevice>>,
     pool: Option<Arc<Pool>>,
     begun: Vec<Begun>,
-    /// Content after the oldest change that may be found after a crash.
+    /// Oldest content that may be found after a crash.
     base: World,
-    /// What happened since.
+    /// Events since `base`, oldest first.
     log: Vec<Event>,
-    /// How much happened before `base`.
+    /// Number of events before `base`.
     forgotten: usize,
     /// Content now.
     now: World,
-    /// So many of `log` must survive the end of the process, and a power cut.
+    /// Number of events of `log` that must survive the end of the process.
     committed: usize,
+    /// Number of events of `log` that must survive a power cut.
     durable: usize,
-    /// Nothing was accepted since the last commit.
+    /// True if no change was accepted since the last commit.
     settled: bool,
     next_id: u64,
-    /// Bits that have flipped so far.
+    /// Number of bits that have flipped so far.
     flips: u32,
-    /// The only one did where labels and superblocks lie: it must cost nothing, since these have copies.
+    /// True if only one bit has flipped, and where labels and superblocks lie. That must cost nothing, since these have
+    /// copies.
     harmless: bool,
-    /// The power goes by an outage.
+    /// True while the power is cut by an outage (`Step::Outage`).
     outage: bool,
-    /// So much of what happened must survive a single flipped bit, or an error must tell: something durable says that they
-    /// were durable.
+    /// Number of events, from the first of the history, that must survive a single flipped bit, unless an error tells
+    /// of their loss: something durable says that they were durable.
     attested: usize,
-    /// Number of the next batch, and how much was durable, when something was last known to be durable.
+    /// Number of the next batch, and number of durable events, when something last became durable.
     durable_then: (u64, usize),
     /// The last stream that was begun.
     receiving: Option<Deed>,
-    /// Steps run while a checkpoint waits for them to end.
+    /// True while steps run within a checkpoint, which waits for their end.
     overlapping: bool,
-    /// The loss of what lies behind damage to the log was accepted.
+    /// True if the loss of the log behind damage was accepted.
     gave_up: bool,
-    /// A fault was injected since the power came.
+    /// True if a fault was injected since the last power cut.
     faulted: bool,
-    /// What survives the process, but not a power cut.
+    /// The journal survives the end of the process, but not a power cut.
     journal: Option<Arc<Journal>>,
-    /// It has what the last process accepted.
+    /// True if the journal holds the changes that the last process accepted.
     kept: bool,
-    /// Errors that the last checkpoint has stored, at least, and that the pool has counted by now.
+    /// Least number of errors that the last checkpoint has stored, and number of those that the pool has counted by
+    /// now.
     errors: (u64, u64),
     random: Random,
-    /// Takes images of the devices, and decides what becomes of these.
+    /// Takes images of the devices in the middle of steps.
     camera: Option<Arc<Camera>>,
+    /// Source of chance for images.
     shutter: Random,
     stats: Stats,
 }
@@ -198,7 +204,7 @@ pub fn run(history: &History) -> Result<Stats, Failure> {
     outcome.map_err(|what| Failure { step, what })
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?");
@@ -226,9 +232,9 @@ fn options(history: &History, salt: u64) -> OpenOptions {
         log_bytes: Some(16 << 20),
         salt,
         reads_at_once: 1,
-        // As many pages as the tables of large pools have.
+        // With few ids per page, the table has as many pages as the table of a large pool.
         table_page_ids: PageIds::new(2 + chunks as u8 % 5),
-        // Of two pools in three the table is larger than the memory that it may take: by far, or a little.
+        // In two of three pools the table is larger than the memory that it may take: by far, or a little.
         table_bytes: [None, Some(0), Some(3000)][chunks as usize / 5 % 3],
         ..OpenOptions::default()
     }
@@ -240,7 +246,8 @@ fn open(history: &History, devices: Devices, options: &OpenOptions) -> pagefold_
     Ok(pool)
 }
 
-/// A checkpoint writes no more than free chunks were promised for it. What the cleaner moves is promised apart.
+/// Verifies that a checkpoint writes no more than the `promised_bytes` of free chunks. Steps in which the cleaner moved
+/// records are left out: these have a promise of their own.
 fn verify_promise(promised_bytes: u64, before: &Totals, after: &Totals) -> Outcome {
     let written = |totals: &Totals| totals.tree_bytes + totals.checkpoint_bytes + totals.copy_bytes;
     let written = written(after) - written(before);
@@ -251,7 +258,7 @@ fn verify_promise(promised_bytes: u64, before: &Totals, after: &Totals) -> Outco
     Err(format!("a checkpoint writes {written} bytes, and {promised_bytes} were promised"))
 }
 
-/// Larger than any change of a history.
+/// Size of a journal in bytes: larger than any change of a history.
 const JOURNAL_BYTES: usize = 16 << 20;
 
 fn journal(history: &History) -> Outcome<Option<Arc<Journal>>> {
@@ -261,7 +268,7 @@ fn journal(history: &History) -> Outcome<Option<Arc<Journal>>> {
     Journal::with_bytes(JOURNAL_BYTES).map(|made| Some(Arc::new(made))).map_err(|error| error.to_string())
 }
 
-/// How pages are coded when they are written, and when they are coded `again`.
+/// Returns the compression of pages that are written, or that are coded `again`.
 fn compression(history: &History, again: bool) -> Compression {
     match (history.modelled, again) {
         (true, _) => Compression::Page(1),
@@ -320,9 +327,9 @@ impl<'a> Sim<'a> {
         Ok(sim)
     }
 
-    /// Takes images of the devices that there are now.
+    /// Begins to take images of the present devices.
     fn watch(&mut self) {
-        // What flipped bits take cannot be told from what power cuts may not.
+        // With flipped bits, an image that lost data would prove nothing: the flips may have cost it.
         if self.history.images == 0 || self.history.theme == Theme::Flips {
             return;
         }
@@ -335,7 +342,7 @@ impl<'a> Sim<'a> {
         self.camera = Some(camera);
     }
 
-    /// Judges the images that were taken so far: each must recover to something that may be by what has happened until now.
+    /// Judges the images that were taken so far: each must recover to a state that the events so far allow.
     fn develop(&mut self) -> Outcome {
         let images = self.camera.as_ref().map_or_else(Vec::new, |camera| camera.develop());
         if images.is_empty() {
@@ -353,7 +360,7 @@ impl<'a> Sim<'a> {
         Ok(())
     }
 
-    /// What there may be after a power cut, oldest first.
+    /// Returns the states that a power cut may leave, oldest first.
     fn states(&self) -> States {
         let mut world = self.base.clone();
         let mut states = vec![(world.signature(), world.clone())];
@@ -380,7 +387,7 @@ impl<'a> Sim<'a> {
         Terms { settled: self.settled, may_fail: self.faulted || self.is_damaged(), calls: Calls::Both }
     }
 
-    /// Whether bits have flipped that something may be lost by.
+    /// Returns true if bits have flipped that may have cost something.
     fn is_damaged(&self) -> bool {
         self.flips > 0 && !self.harmless
     }
@@ -403,7 +410,8 @@ impl<'a> Sim<'a> {
         if self.overlapping {
             return Ok(());
         }
-        // An opening may find fewer free chunks than the last one had: what is accepted or written next makes them.
+        // An opening may find fewer free chunks than the last one had. The next change or write makes room, so reserves
+        // are verified after those only.
         let makes_room = matches!(
             step,
             Step::Apply(_)
@@ -450,7 +458,7 @@ impl<'a> Sim<'a> {
             Step::Fold => self.attesting(|pool| pool.clean().map(|_| ())),
             Step::Rest => self.rest(),
             Step::Maintain => {
-                // It commits only where a checkpoint is due.
+                // `maintain` commits only if a checkpoint is due, so nothing more counts as committed.
                 let before = (self.committed, self.settled);
                 let opens = self.stats.opens;
                 self.call(|pool| pool.maintain().map(|_| ()), false)?;
@@ -513,7 +521,8 @@ impl<'a> Sim<'a> {
             Step::Flip { device: at, offset, bit } => {
                 let at = *at;
                 if let Some(device) = self.devices.get(at as usize) {
-                    // Three of four where something is, and half of these where headers are.
+                    // Three flips of four hit a block that was written, and half of these its first 128 bytes, where
+                    // headers are.
                     let written =
                         (offset / 4 % 4 != 0).then(|| device.written_place(offset / 4096)).flatten();
                     let within = (offset % 4096) >> (offset % 2 * 5);
@@ -538,7 +547,7 @@ impl<'a> Sim<'a> {
         let mut steps = steps.into_iter();
         let mut outcome = Ok(());
         let made = pool.checkpoint_around(&mut || {
-            // A commit that has to make room would wait for this checkpoint.
+            // Steps run only if there is plenty of room: a commit that has to make room would wait for this checkpoint.
             let roomy =
                 2 * status.allocated_bytes < status.size_bytes && status.unstored_tree_bytes < 512 << 10;
             self.overlapping = true;
@@ -565,7 +574,7 @@ impl<'a> Sim<'a> {
         Ok(())
     }
 
-    /// A verdict counts only as long as the power is on.
+    /// Returns the verdict. A failure does not count if the power is off: then the power comes back instead.
     fn unless_off(&mut self, verdict: Outcome) -> Outcome {
         if verdict.is_err() && self.is_off() { self.power_cycle(&[]) } else { verdict }
     }
@@ -617,7 +626,8 @@ impl<'a> Sim<'a> {
         self.failed(&error)
     }
 
-    /// A call has failed: because of the power, or of a fault, or else wrongly.
+    /// Handles the failure of a call, which is right only if the power is off, a fault was injected, or bits have
+    /// flipped.
     fn failed(&mut self, error: &Error) -> Outcome {
         if self.is_off() {
             return self.power_cycle(&[]);
@@ -633,13 +643,14 @@ impl<'a> Sim<'a> {
         if pool.dataset().apply(&[Change::Delete(COUNTER)]).is_ok() {
             return Err(format!("the pool failed ({error}) and accepts changes"));
         }
-        // Within a checkpoint another one would wait for its end.
+        // Within a checkpoint, a second one would wait for the end of the first.
         if pool.sync().is_ok() || !self.overlapping && pool.checkpoint(false).is_ok() {
             return Err(format!("the pool failed ({error}) and acknowledges"));
         }
         drop(pool);
-        // What a failed flush lost shows after a power cut only, and no later flush brings it back. Either the power goes, or
-        // the pool is opened again and has to see to it: not while a checkpoint of it still runs on these devices.
+        // Writes that a failed flush lost are missing only after a power cut, and no later flush brings them back. So
+        // either the power goes, or the pool is opened again, which has to write them again. It is not opened again
+        // while its own checkpoint still runs on these devices.
         if self.random.percent(30) && !self.overlapping {
             self.begun.clear();
             self.pool = None;
@@ -649,7 +660,7 @@ impl<'a> Sim<'a> {
     }
 
     fn learn(&mut self) -> Outcome {
-        // It commits nothing, unless it has to make room.
+        // `learn` commits nothing, unless it has to make room.
         let (before, opens) = ((self.committed, self.settled), self.stats.opens);
         let mut adopted = false;
         let learn = |pool: &Pool| {
@@ -673,14 +684,14 @@ impl<'a> Sim<'a> {
         let recode = |pool: &Pool| {
             pool.set_compression(again);
             let mut done = pool.recode(&ranges, (0, 0), CALL_PAGES).map(|report| report.recoded);
-            // As the background does, in any dataset.
+            // The background, too, codes late pages of any dataset again.
             if let (Ok(_), Some((of, _))) = (&done, pool.late().first().copied()) {
                 done = pool.recode_late(of, 0, CALL_PAGES).and(done);
             }
             pool.set_compression(now);
             match done {
                 Ok(pages) => recoded = pages,
-                // There is no chunk to fold to, which is no failure of the pool.
+                // No chunk is free to fold to, which is no failure of the pool.
                 Err(Error::NoSpace(_)) if pool.status().failure.is_none() => {}
                 Err(error) => return Err(error),
             }
@@ -691,7 +702,7 @@ impl<'a> Sim<'a> {
         Ok(())
     }
 
-    /// Errors that the pool has counted, over all openings.
+    /// Returns the number of errors that the pool has counted, over all openings.
     fn count_errors(&mut self) -> u64 {
         let counted = self.pool.as_ref().map_or(self.errors.1, |pool| {
             pool.faults().devices.iter().map(|of| of.reads + of.writes + of.checksums).sum()
@@ -700,7 +711,8 @@ impl<'a> Sim<'a> {
         counted
     }
 
-    /// What was stored of errors is there after an opening, and what was never met is not: but for those that the opening itself met.
+    /// Verifies the count of errors after an opening: all stored ones are in it, and none that were never met, except
+    /// those that the opening itself met.
     fn verify_errors(&mut self) -> Outcome {
         let (stored, met) = self.errors;
         let counted = self.count_errors();
@@ -735,7 +747,8 @@ impl<'a> Sim<'a> {
         self.forget();
         self.reopen()?;
         let found = self.pool.as_ref().map(|pool| pool.status().used_bytes);
-        // Directories of segments whose page of the table was away are accounted as they were.
+        // Segments whose page of the table was away are accounted with the directories that they had before, which may
+        // be larger.
         let same = |found| found == used || (paged && found < used && used - found < used / 8);
         if self.terms().may_fail || found.is_none_or(same) {
             return Ok(());

@@ -1,9 +1,9 @@
-//! Making a failing history short.
+//! Shortens a failing history.
 
 use crate::history::{Act, History, Step};
 use crate::run::{Failure, run};
 
-/// What kind of failure it is: its text without numbers.
+/// Returns the kind of a failure: the first 24 characters of its text, without digits.
 fn kind(failure: &Failure) -> String {
     failure.what.chars().filter(|c| !c.is_ascii_digit()).take(24).collect()
 }
@@ -12,7 +12,7 @@ fn fails_alike(history: &History, wanted: &str) -> Option<Failure> {
     run(history).err().filter(|failure| kind(failure) == wanted)
 }
 
-/// The shortest history found, in at most `runs` runs, that fails like `history` did.
+/// Returns the shortest history found, in at most `runs` runs, that fails like `history` did, and its failure.
 pub fn shrink(history: &History, failure: &Failure, runs: u64) -> (History, Failure) {
     let wanted = kind(failure);
     let mut best = history.clone();

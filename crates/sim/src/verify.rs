@@ -1,4 +1,4 @@
-//! Comparing a pool with the model.
+//! Compares a pool with the model.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,29 +12,30 @@ use crate::history::{OBJECTS, record_size};
 use crate::model::{COUNTER, State};
 use crate::world::{Signature, World};
 
-/// Bytes compared at a time: of most objects what stays in the processor's cache, of some so many that several cores fill them.
+/// Bytes compared at a time, by object in turn: for most objects few enough for the processor's cache, for one in four
+/// so many that several cores read them.
 const STEP_BYTES: [u64; 4] = [1 << 17, 1 << 17, 1 << 17, 1 << 20];
-/// Of holes that are longer, only the edges are read.
+/// Length in bytes above which only the edges of a hole are read.
 const HOLE_BYTES: u64 = 64 << 10;
-/// What is read of a hole beside a page, at most.
+/// Largest number of bytes of a hole that are read beside a page.
 const EDGE_BYTES: u64 = 32 << 10;
-/// What the pages of the segment table may take in pools of this size, in bytes.
+/// Largest number of bytes that the pages of the segment table take in pools of this size.
 const TABLE_BYTES_MAX: u64 = 1 << 20;
 
 type Verdict = Result<(), String>;
 
-/// What a comparison may assume.
+/// Assumptions of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// Nothing is waiting for a commit, so that accounts are exact.
+    /// True if nothing is waiting for a commit, so that accounts are exact.
     pub(crate) settled: bool,
-    /// Reads may fail (but never lie).
+    /// True if reads may fail (but never lie).
     pub(crate) may_fail: bool,
-    /// By which calls pages are read.
+    /// Calls by which pages are read.
     pub(crate) calls: Calls,
 }
 
-/// The two ways to read pages.
+/// Calls by which pages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Calls {
     /// By `try_read`, and then again by `read`.
@@ -45,7 +46,7 @@ pub(crate) enum Calls {
     Read,
 }
 
-/// A read that may fail where the terms say so.
+/// Returns what was read, or `None` if the read failed and the terms allow that.
 fn allow<T>(terms: Terms, what: &str, read: pagefold_engine::Result<T>) -> Result<Option<T>, String> {
     match read {
         Ok(value) => Ok(Some(value)),
@@ -79,7 +80,7 @@ pub(crate) fn compare_range(
         if tried && terms.calls == Calls::Try {
             return Ok(());
         }
-        // What was read right must not stand in for what is not read.
+        // Bytes that were read right must not stand in for bytes that the next read leaves out.
         found.fill(0xEE);
     }
     let what = format!("read of object {object} at {offset}, {len} bytes");
@@ -91,7 +92,7 @@ pub(crate) fn compare_range(
     Ok(())
 }
 
-/// Whether what keeps a pool from opening is damage to its log, as the log tells itself, or a journal: that alone has no second copy.
+/// Returns true if an opening failed by damage to the log or the journal, which alone have no second copy.
 pub(crate) fn is_log_damage(error: &Error) -> bool {
     matches!(error, Error::Corrupt { what, .. } if what == "log" || what.starts_with("log at byte"))
 }
@@ -143,7 +144,8 @@ fn compare_one(dataset: &dyn Dataset, state: &State, terms: Terms) -> Verdict {
     Ok(())
 }
 
-/// Bytes of an object that are read to compare it. Where seeking is compared, too, and does not fail, holes of any size need not be.
+/// Returns the ranges of bytes of an object that are read to compare it. Where seeking is compared, too, and must not
+/// fail, long holes are not read but for their edges.
 fn extents(state: &State, object: u64, terms: Terms) -> Vec<(u64, u64)> {
     let size = u64::from(record_size(object));
     let gap = if terms.settled && !terms.may_fail { HOLE_BYTES } else { u64::MAX };
@@ -158,7 +160,8 @@ fn extents(state: &State, object: u64, terms: Terms) -> Vec<(u64, u64)> {
     if found.is_empty() {
         found.push((0, 0));
     }
-    // What is before and beyond, apart from pages, so that these are read as they lie.
+    // The edges of the holes before and behind are ranges of their own, so that reads of pages begin and end where
+    // pages do.
     let edge = EDGE_BYTES.min(2 * size);
     let parts = found
         .into_iter()
@@ -166,7 +169,7 @@ fn extents(state: &State, object: u64, terms: Terms) -> Vec<(u64, u64)> {
     parts.filter(|(from, to)| from < to).collect()
 }
 
-/// Data and holes of an object, as seeking shows them.
+/// Compares data and holes of an object, as seeking shows them, with the model.
 fn compare_map(dataset: &dyn Dataset, state: &State, object: u64, terms: Terms) -> Verdict {
     let mut found = Vec::new();
     let mut at = 0;
@@ -197,7 +200,7 @@ fn compare_map(dataset: &dyn Dataset, state: &State, object: u64, terms: Terms) 
     Ok(())
 }
 
-/// What tells which changes the pool holds.
+/// Returns the signature of the pool's content, which tells the changes that the pool holds.
 pub(crate) fn signature(pool: &Pool) -> pagefold_engine::Result<Signature> {
     let mut found = Signature::new();
     for listed in pool.list()? {
@@ -208,7 +211,7 @@ pub(crate) fn signature(pool: &Pool) -> pagefold_engine::Result<Signature> {
     Ok(found)
 }
 
-/// Records of a tree with what they take, and stored pages per object.
+/// Bytes that each record of a tree takes; number of stored pages, and the bytes that they take, per object.
 #[derive(Default)]
 struct Counted {
     records: BTreeMap<Addr, u64>,
@@ -241,7 +244,7 @@ fn count(dataset: &LiveDataset) -> Result<Counted, String> {
     Ok(counted)
 }
 
-/// Bytes of the records that only these snapshots refer to.
+/// Returns the number of bytes of the records that only these snapshots refer to.
 pub(crate) fn freed_by_counting(pool: &Pool, world: &World, snapshots: &[&str]) -> Result<u64, String> {
     let (mut gone, mut kept) = (BTreeMap::new(), HashSet::new());
     for (path, _) in world.states() {
@@ -256,7 +259,7 @@ pub(crate) fn freed_by_counting(pool: &Pool, world: &World, snapshots: &[&str]) 
     Ok(gone.iter().filter(|(addr, _)| !kept.contains(*addr)).map(|(_, bytes)| *bytes).sum())
 }
 
-/// The accounts of a dataset or snapshot, against what was counted.
+/// Compares the accounts of a dataset or snapshot with what was counted. Returns its logical and its stored bytes.
 fn check_usage(dataset: &dyn Dataset, state: &State, counted: &Counted) -> Result<(u64, u64), String> {
     let (mut logical, mut stored) = (0, 0);
     for object in OBJECTS {
@@ -271,7 +274,7 @@ fn check_usage(dataset: &dyn Dataset, state: &State, counted: &Counted) -> Resul
     Ok((logical, stored))
 }
 
-/// The pool's own check, and its accounts against what a walk counts. Nothing may be waiting for a commit.
+/// Runs the pool's own check, and compares its accounts with what a walk counts. Nothing may be waiting for a commit.
 pub(crate) fn check(pool: &Pool, world: &World) -> Verdict {
     let report = pool.check_open(&mut |_| {});
     if let Some(first) = report.messages.first() {
@@ -295,7 +298,7 @@ pub(crate) fn check(pool: &Pool, world: &World) -> Verdict {
         unique.extend(counted.records);
     }
     unique.extend(count(pool.own())?.records);
-    // Where a record was coded again, pointers may tell what it was before.
+    // Where a record was coded again, pointers may tell its length before that.
     let stored = |(addr, bytes): (&Addr, &u64)| {
         let len_bytes = (bytes - RECORD_OVERHEAD_BYTES) as u32;
         u64::from(pool.stored_len(Ptr { addr: *addr, len_bytes })) + RECORD_OVERHEAD_BYTES
@@ -306,7 +309,7 @@ pub(crate) fn check(pool: &Pool, world: &World) -> Verdict {
         let told = (status.logical_bytes, status.stored_bytes);
         return Err(format!("logical and stored bytes are {told:?}, counted are {:?}", (logical, pages)));
     }
-    // What is dying is in use for a while.
+    // Records of destroyed datasets and snapshots stay in use until they are reaped.
     let records = status.used_bytes.saturating_sub(pool.overhead_bytes());
     let too_many = records > used + TABLE_BYTES_MAX && !pool.is_reaping();
     if records < used || too_many {
@@ -324,9 +327,10 @@ pub(crate) fn check(pool: &Pool, world: &World) -> Verdict {
     Ok(())
 }
 
-/// A change that frees nothing was accepted: as if nothing of it became shorter, it fits.
+/// Verifies the quotas after a change that frees nothing was accepted: it must fit even if no record becomes shorter by
+/// it.
 pub(crate) fn check_bounds(pool: &Pool, path: &str) -> Verdict {
-    // Pages that are there can be overwritten beyond a logical quota.
+    // A logical quota is left out: pages that are there can be overwritten beyond it.
     let bounds = |quota: &QuotaUse| {
         quota.bound == Bound::Quota || quota.bound == Bound::RefQuota && quota.path == path
     };
@@ -338,14 +342,15 @@ pub(crate) fn check_bounds(pool: &Pool, path: &str) -> Verdict {
     Ok(())
 }
 
-/// What is taken of quotas and reservations, against the accounts of datasets. Nothing may be waiting for a commit.
+/// Compares what is taken of quotas and reservations with the accounts of datasets. Nothing may be waiting for a
+/// commit.
 fn check_quotas(pool: &Pool) -> Verdict {
     let listed = pool.list().map_err(|error| format!("list: {error}"))?;
     let all: u64 = listed.iter().filter(|one| !one.is_snapshot).map(|one| one.used_bytes).sum();
     for quota in pool.quotas() {
         let own = pool.listed(&quota.path).map_err(|error| format!("'{}': {error}", quota.path))?;
         let counted = match quota.bound {
-            // Only the pool's own dataset has any.
+            // Only the pool's own dataset has such a quota, and all datasets count towards it.
             Bound::Quota => all,
             Bound::RefQuota => own.referenced_bytes,
             Bound::LogicalQuota => own.logical_bytes,

@@ -1,4 +1,4 @@
-//! What a pool should hold: its datasets and their snapshots, each a copy.
+//! Models the content of a pool: its datasets and their snapshots, each a copy.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ pub struct Snapshot {
     pub name: String,
     /// Content.
     pub state: State,
-    /// Whether it is held.
+    /// True if it is held.
     pub held: bool,
-    /// The same for all that were received from it.
+    /// Identity, which it shares with all snapshots that were received from it.
     pub origin: u64,
 }
 
@@ -38,7 +38,7 @@ pub struct Set {
 pub struct World {
     /// The datasets.
     pub sets: BTreeMap<String, Set>,
-    /// How many snapshots were made.
+    /// Number of snapshots that were made.
     pub made: u64,
 }
 
@@ -48,7 +48,8 @@ impl Default for World {
     }
 }
 
-/// What tells one state of a world from another: paths, origins, whether they are held, and numbers of the last changes.
+/// Tells one state of a world from another: path, origin, whether it is held, and number of the last change, of each
+/// dataset and snapshot.
 pub type Signature = Vec<(String, Option<String>, bool, u64)>;
 
 fn split(path: &str) -> (String, String) {
@@ -57,14 +58,14 @@ fn split(path: &str) -> (String, String) {
 }
 
 impl World {
-    /// Applies a change to a dataset that there is.
+    /// Applies a change to a dataset. Without a dataset of this path, nothing happens.
     pub fn apply(&mut self, path: &str, id: u64, acts: &[Act]) {
         if let Some(set) = self.sets.get_mut(path) {
             set.state.apply(id, acts);
         }
     }
 
-    /// All states, by path.
+    /// Returns the states of all datasets and snapshots, with their paths.
     pub fn states(&self) -> impl Iterator<Item = (String, &State)> {
         self.sets.iter().flat_map(|(path, set)| {
             let snapshots = set.snapshots.iter().map(move |one| (format!("{path}@{}", one.name), &one.state));
@@ -72,7 +73,7 @@ impl World {
         })
     }
 
-    /// See [`Signature`].
+    /// Returns the world's signature.
     pub fn signature(&self) -> Signature {
         let origin = |path: &str| {
             let (of, name) = self.sets.get(path)?.origin.as_ref()?;
@@ -105,7 +106,7 @@ impl World {
         self.sets.keys().filter(below).cloned().collect()
     }
 
-    /// The world after a deed; `None`: it is not possible.
+    /// Returns the world after a deed, or `None` if the deed is not possible.
     pub fn after(&self, deed: &Deed) -> Option<Self> {
         let mut world = self.clone();
         match deed {
@@ -229,7 +230,7 @@ impl World {
         Some(world)
     }
 
-    /// The snapshots that one grows from, newest first, by path.
+    /// Returns the snapshots that the one at `path` grows from, newest first, with their paths.
     fn lineage(&self, path: &str) -> Vec<(String, &Snapshot)> {
         let (mut of, mut name) = split(path);
         let mut found = Vec::new();
@@ -244,7 +245,7 @@ impl World {
         found
     }
 
-    /// What clones could be tried to be reset or rebased to. It is not always possible.
+    /// Returns resets and rebases of all clones that could be tried. Not all of them are possible.
     pub fn grafts(&self, pick: u64) -> Vec<Deed> {
         let mut found = Vec::new();
         let own = !pick.is_multiple_of(3);
@@ -258,7 +259,8 @@ impl World {
         found
     }
 
-    /// The clone of some snapshot, as `pick` decides, that could be made.
+    /// Returns a clone that could be made, of the snapshot that `pick` chooses. It is `None` if there is no snapshot,
+    /// or no path is left.
     pub fn clone_of_any(&self, pick: u64) -> Option<Deed> {
         let path = DATASETS.into_iter().find(|path| self.is_new(path))?;
         let snapshots: Vec<String> =
@@ -267,7 +269,7 @@ impl World {
         Some(Deed::Clone { snapshot, path: path.into() })
     }
 
-    /// What could be received into `path`.
+    /// Returns the streams that could be received into `path`.
     pub fn streams(&self, path: &str) -> Vec<Deed> {
         let snapshots = self.states().map(|(path, _)| path).filter(|path| path.contains('@'));
         let newest = self.sets.get(path).map(|set| set.snapshots.last().map(|one| one.origin));

@@ -1,4 +1,4 @@
-//! A slice of the simulation that every test run affords; `make sim` runs more.
+//! Runs a slice of the simulation that every test run can afford; `make sim` runs more.
 #![allow(clippy::panic, reason = "helpers of tests")]
 
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ fn failing_calls_are_never_acknowledged() {
     assert!(slice(2_000..2_100, Theme::Faults, 0).failed > 0);
 }
 
-/// Replay of this one never ended: leaves that were read ahead drove one another out of a tiny cache.
+/// Replay of this history once never ended: leaves that were read ahead drove one another out of a tiny cache.
 #[test]
 fn replay_ends_where_leaves_do_not_fit_the_cache() {
     assert!(slice(226..227, Theme::Aged, 0).opens > 0);

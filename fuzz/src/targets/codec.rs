@@ -1,4 +1,4 @@
-//! Models and records of the codecs for pages of databases.
+//! Attacks the codecs for pages of databases with models, records and pages.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use pagefold_sim::random::Random;
 
 const PAGE_BYTES: usize = 8192;
 
-/// A heap page as PostgreSQL lays it out: header, line pointers, tuples from the end.
+/// Makes a heap page as PostgreSQL lays it out: header, line pointers, tuples from the end.
 fn heap_page(random: &mut Random, block: u32) -> Vec<u8> {
     let mut page = vec![0; PAGE_BYTES];
     let (mut lower, mut upper) = (24, PAGE_BYTES);
@@ -63,7 +63,7 @@ pub(super) fn model_seeds() -> Vec<Vec<u8>> {
     learned().map(Model::to_bytes).into_iter().collect()
 }
 
-/// A model that can be read is used both ways.
+/// Decodes a model, and decodes and encodes by it.
 pub(super) fn model(bytes: &[u8]) -> bool {
     let Ok(model) = Model::from_bytes(bytes) else { return false };
     let mut scratch = Scratch::new();
@@ -98,7 +98,7 @@ pub(super) fn page(bytes: &[u8]) -> bool {
     model.decode(&mut Scratch::new(), bytes, &mut page).is_ok()
 }
 
-/// Aged pages of an index of InnoDB.
+/// Makes aged pages of an index of InnoDB.
 fn innodb_pages() -> &'static [Vec<u8>] {
     static PAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     PAGES.get_or_init(|| {
@@ -122,7 +122,7 @@ pub(super) fn innodb_model_seeds() -> Vec<Vec<u8>> {
     innodb_learned().map(Model::to_bytes).into_iter().collect()
 }
 
-/// A model that can be read is used both ways.
+/// Decodes a model, and decodes and encodes by it.
 pub(super) fn innodb_model(bytes: &[u8]) -> bool {
     let Ok(model) = Model::from_bytes(bytes) else { return false };
     let mut scratch = Scratch::new();
@@ -161,7 +161,7 @@ pub(super) fn innodb_page_seeds() -> Vec<Vec<u8>> {
     innodb_pages().iter().take(16).cloned().collect()
 }
 
-/// Pages are not trusted either: a write may hold anything.
+/// Encodes a page. Pages are not trusted either, since a write may hold anything.
 pub(super) fn innodb_page(bytes: &[u8]) -> bool {
     let Some(model) = innodb_learned() else { return false };
     let mut page = bytes.to_vec();

@@ -25,7 +25,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A conversation: frames until the bytes end, as requests and as replies.
+/// Decodes a conversation: frames until the bytes end, as requests and as replies.
 pub(super) fn message(bytes: &[u8]) -> bool {
     let mut accepted = false;
     let mut stream = bytes;

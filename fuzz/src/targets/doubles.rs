@@ -1,11 +1,11 @@
-//! Arrays of numbers, and records of them.
+//! Attacks the codec for arrays of numbers, with pages and records.
 
 use pagefold_codec::doubles::{decode, encode, plausible};
 use pagefold_codec::testing::Random;
 
 const PAGE_BYTES: usize = 4096;
 
-/// Samples of one to three sources that take turns, with gaps.
+/// Makes pages of samples of one to three sources that take turns, with gaps.
 pub(super) fn page_seeds() -> Vec<Vec<u8>> {
     let mut random = Random::new(5);
     let mut page = |lanes: usize| -> Vec<u8> {
@@ -28,13 +28,13 @@ pub(super) fn record_seeds() -> Vec<Vec<u8>> {
     page_seeds().into_iter().filter_map(coded).collect()
 }
 
-/// As records of pages of several lengths.
+/// Decodes the bytes as records of pages of several lengths.
 pub(super) fn record(bytes: &[u8]) -> bool {
     let lens = [1, 8, 13, 512, PAGE_BYTES, 65_536];
     lens.iter().filter(|&&len| decode(bytes, &mut vec![0xEE; len]).is_ok()).count() > 0
 }
 
-/// Whatever the page holds comes back: what [`encode`] verifies is never wrong.
+/// Encodes any page. [`encode`] verifies that the page comes back, which must never fail.
 pub(super) fn page(bytes: &[u8]) -> bool {
     let mut record = Vec::new();
     assert!(encode(bytes, &mut record), "numbers did not come back");

@@ -1,4 +1,4 @@
-//! What a device says.
+//! Attacks the engine's decoders of bytes from a device.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use pagefold_engine::{Addr, Error, Key, Ptr, Result, dataset};
 use pagefold_sim::random::Random;
 
 const POOL: Guid = Guid(*b"hostile-bytes-16");
-/// Bytes of the device that targets read from.
+/// Size in bytes of the device that targets read from.
 const DEVICE_BYTES: u64 = 256 << 20;
 
 /// A device that holds some bytes at one place, and zeros elsewhere.
@@ -71,7 +71,7 @@ impl Device for Bytes {
     }
 }
 
-/// A block whose checksum holds.
+/// Returns a block with these bytes and the right checksum.
 fn sealed(bytes: &[u8]) -> Vec<u8> {
     let mut block = bytes.to_vec();
     block.resize(BLOCK_BYTES, 0);
@@ -81,7 +81,7 @@ fn sealed(bytes: &[u8]) -> Vec<u8> {
     block
 }
 
-/// A new pool's device.
+/// Returns the device of a new pool.
 fn image() -> Option<Arc<pagefold_engine::device::SimDevice>> {
     let device = Arc::new(pagefold_engine::device::SimDevice::new(256 << 20, 1));
     let options = CreateOptions { force: false, created: 1, guid: POOL };
@@ -114,7 +114,7 @@ pub(super) fn superblock_seeds() -> Vec<Vec<u8>> {
     first_blocks(64).into_iter().filter(|block| block.starts_with(b"PF")).collect()
 }
 
-/// A ring of superblocks: this one at its start.
+/// Reads a ring of superblocks with this one at its start.
 pub(super) fn superblock(bytes: &[u8]) -> bool {
     let Some(sim) = image_label() else { return false };
     let device = Bytes::new(pagefold_engine::pool::label::RING_START, sealed(bytes));
@@ -175,7 +175,7 @@ pub(super) fn batch(bytes: &[u8]) -> bool {
     redo(batch.ops())
 }
 
-/// A position, then batches that are made to continue it.
+/// Returns positions, each with batches behind it that the target makes continue it.
 pub(super) fn replay_seeds() -> Vec<Vec<u8>> {
     let chunk = |index| Chunk { device: 0, index };
     let positions = [(1, 0, 0), (900, 8192, 12), (1 << 39, CHUNK_BYTES as u32 - 8192, (1 << SLOT_BITS) - 3)];
@@ -198,7 +198,7 @@ pub(super) fn replay(bytes: &[u8]) -> bool {
     let mut log = bytes[bytes.len() - rest..].to_vec();
     let mut device = Vec::new();
     let mut at = start;
-    // Everything that an enemy would make right is made right.
+    // Everything that an enemy could make right is made right.
     while log.len() >= stored::HEADER_BYTES {
         log[..4].copy_from_slice(&stored::MAGIC);
         log[4..8].copy_from_slice(&at.slots.to_le_bytes());
@@ -316,7 +316,7 @@ pub(super) fn directory(bytes: &[u8]) -> bool {
     true
 }
 
-/// Makes the checksums of leaves right, as far as the index can be read.
+/// Sets the right checksums of leaves, as far as the index can be read.
 fn seal_leaves(bytes: &mut [u8]) -> Option<()> {
     let mut reader = Reader::new(bytes, "segment directory");
     let count = u32::from_le_bytes(reader.take(16).ok()?.get(12..)?.try_into().ok()?).min(64);
@@ -399,10 +399,10 @@ pub(super) fn record_seeds() -> Vec<Vec<u8>> {
 const FULL: Addr = Addr::new(7, 1);
 const CHANGED: Addr = Addr::new(7, 2);
 
-/// What deltas of the target are based on: a full record, and a delta of it.
+/// The bases of the target's deltas: a full record, and a delta of it.
 struct Known;
 
-/// A page of 8 KiB as it was `times` times changed.
+/// Returns a page of 8 KiB after `times` changes.
 fn changed_page(times: u8) -> Vec<u8> {
     let mut page = b"pagefold keeps pages of databases ".repeat(241);
     page.truncate(8192);
@@ -445,7 +445,7 @@ pub(super) fn delta_seeds() -> Vec<Vec<u8>> {
     vec![of_full(false), of_full(true), of_both, squeezed]
 }
 
-/// A delta whose bases are there. What decodes is the same on a page that was anything before.
+/// Decodes a delta whose bases are there. The result must not depend on the former content of the page.
 pub(super) fn delta(bytes: &[u8]) -> bool {
     let (mut page, mut again) = (vec![0xee; 8192], vec![0x11; 8192]);
     let decoded =
@@ -456,7 +456,7 @@ pub(super) fn delta(bytes: &[u8]) -> bool {
     decoded
 }
 
-/// A record as pages of several sizes. A bomb is one that says to be longer than its page.
+/// Decodes a record as pages of two sizes. A record may say that it is longer than its page (a bomb).
 pub(super) fn record(bytes: &[u8]) -> bool {
     let Ok(len) = logical_len(bytes) else { return false };
     assert!((1..=1 << 20).contains(&len), "a record says to hold {len} bytes");

@@ -1,4 +1,4 @@
-//! What the file system has stored.
+//! Attacks the decoders of what the file system stores.
 
 use pagefold_fs::fuzzing;
 

@@ -1,4 +1,5 @@
-//! What /dev/fuse delivers: a code, whether the arguments come in two pieces, and the arguments.
+//! Attacks the decoder of requests from /dev/fuse. An input has a code, the length of the arguments' first piece, and
+//! the arguments.
 
 use pagefold_fuse::operation::{Arguments, Operation};
 

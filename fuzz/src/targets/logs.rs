@@ -1,4 +1,4 @@
-//! Models, records and pages of the logs of PostgreSQL and InnoDB.
+//! Attacks the codec for the logs of PostgreSQL and InnoDB with models, records and pages.
 
 use std::sync::OnceLock;
 
@@ -30,7 +30,7 @@ impl Log {
     }
 }
 
-/// Both logs.
+/// Returns both logs.
 fn logs() -> &'static [Log; 2] {
     static LOGS: OnceLock<[Log; 2]> = OnceLock::new();
     LOGS.get_or_init(|| {
@@ -43,7 +43,7 @@ pub(super) fn model_seeds() -> Vec<Vec<u8>> {
     logs().iter().filter_map(|log| log.model.as_ref()).map(Model::to_bytes).collect()
 }
 
-/// A model that can be read is used both ways.
+/// Decodes a model, and decodes and encodes by it.
 pub(super) fn model(bytes: &[u8]) -> bool {
     let Ok(model) = Model::from_bytes(bytes) else { return false };
     let mut scratch = Scratch::new();
@@ -58,7 +58,7 @@ pub(super) fn model(bytes: &[u8]) -> bool {
     true
 }
 
-/// Records: their first byte says which log they are of.
+/// Returns records of both logs, each behind a byte that tells its log.
 pub(super) fn record_seeds() -> Vec<Vec<u8>> {
     let all = logs().iter().zip(0..);
     all.flat_map(|(log, which)| log.records.iter().map(move |record| [&[which][..], record].concat()))
@@ -76,7 +76,7 @@ pub(super) fn page_seeds() -> Vec<Vec<u8>> {
     logs().iter().flat_map(|log| log.pages.iter().take(16).cloned()).collect()
 }
 
-/// Pages are not trusted either: a write may hold anything.
+/// Encodes a page. Pages are not trusted either, since a write may hold anything.
 pub(super) fn page(bytes: &[u8]) -> bool {
     let mut page = bytes.to_vec();
     page.resize(PAGE_BYTES, 0);

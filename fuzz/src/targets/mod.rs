@@ -1,4 +1,4 @@
-//! The decoders.
+//! Lists the decoders under attack.
 
 mod backup;
 mod codec;
@@ -15,7 +15,7 @@ mod stream;
 
 use crate::Target;
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "label", run: engine::label, seeds: engine::label_seeds },
     Target { name: "superblock", run: engine::superblock, seeds: engine::superblock_seeds },

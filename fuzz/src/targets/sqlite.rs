@@ -1,4 +1,4 @@
-//! Pages of SQLite, records of them, and models.
+//! Attacks the codec for SQLite with models, records and pages.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use pagefold_codec::{Kind, Model, Options, Scratch, learn, recognise};
 
 const PAGE_BYTES: usize = 4096;
 
-/// Young and aged pages of a table and its index, and overflow pages between them.
+/// Returns young and aged pages of a table and its index, with overflow pages between them.
 fn pages() -> &'static [Vec<u8>] {
     static PAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     PAGES.get_or_init(|| {
@@ -35,7 +35,7 @@ pub(super) fn model_seeds() -> Vec<Vec<u8>> {
     learned().map(Model::to_bytes).into_iter().collect()
 }
 
-/// A model that can be read is used both ways.
+/// Decodes a model, and decodes and encodes by it.
 pub(super) fn model(bytes: &[u8]) -> bool {
     let Ok(model) = Model::from_bytes(bytes) else { return false };
     let mut scratch = Scratch::new();
@@ -76,8 +76,8 @@ pub(super) fn page_seeds() -> Vec<Vec<u8>> {
     pages().iter().take(24).cloned().collect()
 }
 
-/// Pages are not trusted either: a write may hold anything. What the encoder makes of them has to come back without being
-/// verified.
+/// Encodes a page. Pages are not trusted either, since a write may hold anything. A page that the encoder accepts must
+/// come back, although the encoder does not verify that.
 pub(super) fn page(bytes: &[u8]) -> bool {
     let Some(model) = learned() else { return false };
     let mut page = bytes.to_vec();

@@ -1,4 +1,4 @@
-//! What `receive` is given.
+//! Attacks `receive` with streams.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use pagefold_engine::pool::{
 use pagefold_engine::segment::Devices;
 use pagefold_engine::{Key, Result};
 
-/// Pages of the relation of which a model is learned.
+/// Number of pages of the relation that a model is learned of.
 const PAGES: usize = 40;
 
 fn pool(guid: u8) -> Option<Arc<Pool>> {
@@ -25,7 +25,7 @@ fn pool(guid: u8) -> Option<Arc<Pool>> {
     Some(pool)
 }
 
-/// Streams of two snapshots: values, records of several kinds, one that pages share, and a model.
+/// Makes the streams of two snapshots: values, records of several kinds, one that pages share, and a model.
 fn streams() -> Result<[Vec<u8>; 2]> {
     let Some(pool) = pool(1) else { return Ok([Vec::new(), Vec::new()]) };
     let dataset = pool.dataset();
@@ -65,7 +65,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     streams().unwrap_or_default().into()
 }
 
-/// A pool that has received the first stream.
+/// Makes a pool that has received the first stream.
 fn target() -> Option<Arc<Pool>> {
     let target = pool(2)?;
     let stream = seeds().into_iter().next()?;
@@ -79,7 +79,8 @@ thread_local! {
     static TARGET: RefCell<Option<Arc<Pool>>> = const { RefCell::new(None) };
 }
 
-/// Receives into a new dataset, and on top of one that has the snapshot. A stream that was refused leaves nothing.
+/// Receives a stream into a new dataset, and into one that has the first snapshot. A stream that is refused must leave
+/// nothing behind.
 pub(super) fn receive(bytes: &[u8]) -> bool {
     let stream = sealed_stream(bytes);
     let Some(pool) = TARGET.with_borrow_mut(|target| target.take().or_else(self::target)) else {

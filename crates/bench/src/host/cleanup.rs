@@ -1,9 +1,9 @@
-//! Taking down what a killed bench left behind, found by convention alone.
+//! Takes down what a killed bench left behind, which is found by convention alone.
 //!
-//! Everything a bench sets up lies below one folder: mount points, backing files, PostgreSQL's data and a file
-//! per server process. So a sweep needs no memory of what was started: it unmounts what is mounted below the folder, ends the
-//! processes whose id and start time are noted there, detaches loop devices whose file lies there, and removes
-//! the folder.
+//! Everything that a bench sets up lies below one folder: mount points, backing files, PostgreSQL's data and a file
+//! per server process. So a sweep needs no memory of what was started: it unmounts what is mounted below the folder,
+//! ends the processes whose id and start time are noted there, detaches loop devices whose file lies there, and
+//! removes the folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub(crate) fn note_server(dir: &Path, pid: u32) -> Result<Noted> {
     Ok(Noted(path))
 }
 
-/// A process's start in clock ticks since boot: with its id, its identity.
+/// Returns the start of a process in clock ticks since boot. Together with its id it is the process's identity.
 fn start_time(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold spaces; fields are counted from the last parenthesis.
@@ -47,7 +47,7 @@ fn start_time(pid: u32) -> Option<String> {
     rest.split_whitespace().nth(19).map(str::to_owned)
 }
 
-/// Ends the noted processes that still are what they were.
+/// Ends the noted processes. An id that another process has by now is left alone.
 fn end_servers(dir: &Path) {
     let Ok(entries) = fs::read_dir(dir.join(NOTES)) else { return };
     for entry in entries.flatten() {
@@ -72,7 +72,7 @@ fn end_servers(dir: &Path) {
     }
 }
 
-/// Mount points below a folder, the deepest first.
+/// Returns the mount points below a folder, the newest first.
 fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let points = text.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
@@ -81,7 +81,7 @@ fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     points
 }
 
-/// Loop devices whose backing file lies below a folder.
+/// Returns the loop devices whose backing file lies below a folder.
 fn loops_below(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
     let below = |entry: &fs::DirEntry| {
@@ -98,7 +98,7 @@ fn try_run(program: &str, args: &[&str]) -> bool {
 /// Takes down everything below `dir`. With `keep_data`, backing files and prepared databases stay for the next run.
 ///
 /// # Errors
-/// Names what could not be taken down.
+/// Tells what could not be taken down.
 pub(crate) fn sweep(dir: &Path, keep_data: bool) -> Result<()> {
     end_servers(dir);
     let mut left = Vec::new();
@@ -119,7 +119,7 @@ pub(crate) fn sweep(dir: &Path, keep_data: bool) -> Result<()> {
         }
     }
     memory::sweep();
-    // Pools of an earlier run are gone with their devices; so must be what remembers them.
+    // Pools of an earlier run are gone with their devices, so Pagefold's state of them must go, too.
     let pools = dir.join("pagefold");
     if left.is_empty() && pools.exists() {
         fs::remove_dir_all(&pools).with_context(|| format!("remove {}", pools.display()))?;
@@ -143,7 +143,7 @@ mod tests {
         let mut ours = Command::new("sleep").arg("60").spawn().unwrap();
         let mut other = Command::new("sleep").arg("60").spawn().unwrap();
         let _noted = note_server(dir.path(), ours.id()).unwrap();
-        // A note whose process id has been taken by somebody else since.
+        // The id of this note belongs to another process by now.
         fs::write(dir.path().join(NOTES).join(other.id().to_string()), "1").unwrap();
         let reaper = std::thread::spawn(move || ours.wait().unwrap());
         end_servers(dir.path());

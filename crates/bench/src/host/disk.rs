@@ -1,6 +1,6 @@
-//! Loop devices over fully written files of one disc: the device that every system under test gets.
+//! Makes the device that every system under test gets: a loop device over a fully written file of one disc.
 //!
-//! The files are written once with zeros, so that no system pays for the first allocation of the disc below, and
+//! The files are written once with zeros, so that no system pays for the first allocation of the disc below. They
 //! are attached with direct I/O, so that the page cache below does not serve anybody's reads.
 
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ use super::exec::{check_interrupted, command, run};
 use super::throttle;
 
 const SECTOR_BYTES: u64 = 512;
-/// Always left free on the disc below.
+/// Bytes that are always left free on the disc below.
 const SPARE_BYTES: u64 = 4 << 30;
 const FILL_CHUNK: usize = 4 << 20;
 
@@ -28,7 +28,7 @@ pub(crate) struct Shelf {
 }
 
 impl Shelf {
-    /// A shelf that keeps its files in `dir`.
+    /// Makes a shelf that keeps its files in `dir`.
     ///
     /// # Errors
     /// When the folder cannot be made.
@@ -37,10 +37,10 @@ impl Shelf {
         Ok(Self { dir: dir.to_owned(), taken: Rc::default() })
     }
 
-    /// A loop device of `bytes` bytes over a free file of the shelf, or over a new one.
+    /// Attaches a loop device of `bytes` bytes to a free file of the shelf, or to a new one.
     ///
     /// # Errors
-    /// When the disc is full, or no loop device with direct I/O is to be had.
+    /// When the disc is full, or no loop device with direct I/O can be made.
     pub(crate) fn take(&self, bytes: u64) -> Result<Disk> {
         let image = (0..)
             .map(|n| self.dir.join(format!("{bytes}-{n}.img")))
@@ -62,7 +62,7 @@ impl Shelf {
                 disk.device.display()
             );
         }
-        // Signatures of the previous tenant would make mkfs ask and pools refuse.
+        // Signatures of the previous system would make mkfs ask, and Pagefold refuse.
         run(&mut command("wipefs", ["--all", "--quiet", &disk.device.to_string_lossy()]))?;
         blank_ends(&disk.device, bytes)?;
         Ok(disk)
@@ -115,7 +115,7 @@ fn fill(path: &Path, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Zeroes both ends of a device, where labels live that `wipefs` does not know.
+/// Zeroes both ends of a device, where labels lie that `wipefs` does not know.
 fn blank_ends(device: &Path, bytes: u64) -> Result<()> {
     use std::os::unix::fs::FileExt;
     let file = OpenOptions::new().write(true).custom_flags(0).open(device)?;
@@ -127,7 +127,7 @@ fn blank_ends(device: &Path, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// What has reached a device since it was attached.
+/// Counters of a device since it was attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counters {
     /// Bytes read.
@@ -141,7 +141,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// What was added since `earlier`.
+    /// Returns what was added since `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
@@ -164,7 +164,7 @@ impl Counters {
     }
 }
 
-/// A loop device, detached when dropped. Whatever lies on it must be unmounted before.
+/// A loop device, detached when dropped. Its file system must be unmounted before.
 #[derive(Debug)]
 pub(crate) struct Disk {
     device: PathBuf,
@@ -174,17 +174,17 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// The device's path, such as /dev/loop3.
+    /// Returns the device's path, such as /dev/loop3.
     pub(crate) fn path(&self) -> &Path {
         &self.device
     }
 
-    /// "major:minor", as cgroups name devices.
+    /// Returns "major:minor", as cgroups name devices.
     pub(crate) fn number(&self) -> &str {
         &self.number
     }
 
-    /// The device's counters now.
+    /// Returns the device's counters now.
     ///
     /// # Errors
     /// When sysfs does not answer as documented.

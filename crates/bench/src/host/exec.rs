@@ -1,7 +1,7 @@
-//! Child processes: their output, their time, and how they are ended.
+//! Runs child processes: collects their output, measures their time, and ends them.
 //!
 //! Output goes to unnamed temporary files and not to pipes, because a command that leaves a daemon behind
-//! (`pagefold mount`) would keep a pipe open for ever. Every wait watches for SIGINT and SIGTERM, so that the
+//! (`pagefold mount`) would keep a pipe open for ever. Every wait watches for SIGINT, SIGTERM and SIGHUP, so that the
 //! guards of loop devices and mounts run when somebody presses Ctrl-C.
 
 use std::cell::Cell;
@@ -18,17 +18,18 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// No command of the bench takes longer than this unless it says so.
+/// Longest time that a command may take.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(900);
-/// A command's exit is noticed within this time while it is young, so that short commands can be timed.
+/// Time within which a command's exit is noticed in its first seconds ([`YOUTH`]), so that short commands can be timed.
 const YOUNG_POLL: Duration = Duration::from_millis(1);
-/// A command's exit is noticed within this time once it has run for [`YOUTH`].
+/// Time within which a command's exit is noticed later.
 const OLD_POLL: Duration = Duration::from_millis(15);
 const YOUTH: Duration = Duration::from_secs(2);
-/// How long a child may take to end after SIGTERM before SIGKILL follows.
+/// Time that a server has to end after SIGTERM before SIGKILL follows; after SIGINT, with which PostgreSQL makes a
+/// checkpoint, it has twelve times as much.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// From now on SIGINT and SIGTERM end the bench in an orderly way: every wait returns an error.
+/// Has SIGINT, SIGTERM and SIGHUP end the bench in an orderly way from now on: every wait returns an error.
 ///
 /// # Errors
 /// When the handlers cannot be installed.
@@ -44,7 +45,7 @@ thread_local! {
     static SHIELDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs what takes things down, which an interruption must not keep from being done.
+/// Runs `work`, which takes things down, and does not let an interruption end it.
 pub(crate) fn shielded<T>(work: impl FnOnce() -> T) -> T {
     let before = SHIELDED.replace(true);
     let done = work();
@@ -63,7 +64,7 @@ pub(crate) fn check_interrupted() -> Result<()> {
     Ok(())
 }
 
-/// What a command printed, and how long it ran.
+/// Output and running time of a command.
 #[derive(Debug)]
 pub(crate) struct Finished {
     /// Standard output.
@@ -74,14 +75,14 @@ pub(crate) struct Finished {
     pub(crate) seconds: f64,
 }
 
-/// The command as somebody would type it.
+/// Returns the command as somebody would type it.
 pub(crate) fn shown(command: &Command) -> String {
     let mut words = vec![quote(&command.get_program().to_string_lossy())];
     words.extend(command.get_args().map(|arg| quote(&arg.to_string_lossy())));
     words.join(" ")
 }
 
-/// The same, short enough for a message.
+/// Cuts a command so that it is short enough for a message.
 fn shortened(mut command: String) -> String {
     const LONGEST: usize = 240;
     if command.len() > LONGEST {
@@ -101,7 +102,7 @@ fn quote(word: &str) -> String {
     }
 }
 
-/// A command with its arguments, for brevity.
+/// Returns a command with its arguments.
 pub(crate) fn command<I, S>(program: &str, args: I) -> Command
 where
     I: IntoIterator<Item = S>,
@@ -178,7 +179,7 @@ fn wait(child: &mut Child, started: Instant, limit: Duration) -> Result<ExitStat
 
 fn kill_group(child: &mut Child) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // The group may be gone already; nothing is left to do then.
+        // The group may be gone already; then nothing is left to do.
         let _gone = kill_process_group(pid, Signal::KILL);
     }
     let _reaped = child.wait();
@@ -208,12 +209,12 @@ impl Server {
         Ok(Self { child, name, polite, log })
     }
 
-    /// The process's id.
+    /// Returns the process's id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until `ready`, given what the server has printed so far, says so.
+    /// Waits until `ready` returns true. It is given what the server has printed so far.
     ///
     /// # Errors
     /// When the server ends before, or is not ready within 60 s; the message holds what it printed.
@@ -239,7 +240,8 @@ impl Server {
         }
     }
 
-    /// Ends the server and waits for it: first politely, after ten seconds with SIGKILL.
+    /// Ends the server and waits for it: first politely, then with SIGKILL, after ten seconds, or two minutes if the
+    /// polite signal is SIGINT.
     ///
     /// # Errors
     /// When it had to be killed.

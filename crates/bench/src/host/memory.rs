@@ -1,4 +1,4 @@
-//! A bound on the memory of a database and its file system's server together: the cgroup v1 memory controller.
+//! Bounds the memory of a database and its file system's server together, by the cgroup v1 memory controller.
 //!
 //! Page cache is charged to the process that faults it in, so one cgroup around the database server and the
 //! file-system server bounds private memory, shared buffers, caches of the file-system server and page cache as
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow};
 
 use super::exec;
 
-/// cgroups of the bench have this in their name, so that `clean` finds them.
+/// Beginning of the names of the bench's cgroups, by which `clean` finds them.
 pub(crate) const MARK: &str = "pagefold-bench-";
 
 fn hierarchy() -> Result<PathBuf> {
@@ -37,7 +37,7 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// A cgroup whose processes and page cache take at most `bytes`.
+    /// Makes a cgroup whose processes and page cache take at most `bytes`.
     ///
     /// # Errors
     /// When there is no cgroup v1 memory controller.
@@ -52,13 +52,13 @@ impl Limit {
     /// Changes the limit.
     ///
     /// # Errors
-    /// When so much is in use already and cannot be reclaimed.
+    /// When more than that is in use and cannot be reclaimed.
     pub(crate) fn set(&self, bytes: u64) -> Result<()> {
         fs::write(self.dir.join("memory.limit_in_bytes"), bytes.to_string())
             .with_context(|| format!("limit {} to {bytes} bytes", self.dir.display()))
     }
 
-    /// The same command, run inside the cgroup.
+    /// Returns a command that runs `inner` inside the cgroup.
     pub(crate) fn wrap(&self, inner: &Command) -> Command {
         let mut outer = exec::command("sh", ["-c", "echo $$ > \"$0\" && exec \"$@\""]);
         outer.arg(self.dir.join("cgroup.procs")).arg(inner.get_program()).args(inner.get_args());
@@ -92,7 +92,7 @@ fn remove(dir: &Path) -> Result<()> {
     last.with_context(|| format!("remove the cgroup {} (is a process left in it?)", dir.display()))
 }
 
-/// Removes what benches that were killed have left. Groups that still hold processes stay and are named.
+/// Removes the cgroups of benches that were killed. Groups that still hold processes stay, and their names are printed.
 pub(crate) fn sweep() {
     let Ok(root) = hierarchy() else { return };
     let Ok(entries) = fs::read_dir(&root) else { return };
@@ -110,9 +110,9 @@ pub(crate) fn sweep() {
 /// Resident memory of a process: now and at its highest, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resident {
-    /// VmRSS.
+    /// Now (VmRSS).
     pub(crate) now_bytes: u64,
-    /// VmHWM.
+    /// At its highest (VmHWM).
     pub(crate) peak_bytes: u64,
 }
 

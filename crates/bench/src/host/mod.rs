@@ -1,4 +1,4 @@
-//! What the bench borrows from the machine and gives back: processes, loop devices, throttles, cgroups.
+//! Sets up things of the machine, and takes them down again: processes, loop devices, throttles, cgroups.
 
 pub(crate) mod cleanup;
 pub(crate) mod disk;

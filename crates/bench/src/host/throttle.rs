@@ -1,9 +1,11 @@
-//! The profile of a default cloud volume: 125 MB/s and 3000 requests a second each way, by the blkio controller.
+//! Throttles devices as a default cloud volume: to 125 MB/s and 3000 requests a second each way, by the blkio
+//! controller.
 //!
 //! cgroup v1 checks a request against the rules of the cgroup it is accounted to: direct I/O to the submitter's
 //! cgroup, buffered write-back always to the root cgroup, because v1 does not track who dirtied a page. So the
 //! bench moves itself, and with it every process it starts, to the root of the blkio hierarchy and sets the rules
-//! there; then both ways are covered. [`measure_raw`] and [`measure_write_back`] show that before a throttled figure is taken.
+//! there. Then both kinds of requests are covered. [`measure_raw`] and [`measure_write_back`] show that before a
+//! throttled figure is taken.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,13 +17,13 @@ use super::disk::Disk;
 use super::exec::{command, run};
 use crate::tools::fio;
 
-/// Bytes per second each way.
+/// Limit of bytes per second, each way.
 pub(crate) const BYTES_PER_SECOND: u64 = 125_000_000;
-/// Requests per second each way.
+/// Limit of requests per second, each way.
 pub(crate) const REQUESTS_PER_SECOND: u64 = 3000;
-/// A verified rate may exceed the limit by this factor (the controller works in slices of a tenth of a second).
+/// Factor by which a verified rate may exceed the limit, since the controller works in slices of a tenth of a second.
 const TOLERANCE: f64 = 1.08;
-/// Length of each measurement that verifies.
+/// Length of each measurement of the verification.
 const PROBE_SECONDS: f64 = 2.0;
 
 const RULES: [(&str, u64); 4] = [
@@ -31,7 +33,7 @@ const RULES: [(&str, u64); 4] = [
     ("blkio.throttle.write_iops_device", REQUESTS_PER_SECOND),
 ];
 
-/// The mounted blkio hierarchy, if there is one.
+/// Returns the mounted blkio hierarchy, if there is one.
 fn hierarchy() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     mounts.lines().find_map(|line| {
@@ -45,7 +47,7 @@ fn hierarchy() -> Option<PathBuf> {
 #[derive(Debug)]
 pub(crate) struct Throttler {
     root: PathBuf,
-    /// Mounted by the bench, so unmounted by it.
+    /// True if the bench has mounted the hierarchy, and so must unmount it.
     ours: bool,
 }
 
@@ -97,7 +99,7 @@ impl Drop for Throttler {
     }
 }
 
-/// A device under the rules; they are lifted when this is dropped.
+/// A throttled device. Its rules are lifted when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Throttled {
     root: PathBuf,
@@ -131,7 +133,7 @@ fn lift(root: &Path, number: &str) {
     }
 }
 
-/// What the throttle let through.
+/// Rates that the throttle let through.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Verification {
     /// 8 KiB random O_DIRECT reads per second at depth 16.
@@ -144,12 +146,12 @@ pub(crate) struct Verification {
     pub(crate) write_mb: f64,
     /// MB per second of buffered writes with fsync, that is, of write-back.
     pub(crate) writeback_mb: f64,
-    /// 8 KiB random O_DIRECT reads per second without the throttle, to show that it is the throttle that limits.
+    /// 8 KiB random O_DIRECT reads per second without the throttle, which shows that the throttle is what limits them.
     pub(crate) free_read_requests: f64,
 }
 
 /// Measures a raw device, free and throttled. Write-back is measured apart, by [`measure_write_back`]: a raw device
-/// is written back in single blocks, of which the limit of requests lets few through.
+/// is written back in single blocks, and the limit of requests lets few of them through.
 ///
 /// # Errors
 /// When fio fails.
@@ -172,7 +174,7 @@ pub(crate) fn measure_raw(throttler: &Throttler, disk: &Disk) -> Result<Verifica
     })
 }
 
-/// MB per second of buffered writes with fsync into a new file of a throttled file system.
+/// Returns MB per second of buffered writes with fsync into a new file of a throttled file system.
 ///
 /// # Errors
 /// When fio fails.
@@ -184,7 +186,7 @@ pub(crate) fn measure_write_back(folder: &Path) -> Result<f64> {
 }
 
 impl Verification {
-    /// Whether the throttle held.
+    /// Verifies that the throttle held.
     ///
     /// # Errors
     /// When a rate is above the limit, or so far below that something else is limiting.

@@ -1,4 +1,4 @@
-//! The document.
+//! Renders docs/BENCHMARKS.md.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use crate::host::throttle::{BYTES_PER_SECOND, REQUESTS_PER_SECOND, Verification}
 use crate::results::{Line, Profile, Results, Section, Target, figure};
 use crate::scenarios::SCENARIOS;
 
-/// So much of a failure's message is shown in the table.
+/// Number of characters of a failure's message that the table shows.
 const FAILURE_CHARS: usize = 160;
 
 /// Renders the whole document. `plots` names each scenario's files, `why` explains lines by id.
@@ -153,7 +153,7 @@ fn write_section(
     Ok(())
 }
 
-/// Metrics down, systems across.
+/// Writes a table with metrics down and systems across.
 fn table(out: &mut String, section: &Section, profile: Profile) -> Result<()> {
     let series: Vec<_> = section.series.iter().filter(|s| s.profile == profile).collect();
     let mut systems: Vec<&str> = Vec::new();

@@ -1,4 +1,4 @@
-//! docs/BENCHMARKS.md and its plots, made from the results alone.
+//! Makes docs/BENCHMARKS.md and its plots from the results alone.
 
 mod markdown;
 mod plot;
@@ -28,7 +28,7 @@ pub(crate) fn write(results: &Results, docs: &Path) -> Result<()> {
         .with_context(|| format!("write {}", path.display()))
 }
 
-/// Why lines are missed, by their ids, written by people.
+/// Reads the explanations of missed lines, which people have written, by the ids of lines.
 fn explanations(path: &Path) -> Result<BTreeMap<String, String>> {
     match fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| format!("read {}", path.display())),

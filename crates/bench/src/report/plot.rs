@@ -1,4 +1,4 @@
-//! Plots: one bar per system and metric, its median, with the range of its repetitions.
+//! Draws plots: one bar per system and metric, its median, with the range of its repetitions.
 
 use std::path::Path;
 
@@ -11,10 +11,11 @@ const WIDTH: u32 = 720;
 const BAR: i32 = 26;
 const LABELS: i32 = 150;
 const TOP: i32 = 44;
-/// Room at the right for the figure behind the longest bar.
+/// Pixels at the right for the figure behind the longest bar.
 const RIGHT: i32 = 110;
 
-/// Draws every metric of a scenario into `folder`; returns the files' names.
+/// Draws every metric of a scenario that compares systems, or is a course over time, into `folder`. Returns the files'
+/// names.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -30,7 +31,8 @@ pub(super) fn draw_all(scenario: &str, section: &Section, folder: &Path) -> Resu
         for (n, metric) in metrics.iter().enumerate() {
             let bars: Vec<&Series> =
                 section.series.iter().filter(|s| s.profile == profile && s.metric == *metric).collect();
-            // A single bar compares nothing; a long series is a course over time.
+            // A single bar compares nothing, so it is left out. A long series of one system is drawn as a course over
+            // time.
             let course = bars.first().filter(|one| bars.len() == 1 && one.values.len() > 8);
             if bars.len() < 2 && course.is_none() {
                 continue;

@@ -1,4 +1,5 @@
-//! Random overwrites of a nearly full device, ten times its size: what the cleaner costs, and whether that grows.
+//! Overwrites a nearly full device at random, with ten times its size, and measures the cost of the cleaner and whether
+//! it grows.
 
 use std::fs;
 
@@ -13,7 +14,7 @@ use crate::tools::{aging, greedy};
 
 /// Bytes of a chunk, as docs/FORMAT.md has it.
 const CHUNK_BYTES: u64 = 4 << 20;
-/// So often the device's size is written.
+/// Number of times that the device's size is written.
 const PASSES: usize = 10;
 
 macro_rules! fill {
@@ -35,7 +36,7 @@ macro_rules! fill {
     };
 }
 
-/// How full, and what is measured there.
+/// Share of the device that is full, and the metrics of the measurement there.
 struct Fill {
     percent: u64,
     amplification: Metric,
@@ -47,7 +48,7 @@ struct Fill {
 
 const FILLS: [Fill; 4] = [fill!(50), fill!(80), fill!(90), fill!(95)];
 
-/// Ages and compares.
+/// Ages each system and compares them.
 pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let (bytes, passes) = if bench.scale().quick { (512 << 20, 4) } else { (1 << 30, PASSES) };
     let field = Field {
@@ -70,7 +71,7 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
             let throttled = bench.profile(profile, volume)?;
             let aged = age(bench, volume, (pages, bytes, passes), fill, profile, section);
             drop(throttled);
-            // A rival that has no room for so much is told, and out.
+            // A rival that has no room for so much is left out, with a note.
             if let Err(error) = aged {
                 if volume.system().is_ours() {
                     return Err(error);

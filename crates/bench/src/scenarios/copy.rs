@@ -1,4 +1,4 @@
-//! COPY of a file into a PostgreSQL table.
+//! Measures COPY of a file into a PostgreSQL table.
 
 use anyhow::Result;
 
@@ -14,7 +14,7 @@ const RATE: Metric = Metric { name: "COPY", unit: "MB/s" };
 const WITH_CHECKPOINT: Metric = Metric { name: "COPY and CHECKPOINT", unit: "MB/s" };
 const SETTINGS: Settings = Settings { full_page_writes: true, shared_buffers_mib: 256, max_wal_mib: 1024 };
 
-/// Copies and compares.
+/// Copies on each system and compares them.
 pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let file = bench.prepared().copy_file(bench, bench.scale().copy_bytes)?;
     let megabytes = std::fs::metadata(&file)?.len() as f64 / 1e6;
@@ -40,7 +40,7 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
     Ok(())
 }
 
-/// Lines: id, text, what is compared, ours, theirs, at least.
+/// A line: id, text, metric, label of ours, label of theirs, smallest ratio.
 type Line = (&'static str, &'static str, Metric, &'static str, &'static str, f64);
 
 const FREE: [Line; 5] = [
@@ -51,8 +51,8 @@ const FREE: [Line; 5] = [
     ("copy-btrfs-zstd", "COPY: zstd ahead of btrfs-zstd", RATE, "pagefold-zstd", "btrfs-zstd", 1.0),
 ];
 
-/// Where the device is the limit, less to write is to be faster. How much of it is on the device when COPY ends is the kernel's
-/// choice, and memory's; after a checkpoint all of it is.
+/// Where the device is the limit, a system that writes less is to be faster. The kernel and the size of memory decide
+/// how much is on the device when COPY ends; after a checkpoint, all of it is.
 const THROTTLED: [Line; 6] = [
     ("copy-throttled-lz4", "COPY: lz4 ahead of ext4", RATE, "pagefold-lz4", "ext4", 1.0),
     ("copy-throttled-zstd", "COPY: zstd ahead of ext4", RATE, "pagefold-zstd", "ext4", 1.0),

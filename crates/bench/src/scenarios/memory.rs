@@ -1,4 +1,4 @@
-//! The memory of Pagefold's server while a sparse file of a terabyte is written at random.
+//! Measures the memory of Pagefold's server while a sparse file of a terabyte is written at random.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -16,20 +16,20 @@ use crate::tools::overwrite::Random;
 
 const FILE_BYTES: u64 = 1 << 40;
 const PAGE: usize = 8192;
-/// Bytes of each page that are not zero: a page then takes about a hundred on the device.
+/// Bytes of each page that are not zero: a page then takes about a hundred bytes on the device.
 const PAYLOAD: usize = 64;
-/// Default budget of the server.
+/// Default budget of the server, in MiB.
 const BUDGET_MIB: f64 = 512.0;
-/// What the server may take beside its budget: program, threads' stacks, buffers of requests in flight.
+/// Memory that the server may take beside its budget, in MiB: program, threads' stacks, buffers of requests in flight.
 const FIXED_MIB: f64 = 128.0;
-/// Pages read back and compared at the end.
+/// Number of pages that are read back and compared at the end.
 const CHECKED: u64 = 2000;
 
 const RESIDENT: Metric = Metric { name: "resident memory of the server", unit: "MiB" };
 const PEAK: Metric = Metric { name: "highest resident memory of the server", unit: "MiB" };
 const RATE: Metric = Metric { name: "random 8 KiB writes into a sparse file", unit: "writes/s" };
 
-/// Writes, watches, reads back.
+/// Writes pages, measures the server's memory meanwhile, and reads pages back.
 pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let system = System::Pagefold("lz4");
     let pages: u64 = if bench.scale().quick { 500_000 } else { 10_000_000 };
@@ -68,7 +68,7 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
     Ok(())
 }
 
-/// The page that write `n` wrote, and where.
+/// Fills `page` with the content of write `n`, and returns the position of the write in bytes.
 fn page_of(n: u64, page: &mut [u8; PAGE]) -> u64 {
     let mut random = Random::new(n);
     for chunk in page.chunks_exact_mut(8).take(PAYLOAD / 8) {
@@ -108,7 +108,8 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Compares the last pages written, so that no later write can have replaced them except one of their own.
+/// Compares the pages of the last writes, newest first. A page that a later one of these writes has replaced is
+/// skipped.
 fn read_back(path: &Path, pages: u64) -> Result<()> {
     let file = OpenOptions::new().read(true).open(path)?;
     let (mut expected, mut found) = ([0; PAGE], [0; PAGE]);

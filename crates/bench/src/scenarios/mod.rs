@@ -1,4 +1,4 @@
-//! The scenarios: each is one or more lines of the project's promises, measured in one run on one machine.
+//! Runs the scenarios. Each measures one or more lines of the project's promises in one run on one machine.
 
 mod aged;
 mod copy;
@@ -26,9 +26,9 @@ use crate::tools::postgres::copy_cluster;
 pub(crate) struct Scenario {
     /// Its name on the command line.
     pub(crate) name: &'static str,
-    /// What it measures.
+    /// Short description of its measurement.
     pub(crate) about: &'static str,
-    /// Profiles it runs under unless one is asked for.
+    /// Profiles that it runs under unless one is asked for.
     pub(crate) profiles: &'static [Profile],
     run: fn(&Bench, Profile, &mut Section) -> Result<()>,
 }
@@ -116,7 +116,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 ];
 
 impl Scenario {
-    /// Runs it under its profiles, or under the one asked for, and keeps what it found, also if it fails half-way.
+    /// Runs it under its profiles, or under the one asked for. Returns the results, also if it fails half-way.
     pub(crate) fn execute(&self, bench: &Bench, asked: Option<Profile>) -> Section {
         let mut section = Section { quick: bench.scale().quick, ..Section::default() };
         let started = Instant::now();
@@ -132,7 +132,7 @@ impl Scenario {
                 break;
             }
         }
-        // The bench's folder is nobody else's.
+        // The bench's folder differs from machine to machine, so the report names it DIR.
         let dir = bench.dir().to_string_lossy();
         for text in section.commands.iter_mut().chain(section.failure.as_mut()) {
             *text = text.replace(&*dir, "DIR");
@@ -142,13 +142,13 @@ impl Scenario {
     }
 }
 
-/// Systems of a scenario: those its lines compare, and those that are shown beside them in a full run.
+/// Systems of a scenario: those that its lines compare, and those that a full run shows beside them.
 struct Field<'a> {
     compared: &'a [System],
     beside: &'a [System],
 }
 
-/// Makes a volume of each system. One of those beside that cannot be had is noted and left out.
+/// Makes a volume of each system. A system of `beside` that cannot be made is left out, with a note.
 fn volumes(
     bench: &Bench,
     section: &mut Section,
@@ -170,7 +170,7 @@ fn volumes(
     Ok(made)
 }
 
-/// Systems that loads on whole tables are compared on, each with the compressions that matter for them.
+/// Systems that are compared under loads on whole tables, with the compressions that matter for these.
 const TABLES_ON: &[System] = &[
     System::Ext4,
     System::Btrfs("lzo"),
@@ -180,7 +180,7 @@ const TABLES_ON: &[System] = &[
     System::Pagefold("page"),
 ];
 
-/// Volumes of [`TABLES_ON`] and of those beside, each with a copy of PostgreSQL's `cluster` in `pg`.
+/// Makes volumes of [`TABLES_ON`] and of the systems `beside`, each with a copy of PostgreSQL's `cluster` in `pg`.
 fn volumes_with(
     bench: &Bench,
     section: &mut Section,
@@ -197,8 +197,8 @@ fn volumes_with(
     Ok(all)
 }
 
-/// Measures all volumes in turn, as often as the run repeats; every other round goes backwards, so that a machine that
-/// slows down or speeds up favours nobody.
+/// Measures all volumes in turn, once per repetition of the run. Every other round goes backwards, so that a machine
+/// that slows down or speeds up favours nobody.
 fn alternate(
     bench: &Bench,
     profile: Profile,

@@ -1,4 +1,4 @@
-//! How long a mount takes: after a clean end, and after the server was killed with a long log.
+//! Measures the time of a mount after a clean export, and after the server was killed with a long log.
 
 use anyhow::Result;
 
@@ -12,12 +12,12 @@ const CLEAN: Metric = Metric { name: "mount after a clean export", unit: "s" };
 const KILLED: Metric = Metric { name: "mount after a kill", unit: "s" };
 const LOG: Metric = Metric { name: "written to the device before the kill", unit: "MiB" };
 const REPLAYED: Metric = Metric { name: "log since the last checkpoint at the kill", unit: "MiB" };
-/// Data in the pool while mounts are timed.
+/// Bytes of data in the pool while mounts are timed.
 const DATA_BYTES: u64 = 512 << 20;
-/// Each file of the load.
+/// Size of each file of the load, in bytes.
 const STEP_BYTES: u64 = 64 << 20;
 
-/// Mounts, kills, mounts.
+/// Measures mounts after exports, then mounts after kills.
 pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let log_bytes: u64 = if bench.scale().quick { 256 << 20 } else { 1 << 30 };
     let corpus = bench.prepared().corpus(bench)?;

@@ -1,8 +1,8 @@
-//! pgbench TPC-B and sysbench oltp_read_write on PostgreSQL, with a database four times the memory.
+//! Measures pgbench TPC-B and sysbench oltp_read_write on PostgreSQL, with a database four times the memory.
 //!
 //! One cgroup holds the database server and, where there is one, the file system's server: private memory, shared
-//! buffers, Pagefold's caches and page cache together stay below the limit. Shared buffers are the same for all; ext4 spends the rest on
-//! page cache, Pagefold divides it between its cache and page cache.
+//! buffers, Pagefold's caches and page cache together stay below the limit. Shared buffers are the same for all. ext4
+//! spends the rest on page cache; Pagefold divides it between its cache and page cache.
 
 use std::path::Path;
 
@@ -19,17 +19,17 @@ use crate::systems::{Options, System, Volume, drop_caches};
 use crate::tools::postgres::{Running, Settings, copy_cluster, describe};
 
 const CLIENTS: u32 = 8;
-/// The database is this many times the memory.
+/// Size of the database as a multiple of the memory.
 const TIMES: u64 = 4;
-/// Pagefold's cache gets one part in so many of the memory. What remains for page cache holds pages that this cache holds as
-/// well, and fewer of them per byte (docs/decisions/0016).
+/// Divisor of the memory for the budget of Pagefold's cache. The page cache, which gets the rest, holds pages that this
+/// cache holds as well, and fewer of them per byte (docs/decisions/0016).
 const CACHE_SHARE: u64 = 2;
 
 const TPCB: Metric = Metric { name: "pgbench TPC-B", unit: "transactions/s" };
 const READ_WRITE: Metric = Metric { name: "sysbench oltp_read_write", unit: "transactions/s" };
 const WRITTEN: Metric = Metric { name: "bytes to the device per transaction", unit: "B" };
 
-/// TPC-B.
+/// Measures TPC-B.
 pub(super) fn tpcb(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let bytes = bench.scale().oltp_memory_bytes * TIMES;
     let cluster = bench.prepared().tpcb(bench, bytes)?;
@@ -41,7 +41,7 @@ pub(super) fn tpcb(bench: &Bench, profile: Profile, section: &mut Section) -> Re
     })
 }
 
-/// oltp_read_write.
+/// Measures oltp_read_write.
 pub(super) fn read_write(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let bytes = bench.scale().oltp_memory_bytes * TIMES;
     let cluster = bench.prepared().oltp(bench, bytes)?;
@@ -62,7 +62,7 @@ fn settings(bench: &Bench, system: System) -> Settings {
     }
 }
 
-/// Puts load on a server; gives transactions per second, and the command as somebody would type it.
+/// Puts load on a server. Returns transactions per second, and the command as somebody would type it.
 type Load<'a> = &'a dyn Fn(&Running) -> Result<(f64, String)>;
 
 fn compare(
@@ -74,7 +74,7 @@ fn compare(
     load: Load,
 ) -> Result<()> {
     let memory = bench.scale().oltp_memory_bytes;
-    // Loading is not what is measured; the limit comes after it.
+    // The limit comes after loading, which is not measured.
     let limit = Limit::new("oltp", memory * TIMES)?;
     let options = Options { memory: Some(memory / CACHE_SHARE), limit: Some(&limit) };
     let field = Field {
@@ -86,7 +86,7 @@ fn compare(
         bench.progress(&format!("copying the database to {}", volume.label()));
         copy_cluster(cluster, &volume.path().join("pg"))?;
         volume.sync()?;
-        // A server that is not being measured would hold memory of the cgroup.
+        // The volume is unmounted, since a server that is not being measured would hold memory of the cgroup.
         volume.unmount()?;
     }
     limit.set(memory)?;
@@ -124,14 +124,14 @@ fn compare(
     Ok(())
 }
 
-/// What one measurement gave.
+/// Results of one measurement.
 struct Once {
     rate: f64,
     written_bytes: f64,
     command: String,
 }
 
-/// One cold start, one measurement.
+/// Makes one measurement after a cold start.
 fn once(bench: &Bench, volume: &mut Volume, limit: &Limit, load: Load) -> Result<Once> {
     drop_caches()?;
     volume.mount()?;

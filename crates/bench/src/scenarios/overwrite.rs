@@ -1,4 +1,4 @@
-//! 8 KiB overwrites, each with fdatasync: rate, bytes that reach the device, flushes.
+//! Measures 8 KiB overwrites, each with fdatasync: rate, bytes that reach the device, flushes.
 
 use anyhow::Result;
 
@@ -10,7 +10,7 @@ use crate::systems::{Options, System, Volume};
 use crate::tools::corpus::PAGE_BYTES;
 use crate::tools::overwrite;
 
-/// Rate, median latency, bytes to the device and flushes, for one number of writers.
+/// Metrics for one number of writers: rate, median latency, 99th percentile of latency, bytes to the device, flushes.
 struct Shape {
     writers: usize,
     rate: Metric,
@@ -37,10 +37,10 @@ const SIXTEEN: Shape = Shape {
     flushes: Metric { name: "flushes per operation, 16 writers", unit: "flushes" },
 };
 
-/// Allowed above the compressed page at one writer.
+/// Bytes to the device per operation that are allowed above the compressed page, with one writer.
 const OVERHEAD_BYTES: f64 = 4096.0;
 
-/// Overwrites and compares.
+/// Overwrites on each system and compares them.
 pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let pages: u64 = if bench.scale().quick { 1024 } else { 4096 };
     let corpus = bench.prepared().corpus(bench)?;

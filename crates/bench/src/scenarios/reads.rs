@@ -1,4 +1,5 @@
-//! Random 8 KiB reads: from the record cache, past it, and from a cache that holds the set only compressed.
+//! Measures random 8 KiB reads: from the record cache, past it, and from a cache that holds the set only because it is
+//! compressed.
 
 use std::path::{Path, PathBuf};
 
@@ -18,9 +19,9 @@ const LATENCY_1: Metric = Metric { name: "median latency, 1 job, depth 1", unit:
 const JOBS_4: Metric = Metric { name: "8 KiB random reads, 4 jobs, depth 1", unit: "reads/s" };
 const DEPTH_16: Metric = Metric { name: "8 KiB random reads, 4 jobs x depth 16", unit: "reads/s" };
 
-/// What the null server answers from and Pagefold caches.
+/// Bytes of the file that the null server answers from and Pagefold caches.
 const CACHED_BYTES: u64 = 64 << 20;
-/// Pagefold's budget while misses are measured: a small part of the file.
+/// Pagefold's budget in bytes while misses are measured: a small part of the file.
 const MISS_MEMORY: u64 = 64 << 20;
 
 const LZ4: System = System::Pagefold("lz4");
@@ -40,7 +41,8 @@ fn fill(bench: &Bench, volume: &mut Volume, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Reads a file once, or twice: once for a cache to meet each page, again for it to believe in them.
+/// Reads a file `passes` times. A cache meets each page in the first pass, and keeps it as one that is used again after
+/// the second.
 fn warm(path: &Path, bytes: u64, passes: u32) -> Result<()> {
     for _ in 0..passes {
         let mut dd = command("dd", ["of=/dev/null", "bs=8k", "iflag=direct", "status=none"]);
@@ -49,7 +51,7 @@ fn warm(path: &Path, bytes: u64, passes: u32) -> Result<()> {
     Ok(())
 }
 
-/// One fio measurement into one metric; notes the command with the mount point left out.
+/// Makes one measurement by fio and adds it to one metric. Notes the command with the mount point left out.
 fn measure(
     bench: &Bench,
     section: &mut Section,
@@ -68,7 +70,7 @@ fn measure(
     Ok(())
 }
 
-/// The record cache against the null server.
+/// Compares the record cache with the null server.
 pub(super) fn cached(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let field = Field { compared: &[System::Null, LZ4], beside: &[ZSTD] };
     let mut all = volumes(bench, section, &field, bench.scale().disk_bytes, &Options::default())?;
@@ -102,7 +104,7 @@ pub(super) fn cached(bench: &Bench, profile: Profile, section: &mut Section) -> 
     Ok(())
 }
 
-/// Reads that no cache answers.
+/// Measures reads that no cache answers.
 pub(super) fn miss(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let bytes = bench.scale().random_file_bytes;
     let field = Field { compared: &[System::Ext4, LZ4], beside: &[System::Xfs, System::Btrfs("zstd"), ZSTD] };
@@ -146,7 +148,7 @@ pub(super) fn miss(bench: &Bench, profile: Profile, section: &mut Section) -> Re
     Ok(())
 }
 
-/// Says how many reads a server's own cache answered, so that nobody need believe that it did or did not.
+/// Notes the share of reads that a server's own cache answered, so that a reader can verify that reads did hit or miss.
 fn note_hits(section: &mut Section, volumes: &[Volume]) -> Result<()> {
     for volume in volumes {
         if let Some((hits, misses)) = volume.hits_and_misses()? {
@@ -157,7 +159,7 @@ fn note_hits(section: &mut Section, volumes: &[Volume]) -> Result<()> {
     Ok(())
 }
 
-/// A set twice as large as the memory, which compression makes fit.
+/// Measures reads of a set twice as large as the memory, which fits only because it is compressed.
 pub(super) fn compressed_fit(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let memory: u64 = if bench.scale().quick { 64 << 20 } else { 128 << 20 };
     let bytes = memory * 2;
@@ -209,7 +211,7 @@ pub(super) fn compressed_fit(bench: &Bench, profile: Profile, section: &mut Sect
     Ok(())
 }
 
-/// ext4 with page cache as large as Pagefold's memory, warmed before.
+/// Measures ext4 with page cache as large as Pagefold's memory, after a warm-up of five seconds.
 fn buffered(
     bench: &Bench,
     section: &mut Section,
@@ -221,7 +223,7 @@ fn buffered(
     let options =
         ["--ioengine=psync", "--numjobs=64", "--thread", "--norandommap", "--randrepeat=0", "--ramp_time=5"];
     job.extra = options.map(str::to_owned).into();
-    // Read-ahead would fetch what random readers do not want, and pass for misses.
+    // Read-ahead would fetch pages that random readers do not want, and its reads would look like misses.
     job.extra.extend([
         "--fadvise_hint=random".to_owned(),
         "--invalidate=0".to_owned(),

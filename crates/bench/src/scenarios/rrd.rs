@@ -1,4 +1,4 @@
-//! Bytes that reach the device per flush of an RRD file.
+//! Measures the bytes that reach the device per flush of an RRD file.
 
 use anyhow::Result;
 
@@ -9,18 +9,19 @@ use crate::results::{Line, Metric, Profile, Section, figure};
 use crate::systems::{Options, System, Volume};
 use crate::tools::rrd::{SAMPLES, Set};
 
-/// As many as a machine with some services has.
+/// Number of files: as many as a machine with some services has.
 const FILES: u64 = 718;
-/// Flushes of each file before it is measured: by then its finest archives are full and are being overwritten.
+/// Number of flushes of each file before it is measured: by then its finest archives are full and are being
+/// overwritten.
 const ROUNDS_BEFORE: u64 = 6;
-/// Flushes between two syncs.
+/// Number of flushes between two syncs.
 const GROUP: u64 = 24;
-/// Syncs of one repetition.
+/// Number of syncs in one repetition.
 const GROUPS: u64 = 4;
 
 const WRITTEN: Metric = Metric { name: "bytes to the device per flush", unit: "KB" };
 
-/// Flushes and compares.
+/// Flushes on each system and compares them.
 pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let field = Field {
         compared: &[
@@ -37,7 +38,7 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
     for volume in &mut all {
         bench.progress(&format!("making RRD files on {}", volume.label()));
         let mut set = Set::create(volume.path(), FILES)?;
-        // The first updates of a file find nothing in its archives, which later ones do.
+        // The first updates of a file find its archives empty, unlike later ones, so they are not measured.
         set.flush(ROUNDS_BEFORE * FILES)?;
         volume.sync()?;
         sets.push((volume.label(), set));

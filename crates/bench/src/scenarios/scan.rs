@@ -1,4 +1,4 @@
-//! Five tables scanned by five connections, with every cache cold.
+//! Measures five connections that scan five tables, with every cache cold.
 
 use anyhow::Result;
 
@@ -14,7 +14,7 @@ const READ: Metric = Metric { name: "bytes read from the device per byte of heap
 
 const SETTINGS: Settings = Settings { full_page_writes: true, shared_buffers_mib: 64, max_wal_mib: 1024 };
 
-/// Scans and compares.
+/// Scans on each system and compares them.
 pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let cluster = bench.prepared().tables(bench)?;
     let beside = [System::Xfs, System::Btrfs("zlib"), System::Zfs];
@@ -47,7 +47,7 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
 fn scan(bench: &Bench, volume: &mut Volume, statements: &[String]) -> Result<(f64, u64)> {
     volume.make_cold()?;
     let server = bench.postgres()?.start(&volume.path().join("pg"), &SETTINGS, None)?;
-    // Each backend reads some catalogues at its start; that is not to be measured.
+    // Each backend reads some catalogues at its start, which is not to be measured.
     server.concurrent_sql("postgres", &vec!["SELECT 1".to_owned(); statements.len()])?;
     drop_caches()?;
     let before = volume.disk().counters()?;
@@ -93,7 +93,7 @@ fn judge(profile: Profile, section: &mut Section, all: &[Volume]) -> Result<()> 
     Ok(())
 }
 
-/// How much faster than ext4, as a share of how much smaller.
+/// Returns the line that compares the speedup over ext4 with the compression ratio: the first as a share of the second.
 fn against_ext4(profile: Profile, section: &Section, ours: &str, ratio: Option<f64>) -> Line {
     let (own, ext4) = (section.median(profile, RATE, ours), section.median(profile, RATE, "ext4"));
     let (speedup, detail) = match (own, ext4, ratio) {

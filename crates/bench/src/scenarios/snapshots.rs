@@ -1,4 +1,5 @@
-//! Snapshots and clones of a dataset with many pages and files, under pgbench; and what a thousand of them cost readers and writers.
+//! Measures snapshots and clones of a dataset with many pages and files under pgbench, and the cost of a thousand of
+//! them for readers and writers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,18 +21,18 @@ use crate::tools::writers::{self, PAGE};
 
 const OURS: &str = "pagefold-zstd";
 const WRITERS: usize = 4;
-/// Clients of pgbench, which is the load.
+/// Number of clients of pgbench, which is the load.
 const CLIENTS: u32 = 4;
 const READERS: u32 = 4;
-/// Files of a directory.
+/// Number of files in a directory.
 const FILES_PER_DIRECTORY: u64 = 1000;
-/// Between two snapshots under load.
+/// Pause between two snapshots under load.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The load ends after so many seconds; on systems whose snapshots take long fewer are made than were wanted.
+/// Length of the load. On systems whose snapshots take long, fewer are made in this time than were wanted.
 const LOAD_SECONDS: u64 = 40;
-/// zfs-fuse fills a file at a tenth of the others' speed, and has a tenth of it.
+/// Divisor of the numbers of pages and files for zfs-fuse, which fills a file at a tenth of the others' speed.
 const PART_OF_ZFS: u64 = 10;
-/// Of a snapshot that is made without load: for so long pages are overwritten before it, so that it holds something.
+/// Time for which pages are overwritten before each snapshot that is made without load, so that it holds something.
 const CHANGES: Duration = Duration::from_millis(3);
 
 const SNAPSHOT: Latency = Latency {
@@ -57,32 +58,32 @@ const WRITES: Pair = Pair {
     after: Metric { name: "overwrites + fdatasync with all snapshots", unit: "operations/s" },
 };
 
-/// Percentiles of how long something took.
+/// Metrics of a latency: percentiles.
 struct Latency {
     median: Metric,
     p99: Metric,
     longest: Metric,
 }
 
-/// A rate before and after.
+/// Metrics of a rate without snapshots and with all of them.
 struct Pair {
     before: Metric,
     after: Metric,
 }
 
-/// How much of all this.
+/// Sizes and numbers of a run.
 struct Size {
     pages: u64,
     files: u64,
-    /// Snapshots in all.
+    /// Number of all snapshots.
     snapshots: u32,
-    /// Of these, under load, each with a clone.
+    /// Number of those that are made under load, each with a clone.
     timed: u32,
-    /// pgbench's database, in bytes.
+    /// Size of pgbench's database, in bytes.
     database_bytes: u64,
 }
 
-/// Fills, measures, makes snapshots under load and without, measures again.
+/// Fills the systems, measures rates, makes snapshots under load and without, and measures rates again.
 pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let size = if bench.scale().quick {
         Size { pages: 500_000, files: 10_000, snapshots: 300, timed: 200, database_bytes: 64 << 20 }
@@ -91,7 +92,7 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
     };
     let field =
         Field { compared: &[System::Pagefold("zstd"), System::Btrfs("zstd")], beside: &[System::Zfs] };
-    // One after the other: zfs-fuse takes minutes for what the others do in seconds.
+    // Systems are measured one after the other, not in turns: zfs-fuse takes minutes for what the others do in seconds.
     let mut all = volumes(bench, section, &field, bench.scale().disk_bytes, &Options::default())?;
     for volume in &mut all {
         let throttled = bench.profile(profile, volume)?;
@@ -143,7 +144,7 @@ fn measure(
     rates(bench, profile, section, &label, &file, size, (READS.after, WRITES.after))
 }
 
-/// Small files, a page each.
+/// Makes files of one page each.
 fn make_files(folder: &Path, files: u64) -> Result<()> {
     let page = vec![b'x'; PAGE];
     for n in 0..files {
@@ -158,7 +159,8 @@ fn make_files(folder: &Path, files: u64) -> Result<()> {
     Ok(())
 }
 
-/// Random reads and overwrites, each for the length of a measurement, after one that does not count: it meets what was written before.
+/// Measures random reads and overwrites, each for the length of a measurement. The first round does not count, since
+/// writes from before it are still under way.
 fn rates(
     bench: &Bench,
     profile: Profile,
@@ -187,7 +189,7 @@ fn settings(full_page_writes: bool) -> Settings {
     Settings { full_page_writes, shared_buffers_mib: 64, max_wal_mib: 1024 }
 }
 
-/// Snapshots and clones while pgbench goes on; what its transactions saw of it.
+/// Makes snapshots and clones under pgbench. Measures their times, and those of the transactions that met them.
 fn under_load(
     bench: &Bench,
     profile: Profile,
@@ -230,7 +232,7 @@ fn under_load(
     section.add(profile, LOAD, &label, transactions.len() as f64 / LOAD_SECONDS as f64);
     for (latency, mut seconds) in [(SNAPSHOT, snapshots), (CLONE, clones)] {
         seconds.sort_by(f64::total_cmp);
-        // By nearest rank.
+        // Percentiles are by nearest rank.
         let at = |share: f64| {
             let rank = (seconds.len() as f64 * share).ceil() as usize;
             seconds.get(rank.saturating_sub(1)).copied().unwrap_or_default()

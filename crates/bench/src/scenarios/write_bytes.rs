@@ -1,4 +1,5 @@
-//! Bytes that reach the device per transaction and per rewritten page, checkpoints included: pgbench TPC-B, sysbench oltp_read_write, TPC-C.
+//! Measures the bytes that reach the device per transaction and per rewritten page, checkpoints included, under pgbench
+//! TPC-B, sysbench oltp_read_write and TPC-C.
 
 use std::collections::BTreeMap;
 
@@ -14,18 +15,19 @@ use crate::systems::{Activity, Options, System};
 use crate::tools::postgres::{Running, Settings, copy_cluster, describe};
 
 const CLIENTS: u32 = 4;
-/// The database; shared buffers hold a quarter of it, so that pages are written by checkpoints and in between.
+/// Size of the database. Shared buffers hold a quarter of it, so that pages are written by checkpoints and in between.
 const QUICK_BYTES: u64 = 192 << 20;
 const FULL_BYTES: u64 = 768 << 20;
-/// Checkpoints of one measurement: what a page costs depends on how many transactions changed it since the last.
+/// Number of checkpoints in one measurement. The cost of a page depends on the number of transactions that changed it
+/// since the last checkpoint.
 const CHECKPOINTS: u64 = 3;
-/// What the engine writes beside pages, by the names of `pagefold iostat`.
+/// Causes of the engine's writes beside pages, by their names in `pagefold iostat`.
 const OVERHEAD: [&str; 5] = ["models", "trees", "checkpoints", "log_framing", "fold"];
-/// What it counts of pages that had been stored before.
+/// Names of the counts of pages that had been stored before: of relations, and of other files.
 const RELATIONS: &str = "rewritten_database";
 const OTHERS: &str = "rewritten_other";
 
-/// A load, and what is measured of it.
+/// A load, and the metrics that are measured of it.
 #[derive(Clone, Copy)]
 struct Load {
     kind: Kind,
@@ -93,7 +95,7 @@ fn settings(bytes: u64, system: System) -> Settings {
     }
 }
 
-/// Puts load on and compares.
+/// Puts load on each system and compares them.
 pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Result<()> {
     let quick = bench.scale().quick;
     let sizes = if quick {
@@ -177,16 +179,16 @@ fn measure(bench: &Bench, profile: Profile, section: &mut Section, load: &Load, 
     Ok(())
 }
 
-/// What rewritten pages cost in some time.
+/// Cost of rewritten pages in some time.
 struct Rewrites {
-    /// What else was written for each page, in bytes.
+    /// Bytes that were written for each page beside its record.
     overhead: f64,
-    /// How many records of which length, by kind of pages.
+    /// Number of records by kind of page and by length in bytes.
     lengths: BTreeMap<String, BTreeMap<u64, u64>>,
 }
 
 impl Rewrites {
-    /// Between two answers of a pool. `None`: something is missing there.
+    /// Returns the cost between two answers of a pool, or `None` if a figure is missing or has shrunk.
     fn between(before: &Activity, after: &Activity) -> Option<Self> {
         let grown = |name: &str| {
             let (was, is) = (before.counters.get(name)?, after.counters.get(name)?);
@@ -205,7 +207,8 @@ impl Rewrites {
         Some(Self { overhead: beside as f64 / pages.max(1) as f64, lengths })
     }
 
-    /// The length that so many per cent of the records do not exceed, in bytes; `None` where there are none.
+    /// Returns the length in bytes that `percent` per cent of the records do not exceed, or `None` if there are no
+    /// records.
     fn percentile(&self, of: &str, percent: u64) -> Option<u64> {
         let lengths = self.lengths.get(of)?;
         let rank = (lengths.values().sum::<u64>() * percent).div_ceil(100).max(1);
@@ -218,7 +221,7 @@ impl Rewrites {
     }
 }
 
-/// Transactions per second, and the command as somebody would type it.
+/// Puts a load on a server. Returns transactions per second, and the command as somebody would type it.
 fn put_on(server: &Running, kind: Kind, Sizes { bytes, seconds }: Sizes) -> Result<(f64, String)> {
     match kind {
         Kind::Tpcb => {

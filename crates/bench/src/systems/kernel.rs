@@ -1,5 +1,5 @@
-//! ext4, XFS and btrfs, as their packages make them; only trimming is left out, which would punch the backing file,
-//! and ext4's background initialisation, which would disturb the first minutes.
+//! Drives ext4, XFS and btrfs as their packages make them. Only trimming is left out, which would punch the backing
+//! file, and ext4's background initialisation, which would disturb the first minutes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,7 +35,7 @@ impl Kernel {
     }
 }
 
-/// With two names below the mount.
+/// Adds two paths below the mount to a command.
 fn with_paths(mut command: Command, point: &Path, from: &str, to: &str) -> Command {
     command.arg(point.join(from)).arg(point.join(to));
     command

@@ -1,4 +1,5 @@
-//! The systems under test. Each lies on a loop device of the same kind and is used through a folder.
+//! Makes, mounts and drives the systems under test. Each lies on a loop device of the same kind and is used through a
+//! folder.
 
 mod kernel;
 mod null;
@@ -37,7 +38,7 @@ pub(crate) enum System {
 }
 
 impl System {
-    /// Its name in tables and plots.
+    /// Returns its name in tables and plots.
     pub(crate) fn label(self) -> String {
         match self {
             Self::Ext4 => "ext4".to_owned(),
@@ -49,57 +50,57 @@ impl System {
         }
     }
 
-    /// Whether it is what is being judged, not a rival.
+    /// Returns true for Pagefold, and false for its rivals.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::Pagefold(_))
     }
 }
 
-/// What a volume is made for.
+/// Options of a new volume.
 #[derive(Debug, Default)]
 pub(crate) struct Options<'a> {
-    /// Budget of Pagefold's caches, in bytes; its default otherwise.
+    /// Budget of the server's caches, in bytes; `None` for its default.
     pub(crate) memory: Option<u64>,
     /// cgroup of the file-system server, if it has one.
     pub(crate) limit: Option<&'a Limit>,
 }
 
-/// What a server has written since it was started, by cause.
+/// Writes of a server since it was started, by cause.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Activity {
-    /// Operations and bytes, by the name of what they were for.
+    /// Operations and bytes, by the name of the cause.
     pub(crate) counters: BTreeMap<String, (u64, u64)>,
-    /// Records that took the place of others, by kind of page and by length in bytes: how many.
+    /// Number of records that replaced others, by kind of page and by length in bytes.
     pub(crate) lengths: BTreeMap<String, BTreeMap<u64, u64>>,
 }
 
-/// What differs between the systems.
+/// Operations that differ between the systems.
 trait Driver {
     /// Makes the file system.
     fn format(&mut self, disk: &Disk) -> Result<()>;
-    /// Makes it usable at `point`; returns the seconds that took.
+    /// Mounts it at `point`. Returns the seconds until it was usable.
     fn mount(&mut self, disk: &Disk, point: &Path) -> Result<f64>;
-    /// Ends its use in an orderly way; everything is on the device afterwards.
+    /// Unmounts it in an orderly way. Everything is on the device afterwards.
     fn unmount(&mut self, point: &Path) -> Result<()>;
     /// Makes everything written so far durable.
     fn sync(&mut self, point: &Path) -> Result<()>;
-    /// The server process, where there is one.
+    /// Returns the id of the server process, if there is one.
     fn server_pid(&self) -> Option<u32> {
         None
     }
-    /// Ends its use so that another machine could take it over.
+    /// Unmounts it so that another machine could take it over.
     fn export(&mut self, point: &Path) -> Result<()> {
         self.unmount(point)
     }
-    /// Reads answered from the server's own cache, and reads that went to the device.
+    /// Returns the number of reads that the server's own cache answered, and of those that went to the device.
     fn hits_and_misses(&self) -> Result<Option<(u64, u64)>> {
         Ok(None)
     }
-    /// What was written by which cause, where the system says so.
+    /// Returns the writes by cause, if the system tells them.
     fn activity(&self) -> Result<Option<Activity>> {
         Ok(None)
     }
-    /// Bytes of log that a mount after a crash would read, where there is such a log.
+    /// Returns the number of bytes of log that a mount after a crash would read, if there is such a log.
     fn log_bytes(&self) -> Result<Option<u64>> {
         Ok(None)
     }
@@ -107,7 +108,7 @@ trait Driver {
     fn crash(&mut self, _point: &Path) -> Result<()> {
         bail!("only systems with a server process can be killed")
     }
-    /// Makes ready for snapshots; returns the folder whose content they have.
+    /// Prepares the file system for snapshots. Returns the folder that they will be taken of.
     fn prepare_snapshots(&mut self, point: &Path) -> Result<PathBuf> {
         Ok(point.to_owned())
     }
@@ -119,7 +120,7 @@ trait Driver {
     fn clone_snapshot(&mut self, _point: &Path, _snapshot: &str, _name: &str) -> Result<f64> {
         bail!("it has no clones")
     }
-    /// Logical bytes / bytes stored, where the system says so.
+    /// Returns logical bytes / stored bytes, if the system tells that.
     fn ratio(&self, _point: &Path) -> Result<Option<f64>> {
         Ok(None)
     }
@@ -157,27 +158,27 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Which system this is.
+    /// Returns the system.
     pub(crate) fn system(&self) -> System {
         self.system
     }
 
-    /// Its name in tables and plots.
+    /// Returns its name in tables and plots.
     pub(crate) fn label(&self) -> String {
         self.system.label()
     }
 
-    /// Where it is mounted.
+    /// Returns its mount point.
     pub(crate) fn path(&self) -> &Path {
         &self.point
     }
 
-    /// The device below.
+    /// Returns the device below it.
     pub(crate) fn disk(&self) -> &Disk {
         &self.disk
     }
 
-    /// Mounts; returns the seconds until it was usable.
+    /// Mounts it. Returns the seconds until it was usable.
     ///
     /// # Errors
     /// When the mount fails.
@@ -188,7 +189,7 @@ impl Volume {
         Ok(seconds)
     }
 
-    /// Unmounts in an orderly way.
+    /// Unmounts it in an orderly way.
     ///
     /// # Errors
     /// When it is busy.
@@ -198,7 +199,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Unmounts, and lets go of the device altogether where the system knows such a thing.
+    /// Unmounts it, and lets go of the device altogether if the system has an operation for that.
     ///
     /// # Errors
     /// When it is busy.
@@ -208,7 +209,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Reads answered from the server's own cache, and reads that went to the device, since it was mounted.
+    /// Returns the number of reads since the mount that the server's own cache answered, and of those that went to the
+    /// device.
     ///
     /// # Errors
     /// When its tool fails.
@@ -216,7 +218,7 @@ impl Volume {
         self.driver.hits_and_misses()
     }
 
-    /// What was written by which cause since it was mounted, where the system says so.
+    /// Returns the writes since the mount by cause, if the system tells them.
     ///
     /// # Errors
     /// When its tool fails.
@@ -224,7 +226,7 @@ impl Volume {
         self.driver.activity()
     }
 
-    /// Bytes of log that a mount after a crash would read, where there is such a log.
+    /// Returns the number of bytes of log that a mount after a crash would read, if there is such a log.
     ///
     /// # Errors
     /// When its tool fails.
@@ -232,7 +234,7 @@ impl Volume {
         self.driver.log_bytes()
     }
 
-    /// Nothing of it is in any cache afterwards: unmounted, kernel caches dropped, mounted again.
+    /// Empties all caches of it: unmounts it, drops the kernel's caches, and mounts it again.
     ///
     /// # Errors
     /// When it cannot be unmounted or mounted.
@@ -250,7 +252,7 @@ impl Volume {
         self.driver.sync(&self.point).with_context(|| format!("sync {}", self.label()))
     }
 
-    /// Makes ready for snapshots; returns the folder whose content they have.
+    /// Prepares it for snapshots. Returns the folder that they will be taken of.
     ///
     /// # Errors
     /// When its tool fails.
@@ -276,7 +278,7 @@ impl Volume {
             .with_context(|| format!("clone on {}", self.label()))
     }
 
-    /// The server process, where there is one.
+    /// Returns the id of the server process, if there is one.
     pub(crate) fn server_pid(&self) -> Option<u32> {
         self.driver.server_pid()
     }
@@ -291,7 +293,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Logical bytes / stored bytes, where the system says so.
+    /// Returns logical bytes / stored bytes, if the system tells that.
     ///
     /// # Errors
     /// When its tool fails.
@@ -320,7 +322,7 @@ pub(crate) fn drop_caches() -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "3").context("drop the kernel's caches (needs root)")
 }
 
-/// `umount`, retried while somebody still looks at the mount.
+/// Runs `umount`, and tries again for two seconds while somebody still looks at the mount.
 fn umount(point: &Path) -> Result<()> {
     let mut tries = 0;
     loop {

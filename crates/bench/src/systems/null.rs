@@ -1,4 +1,5 @@
-//! The limit of any FUSE server: Pagefold's own front end answering every read from one buffer, in a process of its own.
+//! Measures the limit of any FUSE server: Pagefold's own front end answers every read from one buffer, in a process of
+//! its own.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,12 +16,12 @@ use crate::host::cleanup::{Noted, note_server};
 use crate::host::disk::Disk;
 use crate::host::exec::Server;
 
-/// Size of the one file that the server shows.
+/// Size in bytes of the one file that the server shows.
 const FILE_BYTES: u64 = 1 << 30;
-/// What the server prints once its mount is usable.
+/// Word that the server prints once its mount is usable.
 const READY: &str = "serving";
 
-/// Serves until unmounted: the bench's subcommand `null`.
+/// Serves until it is unmounted. This is the bench's subcommand `null`.
 ///
 /// # Errors
 /// When the mount fails.
@@ -57,7 +58,8 @@ impl Driver for Null {
         let mut command = std::process::Command::new(&self.program);
         let mut server = Server::start(command.arg("null").arg(point), Signal::TERM)?;
         let noted = note_server(&self.dir, server.pid())?;
-        // Whoever looks at a mount before its server answers waits uninterruptibly, so the server tells.
+        // A process that looks at a mount before its server answers waits uninterruptibly, so the server tells when it
+        // is ready.
         server.wait_ready(|printed| printed.contains(READY))?;
         self.running = Some((server, noted));
         Ok(started.elapsed().as_secs_f64())

@@ -1,4 +1,4 @@
-//! Pagefold, driven by its program alone, as an owner would.
+//! Drives Pagefold by its program alone, as an owner would.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,11 +19,11 @@ pub(super) struct Pagefold {
     program: PathBuf,
     codec: &'static str,
     pool: String,
-    /// Pool cache, sockets and logs of the bench's pools, apart from the machine's.
+    /// Folder of the pool cache, sockets and logs of the bench's pools, apart from the machine's.
     places: PathBuf,
     dir: PathBuf,
     memory: Option<u64>,
-    /// How `mount` is run inside a cgroup: the shell that joins it, or nothing.
+    /// Command that joins the cgroup and then runs `mount`, if there is a cgroup.
     prefix: Option<Command>,
     server: Option<(u32, Noted)>,
     exported: bool,
@@ -68,7 +68,8 @@ impl Pagefold {
         self.with_places(command)
     }
 
-    /// `pagefold mount`, in the cgroup if there is one, so that the server it leaves behind is in it too.
+    /// Returns the command `pagefold mount`. It runs in the cgroup if there is one, so that the server that it leaves
+    /// behind does, too.
     fn mount_command(&self, point: &Path) -> Command {
         let mut command = match &self.prefix {
             Some(prefix) => {
@@ -85,14 +86,14 @@ impl Pagefold {
         self.with_places(command)
     }
 
-    /// Asks the pool's control socket, through the program.
+    /// Asks the pool's control socket for its status, by the program.
     fn status(&self) -> Result<Value> {
         let out = run(self.command("status").arg("--json").arg(&self.pool))?.stdout;
         serde_json::from_str(&out).context("read the output of `pagefold status --json`")
     }
 }
 
-/// The first value of a key, wherever it is in a JSON document.
+/// Returns the first value of a key, wherever it is in a JSON document.
 fn find<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
     match value {
         Value::Object(map) => map.get(key).or_else(|| map.values().find_map(|inner| find(inner, key))),
@@ -101,7 +102,7 @@ fn find<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
     }
 }
 
-/// What `pagefold iostat --json` tells of its first pool.
+/// Reads the output of `pagefold iostat --json` for its first pool.
 fn activity(told: &Value) -> Option<Activity> {
     let text = |value: &Value, key| value.get(key).and_then(Value::as_str).map(str::to_owned);
     let number = |value: &Value, key| value.get(key).and_then(Value::as_u64);
@@ -119,7 +120,7 @@ fn activity(told: &Value) -> Option<Activity> {
 }
 
 fn alive(pid: u32) -> bool {
-    // A zombie has ended as well; its parent may be slow to notice.
+    // A zombie has ended, too; its parent may be slow to notice.
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         stat.rsplit_once(')')
             .and_then(|(_, rest)| rest.split_whitespace().next())

@@ -1,4 +1,4 @@
-//! zfs-fuse with a daemon of its own.
+//! Drives zfs-fuse, with a daemon of its own.
 
 use std::path::Path;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::host::cleanup::{Noted, note_server};
 use crate::host::disk::Disk;
 use crate::host::exec::{Server, command, run};
 
-/// zfs-fuse's default for its cache, in MiB, and what Pagefold gets by default.
+/// Size of zfs-fuse's cache in MiB: its default, and Pagefold's.
 const ARC_MIB: u64 = 512;
 
 /// A pool and the daemon that serves it.
@@ -67,8 +67,8 @@ impl Driver for Zfs {
     }
 
     fn sync(&mut self, _point: &Path) -> Result<()> {
-        // Neither syncfs(2) nor sync(2) reaches a FUSE server, and an fsync commits one file's log only; a snapshot waits
-        // until the transaction group is on the device. zfs-fuse writes through the device's page cache.
+        // Neither syncfs(2) nor sync(2) reaches a FUSE server, and an fsync commits one file's log only. A snapshot
+        // waits until the transaction group is on the device. zfs-fuse writes through the device's page cache.
         rustix::fs::sync();
         let snapshot = format!("{}@sync", self.pool);
         run(&mut command("zfs", ["snapshot", &snapshot]))?;

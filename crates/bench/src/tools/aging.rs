@@ -1,4 +1,4 @@
-//! Ages a file: random overwrites of 8 KiB that do not compress, with the time of each.
+//! Ages a file by random overwrites of 8 KiB that do not compress, and measures the time of each.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -10,15 +10,15 @@ use anyhow::{Context, Result};
 use super::overwrite::Random;
 use crate::host::exec::check_interrupted;
 
-/// A page of the file.
+/// Bytes of a page of the file.
 pub(crate) const PAGE: usize = 8192;
 /// Bytes that are written at a time while the file is made.
 const RUN: usize = 1 << 20;
 
-/// What a pass of overwrites did.
+/// Measurements of one pass of overwrites.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pass {
-    /// How long it took, with the fsync at its end.
+    /// Its length in seconds, with the fdatasync at its end.
     pub(crate) seconds: f64,
     /// The longest write.
     pub(crate) longest: Duration,
@@ -30,7 +30,7 @@ fn draw(random: &mut Random, bytes: &mut [u8]) {
     bytes.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.next().to_le_bytes()));
 }
 
-/// Makes a file of so many pages that do not compress, and syncs it.
+/// Makes a file of `pages` pages that do not compress, and syncs it.
 ///
 /// # Errors
 /// When a write fails.
@@ -39,7 +39,7 @@ pub(crate) fn fill(path: &Path, pages: u64) -> Result<()> {
     let mut random = Random::new(pages);
     let mut run = vec![0; RUN];
     let (mut at, end) = (0, pages * PAGE as u64);
-    // The first page alone: its length tells the size of pages.
+    // The first page is written alone: its length tells the page size.
     let mut len = PAGE;
     while at < end {
         let bytes = run.get_mut(..len.min((end - at) as usize)).unwrap_or_default();

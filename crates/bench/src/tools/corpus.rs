@@ -1,4 +1,4 @@
-//! Real PostgreSQL pages: what fio's files are filled with and overwrites are made of.
+//! Provides real PostgreSQL pages, with which files for fio are filled, and of which overwrites are made.
 //!
 //! Generated buffers compress the same everywhere; database pages do not. The corpus is the heap files of the
 //! tables that [`super::postgres`] makes, read page by page, empty pages left out.
@@ -14,9 +14,9 @@ use crate::host::exec::check_interrupted;
 
 /// PostgreSQL's page size.
 pub(crate) const PAGE_BYTES: usize = 8192;
-/// A page's log sequence number, its first eight bytes, changes with every write.
+/// Bytes of a page's log sequence number, with which it begins, and which changes with every write.
 const LSN_BYTES: usize = 8;
-/// No more of the corpus is held in memory.
+/// Largest number of bytes of the corpus in memory.
 const MAX_BYTES: usize = 256 << 20;
 
 /// Pages in memory.
@@ -25,7 +25,7 @@ pub(crate) struct Corpus {
     pages: Vec<u8>,
 }
 
-/// How many times smaller the corpus is when each 8 KiB page is compressed alone.
+/// Compression ratios of the corpus, with each 8 KiB page compressed alone.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ratios {
     /// With LZ4.
@@ -35,7 +35,7 @@ pub(crate) struct Ratios {
 }
 
 impl Corpus {
-    /// Takes the pages that hold something.
+    /// Takes the pages of `bytes` that are not all zeros.
     ///
     /// # Errors
     /// When there is none.
@@ -64,18 +64,18 @@ impl Corpus {
         Self::from_bytes(&bytes)
     }
 
-    /// Number of pages.
+    /// Returns the number of pages.
     pub(crate) fn len_pages(&self) -> u64 {
         (self.pages.len() / PAGE_BYTES) as u64
     }
 
-    /// Page `n`, counted round.
+    /// Returns page `n` modulo the number of pages.
     fn page(&self, n: u64) -> &[u8] {
         let start = usize::try_from(n % self.len_pages()).unwrap_or(0) * PAGE_BYTES;
         self.pages.get(start..start + PAGE_BYTES).unwrap_or_default()
     }
 
-    /// A page of the corpus with a new log sequence number.
+    /// Fills `page` with a random page of the corpus and a new log sequence number.
     pub(crate) fn changed_page(&self, random: &mut Random, page: &mut [u8]) {
         page.copy_from_slice(self.page(random.next()));
         let stamp = random.next().to_le_bytes();
@@ -84,8 +84,8 @@ impl Corpus {
         }
     }
 
-    /// Writes a file of `bytes` bytes page by page, as a database extends its files, and syncs it. Every page differs, so
-    /// that nothing is gained by finding equal ones.
+    /// Writes a file of `bytes` bytes page by page, as a database extends its files, and syncs it. Every page differs,
+    /// so that no system gains by finding equal ones.
     ///
     /// # Errors
     /// When the file system fails or is full.
@@ -104,7 +104,7 @@ impl Corpus {
         Ok(())
     }
 
-    /// Mean ratios over a sample of 2000 pages.
+    /// Returns the mean ratios over a sample of 2000 pages.
     ///
     /// # Errors
     /// When a codec fails.

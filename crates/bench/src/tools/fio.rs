@@ -1,4 +1,4 @@
-//! fio: one job, its JSON, the figures we use.
+//! Runs fio: one job at a time, and reads the figures that we use from its JSON.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::host::exec;
 
-/// What fio is asked to do.
+/// A job for fio.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
     /// Name in fio's output.
@@ -19,14 +19,14 @@ pub(crate) struct Job {
     pub(crate) rw: String,
     /// fio's `bs`.
     pub(crate) block: String,
-    /// Length of the measurement.
+    /// Length of the measurement in seconds.
     pub(crate) seconds: f64,
     /// Further options, as on the command line.
     pub(crate) extra: Vec<String>,
 }
 
 impl Job {
-    /// A job without options beyond the necessary ones.
+    /// Makes a job without options beyond the necessary ones.
     pub(crate) fn new(name: &str, target: &Path, rw: &str, block: &str, seconds: f64) -> Self {
         Self {
             name: name.to_owned(),
@@ -38,7 +38,7 @@ impl Job {
         }
     }
 
-    /// 8 KiB random O_DIRECT reads.
+    /// Makes a job of 8 KiB random O_DIRECT reads.
     pub(crate) fn random_reads(target: &Path, jobs: u32, depth: u32, seconds: f64) -> Self {
         let mut job = Self::new("randread", target, "randread", "8k", seconds);
         let engine = if depth == 1 { "psync" } else { "libaio" };
@@ -53,7 +53,7 @@ impl Job {
         job
     }
 
-    /// The command line.
+    /// Returns the command line.
     pub(crate) fn command(&self) -> Command {
         let mut command = exec::command("fio", ["--output-format=json", "--group_reporting", "--time_based"]);
         command.arg(format!("--name={}", self.name)).arg(format!("--filename={}", self.target.display()));
@@ -64,7 +64,7 @@ impl Job {
     }
 }
 
-/// One direction's figures.
+/// Figures of reads, or of writes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Direction {
     /// Operations per second.
@@ -75,7 +75,7 @@ pub(crate) struct Direction {
     pub(crate) median_us: f64,
 }
 
-/// A job's figures.
+/// Figures of a job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Outcome {
     /// Reads.

@@ -1,17 +1,19 @@
-//! An ideal cleaner, simulated: what no log-structured store can do better at, by greed alone.
+//! Simulates an ideal greedy cleaner, which no log-structured store can surpass by greed alone.
 //!
-//! A device of chunks, pages that are overwritten at random, nothing else: no metadata, no checkpoints, no reserve but the chunk that is filled.
-//! When no chunk is free, the one with the fewest live pages is cleaned.
+//! There is a device of chunks with pages that are overwritten at random, and nothing else: no metadata, no
+//! checkpoints, no reserve but the chunk that is filled. When no chunk is free, the one with the fewest live pages is
+//! cleaned.
 
 use super::overwrite::Random;
 
-/// Chunks of pages, of which those that live are written again when their chunk is cleaned.
+/// A device of chunks. When a chunk is cleaned, its live pages are written again.
 #[derive(Debug)]
 pub(crate) struct Greedy {
-    /// Where each page lies: its chunk.
+    /// Chunk of each page.
     chunk_of: Vec<u32>,
-    /// Pages in each chunk that are live, and those that were written there.
+    /// Number of live pages in each chunk.
     live: Vec<u32>,
+    /// Pages that were written to each chunk.
     written: Vec<Vec<u32>>,
     free: Vec<u32>,
     open: u32,
@@ -21,7 +23,8 @@ pub(crate) struct Greedy {
 }
 
 impl Greedy {
-    /// A device of `chunks` chunks of `chunk_pages` pages each, with so many live pages, written once in order.
+    /// Makes a device of `chunks` chunks of `chunk_pages` pages each, with `pages` live pages that are written once in
+    /// order.
     ///
     /// # Panics
     /// If they do not fit.
@@ -57,7 +60,7 @@ impl Greedy {
     pub(crate) fn overwrite(&mut self, page: u32) {
         self.put(page);
         self.user += 1;
-        // One chunk is kept for what the cleaner moves.
+        // One chunk is kept for the pages that the cleaner moves.
         while self.free.is_empty() {
             self.clean();
         }
@@ -69,27 +72,28 @@ impl Greedy {
         let written = std::mem::take(&mut self.written[source]);
         let mut live = Vec::with_capacity(self.live[source] as usize);
         for page in written {
-            // A page that was written twice to the chunk is there once.
+            // A page that was written twice to the chunk is taken once.
             if self.chunk_of[page as usize] == source as u32 {
                 self.chunk_of[page as usize] = u32::MAX;
                 live.push(page);
             }
         }
-        // It is free before they are written again: an ideal cleaner holds them in memory.
+        // The chunk is free before its live pages are written again: an ideal cleaner holds these in memory.
         self.live[source] = 0;
         self.free.push(source as u32);
         self.moved += live.len() as u64;
         live.into_iter().for_each(|page| self.put(page));
     }
 
-    /// Pages written for each that the user has written, since this was last asked.
+    /// Returns the number of pages written for each that the user has written, since the last call.
     pub(crate) fn take_amplification(&mut self) -> f64 {
         let (user, moved) = (std::mem::take(&mut self.user), std::mem::take(&mut self.moved));
         (user + moved) as f64 / (user.max(1)) as f64
     }
 }
 
-/// Write amplification of random overwrites of `pages` pages, once so many have been written that it no longer changes.
+/// Returns the write amplification of random overwrites of `pages` pages. Each of `passes` passes writes as many pages
+/// as the device holds; the first is not counted, since the amplification still changes in it.
 pub(crate) fn amplification(chunks: usize, chunk_pages: usize, pages: usize, passes: usize) -> f64 {
     let mut device = Greedy::new(chunks, chunk_pages, pages);
     let mut random = Random::new(pages as u64);
@@ -113,7 +117,8 @@ mod tests {
     fn a_half_empty_device_is_cleaned_for_little_and_a_full_one_for_much() {
         let at = |share: usize| amplification(128, 256, 128 * 256 * share / 100, 4);
         let (half, most) = (at(50), at(85));
-        // Desnoyers, "Analytic modeling of SSD write performance", 2012: about 1.25 and 3.5 for greedy cleaning of uniform overwrites.
+        // Desnoyers, "Analytic modeling of SSD write performance", 2012: about 1.25 and 3.5 for greedy cleaning of
+        // uniform overwrites.
         assert!((1.1..1.5).contains(&half), "{half}");
         assert!((2.8..4.2).contains(&most), "{most}");
     }

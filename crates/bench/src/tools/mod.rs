@@ -1,4 +1,4 @@
-//! The programs that make load, each behind a small typed interface.
+//! Drives the programs that make load, each by a small typed interface.
 
 pub(crate) mod aging;
 pub(crate) mod corpus;

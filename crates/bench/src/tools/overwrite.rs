@@ -1,8 +1,8 @@
-//! 8 KiB overwrites, each followed by fdatasync, with real PostgreSQL pages.
+//! Makes 8 KiB overwrites with real PostgreSQL pages, each followed by fdatasync.
 //!
-//! fio can only make its own buffers; what matters here is how large a real page is on the device, so the loop is
-//! ours: each writer has a file, picks a page at random, writes another page of the corpus there with a new
-//! number in it, and syncs.
+//! fio can only make its own buffers, and what matters here is the size of a real page on the device. So the loop is
+//! ours: each writer has a file, picks a page at random, writes a page of the corpus with a new log sequence number
+//! there, and syncs.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -14,20 +14,20 @@ use anyhow::{Context, Result, anyhow};
 use super::corpus::{Corpus, PAGE_BYTES};
 use crate::host::exec::check_interrupted;
 
-/// What the writers got done.
+/// Measurements of all writers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outcome {
     /// Overwrites, each synced.
     pub(crate) operations: u64,
-    /// Wall-clock time.
+    /// Wall-clock time in seconds.
     pub(crate) seconds: f64,
     /// Median latency of one overwrite with its sync, in microseconds.
     pub(crate) median_us: f64,
-    /// 99th percentile of the same.
+    /// 99th percentile of that latency, in microseconds.
     pub(crate) p99_us: f64,
 }
 
-/// The file of writer `n`.
+/// Returns the path of writer `n`'s file.
 pub(crate) fn file_of(dir: &Path, n: usize) -> PathBuf {
     dir.join(format!("overwrite-{n}"))
 }
@@ -88,12 +88,12 @@ fn write_until(path: &Path, seed: u64, pages: u64, end: Instant, corpus: &Corpus
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A generator; different seeds give different sequences.
+    /// Makes a generator. Different seeds give different sequences.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -101,7 +101,8 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// A number below `bound`; 0 if `bound` is 0. The bias of the remainder is far below what is measured here.
+    /// Returns a number below `bound`, or 0 if `bound` is 0. The bias of the remainder is far below what is measured
+    /// here.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }

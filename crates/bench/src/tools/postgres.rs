@@ -1,4 +1,4 @@
-//! PostgreSQL: prepared clusters, servers on a file system under test, and its load generators.
+//! Drives PostgreSQL: prepared clusters, servers on a file system under test, and load generators.
 //!
 //! A cluster is prepared once on the disc below and copied to every system, so that all systems hold the same
 //! bytes. Files are copied in writes of 8 KiB, as PostgreSQL itself extends its files: a system that looks at the
@@ -19,19 +19,19 @@ use crate::host::exec::{Server, check_interrupted, command, run, run_with_input}
 use crate::host::memory::Limit;
 
 const USER: &str = "postgres";
-/// Only names the socket: the server listens on no network address.
+/// Port, which only names the socket: the server listens on no network address.
 const PORT: &str = "54329";
 
-/// Where PostgreSQL's programs and the bench's own folders for it are.
+/// Folders of PostgreSQL's programs, and of the bench's own things for it.
 #[derive(Debug, Clone)]
 pub(crate) struct Postgres {
     bin: PathBuf,
     sockets: PathBuf,
-    /// Below it servers are noted for `clean`.
+    /// Folder below which servers are noted for `clean`.
     pub(super) dir: PathBuf,
 }
 
-/// How a server is run.
+/// Settings of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// `full_page_writes`.
@@ -43,7 +43,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// As options of the server.
+    /// Returns them as options of the server.
     pub(crate) fn options(&self) -> Vec<String> {
         let fpw = if self.full_page_writes { "on" } else { "off" };
         [
@@ -88,7 +88,7 @@ impl Postgres {
         self.bin.join(name).to_string_lossy().into_owned()
     }
 
-    /// A command run as the user `postgres`.
+    /// Returns a command that runs as the user `postgres`.
     fn as_user(&self, name: &str) -> Command {
         let mut outer =
             command("setpriv", [&format!("--reuid={USER}"), &format!("--regid={USER}"), "--init-groups"]);
@@ -148,7 +148,7 @@ impl Postgres {
         Ok(Running { server, _noted: noted, postgres: self.clone() })
     }
 
-    /// A client program, connected to a server of ours.
+    /// Returns a client program's command with the options that connect it to a server of ours.
     pub(super) fn client(&self, name: &str) -> Command {
         let mut client = Command::new(self.program(name));
         client.arg("-h").arg(&self.sockets).args(["-p", PORT, "-U", USER]);
@@ -189,7 +189,7 @@ impl Running {
         Ok(run(&mut self.psql(database, sql))?.stdout)
     }
 
-    /// The same; returns the seconds of wall-clock time it took.
+    /// Runs SQL in one session and returns the seconds of wall-clock time that it took.
     ///
     /// # Errors
     /// When a statement fails.
@@ -220,7 +220,7 @@ impl Running {
         psql
     }
 
-    /// Runs statements at the same time, one connection each; returns the seconds until the last has ended.
+    /// Runs statements at the same time, one connection each. Returns the seconds until the last has ended.
     ///
     /// # Errors
     /// When one of them fails.
@@ -247,7 +247,7 @@ impl Running {
         Ok(())
     }
 
-    /// pgbench's command line for TPC-B.
+    /// Returns pgbench's command line for TPC-B.
     pub(crate) fn pgbench_command(&self, clients: u32, seconds: u64) -> Command {
         let mut bench = self.postgres.client("pgbench");
         bench.args([
@@ -265,7 +265,7 @@ impl Running {
         bench
     }
 
-    /// TPC-B transactions per second.
+    /// Runs TPC-B and returns transactions per second.
     ///
     /// # Errors
     /// When pgbench fails or a client was aborted.
@@ -277,7 +277,7 @@ impl Running {
         number_after(&out.stdout, "tps = ").context("read pgbench's output")
     }
 
-    /// sysbench's command line for oltp_read_write: `verb` is `prepare` or `run`.
+    /// Returns sysbench's command line for oltp_read_write. `verb` is `prepare` or `run`.
     pub(crate) fn sysbench_command(
         &self,
         tables: u32,
@@ -300,7 +300,7 @@ impl Running {
         bench
     }
 
-    /// Runs sysbench; for `run`, returns transactions per second.
+    /// Runs sysbench. Returns transactions per second for `run`, and 0 otherwise.
     ///
     /// # Errors
     /// When sysbench fails.
@@ -329,7 +329,7 @@ impl Running {
     }
 }
 
-/// The number that stands behind `mark` in a program's output.
+/// Returns the number behind `mark` in a program's output.
 pub(super) fn number_after(text: &str, mark: &str) -> Result<f64> {
     let rest = text.split_once(mark).ok_or_else(|| anyhow!("no {mark:?} in {text:?}"))?.1;
     let digits: String = rest.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
@@ -387,17 +387,17 @@ fn copy_file(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The five tables of the scan: what an owner of a database would recognise. Each is about as large as the others.
+/// The five tables of the scan, such as an owner of a database would recognise. Each is about as large as the others.
 pub(crate) const TABLES: [&str; 5] = ["accounts", "price_paid", "lineitem", "events", "articles"];
 
-/// Makes the five tables, with psql's variables for the numbers of rows.
+/// SQL that makes the five tables, with psql's variables for the numbers of rows.
 const TABLES_SQL: &str = include_str!("tables.sql");
 
-/// Each table, and about how many bytes of heap a row of it takes.
+/// Each table, and the bytes of heap that a row of it takes, about.
 const ROW_BYTES: [(&str, u64); 5] =
     [("accounts", 136), ("price_paid", 120), ("lineitem", 165), ("events", 185), ("articles", 1050)];
 
-/// Paths of the heap files of the five tables, relative to the cluster.
+/// Returns the paths of the heap files of the five tables, relative to the cluster.
 ///
 /// # Errors
 /// When the server does not answer.
@@ -407,7 +407,7 @@ pub(crate) fn heap_files(server: &Running) -> Result<Vec<PathBuf>> {
     Ok(out.lines().map(PathBuf::from).collect())
 }
 
-/// One line of what makes a run comparable, for the report.
+/// Returns the settings as one line for the report.
 pub(crate) fn describe(settings: &Settings) -> String {
     settings.options().join(" ")
 }

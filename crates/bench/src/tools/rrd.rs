@@ -1,8 +1,8 @@
-//! Round-robin databases as collectd's rrdtool plugin makes and updates them.
+//! Makes and updates round-robin databases as collectd's rrdtool plugin does.
 //!
-//! The plugin's defaults: a step of 10 s, five time spans of 1200 rows each, with minimum, average and maximum; values are
-//! cached and written as one update of a file once about 15 minutes, 90 samples, have come together. rrdtool itself
-//! writes through mmap.
+//! The plugin's defaults are a step of 10 s and five time spans of 1200 rows each, with minimum, average and maximum.
+//! Values are cached, and written as one update of a file once about 15 minutes, 90 samples, have come together.
+//! rrdtool itself writes through mmap.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -16,14 +16,15 @@ use crate::host::exec::{command, run_with_input};
 
 /// collectd's interval, in seconds.
 const STEP: u64 = 10;
-/// Samples written by one flush of a file.
+/// Number of samples that one flush of a file writes.
 pub(crate) const SAMPLES: u64 = 90;
 const ROWS: u64 = 1200;
 /// collectd's `RRATimespan` defaults, in seconds.
 const SPANS: [u64; 5] = [3600, 86_400, 604_800, 2_678_400, 31_622_400];
 const START: u64 = 1_790_000_000;
 
-/// Data sources of file `n`: collectd's types have one (cpu, memory), two (interfaces, discs) or three (load).
+/// Returns the number of data sources of file `n`: collectd's types have one (cpu, memory), two (interfaces, discs) or
+/// three (load).
 fn sources_of(n: u64) -> u64 {
     n % 3 + 1
 }
@@ -121,7 +122,7 @@ mod tests {
         assert_eq!(before.len(), after.len());
         assert_ne!(before, after);
         assert!((100_000..200_000).contains(&after.len()), "{}", after.len());
-        // A bad update is an error and no silence.
+        // A bad update is an error, and is not passed over in silence.
         set.flushed = 0;
         assert!(set.flush(1).is_err());
     }

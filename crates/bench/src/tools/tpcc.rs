@@ -1,5 +1,6 @@
-//! TPC-C's tables on PostgreSQL, and its mix of new orders, payments and deliveries, by psql and pgbench alone. The laboratory uses the
-//! same files (`lab/tpcc.py`). Not comparable with published TPC-C results.
+//! Makes TPC-C's tables on PostgreSQL, and runs its mix of new orders, payments and deliveries, by psql and pgbench
+//! alone. The laboratory uses the same files (`lab/tpcc.py`). The results are not comparable with published ones of
+//! TPC-C.
 
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
@@ -17,11 +18,12 @@ const MIX: [(&str, u32, &str); 3] = [
     ("payment", 43, include_str!("tpcc/payment.sql")),
     ("delivery", 4, include_str!("tpcc/delivery.sql")),
 ];
-/// Two transactions that wait for each other: one of them is tried again so often.
+/// Number of tries of a transaction. If two wait for each other, one of them fails and is tried again.
 const TRIES: &str = "--max-tries=10";
 
 impl Running {
-    /// Makes and fills the tables, with strings as the specification wants them or as sysbench-tpcc makes them.
+    /// Makes and fills the tables. With `random_strings`, strings are as the specification wants them, and otherwise as
+    /// sysbench-tpcc makes them.
     ///
     /// # Errors
     /// When a statement fails.
@@ -37,7 +39,7 @@ impl Running {
         Ok(())
     }
 
-    /// pgbench's command line for the mix.
+    /// Returns pgbench's command line for the mix.
     ///
     /// # Errors
     /// When the scripts cannot be written.
@@ -55,7 +57,7 @@ impl Running {
         Ok(bench)
     }
 
-    /// Transactions per second of the mix, of all kinds together.
+    /// Runs the mix and returns transactions per second, of all kinds together.
     ///
     /// # Errors
     /// When pgbench fails or a client was aborted.

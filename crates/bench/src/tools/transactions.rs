@@ -1,4 +1,4 @@
-//! The transactions of a run of pgbench, one by one, from its log.
+//! Reads the transactions of a run of pgbench, one by one, from its log.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -11,20 +11,20 @@ use crate::host::exec::run;
 /// A transaction that was committed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Transaction {
-    /// When it ended.
+    /// Time of its end.
     pub(crate) ended: SystemTime,
-    /// How long it took.
+    /// Its duration.
     pub(crate) took: Duration,
 }
 
 impl Transaction {
-    /// Whether it was under way at some moment between two.
+    /// Returns true if it was under way at some moment between two.
     pub(crate) fn meets(&self, (from, to): (SystemTime, SystemTime)) -> bool {
         self.ended >= from && self.ended - self.took <= to
     }
 
-    /// A line of pgbench's log: client, number, microseconds that it took, script, and when it ended in seconds of the epoch and
-    /// microseconds ("pgbench", "Per-Transaction Logging" in PostgreSQL's documentation).
+    /// Parses a line of pgbench's log: client, number, duration in microseconds, script, and time of the end in seconds
+    /// since the epoch and microseconds ("pgbench", "Per-Transaction Logging" in PostgreSQL's documentation).
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.split_whitespace().skip(2).map(str::parse::<u64>);
         let mut next = || fields.next()?.ok();
@@ -36,10 +36,10 @@ impl Transaction {
 }
 
 impl Running {
-    /// TPC-B for so many seconds; all its transactions.
+    /// Runs TPC-B for `seconds` seconds and returns all its transactions.
     ///
     /// # Errors
-    /// When pgbench fails, a client was aborted, or its log is not what it should be.
+    /// When pgbench fails, a client was aborted, or a line of the log has another form.
     pub(crate) fn noted_pgbench(&self, clients: u32, seconds: u64) -> Result<Vec<Transaction>> {
         let dir = tempfile::tempdir()?;
         let mut pgbench = self.pgbench_command(clients, seconds);

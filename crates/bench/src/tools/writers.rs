@@ -1,4 +1,4 @@
-//! Writers that overwrite random pages of one file, each with fdatasync.
+//! Overwrites random pages of one file by several writers, each with fdatasync.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -12,21 +12,22 @@ use anyhow::{Context, Result, anyhow};
 use super::overwrite::Random;
 use crate::host::exec::check_interrupted;
 
-/// A page of the file.
+/// Bytes of a page of the file.
 pub(crate) const PAGE: usize = 8192;
-/// Bytes of each page that are not zero: the device holds few bytes for many pages.
+/// Bytes of each page that are not zero: few, so that many pages take few bytes of the device.
 const PAYLOAD: usize = 64;
-/// Pages of one write while a file is filled.
+/// Number of pages of one write while a file is filled.
 const RUN_PAGES: usize = 128;
 
-/// Fills `page` with what nobody has written before.
+/// Fills the first bytes of `page` with random bytes.
 fn draw(random: &mut Random, page: &mut [u8]) {
     for chunk in page.chunks_exact_mut(8).take(PAYLOAD / 8) {
         chunk.copy_from_slice(&random.next().to_le_bytes());
     }
 }
 
-/// Makes a file of so many pages, and syncs it. The first page is written alone, so that its length tells the page size.
+/// Makes a file of `pages` pages, and syncs it. The first page is written alone, so that its length tells the page
+/// size.
 ///
 /// # Errors
 /// When a write fails.
@@ -47,7 +48,7 @@ pub(crate) fn fill(path: &Path, pages: u64) -> Result<()> {
     file.sync_all().with_context(|| format!("fsync {}", path.display()))
 }
 
-/// Lets `writers` threads overwrite random pages for a length of time, and tells how many they did.
+/// Lets `writers` threads overwrite random pages for `duration`, and returns the number of overwrites.
 ///
 /// # Errors
 /// When a write or sync fails.
@@ -68,7 +69,7 @@ pub(crate) fn run_for(path: &Path, writers: usize, pages: u64, duration: Duratio
 
 fn write_until(path: &Path, seed: u64, pages: u64, stop: &AtomicBool) -> Result<u64> {
     let file = OpenOptions::new().write(true).open(path)?;
-    // Others than those of the runs before.
+    // The time is in the seed, so that the pages differ from those of earlier runs.
     let salt = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_nanos() as u64;
     let mut random = Random::new(salt.wrapping_add(seed));
     let mut page = vec![0; PAGE];

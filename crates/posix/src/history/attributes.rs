@@ -1,4 +1,4 @@
-//! Permissions, owners, times, extended attributes.
+//! Makes steps with permissions, owners, times and extended attributes.
 
 use super::Maker;
 use crate::op::{Data, Op, Text, Time};
@@ -74,7 +74,7 @@ impl Maker {
         (Text(name), Text(Data { kind: self.random.bits() as u8, len }.bytes()))
     }
 
-    /// An access control list as the kernel takes it (`linux/posix_acl_xattr.h`): mostly right, sometimes not.
+    /// Returns an access control list in the kernel's form (`linux/posix_acl_xattr.h`): mostly right, sometimes not.
     pub(super) fn acl(&mut self) -> Vec<u8> {
         const NONE: u32 = u32::MAX;
         let mut entries: Vec<(u16, u16, u32)> = vec![(1, self.random.below(8) as u16, NONE)];

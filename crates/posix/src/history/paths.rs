@@ -1,10 +1,10 @@
-//! Paths: likely ones, which lead to what may be there, and odd ones.
+//! Makes paths: likely ones, which lead to files that may be there, and odd ones.
 
 use super::Maker;
 use crate::op::{Op, Path, Step, Target};
 
 impl Maker {
-    /// Directories of different owners and rules: anybody's, sticky, set-group-ID, private.
+    /// Returns steps that make directories of different owners and rules: anybody's, sticky, set-group-ID, private.
     pub(super) fn prelude(&mut self) -> Vec<Step> {
         let mut steps = Vec::new();
         let mut add = |who: usize, op: Op| steps.push(Step { who, op });
@@ -33,7 +33,7 @@ impl Maker {
         }
     }
 
-    /// A name in a directory that may be there.
+    /// Returns a name in a directory that may be there.
     pub(super) fn fresh(&mut self) -> Vec<u8> {
         let at = self.random.below(self.dirs.len() as u64) as usize;
         let mut text = if self.dirs[at] == b"." { Vec::new() } else { [&self.dirs[at][..], b"/"].concat() };
@@ -66,7 +66,7 @@ impl Maker {
         Path { base, text }
     }
 
-    /// Something that may be there.
+    /// Returns the path of a file or directory that may be there.
     pub(super) fn existing(&mut self) -> Path {
         let text = match self.random.below(10) {
             0..6 => self.guess(false),
@@ -86,7 +86,7 @@ impl Maker {
         self.finish(text)
     }
 
-    /// A place for something new.
+    /// Returns a path for something new.
     pub(super) fn place(&mut self, is_dir: bool) -> Path {
         let text = if self.chance(85) { self.fresh() } else { self.guess(false) };
         let known = if is_dir { &mut self.dirs } else { &mut self.files };

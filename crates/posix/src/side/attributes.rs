@@ -1,4 +1,4 @@
-//! Permissions, owners, times, extended attributes.
+//! Makes calls on permissions, owners, times and extended attributes.
 
 use rustix::fs::{self, AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::{Errno, Result};

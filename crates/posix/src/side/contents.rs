@@ -1,4 +1,4 @@
-//! Calls on open files: what is in them, how long they are, where they have holes.
+//! Makes calls on the contents, lengths and holes of open files.
 
 use std::ffi::CString;
 use std::io::{IoSlice, IoSliceMut};
@@ -14,7 +14,7 @@ use crate::op::{Op, Target};
 const DIRECT_BYTES: u64 = 4096;
 
 impl Side {
-    /// Calls on one open file.
+    /// Makes a call on one open file.
     pub(super) fn file(&self, op: &Op) -> Result<Outcome> {
         if let Op::Truncate { target: Target::Path(path, _), len } = op {
             let path = CString::new(self.absolute(path)).map_err(|_| Errno::INVAL)?;
@@ -58,7 +58,7 @@ impl Side {
         }
     }
 
-    /// Whether the open file takes aligned requests only.
+    /// Returns true if the open file takes aligned requests only.
     fn is_direct(&self, slot: usize) -> bool {
         self.slots[slot].as_ref().is_some_and(|open| open.flags & libc::O_DIRECT != 0)
     }
@@ -113,7 +113,8 @@ impl Side {
         .map(number)
     }
 
-    /// copy_file_range until all is copied: how much one call copies is the file system's own affair.
+    /// Calls copy_file_range until all is copied, since the number of bytes that one call copies is the file system's
+    /// own affair.
     pub(super) fn copy(
         &self,
         from: usize,
@@ -139,7 +140,7 @@ impl Side {
     }
 }
 
-/// A buffer with `len` bytes from a page's start on, and where that is.
+/// Returns a buffer with `len` bytes from a page's start on, and the index of that start.
 fn aligned(len: usize) -> (Vec<u8>, usize) {
     let buffer = vec![0; len + DIRECT_BYTES as usize];
     let start = buffer.as_ptr().align_offset(DIRECT_BYTES as usize);
@@ -164,11 +165,12 @@ fn seek(fd: BorrowedFd<'_>, whence: i32, offset: i64) -> Result<Outcome> {
     fs::seek(fd, to).map(Outcome::Number)
 }
 
-/// Where holes begin and end is a file system's own affair; what lies in them is compared at the end.
+/// Seeks data or a hole. The bounds of holes are a file system's own affair, so the result only has to lie within the
+/// file; contents are compared at the end.
 fn seek_data(fd: BorrowedFd<'_>, to: SeekFrom, offset: i64) -> Result<Outcome> {
     let size = fs::fstat(fd)?.st_size;
     let found = match fs::seek(fd, to) {
-        // No data from there on: all that remains is a hole.
+        // There is no data from there on: the rest of the file is a hole.
         Err(Errno::NXIO) if (0..size).contains(&offset) => size.cast_unsigned(),
         found => found?,
     };

@@ -1,4 +1,4 @@
-//! Files mapped into memory.
+//! Makes calls on files that are mapped into memory.
 
 use std::os::fd::OwnedFd;
 
@@ -63,10 +63,12 @@ impl Side {
     }
 }
 
-/// Reads or writes a mapping by a call that fails where a load or store would end the process.
+/// Reads or writes a mapping by a call that returns an error where a load or store would end the process. Returns the
+/// number of bytes.
 fn through_kernel(mapping: &Mapping, offset: usize, bytes: &mut [u8], write: bool) -> Result<usize> {
     let offset = offset.min(mapping.len);
-    // Behind the file's end, to the end of its page, is what nobody promises anything about. Pages beyond are for errors.
+    // From the file's end to the end of its page, nobody promises any content, so that part is left out. Pages beyond
+    // it must give errors.
     let size = fs::fstat(&mapping.file)?.st_size.cast_unsigned();
     let until = usize::try_from(size.saturating_sub(mapping.offset)).unwrap_or(usize::MAX).min(mapping.len);
     let end = if offset < until { until } else { mapping.len };

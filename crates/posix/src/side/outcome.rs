@@ -1,13 +1,13 @@
-//! What a call gave, as both sides have to tell it.
+//! Holds the outcome of a call in a form that must be the same on both sides.
 
 use rustix::io::Errno;
 
 use crate::observe::View;
 
-/// What a call gave.
+/// Outcomes of a call.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing was done: there is no such open file, or it is not for this.
+    /// Nothing was done: there is no such open file, or the call is not made on files like it.
     Skipped,
     /// Success.
     Done,
@@ -19,7 +19,7 @@ pub enum Outcome {
     Names(Vec<(Vec<u8>, String)>),
     /// Attributes.
     View(Box<View>),
-    /// Several results, or what a scene saw.
+    /// Several results, or the verdict of a scene, as text.
     Told(String),
     /// errno.
     Failed(Errno),

@@ -1,4 +1,4 @@
-//! Flips bits in images of pools, one at a time; prints which is neither harmless nor told.
+//! Flips bits in images of pools, one at a time, and prints those that are neither harmless nor reported.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -24,7 +24,8 @@ struct Args {
     seconds: u64,
 }
 
-/// Flips `count` bits of the image of `seed`. What was wrong is printed and counted.
+/// Flips `count` bits of the image of `seed`, one at a time. Prints failures, and returns their number with the fates
+/// of the other bits.
 fn flip_some(seed: u64, count: u64) -> (Fates, u64) {
     let (mut fates, mut wrong) = (Fates::default(), 0);
     let image = match Image::new(seed).and_then(|image| image.try_whole().map(|_| image)) {

@@ -1,4 +1,4 @@
-//! What acts and deeds of a history are for the engine.
+//! Turns acts and deeds of a history into calls of the engine.
 
 use pagefold_engine::Key;
 use pagefold_engine::dataset::Change;
@@ -11,7 +11,7 @@ use crate::history::{Act, Deed, Fill, record_size};
 use crate::model::bytes;
 use crate::world::TAG;
 
-/// The bytes that each act stores.
+/// Returns the bytes that each act stores.
 pub(crate) fn contents(acts: &[Act]) -> Vec<Vec<u8>> {
     let one = |act: &Act| match *act {
         Act::Put { len, seed, .. } => bytes(Fill::Rows, seed, len),
@@ -22,7 +22,7 @@ pub(crate) fn contents(acts: &[Act]) -> Vec<Vec<u8>> {
     acts.iter().map(one).collect()
 }
 
-/// Most that an act takes, stored or before compression.
+/// Returns the largest number of bytes that an act takes, stored or before compression.
 pub(super) fn most(act: &Act) -> u64 {
     match *act {
         Act::Put { len, .. } => len + 128,
@@ -36,7 +36,7 @@ pub(super) fn most(act: &Act) -> u64 {
     }
 }
 
-/// The engine's form of acts, whose data `data` holds.
+/// Returns acts in the engine's form. `data` holds the bytes of each.
 pub(crate) fn changes<'d>(acts: &[Act], data: &'d [Vec<u8>]) -> Vec<Change<'d>> {
     let one = |(act, data): (&Act, &'d Vec<u8>)| match *act {
         Act::Put { key, .. } => Change::Put(key, data.clone()),
@@ -53,7 +53,7 @@ pub(crate) fn changes<'d>(acts: &[Act], data: &'d [Vec<u8>]) -> Vec<Change<'d>> 
     acts.iter().zip(data).map(one).collect()
 }
 
-/// The time that all snapshots of histories were made.
+/// Time at which all datasets and snapshots of histories are made, in seconds since 1970.
 const CREATED: u64 = 1_700_000_000;
 
 pub(crate) fn run_deed(pool: &Pool, deed: &Deed) -> pagefold_engine::Result<()> {
@@ -81,7 +81,7 @@ pub(crate) fn run_deed(pool: &Pool, deed: &Deed) -> pagefold_engine::Result<()> 
     }
 }
 
-/// Sends and receives; the stream ends early at so many thousandths.
+/// Sends a stream and receives it. With `torn`, it ends early, after that many thousandths of its bytes.
 pub(super) fn run_stream(
     pool: &Pool,
     source: &Source<'_>,

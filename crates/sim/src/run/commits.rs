@@ -1,4 +1,4 @@
-//! Commits, and what is known to be durable by them.
+//! Commits, and keeps account of the events that are known to be durable.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -32,7 +32,8 @@ impl Sim<'_> {
         }
     }
 
-    /// What was durable before is told by what has become durable now, if that is a batch.
+    /// Notes that something has become durable. If it is a batch, that batch tells that the events before it were
+    /// durable.
     fn now_durable(&mut self) {
         let Some(pool) = &self.pool else { return };
         let txg = pool.status().txg;
@@ -43,7 +44,7 @@ impl Sim<'_> {
         self.durable_then = (txg, self.forgotten + self.durable);
     }
 
-    /// A call after which a superblock tells what is durable.
+    /// Makes a call after which a superblock tells that all events so far are durable.
     pub(super) fn attesting(&mut self, call: impl FnOnce(&Pool) -> pagefold_engine::Result<()>) -> Outcome {
         let opens = self.stats.opens;
         let last = self.forgotten + self.log.len();
@@ -54,7 +55,7 @@ impl Sim<'_> {
         Ok(())
     }
 
-    /// Has the devices told what is free: all of it, or what became so lately.
+    /// Tells the devices which chunks are free: all of them, or those that became free lately.
     pub(super) fn trim(&mut self, all: bool) -> Outcome {
         if all {
             return self.attesting(|pool| {
@@ -75,7 +76,7 @@ impl Sim<'_> {
     }
 
     pub(super) fn rest(&mut self) -> Outcome {
-        // What nobody waits for is committed first.
+        // Changes that nobody waits for are committed first.
         let opens = self.stats.opens;
         self.call(Pool::sync, true)?;
         if self.stats.opens == opens && self.pool.is_some() {
@@ -128,14 +129,14 @@ impl Sim<'_> {
         }
     }
 
-    /// What is durable can be forgotten, unless images of what was before have yet to be judged.
+    /// Forgets durable events, unless a camera may have images from before them that are yet to be judged.
     pub(super) fn forget(&mut self) {
         if self.camera.is_none() {
             self.let_go();
         }
     }
 
-    /// Forgets what is durable, unless flipped bits may shorten the log.
+    /// Forgets durable events, unless flipped bits may shorten the log.
     pub(super) fn let_go(&mut self) {
         if self.history.theme == Theme::Flips {
             return;

@@ -1,4 +1,4 @@
-//! What is done with datasets, snapshots and streams.
+//! Does deeds with datasets, snapshots and streams, and compares their outcome with the model's.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Sim<'_> {
                     return Err(format!("{freed} bytes were to be freed, and {found} are"));
                 }
                 drop(pool);
-                // Durable on return, with all before it.
+                // A deed is durable on return, with everything before it.
                 self.call(|_| Ok(()), true)
             }
             (Ok(()), None) => Err("a deed is done that is not possible".into()),
@@ -56,15 +56,15 @@ impl Sim<'_> {
                 if refused && !failed {
                     return match expected {
                         None => Ok(()),
-                        // Faults have kept what was received from being given up.
+                        // A fault has kept a partly received stream from being given up, and the stream is in the way.
                         Some(_) if self.faulted && !pool.partials().is_empty() => Ok(()),
-                        // Likewise what was made to compare a clone, or to rebase it.
+                        // Likewise a hidden dataset ('%' is in its name) that was made to compare or rebase a clone.
                         Some(_) if self.faulted && error.to_string().contains('%') => Ok(()),
                         Some(_) => Err(format!("a deed that is possible is refused: {error}")),
                     };
                 }
                 if failed && expected.is_some() {
-                    // It may have reached the device.
+                    // The deed may have reached the device.
                     self.log.push(Event::Deed(deed.clone()));
                 }
                 drop(pool);
@@ -73,11 +73,11 @@ impl Sim<'_> {
         }
     }
 
-    /// A stream of what `pick` decides on.
+    /// Sends and receives a stream that `pick` chooses. With `torn`, it ends early, after that many thousandths.
     pub(super) fn stream(&mut self, path: &str, pick: u64, torn: Option<u64>) -> Outcome {
         let mut possible = self.now.streams(path);
         if possible.is_empty() {
-            // A snapshot of something else may make it possible.
+            // A snapshot of another dataset may make a stream possible.
             let others: Vec<String> = self.now.sets.keys().filter(|other| *other != path).cloned().collect();
             let source = others.get((pick % others.len().max(1) as u64) as usize).cloned();
             let opens = self.stats.opens;
@@ -112,7 +112,7 @@ impl Sim<'_> {
         if self.stats.opens == opens && self.pool.is_some() { self.go_on() } else { Ok(()) }
     }
 
-    /// Something that is possible with a clone, as `pick` decides; a clone is made if there is none.
+    /// Resets or rebases a clone, as `pick` decides. Makes a clone if there is none.
     pub(super) fn graft(&mut self, pick: u64) -> Outcome {
         let grafts = self.now.grafts(pick);
         let Some(deed) = grafts.get((pick % grafts.len().max(1) as u64) as usize).cloned() else {
@@ -132,7 +132,7 @@ impl Sim<'_> {
         Ok(())
     }
 
-    /// What is left of a stream that was interrupted is gone on with, or given up.
+    /// Resumes a stream that was interrupted, or gives it up.
     pub(super) fn go_on(&mut self) -> Outcome {
         let pool = Arc::clone(self.pool()?);
         let partials = pool.partials();
@@ -159,7 +159,7 @@ impl Sim<'_> {
             }
             Err(error) => {
                 if let (Some(deed), true) = (deed, self.is_off() || pool.status().failure.is_some()) {
-                    // It may have reached the device.
+                    // The deed may have reached the device.
                     self.log.push(Event::Deed(deed));
                 }
                 drop(pool);
@@ -168,7 +168,8 @@ impl Sim<'_> {
         }
     }
 
-    /// What destroying these snapshots frees, told and counted.
+    /// Returns the number of bytes that destroying these snapshots frees. Fails if the pool tells another number than
+    /// is counted.
     fn freed(&self, snapshots: &[String]) -> Outcome<u64> {
         let pool = self.pool()?;
         let paths: Vec<&str> = snapshots.iter().map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! The power goes, the pool is opened again, and what is there is found out.
+//! Cuts the power, opens the pool again, and finds out which events survived.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::images::crashed;
 use crate::verify::{is_log_damage, signature};
 
 impl Sim<'_> {
-    /// The power goes and comes back, and again during recovery after so many calls each.
+    /// Cuts the power and opens the pool. Each number of `again` is a further power cut, after that many writes and
+    /// flushes of the recovery.
     pub(super) fn power_cycle(&mut self, again: &[u64]) -> Outcome {
         self.develop()?;
         self.begun.clear();
@@ -81,7 +82,8 @@ impl Sim<'_> {
             self.stats.given_up += u64::from(opened.is_ok());
         }
         match opened {
-            // A fault struck the opening itself; the next try meets none. What a failed flush lost shows after a power cut only.
+            // A fault struck the opening itself. A power cut ends faults, so the next opening meets none; it also
+            // brings to light what a failed flush lost.
             Err(_) if self.faulted && self.history.theme == Theme::Faults => {
                 self.stats.failed += 1;
                 return self.power_cycle(&[]);
@@ -100,7 +102,7 @@ impl Sim<'_> {
         self.recovered()
     }
 
-    /// Finds out which events are there and compares.
+    /// Finds out which events survived, and compares the pool with the model.
     fn recovered(&mut self) -> Outcome {
         self.develop()?;
         let found = match signature(self.pool()?) {
@@ -113,7 +115,7 @@ impl Sim<'_> {
             }
             Err(error) => return Err(format!("what there is cannot be read: {error}")),
         };
-        // Of several that look the same, the last: they hold the same.
+        // Of several states with this signature, the last is taken: all hold the same.
         let mut world = self.base.clone();
         let mut matching = None;
         for count in 0..=self.log.len() {
@@ -150,13 +152,13 @@ impl Sim<'_> {
         }
         let lost = self.log.split_off(count);
         self.now = now;
-        // Opening flushes what it found in the log; what it found in the journal is accepted, and no more.
+        // Opening flushes changes that it found in the log. Changes that it found in the journal are only accepted.
         let in_log = if self.kept { least.min(count) } else { count };
         self.durable = in_log;
         self.committed = in_log;
         self.settled = in_log == count;
         let found = self.forgotten + in_log;
-        // The superblock tells what the opening has found.
+        // The superblock tells of the batches that the opening has found.
         self.attested = found;
         self.durable_then = (self.pool()?.status().txg, found);
         self.forget();
@@ -169,7 +171,7 @@ impl Sim<'_> {
         self.repeat(&lost)
     }
 
-    /// Databases make what a crash took from them again, byte for byte.
+    /// Makes the first lost change again, byte for byte, as databases do after a crash.
     fn repeat(&mut self, lost: &[Event]) -> Outcome {
         let Some(Event::Change(path, id, acts)) = lost.first() else { return Ok(()) };
         if self.pool.is_none() || self.flips > 0 || !(self.outage || self.random.percent(30)) {
