@@ -88,7 +88,7 @@ flips: ## N=100000 bits flipped in images of pools: told, or harmless
 	@scripts/setup build
 	cargo run --profile sim --locked --quiet -p pagefold-sim --bin pagefold-flips -- --flips $(N) $(if $(SEED),--seed $(SEED))
 
-streams: ## N=10000 damaged streams of 'send', each to be rejected whole
+streams: ## N=100000 damaged streams of 'send', each to be rejected whole
 	@scripts/setup build
 	PAGEFOLD_MUTATIONS=$(N) cargo test --locked --quiet -p pagefold-engine --test send -- damaged_streams
 
@@ -119,7 +119,7 @@ posix: ## The same system calls on a pool and on ext4, compared: OPS=1000000
 	cargo build --profile sim --locked --quiet -p pagefold-posix
 	@$(AS_ROOT) target/sim/pagefold-posix --ops $(OPS) $(if $(SEED),--seed $(SEED))
 
-coherence: ## The same blocks by every way (buffered, direct, asynchronous, mapped), 8 threads, over both transports: SECONDS=600 each
+coherence: ## The same blocks by every way (buffered, direct, asynchronous, mapped), 8 threads, over both transports: SECONDS=60 each
 	@scripts/setup build test
 	cargo build --profile sim --locked --quiet -p pagefold-posix
 	@$(AS_ROOT) target/sim/pagefold-posix coherence --seconds $(SECONDS) --transport dev $(if $(SEED),--seed $(SEED))

@@ -6,7 +6,7 @@ The machine is this one: a container of systemd-nspawn whose root is an overlay 
 PostgreSQL and MariaDB, leaves a load that goes on, and has the machine switched off. Then this must hold:
 
 1. the pool was mounted before any database was started, and was closed after the last had stopped, by the journal;
-2. both databases were stopped cleanly (pg_controldata; InnoDB's log says so), and the pool is closed cleanly;
+2. PostgreSQL was stopped cleanly (pg_controldata says so), and the pool is closed cleanly;
 3. rows of all rounds are there.
 
 A last round boots without the pool's device: no database is started on an empty directory, and the boot goes on.

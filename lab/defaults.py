@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import proc, tpcc, ui
+from . import load, proc, tpcc, ui
 from .demo import compare
 from .ledger import Run
-from .paths import ROOT, postgres_bin, require_room
+from .paths import postgres_bin, require_room
 from .pool import Pool
 from .postgres import USER, Postgres
 from .predictions import predict
@@ -50,17 +50,13 @@ class Shape:
     row_bytes: int = 100
 
 
-def _words() -> list[str]:
-    return (ROOT / "docs" / "ARCHITECTURE.md").read_text().split()
-
-
 def _skewed(dice: random.Random, choices: list[str]) -> str:
     return choices[int(len(choices) * dice.random() ** 3)]
 
 
 def _wide(dice: random.Random, count: int) -> Iterator[tuple]:
     """Yields rows of 17 columns: random ids as text, towns, streets, dates, prices, repeated free texts, empty ones."""
-    words = _words()
+    words = load.words()
     towns = sorted({word.strip(".,`|()*").upper() for word in words if word.isalpha() and len(word) > 5})[:400]
     counties = [f"{town[:4]}SHIRE" for town in towns]
     streets = [f"{word.upper()} {kind}" for word in towns for kind in ("ROAD", "STREET", "CLOSE", "LANE")]
@@ -79,7 +75,7 @@ def _wide(dice: random.Random, count: int) -> Iterator[tuple]:
 
 def _documents(dice: random.Random, count: int) -> Iterator[tuple]:
     """Yields events as JSON: the same keys, users by a skewed distribution, texts, a random token."""
-    words = _words()
+    words = load.words()
     kinds = ["page_view", "click", "purchase", "login", "logout", "error"]
     for at in range(count):
         text = " ".join(dice.choices(words, k=dice.randrange(3, 12))).replace("\\", "").replace('"', "").replace("\t", " ")

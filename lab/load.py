@@ -11,9 +11,15 @@ from pathlib import Path
 from . import proc
 from .ledger import Run
 from .mariadb import MariaDB
-from .paths import tool
+from .paths import ROOT, tool
 from .postgres import Postgres
 from .server import Server
+
+
+def words() -> list[str]:
+    """Returns the words of two of the project's documents, as English text for tables of tests. Figures of different days
+    compare only as far as the documents stay the same."""
+    return [word for name in ("ARCHITECTURE.md", "INTERNALS.md") for word in (ROOT / "docs" / name).read_text().split()]
 
 
 class Load:

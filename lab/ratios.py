@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from . import proc, tpcc, ui
+from . import load, proc, tpcc, ui
 from .demo import compare
 from .ledger import Run
 from .paths import ROOT, require_room, tool
@@ -161,7 +161,7 @@ def make_sqlite(_run: Run, root: Path, scale: float) -> None:
     folder.mkdir(parents=True)
     rng = random.Random(7)
     towns = ["LONDON", "MANCHESTER", "BRISTOL", "BIRMINGHAM", "NOTTINGHAM", "LEEDS", "LIVERPOOL", "SHEFFIELD"]
-    words = (ROOT / "docs" / "ARCHITECTURE.md").read_text().split()
+    words = load.words()
     connection = sqlite3.connect(folder / "app.sqlite")
     connection.executescript(
         "CREATE TABLE sales (id TEXT PRIMARY KEY, price INT, sold TEXT, town TEXT, street TEXT, number INT, note TEXT);"

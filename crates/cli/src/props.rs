@@ -146,7 +146,7 @@ pub const PROPERTIES: &[Property] = &[
         values: Values::Choice(&["on", "off"]),
         scope: Scope::Dataset,
         default: "off",
-        doc: "Whether mounts are read-only. Takes effect with the next mount.",
+        doc: "Whether mounts are read-only. Takes effect at once if no file is open for writing, otherwise with the next mount.",
     },
     Property {
         name: "mountpoint",

@@ -331,7 +331,9 @@ impl History {
             _ => Theme::Aged,
         };
         if theme == Theme::Aged {
-            return Self::aged(seed, random);
+            // Pools of small chunks come close to their capacity in a few writes.
+            let brim = cfg!(feature = "small-chunks") && seed.is_multiple_of(2);
+            return if brim { Self::brim(seed, random) } else { Self::aged(seed, random) };
         }
         let count = if theme != Theme::Full && random.percent(25) { random.within(2, 3) } else { 1 };
         let devices: Vec<u64> = (0..count).map(|_| small_device(&mut random)).collect();
@@ -434,21 +436,71 @@ impl History {
                 acts.push(Act::Put { key, len: random.skewed(4000), seed: random.bits() });
             }
             steps.push(Step::Apply(acts));
-            match random.below(100) {
-                0..12 => steps.push(Step::Sync),
-                12..16 => steps.push(Step::Commit),
-                16..22 => steps.push(Step::Maintain),
-                22..24 => steps.push(Step::Checkpoint),
-                24 => steps.push(Step::Fold),
-                25 if random.percent(15) => {
-                    let again = (0..random.below(2)).map(|_| random.below(6)).collect();
-                    steps.push(Step::Crash { seed: random.bits(), again });
+            steps.extend(between_overwrites(&mut random));
+        }
+        Self::of_one_object(seed, &mut random, devices, cache_bytes, object, steps)
+    }
+
+    /// Returns the history of a pool that is filled to its capacity, and then overwritten in phases: all over, in hot
+    /// places, in bands, and in strides that differ from place to place. So chunks become empty in groups of very
+    /// different liveness, and the cleaner's next pass tells little about the ones after it.
+    fn brim(seed: u64, mut random: Random) -> Self {
+        let devices: Vec<u64> = vec![small_device(&mut random)];
+        let cache_bytes = if random.percent(50) { 64 << 10 } else { 32 * MIB };
+        let live_bytes = devices.iter().sum::<u64>() / 1000 * random.within(550, 760);
+        let object = random.within(4, 6);
+        let size = u64::from(record_size(object));
+        let pages = (live_bytes / size).max(1);
+        let noise = |page: u64, count: u64, seed: u64| {
+            let count = count.min(pages - page);
+            Act::Write { object, offset: page * size, len: count * size, fill: Fill::Noise, seed }
+        };
+        let per_act = (MIB / size).max(1);
+        let mut steps: Vec<Step> = (0..pages)
+            .step_by(per_act as usize)
+            .map(|page| Step::Apply(vec![noise(page, per_act, random.bits())]))
+            .collect();
+        let mut left = pages * random.within(3, 8);
+        while left > 0 {
+            // One phase.
+            let mut phase = random.within(pages / 32 + 1, pages / 2 + 1).min(left);
+            left -= phase;
+            let kind = random.below(4);
+            let width = if kind == 0 { pages } else { random.within(pages / 32 + 1, pages / 4 + 1) };
+            let first = random.below(pages - width + 1);
+            let (mut next, mut stride) = (first, random.within(2, 9));
+            while phase > 0 {
+                let mut acts = Vec::new();
+                for _ in 0..random.within(1, 40).min(phase) {
+                    let page = match kind {
+                        0 | 1 => first + random.below(width),
+                        2 => next,
+                        _ => next + random.below(2),
+                    };
+                    acts.push(noise(page.min(pages - 1), 1, random.bits()));
+                    next += if kind == 3 { stride } else { 1 };
+                    if next >= first + width {
+                        (next, stride) = (first, random.within(2, 9));
+                    }
+                    phase -= 1;
                 }
-                26 if random.percent(30) => steps.push(Step::Cut { device: 0, calls: random.skewed(40) }),
-                _ => {}
+                steps.push(Step::Apply(acts));
+                steps.extend(between_overwrites(&mut random));
             }
         }
-        // A full pool can still be emptied.
+        Self::of_one_object(seed, &mut random, devices, cache_bytes, object, steps)
+    }
+
+    /// Returns the history of a pool in which `object` is overwritten by `steps`, and then punched: a full pool can
+    /// still be emptied.
+    fn of_one_object(
+        seed: u64,
+        random: &mut Random,
+        devices: Vec<u64>,
+        cache_bytes: u64,
+        object: u64,
+        mut steps: Vec<Step>,
+    ) -> Self {
         steps.push(Step::Apply(vec![Act::Punch { object, from: 0, to: u64::MAX }]));
         steps.extend([Step::Sync, Step::Maintain, Step::Rest, Step::Check]);
         Self {
@@ -463,6 +515,23 @@ impl History {
             images: 0,
             steps,
         }
+    }
+}
+
+/// Returns the step that follows some overwrites, if any does.
+fn between_overwrites(random: &mut Random) -> Option<Step> {
+    match random.below(100) {
+        0..12 => Some(Step::Sync),
+        12..16 => Some(Step::Commit),
+        16..22 => Some(Step::Maintain),
+        22..24 => Some(Step::Checkpoint),
+        24 => Some(Step::Fold),
+        25 if random.percent(15) => {
+            let again = (0..random.below(2)).map(|_| random.below(6)).collect();
+            Some(Step::Crash { seed: random.bits(), again })
+        }
+        26 if random.percent(30) => Some(Step::Cut { device: 0, calls: random.skewed(40) }),
+        _ => None,
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use pagefold_engine::Error;
 use pagefold_engine::dataset::{Change, Commit, Journal};
 use pagefold_engine::device::{Device, Fault, SimDevice};
-use pagefold_engine::limits::RESERVED_BYTES;
+use pagefold_engine::limits::{CHUNK_BYTES, RESERVED_BYTES};
 use pagefold_engine::pool::{
     CALL_PAGES, CreateOptions, Flight, Guid, LearnOptions, OpenOptions, PageRange, Pool, Totals, create_on,
 };
@@ -592,7 +592,9 @@ impl<'a> Sim<'a> {
         let data = contents(acts);
         let claim: u64 = match self.history.bounds {
             Some(_) => acts.iter().map(most).sum::<u64>() + 256,
-            None => data.iter().map(|data| 2 * 4096 + 2 * data.len() as u64).sum::<u64>() + (3 << 20),
+            None => {
+                data.iter().map(|data| 2 * 4096 + 2 * data.len() as u64).sum::<u64>() + CHUNK_BYTES / 4 * 3
+            }
         };
         let mut all = changes(acts, &data);
         all.push(Change::Put(COUNTER, self.next_id.to_le_bytes().to_vec()));

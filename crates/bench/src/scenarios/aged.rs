@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use super::{Field, volumes};
 use crate::bench::Bench;
 use crate::results::Target::{AtLeast, AtMost};
-use crate::results::{Line, Metric, Profile, Section, figure};
+use crate::results::{self, Line, Metric, Profile, Section, figure};
 use crate::systems::{Options, System, Volume};
 use crate::tools::{aging, greedy};
 
@@ -141,11 +141,12 @@ fn judge(profile: Profile, section: &mut Section, fill: &Fill) {
     let median = |metric, system: &str| section.median(profile, metric, system);
     let ideal = median(fill.ideal, "ideal");
     let amplification = median(fill.amplification, ours);
-    let second = section
+    let rates = section
         .series
         .iter()
         .find(|series| series.metric == fill.rate.name && series.system == ours && series.profile == profile)
-        .and_then(|series| series.values.get(1).copied());
+        .map_or(&[][..], |series| &series.values);
+    let trend = trend(rates);
     let mut lines = Vec::new();
     let mut line = |id: &str, text: &str, target, unit: &str, measured, detail: String| {
         let (id, text) = (format!("aged-{id}-{}", fill.percent), format!("{text}, {} % full", fill.percent));
@@ -165,12 +166,34 @@ fn judge(profile: Profile, section: &mut Section, fill: &Fill) {
     );
     line(
         "decay",
-        "throughput of the last pass, of the second's",
+        "throughput of the last passes, of those that follow the first",
         AtLeast(0.9),
         "x",
-        median(fill.last, ours).zip(second).map(|(last, second)| last / second),
-        String::new(),
+        trend.map(|(early, late)| late / early),
+        trend.map_or_else(String::new, |(early, late)| format!("{} of {} MB/s", figure(late), figure(early))),
     );
     line("longest", "longest write", AtMost(250.0), "ms", median(fill.longest, ours), String::new());
     section.lines.extend(lines);
+}
+
+/// Returns the rates at the beginning and at the end: medians of three passes where there are enough. The first pass does
+/// not count, since nothing is cleaned in most of it.
+fn trend(rates: &[f64]) -> Option<(f64, f64)> {
+    let rates = rates.get(1..)?;
+    let some = (rates.len() / 2).clamp(1, 3);
+    Some((results::median(rates.get(..some)?), results::median(rates.get(rates.len() - some..)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::trend;
+
+    #[test]
+    fn a_decay_shows_and_one_slow_pass_does_not() {
+        assert_eq!(trend(&[9.0]), None);
+        assert_eq!(trend(&[9.0, 4.0]), Some((4.0, 4.0)));
+        assert_eq!(trend(&[9.0, 5.0, 4.0, 3.0]), Some((5.0, 3.0)));
+        assert_eq!(trend(&[9.0, 5.0, 6.0, 7.0, 1.0, 1.0, 1.0, 6.0, 1.0, 6.0]), Some((6.0, 6.0)));
+        assert_eq!(trend(&[9.0, 9.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0]), Some((9.0, 3.0)));
+    }
 }

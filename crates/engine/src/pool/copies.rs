@@ -5,7 +5,7 @@
 //!   lie in segments that only hold copies, and are live while the records are (G5).
 //! - K2: a checkpoint's table was frozen before and cannot know where the copies of this very checkpoint lie: its root
 //!   says so.
-//! - K3: records that no segment accounts for (root, lists, catalogue) have second copies in the same chunks, found by
+//! - K3: records that no segment accounts for (root, lists, the catalogue's head) have second copies in the same chunks, found by
 //!   their place. Those chunks are not given out before the next checkpoint counts, like everything that this one
 //!   refers to (S1).
 //! - K4: no chunk has a record and its second copy.

@@ -10,7 +10,7 @@
 //! | 16 | frame: xxh3-64 of header, directory and operations, but itself | 8 |
 //! | 24 | chain: checksum of the batch before | 8 |
 //! | 32 | txg: number of the batch | 8 |
-//! | 40 | pool: low 8 bytes of the pool's GUID | 8 |
+//! | 40 | pool: low 8 bytes of the log's GUID | 8 |
 //! | 48 | segment id | 8 |
 //! | 56 | checkpoint that internal records belong to | 8 |
 //! | 64 | flushed: all batches with lower numbers were on stable storage when this one was written | 8 |
@@ -56,7 +56,7 @@ pub struct Header {
     pub chain: U64,
     /// Number of the batch.
     pub txg: U64,
-    /// Low bytes of the pool's GUID.
+    /// Low bytes of the log's GUID.
     pub pool: U64,
     /// Segment that the batch lies in.
     pub segment: U64,

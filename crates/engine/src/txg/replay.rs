@@ -52,7 +52,7 @@ pub struct BatchView<'a> {
 /// The source of a log.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
-    /// Low bytes of the pool's GUID.
+    /// Low bytes of the log's GUID.
     pub pool: u64,
     /// The pool's devices.
     pub devices: &'a Devices,
