@@ -64,10 +64,10 @@ def postgres(run) -> Path:
         """
         SELECT setseed(0.5);
         CREATE TABLE orders AS SELECT i AS id, md5(i::text)::uuid AS guid, date '2020-01-01' + i / 500 AS day,
-          'street ' || (random() * 900)::int AS street, (random() * 1e6)::numeric(12, 2) AS price FROM generate_series(1, 250000) i;
+          'street ' || (random() * 900)::int AS street, (random() * 1e6)::numeric(12, 2) AS price FROM generate_series(1, 120000) i;
         CREATE INDEX ON orders (id);
         CREATE INDEX ON orders (street);
-        CREATE TABLE notes AS SELECT i AS id, repeat(md5((i / 7)::text) || ' ', 9) AS body FROM generate_series(1, 30000) i;
+        CREATE TABLE notes AS SELECT i AS id, repeat(md5((i / 7)::text) || ' ', 9) AS body FROM generate_series(1, 15000) i;
         UPDATE orders SET price = price + 1 WHERE id % 9 = 0;
         VACUUM;
         """,

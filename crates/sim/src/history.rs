@@ -445,9 +445,10 @@ impl History {
     /// places, in bands, and in strides that differ from place to place. So chunks become empty in groups of very
     /// different liveness, and the cleaner's next pass tells little about the ones after it.
     fn brim(seed: u64, mut random: Random) -> Self {
-        let devices: Vec<u64> = vec![small_device(&mut random)];
+        // The smallest devices are mostly reserve.
+        let devices: Vec<u64> = vec![DEVICE_BYTES_MIN + random.within(8, 80) * CHUNK_BYTES];
         let cache_bytes = if random.percent(50) { 64 << 10 } else { 32 * MIB };
-        let live_bytes = devices.iter().sum::<u64>() / 1000 * random.within(550, 760);
+        let live_bytes = devices.iter().sum::<u64>() / 1000 * random.within(300, 660);
         let object = random.within(4, 6);
         let size = u64::from(record_size(object));
         let pages = (live_bytes / size).max(1);
