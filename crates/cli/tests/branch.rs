@@ -169,6 +169,12 @@ fn what_cannot_be_a_branch_leaves_nothing_behind() {
     symlink(&data, data.join("pg_tblspc/16384")).unwrap();
     refused(&sandbox, &create, 1, &["pg_tblspc/16384 is a link to", "not in the branch"]);
     fs::remove_file(data.join("pg_tblspc/16384")).unwrap();
+    // A server that starts empties these.
+    for name in ["pg_stat_tmp", "pg_notify", "pg_snapshots", "pg_dynshmem", "pg_serial", "pg_twophase"] {
+        symlink(&elsewhere, data.join(name)).unwrap();
+        refused(&sandbox, &create, 1, &[&format!("{name} is a link to"), "which is not in the branch"]);
+        fs::remove_file(data.join(name)).unwrap();
+    }
     // Two databases in one dataset.
     database(&sandbox.path("prod/old"), "14");
     refused(&sandbox, &create, 1, &["has 2 databases: data, old", "--data data"]);
