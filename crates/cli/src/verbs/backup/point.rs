@@ -280,6 +280,10 @@ fn finish(
     done: &Done,
     target: Target,
 ) -> Result<()> {
+    let gap = target.gap(&candidate.line);
+    if let Some(gap) = &gap {
+        eprintln!("pagefold: {gap}");
+    }
     let started = if args.start { Some(start(args, name, candidate)?) } else { None };
     if args.json {
         let mut told = done.json(repository);
@@ -288,6 +292,7 @@ fn finish(
             "timeline": candidate.line.timeline,
             "system": candidate.cluster.system,
             "data": candidate.cluster.data,
+            "missing": gap.and(candidate.line.missing).map(|missing| missing.to_string()),
             "mounted": started.as_ref().map(|started| raw::text(&started.mounted)),
             "port": started.as_ref().map(|started| started.port),
             "log": started.as_ref().map(|started| raw::text(&started.log)),
@@ -296,7 +301,11 @@ fn finish(
     }
     println!("{}", done.line(name));
     let made = units::utc(candidate.backup.origin.created);
-    println!("  its snapshot is of {made}; recovery goes on to {}", target.told());
+    let end = match (gap, candidate.line.missing) {
+        (Some(_), Some(missing)) => format!("the first gap of the archive, {missing}"),
+        _ => target.told(),
+    };
+    println!("  its snapshot is of {made}; recovery goes on to {end}");
     match started {
         Some(started) => {
             let data = started.mounted.join(&candidate.cluster.data);
