@@ -329,7 +329,7 @@ def test_a_branch_of_mariadb(pool, branches, settings):
     pool.pagefold("destroy", dataset.name)
 
 
-def test_a_branch_of_mariadb_leaves_binary_logs_of_production_alone(pool, branches):
+def test_a_branch_of_mariadb_leaves_binary_logs_of_production_alone(pool, branches, run):
     dataset = Mounted(pool, "logs")
     pool.pagefold("dataset", "create", dataset.name)
     dataset.mount()
@@ -352,10 +352,15 @@ def test_a_branch_of_mariadb_leaves_binary_logs_of_production_alone(pool, branch
         assert logs_in(data) == before
         branches.verb("stop", "l1")
         assert "/" not in (root / "bin.index").read_text().replace("./", "")
-        second = branches.create(branch["name"], "l2", "--start", "--set", "skip-grant-tables=1", "--set", "innodb-doublewrite=OFF")
+        # Production's file of settings names its files, too.
+        config = run.fresh("config")
+        config.write_text(f"[mariadbd]\nlog_bin={data}/bin\nlog_bin_index={data}/bin.index\nrelay_log={data}/relay\nmaster_info_file={data}/bin.master\n")
+        words = ["--config", config, "--set", "skip-grant-tables=1", "--set", "innodb-doublewrite=OFF"]
+        second = branches.create(branch["name"], "l2", "--start", *words)
         kept = logs_in(root)
-        maria(second, "FLUSH BINARY LOGS; RESET MASTER")
-        assert logs_in(root) == kept and logs_in(data) == before
+        maria(second, "FLUSH BINARY LOGS; RESET MASTER; CHANGE MASTER TO master_host='127.0.0.1', master_user='nobody'")
+        assert logs_in(root) == kept and logs_in(data) == before and not list(data.glob("relay*"))
+        assert list(Path(second["socket"]).parent.glob("pagefold-branch-relay.*"))
     finally:
         for name in ("l2", "l1"):
             if name in branches.list():
