@@ -329,6 +329,48 @@ def test_a_branch_of_mariadb(pool, branches, settings):
     pool.pagefold("destroy", dataset.name)
 
 
+def test_a_branch_of_mariadb_leaves_binary_logs_of_production_alone(pool, branches, run):
+    dataset = Mounted(pool, "logs")
+    pool.pagefold("dataset", "create", dataset.name)
+    dataset.mount()
+    data = dataset.folder("data", MYSQL)
+    # An absolute name makes the list of logs absolute.
+    server = MariaDB(pool.run, data, settings={"innodb_buffer_pool_size": "32M", "log_bin": str(data / "bin")}, name="logs")
+    server.settings.pop("skip_log_bin")
+    load.prepare_sysbench(server, DATABASE, 100)
+    server.sql("FLUSH BINARY LOGS")
+
+    def logs_in(folder: Path) -> list[str]:
+        return sorted(path.name for path in folder.glob("bin.*"))
+
+    assert str(data) in (data / "bin.index").read_text()
+    before = logs_in(data)
+    branch = branches.create(dataset.name, "l1", "--start", "--set", "skip-grant-tables=1", "--set", "innodb-doublewrite=OFF")
+    try:
+        root = Path(branch["socket"]).parent
+        maria(branch, "RESET MASTER")
+        assert logs_in(data) == before
+        branches.verb("stop", "l1")
+        assert "/" not in (root / "bin.index").read_text().replace("./", "")
+        # Production's file of settings names its files, too.
+        config = run.fresh("config")
+        config.write_text(f"[mariadbd]\nlog_bin={data}/bin\nlog_bin_index={data}/bin.index\nrelay_log={data}/relay\nmaster_info_file={data}/bin.master\n")
+        words = ["--config", config, "--set", "skip-grant-tables=1", "--set", "innodb-doublewrite=OFF"]
+        second = branches.create(branch["name"], "l2", "--start", *words)
+        kept = logs_in(root)
+        maria(second, "FLUSH BINARY LOGS; RESET MASTER; CHANGE MASTER TO master_host='127.0.0.1', master_user='nobody'")
+        assert logs_in(root) == kept and logs_in(data) == before and not list(data.glob("relay*"))
+        assert list(Path(second["socket"]).parent.glob("pagefold-branch-relay.*"))
+    finally:
+        for name in ("l2", "l1"):
+            if name in branches.list():
+                branches.verb("delete", name)
+    server.sql("FLUSH BINARY LOGS")
+    server.stop()
+    dataset.unmount()
+    pool.pagefold("destroy", dataset.name)
+
+
 def test_signals_are_not_sent_to_strangers(branches, production, run):
     """A process of the same owner that works in the data directory, and is no server, is left alone."""
     dataset, _, _, _ = production

@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -153,6 +154,57 @@ def test_all_that_was_archived_can_be_had_and_becomes_a_production(production):
         assert restored.sql("SELECT timeline_id FROM pg_control_checkpoint()") == "2"
     finally:
         restored.destroy()
+
+
+def test_the_latest_has_what_is_in_the_newest_backup_and_not_yet_in_the_archive(production):
+    wal = production.repository / "wal"
+    production.archived()
+    # Nothing is archived from here on.
+    proc.run(["chown", "root:", wal])
+    try:
+        production.server.sql("SELECT pg_switch_wal(); CHECKPOINT")
+        production.client.wait_for(len(production.client.rows) + 3)
+        promised = {row.number for row in production.client.rows}
+        made = production.create()
+        (log,) = production.backup("archive", "list", production.repository, json_of=True)["logs"]
+        assert {line["backup"]: line for line in log["lines"]}[made["number"]]["until"] is None, log
+        restored = production.restore("--to-latest")
+        try:
+            assert promised <= restored.rows(), max(restored.rows())
+        finally:
+            restored.destroy()
+    finally:
+        proc.run(["chown", f"{USER}:", wal])
+    production.archived()
+
+
+def test_a_gap_is_told_and_what_a_killed_restore_has_left_is_unmounted(production):
+    made = production.create()
+    for _ in range(3):
+        production.client.wait_for(len(production.client.rows) + 1)
+        production.archived()
+    middle = names(production)[-2]
+    (path,) = (path for path in (production.repository / "wal").iterdir() if path.name.endswith(middle))
+    aside, name = production.run.fresh("aside"), f"{production.pool.pool}/gap"
+    # A mount of a process that is gone, as a restore names it.
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    left = Path(production.pool.environment["PAGEFOLD_RUNTIME_DIR"]) / f"restore-1-{boot}_4194303_1"
+    production.pool.pagefold("dataset", "create", f"{production.pool.pool}/left")
+    production.pool.pagefold("mount", f"{production.pool.pool}/left", left)
+    shutil.move(path, aside)
+    try:
+        words = ["backup", "restore", production.repository, made["number"], name, "--to-latest"]
+        done = started(production, *words)
+        assert done.returncode == 0 and f"{middle} is missing in the archive: the log is whole up to" in done.stderr, done
+        assert f"recovery goes on to the first gap of the archive, {middle}" in done.stdout, done
+        assert not left.exists()
+    finally:
+        shutil.move(aside, path)
+        if os.path.ismount(left):
+            production.pool.pagefold("unmount", left)
+        production.pool.pagefold("destroy", f"{production.pool.pool}/left")
+        if name in production.pool.pagefold("list", "-H", production.pool.pool):
+            production.pool.pagefold("destroy", "-r", name)
 
 
 def test_only_what_is_not_there_ends_a_recovery(production, run):

@@ -169,6 +169,12 @@ fn what_cannot_be_a_branch_leaves_nothing_behind() {
     symlink(&data, data.join("pg_tblspc/16384")).unwrap();
     refused(&sandbox, &create, 1, &["pg_tblspc/16384 is a link to", "not in the branch"]);
     fs::remove_file(data.join("pg_tblspc/16384")).unwrap();
+    // A server that starts empties these.
+    for name in ["pg_stat_tmp", "pg_notify", "pg_snapshots", "pg_dynshmem", "pg_serial", "pg_twophase"] {
+        symlink(&elsewhere, data.join(name)).unwrap();
+        refused(&sandbox, &create, 1, &[&format!("{name} is a link to"), "which is not in the branch"]);
+        fs::remove_file(data.join(name)).unwrap();
+    }
     // Two databases in one dataset.
     database(&sandbox.path("prod/old"), "14");
     refused(&sandbox, &create, 1, &["has 2 databases: data, old", "--data data"]);
@@ -213,6 +219,43 @@ fn a_server_that_cannot_be_started_is_told_and_the_branch_stays() {
     sandbox.ok(&["branch", "create", "tank/prod", "y"]);
     let listed = run(&["branch", "list", "-H"]);
     assert!(listed.status.success() && listed.stdout.contains("tank/y\t"), "{}", listed.stdout);
+}
+
+#[test]
+fn a_reset_leaves_what_others_need_and_is_told_of_obstacles_before_anything_ends() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_database("97");
+    sandbox.ok(&["branch", "create", "tank/prod", "x"]);
+    sandbox.ok(&["branch", "create", "tank/prod@branch-x", "y"]);
+    fs::write(sandbox.path("prod/data/theirs"), "x").unwrap();
+    // Its snapshot has another clone.
+    sandbox.ok(&["branch", "reset", "--latest", "tank/x"]);
+    assert!(sandbox.path("prod-x/data/theirs").exists() && !sandbox.path("prod-y/data/theirs").exists());
+    assert_eq!(names(&sandbox, "dataset"), ["tank", "tank/prod", "tank/x", "tank/y"]);
+    assert_eq!(names(&sandbox, "snapshot"), ["tank/prod@branch-x", "tank/prod@branch-x-2"]);
+    // Its snapshot is held.
+    sandbox.ok(&["hold", "mine", "tank/prod@branch-x-2"]);
+    fs::write(sandbox.path("prod/data/later"), "x").unwrap();
+    sandbox.ok(&["branch", "reset", "--latest", "tank/x"]);
+    assert!(sandbox.path("prod-x/data/later").exists());
+    assert_eq!(names(&sandbox, "dataset"), ["tank", "tank/prod", "tank/x", "tank/y"]);
+    sandbox.ok(&["release", "mine", "tank/prod@branch-x-2"]);
+    // The name that it needs is taken, or a snapshot of its own is held: nothing has been done.
+    let mounted = || branches(&sandbox)[0]["mounted"].is_string();
+    sandbox.ok(&["dataset", "create", "tank/x.reset"]);
+    let reset = ["branch", "reset", "-r", "--latest", "tank/x"];
+    refused(&sandbox, &reset, 1, &["tank/x.reset", "pagefold destroy -r tank/x.reset"]);
+    assert!(mounted());
+    sandbox.ok(&["destroy", "tank/x.reset"]);
+    sandbox.ok(&["snapshot", "tank/x@own"]);
+    sandbox.ok(&["hold", "mine", "tank/x@own"]);
+    refused(&sandbox, &reset, 1, &["tank/x@own is held by mine", "release"]);
+    assert!(mounted());
+    sandbox.ok(&["release", "mine", "tank/x@own"]);
+    sandbox.ok(&reset);
+    assert_eq!(names(&sandbox, "dataset"), ["tank", "tank/prod", "tank/x", "tank/y"]);
 }
 
 #[test]

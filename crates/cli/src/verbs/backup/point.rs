@@ -24,6 +24,7 @@ use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
 use crate::table::printable;
+use crate::verbs::basebackup::{temporary, view};
 use crate::verbs::branch::data::{self, DataDir};
 use crate::verbs::branch::postgres;
 use crate::verbs::print_json;
@@ -57,6 +58,10 @@ pub(super) fn restore(args: &BackupRestore, name: &Name, target: Target) -> Resu
         ))
         .hint("restore without --start, and start the server with them in its environment"));
     }
+    // A mount that a killed restore has left would keep its dataset from being destroyed.
+    if let Err(failure) = view::unmount_left_behind() {
+        eprintln!("pagefold: {failure}");
+    }
     if datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == name.path) {
         return Err(Failure::new(format!("{}: there is a dataset {name} already", doing()))
             .hint("a point in time is restored into a new dataset: name another one"));
@@ -72,7 +77,11 @@ pub(super) fn restore(args: &BackupRestore, name: &Name, target: Target) -> Resu
             Ok(None) => return finish(args, name, &repository, &candidate, &done, target),
             Ok(Some(why)) => too_early = Some(why),
             Err(failure) => {
-                destroy(name)?;
+                if let Err(also) = destroy(name) {
+                    eprintln!(
+                        "pagefold: {name} is left: {also}\n  before the next try: pagefold destroy -r {name}"
+                    );
+                }
                 return Err(failure);
             }
         }
@@ -187,7 +196,10 @@ impl Private {
     fn mount(name: &Name) -> Result<Self> {
         let runtime = places::runtime_dir();
         places::make_private(&runtime)?;
-        let dir = runtime.join(format!("restore-{}", std::process::id()));
+        let own = temporary::own_name(temporary::RESTORE, 1);
+        let dir = runtime.join(
+            own.ok_or_else(|| Failure::new(format!("cannot name a mount for {name}: /proc/self/stat")))?,
+        );
         crate::verbs::mount::run_quietly(&Mount::of(name.to_string(), Some(dir.clone())))?;
         Ok(Self(dir))
     }
@@ -211,8 +223,13 @@ fn set_up(
     let private = Private::mount(name)?;
     let outcome = prepare(&private.0, candidate, fetch, target, action);
     let unmounted = private.unmount();
-    let outcome = outcome?;
-    unmounted.map(|()| outcome)
+    match (outcome, unmounted) {
+        (Err(failure), Err(also)) => {
+            eprintln!("pagefold: the mount of {name} is left: {also}");
+            Err(failure)
+        }
+        (outcome, unmounted) => outcome.and_then(|outcome| unmounted.map(|()| outcome)),
+    }
 }
 
 fn prepare(
@@ -263,6 +280,10 @@ fn finish(
     done: &Done,
     target: Target,
 ) -> Result<()> {
+    let gap = target.gap(&candidate.line);
+    if let Some(gap) = &gap {
+        eprintln!("pagefold: {gap}");
+    }
     let started = if args.start { Some(start(args, name, candidate)?) } else { None };
     if args.json {
         let mut told = done.json(repository);
@@ -271,6 +292,7 @@ fn finish(
             "timeline": candidate.line.timeline,
             "system": candidate.cluster.system,
             "data": candidate.cluster.data,
+            "missing": gap.and(candidate.line.missing).map(|missing| missing.to_string()),
             "mounted": started.as_ref().map(|started| raw::text(&started.mounted)),
             "port": started.as_ref().map(|started| started.port),
             "log": started.as_ref().map(|started| raw::text(&started.log)),
@@ -279,7 +301,11 @@ fn finish(
     }
     println!("{}", done.line(name));
     let made = units::utc(candidate.backup.origin.created);
-    println!("  its snapshot is of {made}; recovery goes on to {}", target.told());
+    let end = match (gap, candidate.line.missing) {
+        (Some(_), Some(missing)) => format!("the first gap of the archive, {missing}"),
+        _ => target.told(),
+    };
+    println!("  its snapshot is of {made}; recovery goes on to {end}");
     match started {
         Some(started) => {
             let data = started.mounted.join(&candidate.cluster.data);

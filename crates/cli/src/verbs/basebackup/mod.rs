@@ -6,7 +6,7 @@
 
 mod server;
 mod source;
-mod temporary;
+pub(super) mod temporary;
 pub(super) mod view;
 
 use std::path::{Path, PathBuf};

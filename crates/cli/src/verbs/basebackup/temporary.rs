@@ -12,6 +12,10 @@ use crate::verbs::properties;
 
 /// Prefix of their names.
 const PREFIX: &str = "basebackup-";
+/// Prefix of the names of mounts for a backup.
+pub const BACKUP: &str = PREFIX;
+/// Prefix of the names of mounts for a restore.
+pub const RESTORE: &str = "restore-";
 /// Property that names their owner: the machine's boot, a process number, and the time at which that process started.
 const OWNER: &str = "basebackup:process";
 
@@ -70,15 +74,17 @@ fn is_over(owner: &str) -> bool {
     pid.is_some_and(|pid| identity(pid).as_deref() != Some(owner))
 }
 
-/// Returns a name for something that lasts no longer than this process, unless the process is killed.
-pub fn own_name(number: usize) -> Option<String> {
+/// Returns a name for something that lasts no longer than this process, unless the process is killed. The prefix is
+/// [`BACKUP`] or [`RESTORE`].
+pub fn own_name(prefix: &str, number: usize) -> Option<String> {
     let own = identity(std::process::id())?;
-    Some(format!("{PREFIX}{number}-{}", own.replace(' ', "_")))
+    Some(format!("{prefix}{number}-{}", own.replace(' ', "_")))
 }
 
 /// Returns true if `name` is an [`own_name`] of a process that has ended.
 pub fn is_left_behind(name: &str) -> bool {
-    let owner = name.strip_prefix(PREFIX).and_then(|name| name.split_once('-'));
+    let number = [BACKUP, RESTORE].iter().find_map(|prefix| name.strip_prefix(prefix));
+    let owner = number.and_then(|name| name.split_once('-'));
     owner.is_some_and(|(_, owner)| is_over(&owner.replace('_', " ")))
 }
 
@@ -112,10 +118,11 @@ mod tests {
         assert!(is_over(&other));
         let (before, _) = own.rsplit_once(' ').unwrap();
         assert!(is_over(&format!("{before} 1")));
-        let name = own_name(3).unwrap();
-        assert!(
-            !is_left_behind(&name) && is_left_behind(&format!("{name}1")) && !is_left_behind("tank.sock")
-        );
+        for prefix in [BACKUP, RESTORE] {
+            let name = own_name(prefix, 3).unwrap();
+            assert!(!is_left_behind(&name) && is_left_behind(&format!("{name}1")), "{name}");
+        }
+        assert!(!is_left_behind("tank.sock"));
         // Somebody else's value is left alone.
         assert!(!is_over("mine") && !is_over(""));
     }

@@ -34,7 +34,7 @@ impl View {
         let runtime = places::runtime_dir();
         places::make_private(&runtime)?;
         let taken = |dir: &PathBuf| std::fs::symlink_metadata(dir).is_ok();
-        let named = |number| Some(runtime.join(temporary::own_name(number)?));
+        let named = |number| Some(runtime.join(temporary::own_name(temporary::BACKUP, number)?));
         let dir = (1..=MOUNTS_MAX).filter_map(named).find(|dir| !taken(dir));
         let dir = dir.ok_or_else(|| Failure::new(format!("cannot name a mount for {snapshot}")))?;
         crate::verbs::mount::run_quietly(&Mount::of(snapshot.to_string(), Some(dir.clone())))?;
@@ -67,7 +67,7 @@ fn unmount(dir: &Path) -> Result<()> {
     std::fs::remove_dir(dir).context(|| format!("cannot remove {}", dir.display()))
 }
 
-/// Unmounts what backups of killed processes have left.
+/// Unmounts what backups and restores of killed processes have left.
 pub fn unmount_left_behind() -> Result<()> {
     let runtime = places::runtime_dir();
     // The directory is missing until something is mounted.
@@ -75,7 +75,7 @@ pub fn unmount_left_behind() -> Result<()> {
         if entry.file_name().to_str().is_some_and(temporary::is_left_behind) {
             let dir = runtime.join(entry.file_name());
             unmount(&dir)
-                .context(|| format!("cannot unmount {}, which a killed backup has left", dir.display()))?;
+                .context(|| format!("cannot unmount {}, which a killed process has left", dir.display()))?;
         }
     }
     Ok(())

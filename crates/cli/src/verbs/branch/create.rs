@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::data::{self, DataDir};
 use super::record::{Options, Position, Product, Record};
 use super::settings::Settings;
-use super::{Branch, branch_name, list, mariadb, ports, postgres, process, server};
+use super::{branch_name, list, mariadb, ports, postgres, process, server};
 use crate::args::CreateBranch;
 use crate::datasets::{self, Figures};
 use crate::deeds::Deed;
@@ -242,21 +242,4 @@ impl Made {
             told(super::destroy(&snapshot.pool, vec![snapshot.path], false));
         }
     }
-}
-
-/// Puts a branch onto another snapshot: a new clone takes its name and all that was set on it. The branch is mounted
-/// neither before nor after.
-pub fn again(
-    branch: &Branch,
-    snapshot: &Name,
-    local: Vec<(String, String)>,
-    going: Vec<String>,
-) -> Result<()> {
-    let (name, aside) = (&branch.name, Name::new(&branch.name.pool, &format!("{}.reset", branch.name.path)));
-    refuse_taken(&aside)?;
-    let deed = Deed::Clone { snapshot: snapshot.path.clone(), path: aside.path.clone(), properties: local };
-    datasets::perform(&name.pool, deed)?;
-    super::destroy(&name.pool, going, true)?;
-    let deed = Deed::Rename { from: aside.path, to: name.path.clone() };
-    datasets::perform(&name.pool, deed).map(drop)
 }

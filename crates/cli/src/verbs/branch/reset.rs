@@ -1,13 +1,15 @@
 //! `branch reset`: makes a branch what a snapshot is.
 //!
 //! A new clone is made beside the branch, then the old one is destroyed and the new one takes its name. So at each
-//! moment there is a branch: after a crash in between, the new one may still be called `NAME.reset`.
+//! moment there is a branch: after a crash in between, the new one may still be called `NAME.reset`. Obstacles are
+//! reported before the server ends; what was made until then is undone.
 
 use super::record::Record;
 use super::{Branch, create, list, process, server};
 use crate::args::ResetBranch;
 use crate::control::Source;
 use crate::datasets;
+use crate::deeds::Deed;
 use crate::failure::{Failure, Result};
 use crate::names::{self, Name};
 use crate::props;
@@ -34,22 +36,11 @@ pub fn run(args: &ResetBranch) -> Result<()> {
             .hint("to go back to it: pagefold branch stop, unmount, rollback, branch start"));
     }
     refuse_kept(&branch, args.recursive)?;
-    let (local, own) = (local(&branch.name)?, super::is_own(&origin)?);
-    let running = end(&branch)?;
-    let made = args
-        .latest
-        .then(|| super::own_snapshot(&Name::new(&origin.pool, origin.dataset()), &branch.name.path));
-    let to = match (made.transpose()?, to) {
-        (Some(made), _) => made,
-        (None, Some(to)) => to,
-        (None, None) => origin.clone(),
-    };
-    let mut going = vec![branch.name.path.clone()];
-    // This snapshot was made for the branch, which is made of another one now: nobody needs it.
-    if own && to != origin {
-        going.push(origin.path.clone());
-    }
-    create::again(&branch, &to, local, going)?;
+    let aside = aside(&branch.name)?;
+    let of = Name::new(&origin.pool, origin.dataset());
+    let made = args.latest.then(|| super::own_snapshot(&of, &branch.name.path)).transpose()?;
+    let to = made.clone().or(to).unwrap_or_else(|| origin.clone());
+    let running = replace(&branch, &origin, &to, &aside).inspect_err(|_| undo(&branch.name, &aside, made))?;
     let dir = super::mount(&branch.name, branch.figures.mounted.as_deref())?;
     let record = create::look(&dir, Record { ..branch.record.clone() })?;
     create::keep(&branch.name, &record)?;
@@ -58,6 +49,61 @@ pub fn run(args: &ResetBranch) -> Result<()> {
         server::start(&branch.name, &branch.record, &server::data_of(&branch)?)?;
     }
     list::tell(&branch, args.json)
+}
+
+/// Returns the name of the new clone until it takes that of the branch.
+fn aside(name: &Name) -> Result<Name> {
+    let aside = Name::new(&name.pool, &format!("{}.reset", name.path));
+    if datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == aside.path) {
+        return Err(Failure::new(format!(
+            "there is a dataset {aside} already, and the reset needs that name"
+        ))
+        .hint(format!("if a reset that was killed has left it: pagefold destroy -r {aside}")));
+    }
+    Ok(aside)
+}
+
+/// Puts a branch onto another snapshot: a new clone takes its name and all that was set on it. Returns true if its
+/// server ran; the branch is not mounted afterwards.
+fn replace(branch: &Branch, origin: &Name, to: &Name, aside: &Name) -> Result<bool> {
+    let (name, perform) = (&branch.name, |deed| datasets::perform(&branch.name.pool, deed));
+    let mut going = vec![name.path.clone()];
+    if to != origin && is_needless(origin)? {
+        going.push(origin.path.clone());
+    }
+    let properties = local(name)?;
+    perform(Deed::Clone { snapshot: to.path.clone(), path: aside.path.clone(), properties })?;
+    let asked = perform(Deed::Destroy { what: going.clone(), recursive: true, dry_run: true })?;
+    if let Some((what, hint)) = asked.blocked {
+        return Err(hint.into_iter().fold(Failure::new(what), Failure::hint));
+    }
+    let running = end(branch)?;
+    super::destroy(&name.pool, going, true)?;
+    perform(Deed::Rename { from: aside.path.clone(), to: name.path.clone() }).map_err(|failure| {
+        Failure::new(failure.what())
+            .hint(format!("the branch is there under another name: pagefold rename {aside} {name}"))
+    })?;
+    Ok(running)
+}
+
+/// Returns true if the snapshot was made for the branch alone, and nobody else needs it once the branch is made of
+/// another one.
+fn is_needless(origin: &Name) -> Result<bool> {
+    let figures = datasets::find(origin)?;
+    Ok(super::is_own(origin)? && figures.clones.len() == 1 && figures.holds.is_empty())
+}
+
+/// Destroys what a reset that failed has made, unless it is all that is left of the branch.
+fn undo(name: &Name, aside: &Name, made: Option<Name>) {
+    if datasets::find(name).is_err() {
+        return;
+    }
+    let made_clone = datasets::find(aside).is_ok().then(|| aside.clone());
+    for made in made_clone.into_iter().chain(made) {
+        if let Err(failure) = super::destroy(&made.pool, vec![made.path.clone()], false) {
+            eprintln!("pagefold: not undone: {failure}");
+        }
+    }
 }
 
 /// Fails if something in the branch would be lost with it, and the user did not ask for that.

@@ -51,8 +51,8 @@ impl Target {
         match self {
             Self::Time(time) => line.reaches_time(time),
             Self::Place(place) => line.reaches_place(place),
-            Self::Latest if line.until.is_some() => Reach::Within,
-            Self::Latest => Reach::TooLate,
+            // What is not archived yet lies in the backup's own log.
+            Self::Latest => Reach::Within,
         }
     }
 
@@ -63,6 +63,16 @@ impl Target {
             Self::Place(place) => control::lsn(place),
             Self::Latest => "the end of the archive".into(),
         }
+    }
+
+    /// Returns a warning if recovery may end before the point, since a file of the log is missing. Other points are
+    /// refused if the log has a gap before them.
+    pub fn gap(self, line: &Line) -> Option<String> {
+        let missing = line.missing.filter(|_| self == Self::Latest)?;
+        let end = control::lsn(line.until.unwrap_or_default().max(line.from));
+        Some(format!(
+            "{missing} is missing in the archive: the log is whole up to {end}, and later changes are lost if recovery ends there"
+        ))
     }
 
     /// Returns the settings that end recovery there. All others are set empty before them: a server takes the last

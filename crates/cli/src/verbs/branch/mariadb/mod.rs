@@ -1,5 +1,6 @@
 //! MariaDB on a branch.
 
+mod logs;
 mod redo;
 
 use std::ffi::OsString;
@@ -66,15 +67,19 @@ pub fn check(data: &DataDir) -> Result<()> {
     Ok(())
 }
 
-/// Removes files that another server on the directory has left.
+/// Removes files that another server on the directory has left, and has lists of logs name those in the directory.
 pub fn settle(data: &DataDir) -> Result<()> {
     [PID_FILE, SOCKET].iter().try_for_each(|name| data.remove_file(name))?;
+    logs::settle(data)?;
     data.clear_dir(TMPDIR)
 }
 
 /// Returns the server's command line.
 pub fn command(data: &DataDir, record: &Record, owner: &Owner) -> Result<Command> {
     let program = program(&record.options, owner)?;
+    // A server that was started here by other means may have written absolute paths; the branch may be mounted
+    // elsewhere since.
+    logs::settle(data)?;
     data.make_dir(TMPDIR)?;
     let mut command = Command::new(program);
     // Files of settings are read first, so the command line has the last word.
@@ -95,7 +100,7 @@ pub fn command(data: &DataDir, record: &Record, owner: &Owner) -> Result<Command
     command.arg(path("socket", &data.path.join(SOCKET))).arg(path("pid-file", &data.path.join(PID_FILE)));
     command.arg(path("aria-log-dir-path", &data.path)).arg(format!("--port={}", record.port));
     command.args(settings(record.options.config.is_some()));
-    command.args(binlog(data)?);
+    command.args(logs::options(data)?);
     command.args(record.options.settings.iter().map(|setting| format!("--{setting}")));
     Ok(command)
 }
@@ -126,38 +131,13 @@ fn settings(configured: bool) -> Vec<&'static str> {
             "--wsrep-provider=none",
             "--skip-large-pages",
             "--log-error=/dev/stderr",
+            "--relay-log=pagefold-branch-relay",
+            "--relay-log-index=pagefold-branch-relay.index",
+            "--relay-log-info-file=relay-log.info",
+            "--master-info-file=master.info",
         ]);
     }
     all
-}
-
-/// Returns the option for the binary log. It goes on if its files are in the data directory: it decides transactions
-/// that were prepared when the snapshot was made.
-fn binlog(data: &DataDir) -> Result<Vec<OsString>> {
-    let names = data.names(".")?;
-    let has_log = |base: &&str| names.iter().any(|name| name.strip_prefix(base).is_some_and(is_number));
-    // A relay log looks the same, and has another server's changes.
-    let base = names.iter().filter_map(|name| name.strip_suffix(".index")).filter(has_log);
-    let mut base = base.filter(|base| !base.contains("relay"));
-    let word = match (base.next(), base.next()) {
-        (Some(base), None) => format!("--log-bin={}", data.path.join(base).display()),
-        (None, _) => "--skip-log-bin".into(),
-        (Some(first), Some(second)) => {
-            return Err(Failure::new(format!(
-                "{} has two binary logs, {first} and {second}",
-                data.path.display()
-            ))
-            .hint("say which: --set log-bin=NAME"));
-        }
-    };
-    Ok(vec![word.into()])
-}
-
-/// Returns true for `.000001` and the like.
-fn is_number(suffix: &str) -> bool {
-    suffix
-        .strip_prefix('.')
-        .is_some_and(|digits| digits.len() >= 6 && digits.chars().all(|c| c.is_ascii_digit()))
 }
 
 fn program(options: &Options, owner: &Owner) -> Result<PathBuf> {
@@ -198,23 +178,6 @@ pub fn answers(data: &DataDir) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn words(dir: &Path, names: &[&str]) -> Result<Vec<OsString>> {
-        names.iter().for_each(|name| std::fs::write(dir.join(name), "").unwrap());
-        binlog(&DataDir::open(dir, ".").unwrap())
-    }
-
-    #[test]
-    fn a_binary_log_goes_on_where_it_is() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(
-            words(dir.path(), &["a.index", "relay-bin.index", "relay-bin.000001"]).unwrap(),
-            ["--skip-log-bin"]
-        );
-        let word = words(dir.path(), &["bin.index", "bin.000001", "bin.000002"]).unwrap();
-        assert!(word[0].to_str().unwrap().ends_with("/bin"), "{word:?}");
-        assert!(words(dir.path(), &["other.index", "other.000001"]).is_err());
-    }
 
     #[test]
     fn tables_that_lie_elsewhere_are_refused() {

@@ -27,8 +27,8 @@ const LOCK_BYTES_MAX: u64 = 4096;
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F];
 /// Longest time in which the server has to send that answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-/// Directories that a server writes to, and that people move elsewhere with a link.
-const MOVED: [&str; 10] = [
+/// Directories that a server writes to, or empties when it starts, and that people move elsewhere with a link.
+const MOVED: [&str; 16] = [
     "base",
     "global",
     "pg_wal",
@@ -39,6 +39,12 @@ const MOVED: [&str; 10] = [
     "pg_replslot",
     "pg_subtrans",
     "pg_stat",
+    "pg_stat_tmp",
+    "pg_notify",
+    "pg_snapshots",
+    "pg_dynshmem",
+    "pg_serial",
+    "pg_twophase",
 ];
 /// Library that runs jobs by the clock.
 const SCHEDULER: &str = "pg_cron";
