@@ -217,6 +217,8 @@ impl Repository {
             backup.number = state.next_number;
             state.next_number += 1;
             state.backups.push(backup.clone());
+            // A prune may have condemned them meanwhile. They are needed now: should that end, two prunes have to pass.
+            state.condemned.retain(|id| !needed.contains(id));
             forgotten = options.thin_out(&backup, &mut state.backups);
             state.describe(Described {
                 pool: options.pool.clone(),

@@ -1,0 +1,77 @@
+//! Prunes beside other work.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod bench;
+
+use std::io::Read;
+
+use bench::{BeforeCommit, Bench, PAGE, contents, create, noise, options, pool, receive, restore, write};
+use pagefold_backup::{Repository, Seen};
+
+/// Forgets backups and prunes when the stream comes to its end.
+struct Meanwhile<'a>(&'a [u8], &'a Repository, Option<&'a [u64]>);
+
+impl Read for Meanwhile<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        if self.0.len() < 64
+            && let Some(gone) = self.2.take()
+        {
+            self.1.forget(gone).unwrap();
+            self.1.prune(None, false, false).unwrap();
+        }
+        self.0.read(out)
+    }
+}
+
+/// Backs up `to` on top of `from`, while backups are forgotten and a prune passes by; nothing may be missing then.
+fn create_meanwhile(bench: &Bench, to: &str, from: &str, gone: &[u64]) {
+    let repository = Repository::open(bench.store(), Seen::default(), None).unwrap();
+    let other = Repository::open(bench.store(), Seen::default(), None).unwrap();
+    let stream = bench.stream(to, Some(from));
+    repository.create(&mut Meanwhile(&stream, &other, Some(gone)), &options(), &mut |_, _| {}).unwrap();
+    let all = repository.backups().unwrap();
+    let verified = repository.verify(&all, 1.0, 0, &mut |_| {}).unwrap();
+    assert_eq!(verified.damages, 0, "{:?}", verified.told);
+    let target = pool(2);
+    let newest = all.last().unwrap();
+    receive(&target, "x", &restore(&repository, &newest.number.to_string(), None).unwrap());
+    assert!(contents(&target, &format!("x@{}", newest.snapshot)) == contents(&bench.pool, to));
+}
+
+#[test]
+fn what_was_condemned_and_is_needed_again_takes_two_prunes() {
+    let bench = Bench::new(50);
+    let repository = bench.init(None);
+    let dataset = bench.pool.open_dataset("db").unwrap();
+    let one = bench.snapshot("one");
+    create(&repository, &bench.stream(&one, None)).unwrap();
+    write(&*dataset, 3, 1, &noise(700, PAGE as usize));
+    let two = bench.snapshot("two");
+    // The prune condemns the packs of backup 1, and backup 2 takes over most of them.
+    create_meanwhile(&bench, &two, &one, &[1]);
+    write(&*dataset, 3, 2, &noise(701, PAGE as usize));
+    let three = bench.snapshot("three");
+    create_meanwhile(&bench, &three, &two, &[2]);
+}
+
+#[test]
+fn packs_of_a_repacking_that_a_prune_condemned_take_two_prunes() {
+    let bench = Bench::new(2000);
+    let repository = bench.init(None);
+    let dataset = bench.pool.open_dataset("db").unwrap();
+    let one = bench.snapshot("one");
+    create(&repository, &bench.stream(&one, None)).unwrap();
+    for page in (0..2000).filter(|page| page % 3 != 0) {
+        write(&*dataset, 3, page, &noise(page + 7777, PAGE as usize));
+    }
+    let two = bench.snapshot("two");
+    create(&repository, &bench.stream(&two, Some(&one))).unwrap();
+    repository.forget(&[1]).unwrap();
+    let other = Repository::open(bench.store(), Seen::default(), None).unwrap();
+    let store = BeforeCommit::store(&bench, move || drop(other.prune(None, false, false).unwrap()));
+    let repacker = Repository::open(store, Seen::default(), None).unwrap();
+    assert!(repacker.repack(1 << 30, false).unwrap().new_packs > 0);
+    write(&*dataset, 3, 2, &noise(701, PAGE as usize));
+    let three = bench.snapshot("three");
+    create_meanwhile(&bench, &three, &two, &[2]);
+}
