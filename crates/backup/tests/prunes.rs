@@ -1,12 +1,13 @@
-//! Prunes beside other work.
+//! Prunes beside other work, and what they find in a directory.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod bench;
 
 use std::io::Read;
+use std::time::{Duration, SystemTime};
 
 use bench::{BeforeCommit, Bench, PAGE, contents, create, noise, options, pool, receive, restore, write};
-use pagefold_backup::{Repository, Seen};
+use pagefold_backup::{InitOptions, Location, Repository, Seen, Store};
 
 /// Forgets backups and prunes when the stream comes to its end.
 struct Meanwhile<'a>(&'a [u8], &'a Repository, Option<&'a [u64]>);
@@ -74,4 +75,32 @@ fn packs_of_a_repacking_that_a_prune_condemned_take_two_prunes() {
     write(&*dataset, 3, 2, &noise(701, PAGE as usize));
     let three = bench.snapshot("three");
     create_meanwhile(&bench, &three, &two, &[2]);
+}
+
+/// Writes a file that was last changed so many hours ago.
+fn aged(path: &std::path::Path, hours: u64) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let file = std::fs::File::create(path).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(hours * 3600)).unwrap();
+}
+
+#[test]
+fn prunes_of_a_directory_delete_what_killed_uploads_left() {
+    let root = tempfile::tempdir().unwrap();
+    let location = Location::Directory(root.path().into());
+    let store = Store::open(&location, true).unwrap();
+    let repository = Repository::init(store, Seen::default(), &InitOptions::default()).unwrap();
+    let name = "0123456789abcdef0123456789abcdef";
+    let pack = |end: &str| root.path().join(format!("packs/{name}{end}"));
+    let log = root.path().join("wal/0000000000000007-000000010000000000000003#12");
+    // Of an upload that was killed; of one that may be under way; files that are somebody else's.
+    let (old, fresh) = (pack("#1"), pack("#2"));
+    let others = [pack("#x"), root.path().join("packs/notes"), root.path().join("elsewhere/x#1")];
+    [&old, &log].into_iter().chain(&others).for_each(|path| aged(path, 25));
+    aged(&fresh, 23);
+    repository.prune(None, false, true).unwrap();
+    assert!(old.exists() && log.exists(), "a dry run deletes nothing");
+    repository.prune(None, false, false).unwrap();
+    assert!(!old.exists() && !log.exists());
+    assert!(fresh.exists() && others.iter().all(|path| path.exists()));
 }
