@@ -67,6 +67,8 @@ pub struct Created {
     pub resumed_packs: u64,
     /// Number of earlier backups of the dataset that were forgotten.
     pub forgotten: u64,
+    /// A failure on this machine after the backup was complete.
+    pub warning: Option<String>,
 }
 
 struct Making<'r> {
@@ -227,9 +229,11 @@ impl Repository {
             });
             Ok(())
         })?;
-        journal.as_ref().map_or(Ok(()), Journal::remove)?;
+        // The backup is there, whatever happens on this machine now: `begun` removes a journal that stays.
+        let left = journal.as_ref().and_then(|journal| journal.remove().err());
+        let warning = left.map(|error| format!("the backup is complete, but {error}"));
         let since = parent.map(|parent| parent.number);
-        Ok(Created { backup, since, packs, resumed_packs: reused.len() as u64, forgotten })
+        Ok(Created { backup, since, packs, resumed_packs: reused.len() as u64, forgotten, warning })
     }
 }
 

@@ -181,7 +181,7 @@ impl Repository {
         if !created && repository.store.get(CONFIG, CONFIG_BYTES_MAX)? != Some(config) {
             return Err(Error::Exists("another repository was made there just now".into()));
         }
-        repository.remember(&first)?;
+        repository.remember_made(&first);
         Ok(repository)
     }
 
@@ -304,6 +304,14 @@ impl Repository {
         self.seen.remember(&self.id, Newest { number: head.number, hash: halves(head.hash) })
     }
 
+    /// Remembers a commit that was made just now. It counts even if this machine cannot remember it; the next call tries
+    /// again, and fails then.
+    fn remember_made(&self, made: &Commit) {
+        if let Err(error) = self.remember(made) {
+            tracing::warn!(%error, "a commit was made, and this machine cannot remember it");
+        }
+    }
+
     /// Appends a commit with the state that `change` makes of the newest one. `change` is called again if another
     /// writer was faster.
     pub(crate) fn commit(&self, change: &mut dyn FnMut(&mut State) -> Result<()>) -> Result<Commit> {
@@ -320,7 +328,7 @@ impl Repository {
             if self.store.create(&path, bytes.clone())?
                 || self.store.get(&path, COMMIT_BYTES_MAX)?.is_some_and(|found| found == bytes)
             {
-                self.remember(&new)?;
+                self.remember_made(&new);
                 return Ok(new);
             }
         }

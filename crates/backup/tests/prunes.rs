@@ -77,6 +77,36 @@ fn packs_of_a_repacking_that_a_prune_condemned_take_two_prunes() {
     create_meanwhile(&bench, &three, &two, &[2]);
 }
 
+#[test]
+fn what_fails_on_this_machine_after_the_commit_is_no_failed_backup() {
+    let bench = Bench::new(20);
+    bench.init(None);
+    for (round, whole_folder) in [(1, false), (2, true)] {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("seen");
+        let memory = folder.clone();
+        let store = BeforeCommit::store(&bench, move || {
+            if whole_folder {
+                // Neither can the journal be removed, nor the commit be remembered.
+                std::fs::remove_dir_all(&memory).unwrap();
+                std::fs::write(&memory, b"a file").unwrap();
+                return;
+            }
+            let files = std::fs::read_dir(&memory).unwrap().map(|entry| entry.unwrap().path());
+            let journals: Vec<_> =
+                files.filter(|path| path.extension().is_some_and(|end| end == "journal")).collect();
+            assert_eq!(journals.len(), 1);
+            journals.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+        });
+        let repository = Repository::open(store, Seen { folder: Some(folder) }, None).unwrap();
+        let path = bench.snapshot(&format!("s{round}"));
+        let created = create(&repository, &bench.stream(&path, None)).unwrap();
+        assert_eq!((created.backup.number, created.warning.is_some()), (round, whole_folder));
+        let others = Repository::open(bench.store(), Seen::default(), None).unwrap();
+        assert_eq!(others.backups().unwrap().len() as u64, round);
+    }
+}
+
 /// Writes a file that was last changed so many hours ago.
 fn aged(path: &std::path::Path, hours: u64) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -190,7 +190,11 @@ impl Source<'_> {
         if from.is_some() && is_unusable(&attempt) {
             attempt = self.attempt(name, None, false)?;
         }
-        outcome(attempt, || self.doing())
+        let created = outcome(attempt, || self.doing())?;
+        if let Some(warning) = created.as_ref().and_then(|created| created.warning.as_ref()) {
+            eprintln!("pagefold: warning: {}: {warning}", self.name);
+        }
+        Ok(created)
     }
 
     fn attempt(&self, name: &str, from: Option<&str>, idle: bool) -> Result<Attempt<Option<Created>>> {
