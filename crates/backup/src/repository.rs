@@ -1,5 +1,6 @@
 //! A repository: opens it, keeps its log of commits, and reads blocks.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -351,11 +352,11 @@ impl Repository {
         Ok(self.head()?.state.described)
     }
 
-    /// Finds the backup that a user means: its number, `POOL/DATASET@SNAPSHOT`, or `POOL/DATASET` for the newest one of
-    /// that dataset.
+    /// Finds the backup that a user means: its number, `POOL/DATASET@SNAPSHOT`, or `POOL/DATASET` for that of the newest
+    /// snapshot of that dataset.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; errors of reading the log.
+    /// [`Error::NotFound`]; [`Error::Invalid`] if backups of several pools have that name; errors of reading the log.
     pub fn find(&self, word: &str) -> Result<Backup> {
         let backups = self.backups()?;
         let is_meant = |backup: &&Backup| match word.parse::<u64>() {
@@ -365,7 +366,24 @@ impl Repository {
                 name == word || name.split('@').next() == Some(word)
             }
         };
-        backups.iter().rev().find(is_meant).cloned().ok_or_else(|| {
+        let mut of_pools: BTreeMap<[u8; 16], &Backup> = BTreeMap::new();
+        for backup in backups.iter().filter(is_meant) {
+            let newest = of_pools.entry(backup.origin.pool.0).or_insert(backup);
+            if newest.order() < backup.order() {
+                *newest = backup;
+            }
+        }
+        if of_pools.len() > 1 {
+            let tell = |backup: &&Backup| {
+                format!("backup {} is the newest of pool {}", backup.number, backup.origin.pool)
+            };
+            return Err(Error::Invalid(format!(
+                "'{word}' is a name in {} pools, so give the backup's number: {}",
+                of_pools.len(),
+                of_pools.values().map(tell).collect::<Vec<_>>().join(", ")
+            )));
+        }
+        of_pools.into_values().next().cloned().ok_or_else(|| {
             Error::NotFound(format!(
                 "there is no backup '{word}' among the {} of the repository",
                 backups.len()

@@ -1,4 +1,4 @@
-//! Prunes beside other work, and what they find in a directory.
+//! Prunes beside other work, prunes of several pools, and what they find in a directory.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod bench;
@@ -6,8 +6,11 @@ mod bench;
 use std::io::Read;
 use std::time::{Duration, SystemTime};
 
-use bench::{BeforeCommit, Bench, PAGE, contents, create, noise, options, pool, receive, restore, write};
-use pagefold_backup::{InitOptions, Location, Repository, Seen, Store};
+use bench::{
+    BeforeCommit, Bench, PAGE, contents, create, fill, noise, options, pool, receive, restore, write,
+};
+use pagefold_backup::{CreateOptions, Error, InitOptions, Keep, Location, Repository, Seen, Store};
+use pagefold_engine::pool::Source;
 
 /// Forgets backups and prunes when the stream comes to its end.
 struct Meanwhile<'a>(&'a [u8], &'a Repository, Option<&'a [u64]>);
@@ -75,6 +78,58 @@ fn packs_of_a_repacking_that_a_prune_condemned_take_two_prunes() {
     write(&*dataset, 3, 2, &noise(701, PAGE as usize));
     let three = bench.snapshot("three");
     create_meanwhile(&bench, &three, &two, &[2]);
+}
+
+/// Returns options by which one backup stays.
+fn keeping_one() -> CreateOptions {
+    let keep: Keep = "last=1".parse().unwrap();
+    CreateOptions { keep: Some(keep), ..options() }
+}
+
+#[test]
+fn pools_of_one_name_do_not_delete_each_others_backups() {
+    let bench = Bench::new(20);
+    let repository = bench.init(None);
+    let one = bench.snapshot("one");
+    let stream = bench.stream(&one, None);
+    let first = repository.create(&mut stream.as_slice(), &keeping_one(), &mut |_, _| {}).unwrap();
+
+    let other = pool(2);
+    other.create_dataset("db", 1).unwrap();
+    fill(&other, 30);
+    other.snapshot(&["db"], "other", 20).unwrap();
+    let mut stream = Vec::new();
+    let source = Source::Snapshot { path: "db@other", from: None };
+    other.send(&source, &mut stream, &mut |_| {}).unwrap();
+    let second = repository.create(&mut stream.as_slice(), &keeping_one(), &mut |_, _| {}).unwrap();
+
+    assert_eq!((first.namesake, second.namesake), (None, Some(1)));
+    assert_eq!(repository.backups().unwrap().len(), 2);
+    let keep: Keep = "last=1".parse().unwrap();
+    assert!(repository.prune(Some(&keep), true, false).unwrap().forgotten.is_empty());
+    // The name alone does not tell which one is meant.
+    let error = repository.find("tank/db").unwrap_err();
+    assert!(matches!(error, Error::Invalid(_)), "{error}");
+    let text = error.to_string();
+    for part in ["backup 1", "backup 2", "01010101", "02020202"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(repository.find("tank/db@other").unwrap().number, 2);
+    assert_eq!(repository.find("1").unwrap().snapshot, "one");
+}
+
+#[test]
+fn the_newest_backup_is_that_of_the_newest_snapshot() {
+    let bench = Bench::new(20);
+    let repository = bench.init(None);
+    // The clock goes back between the snapshots, and the newer one is backed up first.
+    bench.pool.snapshot(&["db"], "one", 2_000_000_000).unwrap();
+    bench.pool.snapshot(&["db"], "two", 1_700_000_000).unwrap();
+    create(&repository, &bench.stream("db@two", None)).unwrap();
+    create(&repository, &bench.stream("db@one", None)).unwrap();
+    assert_eq!(repository.find("tank/db").unwrap().snapshot, "two");
+    let keep: Keep = "last=1".parse().unwrap();
+    assert_eq!(repository.prune(Some(&keep), true, false).unwrap().forgotten, [2]);
 }
 
 #[test]

@@ -80,6 +80,12 @@ impl Source<'_> {
         };
         let from = self.newest(&there, &name)?;
         let created = self.send(&name, from.as_deref()).inspect_err(|_| self.give_up(&there, &name))?;
+        if let Some(number) = created.namesake {
+            eprintln!(
+                "pagefold: warning: {}: backup {number} in {} is of another pool of that name: the backups of each are kept and pruned apart",
+                self.name, self.to
+            );
+        }
         // The next backup needs only this snapshot.
         let gone = ours.iter().filter(|other| !self.name.is_snapshot() && snapshot_of(other) != name);
         gone.into_iter().try_for_each(|snapshot| self.destroy(snapshot_of(snapshot)))?;
