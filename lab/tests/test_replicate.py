@@ -255,8 +255,11 @@ def test_pools_of_one_name_keep_their_own_backups(pool, run):
     try:
         elsewhere.pagefold("create", tank, run.fresh("other"), "--size", "512M")
         made.append(tank)
-        policy = f"backup={repository},every=1h,keep=last=1,key-file=none"
+        policy = f"backup={repository},every=1h,daily=1,key-file=none"
         elsewhere.pagefold("set", policy, tank)
+        at = run.fresh("at")
+        at.mkdir()
+        elsewhere.pagefold("mount", tank, at)
         for _ in range(3):
             elsewhere.pagefold("backup", "run", "--now", tank)
         # The policy of one pool forgets its own backups alone.
