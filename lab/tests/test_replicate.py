@@ -245,6 +245,42 @@ def test_another_machine_makes_the_pool_of_it(pool, run):
     assert backups(pool, repository)
 
 
+def test_pools_of_one_name_keep_their_own_backups(pool, run):
+    repository, tank = run.fresh("repository"), pool.pool
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("backup", "create", tank, "--to", repository)
+    pool.pagefold("backup", "create", tank, "--to", repository)
+    elsewhere = Elsewhere(pool, run)
+    made = []
+    try:
+        elsewhere.pagefold("create", tank, run.fresh("other"), "--size", "512M")
+        made.append(tank)
+        policy = f"backup={repository},every=1h,daily=1,key-file=none"
+        elsewhere.pagefold("set", policy, tank)
+        at = run.fresh("at")
+        at.mkdir()
+        elsewhere.pagefold("mount", tank, at)
+        for _ in range(3):
+            elsewhere.pagefold("backup", "run", "--now", tank)
+        # The policy of one pool forgets its own backups alone.
+        found = backups(pool, repository)
+        assert [one["number"] for one in found] == [1, 2, 5], found
+        first, other = found[0]["pool_guid"], found[2]["pool_guid"]
+        assert first == found[1]["pool_guid"] != other
+        with pytest.raises(proc.CommandFailed, match="2 is the newest of pool"):
+            pool.pagefold("backup", "show", repository, tank)
+        copy = f"{tank}-copy"
+        words = ("backup", "restore-pool", repository, copy, run.fresh("device"), "--size", "512M")
+        with pytest.raises(proc.CommandFailed, match=f"(?s){first}.*backups 1, 2.*--from GUID"):
+            elsewhere.pagefold(*words, "--from", tank)
+        said = elsewhere.pagefold(*words, "--from", first)
+        made.append(copy)
+        assert "backup 2" in said, said
+    finally:
+        for name in made:
+            elsewhere.pagefold("destroy", "--force", name)
+
+
 class Elsewhere:
     """The program on a machine of its own."""
 

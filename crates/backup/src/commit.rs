@@ -126,6 +126,12 @@ impl Backup {
         format!("{}{slash}{}@{}", self.pool, self.dataset, self.snapshot)
     }
 
+    /// Returns the key that orders backups by their snapshots, if all snapshots were made in one pool. A pool's numbers of
+    /// snapshots only rise; its clock may have been wrong.
+    pub fn order(&self) -> (u64, u64) {
+        (self.origin.number, self.number)
+    }
+
     fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.number);
         for name in [&self.pool, &self.dataset, &self.snapshot] {

@@ -46,7 +46,12 @@ impl CreateOptions {
     /// Removes the backups of the dataset that are not kept; returns their number.
     fn thin_out(&self, new: &Backup, backups: &mut Vec<Backup>) -> u64 {
         let Some(keep) = &self.keep else { return 0 };
-        let of_it = |backup: &&Backup| backup.pool == self.pool && backup.dataset == self.dataset;
+        // Another pool of this name may back up to the same repository.
+        let of_it = |backup: &&Backup| {
+            backup.origin.pool == new.origin.pool
+                && backup.pool == self.pool
+                && backup.dataset == self.dataset
+        };
         let gone = select(&backups.iter().filter(of_it).cloned().collect::<Vec<_>>(), keep);
         let before = backups.len();
         backups.retain(|backup| backup.number == new.number || !gone.contains(&backup.number));
@@ -67,6 +72,10 @@ pub struct Created {
     pub resumed_packs: u64,
     /// Number of earlier backups of the dataset that were forgotten.
     pub forgotten: u64,
+    /// Number of the latest backup of that name before this one, if it is of another pool.
+    pub namesake: Option<u64>,
+    /// A failure on this machine after the backup was complete.
+    pub warning: Option<String>,
 }
 
 struct Making<'r> {
@@ -123,6 +132,9 @@ impl Repository {
             None => Ok(()),
         };
         exists(&head.backups)?;
+        let named = |backup: &&Backup| backup.pool == options.pool && backup.dataset == options.dataset;
+        let namesake = head.backups.iter().rev().find(named);
+        let namesake = namesake.filter(|backup| backup.origin.pool != to.pool).map(|backup| backup.number);
         let parent = match &from {
             Some(from) => {
                 let found = head.backups.iter().find(|backup| backup.origin == *from);
@@ -130,11 +142,7 @@ impl Repository {
                     Error::NotFound("there is no backup of the snapshot that the stream comes after".into())
                 })?)
             }
-            None => {
-                let named =
-                    |backup: &&Backup| backup.pool == options.pool && backup.dataset == options.dataset;
-                head.backups.iter().rev().find(named)
-            }
+            None => head.backups.iter().rev().find(named),
         };
         let old = parent.map(|parent| self.root(parent)).transpose()?.unwrap_or_default();
         let old_bytes = parent.map(|_| old.encode());
@@ -217,6 +225,8 @@ impl Repository {
             backup.number = state.next_number;
             state.next_number += 1;
             state.backups.push(backup.clone());
+            // A prune may have condemned them meanwhile. They are needed now: should that end, two prunes have to pass.
+            state.condemned.retain(|id| !needed.contains(id));
             forgotten = options.thin_out(&backup, &mut state.backups);
             state.describe(Described {
                 pool: options.pool.clone(),
@@ -225,9 +235,11 @@ impl Repository {
             });
             Ok(())
         })?;
-        journal.as_ref().map_or(Ok(()), Journal::remove)?;
+        // The backup is there, whatever happens on this machine now: `begun` removes a journal that stays.
+        let left = journal.as_ref().and_then(|journal| journal.remove().err());
+        let warning = left.map(|error| format!("the backup is complete, but {error}"));
         let since = parent.map(|parent| parent.number);
-        Ok(Created { backup, since, packs, resumed_packs: reused.len() as u64, forgotten })
+        Ok(Created { backup, since, packs, resumed_packs: reused.len() as u64, forgotten, namesake, warning })
     }
 }
 

@@ -6,9 +6,12 @@
 //!   name is taken. There is one exception: a process that is killed between the link and the flush of its folder
 //!   leaves an object to which D1 does not apply.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::path::{Path as FilePath, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::stream::BoxStream;
 use object_store::local::LocalFileSystem;
@@ -20,11 +23,49 @@ use object_store::{
 
 use crate::error::{Error, Result};
 
+/// Folders in which uploads leave files if they are killed.
+const UPLOADED: [&str; 2] = ["packs", "wal"];
+/// Folder of commits.
+const COMMITS: &str = "log";
+/// Age from which a file of an upload counts as left behind: no upload of one object takes nearly as long.
+const LEFT_BEHIND: Duration = Duration::from_secs(24 * 3600);
+
 /// A store of objects in a directory.
+///
+/// `object_store` writes an object into `NAME#NUMBER` before it gives it its name, and lists no such file. A file that a
+/// killed upload has left is found while its folder is listed, and deleted with the next commit: thus prunes delete it, and
+/// what only reads deletes nothing.
 #[derive(Debug)]
 pub(crate) struct Directory {
     inner: LocalFileSystem,
     root: PathBuf,
+    /// Files of killed uploads that were found.
+    left: Mutex<BTreeSet<PathBuf>>,
+}
+
+/// Returns true if an upload writes into a file of this name.
+fn is_of_upload(name: &str) -> bool {
+    name.rsplit_once('#').is_some_and(|(of, number)| {
+        !of.is_empty() && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+/// Returns the files in a folder that killed uploads have left.
+fn left_in(folder: &FilePath) -> io::Result<Vec<PathBuf>> {
+    let mut left = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if !is_of_upload(&entry.file_name().to_string_lossy()) {
+            continue;
+        }
+        // An upload that is under way may rename it just now.
+        let Ok(meta) = entry.metadata() else { continue };
+        let age = meta.modified().ok().and_then(|modified| modified.elapsed().ok());
+        if meta.is_file() && age.is_some_and(|age| age > LEFT_BEHIND) {
+            left.push(entry.path());
+        }
+    }
+    Ok(left)
 }
 
 impl std::fmt::Display for Directory {
@@ -65,7 +106,7 @@ impl Directory {
         let inner = LocalFileSystem::new_with_prefix(path).map_err(|error| {
             Error::Invalid(format!("the directory {} cannot be used: {error}", path.display()))
         })?;
-        Ok(Self { inner: inner.with_fsync(true), root: path.into() })
+        Ok(Self { inner: inner.with_fsync(true), root: path.into(), left: Mutex::default() })
     }
 
     /// Returns the path of a link that somebody has put on the way to `name`, if there is one.
@@ -75,6 +116,31 @@ impl Directory {
             path.push(part);
             path.is_symlink().then(|| path.clone())
         })
+    }
+
+    fn left(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks for files of killed uploads in a folder that is listed.
+    fn look(&self, folder: &str) {
+        // A link may lead to somebody else's files.
+        if UPLOADED.contains(&folder) && self.link_in(folder).is_none() {
+            // The list itself tells if the folder cannot be read.
+            self.left().extend(left_in(&self.root.join(folder)).unwrap_or_default());
+        }
+    }
+
+    /// Deletes the files of killed uploads that were found.
+    fn sweep(&self) {
+        for path in std::mem::take(&mut *self.left()) {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(path = %path.display(), %error, "a file of a killed upload stays");
+                }
+                _ => {}
+            }
+        }
     }
 
     fn flush_folder_of(&self, at: &Path) -> StoreResult<()> {
@@ -91,6 +157,9 @@ impl ObjectStore for Directory {
         let put = self.inner.put_opts(at, bytes, options).await;
         if matches!(put, Err(object_store::Error::AlreadyExists { .. })) {
             self.flush_folder_of(at)?;
+        }
+        if put.is_ok() && at.parts().next().is_some_and(|part| part.as_ref() == COMMITS) {
+            self.sweep();
         }
         put
     }
@@ -111,6 +180,7 @@ impl ObjectStore for Directory {
         self.inner.delete_stream(all)
     }
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, StoreResult<ObjectMeta>> {
+        self.look(prefix.map_or("", Path::as_ref));
         self.inner.list(prefix)
     }
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> StoreResult<ListResult> {

@@ -96,15 +96,17 @@ impl FromStr for Keep {
 }
 
 /// Returns the numbers of the backups that `keep` does not keep. In each dataset and each period, the backup of the
-/// newest snapshot stays, for as many periods with a backup as `keep` says.
+/// newest snapshot stays, for as many periods with a backup as `keep` says. Pools that share a name are told apart by
+/// their GUIDs, and the newest snapshot by its number, since a clock may have been wrong.
 pub fn select(backups: &[Backup], keep: &Keep) -> Vec<u64> {
-    let mut datasets: BTreeMap<(&str, &str), Vec<&Backup>> = BTreeMap::new();
+    let mut datasets: BTreeMap<([u8; 16], &str, &str), Vec<&Backup>> = BTreeMap::new();
     for backup in backups {
-        datasets.entry((&backup.pool, &backup.dataset)).or_default().push(backup);
+        let dataset = (backup.origin.pool.0, backup.pool.as_str(), backup.dataset.as_str());
+        datasets.entry(dataset).or_default().push(backup);
     }
     let mut kept = BTreeSet::new();
     for all in datasets.values_mut() {
-        all.sort_by_key(|backup| std::cmp::Reverse((backup.origin.created, backup.number)));
+        all.sort_by_key(|backup| std::cmp::Reverse(backup.order()));
         kept.extend(all.iter().take(keep.last).map(|backup| backup.number));
         for (period, count) in &keep.periods {
             let mut seen = BTreeSet::new();
@@ -207,7 +209,31 @@ impl Repository {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use pagefold_engine::pool::{Guid, Origin};
+
     use super::*;
+
+    fn backup(number: u64, pool: u8, snapshot: u64, created: u64) -> Backup {
+        let origin = Origin { pool: Guid([pool; 16]), number: snapshot, created };
+        Backup { number, origin, ..crate::samples::state().backups.remove(0) }
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_costs_no_newer_backup() {
+        let (last, daily) = ("last=1".parse().unwrap(), "daily=1".parse().unwrap());
+        let jumped = [backup(1, 1, 1, 2_000_000_000), backup(2, 1, 2, 1_700_000_000)];
+        assert_eq!(select(&jumped, &last), [1]);
+        assert_eq!(select(&jumped, &daily), [1]);
+        // A backup of an older snapshot that was made later.
+        let later = [backup(1, 1, 2, 1_700_000_100), backup(2, 1, 1, 1_700_000_000)];
+        assert_eq!(select(&later, &last), [2]);
+    }
+
+    #[test]
+    fn pools_of_one_name_are_thinned_out_each_for_itself() {
+        let both = [backup(1, 1, 1, 100), backup(2, 2, 1, 200), backup(3, 1, 2, 300), backup(4, 2, 2, 400)];
+        assert_eq!(select(&both, &"last=1".parse().unwrap()), [1, 2]);
+    }
 
     #[test]
     fn periods_begin_where_calendars_say() {

@@ -151,8 +151,9 @@ impl Repository {
                 rewritten.insert(backup.number, (backup.root.clone(), root, packs));
             }
         }
-        done.new_packs = repacking.finish()?;
-        self.replace_roots(&rewritten, head.state.epoch)?;
+        let new_packs = repacking.finish()?;
+        done.new_packs = new_packs.len() as u64;
+        self.replace_roots(&rewritten, &new_packs, head.state.epoch)?;
         let after = self.store.requests();
         done.packs = victims.len() as u64;
         done.freed_bytes = estimated.bytes_of(&victims);
@@ -162,22 +163,27 @@ impl Repository {
         Ok(done)
     }
 
-    /// Commits new roots of the backups that still have the root that was read; the work was begun in `epoch`.
-    fn replace_roots(&self, rewritten: &Rewritten, epoch: u64) -> Result<()> {
+    /// Commits new roots of the backups that still have the root that was read; the work was begun in `epoch`, and has
+    /// written `new_packs`.
+    fn replace_roots(&self, rewritten: &Rewritten, new_packs: &BTreeSet<PackId>, epoch: u64) -> Result<()> {
         self.commit(&mut |state| {
             if state.epoch > epoch + 1 {
                 return Err(Error::Fenced(
                     "prunes have passed by since packs were begun to be rewritten: nothing has changed; do it again".into(),
                 ));
             }
+            let mut is_needed = false;
             for backup in &mut state.backups {
                 if let Some((old, new, packs)) = rewritten.get(&backup.number)
                     && backup.root == *old
                 {
                     backup.root.clone_from(new);
                     backup.packs = *packs;
+                    is_needed = true;
                 }
             }
+            // A prune may have condemned the new packs meanwhile. All others of the new roots were needed before, too.
+            state.condemned.retain(|id| !(is_needed && new_packs.contains(id)));
             Ok(())
         })
         .map(drop)
@@ -318,7 +324,8 @@ struct Repacking<'r> {
     meta: Filling,
     places: HashMap<Place, Place>,
     moved: HashMap<BlockRef, Moved>,
-    packs: u64,
+    /// The packs that were written.
+    packs: BTreeSet<PackId>,
 }
 
 impl<'r> Repacking<'r> {
@@ -333,7 +340,7 @@ impl<'r> Repacking<'r> {
             meta: filling()?,
             places: HashMap::new(),
             moved: HashMap::new(),
-            packs: 0,
+            packs: BTreeSet::new(),
         })
     }
 
@@ -343,7 +350,7 @@ impl<'r> Repacking<'r> {
         }
         let content = full.pack.content_hash();
         let bytes = full.pack.finish(&self.repository.id, full.id, &self.repository.sealer)?;
-        self.packs += 1;
+        self.packs.insert(full.id);
         let uploaded = Uploaded { content, id: full.id, bytes: bytes.len() as u64, epoch: self.epoch };
         self.uploader.upload(uploaded, bytes)
     }
@@ -467,8 +474,8 @@ impl<'r> Repacking<'r> {
         Ok(Moved { row: Row { block, ..*row }, counts })
     }
 
-    /// Uploads the rest, and waits for all uploads; returns the number of packs.
-    fn finish(mut self) -> Result<u64> {
+    /// Uploads the rest, and waits for all uploads; returns the packs.
+    fn finish(mut self) -> Result<BTreeSet<PackId>> {
         let (fresh_data, fresh_meta) = (self.fresh()?, self.fresh()?);
         let (data, meta) =
             (std::mem::replace(&mut self.data, fresh_data), std::mem::replace(&mut self.meta, fresh_meta));

@@ -1,5 +1,6 @@
 //! A repository: opens it, keeps its log of commits, and reads blocks.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -181,7 +182,7 @@ impl Repository {
         if !created && repository.store.get(CONFIG, CONFIG_BYTES_MAX)? != Some(config) {
             return Err(Error::Exists("another repository was made there just now".into()));
         }
-        repository.remember(&first)?;
+        repository.remember_made(&first);
         Ok(repository)
     }
 
@@ -304,6 +305,14 @@ impl Repository {
         self.seen.remember(&self.id, Newest { number: head.number, hash: halves(head.hash) })
     }
 
+    /// Remembers a commit that was made just now. It counts even if this machine cannot remember it; the next call tries
+    /// again, and fails then.
+    fn remember_made(&self, made: &Commit) {
+        if let Err(error) = self.remember(made) {
+            tracing::warn!(%error, "a commit was made, and this machine cannot remember it");
+        }
+    }
+
     /// Appends a commit with the state that `change` makes of the newest one. `change` is called again if another
     /// writer was faster.
     pub(crate) fn commit(&self, change: &mut dyn FnMut(&mut State) -> Result<()>) -> Result<Commit> {
@@ -320,7 +329,7 @@ impl Repository {
             if self.store.create(&path, bytes.clone())?
                 || self.store.get(&path, COMMIT_BYTES_MAX)?.is_some_and(|found| found == bytes)
             {
-                self.remember(&new)?;
+                self.remember_made(&new);
                 return Ok(new);
             }
         }
@@ -343,11 +352,11 @@ impl Repository {
         Ok(self.head()?.state.described)
     }
 
-    /// Finds the backup that a user means: its number, `POOL/DATASET@SNAPSHOT`, or `POOL/DATASET` for the newest one of
-    /// that dataset.
+    /// Finds the backup that a user means: its number, `POOL/DATASET@SNAPSHOT`, or `POOL/DATASET` for that of the newest
+    /// snapshot of that dataset.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; errors of reading the log.
+    /// [`Error::NotFound`]; [`Error::Invalid`] if backups of several pools have that name; errors of reading the log.
     pub fn find(&self, word: &str) -> Result<Backup> {
         let backups = self.backups()?;
         let is_meant = |backup: &&Backup| match word.parse::<u64>() {
@@ -357,7 +366,24 @@ impl Repository {
                 name == word || name.split('@').next() == Some(word)
             }
         };
-        backups.iter().rev().find(is_meant).cloned().ok_or_else(|| {
+        let mut of_pools: BTreeMap<[u8; 16], &Backup> = BTreeMap::new();
+        for backup in backups.iter().filter(is_meant) {
+            let newest = of_pools.entry(backup.origin.pool.0).or_insert(backup);
+            if newest.order() < backup.order() {
+                *newest = backup;
+            }
+        }
+        if of_pools.len() > 1 {
+            let tell = |backup: &&Backup| {
+                format!("backup {} is the newest of pool {}", backup.number, backup.origin.pool)
+            };
+            return Err(Error::Invalid(format!(
+                "'{word}' is a name in {} pools, so give the backup's number: {}",
+                of_pools.len(),
+                of_pools.values().map(tell).collect::<Vec<_>>().join(", ")
+            )));
+        }
+        of_pools.into_values().next().cloned().ok_or_else(|| {
             Error::NotFound(format!(
                 "there is no backup '{word}' among the {} of the repository",
                 backups.len()

@@ -2,12 +2,17 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagefold_engine::pool::Origin;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::pack::PackId;
+use crate::upload::remove_journal;
+
+/// Number of files that this process has replaced.
+static CALLS: AtomicU64 = AtomicU64::new(0);
 
 /// A folder in which a machine remembers repositories; without one it remembers nothing.
 #[derive(Clone, Debug, Default)]
@@ -76,13 +81,7 @@ impl Seen {
 
     /// Removes the journal of backups of a snapshot, if it is there.
     pub(crate) fn forget_journal(&self, repository: &[u8; 16], origin: &Origin) -> Result<()> {
-        let Some(file) = self.journal(repository, &origin.to_string()) else { return Ok(()) };
-        match fs::remove_file(&file) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::Local { doing: format!("cannot remove the journal {}", file.display()), source })
-            }
-            _ => Ok(()),
-        }
+        self.journal(repository, &origin.to_string()).map_or(Ok(()), |file| remove_journal(&file))
     }
 }
 
@@ -92,7 +91,12 @@ fn replace(file: &Path, bytes: &[u8]) -> Result<()> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder).map_err(local)?;
     }
-    let new = file.with_extension(format!("new-{}", std::process::id()));
-    fs::write(&new, bytes).map_err(local)?;
-    fs::rename(&new, file).map_err(local)
+    // Threads of one process may replace the same file.
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let new = file.with_extension(format!("new-{}-{call}", std::process::id()));
+    let replaced = fs::write(&new, bytes).and_then(|()| fs::rename(&new, file));
+    replaced.map_err(|source| {
+        fs::remove_file(&new).ok();
+        local(source)
+    })
 }

@@ -74,12 +74,20 @@ impl Journal {
         })
     }
 
-    /// Removes the journal: the backup is complete, so there is nothing to continue.
+    /// Removes the journal: the backup is complete, so there is nothing to continue. Another process may have removed it,
+    /// having seen the commit.
     pub(crate) fn remove(&self) -> Result<()> {
-        std::fs::remove_file(&self.path).map_err(|source| Error::Local {
-            doing: format!("cannot remove the journal {}", self.path.display()),
-            source,
-        })
+        remove_journal(&self.path)
+    }
+}
+
+/// Removes the journal in this file, if it is there.
+pub(crate) fn remove_journal(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::Local { doing: format!("cannot remove the journal {}", path.display()), source })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -2,11 +2,15 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result as StoreResult,
+};
 use pagefold_backup::{CreateOptions, Created, InitOptions, Repository, Result, Secret, Seen, Store};
 use pagefold_engine::Key;
 use pagefold_engine::dataset::{Change, Dataset};
@@ -173,5 +177,68 @@ impl Chance {
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
         (self.0 >> 33) % bound
+    }
+}
+
+/// A store that does something just before the next commit.
+pub struct BeforeCommit {
+    inner: Arc<dyn ObjectStore>,
+    deed: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl BeforeCommit {
+    pub fn store(bench: &Bench, deed: impl FnOnce() + Send + 'static) -> Store {
+        let deed = Mutex::new(Some(Box::new(deed) as _));
+        Store::new(Arc::new(Self { inner: Arc::clone(&bench.memory) as _, deed }), "some/where").unwrap()
+    }
+}
+
+impl std::fmt::Debug for BeforeCommit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("before a commit")
+    }
+}
+
+impl std::fmt::Display for BeforeCommit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("before a commit")
+    }
+}
+
+#[async_trait::async_trait]
+impl ObjectStore for BeforeCommit {
+    async fn put_opts(&self, at: &Path, bytes: PutPayload, options: PutOptions) -> StoreResult<PutResult> {
+        if at.as_ref().contains("/log/")
+            && let Some(deed) = self.deed.lock().unwrap().take()
+        {
+            // Another thread, since the deed may wait for requests of its own.
+            std::thread::spawn(deed).join().unwrap();
+        }
+        self.inner.put_opts(at, bytes, options).await
+    }
+    async fn put_multipart_opts(
+        &self,
+        at: &Path,
+        options: PutMultipartOptions,
+    ) -> StoreResult<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(at, options).await
+    }
+    async fn get_opts(&self, at: &Path, options: GetOptions) -> StoreResult<GetResult> {
+        self.inner.get_opts(at, options).await
+    }
+    fn delete_stream(
+        &self,
+        all: BoxStream<'static, StoreResult<Path>>,
+    ) -> BoxStream<'static, StoreResult<Path>> {
+        self.inner.delete_stream(all)
+    }
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, StoreResult<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> StoreResult<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> StoreResult<()> {
+        self.inner.copy_opts(from, to, options).await
     }
 }

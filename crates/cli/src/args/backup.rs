@@ -76,7 +76,8 @@ Examples:
     Forget(BackupForget),
     /// Delete what no backup needs, having forgotten backups by age.
     #[command(
-        after_long_help = "Of each dataset, and of each hour, day and so on, the newest backup is kept, for as many hours and days as are named. What
+        after_long_help = "Of each dataset, and of each hour, day and so on, the newest backup is kept, for as many hours and days as are named. Pools
+of the same name are told apart by their GUIDs. What
 nothing needs is deleted by the prune after the one that finds it, so that backups and restores that are under way
 lose nothing. --now deletes it at once, and is for when there are none.
 
@@ -325,7 +326,7 @@ pub struct BackupRestorePool {
     /// Block devices or files that it is made of.
     #[arg(required_unless_present = "into", conflicts_with = "into")]
     pub devices: Vec<PathBuf>,
-    /// The pool whose backups are meant, if the repository has those of several.
+    /// The pool whose backups are meant, if the repository has those of several: its name, or its GUID if several share the name.
     #[arg(long, value_name = "POOL")]
     pub from: Option<String>,
     /// Restore into the pool of that name, which is there: datasets that have come already are brought up to date.

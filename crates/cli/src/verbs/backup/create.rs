@@ -80,6 +80,12 @@ impl Source<'_> {
         };
         let from = self.newest(&there, &name)?;
         let created = self.send(&name, from.as_deref()).inspect_err(|_| self.give_up(&there, &name))?;
+        if let Some(number) = created.namesake {
+            eprintln!(
+                "pagefold: warning: {}: backup {number} in {} is of another pool of that name: the backups of each are kept and pruned apart",
+                self.name, self.to
+            );
+        }
         // The next backup needs only this snapshot.
         let gone = ours.iter().filter(|other| !self.name.is_snapshot() && snapshot_of(other) != name);
         gone.into_iter().try_for_each(|snapshot| self.destroy(snapshot_of(snapshot)))?;
@@ -190,7 +196,11 @@ impl Source<'_> {
         if from.is_some() && is_unusable(&attempt) {
             attempt = self.attempt(name, None, false)?;
         }
-        outcome(attempt, || self.doing())
+        let created = outcome(attempt, || self.doing())?;
+        if let Some(warning) = created.as_ref().and_then(|created| created.warning.as_ref()) {
+            eprintln!("pagefold: warning: {}: {warning}", self.name);
+        }
+        Ok(created)
     }
 
     fn attempt(&self, name: &str, from: Option<&str>, idle: bool) -> Result<Attempt<Option<Created>>> {

@@ -104,7 +104,7 @@ fn destroy(name: &Name) -> Result<()> {
 fn candidates(args: &BackupRestore, repository: &Repository, target: Target) -> Result<Vec<Candidate>> {
     let doing = format!("cannot restore {} to {}", args.backup, target.told());
     let failed = |error: pagefold_backup::Error| told(&doing, &error);
-    // This fails if no backup has that name.
+    // This fails if no backup has that name, or backups of several pools have it.
     repository.find(&args.backup).map_err(failed)?;
     let backups = repository.backups().map_err(failed)?;
     let logs = repository.cluster_logs(&backups).map_err(failed)?;
@@ -113,7 +113,7 @@ fn candidates(args: &BackupRestore, repository: &Repository, target: Target) -> 
         Err(_) => backup.name() == args.backup || backup.name().split('@').next() == Some(&args.backup),
     };
     let mut meant: Vec<&Backup> = backups.iter().filter(is_meant).collect();
-    meant.sort_by_key(|backup| std::cmp::Reverse((backup.origin.created, backup.number)));
+    meant.sort_by_key(|backup| std::cmp::Reverse(backup.order()));
     let (mut found, mut unfit, mut later, mut earlier) = (Vec::new(), None, None, None);
     for backup in meant {
         let cluster = match cluster_of(args, backup) {

@@ -26,8 +26,7 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
     let failed = |error| told(format!("cannot restore {} from {}", args.pool, args.repository), &error);
     let backups = repository.backups().map_err(failed)?;
     let described = repository.described().map_err(failed)?;
-    let from = pool_of(args, &backups)?;
-    let newest = newest_of(&backups, &from);
+    let newest = newest_of(of_pool(args, &backups)?);
     if !args.into {
         create::run(&Create {
             pool: args.pool.clone(),
@@ -57,34 +56,57 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
     failures.finish_all("restored")
 }
 
-/// Returns the name of the pool whose backups are meant.
-fn pool_of(args: &BackupRestorePool, backups: &[Backup]) -> Result<String> {
+/// Returns the backups of the pool that is meant: of one name, and of one GUID, since pools of several machines may share
+/// a name.
+fn of_pool<'a>(args: &BackupRestorePool, backups: &'a [Backup]) -> Result<Vec<&'a Backup>> {
     let pools: BTreeSet<&str> = backups.iter().map(|backup| backup.pool.as_str()).collect();
     let names = pools.iter().copied().collect::<Vec<_>>().join(", ");
     let doing = format!("cannot restore a pool from {}", args.repository);
-    if let Some(from) = &args.from {
-        return match pools.contains(from.as_str()) {
-            true => Ok(from.clone()),
-            false => Err(Failure::new(format!("{doing}: it has no backup of a pool {from}"))
-                .hint(format!("it has backups of: {names}"))),
-        };
-    }
-    match pools.iter().collect::<Vec<_>>().as_slice() {
-        [] => Err(Failure::new(format!("{doing}: it has no backups"))),
-        [one] => Ok((**one).to_owned()),
-        _ if pools.contains(args.pool.as_str()) => Ok(args.pool.clone()),
-        _ => {
-            Err(Failure::usage(format!("{doing}: it has backups of {names}")).hint("say which: --from POOL"))
+    let of_name = |name: &str| backups.iter().filter(|backup| backup.pool == name).collect::<Vec<_>>();
+    let found = match (&args.from, pools.iter().copied().collect::<Vec<_>>().as_slice()) {
+        (_, []) => return Err(Failure::new(format!("{doing}: it has no backups"))),
+        (Some(from), _) if pools.contains(from.as_str()) => of_name(from),
+        (Some(from), _) => {
+            let of_guid = |backup: &&Backup| backup.origin.pool.to_string() == *from;
+            let found: Vec<_> = backups.iter().filter(of_guid).collect();
+            if found.is_empty() {
+                return Err(Failure::new(format!("{doing}: it has no backup of a pool {from}"))
+                    .hint(format!("it has backups of: {names}")));
+            }
+            found
         }
+        (None, [one]) => of_name(one),
+        (None, _) if pools.contains(args.pool.as_str()) => of_name(&args.pool),
+        (None, _) => {
+            return Err(
+                Failure::usage(format!("{doing}: it has backups of {names}")).hint("say which: --from POOL")
+            );
+        }
+    };
+    let mut of_guid: BTreeMap<[u8; 16], Vec<&Backup>> = BTreeMap::new();
+    found.iter().for_each(|backup| of_guid.entry(backup.origin.pool.0).or_default().push(backup));
+    if of_guid.len() > 1 {
+        let told: Vec<String> = of_guid.values().filter_map(|backups| told_of(backups)).collect();
+        return Err(Failure::usage(format!("{doing}: these are several pools: {}", told.join("; ")))
+            .hint("say which: --from GUID"));
     }
+    Ok(found)
+}
+
+/// Describes the pool of these backups.
+fn told_of(backups: &[&Backup]) -> Option<String> {
+    let newest = backups.iter().max_by_key(|backup| backup.order())?;
+    let numbers: Vec<String> = backups.iter().map(|backup| backup.number.to_string()).collect();
+    let (pool, guid, at) = (&newest.pool, newest.origin.pool, units::utc(newest.origin.created));
+    Some(format!("{pool} with GUID {guid}, last as of {at} (backups {})", numbers.join(", ")))
 }
 
 /// Returns the newest backup of each dataset, parents before children.
-fn newest_of<'a>(backups: &'a [Backup], pool: &str) -> BTreeMap<&'a str, &'a Backup> {
+fn newest_of(backups: Vec<&Backup>) -> BTreeMap<&str, &Backup> {
     let mut newest: BTreeMap<&str, &Backup> = BTreeMap::new();
-    for backup in backups.iter().filter(|backup| backup.pool == pool) {
+    for backup in backups {
         let found = newest.entry(&backup.dataset).or_insert(backup);
-        if (found.origin.created, found.number) < (backup.origin.created, backup.number) {
+        if found.order() < backup.order() {
             *found = backup;
         }
     }

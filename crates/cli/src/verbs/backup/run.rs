@@ -152,7 +152,7 @@ fn back_up(name: &Name, policy: &Policy, memory: &mut Memory) -> Result<pagefold
 }
 
 /// Prunes repositories, each once a day. Each dataset loses the backups that its own policy does not keep; backups of
-/// other datasets stay.
+/// other datasets stay, and so do those of other pools of the same name.
 fn prune(
     plan: &[(Name, Policy)],
     at_once: bool,
@@ -189,11 +189,15 @@ fn prune_one(
     let failed = |error: pagefold_backup::Error| told(format!("cannot prune {text}"), &error);
     let all = repository.backups().map_err(failed)?;
     let mut gone = Vec::new();
+    let registry = Registry::open()?;
     for (name, policy) in those {
+        // Another pool of this name may back up to the same repository.
+        let guid = registry.find(&name.pool)?.guid;
         let keep: Option<Keep> = policy.keep.as_deref().map(str::parse).transpose().map_err(failed)?;
         let of_it: Vec<_> = all
             .iter()
             .filter(|backup| backup.pool == name.pool && backup.dataset == name.path)
+            .filter(|backup| backup.origin.pool.to_string() == guid)
             .cloned()
             .collect();
         gone.extend(keep.map(|keep| select(&of_it, &keep)).unwrap_or_default());
