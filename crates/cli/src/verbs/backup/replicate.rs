@@ -8,13 +8,14 @@
 //! - L4: after a kill at any point, the next process goes on: from the snapshot that the repository has, or by
 //!   comparing.
 
+use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefold_backup::{Created, Keep, Repository, Requests, limits};
 
 use super::attempts::Failed;
-use super::create::{Source, snapshot_of};
+use super::create::{Source, snapshot_of, warn_of_what_stays};
 use super::replica::{Replica, lock, now_ms};
 use super::{open, run::access, told};
 use crate::args::{Access, Replicate};
@@ -63,7 +64,7 @@ pub fn run(args: &Replicate) -> Result<()> {
         ..replica
     };
     replica.write()?;
-    let mut loops = Loop { plan, name, replica, repository: None, pruning: None };
+    let mut loops = Loop { plan, name, replica, repository: None, pruning: None, stuck: BTreeSet::new() };
     if args.once {
         return loops.cycle();
     }
@@ -167,6 +168,8 @@ struct Loop {
     /// The repository stays open from cycle to cycle, and is opened again after a failure.
     repository: Option<Repository>,
     pruning: Option<thread::JoinHandle<()>>,
+    /// Snapshots that could not be destroyed, of which this process has warned.
+    stuck: BTreeSet<String>,
 }
 
 impl Loop {
@@ -262,13 +265,17 @@ impl Loop {
                 (last.into_iter().chain(begun).collect(), Err(failure))
             }
         };
-        let now = source.there()?;
-        for other in source.ours(&now).iter().map(|figures| snapshot_of(figures)) {
-            if !stays.iter().any(|stays| stays == other) {
-                source.destroy(other)?;
+        let now = source.there();
+        for other in source.ours(now.as_deref().unwrap_or_default()).into_iter().map(snapshot_of) {
+            // A snapshot that is held or was cloned stays, and the outcome is that of the backup.
+            if !stays.iter().any(|stays| stays == other)
+                && let Err(failure) = source.destroy(other)
+                && self.stuck.insert(other.to_owned())
+            {
+                warn_of_what_stays(&self.name, other, &failure);
             }
         }
-        outcome
+        outcome.and_then(|()| now.map(drop))
     }
 
     /// Destroys the snapshot that the repository has, if the pool is nearly full.
