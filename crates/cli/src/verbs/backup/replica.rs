@@ -30,6 +30,8 @@ pub struct Replica {
     pub as_of_ms: Option<u64>,
     /// The snapshot that the repository has.
     pub snapshot: Option<String>,
+    /// The snapshot that is being sent, or whose sending was interrupted.
+    pub sending: Option<String>,
     /// The backup's number.
     pub number: Option<u64>,
     /// The last cycle, if it failed.

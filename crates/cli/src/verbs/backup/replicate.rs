@@ -3,7 +3,7 @@
 //! - L1: at most one snapshot of ours is held between cycles, and two within one, whatever the store does: the backlog
 //!   is bounded.
 //! - L2: users of the dataset wait for nothing here. If the pool gets nearly full while the store cannot be reached,
-//!   the snapshot goes; the next cycle compares the whole dataset.
+//!   the snapshots go; the next cycle compares the whole dataset.
 //! - L3: if nothing has changed, the store gets no request.
 //! - L4: after a kill at any point, the next process goes on: from the snapshot that the repository has, or by
 //!   comparing.
@@ -79,12 +79,15 @@ fn end(name: &Name) -> Result<()> {
         return Err(Failure::new(format!("{text} is not replicated from this machine"))
             .hint("see what is: pagefold status"));
     };
-    if let Some(snapshot) = &replica.snapshot
-        && datasets::of_pool(&name.pool)?
-            .iter()
-            .any(|figures| figures.path.split_once('@') == Some((name.path.as_str(), snapshot.as_str())))
-    {
-        super::create::destroy(name, snapshot)?;
+    let held = replica.held();
+    if !held.is_empty() {
+        let all = datasets::of_pool(&name.pool)?;
+        for snapshot in &held {
+            let is_it = |figures: &Figures| figures.path == format!("{}@{snapshot}", name.path);
+            if all.iter().any(is_it) {
+                super::create::destroy(name, snapshot)?;
+            }
+        }
     }
     Replica::remove(&text).map(drop)
 }
@@ -257,12 +260,16 @@ impl Loop {
         let has = |name: &String| there.iter().any(|figures| snapshot_of(figures) == name);
         let last = self.replica.snapshot.clone().filter(has);
         let next = Next::of(&source, &there)?;
-        let sent = next.send(&source, &there, last.as_deref());
+        // It is written before the upload, so that the snapshot can be given up even if this process is killed.
+        self.replica.sending = Some(next.snapshot.clone());
+        let sent = self.replica.write().and_then(|()| next.send(&source, &there, last.as_deref()));
         let (stays, outcome) = match sent {
             Ok(created) => (self.replica.follow(next, created, last), Ok(())),
             Err(failure) => {
-                let begun = source.begun(&source.ours(&source.there()?))?;
-                (last.into_iter().chain(begun).collect(), Err(failure))
+                // If it cannot be found out whether the backup was begun, the snapshot stays.
+                let begun = source.there().and_then(|there| source.begun(&source.ours(&there)));
+                self.replica.sending = begun.unwrap_or(Some(next.snapshot));
+                (last.into_iter().chain(self.replica.sending.clone()).collect(), Err(failure))
             }
         };
         let now = source.there();
@@ -278,7 +285,7 @@ impl Loop {
         outcome.and_then(|()| now.map(drop))
     }
 
-    /// Destroys the snapshot that the repository has, if the pool is nearly full.
+    /// Destroys the snapshot that the repository has, and the one that was being sent, if the pool is nearly full.
     fn relieve(&mut self) -> Result<()> {
         if target::connect(&self.name.pool)?.is_none() {
             return Ok(());
@@ -289,14 +296,21 @@ impl Loop {
         if free.saturating_mul(100) >= (free + pool.used_bytes).saturating_mul(FREE_MIN_PERCENT) {
             return Ok(());
         }
-        let Some(snapshot) = self.replica.snapshot.take() else { return Ok(()) };
-        let path = format!("{}@{snapshot}", self.name.path);
-        if all.iter().any(|figures| figures.path == path) {
-            super::create::destroy(&self.name, &snapshot)?;
-            eprintln!(
-                "pagefold: pool {} is nearly full, and {} cannot be reached: {}@{snapshot} was given up; the next backup compares the whole dataset",
-                self.name.pool, self.plan.repository, self.name
-            );
+        for snapshot in self.replica.held() {
+            let path = format!("{}@{snapshot}", self.name.path);
+            if all.iter().any(|figures| figures.path == path) {
+                if let Err(failure) = super::create::destroy(&self.name, &snapshot) {
+                    if self.stuck.insert(snapshot.clone()) {
+                        warn_of_what_stays(&self.name, &snapshot, &failure);
+                    }
+                    continue;
+                }
+                eprintln!(
+                    "pagefold: pool {} is nearly full, and {} cannot be reached: {}@{snapshot} was given up; the next backup compares the whole dataset",
+                    self.name.pool, self.plan.repository, self.name
+                );
+            }
+            self.replica.let_go(&snapshot);
         }
         Ok(())
     }
@@ -367,12 +381,25 @@ impl Next {
 }
 
 impl Replica {
+    /// Returns the snapshots that the pool holds for the replica.
+    fn held(&self) -> BTreeSet<String> {
+        self.snapshot.iter().chain(&self.sending).cloned().collect()
+    }
+
+    /// Notes that a snapshot is gone.
+    fn let_go(&mut self, snapshot: &str) {
+        for held in [&mut self.snapshot, &mut self.sending] {
+            held.take_if(|held| held == snapshot);
+        }
+    }
+
     /// Notes that the replica is as the dataset was with `next`, by a backup or because nothing had changed. Returns
     /// the snapshots that stay.
     fn follow(&mut self, next: Next, created: Option<Created>, last: Option<String>) -> Vec<String> {
         let behind = now_ms().saturating_sub(self.as_of_ms.unwrap_or(next.as_of_ms));
         self.worst_ms = self.worst_ms.max(behind);
         self.as_of_ms = Some(next.as_of_ms);
+        self.sending = None;
         let Some(created) = created else {
             self.idle_cycles += 1;
             return last.into_iter().collect();
