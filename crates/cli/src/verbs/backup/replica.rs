@@ -22,6 +22,8 @@ pub struct Replica {
     pub name: String,
     /// The repository.
     pub repository: String,
+    /// Id of the repository: another one may have been made at the same place.
+    pub repository_id: Option<String>,
     /// Number of seconds that the repository may be behind.
     pub every_s: u64,
     /// Id of the process.

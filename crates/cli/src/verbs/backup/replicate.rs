@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagefold_backup::{Created, Keep, Repository, Requests, limits};
+use pagefold_backup::{Backup, Created, Keep, Repository, Requests, limits};
 
 use super::attempts::Failed;
 use super::create::{Source, snapshot_of, warn_of_what_stays};
@@ -247,7 +247,7 @@ impl Loop {
         }
         let repository = match self.repository.take() {
             Some(repository) => repository,
-            None => open(&self.plan.repository, &self.plan.access)?,
+            None => self.open()?,
         };
         let source = Source {
             name: &self.name,
@@ -283,6 +283,52 @@ impl Loop {
             }
         }
         outcome.and_then(|()| now.map(drop))
+    }
+
+    /// Opens the repository, and forgets what it does not have: another one may be at its place, or an older state of
+    /// it, or its newest backup may have been forgotten.
+    fn open(&mut self) -> Result<Repository> {
+        let repository = open(&self.plan.repository, &self.plan.access)?;
+        let id = repository.id();
+        if self.replica.repository_id.as_ref().is_some_and(|known| *known != id) {
+            self.leave()?;
+        }
+        self.replica.repository_id = Some(id);
+        let backups = repository.backups();
+        let backups =
+            backups.map_err(|error| told(format!("cannot read {}", self.plan.repository), &error))?;
+        let Replica { snapshot, number, .. } = &self.replica;
+        let is_it = |backup: &Backup| {
+            backup.pool == self.name.pool
+                && backup.dataset == self.name.path
+                && Some(backup.number) == *number
+                // Without a snapshot, the pool got full since.
+                && snapshot.as_ref().is_none_or(|snapshot| *snapshot == backup.snapshot)
+        };
+        if number.is_some() && !backups.iter().any(is_it) {
+            (self.replica.snapshot, self.replica.number, self.replica.as_of_ms) = (None, None, None);
+        }
+        Ok(repository)
+    }
+
+    /// Destroys the snapshots that were held for another repository: nothing else would.
+    fn leave(&mut self) -> Result<()> {
+        eprintln!(
+            "pagefold: {} is not the repository that it was: {} is backed up as a whole",
+            self.plan.repository, self.name
+        );
+        let all = datasets::of_pool(&self.name.pool)?;
+        for snapshot in self.replica.held() {
+            let path = format!("{}@{snapshot}", self.name.path);
+            if all.iter().any(|figures| figures.path == path)
+                && let Err(failure) = super::create::destroy(&self.name, &snapshot)
+            {
+                warn_of_what_stays(&self.name, &snapshot, &failure);
+            }
+            self.replica.let_go(&snapshot);
+        }
+        (self.replica.number, self.replica.as_of_ms) = (None, None);
+        Ok(())
     }
 
     /// Destroys the snapshot that the repository has, and the one that was being sent, if the pool is nearly full.
