@@ -12,12 +12,12 @@ use crate::backups::BACKUP;
 use crate::deeds::Deed;
 use crate::failure::{Failure, Result};
 use crate::failures::Failures;
-use crate::names::Name;
+use crate::names::{self, Name};
 use crate::props::{self, Scope};
 use crate::verbs::{create, print_json, properties};
 use crate::{datasets, units};
 
-/// Dataset that receives the files of a pool's own dataset.
+/// Dataset that receives the files of a pool's own dataset, if no other has that name.
 const OWN: &str = "restored";
 
 /// `backup restore-pool`.
@@ -28,6 +28,7 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
     let described = repository.described().map_err(failed)?;
     let from = pool_of(args, &backups)?;
     let newest = newest_of(&backups, &from);
+    let own = own_name(&newest);
     if !args.into {
         create::run(&Create {
             pool: args.pool.clone(),
@@ -41,7 +42,7 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
     let mut failures = Failures::new();
     let mut done = Vec::new();
     for backup in newest.values() {
-        let path = if backup.dataset.is_empty() { OWN } else { backup.dataset.as_str() };
+        let path = if backup.dataset.is_empty() { &own } else { backup.dataset.as_str() };
         let name = Name::new(&args.pool, path);
         let restored = parents(&name).and_then(|()| match newest_backup(&name, &backups)? {
             // An earlier run has restored this one.
@@ -89,6 +90,15 @@ fn newest_of<'a>(backups: &'a [Backup], pool: &str) -> BTreeMap<&'a str, &'a Bac
         }
     }
     newest
+}
+
+/// Returns the name of the dataset that receives the files of the pool's own dataset: none that is restored is it, or is
+/// below it.
+fn own_name(newest: &BTreeMap<&str, &Backup>) -> String {
+    let is_taken = |name: &String| newest.keys().any(|path| names::is_within(path, name));
+    let mut others = (2_u64..).map(|number| format!("{OWN}-{number}"));
+    let first = Some(OWN.to_owned()).filter(|name| !is_taken(name));
+    first.or_else(|| others.find(|name| !is_taken(name))).unwrap_or_else(|| OWN.to_owned())
 }
 
 /// Makes the datasets above this one, which may have had no backup.
