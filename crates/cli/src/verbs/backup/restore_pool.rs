@@ -49,7 +49,7 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
             Some(there) if there.number == backup.number => Ok(()),
             _ => restore_into(&repository, backup, &name, false).map(drop),
         });
-        let left_out = set(&described, backup, &args.pool).and_then(|left_out| restored.map(|()| left_out));
+        let left_out = restored.and_then(|()| set(&described, backup, &args.pool));
         if let Some(left_out) = failures.take(&name.to_string(), left_out) {
             done.push((name.to_string(), *backup, left_out));
         }
