@@ -96,9 +96,9 @@ fn newest_of<'a>(backups: &'a [Backup], pool: &str) -> BTreeMap<&'a str, &'a Bac
 /// below it.
 fn own_name(newest: &BTreeMap<&str, &Backup>) -> String {
     let is_taken = |name: &String| newest.keys().any(|path| names::is_within(path, name));
-    let mut others = (2_u64..).map(|number| format!("{OWN}-{number}"));
-    let first = Some(OWN.to_owned()).filter(|name| !is_taken(name));
-    first.or_else(|| others.find(|name| !is_taken(name))).unwrap_or_else(|| OWN.to_owned())
+    let others = (2_u64..).map(|number| format!("{OWN}-{number}"));
+    let mut all = std::iter::once(OWN.to_owned()).chain(others);
+    all.find(|name| !is_taken(name)).unwrap_or_else(|| OWN.to_owned())
 }
 
 /// Makes the datasets above this one, which may have had no backup.
