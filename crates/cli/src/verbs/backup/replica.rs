@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::attempts::Failed;
+use super::attempts::{Failed, folder, read_state, write_state};
 use super::create::snapshot_of;
 use super::run::planned;
 use crate::failure::{Context, Failure, Result};
@@ -60,10 +60,6 @@ pub(super) fn now_ms() -> u64 {
     u64::try_from(now).unwrap_or(u64::MAX)
 }
 
-fn folder() -> Result<PathBuf> {
-    Ok(places::state_dir()?.join("backup"))
-}
-
 /// Returns the path of a dataset's file. Slashes are encoded, since a file name can have none.
 fn file_of(name: &str, suffix: &str) -> Result<PathBuf> {
     let plain = name.replace('%', "%25").replace('/', "%2F");
@@ -71,27 +67,14 @@ fn file_of(name: &str, suffix: &str) -> Result<PathBuf> {
 }
 
 impl Replica {
-    /// Reads the state of a dataset; `None` if there is none.
+    /// Reads the state of a dataset; `None` if there is none, or if the file is not whole.
     pub(super) fn read(name: &str) -> Result<Option<Self>> {
-        let file = file_of(name, SUFFIX)?;
-        match fs::read(&file) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-                Failure::new(format!("cannot understand {}: {error}", file.display()))
-                    .hint("remove it: the next cycle writes it anew")
-            }),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).context(|| format!("cannot read {}", file.display())),
-        }
+        read_state(&file_of(name, SUFFIX)?, "the next cycle writes it anew")
     }
 
     /// Writes the state.
     pub(super) fn write(&self) -> Result<()> {
-        let file = file_of(&self.name, SUFFIX)?;
-        let doing = || format!("cannot write {}", file.display());
-        let bytes = serde_json::to_vec_pretty(self).context(doing)?;
-        let mut new = file.clone().into_os_string();
-        new.push(".new");
-        fs::write(&new, bytes).and_then(|()| fs::rename(&new, &file)).context(doing)
+        write_state(&file_of(&self.name, SUFFIX)?, self)
     }
 
     /// Removes the state of a dataset; false if there was none.

@@ -76,6 +76,11 @@ fn end(name: &Name) -> Result<()> {
     let text = name.to_string();
     let _alone = lock(&text)?;
     let Some(replica) = Replica::read(&text)? else {
+        // Its file may be there and not be whole.
+        if Replica::remove(&text)? {
+            eprintln!("pagefold: warning: a snapshot of {text} may stay: pagefold list -t snapshot {text}");
+            return Ok(());
+        }
         return Err(Failure::new(format!("{text} is not replicated from this machine"))
             .hint("see what is: pagefold status"));
     };
