@@ -39,8 +39,6 @@ pub struct Attempts {
 pub struct Memory {
     /// Attempts by `POOL/DATASET`.
     pub datasets: BTreeMap<String, Attempts>,
-    /// Time of the last prune of each repository, in seconds since 1970.
-    pub pruned: BTreeMap<String, u64>,
 }
 
 /// Returns the folder of this machine's files about backups.

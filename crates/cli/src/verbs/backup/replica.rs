@@ -50,8 +50,6 @@ pub struct Replica {
     pub puts: u64,
     /// Number of requests of other kinds since the process began.
     pub others: u64,
-    /// Time of its last prune, in seconds since 1970.
-    pub pruned: Option<u64>,
 }
 
 /// Returns the time in milliseconds since 1970.

@@ -16,6 +16,7 @@ use pagefold_backup::{Backup, Created, Keep, Repository, Requests, limits};
 
 use super::attempts::Failed;
 use super::create::{Source, snapshot_of, warn_of_what_stays};
+use super::pruned::{self, Claim};
 use super::replica::{Replica, lock, now_ms};
 use super::{open, run::access, told};
 use crate::args::{Access, Replicate};
@@ -31,6 +32,8 @@ const EVERY: u64 = 10;
 const CYCLE_MIN: Duration = Duration::from_secs(1);
 /// Longest pause after failures, unless the replica may be further behind than that.
 const RETRY_MAX: Duration = Duration::from_secs(60);
+/// Time from one look whether a prune is due to the next.
+const PRUNE_LOOK: Duration = Duration::from_secs(60);
 /// Smallest free share of the pool, in per cent, at which a snapshot is held for a store that cannot be reached.
 const FREE_MIN_PERCENT: u64 = 10;
 
@@ -64,7 +67,8 @@ pub fn run(args: &Replicate) -> Result<()> {
         ..replica
     };
     replica.write()?;
-    let mut loops = Loop { plan, name, replica, repository: None, pruning: None, stuck: BTreeSet::new() };
+    let mut loops =
+        Loop { plan, name, replica, repository: None, pruning: None, looked: None, stuck: BTreeSet::new() };
     if args.once {
         return loops.cycle();
     }
@@ -176,6 +180,8 @@ struct Loop {
     /// The repository stays open from cycle to cycle, and is opened again after a failure.
     repository: Option<Repository>,
     pruning: Option<thread::JoinHandle<()>>,
+    /// Time of the last look whether a prune is due.
+    looked: Option<Instant>,
     /// Snapshots that could not be destroyed, of which this process has warned.
     stuck: BTreeSet<String>,
 }
@@ -366,18 +372,19 @@ impl Loop {
         Ok(())
     }
 
-    /// Prunes once a day, beside the cycles.
+    /// Prunes once a day, beside the cycles, unless another process of this machine does.
     fn prune(&mut self) {
         if self.pruning.as_ref().is_some_and(|thread| !thread.is_finished())
-            || !backups::is_due(backups::PRUNE_EVERY, self.replica.pruned, units::now())
+            || self.looked.is_some_and(|looked| looked.elapsed() < PRUNE_LOOK)
         {
             return;
         }
-        // On the day of the first backup there is nothing to prune yet.
-        let first = self.replica.pruned.is_none();
-        self.replica.pruned = Some(units::now());
-        if first {
-            return;
+        self.looked = Some(Instant::now());
+        match pruned::claim(&self.plan.repository) {
+            Ok(Claim::Due) => {}
+            // On the day of the first backup there is nothing to prune yet.
+            Ok(Claim::First | Claim::Recent) => return,
+            Err(failure) => return eprintln!("pagefold: {} is not pruned: {failure}", self.plan.repository),
         }
         let repository = self.plan.repository.clone();
         let opened = open(&repository, &self.plan.access);
