@@ -4,6 +4,7 @@ mod attempts;
 mod clusters;
 mod create;
 mod mount;
+mod plan;
 mod point;
 mod pruned;
 mod replica;

@@ -1,6 +1,7 @@
 //! The state of each dataset that is replicated from this machine: how far the repository is behind, and what the last
 //! failure was.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -82,6 +83,18 @@ impl Replica {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error).context(|| format!("cannot remove {}", file.display())),
+        }
+    }
+
+    /// Returns the snapshots that the pool holds for the replica.
+    pub(super) fn held(&self) -> BTreeSet<String> {
+        self.snapshot.iter().chain(&self.sending).cloned().collect()
+    }
+
+    /// Notes that a snapshot is gone.
+    pub(super) fn let_go(&mut self, snapshot: &str) {
+        for held in [&mut self.snapshot, &mut self.sending] {
+            held.take_if(|held| held == snapshot);
         }
     }
 

@@ -12,22 +12,20 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagefold_backup::{Backup, Created, Keep, Repository, Requests, limits};
+use pagefold_backup::{Backup, Created, Repository, Requests, limits};
 
 use super::attempts::Failed;
 use super::create::{Source, snapshot_of, warn_of_what_stays};
+use super::plan::Plan;
 use super::pruned::{self, Claim};
 use super::replica::{Replica, lock, now_ms};
-use super::{open, run::access, told};
-use crate::args::{Access, Replicate};
-use crate::backups::{self, Policy};
+use super::{open, told};
+use crate::args::Replicate;
 use crate::control::Figures;
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{Failure, Result};
 use crate::names::Name;
 use crate::{datasets, target, units};
 
-/// Seconds that the repository may be behind, if nothing else is said.
-const EVERY: u64 = 10;
 /// Shortest time from cycle to cycle.
 const CYCLE_MIN: Duration = Duration::from_secs(1);
 /// Longest pause after failures, unless the replica may be further behind than that.
@@ -99,78 +97,6 @@ fn end(name: &Name) -> Result<()> {
         }
     }
     Replica::remove(&text).map(drop)
-}
-
-/// The replication that is wanted.
-struct Plan {
-    repository: String,
-    access: Access,
-    every: Duration,
-    keep: Keep,
-    rate: Option<u64>,
-}
-
-/// Returns the rule by which backups stay: the newest one, and those that `text` names.
-fn keep(text: Option<&str>) -> Result<Keep> {
-    let text = text.map_or_else(|| "last=1".to_owned(), |text| format!("last=1,{text}"));
-    text.parse().map_err(|error: pagefold_backup::Error| Failure::usage(error.to_string()))
-}
-
-/// Returns the absolute path of a directory, which need not be there now: a disc may come back.
-fn absolute(repository: &str) -> Result<String> {
-    let path =
-        std::path::absolute(repository).context(|| format!("cannot use the repository {repository}"))?;
-    Ok(path.to_string_lossy().into_owned())
-}
-
-impl Plan {
-    fn of(args: &Replicate, name: &Name) -> Result<Self> {
-        let Some(repository) = &args.repository else { return Self::of_policy(name) };
-        let every = args.every.as_deref().map(backups::every).transpose().map_err(Failure::usage)?;
-        let access = &args.access;
-        Ok(Self {
-            repository: match repository.contains("://") {
-                true => repository.clone(),
-                false => absolute(repository)?,
-            },
-            access: Access {
-                endpoint: access.endpoint.clone(),
-                region: access.region.clone(),
-                remote_command: access.remote_command.clone(),
-                key_file: access.key_file.clone(),
-                key_command: access.key_command.clone(),
-            },
-            every: Duration::from_secs(every.unwrap_or(EVERY)),
-            keep: keep(args.keep.as_deref())?,
-            rate: args.rate.as_deref().map(units::parse_size).transpose()?,
-        })
-    }
-
-    fn of_policy(name: &Name) -> Result<Self> {
-        let value = datasets::find(name)?.backup;
-        let none = || {
-            Failure::usage(format!("{name} has no policy that says where it is replicated to")).hint(format!(
-                "pagefold set backup=REPO,every=10s {name}, or: pagefold replicate {name} REPO"
-            ))
-        };
-        let policy = Policy::parse(&value)
-            .map_err(|what| Failure::new(format!("the policy \"{value}\" of {name} is none: {what}")))?;
-        let policy = policy.ok_or_else(none)?;
-        if !policy.is_continuous() {
-            return Err(Failure::usage(format!(
-                "{name} is backed up every {} by its policy, which pagefold-backup.timer does",
-                backups::every_text(policy.every)
-            ))
-            .hint(format!("to replicate it: pagefold set backup={},every=10s {name}", policy.repository)));
-        }
-        Ok(Self {
-            access: access(&policy),
-            every: Duration::from_secs(policy.every),
-            keep: keep(policy.keep.as_deref())?,
-            rate: policy.rate,
-            repository: policy.repository,
-        })
-    }
 }
 
 struct Loop {
@@ -271,9 +197,11 @@ impl Loop {
         let has = |name: &String| there.iter().any(|figures| snapshot_of(figures) == name);
         let last = self.replica.snapshot.clone().filter(has);
         let next = Next::of(&source, &there)?;
-        // It is written before the upload, so that the snapshot can be given up even if this process is killed.
+        // It is written before the upload, so that the snapshot can be given up even if this process is killed. If it
+        // cannot be written, the backup is made all the same, and the write at the end of the cycle tells why.
         self.replica.sending = Some(next.snapshot.clone());
-        let sent = self.replica.write().and_then(|()| next.send(&source, &there, last.as_deref()));
+        self.replica.write().ok();
+        let sent = next.send(&source, &there, last.as_deref());
         let (stays, outcome) = match sent {
             Ok(created) => (self.replica.follow(next, created, last), Ok(())),
             Err(failure) => {
@@ -328,16 +256,8 @@ impl Loop {
             "pagefold: {} is not the repository that it was: {} is backed up as a whole",
             self.plan.repository, self.name
         );
-        let all = datasets::of_pool(&self.name.pool)?;
-        for snapshot in self.replica.held() {
-            let path = format!("{}@{snapshot}", self.name.path);
-            if all.iter().any(|figures| figures.path == path)
-                && let Err(failure) = super::create::destroy(&self.name, &snapshot)
-            {
-                warn_of_what_stays(&self.name, &snapshot, &failure);
-            }
-            self.replica.let_go(&snapshot);
-        }
+        self.destroy_held(&datasets::of_pool(&self.name.pool)?);
+        (self.replica.snapshot, self.replica.sending) = (None, None);
         (self.replica.number, self.replica.as_of_ms) = (None, None);
         Ok(())
     }
@@ -353,6 +273,19 @@ impl Loop {
         if free.saturating_mul(100) >= (free + pool.used_bytes).saturating_mul(FREE_MIN_PERCENT) {
             return Ok(());
         }
+        for snapshot in self.destroy_held(&all) {
+            eprintln!(
+                "pagefold: pool {} is nearly full, and {} cannot be reached: {}@{snapshot} was given up; the next backup compares the whole dataset",
+                self.name.pool, self.plan.repository, self.name
+            );
+        }
+        Ok(())
+    }
+
+    /// Destroys the snapshots that are held for the replica, and returns those that were destroyed. One that cannot be
+    /// destroyed is still remembered.
+    fn destroy_held(&mut self, all: &[Figures]) -> Vec<String> {
+        let mut destroyed = Vec::new();
         for snapshot in self.replica.held() {
             let path = format!("{}@{snapshot}", self.name.path);
             if all.iter().any(|figures| figures.path == path) {
@@ -362,14 +295,11 @@ impl Loop {
                     }
                     continue;
                 }
-                eprintln!(
-                    "pagefold: pool {} is nearly full, and {} cannot be reached: {}@{snapshot} was given up; the next backup compares the whole dataset",
-                    self.name.pool, self.plan.repository, self.name
-                );
+                destroyed.push(snapshot.clone());
             }
             self.replica.let_go(&snapshot);
         }
-        Ok(())
+        destroyed
     }
 
     /// Prunes once a day, beside the cycles, unless another process of this machine does.
@@ -439,18 +369,6 @@ impl Next {
 }
 
 impl Replica {
-    /// Returns the snapshots that the pool holds for the replica.
-    fn held(&self) -> BTreeSet<String> {
-        self.snapshot.iter().chain(&self.sending).cloned().collect()
-    }
-
-    /// Notes that a snapshot is gone.
-    fn let_go(&mut self, snapshot: &str) {
-        for held in [&mut self.snapshot, &mut self.sending] {
-            held.take_if(|held| held == snapshot);
-        }
-    }
-
     /// Notes that the replica is as the dataset was with `next`, by a backup or because nothing had changed. Returns
     /// the snapshots that stay.
     fn follow(&mut self, next: Next, created: Option<Created>, last: Option<String>) -> Vec<String> {
