@@ -165,6 +165,41 @@ def test_a_memory_that_is_not_whole_stops_no_backup(pool, run):
     assert started(pool, "run").stderr == ""
 
 
+def test_a_day_lies_between_prunes_of_all_processes(pool, run):
+    tank, repository = pool.pool, run.fresh("repository")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("set", f"backup={repository},last=1,key-file=none", f"{tank}/scratch")
+    pool.pagefold("backup", "prune", repository)
+    assert runs(pool)["pruned"] == []
+    file, key = run.dir / "state" / "backup" / "pruned.json", os.path.realpath(repository)
+
+    def last(earlier: int = 0) -> int:
+        """Returns the time of the last prune, after it was made earlier by so many seconds."""
+        told = json.loads(file.read_text())
+        if earlier:
+            told["repositories"][key] -= earlier
+            file.write_text(json.dumps(told))
+        return told["repositories"][key]
+
+    last(earlier=86_000)
+    assert runs(pool)["pruned"] == []
+    last(earlier=86_400)
+    assert len(runs(pool)["pruned"]) == 1 and runs(pool)["pruned"] == []
+    # A replica prunes when it is due, and the timer does not prune after it.
+    before = last(earlier=86_400)
+    environment = {**os.environ, **pool.environment}
+    replica = subprocess.Popen([pagefold(), "replicate", f"{tank}/db", repository, "--every", "1s"], env=environment)
+    try:
+        until = time.monotonic() + 30
+        while last() == before and time.monotonic() < until:
+            time.sleep(0.2)
+    finally:
+        replica.terminate()
+        replica.wait(60)
+    assert last() >= before + 86_400
+    assert runs(pool)["pruned"] == []
+
+
 def test_two_runs_exclude_each_other(pool, run):
     folder = run.dir / "state" / "backup"
     folder.mkdir(parents=True, exist_ok=True)
