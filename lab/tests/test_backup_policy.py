@@ -67,6 +67,10 @@ def test_what_is_due_is_made_and_told(pool, run):
     ]
     assert {name: one["newest"] for name, one in standings(pool).items()} == {f"{tank}/db": None, f"{tank}/db/log": None}
     assert "none yet" in pool.pagefold("status", tank)
+    # No backup at all is as wrong as one that is too old.
+    assert all(one["overdue"] for one in standings(pool).values())
+    with pytest.raises(proc.CommandFailed, match="something is wrong"):
+        pool.pagefold("status", "-x", tank)
     # Both are backed up in the same run; then none until the hour is over.
     begun = time.time()
     told = runs(pool)
@@ -120,6 +124,80 @@ def test_what_fails_does_not_keep_the_others_and_is_told(pool, run):
     assert started(pool, "run", "--now").returncode == 1
     one = standings(pool)[f"{tank}/db/log"]
     assert "not that of the repository" in one["failed"]["what"] and one["number"] == 1, one
+
+
+def test_a_snapshot_that_is_held_stays_and_fails_no_backup(pool, run):
+    tank, repository = pool.pool, run.fresh("repository")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("set", f"backup={repository},key-file=none", f"{tank}/scratch")
+    snapshots = lambda: [  # noqa: E731
+        line.split("\t")[0] for line in pool.pagefold("list", "-H", "-t", "snapshot", tank).splitlines()
+    ]
+    runs(pool, "--now")
+    (held,) = snapshots()
+    pool.pagefold("hold", "keep", held)
+    for number in range(2, 5):
+        done = started(pool, "run", "--now")
+        assert done.returncode == 0 and f"{held} stays" in done.stderr, done.stderr
+        one = standings(pool)[f"{tank}/scratch"]
+        assert one["number"] == number and not one["failed"], one
+        assert held in snapshots() and len(snapshots()) == 2, snapshots()
+    pool.pagefold("release", "keep", held)
+    runs(pool, "--now")
+    assert len(snapshots()) == 1 and held not in snapshots()
+
+
+def test_a_memory_that_is_not_whole_stops_no_backup(pool, run):
+    tank, repository = pool.pool, run.fresh("repository")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("set", f"backup={repository},last=1,key-file=none", f"{tank}/scratch")
+    runs(pool)
+    folder = run.dir / "state" / "backup"
+    os.truncate(folder / "policies.json", 0)
+    done = started(pool, "run")
+    assert done.returncode == 0 and f"{tank}/scratch@" in done.stdout, done.stdout + done.stderr
+    assert "warning" in done.stderr and "policies.json" in done.stderr, done.stderr
+    assert json.loads((folder / "policies.json").read_text())["datasets"][f"{tank}/scratch"]["number"] == 2
+    assert started(pool, "run").stderr == ""
+    os.truncate(folder / "pruned.json", 0)
+    done = started(pool, "run")
+    assert done.returncode == 0 and "pruned.json" in done.stderr, done.stderr
+    assert started(pool, "run").stderr == ""
+
+
+def test_a_day_lies_between_prunes_of_all_processes(pool, run):
+    tank, repository = pool.pool, run.fresh("repository")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("set", f"backup={repository},last=1,key-file=none", f"{tank}/scratch")
+    pool.pagefold("backup", "prune", repository)
+    assert runs(pool)["pruned"] == []
+    file, key = run.dir / "state" / "backup" / "pruned.json", os.path.realpath(repository)
+
+    def last(earlier: int = 0) -> int:
+        """Returns the time of the last prune, after it was made earlier by so many seconds."""
+        told = json.loads(file.read_text())
+        if earlier:
+            told["repositories"][key] -= earlier
+            file.write_text(json.dumps(told))
+        return told["repositories"][key]
+
+    last(earlier=86_000)
+    assert runs(pool)["pruned"] == []
+    last(earlier=86_400)
+    assert len(runs(pool)["pruned"]) == 1 and runs(pool)["pruned"] == []
+    # A replica prunes when it is due, and the timer does not prune after it.
+    before = last(earlier=86_400)
+    environment = {**os.environ, **pool.environment}
+    replica = subprocess.Popen([pagefold(), "replicate", f"{tank}/db", repository, "--every", "1s"], env=environment)
+    try:
+        until = time.monotonic() + 30
+        while last() == before and time.monotonic() < until:
+            time.sleep(0.2)
+    finally:
+        replica.terminate()
+        replica.wait(60)
+    assert last() >= before + 86_400
+    assert runs(pool)["pruned"] == []
 
 
 def test_two_runs_exclude_each_other(pool, run):

@@ -181,18 +181,142 @@ def test_a_pool_that_gets_full_loses_the_snapshot_and_not_the_database(pool, run
     pool.pagefold("backup", "init", repository, "--unencrypted")
     pool.pagefold("replicate", "--once", pool.pool, repository)
     shutil.move(repository, away)
-    noise = random.Random(9)
-    with open(pool.mountpoint / "large", "wb") as f:
-        while pool.figures("df")["available_bytes"] * 12 > pool.figures("df")["capacity_bytes"]:
-            f.write(noise.randbytes(16 << 20))
-            f.flush()
-            os.fsync(f.fileno())
+    fill(pool)
     with pytest.raises(proc.CommandFailed, match="no directory"):
         pool.pagefold("replicate", "--once", pool.pool, repository)
     assert snapshots(pool) == []
     shutil.move(away, repository)
     pool.pagefold("replicate", "--once", pool.pool, repository)
     assert backups(pool, repository)[0]["number"] == 2 and len(snapshots(pool)) == 1
+
+
+def fill(pool: Pool):
+    """Writes until less than a twelfth of the pool is free."""
+    noise = random.Random(9)
+    with open(pool.mountpoint / "large", "wb") as f:
+        while pool.figures("df")["available_bytes"] * 12 > pool.figures("df")["capacity_bytes"]:
+            f.write(noise.randbytes(16 << 20))
+            f.flush()
+            os.fsync(f.fileno())
+
+
+def test_a_pool_that_gets_full_loses_the_snapshot_that_was_half_sent(pool, run):
+    repository = run.fresh("repository")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    # No pack can be written, and everything can be read.
+    shutil.rmtree(repository / "packs", ignore_errors=True)
+    (repository / "packs").write_text("")
+    with pytest.raises(proc.CommandFailed, match="packs"):
+        pool.pagefold("replicate", "--once", pool.pool, repository)
+    assert len(snapshots(pool)) == 1
+    fill(pool)
+    with pytest.raises(proc.CommandFailed, match="packs"):
+        pool.pagefold("replicate", "--once", pool.pool, repository)
+    assert snapshots(pool) == []
+    (repository / "packs").unlink()
+    pool.pagefold("replicate", "--once", pool.pool, repository)
+    assert len(backups(pool, repository)) == 1 and len(snapshots(pool)) == 1
+
+
+def test_a_snapshot_that_is_held_stays_and_fails_no_cycle(pool, run):
+    repository = run.fresh("repository")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("replicate", "--once", pool.pool, repository)
+    (held,) = snapshots(pool)
+    pool.pagefold("hold", "keep", held)
+    with Process(pool, pool.pool, repository, "--every", "1s") as process:
+        for number in range(2, 5):
+            (pool.mountpoint / "file").write_text(str(number))
+            told = wait_for(pool, lambda told: told["number"] >= number)
+            assert not told["failed"], told
+    pool.pagefold("replicate", "--once", pool.pool, repository)
+    assert held in snapshots(pool) and len(snapshots(pool)) == 2
+    assert process.said.count(f"{held} stays") == 1, process.said
+    pool.pagefold("release", "keep", held)
+    pool.pagefold("replicate", "--once", pool.pool, repository)
+    assert len(snapshots(pool)) == 1 and held not in snapshots(pool)
+
+
+def test_a_repository_that_was_made_anew_gets_everything(pool, run):
+    repository = run.fresh("repository")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("replicate", "--once", pool.pool, repository)
+    (old,) = snapshots(pool)
+    shutil.rmtree(repository)
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("replicate", "--once", pool.pool, repository)
+    assert [one["number"] for one in backups(pool, repository)] == [1]
+    assert len(snapshots(pool)) == 1 and old not in snapshots(pool), snapshots(pool)
+    # Nothing is newer than a backup that was forgotten, and it is made again.
+    pool.pagefold("backup", "forget", repository, "1")
+    pool.pagefold("replicate", "--once", pool.pool, repository)
+    assert [one["number"] for one in backups(pool, repository)] == [2]
+    assert len(snapshots(pool)) == 1 and restored(pool, repository) == files_of(pool)
+
+
+def test_a_state_that_is_not_whole_counts_as_none(pool, run):
+    repository = run.fresh("repository")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("replicate", "--once", pool.pool, repository)
+    state = run.dir / "state" / "backup" / f"{pool.pool}.replica"
+    os.truncate(state, 0)
+    assert pool.figures("status")["replicas"] == []
+    (pool.mountpoint / "file").write_text("newer")
+    pool.pagefold("replicate", "--once", pool.pool, repository)
+    assert replica(pool)["number"] == 2 and len(snapshots(pool)) == 1
+    os.truncate(state, 0)
+    pool.pagefold("replicate", "--end", pool.pool)
+    assert not state.exists()
+
+
+def test_a_pool_with_a_dataset_restored_gets_another_for_its_own_files(pool, run):
+    repository, tank = run.fresh("repository"), pool.pool
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("dataset", "create", f"{tank}/restored")
+    pool.pagefold("dataset", "create", "-p", f"{tank}/restored-2/below")
+    at = run.fresh("at")
+    at.mkdir()
+    pool.pagefold("mount", f"{tank}/restored", at)
+    (at / "mine").write_text("of the dataset restored")
+    pool.pagefold("unmount", at)
+    for name in (tank, f"{tank}/restored", f"{tank}/restored-2/below"):
+        pool.pagefold("backup", "create", name, "--to", repository)
+    elsewhere = Elsewhere(pool, run)
+    copy, device = f"{tank}-copy", run.fresh("device")
+    said = elsewhere.pagefold("backup", "restore-pool", repository, copy, device, "--size", "512M")
+    try:
+        assert "3 datasets" in said and f"{copy}/restored-3: as of" in said, said
+        back = run.fresh("back")
+        back.mkdir()
+        for name, files in (("restored", ["mine"]), ("restored-3", ["noise", "text"])):
+            elsewhere.pagefold("mount", f"{copy}/{name}", back)
+            assert sorted(file.name for file in back.iterdir() if not file.name.startswith(".")) == files
+            elsewhere.pagefold("unmount", back)
+    finally:
+        elsewhere.pagefold("destroy", "--force", copy)
+
+
+def test_why_a_dataset_was_not_restored_is_told(pool, run):
+    repository, tank = run.fresh("repository"), pool.pool
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("dataset", "create", "-o", "compression=zstd-5", f"{tank}/db")
+    at = run.fresh("at")
+    at.mkdir()
+    pool.pagefold("mount", f"{tank}/db", at)
+    (at / "rows").write_text("rows\n" * 10_000)
+    pool.pagefold("unmount", at)
+    pool.pagefold("backup", "create", f"{tank}/db", "--to", repository)
+    for pack in objects(repository / "packs"):
+        pack.unlink()
+    elsewhere = Elsewhere(pool, run)
+    copy, device = f"{tank}-copy", run.fresh("device")
+    environment = {**os.environ, **elsewhere.environment}
+    argv = [pagefold(), "backup", "restore-pool", repository, copy, device, "--size", "512M"]
+    try:
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1 and "packs/" in done.stderr, done.stderr
+    finally:
+        elsewhere.pagefold("destroy", "--force", copy)
 
 
 def test_another_machine_makes_the_pool_of_it(pool, run):

@@ -26,7 +26,7 @@ const EVERY_MIN: u64 = 1;
 const TIMER: u64 = 5 * 60;
 /// Longest interval, in seconds. A longer one, such as a year, is a mistake.
 const EVERY_MAX: u64 = 31 * DAY;
-/// Interval at which repositories are pruned, in seconds.
+/// Shortest time between two prunes of a repository that nobody asked for, in seconds.
 pub const PRUNE_EVERY: u64 = DAY;
 const DAY: u64 = 86_400;
 /// Units of `every`, the longest first.
@@ -146,7 +146,7 @@ impl Policy {
 
 /// Returns true if `now` is in another period of `every` seconds than `last`. So a clock that was set back delays no
 /// backup.
-pub fn is_due(every: u64, last: Option<u64>, now: u64) -> bool {
+fn is_due(every: u64, last: Option<u64>, now: u64) -> bool {
     last.is_none_or(|last| now / every != last / every)
 }
 

@@ -1,6 +1,7 @@
 //! Directories of this program's own small files: the pool cache, control sockets and logs.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use pagefold_engine::walk::{self, Place, WalkError};
@@ -135,6 +136,20 @@ fn own_file(path: &Path, flags: OFlags) -> Result<File> {
     Ok(file)
 }
 
+/// Replaces a small file as a whole or not at all, also if the power fails. The caller keeps others from doing the same.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let write = || {
+        let mut file = File::create(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+    };
+    write().context(|| format!("cannot write {}", path.display()))
+}
+
 /// Returns the path of the control socket of a mounted pool.
 pub fn socket_of(pool: &str) -> PathBuf {
     runtime_dir().join(format!("{pool}.sock"))
@@ -171,7 +186,6 @@ pub fn check_pool_name(name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::*;
@@ -210,6 +224,20 @@ mod tests {
         assert!(!is_private(&sticky.join("none")).unwrap());
         make_private(&sticky.join("own")).unwrap();
         assert!(is_private(&sticky.join("own")).unwrap());
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.b");
+        for text in ["longer than the next", "short", ""] {
+            replace(&path, text.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        }
+        fs::create_dir(dir.path().join("a.b.new")).unwrap();
+        assert!(replace(&path, b"x").unwrap_err().to_string().contains("cannot write"));
+        assert_eq!(fs::read(&path).unwrap(), b"");
     }
 
     #[test]

@@ -61,7 +61,8 @@ Examples:
     #[command(
         after_long_help = "For the machine that comes after one that is gone. Datasets get the names that they had, and the properties that were set on them when
 they were backed up, mount points among them; nothing is mounted. `backup` is not set again: it would write into the repository. Files of a
-pool's own dataset are restored into a dataset of the new pool, `restored`. Each dataset is as of its own newest backup; when that was is told.
+pool's own dataset are restored into a dataset of the new pool, `restored` (`restored-2` if a dataset has that name). Each dataset
+is as of its own newest backup; when that was is told.
 
 What was interrupted is gone on with by --into, which takes a pool that is there.
 

@@ -4,7 +4,9 @@ mod attempts;
 mod clusters;
 mod create;
 mod mount;
+mod plan;
 mod point;
+mod pruned;
 mod replica;
 pub(super) mod replicate;
 mod restore;
@@ -343,6 +345,11 @@ fn prune(args: &BackupPrune) -> Result<()> {
         Some("none") => 0,
         Some(text) => units::parse_size(text)?,
     };
+    if !args.dry_run
+        && let Err(failure) = pruned::note(&args.repository)
+    {
+        eprintln!("pagefold: warning: backups by policy do not know of this prune: {failure}");
+    }
     let mut pruned = repository.prune(keep.as_ref(), args.now, args.dry_run).map_err(failed)?;
     let repacked = match bound {
         0 => Repacked::default(),

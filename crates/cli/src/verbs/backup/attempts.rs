@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Context, Failure, Result};
@@ -38,12 +39,37 @@ pub struct Attempts {
 pub struct Memory {
     /// Attempts by `POOL/DATASET`.
     pub datasets: BTreeMap<String, Attempts>,
-    /// Time of the last prune of each repository, in seconds since 1970.
-    pub pruned: BTreeMap<String, u64>,
 }
 
-fn folder() -> Result<PathBuf> {
+/// Returns the folder of this machine's files about backups.
+pub(super) fn folder() -> Result<PathBuf> {
     Ok(places::state_dir()?.join("backup"))
+}
+
+/// Reads a file of this machine's state; `None` if there is none. A file that is not whole counts as none, since backups
+/// must not stop because of it: a warning tells that, and what `follows`.
+pub(super) fn read_state<T: DeserializeOwned>(file: &Path, follows: &str) -> Result<Option<T>> {
+    let bytes = match fs::read(file) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).context(|| format!("cannot read {}", file.display())),
+    };
+    match serde_json::from_slice(&bytes) {
+        Ok(state) => Ok(Some(state)),
+        Err(error) => {
+            eprintln!(
+                "pagefold: warning: {} is not whole, and counts as none ({error}): {follows}",
+                file.display()
+            );
+            Ok(None)
+        }
+    }
+}
+
+/// Replaces a file of this machine's state.
+pub(super) fn write_state<T: Serialize>(file: &Path, state: &T) -> Result<()> {
+    let bytes = serde_json::to_vec_pretty(state).context(|| format!("cannot write {}", file.display()))?;
+    places::replace(file, &bytes)
 }
 
 impl Memory {
@@ -51,26 +77,14 @@ impl Memory {
         Ok(folder()?.join("policies.json"))
     }
 
-    /// Reads the file. A file that is not whole is an error, and not taken for an empty one.
+    /// Reads the file. One that is not whole counts as none, with a warning: then all backups by policy are due.
     pub fn read() -> Result<Self> {
-        let file = Self::file()?;
-        match fs::read(&file) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
-                Failure::new(format!("cannot understand {}: {error}", file.display()))
-                    .hint("remove it: then all backups by policy are due")
-            }),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(error).context(|| format!("cannot read {}", file.display())),
-        }
+        Ok(read_state(&Self::file()?, "all backups by policy are due")?.unwrap_or_default())
     }
 
     /// Writes the file.
     pub fn write(&self) -> Result<()> {
-        let file = Self::file()?;
-        let doing = || format!("cannot write {}", file.display());
-        let bytes = serde_json::to_vec_pretty(self).context(doing)?;
-        let new = file.with_extension("new");
-        fs::write(&new, bytes).and_then(|()| fs::rename(&new, &file)).context(doing)
+        write_state(&Self::file()?, self)
     }
 
     /// Returns the attempts to back a dataset up to this repository.

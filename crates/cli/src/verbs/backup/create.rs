@@ -88,7 +88,7 @@ impl Source<'_> {
         }
         // The next backup needs only this snapshot.
         let gone = ours.iter().filter(|other| !self.name.is_snapshot() && snapshot_of(other) != name);
-        gone.into_iter().try_for_each(|snapshot| self.destroy(snapshot_of(snapshot)))?;
+        gone.for_each(|snapshot| self.let_go(snapshot_of(snapshot)));
         Ok(created)
     }
 
@@ -116,11 +116,16 @@ impl Source<'_> {
     fn give_up(&self, there: &[Figures], name: &str) {
         let is_new = !there.iter().any(|figures| snapshot_of(figures) == name);
         let begun = || self.begun(&self.ours(&self.there()?));
-        if is_new
-            && begun().is_ok_and(|begun| begun.as_deref() != Some(name))
-            && let Err(failure) = self.destroy(name)
-        {
-            eprintln!("pagefold: warning: the snapshot {}@{name} stays: {failure}", self.name);
+        if is_new && begun().is_ok_and(|begun| begun.as_deref() != Some(name)) {
+            self.let_go(name);
+        }
+    }
+
+    /// Destroys a snapshot of the dataset that backups need no more. One that is held or was cloned stays, with a
+    /// warning: the backup is made all the same.
+    fn let_go(&self, snapshot: &str) {
+        if let Err(failure) = self.destroy(snapshot) {
+            warn_of_what_stays(self.name, snapshot, &failure);
         }
     }
 
@@ -310,6 +315,12 @@ impl Source<'_> {
 pub(super) fn destroy(dataset: &Name, snapshot: &str) -> Result<()> {
     let what = vec![format!("{}@{snapshot}", dataset.path)];
     datasets::perform(&dataset.pool, Deed::Destroy { what, recursive: false, dry_run: false }).map(drop)
+}
+
+/// Warns that a snapshot of a dataset could not be destroyed.
+pub(super) fn warn_of_what_stays(name: &Name, snapshot: &str, failure: &Failure) {
+    let snapshot = Name::new(&name.pool, &format!("{}@{snapshot}", name.dataset()));
+    eprintln!("pagefold: warning: the snapshot {snapshot} stays: {failure}");
 }
 
 pub(super) fn snapshot_of(figures: &Figures) -> &str {

@@ -1,13 +1,14 @@
 //! The state of each dataset that is replicated from this machine: how far the repository is behind, and what the last
 //! failure was.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::attempts::Failed;
+use super::attempts::{Failed, folder, read_state, write_state};
 use super::create::snapshot_of;
 use super::run::planned;
 use crate::failure::{Context, Failure, Result};
@@ -22,6 +23,8 @@ pub struct Replica {
     pub name: String,
     /// The repository.
     pub repository: String,
+    /// Id of the repository: another one may have been made at the same place.
+    pub repository_id: Option<String>,
     /// Number of seconds that the repository may be behind.
     pub every_s: u64,
     /// Id of the process.
@@ -30,6 +33,8 @@ pub struct Replica {
     pub as_of_ms: Option<u64>,
     /// The snapshot that the repository has.
     pub snapshot: Option<String>,
+    /// The snapshot that is being sent, or whose sending was interrupted.
+    pub sending: Option<String>,
     /// The backup's number.
     pub number: Option<u64>,
     /// The last cycle, if it failed.
@@ -46,18 +51,12 @@ pub struct Replica {
     pub puts: u64,
     /// Number of requests of other kinds since the process began.
     pub others: u64,
-    /// Time of its last prune, in seconds since 1970.
-    pub pruned: Option<u64>,
 }
 
 /// Returns the time in milliseconds since 1970.
 pub(super) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     u64::try_from(now).unwrap_or(u64::MAX)
-}
-
-fn folder() -> Result<PathBuf> {
-    Ok(places::state_dir()?.join("backup"))
 }
 
 /// Returns the path of a dataset's file. Slashes are encoded, since a file name can have none.
@@ -67,27 +66,14 @@ fn file_of(name: &str, suffix: &str) -> Result<PathBuf> {
 }
 
 impl Replica {
-    /// Reads the state of a dataset; `None` if there is none.
+    /// Reads the state of a dataset; `None` if there is none, or if the file is not whole.
     pub(super) fn read(name: &str) -> Result<Option<Self>> {
-        let file = file_of(name, SUFFIX)?;
-        match fs::read(&file) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-                Failure::new(format!("cannot understand {}: {error}", file.display()))
-                    .hint("remove it: the next cycle writes it anew")
-            }),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).context(|| format!("cannot read {}", file.display())),
-        }
+        read_state(&file_of(name, SUFFIX)?, "the next cycle writes it anew")
     }
 
     /// Writes the state.
     pub(super) fn write(&self) -> Result<()> {
-        let file = file_of(&self.name, SUFFIX)?;
-        let doing = || format!("cannot write {}", file.display());
-        let bytes = serde_json::to_vec_pretty(self).context(doing)?;
-        let mut new = file.clone().into_os_string();
-        new.push(".new");
-        fs::write(&new, bytes).and_then(|()| fs::rename(&new, &file)).context(doing)
+        write_state(&file_of(&self.name, SUFFIX)?, self)
     }
 
     /// Removes the state of a dataset; false if there was none.
@@ -97,6 +83,18 @@ impl Replica {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error).context(|| format!("cannot remove {}", file.display())),
+        }
+    }
+
+    /// Returns the snapshots that the pool holds for the replica.
+    pub(super) fn held(&self) -> BTreeSet<String> {
+        self.snapshot.iter().chain(&self.sending).cloned().collect()
+    }
+
+    /// Notes that a snapshot is gone.
+    pub(super) fn let_go(&mut self, snapshot: &str) {
+        for held in [&mut self.snapshot, &mut self.sending] {
+            held.take_if(|held| held == snapshot);
         }
     }
 

@@ -3,33 +3,35 @@
 //! - L1: at most one snapshot of ours is held between cycles, and two within one, whatever the store does: the backlog
 //!   is bounded.
 //! - L2: users of the dataset wait for nothing here. If the pool gets nearly full while the store cannot be reached,
-//!   the snapshot goes; the next cycle compares the whole dataset.
+//!   the snapshots go; the next cycle compares the whole dataset.
 //! - L3: if nothing has changed, the store gets no request.
 //! - L4: after a kill at any point, the next process goes on: from the snapshot that the repository has, or by
 //!   comparing.
 
+use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagefold_backup::{Created, Keep, Repository, Requests, limits};
+use pagefold_backup::{Backup, Created, Repository, Requests, limits};
 
 use super::attempts::Failed;
-use super::create::{Source, snapshot_of};
+use super::create::{Source, snapshot_of, warn_of_what_stays};
+use super::plan::Plan;
+use super::pruned::{self, Claim};
 use super::replica::{Replica, lock, now_ms};
-use super::{open, run::access, told};
-use crate::args::{Access, Replicate};
-use crate::backups::{self, Policy};
+use super::{open, told};
+use crate::args::Replicate;
 use crate::control::Figures;
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{Failure, Result};
 use crate::names::Name;
 use crate::{datasets, target, units};
 
-/// Seconds that the repository may be behind, if nothing else is said.
-const EVERY: u64 = 10;
 /// Shortest time from cycle to cycle.
 const CYCLE_MIN: Duration = Duration::from_secs(1);
 /// Longest pause after failures, unless the replica may be further behind than that.
 const RETRY_MAX: Duration = Duration::from_secs(60);
+/// Time from one look whether a prune is due to the next.
+const PRUNE_LOOK: Duration = Duration::from_secs(60);
 /// Smallest free share of the pool, in per cent, at which a snapshot is held for a store that cannot be reached.
 const FREE_MIN_PERCENT: u64 = 10;
 
@@ -63,7 +65,8 @@ pub fn run(args: &Replicate) -> Result<()> {
         ..replica
     };
     replica.write()?;
-    let mut loops = Loop { plan, name, replica, repository: None, pruning: None };
+    let mut loops =
+        Loop { plan, name, replica, repository: None, pruning: None, looked: None, stuck: BTreeSet::new() };
     if args.once {
         return loops.cycle();
     }
@@ -75,89 +78,25 @@ fn end(name: &Name) -> Result<()> {
     let text = name.to_string();
     let _alone = lock(&text)?;
     let Some(replica) = Replica::read(&text)? else {
+        // Its file may be there and not be whole.
+        if Replica::remove(&text)? {
+            eprintln!("pagefold: warning: a snapshot of {text} may stay: pagefold list -t snapshot {text}");
+            return Ok(());
+        }
         return Err(Failure::new(format!("{text} is not replicated from this machine"))
             .hint("see what is: pagefold status"));
     };
-    if let Some(snapshot) = &replica.snapshot
-        && datasets::of_pool(&name.pool)?
-            .iter()
-            .any(|figures| figures.path.split_once('@') == Some((name.path.as_str(), snapshot.as_str())))
-    {
-        super::create::destroy(name, snapshot)?;
+    let held = replica.held();
+    if !held.is_empty() {
+        let all = datasets::of_pool(&name.pool)?;
+        for snapshot in &held {
+            let is_it = |figures: &Figures| figures.path == format!("{}@{snapshot}", name.path);
+            if all.iter().any(is_it) {
+                super::create::destroy(name, snapshot)?;
+            }
+        }
     }
     Replica::remove(&text).map(drop)
-}
-
-/// The replication that is wanted.
-struct Plan {
-    repository: String,
-    access: Access,
-    every: Duration,
-    keep: Keep,
-    rate: Option<u64>,
-}
-
-/// Returns the rule by which backups stay: the newest one, and those that `text` names.
-fn keep(text: Option<&str>) -> Result<Keep> {
-    let text = text.map_or_else(|| "last=1".to_owned(), |text| format!("last=1,{text}"));
-    text.parse().map_err(|error: pagefold_backup::Error| Failure::usage(error.to_string()))
-}
-
-/// Returns the absolute path of a directory, which need not be there now: a disc may come back.
-fn absolute(repository: &str) -> Result<String> {
-    let path =
-        std::path::absolute(repository).context(|| format!("cannot use the repository {repository}"))?;
-    Ok(path.to_string_lossy().into_owned())
-}
-
-impl Plan {
-    fn of(args: &Replicate, name: &Name) -> Result<Self> {
-        let Some(repository) = &args.repository else { return Self::of_policy(name) };
-        let every = args.every.as_deref().map(backups::every).transpose().map_err(Failure::usage)?;
-        let access = &args.access;
-        Ok(Self {
-            repository: match repository.contains("://") {
-                true => repository.clone(),
-                false => absolute(repository)?,
-            },
-            access: Access {
-                endpoint: access.endpoint.clone(),
-                region: access.region.clone(),
-                remote_command: access.remote_command.clone(),
-                key_file: access.key_file.clone(),
-                key_command: access.key_command.clone(),
-            },
-            every: Duration::from_secs(every.unwrap_or(EVERY)),
-            keep: keep(args.keep.as_deref())?,
-            rate: args.rate.as_deref().map(units::parse_size).transpose()?,
-        })
-    }
-
-    fn of_policy(name: &Name) -> Result<Self> {
-        let value = datasets::find(name)?.backup;
-        let none = || {
-            Failure::usage(format!("{name} has no policy that says where it is replicated to")).hint(format!(
-                "pagefold set backup=REPO,every=10s {name}, or: pagefold replicate {name} REPO"
-            ))
-        };
-        let policy = Policy::parse(&value)
-            .map_err(|what| Failure::new(format!("the policy \"{value}\" of {name} is none: {what}")))?;
-        let policy = policy.ok_or_else(none)?;
-        if !policy.is_continuous() {
-            return Err(Failure::usage(format!(
-                "{name} is backed up every {} by its policy, which pagefold-backup.timer does",
-                backups::every_text(policy.every)
-            ))
-            .hint(format!("to replicate it: pagefold set backup={},every=10s {name}", policy.repository)));
-        }
-        Ok(Self {
-            access: access(&policy),
-            every: Duration::from_secs(policy.every),
-            keep: keep(policy.keep.as_deref())?,
-            rate: policy.rate,
-            repository: policy.repository,
-        })
-    }
 }
 
 struct Loop {
@@ -167,6 +106,10 @@ struct Loop {
     /// The repository stays open from cycle to cycle, and is opened again after a failure.
     repository: Option<Repository>,
     pruning: Option<thread::JoinHandle<()>>,
+    /// Time of the last look whether a prune is due.
+    looked: Option<Instant>,
+    /// Snapshots that could not be destroyed, of which this process has warned.
+    stuck: BTreeSet<String>,
 }
 
 impl Loop {
@@ -241,7 +184,7 @@ impl Loop {
         }
         let repository = match self.repository.take() {
             Some(repository) => repository,
-            None => open(&self.plan.repository, &self.plan.access)?,
+            None => self.open()?,
         };
         let source = Source {
             name: &self.name,
@@ -254,24 +197,72 @@ impl Loop {
         let has = |name: &String| there.iter().any(|figures| snapshot_of(figures) == name);
         let last = self.replica.snapshot.clone().filter(has);
         let next = Next::of(&source, &there)?;
+        // It is written before the upload, so that the snapshot can be given up even if this process is killed. If it
+        // cannot be written, the backup is made all the same, and the write at the end of the cycle tells why.
+        self.replica.sending = Some(next.snapshot.clone());
+        self.replica.write().ok();
         let sent = next.send(&source, &there, last.as_deref());
         let (stays, outcome) = match sent {
             Ok(created) => (self.replica.follow(next, created, last), Ok(())),
             Err(failure) => {
-                let begun = source.begun(&source.ours(&source.there()?))?;
-                (last.into_iter().chain(begun).collect(), Err(failure))
+                // If it cannot be found out whether the backup was begun, the snapshot stays.
+                let begun = source.there().and_then(|there| source.begun(&source.ours(&there)));
+                self.replica.sending = begun.unwrap_or(Some(next.snapshot));
+                (last.into_iter().chain(self.replica.sending.clone()).collect(), Err(failure))
             }
         };
-        let now = source.there()?;
-        for other in source.ours(&now).iter().map(|figures| snapshot_of(figures)) {
-            if !stays.iter().any(|stays| stays == other) {
-                source.destroy(other)?;
+        let now = source.there();
+        for other in source.ours(now.as_deref().unwrap_or_default()).into_iter().map(snapshot_of) {
+            // A snapshot that is held or was cloned stays, and the outcome is that of the backup.
+            if !stays.iter().any(|stays| stays == other)
+                && let Err(failure) = source.destroy(other)
+                && self.stuck.insert(other.to_owned())
+            {
+                warn_of_what_stays(&self.name, other, &failure);
             }
         }
-        outcome
+        outcome.and_then(|()| now.map(drop))
     }
 
-    /// Destroys the snapshot that the repository has, if the pool is nearly full.
+    /// Opens the repository, and forgets what it does not have: another one may be at its place, or an older state of
+    /// it, or its newest backup may have been forgotten.
+    fn open(&mut self) -> Result<Repository> {
+        let repository = open(&self.plan.repository, &self.plan.access)?;
+        let id = repository.id();
+        if self.replica.repository_id.as_ref().is_some_and(|known| *known != id) {
+            self.leave()?;
+        }
+        self.replica.repository_id = Some(id);
+        let backups = repository.backups();
+        let backups =
+            backups.map_err(|error| told(format!("cannot read {}", self.plan.repository), &error))?;
+        let Replica { snapshot, number, .. } = &self.replica;
+        let is_it = |backup: &Backup| {
+            backup.pool == self.name.pool
+                && backup.dataset == self.name.path
+                && Some(backup.number) == *number
+                // Without a snapshot, the pool got full since.
+                && snapshot.as_ref().is_none_or(|snapshot| *snapshot == backup.snapshot)
+        };
+        if number.is_some() && !backups.iter().any(is_it) {
+            (self.replica.snapshot, self.replica.number, self.replica.as_of_ms) = (None, None, None);
+        }
+        Ok(repository)
+    }
+
+    /// Destroys the snapshots that were held for another repository: nothing else would.
+    fn leave(&mut self) -> Result<()> {
+        eprintln!(
+            "pagefold: {} is not the repository that it was: {} is backed up as a whole",
+            self.plan.repository, self.name
+        );
+        self.destroy_held(&datasets::of_pool(&self.name.pool)?);
+        (self.replica.snapshot, self.replica.sending) = (None, None);
+        (self.replica.number, self.replica.as_of_ms) = (None, None);
+        Ok(())
+    }
+
+    /// Destroys the snapshot that the repository has, and the one that was being sent, if the pool is nearly full.
     fn relieve(&mut self) -> Result<()> {
         if target::connect(&self.name.pool)?.is_none() {
             return Ok(());
@@ -282,10 +273,7 @@ impl Loop {
         if free.saturating_mul(100) >= (free + pool.used_bytes).saturating_mul(FREE_MIN_PERCENT) {
             return Ok(());
         }
-        let Some(snapshot) = self.replica.snapshot.take() else { return Ok(()) };
-        let path = format!("{}@{snapshot}", self.name.path);
-        if all.iter().any(|figures| figures.path == path) {
-            super::create::destroy(&self.name, &snapshot)?;
+        for snapshot in self.destroy_held(&all) {
             eprintln!(
                 "pagefold: pool {} is nearly full, and {} cannot be reached: {}@{snapshot} was given up; the next backup compares the whole dataset",
                 self.name.pool, self.plan.repository, self.name
@@ -294,18 +282,39 @@ impl Loop {
         Ok(())
     }
 
-    /// Prunes once a day, beside the cycles.
+    /// Destroys the snapshots that are held for the replica, and returns those that were destroyed. One that cannot be
+    /// destroyed is still remembered.
+    fn destroy_held(&mut self, all: &[Figures]) -> Vec<String> {
+        let mut destroyed = Vec::new();
+        for snapshot in self.replica.held() {
+            let path = format!("{}@{snapshot}", self.name.path);
+            if all.iter().any(|figures| figures.path == path) {
+                if let Err(failure) = super::create::destroy(&self.name, &snapshot) {
+                    if self.stuck.insert(snapshot.clone()) {
+                        warn_of_what_stays(&self.name, &snapshot, &failure);
+                    }
+                    continue;
+                }
+                destroyed.push(snapshot.clone());
+            }
+            self.replica.let_go(&snapshot);
+        }
+        destroyed
+    }
+
+    /// Prunes once a day, beside the cycles, unless another process of this machine does.
     fn prune(&mut self) {
         if self.pruning.as_ref().is_some_and(|thread| !thread.is_finished())
-            || !backups::is_due(backups::PRUNE_EVERY, self.replica.pruned, units::now())
+            || self.looked.is_some_and(|looked| looked.elapsed() < PRUNE_LOOK)
         {
             return;
         }
-        // On the day of the first backup there is nothing to prune yet.
-        let first = self.replica.pruned.is_none();
-        self.replica.pruned = Some(units::now());
-        if first {
-            return;
+        self.looked = Some(Instant::now());
+        match pruned::claim(&self.plan.repository) {
+            Ok(Claim::Due) => {}
+            // On the day of the first backup there is nothing to prune yet.
+            Ok(Claim::First | Claim::Recent) => return,
+            Err(failure) => return eprintln!("pagefold: {} is not pruned: {failure}", self.plan.repository),
         }
         let repository = self.plan.repository.clone();
         let opened = open(&repository, &self.plan.access);
@@ -366,6 +375,7 @@ impl Replica {
         let behind = now_ms().saturating_sub(self.as_of_ms.unwrap_or(next.as_of_ms));
         self.worst_ms = self.worst_ms.max(behind);
         self.as_of_ms = Some(next.as_of_ms);
+        self.sending = None;
         let Some(created) = created else {
             self.idle_cycles += 1;
             return last.into_iter().collect();

@@ -12,12 +12,12 @@ use crate::backups::BACKUP;
 use crate::deeds::Deed;
 use crate::failure::{Failure, Result};
 use crate::failures::Failures;
-use crate::names::Name;
+use crate::names::{self, Name};
 use crate::props::{self, Scope};
 use crate::verbs::{create, print_json, properties};
 use crate::{datasets, units};
 
-/// Dataset that receives the files of a pool's own dataset.
+/// Dataset that receives the files of a pool's own dataset, if no other has that name.
 const OWN: &str = "restored";
 
 /// `backup restore-pool`.
@@ -27,6 +27,7 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
     let backups = repository.backups().map_err(failed)?;
     let described = repository.described().map_err(failed)?;
     let newest = newest_of(of_pool(args, &backups)?);
+    let own = own_name(&newest);
     if !args.into {
         create::run(&Create {
             pool: args.pool.clone(),
@@ -40,14 +41,14 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
     let mut failures = Failures::new();
     let mut done = Vec::new();
     for backup in newest.values() {
-        let path = if backup.dataset.is_empty() { OWN } else { backup.dataset.as_str() };
+        let path = if backup.dataset.is_empty() { &own } else { backup.dataset.as_str() };
         let name = Name::new(&args.pool, path);
         let restored = parents(&name).and_then(|()| match newest_backup(&name, &backups)? {
             // An earlier run has restored this one.
             Some(there) if there.number == backup.number => Ok(()),
             _ => restore_into(&repository, backup, &name, false).map(drop),
         });
-        let left_out = set(&described, backup, &args.pool).and_then(|left_out| restored.map(|()| left_out));
+        let left_out = restored.and_then(|()| set(&described, backup, &args.pool));
         if let Some(left_out) = failures.take(&name.to_string(), left_out) {
             done.push((name.to_string(), *backup, left_out));
         }
@@ -111,6 +112,15 @@ fn newest_of(backups: Vec<&Backup>) -> BTreeMap<&str, &Backup> {
         }
     }
     newest
+}
+
+/// Returns the name of the dataset that receives the files of the pool's own dataset: none that is restored is it, or is
+/// below it.
+fn own_name(newest: &BTreeMap<&str, &Backup>) -> String {
+    let is_taken = |name: &String| newest.keys().any(|path| names::is_within(path, name));
+    let others = (2_u64..).map(|number| format!("{OWN}-{number}"));
+    let mut all = std::iter::once(OWN.to_owned()).chain(others);
+    all.find(|name| !is_taken(name)).unwrap_or_else(|| OWN.to_owned())
 }
 
 /// Makes the datasets above this one, which may have had no backup.

@@ -7,9 +7,10 @@ use serde_json::json;
 
 use super::attempts::{self, Failed, Memory};
 use super::create::{Source, line};
+use super::pruned::{self, Claim};
 use super::{open, told};
 use crate::args::{Access, BackupRun};
-use crate::backups::{self, BACKUP, KEY_FILE, Policy};
+use crate::backups::{BACKUP, KEY_FILE, Policy};
 use crate::failure::{Failure, Result};
 use crate::failures::Failures;
 use crate::names::{self, Name};
@@ -76,7 +77,7 @@ pub(super) fn run(args: &BackupRun) -> Result<()> {
         let done = back_up(name, policy, &mut memory);
         made.extend(failures.take(&text, done).map(|created| (text, created)));
     }
-    let pruned = prune(&plan, args.now, &mut memory, &mut failures)?;
+    let pruned = prune(&plan, args.now, &mut failures);
     if args.json {
         let backups: Vec<_> =
             made.iter().map(|(name, created)| json!({ "name": name, "created": created })).collect();
@@ -153,32 +154,26 @@ fn back_up(name: &Name, policy: &Policy, memory: &mut Memory) -> Result<pagefold
 
 /// Prunes repositories, each once a day. Each dataset loses the backups that its own policy does not keep; backups of
 /// other datasets stay, and so do those of other pools of the same name.
-fn prune(
-    plan: &[(Name, Policy)],
-    at_once: bool,
-    memory: &mut Memory,
-    failures: &mut Failures,
-) -> Result<Vec<serde_json::Value>> {
+fn prune(plan: &[(Name, Policy)], at_once: bool, failures: &mut Failures) -> Vec<serde_json::Value> {
     let mut repositories: BTreeMap<&str, Vec<(&Name, &Policy)>> = BTreeMap::new();
     for (name, policy) in plan.iter().filter(|(_, policy)| policy.keep.is_some()) {
         repositories.entry(&policy.repository).or_default().push((name, policy));
     }
     let mut done = Vec::new();
     for (text, those) in repositories {
-        let now = units::now();
-        if !at_once && !backups::is_due(backups::PRUNE_EVERY, memory.pruned.get(text).copied(), now) {
+        let is_due = match at_once {
+            true => pruned::note(text).map(|()| true),
+            false => pruned::claim(text).map(|claim| claim != Claim::Recent),
+        };
+        if failures.need(text, is_due) != Some(true) {
             continue;
         }
         let Some((_, first)) = those.first() else { continue };
         let pruned = open(text, &access(first)).and_then(|repository| prune_one(&repository, text, &those));
-        // A repository whose prune fails is not tried again before tomorrow: a host that lets nothing be deleted would
-        // be asked every few minutes.
-        memory.pruned.insert(text.to_owned(), now);
-        memory.write()?;
         let Some(pruned) = failures.take(text, pruned) else { continue };
         done.push(json!({ "repository": text, "pruned": pruned }));
     }
-    Ok(done)
+    done
 }
 
 fn prune_one(

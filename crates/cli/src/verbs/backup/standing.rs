@@ -23,7 +23,7 @@ pub struct Standing {
     pub age_s: Option<u64>,
     /// Number of that backup in the repository.
     pub number: Option<u64>,
-    /// True if that backup is older than two periods.
+    /// True if that backup is older than two periods, or if there is none.
     pub overdue: bool,
     /// The last attempt, if it failed.
     pub failed: Option<Failed>,
@@ -96,7 +96,7 @@ pub fn standings(pool: &str) -> Result<Vec<Standing>> {
             newest: attempts.newest,
             age_s,
             number: attempts.number,
-            overdue: age_s.is_some_and(|age| age > policy.every.saturating_mul(2)),
+            overdue: age_s.is_none_or(|age| age > policy.every.saturating_mul(2)),
             failed: attempts.failed,
         }
     };
