@@ -5,6 +5,8 @@
 //! clients wait for that, and see no error. If a server ends by itself, its holder ends, too. If servers die one after
 //! the other, the holder gives up and ends; the kernel then ends the connections, since no process has them any more.
 
+#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+
 mod dying;
 mod link;
 pub mod wire;
@@ -30,6 +32,7 @@ use crate::confine;
 use crate::failure::{Context, Result};
 use crate::launch::{self, For};
 use crate::mountopts::Confine;
+use crate::say::say;
 use crate::serve::report;
 pub use link::{Inherited, Kept, Link, inherited, uptime};
 use wire::{Kind, Message};
@@ -293,5 +296,5 @@ impl Holder {
 
 /// Writes to the server's log.
 fn tell(what: &str) {
-    eprintln!("pagefold: holder: {what}");
+    say(&format!("holder: {what}"));
 }

@@ -3,6 +3,8 @@
 //!
 //! It serves one pool only, with no more rights than the server was started with. It ends with its server.
 
+#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+
 mod asking;
 mod words;
 
@@ -15,6 +17,7 @@ use pagefold_fuse::{Here, MountError, Mounter as _};
 use crate::args::Mount;
 use crate::failure::{Context, Result};
 use crate::holder::wire::{self, Kind};
+use crate::say::say;
 use crate::{confine, holder, mountopts, mounts};
 pub use asking::Asking;
 use words::{Answer, How, Wish};
@@ -52,7 +55,7 @@ pub fn run(args: &Mount, raw: i32) -> Result<()> {
         });
         if let Err(error) = spawned {
             // The server sees that its question ends without an answer.
-            eprintln!("pagefold: mounter: cannot start a thread: {error}");
+            say(&format!("mounter: cannot start a thread: {error}"));
         }
     }
     Ok(())
@@ -146,11 +149,11 @@ fn refused(text: String) -> MountError {
 fn detach_dead(dir: &Path) -> Result<(), MountError> {
     let ours = mounts::ours().map_err(|failure| refused(failure.to_string()))?;
     for mount in ours.iter().filter(|mount| mount.dir == dir && mounts::is_dead(mount)) {
-        eprintln!(
-            "pagefold: mounter: detaching a mount of {} at {} whose server has died",
+        say(&format!(
+            "mounter: detaching a mount of {} at {} whose server has died",
             mount.source,
             dir.display()
-        );
+        ));
         pagefold_fuse::unmount(&mount.dir, true)?;
     }
     Ok(())

@@ -1,0 +1,48 @@
+//! Servers are followed by others when things around them go wrong. Needs root, /dev/fuse and Linux 6.9.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in a test a panic is the report")]
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use common::{Sandbox, bounded, can_mount, kill, signal, wait_until};
+
+/// A process that ends with the test.
+struct Until(Child);
+
+impl Drop for Until {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_full_disc_of_the_log_ends_nobody() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.dir("mnt");
+    sandbox.ok(&["create", "tank", "tank.pf", "--size", "512M"]);
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut holder = sandbox.command(&["serve", "-o", "takeover=on", "tank", "mnt"]);
+    let mut holder = Until(holder.stdout(Stdio::null()).stderr(full).spawn().unwrap());
+    wait_until(|| {
+        assert_eq!(holder.0.try_wait().unwrap(), None, "the holder has ended");
+        let told = sandbox.run(&["status", "tank", "--json"]).stdout;
+        told.contains("\"mounts\"") && sandbox.path("mnt/.pagefold").exists()
+    });
+    fs::write(sandbox.path("mnt/a"), b"kept").unwrap();
+    kill(&sandbox);
+    assert_eq!(fs::read(sandbox.path("mnt/a")).unwrap(), b"kept");
+    assert_eq!(sandbox.pool()["takeover"]["restarts"], 1);
+    sandbox.ok(&["unmount", "tank"]);
+    assert!(holder.0.wait().unwrap().success());
+}
