@@ -23,6 +23,11 @@ impl Drop for Until {
     }
 }
 
+fn bounded_in(sandbox: &Sandbox, mut command: Command) -> common::Output {
+    command.current_dir(sandbox.path("")).stdin(Stdio::null());
+    bounded(command)
+}
+
 #[test]
 fn a_full_disc_of_the_log_ends_nobody() {
     if !can_mount() {
@@ -45,4 +50,26 @@ fn a_full_disc_of_the_log_ends_nobody() {
     assert_eq!(sandbox.pool()["takeover"]["restarts"], 1);
     sandbox.ok(&["unmount", "tank"]);
     assert!(holder.0.wait().unwrap().success());
+}
+
+#[test]
+fn a_program_that_is_gone_is_not_needed_to_restart() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.dir("mnt");
+    sandbox.ok(&["create", "tank", "tank.pf", "--size", "512M"]);
+    let copy = sandbox.path("copy");
+    fs::copy(env!("CARGO_BIN_EXE_pagefold"), &copy).unwrap();
+    let mut mount = Command::new(&copy);
+    mount.args(["mount", "-o", "takeover=on", "tank", "mnt"]).envs(sandbox.environment());
+    let mounted = bounded_in(&sandbox, mount);
+    assert!(mounted.status.success(), "{}", mounted.stderr);
+    fs::write(sandbox.path("mnt/a"), b"kept").unwrap();
+    fs::remove_file(&copy).unwrap();
+    sandbox.ok(&["restart", "tank"]);
+    assert_eq!(fs::read(sandbox.path("mnt/a")).unwrap(), b"kept");
+    assert_eq!(sandbox.pool()["takeover"]["restarts"], 1);
+    sandbox.ok(&["unmount", "tank"]);
 }
