@@ -23,6 +23,13 @@ impl Drop for Until {
     }
 }
 
+/// The value of a property of `tank` and its source.
+fn get(sandbox: &Sandbox, property: &str) -> (String, String) {
+    let told = sandbox.ok(&["get", "-H", property, "tank"]);
+    let words: Vec<&str> = told.trim().split('\t').collect();
+    (words[2].to_owned(), words[3].to_owned())
+}
+
 fn bounded_in(sandbox: &Sandbox, mut command: Command) -> common::Output {
     command.current_dir(sandbox.path("")).stdin(Stdio::null());
     bounded(command)
@@ -71,5 +78,22 @@ fn a_program_that_is_gone_is_not_needed_to_restart() {
     sandbox.ok(&["restart", "tank"]);
     assert_eq!(fs::read(sandbox.path("mnt/a")).unwrap(), b"kept");
     assert_eq!(sandbox.pool()["takeover"]["restarts"], 1);
+    sandbox.ok(&["unmount", "tank"]);
+}
+
+#[test]
+fn a_remount_outlives_the_server() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::mounted("takeover=on,sync=disabled");
+    let temporary = |value: &str| (value.to_owned(), "temporary".to_owned());
+    assert_eq!(get(&sandbox, "sync"), temporary("disabled"));
+    sandbox.ok(&["mount", "-o", "remount,sync=standard,primarycache=metadata,suid", "tank"]);
+    for _ in 0..2 {
+        kill(&sandbox);
+        assert_eq!(get(&sandbox, "sync"), temporary("standard"));
+        assert_eq!(get(&sandbox, "primarycache"), temporary("metadata"));
+    }
     sandbox.ok(&["unmount", "tank"]);
 }

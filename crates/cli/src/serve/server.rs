@@ -195,6 +195,8 @@ impl Server {
         let pool = pools::open_on(known, devices, &options)?;
         tell_replay(&pool);
         let watched: Watched = Arc::new(Mutex::new(Watch::new(&pool)));
+        let at_start = || mounted::of_the_pool(wanted).into_iter().chain(given).collect();
+        let temporary = keep.temporary().unwrap_or_else(at_start);
         let pool_work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
         Ok(Arc::new(Self {
             pool,
@@ -204,7 +206,7 @@ impl Server {
             confinement,
             read_only: options.read_only,
             started: Instant::now(),
-            temporary: Mutex::new(mounted::of_the_pool(wanted).into_iter().chain(given).collect()),
+            temporary: Mutex::new(temporary),
             watched,
             deeds: Arc::default(),
             pool_work: Mutex::new(Some(pool_work)),
