@@ -97,3 +97,23 @@ fn a_remount_outlives_the_server() {
     }
     sandbox.ok(&["unmount", "tank"]);
 }
+
+#[test]
+fn a_property_that_waits_for_the_next_mount_does_not_strike_at_a_takeover() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::mounted("takeover=on");
+    let mut file = File::create(sandbox.path("mnt/a")).unwrap();
+    let set = sandbox.run(&["set", "readonly=on", "tank"]);
+    assert!(set.stderr.contains("when it is mounted the next time"), "{}", set.stderr);
+    kill(&sandbox);
+    file.write_all(b"late").unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    assert_eq!(fs::read(sandbox.path("mnt/a")).unwrap(), b"late");
+    sandbox.ok(&["unmount", "tank"]);
+    sandbox.ok(&["mount", "tank", "mnt"]);
+    assert!(File::create(sandbox.path("mnt/b")).is_err());
+    sandbox.ok(&["unmount", "tank"]);
+}
