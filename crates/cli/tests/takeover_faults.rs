@@ -117,3 +117,21 @@ fn a_property_that_waits_for_the_next_mount_does_not_strike_at_a_takeover() {
     assert!(File::create(sandbox.path("mnt/b")).is_err());
     sandbox.ok(&["unmount", "tank"]);
 }
+
+#[test]
+fn a_remount_after_a_takeover_may_repeat_the_options() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::mounted("takeover=on,cache=64M,threads=3");
+    kill(&sandbox);
+    sandbox.ok(&["mount", "-o", "remount,ro,cache=64M,threads=3,takeover=on", "tank"]);
+    kill(&sandbox);
+    assert!(File::create(sandbox.path("mnt/a")).is_err());
+    sandbox.ok(&["mount", "-o", "remount,rw,cache=64M,threads=3,takeover=on", "tank"]);
+    kill(&sandbox);
+    fs::write(sandbox.path("mnt/a"), b"writable").unwrap();
+    let other = sandbox.run(&["mount", "-o", "remount,cache=65M", "tank"]);
+    common::assert_failure(&other, 2, &["cache=65M"]);
+    sandbox.ok(&["unmount", "tank"]);
+}

@@ -40,6 +40,9 @@ pub(super) struct Record {
     pub(super) since: u64,
     threads: Option<usize>,
     properties: Vec<(String, String)>,
+    /// All options but properties. Servers of earlier versions did not write them down.
+    #[serde(default)]
+    options: Option<MountOptions>,
     #[serde(with = "crate::raw::path")]
     dir: PathBuf,
     device_minor: u32,
@@ -67,6 +70,7 @@ impl Record {
             since,
             threads: options.threads,
             properties: properties.collect(),
+            options: Some(options.clone()),
             dir: held.dir.clone(),
             device_minor: held.device_minor,
             minor: held.agreement.minor,
@@ -78,8 +82,9 @@ impl Record {
 
     /// Returns the options that hold as long as the mount does.
     pub(super) fn options(&self) -> Result<MountOptions> {
-        let mut options =
-            MountOptions { read_only: self.read_only, threads: self.threads, ..MountOptions::default() };
+        let unknown =
+            || MountOptions { read_only: self.read_only, threads: self.threads, ..MountOptions::default() };
+        let mut options = self.options.clone().unwrap_or_else(unknown);
         for (name, value) in &self.properties {
             options.properties.push((props::find(name)?.name, value.clone()));
         }
