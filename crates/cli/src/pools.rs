@@ -251,6 +251,22 @@ pub fn attentive(known: &Known, options: OpenOptions) -> Result<OpenOptions> {
     Ok(OpenOptions { since: seen.standing(), now: units::now(), witness: Some(witness(seen)), ..options })
 }
 
+/// Does the same as [`attentive`] for a server that takes over from another one. The devices never were anybody else's
+/// in between; and where progress cannot be noted, the pool is served all the same: its mounts would end otherwise.
+pub fn attentive_still(known: &Known, options: OpenOptions) -> OpenOptions {
+    if options.rescue || options.read_only {
+        return options;
+    }
+    let now = units::now();
+    match Seen::open(&known.guid) {
+        Ok(seen) => OpenOptions { since: seen.standing(), now, witness: Some(witness(seen)), ..options },
+        Err(failure) => {
+            tracing::warn!(%failure, "an older copy of the pool may go unnoticed later: its progress is not noted");
+            OpenOptions { now, ..options }
+        }
+    }
+}
+
 /// Opens a known pool, and checks that the devices hold this pool.
 pub fn open_known(known: &Known, options: &OpenOptions) -> Result<Arc<Pool>> {
     let options = attentive(known, options.clone())?;

@@ -135,3 +135,30 @@ fn a_remount_after_a_takeover_may_repeat_the_options() {
     common::assert_failure(&other, 2, &["cache=65M"]);
     sandbox.ok(&["unmount", "tank"]);
 }
+
+#[test]
+fn a_state_directory_that_is_read_only_stops_no_takeover() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::mounted("takeover=on");
+    fs::write(sandbox.path("mnt/a"), b"kept").unwrap();
+    let state = sandbox.path("state");
+    let mount = |words: &[&str]| {
+        let mut command = Command::new("mount");
+        let done = bounded_in(&sandbox, {
+            command.args(words).arg(&state);
+            command
+        });
+        assert!(done.status.success(), "{}", done.stderr);
+    };
+    mount(&["--bind", "state"]);
+    mount(&["-o", "remount,bind,ro"]);
+    kill(&sandbox);
+    assert_eq!(fs::read(sandbox.path("mnt/a")).unwrap(), b"kept");
+    mount(&["-o", "remount,bind,rw"]);
+    sandbox.ok(&["unmount", "tank"]);
+    assert!(Command::new("umount").arg(&state).status().unwrap().success());
+    sandbox.ok(&["mount", "tank", "mnt"]);
+    sandbox.ok(&["unmount", "tank"]);
+}

@@ -182,7 +182,10 @@ impl Server {
         if let Some(bytes) = wanted.cache_bytes {
             options.cache_bytes = bytes;
         }
-        let options = pools::attentive(known, options)?;
+        let options = match keep.followed() {
+            Some(_) => pools::attentive_still(known, options),
+            None => pools::attentive(known, options)?,
+        };
         let devices = keep.open_devices(known, &options)?;
         // The log of events is opened with the same rights as the devices; without it the pool is served all the same.
         let events = EventLog::open(&known.guid);
