@@ -47,6 +47,8 @@ enum Phase {
 
 struct State {
     phase: Phase,
+    /// True once the server was told to end: it mounts nothing any more.
+    told_to_end: bool,
     /// Mounts in the order in which they were made.
     mounts: Vec<Arc<Mounted>>,
     /// Numbers of the datasets and snapshots that are being mounted or received.
@@ -217,6 +219,7 @@ impl Server {
             memory: Mutex::default(),
             state: Mutex::new(State {
                 phase: Phase::Serving,
+                told_to_end: false,
                 mounts: Vec::new(),
                 coming: Vec::new(),
                 streams: Streams::default(),
@@ -268,7 +271,7 @@ impl Server {
         let deadline = Instant::now() + patience::BEFORE_MOUNTING;
         let mut state = self.state.lock();
         loop {
-            if state.phase != Phase::Serving {
+            if state.phase != Phase::Serving || state.told_to_end {
                 return Ok(Announced::Not(Attached::Ending));
             }
             let there = state.mounts.iter().find(|mounted| mounted.id == id).cloned();
@@ -352,6 +355,11 @@ impl Server {
     /// Returns true if something is mounted or about to be; false if the pool is being closed or is closed.
     pub(super) fn is_serving(&self) -> bool {
         self.state.lock().phase == Phase::Serving
+    }
+
+    /// Refuses new mounts from now on, since this server ends.
+    pub(super) fn refuse_mounts(&self) {
+        self.state.lock().told_to_end = true;
     }
 
     /// Returns when the last mount has ended or its users were cut off.
