@@ -6,6 +6,7 @@
 #![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
 
 mod asking;
+mod resuming;
 mod words;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,6 +21,7 @@ use crate::holder::wire::{self, Kind};
 use crate::say::say;
 use crate::{confine, holder, mountopts, mounts};
 pub use asking::Asking;
+pub use resuming::Resuming;
 use words::{Answer, How, Wish};
 
 /// Limits of what a server may ask for.

@@ -25,7 +25,7 @@ use crate::control::{ConfinementFigures, Reply, Source, UnmountMode};
 use crate::deeds::{self, Deed, Mounts, Outcome};
 use crate::event_log::EventLog;
 use crate::failure::{Context, Failure, Result};
-use crate::mounter::Asking;
+use crate::mounter::{Asking, Resuming};
 use crate::mountopts::{Confine, MountOptions, Takeover};
 use crate::registry::Known;
 use crate::retention::POLICY;
@@ -130,8 +130,8 @@ impl Server {
         ring: Arc<Ring>,
         keep: Keep,
     ) -> Result<Arc<Self>> {
-        let mounter = Arc::new(Asking::start(&known.name, options)?);
-        let server = Self::open(known, options, given, mounter, ring, keep)?;
+        let mounter = Arc::new(Resuming::new(Asking::start(&known.name, options)?));
+        let server = Self::open(known, options, given, Arc::clone(&mounter) as Arc<dyn Mounter>, ring, keep)?;
         // An error from here on leaves everything to the next server: only the thread that follows a mount ends it.
         *server.memory.lock() = Some(Memory::start(&server)?);
         server.obey_all()?;
@@ -140,6 +140,7 @@ impl Server {
         }
         server.keep.serving_again();
         server.start_keeper()?;
+        mounter.complete();
         server.end_if_empty(&mut server.state.lock());
         Ok(server)
     }
