@@ -15,6 +15,7 @@
 //! retention, backups    which snapshots and backups are due by policy
 //! errors, event_log     errors with the names of files; events that outlive servers
 //! failure, failures     the error of a verb; what failed while others went on
+//! say                   lines on standard error, of processes that outlive a full disc
 //! names, target, suggest, raw, moment, units, table, progress   words and figures, as people read and write them
 //! places, turns, allocator, models   directories of small files; locks of files; memory; lists of models
 //! ```
@@ -63,6 +64,7 @@ mod reader;
 mod rebase;
 mod registry;
 mod retention;
+mod say;
 mod seen;
 mod serve;
 mod settings;
@@ -98,7 +100,7 @@ fn main() -> ExitCode {
     match outcome.and_then(|cli| cli.map_or(Ok(()), verbs::run)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("pagefold: {failure}");
+            say::say(&failure.to_string());
             ExitCode::from(verbs::exit_status(&words, &failure))
         }
     }

@@ -3,12 +3,14 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use crate::failure::{Context, Failure, Result};
 use crate::props::CACHE_BYTES_MIN;
 use crate::{props, raw, suggest, table, units};
 
 /// When to use io_uring for the kernel's requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum IoUring {
     /// Where the kernel offers it.
     #[default]
@@ -20,7 +22,7 @@ pub enum IoUring {
 }
 
 /// When another server takes the place of one that dies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Takeover {
     /// Where it costs nothing, which is where requests do not travel over io_uring.
     Auto,
@@ -31,7 +33,7 @@ pub enum Takeover {
 }
 
 /// How far a server gives up rights that it does not need, and has the kernel enforce that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Confine {
     /// As far as the kernel can.
     #[default]
@@ -52,8 +54,9 @@ impl std::fmt::Display for Confine {
     }
 }
 
-/// Options of a mount.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Options of a mount. Those that are skipped need other forms to be kept for the next server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct MountOptions {
     /// Refuse changes.
     pub read_only: bool,
@@ -80,8 +83,10 @@ pub struct MountOptions {
     /// Allow programs to be run from the mount.
     pub exec: bool,
     /// New file to which every write and flush of the devices is recorded.
+    #[serde(with = "crate::raw::maybe_path")]
     pub record: Option<PathBuf>,
     /// Properties for this mount only.
+    #[serde(skip)]
     pub properties: Vec<(&'static str, String)>,
 }
 

@@ -1,5 +1,7 @@
 //! Pools as the verbs need them: creates, opens, describes and destroys them.
 
+#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,7 @@ use crate::control::{
 use crate::failure::{Context, Failure, Result};
 use crate::props::{self, PROPERTIES, Property, Scope};
 use crate::registry::{Known, paths_text};
+use crate::say::say;
 use crate::seen::{self, Seen};
 use crate::units::{FULL_PERCENT, hundredths};
 use crate::{errors, finding, names, raw, settings, startup, table, units};
@@ -109,7 +112,7 @@ pub fn create(
     if let Err(failure) = filled {
         // A pool that is only half made must not stay.
         if let Err(error) = pool::destroy(devices) {
-            eprintln!("pagefold: cannot take pool {name} back: {error}");
+            say(&format!("cannot take pool {name} back: {error}"));
         }
         return Err(refused(&doing(), &failure));
     }
@@ -227,7 +230,7 @@ fn witness(seen: Arc<Seen>) -> Witness {
     Witness::new(move |standing| {
         // A failure does not harm the pool; but an older copy of it may go unnoticed later.
         if let Err(failure) = seen.note(standing) {
-            eprintln!("pagefold: warning: {failure}");
+            say(&format!("warning: {failure}"));
         }
     })
 }
@@ -246,6 +249,22 @@ pub fn attentive(known: &Known, options: OpenOptions) -> Result<OpenOptions> {
     }
     let seen = Seen::open(&known.guid)?;
     Ok(OpenOptions { since: seen.standing(), now: units::now(), witness: Some(witness(seen)), ..options })
+}
+
+/// Does the same as [`attentive`] for a server that takes over from another one. The devices never were anybody else's
+/// in between; and where progress cannot be noted, the pool is served all the same: its mounts would end otherwise.
+pub fn attentive_still(known: &Known, options: OpenOptions) -> OpenOptions {
+    if options.rescue || options.read_only {
+        return options;
+    }
+    let now = units::now();
+    match Seen::open(&known.guid) {
+        Ok(seen) => OpenOptions { since: seen.standing(), now, witness: Some(witness(seen)), ..options },
+        Err(failure) => {
+            tracing::warn!(%failure, "an older copy of the pool may go unnoticed later: its progress is not noted");
+            OpenOptions { now, ..options }
+        }
+    }
 }
 
 /// Opens a known pool, and checks that the devices hold this pool.

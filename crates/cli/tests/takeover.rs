@@ -11,32 +11,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use common::{Sandbox, assert_failure, can_mount, kill_to_the_end, parent, signal, wait_until};
-
-/// Kills the server and waits until another goes on.
-fn kill(sandbox: &Sandbox) -> u64 {
-    let before = sandbox.pool();
-    let pid = i32::try_from(before["pid"].as_i64().unwrap()).unwrap();
-    signal(pid, rustix::process::Signal::KILL);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while Instant::now() < deadline {
-        let output = sandbox.run(&["status", "tank", "--json"]);
-        let now = serde_json::from_str::<serde_json::Value>(&output.stdout);
-        if let Ok(now) = now
-            && now["pools"][0]["takeover"]["restarts"].as_u64() > before["takeover"]["restarts"].as_u64()
-            && let Some(stall) = now["pools"][0]["takeover"]["last_stall_ms"].as_u64()
-        {
-            return stall;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    panic!("no other server goes on");
-}
+use common::{Sandbox, assert_failure, can_mount, kill, kill_to_the_end, parent, signal, wait_until};
 
 /// Random numbers that follow from a seed.
 struct Random(u64);

@@ -4,6 +4,8 @@
 //! A process confines itself while it has one thread, since capabilities and rules for paths belong to threads, and
 //! later threads inherit them. A server does so when its devices are open and only their labels have been read.
 
+#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+
 mod capabilities;
 mod paths;
 mod syscalls;
@@ -17,6 +19,7 @@ use crate::control::ConfinementFigures;
 use crate::failure::{Failure, Result};
 use crate::mountopts::Confine;
 use crate::places;
+use crate::say::say;
 
 /// Capabilities of a mounter: to mount and unmount, and to reach directories that are closed to others.
 const MOUNTER: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::DAC_READ_SEARCH);
@@ -114,7 +117,7 @@ fn privileged(who: &str, wish: Confine, kept: CapabilitySet) -> Result<()> {
     );
     steps.check(who)?;
     if !steps.missing.is_empty() {
-        eprintln!("pagefold: {who}: not confined in full: {}", steps.missing.join("; "));
+        say(&format!("{who}: not confined in full: {}", steps.missing.join("; ")));
     }
     Ok(())
 }

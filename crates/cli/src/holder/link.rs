@@ -71,6 +71,11 @@ impl Link {
             .context(|| format!("the holder cannot keep {name}"))
     }
 
+    /// Has the holder keep facts without a descriptor.
+    pub fn note(&self, name: &str, body: &[u8]) -> Result<()> {
+        wire::send(&self.0, Kind::Keep, name, body, None).context(|| format!("the holder cannot keep {name}"))
+    }
+
     /// Tells the holder not to keep `name` any longer.
     pub fn drop_kept(&self, name: &str) {
         self.tell(Kind::Drop, name, &[]);

@@ -5,6 +5,8 @@
 //! clients wait for that, and see no error. If a server ends by itself, its holder ends, too. If servers die one after
 //! the other, the holder gives up and ends; the kernel then ends the connections, since no process has them any more.
 
+#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+
 mod dying;
 mod link;
 pub mod wire;
@@ -27,9 +29,10 @@ use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::confine;
-use crate::failure::{Context, Result};
+use crate::failure::{Context, Failure, Result};
 use crate::launch::{self, For};
 use crate::mountopts::Confine;
+use crate::say::say;
 use crate::serve::report;
 pub use link::{Inherited, Kept, Link, inherited, uptime};
 use wire::{Kind, Message};
@@ -77,9 +80,14 @@ pub fn run(wish: Confine, kept: BTreeMap<String, Kept>) -> Result<i32> {
     let mut holder = Holder::new(kept)?;
     confine::holder(wish)?;
     loop {
-        let server = holder.start()?;
-        let status = holder.follow(server)?;
-        if let Some(end) = holder.next(status) {
+        let end = match holder.start() {
+            Ok(server) => {
+                let status = holder.follow(server)?;
+                holder.next(status)
+            }
+            Err(failure) => holder.not_started(failure)?,
+        };
+        if let Some(end) = end {
             return Ok(end);
         }
     }
@@ -158,10 +166,17 @@ impl Holder {
         launch::set_environment(&mut command, For::Ours);
         // This process has no other thread that could start a program, which would inherit the descriptor.
         rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).context(starting)?;
-        let child = command.spawn().context(starting)?;
+        let mut child = command.spawn().context(starting)?;
         drop(theirs);
-        let pid = Pid::from_child(&child);
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).context(starting)?;
+        let pidfd = match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(errno) => {
+                // It has been handed nothing yet. Errors mean that it has ended already.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(errno).context(starting);
+            }
+        };
         self.serving = None;
         self.again = false;
         let handed = self.hand_over(&line);
@@ -275,15 +290,34 @@ impl Holder {
         if self.hello.planned {
             return None;
         }
+        self.died(&format!("the server died ({status})"))
+    }
+
+    /// Decides what follows if a server could not be started. The first one has to start; later ones count as servers
+    /// that died at once, and the next attempt is with the program as it was.
+    fn not_started(&mut self, failure: Failure) -> Result<Option<i32>> {
+        if !self.ready || self.kept.is_empty() {
+            return Err(failure);
+        }
+        self.hello.planned = false;
+        let end = self.died(failure.what());
+        if end.is_none() && self.serving.take().is_some() {
+            thread::sleep(PAUSE);
+        }
+        Ok(end)
+    }
+
+    /// Counts a death, and pauses if the server did not serve. Returns an exit status if there were too many.
+    fn died(&mut self, how: &str) -> Option<i32> {
         let got_far = self.serving.is_some_and(|since| since.elapsed() >= SERVED_MIN);
         self.deaths = if got_far { 1 } else { self.deaths + 1 };
         if self.deaths >= DEATHS_MAX {
             tell(&format!(
-                "{DEATHS_MAX} servers died one after the other ({status}): giving up; their mounts end, and what was not synced is lost"
+                "{how}, as {DEATHS_MAX} did one after the other: giving up; their mounts end, and what was not synced is lost"
             ));
             return Some(1);
         }
-        tell(&format!("the server died ({status}): starting another"));
+        tell(&format!("{how}: starting another"));
         if self.serving.is_none() {
             thread::sleep(PAUSE);
         }
@@ -293,5 +327,5 @@ impl Holder {
 
 /// Writes to the server's log.
 fn tell(what: &str) {
-    eprintln!("pagefold: holder: {what}");
+    say(&format!("holder: {what}"));
 }

@@ -3,7 +3,10 @@
 //!
 //! It serves one pool only, with no more rights than the server was started with. It ends with its server.
 
+#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+
 mod asking;
+mod resuming;
 mod words;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,8 +18,10 @@ use pagefold_fuse::{Here, MountError, Mounter as _};
 use crate::args::Mount;
 use crate::failure::{Context, Result};
 use crate::holder::wire::{self, Kind};
+use crate::say::say;
 use crate::{confine, holder, mountopts, mounts};
 pub use asking::Asking;
+pub use resuming::Resuming;
 use words::{Answer, How, Wish};
 
 /// Limits of what a server may ask for.
@@ -52,7 +57,7 @@ pub fn run(args: &Mount, raw: i32) -> Result<()> {
         });
         if let Err(error) = spawned {
             // The server sees that its question ends without an answer.
-            eprintln!("pagefold: mounter: cannot start a thread: {error}");
+            say(&format!("mounter: cannot start a thread: {error}"));
         }
     }
     Ok(())
@@ -146,11 +151,11 @@ fn refused(text: String) -> MountError {
 fn detach_dead(dir: &Path) -> Result<(), MountError> {
     let ours = mounts::ours().map_err(|failure| refused(failure.to_string()))?;
     for mount in ours.iter().filter(|mount| mount.dir == dir && mounts::is_dead(mount)) {
-        eprintln!(
-            "pagefold: mounter: detaching a mount of {} at {} whose server has died",
+        say(&format!(
+            "mounter: detaching a mount of {} at {} whose server has died",
             mount.source,
             dir.display()
-        );
+        ));
         pagefold_fuse::unmount(&mount.dir, true)?;
     }
     Ok(())

@@ -193,8 +193,9 @@ impl Server {
             .mounts()
             .into_iter()
             .find(|mounted| self.pool.path_of(mounted.id).is_some_and(|of| of == path));
-        let mut temporary = self.temporary.lock().clone();
-        temporary.extend(mounted.iter().flat_map(|mounted| mounted.temporary()));
+        let mut temporary = mounted.map(|mounted| mounted.temporary()).unwrap_or_default();
+        // The last of a name counts: a remount changes those of the whole pool here, and not in the mount's own options.
+        temporary.extend(self.temporary.lock().iter().cloned());
         pools::properties(&self.pool, path, &temporary)
     }
 

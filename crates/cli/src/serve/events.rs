@@ -19,6 +19,7 @@ use super::limits;
 use crate::control::Event;
 use crate::event_log::EventLog;
 use crate::failure::{Context as _, Result};
+use crate::say::say;
 
 /// Largest number of events in the ring.
 const RING_EVENTS: usize = 4096;
@@ -84,7 +85,7 @@ impl Ring {
                 written = event.number;
                 let failed = log.append(event).err().filter(|_| !std::mem::replace(&mut refused, true));
                 if let Some(error) = failed {
-                    eprintln!("pagefold: events are not kept: {error}");
+                    say(&format!("events are not kept: {error}"));
                 }
             }
             if finished {
@@ -100,7 +101,7 @@ impl Ring {
         drop(self.events.lock());
         self.more.notify_all();
         if self.writing.lock().take().is_some_and(|writing| writing.join().is_err()) {
-            eprintln!("pagefold: the thread that keeps events panicked");
+            say("the thread that keeps events panicked");
         }
     }
 
@@ -167,13 +168,15 @@ impl Visit for Collector {
 pub fn start() -> Arc<Ring> {
     let ring = Arc::new(Ring::default());
     let filter = EnvFilter::try_from_env("PAGEFOLD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    // Its report of a line that could not be written would be an eprintln!, which panics where that fails, too.
+    let lines = tracing_subscriber::fmt::layer().log_internal_errors(false);
+    let lines = lines.with_writer(std::io::stderr).with_ansi(false);
     let to_journal = std::env::var_os("JOURNAL_STREAM").is_some();
     let lines = if to_journal { lines.without_time().boxed() } else { lines.boxed() };
     let started = tracing_subscriber::registry().with(filter).with(lines).with(RingLayer(Arc::clone(&ring)));
     let started = started.with(limits::layer()).try_init();
     if let Err(error) = started {
-        eprintln!("pagefold: logging does not work: {error}");
+        say(&format!("logging does not work: {error}"));
     }
     ring
 }

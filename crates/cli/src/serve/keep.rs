@@ -23,6 +23,8 @@ use crate::props;
 use crate::registry::Known;
 
 const JOURNAL: &str = "journal";
+/// Name of the properties of the whole pool that hold while it is open.
+const TEMPORARY: &str = "temporary";
 /// Prefix of the names of mounts; the number of their connection follows.
 const MOUNT: &str = "mount:";
 
@@ -38,6 +40,9 @@ pub(super) struct Record {
     pub(super) since: u64,
     threads: Option<usize>,
     properties: Vec<(String, String)>,
+    /// All options but properties. Servers of earlier versions did not write them down.
+    #[serde(default)]
+    options: Option<MountOptions>,
     #[serde(with = "crate::raw::path")]
     dir: PathBuf,
     device_minor: u32,
@@ -65,6 +70,7 @@ impl Record {
             since,
             threads: options.threads,
             properties: properties.collect(),
+            options: Some(options.clone()),
             dir: held.dir.clone(),
             device_minor: held.device_minor,
             minor: held.agreement.minor,
@@ -76,8 +82,9 @@ impl Record {
 
     /// Returns the options that hold as long as the mount does.
     pub(super) fn options(&self) -> Result<MountOptions> {
-        let mut options =
-            MountOptions { read_only: self.read_only, threads: self.threads, ..MountOptions::default() };
+        let unknown =
+            || MountOptions { read_only: self.read_only, threads: self.threads, ..MountOptions::default() };
+        let mut options = self.options.clone().unwrap_or_else(unknown);
         for (name, value) in &self.properties {
             options.properties.push((props::find(name)?.name, value.clone()));
         }
@@ -109,6 +116,9 @@ pub(super) struct Keep {
     journal: Option<Arc<Journal>>,
     left: Mutex<Vec<Left>>,
     claim: Option<Claim>,
+    /// Properties of the whole pool that hold while it is open, if an earlier server was given others than at its
+    /// start.
+    temporary: Option<Vec<(&'static str, String)>>,
     next_connection: AtomicU32,
     /// Time for which no server answered; set once this one does.
     stall: Mutex<Option<Duration>>,
@@ -123,6 +133,7 @@ impl Keep {
             journal: None,
             left: Mutex::default(),
             claim: None,
+            temporary: None,
             next_connection: AtomicU32::new(1),
             stall: Mutex::default(),
         }
@@ -139,6 +150,7 @@ impl Keep {
             None => None,
         };
         let claim = Claim::inherited(&mut inherited)?;
+        let temporary = inherited.kept.remove(TEMPORARY).map(|kept| properties_of(&kept.body)).transpose()?;
         let mut left = Vec::new();
         for (name, kept) in inherited.kept {
             let Some(device) = kept.fd.filter(|_| name.starts_with(MOUNT)) else { continue };
@@ -155,6 +167,7 @@ impl Keep {
             journal: journal.map(Arc::new),
             left: Mutex::new(left),
             claim: Some(claim),
+            temporary,
             next_connection: AtomicU32::new(next),
             stall: Mutex::default(),
         };
@@ -183,6 +196,20 @@ impl Keep {
     /// Takes the mounts that the previous server left, in the order in which they were made.
     pub(super) fn take_left(&self) -> Vec<Left> {
         std::mem::take(&mut self.left.lock())
+    }
+
+    /// Returns the properties of the whole pool that hold while it is open, if an earlier server was given others than
+    /// at its start.
+    pub(super) fn temporary(&self) -> Option<Vec<(&'static str, String)>> {
+        self.temporary.clone()
+    }
+
+    /// Has the holder keep the properties of the whole pool that hold while it is open.
+    pub(super) fn note_temporary(&self, properties: &[(&'static str, String)]) -> Result<()> {
+        let Some(link) = &self.link else { return Ok(()) };
+        let body = serde_json::to_vec(properties)
+            .map_err(|error| Failure::new(format!("cannot write down properties: {error}")))?;
+        link.note(TEMPORARY, &body)
     }
 
     /// Listens under the pool's name. Without a holder, which already has the name, takes it first.
@@ -259,6 +286,13 @@ impl Keep {
                 .map(|stall| u64::try_from(stall.as_millis()).unwrap_or(u64::MAX)),
         }
     }
+}
+
+/// Reads properties that an earlier server had the holder keep.
+fn properties_of(body: &[u8]) -> Result<Vec<(&'static str, String)>> {
+    let kept: Vec<(String, String)> = serde_json::from_slice(body)
+        .map_err(|error| Failure::new(format!("cannot take over properties: {error}")))?;
+    kept.into_iter().map(|(name, value)| Ok((props::find(&name)?.name, value))).collect()
 }
 
 /// The holder's record of a mount.

@@ -4,6 +4,8 @@
 //! mounts, reports that it is ready, serves until all is unmounted or it is told to stop, closes the pool cleanly, and
 //! ends. Further datasets and snapshots are mounted when `mount` asks over the control socket.
 
+#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+
 mod answers;
 mod background;
 mod claim;

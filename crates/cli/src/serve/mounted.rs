@@ -87,7 +87,11 @@ impl Mounted {
             }
         };
         let is_snapshot = wanted.path.contains('@');
-        let read_only = wanted.options.read_only || is_snapshot || effective("readonly")? == "on";
+        let read_only = match &left {
+            // A property that waits for the next mount waits on.
+            Some(left) => left.record.read_only,
+            None => wanted.options.read_only || is_snapshot || effective("readonly")? == "on",
+        };
         let mut fuse_options = fuse_options(&name, &wanted.options, read_only);
         fuse_options.takeover = keep.is_held();
         let id = version.id;

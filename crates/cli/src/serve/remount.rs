@@ -44,6 +44,9 @@ impl Server {
             options.dev = changes.dev.unwrap_or(options.dev);
             options.exec = changes.exec.unwrap_or(options.exec);
             drop(options);
+            if let Err(failure) = mounted.renew_record() {
+                tracing::warn!(%failure, "if this server dies, the next one does not know of this remount");
+            }
             // This comes before the kernel allows writes.
             if read_only == Some(false) && mounted.is_read_only() {
                 mounted.set_read_only(self, false)?;
@@ -78,6 +81,9 @@ impl Server {
             let mut temporary = self.temporary.lock();
             temporary.retain(|(name, _)| *name != property);
             temporary.push((property, value.to_owned()));
+            if let Err(failure) = self.keep.note_temporary(&temporary) {
+                tracing::warn!(%failure, property, "if this server dies, the next one does not know of it");
+            }
             drop(temporary);
             return self.obey_all();
         }
@@ -101,8 +107,14 @@ impl Mounted {
         self.fs.set_read_only(on);
         self.read_only.store(on, Ordering::Release);
         tracing::info!(dir = %self.session.dir().display(), read_only = on, "remounted");
+        self.renew_record()
+    }
+
+    /// Has the holder keep the mount as it is now.
+    fn renew_record(&self) -> Result<()> {
         let (options, held) = (self.options.lock().clone(), self.session.held());
-        let record = Record::new(self.kept.connection, self.id, on, self.since, &options, &held);
+        let read_only = self.is_read_only();
+        let record = Record::new(self.kept.connection, self.id, read_only, self.since, &options, &held);
         self.kept.made(record, &held)
     }
 }

@@ -25,7 +25,7 @@ use crate::control::{ConfinementFigures, Reply, Source, UnmountMode};
 use crate::deeds::{self, Deed, Mounts, Outcome};
 use crate::event_log::EventLog;
 use crate::failure::{Context, Failure, Result};
-use crate::mounter::Asking;
+use crate::mounter::{Asking, Resuming};
 use crate::mountopts::{Confine, MountOptions, Takeover};
 use crate::registry::Known;
 use crate::retention::POLICY;
@@ -47,6 +47,8 @@ enum Phase {
 
 struct State {
     phase: Phase,
+    /// True once the server was told to end: it mounts nothing any more.
+    told_to_end: bool,
     /// Mounts in the order in which they were made.
     mounts: Vec<Arc<Mounted>>,
     /// Numbers of the datasets and snapshots that are being mounted or received.
@@ -128,8 +130,8 @@ impl Server {
         ring: Arc<Ring>,
         keep: Keep,
     ) -> Result<Arc<Self>> {
-        let mounter = Arc::new(Asking::start(&known.name, options)?);
-        let server = Self::open(known, options, given, mounter, ring, keep)?;
+        let mounter = Arc::new(Resuming::new(Asking::start(&known.name, options)?));
+        let server = Self::open(known, options, given, Arc::clone(&mounter) as Arc<dyn Mounter>, ring, keep)?;
         // An error from here on leaves everything to the next server: only the thread that follows a mount ends it.
         *server.memory.lock() = Some(Memory::start(&server)?);
         server.obey_all()?;
@@ -138,6 +140,7 @@ impl Server {
         }
         server.keep.serving_again();
         server.start_keeper()?;
+        mounter.complete();
         server.end_if_empty(&mut server.state.lock());
         Ok(server)
     }
@@ -182,7 +185,10 @@ impl Server {
         if let Some(bytes) = wanted.cache_bytes {
             options.cache_bytes = bytes;
         }
-        let options = pools::attentive(known, options)?;
+        let options = match keep.followed() {
+            Some(_) => pools::attentive_still(known, options),
+            None => pools::attentive(known, options)?,
+        };
         let devices = keep.open_devices(known, &options)?;
         // The log of events is opened with the same rights as the devices; without it the pool is served all the same.
         let events = EventLog::open(&known.guid);
@@ -195,6 +201,8 @@ impl Server {
         let pool = pools::open_on(known, devices, &options)?;
         tell_replay(&pool);
         let watched: Watched = Arc::new(Mutex::new(Watch::new(&pool)));
+        let at_start = || mounted::of_the_pool(wanted).into_iter().chain(given).collect();
+        let temporary = keep.temporary().unwrap_or_else(at_start);
         let pool_work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
         Ok(Arc::new(Self {
             pool,
@@ -204,7 +212,7 @@ impl Server {
             confinement,
             read_only: options.read_only,
             started: Instant::now(),
-            temporary: Mutex::new(mounted::of_the_pool(wanted).into_iter().chain(given).collect()),
+            temporary: Mutex::new(temporary),
             watched,
             deeds: Arc::default(),
             pool_work: Mutex::new(Some(pool_work)),
@@ -212,6 +220,7 @@ impl Server {
             memory: Mutex::default(),
             state: Mutex::new(State {
                 phase: Phase::Serving,
+                told_to_end: false,
                 mounts: Vec::new(),
                 coming: Vec::new(),
                 streams: Streams::default(),
@@ -263,7 +272,7 @@ impl Server {
         let deadline = Instant::now() + patience::BEFORE_MOUNTING;
         let mut state = self.state.lock();
         loop {
-            if state.phase != Phase::Serving {
+            if state.phase != Phase::Serving || state.told_to_end {
                 return Ok(Announced::Not(Attached::Ending));
             }
             let there = state.mounts.iter().find(|mounted| mounted.id == id).cloned();
@@ -347,6 +356,11 @@ impl Server {
     /// Returns true if something is mounted or about to be; false if the pool is being closed or is closed.
     pub(super) fn is_serving(&self) -> bool {
         self.state.lock().phase == Phase::Serving
+    }
+
+    /// Refuses new mounts from now on, since this server ends.
+    pub(super) fn refuse_mounts(&self) {
+        self.state.lock().told_to_end = true;
     }
 
     /// Returns when the last mount has ended or its users were cut off.

@@ -56,32 +56,42 @@ impl Signals {
     }
 }
 
-/// Ends streams and unmounts; detaches mounts that stay in use, and at last cuts off their users.
+/// Ends streams and unmounts; detaches mounts that stay in use, and at last cuts off their users, also those in other
+/// mount namespaces.
 fn end(server: &Server) {
+    server.refuse_mounts();
     server.cut_streams(true);
-    let patience = Instant::now() + patience::TOLD_TO_END;
-    loop {
-        match server.detach(&server.mounts(), UnmountMode::Normal) {
-            Ok(None) => return,
-            Ok(Some(_)) if Instant::now() < patience => thread::sleep(patience::TOLD_TO_END_STEP),
-            Ok(Some(_)) => break,
-            Err(error) => {
-                tracing::warn!(error, "cannot unmount");
-                break;
-            }
+    if !unmount(server) {
+        tracing::warn!("a mount is in use: detaching it");
+        if let Err(error) = server.detach(&server.mounts(), UnmountMode::Lazy) {
+            tracing::warn!(error, "cannot detach a mount");
+        }
+        if let Err(error) = server.sync() {
+            tracing::error!(error, "cannot sync");
         }
     }
-    tracing::warn!("a mount is in use: detaching it");
-    if let Err(error) = server.detach(&server.mounts(), UnmountMode::Lazy) {
-        tracing::warn!(error, "cannot detach a mount");
-    }
-    if let Err(error) = server.sync() {
-        tracing::error!(error, "cannot sync");
-    }
+    // A mount that is taken away here may live on elsewhere.
     if !server.wait_until_unmounted(patience::TOLD_TO_END_AT_LAST) {
         tracing::warn!("a mount is still in use: cutting its users off");
         if let Err(error) = server.detach(&server.mounts(), UnmountMode::Force) {
             tracing::error!(error, "cannot cut off the users of a mount");
+        }
+    }
+}
+
+/// Unmounts, and gives the users of the mounts some time to leave. Returns true if nothing is mounted any more where
+/// this server sees it.
+fn unmount(server: &Server) -> bool {
+    let patience = Instant::now() + patience::TOLD_TO_END;
+    loop {
+        match server.detach(&server.mounts(), UnmountMode::Normal) {
+            Ok(None) => return true,
+            Ok(Some(_)) if Instant::now() < patience => thread::sleep(patience::TOLD_TO_END_STEP),
+            Ok(Some(_)) => return false,
+            Err(error) => {
+                tracing::warn!(error, "cannot unmount");
+                return false;
+            }
         }
     }
 }

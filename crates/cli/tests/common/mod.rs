@@ -184,6 +184,26 @@ pub(crate) fn kill_to_the_end(pid: i32) {
     assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience)), Ok(1));
 }
 
+/// Kills the server of `tank` and waits until another goes on. Returns for how long nobody answered, in milliseconds.
+pub(crate) fn kill(sandbox: &Sandbox) -> u64 {
+    let before = sandbox.pool();
+    let pid = i32::try_from(before["pid"].as_i64().unwrap()).unwrap();
+    signal(pid, Signal::KILL);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < deadline {
+        let output = sandbox.run(&["status", "tank", "--json"]);
+        let now = serde_json::from_str::<serde_json::Value>(&output.stdout);
+        if let Ok(now) = now
+            && now["pools"][0]["takeover"]["restarts"].as_u64() > before["takeover"]["restarts"].as_u64()
+            && let Some(stall) = now["pools"][0]["takeover"]["last_stall_ms"].as_u64()
+        {
+            return stall;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("no other server goes on");
+}
+
 /// Bytes that do not compress.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed * 2 + 1;
