@@ -6,6 +6,7 @@ mod common;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use common::{Bench, PAGE, noise, open, pool, read, write};
@@ -363,4 +364,56 @@ fn over_a_socket_it_is_the_same_and_a_new_reader_is_found() {
     assert!(read(&part, 6, 0, 1 << 20) == read(&*bench.original(), 6, 0, 1 << 20));
     drop(part);
     third.join().unwrap();
+}
+
+/// A lower side that fails when it is told to.
+struct Ending {
+    asked: Sender<()>,
+    told: Mutex<Receiver<()>>,
+}
+
+impl Lower for Ending {
+    fn read_pages(&self, _: u64, _: u32, _: u64, _: &mut [u8]) -> pagefold_engine::Result<()> {
+        self.asked.send(()).unwrap();
+        self.told.lock().recv().unwrap();
+        let source = std::io::Error::other("closed");
+        Err(Error::Io { op: "read", device: "the backup".into(), offset: 0, len_bytes: 0, source })
+    }
+}
+
+#[test]
+fn a_page_that_came_while_the_backup_was_asked_is_no_error() {
+    let bench = Bench::new(None);
+    let (_, target) = pool(2);
+    for (name, writable) in [("kept", true), ("passed", false)] {
+        bench.build(&target, name);
+        let ((asked, is_asked), (tell, told)) = (channel(), channel());
+        let lower = Arc::new(Ending { asked, told: Mutex::new(told) });
+        let part = Overlay::open(target.open_dataset(name).unwrap(), lower, writable).unwrap();
+        // Somebody replaces the whole page, and then the question ends with an error.
+        let replaced = |page: u64, data: &[u8]| {
+            is_asked.recv().unwrap();
+            write(&part, 3, page, data);
+            tell.send(()).unwrap();
+        };
+        let data = noise(8, PAGE as usize);
+        std::thread::scope(|scope| {
+            let reading = scope.spawn(|| read(&part, 3, 700 * u64::from(PAGE), PAGE as usize));
+            replaced(700, &data);
+            assert!(reading.join().unwrap() == data);
+        });
+        let offset = 800 * u64::from(PAGE) + 5;
+        std::thread::scope(|scope| {
+            let some = Change::Write { object: 3, record_size: PAGE, offset, data: &[1, 2] };
+            let part = &part;
+            let writing = scope.spawn(move || part.apply(&[some]));
+            replaced(800, &data);
+            writing.join().unwrap().unwrap();
+        });
+        let expected = [&data[..5], &[1, 2], &data[7..]].concat();
+        assert!(read(&part, 3, offset - 5, PAGE as usize) == expected);
+        // A page that is still absent is one.
+        tell.send(()).unwrap();
+        assert!(matches!(part.read(3, PAGE, 900 * u64::from(PAGE), &mut [0; 10]), Err(Error::Io { .. })));
+    }
 }
