@@ -40,3 +40,9 @@ pub const NAME_BYTES_MAX: usize = 4096;
 pub const CONNECTIONS_MAX: usize = 64;
 /// Time that an answer over such a connection may take beyond the patience with the store.
 pub const ANSWER_MARGIN: Duration = Duration::from_secs(60);
+/// Largest number of connections that one process which reads a backup answers.
+pub const ANSWERED_MAX: usize = 2 * CONNECTIONS_MAX;
+/// Number of connections beyond which that process ends those that ask nothing: others need the places.
+pub const CROWDED: usize = CONNECTIONS_MAX;
+/// Time without a question after which it ends them.
+pub const UNASKED_MAX: Duration = Duration::from_secs(1);

@@ -4,9 +4,9 @@
 mod common;
 
 use std::os::unix::net::UnixListener;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use common::{Bench, PAGE, noise, open, pool, read, write};
@@ -416,4 +416,50 @@ fn a_page_that_came_while_the_backup_was_asked_is_no_error() {
         tell.send(()).unwrap();
         assert!(matches!(part.read(3, PAGE, 900 * u64::from(PAGE), &mut [0; 10]), Err(Error::Io { .. })));
     }
+}
+
+#[test]
+fn busy_datasets_leave_connections_to_others() {
+    let bench = Bench::new(None);
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let token = Token::new(&[2; 16], 1);
+    let answers = Arc::new(Answers {
+        dataset: bench.lazy(),
+        greeting: Greeting { token, patience: Duration::from_secs(20) },
+        wishes: Mutex::default(),
+        figures: Box::new(|| "{}".to_owned()),
+    });
+    let listener = UnixListener::bind(&socket).unwrap();
+    let serving =
+        std::thread::spawn(move || serve(&listener, &answers, Some(Duration::from_millis(400))).unwrap());
+    let links = [0, 1].map(|_| Link::open(socket.clone(), token).unwrap());
+    bench.odd.delay_ms.store(500, Ordering::SeqCst);
+    let (barrier, original) = (Barrier::new(128), bench.original());
+    let all_read = |at: u64| {
+        std::thread::scope(|scope| {
+            for (link, from) in links.iter().zip([0, 64]) {
+                for page in from..from + 64 {
+                    let (barrier, original, offset) =
+                        (&barrier, &original, (page * 10 + at) * u64::from(PAGE));
+                    scope.spawn(move || {
+                        barrier.wait();
+                        let mut found = vec![0; 100];
+                        link.read_pages(3, PAGE, offset, &mut found).unwrap();
+                        assert!(found == read(&**original, 3, offset, 100));
+                    });
+                }
+            }
+        });
+    };
+    all_read(0);
+    let begun = Instant::now();
+    while let Err(error) = Link::open(socket.clone(), token) {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{error}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Who was cut off reads on.
+    all_read(1);
+    drop(links);
+    serving.join().unwrap();
 }
