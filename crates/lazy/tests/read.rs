@@ -10,6 +10,7 @@ use common::{Bench, MODELLED, PAGE, read};
 use pagefold_engine::dataset::{Attempt, Change, Dataset};
 use pagefold_engine::{Error, Key};
 use pagefold_lazy::ReadOptions;
+use pagefold_lazy::limits::RETRY_MAX;
 
 const OBJECTS: [u64; 5] = [3, 4, 5, 6, 99];
 
@@ -153,6 +154,21 @@ fn a_store_that_stays_away_is_an_error_after_a_bounded_time_and_no_lasting_one()
     read(&*lazy, 3, 0, 1);
     bench.odd.failing.store(0, Ordering::SeqCst);
     assert!(read(&*lazy, 3, 9 << 20, 1 << 20) == read(&*original, 3, 9 << 20, 1 << 20));
+    assert_eq!(lazy.figures().outage, None);
+}
+
+#[test]
+fn an_outage_long_ago_takes_no_patience_from_the_next() {
+    let bench = Bench::new(None);
+    let options = ReadOptions { patience: Duration::from_secs(1), ..ReadOptions::default() };
+    let (lazy, original) = (bench.lazy_with(options), bench.original());
+    read(&*lazy, 3, 0, 1);
+    bench.odd.failing.store(u64::MAX, Ordering::SeqCst);
+    lazy.read(3, PAGE, 9 << 20, &mut [0; 10]).unwrap_err();
+    // Nobody reads while the store comes back, and is away again.
+    std::thread::sleep(2 * RETRY_MAX + Duration::from_millis(200));
+    bench.odd.failing.store(2, Ordering::SeqCst);
+    assert!(read(&*lazy, 3, 9 << 20, 10) == read(&*original, 3, 9 << 20, 10));
     assert_eq!(lazy.figures().outage, None);
 }
 
