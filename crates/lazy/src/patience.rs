@@ -1,5 +1,6 @@
 //! Waits for a store that does not answer, for a bounded time, and logs the outage once.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pagefold_backup::Contents;
@@ -20,6 +21,8 @@ pub(crate) struct Waiting {
     wanted: Wanted,
     /// The present outage; `None` if the store answers.
     outage: Mutex<Option<Outage>>,
+    /// Number of reads of objects that the repository does not have.
+    missed: AtomicU64,
 }
 
 struct Outage {
@@ -31,12 +34,17 @@ struct Outage {
 
 impl Waiting {
     pub(crate) fn new(patience: Duration, wanted: Wanted) -> Self {
-        Self { patience, wanted, outage: Mutex::new(None) }
+        Self { patience, wanted, outage: Mutex::new(None), missed: AtomicU64::new(0) }
     }
 
     /// Returns the seconds since the store has stopped answering, and the reason.
     pub(crate) fn outage(&self) -> Option<(u64, String)> {
         self.outage.lock().as_ref().map(|outage| (outage.since.elapsed().as_secs(), outage.why.clone()))
+    }
+
+    /// Returns the number of reads so far of objects that the repository does not have.
+    pub(crate) fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Acquire)
     }
 
     /// Does `read`, again and again while the store fails: until it gives an answer, or until the outage has lasted
@@ -60,7 +68,11 @@ impl Waiting {
                 Err(error) => error,
             };
             if !may_pass(contents, &error) {
-                tracing::error!(%error, "{} cannot be read: it is damaged", what());
+                if matches!(error, pagefold_backup::Error::Missing { .. }) {
+                    self.missed.fetch_add(1, Ordering::AcqRel);
+                } else {
+                    tracing::error!(%error, "{} cannot be read: it is damaged", what());
+                }
                 return Err(Error::corrupt(what(), error.to_string()));
             }
             let away = self.failed(&error, begun);
