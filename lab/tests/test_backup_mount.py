@@ -288,6 +288,27 @@ def test_untouched_it_becomes_the_same_as_what_was_backed_up(backed):
     backed.pool.pagefold("unmount", at)
 
 
+def test_two_mounts_of_one_backup_at_once_share_a_reader(backed):
+    pool = backed.pool
+    for reader in backed.readers():
+        proc.kill_tree(reader["pid"], proc.start_time(reader["pid"]))
+    for number in range(4):
+        places = [(f"{pool.pool}/both{number}{side}", backed.folder(f"both{number}{side}")) for side in "ab"]
+        argv = [pagefold(), "backup", "mount", backed.repository, "1", "--key-file", backed.key]
+        environment = {**os.environ, **pool.environment}
+        started = [
+            subprocess.Popen([*argv, name, at], env=environment, stderr=subprocess.PIPE, text=True) for name, at in places
+        ]
+        told = [process.communicate(timeout=60)[1] for process in started]
+        backed.run.process(backed.reader()["pid"], "pagefold")
+        assert [process.returncode for process in started] == [0, 0], told
+        for name, at in places:
+            assert (at / "data" / "PG_VERSION").read_text() == "15\n"
+            pool.pagefold("unmount", at)
+            pool.pagefold("destroy", name)
+        backed.kill_reader()
+
+
 def test_a_dead_reader_and_a_dead_server_take_no_mount_away(backed):
     pool = backed.pool
     pool.pagefold("unmount", pool.pool)
