@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefold_lazy::{Link, LinkError, Token};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use crate::failure::{Context, Failure, Result};
 use crate::places;
@@ -53,8 +53,9 @@ impl Lock {
 /// A socket at which this process listens; it is removed when this is dropped.
 pub struct Socket {
     path: PathBuf,
-    /// Device and inode number: another process may listen under the same name later.
-    identity: (u64, u64),
+    /// The socket itself: another process may listen under the same name later. As long as this is open, no other
+    /// file gets its number.
+    itself: File,
     lock: Lock,
 }
 
@@ -88,16 +89,20 @@ impl Socket {
         }
         let listener = UnixListener::bind(path).context(doing)?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).context(doing)?;
-        let identity = identity(path).context(doing)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let itself = rustix::fs::open(path, flags, Mode::empty()).context(doing)?;
         drop(locked);
-        Ok((listener, Self { path: path.to_owned(), identity, lock }))
+        Ok((listener, Self { path: path.to_owned(), itself: itself.into(), lock }))
     }
 
     /// Removes the socket, unless it is another process's by now.
     pub fn remove(&self) {
         // What cannot be removed is removed by the next process that listens there.
         let Ok(_locked) = self.lock.take() else { return };
-        if identity(&self.path).is_ok_and(|found| found == self.identity) {
+        let (found, own) = (fs::symlink_metadata(&self.path), self.itself.metadata());
+        if let (Ok(found), Ok(own)) = (found, own)
+            && (found.dev(), found.ino()) == (own.dev(), own.ino())
+        {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -107,10 +112,6 @@ impl Drop for Socket {
     fn drop(&mut self) {
         self.remove();
     }
-}
-
-fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
-    fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
 }
 
 /// Returns true for errors of connecting to a socket at which no process listens.
