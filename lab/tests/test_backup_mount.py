@@ -286,3 +286,55 @@ def test_untouched_it_becomes_the_same_as_what_was_backed_up(backed):
     wait_for(lambda: f'the backup is not needed any more dataset="{name}"' in log.read_text())
     assert tree(at) == backed.original
     backed.pool.pagefold("unmount", at)
+
+
+def test_two_mounts_of_one_backup_at_once_share_a_reader(backed):
+    pool = backed.pool
+    for reader in backed.readers():
+        proc.kill_tree(reader["pid"], proc.start_time(reader["pid"]))
+    for number in range(4):
+        places = [(f"{pool.pool}/both{number}{side}", backed.folder(f"both{number}{side}")) for side in "ab"]
+        argv = [pagefold(), "backup", "mount", backed.repository, "1", "--key-file", backed.key]
+        environment = {**os.environ, **pool.environment}
+        started = [
+            subprocess.Popen([*argv, name, at], env=environment, stderr=subprocess.PIPE, text=True) for name, at in places
+        ]
+        told = [process.communicate(timeout=60)[1] for process in started]
+        backed.run.process(backed.reader()["pid"], "pagefold")
+        assert [process.returncode for process in started] == [0, 0], told
+        for name, at in places:
+            assert (at / "data" / "PG_VERSION").read_text() == "15\n"
+            pool.pagefold("unmount", at)
+            pool.pagefold("destroy", name)
+        backed.kill_reader()
+
+
+def test_a_dead_reader_and_a_dead_server_take_no_mount_away(backed):
+    pool = backed.pool
+    pool.pagefold("unmount", pool.pool)
+    name, at = f"{pool.pool}/part", backed.folder("part")
+    other, beside = f"{pool.pool}/beside", backed.folder("beside")
+    pool.pagefold("dataset", "create", other)
+    pool.pagefold("mount", other, beside, "-o", "takeover=on")
+    backed.mount(name, at)
+    pool.pagefold("snapshot", f"{name}@then")
+    then = backed.folder("then")
+    pool.pagefold("mount", f"{name}@then", then)
+    (beside / "x").write_text("before")
+    backed.kill_reader()
+    restarts = pool.figures("status")["takeover"]["restarts"]
+    os.kill(pool.server_pid(), signal.SIGKILL)
+    # The other mount is served on, and names of the read-only one are there.
+    (beside / "y").write_text("after")
+    assert (beside / "x").read_text() == "before"
+    assert pool.figures("status")["takeover"]["restarts"] == restarts + 1
+    assert (then / "data" / "PG_VERSION").stat().st_size == 3
+    # Pages that are absent wait for another reader.
+    asked = subprocess.Popen(["cat", then / "data" / "global" / "pg_control"], stdout=subprocess.PIPE)
+    with pytest.raises(subprocess.TimeoutExpired):
+        asked.wait(1)
+    assert "is read on" in backed.mount(name, at)
+    assert len(asked.communicate(timeout=60)[0]) == 8192
+    assert tree(then) == backed.original
+    pool.pagefold("unmount", pool.pool)
+    pool.pagefold("mount", other, beside)

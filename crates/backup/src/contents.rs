@@ -1,5 +1,7 @@
 //! Reads a backup part by part, as parts of it are wanted.
 
+use std::sync::Arc;
+
 use pagefold_engine::Key;
 
 use crate::block::{BlockRef, Kind, ModelRef};
@@ -14,7 +16,7 @@ use crate::store::Requests;
 /// A backup and the root of its manifest. Everything that it returns was verified (B4); several threads may read at
 /// once.
 pub struct Contents {
-    repository: Repository,
+    repository: Arc<Repository>,
     backup: Backup,
     root: Root,
 }
@@ -25,8 +27,23 @@ impl Contents {
     /// # Errors
     /// [`crate::Error::Damaged`] and [`crate::Error::Missing`]; errors of the store.
     pub fn open(repository: Repository, backup: Backup) -> Result<Self> {
+        Self::of(Arc::new(repository), backup)
+    }
+
+    fn of(repository: Arc<Repository>, backup: Backup) -> Result<Self> {
         let root = repository.root(&backup)?;
         Ok(Self { repository, backup, root })
+    }
+
+    /// Looks the backup up again: a repacking gives it another manifest, and prunes delete what only the old one needs.
+    /// Returns `None` if it still has this one, or was forgotten.
+    ///
+    /// # Errors
+    /// As [`Contents::open`], and errors of reading the log.
+    pub fn repacked(&self) -> Result<Option<Self>> {
+        let found = self.repository.backups()?.into_iter().find(|other| other.number == self.backup.number);
+        let other = found.filter(|found| found.root != self.backup.root);
+        other.map(|backup| Self::of(Arc::clone(&self.repository), backup)).transpose()
     }
 
     /// Returns the backup.

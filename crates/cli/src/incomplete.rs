@@ -30,15 +30,13 @@ pub struct Over {
     pub bringing: Option<Bringing>,
 }
 
-/// Ways to open a dataset.
+/// The way to open a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// For writing: pages that are read from the backup stay in the dataset.
-    Writable,
-    /// For reading: the dataset is not changed.
-    ReadOnly,
-    /// After the death of the server that had it open: even if the backup cannot be read just now.
-    Resumed,
+pub struct How {
+    /// True if pages that are read from the backup stay in the dataset; otherwise it is not changed.
+    pub writable: bool,
+    /// True after the death of the server that had it open: it is opened even if the backup cannot be read just now.
+    pub resumed: bool,
 }
 
 /// Property of a dataset that is made of a backup: the repository and the backup's number.
@@ -68,12 +66,12 @@ pub fn over(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>, how: How) -> Res
     let origin = origin(pool, path, dataset.as_ref())?;
     let Some(origin) = origin else { return Ok(Over { dataset, bringing: None }) };
     let (token, socket) = (origin.token(), reader::socket_of(origin.token()));
-    let link = match how {
-        How::Resumed => Link::later(socket, token, PATIENCE),
-        _ => Link::open(socket, token).map_err(|error| unread(name, &origin, &error.to_string()))?,
+    let link = match how.resumed {
+        true => Link::later(socket, token, PATIENCE),
+        false => Link::open(socket, token).map_err(|error| unread(name, &origin, &error.to_string()))?,
     };
     let link = Arc::new(link);
-    let overlay = Overlay::open(dataset, Arc::clone(&link) as Arc<dyn Lower>, how != How::ReadOnly);
+    let overlay = Overlay::open(dataset, Arc::clone(&link) as Arc<dyn Lower>, how.writable);
     let overlay = Arc::new(overlay.context(|| format!("cannot read what is absent of {name}"))?);
     let (pages, bytes) = overlay.absent();
     tracing::info!(
@@ -84,9 +82,9 @@ pub fn over(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>, how: How) -> Res
         bytes,
         "is not complete"
     );
-    let bringing = match how {
-        How::ReadOnly => None,
-        _ => Some(Bringing::start(name, Arc::clone(&overlay), link)?),
+    let bringing = match how.writable {
+        true => Some(Bringing::start(name, Arc::clone(&overlay), link)?),
+        false => None,
     };
     Ok(Over { dataset: overlay, bringing })
 }

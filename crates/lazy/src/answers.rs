@@ -16,7 +16,7 @@ use crate::dataset::BackupDataset;
 use crate::frames::{
     AWAY, DAMAGED, DONE, FIGURES, Greeting, OTHER, PAGES, QUESTION_BYTES, WISH, WISHES, Wishes,
 };
-use crate::limits::{CONNECTIONS_MAX, PIECE_BYTES};
+use crate::limits::{ANSWERED_MAX, CROWDED, PIECE_BYTES, UNASKED_MAX};
 
 /// Pause between two looks for new connections.
 const LOOK: Duration = Duration::from_millis(100);
@@ -43,11 +43,10 @@ pub fn serve(listener: &UnixListener, answers: &Arc<Answers>, idle: Option<Durat
     let mut last = Instant::now();
     loop {
         match listener.accept() {
-            Ok((stream, _)) if connected.load(Ordering::Acquire) < 2 * CONNECTIONS_MAX => {
+            Ok((stream, _)) if connected.load(Ordering::Acquire) < ANSWERED_MAX => {
                 let (answers, place) = (Arc::clone(answers), Place::take(&connected));
                 let answering = move || {
-                    let _place = place;
-                    if let Err(error) = answers.answer(stream) {
+                    if let Err(error) = answers.answer(stream, &place) {
                         tracing::debug!(%error, "a connection ended");
                     }
                 };
@@ -76,23 +75,49 @@ impl Place {
     }
 }
 
+impl Place {
+    /// Returns true if so many are connected that those that ask nothing have to go.
+    fn is_crowded(&self) -> bool {
+        self.0.load(Ordering::Acquire) > CROWDED
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
+/// Returns the next question; `None` if the client has closed the connection, or has to give up its place. A client
+/// whose connection ended asks over a new one.
+fn next_question(stream: &mut UnixStream, place: &Place) -> io::Result<Option<[u8; QUESTION_BYTES]>> {
+    let mut asked = [0; QUESTION_BYTES];
+    let (kind, rest) = asked.split_at_mut(1);
+    loop {
+        match stream.read(kind) {
+            Ok(0) => return Ok(None),
+            Ok(_) => break,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if place.is_crowded() {
+                    return Ok(None);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    stream.read_exact(rest)?;
+    Ok(Some(asked))
+}
+
 impl Answers {
-    fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
+    fn answer(&self, mut stream: UnixStream, place: &Place) -> io::Result<()> {
         stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(UNASKED_MAX))?;
         stream.write_all(&self.greeting.encode())?;
         let mut bytes = Vec::new();
         loop {
-            let mut asked = [0; QUESTION_BYTES];
-            if let Err(error) = stream.read_exact(&mut asked) {
-                let ended = error.kind() == io::ErrorKind::UnexpectedEof;
-                return if ended { Ok(()) } else { Err(error) };
-            }
+            let Some(asked) = next_question(&mut stream, place)? else { return Ok(()) };
             let read = self.find(&asked, &mut bytes);
             let (status, body) = match &read {
                 Ok(()) => (DONE, bytes.as_slice()),

@@ -8,6 +8,7 @@ use pagefold_backup::{BlockRef, Contents, Requests};
 use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Synced, Usage};
 use pagefold_engine::record::decode;
 use pagefold_engine::{Error, Key, Result};
+use parking_lot::{Mutex, RwLock};
 
 use crate::ahead::{Ahead, Pages, Prepare};
 use crate::blocks::{Block, Blocks};
@@ -48,7 +49,10 @@ pub struct ReadFigures {
 pub struct BackupDataset {
     contents: Arc<Contents>,
     waiting: Arc<Waiting>,
-    manifest: Manifest,
+    /// The manifest; a repacking of the repository replaces it, and what it names.
+    manifest: RwLock<Arc<Manifest>>,
+    /// Held by the thread that looks for another manifest.
+    looking: Mutex<()>,
     blocks: Blocks,
     models: Models,
     ahead: Ahead,
@@ -67,7 +71,8 @@ impl BackupDataset {
         let contents = Arc::new(contents);
         let waiting = Arc::new(Waiting::new(options.patience, options.wanted));
         Arc::new_cyclic(|this| Self {
-            manifest: Manifest::new(Arc::clone(&contents), Arc::clone(&waiting)),
+            manifest: RwLock::new(Arc::new(Manifest::new(Arc::clone(&contents), Arc::clone(&waiting)))),
+            looking: Mutex::new(()),
             blocks: Blocks::new(Arc::clone(&contents), Arc::clone(&waiting), options.cache_bytes),
             models: Models::new(Arc::clone(&contents), Arc::clone(&waiting)),
             ahead: Ahead::start(this),
@@ -76,7 +81,7 @@ impl BackupDataset {
         })
     }
 
-    /// Returns the backup's contents.
+    /// Returns the backup's contents as they were when it was opened.
     pub fn contents(&self) -> &Contents {
         &self.contents
     }
@@ -88,6 +93,83 @@ impl BackupDataset {
             kept_bytes: self.blocks.kept_bytes(),
             outage: self.waiting.outage(),
         }
+    }
+
+    fn manifest(&self) -> Arc<Manifest> {
+        Arc::clone(&self.manifest.read())
+    }
+
+    /// Does `read` by the manifest, and once more by each new one if the repository has been repacked meanwhile.
+    fn by_manifest<T>(&self, mut read: impl FnMut(&Manifest) -> Result<T>) -> Result<T> {
+        loop {
+            let (manifest, missed) = (self.manifest(), self.waiting.missed());
+            match read(&manifest) {
+                Err(Error::Corrupt { what, detail, at }) if self.waiting.missed() > missed => {
+                    if !self.is_replaced(&manifest)? {
+                        tracing::error!(what = %what, detail = %detail, "a part of the backup is lost");
+                        return Err(Error::Corrupt { what, detail, at });
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Returns true if there is another manifest than `old`, after looking for one.
+    fn is_replaced(&self, old: &Arc<Manifest>) -> Result<bool> {
+        let _looking = self.looking.lock();
+        if !Arc::ptr_eq(&self.manifest(), old) {
+            return Ok(true);
+        }
+        let what = || "the backup's manifest".to_owned();
+        let contents = self.waiting.read(&old.contents, &what, || old.contents.repacked())?;
+        let Some(contents) = contents else { return Ok(false) };
+        tracing::info!(
+            backup = contents.backup().number,
+            "the repository was repacked: reading by the new manifest"
+        );
+        *self.manifest.write() = Arc::new(Manifest::new(Arc::new(contents), Arc::clone(&self.waiting)));
+        Ok(true)
+    }
+
+    fn read_by(
+        &self,
+        manifest: &Manifest,
+        object: u64,
+        record_size: u32,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
+        buf.fill(0);
+        let parts = parts(record_size, offset, buf);
+        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(()) };
+        let pages = Pages { object, from: first.page, to: last.page.saturating_add(1) };
+        let found = manifest.pages(object, pages.from, pages.to)?;
+        let blocks = blocks_of(&found);
+        self.ahead.note(pages, record_size);
+        let opened: HashMap<BlockRef, Block> =
+            blocks.iter().copied().zip(self.blocks.get(&blocks)?).collect();
+        let mut found = found.into_iter().peekable();
+        let mut whole = Vec::new();
+        for part in parts {
+            let Some(here) = found.next_if(|found| found.page == part.page) else { continue };
+            if here.record_size != record_size {
+                return Err(Error::corrupt(
+                    format!("page {} of object {object} of the backup", here.page),
+                    format!("it has {} bytes, and its file's pages have {record_size}", here.record_size),
+                ));
+            }
+            let Some(block) = opened.get(&here.record.block) else { continue };
+            if part.out.len() == record_size as usize {
+                self.fill(object, &here, block, part.out)?;
+                continue;
+            }
+            whole.resize(record_size as usize, 0);
+            self.fill(object, &here, block, &mut whole)?;
+            let end = part.within + part.out.len();
+            part.out.copy_from_slice(whole.get(part.within..end).unwrap_or_default());
+        }
+        Ok(())
     }
 
     fn fill(&self, object: u64, found: &Found, block: &Block, page: &mut [u8]) -> Result<()> {
@@ -132,7 +214,7 @@ fn parts(record_size: u32, offset: u64, buf: &mut [u8]) -> Vec<Part<'_>> {
 
 impl Prepare for BackupDataset {
     fn prepare(&self, Pages { object, from, to }: Pages) {
-        match self.manifest.pages(object, from, to) {
+        match self.manifest().pages(object, from, to) {
             Ok(found) => self.blocks.prepare(&blocks_of(&found)),
             Err(error) => tracing::debug!(%error, "cannot read ahead"),
         }
@@ -141,11 +223,11 @@ impl Prepare for BackupDataset {
 
 impl Dataset for BackupDataset {
     fn get(&self, key: &Key) -> Result<Option<Vec<u8>>> {
-        self.manifest.get(key)
+        self.by_manifest(|manifest| manifest.get(key))
     }
 
     fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Vec<u8>)>> {
-        self.manifest.range(from, to, limit)
+        self.by_manifest(|manifest| manifest.range(from, to, limit))
     }
 
     fn apply(&self, _: &[Change<'_>]) -> Result<()> {
@@ -156,36 +238,7 @@ impl Dataset for BackupDataset {
         if record_size == 0 {
             return Err(Error::Invalid("a recordsize is 0".into()));
         }
-        buf.fill(0);
-        let parts = parts(record_size, offset, buf);
-        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(()) };
-        let pages = Pages { object, from: first.page, to: last.page.saturating_add(1) };
-        let found = self.manifest.pages(object, pages.from, pages.to)?;
-        let blocks = blocks_of(&found);
-        self.ahead.note(pages, record_size);
-        let opened: HashMap<BlockRef, Block> =
-            blocks.iter().copied().zip(self.blocks.get(&blocks)?).collect();
-        let mut found = found.into_iter().peekable();
-        let mut whole = Vec::new();
-        for part in parts {
-            let Some(here) = found.next_if(|found| found.page == part.page) else { continue };
-            if here.record_size != record_size {
-                return Err(Error::corrupt(
-                    format!("page {} of object {object} of the backup", here.page),
-                    format!("it has {} bytes, and its file's pages have {record_size}", here.record_size),
-                ));
-            }
-            let Some(block) = opened.get(&here.record.block) else { continue };
-            if part.out.len() == record_size as usize {
-                self.fill(object, &here, block, part.out)?;
-                continue;
-            }
-            whole.resize(record_size as usize, 0);
-            self.fill(object, &here, block, &mut whole)?;
-            let end = part.within + part.out.len();
-            part.out.copy_from_slice(whole.get(part.within..end).unwrap_or_default());
-        }
-        Ok(())
+        self.by_manifest(|manifest| self.read_by(manifest, object, record_size, offset, buf))
     }
 
     fn try_read(&self, _: u64, _: u32, _: u64, _: &mut [u8]) -> Result<Attempt> {
@@ -193,15 +246,15 @@ impl Dataset for BackupDataset {
     }
 
     fn next_data(&self, object: u64, page: u64) -> Result<Option<u64>> {
-        self.manifest.next_page(object, page)
+        self.by_manifest(|manifest| manifest.next_page(object, page))
     }
 
     fn next_hole(&self, object: u64, page: u64) -> Result<u64> {
-        self.manifest.next_hole(object, page)
+        self.by_manifest(|manifest| manifest.next_hole(object, page))
     }
 
     fn usage(&self, object: u64) -> Result<Usage> {
-        let (pages, stored_bytes) = self.manifest.usage(object)?;
+        let (pages, stored_bytes) = self.by_manifest(|manifest| manifest.usage(object))?;
         Ok(Usage { pages, stored_bytes })
     }
 

@@ -27,6 +27,8 @@ pub const CHUNKS_AT_ONCE: usize = 64;
 pub const RETRY_MIN: Duration = Duration::from_millis(100);
 /// Longest pause between two tries.
 pub const RETRY_MAX: Duration = Duration::from_secs(5);
+/// Longest time between two tries of one outage: readers that wait try more often.
+pub const OUTAGE_GAP: Duration = Duration::from_secs(2 * RETRY_MAX.as_secs());
 /// Number of pages of a group: one value says which of them are absent.
 pub const GROUP_PAGES: u64 = 1024;
 /// Largest number of bytes that are copied into a dataset by one change: that of the longest write.
@@ -38,5 +40,11 @@ pub const HYDRATE_THREADS: usize = 4;
 pub const NAME_BYTES_MAX: usize = 4096;
 /// Largest number of connections of a dataset to the process that reads its backup.
 pub const CONNECTIONS_MAX: usize = 64;
+/// Largest number of connections that one process which reads a backup answers.
+pub const ANSWERED_MAX: usize = 2 * CONNECTIONS_MAX;
+/// Number of connections beyond which that process ends those that ask nothing: others need the places.
+pub const CROWDED: usize = CONNECTIONS_MAX;
+/// Time without a question after which it ends them.
+pub const UNASKED_MAX: Duration = Duration::from_secs(1);
 /// Time that an answer over such a connection may take beyond the patience with the store.
 pub const ANSWER_MARGIN: Duration = Duration::from_secs(60);

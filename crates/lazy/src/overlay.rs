@@ -122,11 +122,18 @@ impl Overlay {
     pub(crate) fn bring_run(&self, run: &Run) -> Result<(), Trouble> {
         let page = u64::from(run.record_size);
         let mut bytes = vec![0; ((run.to - run.from) * page) as usize];
-        let read = self.read_below(run.object, run.record_size, run.from * page, &mut bytes);
-        if read.map_err(Trouble::Lower)? {
-            self.store(run, &bytes).map_err(Trouble::Upper)?;
+        match self.read_below(run.object, run.record_size, run.from * page, &mut bytes) {
+            Ok(true) => self.store(run, &bytes).map_err(Trouble::Upper),
+            Ok(false) => Ok(()),
+            Err(_) if self.has_come(run) => Ok(()),
+            Err(error) => Err(Trouble::Lower(error)),
         }
-        Ok(())
+    }
+
+    /// Returns true if no page of a run is absent any more: others have brought or replaced them while this thread asked
+    /// the lower side, and the end of its connection is no error then.
+    fn has_come(&self, run: &Run) -> bool {
+        self.absent.read().next(run.object, run.from, run.to, 1).is_none()
     }
 
     /// Reads from the lower side. Returns false if nothing is absent any more: then everything is in the dataset.
@@ -246,10 +253,12 @@ impl Overlay {
         for run in runs {
             let (begin, end) = ((run.from * page).max(offset), (run.to * page).min(end));
             let within = (begin - offset) as usize..(end - offset) as usize;
-            if let Some(part) = buf.get_mut(within)
-                && !self.read_below(object, record_size, begin, part)?
-            {
-                return self.upper.read(object, record_size, offset, buf);
+            let Some(part) = buf.get_mut(within) else { continue };
+            match self.read_below(object, record_size, begin, part) {
+                Ok(true) => {}
+                Ok(false) => return self.upper.read(object, record_size, offset, buf),
+                Err(_) if self.has_come(&run) => self.upper.read(object, record_size, begin, part)?,
+                Err(error) => return Err(error),
             }
         }
         Ok(())

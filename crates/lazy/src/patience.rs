@@ -1,12 +1,13 @@
 //! Waits for a store that does not answer, for a bounded time, and logs the outage once.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pagefold_backup::Contents;
 use pagefold_engine::Error;
 use parking_lot::Mutex;
 
-use crate::limits::{RETRY_MAX, RETRY_MIN};
+use crate::limits::{OUTAGE_GAP, RETRY_MAX, RETRY_MIN};
 
 /// The errno of a read that the store did not answer.
 const EIO: i32 = 5;
@@ -18,22 +19,38 @@ pub type Wanted = Box<dyn Fn() -> bool + Send + Sync>;
 pub(crate) struct Waiting {
     patience: Duration,
     wanted: Wanted,
-    /// Begin of the present outage and its reason; `None` if the store answers.
-    outage: Mutex<Option<(Instant, String)>>,
+    /// The present outage; `None` if the store answers.
+    outage: Mutex<Option<Outage>>,
+    /// Number of reads of objects that the repository does not have.
+    missed: AtomicU64,
+}
+
+struct Outage {
+    since: Instant,
+    /// End of the last try that failed.
+    last: Instant,
+    why: String,
 }
 
 impl Waiting {
     pub(crate) fn new(patience: Duration, wanted: Wanted) -> Self {
-        Self { patience, wanted, outage: Mutex::new(None) }
+        Self { patience, wanted, outage: Mutex::new(None), missed: AtomicU64::new(0) }
     }
 
     /// Returns the seconds since the store has stopped answering, and the reason.
     pub(crate) fn outage(&self) -> Option<(u64, String)> {
-        self.outage.lock().as_ref().map(|(since, why)| (since.elapsed().as_secs(), why.clone()))
+        self.outage.lock().as_ref().map(|outage| (outage.since.elapsed().as_secs(), outage.why.clone()))
+    }
+
+    /// Returns the number of reads so far of objects that the repository does not have.
+    pub(crate) fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Acquire)
     }
 
     /// Does `read`, again and again while the store fails: until it gives an answer, or until the outage has lasted
     /// longer than the patience; from then on each reader tries once. `what` is for readers of the log.
+    ///
+    /// An outage after which nobody has tried for a while counts as ended: the store may have answered meanwhile.
     pub(crate) fn read<T>(
         &self,
         contents: &Contents,
@@ -42,6 +59,7 @@ impl Waiting {
     ) -> Result<T, Error> {
         let mut pause = RETRY_MIN;
         loop {
+            let begun = Instant::now();
             let error = match read() {
                 Ok(done) => {
                     self.answered();
@@ -50,10 +68,14 @@ impl Waiting {
                 Err(error) => error,
             };
             if !may_pass(contents, &error) {
-                tracing::error!(%error, "{} cannot be read: it is damaged", what());
+                if matches!(error, pagefold_backup::Error::Missing { .. }) {
+                    self.missed.fetch_add(1, Ordering::AcqRel);
+                } else {
+                    tracing::error!(%error, "{} cannot be read: it is damaged", what());
+                }
                 return Err(Error::corrupt(what(), error.to_string()));
             }
-            let away = self.failed(&error);
+            let away = self.failed(&error, begun);
             if away >= self.patience || !(self.wanted)() {
                 tracing::error!(%error, "{} cannot be read: the store does not answer", what());
                 return Err(Error::Io {
@@ -69,19 +91,22 @@ impl Waiting {
         }
     }
 
-    /// Notes that the store does not answer; returns for how long it has not.
-    fn failed(&self, error: &pagefold_backup::Error) -> Duration {
-        let mut outage = self.outage.lock();
-        let (since, _) = outage.get_or_insert_with(|| {
+    /// Notes that the store has not answered a try that began at `begun`; returns for how long it has not.
+    fn failed(&self, error: &pagefold_backup::Error, begun: Instant) -> Duration {
+        let (mut outage, now) = (self.outage.lock(), Instant::now());
+        // A try may take longer than a pause, so its begin counts.
+        outage.take_if(|outage| begun.saturating_duration_since(outage.last) > OUTAGE_GAP);
+        let outage = outage.get_or_insert_with(|| {
             tracing::warn!(%error, patience_s = self.patience.as_secs(), "the store does not answer: reads wait");
-            (Instant::now(), error.to_string())
+            Outage { since: now, last: now, why: error.to_string() }
         });
-        since.elapsed()
+        outage.last = now;
+        outage.since.elapsed()
     }
 
     fn answered(&self) {
         let ended = self.outage.lock().take();
-        if let Some((since, _)) = ended {
+        if let Some(Outage { since, .. }) = ended {
             tracing::info!(after_s = since.elapsed().as_secs(), "the store answers again");
         }
     }

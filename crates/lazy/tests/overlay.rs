@@ -4,8 +4,9 @@
 mod common;
 
 use std::os::unix::net::UnixListener;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use common::{Bench, PAGE, noise, open, pool, read, write};
@@ -363,4 +364,102 @@ fn over_a_socket_it_is_the_same_and_a_new_reader_is_found() {
     assert!(read(&part, 6, 0, 1 << 20) == read(&*bench.original(), 6, 0, 1 << 20));
     drop(part);
     third.join().unwrap();
+}
+
+/// A lower side that fails when it is told to.
+struct Ending {
+    asked: Sender<()>,
+    told: Mutex<Receiver<()>>,
+}
+
+impl Lower for Ending {
+    fn read_pages(&self, _: u64, _: u32, _: u64, _: &mut [u8]) -> pagefold_engine::Result<()> {
+        self.asked.send(()).unwrap();
+        self.told.lock().recv().unwrap();
+        let source = std::io::Error::other("closed");
+        Err(Error::Io { op: "read", device: "the backup".into(), offset: 0, len_bytes: 0, source })
+    }
+}
+
+#[test]
+fn a_page_that_came_while_the_backup_was_asked_is_no_error() {
+    let bench = Bench::new(None);
+    let (_, target) = pool(2);
+    for (name, writable) in [("kept", true), ("passed", false)] {
+        bench.build(&target, name);
+        let ((asked, is_asked), (tell, told)) = (channel(), channel());
+        let lower = Arc::new(Ending { asked, told: Mutex::new(told) });
+        let part = Overlay::open(target.open_dataset(name).unwrap(), lower, writable).unwrap();
+        // Somebody replaces the whole page, and then the question ends with an error.
+        let replaced = |page: u64, data: &[u8]| {
+            is_asked.recv().unwrap();
+            write(&part, 3, page, data);
+            tell.send(()).unwrap();
+        };
+        let data = noise(8, PAGE as usize);
+        std::thread::scope(|scope| {
+            let reading = scope.spawn(|| read(&part, 3, 700 * u64::from(PAGE), PAGE as usize));
+            replaced(700, &data);
+            assert!(reading.join().unwrap() == data);
+        });
+        let offset = 800 * u64::from(PAGE) + 5;
+        std::thread::scope(|scope| {
+            let some = Change::Write { object: 3, record_size: PAGE, offset, data: &[1, 2] };
+            let part = &part;
+            let writing = scope.spawn(move || part.apply(&[some]));
+            replaced(800, &data);
+            writing.join().unwrap().unwrap();
+        });
+        let expected = [&data[..5], &[1, 2], &data[7..]].concat();
+        assert!(read(&part, 3, offset - 5, PAGE as usize) == expected);
+        // A page that is still absent is one.
+        tell.send(()).unwrap();
+        assert!(matches!(part.read(3, PAGE, 900 * u64::from(PAGE), &mut [0; 10]), Err(Error::Io { .. })));
+    }
+}
+
+#[test]
+fn busy_datasets_leave_connections_to_others() {
+    let bench = Bench::new(None);
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let token = Token::new(&[2; 16], 1);
+    let answers = Arc::new(Answers {
+        dataset: bench.lazy(),
+        greeting: Greeting { token, patience: Duration::from_secs(20) },
+        wishes: Mutex::default(),
+        figures: Box::new(|| "{}".to_owned()),
+    });
+    let listener = UnixListener::bind(&socket).unwrap();
+    let serving =
+        std::thread::spawn(move || serve(&listener, &answers, Some(Duration::from_millis(400))).unwrap());
+    let links = [0, 1].map(|_| Link::open(socket.clone(), token).unwrap());
+    bench.odd.delay_ms.store(500, Ordering::SeqCst);
+    let (barrier, original) = (Barrier::new(128), bench.original());
+    let all_read = |at: u64| {
+        std::thread::scope(|scope| {
+            for (link, from) in links.iter().zip([0, 64]) {
+                for page in from..from + 64 {
+                    let (barrier, original, offset) =
+                        (&barrier, &original, (page * 10 + at) * u64::from(PAGE));
+                    scope.spawn(move || {
+                        barrier.wait();
+                        let mut found = vec![0; 100];
+                        link.read_pages(3, PAGE, offset, &mut found).unwrap();
+                        assert!(found == read(&**original, 3, offset, 100));
+                    });
+                }
+            }
+        });
+    };
+    all_read(0);
+    let begun = Instant::now();
+    while let Err(error) = Link::open(socket.clone(), token) {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{error}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Who was cut off reads on.
+    all_read(1);
+    drop(links);
+    serving.join().unwrap();
 }

@@ -6,10 +6,11 @@ mod common;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use common::{Bench, MODELLED, PAGE, read};
+use common::{Bench, DATASET, MODELLED, PAGE, noise, read, write};
 use pagefold_engine::dataset::{Attempt, Change, Dataset};
 use pagefold_engine::{Error, Key};
 use pagefold_lazy::ReadOptions;
+use pagefold_lazy::limits::RETRY_MAX;
 
 const OBJECTS: [u64; 5] = [3, 4, 5, 6, 99];
 
@@ -157,6 +158,21 @@ fn a_store_that_stays_away_is_an_error_after_a_bounded_time_and_no_lasting_one()
 }
 
 #[test]
+fn an_outage_long_ago_takes_no_patience_from_the_next() {
+    let bench = Bench::new(None);
+    let options = ReadOptions { patience: Duration::from_secs(1), ..ReadOptions::default() };
+    let (lazy, original) = (bench.lazy_with(options), bench.original());
+    read(&*lazy, 3, 0, 1);
+    bench.odd.failing.store(u64::MAX, Ordering::SeqCst);
+    lazy.read(3, PAGE, 9 << 20, &mut [0; 10]).unwrap_err();
+    // Nobody reads while the store comes back, and is away again.
+    std::thread::sleep(2 * RETRY_MAX + Duration::from_millis(200));
+    bench.odd.failing.store(2, Ordering::SeqCst);
+    assert!(read(&*lazy, 3, 9 << 20, 10) == read(&*original, 3, 9 << 20, 10));
+    assert_eq!(lazy.figures().outage, None);
+}
+
+#[test]
 fn nobody_waits_where_nobody_wants_it() {
     let bench = Bench::new(None);
     let options = ReadOptions {
@@ -211,4 +227,62 @@ fn what_was_changed_is_an_error_and_never_wrong_data() {
         }
         assert!(failed > 100 && read > 100, "{failed} failed, {read} read");
     }
+}
+
+/// A bench of two backups; the second has one page of three from the first.
+fn with_two_backups() -> Bench {
+    let bench = Bench::with(None, |pool| {
+        pool.create_dataset(DATASET, 1).unwrap();
+        let dataset = pool.open_dataset(DATASET).unwrap();
+        (0..2000).for_each(|page| write(&*dataset, 3, page, &noise(page + 1, PAGE as usize)));
+        (0..500).for_each(|at| {
+            dataset.apply(&[Change::Put(Key::new(100 + at, 2, 7), noise(at, 40))]).unwrap();
+        });
+    });
+    let dataset = bench.pool.open_dataset(DATASET).unwrap();
+    for page in (0..2000).filter(|page| page % 3 != 0) {
+        write(&*dataset, 3, page, &noise(page + 7777, PAGE as usize));
+    }
+    bench.back_up("two", Some("db@one"));
+    bench
+}
+
+#[test]
+fn prunes_and_repacks_do_not_break_who_reads_a_backup_that_stays() {
+    let bench = with_two_backups();
+    let (lazy, original) = (bench.lazy(), bench.pool.version("db@two").unwrap());
+    let repository = bench.repository();
+    repository.forget(&[1]).unwrap();
+    for round in 0..2_u64 {
+        read(&*lazy, 3, round * u64::from(PAGE), 1);
+        if round == 1 {
+            // The second repacking strikes who has found the first one's manifest.
+            let dataset = bench.pool.open_dataset(DATASET).unwrap();
+            (0..700).for_each(|page| write(&*dataset, 3, page * 2, &noise(page, PAGE as usize)));
+            bench.back_up("three", Some("db@two"));
+            repository.forget(&[3]).unwrap();
+        }
+        let repacked = repository.repack(1 << 30, false).unwrap();
+        assert!(round == 1 || repacked.packs > 0 && repacked.backups == 1, "{repacked:?}");
+        (0..2).for_each(|_| drop(repository.prune(None, false, false).unwrap()));
+        for page in (round..2000).step_by(17) {
+            let offset = page * u64::from(PAGE);
+            assert!(read(&*lazy, 3, offset, 100) == read(&*original, 3, offset, 100), "page {page}");
+        }
+    }
+    assert!(read(&*lazy, 3, 0, 16 << 20) == read(&*original, 3, 0, 16 << 20));
+    let all = |dataset: &dyn Dataset| dataset.range(&Key::FIRST, &Key::LAST, usize::MAX).unwrap();
+    assert!(all(&*lazy) == all(&*original));
+}
+
+#[test]
+fn a_backup_that_is_forgotten_is_an_error_and_not_another_backup() {
+    let bench = with_two_backups();
+    let lazy = bench.lazy();
+    read(&*lazy, 3, 0, 1);
+    let repository = bench.repository();
+    repository.forget(&[2]).unwrap();
+    (0..2).for_each(|_| drop(repository.prune(None, false, false).unwrap()));
+    let error = lazy.read(3, PAGE, 9 << 20, &mut [0; 20_000]).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
 }

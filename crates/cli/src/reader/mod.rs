@@ -4,11 +4,10 @@
 //! It mounts the backup, read-only; or the server of a pool, which has neither network nor keys, asks it for pages of a
 //! dataset that is not complete. It ends with its mount, or when no server has been connected for a while.
 
+mod socket;
 mod task;
 
-use std::fs;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -25,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use socket::{Lock, Socket};
 pub use task::{Opening, Place, Source, Task};
 
 use crate::failure::{Context, Failure, Result};
@@ -133,6 +133,7 @@ fn prepare() -> Result<Running> {
     let location = task.source.location()?;
     // The mounter may mount backups, and nothing of any pool.
     let asking = task.place.as_ref().map(|_| Asking::start(SOURCE, &options)).transpose()?;
+    let lock = Lock::open()?;
     confine::reader(options.confine.unwrap_or_default(), &location)?;
     let doing = || format!("cannot read the backup {} of {}", task.backup, task.source.repository);
     let told = |error: &pagefold_backup::Error| verbs::backup_failed(doing(), error);
@@ -156,13 +157,14 @@ fn prepare() -> Result<Running> {
     // A process for datasets listens under the name that their servers know. One with a mount is only asked for
     // figures.
     let socket = if task.place.is_some() { own_socket() } else { socket_of(token) };
-    let listener = listen(&socket)?;
+    let (listener, socket) = Socket::listen(&socket, token, lock)?;
     if let (Some(place), Some(mounter)) = (&task.place, asking) {
         let mounted = mount(&dataset, Arc::new(mounter), place, &options)?;
         // This is the first value; it cannot fail.
         let _first = session.set(mounted);
     }
-    let running = Running { listener, socket, session, answers: answers(&task, dataset, token) };
+    let running =
+        Running { listener, socket: Arc::new(socket), session, answers: answers(&task, dataset, token) };
     running.end_when_told(signals)?;
     Ok(running)
 }
@@ -190,24 +192,6 @@ pub fn repository_bytes(contents: &Contents) -> Result<[u8; 16]> {
 
 fn own_socket() -> PathBuf {
     places::runtime_dir().join(format!("backup-mount-{}.{EXTENSION}", std::process::id()))
-}
-
-/// Listens at a socket. One that was left by a dead process is removed; one of a live process is an error.
-fn listen(socket: &Path) -> Result<UnixListener> {
-    places::make_private(&places::runtime_dir())?;
-    let doing = || format!("cannot listen at {}", socket.display());
-    if std::os::unix::net::UnixStream::connect(socket).is_ok() {
-        return Err(Failure::new(format!("{}: another process reads this backup already", doing())));
-    }
-    match fs::remove_file(socket) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(Failure::new(format!("{}: {error}", doing())));
-        }
-        _ => {}
-    }
-    let listener = UnixListener::bind(socket).context(doing)?;
-    fs::set_permissions(socket, fs::Permissions::from_mode(0o600)).context(doing)?;
-    Ok(listener)
 }
 
 fn mount(
@@ -267,7 +251,7 @@ fn answers(task: &Task, dataset: Arc<BackupDataset>, token: Token) -> Arc<Answer
 /// A backup that is being read.
 struct Running {
     listener: UnixListener,
-    socket: PathBuf,
+    socket: Arc<Socket>,
     session: Arc<OnceLock<Session>>,
     answers: Arc<Answers>,
 }
@@ -275,12 +259,12 @@ struct Running {
 impl Running {
     /// Takes the mount away when this process is told to end; ends at once if there is no mount.
     fn end_when_told(&self, mut signals: Signals) -> Result<()> {
-        let (session, socket) = (Arc::clone(&self.session), self.socket.clone());
+        let (session, socket) = (Arc::clone(&self.session), Arc::clone(&self.socket));
         let spawned = thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in signals.forever() {
                 tracing::info!(signal, "told to end");
                 let Some(session) = session.get() else {
-                    let _gone_all_the_same = fs::remove_file(&socket);
+                    socket.remove();
                     std::process::exit(0);
                 };
                 if let Err(error) = session.unmount(true) {
@@ -294,7 +278,12 @@ impl Running {
     fn until_the_end(self) -> Result<()> {
         let Self { listener, socket, session, answers } = self;
         let served = match session.get() {
-            None => serve(&listener, &answers, Some(IDLE)),
+            None => {
+                let served = serve(&listener, &answers, Some(IDLE));
+                // Whoever has connected a moment ago is not kept waiting.
+                drop(listener);
+                served
+            }
             Some(session) => {
                 let asked = Arc::clone(&answers);
                 let spawned = thread::Builder::new().name("figures".into()).spawn(move || {
@@ -307,8 +296,7 @@ impl Running {
                 Ok(())
             }
         };
-        // If this fails, the next process removes the socket.
-        let _best_effort = fs::remove_file(&socket);
+        socket.remove();
         let read = answers.dataset.figures().requests;
         tracing::info!(requests = read.gets, bytes = read.get_bytes, at = units::now(), "ended");
         served.context(|| "cannot hear who asks for pages".into())

@@ -96,11 +96,7 @@ impl Mounted {
         fuse_options.takeover = keep.is_held();
         let id = version.id;
         let own = Arc::clone(&version);
-        let how = match &left {
-            Some(_) if !read_only => How::Resumed,
-            None if !read_only => How::Writable,
-            _ => How::ReadOnly,
-        };
+        let how = How { writable: !read_only, resumed: left.is_some() };
         let Over { dataset: whole, bringing } =
             incomplete::over(pool, &wanted.path, version as Arc<dyn Dataset>, how)?;
         let policy = Arc::new(Policed::new(whole, SyncMode::Standard));

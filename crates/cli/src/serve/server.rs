@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use super::background::Watched;
 use super::events::Ring;
 use super::fullness::Watch;
-use super::keep::{Keep, Left};
+use super::keep::{Keep, KeptMount, Left};
 use super::keeper::{Keeper, Turns};
 use super::memory::Memory;
 use super::mounted::{self, Mounted, Wanted};
@@ -135,9 +135,7 @@ impl Server {
         // An error from here on leaves everything to the next server: only the thread that follows a mount ends it.
         *server.memory.lock() = Some(Memory::start(&server)?);
         server.obey_all()?;
-        for left in server.keep.take_left() {
-            server.go_on(left)?;
-        }
+        server.go_on_with_all()?;
         server.keep.serving_again();
         server.start_keeper()?;
         mounter.complete();
@@ -155,6 +153,33 @@ impl Server {
     /// Makes and removes the snapshots that are due by policy at `now`, in seconds since 1970.
     pub(super) fn keep_snapshots(&self, turns: &mut Turns, now: u64) -> Result<()> {
         if self.is_serving() { turns.turn(&self.pool, self, &self.deeds, now) } else { Ok(()) }
+    }
+
+    /// Goes on with the mounts that the previous server left. A mount with which this fails ends, and the others go on;
+    /// if it fails with all of them, that is an error, and the next server tries.
+    fn go_on_with_all(self: &Arc<Self>) -> Result<()> {
+        let (mut resumed, mut failed) = (0, Vec::new());
+        for left in self.keep.take_left() {
+            let (dir, kept) = (raw::text(left.record.dir()), KeptMount::new(&self.keep, Some(&left)));
+            match self.go_on(left) {
+                Ok(()) => resumed += 1,
+                Err(failure) => failed.push((dir, kept, failure)),
+            }
+        }
+        if resumed == 0
+            && let Some((_, _, failure)) = failed.pop()
+        {
+            return Err(failure);
+        }
+        for (dir, kept, failure) in failed {
+            tracing::error!(
+                dir,
+                failure = failure.what(),
+                "cannot go on with a mount, which ends: unmount the directory, and mount it again"
+            );
+            kept.ended();
+        }
+        Ok(())
     }
 
     fn go_on(self: &Arc<Self>, left: Left) -> Result<()> {

@@ -37,7 +37,8 @@ impl Snapshots for SnapshotsOf {
         let _unchanged = self.deeds.read_recursive();
         let dataset = self.pool.open_snapshot(number).ok_or(FsError::NotFound)?;
         let path = self.pool.path_of(number).unwrap_or_default();
-        let over = incomplete::over(&self.pool, &path, dataset, How::ReadOnly).map_err(|failure| {
+        let how = How { writable: false, resumed: false };
+        let over = incomplete::over(&self.pool, &path, dataset, how).map_err(|failure| {
             tracing::warn!(failure = failure.what(), snapshot = path, "cannot show a snapshot");
             FsError::Engine(Error::Busy(failure.what().to_owned()))
         })?;

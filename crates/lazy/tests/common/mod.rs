@@ -175,19 +175,28 @@ impl Bench {
         });
         let bench = Self { pool, odd, secret };
         let options = InitOptions { secret: bench.secret(), ..InitOptions::default() };
-        let repository = Repository::init(bench.store(), Seen::default(), &options).unwrap();
-        bench.pool.snapshot(&[DATASET], "one", 10).unwrap();
-        let mut stream = Vec::new();
-        let source = Source::Snapshot { path: "db@one", from: None };
-        bench.pool.send(&source, &mut stream, &mut |_| {}).unwrap();
+        Repository::init(bench.store(), Seen::default(), &options).unwrap();
+        bench.back_up("one", None);
+        bench
+    }
+
+    /// Makes a snapshot and its backup.
+    pub fn back_up(&self, name: &str, from: Option<&str>) {
+        self.pool.snapshot(&[DATASET], name, 10).unwrap();
+        let (path, mut stream) = (format!("{DATASET}@{name}"), Vec::new());
+        let source = Source::Snapshot { path: &path, from };
+        self.pool.send(&source, &mut stream, &mut |_| {}).unwrap();
         let options = CreateOptions {
             pool: "tank".into(),
             dataset: DATASET.into(),
             made: 20,
             ..CreateOptions::default()
         };
-        repository.create(&mut stream.as_slice(), &options, &mut |_, _| {}).unwrap();
-        bench
+        self.repository().create(&mut stream.as_slice(), &options, &mut |_, _| {}).unwrap();
+    }
+
+    pub fn repository(&self) -> Repository {
+        Repository::open(self.store(), Seen::default(), self.secret().as_ref()).unwrap()
     }
 
     /// With objects of several kinds.
@@ -204,7 +213,7 @@ impl Bench {
     }
 
     pub fn contents(&self) -> Contents {
-        let repository = Repository::open(self.store(), Seen::default(), self.secret().as_ref()).unwrap();
+        let repository = self.repository();
         let backup = repository.find("tank/db").unwrap();
         Contents::open(repository, backup).unwrap()
     }
@@ -256,7 +265,7 @@ impl Bench {
 
     /// Restores the backup as a new dataset of a pool.
     pub fn restore(&self, pool: &Pool, path: &str) {
-        let repository = Repository::open(self.store(), Seen::default(), self.secret().as_ref()).unwrap();
+        let repository = self.repository();
         let backup = repository.find("tank/db").unwrap();
         let mut stream = Vec::new();
         repository.restore(&backup, None, None, &mut stream, &mut |_, _| {}).unwrap();

@@ -254,14 +254,20 @@ fn finish_building(name: &Name, of: &str, token: Token) -> Result<()> {
 
 /// Passes the wishes on to the process that reads the backup, or starts one.
 fn have_read(task: &Task, token: Token) -> Result<()> {
-    match Link::open(reader::socket_of(token), token) {
-        Ok(link) if task.hydrate => {
-            let wishes = Wishes { hydrate: true, rate: task.rate };
-            link.wish(wishes).context(|| "cannot tell who reads the backup what is wished".into())
-        }
-        Ok(_) => Ok(()),
-        Err(_) => start(task),
+    let open = || Link::open(reader::socket_of(token), token).ok();
+    let link = match open() {
+        Some(link) => link,
+        None => match start(task) {
+            Ok(()) => return Ok(()),
+            // Another command may have started one at the same moment.
+            Err(failure) => open().ok_or(failure)?,
+        },
+    };
+    if !task.hydrate {
+        return Ok(());
     }
+    let wishes = Wishes { hydrate: true, rate: task.rate };
+    link.wish(wishes).context(|| "cannot tell who reads the backup what is wished".into())
 }
 
 /// Starts a process that reads a backup, and waits until it does.
