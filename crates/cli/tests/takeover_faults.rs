@@ -7,11 +7,8 @@ mod common;
 use std::fs::{self, File};
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
-
-use common::{Sandbox, bounded, can_mount, kill, signal, wait_until};
+use common::{Sandbox, bounded, can_mount, kill, wait_until};
 
 /// A process that ends with the test.
 struct Until(Child);
@@ -164,28 +161,4 @@ fn a_state_directory_that_is_read_only_stops_no_takeover() {
     assert!(Command::new("umount").arg(&state).status().unwrap().success());
     sandbox.ok(&["mount", "tank", "mnt"]);
     sandbox.ok(&["unmount", "tank"]);
-}
-
-#[test]
-fn a_server_that_is_told_to_end_cuts_off_mounts_that_it_does_not_see() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = Sandbox::mounted("takeover=off");
-    let own = fs::read_link("/proc/thread-self/ns/mnt").unwrap();
-    let other = Command::new("unshare").args(["-m", "--propagation", "private", "sleep", "600"]).spawn();
-    let other = Until(other.unwrap());
-    let of_other = format!("/proc/{}", other.0.id());
-    wait_until(|| {
-        fs::read_link(format!("{of_other}/ns/mnt")).unwrap() != own
-            && fs::read_to_string(format!("{of_other}/comm")).unwrap().trim() == "sleep"
-    });
-    let mounts = fs::read_to_string(format!("{of_other}/mounts")).unwrap();
-    assert!(mounts.contains(sandbox.path("mnt").to_str().unwrap()), "{mounts}");
-    signal(i32::try_from(sandbox.pool()["pid"].as_i64().unwrap()).unwrap(), Signal::TERM);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while sandbox.json(&["list", "tank"])["pools"][0]["state"] != "EXPORTED" {
-        assert!(Instant::now() < deadline, "the server does not end");
-        std::thread::sleep(Duration::from_millis(200));
-    }
 }

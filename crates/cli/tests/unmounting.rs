@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{Sandbox, assert_failure, can_mount, kill_to_the_end, wait_until, with_pools};
 
@@ -546,5 +547,24 @@ fn what_was_written_before_umount2_is_there_where_another_server_follows() {
             assert!(fs::read(dir.join(&name)).unwrap() == bytes, "round {round}: {}", name.display());
         }
         sandbox.ok(&["unmount", "tank"]);
+    }
+}
+
+#[test]
+fn a_server_that_is_told_to_end_cuts_off_mounts_that_it_does_not_see() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools(&["tank"]);
+    mount(&sandbox, "tank", "mnt");
+    let elsewhere = Sleeper::elsewhere();
+    let mounts = fs::read_to_string(format!("/proc/{}/mounts", elsewhere.pid())).unwrap();
+    assert!(mounts.contains(sandbox.path("mnt").to_str().unwrap()), "{mounts}");
+    let server = sandbox.pool()["pid"].as_i64().unwrap();
+    common::signal(i32::try_from(server).unwrap(), rustix::process::Signal::TERM);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while state(&sandbox, "tank") != "EXPORTED" {
+        assert!(Instant::now() < deadline, "the server does not end");
+        std::thread::sleep(Duration::from_millis(200));
     }
 }
