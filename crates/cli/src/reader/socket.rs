@@ -97,7 +97,7 @@ impl Socket {
 
     /// Removes the socket, unless it is another process's by now.
     pub fn remove(&self) {
-        // What cannot be removed is removed by the next process that listens there.
+        // If it cannot be removed, the next process that listens there removes it.
         let Ok(_locked) = self.lock.take() else { return };
         let (found, own) = (fs::symlink_metadata(&self.path), self.itself.metadata());
         if let (Ok(found), Ok(own)) = (found, own)

@@ -51,7 +51,7 @@ impl Target {
         match self {
             Self::Time(time) => line.reaches_time(time),
             Self::Place(place) => line.reaches_place(place),
-            // What is not archived yet lies in the backup's own log.
+            // The backup's own log has the part that is not archived yet.
             Self::Latest => Reach::Within,
         }
     }
