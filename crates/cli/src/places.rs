@@ -1,11 +1,11 @@
 //! Directories of this program's own small files: the pool cache, control sockets and logs.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use pagefold_engine::walk::{self, Place, WalkError};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::failure::{Context, Failure, Result};
@@ -136,18 +136,40 @@ fn own_file(path: &Path, flags: OFlags) -> Result<File> {
     Ok(file)
 }
 
-/// Replaces a small file as a whole or not at all, also if the power fails. The caller keeps others from doing the same.
+/// Locks the file at `path`, and waits for others that have it. It is locked until the returned file is dropped.
+pub fn locked(path: &Path) -> Result<File> {
+    let file = lock_file(path)?;
+    let taken = rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
+    taken.context(|| format!("cannot lock {}", path.display()))?;
+    Ok(file)
+}
+
+/// Locks the file at `path` as [`locked`] does, but does not wait: returns `None` if another process has it.
+pub fn try_locked(path: &Path) -> Result<Option<File>> {
+    let file = lock_file(path)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(errno).context(|| format!("cannot lock {}", path.display())),
+    }
+}
+
+/// Replaces a small file of ours as a whole or not at all, also if the power fails. The caller keeps others from doing
+/// the same.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let writing = || format!("cannot write {}", path.display());
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
-    let write = || {
-        let mut file = File::create(&new)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&new, path)?;
-        File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
-    };
-    write().context(|| format!("cannot write {}", path.display()))
+    let new = PathBuf::from(new);
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).context(writing),
+        _ => {}
+    }
+    let mut file = own_file(&new, OFlags::WRONLY)?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).context(writing)?;
+    fs::rename(&new, path).context(writing)?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    File::open(folder).and_then(|folder| folder.sync_all()).context(writing)
 }
 
 /// Returns the path of the control socket of a mounted pool.

@@ -3,12 +3,9 @@
 //! It is only a convenience: `pagefold import` can find everything in it again. It is replaced by writing a new file
 //! and renaming it, under a lock, so that it is always whole.
 
-use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Context, Failure, Result};
@@ -160,30 +157,13 @@ impl Registry {
     fn change(&self, change: impl FnOnce(&mut Contents) -> Result<()>) -> Result<()> {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
         places::make_private(dir)?;
-        let lock_path = self.path.with_extension("lock");
-        let lock = places::lock_file(&lock_path)?;
-        flock(&lock, FlockOperation::LockExclusive)
-            .context(|| format!("cannot lock {}", lock_path.display()))?;
+        let _lock = places::locked(&self.path.with_extension("lock"))?;
         let mut contents = self.read()?;
         change(&mut contents)?;
         contents.version = VERSION;
-        self.replace(dir, &contents)
-    }
-
-    fn replace(&self, dir: &Path, contents: &Contents) -> Result<()> {
-        let writing = || format!("cannot write {}", self.path.display());
-        let text = serde_json::to_vec_pretty(contents).context(writing)?;
-        let new_path = self.path.with_extension("new");
-        let mut new = File::options()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o600)
-            .open(&new_path)
-            .context(writing)?;
-        new.write_all(&text).and_then(|()| new.sync_all()).context(writing)?;
-        fs::rename(&new_path, &self.path).context(writing)?;
-        File::open(dir).and_then(|dir| dir.sync_all()).context(writing)
+        let text = serde_json::to_vec_pretty(&contents)
+            .context(|| format!("cannot write {}", self.path.display()))?;
+        places::replace(&self.path, &text)
     }
 }
 

@@ -106,11 +106,8 @@ impl Memory {
 pub fn lock() -> Result<fs::File> {
     let folder = folder()?;
     fs::create_dir_all(&folder).context(|| format!("cannot make {}", folder.display()))?;
-    let file = places::lock_file(&folder.join("run.lock"))?;
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure::new("another `pagefold backup run` is under way")
-            .hint("it does what is due; see it: ps -C pagefold -o pid,args")),
-        Err(errno) => Err(errno).context(|| "cannot lock backups by policy".into()),
-    }
+    places::try_locked(&folder.join("run.lock"))?.ok_or_else(|| {
+        Failure::new("another `pagefold backup run` is under way")
+            .hint("it does what is due; see it: ps -C pagefold -o pid,args")
+    })
 }

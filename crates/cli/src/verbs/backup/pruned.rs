@@ -45,9 +45,7 @@ pub(super) fn note(repository: &str) -> Result<()> {
 fn claim_in(folder: &Path, repository: &str, now: u64, at_once: bool) -> Result<Claim> {
     fs::create_dir_all(folder).context(|| format!("cannot make {}", folder.display()))?;
     // Others hold the lock as long as they read and write the file.
-    let lock = places::lock_file(&folder.join("pruned.lock"))?;
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
-        .context(|| "cannot lock the times of prunes".into())?;
+    let _lock = places::locked(&folder.join("pruned.lock"))?;
     let file = folder.join("pruned.json");
     let mut pruned: Pruned = read_state(&file, "repositories may be pruned early")?.unwrap_or_default();
     let key = key_of(repository);

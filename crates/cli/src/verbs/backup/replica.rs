@@ -122,15 +122,10 @@ impl Replica {
 pub(super) fn lock(name: &str) -> Result<File> {
     let folder = folder()?;
     fs::create_dir_all(&folder).context(|| format!("cannot make {}", folder.display()))?;
-    let file = places::lock_file(&file_of(name, ".lock")?)?;
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            Err(Failure::new(format!("{name} is being replicated by another process"))
-                .hint("see it: ps -C pagefold -o pid,args; end it first"))
-        }
-        Err(errno) => Err(errno).context(|| format!("cannot lock the replication of {name}")),
-    }
+    places::try_locked(&file_of(name, ".lock")?)?.ok_or_else(|| {
+        Failure::new(format!("{name} is being replicated by another process"))
+            .hint("see it: ps -C pagefold -o pid,args; end it first")
+    })
 }
 
 /// A replica, and how far its repository is behind the dataset.

@@ -3,11 +3,10 @@
 //! settings.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::record::Options;
@@ -52,9 +51,7 @@ impl Settings {
         }
         let dir = self.path.parent().unwrap_or(Path::new("/"));
         places::make_private(dir)?;
-        let lock = places::lock_file(&self.path.with_extension("lock"))?;
-        flock(&lock, FlockOperation::LockExclusive)
-            .context(|| format!("cannot wait for others that change {}", self.path.display()))?;
+        let _lock = places::locked(&self.path.with_extension("lock"))?;
         let mut contents = self.read()?;
         contents.version = VERSION;
         if *options == Options::default() {
@@ -62,7 +59,9 @@ impl Settings {
         } else {
             contents.branches.insert(name, options.clone());
         }
-        self.replace(dir, &contents)
+        let text = serde_json::to_vec_pretty(&contents)
+            .context(|| format!("cannot write {}", self.path.display()))?;
+        places::replace(&self.path, &text)
     }
 
     fn read(&self) -> Result<Contents> {
@@ -87,20 +86,6 @@ impl Settings {
         }
         Ok(contents)
     }
-
-    fn replace(&self, dir: &Path, contents: &Contents) -> Result<()> {
-        let writing = || format!("cannot write {}", self.path.display());
-        let text = serde_json::to_vec_pretty(contents).context(writing)?;
-        let new_path = self.path.with_extension("new");
-        match fs::remove_file(&new_path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).context(writing),
-            _ => {}
-        }
-        let mut new = places::log_file(&new_path)?;
-        new.write_all(&text).and_then(|()| new.sync_all()).context(writing)?;
-        fs::rename(&new_path, &self.path).context(writing)?;
-        File::open(dir).and_then(|dir| dir.sync_all()).context(writing)
-    }
 }
 
 #[cfg(test)]
@@ -120,7 +105,7 @@ mod tests {
         settings.set(&two, &options).unwrap();
         settings.set(&one, &Options::default()).unwrap();
         assert_eq!((settings.of(&one).unwrap(), settings.of(&two).unwrap()), (Options::default(), options));
-        fs::write(&settings.path, "{}").unwrap();
+        std::fs::write(&settings.path, "{}").unwrap();
         assert!(settings.of(&one).unwrap_err().to_string().contains("damaged"));
     }
 }
