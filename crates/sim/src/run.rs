@@ -480,8 +480,7 @@ impl<'a> Sim<'a> {
             Step::Check => self.check(),
             Step::Kill => {
                 self.begun.clear();
-                self.count_errors();
-                self.pool = None;
+                self.close();
                 if self.is_off() {
                     return self.power_cycle(&[]);
                 }
@@ -655,7 +654,7 @@ impl<'a> Sim<'a> {
         // while its own checkpoint still runs on these devices.
         if self.random.percent(30) && !self.overlapping {
             self.begun.clear();
-            self.pool = None;
+            self.close();
             return self.reopen();
         }
         self.power_cycle(&[])
@@ -713,6 +712,13 @@ impl<'a> Sim<'a> {
         counted
     }
 
+    /// Drops the pool, as if its process had ended. The errors that it has met may be among those that the next
+    /// opening finds stored.
+    fn close(&mut self) {
+        self.count_errors();
+        self.pool = None;
+    }
+
     /// Verifies the count of errors after an opening: all stored ones are in it, and none that were never met, except
     /// those that the opening itself met.
     fn verify_errors(&mut self) -> Outcome {
@@ -741,9 +747,8 @@ impl<'a> Sim<'a> {
         }
         self.errors.0 = counted;
         let (used, paged) = (pool.status().used_bytes, options(self.history, 0).table_bytes.is_some());
-        self.count_errors();
         drop(pool);
-        self.pool = None;
+        self.close();
         self.committed = self.log.len();
         self.durable = self.log.len();
         self.forget();

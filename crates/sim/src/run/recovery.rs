@@ -17,8 +17,7 @@ impl Sim<'_> {
     pub(super) fn power_cycle(&mut self, again: &[u64]) -> Outcome {
         self.develop()?;
         self.begun.clear();
-        self.count_errors();
-        self.pool = None;
+        self.close();
         self.faulted = false;
         self.committed = self.durable;
         self.journal = journal(self.history)?;
@@ -40,7 +39,7 @@ impl Sim<'_> {
             }
             let opened = self.reopen();
             if cut.is_some() && self.is_off() {
-                self.pool = None;
+                self.close();
                 continue;
             }
             return opened;
@@ -110,7 +109,7 @@ impl Sim<'_> {
             Err(_) if self.is_off() => return self.power_cycle(&[]),
             Err(_) if self.terms().may_fail => {
                 self.stats.unopenable += 1;
-                self.pool = None;
+                self.close();
                 return Ok(());
             }
             Err(error) => return Err(format!("what there is cannot be read: {error}")),
