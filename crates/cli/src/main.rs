@@ -22,6 +22,7 @@
 
 #![allow(unreachable_pub, reason = "a program has no outside: pub says that other modules use it")]
 
+mod abandoned;
 mod again;
 mod allocator;
 // Its comments are the text of --help: [OPTION] is no link there.

@@ -4,6 +4,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use crate::failure::{Context, Result};
 
@@ -91,12 +94,19 @@ pub fn dead(pool: &str) -> Result<Vec<MountEntry>> {
     Ok(ours()?.into_iter().filter(|mount| mount.pool() == pool && is_dead(mount)).collect())
 }
 
-/// Returns true if no server answers for a mount any more. It asks with statvfs, which always reaches the server:
-/// attributes may come from the kernel's cache. A request that is under way when the connection ends is aborted.
+/// Returns true if the kernel says that a mount has no server any more. It asks with statvfs, which always reaches the
+/// server: attributes may come from the kernel's cache. A request that is under way when the connection ends is
+/// aborted. A server that does not answer for [`PATIENCE`] may live.
 pub fn is_dead(mount: &MountEntry) -> bool {
     use rustix::io::Errno;
-    matches!(rustix::fs::statvfs(&mount.dir), Err(Errno::NOTCONN | Errno::CONNABORTED))
+    let (dir, (tell, told)) = (mount.dir.clone(), mpsc::channel());
+    // A thread that goes on waiting ends with the process.
+    thread::spawn(move || tell.send(rustix::fs::statvfs(&dir).map(drop)));
+    matches!(told.recv_timeout(PATIENCE), Ok(Err(Errno::NOTCONN | Errno::CONNABORTED)))
 }
+
+/// Longest time that a server is waited for only to learn whether it lives.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Parses one line: `36 35 98:0 /root /dir options optional... - type source super_options` (proc(5)).
 fn parse_line(line: &[u8]) -> Option<MountEntry> {

@@ -31,8 +31,17 @@ struct Pools {
 pub(crate) struct Pool {
     name: &'static str,
     threads_max: usize,
+    birth: Option<Box<dyn Fn() -> Option<Birth> + Send + Sync>>,
     state: Mutex<State>,
     work: Condvar,
+}
+
+/// Preparations of a new thread.
+pub(crate) struct Birth {
+    /// Runs on the new thread, before its first job.
+    pub(crate) on_thread: Box<dyn FnOnce() + Send>,
+    /// Runs on the thread that has started it.
+    pub(crate) beside: Box<dyn FnOnce()>,
 }
 
 #[derive(Default)]
@@ -83,7 +92,23 @@ impl Blocking {
 
 impl Pool {
     pub(crate) fn new(name: &'static str, threads_max: usize) -> Arc<Self> {
-        Arc::new(Self { name, threads_max, state: Mutex::default(), work: Condvar::new() })
+        Arc::new(Self { name, threads_max, birth: None, state: Mutex::default(), work: Condvar::new() })
+    }
+
+    /// Returns a pool whose threads are each prepared by what `birth` returns.
+    pub(crate) fn with_births(
+        name: &'static str,
+        threads_max: usize,
+        birth: impl Fn() -> Option<Birth> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let birth: Box<dyn Fn() -> Option<Birth> + Send + Sync> = Box::new(birth);
+        Arc::new(Self {
+            name,
+            threads_max,
+            birth: Some(birth),
+            state: Mutex::default(),
+            work: Condvar::new(),
+        })
     }
 
     /// Runs `job` on a thread; if all are busy and no more may be started, jobs wait in order.
@@ -97,7 +122,17 @@ impl Pool {
         if state.threads < self.threads_max {
             state.threads += 1;
             let worker = Arc::clone(self);
-            let spawned = thread::Builder::new().name(self.name.into()).spawn(move || worker.work());
+            let birth = self.birth.as_ref().and_then(|birth| birth());
+            let (on_thread, beside) = birth.map(|birth| (birth.on_thread, birth.beside)).unzip();
+            let spawned = thread::Builder::new().name(self.name.into()).spawn(move || {
+                if let Some(on_thread) = on_thread {
+                    on_thread();
+                }
+                worker.work();
+            });
+            if let Some(beside) = beside {
+                beside();
+            }
             if let Err(error) = spawned {
                 state.threads -= 1;
                 // Without any thread the job would never run: the caller's thread does it.

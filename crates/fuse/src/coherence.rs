@@ -22,17 +22,18 @@ use crate::limits::{
     CACHE_CHUNK_BYTES, CACHE_NOTES, CACHE_READS, DROP_PATIENCE, DROP_THREADS_MAX, ORDER_MARGIN,
     ORDER_MARGIN_EARLY, ORDER_MARGIN_FILLED,
 };
-use crate::{Kernel, Request};
+use crate::transport::drop_pages;
+use crate::{Kernel, Request, own_files};
 use parking_lot::{Condvar, Mutex};
-use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 use std::sync::{Arc, OnceLock};
+use std::{fmt, io};
 
 /// Name of the threads that do nothing but tell the kernel to drop pages. Such a thread waits, and cannot be killed,
-/// while a request that concerns these pages has not been answered: a process that dies before it answers does not end
-/// by itself.
+/// while a request that concerns these pages has not been answered: a process that dies before it answers ends only
+/// when that request does.
 pub const DROP_THREADS: &str = "pf-drop";
 
 /// Facts about the requests that concern the cached pages of a chunk.
@@ -104,7 +105,7 @@ pub(crate) enum Stale {
 
 /// The notes of one mount.
 pub(crate) struct Coherence {
-    kernel: OnceLock<Kernel>,
+    kernel: Arc<OnceLock<Kernel>>,
     pages: Vec<Note>,
     /// True for inodes that were ever opened or written for direct I/O, by hash.
     direct: Vec<AtomicBool>,
@@ -139,14 +140,17 @@ impl Drop for Caching {
 
 impl Coherence {
     pub(crate) fn new() -> Self {
+        let kernel = Arc::new(OnceLock::new());
+        let of_births = Arc::clone(&kernel);
+        let birth = move || of_births.get().and_then(own_files::part);
         Self {
-            kernel: OnceLock::new(),
+            kernel,
             pages: (0..CACHE_NOTES).map(|_| Note::default()).collect(),
             direct: (0..CACHE_NOTES).map(|_| AtomicBool::new(false)).collect(),
             attributes: (0..CACHE_NOTES).map(|_| AtomicU64::new(0)).collect(),
             named: AtomicU64::new(0),
             drops: AtomicU64::new(0),
-            threads: Pool::new(DROP_THREADS, DROP_THREADS_MAX),
+            threads: Pool::with_births(DROP_THREADS, DROP_THREADS_MAX, birth),
         }
     }
 
@@ -259,26 +263,30 @@ impl Coherence {
     pub(crate) fn drop_pages(&self, write: &Direct) {
         let Some(kernel) = self.kernel.get().cloned() else { return };
         self.drops.fetch_add(1, SeqCst);
-        let told = Arc::new((Mutex::new(false), Condvar::new()));
+        let told = Arc::new((Mutex::new(None::<io::Result<()>>), Condvar::new()));
         let (tell, write) = (Arc::clone(&told), *write);
         self.threads.run(Box::new(move || {
-            kernel.drop_pages(write.ino, write.offset, write.len);
-            *tell.0.lock() = true;
+            let dropped =
+                own_files::tell(&kernel, |device| drop_pages(device, write.ino, write.offset, write.len));
+            *tell.0.lock() = Some(dropped);
             tell.1.notify_one();
         }));
         let chunks = Chunks::new(write.ino, write.offset, write.len);
         let mut was_quiet = false;
         let mut done = told.0.lock();
-        while !*done {
+        while done.is_none() {
             if !told.1.wait_for(&mut done, DROP_PATIENCE).timed_out() {
                 continue;
             }
             let quiet = self.notes(&chunks).all(|note| note.under_way.load(SeqCst) == 0);
-            if quiet && was_quiet && !*done {
+            if quiet && was_quiet && done.is_none() {
                 tracing::debug!(?write, "answering a write although pages beside it are being read");
                 return;
             }
             was_quiet = quiet;
+        }
+        if let Some(Err(error)) = &*done {
+            tracing::error!(%error, ?write, "the kernel does not drop what it has cached: readers may see old bytes");
         }
     }
 }

@@ -10,6 +10,8 @@
 //! init        what the kernel and we agree on
 //! transport   /dev/fuse with threads; FUSE over io_uring
 //! blocking    threads for requests that wait
+//! own_files   threads with one file of the connection, for messages that nothing can interrupt
+//! killed      processes that were killed and cannot end, and connections that only they hold
 //! request     one request as an owned object, answered once
 //! operation   bytes of the kernel -> typed operation, nothing trusted
 //! protocol    numbers and structures
@@ -21,10 +23,12 @@ mod coherence;
 mod dispatch;
 mod errno;
 mod init;
+mod killed;
 pub mod limits;
 mod mount;
 pub mod null;
 pub mod operation;
+mod own_files;
 pub mod protocol;
 mod request;
 mod session;
@@ -37,6 +41,7 @@ pub use coherence::DROP_THREADS;
 pub use dispatch::{Dispatch, HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots, WithSnapshots};
 pub use errno::errno;
 pub use init::{Agreement, InitError};
+pub use killed::{abandoned, ended_but_for_drops};
 pub use mount::{
     Here, MountError, MountOptions, Mounted, Mounter, Unmount, check_mount_point, is_mount_point, unmount,
 };

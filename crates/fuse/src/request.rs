@@ -269,12 +269,9 @@ impl Kernel {
         self.0.upgrade().is_some_and(|device| transport::kernel_holds(&device, ino))
     }
 
-    /// Makes the kernel drop what it has cached of an inode's bytes, and its attributes. Waits for reads of these bytes
-    /// into the kernel's cache.
-    pub(crate) fn drop_pages(&self, ino: u64, offset: u64, len: u64) {
-        if let Some(device) = self.0.upgrade() {
-            transport::drop_pages(&device, ino, offset, len);
-        }
+    /// Calls `what` with a file of the connection; returns `None` if it has ended.
+    pub(crate) fn with_device<T>(&self, what: impl FnOnce(&OwnedFd) -> T) -> Option<T> {
+        self.0.upgrade().map(|device| what(&device))
     }
 }
 

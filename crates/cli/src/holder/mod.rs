@@ -7,7 +7,6 @@
 
 #![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
 
-mod dying;
 mod link;
 pub mod wire;
 
@@ -210,7 +209,7 @@ impl Holder {
             drop(ready);
             if count == 0 {
                 self.remains.retain_mut(|dead| !matches!(dead.try_wait(), Ok(Some(_))));
-                if dying::ended_but_for_drops(server.child.id()) {
+                if pagefold_fuse::ended_but_for_drops(server.child.id()) {
                     tell("threads of the dead server wait for the kernel, which waits for the next one");
                     self.remains.push(server.child);
                     return Ok(None);

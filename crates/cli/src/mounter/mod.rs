@@ -11,7 +11,7 @@ mod words;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pagefold_fuse::{Here, MountError, Mounter as _};
 
@@ -19,7 +19,7 @@ use crate::args::Mount;
 use crate::failure::{Context, Result};
 use crate::holder::wire::{self, Kind};
 use crate::say::say;
-use crate::{confine, holder, mountopts, mounts};
+use crate::{abandoned, confine, holder, mountopts, mounts};
 pub use asking::Asking;
 pub use resuming::Resuming;
 use words::{Answer, How, Wish};
@@ -30,6 +30,9 @@ struct Bounds {
     suid: bool,
     dev: bool,
     nonempty: bool,
+    /// Connections that end with the server, by the minor numbers of their devices: those that it has mounted and
+    /// nobody else takes over.
+    own: Mutex<Vec<u32>>,
 }
 
 /// Mounts and unmounts for the server at the other end of descriptor `raw`, until the server closes its end.
@@ -45,6 +48,7 @@ pub fn run(args: &Mount, raw: i32) -> Result<()> {
         suid: options.suid,
         dev: options.dev,
         nonempty: options.nonempty,
+        own: Mutex::default(),
     });
     while let Some(message) = wire::receive(&line).context(|| "cannot hear from the server".into())? {
         let Some(reply) = message.fd.filter(|_| message.kind == Kind::Ask) else { continue };
@@ -60,7 +64,7 @@ pub fn run(args: &Mount, raw: i32) -> Result<()> {
             say(&format!("mounter: cannot start a thread: {error}"));
         }
     }
-    Ok(())
+    bounds.abort_own()
 }
 
 fn ignore_ends() {
@@ -103,9 +107,24 @@ impl Bounds {
 
     fn mount(&self, dir: &Path, how: How) -> Result<(Answer, Option<OwnedFd>), MountError> {
         self.permit(&how)?;
+        let takeover = how.takeover;
         let mounted = Here.mount(dir, &how.into())?;
         let (device_minor, pages_max) = (mounted.device_minor, mounted.pages_max);
+        if !takeover {
+            self.own.lock().unwrap_or_else(PoisonError::into_inner).push(device_minor);
+        }
         Ok((Answer::Mounted { dir: mounted.dir, device_minor, pages_max }, Some(mounted.device)))
+    }
+
+    /// Aborts what the server has left mounted: it has ended. The kernel does that, too, unless a thread of the server
+    /// waits for a request that nobody answers any more ([`abandoned`]).
+    fn abort_own(&self) -> Result<()> {
+        let own = std::mem::take(&mut *self.own.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = mounts::all()?;
+        for connection in own {
+            abandoned::abort(&all, connection);
+        }
+        Ok(())
     }
 
     /// Returns an error if the mount is of another pool, or asks for rights that the server was not started with.
@@ -178,7 +197,8 @@ mod tests {
 
     #[test]
     fn only_what_the_server_was_started_for_is_granted() {
-        let bounds = Bounds { pool: "tank".into(), suid: false, dev: true, nonempty: false };
+        let bounds =
+            Bounds { pool: "tank".into(), suid: false, dev: true, nonempty: false, own: Mutex::default() };
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().canonicalize().unwrap();
         let ask = |how: How| bounds.grant(Wish::Check { dir: dir.clone(), how }).0;
@@ -191,7 +211,8 @@ mod tests {
 
     #[test]
     fn mounts_of_others_are_not_taken_away() {
-        let bounds = Bounds { pool: "tank".into(), suid: false, dev: false, nonempty: false };
+        let bounds =
+            Bounds { pool: "tank".into(), suid: false, dev: false, nonempty: false, own: Mutex::default() };
         let ask = |dir: &str| bounds.grant(Wish::Unmount { dir: dir.into(), how: words::Unmounting::Lazy }).0;
         assert!(text(ask("/proc")).contains("unmount that first"));
         assert!(matches!(ask("/proc/self"), Answer::NotMounted { .. }));

@@ -51,6 +51,13 @@ pub fn exit_status(words: &[OsString], failure: &Failure) -> u8 {
 
 /// Does what the command line asks.
 pub fn run(cli: Cli) -> Result<()> {
+    if matches!(
+        cli.verb,
+        Verb::Mount(_) | Verb::Unmount(_) | Verb::Status(_) | Verb::Import(_) | Verb::Export(_)
+    ) {
+        // Nothing below may wait for a server that will not answer.
+        crate::abandoned::abort_all()?;
+    }
     match cli.verb {
         Verb::Create(args) => create::run(&args),
         Verb::Destroy(args) => destroy::run(&args),

@@ -205,7 +205,11 @@ fn spawn(workers: &Arc<Workers>) -> io::Result<()> {
     let device = if index == 0 || workers.wiring.takeover {
         Arc::clone(&workers.wiring.device)
     } else {
-        clone_device(&workers.wiring.device)
+        let shared = |error| {
+            tracing::debug!(%error, "no clone of /dev/fuse; sharing the descriptor");
+            Arc::clone(&workers.wiring.device)
+        };
+        clone_device(&workers.wiring.device).map_or_else(shared, Arc::new)
     };
     let channel = Arc::new(Channel { device, spare: Mutex::default() });
     let spawned = thread::Builder::new().name(format!("pf-fuse-{index}")).spawn(move || {
@@ -227,27 +231,17 @@ impl Drop for Alive {
     }
 }
 
-/// Returns another descriptor of the same connection, with its own list of requests in processing; if that fails, the
-/// same descriptor serves as well.
-fn clone_device(device: &Arc<OwnedFd>) -> Arc<OwnedFd> {
-    let clone = || -> io::Result<OwnedFd> {
-        let fresh = rustix::fs::open(
-            "/dev/fuse",
-            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        )?;
-        let source: u32 = device.as_raw_fd().cast_unsigned();
-        // SAFETY: FUSE_DEV_IOC_CLONE reads one u32, the descriptor to clone, and touches nothing else of ours.
-        let done = unsafe { libc::ioctl(fresh.as_raw_fd(), DEV_IOC_CLONE, &raw const source) };
-        if done == 0 { Ok(fresh) } else { Err(io::Error::last_os_error()) }
-    };
-    match clone() {
-        Ok(fresh) => Arc::new(fresh),
-        Err(error) => {
-            tracing::debug!(%error, "no clone of /dev/fuse; sharing the descriptor");
-            Arc::clone(device)
-        }
-    }
+/// Returns another descriptor of the same connection, with its own list of requests in processing.
+pub(super) fn clone_device(device: &OwnedFd) -> io::Result<OwnedFd> {
+    let fresh = rustix::fs::open(
+        "/dev/fuse",
+        rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )?;
+    let source: u32 = device.as_raw_fd().cast_unsigned();
+    // SAFETY: FUSE_DEV_IOC_CLONE reads one u32, the descriptor to clone, and touches nothing else of ours.
+    let done = unsafe { libc::ioctl(fresh.as_raw_fd(), DEV_IOC_CLONE, &raw const source) };
+    if done == 0 { Ok(fresh) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Reads and answers requests until the connection ends, or the thread has rested for long.

@@ -117,16 +117,20 @@ pub(crate) fn kernel_holds(device: &OwnedFd, ino: u64) -> bool {
 
 /// Makes the kernel drop what it has cached of an inode's bytes, and its attributes. Waits for reads of these bytes
 /// into the kernel's cache.
-pub(crate) fn drop_pages(device: &OwnedFd, ino: u64, offset: u64, len: u64) {
+pub(crate) fn drop_pages(device: &OwnedFd, ino: u64, offset: u64, len: u64) -> io::Result<()> {
     let what = NotifyInvalInodeOut { ino, off: offset.cast_signed(), len: len.cast_signed() };
     match notify(device, NOTIFY_INVAL_INODE, what.as_bytes()) {
-        Ok(()) => {}
         // The kernel does not know the inode, or the connection has ended: nothing is cached.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTCONN)) => {}
-        Err(error) => {
-            tracing::error!(%error, ino, offset, len, "the kernel does not drop what it has cached: readers may see old bytes");
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTCONN)) => {
+            Ok(())
         }
+        told => told,
     }
+}
+
+/// Returns another file of the same connection, with its own list of requests in processing.
+pub(crate) fn clone_device(device: &OwnedFd) -> io::Result<OwnedFd> {
+    dev::clone_device(device)
 }
 
 /// Reads one request from `/dev/fuse` on the caller's thread.

@@ -1,12 +1,15 @@
-//! Recognises processes that died and cannot end.
+//! Recognises processes that were killed and cannot end, and connections that nobody else holds.
 //!
 //! A thread that tells the kernel to drop pages waits for requests that have these pages locked, and no signal ends
-//! that wait. If its server dies meanwhile, the next server has to answer the requests: a holder that waited for the
-//! end of the first server before it starts the next would wait for ever.
+//! that wait. If its server dies meanwhile, the next server has to answer the requests: who waited for the end of the
+//! first server before he starts the next would wait for ever. If no server follows, the connection has to be aborted:
+//! the thread's file of it ([`crate::own_files`]) is the only one left, so the kernel does not end it.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
-use pagefold_fuse::DROP_THREADS;
+use crate::DROP_THREADS;
 
 /// Bit of SIGKILL in the mask of pending signals: each thread of a process that ends has it.
 const KILLED: u64 = 1 << (libc::SIGKILL - 1);
@@ -15,6 +18,48 @@ const KILLED: u64 = 1 << (libc::SIGKILL - 1);
 /// thread remains, which may be writing to a device, returns false.
 pub fn ended_but_for_drops(pid: u32) -> bool {
     drops_left(pid).is_some_and(|left| left > 0)
+}
+
+/// Returns the connections, by the minor numbers of their devices, that only killed processes hold. Their clients wait
+/// until somebody aborts them. Linux tells who holds a connection since 6.15 or so; before that, none are found.
+pub fn abandoned() -> BTreeSet<u32> {
+    let (dead, alive): (Vec<u32>, Vec<u32>) =
+        processes().into_iter().partition(|pid| ended_but_for_drops(*pid));
+    let mut left: BTreeSet<u32> = dead.into_iter().flat_map(of_threads).collect();
+    for pid in alive {
+        if left.is_empty() {
+            break;
+        }
+        for connection in of_files(Path::new(&format!("/proc/{pid}"))) {
+            left.remove(&connection);
+        }
+    }
+    left
+}
+
+fn processes() -> Vec<u32> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Returns the connections that threads of a process hold; each may have a table of files of its own.
+fn of_threads(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks.flat_map(|task| of_files(&task.path())).collect()
+}
+
+/// Returns the connections among the files of a process or thread, given its directory in /proc.
+fn of_files(process: &Path) -> Vec<u32> {
+    let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let is_fuse =
+        |file: &fs::DirEntry| fs::read_link(file.path()).is_ok_and(|to| to == Path::new("/dev/fuse"));
+    let told = |file: fs::DirEntry| fs::read_to_string(process.join("fdinfo").join(file.file_name())).ok();
+    files.filter(is_fuse).filter_map(told).filter_map(|text| connection_of(&text)).collect()
+}
+
+/// Parses what /proc/PID/fdinfo tells of a file of /dev/fuse.
+fn connection_of(text: &str) -> Option<u32> {
+    field(text, "fuse_connection")?.parse().ok()
 }
 
 /// Counts the threads that are left of a process that died; `None` if it lives, or if one of the threads does anything
@@ -78,6 +123,13 @@ mod tests {
         assert!(!is_over(&thread("pf-drop", "R (running)", "0000000000000100")), "it may still return");
         assert!(!is_over(&thread("commit", "D (disk sleep)", "0000000000000100")), "it may write");
         assert!(!is_over(""));
+    }
+
+    #[test]
+    fn a_connection_is_known_by_its_number() {
+        let text = "pos:\t0\nflags:\t02100002\nmnt_id:\t24\nino:\t90\nfuse_connection:\t39\n";
+        assert_eq!(connection_of(text), Some(39));
+        assert_eq!(connection_of("pos:\t0\nflags:\t02100002\n"), None);
     }
 
     #[test]
