@@ -7,9 +7,9 @@ use pagefold_engine::pool::{Listed, Pool};
 use crate::backups::BACKUP;
 use crate::control::{Client, Reply, Request};
 pub use crate::control::{Figures, PartialFigures};
-use crate::deeds::{self, Deed, Nobody, Outcome};
 use crate::failure::Result;
 use crate::names::{self, Name, is_within};
+use crate::operations::{self, Nobody, Operation, Outcome};
 use crate::registry::Registry;
 use crate::{pools, props, settings, streams};
 
@@ -96,18 +96,18 @@ pub fn find(name: &Name) -> Result<Figures> {
     })
 }
 
-/// Has a pool's server carry out a deed, or opens the pool and does it if the pool is not mounted.
-pub fn perform(pool: &str, deed: Deed) -> Result<Outcome> {
+/// Has a pool's server carry out an operation, or opens the pool and does it if the pool is not mounted.
+pub fn perform(pool: &str, operation: Operation) -> Result<Outcome> {
     if let Some(mut client) = crate::target::connect(pool)? {
-        return match client.ask_and_wait(&Request::Deed { deed })? {
-            Reply::Deed { outcome } => Ok(outcome),
+        return match client.ask_and_wait(&Request::Operation { operation })? {
+            Reply::Operation { outcome } => Ok(outcome),
             _ => Err(client.misunderstood()),
         };
     }
     let known = Registry::open()?.find(pool)?;
     pools::with_offline(&known, |pool| {
-        let outcome = deeds::perform(pool, &deed, &Nobody)?;
-        deeds::free_all(pool)?;
+        let outcome = operations::perform(pool, &operation, &Nobody)?;
+        operations::free_all(pool)?;
         Ok(outcome)
     })
 }

@@ -6,7 +6,7 @@
 //! holder, mounter       the process above a server, which keeps what must outlive it; the one that mounts for it
 //! reader, incomplete    the process that reads a backup; datasets whose pages are still in one
 //! confine, launch       what each process gives up, and what it begins with
-//! deeds, streams, rebase, datasets   what can be done to datasets, on a pool that is served or opened for a moment
+//! operations, streams, rebase, datasets   what can be done to datasets, on a pool that is served or opened for a moment
 //! pools, finding, registry, seen, signature   pools and their devices; those that this machine knows
 //! props, settings, mountopts   the one table of properties; the value that holds for a dataset; mount options
 //! startup, boot, fstab, helper   what must be known before a pool is opened; systemd and mount(8)
@@ -32,7 +32,6 @@ mod boot;
 mod confine;
 mod control;
 mod datasets;
-mod deeds;
 mod errors;
 mod event_log;
 mod exact;
@@ -54,6 +53,7 @@ mod mountopts;
 mod mountpoint;
 mod mounts;
 mod names;
+mod operations;
 mod patience;
 mod places;
 mod pools;

@@ -6,20 +6,20 @@ use pagefold_fs::rebase::{Copied, Rebased as Done, Side, rebase};
 use parking_lot::RwLock;
 
 use crate::control::{Moving, Rebased};
-use crate::deeds::{self, Mounts};
 use crate::failure::{Context, Failure, Result};
+use crate::operations::{self, Mounts};
 use crate::{incomplete, names, pools, raw, units};
 
 /// Largest number of conflicts that are listed; the others are only counted.
 const CONFLICTS_MAX: usize = 1000;
 
-/// Moves a clone that nobody uses, as [`deeds::clear_way_to_move`] has found. Holders of a read lock of `deeds` see no
-/// change of datasets and mounts. The work is given up when `go_on` returns false.
+/// Moves a clone that nobody uses, as [`operations::clear_way_to_move`] has found. While a thread has `dataset_lock` locked
+/// for reading, datasets and mounts do not change. The work is given up when `go_on` returns false.
 pub fn perform(
     pool: &Pool,
     what: &Moving,
     mounts: &dyn Mounts,
-    deeds: &RwLock<()>,
+    dataset_lock: &RwLock<()>,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Rebased> {
     let Moving { path, onto, own } = what;
@@ -51,8 +51,8 @@ pub fn perform(
     match done {
         Done::Conflicts(paths) => Ok(told(&paths)),
         Done::Done(Copied { files, bytes }) => {
-            let _unchanged = deeds.write();
-            deeds::clear_way_to_move(pool, what, mounts)?;
+            let _unchanged = dataset_lock.write();
+            operations::clear_way_to_move(pool, what, mounts)?;
             under_way.finish().map_err(failed)?;
             tracing::info!(dataset = name, onto = names::full(pool.name(), onto), files, bytes, "rebased");
             Ok(Rebased { files, copied_bytes: bytes, ..Rebased::default() })

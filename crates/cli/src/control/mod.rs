@@ -22,7 +22,9 @@ pub use model::{
 };
 pub use pieces::{PieceReader, PieceWriter};
 pub use server::{Handler, Listener, lock_name};
-pub use told::{Deed, Difference, Figures, Moving, Outcome, PartialFigures, Rebased, Sendable, Transferred};
+pub use told::{
+    Difference, Figures, Moving, Operation, Outcome, PartialFigures, Rebased, Sendable, Transferred,
+};
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::told::{Deed, Figures, Moving, Outcome, PartialFigures, Rebased, Sendable, Transferred};
+use super::told::{Figures, Moving, Operation, Outcome, PartialFigures, Rebased, Sendable, Transferred};
 
 /// The ways to end a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,9 +45,11 @@ pub enum Request {
     /// All datasets and snapshots.
     Datasets {},
     /// Changes datasets and snapshots.
-    Deed {
-        /// The deed.
-        deed: Deed,
+    #[serde(rename = "deed")]
+    Operation {
+        /// The operation.
+        #[serde(rename = "deed")]
+        operation: Operation,
     },
     /// Makes everything written so far durable.
     Sync {},
@@ -287,8 +289,9 @@ pub enum Reply {
         /// The result.
         rebased: Rebased,
     },
-    /// To [`Request::Deed`].
-    Deed {
+    /// To [`Request::Operation`].
+    #[serde(rename = "deed")]
+    Operation {
         /// The result.
         outcome: Outcome,
     },

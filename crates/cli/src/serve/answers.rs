@@ -53,7 +53,7 @@ impl Answers {
                 all: datasets::all(&server.pool, &|id| server.mounted_at(id))?,
                 partials: streams::partials(&server.pool),
             },
-            Request::Deed { deed } => Reply::Deed { outcome: server.perform(&deed)? },
+            Request::Operation { operation } => Reply::Operation { outcome: server.perform(&operation)? },
             Request::Sync {} => {
                 server.sync().map_err(Failure::new)?;
                 Reply::Done {}

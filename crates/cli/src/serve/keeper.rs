@@ -11,8 +11,8 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::fullness::percent;
 use super::server::Server;
-use crate::deeds::Mounts;
 use crate::failure::{Context, Failure, Result};
+use crate::operations::Mounts;
 use crate::retention::{self, MARK, POLICY, Period, Policy, Work};
 use crate::{names, pools, props, settings, units};
 
@@ -35,14 +35,20 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Makes and removes the snapshots that are due at `now`, in seconds since 1970. Nothing is mounted while `deeds`
+    /// Makes and removes the snapshots that are due at `now`, in seconds since 1970. Nothing is mounted while `dataset_lock`
     /// is locked for writing.
-    pub fn turn(&mut self, pool: &Pool, mounts: &dyn Mounts, deeds: &RwLock<()>, now: u64) -> Result<()> {
+    pub fn turn(
+        &mut self,
+        pool: &Pool,
+        mounts: &dyn Mounts,
+        dataset_lock: &RwLock<()>,
+        now: u64,
+    ) -> Result<()> {
         // The list, which sums up all datasets, is made only if a policy exists.
         if !pool.is_set_anywhere(POLICY) || self.plan(pool, now)?.1 == Work::default() {
             return Ok(());
         }
-        let _unchanged = deeds.write();
+        let _unchanged = dataset_lock.write();
         let (listed, work) = self.plan(pool, now)?;
         for (name, period, datasets) in &work.due {
             make(pool, name, *period, datasets, now)?;
@@ -194,7 +200,7 @@ mod tests {
     use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, create_on};
 
     use super::*;
-    use crate::deeds::Nobody;
+    use crate::operations::Nobody;
 
     const MINUTE: u64 = 60;
     const START: u64 = 1_795_266_462;

@@ -75,7 +75,7 @@ pub struct Mounted {
 impl Mounted {
     /// Opens the file system of `wanted` and mounts it, or goes on with the mount `left` by the previous server.
     pub(super) fn start(server: &Server, wanted: &Wanted, left: Option<Left>) -> Result<Self> {
-        let Server { pool, keep, deeds, watched, mounter, .. } = server;
+        let Server { pool, keep, dataset_lock, watched, mounter, .. } = server;
         let name = names::full(pool.name(), &wanted.path);
         let version = pool.version(&wanted.path);
         let version = version.map_err(|error| pools::no_such_dataset(&name, &error))?;
@@ -125,8 +125,12 @@ impl Mounted {
         };
         let fs = Arc::new(fs.context(|| format!("cannot open the file system of {name}"))?);
         let kept = Arc::new(KeptMount::new(keep, left.as_ref()));
-        let snapshots =
-            SnapshotsOf { pool: Arc::clone(pool), id, deeds: Arc::clone(deeds), kept: Arc::clone(&kept) };
+        let snapshots = SnapshotsOf {
+            pool: Arc::clone(pool),
+            id,
+            dataset_lock: Arc::clone(dataset_lock),
+            kept: Arc::clone(&kept),
+        };
         let looked_into = left.as_ref().map_or_else(Vec::new, |left| left.record.looked_into.clone());
         let tree = Arc::new(SnapshotTree::resume(Box::new(snapshots), looked_into));
         let live = match keep.journal().filter(|_| !is_snapshot && !server.read_only) {

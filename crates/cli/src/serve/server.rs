@@ -22,11 +22,11 @@ use super::mounted::{self, Mounted, Wanted};
 use super::plan::Plan;
 use super::streams::Streams;
 use crate::control::{ConfinementFigures, Reply, Source, UnmountMode};
-use crate::deeds::{self, Deed, Mounts, Outcome};
 use crate::event_log::EventLog;
 use crate::failure::{Context, Failure, Result};
 use crate::mounter::{Asking, Resuming};
 use crate::mountopts::{Confine, MountOptions, Takeover};
+use crate::operations::{self, Mounts, Operation, Outcome};
 use crate::registry::Known;
 use crate::retention::POLICY;
 use crate::{confine, mountopts, names, patience, pools, props, raw, settings, startup};
@@ -93,7 +93,7 @@ pub struct Server {
     pub(super) confinement: ConfinementFigures,
     pub(super) watched: Watched,
     /// Locked for reading while mounts are made; for writing while the use of datasets must not change.
-    pub(super) deeds: Arc<RwLock<()>>,
+    pub(super) dataset_lock: Arc<RwLock<()>>,
     pool_work: Mutex<Option<pool::Background>>,
     /// The thread that makes snapshots by policy, from the first mount on.
     keeper: Mutex<Option<Keeper>>,
@@ -152,7 +152,7 @@ impl Server {
 
     /// Makes and removes the snapshots that are due by policy at `now`, in seconds since 1970.
     pub(super) fn keep_snapshots(&self, turns: &mut Turns, now: u64) -> Result<()> {
-        if self.is_serving() { turns.turn(&self.pool, self, &self.deeds, now) } else { Ok(()) }
+        if self.is_serving() { turns.turn(&self.pool, self, &self.dataset_lock, now) } else { Ok(()) }
     }
 
     /// Goes on with the mounts that the previous server left. A mount with which this fails ends, and the others go on;
@@ -239,7 +239,7 @@ impl Server {
             started: Instant::now(),
             temporary: Mutex::new(temporary),
             watched,
-            deeds: Arc::default(),
+            dataset_lock: Arc::default(),
             pool_work: Mutex::new(Some(pool_work)),
             keeper: Mutex::default(),
             memory: Mutex::default(),
@@ -263,7 +263,7 @@ impl Server {
         if let Announced::Not(why) = self.announce(id, &name)? {
             return Ok(why);
         }
-        let unchanged = self.deeds.read();
+        let unchanged = self.dataset_lock.read();
         let mounted = self.check(wanted, &name).and_then(|()| self.attach(wanted, None));
         drop(unchanged);
         let mut state = self.state.lock();
@@ -695,13 +695,13 @@ impl Server {
     }
 
     /// Changes datasets and snapshots.
-    pub(super) fn perform(&self, deed: &Deed) -> Result<Outcome> {
-        let _unchanged = self.deeds.write();
-        let outcome = deeds::perform(&self.pool, deed, self)?;
-        if !matches!(deed, Deed::Destroy { dry_run: true, .. }) {
-            tracing::info!(?deed, "done");
+    pub(super) fn perform(&self, operation: &Operation) -> Result<Outcome> {
+        let _unchanged = self.dataset_lock.write();
+        let outcome = operations::perform(&self.pool, operation, self)?;
+        if !matches!(operation, Operation::Destroy { dry_run: true, .. }) {
+            tracing::info!(?operation, "done");
         }
-        if let Deed::Inherit { path, name } = deed {
+        if let Operation::Inherit { path, name } = operation {
             startup::store(&self.pool, path, name)?;
             self.obey(name)?;
         }

@@ -16,7 +16,7 @@ pub(super) struct SnapshotsOf {
     pub(super) pool: Arc<Pool>,
     pub(super) id: u64,
     /// Lock that is held for writing while snapshots are destroyed.
-    pub(super) deeds: Arc<RwLock<()>>,
+    pub(super) dataset_lock: Arc<RwLock<()>>,
     /// Record of the snapshots that were looked into.
     pub(super) kept: Arc<KeptMount>,
 }
@@ -34,7 +34,7 @@ impl Snapshots for SnapshotsOf {
     fn open(&self, number: u64, enter: &mut dyn FnMut(Arc<Fs>)) -> Result<(), FsError> {
         // A snapshot that is being destroyed must not be opened again. The lock is recursive: a thread that mounts
         // holds it, too, and may come here by way of the kernel.
-        let _unchanged = self.deeds.read_recursive();
+        let _unchanged = self.dataset_lock.read_recursive();
         let dataset = self.pool.open_snapshot(number).ok_or(FsError::NotFound)?;
         let path = self.pool.path_of(number).unwrap_or_default();
         let how = How { writable: false, resumed: false };

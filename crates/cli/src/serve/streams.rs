@@ -12,7 +12,7 @@ use crate::control::{
     Moving, PieceReader, PieceWriter, REPLY_BYTES_MAX, Reply, Request, Sendable, write_frame,
 };
 use crate::failure::{Context, Failure, Result};
-use crate::{deeds, names, rebase, streams};
+use crate::{names, operations, rebase, streams};
 
 /// A stream that is under way.
 pub struct UnderWay<'a> {
@@ -130,11 +130,11 @@ impl Server {
     }
 
     fn rebase(&self, what: &Moving, connection: &UnixStream) -> Result<Reply> {
-        deeds::clear_way_to_move(&self.pool, what, self)?;
+        operations::clear_way_to_move(&self.pool, what, self)?;
         let target = self.pool.version(&what.path).ok().map(|dataset| dataset.id);
         let _under_way = self.stream_begins(connection, target)?;
         let go_on = &mut || !has_gone(connection);
-        let rebased = rebase::perform(&self.pool, what, self, &self.deeds, go_on)?;
+        let rebased = rebase::perform(&self.pool, what, self, &self.dataset_lock, go_on)?;
         Ok(Reply::Rebased { rebased })
     }
 

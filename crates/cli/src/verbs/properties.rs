@@ -6,10 +6,10 @@ use super::dataset::wrong_order;
 use crate::args::{Get, Inherit, Set};
 use crate::control::{Client, PropertyValue, Reply, Request, Source};
 use crate::datasets;
-use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
 use crate::failures::Failures;
 use crate::names::Name;
+use crate::operations::Operation;
 use crate::props::{self, Scope};
 use crate::registry::Registry;
 use crate::table::{Align, Table};
@@ -220,8 +220,8 @@ pub fn inherit(args: &Inherit) -> Result<()> {
     for word in &args.targets {
         let name = target::name(word)?;
         props::check_settable_on(&args.property, &name)?;
-        let deed = Deed::Inherit { path: name.path.clone(), name: args.property.clone() };
-        datasets::perform(&name.pool, deed)?;
+        let operation = Operation::Inherit { path: name.path.clone(), name: args.property.clone() };
+        datasets::perform(&name.pool, operation)?;
         takes_effect(&name, std::iter::once(args.property.as_str()))?;
     }
     Ok(())

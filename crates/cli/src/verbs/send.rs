@@ -11,9 +11,9 @@ use super::dataset::{dataset, snapshot_name};
 use crate::args::{Receive, Send};
 use crate::control::{Client, Reply, Request, Sendable, Transferred};
 use crate::datasets;
-use crate::deeds::{self, Deed};
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
+use crate::operations::{self, Operation};
 use crate::progress::Progress;
 use crate::registry::Registry;
 use crate::{pools, streams, target, units};
@@ -247,7 +247,7 @@ pub fn receive(args: &Receive) -> Result<()> {
             .hint(format!("streams are received into datasets: pagefold receive {name}/NAME")));
     }
     if args.abort {
-        return datasets::perform(&name.pool, Deed::AbortReceive { path: name.path }).map(drop);
+        return datasets::perform(&name.pool, Operation::AbortReceive { path: name.path }).map(drop);
     }
     if io::stdin().is_terminal() {
         return Err(Failure::usage("a stream does not come from a terminal").hint(format!(
@@ -346,6 +346,6 @@ fn receive_offline(name: &Name, force: bool, input: &mut Input) -> Result<Transf
         let received = streams::receive(pool, &name.path, force, input, &mut |_| {});
         Background::stop(work);
         // The dataset's former content, if it was replaced, is freed.
-        received.and_then(|received| deeds::free_all(pool).map(|()| received))
+        received.and_then(|received| operations::free_all(pool).map(|()| received))
     })
 }

@@ -9,9 +9,9 @@ use serde_json::json;
 use super::{as_file, clusters, open, pipe, told};
 use crate::args::BackupCreate;
 use crate::control::{self, Figures, PropertyValue, Sendable};
-use crate::deeds::Deed;
 use crate::failure::{Failure, Result};
 use crate::names::Name;
+use crate::operations::Operation;
 use crate::props::{self, Property};
 use crate::verbs::send::{Unsent, send_to};
 use crate::verbs::{print_json, properties};
@@ -182,8 +182,8 @@ impl Source<'_> {
         let taken: Vec<&str> = there.iter().map(snapshot_of).collect();
         let name = free_name(&stem, &taken);
         let snapshots = vec![format!("{}@{name}", self.name.dataset())];
-        let deed = Deed::Snapshot { snapshots, recursive: false, properties: Vec::new() };
-        datasets::perform(&self.name.pool, deed)?;
+        let operation = Operation::Snapshot { snapshots, recursive: false, properties: Vec::new() };
+        datasets::perform(&self.name.pool, operation)?;
         Ok(name)
     }
 
@@ -314,7 +314,7 @@ impl Source<'_> {
 /// Destroys a snapshot of a dataset.
 pub(super) fn destroy(dataset: &Name, snapshot: &str) -> Result<()> {
     let what = vec![format!("{}@{snapshot}", dataset.path)];
-    datasets::perform(&dataset.pool, Deed::Destroy { what, recursive: false, dry_run: false }).map(drop)
+    datasets::perform(&dataset.pool, Operation::Destroy { what, recursive: false, dry_run: false }).map(drop)
 }
 
 /// Warns that a snapshot of a dataset could not be destroyed.

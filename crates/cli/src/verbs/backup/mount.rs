@@ -12,11 +12,11 @@ use pagefold_lazy::{Link, Origin, Token, Wishes, skeleton};
 use super::{as_file, pipe, secret_bytes, told};
 use crate::args::{Access, BackupMount, BackupMounts, Mount, Set};
 use crate::control::Figures;
-use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
 use crate::incomplete::OF;
 use crate::launch::{self, For};
 use crate::names::Name;
+use crate::operations::Operation;
 use crate::reader::{self, Opening, Place, Source, Task};
 use crate::table::{Align, Table, printable};
 use crate::verbs::{dataset, print_json, properties, send};
@@ -202,7 +202,7 @@ fn build(name: &Name, contents: &Contents, place: &str, token: Token) -> Result<
     // A stream that was cut short when an earlier command was killed is begun again: all of it comes in seconds.
     let partials = datasets::partials_of(&name.pool)?;
     if partials.iter().any(|partial| partial.path == name.path && is_ours(partial, &snapshot)) {
-        datasets::perform(&name.pool, Deed::AbortReceive { path: name.path.clone() })?;
+        datasets::perform(&name.pool, Operation::AbortReceive { path: name.path.clone() })?;
     }
     let origin = Origin {
         repository: reader::repository_bytes(contents)?,
@@ -249,7 +249,7 @@ fn finish_building(name: &Name, of: &str, token: Token) -> Result<()> {
     }
     properties::set(&Set { words: vec![format!("{OF}={of}"), name.to_string()] })?;
     let what = vec![snapshot.path];
-    datasets::perform(&name.pool, Deed::Destroy { what, recursive: false, dry_run: false }).map(drop)
+    datasets::perform(&name.pool, Operation::Destroy { what, recursive: false, dry_run: false }).map(drop)
 }
 
 /// Passes the wishes on to the process that reads the backup, or starts one.

@@ -20,9 +20,9 @@ use self::start::start;
 use super::restore::{Done, restore_into};
 use super::{open, told};
 use crate::args::{BackupRestore, Mount, RecoveryAction, Unmount};
-use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
+use crate::operations::Operation;
 use crate::table::printable;
 use crate::verbs::basebackup::{temporary, view};
 use crate::verbs::branch::data::{self, DataDir};
@@ -97,7 +97,7 @@ fn hint(args: &BackupRestore) -> String {
 
 fn destroy(name: &Name) -> Result<()> {
     let what = vec![name.path.clone()];
-    datasets::perform(&name.pool, Deed::Destroy { what, recursive: true, dry_run: false }).map(drop)
+    datasets::perform(&name.pool, Operation::Destroy { what, recursive: true, dry_run: false }).map(drop)
 }
 
 /// Returns the backups from which the point can be reached, newest first.

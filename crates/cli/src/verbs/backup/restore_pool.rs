@@ -9,10 +9,10 @@ use super::restore::{newest_backup, restore_into};
 use super::{open, told};
 use crate::args::{BackupRestorePool, Create};
 use crate::backups::BACKUP;
-use crate::deeds::Deed;
 use crate::failure::{Failure, Result};
 use crate::failures::Failures;
 use crate::names::{self, Name};
+use crate::operations::Operation;
 use crate::props::{self, Scope};
 use crate::verbs::{create, print_json, properties};
 use crate::{datasets, units};
@@ -129,8 +129,8 @@ fn parents(name: &Name) -> Result<()> {
     if datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == above) {
         return Ok(());
     }
-    let deed = Deed::Create { path: above.to_owned(), parents: true, properties: Vec::new() };
-    datasets::perform(&name.pool, deed).map(drop)
+    let operation = Operation::Create { path: above.to_owned(), parents: true, properties: Vec::new() };
+    datasets::perform(&name.pool, operation).map(drop)
 }
 
 /// Sets the properties that a dataset had; returns those that were left out, as `NAME=VALUE`.

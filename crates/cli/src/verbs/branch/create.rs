@@ -12,9 +12,9 @@ use super::settings::Settings;
 use super::{branch_name, list, mariadb, ports, postgres, process, server};
 use crate::args::CreateBranch;
 use crate::datasets::{self, Figures};
-use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
 use crate::names::{self, Name};
+use crate::operations::Operation;
 use crate::verbs::properties;
 use crate::{raw, retention};
 
@@ -150,7 +150,7 @@ fn make(
     properties.extend(place.property.iter().map(|dir| ("mountpoint".to_owned(), dir.clone())));
     datasets::perform(
         &name.pool,
-        Deed::Clone { snapshot: snapshot.path, path: name.path.clone(), properties },
+        Operation::Clone { snapshot: snapshot.path, path: name.path.clone(), properties },
     )?;
     made.dataset = Some(name.clone());
     made.dir = walk::reach(&place.dir).is_err().then(|| place.dir.clone());

@@ -7,8 +7,8 @@ use super::settings::Settings;
 use super::{create, server};
 use crate::args::DeleteBranch;
 use crate::datasets;
-use crate::deeds::Deed;
 use crate::failure::{Failure, Result};
+use crate::operations::Operation;
 
 /// Stops the server, unmounts, and destroys the branch and the snapshot that was made for it.
 pub fn run(args: &DeleteBranch) -> Result<()> {
@@ -21,7 +21,7 @@ pub fn run(args: &DeleteBranch) -> Result<()> {
         what.push(origin.path);
     }
     // Obstacles are reported before anything ends.
-    let ask = Deed::Destroy { what: what.clone(), recursive: args.recursive, dry_run: true };
+    let ask = Operation::Destroy { what: what.clone(), recursive: args.recursive, dry_run: true };
     let asked = datasets::perform(&branch.name.pool, ask).and_then(|outcome| match outcome.blocked {
         Some((what, hint)) => Err(hint.into_iter().fold(Failure::new(what), Failure::hint)),
         None => Ok(()),

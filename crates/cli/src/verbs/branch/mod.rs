@@ -35,9 +35,9 @@ use std::path::{Path, PathBuf};
 use crate::args::Branch as Verb;
 use crate::control::{PropertyValue, Source};
 use crate::datasets::{self, Figures};
-use crate::deeds::Deed;
 use crate::failure::{Failure, Result};
 use crate::names::Name;
+use crate::operations::Operation;
 use crate::registry::Registry;
 use crate::verbs::properties;
 use crate::{names, pools, target};
@@ -155,14 +155,15 @@ fn own_snapshot(dataset: &Name, path: &str) -> Result<Name> {
     let snapshot =
         snapshot.ok_or_else(|| Failure::new(format!("no name is left for a snapshot of {dataset}")))?;
     let properties = vec![(record::OWN.to_owned(), path.to_owned())];
-    let deed = Deed::Snapshot { snapshots: vec![snapshot.path.clone()], recursive: false, properties };
-    datasets::perform(&dataset.pool, deed)?;
+    let operation =
+        Operation::Snapshot { snapshots: vec![snapshot.path.clone()], recursive: false, properties };
+    datasets::perform(&dataset.pool, operation)?;
     Ok(snapshot)
 }
 
 /// Destroys datasets and snapshots.
 fn destroy(pool: &str, what: Vec<String>, recursive: bool) -> Result<()> {
-    datasets::perform(pool, Deed::Destroy { what, recursive, dry_run: false }).map(drop)
+    datasets::perform(pool, Operation::Destroy { what, recursive, dry_run: false }).map(drop)
 }
 
 /// Mounts a dataset at `dir`, or at the place that its property says, and returns that place.

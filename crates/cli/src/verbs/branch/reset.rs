@@ -9,9 +9,9 @@ use super::{Branch, create, list, process, server};
 use crate::args::ResetBranch;
 use crate::control::Source;
 use crate::datasets;
-use crate::deeds::Deed;
 use crate::failure::{Failure, Result};
 use crate::names::{self, Name};
+use crate::operations::Operation;
 use crate::props;
 use crate::verbs::properties;
 
@@ -66,20 +66,20 @@ fn aside(name: &Name) -> Result<Name> {
 /// Puts a branch onto another snapshot: a new clone takes its name and all that was set on it. Returns true if its
 /// server ran; the branch is not mounted afterwards.
 fn replace(branch: &Branch, origin: &Name, to: &Name, aside: &Name) -> Result<bool> {
-    let (name, perform) = (&branch.name, |deed| datasets::perform(&branch.name.pool, deed));
+    let (name, perform) = (&branch.name, |operation| datasets::perform(&branch.name.pool, operation));
     let mut going = vec![name.path.clone()];
     if to != origin && is_needless(origin)? {
         going.push(origin.path.clone());
     }
     let properties = local(name)?;
-    perform(Deed::Clone { snapshot: to.path.clone(), path: aside.path.clone(), properties })?;
-    let asked = perform(Deed::Destroy { what: going.clone(), recursive: true, dry_run: true })?;
+    perform(Operation::Clone { snapshot: to.path.clone(), path: aside.path.clone(), properties })?;
+    let asked = perform(Operation::Destroy { what: going.clone(), recursive: true, dry_run: true })?;
     if let Some((what, hint)) = asked.blocked {
         return Err(hint.into_iter().fold(Failure::new(what), Failure::hint));
     }
     let running = end(branch)?;
     super::destroy(&name.pool, going, true)?;
-    perform(Deed::Rename { from: aside.path.clone(), to: name.path.clone() }).map_err(|failure| {
+    perform(Operation::Rename { from: aside.path.clone(), to: name.path.clone() }).map_err(|failure| {
         Failure::new(failure.what())
             .hint(format!("the branch is there under another name: pagefold rename {aside} {name}"))
     })?;

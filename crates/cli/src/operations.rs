@@ -7,7 +7,7 @@ use pagefold_engine::pool::{Listed, Pool};
 use pagefold_engine::{Error, dataset::Dataset as _};
 
 use crate::control::Moving;
-pub use crate::control::{Deed, Outcome};
+pub use crate::control::{Operation, Outcome};
 use crate::failure::{Failure, Result};
 use crate::names::{self, dataset_of, is_within};
 use crate::{pools, props, raw, units};
@@ -30,28 +30,30 @@ impl Mounts for Nobody {
     fn let_go(&self, _: u64) {}
 }
 
-/// Carries out a deed. It is durable when this returns; the space of destroyed objects is freed in the background.
-pub fn perform(pool: &Pool, deed: &Deed, mounts: &dyn Mounts) -> Result<Outcome> {
+/// Carries out an operation. It is durable when this returns; the space of destroyed objects is freed in the background.
+pub fn perform(pool: &Pool, operation: &Operation, mounts: &dyn Mounts) -> Result<Outcome> {
     let work = Work { pool, mounts, now: units::now() };
-    match deed {
-        Deed::Create { path, parents, properties } => work.create(path, *parents, properties),
-        Deed::Snapshot { snapshots, recursive, properties } => {
+    match operation {
+        Operation::Create { path, parents, properties } => work.create(path, *parents, properties),
+        Operation::Snapshot { snapshots, recursive, properties } => {
             work.snapshot(snapshots, *recursive, properties)
         }
-        Deed::Clone { snapshot, path, properties } => work.clone_of(snapshot, path, properties),
-        Deed::Destroy { what, recursive, dry_run } => work.destroy(what, *recursive, *dry_run),
-        Deed::Rollback { snapshot, newer } => work.rollback(snapshot, *newer),
-        Deed::Reset { path, own } => work.reset(path, *own),
-        Deed::Promote { path } => work.promote(path),
-        Deed::Rename { from, to } => work.rename(from, to),
-        Deed::Hold { snapshots, recursive, tag } => {
+        Operation::Clone { snapshot, path, properties } => work.clone_of(snapshot, path, properties),
+        Operation::Destroy { what, recursive, dry_run } => work.destroy(what, *recursive, *dry_run),
+        Operation::Rollback { snapshot, newer } => work.rollback(snapshot, *newer),
+        Operation::Reset { path, own } => work.reset(path, *own),
+        Operation::Promote { path } => work.promote(path),
+        Operation::Rename { from, to } => work.rename(from, to),
+        Operation::Hold { snapshots, recursive, tag } => {
             work.each("hold", snapshots, *recursive, |path| pool.hold(path, tag, work.now))
         }
-        Deed::Release { snapshots, recursive, tag } => {
+        Operation::Release { snapshots, recursive, tag } => {
             work.each("release", snapshots, *recursive, |path| pool.release(path, tag))
         }
-        Deed::AbortReceive { path } => work.abort_receive(path),
-        Deed::Inherit { path, name } => pools::set_one(pool, path, name, None).map(|()| Outcome::default()),
+        Operation::AbortReceive { path } => work.abort_receive(path),
+        Operation::Inherit { path, name } => {
+            pools::set_one(pool, path, name, None).map(|()| Outcome::default())
+        }
     }
 }
 
