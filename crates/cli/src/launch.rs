@@ -21,7 +21,7 @@ const SIGNALS: usize = 64;
 /// Largest number of the descriptors that every process has.
 const STANDARD: RawFd = 2;
 
-/// Variables that servers, holders and mounters get: directories of our files, what is logged, backtraces, the time
+/// Variables that servers, supervisors and mounters get: directories of our files, what is logged, backtraces, the time
 /// zone.
 const ENVIRONMENT: &[&str] = &[
     STATE_VARIABLE,

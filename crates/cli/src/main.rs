@@ -3,14 +3,14 @@
 //! ```text
 //! verbs, args, help     one module per verb; the command line, from which help, man pages and completions are made
 //! serve, control        the server of a pool, and its socket
-//! holder, mounter       the process above a server, which keeps what must outlive it; the one that mounts for it
+//! supervisor, mounter       the process above a server, which keeps what must outlive it; the one that mounts for it
 //! reader, incomplete    the process that reads a backup; datasets whose pages are still in one
 //! confine, launch       what each process gives up, and what it begins with
 //! operations, streams, rebase, datasets   what can be done to datasets, on a pool that is served or opened for a moment
 //! pools, finding, registry, seen, signature   pools and their devices; those that this machine knows
 //! props, settings, mountopts   the one table of properties; the value that holds for a dataset; mount options
 //! startup, boot, fstab, helper   what must be known before a pool is opened; systemd and mount(8)
-//! mounts, exact, leaving, holders, patience   the kernel's mounts: finds one, takes several away, tells who keeps them
+//! mounts, exact, leaving, mount_users, patience   the kernel's mounts: finds one, takes several away, tells who keeps them
 //! mountpoint, again     directories to mount on; a second mount of a dataset
 //! retention, backups    which snapshots and backups are due by policy
 //! errors, event_log     errors with the names of files; events that outlive servers
@@ -41,13 +41,12 @@ mod finding;
 mod fstab;
 mod help;
 mod helper;
-mod holder;
-mod holders;
 mod incomplete;
 mod launch;
 mod leaving;
 mod models;
 mod moment;
+mod mount_users;
 mod mounter;
 mod mountopts;
 mod mountpoint;
@@ -72,6 +71,7 @@ mod signature;
 mod startup;
 mod streams;
 mod suggest;
+mod supervisor;
 mod table;
 mod target;
 mod turns;

@@ -1,5 +1,5 @@
 //! Writes lines to standard error for processes that others depend on. `eprintln!` panics where that fails, on a full disc
-//! for instance, and a holder that panics ends all mounts of its pool.
+//! for instance, and a supervisor that panics ends all mounts of its pool.
 
 use std::io::{self, Write};
 

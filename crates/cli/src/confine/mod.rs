@@ -23,9 +23,9 @@ use crate::say::say;
 
 /// Capabilities of a mounter: to mount and unmount, and to reach directories that are closed to others.
 const MOUNTER: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::DAC_READ_SEARCH);
-/// Capabilities that a holder keeps and its servers begin with: those of a mounter, those to open devices of other
+/// Capabilities that a supervisor keeps and its servers begin with: those of a mounter, those to open devices of other
 /// users, and the one to give capabilities up.
-const HOLDER: CapabilitySet = MOUNTER.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::SETPCAP);
+const SUPERVISOR: CapabilitySet = MOUNTER.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::SETPCAP);
 
 /// Confines a server.
 pub fn server(wish: Confine) -> Result<ConfinementFigures> {
@@ -59,9 +59,9 @@ pub fn server(wish: Confine) -> Result<ConfinementFigures> {
     })
 }
 
-/// Confines the holder of servers; its servers begin with what it keeps.
-pub fn holder(wish: Confine) -> Result<()> {
-    privileged("holder", wish, HOLDER)
+/// Confines the supervisor of servers; its servers begin with what it keeps.
+pub fn supervisor(wish: Confine) -> Result<()> {
+    privileged("supervisor", wish, SUPERVISOR)
 }
 
 /// Confines the process that reads a backup. It needs the network, or the directory, or a program that uses the network

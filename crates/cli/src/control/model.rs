@@ -758,7 +758,7 @@ pub struct MemoryFigures {
     pub models_bytes: u64,
     /// Changes that were accepted and are not in the log yet.
     pub accepted_bytes: u64,
-    /// The journal, which exists if there is a holder.
+    /// The journal, which exists if there is a supervisor.
     pub journal_bytes: u64,
     /// The segment table.
     pub segments_bytes: u64,

@@ -12,9 +12,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::words::{Answer, How, Wish};
 use crate::failure::{Context, Result};
-use crate::holder::wire::{self, Kind};
 use crate::launch::{self, For};
 use crate::mountopts;
+use crate::supervisor::wire::{self, Kind};
 
 /// A [`Mounter`] that has another process mount and unmount.
 pub struct Asking {

@@ -17,9 +17,9 @@ use pagefold_fuse::{Here, MountError, Mounter as _};
 
 use crate::args::Mount;
 use crate::failure::{Context, Result};
-use crate::holder::wire::{self, Kind};
 use crate::say::say;
-use crate::{confine, holder, mountopts, mounts};
+use crate::supervisor::wire::{self, Kind};
+use crate::{confine, mountopts, mounts, supervisor};
 pub use asking::Asking;
 pub use resuming::Resuming;
 use words::{Answer, How, Wish};
@@ -34,7 +34,7 @@ struct Bounds {
 
 /// Mounts and unmounts for the server at the other end of descriptor `raw`, until the server closes its end.
 pub fn run(args: &Mount, raw: i32) -> Result<()> {
-    let line = holder::inherited(raw, "--mounts-for is for servers, not for people")?;
+    let line = supervisor::inherited(raw, "--mounts-for is for servers, not for people")?;
     // It ends when its server does, and ignores signals that tell it to end.
     ignore_ends();
     rustix::process::chdir("/").context(|| "cannot change to /".into())?;

@@ -132,7 +132,7 @@ impl Server {
         let mounts = if self.is_serving() { mounts } else { Vec::new() };
         PoolFigures {
             pid: Some(std::process::id()),
-            takeover: Some(self.keep.figures()),
+            takeover: Some(self.handover.figures()),
             confinement: Some(self.confinement.clone()),
             memory: Some(memory(&self.pool.memory())),
             mount: mounts.iter().find(|mount| mount.path.is_empty()).or(mounts.first()).cloned(),

@@ -12,8 +12,7 @@ mod claim;
 pub mod events;
 mod folding;
 mod fullness;
-mod keep;
-mod keeper;
+mod handover;
 mod limits;
 mod memory;
 pub mod mounted;
@@ -25,6 +24,7 @@ mod rewriting;
 mod server;
 mod signals;
 mod snapdir;
+mod snapshotter;
 mod streams;
 
 use std::ffi::OsString;
@@ -39,24 +39,24 @@ pub use report::Outcome;
 use crate::args::Mount;
 use crate::control::Listener;
 use crate::failure::{Context, Failure, Result};
-use crate::holder::{self, Link};
 use crate::registry::Known;
+use crate::supervisor::{self, Link};
 use crate::{launch, mounter, startup};
 use claim::Claim;
-use keep::Keep;
+use handover::Handover;
 use plan::Plan;
 use server::Server;
 
-/// Runs as the server of a mount until that ends, as the holder of servers, or as a mounter.
+/// Runs as the server of a mount until that ends, as the supervisor of servers, or as a mounter.
 pub fn run(args: &Mount) -> Result<()> {
-    launch::settle(args.held_by.or(args.mounts_for), args.report && args.held_by.is_none())?;
+    launch::settle(args.supervisor.or(args.mounts_for), args.report && args.supervisor.is_none())?;
     crate::ignore_sigpipe();
     if let Some(line) = args.mounts_for {
         return mounter::run(args, line);
     }
     let outcome = settle(args)
-        .and_then(|()| wants_holder(args))
-        .and_then(|wanted| if wanted { hold(args) } else { start(args) });
+        .and_then(|()| wants_supervisor(args))
+        .and_then(|wanted| if wanted { supervise(args) } else { start(args) });
     let running = match outcome {
         Ok(running) => running,
         Err(failure) if args.report => {
@@ -69,16 +69,16 @@ pub fn run(args: &Mount) -> Result<()> {
     if args.report {
         report::tell(&Outcome::Ready {});
     }
-    running.server.keep.notify("READY=1");
+    running.server.handover.notify("READY=1");
     running.until_the_end()
 }
 
-fn wants_holder(args: &Mount) -> Result<bool> {
-    Ok(args.held_by.is_none() && keep::is_wanted(&startup::options(args)?)?)
+fn wants_supervisor(args: &Mount) -> Result<bool> {
+    Ok(args.supervisor.is_none() && handover::is_wanted(&startup::options(args)?)?)
 }
 
-/// Takes the pool's name and devices, and holds servers until one ends by itself; then ends this process.
-fn hold(args: &Mount) -> Result<Running> {
+/// Takes the pool's name and devices, and supervises servers until one ends by itself; then ends this process.
+fn supervise(args: &Mount) -> Result<Running> {
     if args.report {
         own_session()?;
         // The process that started this one has made paths absolute.
@@ -86,14 +86,14 @@ fn hold(args: &Mount) -> Result<Running> {
     }
     let options = startup::options(args)?;
     let claim = Claim::take(args.source.as_deref().unwrap_or_default(), options.read_only)?;
-    std::process::exit(holder::run(options.confine.unwrap_or_default(), claim.into_kept()?)?)
+    std::process::exit(supervisor::run(options.confine.unwrap_or_default(), claim.into_items()?)?)
 }
 
 /// Finds the directory and the pool's own options, and runs the program again with them, if this process was started
 /// without them, as by systemd. Finding the directory opens the pool, which may start threads; these must not exist
 /// when a process confines itself.
 fn settle(args: &Mount) -> Result<()> {
-    if args.pool_options.is_some() || args.held_by.is_some() {
+    if args.pool_options.is_some() || args.supervisor.is_some() {
         return Ok(());
     }
     let plan = plan::make(args)?;
@@ -120,15 +120,15 @@ struct Running {
 }
 
 fn start(args: &Mount) -> Result<Running> {
-    if args.report && args.held_by.is_none() {
+    if args.report && args.supervisor.is_none() {
         own_session()?;
     }
     let signals = signals::Signals::block()?;
     let ring = events::start();
-    let keep = keep(args)?;
-    let (server, listener) = match keep.followed() {
-        Some(known) => go_on(args, &known, ring, keep)?,
-        None => begin(args, ring, keep)?,
+    let handover = handover(args)?;
+    let (server, listener) = match handover.followed() {
+        Some(known) => go_on(args, &known, ring, handover)?,
+        None => begin(args, ring, handover)?,
     };
     // This starts a thread, which must not happen before the process has confined itself.
     limits::tell_counts()?;
@@ -137,19 +137,19 @@ fn start(args: &Mount) -> Result<Running> {
     Ok(Running { server, listener })
 }
 
-/// Takes over the state that the holder keeps, if there is a holder.
-fn keep(args: &Mount) -> Result<Keep> {
-    let Some(line) = args.held_by else { return Ok(Keep::nothing()) };
+/// Takes over the state that the supervisor keeps, if there is a supervisor.
+fn handover(args: &Mount) -> Result<Handover> {
+    let Some(line) = args.supervisor else { return Ok(Handover::none()) };
     let (link, inherited) = Link::connect(line)?;
     let options = startup::options(args)?;
-    Keep::with(link, inherited, !options.read_only)
+    Handover::from_link(link, inherited, !options.read_only)
 }
 
-fn begin(args: &Mount, ring: Arc<events::Ring>, keep: Keep) -> Result<(Arc<Server>, Listener)> {
+fn begin(args: &Mount, ring: Arc<events::Ring>, handover: Handover) -> Result<(Arc<Server>, Listener)> {
     let plan: Plan = plan::make(args)?;
-    let listener = keep.listen(&plan.known.name)?;
+    let listener = handover.listen(&plan.known.name)?;
     leave_directory()?;
-    Ok((Server::start(&plan, ring, keep)?, listener))
+    Ok((Server::start(&plan, ring, handover)?, listener))
 }
 
 /// Goes on for the previous server. Nothing on the mounts may be touched before they are served again.
@@ -157,11 +157,11 @@ fn go_on(
     args: &Mount,
     known: &Known,
     ring: Arc<events::Ring>,
-    keep: Keep,
+    handover: Handover,
 ) -> Result<(Arc<Server>, Listener)> {
-    let listener = keep.listen(&known.name)?;
+    let listener = handover.listen(&known.name)?;
     leave_directory()?;
-    let server = Server::resume(known, &startup::options(args)?, startup::given(args)?, ring, keep)?;
+    let server = Server::resume(known, &startup::options(args)?, startup::given(args)?, ring, handover)?;
     Ok((server, listener))
 }
 
@@ -173,11 +173,11 @@ fn leave_directory() -> Result<()> {
 impl Running {
     fn until_the_end(self) -> Result<()> {
         self.server.wait_for_unmount();
-        self.server.keep.notify("STOPPING=1");
+        self.server.handover.notify("STOPPING=1");
         let closed = self.server.close();
         // New requests find no server any more; replies that wait for the end are sent first.
         self.listener.finish();
-        self.server.keep.let_go_of_devices();
+        self.server.handover.let_go_of_devices();
         self.server.ring.finish();
         match closed {
             Ok(()) => Ok(()),

@@ -14,7 +14,7 @@ use pagefold_fuse::{
 use parking_lot::Mutex;
 
 use super::background::Background;
-use super::keep::{KeptMount, Left, Record};
+use super::handover::{InheritedMount, MountRecord, StoredMount};
 use super::policy::{Policed, SyncMode};
 use super::rewriting::Rewrites;
 use super::server::Server;
@@ -65,7 +65,7 @@ pub struct Mounted {
     /// Files that are being given another recordsize.
     pub(super) rewrites: Rewrites,
     /// State that is kept of it for the next server.
-    pub(super) kept: Arc<KeptMount>,
+    pub(super) kept: Arc<StoredMount>,
     /// True once a thread handles its end.
     pub(super) ending: AtomicBool,
     /// Result of its end, once it has ended.
@@ -74,8 +74,8 @@ pub struct Mounted {
 
 impl Mounted {
     /// Opens the file system of `wanted` and mounts it, or goes on with the mount `left` by the previous server.
-    pub(super) fn start(server: &Server, wanted: &Wanted, left: Option<Left>) -> Result<Self> {
-        let Server { pool, keep, dataset_lock, watched, mounter, .. } = server;
+    pub(super) fn start(server: &Server, wanted: &Wanted, left: Option<InheritedMount>) -> Result<Self> {
+        let Server { pool, handover, dataset_lock, watched, mounter, .. } = server;
         let name = names::full(pool.name(), &wanted.path);
         let version = pool.version(&wanted.path);
         let version = version.map_err(|error| pools::no_such_dataset(&name, &error))?;
@@ -93,7 +93,7 @@ impl Mounted {
             None => wanted.options.read_only || is_snapshot || effective("readonly")? == "on",
         };
         let mut fuse_options = fuse_options(&name, &wanted.options, read_only);
-        fuse_options.takeover = keep.is_held();
+        fuse_options.takeover = handover.is_supervised();
         let id = version.id;
         let own = Arc::clone(&version);
         let how = How { writable: !read_only, resumed: left.is_some() };
@@ -124,7 +124,7 @@ impl Mounted {
             opened => opened,
         };
         let fs = Arc::new(fs.context(|| format!("cannot open the file system of {name}"))?);
-        let kept = Arc::new(KeptMount::new(keep, left.as_ref()));
+        let kept = Arc::new(StoredMount::new(handover, left.as_ref()));
         let snapshots = SnapshotsOf {
             pool: Arc::clone(pool),
             id,
@@ -133,7 +133,7 @@ impl Mounted {
         };
         let looked_into = left.as_ref().map_or_else(Vec::new, |left| left.record.looked_into.clone());
         let tree = Arc::new(SnapshotTree::resume(Box::new(snapshots), looked_into));
-        let live = match keep.journal().filter(|_| !is_snapshot && !server.read_only) {
+        let live = match handover.journal().filter(|_| !is_snapshot && !server.read_only) {
             Some(journal) => Dispatch::with_journal(Arc::clone(&fs), Arc::clone(journal), kept.connection),
             None => Dispatch::new(Arc::clone(&fs)),
         };
@@ -149,7 +149,10 @@ impl Mounted {
         let session = session.map_err(|error| mount_failed(&error))?;
         if is_new {
             let held = session.held();
-            kept.made(Record::new(kept.connection, id, read_only, since, &wanted.options, &held), &held)?;
+            kept.made(
+                MountRecord::new(kept.connection, id, read_only, since, &wanted.options, &held),
+                &held,
+            )?;
         }
         let temporary = wanted.options.properties.iter().rev().find(|(name, _)| *name == COMPRESSION);
         obey_codec(&own, temporary.map(|(_, value)| value.as_str()))?;

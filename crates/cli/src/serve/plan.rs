@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::keep;
+use super::handover;
 use super::mounted::Wanted;
 use crate::args;
 use crate::control::{Client, Reply, Request};
@@ -36,7 +36,7 @@ impl Plan {
 pub fn make(args: &args::Mount) -> Result<Plan> {
     let options = startup::options(args)?;
     // Options that exclude each other, or that the kernel cannot do, are reported before a server is started.
-    keep::is_wanted(&options)?;
+    handover::is_wanted(&options)?;
     let source = args.source.as_deref().unwrap_or_default();
     let (known, path, by_device) = target::source(source).map_err(|failure| swapped(args, failure))?;
     let dir = match &args.dir {

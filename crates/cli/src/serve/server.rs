@@ -15,11 +15,11 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use super::background::Watched;
 use super::events::Ring;
 use super::fullness::Watch;
-use super::keep::{Keep, KeptMount, Left};
-use super::keeper::{Keeper, Turns};
+use super::handover::{Handover, InheritedMount, StoredMount};
 use super::memory::Memory;
 use super::mounted::{self, Mounted, Wanted};
 use super::plan::Plan;
+use super::snapshotter::{Snapshotter, Turns};
 use super::streams::Streams;
 use crate::control::{ConfinementFigures, Reply, Source, UnmountMode};
 use crate::event_log::EventLog;
@@ -86,7 +86,7 @@ pub struct Server {
     /// Properties of the whole pool that hold while it is open.
     pub(super) temporary: Mutex<Vec<(&'static str, String)>>,
     /// State that another server needs to go on when this one dies.
-    pub(super) keep: Keep,
+    pub(super) handover: Handover,
     /// The mounter, which mounts and unmounts for this process.
     pub(super) mounter: Arc<dyn Mounter>,
     /// Rights that this process has given up.
@@ -96,7 +96,7 @@ pub struct Server {
     pub(super) dataset_lock: Arc<RwLock<()>>,
     pool_work: Mutex<Option<pool::Background>>,
     /// The thread that makes snapshots by policy, from the first mount on.
-    keeper: Mutex<Option<Keeper>>,
+    snapshotter: Mutex<Option<Snapshotter>>,
     /// The thread that looks after memory, from the first mount on.
     memory: Mutex<Option<Memory>>,
     state: Mutex<State>,
@@ -105,19 +105,19 @@ pub struct Server {
 
 impl Server {
     /// Opens the pool, replaying its log if need be, and makes the first mount.
-    pub fn start(plan: &Plan, ring: Arc<Ring>, keep: Keep) -> Result<Arc<Self>> {
+    pub fn start(plan: &Plan, ring: Arc<Ring>, handover: Handover) -> Result<Arc<Self>> {
         // The directory is checked before the pool is touched: most mistakes are about it.
         let mounter = Arc::new(Asking::start(&plan.known.name, &plan.wanted.options)?);
         mounted::check_dir(&*mounter, &plan.known.name, &plan.wanted)?;
         let given = plan.given.clone();
-        let server = Self::open(&plan.known, &plan.wanted.options, given, mounter, ring, keep)?;
+        let server = Self::open(&plan.known, &plan.wanted.options, given, mounter, ring, handover)?;
         *server.memory.lock() = Some(Memory::start(&server)?);
         let mounted = server.obey_all().and_then(|()| server.mount(&plan.wanted));
         if let Err(failure) = mounted {
             server.close().map_err(Failure::new)?;
             return Err(failure);
         }
-        server.start_keeper()?;
+        server.start_snapshotter()?;
         Ok(server)
     }
 
@@ -128,24 +128,25 @@ impl Server {
         options: &MountOptions,
         given: Vec<(&'static str, String)>,
         ring: Arc<Ring>,
-        keep: Keep,
+        handover: Handover,
     ) -> Result<Arc<Self>> {
         let mounter = Arc::new(Resuming::new(Asking::start(&known.name, options)?));
-        let server = Self::open(known, options, given, Arc::clone(&mounter) as Arc<dyn Mounter>, ring, keep)?;
+        let server =
+            Self::open(known, options, given, Arc::clone(&mounter) as Arc<dyn Mounter>, ring, handover)?;
         // An error from here on leaves everything to the next server: only the thread that follows a mount ends it.
         *server.memory.lock() = Some(Memory::start(&server)?);
         server.obey_all()?;
         server.go_on_with_all()?;
-        server.keep.serving_again();
-        server.start_keeper()?;
+        server.handover.serving_again();
+        server.start_snapshotter()?;
         mounter.complete();
         server.end_if_empty(&mut server.state.lock());
         Ok(server)
     }
 
-    fn start_keeper(self: &Arc<Self>) -> Result<()> {
+    fn start_snapshotter(self: &Arc<Self>) -> Result<()> {
         if !self.read_only {
-            *self.keeper.lock() = Some(Keeper::start(self)?);
+            *self.snapshotter.lock() = Some(Snapshotter::start(self)?);
         }
         Ok(())
     }
@@ -159,8 +160,8 @@ impl Server {
     /// if it fails with all of them, that is an error, and the next server tries.
     fn go_on_with_all(self: &Arc<Self>) -> Result<()> {
         let (mut resumed, mut failed) = (0, Vec::new());
-        for left in self.keep.take_left() {
-            let (dir, kept) = (raw::text(left.record.dir()), KeptMount::new(&self.keep, Some(&left)));
+        for left in self.handover.take_left() {
+            let (dir, kept) = (raw::text(left.record.dir()), StoredMount::new(&self.handover, Some(&left)));
             match self.go_on(left) {
                 Ok(()) => resumed += 1,
                 Err(failure) => failed.push((dir, kept, failure)),
@@ -182,7 +183,7 @@ impl Server {
         Ok(())
     }
 
-    fn go_on(self: &Arc<Self>, left: Left) -> Result<()> {
+    fn go_on(self: &Arc<Self>, left: InheritedMount) -> Result<()> {
         let path = self.pool.path_of(left.record.id);
         let path = path.ok_or_else(|| Failure::new("a dataset that is mounted is not there any more"))?;
         let wanted = Wanted { path, dir: left.record.dir().into(), options: left.record.options()? };
@@ -197,24 +198,24 @@ impl Server {
         given: Vec<(&'static str, String)>,
         mounter: Arc<dyn Mounter>,
         ring: Arc<Ring>,
-        keep: Keep,
+        handover: Handover,
     ) -> Result<Arc<Self>> {
         let mut options = OpenOptions {
             read_only: wanted.read_only,
             accept_loss: wanted.rescue,
             rescue: wanted.rescue,
-            journal: keep.journal().cloned(),
+            journal: handover.journal().cloned(),
             record: wanted.record.clone(),
             ..OpenOptions::default()
         };
         if let Some(bytes) = wanted.cache_bytes {
             options.cache_bytes = bytes;
         }
-        let options = match keep.followed() {
+        let options = match handover.followed() {
             Some(_) => pools::attentive_still(known, options),
             None => pools::attentive(known, options)?,
         };
-        let devices = keep.open_devices(known, &options)?;
+        let devices = handover.open_devices(known, &options)?;
         // The log of events is opened with the same rights as the devices; without it the pool is served all the same.
         let events = EventLog::open(&known.guid);
         // So far only the labels of the devices have been read.
@@ -227,12 +228,12 @@ impl Server {
         tell_replay(&pool);
         let watched: Watched = Arc::new(Mutex::new(Watch::new(&pool)));
         let at_start = || mounted::of_the_pool(wanted).into_iter().chain(given).collect();
-        let temporary = keep.temporary().unwrap_or_else(at_start);
+        let temporary = handover.temporary().unwrap_or_else(at_start);
         let pool_work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
         Ok(Arc::new(Self {
             pool,
             ring,
-            keep,
+            handover,
             mounter,
             confinement,
             read_only: options.read_only,
@@ -241,7 +242,7 @@ impl Server {
             watched,
             dataset_lock: Arc::default(),
             pool_work: Mutex::new(Some(pool_work)),
-            keeper: Mutex::default(),
+            snapshotter: Mutex::default(),
             memory: Mutex::default(),
             state: Mutex::new(State {
                 phase: Phase::Serving,
@@ -334,8 +335,8 @@ impl Server {
         let odd = odd.or(options.rescue.then_some("rescue")).or(options.cache_bytes.map(|_| "cache"));
         let other_takeover = match options.takeover {
             None | Some(Takeover::Auto) => false,
-            Some(Takeover::On) => !self.keep.is_held(),
-            Some(Takeover::Off) => self.keep.is_held(),
+            Some(Takeover::On) => !self.handover.is_supervised(),
+            Some(Takeover::Off) => self.handover.is_supervised(),
         };
         let odd = odd.or(other_takeover.then_some("takeover"));
         let other_confinement = match options.confine {
@@ -353,7 +354,7 @@ impl Server {
         }
     }
 
-    fn attach(self: &Arc<Self>, wanted: &Wanted, left: Option<Left>) -> Result<Arc<Mounted>> {
+    fn attach(self: &Arc<Self>, wanted: &Wanted, left: Option<InheritedMount>) -> Result<Arc<Mounted>> {
         let mounted = Arc::new(Mounted::start(self, wanted, left)?);
         let (server, followed) = (Arc::clone(self), Arc::clone(&mounted));
         let spawned = thread::Builder::new().name("mount".into()).spawn(move || {
@@ -497,9 +498,9 @@ impl Server {
 
     /// Ends this process a moment from now, as if it had died, so that another one goes on.
     pub fn restart(&self) -> Result<()> {
-        if !self.keep.is_held() {
+        if !self.handover.is_supervised() {
             return Err(Failure::new(format!(
-                "the server of pool {} has no holder, which would keep its mounts meanwhile",
+                "the server of pool {} has no supervisor, which would keep its mounts meanwhile",
                 self.pool.name()
             ))
             .hint("it was mounted with takeover=off, or requests travel over io_uring and would be lost; mount it with takeover=on"));
@@ -507,7 +508,7 @@ impl Server {
         // Syncing leaves little for the next server to redo.
         self.sync().map_err(Failure::new)?;
         tracing::info!("told to let another server go on");
-        self.keep.again();
+        self.handover.again();
         let ending = thread::Builder::new().name("restart".into()).spawn(|| {
             // The pause lets the reply leave first.
             thread::sleep(RESTART_DELAY);
@@ -525,9 +526,9 @@ impl Server {
 
     /// Closes the pool after the last mount has ended.
     pub fn close(&self) -> Result<(), String> {
-        let keeper = self.keeper.lock().take();
-        if let Some(keeper) = keeper {
-            keeper.stop();
+        let snapshotter = self.snapshotter.lock().take();
+        if let Some(snapshotter) = snapshotter {
+            snapshotter.stop();
         }
         let memory = self.memory.lock().take();
         if let Some(memory) = memory {
@@ -719,8 +720,8 @@ impl Server {
     /// Applies a property that was changed to the pool and the mounts.
     fn obey(&self, name: &str) -> Result<()> {
         self.obey_all()?;
-        if let (POLICY, Some(keeper)) = (name, &*self.keeper.lock()) {
-            keeper.look();
+        if let (POLICY, Some(snapshotter)) = (name, &*self.snapshotter.lock()) {
+            snapshotter.look();
         }
         for mounted in self.mounts() {
             let Some(of) = self.pool.path_of(mounted.id) else { continue };

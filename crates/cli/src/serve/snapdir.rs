@@ -8,7 +8,7 @@ use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, SystemClock};
 use pagefold_fuse::Snapshots;
 use parking_lot::RwLock;
 
-use super::keep::KeptMount;
+use super::handover::StoredMount;
 use crate::incomplete::{self, How};
 
 /// The snapshots of one dataset.
@@ -18,7 +18,7 @@ pub(super) struct SnapshotsOf {
     /// Lock that is held for writing while snapshots are destroyed.
     pub(super) dataset_lock: Arc<RwLock<()>>,
     /// Record of the snapshots that were looked into.
-    pub(super) kept: Arc<KeptMount>,
+    pub(super) kept: Arc<StoredMount>,
 }
 
 impl Snapshots for SnapshotsOf {

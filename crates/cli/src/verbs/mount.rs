@@ -16,7 +16,7 @@ use crate::launch::{self, For};
 use crate::names;
 use crate::serve::plan::{self, Plan};
 use crate::serve::{Outcome, Wanted};
-use crate::{again, holders, mountpoint, patience, places, raw, table, turns};
+use crate::{again, mount_users, mountpoint, patience, places, raw, table, turns};
 
 /// Number of bytes of the log's end that are shown when a server dies without an error message.
 const LOG_TAIL_BYTES: u64 = 2048;
@@ -104,7 +104,7 @@ fn tell_why_it_waits(pool: &str, name: &str, server: &str) {
         [] => eprintln!("pagefold: waiting: the server of pool {pool}{server} is about to mount {name}"),
         some => eprintln!(
             "pagefold: waiting: {name} was unmounted, and is still in use:\n{}",
-            holders::text(some)
+            mount_users::text(some)
         ),
     }
 }
@@ -112,7 +112,7 @@ fn tell_why_it_waits(pool: &str, name: &str, server: &str) {
 fn still_used(name: &str, devices: &[u32]) -> Failure {
     let who = match super::unmount::keeping(devices).as_slice() {
         [] => "no process of yours is seen to use it: somebody else's does, or the kernel".to_owned(),
-        some => format!("it is used by\n{}", holders::text(some)),
+        some => format!("it is used by\n{}", mount_users::text(some)),
     };
     Failure::new(format!(
         "{name} was unmounted, and is still in use after {} s",

@@ -13,7 +13,7 @@ use crate::control::{Client, MountFigures, Reply, Request};
 use crate::failure::{Failure, Result};
 use crate::mounts::{self, MountEntry};
 use crate::names::{self, Name};
-use crate::{exact, holders, places, table, target};
+use crate::{exact, mount_users, places, table, target};
 
 /// Options that a mount is to have; `None` leaves one as it is.
 #[derive(Clone, Copy, Default)]
@@ -157,9 +157,9 @@ fn of_kernel(mount: &MountEntry, target: Target) -> Result<()> {
     let dir = shown(&mount.dir);
     mount_remount(&mount.dir, flags, c"").map_err(|errno| match errno {
         Errno::BUSY => {
-            let who = match holders::of(mount).as_slice() {
+            let who = match mount_users::of(mount).as_slice() {
                 [] => "no process of yours is seen to have a file open there".to_owned(),
-                some => format!("in use by\n{}", holders::text(some)),
+                some => format!("in use by\n{}", mount_users::text(some)),
             };
             Failure::new(format!("{dir} cannot become read-only: files are open for writing")).hint(who)
         }

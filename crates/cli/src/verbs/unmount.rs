@@ -12,7 +12,7 @@ use crate::leaving::{self, Outcome};
 use crate::mounts::{self, MountEntry};
 use crate::names::{self, Name};
 use crate::registry::Registry;
-use crate::{failures, finding, holders, patience, raw, reader, table, target};
+use crate::{failures, finding, mount_users, patience, raw, reader, table, target};
 
 /// Which of a pool's mounts are to go.
 #[derive(Clone, Debug)]
@@ -235,12 +235,12 @@ fn end(client: &mut Client, chosen: &Chosen, mode: UnmountMode) -> Result<()> {
 
 /// Fails if the mounts are only in other mount namespaces, where nothing that is done here changes them.
 fn refuse_elsewhere(pool: &str, devices: &[u32]) -> Result<()> {
-    let elsewhere: Vec<holders::Holder> =
-        devices.iter().flat_map(|device| holders::elsewhere((0, *device))).collect();
-    let Some(pid) = elsewhere.iter().find_map(|holder| holder.pid) else { return Ok(()) };
+    let elsewhere: Vec<mount_users::MountUser> =
+        devices.iter().flat_map(|device| mount_users::elsewhere((0, *device))).collect();
+    let Some(pid) = elsewhere.iter().find_map(|user| user.pid) else { return Ok(()) };
     Err(Failure::new(format!("pool {pool} is not mounted in this mount namespace, but in another")).hint(format!(
         "it is held by\n{}\n  unmount it there: nsenter --mount --target {pid} pagefold unmount {pool}; or have its users get errors: pagefold unmount --force {pool}",
-        holders::text(&elsewhere)
+        mount_users::text(&elsewhere)
     )))
 }
 
@@ -268,8 +268,8 @@ fn leave(places: &[MountEntry]) -> Result<()> {
             Outcome::Busy(busy) => busy,
             Outcome::Half(gone, busy) => return Err(leaving::half_done(&gone, &busy, &who(&busy))),
         };
-        let holders = holders::of(&busy);
-        if holders.iter().any(|holder| !holder.passes) || started.elapsed() > patience::KERNEL {
+        let users = mount_users::of(&busy);
+        if users.iter().any(|user| !user.passes) || started.elapsed() > patience::KERNEL {
             let hint = advice(places, &busy, &who(&busy));
             return Err(Failure::new(format!("{} is in use", shown(&busy.dir))).hint(hint));
         }
@@ -278,9 +278,9 @@ fn leave(places: &[MountEntry]) -> Result<()> {
 }
 
 fn who(busy: &MountEntry) -> String {
-    match holders::of(busy).as_slice() {
+    match mount_users::of(busy).as_slice() {
         [] => "no process of yours holds it: somebody else's does, or another mount namespace".to_owned(),
-        some => format!("it is held by\n{}", holders::text(some)),
+        some => format!("it is held by\n{}", mount_users::text(some)),
     }
 }
 
@@ -362,17 +362,17 @@ pub fn waiting(pool: &str, server: String, devices: &[u32]) -> impl FnMut() + us
         [] => eprintln!("pagefold: waiting: the server of pool {pool}{server} writes what it has in memory"),
         some => eprintln!(
             "pagefold: waiting: what was unmounted of pool {pool} is still in use:\n{}",
-            holders::text(some)
+            mount_users::text(some)
         ),
     }
 }
 
 /// Returns who keeps file systems alive that were unmounted here.
-pub fn keeping(devices: &[u32]) -> Vec<holders::Holder> {
+pub fn keeping(devices: &[u32]) -> Vec<mount_users::MountUser> {
     let mut keeping = Vec::new();
     for device in devices {
-        keeping.extend(holders::elsewhere((0, *device)));
-        keeping.extend(holders::of_device((0, *device)));
+        keeping.extend(mount_users::elsewhere((0, *device)));
+        keeping.extend(mount_users::of_device((0, *device)));
     }
     keeping
 }
@@ -391,7 +391,7 @@ fn has_not_ended(client: &Client, devices: &[u32]) -> Failure {
     let who = if keeping.is_empty() {
         "no process of yours is seen to use it: somebody else's does, or the kernel".to_owned()
     } else {
-        format!("it is used by\n{}", holders::text(&keeping))
+        format!("it is used by\n{}", mount_users::text(&keeping))
     };
     let failure = Failure::new(format!(
         "pool {pool} is unmounted here, and stays open: what was unmounted is still in use after {} s",

@@ -1,4 +1,4 @@
-//! The keeper of snapshots, which makes and removes them by policy, once a minute.
+//! Makes and removes snapshots by policy, once a minute.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -138,17 +138,17 @@ struct Signal {
 }
 
 /// The thread that takes the turns of a server.
-pub struct Keeper {
+pub struct Snapshotter {
     signal: Arc<(Mutex<Signal>, Condvar)>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Keeper {
+impl Snapshotter {
     /// Starts the thread, whose first turn comes at once: a snapshot that was missed is made once.
     pub fn start(server: &Arc<Server>) -> Result<Self> {
         let signal: Arc<(Mutex<Signal>, Condvar)> = Arc::default();
         let (server, signalled) = (Arc::downgrade(server), Arc::clone(&signal));
-        let thread = thread::Builder::new().name("keeper".into()).spawn(move || work(&server, &signalled));
+        let thread = thread::Builder::new().name("snapshots".into()).spawn(move || work(&server, &signalled));
         let thread = thread.context(|| "cannot start a thread".into())?;
         Ok(Self { signal, thread: Mutex::new(Some(thread)) })
     }
