@@ -1,6 +1,6 @@
 //! Pools as the verbs need them: creates, opens, describes and destroys them.
 
-#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+#![deny(clippy::print_stderr, reason = "write_line does not panic where standard error fails")]
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -25,12 +25,12 @@ use crate::control::{
     QuotaFigures, RewriteFigures, ScrubFigures, SnapshotFigures, Source, TrimFigures,
 };
 use crate::failure::{Context, Failure, Result};
+use crate::last_state::{self, LastStateFile};
 use crate::props::{self, PROPERTIES, Property, Scope};
 use crate::registry::{Known, paths_text};
-use crate::say::say;
-use crate::seen::{self, Seen};
+use crate::stderr::write_line;
 use crate::units::{FULL_PERCENT, hundredths};
-use crate::{errors, finding, names, raw, settings, startup, table, units};
+use crate::{discovery, errors, names, raw, settings, startup, table, units};
 
 /// Devices that are open.
 pub type Devices = Vec<Arc<dyn Device>>;
@@ -112,7 +112,7 @@ pub fn create(
     if let Err(failure) = filled {
         // A pool that is only half made must not stay.
         if let Err(error) = pool::destroy(devices) {
-            say(&format!("cannot take pool {name} back: {error}"));
+            write_line(&format!("cannot take pool {name} back: {error}"));
         }
         return Err(refused(&doing(), &failure));
     }
@@ -139,7 +139,7 @@ fn rehearse(name: &str, devices: &[PathBuf], properties: &[(&'static Property, S
 }
 
 fn open_new(devices: &[PathBuf], guid: Guid) -> Result<Arc<Pool>> {
-    let witness = Some(witness(Seen::open(&guid.to_string())?));
+    let witness = Some(witness(LastStateFile::open(&guid.to_string())?));
     let now = units::now();
     let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, witness, now, ..OpenOptions::default() };
     Pool::open(devices, &options).map_err(|error| failed("cannot open it", &error))
@@ -201,7 +201,7 @@ pub fn destroy(known: &Known) -> Result<()> {
 /// Returns a text if a device has a copy of its pool that is older than the newest seen here, or that went on by
 /// itself.
 pub fn not_as_seen(guid: &str, name: &str, device: &Path) -> Result<Option<String>> {
-    let Some((last, _)) = seen::last(guid)? else { return Ok(None) };
+    let Some((last, _)) = last_state::read(guid)? else { return Ok(None) };
     // A device whose state cannot be read is damaged, and not an older copy.
     let Ok((label, standing)) = pool::stands(device) else { return Ok(None) };
     if label.pool.to_string() != guid {
@@ -226,11 +226,11 @@ fn demand_current(known: &Known, device: &Path) -> Result<()> {
 }
 
 /// Returns a witness that notes how far a pool has come.
-fn witness(seen: Arc<Seen>) -> Witness {
+fn witness(seen: Arc<LastStateFile>) -> Witness {
     Witness::new(move |standing| {
         // A failure does not harm the pool; but an older copy of it may go unnoticed later.
         if let Err(failure) = seen.note(standing) {
-            say(&format!("warning: {failure}"));
+            write_line(&format!("warning: {failure}"));
         }
     })
 }
@@ -244,10 +244,10 @@ pub fn attentive(known: &Known, options: OpenOptions) -> Result<OpenOptions> {
     // The engine checks again, with the devices locked; but a confined server cannot say where the newer copy was.
     known.devices.iter().try_for_each(|device| demand_current(known, device))?;
     if options.read_only {
-        let since = seen::last(&known.guid)?.map(|(standing, _)| standing);
+        let since = last_state::read(&known.guid)?.map(|(standing, _)| standing);
         return Ok(OpenOptions { since, ..options });
     }
-    let seen = Seen::open(&known.guid)?;
+    let seen = LastStateFile::open(&known.guid)?;
     Ok(OpenOptions { since: seen.standing(), now: units::now(), witness: Some(witness(seen)), ..options })
 }
 
@@ -258,7 +258,7 @@ pub fn attentive_still(known: &Known, options: OpenOptions) -> OpenOptions {
         return options;
     }
     let now = units::now();
-    match Seen::open(&known.guid) {
+    match LastStateFile::open(&known.guid) {
         Ok(seen) => OpenOptions { since: seen.standing(), now, witness: Some(witness(seen)), ..options },
         Err(failure) => {
             tracing::warn!(%failure, "an older copy of the pool may go unnoticed later: its progress is not noted");
@@ -349,10 +349,10 @@ fn not_current(known: &Known, told: String, stale: &[PathBuf]) -> Failure {
             known.name
         ));
     }
-    let Ok(Some((_, noted))) = seen::last(&known.guid) else {
+    let Ok(Some((_, noted))) = last_state::read(&known.guid) else {
         return failure.hint("see which copies there are: pagefold import -d DIR");
     };
-    let went_on = finding::went_on(&known.guid, noted, &known.devices).unwrap_or_default();
+    let went_on = discovery::went_on(&known.guid, noted, &known.devices).unwrap_or_default();
     let devices = |option: &str| -> String {
         known.devices.iter().map(|path| format!(" {option} {}", shown(path))).collect()
     };

@@ -115,7 +115,7 @@ impl Registry {
             lost.extend(former.drain(..former.len().saturating_sub(FORMER_MAX)));
             Ok(())
         })?;
-        lost.iter().try_for_each(|known| crate::seen::forget(&known.guid))
+        lost.iter().try_for_each(|known| crate::last_state::forget(&known.guid))
     }
 
     /// Notes that a pool has got another GUID.

@@ -10,7 +10,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::mounts::{self, MountEntry};
 use crate::names::Name;
 use crate::registry::{Known, Registry};
-use crate::{finding, places, raw, table};
+use crate::{discovery, places, raw, table};
 
 /// Returns the dataset or snapshot that `word` names, or whose mount contains the path `word`. A word that is both
 /// counts as a name.
@@ -164,7 +164,7 @@ pub fn source(word: &str) -> Result<(Known, String, bool)> {
 /// Returns the pool that `path` belongs to, with all devices: the remembered ones, or those beside it.
 fn by_device(path: &Path) -> Result<Known> {
     let path = absolute(path)?;
-    let found = finding::identify(&path)?;
+    let found = discovery::identify(&path)?;
     places::check_pool_name(&found.name)?;
     let remembered = Registry::open()?.all()?.into_iter().find(|known| known.guid == found.guid);
     match remembered {

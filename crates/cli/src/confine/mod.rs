@@ -4,7 +4,7 @@
 //! A process confines itself while it has one thread, since capabilities and rules for paths belong to threads, and
 //! later threads inherit them. A server does so when its devices are open and only their labels have been read.
 
-#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+#![deny(clippy::print_stderr, reason = "write_line does not panic where standard error fails")]
 
 mod capabilities;
 mod paths;
@@ -19,7 +19,7 @@ use crate::control::ConfinementFigures;
 use crate::failure::{Failure, Result};
 use crate::mountopts::Confine;
 use crate::places;
-use crate::say::say;
+use crate::stderr::write_line;
 
 /// Capabilities of a mounter: to mount and unmount, and to reach directories that are closed to others.
 const MOUNTER: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::DAC_READ_SEARCH);
@@ -117,7 +117,7 @@ fn privileged(who: &str, wish: Confine, kept: CapabilitySet) -> Result<()> {
     );
     steps.check(who)?;
     if !steps.missing.is_empty() {
-        say(&format!("{who}: not confined in full: {}", steps.missing.join("; ")));
+        write_line(&format!("{who}: not confined in full: {}", steps.missing.join("; ")));
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
 use super::pieces::{PieceReader, PieceWriter};
 use crate::failure::{Context, Failure, Result};
-use crate::{patience, places};
+use crate::{places, timeouts};
 
 /// A connection to the server of a mounted pool.
 pub struct Client {
@@ -111,11 +111,11 @@ impl Client {
                     let within = timespec(within);
                     retry_on_intr(|| poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&within))) != Ok(0)
                 };
-                if has_ended(patience::TELL_AFTER) {
+                if has_ended(timeouts::TELL_AFTER) {
                     return Ok(());
                 }
                 eprintln!("pagefold: waiting: the server of pool {}{} has to end", self.pool, self.named());
-                if has_ended(patience::END_OF_SERVER) {
+                if has_ended(timeouts::END_OF_SERVER) {
                     return Ok(());
                 }
                 Err(Failure::new(format!(
@@ -132,7 +132,7 @@ impl Client {
 
     /// Sends a request that is answered at once, and returns the reply.
     pub fn ask(&mut self, request: &Request) -> Result<Reply> {
-        self.exchange(request, Some(patience::ANSWER))
+        self.exchange(request, Some(timeouts::ANSWER))
     }
 
     /// Sends a request that others may delay. After a second, calls `tell`, which says what is waited for. `patience`
@@ -143,13 +143,13 @@ impl Client {
         patience: Option<Duration>,
         tell: &mut dyn FnMut(),
     ) -> Result<Reply> {
-        let limit = patience.map(|patience| patience + patience::ANSWER_MARGIN);
+        let limit = patience.map(|patience| patience + timeouts::ANSWER_MARGIN);
         let reply = self
             .stream
             .set_read_timeout(limit)
             .and_then(|()| frame::write(&mut self.stream, request, REQUEST_BYTES_MAX))
             .and_then(|()| {
-                let soon = timespec(patience::TELL_AFTER);
+                let soon = timespec(timeouts::TELL_AFTER);
                 let answered = |stream: &UnixStream| {
                     retry_on_intr(|| poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&soon)))
                 };

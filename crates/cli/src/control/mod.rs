@@ -5,13 +5,16 @@
 //! refused, slow senders are dropped. A stream of any length follows its reply or request in pieces (`pieces`).
 
 mod client;
+mod datasets;
 mod frame;
 mod model;
 mod pieces;
 mod server;
-mod told;
 
 pub use client::Client;
+pub use datasets::{
+    Difference, Figures, Moving, Operation, Outcome, PartialFigures, Rebased, Sendable, Transferred,
+};
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{
     Activity, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, Counter, DeviceErrors,
@@ -22,9 +25,6 @@ pub use model::{
 };
 pub use pieces::{PieceReader, PieceWriter};
 pub use server::{Handler, Listener, lock_name};
-pub use told::{
-    Difference, Figures, Moving, Operation, Outcome, PartialFigures, Rebased, Sendable, Transferred,
-};
 
 #[cfg(test)]
 mod tests;

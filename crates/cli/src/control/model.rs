@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::told::{Figures, Moving, Operation, Outcome, PartialFigures, Rebased, Sendable, Transferred};
+use super::datasets::{Figures, Moving, Operation, Outcome, PartialFigures, Rebased, Sendable, Transferred};
 
 /// The ways to end a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -17,7 +17,7 @@ use rustix::net::sockopt;
 use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
 use crate::failure::{Context, Failure, Result};
-use crate::{patience, places};
+use crate::{places, timeouts};
 
 /// Largest number of connections at a time; more are closed at once.
 const CONNECTIONS_MAX: usize = 64;
@@ -105,7 +105,7 @@ fn lock_name_in(dir: &Path, pool: &str) -> Result<OwnedFd> {
 /// Takes the lock of a name. If it is held although nobody listens, a server is just ending (or starting); this waits
 /// for that.
 fn take(lock: &File, socket: &Path) -> rustix::io::Result<()> {
-    let deadline = Instant::now() + patience::LAST_REPLIES + patience::LAST_REPLIES;
+    let deadline = Instant::now() + timeouts::LAST_REPLIES + timeouts::LAST_REPLIES;
     loop {
         let taken = flock(lock, FlockOperation::NonBlockingLockExclusive);
         if taken.is_ok() || UnixStream::connect(socket).is_ok() || Instant::now() > deadline {
@@ -120,7 +120,7 @@ impl Listener {
     pub fn finish(self) {
         // If this fails, the next server removes the socket.
         let _ = fs::remove_file(&self.path);
-        let deadline = Instant::now() + patience::LAST_REPLIES;
+        let deadline = Instant::now() + timeouts::LAST_REPLIES;
         while self.unanswered.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
         }

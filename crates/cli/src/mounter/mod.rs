@@ -3,11 +3,11 @@
 //!
 //! It serves one pool only, with no more rights than the server was started with. It ends with its server.
 
-#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+#![deny(clippy::print_stderr, reason = "write_line does not panic where standard error fails")]
 
-mod asking;
+mod client;
+mod protocol;
 mod resuming;
-mod words;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ use pagefold_fuse::{Here, MountError, Mounter as _};
 
 use crate::args::Mount;
 use crate::failure::{Context, Result};
-use crate::say::say;
+use crate::stderr::write_line;
 use crate::supervisor::wire::{self, Kind};
 use crate::{confine, mountopts, mounts, supervisor};
-pub use asking::Asking;
+pub use client::Asking;
+use protocol::{Answer, How, Wish};
 pub use resuming::Resuming;
-use words::{Answer, How, Wish};
 
 /// Limits of what a server may ask for.
 struct Bounds {
@@ -57,7 +57,7 @@ pub fn run(args: &Mount, raw: i32) -> Result<()> {
         });
         if let Err(error) = spawned {
             // The server sees that its question ends without an answer.
-            say(&format!("mounter: cannot start a thread: {error}"));
+            write_line(&format!("mounter: cannot start a thread: {error}"));
         }
     }
     Ok(())
@@ -151,7 +151,7 @@ fn refused(text: String) -> MountError {
 fn detach_dead(dir: &Path) -> Result<(), MountError> {
     let ours = mounts::ours().map_err(|failure| refused(failure.to_string()))?;
     for mount in ours.iter().filter(|mount| mount.dir == dir && mounts::is_dead(mount)) {
-        say(&format!(
+        write_line(&format!(
             "mounter: detaching a mount of {} at {} whose server has died",
             mount.source,
             dir.display()
@@ -192,7 +192,8 @@ mod tests {
     #[test]
     fn mounts_of_others_are_not_taken_away() {
         let bounds = Bounds { pool: "tank".into(), suid: false, dev: false, nonempty: false };
-        let ask = |dir: &str| bounds.grant(Wish::Unmount { dir: dir.into(), how: words::Unmounting::Lazy }).0;
+        let ask =
+            |dir: &str| bounds.grant(Wish::Unmount { dir: dir.into(), how: protocol::Unmounting::Lazy }).0;
         assert!(text(ask("/proc")).contains("unmount that first"));
         assert!(matches!(ask("/proc/self"), Answer::NotMounted { .. }));
     }

@@ -31,7 +31,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::mounter::Asking;
 use crate::mountopts::{self, MountOptions};
 use crate::serve::{Outcome, events, mounted, report};
-use crate::{confine, launch, places, units, verbs};
+use crate::{confine, places, spawn, units, verbs};
 
 /// Largest length of a task in bytes.
 const TASK_BYTES_MAX: u64 = 1 << 20;
@@ -96,7 +96,7 @@ pub struct Figures {
 
 /// Carries out the task that comes over standard input.
 pub fn run() -> Result<()> {
-    launch::settle(None, true)?;
+    spawn::settle(None, true)?;
     crate::ignore_sigpipe();
     let _events = events::start();
     let done = prepare();

@@ -4,13 +4,12 @@
 //! mounts, reports that it is ready, serves until all is unmounted or it is told to stop, closes the pool cleanly, and
 //! ends. Further datasets and snapshots are mounted when `mount` asks over the control socket.
 
-#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+#![deny(clippy::print_stderr, reason = "write_line does not panic where standard error fails")]
 
 mod answers;
 mod background;
 mod claim;
 pub mod events;
-mod folding;
 mod fullness;
 mod handover;
 mod limits;
@@ -18,6 +17,7 @@ mod memory;
 pub mod mounted;
 pub mod plan;
 mod policy;
+mod recompress;
 mod remount;
 pub mod report;
 mod rewriting;
@@ -41,7 +41,7 @@ use crate::control::Listener;
 use crate::failure::{Context, Failure, Result};
 use crate::registry::Known;
 use crate::supervisor::{self, Link};
-use crate::{launch, mounter, startup};
+use crate::{mounter, spawn, startup};
 use claim::Claim;
 use handover::Handover;
 use plan::Plan;
@@ -49,7 +49,7 @@ use server::Server;
 
 /// Runs as the server of a mount until that ends, as the supervisor of servers, or as a mounter.
 pub fn run(args: &Mount) -> Result<()> {
-    launch::settle(args.supervisor.or(args.mounts_for), args.report && args.supervisor.is_none())?;
+    spawn::settle(args.supervisor.or(args.mounts_for), args.report && args.supervisor.is_none())?;
     crate::ignore_sigpipe();
     if let Some(line) = args.mounts_for {
         return mounter::run(args, line);

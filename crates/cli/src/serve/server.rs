@@ -29,7 +29,7 @@ use crate::mountopts::{Confine, MountOptions, Takeover};
 use crate::operations::{self, Mounts, Operation, Outcome};
 use crate::registry::Known;
 use crate::retention::POLICY;
-use crate::{confine, mountopts, names, patience, pools, props, raw, settings, startup};
+use crate::{confine, mountopts, names, pools, props, raw, settings, startup, timeouts};
 
 /// Pause between the reply to a request to restart and the end of the server.
 const RESTART_DELAY: Duration = Duration::from_millis(20);
@@ -295,7 +295,7 @@ impl Server {
 
     /// Reserves the mount of a dataset or snapshot, unless something prevents it.
     fn announce(&self, id: u64, name: &str) -> Result<Announced> {
-        let deadline = Instant::now() + patience::BEFORE_MOUNTING;
+        let deadline = Instant::now() + timeouts::BEFORE_MOUNTING;
         let mut state = self.state.lock();
         loop {
             if state.phase != Phase::Serving || state.told_to_end {
@@ -467,7 +467,7 @@ impl Server {
             return Ok(());
         }
         for mounted in mounts {
-            if self.wait_until_ended(mounted, Some(patience::CUT_OFF)).is_none() {
+            if self.wait_until_ended(mounted, Some(timeouts::CUT_OFF)).is_none() {
                 let dir = raw::text(mounted.session.dir());
                 return Err(format!(
                     "{dir} is detached, and the programs that have files there open keep it in use"
@@ -486,7 +486,7 @@ impl Server {
                 Err(error) => return Err(format!("cannot detach {}: {error}", raw::text(&place))),
             }
         }
-        if self.wait_until_ended(mounted, Some(patience::CUT_OFF_GRACE)).is_some() {
+        if self.wait_until_ended(mounted, Some(timeouts::CUT_OFF_GRACE)).is_some() {
             return Ok(());
         }
         if let Err(error) = session.abort() {

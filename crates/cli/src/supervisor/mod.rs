@@ -5,7 +5,7 @@
 //! clients wait for that, and see no error. If a server ends by itself, its supervisor ends, too. If servers die one after
 //! the other, the supervisor gives up and ends; the kernel then ends the connections, since no process has them any more.
 
-#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+#![deny(clippy::print_stderr, reason = "write_line does not panic where standard error fails")]
 
 mod link;
 pub mod wire;
@@ -30,10 +30,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::confine;
 use crate::failure::{Context, Failure, Result};
-use crate::launch::{self, For};
 use crate::mountopts::Confine;
-use crate::say::say;
 use crate::serve::report;
+use crate::spawn::{self, Purpose};
+use crate::stderr::write_line;
 pub use link::{Inherited, Link, StoredItem, inherited, uptime};
 use wire::{Kind, Message};
 
@@ -163,7 +163,7 @@ impl Supervisor {
         // It gets a process group of its own: signals of the terminal to the whole group are passed on by the supervisor,
         // once.
         command.args(arguments).process_group(0);
-        launch::set_environment(&mut command, For::Ours);
+        spawn::set_environment(&mut command, Purpose::Ours);
         // This process has no other thread that could start a program, which would inherit the descriptor.
         rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).context(starting)?;
         let mut child = command.spawn().context(starting)?;
@@ -327,5 +327,5 @@ impl Supervisor {
 
 /// Writes to the server's log.
 fn tell(what: &str) {
-    say(&format!("supervisor: {what}"));
+    write_line(&format!("supervisor: {what}"));
 }

@@ -16,7 +16,7 @@ use super::print_json;
 use crate::args::{Archive, ArchiveFetch, ArchiveList, ArchivePush, Output};
 use crate::failure::{Context, Failure, Result};
 use crate::table::{Align, Table, printable};
-use crate::{moment, raw, units};
+use crate::{raw, timestamp, units};
 
 /// Exit status of a fetch that failed: PostgreSQL takes a status above 125 for an error, and any other for the end of
 /// what is archived.
@@ -210,7 +210,7 @@ pub(super) fn print(logs: &[ClusterLog], output: &Output) {
         for line in &log.lines {
             let before = match line.until_us {
                 Some(micros) if exact => micros.to_string(),
-                Some(micros) => moment::exact(micros),
+                Some(micros) => timestamp::format(micros),
                 None => none(),
             };
             let places = match line.until {
@@ -226,7 +226,7 @@ pub(super) fn print(logs: &[ClusterLog], output: &Output) {
                 line.timeline.to_string(),
                 match line.since_us {
                     Some(micros) if exact => micros.to_string(),
-                    Some(micros) => moment::exact(micros),
+                    Some(micros) => timestamp::format(micros),
                     None if exact => line.since.saturating_add(1).saturating_mul(1_000_000).to_string(),
                     None => units::utc(line.since.saturating_add(1)),
                 },

@@ -12,11 +12,11 @@ use pagefold_engine::walk;
 use crate::args::Mount;
 use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
-use crate::launch::{self, For};
 use crate::names;
 use crate::serve::plan::{self, Plan};
 use crate::serve::{Outcome, Wanted};
-use crate::{again, mount_users, mountpoint, patience, places, raw, table, turns};
+use crate::spawn::{self, Purpose};
+use crate::{bind_mount, file_lock, mount_users, mountpoint, places, raw, table, timeouts};
 
 /// Number of bytes of the log's end that are shown when a server dies without an error message.
 const LOG_TAIL_BYTES: u64 = 2048;
@@ -66,7 +66,7 @@ fn mount(args: &Mount, plan: &Plan) -> Result<()> {
     places::make_private(&places::runtime_dir())?;
     // Several mounts may be started at once (by systemd, from fstab): one starts the server, and the others ask it.
     let turn = places::lock_file(&places::runtime_dir().join(format!("{pool}.mounting")))?;
-    turns::wait(&turn, &format!("another mount of pool {pool}"))?;
+    file_lock::wait(&turn, &format!("another mount of pool {pool}"))?;
     loop {
         let Some(mut client) = Client::connect(pool)? else { return start_server(args, plan) };
         plan::check_server(&mut client, plan)?;
@@ -77,8 +77,8 @@ fn mount(args: &Mount, plan: &Plan) -> Result<()> {
         match client.ask_telling(&request, None, &mut || tell_why_it_waits(pool, &name, &server)) {
             Ok(Reply::Done {}) => return Ok(()),
             Ok(Reply::There { dir, device, read_only }) => {
-                let there = again::There { name: &name, dir: &dir, device, read_only };
-                return again::mount(&there, &plan.wanted.dir, &plan.wanted.options);
+                let there = bind_mount::ExistingMount { name: &name, dir: &dir, device, read_only };
+                return bind_mount::mount(&there, &plan.wanted.dir, &plan.wanted.options);
             }
             Ok(Reply::Waiting { devices }) => return Err(still_used(&name, &devices)),
             Ok(Reply::Ending {}) => client.wait_for_end()?,
@@ -116,7 +116,7 @@ fn still_used(name: &str, devices: &[u32]) -> Failure {
     };
     Failure::new(format!(
         "{name} was unmounted, and is still in use after {} s",
-        patience::BEFORE_MOUNTING.as_secs()
+        timeouts::BEFORE_MOUNTING.as_secs()
     ))
     .hint(format!(
         "{who}\n  end what uses it, then mount again; or have its users get errors: pagefold unmount --force {name}"
@@ -128,7 +128,7 @@ fn start_server(args: &Mount, plan: &Plan) -> Result<()> {
     let (log, log_start) = open_log(&log_path)?;
     let program = std::env::current_exe().context(|| "cannot find this program's own file".into())?;
     let mut command = Command::new(program);
-    launch::set_environment(&mut command, For::Background);
+    spawn::set_environment(&mut command, Purpose::Background);
     let mut child = command
         .arg("serve")
         .args(["--report", "-o"])
@@ -189,7 +189,7 @@ pub(super) fn outcome_of(
 fn tell_if_slow(text: String) -> mpsc::Sender<()> {
     let (done, waits) = mpsc::channel::<()>();
     let telling = thread::Builder::new().name("telling".into()).spawn(move || {
-        if waits.recv_timeout(patience::TELL_AFTER) == Err(mpsc::RecvTimeoutError::Timeout) {
+        if waits.recv_timeout(timeouts::TELL_AFTER) == Err(mpsc::RecvTimeoutError::Timeout) {
             eprintln!("{text}");
         }
     });

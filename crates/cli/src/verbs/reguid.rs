@@ -6,8 +6,8 @@ use pagefold_engine::pool::{self, Guid};
 
 use crate::args::Reguid;
 use crate::failure::{Failure, Result};
+use crate::last_state::LastStateFile;
 use crate::registry::{Known, Registry, paths_text};
-use crate::seen::Seen;
 use crate::{pools, target};
 
 /// Changes the GUID, and tells the new one.
@@ -37,7 +37,7 @@ pub fn run(args: &Reguid) -> Result<()> {
     let first = devices.first().ok_or_else(|| Failure::usage("no device is given"))?;
     let (label, standing) = pool::stands(first).map_err(doing)?;
     if let Some(known) = &known {
-        Seen::open(&guid.to_string())?.note(&standing)?;
+        LastStateFile::open(&guid.to_string())?.note(&standing)?;
         registry.change_guid(&known.guid, &guid.to_string())?;
     }
     println!("pool {} on {on} has GUID {guid} now", label.name);

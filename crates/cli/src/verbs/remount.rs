@@ -13,7 +13,7 @@ use crate::control::{Client, MountFigures, Reply, Request};
 use crate::failure::{Failure, Result};
 use crate::mounts::{self, MountEntry};
 use crate::names::{self, Name};
-use crate::{exact, mount_users, places, table, target};
+use crate::{mount_lookup, mount_users, places, table, target};
 
 /// Options that a mount is to have; `None` leaves one as it is.
 #[derive(Clone, Copy, Default)]
@@ -124,7 +124,7 @@ fn figures(client: &mut Client, device: u32) -> Result<MountFigures> {
 fn mount_meant(args: &Mount) -> Result<MountEntry> {
     let source = args.source.as_deref().unwrap_or_default();
     if let Some(dir) = &args.dir {
-        let mount = exact::mount_at(dir)?;
+        let mount = mount_lookup::mount_at(dir)?;
         if !target::is_path(source) && mount.source != source {
             return Err(Failure::new(format!(
                 "{} is mounted at {}, not {}",
@@ -137,7 +137,7 @@ fn mount_meant(args: &Mount) -> Result<MountEntry> {
         return Ok(mount);
     }
     if target::is_path(source) {
-        return exact::mount_at(Path::new(source));
+        return mount_lookup::mount_at(Path::new(source));
     }
     let name = Name::parse(source)?.to_string();
     let found = mounts::ours()?.into_iter().find(|mount| mount.source == name);

@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use crate::args::Unmount;
 use crate::control::{Client, MountFigures, PoolFigures, Reply, Request, UnmountMode};
-use crate::exact;
 use crate::failure::{Failure, Result};
-use crate::leaving::{self, Outcome};
+use crate::mount_lookup;
 use crate::mounts::{self, MountEntry};
 use crate::names::{self, Name};
 use crate::registry::Registry;
-use crate::{failures, finding, mount_users, patience, raw, reader, table, target};
+use crate::unmounting::{self, UnmountOutcome};
+use crate::{discovery, failures, mount_users, raw, reader, table, target, timeouts};
 
 /// Which of a pool's mounts are to go.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ fn backup(mount: &MountEntry, mode: UnmountMode) -> Result<()> {
     let places = std::slice::from_ref(mount);
     match mode {
         UnmountMode::Normal => leave(places),
-        UnmountMode::Lazy => leaving::leave(places, true).map(drop),
+        UnmountMode::Lazy => unmounting::unmount_all(places, true).map(drop),
         UnmountMode::Force => {
             use pagefold_fuse::{Here, Mounter as _, Unmount};
             Here.unmount(&mount.dir, Unmount::CutOff).map_err(|error| Failure::new(error.to_string()))
@@ -107,13 +107,13 @@ fn one(which: &Which, word: &str, mode: UnmountMode) -> Result<()> {
         // The kernel takes a moment to notice that a server which answers no more has died.
         let there = mounts::ours()?.into_iter().find(|mount| is_chosen(mount, which));
         let Some(there) = there else { return not_mounted(word, &pool) };
-        if started.elapsed() > patience::KERNEL {
+        if started.elapsed() > timeouts::KERNEL {
             return Err(out_of_reach(&there));
         }
-        if started.elapsed() > patience::TELL_AFTER && !std::mem::replace(&mut told, true) {
+        if started.elapsed() > timeouts::TELL_AFTER && !std::mem::replace(&mut told, true) {
             eprintln!("pagefold: waiting: nobody answers for pool {pool}, mounted at {}", shown(&there.dir));
         }
-        std::thread::sleep(patience::KERNEL_STEP);
+        std::thread::sleep(timeouts::KERNEL_STEP);
     }
 }
 
@@ -130,16 +130,16 @@ fn which(word: &str) -> Result<Which> {
     let path = raw::path_of(word);
     let path = path.as_path();
     if target::is_path(word) || word.ends_with('/') {
-        return exact::mount_at(path).map(Which::At);
+        return mount_lookup::mount_at(path).map(Which::At);
     }
     let pool = word.split(['/', '@']).next().unwrap_or_default();
     let is_known = target::connect(pool)?.is_some()
         || mounts::ours()?.iter().any(|mount| mount.pool() == pool)
         || Registry::open()?.all()?.iter().any(|known| known.name == pool);
-    let there = exact::mount_if_at(path)?;
+    let there = mount_lookup::mount_if_at(path)?;
     match (is_known, there) {
         (false, Some(mount)) => Ok(Which::At(mount)),
-        (false, None) if path.symlink_metadata().is_ok() => exact::mount_at(path).map(Which::At),
+        (false, None) if path.symlink_metadata().is_ok() => mount_lookup::mount_at(path).map(Which::At),
         (false, None) => {
             let name = Name::parse(word)?;
             Registry::open()?.find(&name.pool)?;
@@ -206,7 +206,7 @@ fn end(client: &mut Client, chosen: &Chosen, mode: UnmountMode) -> Result<()> {
         // All places share one connection to the server: only the last one may end it.
         UnmountMode::Force if others.is_empty() => cut_off(client, devices),
         UnmountMode::Force | UnmountMode::Lazy => {
-            leaving::leave(places, true)?;
+            unmounting::unmount_all(places, true)?;
             if let (UnmountMode::Force, Some(other)) = (mode, others.first()) {
                 eprintln!(
                     "pagefold: {} stays mounted at {}: who had files open here goes on with them",
@@ -263,17 +263,17 @@ fn cut_off(client: &mut Client, devices: &[u32]) -> Result<()> {
 fn leave(places: &[MountEntry]) -> Result<()> {
     let started = Instant::now();
     loop {
-        let busy = match leaving::leave(places, false)? {
-            Outcome::Gone => return Ok(()),
-            Outcome::Busy(busy) => busy,
-            Outcome::Half(gone, busy) => return Err(leaving::half_done(&gone, &busy, &who(&busy))),
+        let busy = match unmounting::unmount_all(places, false)? {
+            UnmountOutcome::Gone => return Ok(()),
+            UnmountOutcome::Busy(busy) => busy,
+            UnmountOutcome::Half(gone, busy) => return Err(unmounting::half_done(&gone, &busy, &who(&busy))),
         };
         let users = mount_users::of(&busy);
-        if users.iter().any(|user| !user.passes) || started.elapsed() > patience::KERNEL {
+        if users.iter().any(|user| !user.passes) || started.elapsed() > timeouts::KERNEL {
             let hint = advice(places, &busy, &who(&busy));
             return Err(Failure::new(format!("{} is in use", shown(&busy.dir))).hint(hint));
         }
-        std::thread::sleep(patience::KERNEL_STEP);
+        std::thread::sleep(timeouts::KERNEL_STEP);
     }
 }
 
@@ -303,7 +303,7 @@ fn settle(client: &mut Client, devices: &[u32], others: &[MountEntry]) -> Result
         return Ok(());
     }
     let mut tell = waiting(client.pool(), client.named(), devices);
-    let mut patience = patience::END_OF_MOUNT;
+    let mut patience = timeouts::END_OF_MOUNT;
     loop {
         let wait_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         let request = Request::Await { devices: devices.to_vec(), wait_ms };
@@ -315,8 +315,8 @@ fn settle(client: &mut Client, devices: &[u32], others: &[MountEntry]) -> Result
                 return Ok(());
             }
             // No mount is left: the pool is being made durable, or closed, which takes as long as its devices do.
-            Ok(Reply::Waiting { devices }) if devices.is_empty() && patience < patience::CLOSING => {
-                patience = patience::CLOSING;
+            Ok(Reply::Waiting { devices }) if devices.is_empty() && patience < timeouts::CLOSING => {
+                patience = timeouts::CLOSING;
             }
             Ok(Reply::Waiting { devices }) => return Err(has_not_ended(client, &devices)),
             Ok(_) => return Err(client.misunderstood()),
@@ -337,7 +337,7 @@ fn ended_before(client: &Client, devices: &[u32], before: &PoolFigures) -> Resul
         return Ok(());
     }
     let paths: Vec<PathBuf> = before.devices.iter().map(|device| device.path.clone()).collect();
-    let found = finding::scan(&paths)?;
+    let found = discovery::scan(&paths)?;
     match found.iter().find(|found| found.guid == before.guid).map(|found| found.state) {
         // In use means that somebody has opened the pool since.
         Some("EXPORTED" | "INUSE") => Ok(()),
@@ -383,7 +383,7 @@ fn has_not_ended(client: &Client, devices: &[u32]) -> Failure {
     if devices.is_empty() {
         return Failure::new(format!(
             "pool {pool} is not closed after {} s, and what was written last may not be durable yet",
-            patience::CLOSING.as_secs()
+            timeouts::CLOSING.as_secs()
         ))
         .hint(format!("its server{server} goes on; its log may say what with: pagefold events {pool}"));
     }
@@ -395,7 +395,7 @@ fn has_not_ended(client: &Client, devices: &[u32]) -> Failure {
     };
     let failure = Failure::new(format!(
         "pool {pool} is unmounted here, and stays open: what was unmounted is still in use after {} s",
-        patience::END_OF_MOUNT.as_secs()
+        timeouts::END_OF_MOUNT.as_secs()
     ));
     failure.hint(format!(
         "{who}\n  it is closed when that ends; or now, and users get errors: pagefold unmount --force {pool}"

@@ -14,10 +14,10 @@ use crate::args::{Access, BackupMount, BackupMounts, Mount, Set};
 use crate::control::Figures;
 use crate::failure::{Context, Failure, Result};
 use crate::incomplete::OF;
-use crate::launch::{self, For};
 use crate::names::Name;
 use crate::operations::Operation;
 use crate::reader::{self, Opening, Place, Source, Task};
+use crate::spawn::{self, Purpose};
 use crate::table::{Align, Table, printable};
 use crate::verbs::{dataset, print_json, properties, send};
 use crate::{datasets, mountpoint, mounts, places, raw, target, units};
@@ -280,7 +280,7 @@ fn start(task: &Task) -> Result<()> {
     let remembered = places::state_dir()?.join("backup");
     fs::create_dir_all(&remembered).context(|| format!("cannot make {}", remembered.display()))?;
     let mut command = Command::new(program);
-    launch::set_environment(&mut command, For::Background);
+    spawn::set_environment(&mut command, Purpose::Background);
     for name in ENVIRONMENT {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);

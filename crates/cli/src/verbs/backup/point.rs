@@ -28,7 +28,7 @@ use crate::verbs::basebackup::{temporary, view};
 use crate::verbs::branch::data::{self, DataDir};
 use crate::verbs::branch::postgres;
 use crate::verbs::print_json;
-use crate::{datasets, moment, places, raw, units};
+use crate::{datasets, places, raw, timestamp, units};
 
 /// The file of settings that a server reads last.
 const SETTINGS: &str = "postgresql.auto.conf";
@@ -154,7 +154,7 @@ fn reached(line: &Line) -> String {
         (Some(until), Some(micros)) => {
             format!(
                 "its last transaction is of {}, it ends at {}{missing}",
-                moment::exact(micros),
+                timestamp::format(micros),
                 control::lsn(until)
             )
         }
@@ -260,7 +260,10 @@ fn prepare(
             return Ok(Some(format!("backup {number} goes to {}, and later", control::lsn(range.end))));
         }
         (Target::Time(time), Some(times)) if time < times.last => {
-            return Ok(Some(format!("backup {number} has transactions of {}", moment::exact(times.last))));
+            return Ok(Some(format!(
+                "backup {number} has transactions of {}",
+                timestamp::format(times.last)
+            )));
         }
         _ => {}
     }

@@ -13,8 +13,8 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use super::data::DataDir;
 use super::programs::machine_said;
 use crate::failure::{Failure, Result};
-use crate::launch::{self, For};
 use crate::places;
+use crate::spawn::{self, Purpose};
 
 /// Users that packages of the databases make.
 const USERS: [&str; 4] = ["postgres", "mysql", "mariadb", "pgsql"];
@@ -74,13 +74,13 @@ impl Owner {
     /// Has a command run as this user, in a session of its own, so that it outlives ours. It inherits nothing of ours:
     /// no capability, descriptor, variable, signal, mask or directory.
     pub fn run(&self, command: &mut Command) {
-        launch::set_environment(command, For::Database);
+        spawn::set_environment(command, Purpose::Database);
         command.current_dir("/");
         let Self { uid, gid, groups } = self.clone();
         let change = places::is_root();
         let become_owner = move || {
-            launch::mark_inherited()?;
-            launch::reset_signals();
+            spawn::mark_inherited()?;
+            spawn::reset_signals();
             // SAFETY: system calls that take numbers alone, and a list that lives as long as this closure.
             unsafe {
                 libc::setsid();

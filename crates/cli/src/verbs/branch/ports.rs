@@ -21,7 +21,7 @@ pub fn turn() -> Result<Turn> {
     let dir = places::runtime_dir();
     places::make_private(&dir)?;
     let lock = places::lock_file(&dir.join("branch-ports"))?;
-    turns::wait(&lock, "another branch that chooses its port")?;
+    file_lock::wait(&lock, "another branch that chooses its port")?;
     Ok(Turn { _lock: lock })
 }
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::owner::Owner;
 use crate::failure::{Failure, Result};
-use crate::launch::{self, For};
+use crate::spawn::{self, Purpose};
 use crate::table::printable;
 
 /// The bits set-user-ID and set-group-ID of a mode.
@@ -21,9 +21,9 @@ const SET_ID: u32 = 0o6000;
 
 /// Returns the folders to look in, after those that packages of a product use.
 pub fn folders() -> Vec<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_else(|| launch::PATH.into());
+    let path = std::env::var_os("PATH").unwrap_or_else(|| spawn::PATH.into());
     let absolute = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
-    absolute.chain(std::env::split_paths(launch::PATH)).collect()
+    absolute.chain(std::env::split_paths(spawn::PATH)).collect()
 }
 
 /// The result of a search for a program.
@@ -84,9 +84,9 @@ pub fn said(program: &Path, words: &[&OsStr], owner: &Owner) -> Option<String> {
 
 /// Returns the output of one of the machine's own programs; `None` if it fails.
 pub fn machine_said(program: &str, words: &[&str]) -> Result<Option<String>> {
-    let search = Search::of(&[program], &std::env::split_paths(launch::PATH).collect::<Vec<_>>());
+    let search = Search::of(&[program], &std::env::split_paths(spawn::PATH).collect::<Vec<_>>());
     let mut command = Command::new(search.first()?);
-    launch::set_environment(&mut command, For::Database);
+    spawn::set_environment(&mut command, Purpose::Database);
     command.args(words).stdin(Stdio::null()).stderr(Stdio::null());
     let output = command.output();
     let output = output.map_err(|error| Failure::new(format!("cannot run {program}: {error}")))?;

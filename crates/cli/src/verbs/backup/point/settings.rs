@@ -9,7 +9,7 @@ use super::Candidate;
 use crate::args::{BackupRestore, RecoveryAction};
 use crate::failure::{Context, Failure, Result};
 use crate::verbs::backup::PASSPHRASE;
-use crate::{moment, raw, target};
+use crate::{raw, target, timestamp};
 
 /// Settings that end a recovery.
 const TARGETS: [&str; 5] = [
@@ -35,7 +35,7 @@ impl Target {
     /// Returns the target that the command line names, if any.
     pub fn of(args: &BackupRestore) -> Result<Option<Self>> {
         if let Some(time) = &args.to_time {
-            return moment::parse(time).map(|time| Some(Self::Time(time)));
+            return timestamp::parse(time).map(|time| Some(Self::Time(time)));
         }
         if let Some(text) = &args.to_lsn {
             let place = control::parse_lsn(text).ok_or_else(|| {
@@ -59,7 +59,7 @@ impl Target {
     /// Returns the point in words.
     pub fn told(self) -> String {
         match self {
-            Self::Time(time) => moment::exact(time),
+            Self::Time(time) => timestamp::format(time),
             Self::Place(place) => control::lsn(place),
             Self::Latest => "the end of the archive".into(),
         }
@@ -82,7 +82,7 @@ impl Target {
         match self {
             Self::Time(time) => {
                 all.push(("recovery_target_inclusive", "on".into()));
-                all.push(("recovery_target_time", moment::exact(time)));
+                all.push(("recovery_target_time", timestamp::format(time)));
             }
             // A record that begins at this place is not part of the target, so it is left out.
             Self::Place(place) => {

@@ -11,11 +11,11 @@ use crate::failure::{Context, Failure, Result};
 use crate::pools::{failed, shown};
 use crate::progress::Progress;
 use crate::registry::{Known, Registry, paths_text};
-use crate::{raw, seen, table, units};
+use crate::{last_state, raw, table, units};
 
 /// A pool that was found on devices, or one of several copies of it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Found {
+pub struct FoundPool {
     /// Its name.
     pub name: String,
     /// Its unique number.
@@ -55,11 +55,11 @@ fn lists_of_paths<S: Serializer>(
     serializer.collect_seq(lists.iter().map(texts))
 }
 
-impl Found {
+impl FoundPool {
     fn new(found: pool::Found) -> Result<Self> {
         let guid = found.guid.to_string();
         let mut state = found.state;
-        let known = seen::last(&guid)?;
+        let known = last_state::read(&guid)?;
         let relation = known.as_ref().map(|(known, _)| found.standing.relation(known));
         match relation {
             Some(Relation::Before) => state = FoundState::Old,
@@ -167,7 +167,7 @@ impl Found {
     /// made these devices had the pool then. A copy that went on by itself is not adopted.
     pub fn known(&self) -> Result<Known> {
         let before = Registry::open()?.of_guid(&self.guid)?;
-        let trusted = seen::last(&self.guid)?.is_some() && self.state != "APART";
+        let trusted = last_state::read(&self.guid)?.is_some() && self.state != "APART";
         Ok(Known {
             name: self.name.clone(),
             guid: self.guid.clone(),
@@ -208,7 +208,7 @@ pub fn went_on(guid: &str, noted: u64, devices: &[PathBuf]) -> Result<String> {
 }
 
 /// Finds pools on the devices and in the directories given, or on all block devices if none are given.
-pub fn scan(paths: &[PathBuf]) -> Result<Vec<Found>> {
+pub fn scan(paths: &[PathBuf]) -> Result<Vec<FoundPool>> {
     let named = paths;
     let paths = if named.is_empty() { block_devices()? } else { named.to_vec() };
     let paths: Vec<PathBuf> =
@@ -222,7 +222,7 @@ pub fn scan(paths: &[PathBuf]) -> Result<Vec<Found>> {
     {
         return Err(why_no_pool(device));
     }
-    found.into_iter().map(Found::new).collect()
+    found.into_iter().map(FoundPool::new).collect()
 }
 
 /// Returns all block devices that the kernel knows (`/proc/partitions`: major, minor, blocks, name).
@@ -234,7 +234,7 @@ pub fn block_devices() -> Result<Vec<PathBuf>> {
 }
 
 /// Finds the pool that a device belongs to, with its other devices if they lie in the same directory.
-pub fn identify(device: &Path) -> Result<Found> {
+pub fn identify(device: &Path) -> Result<FoundPool> {
     let of = |paths: &[PathBuf]| -> Result<Vec<pool::Found>> {
         pool::scan(paths, &mut |_| ())
             .map_err(|error| failed(format!("cannot look at {}", shown(device)), &error))
@@ -243,7 +243,7 @@ pub fn identify(device: &Path) -> Result<Found> {
         return Err(why_no_pool(device));
     };
     if found.state != FoundState::Incomplete {
-        return Found::new(found);
+        return FoundPool::new(found);
     }
     // The device itself comes first: of several paths to one device the first counts.
     let beside =
@@ -252,7 +252,7 @@ pub fn identify(device: &Path) -> Result<Found> {
         other.guid == found.guid
             && other.devices.iter().chain(other.alike.iter().flatten()).any(|one| one == device)
     };
-    let mut found = Found::new(beside.into_iter().find(has).unwrap_or(found))?;
+    let mut found = FoundPool::new(beside.into_iter().find(has).unwrap_or(found))?;
     found.choose(device);
     if found.alike.is_empty() {
         return Ok(found);

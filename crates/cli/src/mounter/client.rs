@@ -10,10 +10,10 @@ use pagefold_fuse::{MountError, MountOptions, Mounted, Mounter, Unmount};
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::words::{Answer, How, Wish};
+use super::protocol::{Answer, How, Wish};
 use crate::failure::{Context, Result};
-use crate::launch::{self, For};
 use crate::mountopts;
+use crate::spawn::{self, Purpose};
 use crate::supervisor::wire::{self, Kind};
 
 /// A [`Mounter`] that has another process mount and unmount.
@@ -36,7 +36,7 @@ impl Asking {
         }
         words.extend(options.confine.map(|wish| format!("confine={wish}")));
         let mut command = Command::new("/proc/self/exe");
-        launch::set_environment(&mut command, For::Ours);
+        spawn::set_environment(&mut command, Purpose::Ours);
         let child = command
             .arg0("pagefold")
             .arg("serve")

@@ -28,7 +28,7 @@ const NO_DEVICES: u64 = 4;
 const NO_PROGRAMS: u64 = 8;
 
 /// The existing mount of a dataset.
-pub struct There<'a> {
+pub struct ExistingMount<'a> {
     pub name: &'a str,
     pub dir: &'a Path,
     pub device: u32,
@@ -36,7 +36,7 @@ pub struct There<'a> {
 }
 
 /// Mounts `there` at `dir`, too.
-pub fn mount(there: &There<'_>, dir: &Path, options: &MountOptions) -> Result<()> {
+pub fn mount(there: &ExistingMount<'_>, dir: &Path, options: &MountOptions) -> Result<()> {
     let (name, first) = (there.name, shown(there.dir));
     check(there, dir, options)?;
     let mounting = || format!("cannot mount {name} at {}, as it is at {first}", shown(dir));
@@ -58,7 +58,7 @@ pub fn mount(there: &There<'_>, dir: &Path, options: &MountOptions) -> Result<()
 }
 
 /// Returns an error if a second mount cannot be what was asked for.
-fn check(there: &There<'_>, dir: &Path, options: &MountOptions) -> Result<()> {
+fn check(there: &ExistingMount<'_>, dir: &Path, options: &MountOptions) -> Result<()> {
     let (name, first) = (there.name, shown(there.dir));
     let already = || Failure::new(format!("{name} is mounted already at {first}"));
     if !places::is_root() {
