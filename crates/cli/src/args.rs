@@ -19,7 +19,7 @@ pub use backup::{
 };
 pub use basebackup::{BaseFormat, Basebackup};
 pub use branch::{
-    Branch, CreateBranch, DeleteBranch, ListBranches, ResetBranch, ServerOptions, StartBranch, StopBranch,
+    BranchVerb, CreateBranch, DeleteBranch, ListBranches, ResetBranch, ServerOptions, StartBranch, StopBranch,
 };
 pub use systemd::{Systemd, SystemdInstall, SystemdRemove, SystemdShow};
 
@@ -207,7 +207,7 @@ Examples:
   pagefold branch reset --latest tank/feature-x
   pagefold branch delete tank/feature-x"
     )]
-    Branch(Branch),
+    Branch(BranchVerb),
     /// Write a snapshot, or what changed since another one, to standard output.
     #[command(
         after_long_help = "Pages travel as they are stored: compressed, with the models that they need, each checksum verified; nothing is coded

@@ -36,7 +36,7 @@ const KEEP: [&str; 6] = ["last", "hourly", "daily", "weekly", "monthly", "yearly
 
 /// The parts of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct BackupPolicy {
     /// Absolute path or URL of the repository.
     pub repository: String,
     /// Interval between backups, in seconds.
@@ -55,7 +55,7 @@ pub struct Policy {
     pub remote_command: Option<String>,
 }
 
-impl Policy {
+impl BackupPolicy {
     /// Parses a value of the property; `none` is no policy.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ pub fn every_text(seconds: u64) -> String {
     fits.map_or_else(|| format!("{seconds}s"), |(unit, length)| format!("{}{unit}", seconds / length))
 }
 
-impl fmt::Display for Policy {
+impl fmt::Display for BackupPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{},every={}", self.repository, every_text(self.every))?;
         if let Some(keep) = &self.keep {
@@ -196,7 +196,8 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<String, String> {
-        Policy::parse(text).map(|policy| policy.map_or_else(|| "none".into(), |policy| policy.to_string()))
+        BackupPolicy::parse(text)
+            .map(|policy| policy.map_or_else(|| "none".into(), |policy| policy.to_string()))
     }
 
     #[test]
@@ -250,7 +251,7 @@ mod tests {
 
     #[test]
     fn one_is_due_in_each_period() {
-        let policy = Policy::parse("/b,every=1h").unwrap().unwrap();
+        let policy = BackupPolicy::parse("/b,every=1h").unwrap().unwrap();
         let now = 1_795_266_462;
         let begin = now - now % 3600;
         assert!(policy.is_due(None, now));
@@ -262,7 +263,7 @@ mod tests {
 
     #[test]
     fn keys_come_from_the_policy_or_the_usual_place() {
-        let of = |text: &str, there: bool| Policy::parse(text).unwrap().unwrap().key_file(|| there);
+        let of = |text: &str, there: bool| BackupPolicy::parse(text).unwrap().unwrap().key_file(|| there);
         assert_eq!(of("/b,key-file=/k", true), Some("/k".into()));
         assert_eq!(of("/b,key-file=none", true), None);
         assert_eq!((of("/b", true), of("/b", false)), (Some(KEY_FILE.into()), None));

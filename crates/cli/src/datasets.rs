@@ -6,16 +6,16 @@ use pagefold_engine::pool::{Listed, Pool};
 
 use crate::backups::BACKUP;
 use crate::control::{Client, Reply, Request};
-pub use crate::control::{Figures, PartialFigures};
+pub use crate::control::{DatasetFigures, PartialFigures};
 use crate::failure::Result;
 use crate::names::{self, Name, is_within};
-use crate::operations::{self, Nobody, Operation, Outcome};
+use crate::operations::{self, Nobody, Operation, OperationResult};
 use crate::registry::Registry;
 use crate::{pools, props, settings, streams};
 
 /// Returns the figures of all datasets and snapshots of an open pool, by name. `mounted` returns where the one with a
 /// number is mounted.
-pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<Figures>> {
+pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<DatasetFigures>> {
     let listed = pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))?;
     let status = pool.status();
     let mountpoint = props::find("mountpoint")?;
@@ -24,7 +24,7 @@ pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<
     let mut all = Vec::with_capacity(listed.len());
     for found in &listed {
         let children = if found.is_snapshot { 0 } else { used_below(&listed, &found.path) };
-        all.push(Figures {
+        all.push(DatasetFigures {
             name: name(&found.path),
             path: found.path.clone(),
             is_snapshot: found.is_snapshot,
@@ -64,7 +64,7 @@ pub fn used_below(listed: &[Listed], dataset: &str) -> u64 {
 }
 
 /// Returns the figures of all datasets and snapshots of a pool, from its server or from its devices.
-pub fn of_pool(pool: &str) -> Result<Vec<Figures>> {
+pub fn of_pool(pool: &str) -> Result<Vec<DatasetFigures>> {
     Ok(with_partials(pool)?.0)
 }
 
@@ -73,7 +73,7 @@ pub fn partials_of(pool: &str) -> Result<Vec<PartialFigures>> {
     Ok(with_partials(pool)?.1)
 }
 
-fn with_partials(pool: &str) -> Result<(Vec<Figures>, Vec<PartialFigures>)> {
+fn with_partials(pool: &str) -> Result<(Vec<DatasetFigures>, Vec<PartialFigures>)> {
     if let Some(mut client) = crate::target::connect(pool)? {
         return asked(&mut client);
     }
@@ -81,7 +81,7 @@ fn with_partials(pool: &str) -> Result<(Vec<Figures>, Vec<PartialFigures>)> {
     pools::look_offline(&known, |pool| Ok((all(pool, &|_| None)?, streams::partials(pool))))
 }
 
-fn asked(client: &mut Client) -> Result<(Vec<Figures>, Vec<PartialFigures>)> {
+fn asked(client: &mut Client) -> Result<(Vec<DatasetFigures>, Vec<PartialFigures>)> {
     match client.ask(&Request::Datasets {})? {
         Reply::Datasets { all, partials } => Ok((all, partials)),
         _ => Err(client.misunderstood()),
@@ -89,7 +89,7 @@ fn asked(client: &mut Client) -> Result<(Vec<Figures>, Vec<PartialFigures>)> {
 }
 
 /// Returns the figures of the dataset or snapshot with this name.
-pub fn find(name: &Name) -> Result<Figures> {
+pub fn find(name: &Name) -> Result<DatasetFigures> {
     let found = of_pool(&name.pool)?.into_iter().find(|figures| figures.path == name.path);
     found.ok_or_else(|| {
         pools::no_such_dataset(&name.to_string(), &pagefold_engine::Error::NotFound(String::new()))
@@ -97,7 +97,7 @@ pub fn find(name: &Name) -> Result<Figures> {
 }
 
 /// Has a pool's server carry out an operation, or opens the pool and does it if the pool is not mounted.
-pub fn perform(pool: &str, operation: Operation) -> Result<Outcome> {
+pub fn perform(pool: &str, operation: Operation) -> Result<OperationResult> {
     if let Some(mut client) = crate::target::connect(pool)? {
         return match client.ask_and_wait(&Request::Operation { operation })? {
             Reply::Operation { outcome } => Ok(outcome),

@@ -120,11 +120,11 @@ pub fn names_of_objects(pool: &Pool, objects: impl Iterator<Item = (u64, u64)>) 
 /// Writes errors to the log when something is struck for the first time, and again when its count reaches the next
 /// power of two.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct ErrorWatch {
     told: BTreeMap<Subject, u64>,
 }
 
-impl Watch {
+impl ErrorWatch {
     /// Returns a watch that does not report what was counted before.
     pub fn new(pool: &Pool) -> Self {
         let struck = pool.faults().struck;

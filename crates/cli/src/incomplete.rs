@@ -27,12 +27,12 @@ pub struct Over {
     /// The dataset itself, or an overlay of it over the backup.
     pub dataset: Arc<dyn Dataset>,
     /// The thread that fetches the rest when asked to; `None` if the dataset is complete or read-only.
-    pub bringing: Option<Bringing>,
+    pub bringing: Option<Fetcher>,
 }
 
 /// The way to open a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct How {
+pub struct OverlayMode {
     /// True if pages that are read from the backup stay in the dataset; otherwise it is not changed.
     pub writable: bool,
     /// True after the death of the server that had it open: it is opened even if the backup cannot be read just now.
@@ -61,7 +61,7 @@ fn origin(pool: &Pool, path: &str, dataset: &dyn Dataset) -> Result<Option<Origi
 /// it is complete.
 ///
 /// # Errors If no process reads the backup.
-pub fn over(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>, how: How) -> Result<Over> {
+pub fn over(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>, how: OverlayMode) -> Result<Over> {
     let name = &names::full(pool.name(), path);
     let origin = origin(pool, path, dataset.as_ref())?;
     let Some(origin) = origin else { return Ok(Over { dataset, bringing: None }) };
@@ -83,7 +83,7 @@ pub fn over(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>, how: How) -> Res
         "is not complete"
     );
     let bringing = match how.writable {
-        true => Some(Bringing::start(name, Arc::clone(&overlay), link)?),
+        true => Some(Fetcher::start(name, Arc::clone(&overlay), link)?),
         false => None,
     };
     Ok(Over { dataset: overlay, bringing })
@@ -127,21 +127,21 @@ pub fn refuse(pool: &Pool, path: &str, doing: &str) -> Result<()> {
 }
 
 /// The thread that asks what to fetch, and fetches it. It ends when this is dropped.
-pub struct Bringing {
-    shared: Arc<Shared>,
+pub struct Fetcher {
+    shared: Arc<FetcherState>,
     link: Arc<Link>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct FetcherState {
     stop: AtomicBool,
     stopped: (Mutex<()>, Condvar),
 }
 
-impl Bringing {
+impl Fetcher {
     fn start(name: &str, overlay: Arc<Overlay>, link: Arc<Link>) -> Result<Self> {
-        let shared: Arc<Shared> = Arc::default();
+        let shared: Arc<FetcherState> = Arc::default();
         let (name, with, asked) = (name.to_owned(), Arc::clone(&shared), Arc::clone(&link));
         let thread = thread::Builder::new().name("bringing".into());
         let thread = thread.spawn(move || with.work(&name, &overlay, &asked));
@@ -150,7 +150,7 @@ impl Bringing {
     }
 }
 
-impl Drop for Bringing {
+impl Drop for Fetcher {
     fn drop(&mut self) {
         let held = self.shared.stopped.0.lock();
         self.shared.stop.store(true, Ordering::Release);
@@ -165,7 +165,7 @@ impl Drop for Bringing {
     }
 }
 
-impl Shared {
+impl FetcherState {
     fn work(&self, name: &str, overlay: &Arc<Overlay>, link: &Link) {
         let (mut wanted, mut under_way, mut told) = (Wishes::default(), None, Instant::now());
         while !self.stop.load(Ordering::Acquire) && !overlay.is_complete() {

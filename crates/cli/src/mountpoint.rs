@@ -22,16 +22,16 @@ const MODE_OF_USER: Mode = Mode::RWXU;
 
 /// A directory that was made (its parent and its name); it is removed on drop unless it is kept.
 #[derive(Debug, Default)]
-pub struct Made(Option<(Place, OsString)>);
+pub struct NewDirectory(Option<(Place, OsString)>);
 
-impl Made {
+impl NewDirectory {
     /// Keeps the directory, because something was mounted on it. Returns its path, if it was made.
     pub fn keep(mut self) -> Option<PathBuf> {
         self.0.take().map(|(parent, name)| parent.path().join(name))
     }
 }
 
-impl Drop for Made {
+impl Drop for NewDirectory {
     fn drop(&mut self) {
         if let Some((parent, name)) = &self.0
             && let Err(error) = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
@@ -43,11 +43,11 @@ impl Drop for Made {
 }
 
 /// Makes `dir`, an absolute path, if it does not exist. Links that others may have planted are not followed on the way.
-pub fn make(dir: &Path) -> Result<Made> {
+pub fn make(dir: &Path) -> Result<NewDirectory> {
     match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         // The mount itself shows whether it can be used.
-        _ => return Ok(Made::default()),
+        _ => return Ok(NewDirectory::default()),
     }
     let making = || format!("cannot make the mount point {}", shown(dir));
     let (parent, name) = match walk::reach_parent(dir) {
@@ -71,7 +71,7 @@ pub fn make(dir: &Path) -> Result<Made> {
     may_make(dir, parent.path(), &found)?;
     let mode = if places::is_root() { MODE_OF_ROOT } else { MODE_OF_USER };
     rustix::fs::mkdirat(&parent, &name, mode).context(making)?;
-    Ok(Made(Some((parent, name))))
+    Ok(NewDirectory(Some((parent, name))))
 }
 
 /// Returns an error if `parent` is an empty mount point, in which nobody expects a directory.

@@ -7,7 +7,7 @@ use pagefold_engine::pool::{Listed, Pool};
 use pagefold_engine::{Error, dataset::Dataset as _};
 
 use crate::control::Moving;
-pub use crate::control::{Operation, Outcome};
+pub use crate::control::{Operation, OperationResult};
 use crate::failure::{Failure, Result};
 use crate::names::{self, dataset_of, is_within};
 use crate::{pools, props, raw, units};
@@ -31,8 +31,8 @@ impl Mounts for Nobody {
 }
 
 /// Carries out an operation. It is durable when this returns; the space of destroyed objects is freed in the background.
-pub fn perform(pool: &Pool, operation: &Operation, mounts: &dyn Mounts) -> Result<Outcome> {
-    let work = Work { pool, mounts, now: units::now() };
+pub fn perform(pool: &Pool, operation: &Operation, mounts: &dyn Mounts) -> Result<OperationResult> {
+    let work = Executor { pool, mounts, now: units::now() };
     match operation {
         Operation::Create { path, parents, properties } => work.create(path, *parents, properties),
         Operation::Snapshot { snapshots, recursive, properties } => {
@@ -52,14 +52,14 @@ pub fn perform(pool: &Pool, operation: &Operation, mounts: &dyn Mounts) -> Resul
         }
         Operation::AbortReceive { path } => work.abort_receive(path),
         Operation::Inherit { path, name } => {
-            pools::set_one(pool, path, name, None).map(|()| Outcome::default())
+            pools::set_one(pool, path, name, None).map(|()| OperationResult::default())
         }
     }
 }
 
 /// Returns an error if something prevents a clone from being moved.
 pub fn clear_way_to_move(pool: &Pool, what: &Moving, mounts: &dyn Mounts) -> Result<()> {
-    let work = Work { pool, mounts, now: units::now() };
+    let work = Executor { pool, mounts, now: units::now() };
     let listed = work.list()?;
     let own = work.own_snapshots(&listed, &what.path, what.own, "rebase -r")?;
     work.clear_way(&listed, &what.path, &own)
@@ -81,13 +81,13 @@ pub fn parse_properties(words: &[String]) -> Result<Vec<(String, String)>> {
     words.iter().map(|word| props::parse_for_dataset(word)).collect()
 }
 
-struct Work<'a> {
+struct Executor<'a> {
     pool: &'a Pool,
     mounts: &'a dyn Mounts,
     now: u64,
 }
 
-impl Work<'_> {
+impl Executor<'_> {
     fn full(&self, path: &str) -> String {
         names::full(self.pool.name(), path)
     }
@@ -110,20 +110,20 @@ impl Work<'_> {
         }
     }
 
-    fn made(&self, paths: &[String], properties: &[(String, String)]) -> Result<Outcome> {
+    fn made(&self, paths: &[String], properties: &[(String, String)]) -> Result<OperationResult> {
         for path in paths {
             for (name, value) in properties {
                 pools::set_one(self.pool, path, name, Some(value))?;
             }
         }
-        Ok(Outcome {
+        Ok(OperationResult {
             names: paths.iter().map(|path| self.full(path)).collect(),
             freed_bytes: 0,
             blocked: None,
         })
     }
 
-    fn create(&self, path: &str, parents: bool, properties: &[(String, String)]) -> Result<Outcome> {
+    fn create(&self, path: &str, parents: bool, properties: &[(String, String)]) -> Result<OperationResult> {
         let mut missing = vec![path.to_owned()];
         let mut above = names::parent(path);
         while let Some(parent) = above.filter(|parent| parents && self.pool.version(parent).is_err()) {
@@ -159,7 +159,7 @@ impl Work<'_> {
         snapshots: &[String],
         recursive: bool,
         properties: &[(String, String)],
-    ) -> Result<Outcome> {
+    ) -> Result<OperationResult> {
         // The list is made only if it is needed: it sums up each dataset, which takes long if there are many.
         let listed = if recursive { self.list()? } else { Vec::new() };
         let mut by_name: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -186,7 +186,12 @@ impl Work<'_> {
         self.made(&made, properties)
     }
 
-    fn clone_of(&self, snapshot: &str, path: &str, properties: &[(String, String)]) -> Result<Outcome> {
+    fn clone_of(
+        &self,
+        snapshot: &str,
+        path: &str,
+        properties: &[(String, String)],
+    ) -> Result<OperationResult> {
         let made = self.pool.clone_snapshot(snapshot, path, self.now);
         made.map_err(|error| match error {
             Error::NotFound(_) if self.pool.listed(snapshot).is_err() => {
@@ -197,7 +202,7 @@ impl Work<'_> {
         self.made(&[path.to_owned()], properties)
     }
 
-    fn rollback(&self, snapshot: &str, newer: bool) -> Result<Outcome> {
+    fn rollback(&self, snapshot: &str, newer: bool) -> Result<OperationResult> {
         let listed = self.list()?;
         let (dataset, _) = split(snapshot)?;
         let Some(to) = listed.iter().find(|found| found.path == snapshot) else {
@@ -222,19 +227,19 @@ impl Work<'_> {
         self.clear_way(&listed, dataset, &later)?;
         let done = self.pool.rollback(snapshot, newer);
         done.map_err(|error| self.failed("roll back to", snapshot, &error))?;
-        Ok(Outcome {
+        Ok(OperationResult {
             names: later.iter().map(|found| self.full(&found.path)).collect(),
             freed_bytes: 0,
             blocked: None,
         })
     }
 
-    fn reset(&self, path: &str, destroy_own: bool) -> Result<Outcome> {
+    fn reset(&self, path: &str, destroy_own: bool) -> Result<OperationResult> {
         let listed = self.list()?;
         let own = self.own_snapshots(&listed, path, destroy_own, "reset -r")?;
         self.clear_way(&listed, path, &own)?;
         self.pool.reset(path, destroy_own).map_err(|error| self.failed("reset", path, &error))?;
-        Ok(Outcome {
+        Ok(OperationResult {
             names: own.iter().map(|found| self.full(&found.path)).collect(),
             freed_bytes: 0,
             blocked: None,
@@ -285,7 +290,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn promote(&self, path: &str) -> Result<Outcome> {
+    fn promote(&self, path: &str) -> Result<OperationResult> {
         let listed = self.list()?;
         // The snapshots of its origin get new names, since their owner changes.
         let found = listed.iter().find(|found| found.path == path);
@@ -297,7 +302,7 @@ impl Work<'_> {
         }
         let done = self.pool.promote(path);
         done.map_err(|error| self.failed("promote", path, &error))?;
-        Ok(Outcome::default())
+        Ok(OperationResult::default())
     }
 
     fn no_clone(&self, path: &str) -> Failure {
@@ -306,7 +311,7 @@ impl Work<'_> {
             .hint(format!("see which datasets are, and of what: pagefold get -r origin {pool}"))
     }
 
-    fn rename(&self, from: &str, to: &str) -> Result<Outcome> {
+    fn rename(&self, from: &str, to: &str) -> Result<OperationResult> {
         let listed = self.list()?;
         let concerned = |found: &&Listed| {
             if from.contains('@') { found.path == from } else { is_within(&found.path, from) }
@@ -322,7 +327,7 @@ impl Work<'_> {
         };
         let done = self.pool.rename(from, to_name);
         done.map_err(|error| self.failed("rename", from, &error))?;
-        Ok(Outcome { names: vec![self.full(to)], freed_bytes: 0, blocked: None })
+        Ok(OperationResult { names: vec![self.full(to)], freed_bytes: 0, blocked: None })
     }
 
     /// Calls `work` for each of some snapshots.
@@ -332,7 +337,7 @@ impl Work<'_> {
         snapshots: &[String],
         recursive: bool,
         work: impl Fn(&str) -> pagefold_engine::Result<()>,
-    ) -> Result<Outcome> {
+    ) -> Result<OperationResult> {
         let listed = self.list()?;
         let mut all = BTreeSet::new();
         for snapshot in snapshots {
@@ -345,10 +350,14 @@ impl Work<'_> {
         for path in &all {
             work(path).map_err(|error| self.failed(doing, path, &error))?;
         }
-        Ok(Outcome { names: all.iter().map(|path| self.full(path)).collect(), freed_bytes: 0, blocked: None })
+        Ok(OperationResult {
+            names: all.iter().map(|path| self.full(path)).collect(),
+            freed_bytes: 0,
+            blocked: None,
+        })
     }
 
-    fn abort_receive(&self, path: &str) -> Result<Outcome> {
+    fn abort_receive(&self, path: &str) -> Result<OperationResult> {
         let done = self.pool.abort_receive(path);
         done.map_err(|error| match error {
             Error::NotFound(_) => {
@@ -357,7 +366,7 @@ impl Work<'_> {
             }
             error => self.failed("give up what was received into", path, &error),
         })?;
-        Ok(Outcome::default())
+        Ok(OperationResult::default())
     }
 
     /// Handles datasets of which a part was received, if they or the datasets above them are to be destroyed. With
@@ -410,8 +419,8 @@ impl Work<'_> {
 }
 
 /// Destroying datasets and snapshots.
-impl Work<'_> {
-    fn destroy(&self, what: &[String], recursive: bool, dry_run: bool) -> Result<Outcome> {
+impl Executor<'_> {
+    fn destroy(&self, what: &[String], recursive: bool, dry_run: bool) -> Result<OperationResult> {
         // Pages and nodes of trees that are not stored yet could not be counted.
         self.pool
             .checkpoint(false)
@@ -434,7 +443,7 @@ impl Work<'_> {
         let paths: Vec<&str> = going.iter().map(String::as_str).collect();
         let freed = self.pool.freed_by_destroying(&paths);
         let freed_bytes = freed.map_err(|error| pools::failed("cannot tell what would be freed", &error))?;
-        let outcome = Outcome {
+        let outcome = OperationResult {
             names: listed.iter().filter(gone).map(|found| self.full(&found.path)).collect(),
             freed_bytes,
             blocked: None,
@@ -448,7 +457,7 @@ impl Work<'_> {
 
     /// Tells what would be destroyed, what prevents that, and how much would be freed if the clones were destroyed,
     /// too.
-    fn blocked(&self, listed: &[Listed], going: &BTreeSet<String>, why: &Failure) -> Result<Outcome> {
+    fn blocked(&self, listed: &[Listed], going: &BTreeSet<String>, why: &Failure) -> Result<OperationResult> {
         let mut all = going.clone();
         loop {
             let chosen = listed.iter().filter(|found| all.contains(&found.path));
@@ -468,7 +477,7 @@ impl Work<'_> {
         let names =
             listed.iter().filter(|found| going.contains(&found.path)).map(|found| self.full(&found.path));
         let blocked = Some((why.what().to_owned(), why.advice().map(str::to_owned)));
-        Ok(Outcome { names: names.collect(), freed_bytes, blocked })
+        Ok(OperationResult { names: names.collect(), freed_bytes, blocked })
     }
 
     /// Adds the datasets and snapshots that a word of the command line names.

@@ -22,7 +22,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::control::{
     Activity, CacheFigures, Counter, DeviceErrors, DeviceFigures, LengthFigures, PoolFigures, PropertyValue,
-    QuotaFigures, RewriteFigures, ScrubFigures, SnapshotFigures, Source, TrimFigures,
+    QuotaFigures, RewriteFigures, ScrubFigures, SnapshotFigures, TrimFigures, ValueSource,
 };
 use crate::failure::{Context, Failure, Result};
 use crate::last_state::{self, LastStateFile};
@@ -672,7 +672,7 @@ pub fn properties(
     let token = pool.partial(path).map(|partial| PropertyValue {
         name: props::RESUME_TOKEN.into(),
         value: partial.token.to_string(),
-        source: Source::None,
+        source: ValueSource::None,
     });
     let listed = match (pool.listed(path), token.clone()) {
         // Of a dataset that is being received for the first time, only the token is known.
@@ -690,10 +690,10 @@ pub fn properties(
         }
         let temporary = temporary.iter().rev().find(|(temporary, _)| *temporary == property.name);
         let (value, source) = match temporary {
-            Some((_, value)) => (value.clone(), Source::Temporary),
+            Some((_, value)) => (value.clone(), ValueSource::Temporary),
             None if property.settable() => settings::of(pool, path, property)?,
             None => match computed(property.name, &listed, below_bytes, &status) {
-                Some(value) => (value, Source::None),
+                Some(value) => (value, ValueSource::None),
                 None => continue,
             },
         };

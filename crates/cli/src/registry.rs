@@ -38,7 +38,7 @@ pub struct Known {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Contents {
+struct RegistryFile {
     version: u32,
     pools: Vec<Known>,
     /// Pools that were exported, the latest last.
@@ -86,13 +86,13 @@ impl Registry {
 
     /// Returns the pool with this GUID that is known, or was known until it was exported.
     pub fn of_guid(&self, guid: &str) -> Result<Option<Known>> {
-        let Contents { pools, former, .. } = self.read()?;
+        let RegistryFile { pools, former, .. } = self.read()?;
         Ok(pools.into_iter().chain(former.into_iter().rev()).find(|known| known.guid == guid))
     }
 
     /// Remembers a pool, in place of one with the same GUID. Fails if another pool has its name.
     pub fn add(&self, new: Known) -> Result<()> {
-        self.change(|Contents { pools, former, .. }| {
+        self.change(|RegistryFile { pools, former, .. }| {
             free_name(pools, &new)?;
             pools.retain(|known| known.guid != new.guid);
             former.retain(|known| known.guid != new.guid);
@@ -109,7 +109,7 @@ impl Registry {
     /// Forgets a pool, except its devices and whether it was adopted here.
     pub fn remove(&self, guid: &str) -> Result<()> {
         let mut lost = Vec::new();
-        self.change(|Contents { pools, former, .. }| {
+        self.change(|RegistryFile { pools, former, .. }| {
             let gone = pools.extract_if(.., |known| known.guid == guid);
             former.extend(gone.map(|known| Known { altroot: None, ..known }));
             lost.extend(former.drain(..former.len().saturating_sub(FORMER_MAX)));
@@ -120,7 +120,7 @@ impl Registry {
 
     /// Notes that a pool has got another GUID.
     pub fn change_guid(&self, from: &str, to: &str) -> Result<()> {
-        self.change(|Contents { pools, .. }| {
+        self.change(|RegistryFile { pools, .. }| {
             pools
                 .iter_mut()
                 .filter(|known| known.guid == from)
@@ -129,17 +129,17 @@ impl Registry {
         })
     }
 
-    fn read(&self) -> Result<Contents> {
+    fn read(&self) -> Result<RegistryFile> {
         if !places::is_private(self.path.parent().unwrap_or(Path::new("/")))? {
-            return Ok(Contents::default());
+            return Ok(RegistryFile::default());
         }
         let text = match fs::metadata(&self.path) {
             Ok(metadata) if metadata.len() > FILE_BYTES_MAX => return Err(self.damaged("it is too long")),
             Ok(_) => fs::read(&self.path).context(|| format!("cannot read {}", self.path.display()))?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Contents::default()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(RegistryFile::default()),
             Err(error) => return Err(Failure::new(format!("cannot read {}: {error}", self.path.display()))),
         };
-        let contents: Contents =
+        let contents: RegistryFile =
             serde_json::from_slice(&text).map_err(|error| self.damaged(&error.to_string()))?;
         if contents.version != VERSION {
             return Err(self.damaged(&format!("its version is {}, not {VERSION}", contents.version)));
@@ -154,7 +154,7 @@ impl Registry {
     }
 
     /// Changes the contents as a whole or not at all.
-    fn change(&self, change: impl FnOnce(&mut Contents) -> Result<()>) -> Result<()> {
+    fn change(&self, change: impl FnOnce(&mut RegistryFile) -> Result<()>) -> Result<()> {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
         places::make_private(dir)?;
         let _lock = places::locked(&self.path.with_extension("lock"))?;

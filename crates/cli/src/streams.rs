@@ -13,7 +13,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::{incomplete, names, pools, raw, units};
 
 /// Function that is called after each frame with the progress of a stream.
-pub type Watch<'a> = &'a mut dyn FnMut(&Transfer);
+pub type ProgressFn<'a> = &'a mut dyn FnMut(&Transfer);
 
 fn transferred(name: String, transfer: &Transfer) -> Transferred {
     Transferred {
@@ -80,7 +80,7 @@ pub fn expected(pool: &Pool, what: &Sendable) -> Result<u64> {
 }
 
 /// Writes a stream.
-pub fn send(pool: &Pool, what: &Sendable, out: &mut dyn Write, watch: Watch<'_>) -> Result<Transferred> {
+pub fn send(pool: &Pool, what: &Sendable, out: &mut dyn Write, watch: ProgressFn<'_>) -> Result<Transferred> {
     let name = match what {
         Sendable::Snapshot { path, .. } => names::full(pool.name(), path),
         Sendable::Resume { .. } => pool.name().to_owned(),
@@ -95,7 +95,7 @@ pub fn receive(
     path: &str,
     force: bool,
     input: &mut dyn Read,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<Transferred> {
     let created = units::now();
     let options = ReceiveOptions { created, keep: true, force };

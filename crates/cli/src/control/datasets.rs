@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Figures of a dataset or snapshot. Bytes are stored bytes, metadata counted, unless said otherwise.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Figures {
+pub struct DatasetFigures {
     /// Whole name.
     pub name: String,
     /// Path below the pool.
@@ -241,7 +241,7 @@ pub struct Rebased {
 
 /// Result of an operation, or of its dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct OperationResult {
     /// Datasets and snapshots that were made or destroyed, by their whole names.
     pub names: Vec<String>,
     /// Stored bytes that become free.

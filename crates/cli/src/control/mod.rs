@@ -13,15 +13,16 @@ mod server;
 
 pub use client::Client;
 pub use datasets::{
-    Difference, Figures, Moving, Operation, Outcome, PartialFigures, Rebased, Sendable, Transferred,
+    DatasetFigures, Difference, Moving, Operation, OperationResult, PartialFigures, Rebased, Sendable,
+    Transferred,
 };
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{
     Activity, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, Counter, DeviceErrors,
     DeviceFigures, ErrorFigures, Event, FileRewrite, FileSurvey, FileUsage, Folded, KindShare, LengthFigures,
     MemoryFigures, ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, Reply, Request,
-    RewriteFigures, ScrubFigures, SnapshotFigures, Source, StruckFigures, TakeoverFigures, TrimFigures,
-    UnmountMode,
+    RewriteFigures, ScrubFigures, SnapshotFigures, StruckFigures, TakeoverFigures, TrimFigures, UnmountMode,
+    ValueSource,
 };
 pub use pieces::{PieceReader, PieceWriter};
 pub use server::{Handler, Listener, lock_name};

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::datasets::{Figures, Moving, Operation, Outcome, PartialFigures, Rebased, Sendable, Transferred};
+use super::datasets::{
+    DatasetFigures, Moving, Operation, OperationResult, PartialFigures, Rebased, Sendable, Transferred,
+};
 
 /// The ways to end a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -267,7 +269,7 @@ pub enum Reply {
     /// To [`Request::Datasets`].
     Datasets {
         /// Datasets and snapshots, sorted by name.
-        all: Vec<Figures>,
+        all: Vec<DatasetFigures>,
         /// Datasets of which a part was received.
         #[serde(default)]
         partials: Vec<PartialFigures>,
@@ -293,7 +295,7 @@ pub enum Reply {
     #[serde(rename = "deed")]
     Operation {
         /// The result.
-        outcome: Outcome,
+        outcome: OperationResult,
     },
     /// To [`Request::Clear`]: the errors that were forgotten.
     Cleared {
@@ -497,7 +499,7 @@ pub struct KindShare {
 /// The origin of a property's value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum ValueSource {
     /// Never set.
     Default,
     /// Set on the dataset or snapshot itself.
@@ -510,7 +512,7 @@ pub enum Source {
     None,
 }
 
-impl Source {
+impl ValueSource {
     /// Returns the text that `get` prints.
     pub fn text(&self) -> String {
         match self {
@@ -531,7 +533,7 @@ pub struct PropertyValue {
     /// Value.
     pub value: String,
     /// Origin of the value.
-    pub source: Source,
+    pub source: ValueSource,
 }
 
 /// One logged event.

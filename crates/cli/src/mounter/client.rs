@@ -10,7 +10,7 @@ use pagefold_fuse::{MountError, MountOptions, Mounted, Mounter, Unmount};
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::protocol::{Answer, How, Wish};
+use super::protocol::{Answer, MountFlags, Wish};
 use crate::failure::{Context, Result};
 use crate::mountopts;
 use crate::spawn::{self, Purpose};
@@ -86,14 +86,14 @@ fn odd(answer: &Answer) -> MountError {
 
 impl Mounter for Asking {
     fn check(&self, dir: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
-        match self.ask(&Wish::Check { dir: dir.into(), how: How::from(options) })?.0 {
+        match self.ask(&Wish::Check { dir: dir.into(), how: MountFlags::from(options) })?.0 {
             Answer::Checked { dir } => Ok(dir),
             other => Err(odd(&other)),
         }
     }
 
     fn mount(&self, dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
-        match self.ask(&Wish::Mount { dir: dir.into(), how: How::from(options) })? {
+        match self.ask(&Wish::Mount { dir: dir.into(), how: MountFlags::from(options) })? {
             (Answer::Mounted { dir, device_minor, pages_max }, Some(device)) => {
                 Ok(Mounted { device, dir, device_minor, pages_max })
             }

@@ -21,7 +21,7 @@ use crate::stderr::write_line;
 use crate::supervisor::wire::{self, Kind};
 use crate::{confine, mountopts, mounts, supervisor};
 pub use client::Asking;
-use protocol::{Answer, How, Wish};
+use protocol::{Answer, MountFlags, Wish};
 pub use resuming::Resuming;
 
 /// Limits of what a server may ask for.
@@ -95,13 +95,13 @@ impl Bounds {
         granted.unwrap_or_else(|error| (Answer::from(&error), None))
     }
 
-    fn check(&self, dir: &Path, how: How) -> Result<PathBuf, MountError> {
+    fn check(&self, dir: &Path, how: MountFlags) -> Result<PathBuf, MountError> {
         self.permit(&how)?;
         detach_dead(dir)?;
         Here.check(dir, &how.into())
     }
 
-    fn mount(&self, dir: &Path, how: How) -> Result<(Answer, Option<OwnedFd>), MountError> {
+    fn mount(&self, dir: &Path, how: MountFlags) -> Result<(Answer, Option<OwnedFd>), MountError> {
         self.permit(&how)?;
         let mounted = Here.mount(dir, &how.into())?;
         let (device_minor, pages_max) = (mounted.device_minor, mounted.pages_max);
@@ -109,7 +109,7 @@ impl Bounds {
     }
 
     /// Returns an error if the mount is of another pool, or asks for rights that the server was not started with.
-    fn permit(&self, how: &How) -> Result<(), MountError> {
+    fn permit(&self, how: &MountFlags) -> Result<(), MountError> {
         let pool = mounts::pool_of(&how.source);
         if pool != self.pool {
             return Err(refused(format!("{} is not of pool {}", how.source, self.pool)));
@@ -165,8 +165,8 @@ fn detach_dead(dir: &Path) -> Result<(), MountError> {
 mod tests {
     use super::*;
 
-    fn how(source: &str) -> How {
-        How { source: source.into(), ..How::default() }
+    fn how(source: &str) -> MountFlags {
+        MountFlags { source: source.into(), ..MountFlags::default() }
     }
 
     fn text(answer: Answer) -> String {
@@ -181,12 +181,12 @@ mod tests {
         let bounds = Bounds { pool: "tank".into(), suid: false, dev: true, nonempty: false };
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().canonicalize().unwrap();
-        let ask = |how: How| bounds.grant(Wish::Check { dir: dir.clone(), how }).0;
+        let ask = |how: MountFlags| bounds.grant(Wish::Check { dir: dir.clone(), how }).0;
         assert!(matches!(ask(how("tank/db@a")), Answer::Checked { .. }));
-        assert!(matches!(ask(How { dev: true, ..how("tank") }), Answer::Checked { .. }));
+        assert!(matches!(ask(MountFlags { dev: true, ..how("tank") }), Answer::Checked { .. }));
         assert!(text(ask(how("tanker"))).contains("not of pool tank"));
-        assert!(text(ask(How { suid: true, ..how("tank") })).contains("suid"));
-        assert!(text(ask(How { nonempty: true, ..how("tank") })).contains("nonempty"));
+        assert!(text(ask(MountFlags { suid: true, ..how("tank") })).contains("suid"));
+        assert!(text(ask(MountFlags { nonempty: true, ..how("tank") })).contains("nonempty"));
     }
 
     #[test]

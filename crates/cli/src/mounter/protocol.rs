@@ -13,13 +13,13 @@ pub(super) enum Wish {
     Check {
         #[serde(with = "crate::raw::path")]
         dir: PathBuf,
-        how: How,
+        how: MountFlags,
     },
     /// Mount there.
     Mount {
         #[serde(with = "crate::raw::path")]
         dir: PathBuf,
-        how: How,
+        how: MountFlags,
     },
     /// The first exchange with the kernel is over on the mount with this device number.
     Greeted { device_minor: u32 },
@@ -62,7 +62,7 @@ pub(super) enum Answer {
 /// Options of a mount that the mounter has to know.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct How {
+pub(super) struct MountFlags {
     pub(super) source: String,
     pub(super) allow_other: bool,
     pub(super) read_only: bool,
@@ -85,7 +85,7 @@ pub(super) enum Unmounting {
     Abort,
 }
 
-impl From<&MountOptions> for How {
+impl From<&MountOptions> for MountFlags {
     fn from(options: &MountOptions) -> Self {
         Self {
             source: options.source.clone(),
@@ -102,8 +102,8 @@ impl From<&MountOptions> for How {
     }
 }
 
-impl From<How> for MountOptions {
-    fn from(how: How) -> Self {
+impl From<MountFlags> for MountOptions {
+    fn from(how: MountFlags) -> Self {
         Self {
             source: how.source,
             allow_other: how.allow_other,

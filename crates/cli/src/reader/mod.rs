@@ -25,12 +25,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use socket::{Lock, Socket};
-pub use task::{Opening, Place, Source, Task};
+pub use task::{MountSpec, Opening, RepositorySource, Task};
 
 use crate::failure::{Context, Failure, Result};
 use crate::mounter::Asking;
 use crate::mountopts::{self, MountOptions};
-use crate::serve::{Outcome, events, mounted, report};
+use crate::serve::{StartReport, events, mounted, report};
 use crate::{confine, places, spawn, units, verbs};
 
 /// Largest length of a task in bytes.
@@ -67,7 +67,7 @@ pub fn is_socket(path: &Path) -> bool {
 
 /// Figures of the reading of a backup, as `backup mounts` shows them.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Figures {
+pub struct ReaderFigures {
     /// Number of the process.
     pub pid: u32,
     /// The repository, as the user named it.
@@ -103,11 +103,11 @@ pub fn run() -> Result<()> {
     let running = match done {
         Ok(running) => running,
         Err(failure) => {
-            report::tell(&Outcome::failed(&failure));
+            report::tell(&StartReport::failed(&failure));
             return Err(failure);
         }
     };
-    report::tell(&Outcome::Ready {});
+    report::tell(&StartReport::Ready {});
     running.until_the_end()
 }
 
@@ -121,7 +121,7 @@ fn task() -> Result<Task> {
 
 /// Opens the backup, and mounts it or listens. The mounter is started, and rights are given up, before anything of the
 /// repository is read.
-fn prepare() -> Result<Running> {
+fn prepare() -> Result<RunningReader> {
     let task = task()?;
     rustix::process::setsid().map(drop).context(|| "cannot start a session".into())?;
     rustix::process::chdir("/").context(|| "cannot change to /".into())?;
@@ -163,8 +163,12 @@ fn prepare() -> Result<Running> {
         // This is the first value; it cannot fail.
         let _first = session.set(mounted);
     }
-    let running =
-        Running { listener, socket: Arc::new(socket), session, answers: answers(&task, dataset, token) };
+    let running = RunningReader {
+        listener,
+        socket: Arc::new(socket),
+        session,
+        answers: answers(&task, dataset, token),
+    };
     running.end_when_told(signals)?;
     Ok(running)
 }
@@ -197,7 +201,7 @@ fn own_socket() -> PathBuf {
 fn mount(
     dataset: &Arc<BackupDataset>,
     mounter: Arc<dyn Mounter>,
-    place: &Place,
+    place: &MountSpec,
     options: &MountOptions,
 ) -> Result<Session> {
     let name = dataset.contents().backup().name();
@@ -223,7 +227,7 @@ fn answers(task: &Task, dataset: Arc<BackupDataset>, token: Token) -> Arc<Answer
             let read = of.figures();
             let backup = of.contents().backup();
             let (outage_s, outage) = read.outage.unzip();
-            let figures = Figures {
+            let figures = ReaderFigures {
                 pid: std::process::id(),
                 repository: repository.clone(),
                 backup: backup.number,
@@ -249,14 +253,14 @@ fn answers(task: &Task, dataset: Arc<BackupDataset>, token: Token) -> Arc<Answer
 }
 
 /// A backup that is being read.
-struct Running {
+struct RunningReader {
     listener: UnixListener,
     socket: Arc<Socket>,
     session: Arc<OnceLock<Session>>,
     answers: Arc<Answers>,
 }
 
-impl Running {
+impl RunningReader {
     /// Takes the mount away when this process is told to end; ends at once if there is no mount.
     fn end_when_told(&self, mut signals: Signals) -> Result<()> {
         let (session, socket) = (Arc::clone(&self.session), Arc::clone(&self.socket));

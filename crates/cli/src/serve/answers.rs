@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use pagefold_engine::pool::MemoryUse;
 use pagefold_fs::Ino;
 
-use super::mounted::{Mounted, Wanted};
+use super::mounted::{MountRequest, Mounted};
 use super::server::{Attached, Server};
 use crate::control::{
     FileUsage, Handler, MemoryFigures, MountFigures, PoolFigures, Reply, Request, UnmountMode,
@@ -64,7 +64,7 @@ impl Answers {
             }
             Request::Mount { path, dir, options } => {
                 let options = server.mount_options(&options)?;
-                match server.mount(&Wanted { path, dir, options })? {
+                match server.mount(&MountRequest { path, dir, options })? {
                     Attached::Mounted => Reply::Done {},
                     Attached::Ending => Reply::Ending {},
                     Attached::There(dir, device, read_only) => Reply::There { dir, device, read_only },

@@ -15,10 +15,10 @@ const SLACK: u64 = 2;
 
 /// The last reports about a pool, the quotas of its datasets and errors.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct PoolWatch {
     pool: Fullness,
     quotas: BTreeMap<(u64, Bound), Fullness>,
-    errors: errors::Watch,
+    errors: errors::ErrorWatch,
 }
 
 /// The last report about a pool or a quota.
@@ -40,10 +40,10 @@ impl Fullness {
     }
 }
 
-impl Watch {
+impl PoolWatch {
     /// Returns a watch that does not report errors that were counted before.
     pub(super) fn new(pool: &Pool) -> Self {
-        Self { errors: errors::Watch::new(pool), ..Self::default() }
+        Self { errors: errors::ErrorWatch::new(pool), ..Self::default() }
     }
 
     /// Logs what was reached since the last call.

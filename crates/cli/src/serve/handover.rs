@@ -1,5 +1,5 @@
 //! State that a server has its supervisor keep, so that another server can go on when it dies: connections and the
-//! journal's memory, beside the [`Claim`] that the supervisor has from the beginning.
+//! journal's memory, beside the [`PoolLock`] that the supervisor has from the beginning.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use pagefold_fuse::{Agreement, Held};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::claim::Claim;
+use super::pool_lock::PoolLock;
 use crate::control::{Listener, TakeoverFigures};
 use crate::failure::{Context, Failure, Result};
 use crate::mountopts::{IoUring, MountOptions, Takeover};
@@ -115,7 +115,7 @@ pub(super) struct Handover {
     hello: Hello,
     journal: Option<Arc<Journal>>,
     left: Mutex<Vec<InheritedMount>>,
-    claim: Option<Claim>,
+    pool_lock: Option<PoolLock>,
     /// Properties of the whole pool that hold while it is open, if an earlier server was given others than at its
     /// start.
     temporary: Option<Vec<(&'static str, String)>>,
@@ -132,7 +132,7 @@ impl Handover {
             hello: Hello::default(),
             journal: None,
             left: Mutex::default(),
-            claim: None,
+            pool_lock: None,
             temporary: None,
             next_connection: AtomicU32::new(1),
             stall: Mutex::default(),
@@ -149,7 +149,7 @@ impl Handover {
             }
             None => None,
         };
-        let claim = Claim::inherited(&mut inherited)?;
+        let pool_lock = PoolLock::inherited(&mut inherited)?;
         let temporary = inherited.kept.remove(TEMPORARY).map(|kept| properties_of(&kept.body)).transpose()?;
         let mut left = Vec::new();
         for (name, kept) in inherited.kept {
@@ -166,7 +166,7 @@ impl Handover {
             hello: inherited.hello,
             journal: journal.map(Arc::new),
             left: Mutex::new(left),
-            claim: Some(claim),
+            pool_lock: Some(pool_lock),
             temporary,
             next_connection: AtomicU32::new(next),
             stall: Mutex::default(),
@@ -184,8 +184,8 @@ impl Handover {
 
     /// Returns the pool of the previous server, if this one goes on for a server that died or was told to restart.
     pub(super) fn followed(&self) -> Option<Known> {
-        let claim = self.claim.as_ref().filter(|_| self.hello.restarts > 0);
-        claim.map(|claim| claim.known.clone())
+        let pool_lock = self.pool_lock.as_ref().filter(|_| self.hello.restarts > 0);
+        pool_lock.map(|pool_lock| pool_lock.known.clone())
     }
 
     /// Returns the journal of accepted changes, if there is one.
@@ -214,13 +214,13 @@ impl Handover {
 
     /// Listens under the pool's name. Without a supervisor, which already has the name, takes it first.
     pub(super) fn listen(&self, pool: &str) -> Result<Listener> {
-        self.claim.as_ref().map_or_else(|| Listener::bind(pool), Claim::listen)
+        self.pool_lock.as_ref().map_or_else(|| Listener::bind(pool), PoolLock::listen)
     }
 
     /// Returns the pool's devices: those of the supervisor, or else opens them.
     pub(super) fn open_devices(&self, known: &Known, options: &OpenOptions) -> Result<Devices> {
-        match &self.claim {
-            Some(claim) => claim.open_devices(options.read_only),
+        match &self.pool_lock {
+            Some(pool_lock) => pool_lock.open_devices(options.read_only),
             None => pools::open_devices(known, options),
         }
     }
@@ -228,8 +228,8 @@ impl Handover {
     /// Unlocks the devices after the pool is closed: a process that has seen this one end may open the pool, and the
     /// supervisor ends only a moment later.
     pub(super) fn let_go_of_devices(&self) {
-        if let (Some(link), Some(claim)) = (&self.link, &self.claim) {
-            claim.unlock_devices(link);
+        if let (Some(link), Some(pool_lock)) = (&self.link, &self.pool_lock) {
+            pool_lock.unlock_devices(link);
         }
     }
 

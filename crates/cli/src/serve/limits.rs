@@ -211,7 +211,7 @@ fn grouped(number: u64) -> String {
 }
 
 #[derive(Default)]
-struct Shared {
+struct SharedLimits {
     limits: Mutex<Limits>,
     /// Signalled when a new count has begun.
     more: Condvar,
@@ -219,7 +219,7 @@ struct Shared {
 
 /// The layer that holds events back, from all layers of the subscriber.
 #[derive(Clone, Default)]
-pub struct LimitLayer(Arc<Shared>);
+pub struct LimitLayer(Arc<SharedLimits>);
 
 /// The layer of this process.
 static LAYER: LazyLock<LimitLayer> = LazyLock::new(LimitLayer::default);
@@ -247,7 +247,7 @@ impl LimitLayer {
 /// Longest interval at which the reporting thread checks that its layer still exists.
 const LOOK: Duration = Duration::from_secs(60);
 
-fn tell(shared: &Weak<Shared>) {
+fn tell(shared: &Weak<SharedLimits>) {
     while let Some(shared) = shared.upgrade() {
         let mut limits = shared.limits.lock();
         let (summaries, next) = limits.due(Instant::now());

@@ -8,7 +8,6 @@
 
 mod answers;
 mod background;
-mod claim;
 pub mod events;
 mod fullness;
 mod handover;
@@ -17,6 +16,7 @@ mod memory;
 pub mod mounted;
 pub mod plan;
 mod policy;
+mod pool_lock;
 mod recompress;
 mod remount;
 pub mod report;
@@ -33,8 +33,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 pub use fullness::{FULL_PERCENT, percent};
-pub use mounted::Wanted;
-pub use report::Outcome;
+pub use mounted::MountRequest;
+pub use report::StartReport;
 
 use crate::args::Mount;
 use crate::control::Listener;
@@ -42,9 +42,9 @@ use crate::failure::{Context, Failure, Result};
 use crate::registry::Known;
 use crate::supervisor::{self, Link};
 use crate::{mounter, spawn, startup};
-use claim::Claim;
 use handover::Handover;
-use plan::Plan;
+use plan::MountPlan;
+use pool_lock::PoolLock;
 use server::Server;
 
 /// Runs as the server of a mount until that ends, as the supervisor of servers, or as a mounter.
@@ -61,13 +61,13 @@ pub fn run(args: &Mount) -> Result<()> {
         Ok(running) => running,
         Err(failure) if args.report => {
             // The command that started this process prints the failure; the returned error goes to the log.
-            report::tell(&Outcome::failed(&failure));
+            report::tell(&StartReport::failed(&failure));
             return Err(failure);
         }
         Err(failure) => return Err(failure),
     };
     if args.report {
-        report::tell(&Outcome::Ready {});
+        report::tell(&StartReport::Ready {});
     }
     running.server.handover.notify("READY=1");
     running.until_the_end()
@@ -78,15 +78,15 @@ fn wants_supervisor(args: &Mount) -> Result<bool> {
 }
 
 /// Takes the pool's name and devices, and supervises servers until one ends by itself; then ends this process.
-fn supervise(args: &Mount) -> Result<Running> {
+fn supervise(args: &Mount) -> Result<RunningServer> {
     if args.report {
         own_session()?;
         // The process that started this one has made paths absolute.
         rustix::process::chdir("/").context(|| "cannot change to /".into())?;
     }
     let options = startup::options(args)?;
-    let claim = Claim::take(args.source.as_deref().unwrap_or_default(), options.read_only)?;
-    std::process::exit(supervisor::run(options.confine.unwrap_or_default(), claim.into_items()?)?)
+    let pool_lock = PoolLock::take(args.source.as_deref().unwrap_or_default(), options.read_only)?;
+    std::process::exit(supervisor::run(options.confine.unwrap_or_default(), pool_lock.into_items()?)?)
 }
 
 /// Finds the directory and the pool's own options, and runs the program again with them, if this process was started
@@ -114,12 +114,12 @@ fn own_session() -> Result<()> {
 }
 
 /// A server whose mount is usable.
-struct Running {
+struct RunningServer {
     server: Arc<Server>,
     listener: Listener,
 }
 
-fn start(args: &Mount) -> Result<Running> {
+fn start(args: &Mount) -> Result<RunningServer> {
     if args.report && args.supervisor.is_none() {
         own_session()?;
     }
@@ -134,7 +134,7 @@ fn start(args: &Mount) -> Result<Running> {
     limits::tell_counts()?;
     signals.handle(Arc::clone(&server))?;
     listener.serve(Arc::new(answers::Answers(Arc::clone(&server))))?;
-    Ok(Running { server, listener })
+    Ok(RunningServer { server, listener })
 }
 
 /// Takes over the state that the supervisor keeps, if there is a supervisor.
@@ -146,7 +146,7 @@ fn handover(args: &Mount) -> Result<Handover> {
 }
 
 fn begin(args: &Mount, ring: Arc<events::Ring>, handover: Handover) -> Result<(Arc<Server>, Listener)> {
-    let plan: Plan = plan::make(args)?;
+    let plan: MountPlan = plan::make(args)?;
     let listener = handover.listen(&plan.known.name)?;
     leave_directory()?;
     Ok((Server::start(&plan, ring, handover)?, listener))
@@ -170,7 +170,7 @@ fn leave_directory() -> Result<()> {
     rustix::process::chdir("/").context(|| "cannot change to /".into())
 }
 
-impl Running {
+impl RunningServer {
     fn until_the_end(self) -> Result<()> {
         self.server.wait_for_unmount();
         self.server.handover.notify("STOPPING=1");

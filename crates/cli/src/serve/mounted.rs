@@ -20,7 +20,7 @@ use super::rewriting::Rewrites;
 use super::server::Server;
 use super::snapdir::SnapshotsOf;
 use crate::failure::{Context, Failure, Result};
-use crate::incomplete::{self, Bringing, How, Over};
+use crate::incomplete::{self, Fetcher, Over, OverlayMode};
 use crate::mountopts::{IoUring, MountOptions};
 use crate::mounts;
 use crate::names;
@@ -32,7 +32,7 @@ const COMPRESSION: &str = "compression";
 
 /// A mount that was asked for.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct MountRequest {
     /// Path of the dataset or snapshot, below the pool.
     pub path: String,
     /// Directory of the mount, an absolute path.
@@ -61,7 +61,7 @@ pub struct Mounted {
     dataset: Arc<LiveDataset>,
     work: Background,
     /// The thread that fetches the rest of a dataset that is not complete.
-    bringing: Mutex<Option<Bringing>>,
+    bringing: Mutex<Option<Fetcher>>,
     /// Files that are being given another recordsize.
     pub(super) rewrites: Rewrites,
     /// State that is kept of it for the next server.
@@ -74,7 +74,11 @@ pub struct Mounted {
 
 impl Mounted {
     /// Opens the file system of `wanted` and mounts it, or goes on with the mount `left` by the previous server.
-    pub(super) fn start(server: &Server, wanted: &Wanted, left: Option<InheritedMount>) -> Result<Self> {
+    pub(super) fn start(
+        server: &Server,
+        wanted: &MountRequest,
+        left: Option<InheritedMount>,
+    ) -> Result<Self> {
         let Server { pool, handover, dataset_lock, watched, mounter, .. } = server;
         let name = names::full(pool.name(), &wanted.path);
         let version = pool.version(&wanted.path);
@@ -96,7 +100,7 @@ impl Mounted {
         fuse_options.takeover = handover.is_supervised();
         let id = version.id;
         let own = Arc::clone(&version);
-        let how = How { writable: !read_only, resumed: left.is_some() };
+        let how = OverlayMode { writable: !read_only, resumed: left.is_some() };
         let Over { dataset: whole, bringing } =
             incomplete::over(pool, &wanted.path, version as Arc<dyn Dataset>, how)?;
         let policy = Arc::new(Policed::new(whole, SyncMode::Standard));
@@ -237,7 +241,7 @@ fn is_empty(dataset: &dyn Dataset) -> Result<bool> {
 }
 
 /// Returns an error if `wanted` cannot be mounted because of its directory. Nothing else is touched.
-pub(super) fn check_dir(mounter: &dyn Mounter, pool: &str, wanted: &Wanted) -> Result<()> {
+pub(super) fn check_dir(mounter: &dyn Mounter, pool: &str, wanted: &MountRequest) -> Result<()> {
     let read_only = wanted.options.read_only || wanted.path.contains('@');
     let options = fuse_options(&names::full(pool, &wanted.path), &wanted.options, read_only);
     mounter.check(&wanted.dir, &options).map(drop).map_err(|error| mount_failed(&error))

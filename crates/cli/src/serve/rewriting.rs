@@ -22,20 +22,20 @@ const TELL_PATIENCE: Duration = Duration::from_secs(10);
 /// The rewrites of a mount, all of which end before the mount does.
 #[derive(Default)]
 pub(super) struct Rewrites {
-    state: Mutex<State>,
+    state: Mutex<RewriteState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct RewriteState {
     stopped: bool,
     running: usize,
 }
 
 /// A rewrite that is under way.
-struct Running<'a>(&'a Rewrites);
+struct RewriteGuard<'a>(&'a Rewrites);
 
-impl Drop for Running<'_> {
+impl Drop for RewriteGuard<'_> {
     fn drop(&mut self) {
         self.0.state.lock().running -= 1;
         self.0.changed.notify_all();
@@ -44,11 +44,11 @@ impl Drop for Running<'_> {
 
 impl Rewrites {
     /// Begins a rewrite; `None` if the mount is just ending.
-    fn begin(&self) -> Option<Running<'_>> {
+    fn begin(&self) -> Option<RewriteGuard<'_>> {
         let mut state = self.state.lock();
         (!state.stopped).then(|| {
             state.running += 1;
-            Running(self)
+            RewriteGuard(self)
         })
     }
 

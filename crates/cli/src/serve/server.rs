@@ -14,19 +14,19 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::background::Watched;
 use super::events::Ring;
-use super::fullness::Watch;
+use super::fullness::PoolWatch;
 use super::handover::{Handover, InheritedMount, StoredMount};
-use super::memory::Memory;
-use super::mounted::{self, Mounted, Wanted};
-use super::plan::Plan;
+use super::memory::MemoryMonitor;
+use super::mounted::{self, MountRequest, Mounted};
+use super::plan::MountPlan;
 use super::snapshotter::{Snapshotter, Turns};
 use super::streams::Streams;
-use crate::control::{ConfinementFigures, Reply, Source, UnmountMode};
+use crate::control::{ConfinementFigures, Reply, UnmountMode, ValueSource};
 use crate::event_log::EventLog;
 use crate::failure::{Context, Failure, Result};
 use crate::mounter::{Asking, Resuming};
 use crate::mountopts::{Confine, MountOptions, Takeover};
-use crate::operations::{self, Mounts, Operation, Outcome};
+use crate::operations::{self, Mounts, Operation, OperationResult};
 use crate::registry::Known;
 use crate::retention::POLICY;
 use crate::{confine, mountopts, names, pools, props, raw, settings, startup, timeouts};
@@ -45,7 +45,7 @@ enum Phase {
     Closed(Result<(), String>),
 }
 
-struct State {
+struct ServerState {
     phase: Phase,
     /// True once the server was told to end: it mounts nothing any more.
     told_to_end: bool,
@@ -98,20 +98,20 @@ pub struct Server {
     /// The thread that makes snapshots by policy, from the first mount on.
     snapshotter: Mutex<Option<Snapshotter>>,
     /// The thread that looks after memory, from the first mount on.
-    memory: Mutex<Option<Memory>>,
-    state: Mutex<State>,
+    memory: Mutex<Option<MemoryMonitor>>,
+    state: Mutex<ServerState>,
     changed: Condvar,
 }
 
 impl Server {
     /// Opens the pool, replaying its log if need be, and makes the first mount.
-    pub fn start(plan: &Plan, ring: Arc<Ring>, handover: Handover) -> Result<Arc<Self>> {
+    pub fn start(plan: &MountPlan, ring: Arc<Ring>, handover: Handover) -> Result<Arc<Self>> {
         // The directory is checked before the pool is touched: most mistakes are about it.
         let mounter = Arc::new(Asking::start(&plan.known.name, &plan.wanted.options)?);
         mounted::check_dir(&*mounter, &plan.known.name, &plan.wanted)?;
         let given = plan.given.clone();
         let server = Self::open(&plan.known, &plan.wanted.options, given, mounter, ring, handover)?;
-        *server.memory.lock() = Some(Memory::start(&server)?);
+        *server.memory.lock() = Some(MemoryMonitor::start(&server)?);
         let mounted = server.obey_all().and_then(|()| server.mount(&plan.wanted));
         if let Err(failure) = mounted {
             server.close().map_err(Failure::new)?;
@@ -134,7 +134,7 @@ impl Server {
         let server =
             Self::open(known, options, given, Arc::clone(&mounter) as Arc<dyn Mounter>, ring, handover)?;
         // An error from here on leaves everything to the next server: only the thread that follows a mount ends it.
-        *server.memory.lock() = Some(Memory::start(&server)?);
+        *server.memory.lock() = Some(MemoryMonitor::start(&server)?);
         server.obey_all()?;
         server.go_on_with_all()?;
         server.handover.serving_again();
@@ -186,7 +186,7 @@ impl Server {
     fn go_on(self: &Arc<Self>, left: InheritedMount) -> Result<()> {
         let path = self.pool.path_of(left.record.id);
         let path = path.ok_or_else(|| Failure::new("a dataset that is mounted is not there any more"))?;
-        let wanted = Wanted { path, dir: left.record.dir().into(), options: left.record.options()? };
+        let wanted = MountRequest { path, dir: left.record.dir().into(), options: left.record.options()? };
         let mounted = self.attach(&wanted, Some(left))?;
         self.state.lock().mounts.push(mounted);
         Ok(())
@@ -226,7 +226,7 @@ impl Server {
         }
         let pool = pools::open_on(known, devices, &options)?;
         tell_replay(&pool);
-        let watched: Watched = Arc::new(Mutex::new(Watch::new(&pool)));
+        let watched: Watched = Arc::new(Mutex::new(PoolWatch::new(&pool)));
         let at_start = || mounted::of_the_pool(wanted).into_iter().chain(given).collect();
         let temporary = handover.temporary().unwrap_or_else(at_start);
         let pool_work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
@@ -244,7 +244,7 @@ impl Server {
             pool_work: Mutex::new(Some(pool_work)),
             snapshotter: Mutex::default(),
             memory: Mutex::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(ServerState {
                 phase: Phase::Serving,
                 told_to_end: false,
                 mounts: Vec::new(),
@@ -257,7 +257,7 @@ impl Server {
     }
 
     /// Mounts a dataset or snapshot.
-    pub fn mount(self: &Arc<Self>, wanted: &Wanted) -> Result<Attached> {
+    pub fn mount(self: &Arc<Self>, wanted: &MountRequest) -> Result<Attached> {
         let name = names::full(self.pool.name(), &wanted.path);
         let version = self.pool.version(&wanted.path);
         let id = version.map_err(|error| pools::no_such_dataset(&name, &error))?.id;
@@ -320,7 +320,7 @@ impl Server {
     }
 
     /// Returns an error if the options contradict those with which the pool was opened.
-    fn check(&self, wanted: &Wanted, name: &str) -> Result<()> {
+    fn check(&self, wanted: &MountRequest, name: &str) -> Result<()> {
         let options = &wanted.options;
         let pool = self.pool.name();
         let first = self.state.lock().mounts.is_empty();
@@ -354,7 +354,7 @@ impl Server {
         }
     }
 
-    fn attach(self: &Arc<Self>, wanted: &Wanted, left: Option<InheritedMount>) -> Result<Arc<Mounted>> {
+    fn attach(self: &Arc<Self>, wanted: &MountRequest, left: Option<InheritedMount>) -> Result<Arc<Mounted>> {
         let mounted = Arc::new(Mounted::start(self, wanted, left)?);
         let (server, followed) = (Arc::clone(self), Arc::clone(&mounted));
         let spawned = thread::Builder::new().name("mount".into()).spawn(move || {
@@ -627,7 +627,7 @@ impl Server {
         self.changed.notify_all();
     }
 
-    fn end_if_empty(&self, state: &mut State) {
+    fn end_if_empty(&self, state: &mut ServerState) {
         let unused = state.mounts.is_empty() && state.coming.is_empty() && state.streams.is_empty();
         if state.phase == Phase::Serving && unused {
             state.phase = Phase::Unmounted;
@@ -696,7 +696,7 @@ impl Server {
     }
 
     /// Changes datasets and snapshots.
-    pub(super) fn perform(&self, operation: &Operation) -> Result<Outcome> {
+    pub(super) fn perform(&self, operation: &Operation) -> Result<OperationResult> {
         let _unchanged = self.dataset_lock.write();
         let outcome = operations::perform(&self.pool, operation, self)?;
         if !matches!(operation, Operation::Destroy { dry_run: true, .. }) {
@@ -738,7 +738,7 @@ impl Server {
         let temporary = self.temporary.lock().clone();
         let values = pools::properties(&self.pool, "", &temporary)?;
         for name in ["compression", "primarycache", "autotrim", "cache"] {
-            let found = values.iter().find(|value| value.name == name && value.source != Source::None);
+            let found = values.iter().find(|value| value.name == name && value.source != ValueSource::None);
             if let Some(value) = found {
                 self.obey_for_pool(name, &value.value)?;
             }

@@ -9,7 +9,7 @@ use pagefold_fuse::Snapshots;
 use parking_lot::RwLock;
 
 use super::handover::StoredMount;
-use crate::incomplete::{self, How};
+use crate::incomplete::{self, OverlayMode};
 
 /// The snapshots of one dataset.
 pub(super) struct SnapshotsOf {
@@ -37,7 +37,7 @@ impl Snapshots for SnapshotsOf {
         let _unchanged = self.dataset_lock.read_recursive();
         let dataset = self.pool.open_snapshot(number).ok_or(FsError::NotFound)?;
         let path = self.pool.path_of(number).unwrap_or_default();
-        let how = How { writable: false, resumed: false };
+        let how = OverlayMode { writable: false, resumed: false };
         let over = incomplete::over(&self.pool, &path, dataset, how).map_err(|failure| {
             tracing::warn!(failure = failure.what(), snapshot = path, "cannot show a snapshot");
             FsError::Engine(Error::Busy(failure.what().to_owned()))

@@ -13,7 +13,7 @@ use super::fullness::percent;
 use super::server::Server;
 use crate::failure::{Context, Failure, Result};
 use crate::operations::Mounts;
-use crate::retention::{self, MARK, POLICY, Period, Policy, Work};
+use crate::retention::{self, MARK, POLICY, Period, SnapshotChanges, SnapshotPolicy};
 use crate::{names, pools, props, settings, units};
 
 /// Share of its capacity, in per cent, from which on a pool gets no more snapshots by policy.
@@ -45,7 +45,7 @@ impl Turns {
         now: u64,
     ) -> Result<()> {
         // The list, which sums up all datasets, is made only if a policy exists.
-        if !pool.is_set_anywhere(POLICY) || self.plan(pool, now)?.1 == Work::default() {
+        if !pool.is_set_anywhere(POLICY) || self.plan(pool, now)?.1 == SnapshotChanges::default() {
             return Ok(());
         }
         let _unchanged = dataset_lock.write();
@@ -57,7 +57,7 @@ impl Turns {
     }
 
     /// Returns all datasets and snapshots, and the work that is due.
-    fn plan(&mut self, pool: &Pool, now: u64) -> Result<(Vec<Listed>, Work)> {
+    fn plan(&mut self, pool: &Pool, now: u64) -> Result<(Vec<Listed>, SnapshotChanges)> {
         let failed = |error| pools::failed("cannot see to snapshots by policy", &error);
         let listed = pool.list().map_err(failed)?;
         let policies = policies(pool, &listed)?;
@@ -89,7 +89,7 @@ impl Turns {
 }
 
 /// Returns the policies of all datasets, by path.
-fn policies(pool: &Pool, listed: &[Listed]) -> Result<BTreeMap<String, Policy>> {
+fn policies(pool: &Pool, listed: &[Listed]) -> Result<BTreeMap<String, SnapshotPolicy>> {
     let property = props::find(POLICY)?;
     let mut found = BTreeMap::new();
     for dataset in listed.iter().filter(|found| !found.is_snapshot) {

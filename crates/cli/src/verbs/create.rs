@@ -41,7 +41,7 @@ pub fn run(args: &Create) -> Result<()> {
     // A pool that could not be remembered would be made for nothing: this removal of nothing shows whether the registry
     // can be written.
     registry.remove("")?;
-    let mut made = Made(Vec::new());
+    let mut made = NewFiles(Vec::new());
     for path in &missing {
         make_file(path, size.unwrap_or(0))?;
         made.0.push(path.clone());
@@ -69,9 +69,9 @@ pub fn run(args: &Create) -> Result<()> {
 }
 
 /// Files that are removed again unless the pool comes into being.
-struct Made(Vec<PathBuf>);
+struct NewFiles(Vec<PathBuf>);
 
-impl Drop for Made {
+impl Drop for NewFiles {
     fn drop(&mut self) {
         for path in &self.0 {
             let removed = walk::reach_parent(path)

@@ -11,7 +11,7 @@ use crate::args::{
 use crate::datasets;
 use crate::failure::{Failure, Result};
 use crate::names::Name;
-use crate::operations::{self, Operation, Outcome};
+use crate::operations::{self, Operation, OperationResult};
 use crate::table::{Align, Table};
 use crate::units;
 
@@ -111,7 +111,7 @@ pub fn destroy(args: &Destroy) -> Result<()> {
         return Err(Failure::usage(format!("{pool} is a pool: it is destroyed alone"))
             .hint(format!("pagefold destroy {pool}")));
     }
-    let mut all = Outcome::default();
+    let mut all = OperationResult::default();
     for (pool, what) in by_pool(&names) {
         let operation = Operation::Destroy { what, recursive: args.recursive, dry_run: args.dry_run };
         let outcome = datasets::perform(&pool, operation)?;
@@ -132,7 +132,7 @@ pub fn destroy(args: &Destroy) -> Result<()> {
     }
 }
 
-fn tell(args: &Destroy, outcome: &Outcome) -> Result<()> {
+fn tell(args: &Destroy, outcome: &OperationResult) -> Result<()> {
     let Output { json, exact, script } = args.output;
     if json {
         return super::print_json(&json!({

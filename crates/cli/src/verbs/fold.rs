@@ -15,7 +15,7 @@ use crate::registry::Registry;
 use crate::{raw, target, units};
 
 /// Files of one mount that are to be folded.
-struct Work {
+struct RecompressJob {
     client: Client,
     device: u32,
     inodes: Vec<u64>,
@@ -25,7 +25,7 @@ struct Work {
 pub fn run(args: &Fold) -> Result<()> {
     let counting = Progress::counter("files looked at");
     let mut walk = Walk::new(&counting);
-    let mut all: Vec<Work> = Vec::new();
+    let mut all: Vec<RecompressJob> = Vec::new();
     let mut total_bytes = 0;
     for word in &args.targets {
         for path in paths_of(word)? {
@@ -36,7 +36,7 @@ pub fn run(args: &Fold) -> Result<()> {
                     return Err(client.misunderstood());
                 };
                 total_bytes += files.iter().flatten().map(|usage| usage.logical_bytes).sum::<u64>();
-                all.push(Work { client: target::server(client.pool())?, device, inodes });
+                all.push(RecompressJob { client: target::server(client.pool())?, device, inodes });
                 Ok(())
             })?;
         }
@@ -93,7 +93,7 @@ fn paths_of(word: &str) -> Result<Vec<PathBuf>> {
     Ok(dirs)
 }
 
-impl Work {
+impl RecompressJob {
     /// Folds request by request; after each it rests if there is a bound on the rate.
     fn fold(&mut self, rate: Option<u64>, each: &mut dyn FnMut(&Folded)) -> Result<()> {
         let mut at = Some((0, 0));

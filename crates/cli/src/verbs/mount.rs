@@ -13,8 +13,8 @@ use crate::args::Mount;
 use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
 use crate::names;
-use crate::serve::plan::{self, Plan};
-use crate::serve::{Outcome, Wanted};
+use crate::serve::plan::{self, MountPlan};
+use crate::serve::{MountRequest, StartReport};
 use crate::spawn::{self, Purpose};
 use crate::{bind_mount, file_lock, mount_users, mountpoint, places, raw, table, timeouts};
 
@@ -48,7 +48,7 @@ pub fn run_quietly(args: &Mount) -> Result<()> {
 }
 
 /// Mounts; returns the mount point if it was made.
-fn make(args: &Mount, plan: &Plan) -> Result<Option<PathBuf>> {
+fn make(args: &Mount, plan: &MountPlan) -> Result<Option<PathBuf>> {
     if let Some(root) = &plan.known.altroot
         && let Some(parent) = plan.wanted.dir.parent().filter(|parent| parent.starts_with(root))
     {
@@ -61,7 +61,7 @@ fn make(args: &Mount, plan: &Plan) -> Result<Option<PathBuf>> {
     Ok(made.keep())
 }
 
-fn mount(args: &Mount, plan: &Plan) -> Result<()> {
+fn mount(args: &Mount, plan: &MountPlan) -> Result<()> {
     let pool = &plan.known.name;
     places::make_private(&places::runtime_dir())?;
     // Several mounts may be started at once (by systemd, from fstab): one starts the server, and the others ask it.
@@ -70,7 +70,7 @@ fn mount(args: &Mount, plan: &Plan) -> Result<()> {
     loop {
         let Some(mut client) = Client::connect(pool)? else { return start_server(args, plan) };
         plan::check_server(&mut client, plan)?;
-        let Wanted { path, dir, .. } = plan.wanted.clone();
+        let MountRequest { path, dir, .. } = plan.wanted.clone();
         let name = names::full(pool, &path);
         let server = client.named();
         let request = Request::Mount { path, dir, options: args.options.clone() };
@@ -123,7 +123,7 @@ fn still_used(name: &str, devices: &[u32]) -> Failure {
     ))
 }
 
-fn start_server(args: &Mount, plan: &Plan) -> Result<()> {
+fn start_server(args: &Mount, plan: &MountPlan) -> Result<()> {
     let log_path = places::log_of(&plan.known.name)?;
     let (log, log_start) = open_log(&log_path)?;
     let program = std::env::current_exe().context(|| "cannot find this program's own file".into())?;
@@ -165,8 +165,8 @@ pub(super) fn outcome_of(
     log_start: u64,
 ) -> Result<()> {
     match serde_json::from_str(line) {
-        Ok(Outcome::Ready {}) => Ok(()),
-        Ok(Outcome::Failed { what, hint }) => {
+        Ok(StartReport::Ready {}) => Ok(()),
+        Ok(StartReport::Failed { what, hint }) => {
             let _ = child.wait();
             let failure = Failure::new(what);
             Err(match hint {
@@ -199,7 +199,7 @@ fn tell_if_slow(text: String) -> mpsc::Sender<()> {
 }
 
 /// Returns the source in a form by which the server finds it from any directory.
-fn server_source(plan: &Plan) -> std::ffi::OsString {
+fn server_source(plan: &MountPlan) -> std::ffi::OsString {
     let name = || names::full(&plan.known.name, &plan.wanted.path).into();
     match plan.known.devices.first() {
         Some(device) if plan.by_device => device.into(),

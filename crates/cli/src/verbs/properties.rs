@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::dataset::wrong_order;
 use crate::args::{Get, Inherit, Set};
-use crate::control::{Client, PropertyValue, Reply, Request, Source};
+use crate::control::{Client, PropertyValue, Reply, Request, ValueSource};
 use crate::datasets;
 use crate::failure::{Context, Failure, Result};
 use crate::failures::Failures;
@@ -198,7 +198,7 @@ fn tell_when(client: &mut Client, name: &Name, assignments: &[(String, String)])
     let values = asked(client, &name.path)?;
     for property in ours {
         let temporary =
-            values.iter().any(|value| value.name == *property && value.source == Source::Temporary);
+            values.iter().any(|value| value.name == *property && value.source == ValueSource::Temporary);
         if temporary {
             eprintln!(
                 "pagefold: a mount option for {property} goes before it as long as pool {} is mounted",

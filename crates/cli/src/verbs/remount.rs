@@ -17,7 +17,7 @@ use crate::{mount_lookup, mount_users, places, table, target};
 
 /// Options that a mount is to have; `None` leaves one as it is.
 #[derive(Clone, Copy, Default)]
-struct Target {
+struct RemountFlags {
     read_only: Option<bool>,
     suid: Option<bool>,
     dev: Option<bool>,
@@ -91,16 +91,16 @@ fn make(client: &mut Client, mounted: &MountFigures, read_only: bool) -> Result<
     if !read_only {
         tell_server(client, mounted.device, false)?;
     }
-    let done = of_kernel(&there, Target { read_only: Some(read_only), ..Target::default() });
+    let done = of_kernel(&there, RemountFlags { read_only: Some(read_only), ..RemountFlags::default() });
     if done.is_ok() == read_only {
         tell_server(client, mounted.device, true)?;
     }
     done
 }
 
-fn ask(client: &mut Client, device: u32, words: &[String], dry_run: bool) -> Result<Target> {
+fn ask(client: &mut Client, device: u32, words: &[String], dry_run: bool) -> Result<RemountFlags> {
     match client.ask_and_wait(&Request::Remount { device, options: words.to_vec(), dry_run })? {
-        Reply::Remounting { read_only, suid, dev, exec } => Ok(Target { read_only, suid, dev, exec }),
+        Reply::Remounting { read_only, suid, dev, exec } => Ok(RemountFlags { read_only, suid, dev, exec }),
         _ => Err(client.misunderstood()),
     }
 }
@@ -147,7 +147,7 @@ fn mount_meant(args: &Mount) -> Result<MountEntry> {
 }
 
 /// Has the kernel change a mount. Options that `target` does not name stay as they are.
-fn of_kernel(mount: &MountEntry, target: Target) -> Result<()> {
+fn of_kernel(mount: &MountEntry, target: RemountFlags) -> Result<()> {
     let has = |option: &str| mount.options.split(',').any(|own| own == option);
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, target.read_only.unwrap_or(mount.read_only));

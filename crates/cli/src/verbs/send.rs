@@ -27,7 +27,7 @@ fn unbuffered(fd: BorrowedFd<'_>) -> Result<File> {
 }
 
 /// The destination of a stream. It remembers what failed there, and shows the progress.
-struct Output {
+struct StreamOutput {
     file: File,
     failed: Option<io::Error>,
     written: u64,
@@ -35,7 +35,7 @@ struct Output {
     progress: Progress,
 }
 
-impl Output {
+impl StreamOutput {
     fn new() -> Result<Self> {
         Ok(Self::to(unbuffered(rustix::stdio::stdout())?))
     }
@@ -58,7 +58,7 @@ impl Output {
     }
 }
 
-impl Write for Output {
+impl Write for StreamOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.file.write(bytes) {
             Ok(written) => {
@@ -92,14 +92,14 @@ pub fn send(args: &Send) -> Result<()> {
         ));
     }
     crate::ignore_sigpipe();
-    let mut out = Output::new()?;
+    let mut out = StreamOutput::new()?;
     let done = write_stream(&pool, what, &mut out);
     out.progress.finish();
     done.map_err(|failure| out.blame(failure))
 }
 
 /// Has a stream written by the pool's server, or makes it from the pool's devices.
-fn write_stream(pool: &str, what: Sendable, out: &mut Output) -> Result<()> {
+fn write_stream(pool: &str, what: Sendable, out: &mut StreamOutput) -> Result<()> {
     match target::connect(pool)? {
         Some(mut client) => fetch(&mut client, what, out),
         None => {
@@ -122,7 +122,7 @@ pub(super) enum Unsent {
 
 /// Writes a stream to a pipe or file, for another verb.
 pub(super) fn send_to(pool: &str, what: Sendable, file: File) -> Result<(), Unsent> {
-    let mut out = Output::to(file);
+    let mut out = StreamOutput::to(file);
     let done = write_stream(pool, what, &mut out);
     out.progress.finish();
     done.map_err(|failure| match &out.failed {
@@ -209,7 +209,7 @@ fn tell_size(args: &Send, pool: &str, client: Option<Client>, what: Sendable) ->
 }
 
 /// Has the pool's server make the stream, and copies it to the output.
-fn fetch(client: &mut Client, what: Sendable, out: &mut Output) -> Result<()> {
+fn fetch(client: &mut Client, what: Sendable, out: &mut StreamOutput) -> Result<()> {
     let Reply::Stream { expected_bytes } = client.ask_and_wait(&Request::Send { what })? else {
         return Err(client.misunderstood());
     };

@@ -36,7 +36,7 @@ pub struct Attempts {
 
 /// All that is remembered.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memory {
+pub struct AttemptLog {
     /// Attempts by `POOL/DATASET`.
     pub datasets: BTreeMap<String, Attempts>,
 }
@@ -72,7 +72,7 @@ pub(super) fn write_state<T: Serialize>(file: &Path, state: &T) -> Result<()> {
     places::replace(file, &bytes)
 }
 
-impl Memory {
+impl AttemptLog {
     fn file() -> Result<PathBuf> {
         Ok(folder()?.join("policies.json"))
     }

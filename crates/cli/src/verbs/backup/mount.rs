@@ -11,12 +11,12 @@ use pagefold_lazy::{Link, Origin, Token, Wishes, skeleton};
 
 use super::{as_file, pipe, secret_bytes, told};
 use crate::args::{Access, BackupMount, BackupMounts, Mount, Set};
-use crate::control::Figures;
+use crate::control::DatasetFigures;
 use crate::failure::{Context, Failure, Result};
 use crate::incomplete::OF;
 use crate::names::Name;
 use crate::operations::Operation;
-use crate::reader::{self, Opening, Place, Source, Task};
+use crate::reader::{self, MountSpec, Opening, RepositorySource, Task};
 use crate::spawn::{self, Purpose};
 use crate::table::{Align, Table, printable};
 use crate::verbs::{dataset, print_json, properties, send};
@@ -57,7 +57,7 @@ pub fn run(args: &BackupMount) -> Result<()> {
     writable(args)
 }
 
-fn source(repository: &str, access: &Access) -> Result<Source> {
+fn source(repository: &str, access: &Access) -> Result<RepositorySource> {
     let remote = repository.contains("://");
     let only = |word: &Option<String>| word.clone().filter(|_| remote);
     let path = raw::path_of(repository);
@@ -67,7 +67,7 @@ fn source(repository: &str, access: &Access) -> Result<Source> {
         let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
         (remote && name.starts_with(AWS)).then_some((name, value))
     });
-    Ok(Source {
+    Ok(RepositorySource {
         repository: if remote { repository.to_owned() } else { raw::text(&absolute()?) },
         endpoint: only(&access.endpoint),
         region: only(&access.region),
@@ -103,7 +103,7 @@ fn read_only(args: &BackupMount) -> Result<()> {
     crate::mountopts::parse(&args.options)?;
     let mut task = task(args)?;
     let made = mountpoint::make(&dir)?;
-    task.place = Some(Place { dir, options: args.options.clone() });
+    task.place = Some(MountSpec { dir, options: args.options.clone() });
     start(&task)?;
     if let Some(dir) = made.keep() {
         eprintln!("pagefold: made the directory {}", printable(&raw::text(&dir)));
@@ -160,7 +160,7 @@ fn in_doing(doing: &str, failure: &Failure) -> Failure {
     }
 }
 
-fn find(name: &Name) -> Result<Option<Figures>> {
+fn find(name: &Name) -> Result<Option<DatasetFigures>> {
     Ok(datasets::of_pool(&name.pool)?.into_iter().find(|figures| figures.path == name.path))
 }
 
@@ -170,7 +170,7 @@ fn skeleton_of(name: &Name, token: Token) -> Name {
 }
 
 /// Fails if the existing dataset was not made of this backup.
-fn check_made_of(name: &Name, of: &str, there: &Figures, task: &Task) -> Result<()> {
+fn check_made_of(name: &Name, of: &str, there: &DatasetFigures, task: &Task) -> Result<()> {
     let known = properties::values(name)?.into_iter().find(|value| value.name == OF).map(|value| value.value);
     if known.as_deref() == Some(of) || find(&skeleton_of(name, token_in(of)?))?.is_some() {
         return Ok(());
@@ -313,7 +313,7 @@ fn start(task: &Task) -> Result<()> {
 }
 
 /// Returns the figures of the processes that read backups, as their sockets tell them.
-fn readers() -> Result<Vec<reader::Figures>> {
+fn readers() -> Result<Vec<reader::ReaderFigures>> {
     let folder = places::runtime_dir();
     if !places::is_private(&folder)? {
         return Ok(Vec::new());
@@ -330,7 +330,7 @@ fn readers() -> Result<Vec<reader::Figures>> {
     Ok(all)
 }
 
-fn figures_of(socket: &Path) -> Option<reader::Figures> {
+fn figures_of(socket: &Path) -> Option<reader::ReaderFigures> {
     let text = Link::figures_at(socket).ok()?;
     serde_json::from_str(&text).ok()
 }

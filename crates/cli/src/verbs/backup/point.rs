@@ -14,7 +14,7 @@ use pagefold_basebackup::control::{self, Control};
 use pagefold_basebackup::wal::Wal;
 use serde_json::json;
 
-pub(super) use self::settings::Target;
+pub(super) use self::settings::RecoveryTarget;
 use self::settings::{fetch_command, settings};
 use self::start::start;
 use super::restore::{Done, restore_into};
@@ -45,7 +45,7 @@ struct Candidate {
 }
 
 /// Restores into a new dataset, sets recovery up, and starts the server if that was asked for.
-pub(super) fn restore(args: &BackupRestore, name: &Name, target: Target) -> Result<()> {
+pub(super) fn restore(args: &BackupRestore, name: &Name, target: RecoveryTarget) -> Result<()> {
     let doing = || format!("cannot restore {} to {}", args.backup, target.told());
     if args.start && args.action != RecoveryAction::Promote {
         return Err(Failure::usage(
@@ -101,7 +101,11 @@ fn destroy(name: &Name) -> Result<()> {
 }
 
 /// Returns the backups from which the point can be reached, newest first.
-fn candidates(args: &BackupRestore, repository: &Repository, target: Target) -> Result<Vec<Candidate>> {
+fn candidates(
+    args: &BackupRestore,
+    repository: &Repository,
+    target: RecoveryTarget,
+) -> Result<Vec<Candidate>> {
     let doing = format!("cannot restore {} to {}", args.backup, target.told());
     let failed = |error: pagefold_backup::Error| told(&doing, &error);
     // This fails if no backup has that name, or backups of several pools have it.
@@ -217,7 +221,7 @@ fn set_up(
     name: &Name,
     candidate: &Candidate,
     fetch: &str,
-    target: Target,
+    target: RecoveryTarget,
     action: RecoveryAction,
 ) -> Result<Option<String>> {
     let private = Private::mount(name)?;
@@ -236,7 +240,7 @@ fn prepare(
     mount: &Path,
     candidate: &Candidate,
     fetch: &str,
-    target: Target,
+    target: RecoveryTarget,
     action: RecoveryAction,
 ) -> Result<Option<String>> {
     let cluster = &candidate.cluster;
@@ -256,10 +260,10 @@ fn prepare(
         Wal::open(&log, &control).and_then(|wal| wal.times_after_crash(&control)).context(reading)?;
     let number = candidate.backup.number;
     match (target, times) {
-        (Target::Place(place), _) if place < range.end => {
+        (RecoveryTarget::Place(place), _) if place < range.end => {
             return Ok(Some(format!("backup {number} goes to {}, and later", control::lsn(range.end))));
         }
-        (Target::Time(time), Some(times)) if time < times.last => {
+        (RecoveryTarget::Time(time), Some(times)) if time < times.last => {
             return Ok(Some(format!(
                 "backup {number} has transactions of {}",
                 timestamp::format(times.last)
@@ -281,7 +285,7 @@ fn finish(
     repository: &Repository,
     candidate: &Candidate,
     done: &Done,
-    target: Target,
+    target: RecoveryTarget,
 ) -> Result<()> {
     let gap = target.gap(&candidate.line);
     if let Some(gap) = &gap {

@@ -187,7 +187,7 @@ pub fn replicas(pool: &str) -> Result<Vec<Behind>> {
         let at = of_it().find(|figures| replica.snapshot.as_deref() == Some(snapshot_of(figures)));
         // The sum covers what the dataset has since its newest snapshot, and what was written for each snapshot after
         // ours.
-        let since = |at: &datasets::Figures| {
+        let since = |at: &datasets::DatasetFigures| {
             let later = of_it()
                 .filter(|other| !other.is_snapshot || (other.created, &other.path) > (at.created, &at.path));
             later.map(|other| other.written_bytes).sum()

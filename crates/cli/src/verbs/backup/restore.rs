@@ -21,7 +21,7 @@ pub(super) fn run(args: &BackupRestore) -> Result<()> {
         return Err(Failure::usage(format!("{name} is a pool, not a dataset"))
             .hint(format!("backups are restored into datasets: {name}/NAME")));
     }
-    if let Some(target) = point::Target::of(args)? {
+    if let Some(target) = point::RecoveryTarget::of(args)? {
         return point::restore(args, &name, target);
     }
     let repository = open(&args.repository, &args.access)?;

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::attempts::{Failed, Memory};
+use super::attempts::{AttemptLog, Failed};
 use super::run::planned;
-use crate::backups::{Policy, every_text};
+use crate::backups::{BackupPolicy, every_text};
 use crate::failure::Result;
 use crate::{target, units};
 
@@ -62,12 +62,13 @@ pub fn standings(pool: &str) -> Result<Vec<Standing>> {
     if target::connect(pool)?.is_none() {
         return Ok(Vec::new());
     }
-    let is_timed = |planned: &super::run::Planned| !planned.policy.as_ref().is_ok_and(Policy::is_continuous);
+    let is_timed =
+        |planned: &super::run::Planned| !planned.policy.as_ref().is_ok_and(BackupPolicy::is_continuous);
     let planned: Vec<_> = planned(pool)?.into_iter().filter(is_timed).collect();
     if planned.is_empty() {
         return Ok(Vec::new());
     }
-    let (memory, now) = (Memory::read()?, units::now());
+    let (memory, now) = (AttemptLog::read()?, units::now());
     let of = |planned: super::run::Planned| {
         let name = planned.name.to_string();
         let policy = match planned.policy {

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use self::source::Wanted;
+use self::source::SourceSpec;
 use self::temporary::Temporary;
 use self::view::View;
 use super::print_json;
@@ -39,7 +39,7 @@ pub fn run(args: &Basebackup) -> Result<()> {
     if let Some(folder) = &options.to {
         refuse_full(folder)?;
     }
-    let wanted = Wanted::of(args)?;
+    let wanted = SourceSpec::of(args)?;
     catch_signals(&stop)?;
     view::unmount_left_behind()?;
     temporary::destroy_left_behind(&wanted.dataset)?;
@@ -154,7 +154,7 @@ fn catch_signals(stop: &Arc<AtomicBool>) -> Result<()> {
 }
 
 /// Backs up a snapshot without asking a server; returns the snapshot's name.
-fn of_snapshot(args: &Basebackup, wanted: &Wanted, options: &Options<'_>) -> Result<(String, Done)> {
+fn of_snapshot(args: &Basebackup, wanted: &SourceSpec, options: &Options<'_>) -> Result<(String, Done)> {
     let made = match &wanted.snapshot {
         Some(_) => None,
         None => Some(Temporary::make(&wanted.dataset, "")?),
@@ -173,7 +173,7 @@ fn of_snapshot(args: &Basebackup, wanted: &Wanted, options: &Options<'_>) -> Res
 
 /// Makes a backup of which the running server is told: its files are those of an instant between start and stop, and
 /// its log is that of an instant after the stop.
-fn with_server(args: &Basebackup, wanted: &Wanted, options: &Options<'_>) -> Result<(String, Done)> {
+fn with_server(args: &Basebackup, wanted: &SourceSpec, options: &Options<'_>) -> Result<(String, Done)> {
     if let Some(snapshot) = &wanted.snapshot {
         return Err(Failure::usage(format!("{snapshot} is a snapshot, and no server runs on it"))
             .hint("without --server and --dbname it is backed up as it is"));

@@ -17,7 +17,7 @@ use crate::verbs::branch::record::Product;
 use crate::{datasets, raw, target};
 
 /// The dataset, snapshot and data directory that the command line names.
-pub struct Wanted {
+pub struct SourceSpec {
     /// The dataset.
     pub dataset: Name,
     /// The snapshot, if one was named.
@@ -26,7 +26,7 @@ pub struct Wanted {
     pub data: Option<String>,
 }
 
-impl Wanted {
+impl SourceSpec {
     /// Resolves the names on the command line; the dataset or snapshot exists.
     pub fn of(args: &Basebackup) -> Result<Self> {
         let (name, below) = named(&args.source)?;
@@ -128,7 +128,7 @@ pub fn data_of(name: &Name, root: &Path, wanted: Option<&str>) -> Result<String>
 /// Returns the folders of a backup in the snapshot that `view` shows; the log comes from `log`, if that is given.
 pub fn resolve(
     args: &Basebackup,
-    wanted: &Wanted,
+    wanted: &SourceSpec,
     view: &View,
     relative: &str,
     log: Option<&View>,
@@ -149,7 +149,7 @@ pub fn resolve(
 
 fn tablespaces(
     args: &Basebackup,
-    wanted: &Wanted,
+    wanted: &SourceSpec,
     view: &View,
     data: &Path,
     roots: &[PathBuf],

@@ -11,7 +11,7 @@ use super::record::{Options, Position, Product, Record};
 use super::settings::Settings;
 use super::{branch_name, list, mariadb, ports, postgres, process, server};
 use crate::args::CreateBranch;
-use crate::datasets::{self, Figures};
+use crate::datasets::{self, DatasetFigures};
 use crate::failure::{Context, Failure, Result};
 use crate::names::{self, Name};
 use crate::operations::Operation;
@@ -20,7 +20,7 @@ use crate::{raw, retention};
 
 /// Parts of a branch that have been made so far, so that they can be undone.
 #[derive(Default)]
-struct Made {
+struct PartialBranch {
     snapshot: Option<Name>,
     dataset: Option<Name>,
     mounted: bool,
@@ -35,8 +35,8 @@ pub fn run(args: &CreateBranch) -> Result<()> {
     options.update(&args.server)?;
     let figures = datasets::find(&source)?;
     refuse_taken(&name)?;
-    let place = Place::choose(&figures, &name, args.mountpoint.as_deref())?;
-    let mut made = Made::default();
+    let place = BranchMountpoint::choose(&figures, &name, args.mountpoint.as_deref())?;
+    let mut made = PartialBranch::default();
     if let Err(failure) = make(args, &source, &name, &place, options, &mut made) {
         made.undo();
         return Err(failure);
@@ -64,7 +64,7 @@ fn refuse_taken(name: &Name) -> Result<()> {
 }
 
 /// The place where a branch is to be mounted.
-struct Place {
+struct BranchMountpoint {
     /// Value to be set as the branch's property; `None` if the inherited value holds.
     property: Option<String>,
     dir: PathBuf,
@@ -73,9 +73,9 @@ struct Place {
     said: bool,
 }
 
-impl Place {
+impl BranchMountpoint {
     /// Chooses the place: as it was said, or by the property that the branch inherits, or beside its source.
-    fn choose(of: &Figures, name: &Name, said: Option<&Path>) -> Result<Self> {
+    fn choose(of: &DatasetFigures, name: &Name, said: Option<&Path>) -> Result<Self> {
         let last = name.path.rsplit('/').next().unwrap_or(&name.path);
         let all = datasets::of_pool(&name.pool)?;
         let set = |dir: PathBuf, said| Self { property: Some(raw::text(&dir)), dir, said };
@@ -115,7 +115,7 @@ impl Place {
 }
 
 /// Returns a directory beside that of the dataset of which the branch is made.
-fn beside(of: Option<&Figures>, name: &Name, last: &str) -> Result<PathBuf> {
+fn beside(of: Option<&DatasetFigures>, name: &Name, last: &str) -> Result<PathBuf> {
     let dir = of.and_then(|of| {
         let by_property = (of.mountpoint != "none").then(|| raw::path_of(&of.mountpoint));
         let dir = of.mounted.clone().or(by_property)?;
@@ -132,9 +132,9 @@ fn make(
     args: &CreateBranch,
     source: &Name,
     name: &Name,
-    place: &Place,
+    place: &BranchMountpoint,
     options: Options,
-    made: &mut Made,
+    made: &mut PartialBranch,
 ) -> Result<()> {
     let snapshot = if source.is_snapshot() {
         source.clone()
@@ -220,7 +220,7 @@ pub fn remove_dir(dir: &Path) -> std::io::Result<()> {
     }
 }
 
-impl Made {
+impl PartialBranch {
     /// Undoes it, newest first. A step that fails is reported, and the rest is undone all the same.
     fn undo(self) {
         let told = |outcome: Result<()>| {

@@ -32,9 +32,9 @@ mod settings;
 
 use std::path::{Path, PathBuf};
 
-use crate::args::Branch as Verb;
-use crate::control::{PropertyValue, Source};
-use crate::datasets::{self, Figures};
+use crate::args::BranchVerb as Verb;
+use crate::control::{PropertyValue, ValueSource};
+use crate::datasets::{self, DatasetFigures};
 use crate::failure::{Failure, Result};
 use crate::names::Name;
 use crate::operations::Operation;
@@ -60,7 +60,7 @@ pub fn run(verb: &Verb) -> Result<()> {
 #[derive(Clone, Debug)]
 struct Branch {
     name: Name,
-    figures: Figures,
+    figures: DatasetFigures,
     record: Record,
 }
 
@@ -103,11 +103,11 @@ fn has_foreign_options(name: &Name) -> Result<bool> {
 
 /// Returns all branches of a pool, by name. One whose properties make no sense is reported, and hides no other.
 fn all(pool: &str) -> Result<Vec<Branch>> {
-    let figures: Vec<Figures> =
+    let figures: Vec<DatasetFigures> =
         datasets::of_pool(pool)?.into_iter().filter(|figures| !figures.is_snapshot).collect();
     let mut branches = Vec::new();
     let settings = Settings::open()?;
-    let mut keep = |figures: Figures, values: &[PropertyValue]| {
+    let mut keep = |figures: DatasetFigures, values: &[PropertyValue]| {
         let name = Name::new(pool, &figures.path);
         match record(&name, values, &settings) {
             Ok(Some(record)) => branches.push(Branch { name, figures, record }),
@@ -135,7 +135,7 @@ fn all(pool: &str) -> Result<Vec<Branch>> {
 
 /// Returns the property that is set on the dataset or snapshot itself.
 fn local<'a>(values: &'a [PropertyValue], name: &str) -> Option<&'a str> {
-    let found = values.iter().find(|value| value.name == name && value.source == Source::Local);
+    let found = values.iter().find(|value| value.name == name && value.source == ValueSource::Local);
     found.map(|value| value.value.as_str())
 }
 

@@ -7,7 +7,7 @@
 use super::record::Record;
 use super::{Branch, create, list, process, server};
 use crate::args::ResetBranch;
-use crate::control::Source;
+use crate::control::ValueSource;
 use crate::datasets;
 use crate::failure::{Failure, Result};
 use crate::names::{self, Name};
@@ -147,7 +147,7 @@ fn end(branch: &Branch) -> Result<bool> {
 
 /// Returns the settable properties that are set on the branch itself.
 fn local(name: &Name) -> Result<Vec<(String, String)>> {
-    let own = properties::values(name)?.into_iter().filter(|value| value.source == Source::Local);
+    let own = properties::values(name)?.into_iter().filter(|value| value.source == ValueSource::Local);
     let settable =
         |name: &str| props::is_user(name) || props::find(name).is_ok_and(props::Property::settable);
     Ok(own.filter(|value| settable(&value.name)).map(|value| (value.name, value.value)).collect())

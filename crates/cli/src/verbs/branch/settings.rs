@@ -21,7 +21,7 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Contents {
+struct SettingsFile {
     version: u32,
     /// Settings by the branches' names.
     branches: BTreeMap<String, Options>,
@@ -64,14 +64,14 @@ impl Settings {
         places::replace(&self.path, &text)
     }
 
-    fn read(&self) -> Result<Contents> {
+    fn read(&self) -> Result<SettingsFile> {
         let reading = || format!("cannot read {}", self.path.display());
         if !places::is_private(self.path.parent().unwrap_or(Path::new("/")))? {
-            return Ok(Contents::default());
+            return Ok(SettingsFile::default());
         }
         let file = match File::open(&self.path) {
             Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Contents::default()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(SettingsFile::default()),
             Err(error) => return Err(Failure::new(format!("{}: {error}", reading()))),
         };
         let mut text = Vec::new();
@@ -80,7 +80,8 @@ impl Settings {
             Failure::new(format!("{} is damaged: {why}", self.path.display()))
                 .hint("remove it, and say again what branches are started with: pagefold branch start")
         };
-        let contents: Contents = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+        let contents: SettingsFile =
+            serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
         if contents.version != VERSION {
             return Err(damaged(format!("its version is {}, not {VERSION}", contents.version)));
         }

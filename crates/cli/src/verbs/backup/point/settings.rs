@@ -22,7 +22,7 @@ const TARGETS: [&str; 5] = [
 
 /// A point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum RecoveryTarget {
     /// A time in microseconds since 1970: everything that was committed by then.
     Time(i64),
     /// A place in the log: everything before it.
@@ -31,7 +31,7 @@ pub enum Target {
     Latest,
 }
 
-impl Target {
+impl RecoveryTarget {
     /// Returns the target that the command line names, if any.
     pub fn of(args: &BackupRestore) -> Result<Option<Self>> {
         if let Some(time) = &args.to_time {
@@ -144,7 +144,12 @@ fn quoted(value: &str) -> String {
 }
 
 /// Returns the lines that are appended to the settings.
-pub(super) fn settings(candidate: &Candidate, fetch: &str, target: Target, action: RecoveryAction) -> String {
+pub(super) fn settings(
+    candidate: &Candidate,
+    fetch: &str,
+    target: RecoveryTarget,
+    action: RecoveryAction,
+) -> String {
     let fetch = fetch.replacen(
         " archive fetch ",
         &format!(" archive fetch --system {} ", candidate.cluster.system),
@@ -189,8 +194,12 @@ mod tests {
     #[test]
     fn the_target_comes_behind_those_that_are_empty() {
         for (target, name, value) in [
-            (Target::Time(1_795_629_600_500_000), "recovery_target_time", "2026-11-25 18:00:00.500000+00"),
-            (Target::Place(0x1_0300_0028), "recovery_target_lsn", "1/3000028"),
+            (
+                RecoveryTarget::Time(1_795_629_600_500_000),
+                "recovery_target_time",
+                "2026-11-25 18:00:00.500000+00",
+            ),
+            (RecoveryTarget::Place(0x1_0300_0028), "recovery_target_lsn", "1/3000028"),
         ] {
             let settings = target.settings();
             assert_eq!(settings.last(), Some(&(name, value.to_owned())));
@@ -202,6 +211,6 @@ mod tests {
                 1
             );
         }
-        assert!(Target::Latest.settings().iter().all(|(_, value)| value.is_empty()));
+        assert!(RecoveryTarget::Latest.settings().iter().all(|(_, value)| value.is_empty()));
     }
 }

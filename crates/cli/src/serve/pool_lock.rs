@@ -1,4 +1,4 @@
-//! The claim to a pool: its name and its devices, locked by the supervisor before there is a server. So nobody else can
+//! The lock on a pool: its name and its devices, locked by the supervisor before there is a server. So nobody else can
 //! take them between two servers, and their locks belong to a process that lives.
 
 use std::collections::BTreeMap;
@@ -20,14 +20,14 @@ const NAME: &str = "lock";
 const DEVICE: &str = "device:";
 
 /// Name and devices of a pool, locked as long as any process has the descriptors.
-pub(super) struct Claim {
+pub(super) struct PoolLock {
     pub(super) known: Known,
     name: OwnedFd,
     /// Descriptors of [`Known::devices`].
     devices: Vec<OwnedFd>,
 }
 
-impl Claim {
+impl PoolLock {
     /// Takes the name and the devices of the pool that `source` names.
     pub(super) fn take(source: &str, read_only: bool) -> Result<Self> {
         let (known, _, _) = target::source(source)?;
@@ -36,7 +36,7 @@ impl Claim {
         Ok(Self { known, name, devices })
     }
 
-    /// Converts the claim for [`Claim::inherited`]. Each path goes with its device: all of them may be too long for one
+    /// Converts the lock for [`PoolLock::inherited`]. Each path goes with its device: all of them may be too long for one
     /// message.
     pub(super) fn into_items(self) -> Result<BTreeMap<String, StoredItem>> {
         let Self { mut known, name, devices } = self;
@@ -51,7 +51,7 @@ impl Claim {
         Ok(kept)
     }
 
-    /// Takes over the claim that the supervisor keeps.
+    /// Takes over the lock that the supervisor keeps.
     pub(super) fn inherited(inherited: &mut Inherited) -> Result<Self> {
         let (body, name) = inherited
             .take(NAME)
