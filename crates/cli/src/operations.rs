@@ -61,7 +61,7 @@ pub fn perform(pool: &Pool, operation: &Operation, mounts: &dyn Mounts) -> Resul
 pub fn clear_way_to_move(pool: &Pool, what: &Moving, mounts: &dyn Mounts) -> Result<()> {
     let work = Executor { pool, mounts, now: units::now() };
     let listed = work.list()?;
-    let own = work.own_snapshots(&listed, &what.path, what.own, "rebase -r")?;
+    let own = work.own_snapshots(&listed, &what.path, what.own, Replacement::Rebase)?;
     work.clear_way(&listed, &what.path, &own)
 }
 
@@ -81,6 +81,25 @@ pub fn parse_properties(words: &[String]) -> Result<Vec<(String, String)>> {
     words.iter().map(|word| props::parse_for_dataset(word)).collect()
 }
 
+/// Ways to replace the content of a clone.
+#[derive(Clone, Copy)]
+enum Replacement {
+    /// By the snapshot that it began as.
+    Reset,
+    /// By what it has, moved onto a newer snapshot.
+    Rebase,
+}
+
+impl Replacement {
+    /// Returns the command that also destroys the clone's own snapshots.
+    const fn command(self) -> &'static str {
+        match self {
+            Self::Reset => "reset -r",
+            Self::Rebase => "rebase -r",
+        }
+    }
+}
+
 struct Executor<'a> {
     pool: &'a Pool,
     mounts: &'a dyn Mounts,
@@ -96,13 +115,20 @@ impl Executor<'_> {
         self.pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))
     }
 
-    /// Converts an error of the engine to one with whole names.
+    /// Converts an error about something that should exist to one with whole names.
     fn failed(&self, doing: &str, path: &str, error: &Error) -> Failure {
+        match error {
+            Error::NotFound(_) if self.pool.listed(path).is_err() => {
+                pools::no_such_dataset(&self.full(path), error)
+            }
+            error => self.cannot(doing, path, error),
+        }
+    }
+
+    /// Converts an error about something that may not exist yet to one with whole names.
+    fn cannot(&self, doing: &str, path: &str, error: &Error) -> Failure {
         let name = self.full(path);
         match error {
-            Error::NotFound(_) if self.pool.listed(path).is_err() && !doing.starts_with("create") => {
-                pools::no_such_dataset(&name, error)
-            }
             Error::Busy(why) | Error::Exists(why) | Error::NotFound(why) | Error::Invalid(why) => {
                 Failure::new(format!("cannot {doing} {name}: {why}"))
             }
@@ -133,7 +159,7 @@ impl Executor<'_> {
         for path in missing.iter().rev() {
             let made = self.pool.create_dataset(path, self.now);
             made.map_err(|error| {
-                let failure = self.failed("create dataset", path, &error);
+                let failure = self.cannot("create dataset", path, &error);
                 match names::parent(path).filter(|above| self.pool.version(above).is_err()) {
                     Some(_) => failure.hint(format!(
                         "to make those above it, too: pagefold dataset create -p {}",
@@ -144,7 +170,7 @@ impl Executor<'_> {
             })?;
             let dataset = self.pool.version(path).map_err(|error| self.failed("open", path, &error))?;
             pools::format(dataset.as_ref())?;
-            dataset.sync().map_err(|error| self.failed("create dataset", path, &error))?;
+            dataset.sync().map_err(|error| self.cannot("create dataset", path, &error))?;
         }
         let made = self.made(&[path.to_owned()], properties);
         if made.is_err() {
@@ -197,7 +223,7 @@ impl Executor<'_> {
             Error::NotFound(_) if self.pool.listed(snapshot).is_err() => {
                 pools::no_such_dataset(&self.full(snapshot), &error)
             }
-            error => self.failed("create dataset", path, &error),
+            error => self.cannot("create dataset", path, &error),
         })?;
         self.made(&[path.to_owned()], properties)
     }
@@ -236,7 +262,7 @@ impl Executor<'_> {
 
     fn reset(&self, path: &str, destroy_own: bool) -> Result<OperationResult> {
         let listed = self.list()?;
-        let own = self.own_snapshots(&listed, path, destroy_own, "reset -r")?;
+        let own = self.own_snapshots(&listed, path, destroy_own, Replacement::Reset)?;
         self.clear_way(&listed, path, &own)?;
         self.pool.reset(path, destroy_own).map_err(|error| self.failed("reset", path, &error))?;
         Ok(OperationResult {
@@ -247,13 +273,13 @@ impl Executor<'_> {
     }
 
     /// Returns the snapshots of a clone whose content is to be replaced. Fails if there are any and `destroy` is false;
-    /// the advice names `command`.
+    /// the advice names the command.
     fn own_snapshots<'l>(
         &self,
         listed: &'l [Listed],
         path: &str,
         destroy: bool,
-        command: &str,
+        by: Replacement,
     ) -> Result<Vec<&'l Listed>> {
         let name = self.full(path);
         let Some(clone) = listed.iter().find(|found| found.path == path) else {
@@ -261,13 +287,12 @@ impl Executor<'_> {
         };
         if clone.origin.is_none() {
             let failure = self.no_clone(path);
-            // `rollback` does for other datasets what `reset` does for clones.
-            let reset = command.starts_with("reset");
-            return Err(match reset {
-                true => failure.hint(format!(
+            return Err(match by {
+                // `rollback` does for other datasets what `reset` does for clones.
+                Replacement::Reset => failure.hint(format!(
                     "to return it to a snapshot of its own: pagefold rollback {name}@SNAPSHOT"
                 )),
-                false => failure,
+                Replacement::Rebase => failure,
             });
         }
         let own = |found: &&Listed| found.is_snapshot && dataset_of(&found.path) == path;
@@ -277,7 +302,7 @@ impl Executor<'_> {
         }
         let names: Vec<String> = own.iter().map(|found| self.full(&found.path)).collect();
         Err(Failure::new(format!("{name} has snapshots of its own: {}", names.join(", ")))
-            .hint(format!("to destroy them, too: pagefold {command} {name}")))
+            .hint(format!("to destroy them, too: pagefold {} {name}", by.command())))
     }
 
     /// Returns an error if a dataset that goes back, or one of its snapshots that are to be destroyed, is in use or

@@ -19,10 +19,10 @@ pub use datasets::{
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{
     Activity, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, Counter, DeviceErrors,
-    DeviceFigures, ErrorFigures, Event, FileRewrite, FileSurvey, FileUsage, Folded, KindShare, LengthFigures,
-    MemoryFigures, ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, Reply, Request,
-    RewriteFigures, ScrubFigures, SnapshotFigures, StruckFigures, TakeoverFigures, TrimFigures, UnmountMode,
-    ValueSource,
+    DeviceFigures, ErrorFigures, Event, FileRewrite, FileSurvey, FileUsage, KindShare, LengthFigures,
+    MemoryFigures, ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures,
+    Reply, Request, RewriteFigures, ScrubFigures, SnapshotFigures, StruckFigures, TakeoverFigures,
+    TrimFigures, UnmountMode, ValueSource,
 };
 pub use pieces::{PieceReader, PieceWriter};
 pub use server::{Handler, Listener, lock_name};

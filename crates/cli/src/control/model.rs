@@ -106,7 +106,8 @@ pub enum Request {
         from: (usize, u64),
     },
     /// Codes pages of files again, as far as one call goes.
-    Fold {
+    #[serde(rename = "fold")]
+    Recompress {
         /// The mount's device number.
         device: u32,
         /// Inode numbers.
@@ -328,10 +329,12 @@ pub enum Reply {
         /// Position to go on from, as in the request. `None`: nothing is left.
         next: Option<(usize, u64)>,
     },
-    /// To [`Request::Fold`].
-    Folded {
+    /// To [`Request::Recompress`].
+    #[serde(rename = "folded")]
+    Recompressed {
         /// Sums of this call.
-        folded: Folded,
+        #[serde(rename = "folded")]
+        figures: RecompressFigures,
         /// Position to go on from, as in the request. `None`: nothing is left.
         next: Option<(usize, u64)>,
     },
@@ -377,7 +380,7 @@ pub enum Reply {
 
 /// Sums of pages that were coded again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Folded {
+pub struct RecompressFigures {
     /// Number of pages looked at.
     pub pages: u64,
     /// Their length before compression, in bytes.
@@ -392,7 +395,7 @@ pub struct Folded {
     pub written_bytes: u64,
 }
 
-impl Folded {
+impl RecompressFigures {
     /// Adds the sums of another call.
     pub fn add(&mut self, other: &Self) {
         self.pages += other.pages;

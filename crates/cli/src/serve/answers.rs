@@ -79,7 +79,7 @@ impl Answers {
             Request::Usage { inodes, .. }
             | Request::Survey { inodes, .. }
             | Request::Codecs { inodes, .. }
-            | Request::Fold { inodes, .. }
+            | Request::Recompress { inodes, .. }
                 if inodes.len() > USAGE_INODES_MAX =>
             {
                 return Err(Failure::new(format!("{} inodes are too many for one question", inodes.len())));
@@ -95,7 +95,9 @@ impl Answers {
             Request::Codecs { device, inodes, from } => {
                 server.codecs(&*server.mount_of(device)?, &inodes, from)
             }
-            Request::Fold { device, inodes, from } => server.fold(&*server.mount_of(device)?, &inodes, from),
+            Request::Recompress { device, inodes, from } => {
+                server.recompress(&*server.mount_of(device)?, &inodes, from)
+            }
             Request::ScrubStart { rate } => server.scrub_start(rate)?,
             Request::ScrubStop {} => server.scrub_stop()?,
             Request::TrimStart { rate } => server.trim_start(rate)?,

@@ -126,7 +126,7 @@ pub(super) struct Handover {
 
 impl Handover {
     /// Returns the state of a server without a supervisor.
-    pub(super) fn nothing() -> Self {
+    pub(super) fn none() -> Self {
         Self {
             link: None,
             hello: Hello::default(),
@@ -140,7 +140,7 @@ impl Handover {
     }
 
     /// Takes the state over from the supervisor behind `link`. The first server of a writable pool makes a journal.
-    pub(super) fn with(link: Link, mut inherited: Inherited, writable: bool) -> Result<Self> {
+    pub(super) fn from_link(link: Link, mut inherited: Inherited, writable: bool) -> Result<Self> {
         let reading = |what: &str| format!("cannot take over {what}");
         let journal = match inherited.take(JOURNAL) {
             Some((_, file)) => Some(Journal::adopt(file).context(|| reading("the journal"))?),

@@ -59,7 +59,7 @@ pub fn run(args: &Check) -> Result<()> {
         for message in report.messages.iter().chain(&files.problems) {
             println!("{}", table::printable(message));
         }
-        each_unreadable(&pool, &report, &mut |unread| println!("{}", unread.text()))?;
+        each_unreadable(&pool, &report, &mut |part| println!("{}", part.text()))?;
         let count = |number: u64| {
             if args.output.exact { number.to_string() } else { units::count(number as f64) }
         };
@@ -111,7 +111,7 @@ fn listed(pool: &Pool) -> Result<Vec<Listed>> {
 
 /// A part of a dataset or snapshot that cannot be read.
 #[derive(Serialize)]
-struct Unread {
+struct UnreadablePart {
     dataset: String,
     path: String,
     inode: u64,
@@ -121,7 +121,7 @@ struct Unread {
     ranges: Vec<(u64, u64)>,
 }
 
-impl Unread {
+impl UnreadablePart {
     fn new(dataset: &str, lost: &Lost) -> Self {
         let (what, ranges) = match &lost.what {
             What::Inode => ("inode", Vec::new()),
@@ -150,13 +150,13 @@ impl Unread {
 }
 
 /// Returns everything that cannot be read, of all datasets and snapshots.
-fn unreadable(pool: &Pool, report: &CheckReport) -> Result<Vec<Unread>> {
+fn unreadable(pool: &Pool, report: &CheckReport) -> Result<Vec<UnreadablePart>> {
     let mut all = Vec::new();
-    each_unreadable(pool, report, &mut |unread| all.push(unread))?;
+    each_unreadable(pool, report, &mut |part| all.push(part))?;
     Ok(all)
 }
 
-fn each_unreadable(pool: &Pool, report: &CheckReport, each: &mut dyn FnMut(Unread)) -> Result<()> {
+fn each_unreadable(pool: &Pool, report: &CheckReport, each: &mut dyn FnMut(UnreadablePart)) -> Result<()> {
     if report.errors == 0 {
         return Ok(());
     }
@@ -165,7 +165,8 @@ fn each_unreadable(pool: &Pool, report: &CheckReport, each: &mut dyn FnMut(Unrea
         let doing = || format!("cannot tell what of {name} cannot be read");
         let lost = pool.unreadable(&listed.path, report).context(doing)?;
         let dataset = pool.open_dataset(&listed.path).context(doing)?;
-        lost::list(dataset.as_ref(), &lost, &mut |lost| each(Unread::new(&name, lost))).context(doing)?;
+        lost::list(dataset.as_ref(), &lost, &mut |lost| each(UnreadablePart::new(&name, lost)))
+            .context(doing)?;
     }
     Ok(())
 }

@@ -56,7 +56,7 @@ pub fn run(args: &Basebackup) -> Result<()> {
 fn told(doing: &str, error: &Error) -> Failure {
     let text = format!("{doing}: {error}");
     match error {
-        Error::Invalid(why) if why.ends_with("is not empty") => Failure::new(text).hint(
+        Error::NotEmpty(_) => Failure::new(text).hint(
             "a backup goes into an empty directory; tablespaces of plain files go elsewhere with -T OLD=NEW",
         ),
         Error::Invalid(_) => Failure::usage(text),

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use super::record::Product;
 use crate::control::Client;
 use crate::failure::{Failure, Result};
-use crate::{places, turns};
+use crate::{file_lock, places};
 
 /// Last port that branches get; it lies below those that kernels give to outgoing connections.
 const LAST: u16 = 32_767;
