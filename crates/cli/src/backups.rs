@@ -28,6 +28,8 @@ const TIMER: u64 = 5 * 60;
 const EVERY_MAX: u64 = 31 * DAY;
 /// Shortest time between two prunes of a repository that nobody asked for, in seconds.
 pub const PRUNE_EVERY: u64 = DAY;
+/// Environment variable that may hold the passphrase.
+pub const PASSPHRASE: &str = "PAGEFOLD_BACKUP_PASSPHRASE";
 const DAY: u64 = 86_400;
 /// Units of `every`, the longest first.
 const UNITS: [(char, u64); 5] = [('w', 7 * DAY), ('d', DAY), ('h', 3600), ('m', 60), ('s', 1)];

@@ -10,7 +10,8 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use crate::failure::{Context, Failure, Result};
 use crate::mountopts::MountOptions;
-use crate::{places, table};
+use crate::places;
+use crate::raw::shown;
 
 /// `struct mount_attr` of mount_setattr(2).
 #[repr(C)]
@@ -116,8 +117,4 @@ fn set(mount: &OwnedFd, options: &MountOptions) -> std::io::Result<()> {
         )
     };
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-}
-
-fn shown(path: &Path) -> String {
-    table::printable(&crate::raw::text(path))
 }

@@ -7,11 +7,12 @@ use pagefold_engine::pool::label::Label;
 use pagefold_engine::pool::{self, FoundState, Relation};
 use serde::{Serialize, Serializer};
 
+use crate::engine_errors::failed;
 use crate::failure::{Context, Failure, Result};
-use crate::pools::{failed, shown};
 use crate::progress::Progress;
+use crate::raw::shown;
 use crate::registry::{Known, Registry, paths_text};
-use crate::{last_state, raw, table, units};
+use crate::{last_state, raw, registry, table, units};
 
 /// A pool that was found on devices, or one of several copies of it.
 #[derive(Clone, Debug, Serialize)]
@@ -211,8 +212,7 @@ pub fn went_on(guid: &str, noted: u64, devices: &[PathBuf]) -> Result<String> {
 pub fn scan(paths: &[PathBuf]) -> Result<Vec<FoundPool>> {
     let named = paths;
     let paths = if named.is_empty() { block_devices()? } else { named.to_vec() };
-    let paths: Vec<PathBuf> =
-        paths.iter().map(|path| crate::target::absolute(path)).collect::<Result<_>>()?;
+    let paths: Vec<PathBuf> = paths.iter().map(|path| registry::absolute(path)).collect::<Result<_>>()?;
     let progress = Progress::counter("devices looked at");
     let found = pool::scan(&paths, &mut |_| progress.step(1))
         .map_err(|error| failed("cannot look for pools", &error))?;

@@ -9,7 +9,7 @@ use pagefold_fs::paths;
 
 use crate::control::{DeviceErrors, ErrorFigures, StruckFigures};
 use crate::failure::Result;
-use crate::{names, pools};
+use crate::{engine_errors, names};
 
 /// Largest number of values of a dataset that are read to find the paths of damaged files; that takes about a second.
 const VALUES_MAX: usize = 500_000;
@@ -34,7 +34,7 @@ pub type Cleared = (Vec<DeviceErrors>, ErrorFigures);
 /// Clears the errors of an open pool, at time `now` in seconds since 1970, and returns them.
 pub fn clear(pool: &Pool, device: Option<u16>, now: u64) -> Result<Cleared> {
     let doing = || format!("cannot clear the errors of pool {}", pool.name());
-    let cleared = pool.clear_faults(device, now).map_err(|error| pools::failed(doing(), &error))?;
+    let cleared = pool.clear_faults(device, now).map_err(|error| engine_errors::failed(doing(), &error))?;
     let devices = cleared.devices.iter().copied().map(of_device).collect();
     Ok((devices, told(pool, &cleared)))
 }

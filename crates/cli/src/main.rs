@@ -27,12 +27,15 @@ mod bind_mount;
 // Its comments are the text of --help: [OPTION] is no link there.
 #[allow(rustdoc::broken_intra_doc_links)]
 mod args;
+mod backup_errors;
 mod backups;
 mod boot;
 mod confine;
 mod control;
+mod dataset_properties;
 mod datasets;
 mod discovery;
+mod engine_errors;
 mod errors;
 mod event_log;
 mod failure;
@@ -53,6 +56,7 @@ mod mounts;
 mod names;
 mod operations;
 mod places;
+mod pool_status;
 mod pools;
 mod progress;
 mod props;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{Context, Failure, Result};
 use crate::mounts::{self, MountEntry};
+use crate::raw::shown;
 use crate::table;
 
 /// Returns the mount of ours whose mount point is `path`: absolute, relative, through links, with slashes behind it.
@@ -98,8 +99,4 @@ fn foreign(all: &[MountEntry], path: &Path, above: &Option<MountEntry>) -> Failu
         _ => Failure::new(format!("nothing of a pool is mounted at {path}"))
             .hint("see what is: pagefold status"),
     }
-}
-
-fn shown(path: &Path) -> String {
-    table::printable(&crate::raw::text(path))
 }

@@ -13,7 +13,8 @@ use rustix::fs::{AtFlags, Mode, Stat};
 use rustix::io::Errno;
 
 use crate::failure::{Context, Failure, Result};
-use crate::{places, raw, table};
+use crate::places;
+use crate::raw::shown;
 
 /// Permissions of a directory of root's.
 const MODE_OF_ROOT: Mode = Mode::empty();
@@ -85,10 +86,6 @@ fn may_make(dir: &Path, parent: &Path, found: &Stat) -> Result<()> {
         .hint("mount first what belongs there; pagefold mount -a mounts all in order"));
     }
     Ok(())
-}
-
-fn shown(path: &Path) -> String {
-    table::printable(&raw::text(path))
 }
 
 #[cfg(test)]

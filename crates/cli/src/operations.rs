@@ -10,7 +10,7 @@ use crate::control::Moving;
 pub use crate::control::{Operation, OperationResult};
 use crate::failure::{Failure, Result};
 use crate::names::{self, dataset_of, is_within};
-use crate::{pools, props, raw, units};
+use crate::{dataset_properties, engine_errors, pools, props, raw, units};
 
 /// Users of datasets and snapshots.
 pub trait Mounts {
@@ -52,7 +52,7 @@ pub fn perform(pool: &Pool, operation: &Operation, mounts: &dyn Mounts) -> Resul
         }
         Operation::AbortReceive { path } => work.abort_receive(path),
         Operation::Inherit { path, name } => {
-            pools::set_one(pool, path, name, None).map(|()| OperationResult::default())
+            dataset_properties::set_one(pool, path, name, None).map(|()| OperationResult::default())
         }
     }
 }
@@ -67,7 +67,7 @@ pub fn clear_way_to_move(pool: &Pool, what: &Moving, mounts: &dyn Mounts) -> Res
 
 /// Frees all space of destroyed objects, for a pool that is not served.
 pub fn free_all(pool: &Pool) -> Result<()> {
-    let failed = |error| pools::failed("cannot free what was destroyed", &error);
+    let failed = |error| engine_errors::failed("cannot free what was destroyed", &error);
     while pool.is_reaping() {
         if !pool.reap().map_err(failed)? {
             pool.checkpoint(false).map_err(failed)?;
@@ -112,14 +112,14 @@ impl Executor<'_> {
     }
 
     fn list(&self) -> Result<Vec<Listed>> {
-        self.pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))
+        self.pool.list().map_err(|error| engine_errors::failed("cannot list the datasets", &error))
     }
 
     /// Converts an error about something that should exist to one with whole names.
     fn failed(&self, doing: &str, path: &str, error: &Error) -> Failure {
         match error {
             Error::NotFound(_) if self.pool.listed(path).is_err() => {
-                pools::no_such_dataset(&self.full(path), error)
+                engine_errors::no_such_dataset(&self.full(path), error)
             }
             error => self.cannot(doing, path, error),
         }
@@ -132,14 +132,14 @@ impl Executor<'_> {
             Error::Busy(why) | Error::Exists(why) | Error::NotFound(why) | Error::Invalid(why) => {
                 Failure::new(format!("cannot {doing} {name}: {why}"))
             }
-            error => pools::failed(format!("cannot {doing} {name}"), error),
+            error => engine_errors::failed(format!("cannot {doing} {name}"), error),
         }
     }
 
     fn made(&self, paths: &[String], properties: &[(String, String)]) -> Result<OperationResult> {
         for path in paths {
             for (name, value) in properties {
-                pools::set_one(self.pool, path, name, Some(value))?;
+                dataset_properties::set_one(self.pool, path, name, Some(value))?;
             }
         }
         Ok(OperationResult {
@@ -192,7 +192,10 @@ impl Executor<'_> {
         for snapshot in snapshots {
             let (dataset, name) = split(snapshot)?;
             if self.pool.version(dataset).is_err() {
-                return Err(pools::no_such_dataset(&self.full(dataset), &Error::NotFound(String::new())));
+                return Err(engine_errors::no_such_dataset(
+                    &self.full(dataset),
+                    &Error::NotFound(String::new()),
+                ));
             }
             let group = by_name.entry(name).or_default();
             group.push(dataset.to_owned());
@@ -221,7 +224,7 @@ impl Executor<'_> {
         let made = self.pool.clone_snapshot(snapshot, path, self.now);
         made.map_err(|error| match error {
             Error::NotFound(_) if self.pool.listed(snapshot).is_err() => {
-                pools::no_such_dataset(&self.full(snapshot), &error)
+                engine_errors::no_such_dataset(&self.full(snapshot), &error)
             }
             error => self.cannot("create dataset", path, &error),
         })?;
@@ -232,7 +235,10 @@ impl Executor<'_> {
         let listed = self.list()?;
         let (dataset, _) = split(snapshot)?;
         let Some(to) = listed.iter().find(|found| found.path == snapshot) else {
-            return Err(pools::no_such_dataset(&self.full(snapshot), &Error::NotFound(String::new())));
+            return Err(engine_errors::no_such_dataset(
+                &self.full(snapshot),
+                &Error::NotFound(String::new()),
+            ));
         };
         let later =
             |found: &&Listed| found.is_snapshot && dataset_of(&found.path) == dataset && found.id > to.id;
@@ -283,7 +289,7 @@ impl Executor<'_> {
     ) -> Result<Vec<&'l Listed>> {
         let name = self.full(path);
         let Some(clone) = listed.iter().find(|found| found.path == path) else {
-            return Err(pools::no_such_dataset(&name, &Error::NotFound(String::new())));
+            return Err(engine_errors::no_such_dataset(&name, &Error::NotFound(String::new())));
         };
         if clone.origin.is_none() {
             let failure = self.no_clone(path);
@@ -449,7 +455,7 @@ impl Executor<'_> {
         // Pages and nodes of trees that are not stored yet could not be counted.
         self.pool
             .checkpoint(false)
-            .map_err(|error| pools::failed("cannot write what was accepted", &error))?;
+            .map_err(|error| engine_errors::failed("cannot write what was accepted", &error))?;
         let listed = self.list()?;
         let mut going = BTreeSet::new();
         for word in what {
@@ -467,7 +473,8 @@ impl Executor<'_> {
         }
         let paths: Vec<&str> = going.iter().map(String::as_str).collect();
         let freed = self.pool.freed_by_destroying(&paths);
-        let freed_bytes = freed.map_err(|error| pools::failed("cannot tell what would be freed", &error))?;
+        let freed_bytes =
+            freed.map_err(|error| engine_errors::failed("cannot tell what would be freed", &error))?;
         let outcome = OperationResult {
             names: listed.iter().filter(gone).map(|found| self.full(&found.path)).collect(),
             freed_bytes,
@@ -498,7 +505,8 @@ impl Executor<'_> {
         }
         let paths: Vec<&str> = all.iter().map(String::as_str).collect();
         let freed = self.pool.freed_by_destroying(&paths);
-        let freed_bytes = freed.map_err(|error| pools::failed("cannot tell what would be freed", &error))?;
+        let freed_bytes =
+            freed.map_err(|error| engine_errors::failed("cannot tell what would be freed", &error))?;
         let names =
             listed.iter().filter(|found| going.contains(&found.path)).map(|found| self.full(&found.path));
         let blocked = Some((why.what().to_owned(), why.advice().map(str::to_owned)));
@@ -538,7 +546,7 @@ impl Executor<'_> {
     ) -> Result<()> {
         let name = self.full(path);
         if !listed.iter().any(|found| found.path == path) {
-            return Err(pools::no_such_dataset(&name, &Error::NotFound(String::new())));
+            return Err(engine_errors::no_such_dataset(&name, &Error::NotFound(String::new())));
         }
         let within: Vec<&Listed> = listed.iter().filter(|found| is_within(&found.path, path)).collect();
         if let (Some(other), false) = (within.iter().find(|found| found.path != path), recursive) {
@@ -555,7 +563,7 @@ impl Executor<'_> {
         let position = |name: &str| {
             own.iter().position(|other| *other == name).ok_or_else(|| {
                 let name = self.full(&format!("{dataset}@{name}"));
-                pools::no_such_dataset(&name, &Error::NotFound(String::new()))
+                engine_errors::no_such_dataset(&name, &Error::NotFound(String::new()))
             })
         };
         let Some((first, last)) = part.split_once('%') else {

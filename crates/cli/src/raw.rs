@@ -205,6 +205,11 @@ pub mod maybe_path {
     }
 }
 
+/// Formats a path for a message.
+pub fn shown(path: &Path) -> String {
+    printable(&text(path))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 use crate::control::{Moving, Rebased};
 use crate::failure::{Context, Failure, Result};
 use crate::operations::{self, Mounts};
-use crate::{incomplete, names, pools, raw, units};
+use crate::{engine_errors, incomplete, names, raw, units};
 
 /// Largest number of conflicts that are listed; the others are only counted.
 const CONFLICTS_MAX: usize = 1000;
@@ -30,10 +30,10 @@ pub fn perform(
         let missing = [path, onto].into_iter().find(|path| pool.version(path).is_err());
         match (&error, missing) {
             (Error::NotFound(_), Some(path)) => {
-                pools::no_such_dataset(&names::full(pool.name(), path), &error)
+                engine_errors::no_such_dataset(&names::full(pool.name(), path), &error)
             }
             (Error::Busy(why) | Error::Invalid(why), _) => Failure::new(format!("{}: {why}", doing())),
-            _ => pools::failed(doing(), &error),
+            _ => engine_errors::failed(doing(), &error),
         }
     };
     let under_way = pool.begin_rebase(path, onto, *own, units::now()).map_err(failed)?;

@@ -188,6 +188,13 @@ pub fn paths_text(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| table::printable(&raw::text(path))).collect::<Vec<_>>().join(", ")
 }
 
+/// Returns an absolute path, in the form in which the pool cache keeps it.
+pub fn absolute(path: &Path) -> Result<PathBuf> {
+    pagefold_engine::walk::reach_any(path)
+        .map(|(_, path)| path)
+        .context(|| format!("cannot resolve {}", table::printable(&raw::text(path))))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,9 +3,9 @@
 use pagefold_engine::pool::Pool;
 
 use crate::control::ValueSource;
+use crate::engine_errors;
 use crate::failure::Result;
 use crate::names::{self, dataset_of};
-use crate::pools;
 use crate::props::{Property, Scope};
 
 /// A value and its origin.
@@ -17,8 +17,9 @@ pub type Setting = (String, ValueSource);
 pub fn of(pool: &Pool, path: &str, property: &Property) -> Result<Setting> {
     let found = if property.scope == Scope::Own {
         let own = pool.property_of(path, property.name);
-        let own =
-            own.map_err(|error| pools::failed(format!("cannot read property {}", property.name), &error))?;
+        let own = own.map_err(|error| {
+            engine_errors::failed(format!("cannot read property {}", property.name), &error)
+        })?;
         own.filter(|value| value != property.default).map(|value| (value, ValueSource::Local))
     } else if property.scope == Scope::Pool && !path.is_empty() {
         let of_pool = stored(pool, "", property.name)?;
@@ -37,7 +38,7 @@ pub fn of(pool: &Pool, path: &str, property: &Property) -> Result<Setting> {
 
 /// Returns the value that was set under `name` on a dataset or snapshot, or on the nearest dataset above it.
 pub fn stored(pool: &Pool, path: &str, name: &str) -> Result<Option<Setting>> {
-    let failed = |error| pools::failed(format!("cannot read property {name}"), &error);
+    let failed = |error| engine_errors::failed(format!("cannot read property {name}"), &error);
     let mut at = Some(path);
     while let Some(here) = at {
         if let Some(value) = pool.property_of(here, name).map_err(failed)? {

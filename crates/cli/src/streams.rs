@@ -10,7 +10,7 @@ use pagefold_fs::diff::{Fate, FileDifference};
 
 pub use crate::control::{Difference, PartialFigures, Sendable, Transferred};
 use crate::failure::{Context, Failure, Result};
-use crate::{incomplete, names, pools, raw, units};
+use crate::{engine_errors, incomplete, names, raw, units};
 
 /// Function that is called after each frame with the progress of a stream.
 pub type ProgressFn<'a> = &'a mut dyn FnMut(&Transfer);
@@ -42,7 +42,7 @@ fn with_source<T>(
                 let missing = missing.map(String::as_str).find(|path| pool.version(path).is_err());
                 match (&error, missing) {
                     (Error::NotFound(_), Some(path)) => {
-                        pools::no_such_dataset(&names::full(pool.name(), path), &error)
+                        engine_errors::no_such_dataset(&names::full(pool.name(), path), &error)
                     }
                     _ => failed(format!("cannot send {name}"), &error),
                 }
@@ -69,7 +69,7 @@ pub fn parse_token(text: &str) -> Result<Token> {
 fn failed(doing: String, error: &Error) -> Failure {
     match reason(error) {
         Some(why) => Failure::new(format!("{doing}: {why}")),
-        None => pools::failed(doing, error),
+        None => engine_errors::failed(doing, error),
     }
 }
 
@@ -157,7 +157,7 @@ pub fn diff(pool: &Pool, old: &str, new: &str, ranges: bool, out: &mut dyn Write
         let missing = [old, new].into_iter().find(|path| pool.version(path).is_err());
         match (&error, missing) {
             (Error::NotFound(_), Some(path)) => {
-                pools::no_such_dataset(&names::full(pool.name(), path), &error)
+                engine_errors::no_such_dataset(&names::full(pool.name(), path), &error)
             }
             _ => failed(doing(), &error),
         }

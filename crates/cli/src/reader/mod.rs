@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use pagefold_backup::{Backup, Contents, Patience};
+use pagefold_backup::{Contents, Patience};
 use pagefold_engine::dataset::Dataset;
 use pagefold_fs::{AtimePolicy, Fs, FsOptions, SystemClock};
 use pagefold_fuse::{Dispatch, Mounter, Session};
@@ -31,7 +31,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::mounter::Asking;
 use crate::mountopts::{self, MountOptions};
 use crate::serve::{StartReport, events, mounted, report};
-use crate::{confine, places, spawn, units, verbs};
+use crate::{backup_errors, confine, mounts, places, spawn, units};
 
 /// Largest length of a task in bytes.
 const TASK_BYTES_MAX: u64 = 1 << 20;
@@ -39,30 +39,9 @@ const TASK_BYTES_MAX: u64 = 1 << 20;
 const PATIENCE: Patience = Patience { request: Duration::from_secs(30), retry: Duration::from_secs(5) };
 /// Time without any connection after which the process ends.
 const IDLE: Duration = Duration::from_secs(60);
-/// Prefix of the source of a backup's mount in `/proc/mounts`; no pool can be called so.
-pub const SOURCE: &str = "backup=";
-
-/// Returns the source of a backup's mount, as `/proc/mounts` shows it.
-pub fn source_of(backup: &Backup) -> String {
-    format!("{SOURCE}{}", backup.name())
-}
-
-/// Returns true for the source of a backup's mount.
-pub fn is_source(source: &str) -> bool {
-    source.starts_with(SOURCE)
-}
-
-/// Extension of the sockets of these processes. Sockets of pools' servers have the pool's name and end in `sock`.
-const EXTENSION: &str = "reader";
-
-/// Returns the path of the socket of the process that reads a backup for datasets.
-pub fn socket_of(token: Token) -> PathBuf {
-    places::runtime_dir().join(format!("backup-{token}.{EXTENSION}"))
-}
-
 /// Returns true for the path of such a process's socket.
 pub fn is_socket(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == EXTENSION)
+    path.extension().is_some_and(|extension| extension == places::READER_EXTENSION)
 }
 
 /// Figures of the reading of a backup, as `backup mounts` shows them.
@@ -132,11 +111,11 @@ fn prepare() -> Result<RunningReader> {
     let signals = Signals::new([SIGTERM, SIGINT]).context(|| "cannot catch signals".into())?;
     let location = task.source.location()?;
     // The mounter may mount backups, and nothing of any pool.
-    let asking = task.place.as_ref().map(|_| Asking::start(SOURCE, &options)).transpose()?;
+    let asking = task.place.as_ref().map(|_| Asking::start(mounts::BACKUP_SOURCE, &options)).transpose()?;
     let lock = Lock::open()?;
     confine::reader(options.confine.unwrap_or_default(), &location)?;
     let doing = || format!("cannot read the backup {} of {}", task.backup, task.source.repository);
-    let told = |error: &pagefold_backup::Error| verbs::backup_failed(doing(), error);
+    let told = |error: &pagefold_backup::Error| backup_errors::failed(doing(), error);
     let repository = task.source.open(PATIENCE).map_err(|why| match why {
         Opening::Told(error) => told(&error),
         Opening::Failed(failure) => failure,
@@ -156,7 +135,7 @@ fn prepare() -> Result<RunningReader> {
     let token = token_of(dataset.contents())?;
     // A process for datasets listens under the name that their servers know. One with a mount is only asked for
     // figures.
-    let socket = if task.place.is_some() { own_socket() } else { socket_of(token) };
+    let socket = if task.place.is_some() { own_socket() } else { places::reader_socket_of(token) };
     let (listener, socket) = Socket::listen(&socket, token, lock)?;
     if let (Some(place), Some(mounter)) = (&task.place, asking) {
         let mounted = mount(&dataset, Arc::new(mounter), place, &options)?;
@@ -195,7 +174,7 @@ pub fn repository_bytes(contents: &Contents) -> Result<[u8; 16]> {
 }
 
 fn own_socket() -> PathBuf {
-    places::runtime_dir().join(format!("backup-mount-{}.{EXTENSION}", std::process::id()))
+    places::runtime_dir().join(format!("backup-mount-{}.{}", std::process::id(), places::READER_EXTENSION))
 }
 
 fn mount(
@@ -208,7 +187,7 @@ fn mount(
     let fs_options = FsOptions { atime: AtimePolicy::Never, read_only: true, ..FsOptions::default() };
     let fs = Fs::mount(Arc::clone(dataset) as Arc<dyn Dataset>, Arc::new(SystemClock), fs_options);
     let fs = fs.context(|| format!("cannot open the file system of {name}"))?;
-    let source = source_of(dataset.contents().backup());
+    let source = mounts::backup_source(dataset.contents().backup());
     let fuse = mounted::fuse_options(&source, options, true);
     let handler = Arc::new(Dispatch::new(Arc::new(fs)));
     let session = Session::mount_by(mounter, handler, &place.dir, &fuse);

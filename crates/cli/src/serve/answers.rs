@@ -13,7 +13,7 @@ use crate::control::{
     FileUsage, Handler, MemoryFigures, MountFigures, PoolFigures, Reply, Request, UnmountMode,
 };
 use crate::failure::{Failure, Result};
-use crate::{datasets, errors, models, names, pools, streams};
+use crate::{dataset_properties, datasets, engine_errors, errors, models, names, pool_status, streams};
 
 /// Largest number of inodes in one request.
 const USAGE_INODES_MAX: usize = 16_384;
@@ -41,7 +41,7 @@ impl Answers {
         Ok(match request {
             Request::Status {} => Reply::Status { figures: Box::new(server.figures()) },
             Request::Counters {} => {
-                Reply::Counters { activity: pools::activity(&server.pool, server.age_ms()) }
+                Reply::Counters { activity: pool_status::activity(&server.pool, server.age_ms()) }
             }
             Request::Models {} => Reply::Models { all: models::told(&server.pool)? },
             Request::Properties { path } => Reply::Properties { values: server.properties(&path)? },
@@ -139,7 +139,7 @@ impl Server {
             memory: Some(memory(&self.pool.memory())),
             mount: mounts.iter().find(|mount| mount.path.is_empty()).or(mounts.first()).cloned(),
             mounts,
-            ..pools::figures(&self.pool)
+            ..pool_status::figures(&self.pool)
         }
     }
 
@@ -163,7 +163,7 @@ impl Server {
 
     fn scrub_start(&self, rate: u64) -> Result<Reply> {
         let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
-        self.pool.scrub_start(now, rate).map_err(|error| pools::failed("cannot scrub", &error))?;
+        self.pool.scrub_start(now, rate).map_err(|error| engine_errors::failed("cannot scrub", &error))?;
         Ok(Reply::Done {})
     }
 
@@ -171,13 +171,13 @@ impl Server {
         match self.pool.scrub_stop() {
             Ok(true) => Ok(Reply::Done {}),
             Ok(false) => Err(Failure::new("no scrub is under way")),
-            Err(error) => Err(pools::failed("cannot stop the scrub", &error)),
+            Err(error) => Err(engine_errors::failed("cannot stop the scrub", &error)),
         }
     }
 
     fn trim_start(&self, rate: u64) -> Result<Reply> {
         let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
-        self.pool.trim_start(now, rate).map_err(|error| pools::failed("cannot trim", &error))?;
+        self.pool.trim_start(now, rate).map_err(|error| engine_errors::failed("cannot trim", &error))?;
         Ok(Reply::Done {})
     }
 
@@ -198,7 +198,7 @@ impl Server {
         let mut temporary = mounted.map(|mounted| mounted.temporary()).unwrap_or_default();
         // The last of a name counts: a remount changes those of the whole pool here, and not in the mount's own options.
         temporary.extend(self.temporary.lock().iter().cloned());
-        pools::properties(&self.pool, path, &temporary)
+        dataset_properties::all(&self.pool, path, &temporary)
     }
 
     fn unmount(&self, devices: &[u32], mode: UnmountMode) -> Result<Reply> {

@@ -6,7 +6,7 @@ use pagefold_engine::dataset::{Bound, Space};
 use pagefold_engine::pool::Pool;
 
 pub use crate::units::{FULL_PERCENT, hundredths as percent};
-use crate::{errors, names, pools};
+use crate::{errors, names, pool_status};
 
 /// Shares of a pool's capacity, in per cent; a warning comes once when each is reached.
 const STEPS: [u64; 3] = [FULL_PERCENT, 90, 95];
@@ -52,7 +52,7 @@ impl PoolWatch {
         let Space { capacity_bytes, used_bytes, available_bytes, .. } = pool.space();
         if let Some(step) = self.pool.observe(capacity_bytes.saturating_sub(available_bytes), capacity_bytes)
         {
-            let held = pools::snapshots(pool);
+            let held = pool_status::snapshots(pool);
             let (snapshot_bytes, largest) =
                 held.map_or((0, String::new()), |held| (held.bytes, held.largest));
             tracing::warn!(used_bytes, available_bytes, snapshot_bytes, largest, "the pool is {step} % full");

@@ -22,10 +22,8 @@ use super::snapdir::SnapshotsOf;
 use crate::failure::{Context, Failure, Result};
 use crate::incomplete::{self, Fetcher, Over, OverlayMode};
 use crate::mountopts::{IoUring, MountOptions};
-use crate::mounts;
-use crate::names;
 use crate::props::{self, Scope};
-use crate::{pools, raw, settings, units};
+use crate::{engine_errors, mounts, names, pools, raw, settings, units};
 
 /// Name of the property that the engine itself follows, by dataset.
 const COMPRESSION: &str = "compression";
@@ -82,7 +80,7 @@ impl Mounted {
         let Server { pool, handover, dataset_lock, watched, mounter, .. } = server;
         let name = names::full(pool.name(), &wanted.path);
         let version = pool.version(&wanted.path);
-        let version = version.map_err(|error| pools::no_such_dataset(&name, &error))?;
+        let version = version.map_err(|error| engine_errors::no_such_dataset(&name, &error))?;
         let temporary = &wanted.options.properties;
         let effective = |name: &str| -> Result<String> {
             match temporary.iter().rev().find(|(temporary, _)| *temporary == name) {
@@ -237,7 +235,9 @@ impl Mounted {
 /// Returns true if a dataset has no entries at all.
 fn is_empty(dataset: &dyn Dataset) -> Result<bool> {
     let found = dataset.range(&Key::new(0, 0, 0), &Key::new(u64::MAX, 0, 0), 1);
-    found.map(|found| found.is_empty()).map_err(|error| pools::failed("cannot read the dataset", &error))
+    found
+        .map(|found| found.is_empty())
+        .map_err(|error| engine_errors::failed("cannot read the dataset", &error))
 }
 
 /// Returns an error if `wanted` cannot be mounted because of its directory. Nothing else is touched.
@@ -271,7 +271,7 @@ fn take_effect(policy: &Policed, record_size: &AtomicU32, name: &str, value: &st
 /// Passes to the engine the codec that holds for a mount.
 fn obey_codec(dataset: &LiveDataset, value: Option<&str>) -> Result<()> {
     let codec = value.map(str::parse).transpose();
-    dataset.set_mount_compression(codec.map_err(|error| pools::failed("cannot mount", &error))?);
+    dataset.set_mount_compression(codec.map_err(|error| engine_errors::failed("cannot mount", &error))?);
     Ok(())
 }
 

@@ -4,12 +4,10 @@ use std::path::{Component, Path, PathBuf};
 
 use super::handover;
 use super::mounted::MountRequest;
-use crate::args;
 use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
-use crate::names;
 use crate::registry::{Known, paths_text};
-use crate::{pools, raw, startup, table, target};
+use crate::{args, datasets, names, raw, startup, table, target};
 
 /// A mount to be made.
 #[derive(Debug)]
@@ -67,11 +65,11 @@ fn default_dir(known: &Known, path: &str) -> Result<PathBuf> {
     let values = match Client::connect(&known.name)? {
         Some(mut client) => match client.ask(&Request::Properties { path: path.into() }) {
             Ok(Reply::Properties { values }) => values,
-            Err(_) if client.has_ended() => pools::properties_offline(known, path)?,
+            Err(_) if client.has_ended() => datasets::properties_offline(known, path)?,
             Ok(_) => return Err(client.misunderstood()),
             Err(failure) => return Err(failure),
         },
-        None => pools::properties_offline(known, path)?,
+        None => datasets::properties_offline(known, path)?,
     };
     let mountpoint = values.into_iter().find(|value| value.name == "mountpoint");
     match mountpoint.map(|value| value.value).filter(|dir| dir != "none" && !path.contains('@')) {

@@ -29,7 +29,10 @@ use crate::mountopts::{Confine, MountOptions, Takeover};
 use crate::operations::{self, Mounts, Operation, OperationResult};
 use crate::registry::Known;
 use crate::retention::POLICY;
-use crate::{confine, mountopts, names, pools, props, raw, settings, startup, timeouts};
+use crate::{
+    confine, dataset_properties, engine_errors, mountopts, names, pools, props, raw, settings, startup,
+    timeouts,
+};
 
 /// Pause between the reply to a request to restart and the end of the server.
 const RESTART_DELAY: Duration = Duration::from_millis(20);
@@ -229,7 +232,8 @@ impl Server {
         let watched: Watched = Arc::new(Mutex::new(PoolWatch::new(&pool)));
         let at_start = || mounted::of_the_pool(wanted).into_iter().chain(given).collect();
         let temporary = handover.temporary().unwrap_or_else(at_start);
-        let pool_work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
+        let pool_work =
+            pool.run().map_err(|error| engine_errors::failed("cannot start the pool's work", &error))?;
         Ok(Arc::new(Self {
             pool,
             ring,
@@ -260,7 +264,7 @@ impl Server {
     pub fn mount(self: &Arc<Self>, wanted: &MountRequest) -> Result<Attached> {
         let name = names::full(self.pool.name(), &wanted.path);
         let version = self.pool.version(&wanted.path);
-        let id = version.map_err(|error| pools::no_such_dataset(&name, &error))?.id;
+        let id = version.map_err(|error| engine_errors::no_such_dataset(&name, &error))?.id;
         if let Announced::Not(why) = self.announce(id, &name)? {
             return Ok(why);
         }
@@ -711,7 +715,7 @@ impl Server {
 
     /// Stores a property of a dataset or snapshot, makes it durable and applies it.
     pub(super) fn set_property(&self, path: &str, name: &str, value: &str) -> Result<()> {
-        pools::set_one(&self.pool, path, name, Some(value))?;
+        dataset_properties::set_one(&self.pool, path, name, Some(value))?;
         startup::store(&self.pool, path, name)?;
         tracing::info!(dataset = names::full(self.pool.name(), path), property = name, value, "set");
         self.obey(name)
@@ -736,7 +740,7 @@ impl Server {
     /// inherit.
     pub(super) fn obey_all(&self) -> Result<()> {
         let temporary = self.temporary.lock().clone();
-        let values = pools::properties(&self.pool, "", &temporary)?;
+        let values = dataset_properties::all(&self.pool, "", &temporary)?;
         for name in ["compression", "primarycache", "autotrim", "cache"] {
             let found = values.iter().find(|value| value.name == name && value.source != ValueSource::None);
             if let Some(value) = found {

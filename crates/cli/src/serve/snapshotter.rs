@@ -14,7 +14,7 @@ use super::server::Server;
 use crate::failure::{Context, Failure, Result};
 use crate::operations::Mounts;
 use crate::retention::{self, MARK, POLICY, Period, SnapshotChanges, SnapshotPolicy};
-use crate::{names, pools, props, settings, units};
+use crate::{engine_errors, names, props, settings, units};
 
 /// Share of its capacity, in per cent, from which on a pool gets no more snapshots by policy.
 const LIMIT_PERCENT: u64 = 90;
@@ -58,7 +58,7 @@ impl Turns {
 
     /// Returns all datasets and snapshots, and the work that is due.
     fn plan(&mut self, pool: &Pool, now: u64) -> Result<(Vec<Listed>, SnapshotChanges)> {
-        let failed = |error| pools::failed("cannot see to snapshots by policy", &error);
+        let failed = |error| engine_errors::failed("cannot see to snapshots by policy", &error);
         let listed = pool.list().map_err(failed)?;
         let policies = policies(pool, &listed)?;
         let policy = |path: &str| policies.get(path).cloned().unwrap_or_default();
@@ -106,7 +106,9 @@ fn policies(pool: &Pool, listed: &[Listed]) -> Result<BTreeMap<String, SnapshotP
 fn make(pool: &Pool, name: &str, period: Period, datasets: &[String], now: u64) -> Result<()> {
     let paths: Vec<&str> = datasets.iter().map(String::as_str).collect();
     let made = pool.snapshot_with(&paths, name, now, &[(MARK, period.name())]);
-    made.map_err(|error| pools::failed(format!("cannot make the snapshots {name} by policy"), &error))?;
+    made.map_err(|error| {
+        engine_errors::failed(format!("cannot make the snapshots {name} by policy"), &error)
+    })?;
     tracing::info!(name, datasets = datasets.len(), "snapshots made by policy");
     Ok(())
 }
@@ -123,7 +125,7 @@ fn remove(pool: &Pool, mounts: &dyn Mounts, listed: &[Listed], paths: &[String])
             // It is in use by a stream, for instance; a later turn removes it.
             Err(Error::Busy(why)) => tracing::debug!(name, why, "a snapshot stays for now"),
             Err(error) => {
-                return Err(pools::failed(format!("cannot remove {name} by policy"), &error));
+                return Err(engine_errors::failed(format!("cannot remove {name} by policy"), &error));
             }
         }
     }

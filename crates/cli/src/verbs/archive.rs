@@ -11,12 +11,13 @@ use pagefold_basebackup::control::{self, Control};
 use pagefold_basebackup::segment::{self, Head, Name, Part};
 use serde_json::json;
 
-use super::backup::{open, open_for_logs, told};
+use super::backup::{open, open_for_logs};
 use super::print_json;
 use crate::args::{Archive, ArchiveFetch, ArchiveList, ArchivePush, Output};
 use crate::failure::{Context, Failure, Result};
+use crate::raw::shown;
 use crate::table::{Align, Table, printable};
-use crate::{raw, timestamp, units};
+use crate::{backup_errors, timestamp, units};
 
 /// Exit status of a fetch that failed: PostgreSQL takes a status above 125 for an error, and any other for the end of
 /// what is archived.
@@ -43,10 +44,6 @@ pub fn exit_status(words: &[OsString], failure: &Failure) -> u8 {
         && words.get(2).is_some_and(|verb| verb == "fetch");
     let status = failure.exit_status();
     if is_fetch && status == 2 { FAILED } else { status }
-}
-
-fn shown(path: &Path) -> String {
-    printable(&raw::text(path))
 }
 
 fn push(args: &ArchivePush) -> Result<()> {
@@ -95,7 +92,7 @@ fn push(args: &ArchivePush) -> Result<()> {
                 args.repository
             )))
         }
-        Err(error) => Err(told(doing(), &error)),
+        Err(error) => Err(backup_errors::failed(doing(), &error)),
     }
 }
 
@@ -159,7 +156,9 @@ fn fetch_to(args: &ArchiveFetch) -> Result<(), (Failure, bool)> {
         })?,
     };
     let repository = open_for_logs(&args.repository, &args.access).map_err(failed)?;
-    let found = repository.fetch_log(system, &name).map_err(|error| failed(told(doing(), &error)))?;
+    let found = repository
+        .fetch_log(system, &name)
+        .map_err(|error| failed(backup_errors::failed(doing(), &error)))?;
     let Some(content) = found else {
         let what = format!("{} of cluster {system} is not in {}", args.name, args.repository);
         return Err((Failure::new(what), true));
@@ -184,7 +183,8 @@ fn write(to: &Path, content: &[u8]) -> std::io::Result<()> {
 fn list(args: &ArchiveList) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
     let logs = repository.backups().and_then(|backups| repository.cluster_logs(&backups));
-    let logs = logs.map_err(|error| told(format!("cannot list {}", args.repository), &error))?;
+    let logs =
+        logs.map_err(|error| backup_errors::failed(format!("cannot list {}", args.repository), &error))?;
     if args.output.json {
         return print_json(&json!({ "repository": repository.id(), "logs": logs }));
     }

@@ -31,16 +31,15 @@ use crate::args::{
     Access, Backup, BackupCheck, BackupForget, BackupInit, BackupList, BackupPrune, BackupServe, BackupShow,
     BackupVerify,
 };
+use crate::backups::PASSPHRASE;
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
 use crate::table::{Align, Table};
-use crate::{places, units};
+use crate::{backup_errors, places, units};
 
 pub(super) use replica::{Behind, replicas};
 pub(super) use standing::{Standing, standings};
 
-/// Environment variable that may hold the passphrase.
-const PASSPHRASE: &str = "PAGEFOLD_BACKUP_PASSPHRASE";
 /// Largest number of bytes that are read of a key file.
 const KEY_BYTES_MAX: u64 = 64 << 10;
 
@@ -65,28 +64,9 @@ pub fn run(args: &Backup) -> Result<()> {
     }
 }
 
-/// Returns an error of the backup crate as a failure, with a hint what to do about it.
-pub fn told(doing: impl std::fmt::Display, error: &Error) -> Failure {
-    let failure = match error {
-        Error::Invalid(_) => Failure::usage(format!("{doing}: {error}")),
-        _ => Failure::new(format!("{doing}: {error}")),
-    };
-    match error {
-        Error::Key(_) => {
-            failure.hint(format!("give it with --key-file FILE, --key-command COMMAND or {PASSPHRASE}"))
-        }
-        Error::Damaged { .. } | Error::Missing { .. } => {
-            failure.hint("see what else is damaged: pagefold backup check, pagefold backup verify")
-        }
-        Error::Connection { hint: Some(hint), .. } => failure.hint(hint),
-        Error::UnsafeStore(_) => failure.hint("--single-writer vouches that there is only one writer"),
-        _ => failure,
-    }
-}
-
 fn secret(access: &Access) -> Result<Option<Secret>> {
     let secret = secret_bytes(access)?.map(Secret::new).transpose();
-    secret.map_err(|error| told("cannot use the key", &error))
+    secret.map_err(|error| backup_errors::failed("cannot use the key", &error))
 }
 
 /// Returns the passphrase or key, if there is one.
@@ -121,8 +101,8 @@ fn store(repository: &str, access: &Access, make: bool) -> Result<Store> {
     let doing = || format!("cannot use the repository {repository}");
     let location =
         Location::parse(repository, endpoint.as_deref(), region.as_deref(), access.remote_command.as_deref());
-    let location = location.map_err(|error| told(doing(), &error))?;
-    Store::open(&location, make).map_err(|error| told(doing(), &error))
+    let location = location.map_err(|error| backup_errors::failed(doing(), &error))?;
+    Store::open(&location, make).map_err(|error| backup_errors::failed(doing(), &error))
 }
 
 fn seen() -> Result<Seen> {
@@ -142,7 +122,7 @@ pub(super) fn open_for_logs(repository: &str, access: &Access) -> Result<Reposit
 fn open_with(repository: &str, access: &Access, seen: Seen) -> Result<Repository> {
     let store = store(repository, access, false)?;
     Repository::open(store, seen, secret(access)?.as_ref()).map_err(|error| {
-        let failure = told(format!("cannot open the repository {repository}"), &error);
+        let failure = backup_errors::failed(format!("cannot open the repository {repository}"), &error);
         match error {
             Error::NotFound(_) => failure.hint(format!("make one: pagefold backup init {repository}")),
             _ => failure,
@@ -161,7 +141,7 @@ fn init(args: &BackupInit) -> Result<()> {
     }
     let store = store(&args.repository, &args.access, true)?;
     let options = InitOptions { secret, created: units::now(), single_writer: args.single_writer };
-    Repository::init(store, seen()?, &options).map(drop).map_err(|error| told(doing, &error))
+    Repository::init(store, seen()?, &options).map(drop).map_err(|error| backup_errors::failed(doing, &error))
 }
 
 fn pipe() -> Result<(PipeReader, PipeWriter)> {
@@ -175,7 +155,7 @@ fn as_file(end: impl Into<OwnedFd>) -> File {
 fn list(args: &BackupList) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
     let backups = repository.backups();
-    let failed = |error: Error| told(format!("cannot list {}", args.repository), &error);
+    let failed = |error: Error| backup_errors::failed(format!("cannot list {}", args.repository), &error);
     let backups = backups.map_err(failed)?;
     if args.output.json {
         let all: Vec<_> = backups.iter().map(figures).collect();
@@ -234,7 +214,8 @@ fn figures(backup: &pagefold_backup::Backup) -> serde_json::Value {
 fn show(args: &BackupShow) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
     let backup = repository.find(&args.backup);
-    let backup = backup.map_err(|error| told(format!("cannot show {}", args.backup), &error))?;
+    let backup =
+        backup.map_err(|error| backup_errors::failed(format!("cannot show {}", args.backup), &error))?;
     if args.output.json {
         return print_json(&figures(&backup));
     }
@@ -270,7 +251,7 @@ fn share(text: &str) -> Result<f64> {
 fn verify(args: &BackupVerify) -> Result<()> {
     let share = args.sample.as_deref().map(share).transpose()?.unwrap_or(1.0);
     let repository = open(&args.repository, &args.access)?;
-    let failed = |error: Error| told(format!("cannot verify {}", args.repository), &error);
+    let failed = |error: Error| backup_errors::failed(format!("cannot verify {}", args.repository), &error);
     let backups = match args.backups.as_slice() {
         [] => repository.backups().map_err(failed)?,
         some => some.iter().map(|word| repository.find(word)).collect::<Result<_, _>>().map_err(failed)?,
@@ -296,7 +277,8 @@ fn verify(args: &BackupVerify) -> Result<()> {
 fn check(args: &BackupCheck) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
     let checked = repository.check();
-    let checked = checked.map_err(|error| told(format!("cannot check {}", args.repository), &error))?;
+    let checked = checked
+        .map_err(|error| backup_errors::failed(format!("cannot check {}", args.repository), &error))?;
     tell(&args.repository, &checked, args.json)
 }
 
@@ -333,11 +315,13 @@ fn tell(name: &str, checked: &Checked, json: bool) -> Result<()> {
 fn forget(args: &BackupForget) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
     let forgotten = repository.forget(&args.backups);
-    forgotten.map_err(|error| told(format!("cannot forget backups of {}", args.repository), &error))
+    forgotten.map_err(|error| {
+        backup_errors::failed(format!("cannot forget backups of {}", args.repository), &error)
+    })
 }
 
 fn prune(args: &BackupPrune) -> Result<()> {
-    let failed = |error: Error| told(format!("cannot prune {}", args.repository), &error);
+    let failed = |error: Error| backup_errors::failed(format!("cannot prune {}", args.repository), &error);
     let keep: Option<Keep> = args.keep.as_deref().map(str::parse).transpose().map_err(failed)?;
     let repository = open(&args.repository, &args.access)?;
     let bound = match args.repack.as_deref() {
@@ -420,5 +404,5 @@ fn serve(args: &BackupServe) -> Result<()> {
     let output = std::io::stdout().as_fd().try_clone_to_owned();
     let output = File::from(output.context(|| "cannot use standard output".into())?);
     pagefold_backup::serve(&options, std::io::stdin().lock(), output)
-        .map_err(|error| told("cannot serve backups", &error))
+        .map_err(|error| backup_errors::failed("cannot serve backups", &error))
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::args::Check;
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
-use crate::{names, pools, raw, table, target, units};
+use crate::{engine_errors, names, pools, raw, registry, table, target, units};
 
 /// Bytes of cache for the check's walk over the trees.
 const CACHE_BYTES: u64 = 256 << 20;
@@ -24,7 +24,7 @@ pub fn run(args: &Check) -> Result<()> {
         }
         _ => {
             let devices =
-                args.device.iter().map(|path| target::absolute(path)).collect::<Result<Vec<_>>>()?;
+                args.device.iter().map(|path| registry::absolute(path)).collect::<Result<Vec<_>>>()?;
             let name = args.pool.clone().unwrap_or_else(|| crate::registry::paths_text(&devices));
             (name, devices)
         }
@@ -38,8 +38,8 @@ pub fn run(args: &Check) -> Result<()> {
         progress.at(at.done_bytes, at.total_bytes);
     });
     progress.finish();
-    let (pool, report) =
-        checked.map_err(|error| pools::failed_on_devices(format!("cannot check pool {name}"), &error))?;
+    let (pool, report) = checked
+        .map_err(|error| engine_errors::failed_on_devices(format!("cannot check pool {name}"), &error))?;
     let files = file_systems(&pool, &report)?;
     let (name, guid) = (pool.name().to_owned(), pool.guid().to_string());
     let errors = report.errors.saturating_add(files.problem_count);
@@ -106,7 +106,7 @@ fn file_systems(pool: &Pool, report: &CheckReport) -> Result<pagefold_fs::check:
 }
 
 fn listed(pool: &Pool) -> Result<Vec<Listed>> {
-    pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))
+    pool.list().map_err(|error| engine_errors::failed("cannot list the datasets", &error))
 }
 
 /// A part of a dataset or snapshot that cannot be read.

@@ -10,7 +10,7 @@ use crate::errors::{self, Cleared};
 use crate::failure::{Failure, Result};
 use crate::registry::Registry;
 use crate::table::printable;
-use crate::{pools, target, units};
+use crate::{pool_status, pools, target, units};
 
 /// Clears the errors, and tells which they were.
 pub fn run(args: &Clear) -> Result<()> {
@@ -30,7 +30,7 @@ pub fn run(args: &Clear) -> Result<()> {
         None => {
             let known = Registry::open()?.find(&pool)?;
             pools::with_offline(&known, |open| {
-                let figures = pools::figures(open);
+                let figures = pool_status::figures(open);
                 let device = number_of(&figures, args.device.as_deref())?;
                 Ok((paths_of(&figures), errors::clear(open, device, now)?))
             })?

@@ -12,8 +12,9 @@ use rustix::fs::{OFlags, statvfs};
 use crate::args::Create;
 use crate::failure::{Context, Failure, Result};
 use crate::pools::Held;
+use crate::raw::shown;
 use crate::registry::{Known, Registry};
-use crate::{places, pools, props, raw, signature, startup, table, units};
+use crate::{places, pools, props, registry, signature, startup, units};
 
 /// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
 pub fn run(args: &Create) -> Result<()> {
@@ -47,7 +48,7 @@ pub fn run(args: &Create) -> Result<()> {
         made.0.push(path.clone());
     }
     let devices: Vec<PathBuf> =
-        args.devices.iter().map(|path| crate::target::absolute(path)).collect::<Result<_>>()?;
+        args.devices.iter().map(|path| registry::absolute(path)).collect::<Result<_>>()?;
     let overwritten: Vec<_> = devices.iter().filter_map(|device| pools::held_by(device)).collect();
     let guid = pools::create(&args.pool, &devices, &properties, args.force, !args.no_trim)?;
     let known = Known { name: args.pool.clone(), guid, devices, adopted: true, altroot: None };
@@ -196,8 +197,4 @@ fn make_file(path: &Path, size: u64) -> Result<()> {
         let _ = fs::remove_file(&place);
         Failure::new(format!("{}: {error}", making()))
     })
-}
-
-fn shown(path: &Path) -> String {
-    table::printable(&raw::text(path))
 }

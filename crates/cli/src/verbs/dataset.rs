@@ -8,12 +8,11 @@ use crate::args::{
     CreateDataset, Dataset, Destroy, Hold, Holds, MakeClone, Output, Promote, Rename, Reset, Rollback,
     Snapshot,
 };
-use crate::datasets;
 use crate::failure::{Failure, Result};
 use crate::names::Name;
 use crate::operations::{self, Operation, OperationResult};
 use crate::table::{Align, Table};
-use crate::units;
+use crate::{datasets, units};
 
 /// `dataset VERB`.
 pub fn run(args: &Dataset) -> Result<()> {

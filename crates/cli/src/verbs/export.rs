@@ -5,9 +5,8 @@ use std::path::Path;
 use crate::args::Export;
 use crate::control::UnmountMode;
 use crate::failure::{Failure, Result};
-use crate::mount_lookup;
 use crate::registry::Registry;
-use crate::{pools, target};
+use crate::{mount_lookup, pools, target};
 
 /// Exports a pool. All of its mounts go, or none does.
 pub fn run(args: &Export) -> Result<()> {

@@ -11,7 +11,7 @@ use crate::failure::{Failure, Result};
 use crate::last_state::LastStateFile;
 use crate::registry::{Known, Registry, paths_text};
 use crate::table::{Align, Table};
-use crate::{places, pools, suggest, table, target};
+use crate::{engine_errors, places, pools, raw, registry, suggest, table, target};
 
 /// Shows the pools that are found, or remembers them.
 pub fn run(args: &Import) -> Result<()> {
@@ -122,9 +122,9 @@ fn import(args: &Import, pool: &FoundPool) -> Result<()> {
         check_mounted(before, pool)?;
     }
     if let Some(root) = &args.altroot {
-        let dir = target::absolute(root)?;
+        let dir = registry::absolute(root)?;
         if !dir.is_dir() {
-            return Err(Failure::new(format!("{} is not a directory", pools::shown(&dir))));
+            return Err(Failure::new(format!("{} is not a directory", raw::shown(&dir))));
         }
         known.altroot = Some(dir);
     }
@@ -139,7 +139,7 @@ fn import(args: &Import, pool: &FoundPool) -> Result<()> {
     }
     if args.new_name.is_some() {
         pool::rename(&known.devices, &known.name)
-            .map_err(|error| pools::failed(format!("cannot rename pool {}", pool.name), &error))?;
+            .map_err(|error| engine_errors::failed(format!("cannot rename pool {}", pool.name), &error))?;
     }
     registry.add(known.clone())?;
     if args.accept_loss { pools::give_up_damaged_log(&known) } else { Ok(()) }
@@ -169,7 +169,7 @@ fn go_back(pool: &FoundPool) -> Result<()> {
     let device =
         pool.devices.first().ok_or_else(|| Failure::new(format!("pool {} has no device", pool.name)))?;
     let (_, standing) = pool::stands(device).map_err(|error| {
-        pools::failed(format!("cannot tell how far {} has come", pools::shown(device)), &error)
+        engine_errors::failed(format!("cannot tell how far {} has come", raw::shown(device)), &error)
     })?;
     LastStateFile::open(&pool.guid)?.note(&standing)
 }

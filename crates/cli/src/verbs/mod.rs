@@ -107,8 +107,6 @@ pub fn run(cli: Cli) -> Result<()> {
     }
 }
 
-pub use backup::told as backup_failed;
-
 /// Prints a value as JSON.
 fn print_json(value: &serde_json::Value) -> Result<()> {
     let text =

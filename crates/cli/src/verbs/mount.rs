@@ -12,11 +12,10 @@ use pagefold_engine::walk;
 use crate::args::Mount;
 use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
-use crate::names;
 use crate::serve::plan::{self, MountPlan};
 use crate::serve::{MountRequest, StartReport};
 use crate::spawn::{self, Purpose};
-use crate::{bind_mount, file_lock, mount_users, mountpoint, places, raw, table, timeouts};
+use crate::{bind_mount, file_lock, mount_users, mountpoint, names, places, raw, table, timeouts};
 
 /// Number of bytes of the log's end that are shown when a server dies without an error message.
 const LOG_TAIL_BYTES: u64 = 2048;

@@ -5,7 +5,6 @@ use serde::Serialize;
 use super::dataset::wrong_order;
 use crate::args::{Get, Inherit, Set};
 use crate::control::{Client, PropertyValue, Reply, Request, ValueSource};
-use crate::datasets;
 use crate::failure::{Context, Failure, Result};
 use crate::failures::Failures;
 use crate::names::Name;
@@ -13,7 +12,7 @@ use crate::operations::Operation;
 use crate::props::{self, Scope};
 use crate::registry::Registry;
 use crate::table::{Align, Table};
-use crate::{pools, target};
+use crate::{dataset_properties, datasets, pools, target};
 
 #[derive(Serialize)]
 struct Row {
@@ -108,7 +107,7 @@ fn wanted(list: &str) -> Result<Option<Vec<String>>> {
 pub(super) fn values(name: &Name) -> Result<Vec<PropertyValue>> {
     match target::connect(&name.pool)? {
         Some(mut client) => asked(&mut client, &name.path),
-        None => pools::properties_offline(&Registry::open()?.find(&name.pool)?, &name.path),
+        None => datasets::properties_offline(&Registry::open()?.find(&name.pool)?, &name.path),
     }
 }
 
@@ -167,7 +166,7 @@ pub(super) fn set_on(name: &Name, assignments: &[(String, String)]) -> Result<()
         let known = Registry::open()?.find(&name.pool)?;
         return pools::with_offline(&known, |pool| {
             let set = |(property, value): &(String, String)| {
-                pools::set_one(pool, &name.path, property, Some(value))
+                dataset_properties::set_one(pool, &name.path, property, Some(value))
             };
             assignments.iter().try_for_each(set)
         })

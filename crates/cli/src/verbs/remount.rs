@@ -13,6 +13,7 @@ use crate::control::{Client, MountFigures, Reply, Request};
 use crate::failure::{Failure, Result};
 use crate::mounts::{self, MountEntry};
 use crate::names::{self, Name};
+use crate::raw::shown;
 use crate::{mount_lookup, mount_users, places, table, target};
 
 /// Options that a mount is to have; `None` leaves one as it is.
@@ -168,8 +169,4 @@ fn of_kernel(mount: &MountEntry, target: RemountFlags) -> Result<()> {
         }
         errno => Failure::new(format!("cannot remount {dir}: {errno}")),
     })
-}
-
-fn shown(path: &Path) -> String {
-    table::printable(&crate::raw::text(path))
 }

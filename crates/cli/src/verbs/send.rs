@@ -10,13 +10,12 @@ use serde_json::json;
 use super::dataset::{dataset, snapshot_name};
 use crate::args::{Receive, Send};
 use crate::control::{Client, Reply, Request, Sendable, Transferred};
-use crate::datasets;
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
 use crate::operations::{self, Operation};
 use crate::progress::Progress;
 use crate::registry::Registry;
-use crate::{pools, streams, target, units};
+use crate::{datasets, engine_errors, pools, streams, target, units};
 
 /// Number of bytes that are read and written at a time.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -342,7 +341,8 @@ fn pass_on(client: &mut Client, name: &Name, force: bool, input: &mut Input) -> 
 fn receive_offline(name: &Name, force: bool, input: &mut Input) -> Result<Transferred> {
     let known = Registry::open()?.find(&name.pool)?;
     pools::with_offline(&known, |pool| {
-        let work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
+        let work =
+            pool.run().map_err(|error| engine_errors::failed("cannot start the pool's work", &error))?;
         let received = streams::receive(pool, &name.path, force, input, &mut |_| {});
         Background::stop(work);
         // The dataset's former content, if it was replaced, is freed.

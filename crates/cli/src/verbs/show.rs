@@ -12,11 +12,10 @@ use crate::control::{
 };
 use crate::failure::{Context, Failure, Result};
 use crate::failures::Failures;
-use crate::mounts;
 use crate::registry::{Known, Registry};
 use crate::serve::{FULL_PERCENT, percent};
 use crate::table::{self, Align, Table};
-use crate::{pools, raw, target, units};
+use crate::{mounts, pool_status, raw, target, units};
 
 /// End of the sentence "N of M could not be ..." about pools that failed.
 pub(super) const SHOWN: &str = "shown in full";
@@ -511,7 +510,7 @@ fn one(pool: &str) -> Result<PoolFigures> {
         }
     }
     let known = Registry::open()?.find(pool)?;
-    Ok(pools::figures_offline(&known).unwrap_or_else(|failure| unavailable(&known, &failure)))
+    Ok(pool_status::figures_offline(&known).unwrap_or_else(|failure| unavailable(&known, &failure)))
 }
 
 fn ask(client: &mut Client) -> Result<PoolFigures> {
@@ -551,7 +550,7 @@ fn unavailable(known: &Known, failure: &Failure) -> PoolFigures {
         guid: known.guid.clone(),
         state: UNAVAILABLE.into(),
         problem: Some(failure.what().to_owned()),
-        devices: known.devices.iter().map(|path| pools::unseen_device(path)).collect(),
+        devices: known.devices.iter().map(|path| pool_status::unseen_device(path)).collect(),
         ..PoolFigures::default()
     }
 }

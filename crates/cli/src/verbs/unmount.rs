@@ -1,18 +1,18 @@
 //! `unmount`: ends mounts, and returns when all is durable; with a pool's last mount, when its server has closed the
 //! pool and ended.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::args::Unmount;
 use crate::control::{Client, MountFigures, PoolFigures, Reply, Request, UnmountMode};
 use crate::failure::{Failure, Result};
-use crate::mount_lookup;
 use crate::mounts::{self, MountEntry};
 use crate::names::{self, Name};
+use crate::raw::shown;
 use crate::registry::Registry;
 use crate::unmounting::{self, UnmountOutcome};
-use crate::{discovery, failures, mount_users, raw, reader, table, target, timeouts};
+use crate::{discovery, failures, mount_lookup, mount_users, raw, table, target, timeouts};
 
 /// Which of a pool's mounts are to go.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ fn backup(mount: &MountEntry, mode: UnmountMode) -> Result<()> {
 
 fn one(which: &Which, word: &str, mode: UnmountMode) -> Result<()> {
     if let Which::At(mount) = which
-        && reader::is_source(&mount.source)
+        && mounts::is_backup_source(&mount.source)
     {
         return backup(mount, mode);
     }
@@ -422,8 +422,4 @@ fn detach_dead(mount: &MountEntry) -> Result<()> {
         mount.dir.display()
     );
     Ok(())
-}
-
-fn shown(dir: &Path) -> String {
-    table::printable(&crate::raw::text(dir))
 }

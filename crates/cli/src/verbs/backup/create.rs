@@ -6,7 +6,7 @@ use pagefold_backup::{Backup, CreateOptions, Created, Error, Keep, Repository};
 use pagefold_engine::pool::StreamReader;
 use serde_json::json;
 
-use super::{as_file, clusters, open, pipe, told};
+use super::{as_file, clusters, open, pipe};
 use crate::args::BackupCreate;
 use crate::control::{self, DatasetFigures, PropertyValue, Sendable};
 use crate::failure::{Failure, Result};
@@ -15,7 +15,7 @@ use crate::operations::Operation;
 use crate::props::{self, Property};
 use crate::verbs::send::{Unsent, send_to};
 use crate::verbs::{print_json, properties};
-use crate::{datasets, units};
+use crate::{backup_errors, datasets, units};
 
 /// Prefix of the names of snapshots that are made to be backed up.
 const SNAPSHOT: &str = "backup-";
@@ -102,7 +102,8 @@ impl BackupSource<'_> {
 
     /// Returns the snapshot of the newest backup that the dataset still has, other than `but`.
     pub(super) fn newest(&self, there: &[DatasetFigures], but: &str) -> Result<Option<String>> {
-        let backups = self.repository.backups().map_err(|error| told(self.doing(), &error))?;
+        let backups =
+            self.repository.backups().map_err(|error| backup_errors::failed(self.doing(), &error))?;
         let usable = |backup: &&Backup| {
             backup.pool == self.name.pool
                 && backup.dataset == self.name.dataset()
@@ -147,7 +148,7 @@ impl BackupSource<'_> {
 
     /// Returns the snapshot whose backup was begun on this machine and did not end.
     pub(super) fn begun(&self, ours: &[&DatasetFigures]) -> Result<Option<String>> {
-        let failed = |error: Error| told(self.doing(), &error);
+        let failed = |error: Error| backup_errors::failed(self.doing(), &error);
         let begun = self.repository.begun().map_err(failed)?;
         if begun.is_empty() {
             return Ok(None);
@@ -256,7 +257,7 @@ fn outcome<T>((sent, created): Attempt<T>, doing: impl FnOnce() -> String) -> Re
         (Ok(created), _) => Ok(created),
         // The stream ended too early: the pool's failure tells why.
         (Err(Error::Stream(_)), Err(Unsent::Failed(failure))) => Err(failure),
-        (Err(error), _) => Err(told(doing(), &error)),
+        (Err(error), _) => Err(backup_errors::failed(doing(), &error)),
     }
 }
 

@@ -9,7 +9,7 @@ use pagefold_backup::{Contents, Patience};
 use pagefold_engine::pool::{Guid, Origin as SnapshotOrigin, StreamHead};
 use pagefold_lazy::{Link, Origin, Token, Wishes, skeleton};
 
-use super::{as_file, pipe, secret_bytes, told};
+use super::{as_file, pipe, secret_bytes};
 use crate::args::{Access, BackupMount, BackupMounts, Mount, Set};
 use crate::control::DatasetFigures;
 use crate::failure::{Context, Failure, Result};
@@ -20,7 +20,7 @@ use crate::reader::{self, MountSpec, Opening, RepositorySource, Task};
 use crate::spawn::{self, Purpose};
 use crate::table::{Align, Table, printable};
 use crate::verbs::{dataset, print_json, properties, send};
-use crate::{datasets, mountpoint, mounts, places, raw, target, units};
+use crate::{backup_errors, datasets, mountpoint, mounts, places, raw, target, units};
 
 /// Prefix of the name of the snapshot that such a dataset is received as; it is destroyed at once.
 const SKELETON: &str = "backup-mount-";
@@ -119,7 +119,7 @@ fn writable(args: &BackupMount) -> Result<()> {
     }
     let doing = || format!("cannot mount {} as {name}", args.backup);
     let mut task = task(args)?;
-    let failed = |error: &pagefold_backup::Error| told(doing(), error);
+    let failed = |error: &pagefold_backup::Error| backup_errors::failed(doing(), error);
     let repository = task.source.open(Patience::default()).map_err(|why| match why {
         Opening::Told(error) => failed(&error),
         Opening::Failed(failure) => failure,
@@ -231,7 +231,7 @@ fn build(name: &Name, contents: &Contents, place: &str, token: Token) -> Result<
     match (received, built.map_err(|_| Failure::new("it ended by a bug"))?) {
         (Ok(_), Ok(_)) => Ok(()),
         (Err(failure), Err(pagefold_backup::Error::Stream(_)) | Ok(_)) => Err(failure),
-        (_, Err(error)) => Err(told("cannot read the manifest", &error)),
+        (_, Err(error)) => Err(backup_errors::failed("cannot read the manifest", &error)),
     }
 }
 
@@ -254,7 +254,7 @@ fn finish_building(name: &Name, of: &str, token: Token) -> Result<()> {
 
 /// Passes the wishes on to the process that reads the backup, or starts one.
 fn have_read(task: &Task, token: Token) -> Result<()> {
-    let open = || Link::open(reader::socket_of(token), token).ok();
+    let open = || Link::open(places::reader_socket_of(token), token).ok();
     let link = match open() {
         Some(link) => link,
         None => match start(task) {

@@ -17,8 +17,8 @@ use serde_json::json;
 pub(super) use self::settings::RecoveryTarget;
 use self::settings::{fetch_command, settings};
 use self::start::start;
+use super::open;
 use super::restore::{Done, restore_into};
-use super::{open, told};
 use crate::args::{BackupRestore, Mount, RecoveryAction, Unmount};
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
@@ -28,7 +28,7 @@ use crate::verbs::basebackup::{temporary, view};
 use crate::verbs::branch::data::{self, DataDir};
 use crate::verbs::branch::postgres;
 use crate::verbs::print_json;
-use crate::{datasets, places, raw, timestamp, units};
+use crate::{backup_errors, datasets, places, raw, timestamp, units};
 
 /// The file of settings that a server reads last.
 const SETTINGS: &str = "postgresql.auto.conf";
@@ -107,7 +107,7 @@ fn candidates(
     target: RecoveryTarget,
 ) -> Result<Vec<Candidate>> {
     let doing = format!("cannot restore {} to {}", args.backup, target.told());
-    let failed = |error: pagefold_backup::Error| told(&doing, &error);
+    let failed = |error: pagefold_backup::Error| backup_errors::failed(&doing, &error);
     // This fails if no backup has that name, or backups of several pools have it.
     repository.find(&args.backup).map_err(failed)?;
     let backups = repository.backups().map_err(failed)?;

@@ -16,15 +16,15 @@ use pagefold_backup::{Backup, Created, Repository, Requests, limits};
 
 use super::attempts::Failed;
 use super::create::{BackupSource, snapshot_of, warn_of_what_stays};
+use super::open;
 use super::plan::ReplicationPlan;
 use super::pruned::{self, LastPrune};
 use super::replica::{Replica, lock, now_ms};
-use super::{open, told};
 use crate::args::Replicate;
 use crate::control::DatasetFigures;
 use crate::failure::{Failure, Result};
 use crate::names::Name;
-use crate::{datasets, target, units};
+use crate::{backup_errors, datasets, target, units};
 
 /// Shortest time from cycle to cycle.
 const CYCLE_MIN: Duration = Duration::from_secs(1);
@@ -234,8 +234,9 @@ impl Loop {
         }
         self.replica.repository_id = Some(id);
         let backups = repository.backups();
-        let backups =
-            backups.map_err(|error| told(format!("cannot read {}", self.plan.repository), &error))?;
+        let backups = backups.map_err(|error| {
+            backup_errors::failed(format!("cannot read {}", self.plan.repository), &error)
+        })?;
         let Replica { snapshot, number, .. } = &self.replica;
         let is_it = |backup: &Backup| {
             backup.pool == self.name.pool
@@ -320,7 +321,7 @@ impl Loop {
         let opened = open(&repository, &self.plan.access);
         let work = move || {
             let pruned = opened.and_then(|opened| {
-                let failed = |error| told(format!("cannot prune {repository}"), &error);
+                let failed = |error| backup_errors::failed(format!("cannot prune {repository}"), &error);
                 opened.prune(None, false, false).map_err(failed)?;
                 opened.repack(limits::REPACK_BYTES, false).map_err(failed)
             });

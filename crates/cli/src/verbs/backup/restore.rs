@@ -6,14 +6,14 @@ use pagefold_backup::{Backup, Error, Repository, Restored};
 use pagefold_engine::pool::{Origin, Token};
 use serde_json::json;
 
-use super::{as_file, figures, open, pipe, point, told};
+use super::{as_file, figures, open, pipe, point};
 use crate::args::BackupRestore;
 use crate::control::Transferred;
 use crate::failure::{Failure, Result};
 use crate::names::Name;
 use crate::verbs::print_json;
 use crate::verbs::send::receive_from;
-use crate::{datasets, names, units};
+use crate::{backup_errors, datasets, names, units};
 
 pub(super) fn run(args: &BackupRestore) -> Result<()> {
     let name = crate::verbs::dataset::dataset(&args.dataset)?;
@@ -26,8 +26,9 @@ pub(super) fn run(args: &BackupRestore) -> Result<()> {
     }
     let repository = open(&args.repository, &args.access)?;
     let backup = repository.find(&args.backup);
-    let backup =
-        backup.map_err(|error| told(format!("cannot restore {} into {name}", args.backup), &error))?;
+    let backup = backup.map_err(|error| {
+        backup_errors::failed(format!("cannot restore {} into {name}", args.backup), &error)
+    })?;
     let done = restore_into(&repository, &backup, &name, args.force)?;
     if args.json {
         return print_json(&done.json(&repository));
@@ -74,7 +75,7 @@ pub(super) fn restore_into(
     force: bool,
 ) -> Result<Done> {
     let doing = || format!("cannot restore {} into {name}", backup.name());
-    let failed = |error: Error| told(doing(), &error);
+    let failed = |error: Error| backup_errors::failed(doing(), &error);
     let backups = repository.backups().map_err(failed)?;
     let by_origin = |origin: &Origin| backups.iter().find(|backup| backup.origin == *origin).cloned();
     // A restore that was interrupted is continued.

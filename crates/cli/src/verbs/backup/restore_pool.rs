@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use pagefold_backup::{Backup, Described};
 use serde_json::json;
 
+use super::open;
 use super::restore::{newest_backup, restore_into};
-use super::{open, told};
 use crate::args::{BackupRestorePool, Create};
 use crate::backups::BACKUP;
 use crate::failure::{Failure, Result};
@@ -15,7 +15,7 @@ use crate::names::{self, Name};
 use crate::operations::Operation;
 use crate::props::{self, Scope};
 use crate::verbs::{create, print_json, properties};
-use crate::{datasets, units};
+use crate::{backup_errors, datasets, units};
 
 /// Dataset that receives the files of a pool's own dataset, if no other has that name.
 const OWN: &str = "restored";
@@ -23,7 +23,9 @@ const OWN: &str = "restored";
 /// `backup restore-pool`.
 pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
-    let failed = |error| told(format!("cannot restore {} from {}", args.pool, args.repository), &error);
+    let failed = |error| {
+        backup_errors::failed(format!("cannot restore {} from {}", args.pool, args.repository), &error)
+    };
     let backups = repository.backups().map_err(failed)?;
     let described = repository.described().map_err(failed)?;
     let newest = newest_of(of_pool(args, &backups)?);

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::attempts::{self, AttemptLog, Failed};
 use super::create::{BackupSource, line};
+use super::open;
 use super::pruned::{self, LastPrune};
-use super::{open, told};
 use crate::args::{Access, BackupRun};
 use crate::backups::{BACKUP, BackupPolicy, KEY_FILE};
 use crate::failure::{Failure, Result};
@@ -16,7 +16,7 @@ use crate::failures::Failures;
 use crate::names::{self, Name};
 use crate::registry::Registry;
 use crate::verbs::print_json;
-use crate::{datasets, target, units};
+use crate::{backup_errors, datasets, target, units};
 
 /// A dataset and its policy.
 pub struct Planned {
@@ -181,7 +181,8 @@ fn prune_one(
     text: &str,
     those: &[(&Name, &BackupPolicy)],
 ) -> Result<pagefold_backup::Pruned> {
-    let failed = |error: pagefold_backup::Error| told(format!("cannot prune {text}"), &error);
+    let failed =
+        |error: pagefold_backup::Error| backup_errors::failed(format!("cannot prune {text}"), &error);
     let all = repository.backups().map_err(failed)?;
     let mut gone = Vec::new();
     let registry = Registry::open()?;

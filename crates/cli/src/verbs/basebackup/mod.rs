@@ -28,6 +28,7 @@ use super::print_json;
 use crate::args::{BaseFormat, Basebackup};
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
+use crate::raw::shown;
 use crate::table::printable;
 use crate::{raw, units};
 
@@ -230,8 +231,4 @@ fn tell(args: &Basebackup, snapshot: &str, told_server: bool, done: &Done) -> Re
         .hint("look at the relations that were named (pg_amcheck), or restore an older backup"));
     }
     Ok(())
-}
-
-fn shown(path: &Path) -> String {
-    printable(&raw::text(path))
 }

@@ -9,12 +9,11 @@ use super::view::View;
 use super::{shown, told, without_links};
 use crate::args::Basebackup;
 use crate::failure::{Context, Failure, Result};
-use crate::mounts;
 use crate::names::Name;
 use crate::table::printable;
 use crate::verbs::branch::data;
 use crate::verbs::branch::record::Product;
-use crate::{datasets, raw, target};
+use crate::{datasets, mounts, raw, target};
 
 /// The dataset, snapshot and data directory that the command line names.
 pub struct SourceSpec {

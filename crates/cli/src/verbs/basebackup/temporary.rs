@@ -3,12 +3,11 @@
 
 use std::fs;
 
-use crate::datasets;
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
 use crate::operations::Operation;
-use crate::units;
 use crate::verbs::properties;
+use crate::{datasets, units};
 
 /// Prefix of their names.
 const PREFIX: &str = "basebackup-";

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::temporary;
 use crate::args::{Mount, Unmount};
-use crate::datasets;
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
-use crate::{mounts, places};
+use crate::{datasets, mounts, places};
 
 /// Largest number of snapshots that one backup reads: one for its files, and one for its log.
 const MOUNTS_MAX: usize = 2;

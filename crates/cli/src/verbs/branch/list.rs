@@ -9,9 +9,8 @@ use super::{Branch, server};
 use crate::args::ListBranches;
 use crate::failure::Result;
 use crate::failures::Failures;
-use crate::names;
 use crate::table::{Align, Table, printable};
-use crate::{raw, target, units};
+use crate::{names, raw, target, units};
 
 /// The facts that are told of a branch.
 struct Told {

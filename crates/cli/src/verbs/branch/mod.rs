@@ -40,7 +40,7 @@ use crate::names::Name;
 use crate::operations::Operation;
 use crate::registry::Registry;
 use crate::verbs::properties;
-use crate::{names, pools, target};
+use crate::{dataset_properties, names, pools, target};
 use record::Record;
 use settings::Settings;
 
@@ -125,7 +125,7 @@ fn all(pool: &str) -> Result<Vec<Branch>> {
     let known = Registry::open()?.find(pool)?;
     pools::look_offline(&known, |pool| {
         figures.into_iter().try_for_each(|figures| {
-            let values = pools::properties(pool, &figures.path, &[])?;
+            let values = dataset_properties::all(pool, &figures.path, &[])?;
             keep(figures, &values);
             Ok(())
         })

@@ -9,6 +9,7 @@ use crate::failure::{Failure, Result};
 use crate::table::printable;
 
 use super::local;
+use crate::registry;
 
 /// Property of a snapshot that was made for a branch; its value is the path of the branch.
 pub const OWN: &str = "branch:own";
@@ -85,7 +86,7 @@ impl Options {
     ///
     /// Errors: a setting is not of the form `name=value`; a path does not exist.
     pub fn update(&mut self, args: &ServerOptions) -> Result<()> {
-        let absolute = |path: &PathBuf| crate::target::absolute(path);
+        let absolute = |path: &PathBuf| registry::absolute(path);
         if let Some(bindir) = &args.bindir {
             self.bindir = Some(absolute(bindir)?);
         }

@@ -8,12 +8,11 @@ use super::record::Record;
 use super::{Branch, create, list, process, server};
 use crate::args::ResetBranch;
 use crate::control::ValueSource;
-use crate::datasets;
 use crate::failure::{Failure, Result};
 use crate::names::{self, Name};
 use crate::operations::Operation;
-use crate::props;
 use crate::verbs::properties;
+use crate::{datasets, props};
 
 /// Resets a branch.
 pub fn run(args: &ResetBranch) -> Result<()> {

@@ -7,9 +7,9 @@ use pagefold_basebackup::control;
 
 use super::Candidate;
 use crate::args::{BackupRestore, RecoveryAction};
+use crate::backups::PASSPHRASE;
 use crate::failure::{Context, Failure, Result};
-use crate::verbs::backup::PASSPHRASE;
-use crate::{raw, target, timestamp};
+use crate::{raw, registry, timestamp};
 
 /// Settings that end a recovery.
 const TARGETS: [&str; 5] = [
@@ -116,12 +116,12 @@ pub(super) fn fetch_command(args: &BackupRestore, repository: &Repository) -> Re
         option("--region", access.region.clone());
         option("--remote-command", access.remote_command.clone());
     }
-    let key_file = access.key_file.as_deref().map(target::absolute).transpose()?;
+    let key_file = access.key_file.as_deref().map(registry::absolute).transpose()?;
     option("--key-file", key_file.map(|path| raw::text(&path)));
     option("--key-command", access.key_command.clone());
     words.push(match args.repository.contains("://") {
         true => args.repository.clone(),
-        false => raw::text(&target::absolute(Path::new(&args.repository))?),
+        false => raw::text(&registry::absolute(Path::new(&args.repository))?),
     });
     let quoted: Vec<String> = words.iter().map(|word| shell_word(word)).collect();
     Ok(quoted.join(" "))
