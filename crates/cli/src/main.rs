@@ -8,12 +8,14 @@
 //! confine, spawn        what each process gives up, and what it begins with
 //! operations, streams, rebase, datasets   what can be done to datasets, on a pool that is served or opened for a moment
 //! pools, discovery, registry, last_state, signature   pools and their devices; those that this machine knows
+//! pool_status, dataset_properties   figures of a pool; properties of datasets and snapshots
 //! props, settings, mountopts   the one table of properties; the value that holds for a dataset; mount options
 //! startup, boot, fstab, helper   what must be known before a pool is opened; systemd and mount(8)
 //! mounts, mount_lookup, unmounting, mount_users   the kernel's mounts: finds one, takes several away, tells who uses them
 //! mountpoint, bind_mount   directories to mount on; a second mount of a dataset
 //! retention, backups    which snapshots and backups are due by policy
 //! errors, event_log     errors with the names of files; events that outlive servers
+//! engine_errors, backup_errors   errors of the engine and of repositories, with advice
 //! failure, failures     the error of a verb; what failed while others went on
 //! stderr, timeouts      lines on standard error, of processes that outlive a full disc; bounds of waiting
 //! names, target, suggest, raw, timestamp, units, table, progress   words and figures, as people read and write them

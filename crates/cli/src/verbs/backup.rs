@@ -25,11 +25,10 @@ use pagefold_backup::{
 };
 use serde_json::json;
 
-use super::archive;
-use super::print_json;
+use super::{archived_logs, print_json};
 use crate::args::{
-    Access, Backup, BackupCheck, BackupForget, BackupInit, BackupList, BackupPrune, BackupServe, BackupShow,
-    BackupVerify,
+    Access, Backup, BackupCheck, BackupForget, BackupInit, BackupList, BackupPrune, BackupRestore,
+    BackupServe, BackupShow, BackupVerify,
 };
 use crate::backups::PASSPHRASE;
 use crate::failure::{Context, Failure, Result};
@@ -52,7 +51,7 @@ pub fn run(args: &Backup) -> Result<()> {
         Backup::Show(args) => show(args),
         Backup::Verify(args) => verify(args),
         Backup::Check(args) => check(args),
-        Backup::Restore(args) => restore::run(args),
+        Backup::Restore(args) => restore(args),
         Backup::RestorePool(args) => restore_pool::run(args),
         Backup::Forget(args) => forget(args),
         Backup::Prune(args) => prune(args),
@@ -61,6 +60,14 @@ pub fn run(args: &Backup) -> Result<()> {
         Backup::Mount(args) => mount::run(args),
         Backup::Mounts(args) => mount::list(args),
         Backup::Reader => crate::reader::run(),
+    }
+}
+
+fn restore(args: &BackupRestore) -> Result<()> {
+    let name = restore::dataset_of(args)?;
+    match point::RecoveryTarget::of(args)? {
+        Some(target) => point::restore(args, &name, target),
+        None => restore::run(args, &name),
     }
 }
 
@@ -189,7 +196,7 @@ fn list(args: &BackupList) -> Result<()> {
         let logs = repository.cluster_logs(&backups).map_err(failed)?;
         if !logs.is_empty() {
             println!();
-            archive::print(&logs, &args.output);
+            archived_logs::print(&logs, &args.output);
         }
     }
     Ok(())

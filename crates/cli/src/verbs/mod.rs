@@ -2,6 +2,7 @@
 
 mod analyze;
 mod archive;
+mod archived_logs;
 mod backup;
 mod basebackup;
 mod branch;
@@ -77,6 +78,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Import(args) => import::run(&args),
         Verb::Reguid(args) => reguid::run(&args),
         Verb::Export(args) => export::run(&args),
+        Verb::Mount(args) if args.all => mount_all::run(&args),
         Verb::Mount(args) => mount::run(&args),
         Verb::Unmount(args) => unmount::run(&args),
         Verb::Restart(args) => restart::run(&args),

@@ -24,9 +24,6 @@ const LOG_BYTES_MAX: u64 = 16 << 20;
 
 /// Mounts, and returns when the mount can be used.
 pub fn run(args: &Mount) -> Result<()> {
-    if args.all {
-        return super::mount_all::run(args);
-    }
     if super::remount::is_wanted(args) {
         return super::remount::run(args);
     }

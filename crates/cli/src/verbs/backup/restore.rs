@@ -6,7 +6,7 @@ use pagefold_backup::{Backup, Error, Repository, Restored};
 use pagefold_engine::pool::{Origin, Token};
 use serde_json::json;
 
-use super::{as_file, figures, open, pipe, point};
+use super::{as_file, figures, open, pipe};
 use crate::args::BackupRestore;
 use crate::control::Transferred;
 use crate::failure::{Failure, Result};
@@ -15,25 +15,28 @@ use crate::verbs::print_json;
 use crate::verbs::send::receive_from;
 use crate::{backup_errors, datasets, names, units};
 
-pub(super) fn run(args: &BackupRestore) -> Result<()> {
+/// Returns the dataset that a backup is to be restored into.
+pub(super) fn dataset_of(args: &BackupRestore) -> Result<Name> {
     let name = crate::verbs::dataset::dataset(&args.dataset)?;
     if name.path.is_empty() {
         return Err(Failure::usage(format!("{name} is a pool, not a dataset"))
             .hint(format!("backups are restored into datasets: {name}/NAME")));
     }
-    if let Some(target) = point::RecoveryTarget::of(args)? {
-        return point::restore(args, &name, target);
-    }
+    Ok(name)
+}
+
+/// Restores a backup as it is.
+pub(super) fn run(args: &BackupRestore, name: &Name) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
     let backup = repository.find(&args.backup);
     let backup = backup.map_err(|error| {
         backup_errors::failed(format!("cannot restore {} into {name}", args.backup), &error)
     })?;
-    let done = restore_into(&repository, &backup, &name, args.force)?;
+    let done = restore_into(&repository, &backup, name, args.force)?;
     if args.json {
         return print_json(&done.json(&repository));
     }
-    println!("{}", done.line(&name));
+    println!("{}", done.line(name));
     Ok(())
 }
 

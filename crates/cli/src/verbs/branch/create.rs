@@ -15,7 +15,6 @@ use crate::datasets::{self, DatasetFigures};
 use crate::failure::{Context, Failure, Result};
 use crate::names::{self, Name};
 use crate::operations::Operation;
-use crate::verbs::properties;
 use crate::{raw, retention};
 
 /// Parts of a branch that have been made so far, so that they can be undone.
@@ -176,7 +175,7 @@ fn make(
             made_mountpoint,
         },
     )?;
-    keep(name, &record)
+    super::store(name, &record)
 }
 
 /// Looks at the data directory of a branch that has just been made: which version it has, and where it is in its log.
@@ -199,12 +198,6 @@ pub fn look(mount: &Path, mut record: Record) -> Result<Record> {
         }
     }
     Ok(record)
-}
-
-/// Stores what is known of a branch as properties of its dataset, and how its server is started on this machine.
-pub fn keep(name: &Name, record: &Record) -> Result<()> {
-    Settings::open()?.set(name, &record.options)?;
-    properties::set_on(name, &record.properties())
 }
 
 /// Removes the directory that a branch was mounted on, if it is there. No link on the way is followed that somebody

@@ -29,6 +29,7 @@ pub(super) mod record;
 mod reset;
 pub(super) mod server;
 mod settings;
+mod start;
 
 use std::path::{Path, PathBuf};
 
@@ -49,8 +50,8 @@ pub fn run(verb: &Verb) -> Result<()> {
     match verb {
         Verb::Create(args) => create::run(args),
         Verb::List(args) => list::run(args),
-        Verb::Start(args) => server::start_verb(args),
-        Verb::Stop(args) => server::stop_verb(args),
+        Verb::Start(args) => start::start(args),
+        Verb::Stop(args) => start::stop(args),
         Verb::Reset(args) => reset::run(args),
         Verb::Delete(args) => delete::run(args),
     }
@@ -99,6 +100,12 @@ fn record(name: &Name, values: &[PropertyValue], settings: &Settings) -> Result<
 /// Returns true if the pool itself says how a branch's server is to be started.
 fn has_foreign_options(name: &Name) -> Result<bool> {
     Ok(local(&properties::values(name)?, record::OPTIONS).is_some())
+}
+
+/// Stores what is known of a branch as properties of its dataset, and how its server is started on this machine.
+fn store(name: &Name, record: &Record) -> Result<()> {
+    Settings::open()?.set(name, &record.options)?;
+    properties::set_on(name, &record.properties())
 }
 
 /// Returns all branches of a pool, by name. One whose properties make no sense is reported, and hides no other.

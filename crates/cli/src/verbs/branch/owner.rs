@@ -4,9 +4,11 @@
 //! choice. So a server runs only as a user of a database package, as a user number that the machine does not know, or
 //! as the user that was named. It gets that user's groups as the machine knows them, and nothing of this process.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
@@ -69,6 +71,16 @@ impl Owner {
             None => Err(Failure::new(format!("cannot find out which groups user {name} is in"))
                 .hint(format!("see what this says: id -G {uid}"))),
         }
+    }
+
+    /// Returns the output of a program that is run as this user; `None` if it fails.
+    pub fn output_of(&self, program: &Path, words: &[&OsStr]) -> Option<String> {
+        let mut command = Command::new(program);
+        command.args(words);
+        self.run(&mut command);
+        command.env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::null());
+        let output = command.output().ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Has a command run as this user, in a session of its own, so that it outlives ours. It inherits nothing of ours:

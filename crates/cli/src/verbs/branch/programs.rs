@@ -3,15 +3,12 @@
 //! A program is run only if nobody but root (and the user that runs us) can change it, or replace it or a directory on
 //! the way to it, and if the kernel itself serves its file system. So no file in a pool can be run, whoever owns it
 //! there.
-
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use pagefold_engine::walk::{self, WalkError};
 use rustix::io::Errno;
 
-use super::owner::Owner;
 use crate::failure::{Failure, Result};
 use crate::spawn::{self, Purpose};
 use crate::table::printable;
@@ -70,16 +67,6 @@ impl Search {
         let missing = || format!("there is no {} on this machine", self.name);
         self.found.first().map(PathBuf::as_path).ok_or_else(|| self.failure(missing(), "install it"))
     }
-}
-
-/// Returns the output of a program that is run as the owner of a database; `None` if it fails.
-pub fn said(program: &Path, words: &[&OsStr], owner: &Owner) -> Option<String> {
-    let mut command = Command::new(program);
-    command.args(words);
-    owner.run(&mut command);
-    command.env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::null());
-    let output = command.output().ok().filter(|output| output.status.success())?;
-    Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Returns the output of one of the machine's own programs; `None` if it fails.

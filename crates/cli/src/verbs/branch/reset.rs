@@ -42,7 +42,7 @@ pub fn run(args: &ResetBranch) -> Result<()> {
     let running = replace(&branch, &origin, &to, &aside).inspect_err(|_| undo(&branch.name, &aside, made))?;
     let dir = super::mount(&branch.name, branch.figures.mounted.as_deref())?;
     let record = create::look(&dir, Record { ..branch.record.clone() })?;
-    create::keep(&branch.name, &record)?;
+    super::store(&branch.name, &record)?;
     let branch = super::find(&args.branch)?;
     if running {
         server::start(&branch.name, &branch.record, &server::data_of(&branch)?)?;
