@@ -9,7 +9,7 @@ use crate::control::{Client, PropertyValue, Reply, Request};
 pub use crate::control::{DatasetFigures, PartialFigures};
 use crate::failure::Result;
 use crate::names::{self, Name};
-use crate::operations::{self, Nobody, Operation, OperationResult};
+use crate::operations::{self, NoMounts, Operation, OperationResult};
 use crate::registry::{Known, Registry};
 use crate::{dataset_properties, engine_errors, pools, props, settings, streams};
 
@@ -105,7 +105,7 @@ pub fn perform(pool: &str, operation: Operation) -> Result<OperationResult> {
     }
     let known = Registry::open()?.find(pool)?;
     pools::with_offline(&known, |pool| {
-        let outcome = operations::perform(pool, &operation, &Nobody)?;
+        let outcome = operations::perform(pool, &operation, &NoMounts)?;
         operations::free_all(pool)?;
         Ok(outcome)
     })

@@ -18,7 +18,7 @@ const VALUES_MAX: usize = 500_000;
 pub type Names = BTreeMap<(u64, u64), String>;
 
 /// Returns the errors that were counted of a pool, with names.
-pub fn told(pool: &Pool, report: &FaultReport) -> ErrorFigures {
+pub fn figures(pool: &Pool, report: &FaultReport) -> ErrorFigures {
     let names = names_of(pool, report.struck.iter());
     let devices = pool.paths();
     ErrorFigures {
@@ -36,7 +36,7 @@ pub fn clear(pool: &Pool, device: Option<u16>, now: u64) -> Result<Cleared> {
     let doing = || format!("cannot clear the errors of pool {}", pool.name());
     let cleared = pool.clear_faults(device, now).map_err(|error| engine_errors::failed(doing(), &error))?;
     let devices = cleared.devices.iter().copied().map(of_device).collect();
-    Ok((devices, told(pool, &cleared)))
+    Ok((devices, figures(pool, &cleared)))
 }
 
 /// Converts the counts of a device.
@@ -150,7 +150,7 @@ impl ErrorWatch {
         let devices = pool.paths();
         for struck in &news {
             self.told.insert(struck.subject, met(struck));
-            tell(&of_struck(struck, &names, &devices));
+            log(&of_struck(struck, &names, &devices));
         }
     }
 }
@@ -160,7 +160,7 @@ fn met(struck: &Struck) -> u64 {
     struck.counts.reads.saturating_add(struck.counts.checksums)
 }
 
-fn tell(struck: &StruckFigures) {
+fn log(struck: &StruckFigures) {
     let StruckFigures { read_errors, checksum_errors, .. } = *struck;
     let name = struck.name.as_str();
     let device = struck.device.as_ref().map_or_else(|| "-".into(), |device| device.display().to_string());

@@ -23,7 +23,7 @@ const TELL: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A dataset that is ready for use.
-pub struct Over {
+pub struct OpenedDataset {
     /// The dataset itself, or an overlay of it over the backup.
     pub dataset: Arc<dyn Dataset>,
     /// The thread that fetches the rest when asked to; `None` if the dataset is complete or read-only.
@@ -61,10 +61,10 @@ fn origin(pool: &Pool, path: &str, dataset: &dyn Dataset) -> Result<Option<Origi
 /// it is complete.
 ///
 /// # Errors If no process reads the backup.
-pub fn over(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>, how: OverlayMode) -> Result<Over> {
+pub fn open(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>, how: OverlayMode) -> Result<OpenedDataset> {
     let name = &names::full(pool.name(), path);
     let origin = origin(pool, path, dataset.as_ref())?;
-    let Some(origin) = origin else { return Ok(Over { dataset, bringing: None }) };
+    let Some(origin) = origin else { return Ok(OpenedDataset { dataset, bringing: None }) };
     let (token, socket) = (origin.token(), places::reader_socket_of(origin.token()));
     let link = match how.resumed {
         true => Link::later(socket, token, PATIENCE),
@@ -86,14 +86,14 @@ pub fn over(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>, how: OverlayMode
         true => Some(Fetcher::start(name, Arc::clone(&overlay), link)?),
         false => None,
     };
-    Ok(Over { dataset: overlay, bringing })
+    Ok(OpenedDataset { dataset: overlay, bringing })
 }
 
 fn unread(name: &str, origin: &Origin, why: &str) -> Failure {
-    Failure::new(format!("{}; {why}", told(name, origin))).hint(going_on(name, origin))
+    Failure::new(format!("{}; {why}", description(name, origin))).hint(going_on(name, origin))
 }
 
-fn told(name: &str, origin: &Origin) -> String {
+fn description(name: &str, origin: &Origin) -> String {
     format!(
         "{name} is not complete: the rest is in the backup {} (number {}) of {}",
         table::printable(&origin.name),
@@ -121,7 +121,7 @@ pub fn refuse(pool: &Pool, path: &str, doing: &str) -> Result<()> {
     let name = names::full(pool.name(), path);
     match origin(pool, path, version.as_ref())? {
         None => Ok(()),
-        Some(origin) => Err(Failure::new(format!("cannot {doing} {name}: {}", told("it", &origin)))
+        Some(origin) => Err(Failure::new(format!("cannot {doing} {name}: {}", description("it", &origin)))
             .hint(format!("have the rest brought first: {} --hydrate", going_on(&name, &origin)))),
     }
 }

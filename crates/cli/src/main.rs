@@ -25,12 +25,12 @@
 #![allow(unreachable_pub, reason = "a program has no outside: pub says that other modules use it")]
 
 mod allocator;
-mod bind_mount;
 // Its comments are the text of --help: [OPTION] is no link there.
 #[allow(rustdoc::broken_intra_doc_links)]
 mod args;
 mod backup_errors;
 mod backups;
+mod bind_mount;
 mod boot;
 mod confine;
 mod control;

@@ -7,7 +7,7 @@ use crate::failure::Result;
 use crate::{engine_errors, errors, names};
 
 /// Returns the models of an open pool, and the files that have them or wait for one.
-pub fn told(pool: &Pool) -> Result<Vec<ModelFigures>> {
+pub fn figures(pool: &Pool) -> Result<Vec<ModelFigures>> {
     let doing = || format!("cannot tell the models of pool {}", pool.name());
     let all = pool.modelled().map_err(|error| engine_errors::failed(doing(), &error))?;
     let objects = all.iter().filter_map(|one| one.object.map(|object| (one.dataset, object)));

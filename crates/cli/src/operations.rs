@@ -17,17 +17,17 @@ pub trait Mounts {
     /// Returns the directory where the dataset or snapshot with number `id` is mounted, if it is.
     fn mounted_at(&self, id: u64) -> Option<PathBuf>;
     /// Ends all other reading of a snapshot that is to be destroyed.
-    fn let_go(&self, id: u64);
+    fn close_snapshot(&self, id: u64);
 }
 
 /// Stands for no users: the pool is not served.
-pub struct Nobody;
+pub struct NoMounts;
 
-impl Mounts for Nobody {
+impl Mounts for NoMounts {
     fn mounted_at(&self, _: u64) -> Option<PathBuf> {
         None
     }
-    fn let_go(&self, _: u64) {}
+    fn close_snapshot(&self, _: u64) {}
 }
 
 /// Carries out an operation. It is durable when this returns; the space of destroyed objects is freed in the background.
@@ -317,7 +317,7 @@ impl Executor<'_> {
         let own = listed.iter().filter(|found| found.path == dataset);
         own.chain(going.iter().copied()).try_for_each(|found| self.refuse_in_use(found))?;
         self.refuse_kept(listed, &going.iter().map(|found| found.path.clone()).collect())?;
-        going.iter().for_each(|found| self.mounts.let_go(found.id));
+        going.iter().for_each(|found| self.mounts.close_snapshot(found.id));
         Ok(())
     }
 
@@ -481,7 +481,7 @@ impl Executor<'_> {
             blocked: None,
         };
         if !dry_run {
-            listed.iter().filter(gone).for_each(|found| self.mounts.let_go(found.id));
+            listed.iter().filter(gone).for_each(|found| self.mounts.close_snapshot(found.id));
             self.destroy_all(going)?;
         }
         Ok(outcome)

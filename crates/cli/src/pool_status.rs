@@ -48,7 +48,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
                 discards: Some(device.discards),
             })
             .collect(),
-        errors: errors::told(pool, &status.faults),
+        errors: errors::figures(pool, &status.faults),
         snapshots: is_nearly_full(status).then(|| snapshots(pool)).flatten(),
         size_bytes: status.size_bytes,
         capacity_bytes: status.capacity_bytes,

@@ -49,7 +49,7 @@ pub fn perform(
         rebase(origin, &ours, &theirs, under_way.target(), go_on).context(doing)?
     };
     match done {
-        Done::Conflicts(paths) => Ok(told(&paths)),
+        Done::Conflicts(paths) => Ok(refused(&paths)),
         Done::Done(Copied { files, bytes }) => {
             let _unchanged = dataset_lock.write();
             operations::clear_way_to_move(pool, what, mounts)?;
@@ -60,7 +60,7 @@ pub fn perform(
     }
 }
 
-fn told(conflicts: &[Vec<u8>]) -> Rebased {
+fn refused(conflicts: &[Vec<u8>]) -> Rebased {
     let path = |path: &Vec<u8>| format!("/{}", raw::text_of(path));
     Rebased {
         conflicts: conflicts.iter().take(CONFLICTS_MAX).map(path).collect(),

@@ -28,9 +28,9 @@ const MOUNTER: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::DAC
 const SUPERVISOR: CapabilitySet = MOUNTER.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::SETPCAP);
 
 /// Confines a server.
-pub fn server(wish: Confine) -> Result<ConfinementFigures> {
+pub fn server(level: Confine) -> Result<ConfinementFigures> {
     let steps = Steps::take(
-        wish,
+        level,
         &[
             ("new privileges", &no_new_privileges),
             // Rules for paths come before capabilities are given up: they name directories that may be closed to
@@ -41,7 +41,7 @@ pub fn server(wish: Confine) -> Result<ConfinementFigures> {
         ],
     );
     steps.check("server")?;
-    match wish {
+    match level {
         Confine::Off => {
             tracing::warn!("confine=off: this server keeps all privileges that it was started with");
         }
@@ -51,7 +51,7 @@ pub fn server(wish: Confine) -> Result<ConfinementFigures> {
         _ => {}
     }
     Ok(ConfinementFigures {
-        on: wish != Confine::Off,
+        on: level != Confine::Off,
         capabilities: capabilities::held().unwrap_or_else(|error| vec![error.to_string()]),
         system_calls: steps.done.contains(&SYSTEM_CALLS),
         paths: steps.done.contains(&PATHS),
@@ -60,13 +60,13 @@ pub fn server(wish: Confine) -> Result<ConfinementFigures> {
 }
 
 /// Confines the supervisor of servers; its servers begin with what it keeps.
-pub fn supervisor(wish: Confine) -> Result<()> {
-    privileged("supervisor", wish, SUPERVISOR)
+pub fn supervisor(level: Confine) -> Result<()> {
+    privileged("supervisor", level, SUPERVISOR)
 }
 
 /// Confines the process that reads a backup. It needs the network, or the directory, or a program that uses the network
 /// for it.
-pub fn reader(wish: Confine, of: &Location) -> Result<()> {
+pub fn reader(level: Confine, of: &Location) -> Result<()> {
     let is_directory = matches!(of, Location::Directory(_));
     let runs_programs = matches!(of, Location::Host(_));
     // Directories of backups may belong to other users.
@@ -81,7 +81,7 @@ pub fn reader(wish: Confine, of: &Location) -> Result<()> {
     };
     let paths = || if runs_programs { Ok(()) } else { paths::only_to_read(of) };
     let steps = Steps::take(
-        wish,
+        level,
         &[
             ("new privileges", &no_new_privileges),
             (PATHS, &paths),
@@ -97,18 +97,18 @@ pub fn reader(wish: Confine, of: &Location) -> Result<()> {
 }
 
 /// Confines a mounter.
-pub fn mounter(wish: Confine) -> Result<()> {
-    privileged("mounter", wish, MOUNTER)
+pub fn mounter(level: Confine) -> Result<()> {
+    privileged("mounter", level, MOUNTER)
 }
 
 /// Confines a process of root's that needs some privileges. Processes of other users have none, and run `fusermount3`
 /// or start a process that does; that is set-user-ID root, and would not be if new privileges were forbidden.
-fn privileged(who: &str, wish: Confine, kept: CapabilitySet) -> Result<()> {
+fn privileged(who: &str, level: Confine, kept: CapabilitySet) -> Result<()> {
     if !places::is_root() {
         return Ok(());
     }
     let steps = Steps::take(
-        wish,
+        level,
         &[
             ("new privileges", &no_new_privileges),
             ("capabilities", &|| keep(kept)),
@@ -138,15 +138,15 @@ type Step<'a> = (&'static str, &'a dyn Fn() -> Result<(), String>);
 
 /// Steps that were taken, and those that failed, with the reasons.
 struct Steps {
-    wish: Confine,
+    level: Confine,
     done: Vec<&'static str>,
     missing: Vec<String>,
 }
 
 impl Steps {
-    fn take(wish: Confine, steps: &[Step<'_>]) -> Self {
-        let mut taken = Self { wish, done: Vec::new(), missing: Vec::new() };
-        if wish == Confine::Off {
+    fn take(level: Confine, steps: &[Step<'_>]) -> Self {
+        let mut taken = Self { level, done: Vec::new(), missing: Vec::new() };
+        if level == Confine::Off {
             return taken;
         }
         if threads() != 1 {
@@ -163,7 +163,7 @@ impl Steps {
     }
 
     fn check(&self, who: &str) -> Result<()> {
-        if self.wish != Confine::On || self.missing.is_empty() {
+        if self.level != Confine::On || self.missing.is_empty() {
             return Ok(());
         }
         Err(Failure::new(format!("the {who} cannot be confined in full: {}", self.missing.join("; ")))

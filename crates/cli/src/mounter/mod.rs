@@ -7,7 +7,7 @@
 
 mod client;
 mod protocol;
-mod resuming;
+mod takeover;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -20,9 +20,9 @@ use crate::failure::{Context, Result};
 use crate::stderr::write_line;
 use crate::supervisor::wire::{self, Kind};
 use crate::{confine, mountopts, mounts, supervisor};
-pub use client::Asking;
-use protocol::{Answer, MountFlags, Wish};
-pub use resuming::Resuming;
+pub use client::MounterClient;
+use protocol::{MountFlags, MounterReply, MounterRequest};
+pub use takeover::TakeoverMounter;
 
 /// Limits of what a server may ask for.
 struct Bounds {
@@ -73,26 +73,30 @@ fn ignore_ends() {
 }
 
 fn answer(bounds: &Bounds, body: &[u8], reply: &OwnedFd) -> std::io::Result<()> {
-    let (answer, device) = match serde_json::from_slice::<Wish>(body) {
-        Ok(wish) => bounds.grant(wish),
-        Err(error) => (Answer::Refused { text: format!("the server says nonsense: {error}") }, None),
+    let (answer, device) = match serde_json::from_slice::<MounterRequest>(body) {
+        Ok(request) => bounds.grant(request),
+        Err(error) => (MounterReply::Refused { text: format!("the server says nonsense: {error}") }, None),
     };
     let body = serde_json::to_vec(&answer)?;
     wire::send(reply, Kind::Answer, "", &body, device.as_ref().map(AsFd::as_fd))
 }
 
 impl Bounds {
-    fn grant(&self, wish: Wish) -> (Answer, Option<OwnedFd>) {
-        let granted = match wish {
-            Wish::Check { dir, how } => self.check(&dir, how).map(|dir| (Answer::Checked { dir }, None)),
-            Wish::Mount { dir, how } => self.mount(&dir, how),
-            Wish::Greeted { device_minor } => {
-                Here.greeted(device_minor);
-                Ok((Answer::Done {}, None))
+    fn grant(&self, request: MounterRequest) -> (MounterReply, Option<OwnedFd>) {
+        let granted = match request {
+            MounterRequest::Check { dir, how } => {
+                self.check(&dir, how).map(|dir| (MounterReply::Checked { dir }, None))
             }
-            Wish::Unmount { dir, how } => self.unmount(&dir, how.into()).map(|()| (Answer::Done {}, None)),
+            MounterRequest::Mount { dir, how } => self.mount(&dir, how),
+            MounterRequest::Greeted { device_minor } => {
+                Here.greeted(device_minor);
+                Ok((MounterReply::Done {}, None))
+            }
+            MounterRequest::Unmount { dir, how } => {
+                self.unmount(&dir, how.into()).map(|()| (MounterReply::Done {}, None))
+            }
         };
-        granted.unwrap_or_else(|error| (Answer::from(&error), None))
+        granted.unwrap_or_else(|error| (MounterReply::from(&error), None))
     }
 
     fn check(&self, dir: &Path, how: MountFlags) -> Result<PathBuf, MountError> {
@@ -101,11 +105,11 @@ impl Bounds {
         Here.check(dir, &how.into())
     }
 
-    fn mount(&self, dir: &Path, how: MountFlags) -> Result<(Answer, Option<OwnedFd>), MountError> {
+    fn mount(&self, dir: &Path, how: MountFlags) -> Result<(MounterReply, Option<OwnedFd>), MountError> {
         self.permit(&how)?;
         let mounted = Here.mount(dir, &how.into())?;
         let (device_minor, pages_max) = (mounted.device_minor, mounted.pages_max);
-        Ok((Answer::Mounted { dir: mounted.dir, device_minor, pages_max }, Some(mounted.device)))
+        Ok((MounterReply::Mounted { dir: mounted.dir, device_minor, pages_max }, Some(mounted.device)))
     }
 
     /// Returns an error if the mount is of another pool, or asks for rights that the server was not started with.
@@ -169,9 +173,9 @@ mod tests {
         MountFlags { source: source.into(), ..MountFlags::default() }
     }
 
-    fn text(answer: Answer) -> String {
+    fn text(answer: MounterReply) -> String {
         match answer {
-            Answer::Refused { text } => text,
+            MounterReply::Refused { text } => text,
             other => format!("{other:?}"),
         }
     }
@@ -181,9 +185,9 @@ mod tests {
         let bounds = Bounds { pool: "tank".into(), suid: false, dev: true, nonempty: false };
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().canonicalize().unwrap();
-        let ask = |how: MountFlags| bounds.grant(Wish::Check { dir: dir.clone(), how }).0;
-        assert!(matches!(ask(how("tank/db@a")), Answer::Checked { .. }));
-        assert!(matches!(ask(MountFlags { dev: true, ..how("tank") }), Answer::Checked { .. }));
+        let ask = |how: MountFlags| bounds.grant(MounterRequest::Check { dir: dir.clone(), how }).0;
+        assert!(matches!(ask(how("tank/db@a")), MounterReply::Checked { .. }));
+        assert!(matches!(ask(MountFlags { dev: true, ..how("tank") }), MounterReply::Checked { .. }));
         assert!(text(ask(how("tanker"))).contains("not of pool tank"));
         assert!(text(ask(MountFlags { suid: true, ..how("tank") })).contains("suid"));
         assert!(text(ask(MountFlags { nonempty: true, ..how("tank") })).contains("nonempty"));
@@ -192,9 +196,10 @@ mod tests {
     #[test]
     fn mounts_of_others_are_not_taken_away() {
         let bounds = Bounds { pool: "tank".into(), suid: false, dev: false, nonempty: false };
-        let ask =
-            |dir: &str| bounds.grant(Wish::Unmount { dir: dir.into(), how: protocol::Unmounting::Lazy }).0;
+        let ask = |dir: &str| {
+            bounds.grant(MounterRequest::Unmount { dir: dir.into(), how: protocol::Unmounting::Lazy }).0
+        };
         assert!(text(ask("/proc")).contains("unmount that first"));
-        assert!(matches!(ask("/proc/self"), Answer::NotMounted { .. }));
+        assert!(matches!(ask("/proc/self"), MounterReply::NotMounted { .. }));
     }
 }

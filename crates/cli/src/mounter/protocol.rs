@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Requests of a server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "wish", rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Wish {
+pub(super) enum MounterRequest {
     /// Check that a directory can be mounted on.
     Check {
         #[serde(with = "crate::raw::path")]
@@ -31,10 +31,10 @@ pub(super) enum Wish {
     },
 }
 
-/// Answers of the mounter. With [`Answer::Mounted`] comes a descriptor: the connection to the kernel.
+/// Answers of the mounter. With [`MounterReply::Mounted`] comes a descriptor: the connection to the kernel.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Answer {
+pub(super) enum MounterReply {
     Done {},
     Checked {
         #[serde(with = "crate::raw::path")]
@@ -142,7 +142,7 @@ impl From<Unmounting> for Unmount {
     }
 }
 
-impl From<&MountError> for Answer {
+impl From<&MountError> for MounterReply {
     fn from(error: &MountError) -> Self {
         match error {
             MountError::InUse(dir) => Self::InUse { dir: dir.clone() },

@@ -28,7 +28,7 @@ use socket::{Lock, Socket};
 pub use task::{MountSpec, Opening, RepositorySource, Task};
 
 use crate::failure::{Context, Failure, Result};
-use crate::mounter::Asking;
+use crate::mounter::MounterClient;
 use crate::mountopts::{self, MountOptions};
 use crate::serve::{StartReport, events, mounted, report};
 use crate::{backup_errors, confine, mounts, places, spawn, units};
@@ -82,11 +82,11 @@ pub fn run() -> Result<()> {
     let running = match done {
         Ok(running) => running,
         Err(failure) => {
-            report::tell(&StartReport::failed(&failure));
+            report::send(&StartReport::failed(&failure));
             return Err(failure);
         }
     };
-    report::tell(&StartReport::Ready {});
+    report::send(&StartReport::Ready {});
     running.until_the_end()
 }
 
@@ -111,7 +111,8 @@ fn prepare() -> Result<RunningReader> {
     let signals = Signals::new([SIGTERM, SIGINT]).context(|| "cannot catch signals".into())?;
     let location = task.source.location()?;
     // The mounter may mount backups, and nothing of any pool.
-    let asking = task.place.as_ref().map(|_| Asking::start(mounts::BACKUP_SOURCE, &options)).transpose()?;
+    let asking =
+        task.place.as_ref().map(|_| MounterClient::start(mounts::BACKUP_SOURCE, &options)).transpose()?;
     let lock = Lock::open()?;
     confine::reader(options.confine.unwrap_or_default(), &location)?;
     let doing = || format!("cannot read the backup {} of {}", task.backup, task.source.repository);

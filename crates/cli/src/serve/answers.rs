@@ -43,7 +43,7 @@ impl Answers {
             Request::Counters {} => {
                 Reply::Counters { activity: pool_status::activity(&server.pool, server.age_ms()) }
             }
-            Request::Models {} => Reply::Models { all: models::told(&server.pool)? },
+            Request::Models {} => Reply::Models { all: models::figures(&server.pool)? },
             Request::Properties { path } => Reply::Properties { values: server.properties(&path)? },
             Request::Set { path, name, value } => {
                 server.set_property(&path, &name, &value)?;
@@ -130,7 +130,8 @@ impl Answers {
 
 impl Server {
     fn figures(&self) -> PoolFigures {
-        let mounts: Vec<MountFigures> = self.mounts().iter().map(|mounted| self.told(mounted)).collect();
+        let mounts: Vec<MountFigures> =
+            self.mounts().iter().map(|mounted| self.mount_figures(mounted)).collect();
         let mounts = if self.is_serving() { mounts } else { Vec::new() };
         PoolFigures {
             pid: Some(std::process::id()),
@@ -143,7 +144,7 @@ impl Server {
         }
     }
 
-    fn told(&self, mounted: &Mounted) -> MountFigures {
+    fn mount_figures(&self, mounted: &Mounted) -> MountFigures {
         let path = self.pool.path_of(mounted.id).unwrap_or_default();
         let mut places = mounted.places().into_iter();
         let dir = places.next().unwrap_or_else(|| mounted.session.dir().to_owned());

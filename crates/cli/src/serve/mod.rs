@@ -61,13 +61,13 @@ pub fn run(args: &Mount) -> Result<()> {
         Ok(running) => running,
         Err(failure) if args.report => {
             // The command that started this process prints the failure; the returned error goes to the log.
-            report::tell(&StartReport::failed(&failure));
+            report::send(&StartReport::failed(&failure));
             return Err(failure);
         }
         Err(failure) => return Err(failure),
     };
     if args.report {
-        report::tell(&StartReport::Ready {});
+        report::send(&StartReport::Ready {});
     }
     running.server.handover.notify("READY=1");
     running.until_the_end()
@@ -131,7 +131,7 @@ fn start(args: &Mount) -> Result<RunningServer> {
         None => begin(args, ring, handover)?,
     };
     // This starts a thread, which must not happen before the process has confined itself.
-    limits::tell_counts()?;
+    limits::start_logging_counts()?;
     signals.handle(Arc::clone(&server))?;
     listener.serve(Arc::new(answers::Answers(Arc::clone(&server))))?;
     Ok(RunningServer { server, listener })

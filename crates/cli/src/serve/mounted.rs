@@ -20,7 +20,7 @@ use super::rewriting::Rewrites;
 use super::server::Server;
 use super::snapdir::SnapshotsOf;
 use crate::failure::{Context, Failure, Result};
-use crate::incomplete::{self, Fetcher, Over, OverlayMode};
+use crate::incomplete::{self, Fetcher, OpenedDataset, OverlayMode};
 use crate::mountopts::{IoUring, MountOptions};
 use crate::props::{self, Scope};
 use crate::{engine_errors, mounts, names, pools, raw, settings, units};
@@ -99,8 +99,8 @@ impl Mounted {
         let id = version.id;
         let own = Arc::clone(&version);
         let how = OverlayMode { writable: !read_only, resumed: left.is_some() };
-        let Over { dataset: whole, bringing } =
-            incomplete::over(pool, &wanted.path, version as Arc<dyn Dataset>, how)?;
+        let OpenedDataset { dataset: whole, bringing } =
+            incomplete::open(pool, &wanted.path, version as Arc<dyn Dataset>, how)?;
         let policy = Arc::new(Policed::new(whole, SyncMode::Standard));
         let record_size = Arc::new(AtomicU32::new(0));
         for name in ["recordsize", "sync"] {

@@ -19,7 +19,7 @@ impl Server {
         if object == 0 {
             return Some(FileSurvey::default());
         }
-        self.pool.survey(of.id, object, SURVEY_PAGES).ok().map(|survey| told(&survey))
+        self.pool.survey(of.id, object, SURVEY_PAGES).ok().map(|survey| figures(&survey))
     }
 
     /// Sums records of files by codec, as far as one call goes. Anything but a regular file has none.
@@ -69,7 +69,7 @@ fn ranges(of: &Mounted, inodes: &[u64]) -> Vec<PageRange> {
     inodes.iter().map(range).collect()
 }
 
-fn told(survey: &Survey) -> FileSurvey {
+fn figures(survey: &Survey) -> FileSurvey {
     let mut codecs: Vec<CodecShare> = survey
         .codecs
         .iter()

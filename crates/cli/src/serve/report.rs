@@ -33,7 +33,7 @@ impl StartReport {
 }
 
 /// Writes the outcome to the pipe on standard output and closes it, so that nobody waits any longer.
-pub fn tell(outcome: &StartReport) {
+pub fn send(outcome: &StartReport) {
     let sent = serde_json::to_string(outcome).map_err(io::Error::from).and_then(|line| {
         let mut stdout = io::stdout().lock();
         writeln!(stdout, "{line}")?;

@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::mounted::Mounted;
 use super::server::Server;
-use super::streams::{has_gone, tell};
+use super::streams::{has_gone, send_reply};
 use crate::control::{FileRewrite, Reply};
 use crate::failure::{Context, Failure, Result};
 use crate::units;
@@ -94,7 +94,7 @@ impl Server {
                 Step::Done => return Ok(Reply::Rewritten { copied_bytes: Some(rewrite.copied_bytes()) }),
                 Step::Ended(why) => return Err(ended(&why)),
             }
-            pace.tell(&rewrite, connection)?;
+            pace.report(&rewrite, connection)?;
             loop {
                 let rest = pace.due(rewrite.copied_bytes());
                 if of.rewrites.rest(rest.min(TELL_EVERY)) {
@@ -125,14 +125,14 @@ impl Pace {
         Self { begun: now, told: now, rate: rate.filter(|rate| *rate > 0) }
     }
 
-    fn tell(&mut self, rewrite: &Rewrite<'_>, connection: &UnixStream) -> Result<()> {
+    fn report(&mut self, rewrite: &Rewrite<'_>, connection: &UnixStream) -> Result<()> {
         if self.told.elapsed() < TELL_EVERY {
             return Ok(());
         }
         self.told = Instant::now();
         let total_bytes = rewrite.size_bytes();
         let done_bytes = total_bytes.saturating_sub(rewrite.left_bytes());
-        tell(connection, &Reply::Rewriting { done_bytes, total_bytes })
+        send_reply(connection, &Reply::Rewriting { done_bytes, total_bytes })
     }
 
     /// Returns the time until the next piece, after `copied_bytes` in all.

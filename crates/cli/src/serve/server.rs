@@ -24,7 +24,7 @@ use super::streams::Streams;
 use crate::control::{ConfinementFigures, Reply, UnmountMode, ValueSource};
 use crate::event_log::EventLog;
 use crate::failure::{Context, Failure, Result};
-use crate::mounter::{Asking, Resuming};
+use crate::mounter::{MounterClient, TakeoverMounter};
 use crate::mountopts::{Confine, MountOptions, Takeover};
 use crate::operations::{self, Mounts, Operation, OperationResult};
 use crate::registry::Known;
@@ -110,7 +110,7 @@ impl Server {
     /// Opens the pool, replaying its log if need be, and makes the first mount.
     pub fn start(plan: &MountPlan, ring: Arc<Ring>, handover: Handover) -> Result<Arc<Self>> {
         // The directory is checked before the pool is touched: most mistakes are about it.
-        let mounter = Arc::new(Asking::start(&plan.known.name, &plan.wanted.options)?);
+        let mounter = Arc::new(MounterClient::start(&plan.known.name, &plan.wanted.options)?);
         mounted::check_dir(&*mounter, &plan.known.name, &plan.wanted)?;
         let given = plan.given.clone();
         let server = Self::open(&plan.known, &plan.wanted.options, given, mounter, ring, handover)?;
@@ -133,7 +133,7 @@ impl Server {
         ring: Arc<Ring>,
         handover: Handover,
     ) -> Result<Arc<Self>> {
-        let mounter = Arc::new(Resuming::new(Asking::start(&known.name, options)?));
+        let mounter = Arc::new(TakeoverMounter::new(MounterClient::start(&known.name, options)?));
         let server =
             Self::open(known, options, given, Arc::clone(&mounter) as Arc<dyn Mounter>, ring, handover)?;
         // An error from here on leaves everything to the next server: only the thread that follows a mount ends it.
@@ -228,7 +228,7 @@ impl Server {
             Err(failure) => tracing::warn!(failure = failure.what(), "events end with this server"),
         }
         let pool = pools::open_on(known, devices, &options)?;
-        tell_replay(&pool);
+        log_replay(&pool);
         let watched: Watched = Arc::new(Mutex::new(PoolWatch::new(&pool)));
         let at_start = || mounted::of_the_pool(wanted).into_iter().chain(given).collect();
         let temporary = handover.temporary().unwrap_or_else(at_start);
@@ -776,7 +776,7 @@ impl Mounts for Server {
         Self::mounted_at(self, id)
     }
 
-    fn let_go(&self, id: u64) {
+    fn close_snapshot(&self, id: u64) {
         for mounted in self.mounts() {
             if !mounted.tree.close(id) {
                 tracing::warn!(snapshot = id, "it goes while requests read it");
@@ -796,7 +796,7 @@ fn for_the_whole_pool(option: &str, pool: &str) -> String {
 }
 
 /// Logs what opening the pool did.
-fn tell_replay(pool: &Pool) {
+fn log_replay(pool: &Pool) {
     let replayed = pool.replayed();
     let name = pool.name();
     tracing::info!(

@@ -38,7 +38,7 @@ impl Snapshots for SnapshotsOf {
         let dataset = self.pool.open_snapshot(number).ok_or(FsError::NotFound)?;
         let path = self.pool.path_of(number).unwrap_or_default();
         let how = OverlayMode { writable: false, resumed: false };
-        let over = incomplete::over(&self.pool, &path, dataset, how).map_err(|failure| {
+        let over = incomplete::open(&self.pool, &path, dataset, how).map_err(|failure| {
             tracing::warn!(failure = failure.what(), snapshot = path, "cannot show a snapshot");
             FsError::Engine(Error::Busy(failure.what().to_owned()))
         })?;

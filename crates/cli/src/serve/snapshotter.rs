@@ -118,7 +118,7 @@ fn remove(pool: &Pool, mounts: &dyn Mounts, listed: &[Listed], paths: &[String])
     let going = listed.iter().filter(|found| paths.contains(&found.path));
     let going: Vec<&Listed> = going.filter(|found| mounts.mounted_at(found.id).is_none()).collect();
     for found in going {
-        mounts.let_go(found.id);
+        mounts.close_snapshot(found.id);
         let name = names::full(pool.name(), &found.path);
         match pool.destroy_snapshots(&[&found.path]) {
             Ok(()) => tracing::info!(name, "a snapshot removed by policy"),
@@ -202,7 +202,7 @@ mod tests {
     use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, create_on};
 
     use super::*;
-    use crate::operations::Nobody;
+    use crate::operations::NoMounts;
 
     const MINUTE: u64 = 60;
     const START: u64 = 1_795_266_462;
@@ -228,7 +228,7 @@ mod tests {
         pool.set_property_of("db", POLICY, Some("minutely=3,hourly=2")).unwrap();
         pool.set_property_of("db/log", POLICY, Some("hourly=1")).unwrap();
         for minute in 0..200 {
-            turns.turn(&pool, &Nobody, &RwLock::default(), START + minute * MINUTE).unwrap();
+            turns.turn(&pool, &NoMounts, &RwLock::default(), START + minute * MINUTE).unwrap();
         }
         let expected = [
             "auto-hourly-2026-11-21T15:00",
@@ -242,13 +242,13 @@ mod tests {
         assert_eq!(snapshots(&pool, "other"), Vec::<String>::new());
         // After a day without a server, each period gets one snapshot, not many. A second turn in the same minute does
         // nothing.
-        (0..2).for_each(|_| turns.turn(&pool, &Nobody, &RwLock::default(), START + 86_400).unwrap());
+        (0..2).for_each(|_| turns.turn(&pool, &NoMounts, &RwLock::default(), START + 86_400).unwrap());
         assert_eq!(snapshots(&pool, "db").len(), 5);
         assert_eq!(snapshots(&pool, "db/log"), ["auto-hourly-2026-11-22T13:00"]);
         // The policy that db/log inherits is taken back: nothing is made or removed any more.
         pool.set_property_of("db/log", POLICY, None).unwrap();
         pool.set_property_of("db", POLICY, Some("none")).unwrap();
-        turns.turn(&pool, &Nobody, &RwLock::default(), START + 2 * 86_400).unwrap();
+        turns.turn(&pool, &NoMounts, &RwLock::default(), START + 2 * 86_400).unwrap();
         assert_eq!((snapshots(&pool, "db").len(), snapshots(&pool, "db/log").len()), (5, 1));
     }
 
@@ -257,19 +257,19 @@ mod tests {
         let pool = pool();
         let mut turns = Turns::default();
         pool.set_property_of("db", POLICY, Some("minutely=1")).unwrap();
-        turns.turn(&pool, &Nobody, &RwLock::default(), START).unwrap();
+        turns.turn(&pool, &NoMounts, &RwLock::default(), START).unwrap();
         pool.hold("db@auto-minutely-2026-11-21T13:07", "audit", 1).unwrap();
-        turns.turn(&pool, &Nobody, &RwLock::default(), START + MINUTE).unwrap();
+        turns.turn(&pool, &NoMounts, &RwLock::default(), START + MINUTE).unwrap();
         pool.clone_snapshot("db@auto-minutely-2026-11-21T13:08", "clone", 1).unwrap();
         pool.set_property_of("clone", POLICY, Some("none")).unwrap();
         pool.snapshot(&["db"], "auto-minutely-2026-11-21T13:09", 1).unwrap();
         for minute in 2..6 {
-            turns.turn(&pool, &Nobody, &RwLock::default(), START + minute * MINUTE).unwrap();
+            turns.turn(&pool, &NoMounts, &RwLock::default(), START + minute * MINUTE).unwrap();
         }
         let times = ["07", "08", "09", "12"].map(|minute| format!("auto-minutely-2026-11-21T13:{minute}"));
         assert_eq!(snapshots(&pool, "db"), times);
         pool.release("db@auto-minutely-2026-11-21T13:07", "audit").unwrap();
-        turns.turn(&pool, &Nobody, &RwLock::default(), START + 5 * MINUTE).unwrap();
+        turns.turn(&pool, &NoMounts, &RwLock::default(), START + 5 * MINUTE).unwrap();
         assert_eq!(snapshots(&pool, "db"), times[1..]);
     }
 
@@ -279,17 +279,17 @@ mod tests {
         let mut turns = Turns::default();
         pool.set_property_of("db", POLICY, Some("minutely=2")).unwrap();
         (0..3).for_each(|minute| {
-            turns.turn(&pool, &Nobody, &RwLock::default(), START + minute * MINUTE).unwrap();
+            turns.turn(&pool, &NoMounts, &RwLock::default(), START + minute * MINUTE).unwrap();
         });
         turns.limit_percent = 0;
         let before = snapshots(&pool, "db");
         (3..9).for_each(|minute| {
-            turns.turn(&pool, &Nobody, &RwLock::default(), START + minute * MINUTE).unwrap();
+            turns.turn(&pool, &NoMounts, &RwLock::default(), START + minute * MINUTE).unwrap();
         });
         assert!(turns.full);
         assert_eq!((snapshots(&pool, "db"), before.len()), (before, 2));
         turns.limit_percent = LIMIT_PERCENT;
-        turns.turn(&pool, &Nobody, &RwLock::default(), START + 9 * MINUTE).unwrap();
+        turns.turn(&pool, &NoMounts, &RwLock::default(), START + 9 * MINUTE).unwrap();
         assert!(!turns.full);
         assert_eq!(snapshots(&pool, "db")[1], "auto-minutely-2026-11-21T13:16");
     }

@@ -79,20 +79,20 @@ impl Link {
 
     /// Tells the supervisor not to keep `name` any longer.
     pub fn drop_kept(&self, name: &str) {
-        self.tell(Kind::Drop, name, &[]);
+        self.send(Kind::Drop, name, &[]);
     }
 
     /// Has the supervisor send `state` to systemd, for which the supervisor is the main process.
     pub fn notify(&self, state: &str) {
-        self.tell(Kind::Notify, "", state.as_bytes());
+        self.send(Kind::Notify, "", state.as_bytes());
     }
 
     /// Has the supervisor start another server once this one has ended.
     pub fn again(&self) {
-        self.tell(Kind::Again, "", &[]);
+        self.send(Kind::Again, "", &[]);
     }
 
-    fn tell(&self, kind: Kind, name: &str, body: &[u8]) {
+    fn send(&self, kind: Kind, name: &str, body: &[u8]) {
         match wire::send(&self.0, kind, name, body, None) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {

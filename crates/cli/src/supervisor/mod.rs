@@ -75,10 +75,10 @@ impl Hello {
 }
 
 /// Starts servers with the arguments of this process, one after the other, until one ends by itself. Returns that
-/// server's exit status. `wish` says which privileges this process keeps, `kept` is what it has for the first server.
-pub fn run(wish: Confine, kept: BTreeMap<String, StoredItem>) -> Result<i32> {
+/// server's exit status. `level` says which privileges this process keeps, `kept` is what it has for the first server.
+pub fn run(level: Confine, kept: BTreeMap<String, StoredItem>) -> Result<i32> {
     let mut supervisor = Supervisor::new(kept)?;
-    confine::supervisor(wish)?;
+    confine::supervisor(level)?;
     loop {
         let end = match supervisor.start() {
             Ok(server) => {
@@ -182,7 +182,7 @@ impl Supervisor {
         let handed = self.hand_over(&line);
         if let Err(error) = handed {
             // The server died at once; `follow` finds out how.
-            tell(&format!("cannot hand over to the server: {error}"));
+            log(&format!("cannot hand over to the server: {error}"));
         }
         Ok(ServerProcess { child, pidfd, line })
     }
@@ -211,7 +211,7 @@ impl Supervisor {
             if count == 0 {
                 self.remains.retain_mut(|dead| !matches!(dead.try_wait(), Ok(Some(_))));
                 if zombie::ended_but_for_drops(server.child.id()) {
-                    tell("threads of the dead server wait for the kernel, which waits for the next one");
+                    log("threads of the dead server wait for the kernel, which waits for the next one");
                     self.remains.push(server.child);
                     return Ok(None);
                 }
@@ -223,7 +223,7 @@ impl Supervisor {
                 match wire::receive(&server.line) {
                     Ok(Some(message)) => self.obey(message),
                     Ok(None) => talking = false,
-                    Err(error) => tell(&format!("the server says nonsense: {error}")),
+                    Err(error) => log(&format!("the server says nonsense: {error}")),
                 }
                 continue;
             }
@@ -312,12 +312,12 @@ impl Supervisor {
         let got_far = self.serving.is_some_and(|since| since.elapsed() >= SERVED_MIN);
         self.deaths = if got_far { 1 } else { self.deaths + 1 };
         if self.deaths >= DEATHS_MAX {
-            tell(&format!(
+            log(&format!(
                 "{how}, as {DEATHS_MAX} did one after the other: giving up; their mounts end, and what was not synced is lost"
             ));
             return Some(1);
         }
-        tell(&format!("{how}: starting another"));
+        log(&format!("{how}: starting another"));
         if self.serving.is_none() {
             thread::sleep(PAUSE);
         }
@@ -326,6 +326,6 @@ impl Supervisor {
 }
 
 /// Writes to the server's log.
-fn tell(what: &str) {
+fn log(what: &str) {
     write_line(&format!("supervisor: {what}"));
 }

@@ -278,7 +278,7 @@ fn verify(args: &BackupVerify) -> Result<()> {
         repository.verify_logs(share, salt, &mut checked, &mut watch).map_err(failed)?;
     }
     progress.finish();
-    tell(&args.repository, &checked, args.json)
+    print_result(&args.repository, &checked, args.json)
 }
 
 fn check(args: &BackupCheck) -> Result<()> {
@@ -286,11 +286,11 @@ fn check(args: &BackupCheck) -> Result<()> {
     let checked = repository.check();
     let checked = checked
         .map_err(|error| backup_errors::failed(format!("cannot check {}", args.repository), &error))?;
-    tell(&args.repository, &checked, args.json)
+    print_result(&args.repository, &checked, args.json)
 }
 
 /// Tells what was read and what is wrong; fails if anything is wrong.
-fn tell(name: &str, checked: &Checked, json: bool) -> Result<()> {
+fn print_result(name: &str, checked: &Checked, json: bool) -> Result<()> {
     if json {
         print_json(&json!(checked))?;
     } else {
@@ -368,12 +368,12 @@ fn prune(args: &BackupPrune) -> Result<()> {
     if repacked.packs > 0 {
         println!("{}: {}", args.repository, repacked_text(&repacked, args.dry_run));
     }
-    tell_logs(&args.repository, &pruned.logs);
+    print_logs(&args.repository, &pruned.logs);
     Ok(())
 }
 
 /// Tells of archived logs that were deleted or left, if there are any.
-fn tell_logs(name: &str, logs: &PrunedLogs) {
+fn print_logs(name: &str, logs: &PrunedLogs) {
     if logs.deleted_files + logs.left_files > 0 {
         println!(
             "{name}: {} files of logs deleted ({}), {} left to the next prune",

@@ -44,7 +44,7 @@ pub fn run(args: &Clear) -> Result<()> {
             .collect();
         return super::print_json(&json!({ "pool": pool, "devices": devices, "cleared": struck }));
     }
-    tell(&pool, &paths, &(devices, struck));
+    print_result(&pool, &paths, &(devices, struck));
     Ok(())
 }
 
@@ -67,7 +67,7 @@ fn number_of(figures: &PoolFigures, device: Option<&Path>) -> Result<Option<u16>
     })
 }
 
-fn tell(pool: &str, paths: &[String], (devices, struck): &Cleared) {
+fn print_result(pool: &str, paths: &[String], (devices, struck): &Cleared) {
     let mut lines = Vec::new();
     for (path, counts) in paths.iter().zip(devices) {
         if !counts.is_zero() {

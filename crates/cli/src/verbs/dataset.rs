@@ -118,7 +118,7 @@ pub fn destroy(args: &Destroy) -> Result<()> {
         all.freed_bytes += outcome.freed_bytes;
         all.blocked = all.blocked.or(outcome.blocked);
     }
-    tell(args, &all)?;
+    print_result(args, &all)?;
     match all.blocked {
         None => Ok(()),
         Some((what, hint)) => {
@@ -131,7 +131,7 @@ pub fn destroy(args: &Destroy) -> Result<()> {
     }
 }
 
-fn tell(args: &Destroy, outcome: &OperationResult) -> Result<()> {
+fn print_result(args: &Destroy, outcome: &OperationResult) -> Result<()> {
     let Output { json, exact, script } = args.output;
     if json {
         return super::print_json(&json!({

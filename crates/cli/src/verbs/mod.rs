@@ -111,7 +111,7 @@ pub fn run(cli: Cli) -> Result<()> {
 
 /// Prints a value as JSON.
 fn print_json(value: &serde_json::Value) -> Result<()> {
-    let text =
-        serde_json::to_string_pretty(&crate::raw::told(value.clone())).context(|| "cannot print".into())?;
+    let text = serde_json::to_string_pretty(&crate::raw::printed(value.clone()))
+        .context(|| "cannot print".into())?;
     writeln!(std::io::stdout(), "{text}").context(|| "cannot print".into())
 }

@@ -70,7 +70,7 @@ fn mount(args: &Mount, plan: &MountPlan) -> Result<()> {
         let name = names::full(pool, &path);
         let server = client.named();
         let request = Request::Mount { path, dir, options: args.options.clone() };
-        match client.ask_telling(&request, None, &mut || tell_why_it_waits(pool, &name, &server)) {
+        match client.ask_telling(&request, None, &mut || print_why_it_waits(pool, &name, &server)) {
             Ok(Reply::Done {}) => return Ok(()),
             Ok(Reply::There { dir, device, read_only }) => {
                 let there = bind_mount::ExistingMount { name: &name, dir: &dir, device, read_only };
@@ -87,7 +87,7 @@ fn mount(args: &Mount, plan: &MountPlan) -> Result<()> {
 }
 
 /// Tells why a mount takes long: somebody still uses the one that was unmounted before it, or the server is not ready.
-fn tell_why_it_waits(pool: &str, name: &str, server: &str) {
+fn print_why_it_waits(pool: &str, name: &str, server: &str) {
     let devices =
         Client::connect(pool).ok().flatten().map(|mut client| match client.ask(&Request::Status {}) {
             Ok(Reply::Status { figures }) => {
@@ -140,7 +140,7 @@ fn start_server(args: &Mount, plan: &MountPlan) -> Result<()> {
         .context(|| "cannot start the server".into())?;
     let mut line = String::new();
     if let Some(pipe) = child.stdout.take() {
-        let heard = tell_if_slow(format!(
+        let heard = print_if_slow(format!(
             "pagefold: waiting: the server of pool {} (process {}) opens it; its log is {}",
             plan.known.name,
             child.id(),
@@ -182,7 +182,7 @@ pub(super) fn outcome_of(
 }
 
 /// Prints `text` if the returned sender still lives after a moment.
-fn tell_if_slow(text: String) -> mpsc::Sender<()> {
+fn print_if_slow(text: String) -> mpsc::Sender<()> {
     let (done, waits) = mpsc::channel::<()>();
     let telling = thread::Builder::new().name("telling".into()).spawn(move || {
         if waits.recv_timeout(timeouts::TELL_AFTER) == Err(mpsc::RecvTimeoutError::Timeout) {

@@ -178,11 +178,11 @@ pub(super) fn set_on(name: &Name, assignments: &[(String, String)]) -> Result<()
             return Err(client.misunderstood());
         };
     }
-    tell_when(&mut client, name, assignments)
+    print_when(&mut client, name, assignments)
 }
 
 /// Tells which properties do not take effect at once on a pool that is mounted.
-fn tell_when(client: &mut Client, name: &Name, assignments: &[(String, String)]) -> Result<()> {
+fn print_when(client: &mut Client, name: &Name, assignments: &[(String, String)]) -> Result<()> {
     let ours: Vec<&String> = assignments.iter().map(|(property, _)| property).collect();
     let later = |property: &str| match property {
         "takeover" => Some("takes effect when all of the pool is unmounted and mounted again"),

@@ -56,7 +56,7 @@ pub fn run(args: &Rewrite) -> Result<()> {
         }
     }
     make_durable(&all)?;
-    tell(args, &done)?;
+    print_result(args, &done)?;
     problems.iter().for_each(|problem| eprintln!("pagefold: {problem}"));
     match problems.len() {
         0 => Ok(()),
@@ -130,7 +130,7 @@ fn make_durable(all: &[RewriteJob]) -> Result<()> {
     Ok(())
 }
 
-fn tell(args: &Rewrite, done: &[RewriteResult]) -> Result<()> {
+fn print_result(args: &Rewrite, done: &[RewriteResult]) -> Result<()> {
     if args.output.json {
         let file = |outcome: &RewriteResult| {
             json!({

@@ -83,7 +83,7 @@ impl Write for StreamOutput {
 pub fn send(args: &Send) -> Result<()> {
     let (pool, what) = what_to_send(args)?;
     if args.dry_run {
-        return tell_size(args, &pool, target::connect(&pool)?, what);
+        return print_size(args, &pool, target::connect(&pool)?, what);
     }
     if io::stdout().is_terminal() {
         return Err(Failure::usage("a stream is nothing for a terminal").hint(
@@ -187,7 +187,7 @@ fn since(word: &str, of: &Name) -> Result<Name> {
     }
 }
 
-fn tell_size(args: &Send, pool: &str, client: Option<Client>, what: Sendable) -> Result<()> {
+fn print_size(args: &Send, pool: &str, client: Option<Client>, what: Sendable) -> Result<()> {
     let bytes = match client {
         Some(mut client) => match client.ask_and_wait(&Request::SendSize { what })? {
             Reply::Stream { expected_bytes } => expected_bytes,

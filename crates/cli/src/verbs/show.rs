@@ -333,10 +333,10 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
             line("memory", &told_memory(show, memory));
         }
         if let Some(scrub) = &pool.scrub {
-            line("scrub", &super::scrub::told(scrub, show.0.exact));
+            line("scrub", &super::scrub::text(scrub, show.0.exact));
         }
         if let Some(trim) = &pool.trim {
-            line("trim", &super::trim::told(trim, show.0.exact));
+            line("trim", &super::trim::text(trim, show.0.exact));
         }
         line("waiting", &format!("{} accepted and not yet durable", show.size(pool.dirty_bytes)));
     }

@@ -46,7 +46,7 @@ struct Candidate {
 
 /// Restores into a new dataset, sets recovery up, and starts the server if that was asked for.
 pub(super) fn restore(args: &BackupRestore, name: &Name, target: RecoveryTarget) -> Result<()> {
-    let doing = || format!("cannot restore {} to {}", args.backup, target.told());
+    let doing = || format!("cannot restore {} to {}", args.backup, target.text());
     if args.start && args.action != RecoveryAction::Promote {
         return Err(Failure::usage(
             "--start waits until the server has recovered, and is for --action promote",
@@ -106,7 +106,7 @@ fn candidates(
     repository: &Repository,
     target: RecoveryTarget,
 ) -> Result<Vec<Candidate>> {
-    let doing = format!("cannot restore {} to {}", args.backup, target.told());
+    let doing = format!("cannot restore {} to {}", args.backup, target.text());
     let failed = |error: pagefold_backup::Error| backup_errors::failed(&doing, &error);
     // This fails if no backup has that name, or backups of several pools have it.
     repository.find(&args.backup).map_err(failed)?;
@@ -295,7 +295,7 @@ fn finish(
     if args.json {
         let mut told = done.json(repository);
         told["point"] = json!({
-            "target": target.told(),
+            "target": target.text(),
             "timeline": candidate.line.timeline,
             "system": candidate.cluster.system,
             "data": candidate.cluster.data,
@@ -310,7 +310,7 @@ fn finish(
     let made = units::utc(candidate.backup.origin.created);
     let end = match (gap, candidate.line.missing) {
         (Some(_), Some(missing)) => format!("the first gap of the archive, {missing}"),
-        _ => target.told(),
+        _ => target.text(),
     };
     println!("  its snapshot is of {made}; recovery goes on to {end}");
     match started {

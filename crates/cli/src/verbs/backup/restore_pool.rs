@@ -55,7 +55,7 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
             done.push((name.to_string(), *backup, left_out));
         }
     }
-    tell(args, &done, &failures)?;
+    print_result(args, &done, &failures)?;
     failures.finish_all("restored")
 }
 
@@ -156,7 +156,7 @@ fn set(described: &[Described], backup: &Backup, pool: &str) -> Result<Vec<Strin
     Ok(left.into_iter().map(|(name, value)| format!("{name}={value}")).collect())
 }
 
-fn tell(
+fn print_result(
     args: &BackupRestorePool,
     done: &[(String, &Backup, Vec<String>)],
     failures: &Failures,

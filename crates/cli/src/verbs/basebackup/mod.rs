@@ -50,11 +50,11 @@ pub fn run(args: &Basebackup) -> Result<()> {
         false => of_snapshot(args, &wanted, &options)?,
     };
     progress.finish();
-    tell(args, &snapshot, told_server, &done)
+    print_result(args, &snapshot, told_server, &done)
 }
 
 /// Returns an error of the crate as a failure with a hint.
-fn told(doing: &str, error: &Error) -> Failure {
+fn failed(doing: &str, error: &Error) -> Failure {
     let text = format!("{doing}: {error}");
     match error {
         Error::NotEmpty(_) => Failure::new(text).hint(
@@ -201,10 +201,10 @@ fn make(
     options: &Options<'_>,
 ) -> Result<Done> {
     let made = pagefold_basebackup::make(source, start, options);
-    made.map_err(|error| told(&format!("cannot make a base backup of {name}"), &error))
+    made.map_err(|error| failed(&format!("cannot make a base backup of {name}"), &error))
 }
 
-fn tell(args: &Basebackup, snapshot: &str, told_server: bool, done: &Done) -> Result<()> {
+fn print_result(args: &Basebackup, snapshot: &str, told_server: bool, done: &Done) -> Result<()> {
     let to = shown(&args.to);
     if args.json {
         let mut json = json!({ "basebackup": done, "snapshot": snapshot, "server": told_server });

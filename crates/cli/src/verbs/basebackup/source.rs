@@ -6,7 +6,7 @@ use pagefold_basebackup::tablespace::{self, Tablespace};
 use pagefold_basebackup::{Error, Source};
 
 use super::view::View;
-use super::{shown, told, without_links};
+use super::{failed, shown, without_links};
 use crate::args::Basebackup;
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
@@ -155,7 +155,7 @@ fn tablespaces(
 ) -> Result<Vec<Tablespace>> {
     let mut moved = args.tablespace_mapping.iter().map(|word| mapping(word)).collect::<Result<Vec<_>>>()?;
     let links =
-        tablespace::links(data).map_err(|error: Error| told("cannot find the tablespaces", &error))?;
+        tablespace::links(data).map_err(|error: Error| failed("cannot find the tablespaces", &error))?;
     let mut all = Vec::new();
     for (oid, target) in links {
         let link = data.join(tablespace::FOLDER).join(oid.to_string());

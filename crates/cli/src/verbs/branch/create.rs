@@ -49,7 +49,7 @@ pub fn run(args: &CreateBranch) -> Result<()> {
             Failure::new(failure.what()).hint(format!("{there}\n  {advice}"))
         })?;
     }
-    list::tell(&branch, args.json)
+    list::print_one(&branch, args.json)
 }
 
 fn refuse_taken(name: &Name) -> Result<()> {

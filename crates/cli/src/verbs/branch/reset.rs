@@ -47,7 +47,7 @@ pub fn run(args: &ResetBranch) -> Result<()> {
     if running {
         server::start(&branch.name, &branch.record, &server::data_of(&branch)?)?;
     }
-    list::tell(&branch, args.json)
+    list::print_one(&branch, args.json)
 }
 
 /// Returns the name of the new clone until it takes that of the branch.

@@ -34,7 +34,7 @@ pub fn start(args: &StartBranch) -> Result<()> {
     if !running {
         server::start(&branch.name, &branch.record, &data)?;
     }
-    list::tell(&super::find(&args.branch)?, args.json)
+    list::print_one(&super::find(&args.branch)?, args.json)
 }
 
 /// `branch stop`.

@@ -57,7 +57,7 @@ impl RecoveryTarget {
     }
 
     /// Returns the point in words.
-    pub fn told(self) -> String {
+    pub fn text(self) -> String {
         match self {
             Self::Time(time) => timestamp::format(time),
             Self::Place(place) => control::lsn(place),
@@ -175,7 +175,7 @@ pub(super) fn settings(
     }
     let lines = all.iter().map(|(name, value)| format!("{name} = {}\n", quoted(value)));
     let number = candidate.backup.number;
-    let head = format!("\n# By pagefold backup restore, of backup {number}, to {}:\n", target.told());
+    let head = format!("\n# By pagefold backup restore, of backup {number}, to {}:\n", target.text());
     std::iter::once(head).chain(lines).collect()
 }
 
