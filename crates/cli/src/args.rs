@@ -1027,7 +1027,8 @@ pub struct Mount {
     /// Options that the pool has as properties; those of -o win.
     #[arg(long, hide = true, value_name = "OPTIONS", value_delimiter = ',')]
     pub pool_options: Option<Vec<String>>,
-    /// The line to the supervisor. Supervisors of earlier versions, which start servers of this one, pass it by this name.
+    /// The line to the supervisor. Supervisors of earlier versions, which start servers of this one, pass it by this
+    /// name.
     #[arg(long = "held-by", hide = true, value_name = "FD")]
     pub supervisor: Option<i32>,
     /// The line to the server that this process mounts for.

@@ -6,12 +6,12 @@
 //! supervisor, mounter   the process above a server, which keeps what must outlive it; the one that mounts for it
 //! reader, incomplete    the process that reads a backup; datasets whose pages are still in one
 //! confine, spawn        what each process gives up, and what it begins with
-//! operations, streams, rebase, datasets   what can be done to datasets, on a pool that is served or opened for a moment
+//! operations, streams, rebase, datasets   what can be done to datasets, on a pool that is served or opened briefly
 //! pools, discovery, registry, last_state, signature   pools and their devices; those that this machine knows
 //! pool_status, dataset_properties   figures of a pool; properties of datasets and snapshots
 //! props, settings, mountopts   the one table of properties; the value that holds for a dataset; mount options
 //! startup, boot, fstab, helper   what must be known before a pool is opened; systemd and mount(8)
-//! mounts, mount_lookup, unmounting, mount_users   the kernel's mounts: finds one, takes several away, tells who uses them
+//! mounts, mount_lookup, unmounting, mount_users   the kernel's mounts: finds one, takes several away, names their users
 //! mountpoint, bind_mount   directories to mount on; a second mount of a dataset
 //! retention, backups    which snapshots and backups are due by policy
 //! errors, event_log     errors with the names of files; events that outlive servers

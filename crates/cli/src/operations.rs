@@ -30,7 +30,8 @@ impl Mounts for NoMounts {
     fn close_snapshot(&self, _: u64) {}
 }
 
-/// Carries out an operation. It is durable when this returns; the space of destroyed objects is freed in the background.
+/// Carries out an operation. It is durable when this returns; the space of destroyed objects is freed in the
+/// background.
 pub fn perform(pool: &Pool, operation: &Operation, mounts: &dyn Mounts) -> Result<OperationResult> {
     let work = Executor { pool, mounts, now: units::now() };
     match operation {

@@ -13,8 +13,8 @@ use crate::{engine_errors, incomplete, names, raw, units};
 /// Largest number of conflicts that are listed; the others are only counted.
 const CONFLICTS_MAX: usize = 1000;
 
-/// Moves a clone that nobody uses, as [`operations::clear_way_to_move`] has found. While a thread has `dataset_lock` locked
-/// for reading, datasets and mounts do not change. The work is given up when `go_on` returns false.
+/// Moves a clone that nobody uses, as [`operations::clear_way_to_move`] has found. `dataset_lock` is locked for writing
+/// while the clone gets its new contents, and not before. The work is given up when `go_on` returns false.
 pub fn perform(
     pool: &Pool,
     what: &Moving,

@@ -353,8 +353,8 @@ impl StoredMount {
     }
 }
 
-/// Returns true if a server with these options gets a supervisor. Fails if the options exclude each other, or the kernel
-/// cannot do it.
+/// Returns true if a server with these options gets a supervisor. Fails if the options exclude each other, or the
+/// kernel cannot do it.
 pub(super) fn is_wanted(options: &MountOptions) -> Result<bool> {
     let possible = pagefold_fuse::kernel_resends();
     match options.takeover.unwrap_or(Takeover::Off) {

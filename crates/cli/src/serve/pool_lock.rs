@@ -36,8 +36,8 @@ impl PoolLock {
         Ok(Self { known, name, devices })
     }
 
-    /// Converts the lock for [`PoolLock::inherited`]. Each path goes with its device: all of them may be too long for one
-    /// message.
+    /// Converts the lock for [`PoolLock::inherited`]. Each path goes with its device: all of them may be too long for
+    /// one message.
     pub(super) fn into_items(self) -> Result<BTreeMap<String, StoredItem>> {
         let Self { mut known, name, devices } = self;
         let paths = std::mem::take(&mut known.devices);

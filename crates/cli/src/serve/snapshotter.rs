@@ -35,8 +35,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Makes and removes the snapshots that are due at `now`, in seconds since 1970. Nothing is mounted while `dataset_lock`
-    /// is locked for writing.
+    /// Makes and removes the snapshots that are due at `now`, in seconds since 1970. Nothing is mounted while
+    /// `dataset_lock` is locked for writing.
     pub fn turn(
         &mut self,
         pool: &Pool,

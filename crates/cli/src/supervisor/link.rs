@@ -42,7 +42,8 @@ impl Inherited {
 pub struct Link(OwnedFd);
 
 impl Link {
-    /// Takes the line at descriptor `raw`, which the supervisor passed on, and reads everything that the supervisor kept.
+    /// Takes the line at descriptor `raw`, which the supervisor passed on, and reads everything that the supervisor
+    /// kept.
     pub fn connect(raw: RawFd) -> Result<(Self, Inherited)> {
         let talking = || "cannot hear from the supervisor".to_owned();
         let socket = inherited(raw, "--held-by is for supervisors, not for people")?;

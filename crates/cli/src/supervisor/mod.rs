@@ -1,9 +1,10 @@
 //! The supervisor: a small process above a server, which keeps what must outlive the server.
 //!
 //! It keeps the connections to the kernel, the pool's devices with their locks, and the journal's memory, and does not
-//! know what they are. When the server is killed or crashes, the supervisor starts another one and hands everything over;
-//! clients wait for that, and see no error. If a server ends by itself, its supervisor ends, too. If servers die one after
-//! the other, the supervisor gives up and ends; the kernel then ends the connections, since no process has them any more.
+//! know what they are. When the server is killed or crashes, the supervisor starts another one and hands everything
+//! over; clients wait for that, and see no error. If a server ends by itself, its supervisor ends, too. If servers die
+//! one after the other, the supervisor gives up and ends; the kernel then ends the connections, since no process has
+//! them any more.
 
 #![deny(clippy::print_stderr, reason = "write_line does not panic where standard error fails")]
 
@@ -160,8 +161,8 @@ impl Supervisor {
         arguments.insert(verb, format!("--held-by={raw}").into());
         let program = self.path.as_ref().filter(|_| self.hello.planned).unwrap_or(&self.program);
         let mut command = Command::new(program);
-        // It gets a process group of its own: signals of the terminal to the whole group are passed on by the supervisor,
-        // once.
+        // It gets a process group of its own: signals of the terminal to the whole group are passed on by the
+        // supervisor, once.
         command.args(arguments).process_group(0);
         spawn::set_environment(&mut command, Purpose::Ours);
         // This process has no other thread that could start a program, which would inherit the descriptor.

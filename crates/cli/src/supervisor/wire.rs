@@ -1,4 +1,5 @@
-//! Messages between a server and its supervisor or mounter: one per packet of a socket pair, with at most one descriptor.
+//! Messages between a server and its supervisor or mounter: one per packet of a socket pair, with at most one
+//! descriptor.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -1,8 +1,8 @@
 //! Recognises processes that died and cannot end.
 //!
 //! A thread that tells the kernel to drop pages waits for requests that have these pages locked, and no signal ends
-//! that wait. If its server dies meanwhile, the next server has to answer the requests: a supervisor that waited for the
-//! end of the first server before it starts the next would wait for ever.
+//! that wait. If its server dies meanwhile, the next server has to answer the requests: a supervisor that waited for
+//! the end of the first server before it starts the next would wait for ever.
 
 use std::fs;
 
