@@ -9,8 +9,8 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use crate::failure::{Context, Failure, Result};
+use crate::files;
 use crate::mountopts::MountOptions;
-use crate::places;
 use crate::raw::shown;
 
 /// `struct mount_attr` of mount_setattr(2).
@@ -62,7 +62,7 @@ pub fn mount(there: &ExistingMount<'_>, dir: &Path, options: &MountOptions) -> R
 fn check(there: &ExistingMount<'_>, dir: &Path, options: &MountOptions) -> Result<()> {
     let (name, first) = (there.name, shown(there.dir));
     let already = || Failure::new(format!("{name} is mounted already at {first}"));
-    if !places::is_root() {
+    if !files::is_root() {
         return Err(already().hint(format!(
             "only root can mount it at a second place; unmount it first: pagefold unmount {name}"
         )));

@@ -12,7 +12,7 @@ use pagefold_lazy::{Hydrating, Link, Lower, Origin, Overlay, Wishes, origin_of};
 use parking_lot::{Condvar, Mutex};
 
 use crate::failure::{Context, Failure, Result};
-use crate::{names, places, table, units};
+use crate::{files, names, table, units};
 
 /// Pause between two questions to the reading process about what to fetch.
 const ASK: Duration = Duration::from_secs(2);
@@ -65,7 +65,7 @@ pub fn open(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>, how: OverlayMode
     let name = &names::full(pool.name(), path);
     let origin = origin(pool, path, dataset.as_ref())?;
     let Some(origin) = origin else { return Ok(OpenedDataset { dataset, bringing: None }) };
-    let (token, socket) = (origin.token(), places::reader_socket_of(origin.token()));
+    let (token, socket) = (origin.token(), files::reader_socket_of(origin.token()));
     let link = match how.resumed {
         true => Link::later(socket, token, PATIENCE),
         false => Link::open(socket, token).map_err(|error| unread(name, &origin, &error.to_string()))?,

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Context, Result};
-use crate::{places, units};
+use crate::{files, units};
 
 /// Length of each of the two places in bytes.
 const PLACE_BYTES: usize = 16 << 10;
@@ -55,7 +55,7 @@ pub struct LastStateFile {
 }
 
 fn path_of(guid: &str) -> Result<PathBuf> {
-    Ok(places::state_dir()?.join("seen").join(guid))
+    Ok(files::state_dir()?.join("seen").join(guid))
 }
 
 /// Returns the state of the pool with this GUID when it was used here last, and the time of that note in seconds since
@@ -85,9 +85,9 @@ impl LastStateFile {
     /// Opens the file of the pool with this GUID for writing, and makes it if it does not exist.
     pub fn open(guid: &str) -> Result<Arc<Self>> {
         let path = path_of(guid)?;
-        places::make_private(&places::state_dir()?)?;
+        files::make_private(&files::state_dir()?)?;
         if let Some(dir) = path.parent() {
-            places::make_private(dir)?;
+            files::make_private(dir)?;
         }
         let opened =
             File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);

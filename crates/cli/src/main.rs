@@ -10,16 +10,16 @@
 //! pools, discovery, registry, last_state, signature   pools and their devices; those that this machine knows
 //! pool_status, dataset_properties   figures of a pool; properties of datasets and snapshots
 //! props, settings, mountopts   the one table of properties; the value that holds for a dataset; mount options
-//! startup, boot, fstab, helper   what must be known before a pool is opened; systemd and mount(8)
+//! startup, boot, fstab, mount_helper   what must be known before a pool is opened; systemd and mount(8)
 //! mounts, mount_lookup, unmounting, mount_users   the kernel's mounts: finds one, takes several away, names their users
 //! mountpoint, bind_mount   directories to mount on; a second mount of a dataset
 //! retention, backups    which snapshots and backups are due by policy
-//! errors, event_log     errors with the names of files; events that outlive servers
+//! pool_errors, event_log   errors with the names of files; events that outlive servers
 //! engine_errors, backup_errors   errors of the engine and of repositories, with advice
 //! failure, failures     the error of a verb; what failed while others went on
 //! stderr, timeouts      lines on standard error, of processes that outlive a full disc; bounds of waiting
 //! names, target, suggest, raw, timestamp, units, table, progress   words and figures, as people read and write them
-//! places, file_lock, allocator, models   directories of small files; locks of files; memory; lists of models
+//! files, file_lock, allocator, models   directories of small files; locks of files; memory; lists of models
 //! ```
 
 #![allow(unreachable_pub, reason = "a program has no outside: pub says that other modules use it")]
@@ -38,17 +38,17 @@ mod dataset_properties;
 mod datasets;
 mod discovery;
 mod engine_errors;
-mod errors;
 mod event_log;
 mod failure;
 mod failures;
 mod file_lock;
+mod files;
 mod fstab;
 mod help;
-mod helper;
 mod incomplete;
 mod last_state;
 mod models;
+mod mount_helper;
 mod mount_lookup;
 mod mount_users;
 mod mounter;
@@ -57,7 +57,7 @@ mod mountpoint;
 mod mounts;
 mod names;
 mod operations;
-mod places;
+mod pool_errors;
 mod pool_status;
 mod pools;
 mod progress;
@@ -99,7 +99,7 @@ fn main() -> ExitCode {
     restore_sigpipe();
     hear_of_children();
     let words: Vec<OsString> = std::env::args_os().collect();
-    let outcome = match helper::translate(&words) {
+    let outcome = match mount_helper::translate(&words) {
         Some(translated) => translated.and_then(|words| parse(&words)),
         None => parse(&words),
     };

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Mode, Stat};
 use rustix::io::Errno;
 
 use crate::failure::{Context, Failure, Result};
-use crate::places;
+use crate::files;
 use crate::raw::shown;
 
 /// Permissions of a directory of root's.
@@ -70,7 +70,7 @@ pub fn make(dir: &Path) -> Result<NewDirectory> {
     };
     let found = rustix::fs::fstat(&parent).context(|| format!("cannot look at {}", shown(parent.path())))?;
     may_make(dir, parent.path(), &found)?;
-    let mode = if places::is_root() { MODE_OF_ROOT } else { MODE_OF_USER };
+    let mode = if files::is_root() { MODE_OF_ROOT } else { MODE_OF_USER };
     rustix::fs::mkdirat(&parent, &name, mode).context(making)?;
     Ok(NewDirectory(Some((parent, name))))
 }
@@ -102,13 +102,13 @@ mod tests {
         assert!(!dir.exists());
         assert!(make(&dir).unwrap().keep().is_some());
         let mode = fs::metadata(&dir).unwrap().mode() & 0o777;
-        assert_eq!(mode, if places::is_root() { 0 } else { 0o700 });
+        assert_eq!(mode, if files::is_root() { 0 } else { 0o700 });
         // A directory that existed before is not removed.
         drop(make(&dir).unwrap());
         assert!(dir.exists());
         let text = make(&top.path().join("none/tank")).unwrap_err().to_string();
         assert!(text.contains("neither does") && text.contains("mkdir -p"), "{text}");
-        if places::is_root() {
+        if files::is_root() {
             let text = make(&dir.join("db")).unwrap_err().to_string();
             assert!(text.contains("nothing is mounted on it"), "{text}");
             assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);

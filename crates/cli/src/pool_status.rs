@@ -14,7 +14,7 @@ use crate::failure::Result;
 use crate::raw::shown;
 use crate::registry::Known;
 use crate::units::{FULL_PERCENT, hundredths};
-use crate::{errors, names, pools};
+use crate::{names, pool_errors, pools};
 
 /// Returns the figures of a pool that is not mounted.
 pub fn figures_offline(known: &Known) -> Result<PoolFigures> {
@@ -44,11 +44,11 @@ pub fn figures(pool: &Pool) -> PoolFigures {
                 path: device.path.clone(),
                 size_bytes: device.size_bytes,
                 io_errors: faults.reads.saturating_add(faults.writes),
-                errors: errors::of_device(*faults),
+                errors: pool_errors::of_device(*faults),
                 discards: Some(device.discards),
             })
             .collect(),
-        errors: errors::figures(pool, &status.faults),
+        errors: pool_errors::figures(pool, &status.faults),
         snapshots: is_nearly_full(status).then(|| snapshots(pool)).flatten(),
         size_bytes: status.size_bytes,
         capacity_bytes: status.capacity_bytes,

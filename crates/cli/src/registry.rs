@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Context, Failure, Result};
-use crate::{places, raw, suggest, table};
+use crate::{files, raw, suggest, table};
 
 /// Version of the file's format.
 const VERSION: u32 = 1;
@@ -54,7 +54,7 @@ pub struct Registry {
 impl Registry {
     /// Opens the cache of this user.
     pub fn open() -> Result<Self> {
-        Ok(Self { path: places::state_dir()?.join("pools.json") })
+        Ok(Self { path: files::state_dir()?.join("pools.json") })
     }
 
     /// Returns all known pools, sorted by name.
@@ -130,7 +130,7 @@ impl Registry {
     }
 
     fn read(&self) -> Result<RegistryFile> {
-        if !places::is_private(self.path.parent().unwrap_or(Path::new("/")))? {
+        if !files::is_private(self.path.parent().unwrap_or(Path::new("/")))? {
             return Ok(RegistryFile::default());
         }
         let text = match fs::metadata(&self.path) {
@@ -156,14 +156,14 @@ impl Registry {
     /// Changes the contents as a whole or not at all.
     fn change(&self, change: impl FnOnce(&mut RegistryFile) -> Result<()>) -> Result<()> {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
-        places::make_private(dir)?;
-        let _lock = places::locked(&self.path.with_extension("lock"))?;
+        files::make_private(dir)?;
+        let _lock = files::locked(&self.path.with_extension("lock"))?;
         let mut contents = self.read()?;
         change(&mut contents)?;
         contents.version = VERSION;
         let text = serde_json::to_vec_pretty(&contents)
             .context(|| format!("cannot write {}", self.path.display()))?;
-        places::replace(&self.path, &text)
+        files::replace(&self.path, &text)
     }
 }
 

@@ -12,7 +12,7 @@ use std::process::Command;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 use crate::failure::{Context, Result};
-use crate::places::{self, LOG_VARIABLE, RUNTIME_VARIABLE, STATE_VARIABLE};
+use crate::files::{self, LOG_VARIABLE, RUNTIME_VARIABLE, STATE_VARIABLE};
 
 /// Search path for programs that root runs.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -57,7 +57,7 @@ pub fn set_environment(command: &mut Command, purpose: Purpose) {
         names(purpose).into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))).collect();
     command.env_clear().envs(kept);
     // Processes of users find fusermount3 by the user's own search path.
-    match std::env::var_os("PATH").filter(|_| !places::is_root() && purpose != Purpose::Database) {
+    match std::env::var_os("PATH").filter(|_| !files::is_root() && purpose != Purpose::Database) {
         Some(path) => command.env("PATH", path),
         None => command.env("PATH", PATH),
     };

@@ -8,7 +8,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::mounts::{self, MountEntry};
 use crate::names::Name;
 use crate::registry::{Known, Registry};
-use crate::{discovery, places, raw, registry, table};
+use crate::{discovery, files, raw, registry, table};
 
 /// Returns the dataset or snapshot that `word` names, or whose mount contains the path `word`. A word that is both
 /// counts as a name.
@@ -110,7 +110,7 @@ pub fn known(pool: &str) -> Result<()> {
 
 /// Connects to the server of a pool, if it runs. A name that no pool can have has no server.
 pub fn connect(pool: &str) -> Result<Option<Client>> {
-    if places::check_pool_name(pool).is_err() {
+    if files::check_pool_name(pool).is_err() {
         return Ok(None);
     }
     Client::connect(pool)
@@ -156,7 +156,7 @@ pub fn source(word: &str) -> Result<(Known, String, bool)> {
 fn by_device(path: &Path) -> Result<Known> {
     let path = registry::absolute(path)?;
     let found = discovery::identify(&path)?;
-    places::check_pool_name(&found.name)?;
+    files::check_pool_name(&found.name)?;
     let remembered = Registry::open()?.all()?.into_iter().find(|known| known.guid == found.guid);
     match remembered {
         Some(known) if known.devices.contains(&path) => Ok(known),

@@ -14,7 +14,7 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, ope
 
 use crate::failure::{Failure, Result};
 use crate::mounts::MountEntry;
-use crate::{places, table};
+use crate::{files, table};
 
 /// Result of taking mounts away.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub fn unmount_all(mounts: &[MountEntry], lazy: bool) -> Result<UnmountOutcome> 
         mounts.iter().rev().try_for_each(|mount| unmount(mount, true).map(drop))?;
         return Ok(UnmountOutcome::Gone);
     }
-    if mounts.len() < 2 || !places::is_root() {
+    if mounts.len() < 2 || !files::is_root() {
         return one_by_one(mounts);
     }
     match mounts.iter().rev().find(|mount| is_leaf(mount, mounts) && is_busy(mount)) {

@@ -17,8 +17,8 @@ use rustix::thread::CapabilitySet;
 
 use crate::control::ConfinementFigures;
 use crate::failure::{Failure, Result};
+use crate::files;
 use crate::mountopts::Confine;
-use crate::places;
 use crate::stderr::write_line;
 
 /// Capabilities of a mounter: to mount and unmount, and to reach directories that are closed to others.
@@ -70,7 +70,7 @@ pub fn reader(level: Confine, of: &Location) -> Result<()> {
     let is_directory = matches!(of, Location::Directory(_));
     let runs_programs = matches!(of, Location::Host(_));
     // Directories of backups may belong to other users.
-    let kept = if is_directory && places::is_root() {
+    let kept = if is_directory && files::is_root() {
         CapabilitySet::DAC_READ_SEARCH
     } else {
         CapabilitySet::empty()
@@ -104,7 +104,7 @@ pub fn mounter(level: Confine) -> Result<()> {
 /// Confines a process of root's that needs some privileges. Processes of other users have none, and run `fusermount3`
 /// or start a process that does; that is set-user-ID root, and would not be if new privileges were forbidden.
 fn privileged(who: &str, level: Confine, kept: CapabilitySet) -> Result<()> {
-    if !places::is_root() {
+    if !files::is_root() {
         return Ok(());
     }
     let steps = Steps::take(

@@ -15,7 +15,7 @@ use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
 use super::pieces::{PieceReader, PieceWriter};
 use crate::failure::{Context, Failure, Result};
-use crate::{places, timeouts};
+use crate::{files, timeouts};
 
 /// A connection to the server of a mounted pool.
 pub struct Client {
@@ -41,8 +41,8 @@ fn check_peer(pool: &str, path: &Path, peer: Option<UCred>) -> Result<()> {
 impl Client {
     /// Connects to the server of `pool`; `None` if there is none.
     pub fn connect(pool: &str) -> Result<Option<Self>> {
-        let path = places::socket_of(pool);
-        if !places::is_private(&places::runtime_dir())? {
+        let path = files::socket_of(pool);
+        if !files::is_private(&files::runtime_dir())? {
             return Ok(None);
         }
         match UnixStream::connect(&path) {
@@ -78,10 +78,10 @@ impl Client {
 
     /// Returns the names of the pools that have a socket here.
     fn sockets() -> Result<Vec<String>> {
-        if !places::is_private(&places::runtime_dir())? {
+        if !files::is_private(&files::runtime_dir())? {
             return Ok(Vec::new());
         }
-        let Ok(entries) = std::fs::read_dir(places::runtime_dir()) else { return Ok(Vec::new()) };
+        let Ok(entries) = std::fs::read_dir(files::runtime_dir()) else { return Ok(Vec::new()) };
         let mut pools: Vec<String> = entries
             .flatten()
             .map(|entry| PathBuf::from(entry.file_name()))

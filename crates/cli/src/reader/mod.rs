@@ -31,7 +31,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::mounter::MounterClient;
 use crate::mountopts::{self, MountOptions};
 use crate::serve::{StartReport, events, mounted, report};
-use crate::{backup_errors, confine, mounts, places, spawn, units};
+use crate::{backup_errors, confine, files, mounts, spawn, units};
 
 /// Largest length of a task in bytes.
 const TASK_BYTES_MAX: u64 = 1 << 20;
@@ -41,7 +41,7 @@ const PATIENCE: Patience = Patience { request: Duration::from_secs(30), retry: D
 const IDLE: Duration = Duration::from_secs(60);
 /// Returns true for the path of such a process's socket.
 pub fn is_socket(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == places::READER_EXTENSION)
+    path.extension().is_some_and(|extension| extension == files::READER_EXTENSION)
 }
 
 /// Figures of the reading of a backup, as `backup mounts` shows them.
@@ -136,7 +136,7 @@ fn prepare() -> Result<RunningReader> {
     let token = token_of(dataset.contents())?;
     // A process for datasets listens under the name that their servers know. One with a mount is only asked for
     // figures.
-    let socket = if task.place.is_some() { own_socket() } else { places::reader_socket_of(token) };
+    let socket = if task.place.is_some() { own_socket() } else { files::reader_socket_of(token) };
     let (listener, socket) = Socket::listen(&socket, token, lock)?;
     if let (Some(place), Some(mounter)) = (&task.place, asking) {
         let mounted = mount(&dataset, Arc::new(mounter), place, &options)?;
@@ -175,7 +175,7 @@ pub fn repository_bytes(contents: &Contents) -> Result<[u8; 16]> {
 }
 
 fn own_socket() -> PathBuf {
-    places::runtime_dir().join(format!("backup-mount-{}.{}", std::process::id(), places::READER_EXTENSION))
+    files::runtime_dir().join(format!("backup-mount-{}.{}", std::process::id(), files::READER_EXTENSION))
 }
 
 fn mount(

@@ -7,7 +7,7 @@ use pagefold_backup::{Location, Patience, Repository, Secret, Seen, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Context, Failure, Result};
-use crate::{places, raw};
+use crate::{files, raw};
 
 /// A repository, and the keys that open it; it must never be printed.
 #[derive(Clone, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ impl RepositorySource {
         let location = self.location().map_err(Opening::Failed)?;
         let store = Store::open_with(&location, false, &self.settings, patience).map_err(Opening::Told)?;
         let secret = self.secret.clone().map(Secret::new).transpose().map_err(Opening::Told)?;
-        let folder = Some(places::state_dir().map_err(Opening::Failed)?.join("backup"));
+        let folder = Some(files::state_dir().map_err(Opening::Failed)?.join("backup"));
         Repository::open(store, Seen { folder }, secret.as_ref()).map_err(Opening::Told)
     }
 }

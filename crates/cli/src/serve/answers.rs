@@ -13,7 +13,7 @@ use crate::control::{
     FileUsage, Handler, MemoryFigures, MountFigures, PoolFigures, Reply, Request, UnmountMode,
 };
 use crate::failure::{Failure, Result};
-use crate::{dataset_properties, datasets, engine_errors, errors, models, names, pool_status, streams};
+use crate::{dataset_properties, datasets, engine_errors, models, names, pool_errors, pool_status, streams};
 
 /// Largest number of inodes in one request.
 const USAGE_INODES_MAX: usize = 16_384;
@@ -103,7 +103,7 @@ impl Answers {
             Request::TrimStart { rate } => server.trim_start(rate)?,
             Request::TrimStop {} => server.trim_stop()?,
             Request::Clear { device, now } => {
-                let (devices, struck) = errors::clear(&server.pool, device, now)?;
+                let (devices, struck) = pool_errors::clear(&server.pool, device, now)?;
                 Reply::Cleared { devices, struck }
             }
             Request::SendSize { what } => {

@@ -6,7 +6,7 @@ use pagefold_engine::dataset::{Bound, Space};
 use pagefold_engine::pool::Pool;
 
 pub use crate::units::{FULL_PERCENT, hundredths as percent};
-use crate::{errors, names, pool_status};
+use crate::{names, pool_errors, pool_status};
 
 /// Shares of a pool's capacity, in per cent; a warning comes once when each is reached.
 const STEPS: [u64; 3] = [FULL_PERCENT, 90, 95];
@@ -18,7 +18,7 @@ const SLACK: u64 = 2;
 pub struct PoolWatch {
     pool: Fullness,
     quotas: BTreeMap<(u64, Bound), Fullness>,
-    errors: errors::ErrorWatch,
+    errors: pool_errors::ErrorWatch,
 }
 
 /// The last report about a pool or a quota.
@@ -43,7 +43,7 @@ impl Fullness {
 impl PoolWatch {
     /// Returns a watch that does not report errors that were counted before.
     pub(super) fn new(pool: &Pool) -> Self {
-        Self { errors: errors::ErrorWatch::new(pool), ..Self::default() }
+        Self { errors: pool_errors::ErrorWatch::new(pool), ..Self::default() }
     }
 
     /// Logs what was reached since the last call.

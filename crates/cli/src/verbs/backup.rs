@@ -12,7 +12,7 @@ pub(super) mod replicate;
 mod restore;
 mod restore_pool;
 mod run;
-mod standing;
+mod status;
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Read};
@@ -34,10 +34,10 @@ use crate::backups::PASSPHRASE;
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
 use crate::table::{Align, Table};
-use crate::{backup_errors, places, units};
+use crate::{backup_errors, files, units};
 
 pub(super) use replica::{Behind, replicas};
-pub(super) use standing::{Standing, standings};
+pub(super) use status::{BackupStatus, backup_statuses};
 
 /// Largest number of bytes that are read of a key file.
 const KEY_BYTES_MAX: u64 = 64 << 10;
@@ -113,7 +113,7 @@ fn store(repository: &str, access: &Access, make: bool) -> Result<Store> {
 }
 
 fn seen() -> Result<Seen> {
-    Ok(Seen { folder: Some(places::state_dir()?.join("backup")) })
+    Ok(Seen { folder: Some(files::state_dir()?.join("backup")) })
 }
 
 pub(super) fn open(repository: &str, access: &Access) -> Result<Repository> {

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use crate::args::Clear;
 use crate::control::{PoolFigures, Reply, Request, StruckFigures};
-use crate::errors::{self, Cleared};
 use crate::failure::{Failure, Result};
+use crate::pool_errors::{self, Cleared};
 use crate::registry::Registry;
 use crate::table::printable;
 use crate::{pool_status, pools, target, units};
@@ -32,7 +32,7 @@ pub fn run(args: &Clear) -> Result<()> {
             pools::with_offline(&known, |open| {
                 let figures = pool_status::figures(open);
                 let device = number_of(&figures, args.device.as_deref())?;
-                Ok((paths_of(&figures), errors::clear(open, device, now)?))
+                Ok((paths_of(&figures), pool_errors::clear(open, device, now)?))
             })?
         }
     };

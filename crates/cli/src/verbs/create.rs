@@ -14,11 +14,11 @@ use crate::failure::{Context, Failure, Result};
 use crate::pools::Held;
 use crate::raw::shown;
 use crate::registry::{Known, Registry};
-use crate::{places, pools, props, registry, signature, startup, units};
+use crate::{files, pools, props, registry, signature, startup, units};
 
 /// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
 pub fn run(args: &Create) -> Result<()> {
-    places::check_pool_name(&args.pool)?;
+    files::check_pool_name(&args.pool)?;
     let properties: Vec<_> =
         args.properties.iter().map(|word| props::parse_assignment(word)).collect::<Result<_>>()?;
     let size = args.size.as_deref().map(units::parse_size).transpose()?;

@@ -11,7 +11,7 @@ use crate::failure::{Failure, Result};
 use crate::last_state::LastStateFile;
 use crate::registry::{Known, Registry, paths_text};
 use crate::table::{Align, Table};
-use crate::{engine_errors, places, pools, raw, registry, suggest, table, target};
+use crate::{engine_errors, files, pools, raw, registry, suggest, table, target};
 
 /// Shows the pools that are found, or remembers them.
 pub fn run(args: &Import) -> Result<()> {
@@ -108,7 +108,7 @@ fn ambiguous(several: &[&FoundPool], wanted: &str) -> Failure {
 
 /// Imports what was chosen.
 fn import(args: &Import, pool: &FoundPool) -> Result<()> {
-    places::check_pool_name(&pool.name)?;
+    files::check_pool_name(&pool.name)?;
     if !pool.is_whole() {
         let few = format!("{} of its {} devices were found, each once", pool.devices.len(), pool.expected);
         let problem = pool.problem.as_ref().filter(|_| pool.is_current()).unwrap_or(&few);
@@ -129,7 +129,7 @@ fn import(args: &Import, pool: &FoundPool) -> Result<()> {
         known.altroot = Some(dir);
     }
     if let Some(name) = &args.new_name {
-        places::check_pool_name(name)?;
+        files::check_pool_name(name)?;
         known.name.clone_from(name);
     }
     // This check comes before anything is changed.

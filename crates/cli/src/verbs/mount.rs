@@ -15,7 +15,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::serve::plan::{self, MountPlan};
 use crate::serve::{MountRequest, StartReport};
 use crate::spawn::{self, Purpose};
-use crate::{bind_mount, file_lock, mount_users, mountpoint, names, places, raw, table, timeouts};
+use crate::{bind_mount, file_lock, files, mount_users, mountpoint, names, raw, table, timeouts};
 
 /// Number of bytes of the log's end that are shown when a server dies without an error message.
 const LOG_TAIL_BYTES: u64 = 2048;
@@ -59,9 +59,9 @@ fn make(args: &Mount, plan: &MountPlan) -> Result<Option<PathBuf>> {
 
 fn mount(args: &Mount, plan: &MountPlan) -> Result<()> {
     let pool = &plan.known.name;
-    places::make_private(&places::runtime_dir())?;
+    files::make_private(&files::runtime_dir())?;
     // Several mounts may be started at once (by systemd, from fstab): one starts the server, and the others ask it.
-    let turn = places::lock_file(&places::runtime_dir().join(format!("{pool}.mounting")))?;
+    let turn = files::lock_file(&files::runtime_dir().join(format!("{pool}.mounting")))?;
     file_lock::wait(&turn, &format!("another mount of pool {pool}"))?;
     loop {
         let Some(mut client) = Client::connect(pool)? else { return start_server(args, plan) };
@@ -120,7 +120,7 @@ fn still_used(name: &str, devices: &[u32]) -> Failure {
 }
 
 fn start_server(args: &Mount, plan: &MountPlan) -> Result<()> {
-    let log_path = places::log_of(&plan.known.name)?;
+    let log_path = files::log_of(&plan.known.name)?;
     let (log, log_start) = open_log(&log_path)?;
     let program = std::env::current_exe().context(|| "cannot find this program's own file".into())?;
     let mut command = Command::new(program);
@@ -207,12 +207,12 @@ fn server_source(plan: &MountPlan) -> std::ffi::OsString {
 pub(super) fn open_log(path: &Path) -> Result<(File, u64)> {
     let opening = || format!("cannot open the server's log {}", path.display());
     if let Some(dir) = path.parent() {
-        places::make_private(dir)?;
+        files::make_private(dir)?;
     }
     if fs::metadata(path).is_ok_and(|metadata| metadata.len() > LOG_BYTES_MAX) {
         fs::rename(path, path.with_extension("log.old")).context(opening)?;
     }
-    let mut log = places::log_file(path)?;
+    let mut log = files::log_file(path)?;
     let end = log.seek(SeekFrom::End(0)).context(opening)?;
     Ok((log, end))
 }

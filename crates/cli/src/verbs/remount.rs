@@ -14,7 +14,7 @@ use crate::failure::{Failure, Result};
 use crate::mounts::{self, MountEntry};
 use crate::names::{self, Name};
 use crate::raw::shown;
-use crate::{mount_lookup, mount_users, places, table, target};
+use crate::{files, mount_lookup, mount_users, table, target};
 
 /// Options that a mount is to have; `None` leaves one as it is.
 #[derive(Clone, Copy, Default)]
@@ -33,7 +33,7 @@ pub fn is_wanted(args: &Mount) -> bool {
 /// Changes the options of a mount.
 pub fn run(args: &Mount) -> Result<()> {
     let mount = mount_meant(args)?;
-    if !places::is_root() {
+    if !files::is_root() {
         return Err(Failure::new("only root can remount: fusermount3 has no such thing")
             .hint(format!("unmount it, and mount it again: pagefold unmount {}", shown(&mount.dir))));
     }

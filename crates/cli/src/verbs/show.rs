@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::backup::{Behind, Standing, replicas, standings};
+use super::backup::{BackupStatus, Behind, backup_statuses, replicas};
 
 use crate::args::{Output, Pools, Status};
 use crate::control::{
@@ -131,11 +131,11 @@ pub fn df(args: &Pools) -> Result<()> {
 pub fn status(args: &Status) -> Result<()> {
     let (mut pools, mut failures) = gather(&args.targets)?;
     let all = pools.len();
-    let mut backups: BTreeMap<String, Vec<Standing>> = BTreeMap::new();
+    let mut backups: BTreeMap<String, Vec<BackupStatus>> = BTreeMap::new();
     // Summing up what all datasets hold is worth it only where one of them has a policy.
     for pool in pools.iter().filter(|pool| pool.backup_policies) {
-        let standings = failures.need(&pool.name, standings(&pool.name));
-        backups.insert(pool.name.clone(), standings.unwrap_or_default());
+        let backup_statuses = failures.need(&pool.name, backup_statuses(&pool.name));
+        backups.insert(pool.name.clone(), backup_statuses.unwrap_or_default());
     }
     let mut behind: BTreeMap<String, Vec<Behind>> = BTreeMap::new();
     for pool in &pools {
@@ -146,7 +146,8 @@ pub fn status(args: &Status) -> Result<()> {
     let replicas_of = |pool: &PoolFigures| behind.get(&pool.name).map(Vec::as_slice).unwrap_or_default();
     if args.problems {
         let is_wrong = |pool: &PoolFigures| {
-            backups_of(pool).iter().any(Standing::is_wrong) || replicas_of(pool).iter().any(Behind::is_wrong)
+            backups_of(pool).iter().any(BackupStatus::is_wrong)
+                || replicas_of(pool).iter().any(Behind::is_wrong)
         };
         pools.retain(|pool| has_problem(pool) || is_wrong(pool));
     }
@@ -179,7 +180,11 @@ pub fn status(args: &Status) -> Result<()> {
 }
 
 /// Returns the figures of a pool, with the state of its backups by policy and of its replicas.
-fn with_backups(pool: &PoolFigures, backups: &[Standing], replicas: &[Behind]) -> Result<serde_json::Value> {
+fn with_backups(
+    pool: &PoolFigures,
+    backups: &[BackupStatus],
+    replicas: &[Behind],
+) -> Result<serde_json::Value> {
     let doing = || format!("cannot tell the figures of pool {}", pool.name);
     let mut figures = serde_json::to_value(pool).context(doing)?;
     if let Some(figures) = figures.as_object_mut() {

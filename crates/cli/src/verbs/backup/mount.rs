@@ -20,7 +20,7 @@ use crate::reader::{self, MountSpec, Opening, RepositorySource, Task};
 use crate::spawn::{self, Purpose};
 use crate::table::{Align, Table, printable};
 use crate::verbs::{dataset, print_json, properties, send};
-use crate::{backup_errors, datasets, mountpoint, mounts, places, raw, target, units};
+use crate::{backup_errors, datasets, files, mountpoint, mounts, raw, target, units};
 
 /// Prefix of the name of the snapshot that such a dataset is received as; it is destroyed at once.
 const SKELETON: &str = "backup-mount-";
@@ -254,7 +254,7 @@ fn finish_building(name: &Name, of: &str, token: Token) -> Result<()> {
 
 /// Passes the wishes on to the process that reads the backup, or starts one.
 fn have_read(task: &Task, token: Token) -> Result<()> {
-    let open = || Link::open(places::reader_socket_of(token), token).ok();
+    let open = || Link::open(files::reader_socket_of(token), token).ok();
     let link = match open() {
         Some(link) => link,
         None => match start(task) {
@@ -272,12 +272,12 @@ fn have_read(task: &Task, token: Token) -> Result<()> {
 
 /// Starts a process that reads a backup, and waits until it does.
 fn start(task: &Task) -> Result<()> {
-    places::make_private(&places::runtime_dir())?;
-    let log_path = places::log_dir()?.join("backup-mount.log");
+    files::make_private(&files::runtime_dir())?;
+    let log_path = files::log_dir()?.join("backup-mount.log");
     let (log, log_start) = crate::verbs::mount::open_log(&log_path)?;
     let program = std::env::current_exe().context(|| "cannot find this program's own file".into())?;
     // The reader's rules for paths name this folder, so it has to exist.
-    let remembered = places::state_dir()?.join("backup");
+    let remembered = files::state_dir()?.join("backup");
     fs::create_dir_all(&remembered).context(|| format!("cannot make {}", remembered.display()))?;
     let mut command = Command::new(program);
     spawn::set_environment(&mut command, Purpose::Background);
@@ -314,8 +314,8 @@ fn start(task: &Task) -> Result<()> {
 
 /// Returns the figures of the processes that read backups, as their sockets tell them.
 fn readers() -> Result<Vec<reader::ReaderFigures>> {
-    let folder = places::runtime_dir();
-    if !places::is_private(&folder)? {
+    let folder = files::runtime_dir();
+    if !files::is_private(&folder)? {
         return Ok(Vec::new());
     }
     let mut all = Vec::new();

@@ -28,7 +28,7 @@ use crate::verbs::basebackup::{temporary, view};
 use crate::verbs::branch::data::{self, DataDir};
 use crate::verbs::branch::postgres;
 use crate::verbs::print_json;
-use crate::{backup_errors, datasets, places, raw, timestamp, units};
+use crate::{backup_errors, datasets, files, raw, timestamp, units};
 
 /// The file of settings that a server reads last.
 const SETTINGS: &str = "postgresql.auto.conf";
@@ -198,8 +198,8 @@ struct Private(PathBuf);
 
 impl Private {
     fn mount(name: &Name) -> Result<Self> {
-        let runtime = places::runtime_dir();
-        places::make_private(&runtime)?;
+        let runtime = files::runtime_dir();
+        files::make_private(&runtime)?;
         let own = temporary::own_name(temporary::RESTORE, 1);
         let dir = runtime.join(
             own.ok_or_else(|| Failure::new(format!("cannot name a mount for {name}: /proc/self/stat")))?,

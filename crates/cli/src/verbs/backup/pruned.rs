@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::attempts::{folder, read_state, write_state};
 use crate::backups::PRUNE_EVERY;
 use crate::failure::{Context, Result};
-use crate::{places, units};
+use crate::{files, units};
 
 /// Times of the last prunes, in seconds since 1970, by repository.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ pub(super) fn note(repository: &str) -> Result<()> {
 fn note_in(folder: &Path, repository: &str, now: u64, at_once: bool) -> Result<LastPrune> {
     fs::create_dir_all(folder).context(|| format!("cannot make {}", folder.display()))?;
     // Others hold the lock as long as they read and write the file.
-    let _lock = places::locked(&folder.join("pruned.lock"))?;
+    let _lock = files::locked(&folder.join("pruned.lock"))?;
     let file = folder.join("pruned.json");
     let mut pruned: Pruned = read_state(&file, "repositories may be pruned early")?.unwrap_or_default();
     let key = key_of(repository);

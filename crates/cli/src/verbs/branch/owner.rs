@@ -15,7 +15,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use super::data::DataDir;
 use super::programs::machine_said;
 use crate::failure::{Failure, Result};
-use crate::places;
+use crate::files;
 use crate::spawn::{self, Purpose};
 
 /// Users that packages of the databases make.
@@ -44,7 +44,7 @@ impl Owner {
             ));
         }
         let own = rustix::process::geteuid().as_raw();
-        if !places::is_root() {
+        if !files::is_root() {
             if uid != own {
                 return Err(Failure::new(format!(
                     "the data directory {dir} belongs to user {uid}, not to you ({own})"
@@ -89,7 +89,7 @@ impl Owner {
         spawn::set_environment(command, Purpose::Database);
         command.current_dir("/");
         let Self { uid, gid, groups } = self.clone();
-        let change = places::is_root();
+        let change = files::is_root();
         let become_owner = move || {
             spawn::mark_inherited()?;
             spawn::reset_signals();
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_data_does_not_say_whose_power_it_gets() {
-        if !places::is_root() {
+        if !files::is_root() {
             return;
         }
         assert!(owner(0, Some("root")).is_err());

@@ -99,7 +99,7 @@ mod tests {
             fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
             let _ = std::os::unix::fs::chown(&file, None, Some(12_345));
             fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
-            if mode == 0o775 && !crate::places::is_root() {
+            if mode == 0o775 && !crate::files::is_root() {
                 continue;
             }
             assert_eq!(search().found.len(), usize::from(fine), "{mode:o}");

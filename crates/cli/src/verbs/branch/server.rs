@@ -12,8 +12,8 @@ use super::postgres::Goal;
 use super::record::{Product, Record};
 use super::{Branch, mariadb, ports, postgres, process};
 use crate::failure::{Context, Failure, Result};
+use crate::files;
 use crate::names::Name;
-use crate::places;
 use crate::verbs::mount::{open_log, tail};
 
 /// Longest time a server may take until it answers, recovery included.
@@ -49,7 +49,7 @@ pub(super) fn stop(branch: &Branch, at_once: bool) -> Result<bool> {
 /// Returns the path of the log to which the server's messages go.
 pub fn log_of(name: &Name) -> Result<PathBuf> {
     // Names of datasets have no plus sign.
-    Ok(places::log_dir()?.join(format!("branch-{}.log", name.to_string().replace('/', "+"))))
+    Ok(files::log_dir()?.join(format!("branch-{}.log", name.to_string().replace('/', "+"))))
 }
 
 /// Returns the path of the socket of a branch's server.

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::record::Options;
 use crate::failure::{Context, Failure, Result};
+use crate::files;
 use crate::names::Name;
-use crate::places;
 
 /// Version of the file's format.
 const VERSION: u32 = 1;
@@ -35,7 +35,7 @@ pub struct Settings {
 impl Settings {
     /// Returns the file of this user.
     pub fn open() -> Result<Self> {
-        Ok(Self { path: places::state_dir()?.join("branches.json") })
+        Ok(Self { path: files::state_dir()?.join("branches.json") })
     }
 
     /// Returns the settings of a branch.
@@ -50,8 +50,8 @@ impl Settings {
             return Ok(());
         }
         let dir = self.path.parent().unwrap_or(Path::new("/"));
-        places::make_private(dir)?;
-        let _lock = places::locked(&self.path.with_extension("lock"))?;
+        files::make_private(dir)?;
+        let _lock = files::locked(&self.path.with_extension("lock"))?;
         let mut contents = self.read()?;
         contents.version = VERSION;
         if *options == Options::default() {
@@ -61,12 +61,12 @@ impl Settings {
         }
         let text = serde_json::to_vec_pretty(&contents)
             .context(|| format!("cannot write {}", self.path.display()))?;
-        places::replace(&self.path, &text)
+        files::replace(&self.path, &text)
     }
 
     fn read(&self) -> Result<SettingsFile> {
         let reading = || format!("cannot read {}", self.path.display());
-        if !places::is_private(self.path.parent().unwrap_or(Path::new("/")))? {
+        if !files::is_private(self.path.parent().unwrap_or(Path::new("/")))? {
             return Ok(SettingsFile::default());
         }
         let file = match File::open(&self.path) {

@@ -10,7 +10,7 @@ use crate::{target, units};
 
 /// A dataset with a policy, and its newest backup.
 #[derive(Clone, Debug, Serialize)]
-pub struct Standing {
+pub struct BackupStatus {
     /// `POOL/DATASET`.
     pub name: String,
     /// The repository; empty if the policy cannot be read.
@@ -29,7 +29,7 @@ pub struct Standing {
     pub failed: Option<Failed>,
 }
 
-impl Standing {
+impl BackupStatus {
     /// Returns true if somebody has to do something.
     pub fn is_wrong(&self) -> bool {
         self.overdue || self.failed.is_some()
@@ -58,7 +58,7 @@ impl Standing {
 }
 
 /// Returns the states of a pool's datasets; empty if nobody serves the pool.
-pub fn standings(pool: &str) -> Result<Vec<Standing>> {
+pub fn backup_statuses(pool: &str) -> Result<Vec<BackupStatus>> {
     if target::connect(pool)?.is_none() {
         return Ok(Vec::new());
     }
@@ -76,7 +76,7 @@ pub fn standings(pool: &str) -> Result<Vec<Standing>> {
             Err(failure) => {
                 let hint = failure.advice().map(Into::into);
                 let failed = Some(Failed { at: now, what: failure.what().into(), hint });
-                return Standing {
+                return BackupStatus {
                     name,
                     repository: String::new(),
                     every_s: 0,
@@ -90,7 +90,7 @@ pub fn standings(pool: &str) -> Result<Vec<Standing>> {
         };
         let attempts = memory.of(&name, &policy.repository).cloned().unwrap_or_default();
         let age_s = attempts.newest.map(|newest| now.saturating_sub(newest));
-        Standing {
+        BackupStatus {
             name,
             repository: policy.repository,
             every_s: policy.every,
