@@ -11,7 +11,7 @@
 //! pool_status, dataset_properties   figures of a pool; properties of datasets and snapshots
 //! props, settings, mountopts   the one table of properties; the value that holds for a dataset; mount options
 //! startup, boot, fstab, mount_helper   what must be known before a pool is opened; systemd and mount(8)
-//! mounts, mount_lookup, unmounting, mount_users   the kernel's mounts: finds one, takes several away, names their users
+//! mounts, mount_lookup, unmounting, mount_users   the kernel's mounts: finds one, takes several away, names users
 //! mountpoint, bind_mount   directories to mount on; a second mount of a dataset
 //! retention, backups    which snapshots and backups are due by policy
 //! pool_errors, event_log   errors with the names of files; events that outlive servers

@@ -4,7 +4,8 @@
 //! its processes, a name is a text in which each byte that is not UTF-8 becomes a character of its own at the end of
 //! the last private plane ([`text`], [`path_of`]). So nothing is lost, and names are texts like others. Output makes
 //! these characters visible: as `\xff` for people, as escapes that `printf %b` decodes for scripts. In JSON the usual
-//! field has U+FFFD in their place, and a field of the same name with `_bytes` has the bytes in hexadecimal ([`printed`]).
+//! field has U+FFFD in their place, and a field of the same name with `_bytes` has the bytes in hexadecimal
+//! ([`printed`]).
 
 use std::borrow::Cow;
 use std::ffi::OsString;
