@@ -27,7 +27,8 @@ pub struct FoundPool {
     /// Number of devices that the pool has.
     pub expected: u16,
     /// `EXPORTED`, `CRASHED`, `INUSE`, `INCOMPLETE`, `COPIES`, `OLD`, `APART`.
-    pub state: &'static str,
+    #[serde(serialize_with = "state_as_text")]
+    pub state: FoundState,
     /// True if a process has it open.
     pub in_use: bool,
     /// Number of times that it was opened for writing, its creation included.
@@ -72,7 +73,7 @@ impl FoundPool {
             guid,
             devices: found.devices,
             expected: found.expected,
-            state: state_text(state),
+            state,
             in_use: found.in_use,
             openings: found.standing.opening.id.number,
             opened: found.standing.opening.time,
@@ -89,23 +90,18 @@ impl FoundPool {
             }
             _ => None,
         };
-        (new.problem, new.action) = new.explained(state, formerly.as_deref(), went_on.as_deref());
+        (new.problem, new.action) = new.explained(formerly.as_deref(), went_on.as_deref());
         Ok(new)
     }
 
     /// Returns what is wrong, and advice about it.
-    fn explained(
-        &self,
-        state: FoundState,
-        formerly: Option<&str>,
-        went_on: Option<&str>,
-    ) -> (Option<String>, Option<String>) {
+    fn explained(&self, formerly: Option<&str>, went_on: Option<&str>) -> (Option<String>, Option<String>) {
         let Self { name, guid, .. } = self;
         let devices: Vec<String> = self.devices.iter().map(|path| format!(" -d {}", shown(path))).collect();
         let devices = devices.concat();
         let own = devices.replace(" -d ", " --device ");
         let as_own = format!("to use it as a pool of its own: pagefold reguid{own}");
-        let (problem, action) = match state {
+        let (problem, action) = match self.state {
             FoundState::Exported | FoundState::NotExported | FoundState::InUse => return (None, None),
             FoundState::Incomplete => {
                 let few = format!("only {} of its {} devices were found", self.devices.len(), self.expected);
@@ -161,14 +157,14 @@ impl FoundPool {
 
     /// Returns true unless it is known to be an older copy of the pool, or a copy that went on by itself.
     pub fn is_current(&self) -> bool {
-        !matches!(self.state, "OLD" | "APART")
+        !matches!(self.state, FoundState::Old | FoundState::Apart)
     }
 
     /// Returns its entry for the registry. The pool stays adopted if it was before and was used here, since whoever
     /// made these devices had the pool then. A copy that went on by itself is not adopted.
     pub fn known(&self) -> Result<Known> {
         let before = Registry::open()?.of_guid(&self.guid)?;
-        let trusted = last_state::read(&self.guid)?.is_some() && self.state != "APART";
+        let trusted = last_state::read(&self.guid)?.is_some() && self.state != FoundState::Apart;
         Ok(Known {
             name: self.name.clone(),
             guid: self.guid.clone(),
@@ -188,7 +184,12 @@ impl FoundPool {
     }
 }
 
-fn state_text(state: FoundState) -> &'static str {
+fn state_as_text<S: Serializer>(state: &FoundState, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(state_text(*state))
+}
+
+/// Returns a state as it is printed.
+pub fn state_text(state: FoundState) -> &'static str {
     match state {
         FoundState::Exported => "EXPORTED",
         FoundState::NotExported => "CRASHED",

@@ -1,5 +1,7 @@
 #[path = "../../../crates/cli/src/control/datasets.rs"]
 pub mod datasets;
+#[path = "../../../crates/cli/src/control/figures.rs"]
+pub mod figures;
 #[path = "../../../crates/cli/src/control/frame.rs"]
 pub mod frame;
 #[path = "../../../crates/cli/src/control/model.rs"]

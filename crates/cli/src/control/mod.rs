@@ -6,6 +6,7 @@
 
 mod client;
 mod datasets;
+mod figures;
 mod frame;
 mod model;
 mod pieces;
@@ -16,14 +17,14 @@ pub use datasets::{
     DatasetFigures, Difference, Moving, Operation, OperationResult, PartialFigures, Rebased, Sendable,
     Transferred,
 };
-pub use frame::{REPLY_BYTES_MAX, write as write_frame};
-pub use model::{
+pub use figures::{
     Activity, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, Counter, DeviceErrors,
-    DeviceFigures, ErrorFigures, Event, FileRewrite, FileSurvey, FileUsage, KindShare, LengthFigures,
-    MemoryFigures, ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures,
-    Reply, Request, RewriteFigures, ScrubFigures, SnapshotFigures, StruckFigures, TakeoverFigures,
-    TrimFigures, UnmountMode, ValueSource,
+    DeviceFigures, ErrorFigures, Event, FileSurvey, FileUsage, KindShare, LengthFigures, MemoryFigures,
+    ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures, RewriteFigures,
+    ScrubFigures, SnapshotFigures, StruckFigures, TakeoverFigures, TrimFigures, ValueSource,
 };
+pub use frame::{REPLY_BYTES_MAX, write as write_frame};
+pub use model::{FileRewrite, Reply, Request, UnmountMode};
 pub use pieces::{PieceReader, PieceWriter};
 pub use server::{Handler, Listener, lock_name};
 

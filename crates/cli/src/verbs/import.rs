@@ -88,7 +88,7 @@ fn ambiguous(several: &[&FoundPool], wanted: &str) -> Failure {
         format!(
             "\n  {} {} on {}{}",
             pool.guid,
-            pool.state,
+            discovery::state_text(pool.state),
             paths_text(&pool.devices),
             problem.unwrap_or_default()
         )
@@ -216,7 +216,7 @@ fn show(args: &Import, found: &[FoundPool]) -> Result<()> {
         table.row(vec![
             pool.name.clone(),
             pool.guid.clone(),
-            pool.state.into(),
+            discovery::state_text(pool.state).into(),
             paths_text(&pool.devices),
             pool.problem.clone().unwrap_or_else(|| "-".into()),
         ]);
@@ -231,7 +231,12 @@ fn show(args: &Import, found: &[FoundPool]) -> Result<()> {
             println!("\n{on}: other paths to the same: {}", paths_text(&pool.also));
         }
         if let Some(action) = &pool.action {
-            println!("\n{} on {on} ({}):\n{}", pool.name, pool.state, table::wrapped(action, 2).trim_end());
+            println!(
+                "\n{} on {on} ({}):\n{}",
+                pool.name,
+                discovery::state_text(pool.state),
+                table::wrapped(action, 2).trim_end()
+            );
         }
     }
     Ok(())

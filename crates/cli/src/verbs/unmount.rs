@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use pagefold_engine::pool::FoundState;
+
 use crate::args::Unmount;
 use crate::control::{Client, MountFigures, PoolFigures, Reply, Request, UnmountMode};
 use crate::failure::{Failure, Result};
@@ -340,10 +342,10 @@ fn ended_before(client: &Client, devices: &[u32], before: &PoolFigures) -> Resul
     let found = discovery::scan(&paths)?;
     match found.iter().find(|found| found.guid == before.guid).map(|found| found.state) {
         // In use means that somebody has opened the pool since.
-        Some("EXPORTED" | "INUSE") => Ok(()),
+        Some(FoundState::Exported | FoundState::InUse) => Ok(()),
         state => Err(Failure::new(format!(
             "the server of pool {pool} ended, and did not close it ({})",
-            state.unwrap_or("it is not found")
+            state.map_or("it is not found", discovery::state_text)
         ))
         .hint(
             "what was synced is there, and what came after may be lost; mounting the pool again recovers it",
