@@ -27,8 +27,8 @@ OPTIONS = "takeover=on"
 PATIENCE_S = 30
 """Seconds within which another server must go on."""
 SERVED_S = 1.1
-"""Seconds that a server runs before it is killed. One that ends earlier looks to its holder like one that cannot run,
-and after five such servers in a row the holder gives up."""
+"""Seconds that a server runs before it is killed. One that ends earlier looks to its supervisor like one that cannot run,
+and after five such servers in a row the supervisor gives up."""
 
 
 class Probe:

@@ -28,6 +28,9 @@ pub enum Error {
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
+    /// The directory for the backup, or for one of its tablespaces, has something in it.
+    #[error("{} is not empty", .0.display())]
+    NotEmpty(PathBuf),
     /// The backup was asked to stop.
     #[error("it was interrupted")]
     Interrupted,

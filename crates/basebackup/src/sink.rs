@@ -117,7 +117,7 @@ fn refuse_full(folder: &Folder) -> Result<()> {
     let mut entries = fs::read_dir(&folder.real).map_err(Error::io("list", &folder.shown))?;
     match entries.next() {
         None => Ok(()),
-        Some(_) => Err(Error::Invalid(format!("{} is not empty", folder.shown.display()))),
+        Some(_) => Err(Error::NotEmpty(folder.shown.clone())),
     }
 }
 

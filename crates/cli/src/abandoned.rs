@@ -5,7 +5,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::failure::Result;
 use crate::mounts::{self, MountEntry};
-use crate::say::say;
+use crate::stderr::write_line;
 
 /// Aborts the connections of our mounts that only killed processes hold. Says which they were.
 pub fn abort_all() -> Result<()> {
@@ -15,7 +15,7 @@ pub fn abort_all() -> Result<()> {
     }
     for connection in pagefold_fuse::abandoned() {
         if let Some(mount) = abort(&all, connection) {
-            say(&format!(
+            write_line(&format!(
                 "the server of {} at {} was killed, and requests had no answer: they fail now",
                 crate::table::printable(&mount.source),
                 mount.dir.display()

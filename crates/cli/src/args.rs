@@ -19,7 +19,7 @@ pub use backup::{
 };
 pub use basebackup::{BaseFormat, Basebackup};
 pub use branch::{
-    Branch, CreateBranch, DeleteBranch, ListBranches, ResetBranch, ServerOptions, StartBranch, StopBranch,
+    BranchVerb, CreateBranch, DeleteBranch, ListBranches, ResetBranch, ServerOptions, StartBranch, StopBranch,
 };
 pub use systemd::{Systemd, SystemdInstall, SystemdRemove, SystemdShow};
 
@@ -207,7 +207,7 @@ Examples:
   pagefold branch reset --latest tank/feature-x
   pagefold branch delete tank/feature-x"
     )]
-    Branch(Branch),
+    Branch(BranchVerb),
     /// Write a snapshot, or what changed since another one, to standard output.
     #[command(
         after_long_help = "Pages travel as they are stored: compressed, with the models that they need, each checksum verified; nothing is coded
@@ -1027,9 +1027,10 @@ pub struct Mount {
     /// Options that the pool has as properties; those of -o win.
     #[arg(long, hide = true, value_name = "OPTIONS", value_delimiter = ',')]
     pub pool_options: Option<Vec<String>>,
-    /// The line to the process that keeps what outlives this one.
-    #[arg(long, hide = true, value_name = "FD")]
-    pub held_by: Option<i32>,
+    /// The line to the supervisor. Supervisors of earlier versions, which start servers of this one, pass it by this
+    /// name.
+    #[arg(long = "held-by", hide = true, value_name = "FD")]
+    pub supervisor: Option<i32>,
     /// The line to the server that this process mounts for.
     #[arg(long, hide = true, value_name = "FD")]
     pub mounts_for: Option<i32>,
@@ -1046,7 +1047,7 @@ impl Mount {
             dry_run: false,
             report: false,
             pool_options: None,
-            held_by: None,
+            supervisor: None,
             mounts_for: None,
         }
     }

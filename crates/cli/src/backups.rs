@@ -28,6 +28,8 @@ const TIMER: u64 = 5 * 60;
 const EVERY_MAX: u64 = 31 * DAY;
 /// Shortest time between two prunes of a repository that nobody asked for, in seconds.
 pub const PRUNE_EVERY: u64 = DAY;
+/// Environment variable that may hold the passphrase.
+pub const PASSPHRASE: &str = "PAGEFOLD_BACKUP_PASSPHRASE";
 const DAY: u64 = 86_400;
 /// Units of `every`, the longest first.
 const UNITS: [(char, u64); 5] = [('w', 7 * DAY), ('d', DAY), ('h', 3600), ('m', 60), ('s', 1)];
@@ -36,7 +38,7 @@ const KEEP: [&str; 6] = ["last", "hourly", "daily", "weekly", "monthly", "yearly
 
 /// The parts of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct BackupPolicy {
     /// Absolute path or URL of the repository.
     pub repository: String,
     /// Interval between backups, in seconds.
@@ -55,7 +57,7 @@ pub struct Policy {
     pub remote_command: Option<String>,
 }
 
-impl Policy {
+impl BackupPolicy {
     /// Parses a value of the property; `none` is no policy.
     ///
     /// # Errors
@@ -168,7 +170,7 @@ pub fn every_text(seconds: u64) -> String {
     fits.map_or_else(|| format!("{seconds}s"), |(unit, length)| format!("{}{unit}", seconds / length))
 }
 
-impl fmt::Display for Policy {
+impl fmt::Display for BackupPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{},every={}", self.repository, every_text(self.every))?;
         if let Some(keep) = &self.keep {
@@ -196,7 +198,8 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<String, String> {
-        Policy::parse(text).map(|policy| policy.map_or_else(|| "none".into(), |policy| policy.to_string()))
+        BackupPolicy::parse(text)
+            .map(|policy| policy.map_or_else(|| "none".into(), |policy| policy.to_string()))
     }
 
     #[test]
@@ -250,7 +253,7 @@ mod tests {
 
     #[test]
     fn one_is_due_in_each_period() {
-        let policy = Policy::parse("/b,every=1h").unwrap().unwrap();
+        let policy = BackupPolicy::parse("/b,every=1h").unwrap().unwrap();
         let now = 1_795_266_462;
         let begin = now - now % 3600;
         assert!(policy.is_due(None, now));
@@ -262,7 +265,7 @@ mod tests {
 
     #[test]
     fn keys_come_from_the_policy_or_the_usual_place() {
-        let of = |text: &str, there: bool| Policy::parse(text).unwrap().unwrap().key_file(|| there);
+        let of = |text: &str, there: bool| BackupPolicy::parse(text).unwrap().unwrap().key_file(|| there);
         assert_eq!(of("/b,key-file=/k", true), Some("/k".into()));
         assert_eq!(of("/b,key-file=none", true), None);
         assert_eq!((of("/b", true), of("/b", false)), (Some(KEY_FILE.into()), None));

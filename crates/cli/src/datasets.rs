@@ -2,29 +2,30 @@
 
 use std::path::PathBuf;
 
-use pagefold_engine::pool::{Listed, Pool};
+use pagefold_engine::pool::Pool;
 
 use crate::backups::BACKUP;
-use crate::control::{Client, Reply, Request};
-pub use crate::control::{Figures, PartialFigures};
-use crate::deeds::{self, Deed, Nobody, Outcome};
+use crate::control::{Client, PropertyValue, Reply, Request};
+pub use crate::control::{DatasetFigures, PartialFigures};
 use crate::failure::Result;
-use crate::names::{self, Name, is_within};
-use crate::registry::Registry;
-use crate::{pools, props, settings, streams};
+use crate::names::{self, Name};
+use crate::operations::{self, NoMounts, Operation, OperationResult};
+use crate::registry::{Known, Registry};
+use crate::{dataset_properties, engine_errors, pools, props, settings, streams};
 
 /// Returns the figures of all datasets and snapshots of an open pool, by name. `mounted` returns where the one with a
 /// number is mounted.
-pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<Figures>> {
-    let listed = pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))?;
+pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<DatasetFigures>> {
+    let listed = pool.list().map_err(|error| engine_errors::failed("cannot list the datasets", &error))?;
     let status = pool.status();
     let mountpoint = props::find("mountpoint")?;
     let backup = props::find(BACKUP)?;
     let name = |path: &String| names::full(&status.name, path);
     let mut all = Vec::with_capacity(listed.len());
     for found in &listed {
-        let children = if found.is_snapshot { 0 } else { used_below(&listed, &found.path) };
-        all.push(Figures {
+        let children =
+            if found.is_snapshot { 0 } else { dataset_properties::used_below(&listed, &found.path) };
+        all.push(DatasetFigures {
             name: name(&found.path),
             path: found.path.clone(),
             is_snapshot: found.is_snapshot,
@@ -56,15 +57,8 @@ pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<
     Ok(all)
 }
 
-/// Returns the bytes that the datasets below a dataset hold.
-pub fn used_below(listed: &[Listed], dataset: &str) -> u64 {
-    let below =
-        |other: &&Listed| !other.is_snapshot && other.path != dataset && is_within(&other.path, dataset);
-    listed.iter().filter(below).map(|other| other.used_bytes).sum()
-}
-
 /// Returns the figures of all datasets and snapshots of a pool, from its server or from its devices.
-pub fn of_pool(pool: &str) -> Result<Vec<Figures>> {
+pub fn of_pool(pool: &str) -> Result<Vec<DatasetFigures>> {
     Ok(with_partials(pool)?.0)
 }
 
@@ -73,7 +67,7 @@ pub fn partials_of(pool: &str) -> Result<Vec<PartialFigures>> {
     Ok(with_partials(pool)?.1)
 }
 
-fn with_partials(pool: &str) -> Result<(Vec<Figures>, Vec<PartialFigures>)> {
+fn with_partials(pool: &str) -> Result<(Vec<DatasetFigures>, Vec<PartialFigures>)> {
     if let Some(mut client) = crate::target::connect(pool)? {
         return asked(&mut client);
     }
@@ -81,33 +75,38 @@ fn with_partials(pool: &str) -> Result<(Vec<Figures>, Vec<PartialFigures>)> {
     pools::look_offline(&known, |pool| Ok((all(pool, &|_| None)?, streams::partials(pool))))
 }
 
-fn asked(client: &mut Client) -> Result<(Vec<Figures>, Vec<PartialFigures>)> {
+fn asked(client: &mut Client) -> Result<(Vec<DatasetFigures>, Vec<PartialFigures>)> {
     match client.ask(&Request::Datasets {})? {
         Reply::Datasets { all, partials } => Ok((all, partials)),
         _ => Err(client.misunderstood()),
     }
 }
 
+/// Returns all properties of a dataset or snapshot of a pool that is not mounted.
+pub fn properties_offline(known: &Known, path: &str) -> Result<Vec<PropertyValue>> {
+    pools::look_offline(known, |pool| dataset_properties::all(pool, path, &[]))
+}
+
 /// Returns the figures of the dataset or snapshot with this name.
-pub fn find(name: &Name) -> Result<Figures> {
+pub fn find(name: &Name) -> Result<DatasetFigures> {
     let found = of_pool(&name.pool)?.into_iter().find(|figures| figures.path == name.path);
     found.ok_or_else(|| {
-        pools::no_such_dataset(&name.to_string(), &pagefold_engine::Error::NotFound(String::new()))
+        engine_errors::no_such_dataset(&name.to_string(), &pagefold_engine::Error::NotFound(String::new()))
     })
 }
 
-/// Has a pool's server carry out a deed, or opens the pool and does it if the pool is not mounted.
-pub fn perform(pool: &str, deed: Deed) -> Result<Outcome> {
+/// Has a pool's server carry out an operation, or opens the pool and does it if the pool is not mounted.
+pub fn perform(pool: &str, operation: Operation) -> Result<OperationResult> {
     if let Some(mut client) = crate::target::connect(pool)? {
-        return match client.ask_and_wait(&Request::Deed { deed })? {
-            Reply::Deed { outcome } => Ok(outcome),
+        return match client.ask_and_wait(&Request::Operation { operation })? {
+            Reply::Operation { outcome } => Ok(outcome),
             _ => Err(client.misunderstood()),
         };
     }
     let known = Registry::open()?.find(pool)?;
     pools::with_offline(&known, |pool| {
-        let outcome = deeds::perform(pool, &deed, &Nobody)?;
-        deeds::free_all(pool)?;
+        let outcome = operations::perform(pool, &operation, &NoMounts)?;
+        operations::free_all(pool)?;
         Ok(outcome)
     })
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use crate::control::Event;
 use crate::failure::{Context, Failure, Result};
-use crate::places;
+use crate::files;
 
 /// Length in bytes that a file does not exceed; the other file is written from there on.
 const FILE_BYTES_MAX: u64 = 512 << 10;
@@ -29,7 +29,7 @@ fn paths(guid: &str) -> Result<[PathBuf; 2]> {
     if guid.is_empty() || !guid.chars().all(|c| c.is_ascii_hexdigit() || c == '-') {
         return Err(Failure::new(format!("\"{}\" is no GUID of a pool", crate::table::printable(guid))));
     }
-    let dir = places::state_dir()?.join("events");
+    let dir = files::state_dir()?.join("events");
     Ok([dir.join(format!("{guid}.0")), dir.join(format!("{guid}.1"))])
 }
 
@@ -72,8 +72,8 @@ impl EventLog {
     pub fn open(guid: &str) -> Result<(Self, Vec<Event>)> {
         let [first, second] = paths(guid)?;
         if let Some(dir) = first.parent() {
-            places::make_private(&places::state_dir()?)?;
-            places::make_private(dir)?;
+            files::make_private(&files::state_dir()?)?;
+            files::make_private(dir)?;
         }
         let open = |path: &PathBuf| {
             let mut options = File::options();

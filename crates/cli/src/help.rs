@@ -3,10 +3,7 @@
 
 use clap::Command;
 
-use crate::table;
-
-/// Number of columns that every terminal has.
-pub const COLUMNS: usize = 80;
+use crate::table::{self, COLUMNS};
 
 /// Formats the help of a command and of all commands below it.
 pub fn in_columns(command: Command) -> Command {

@@ -12,7 +12,7 @@ use pagefold_lazy::{Hydrating, Link, Lower, Origin, Overlay, Wishes, origin_of};
 use parking_lot::{Condvar, Mutex};
 
 use crate::failure::{Context, Failure, Result};
-use crate::{names, reader, table, units};
+use crate::{files, names, table, units};
 
 /// Pause between two questions to the reading process about what to fetch.
 const ASK: Duration = Duration::from_secs(2);
@@ -23,16 +23,16 @@ const TELL: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A dataset that is ready for use.
-pub struct Over {
+pub struct OpenedDataset {
     /// The dataset itself, or an overlay of it over the backup.
     pub dataset: Arc<dyn Dataset>,
     /// The thread that fetches the rest when asked to; `None` if the dataset is complete or read-only.
-    pub bringing: Option<Bringing>,
+    pub bringing: Option<Fetcher>,
 }
 
 /// The way to open a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct How {
+pub struct OverlayMode {
     /// True if pages that are read from the backup stay in the dataset; otherwise it is not changed.
     pub writable: bool,
     /// True after the death of the server that had it open: it is opened even if the backup cannot be read just now.
@@ -61,11 +61,11 @@ fn origin(pool: &Pool, path: &str, dataset: &dyn Dataset) -> Result<Option<Origi
 /// it is complete.
 ///
 /// # Errors If no process reads the backup.
-pub fn over(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>, how: How) -> Result<Over> {
+pub fn open(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>, how: OverlayMode) -> Result<OpenedDataset> {
     let name = &names::full(pool.name(), path);
     let origin = origin(pool, path, dataset.as_ref())?;
-    let Some(origin) = origin else { return Ok(Over { dataset, bringing: None }) };
-    let (token, socket) = (origin.token(), reader::socket_of(origin.token()));
+    let Some(origin) = origin else { return Ok(OpenedDataset { dataset, bringing: None }) };
+    let (token, socket) = (origin.token(), files::reader_socket_of(origin.token()));
     let link = match how.resumed {
         true => Link::later(socket, token, PATIENCE),
         false => Link::open(socket, token).map_err(|error| unread(name, &origin, &error.to_string()))?,
@@ -83,17 +83,17 @@ pub fn over(pool: &Pool, path: &str, dataset: Arc<dyn Dataset>, how: How) -> Res
         "is not complete"
     );
     let bringing = match how.writable {
-        true => Some(Bringing::start(name, Arc::clone(&overlay), link)?),
+        true => Some(Fetcher::start(name, Arc::clone(&overlay), link)?),
         false => None,
     };
-    Ok(Over { dataset: overlay, bringing })
+    Ok(OpenedDataset { dataset: overlay, bringing })
 }
 
 fn unread(name: &str, origin: &Origin, why: &str) -> Failure {
-    Failure::new(format!("{}; {why}", told(name, origin))).hint(going_on(name, origin))
+    Failure::new(format!("{}; {why}", description(name, origin))).hint(going_on(name, origin))
 }
 
-fn told(name: &str, origin: &Origin) -> String {
+fn description(name: &str, origin: &Origin) -> String {
     format!(
         "{name} is not complete: the rest is in the backup {} (number {}) of {}",
         table::printable(&origin.name),
@@ -121,27 +121,27 @@ pub fn refuse(pool: &Pool, path: &str, doing: &str) -> Result<()> {
     let name = names::full(pool.name(), path);
     match origin(pool, path, version.as_ref())? {
         None => Ok(()),
-        Some(origin) => Err(Failure::new(format!("cannot {doing} {name}: {}", told("it", &origin)))
+        Some(origin) => Err(Failure::new(format!("cannot {doing} {name}: {}", description("it", &origin)))
             .hint(format!("have the rest brought first: {} --hydrate", going_on(&name, &origin)))),
     }
 }
 
 /// The thread that asks what to fetch, and fetches it. It ends when this is dropped.
-pub struct Bringing {
-    shared: Arc<Shared>,
+pub struct Fetcher {
+    shared: Arc<FetcherState>,
     link: Arc<Link>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct FetcherState {
     stop: AtomicBool,
     stopped: (Mutex<()>, Condvar),
 }
 
-impl Bringing {
+impl Fetcher {
     fn start(name: &str, overlay: Arc<Overlay>, link: Arc<Link>) -> Result<Self> {
-        let shared: Arc<Shared> = Arc::default();
+        let shared: Arc<FetcherState> = Arc::default();
         let (name, with, asked) = (name.to_owned(), Arc::clone(&shared), Arc::clone(&link));
         let thread = thread::Builder::new().name("bringing".into());
         let thread = thread.spawn(move || with.work(&name, &overlay, &asked));
@@ -150,7 +150,7 @@ impl Bringing {
     }
 }
 
-impl Drop for Bringing {
+impl Drop for Fetcher {
     fn drop(&mut self) {
         let held = self.shared.stopped.0.lock();
         self.shared.stop.store(true, Ordering::Release);
@@ -165,7 +165,7 @@ impl Drop for Bringing {
     }
 }
 
-impl Shared {
+impl FetcherState {
     fn work(&self, name: &str, overlay: &Arc<Overlay>, link: &Link) {
         let (mut wanted, mut under_way, mut told) = (Wishes::default(), None, Instant::now());
         while !self.stop.load(Ordering::Acquire) && !overlay.is_complete() {

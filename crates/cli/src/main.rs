@@ -3,60 +3,63 @@
 //! ```text
 //! verbs, args, help     one module per verb; the command line, from which help, man pages and completions are made
 //! serve, control        the server of a pool, and its socket
-//! holder, mounter       the process above a server, which keeps what must outlive it; the one that mounts for it
+//! supervisor, mounter   the process above a server, which keeps what must outlive it; the one that mounts for it
 //! reader, incomplete    the process that reads a backup; datasets whose pages are still in one
-//! confine, launch       what each process gives up, and what it begins with
-//! deeds, streams, rebase, datasets   what can be done to datasets, on a pool that is served or opened for a moment
-//! pools, finding, registry, seen, signature   pools and their devices; those that this machine knows
+//! confine, spawn        what each process gives up, and what it begins with
+//! operations, streams, rebase, datasets   what can be done to datasets, on a pool that is served or opened briefly
+//! pools, discovery, registry, last_state, signature   pools and their devices; those that this machine knows
+//! pool_status, dataset_properties   figures of a pool; properties of datasets and snapshots
 //! props, settings, mountopts   the one table of properties; the value that holds for a dataset; mount options
-//! startup, boot, fstab, helper   what must be known before a pool is opened; systemd and mount(8)
-//! mounts, exact, leaving, holders, patience   the kernel's mounts: finds one, takes several away, tells who keeps them
-//! mountpoint, again     directories to mount on; a second mount of a dataset
+//! startup, boot, fstab, mount_helper   what must be known before a pool is opened; systemd and mount(8)
+//! mounts, mount_lookup, unmounting, mount_users   the kernel's mounts: finds one, takes several away, names users
+//! mountpoint, bind_mount   directories to mount on; a second mount of a dataset
 //! retention, backups    which snapshots and backups are due by policy
-//! errors, event_log     errors with the names of files; events that outlive servers
+//! pool_errors, event_log   errors with the names of files; events that outlive servers
+//! engine_errors, backup_errors   errors of the engine and of repositories, with advice
 //! failure, failures     the error of a verb; what failed while others went on
-//! say                   lines on standard error, of processes that outlive a full disc
-//! names, target, suggest, raw, moment, units, table, progress   words and figures, as people read and write them
-//! places, turns, allocator, models   directories of small files; locks of files; memory; lists of models
+//! stderr, timeouts      lines on standard error, of processes that outlive a full disc; bounds of waiting
+//! names, target, suggest, raw, timestamp, units, table, progress   words and figures, as people read and write them
+//! files, file_lock, allocator, models   directories of small files; locks of files; memory; lists of models
 //! ```
 
 #![allow(unreachable_pub, reason = "a program has no outside: pub says that other modules use it")]
 
 mod abandoned;
-mod again;
 mod allocator;
 // Its comments are the text of --help: [OPTION] is no link there.
 #[allow(rustdoc::broken_intra_doc_links)]
 mod args;
+mod backup_errors;
 mod backups;
+mod bind_mount;
 mod boot;
 mod confine;
 mod control;
+mod dataset_properties;
 mod datasets;
-mod deeds;
-mod errors;
+mod discovery;
+mod engine_errors;
 mod event_log;
-mod exact;
 mod failure;
 mod failures;
-mod finding;
+mod file_lock;
+mod files;
 mod fstab;
 mod help;
-mod helper;
-mod holder;
-mod holders;
 mod incomplete;
-mod launch;
-mod leaving;
+mod last_state;
 mod models;
-mod moment;
+mod mount_helper;
+mod mount_lookup;
+mod mount_users;
 mod mounter;
 mod mountopts;
 mod mountpoint;
 mod mounts;
 mod names;
-mod patience;
-mod places;
+mod operations;
+mod pool_errors;
+mod pool_status;
 mod pools;
 mod progress;
 mod props;
@@ -65,18 +68,21 @@ mod reader;
 mod rebase;
 mod registry;
 mod retention;
-mod say;
-mod seen;
 mod serve;
 mod settings;
 mod signature;
+mod spawn;
 mod startup;
+mod stderr;
 mod streams;
 mod suggest;
+mod supervisor;
 mod table;
 mod target;
-mod turns;
+mod timeouts;
+mod timestamp;
 mod units;
+mod unmounting;
 mod verbs;
 
 use std::ffi::OsString;
@@ -94,14 +100,14 @@ fn main() -> ExitCode {
     restore_sigpipe();
     hear_of_children();
     let words: Vec<OsString> = std::env::args_os().collect();
-    let outcome = match helper::translate(&words) {
+    let outcome = match mount_helper::translate(&words) {
         Some(translated) => translated.and_then(|words| parse(&words)),
         None => parse(&words),
     };
     match outcome.and_then(|cli| cli.map_or(Ok(()), verbs::run)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            say::say(&failure.to_string());
+            stderr::write_line(&failure.to_string());
             ExitCode::from(verbs::exit_status(&words, &failure))
         }
     }

@@ -4,14 +4,14 @@ use pagefold_engine::pool::{Modelled, Pool, Survey};
 
 use crate::control::ModelFigures;
 use crate::failure::Result;
-use crate::{errors, names, pools};
+use crate::{engine_errors, names, pool_errors};
 
 /// Returns the models of an open pool, and the files that have them or wait for one.
-pub fn told(pool: &Pool) -> Result<Vec<ModelFigures>> {
+pub fn figures(pool: &Pool) -> Result<Vec<ModelFigures>> {
     let doing = || format!("cannot tell the models of pool {}", pool.name());
-    let all = pool.modelled().map_err(|error| pools::failed(doing(), &error))?;
+    let all = pool.modelled().map_err(|error| engine_errors::failed(doing(), &error))?;
     let objects = all.iter().filter_map(|one| one.object.map(|object| (one.dataset, object)));
-    let files = errors::names_of_objects(pool, objects);
+    let files = pool_errors::names_of_objects(pool, objects);
     let name_of = |one: &Modelled| match one.object {
         Some(object) => files.get(&(one.dataset, object)).cloned().unwrap_or_default(),
         None => {

@@ -344,7 +344,7 @@ impl Changes {
         let MountOptions { rescue, cache_bytes, threads, io_uring, takeover, confine, record, .. } =
             &self.said;
         let default = MountOptions::default();
-        let allow_other = |options: &MountOptions| options.allow_other.unwrap_or_else(crate::places::is_root);
+        let allow_other = |options: &MountOptions| options.allow_other.unwrap_or_else(crate::files::is_root);
         let differs = [
             ("rescue", *rescue && !now.rescue),
             ("allow_other", self.said.allow_other.is_some() && allow_other(&self.said) != allow_other(now)),

@@ -13,7 +13,8 @@ use rustix::fs::{AtFlags, Mode, Stat};
 use rustix::io::Errno;
 
 use crate::failure::{Context, Failure, Result};
-use crate::{places, raw, table};
+use crate::files;
+use crate::raw::shown;
 
 /// Permissions of a directory of root's.
 const MODE_OF_ROOT: Mode = Mode::empty();
@@ -22,16 +23,16 @@ const MODE_OF_USER: Mode = Mode::RWXU;
 
 /// A directory that was made (its parent and its name); it is removed on drop unless it is kept.
 #[derive(Debug, Default)]
-pub struct Made(Option<(Place, OsString)>);
+pub struct NewDirectory(Option<(Place, OsString)>);
 
-impl Made {
+impl NewDirectory {
     /// Keeps the directory, because something was mounted on it. Returns its path, if it was made.
     pub fn keep(mut self) -> Option<PathBuf> {
         self.0.take().map(|(parent, name)| parent.path().join(name))
     }
 }
 
-impl Drop for Made {
+impl Drop for NewDirectory {
     fn drop(&mut self) {
         if let Some((parent, name)) = &self.0
             && let Err(error) = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
@@ -43,11 +44,11 @@ impl Drop for Made {
 }
 
 /// Makes `dir`, an absolute path, if it does not exist. Links that others may have planted are not followed on the way.
-pub fn make(dir: &Path) -> Result<Made> {
+pub fn make(dir: &Path) -> Result<NewDirectory> {
     match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         // The mount itself shows whether it can be used.
-        _ => return Ok(Made::default()),
+        _ => return Ok(NewDirectory::default()),
     }
     let making = || format!("cannot make the mount point {}", shown(dir));
     let (parent, name) = match walk::reach_parent(dir) {
@@ -69,9 +70,9 @@ pub fn make(dir: &Path) -> Result<Made> {
     };
     let found = rustix::fs::fstat(&parent).context(|| format!("cannot look at {}", shown(parent.path())))?;
     may_make(dir, parent.path(), &found)?;
-    let mode = if places::is_root() { MODE_OF_ROOT } else { MODE_OF_USER };
+    let mode = if files::is_root() { MODE_OF_ROOT } else { MODE_OF_USER };
     rustix::fs::mkdirat(&parent, &name, mode).context(making)?;
-    Ok(Made(Some((parent, name))))
+    Ok(NewDirectory(Some((parent, name))))
 }
 
 /// Returns an error if `parent` is an empty mount point, in which nobody expects a directory.
@@ -85,10 +86,6 @@ fn may_make(dir: &Path, parent: &Path, found: &Stat) -> Result<()> {
         .hint("mount first what belongs there; pagefold mount -a mounts all in order"));
     }
     Ok(())
-}
-
-fn shown(path: &Path) -> String {
-    table::printable(&raw::text(path))
 }
 
 #[cfg(test)]
@@ -105,13 +102,13 @@ mod tests {
         assert!(!dir.exists());
         assert!(make(&dir).unwrap().keep().is_some());
         let mode = fs::metadata(&dir).unwrap().mode() & 0o777;
-        assert_eq!(mode, if places::is_root() { 0 } else { 0o700 });
+        assert_eq!(mode, if files::is_root() { 0 } else { 0o700 });
         // A directory that existed before is not removed.
         drop(make(&dir).unwrap());
         assert!(dir.exists());
         let text = make(&top.path().join("none/tank")).unwrap_err().to_string();
         assert!(text.contains("neither does") && text.contains("mkdir -p"), "{text}");
-        if places::is_root() {
+        if files::is_root() {
             let text = make(&dir.join("db")).unwrap_err().to_string();
             assert!(text.contains("nothing is mounted on it"), "{text}");
             assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);

@@ -8,6 +8,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use pagefold_backup::Backup;
+
 use crate::failure::{Context, Result};
 
 /// Type of our mounts in the kernel's mount table.
@@ -51,8 +53,8 @@ impl MountEntry {
 /// Returns the pool that the source of a mount of ours names. For a backup's mount, returns the prefix that all of
 /// these have, which no pool can be called.
 pub fn pool_of(source: &str) -> &str {
-    if crate::reader::is_source(source) {
-        return crate::reader::SOURCE;
+    if is_backup_source(source) {
+        return BACKUP_SOURCE;
     }
     source.split(['/', '@']).next().unwrap_or_default()
 }
@@ -158,6 +160,19 @@ pub fn unescape(field: &[u8]) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// Prefix of the source of a backup's mount in `/proc/mounts`; no pool can be called so.
+pub const BACKUP_SOURCE: &str = "backup=";
+
+/// Returns the source of a backup's mount, as `/proc/mounts` shows it.
+pub fn backup_source(backup: &Backup) -> String {
+    format!("{BACKUP_SOURCE}{}", backup.name())
+}
+
+/// Returns true for the source of a backup's mount.
+pub fn is_backup_source(source: &str) -> bool {
+    source.starts_with(BACKUP_SOURCE)
 }
 
 #[cfg(test)]

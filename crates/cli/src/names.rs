@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::failure::{Failure, Result};
 use crate::table::printable;
-use crate::{places, raw};
+use crate::{files, raw};
 
 /// A dataset or snapshot. The pool's own dataset has the pool's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +32,7 @@ impl Name {
         };
         let end = text.find(['/', '@']).unwrap_or(text.len());
         let (pool, path) = text.split_at(end);
-        places::check_pool_name(pool)?;
+        files::check_pool_name(pool)?;
         let path = path.strip_prefix('/').unwrap_or(path);
         let (dataset, snapshot) = path.split_once('@').map_or((path, None), |(of, name)| (of, Some(name)));
         let empty = |part: &str| part.is_empty();

@@ -1,8 +1,7 @@
-//! Pools as the verbs need them: creates, opens, describes and destroys them.
+//! Pools as the verbs need them: creates, opens and destroys them.
 
-#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+#![deny(clippy::print_stderr, reason = "write_line does not panic where standard error fails")]
 
-use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,27 +9,21 @@ use std::sync::Arc;
 use pagefold_engine::Error;
 use pagefold_engine::dataset::Dataset;
 use pagefold_engine::device::{Device, FileDevice, OpenMode, SimDevice};
-use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 use pagefold_engine::pool::label::Label;
-use pagefold_engine::pool::{
-    self, CreateOptions, Guid, Listed, OpenOptions, Pool, QuotaUse, Relation, Rewrites, ScrubState,
-    ScrubStatus, Status, TrimState, TrimStatus, Witness,
-};
+use pagefold_engine::pool::{self, CreateOptions, Guid, OpenOptions, Pool, Relation, Witness};
 use pagefold_fs::{FormatOptions, Fs, SystemClock};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::control::{
-    Activity, CacheFigures, Counter, DeviceErrors, DeviceFigures, LengthFigures, PoolFigures, PropertyValue,
-    QuotaFigures, RewriteFigures, ScrubFigures, SnapshotFigures, Source, TrimFigures,
-};
+use crate::dataset_properties::set_one;
+use crate::engine_errors::{failed, failed_on_devices};
 use crate::failure::{Context, Failure, Result};
-use crate::props::{self, PROPERTIES, Property, Scope};
+use crate::last_state::{self, LastStateFile};
+use crate::props::Property;
+use crate::raw::shown;
 use crate::registry::{Known, paths_text};
-use crate::say::say;
-use crate::seen::{self, Seen};
-use crate::units::{FULL_PERCENT, hundredths};
-use crate::{errors, finding, names, raw, settings, startup, table, units};
+use crate::stderr::write_line;
+use crate::{discovery, table, units};
 
 /// Devices that are open.
 pub type Devices = Vec<Arc<dyn Device>>;
@@ -39,34 +32,6 @@ pub type Devices = Vec<Arc<dyn Device>>;
 const CACHE_BYTES_BRIEF: u64 = 64 << 20;
 /// Permissions of a new pool's root directory.
 const ROOT_PERM: u16 = 0o755;
-
-/// Converts an error of the engine to a failure that says what was attempted, and gives advice.
-pub fn failed(doing: impl Into<String>, error: &Error) -> Failure {
-    let failure = Failure::new(format!("{}: {error}", doing.into()));
-    match error {
-        Error::Corrupt { .. } => failure.hint(
-            "see how far the damage goes: pagefold check; to read what is left: pagefold mount -o rescue",
-        ),
-        Error::NotCurrent { .. } => failure.hint("see which copies there are: pagefold import -d DIR"),
-        Error::NotAPool(_) => failure.hint("see what is on this machine: pagefold import [-d DIR]"),
-        Error::Unsupported(_) => failure.hint("use the version of pagefold that made it, or a newer one"),
-        Error::NoSpace(_) => {
-            failure.hint("delete something, or raise the quota that is in the way; what snapshots hold: pagefold list -t snapshot")
-        }
-        _ => failure,
-    }
-}
-
-/// Does the same as [`failed`] for work that needs the devices exclusively.
-pub fn failed_on_devices(doing: impl Into<String>, error: &Error) -> Failure {
-    let failure = failed(doing, error);
-    match error {
-        Error::Busy(_) => {
-            failure.hint("another process has it open; see which pools are mounted: pagefold list")
-        }
-        _ => failure,
-    }
-}
 
 /// A pool that would be lost if a device were overwritten.
 pub enum Held {
@@ -112,7 +77,7 @@ pub fn create(
     if let Err(failure) = filled {
         // A pool that is only half made must not stay.
         if let Err(error) = pool::destroy(devices) {
-            say(&format!("cannot take pool {name} back: {error}"));
+            write_line(&format!("cannot take pool {name} back: {error}"));
         }
         return Err(refused(&doing(), &failure));
     }
@@ -139,7 +104,7 @@ fn rehearse(name: &str, devices: &[PathBuf], properties: &[(&'static Property, S
 }
 
 fn open_new(devices: &[PathBuf], guid: Guid) -> Result<Arc<Pool>> {
-    let witness = Some(witness(Seen::open(&guid.to_string())?));
+    let witness = Some(witness(LastStateFile::open(&guid.to_string())?));
     let now = units::now();
     let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, witness, now, ..OpenOptions::default() };
     Pool::open(devices, &options).map_err(|error| failed("cannot open it", &error))
@@ -201,7 +166,7 @@ pub fn destroy(known: &Known) -> Result<()> {
 /// Returns a text if a device has a copy of its pool that is older than the newest seen here, or that went on by
 /// itself.
 pub fn not_as_seen(guid: &str, name: &str, device: &Path) -> Result<Option<String>> {
-    let Some((last, _)) = seen::last(guid)? else { return Ok(None) };
+    let Some((last, _)) = last_state::read(guid)? else { return Ok(None) };
     // A device whose state cannot be read is damaged, and not an older copy.
     let Ok((label, standing)) = pool::stands(device) else { return Ok(None) };
     if label.pool.to_string() != guid {
@@ -226,11 +191,11 @@ fn demand_current(known: &Known, device: &Path) -> Result<()> {
 }
 
 /// Returns a witness that notes how far a pool has come.
-fn witness(seen: Arc<Seen>) -> Witness {
+fn witness(seen: Arc<LastStateFile>) -> Witness {
     Witness::new(move |standing| {
         // A failure does not harm the pool; but an older copy of it may go unnoticed later.
         if let Err(failure) = seen.note(standing) {
-            say(&format!("warning: {failure}"));
+            write_line(&format!("warning: {failure}"));
         }
     })
 }
@@ -244,10 +209,10 @@ pub fn attentive(known: &Known, options: OpenOptions) -> Result<OpenOptions> {
     // The engine checks again, with the devices locked; but a confined server cannot say where the newer copy was.
     known.devices.iter().try_for_each(|device| demand_current(known, device))?;
     if options.read_only {
-        let since = seen::last(&known.guid)?.map(|(standing, _)| standing);
+        let since = last_state::read(&known.guid)?.map(|(standing, _)| standing);
         return Ok(OpenOptions { since, ..options });
     }
-    let seen = Seen::open(&known.guid)?;
+    let seen = LastStateFile::open(&known.guid)?;
     Ok(OpenOptions { since: seen.standing(), now: units::now(), witness: Some(witness(seen)), ..options })
 }
 
@@ -258,7 +223,7 @@ pub fn attentive_still(known: &Known, options: OpenOptions) -> OpenOptions {
         return options;
     }
     let now = units::now();
-    match Seen::open(&known.guid) {
+    match LastStateFile::open(&known.guid) {
         Ok(seen) => OpenOptions { since: seen.standing(), now, witness: Some(witness(seen)), ..options },
         Err(failure) => {
             tracing::warn!(%failure, "an older copy of the pool may go unnoticed later: its progress is not noted");
@@ -349,10 +314,10 @@ fn not_current(known: &Known, told: String, stale: &[PathBuf]) -> Failure {
             known.name
         ));
     }
-    let Ok(Some((_, noted))) = seen::last(&known.guid) else {
+    let Ok(Some((_, noted))) = last_state::read(&known.guid) else {
         return failure.hint("see which copies there are: pagefold import -d DIR");
     };
-    let went_on = finding::went_on(&known.guid, noted, &known.devices).unwrap_or_default();
+    let went_on = discovery::went_on(&known.guid, noted, &known.devices).unwrap_or_default();
     let devices = |option: &str| -> String {
         known.devices.iter().map(|path| format!(" {option} {}", shown(path))).collect()
     };
@@ -404,250 +369,6 @@ pub fn give_up_damaged_log(known: &Known) -> Result<()> {
     pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))
 }
 
-/// Returns the figures of a pool that is not mounted.
-pub fn figures_offline(known: &Known) -> Result<PoolFigures> {
-    let pool = open_briefly(known, true)?;
-    let state = if pool.replayed().clean { "EXPORTED" } else { "CRASHED" };
-    Ok(PoolFigures { state: state.into(), ..figures(&pool) })
-}
-
-/// Returns the figures of an open pool, its state included.
-pub fn figures(pool: &Pool) -> PoolFigures {
-    let status = &pool.status();
-    PoolFigures {
-        name: status.name.clone(),
-        guid: status.guid.to_string(),
-        state: state_of(status).into(),
-        problem: status.failure.clone().or_else(|| rescue_text(pool)),
-        pid: None,
-        takeover: None,
-        confinement: None,
-        mount: None,
-        mounts: Vec::new(),
-        devices: status
-            .devices
-            .iter()
-            .zip(&status.faults.devices)
-            .map(|(device, faults)| DeviceFigures {
-                path: device.path.clone(),
-                size_bytes: device.size_bytes,
-                io_errors: faults.reads.saturating_add(faults.writes),
-                errors: errors::of_device(*faults),
-                discards: Some(device.discards),
-            })
-            .collect(),
-        errors: errors::told(pool, &status.faults),
-        snapshots: is_nearly_full(status).then(|| snapshots(pool)).flatten(),
-        size_bytes: status.size_bytes,
-        capacity_bytes: status.capacity_bytes,
-        used_bytes: status.used_bytes,
-        available_bytes: status.available_bytes,
-        reserved_bytes: status.reserved_bytes,
-        quotas: pool.quotas().iter().map(|quota| of_quota(pool, quota)).collect(),
-        logical_bytes: status.logical_bytes,
-        stored_bytes: status.stored_bytes,
-        physical_bytes: status.physical_bytes,
-        allocated_bytes: status.allocated_bytes,
-        dirty_bytes: status.dirty_bytes,
-        freeing: pool.is_reaping(),
-        freeing_bytes: pool.dying_bytes(),
-        backup_policies: pool.is_set_anywhere(crate::backups::BACKUP),
-        log_bytes: status.log_bytes,
-        models: status.models,
-        model_bytes: status.model_bytes,
-        model_memory_bytes: status.model_memory_bytes,
-        second_copies_read: status.second_copies_read,
-        account_faults: status.account_faults,
-        txg: status.txg,
-        checkpoints: status.totals.checkpoints,
-        cache: CacheFigures {
-            limit_bytes: status.record_cache.capacity_bytes,
-            used_bytes: status.record_cache.bytes,
-            hits: status.record_cache.hits,
-            misses: status.record_cache.misses,
-        },
-        memory: None,
-        scrub: scrub(&status.scrub),
-        trim: trim(&status.trim),
-        untrimmed_bytes: status.untrimmed_bytes,
-        write_amplification: write_amplification(status),
-    }
-}
-
-fn is_nearly_full(status: &Status) -> bool {
-    let taken = status.capacity_bytes.saturating_sub(status.available_bytes);
-    hundredths(taken, status.capacity_bytes) >= FULL_PERCENT
-}
-
-/// Returns the space that snapshots hold; `None` if no snapshot could be destroyed. This reads their dead lists.
-pub fn snapshots(pool: &Pool) -> Option<SnapshotFigures> {
-    let all = pool.list().ok()?;
-    let bytes = all.iter().map(|listed| listed.snapshots_bytes).sum();
-    // Snapshots with clones or holds cannot be destroyed alone.
-    let can_go = |listed: &&Listed| listed.is_snapshot && listed.clones.is_empty() && listed.holds.is_empty();
-    let largest = all.iter().filter(can_go).max_by_key(|listed| listed.used_bytes)?;
-    Some(SnapshotFigures {
-        bytes,
-        largest: names::full(pool.name(), &largest.path),
-        largest_bytes: largest.used_bytes,
-    })
-}
-
-fn state_of(status: &Status) -> &'static str {
-    match (&status.failure, &status.rescue) {
-        (Some(_), _) => "FAULTED",
-        (None, Some(_)) => "RESCUE",
-        (None, None) => "ONLINE",
-    }
-}
-
-/// Returns a text about the damage that opening a pool for rescue has met; `None` unless the pool is open for rescue.
-fn rescue_text(pool: &Pool) -> Option<String> {
-    let mut told = pool.rescue()?.messages();
-    let replayed = pool.replayed();
-    if let Some(lost) = replayed.lost {
-        let path = pool.paths().get(usize::from(lost.device)).map(|path| shown(path)).unwrap_or_default();
-        let offset = lost.offset;
-        told.push(format!(
-            "the log is damaged at byte {offset} of {path}: what was acknowledged behind it is not shown"
-        ));
-    }
-    if replayed.damaged > 0 {
-        told.push(format!("{} batches of the log have damaged records", replayed.damaged));
-    }
-    Some(if told.is_empty() {
-        "open for rescue; opening it has met no damage".into()
-    } else {
-        format!("open for rescue: {}", told.join("; "))
-    })
-}
-
-fn trim(status: &TrimStatus) -> Option<TrimFigures> {
-    let state = match status.state {
-        TrimState::Never => return None,
-        TrimState::Running => "running",
-        TrimState::Stopped => "stopped",
-        TrimState::Finished => "finished",
-    };
-    Some(TrimFigures {
-        state: state.into(),
-        started: status.started,
-        finished: status.finished,
-        total_bytes: status.total_bytes,
-        done_bytes: status.done_bytes,
-        errors: status.errors,
-    })
-}
-
-fn scrub(status: &ScrubStatus) -> Option<ScrubFigures> {
-    let state = match status.state {
-        ScrubState::Never => return None,
-        ScrubState::Running => "running",
-        ScrubState::Stopped => "stopped",
-        ScrubState::Finished => "finished",
-    };
-    Some(ScrubFigures {
-        state: state.into(),
-        started: status.started,
-        finished: status.finished,
-        total_bytes: status.total_bytes,
-        done_bytes: status.done_bytes,
-        sound: status.sound,
-        damaged: status.damaged,
-        unreadable: status.unreadable,
-        repaired: status.repaired,
-    })
-}
-
-fn of_quota(pool: &Pool, quota: &QuotaUse) -> QuotaFigures {
-    QuotaFigures {
-        name: names::full(pool.name(), &quota.path),
-        property: quota.bound.name().into(),
-        limit_bytes: quota.limit_bytes,
-        used_bytes: quota.used_bytes,
-    }
-}
-
-fn write_amplification(status: &Status) -> Option<f64> {
-    (status.totals.accepted_bytes > 0).then(|| status.totals.write_amplification())
-}
-
-/// Returns the figures of a device of a pool that could not be opened.
-pub fn unseen_device(path: &Path) -> DeviceFigures {
-    let errors = DeviceErrors::default();
-    DeviceFigures { path: path.to_owned(), size_bytes: 0, io_errors: 0, errors, discards: None }
-}
-
-/// Returns the counters of an open pool: bytes read and written, by purpose.
-pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
-    let status = pool.status();
-    let totals = status.totals;
-    let sum = |of: fn(&pagefold_engine::device::DeviceCounts) -> u64| {
-        status.devices.iter().map(|device| of(&device.counts)).sum()
-    };
-    let counter = |name: &str, operations: u64, bytes: u64| Counter { name: name.into(), operations, bytes };
-    Activity {
-        age_ms,
-        counters: vec![
-            counter("application_read", 0, totals.read_bytes),
-            counter("application_write", 0, totals.accepted_bytes),
-            counter(
-                "pages_full",
-                totals.pages_stored.saturating_sub(totals.pages_delta),
-                totals.data_bytes.saturating_sub(totals.delta_bytes),
-            ),
-            counter("pages_delta", totals.pages_delta, totals.delta_bytes),
-            counter("pages_zero", totals.pages_zero, 0),
-            counter("pages_by_model", totals.pages_modelled, totals.modelled_bytes),
-            counter("models", 0, totals.model_bytes),
-            counter("trees", 0, totals.tree_bytes),
-            counter("checkpoints", totals.checkpoints, totals.checkpoint_bytes),
-            counter("second_copies", 0, totals.copy_bytes),
-            counter("second_copies_read", status.second_copies_read, 0),
-            counter("account_faults", status.account_faults, 0),
-            counter("log_framing", totals.commits, totals.framing_bytes),
-            counter("fold", 0, totals.fold_bytes),
-            counter("durable_commits", totals.durable_commits, 0),
-            counter("cache_hits", status.record_cache.hits, 0),
-            counter("cache_misses", status.record_cache.misses, 0),
-            counter("device_read", sum(|c| c.reads), sum(|c| c.read_bytes)),
-            counter("device_write", sum(|c| c.writes), sum(|c| c.written_bytes)),
-            counter("device_flush", sum(|c| c.flushes), 0),
-            counter("device_discard", sum(|c| c.discards), sum(|c| c.discarded_bytes)),
-        ],
-        rewrites: {
-            let (database, other) = pool.rewrites();
-            vec![rewritten("rewritten_database", &database), rewritten("rewritten_other", &other)]
-        },
-    }
-}
-
-fn rewritten(name: &str, of: &Rewrites) -> RewriteFigures {
-    let lengths = of
-        .lengths
-        .iter()
-        .map(|length| LengthFigures { at_most_bytes: length.at_most_bytes, operations: length.records });
-    RewriteFigures { name: name.into(), operations: of.records, bytes: of.bytes, lengths: lengths.collect() }
-}
-
-/// Returns all properties of a dataset or snapshot of a pool that is not mounted.
-pub fn properties_offline(known: &Known, path: &str) -> Result<Vec<PropertyValue>> {
-    properties(&*open_briefly(known, true)?, path, &[])
-}
-
-/// Sets a property; `None` clears it, so that the inherited value holds.
-pub fn set_one(pool: &Pool, path: &str, name: &str, value: Option<&str>) -> Result<()> {
-    let of = names::full(pool.name(), path);
-    if props::is_engines(name) {
-        return Err(Failure::new(format!("cannot set {name} of {of}: it is the engine's own")));
-    }
-    startup::check_pair(pool, name, value)?;
-    pool.set_property_of(path, name, value).map_err(|error| match error {
-        Error::NotFound(_) => no_such_dataset(&of, &error),
-        error => failed(format!("cannot set {name} of {of}"), &error),
-    })
-}
-
 /// Opens a pool that is not mounted, read-only, and calls `look` with it.
 pub fn look_offline<T>(known: &Known, look: impl FnOnce(&Arc<Pool>) -> Result<T>) -> Result<T> {
     look(&open_briefly(known, true)?)
@@ -660,117 +381,4 @@ pub fn with_offline<T>(known: &Known, work: impl FnOnce(&Arc<Pool>) -> Result<T>
     let closed = pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error));
     let done = done?;
     closed.map(|()| done)
-}
-
-/// Returns all properties of a dataset or snapshot of an open pool. Those in `temporary` hold for its mount.
-pub fn properties(
-    pool: &Pool,
-    path: &str,
-    temporary: &[(&'static str, String)],
-) -> Result<Vec<PropertyValue>> {
-    let name = names::full(pool.name(), path);
-    let token = pool.partial(path).map(|partial| PropertyValue {
-        name: props::RESUME_TOKEN.into(),
-        value: partial.token.to_string(),
-        source: Source::None,
-    });
-    let listed = match (pool.listed(path), token.clone()) {
-        // Of a dataset that is being received for the first time, only the token is known.
-        (Err(Error::NotFound(_)), Some(token)) => return Ok(vec![token]),
-        (listed, _) => listed.map_err(|error| no_such_dataset(&name, &error))?,
-    };
-    let all = pool.list().map_err(|error| failed("cannot list the datasets", &error))?;
-    let below_bytes = if listed.is_snapshot { 0 } else { crate::datasets::used_below(&all, path) };
-    let status = pool.status();
-    let mut values = Vec::new();
-    for property in PROPERTIES {
-        let name = property.name.to_owned();
-        if listed.is_snapshot && property.scope == Scope::Own {
-            continue;
-        }
-        let temporary = temporary.iter().rev().find(|(temporary, _)| *temporary == property.name);
-        let (value, source) = match temporary {
-            Some((_, value)) => (value.clone(), Source::Temporary),
-            None if property.settable() => settings::of(pool, path, property)?,
-            None => match computed(property.name, &listed, below_bytes, &status) {
-                Some(value) => (value, Source::None),
-                None => continue,
-            },
-        };
-        values.push(PropertyValue { name, value, source });
-    }
-    values.extend(token);
-    values.extend(user_properties(pool, path)?);
-    Ok(values)
-}
-
-/// Returns the user properties of a dataset or snapshot, its own and inherited ones.
-fn user_properties(pool: &Pool, path: &str) -> Result<Vec<PropertyValue>> {
-    let mut names = BTreeSet::new();
-    let mut at = Some(path);
-    while let Some(here) = at {
-        let listed = pool.listed(here).map_err(|error| failed("cannot read properties", &error))?;
-        names.extend(listed.properties.into_keys().filter(|name| props::is_user(name)));
-        at = if here.contains('@') { Some(names::dataset_of(here)) } else { names::parent(here) };
-    }
-    let mut values = Vec::new();
-    for name in names {
-        if let Some((value, source)) = settings::stored(pool, path, &name)? {
-            values.push(PropertyValue { name, value, source });
-        }
-    }
-    Ok(values)
-}
-
-/// Returns the exact value of a computed property; `None` if this dataset or snapshot does not have it.
-fn computed(name: &str, listed: &Listed, below_bytes: u64, status: &Status) -> Option<String> {
-    let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
-    let is_pool = listed.path.is_empty();
-    Some(match name {
-        "used" if is_pool => status.used_bytes.to_string(),
-        "used" => (listed.used_bytes + below_bytes).to_string(),
-        "available" if !listed.is_snapshot => listed.available_bytes.to_string(),
-        "referenced" => listed.referenced_bytes.to_string(),
-        "logicalused" => listed.logical_bytes.to_string(),
-        "usedbysnapshots" if !listed.is_snapshot => listed.snapshots_bytes.to_string(),
-        "written" => listed.written_bytes.to_string(),
-        "origin" if !listed.is_snapshot => {
-            listed.origin.as_ref().map_or_else(|| "-".into(), |origin| names::full(&status.name, origin))
-        }
-        "clones" if listed.is_snapshot && !listed.clones.is_empty() => {
-            let seen = listed.clones.iter().filter(|path| !names::is_hidden(path));
-            let clones: Vec<String> = seen.map(|path| names::full(&status.name, path)).collect();
-            clones.join(",")
-        }
-        "userrefs" if listed.is_snapshot => listed.holds.len().to_string(),
-        "type" => (if listed.is_snapshot { "snapshot" } else { "filesystem" }).into(),
-        "compressratio" if is_pool => ratio(units::ratio(status.logical_bytes, status.physical_bytes)),
-        "compressratio" => ratio(units::ratio(listed.logical_bytes, listed.physical_bytes)),
-        "atomicwrite" => ATOMIC_WRITE_MAX.to_string(),
-        "physicalused" if is_pool => status.allocated_bytes.to_string(),
-        "waf" if is_pool => ratio(write_amplification(status)),
-        "guid" if is_pool => status.guid.to_string(),
-        "version" if is_pool => status.version.to_string(),
-        "creation" if is_pool => status.created.to_string(),
-        "creation" => listed.created.to_string(),
-        _ => return None,
-    })
-}
-
-/// Converts an error of the engine about a dataset or snapshot to a failure with its whole name.
-pub fn no_such_dataset(name: &str, error: &Error) -> Failure {
-    match error {
-        Error::NotFound(_) => {
-            let kind = if name.contains('@') { "snapshot" } else { "dataset" };
-            let pool = name.split(['/', '@']).next().unwrap_or_default();
-            Failure::new(format!("there is no {kind} {name}"))
-                .hint(format!("see which there are: pagefold list -t all {pool}"))
-        }
-        error => failed(format!("cannot open {name}"), error),
-    }
-}
-
-/// Formats a path for a message.
-pub fn shown(path: &Path) -> String {
-    table::printable(&raw::text(path))
 }

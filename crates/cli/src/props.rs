@@ -308,10 +308,10 @@ impl Property {
             Values::Path if value == "none" || value.starts_with('/') => Ok(value.to_owned()),
             Values::Path => Err(wrong(None)),
             Values::Policy => {
-                let policy = value.parse::<retention::Policy>();
+                let policy = value.parse::<retention::SnapshotPolicy>();
                 policy.map(|policy| policy.to_string()).map_err(|()| wrong(None))
             }
-            Values::Backup => match backups::Policy::parse(value) {
+            Values::Backup => match backups::BackupPolicy::parse(value) {
                 Ok(policy) => Ok(policy.map_or_else(|| backups::NONE.into(), |policy| policy.to_string())),
                 Err(what) => {
                     Err(Failure::usage(format!("\"{value}\" is not a value of {}: {what}", self.name))

@@ -4,7 +4,8 @@
 //! its processes, a name is a text in which each byte that is not UTF-8 becomes a character of its own at the end of
 //! the last private plane ([`text`], [`path_of`]). So nothing is lost, and names are texts like others. Output makes
 //! these characters visible: as `\xff` for people, as escapes that `printf %b` decodes for scripts. In JSON the usual
-//! field has U+FFFD in their place, and a field of the same name with `_bytes` has the bytes in hexadecimal ([`told`]).
+//! field has U+FFFD in their place, and a field of the same name with `_bytes` has the bytes in hexadecimal
+//! ([`printed`]).
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -117,7 +118,7 @@ pub fn escaped(text: &str) -> String {
 /// Converts JSON to the form that is printed: in a text with bytes that are not UTF-8, U+FFFD stands for them, and
 /// another field has the bytes. For an array with such texts, `NAME_bytes` has as many elements, null for those that
 /// are exact.
-pub fn told(value: Value) -> Value {
+pub fn printed(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
             let mut all = Map::new();
@@ -126,11 +127,11 @@ pub fn told(value: Value) -> Value {
                 if bytes != Value::Null {
                     all.insert(format!("{name}{BYTES}"), bytes);
                 }
-                all.insert(name, told(value));
+                all.insert(name, printed(value));
             }
             Value::Object(all)
         }
-        Value::Array(values) => Value::Array(values.into_iter().map(told).collect()),
+        Value::Array(values) => Value::Array(values.into_iter().map(printed).collect()),
         Value::String(text) if is_ours(&text) => {
             Value::String(String::from_utf8_lossy(&bytes_of(&text)).into_owned())
         }
@@ -205,6 +206,11 @@ pub mod maybe_path {
     }
 }
 
+/// Formats a path for a message.
+pub fn shown(path: &Path) -> String {
+    printable(&text(path))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -246,10 +252,10 @@ mod tests {
             "devices": ["/b", "a\u{fffd}"], "devices_bytes": [null, "61ff"],
             "rows": [{ "dir": "a\u{fffd}", "dir_bytes": "61ff" }],
         });
-        assert_eq!(told(value), expected);
+        assert_eq!(printed(value), expected);
         let plain = json!({ "path": "/t\u{e4}st\n", "rows": [1, null, "x"] });
-        assert_eq!(told(plain.clone()), plain);
+        assert_eq!(printed(plain.clone()), plain);
         // A private character that somebody used in a name is exact as it is.
-        assert_eq!(told(json!({ "a": text_of("\u{10ff41}".as_bytes()) })), json!({ "a": "\u{10ff41}" }));
+        assert_eq!(printed(json!({ "a": text_of("\u{10ff41}".as_bytes()) })), json!({ "a": "\u{10ff41}" }));
     }
 }

@@ -6,20 +6,20 @@ use pagefold_fs::rebase::{Copied, Rebased as Done, Side, rebase};
 use parking_lot::RwLock;
 
 use crate::control::{Moving, Rebased};
-use crate::deeds::{self, Mounts};
 use crate::failure::{Context, Failure, Result};
-use crate::{incomplete, names, pools, raw, units};
+use crate::operations::{self, Mounts};
+use crate::{engine_errors, incomplete, names, raw, units};
 
 /// Largest number of conflicts that are listed; the others are only counted.
 const CONFLICTS_MAX: usize = 1000;
 
-/// Moves a clone that nobody uses, as [`deeds::clear_way_to_move`] has found. Holders of a read lock of `deeds` see no
-/// change of datasets and mounts. The work is given up when `go_on` returns false.
+/// Moves a clone that nobody uses, as [`operations::clear_way_to_move`] has found. `dataset_lock` is locked for writing
+/// while the clone gets its new contents, and not before. The work is given up when `go_on` returns false.
 pub fn perform(
     pool: &Pool,
     what: &Moving,
     mounts: &dyn Mounts,
-    deeds: &RwLock<()>,
+    dataset_lock: &RwLock<()>,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Rebased> {
     let Moving { path, onto, own } = what;
@@ -30,10 +30,10 @@ pub fn perform(
         let missing = [path, onto].into_iter().find(|path| pool.version(path).is_err());
         match (&error, missing) {
             (Error::NotFound(_), Some(path)) => {
-                pools::no_such_dataset(&names::full(pool.name(), path), &error)
+                engine_errors::no_such_dataset(&names::full(pool.name(), path), &error)
             }
             (Error::Busy(why) | Error::Invalid(why), _) => Failure::new(format!("{}: {why}", doing())),
-            _ => pools::failed(doing(), &error),
+            _ => engine_errors::failed(doing(), &error),
         }
     };
     let under_way = pool.begin_rebase(path, onto, *own, units::now()).map_err(failed)?;
@@ -49,10 +49,10 @@ pub fn perform(
         rebase(origin, &ours, &theirs, under_way.target(), go_on).context(doing)?
     };
     match done {
-        Done::Conflicts(paths) => Ok(told(&paths)),
+        Done::Conflicts(paths) => Ok(refused(&paths)),
         Done::Done(Copied { files, bytes }) => {
-            let _unchanged = deeds.write();
-            deeds::clear_way_to_move(pool, what, mounts)?;
+            let _unchanged = dataset_lock.write();
+            operations::clear_way_to_move(pool, what, mounts)?;
             under_way.finish().map_err(failed)?;
             tracing::info!(dataset = name, onto = names::full(pool.name(), onto), files, bytes, "rebased");
             Ok(Rebased { files, copied_bytes: bytes, ..Rebased::default() })
@@ -60,7 +60,7 @@ pub fn perform(
     }
 }
 
-fn told(conflicts: &[Vec<u8>]) -> Rebased {
+fn refused(conflicts: &[Vec<u8>]) -> Rebased {
     let path = |path: &Vec<u8>| format!("/{}", raw::text_of(path));
     Rebased {
         conflicts: conflicts.iter().take(CONFLICTS_MAX).map(path).collect(),

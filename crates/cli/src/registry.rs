@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Context, Failure, Result};
-use crate::{places, raw, suggest, table};
+use crate::{files, raw, suggest, table};
 
 /// Version of the file's format.
 const VERSION: u32 = 1;
@@ -38,7 +38,7 @@ pub struct Known {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Contents {
+struct RegistryFile {
     version: u32,
     pools: Vec<Known>,
     /// Pools that were exported, the latest last.
@@ -54,7 +54,7 @@ pub struct Registry {
 impl Registry {
     /// Opens the cache of this user.
     pub fn open() -> Result<Self> {
-        Ok(Self { path: places::state_dir()?.join("pools.json") })
+        Ok(Self { path: files::state_dir()?.join("pools.json") })
     }
 
     /// Returns all known pools, sorted by name.
@@ -86,13 +86,13 @@ impl Registry {
 
     /// Returns the pool with this GUID that is known, or was known until it was exported.
     pub fn of_guid(&self, guid: &str) -> Result<Option<Known>> {
-        let Contents { pools, former, .. } = self.read()?;
+        let RegistryFile { pools, former, .. } = self.read()?;
         Ok(pools.into_iter().chain(former.into_iter().rev()).find(|known| known.guid == guid))
     }
 
     /// Remembers a pool, in place of one with the same GUID. Fails if another pool has its name.
     pub fn add(&self, new: Known) -> Result<()> {
-        self.change(|Contents { pools, former, .. }| {
+        self.change(|RegistryFile { pools, former, .. }| {
             free_name(pools, &new)?;
             pools.retain(|known| known.guid != new.guid);
             former.retain(|known| known.guid != new.guid);
@@ -109,18 +109,18 @@ impl Registry {
     /// Forgets a pool, except its devices and whether it was adopted here.
     pub fn remove(&self, guid: &str) -> Result<()> {
         let mut lost = Vec::new();
-        self.change(|Contents { pools, former, .. }| {
+        self.change(|RegistryFile { pools, former, .. }| {
             let gone = pools.extract_if(.., |known| known.guid == guid);
             former.extend(gone.map(|known| Known { altroot: None, ..known }));
             lost.extend(former.drain(..former.len().saturating_sub(FORMER_MAX)));
             Ok(())
         })?;
-        lost.iter().try_for_each(|known| crate::seen::forget(&known.guid))
+        lost.iter().try_for_each(|known| crate::last_state::forget(&known.guid))
     }
 
     /// Notes that a pool has got another GUID.
     pub fn change_guid(&self, from: &str, to: &str) -> Result<()> {
-        self.change(|Contents { pools, .. }| {
+        self.change(|RegistryFile { pools, .. }| {
             pools
                 .iter_mut()
                 .filter(|known| known.guid == from)
@@ -129,17 +129,17 @@ impl Registry {
         })
     }
 
-    fn read(&self) -> Result<Contents> {
-        if !places::is_private(self.path.parent().unwrap_or(Path::new("/")))? {
-            return Ok(Contents::default());
+    fn read(&self) -> Result<RegistryFile> {
+        if !files::is_private(self.path.parent().unwrap_or(Path::new("/")))? {
+            return Ok(RegistryFile::default());
         }
         let text = match fs::metadata(&self.path) {
             Ok(metadata) if metadata.len() > FILE_BYTES_MAX => return Err(self.damaged("it is too long")),
             Ok(_) => fs::read(&self.path).context(|| format!("cannot read {}", self.path.display()))?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Contents::default()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(RegistryFile::default()),
             Err(error) => return Err(Failure::new(format!("cannot read {}: {error}", self.path.display()))),
         };
-        let contents: Contents =
+        let contents: RegistryFile =
             serde_json::from_slice(&text).map_err(|error| self.damaged(&error.to_string()))?;
         if contents.version != VERSION {
             return Err(self.damaged(&format!("its version is {}, not {VERSION}", contents.version)));
@@ -154,16 +154,16 @@ impl Registry {
     }
 
     /// Changes the contents as a whole or not at all.
-    fn change(&self, change: impl FnOnce(&mut Contents) -> Result<()>) -> Result<()> {
+    fn change(&self, change: impl FnOnce(&mut RegistryFile) -> Result<()>) -> Result<()> {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
-        places::make_private(dir)?;
-        let _lock = places::locked(&self.path.with_extension("lock"))?;
+        files::make_private(dir)?;
+        let _lock = files::locked(&self.path.with_extension("lock"))?;
         let mut contents = self.read()?;
         change(&mut contents)?;
         contents.version = VERSION;
         let text = serde_json::to_vec_pretty(&contents)
             .context(|| format!("cannot write {}", self.path.display()))?;
-        places::replace(&self.path, &text)
+        files::replace(&self.path, &text)
     }
 }
 
@@ -186,6 +186,13 @@ fn free_name(pools: &[Known], new: &Known) -> Result<()> {
 /// Formats paths for a message.
 pub fn paths_text(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| table::printable(&raw::text(path))).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns an absolute path, in the form in which the pool cache keeps it.
+pub fn absolute(path: &Path) -> Result<PathBuf> {
+    pagefold_engine::walk::reach_any(path)
+        .map(|(_, path)| path)
+        .context(|| format!("cannot resolve {}", table::printable(&raw::text(path))))
 }
 
 #[cfg(test)]

@@ -77,9 +77,9 @@ impl Period {
 
 /// Number of snapshots that a dataset keeps, by period. For a period that is missing, none are made and none removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Policy(BTreeMap<Period, u32>);
+pub struct SnapshotPolicy(BTreeMap<Period, u32>);
 
-impl FromStr for Policy {
+impl FromStr for SnapshotPolicy {
     type Err = ();
 
     /// Parses `none`, or a list such as `hourly=24,daily=7`.
@@ -100,7 +100,7 @@ impl FromStr for Policy {
     }
 }
 
-impl std::fmt::Display for Policy {
+impl std::fmt::Display for SnapshotPolicy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.0.is_empty() {
             return f.write_str("none");
@@ -114,7 +114,7 @@ impl std::fmt::Display for Policy {
 
 /// Snapshots to make and to remove at some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct SnapshotChanges {
     /// Snapshots that are due: name, period, and the datasets that get one, all at one instant.
     pub due: Vec<(String, Period, Vec<String>)>,
     /// Paths of snapshots that are too many once these are made, oldest first.
@@ -123,9 +123,14 @@ pub struct Work {
 
 /// Returns the work at `now`, in seconds since 1970; `policy` returns the policy of a dataset. Snapshots are made only
 /// if `may_be_made`. Snapshots that are held or have clones stay.
-pub fn work(listed: &[Listed], now: u64, may_be_made: bool, policy: &dyn Fn(&str) -> Policy) -> Work {
-    let mut work = Work::default();
-    let datasets: Vec<(&Listed, Policy)> =
+pub fn work(
+    listed: &[Listed],
+    now: u64,
+    may_be_made: bool,
+    policy: &dyn Fn(&str) -> SnapshotPolicy,
+) -> SnapshotChanges {
+    let mut work = SnapshotChanges::default();
+    let datasets: Vec<(&Listed, SnapshotPolicy)> =
         listed.iter().filter(|found| !found.is_snapshot).map(|found| (found, policy(&found.path))).collect();
     for period in PERIODS {
         let name = period.snapshot(now);
@@ -183,7 +188,7 @@ mod tests {
 
     #[test]
     fn policies_are_read_and_written_in_one_form() {
-        let read = |text: &str| text.parse::<Policy>().map(|policy| policy.to_string());
+        let read = |text: &str| text.parse::<SnapshotPolicy>().map(|policy| policy.to_string());
         assert_eq!(read("none").unwrap(), "none");
         assert_eq!(read("daily=7, hourly=24").unwrap(), "hourly=24,daily=7");
         assert_eq!(
@@ -216,7 +221,7 @@ mod tests {
     fn one_is_due_in_each_period_for_all_that_want_it() {
         let mut listed = vec![dataset(""), dataset("db"), dataset("db/log"), dataset("scratch")];
         let policy = |path: &str| match path {
-            "" => Policy::default(),
+            "" => SnapshotPolicy::default(),
             "scratch" => "daily=2".parse().unwrap(),
             _ => "hourly=3,daily=2".parse().unwrap(),
         };

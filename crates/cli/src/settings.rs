@@ -2,14 +2,14 @@
 
 use pagefold_engine::pool::Pool;
 
-use crate::control::Source;
+use crate::control::ValueSource;
+use crate::engine_errors;
 use crate::failure::Result;
 use crate::names::{self, dataset_of};
-use crate::pools;
 use crate::props::{Property, Scope};
 
 /// A value and its origin.
-pub type Setting = (String, Source);
+pub type Setting = (String, ValueSource);
 
 /// Returns the setting of `property` for the dataset or snapshot `path`.
 ///
@@ -17,32 +17,36 @@ pub type Setting = (String, Source);
 pub fn of(pool: &Pool, path: &str, property: &Property) -> Result<Setting> {
     let found = if property.scope == Scope::Own {
         let own = pool.property_of(path, property.name);
-        let own =
-            own.map_err(|error| pools::failed(format!("cannot read property {}", property.name), &error))?;
-        own.filter(|value| value != property.default).map(|value| (value, Source::Local))
+        let own = own.map_err(|error| {
+            engine_errors::failed(format!("cannot read property {}", property.name), &error)
+        })?;
+        own.filter(|value| value != property.default).map(|value| (value, ValueSource::Local))
     } else if property.scope == Scope::Pool && !path.is_empty() {
         let of_pool = stored(pool, "", property.name)?;
-        of_pool.map(|(value, _)| (value, Source::Inherited(pool.name().to_owned())))
+        of_pool.map(|(value, _)| (value, ValueSource::Inherited(pool.name().to_owned())))
     } else {
         stored(pool, path, property.name)?
     };
     Ok(match found {
-        Some((value, source @ Source::Inherited(_))) if property.name == "mountpoint" => {
+        Some((value, source @ ValueSource::Inherited(_))) if property.name == "mountpoint" => {
             (below(value, &source, pool.name(), path), source)
         }
         Some(found) => found,
-        None => (property.default.to_owned(), Source::Default),
+        None => (property.default.to_owned(), ValueSource::Default),
     })
 }
 
 /// Returns the value that was set under `name` on a dataset or snapshot, or on the nearest dataset above it.
 pub fn stored(pool: &Pool, path: &str, name: &str) -> Result<Option<Setting>> {
-    let failed = |error| pools::failed(format!("cannot read property {name}"), &error);
+    let failed = |error| engine_errors::failed(format!("cannot read property {name}"), &error);
     let mut at = Some(path);
     while let Some(here) = at {
         if let Some(value) = pool.property_of(here, name).map_err(failed)? {
-            let source =
-                if here == path { Source::Local } else { Source::Inherited(names::full(pool.name(), here)) };
+            let source = if here == path {
+                ValueSource::Local
+            } else {
+                ValueSource::Inherited(names::full(pool.name(), here))
+            };
             return Ok(Some((value, source)));
         }
         at = if here.contains('@') { Some(dataset_of(here)) } else { names::parent(here) };
@@ -51,8 +55,8 @@ pub fn stored(pool: &Pool, path: &str, name: &str) -> Result<Option<Setting>> {
 }
 
 /// Returns the mount point of a dataset that inherits one: below the inherited directory, by the rest of its name.
-fn below(value: String, source: &Source, pool: &str, path: &str) -> String {
-    let Source::Inherited(from) = source else { return value };
+fn below(value: String, source: &ValueSource, pool: &str, path: &str) -> String {
+    let ValueSource::Inherited(from) = source else { return value };
     let whole = names::full(pool, dataset_of(path));
     match whole.strip_prefix(from.as_str()) {
         Some(rest) if value != "none" => format!("{}{rest}", value.trim_end_matches('/')),

@@ -17,7 +17,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::mountopts::{self, Confine, MountOptions};
 use crate::props::Property;
 use crate::registry::Known;
-use crate::{confine, pools, props};
+use crate::{confine, engine_errors, props};
 
 /// Names of these properties, which are those of the mount options, too.
 pub const NAMES: [&str; 3] = ["cache", "io_uring", "takeover"];
@@ -82,12 +82,13 @@ pub fn of_pool(known: &Known) -> Result<Vec<String>> {
 pub fn probe(paths: &[PathBuf]) -> Result<()> {
     let open = |path: &PathBuf| -> Result<Arc<dyn Device>> {
         let opened = FileDevice::open(path, OpenMode::Unlocked);
-        Ok(Arc::new(opened.map_err(|error| pools::failed("cannot open a device", &error))?))
+        Ok(Arc::new(opened.map_err(|error| engine_errors::failed("cannot open a device", &error))?))
     };
     let devices = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
     confine::server(Confine::Auto)?;
     let stored = Pool::stored_properties(devices);
-    let mut stored = stored.map_err(|error| pools::failed("cannot read the pool's properties", &error))?;
+    let mut stored =
+        stored.map_err(|error| engine_errors::failed("cannot read the pool's properties", &error))?;
     stored.retain(|name, _| is_one(name));
     let text = serde_json::to_string(&stored).context(|| "cannot print".into())?;
     println!("{text}");
@@ -115,7 +116,8 @@ pub fn check_pair(pool: &Pool, name: &str, value: Option<&str>) -> Result<()> {
         "io_uring" => "takeover",
         _ => return Ok(()),
     };
-    let has = pool.property(other).map_err(|error| pools::failed("cannot read properties", &error))?;
+    let has =
+        pool.property(other).map_err(|error| engine_errors::failed("cannot read properties", &error))?;
     if value == Some("on") && has.as_deref() == Some("on") {
         return Err(Failure::usage(format!(
             "{name}=on and {other}=on exclude each other, and pool {} has {other}=on",
@@ -131,5 +133,5 @@ pub fn store(pool: &Pool, path: &str, name: &str) -> Result<()> {
     if !path.is_empty() || !is_one(name) {
         return Ok(());
     }
-    pool.checkpoint(false).map_err(|error| pools::failed(format!("cannot store {name}"), &error))
+    pool.checkpoint(false).map_err(|error| engine_errors::failed(format!("cannot store {name}"), &error))
 }

@@ -10,10 +10,10 @@ use pagefold_fs::diff::{Fate, FileDifference};
 
 pub use crate::control::{Difference, PartialFigures, Sendable, Transferred};
 use crate::failure::{Context, Failure, Result};
-use crate::{incomplete, names, pools, raw, units};
+use crate::{engine_errors, incomplete, names, raw, units};
 
 /// Function that is called after each frame with the progress of a stream.
-pub type Watch<'a> = &'a mut dyn FnMut(&Transfer);
+pub type ProgressFn<'a> = &'a mut dyn FnMut(&Transfer);
 
 fn transferred(name: String, transfer: &Transfer) -> Transferred {
     Transferred {
@@ -42,16 +42,17 @@ fn with_source<T>(
                 let missing = missing.map(String::as_str).find(|path| pool.version(path).is_err());
                 match (&error, missing) {
                     (Error::NotFound(_), Some(path)) => {
-                        pools::no_such_dataset(&names::full(pool.name(), path), &error)
+                        engine_errors::no_such_dataset(&names::full(pool.name(), path), &error)
                     }
-                    _ => told(format!("cannot send {name}"), &error),
+                    _ => failed(format!("cannot send {name}"), &error),
                 }
             })
         }
         Sendable::Resume { token } => {
             let parsed: Token = parse_token(token)?;
-            work(&Source::Resume(&parsed))
-                .map_err(|error| told(format!("cannot go on with a stream of pool {}", pool.name()), &error))
+            work(&Source::Resume(&parsed)).map_err(|error| {
+                failed(format!("cannot go on with a stream of pool {}", pool.name()), &error)
+            })
         }
     }
 }
@@ -59,18 +60,24 @@ fn with_source<T>(
 /// Parses the token that `receive_resume_token` shows.
 pub fn parse_token(text: &str) -> Result<Token> {
     text.parse().map_err(|error: Error| {
-        Failure::usage(told(String::new(), &error).what().trim_start_matches(": ").to_owned())
+        Failure::usage(reason(&error).map_or_else(|| error.to_string(), str::to_owned))
             .hint("see which there are: pagefold list -t partial")
     })
 }
 
 /// Converts an error of the engine to a failure, without the engine's prefix if that adds nothing.
-fn told(doing: String, error: &Error) -> Failure {
+fn failed(doing: String, error: &Error) -> Failure {
+    match reason(error) {
+        Some(why) => Failure::new(format!("{doing}: {why}")),
+        None => engine_errors::failed(doing, error),
+    }
+}
+
+/// Returns the text of a refusal, without the engine's prefix; `None` for any other error.
+fn reason(error: &Error) -> Option<&str> {
     match error {
-        Error::Busy(why) | Error::Exists(why) | Error::NotFound(why) | Error::Invalid(why) => {
-            Failure::new(format!("{doing}: {why}"))
-        }
-        error => pools::failed(doing, error),
+        Error::Busy(why) | Error::Exists(why) | Error::NotFound(why) | Error::Invalid(why) => Some(why),
+        _ => None,
     }
 }
 
@@ -80,7 +87,7 @@ pub fn expected(pool: &Pool, what: &Sendable) -> Result<u64> {
 }
 
 /// Writes a stream.
-pub fn send(pool: &Pool, what: &Sendable, out: &mut dyn Write, watch: Watch<'_>) -> Result<Transferred> {
+pub fn send(pool: &Pool, what: &Sendable, out: &mut dyn Write, watch: ProgressFn<'_>) -> Result<Transferred> {
     let name = match what {
         Sendable::Snapshot { path, .. } => names::full(pool.name(), path),
         Sendable::Resume { .. } => pool.name().to_owned(),
@@ -95,7 +102,7 @@ pub fn receive(
     path: &str,
     force: bool,
     input: &mut dyn Read,
-    watch: Watch<'_>,
+    watch: ProgressFn<'_>,
 ) -> Result<Transferred> {
     let created = units::now();
     let options = ReceiveOptions { created, keep: true, force };
@@ -117,7 +124,7 @@ fn not_received(pool: &Pool, path: &str, error: &Error) -> Failure {
     let failure = match error {
         Error::Corrupt { .. } => Failure::new(format!("{doing}: {error}"))
             .hint("nothing of it is to be seen in the pool; send the snapshot again"),
-        error => told(doing, error),
+        error => failed(doing, error),
     };
     match pool.partial(path) {
         Some(partial) => failure.hint(format!(
@@ -150,9 +157,9 @@ pub fn diff(pool: &Pool, old: &str, new: &str, ranges: bool, out: &mut dyn Write
         let missing = [old, new].into_iter().find(|path| pool.version(path).is_err());
         match (&error, missing) {
             (Error::NotFound(_), Some(path)) => {
-                pools::no_such_dataset(&names::full(pool.name(), path), &error)
+                engine_errors::no_such_dataset(&names::full(pool.name(), path), &error)
             }
-            _ => told(doing(), &error),
+            _ => failed(doing(), &error),
         }
     })?;
     let found =
@@ -160,14 +167,14 @@ pub fn diff(pool: &Pool, old: &str, new: &str, ranges: bool, out: &mut dyn Write
             .context(doing)?;
     drop(comparison);
     for difference in &found {
-        let mut line = serde_json::to_vec(&as_told(difference)).context(doing)?;
+        let mut line = serde_json::to_vec(&as_difference(difference)).context(doing)?;
         line.push(b'\n');
         out.write_all(&line).context(doing)?;
     }
     Ok(())
 }
 
-fn as_told(difference: &FileDifference) -> Difference {
+fn as_difference(difference: &FileDifference) -> Difference {
     let path = |path: &[u8]| format!("/{}", raw::text_of(path));
     let (change, from) = match &difference.fate {
         Fate::Created => ("created", None),

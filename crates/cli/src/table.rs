@@ -63,15 +63,15 @@ impl Table {
     }
 }
 
-/// Width of help and manual text, in columns.
-const TEXT_COLUMNS: usize = crate::help::COLUMNS;
+/// Number of columns that every terminal has: the width of help and manual text.
+pub const COLUMNS: usize = 80;
 
 /// Breaks running text into lines of a readable width, each indented.
 pub fn wrapped(text: &str, indent: usize) -> String {
     let mut lines = String::new();
     let mut line = String::new();
     for word in text.split_whitespace() {
-        if !line.is_empty() && indent + line.len() + 1 + word.len() > TEXT_COLUMNS {
+        if !line.is_empty() && indent + line.len() + 1 + word.len() > COLUMNS {
             lines.push_str(&format!("{:indent$}{line}\n", ""));
             line.clear();
         }
@@ -133,10 +133,7 @@ mod tests {
     #[test]
     fn text_is_wrapped_between_words() {
         let text = wrapped(&"word ".repeat(40), 4);
-        assert!(
-            text.lines().all(|line| line.len() <= TEXT_COLUMNS && line.starts_with("    word")),
-            "{text}"
-        );
+        assert!(text.lines().all(|line| line.len() <= COLUMNS && line.starts_with("    word")), "{text}");
         assert_eq!(text.split_whitespace().count(), 40);
     }
 

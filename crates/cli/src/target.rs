@@ -1,16 +1,14 @@
 //! Finds what a word on the command line stands for: a pool, a dataset or snapshot, or the mount that a path lies on.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-
-use pagefold_engine::walk;
+use std::path::Path;
 
 use crate::control::Client;
 use crate::failure::{Context, Failure, Result};
 use crate::mounts::{self, MountEntry};
 use crate::names::Name;
 use crate::registry::{Known, Registry};
-use crate::{finding, places, raw, table};
+use crate::{discovery, files, raw, registry, table};
 
 /// Returns the dataset or snapshot that `word` names, or whose mount contains the path `word`. A word that is both
 /// counts as a name.
@@ -112,7 +110,7 @@ pub fn known(pool: &str) -> Result<()> {
 
 /// Connects to the server of a pool, if it runs. A name that no pool can have has no server.
 pub fn connect(pool: &str) -> Result<Option<Client>> {
-    if places::check_pool_name(pool).is_err() {
+    if files::check_pool_name(pool).is_err() {
         return Ok(None);
     }
     Client::connect(pool)
@@ -137,13 +135,6 @@ pub fn each_server(words: &[String]) -> Result<Vec<(String, Result<Client>)>> {
     Ok(all)
 }
 
-/// Returns an absolute path, in the form in which the pool cache keeps it.
-pub fn absolute(path: &Path) -> Result<PathBuf> {
-    walk::reach_any(path)
-        .map(|(_, path)| path)
-        .context(|| format!("cannot resolve {}", table::printable(&raw::text(path))))
-}
-
 /// Returns the pool and the path within it that `word` stands for: the name of a dataset or snapshot, or the path of
 /// one of a pool's devices, which stands for the pool's own dataset. The last value is true for a path.
 pub fn source(word: &str) -> Result<(Known, String, bool)> {
@@ -163,9 +154,9 @@ pub fn source(word: &str) -> Result<(Known, String, bool)> {
 
 /// Returns the pool that `path` belongs to, with all devices: the remembered ones, or those beside it.
 fn by_device(path: &Path) -> Result<Known> {
-    let path = absolute(path)?;
-    let found = finding::identify(&path)?;
-    places::check_pool_name(&found.name)?;
+    let path = registry::absolute(path)?;
+    let found = discovery::identify(&path)?;
+    files::check_pool_name(&found.name)?;
     let remembered = Registry::open()?.all()?.into_iter().find(|known| known.guid == found.guid);
     match remembered {
         Some(known) if known.devices.contains(&path) => Ok(known),

@@ -116,18 +116,18 @@ fn every_thread_of_a_server_is_confined_and_it_does_its_work() {
 }
 
 #[test]
-fn a_holder_keeps_what_its_servers_begin_with() {
+fn a_supervisor_keeps_what_its_servers_begin_with() {
     if !can_mount() || !pagefold_fuse::kernel_resends() {
         return;
     }
     let sandbox = Sandbox::mounted("confine=on,takeover=on");
     let first = pid(&sandbox);
-    let holder = parent(i32::try_from(first).unwrap());
+    let supervisor = parent(i32::try_from(first).unwrap());
     for _ in 0..2 {
         let server = pid(&sandbox);
         assert_confined(server, 1);
-        assert_eq!(parent(i32::try_from(server).unwrap()), holder);
-        let status = fs::read_to_string(format!("/proc/{holder}/status")).unwrap();
+        assert_eq!(parent(i32::try_from(server).unwrap()), supervisor);
+        let status = fs::read_to_string(format!("/proc/{supervisor}/status")).unwrap();
         assert_bounded(&status, SYS_ADMIN | DAC_READ_SEARCH | DAC_OVERRIDE | SETPCAP, "1");
         signal(i32::try_from(server).unwrap(), rustix::process::Signal::KILL);
         wait_until(|| {

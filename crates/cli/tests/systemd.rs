@@ -80,7 +80,7 @@ fn drop_ins_are_written_shown_and_removed() {
     assert!(sandbox.path(path).exists());
 }
 
-/// Switching a machine off tells all processes to end: the holder, which passes it on, and the server itself.
+/// Switching a machine off tells all processes to end: the supervisor, which passes it on, and the server itself.
 #[test]
 fn a_server_that_is_told_by_two_at_once_closes_its_pool() {
     if !can_mount() {
@@ -91,12 +91,12 @@ fn a_server_that_is_told_by_two_at_once_closes_its_pool() {
         let rows = format!("row {round}\n").repeat(400_000);
         fs::write(sandbox.path("mnt/file"), &rows).unwrap();
         let server = i32::try_from(sandbox.pool()["pid"].as_i64().unwrap()).unwrap();
-        let holder = parent(server);
+        let supervisor = parent(server);
         signal(server, Signal::TERM);
-        signal(holder, Signal::TERM);
+        signal(supervisor, Signal::TERM);
         wait_until(|| !sandbox.path("run/tank.sock").exists() || sandbox.pool()["pid"].is_null());
         wait_until(|| {
-            rustix::process::test_kill_process(rustix::process::Pid::from_raw(holder).unwrap()).is_err()
+            rustix::process::test_kill_process(rustix::process::Pid::from_raw(supervisor).unwrap()).is_err()
         });
         assert_eq!(sandbox.pool()["state"], "EXPORTED");
         sandbox.ok(&["mount", "-o", "takeover=on", "tank", "mnt"]);
@@ -136,7 +136,7 @@ fn a_server_in_the_foreground_takes_all_from_the_pool() {
     assert_eq!(pool["memory"]["budget_bytes"], 64 << 20);
     assert_eq!(pool["takeover"]["on"], true);
     assert_eq!(pool["mounts"][0]["dir"].as_str().unwrap(), mnt.to_str().unwrap());
-    // The process that systemd started is the holder, and it ends as it is told.
+    // The process that systemd started is the supervisor, and it ends as it is told.
     assert_eq!(
         parent(i32::try_from(pool["pid"].as_i64().unwrap()).unwrap()),
         i32::try_from(server.id()).unwrap()

@@ -192,7 +192,7 @@ fn what_cannot_outlive_its_server_says_so() {
     assert_failure(&sandbox.run(&["mount", "-o", "takeover=yes", "tank", "mnt"]), 2, &["auto, on, off"]);
 }
 
-/// A holder that is stopped: it goes on when the test ends, however it ends.
+/// A supervisor that is stopped: it goes on when the test ends, however it ends.
 struct Stopped(i32);
 
 impl Stopped {
@@ -219,11 +219,11 @@ fn devices_are_nobody_elses_between_two_servers() {
     for restarts in 1..=2 {
         fs::write(sandbox.path("mnt/a"), [restarts; 100]).unwrap();
         let server = i32::try_from(sandbox.pool()["pid"].as_i64().unwrap()).unwrap();
-        let holder = parent(server);
-        let stopped = Stopped::new(holder);
+        let supervisor = parent(server);
+        let stopped = Stopped::new(supervisor);
         kill_to_the_end(server);
         assert_eq!(lock(FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK));
-        let by = format!("in use by process {holder};");
+        let by = format!("in use by process {supervisor};");
         assert_failure(&sandbox.run(&["check", "tank"]), 1, &["tank.pf", &by]);
         drop(stopped);
         wait_until(|| {
@@ -242,7 +242,7 @@ fn devices_are_nobody_elses_between_two_servers() {
 }
 
 #[test]
-fn a_server_with_a_holder_starts_and_ends_as_any_other() {
+fn a_server_with_a_supervisor_starts_and_ends_as_any_other() {
     if !can_mount() {
         return;
     }

@@ -41,10 +41,10 @@ fn a_full_disc_of_the_log_ends_nobody() {
     sandbox.dir("mnt");
     sandbox.ok(&["create", "tank", "tank.pf", "--size", "512M"]);
     let full = File::options().write(true).open("/dev/full").unwrap();
-    let mut holder = sandbox.command(&["serve", "-o", "takeover=on", "tank", "mnt"]);
-    let mut holder = Until(holder.stdout(Stdio::null()).stderr(full).spawn().unwrap());
+    let mut supervisor = sandbox.command(&["serve", "-o", "takeover=on", "tank", "mnt"]);
+    let mut supervisor = Until(supervisor.stdout(Stdio::null()).stderr(full).spawn().unwrap());
     wait_until(|| {
-        assert_eq!(holder.0.try_wait().unwrap(), None, "the holder has ended");
+        assert_eq!(supervisor.0.try_wait().unwrap(), None, "the supervisor has ended");
         // Not by `status`, which opens the devices of a pool that is not mounted.
         sandbox.path("mnt/.pagefold").exists()
     });
@@ -53,7 +53,7 @@ fn a_full_disc_of_the_log_ends_nobody() {
     assert_eq!(fs::read(sandbox.path("mnt/a")).unwrap(), b"kept");
     assert_eq!(sandbox.pool()["takeover"]["restarts"], 1);
     sandbox.ok(&["unmount", "tank"]);
-    assert!(holder.0.wait().unwrap().success());
+    assert!(supervisor.0.wait().unwrap().success());
 }
 
 #[test]

@@ -219,8 +219,8 @@ fn all_mounts_of_a_pool_go_or_none() {
     let server = sandbox.pool()["pid"].clone();
     for dir in all {
         let held = sandbox.path(dir).join("held");
-        let holder = Sleeper::holding(&held);
-        let own = format!("process {} (", holder.pid());
+        let sleeper = Sleeper::holding(&held);
+        let own = format!("process {} (", sleeper.pid());
         let busy = format!("/{dir} is in use");
         for words in [&["unmount", "tank"][..], &["export", "tank"], &["unmount", "-a"]] {
             let told = sandbox.run(words);
@@ -249,14 +249,14 @@ fn a_busy_pool_keeps_no_other_from_going() {
     for pool in ["busy", "tank", "vault"] {
         mount(&sandbox, pool, pool);
     }
-    let holder = Sleeper::holding(&sandbox.path("busy/held"));
+    let sleeper = Sleeper::holding(&sandbox.path("busy/held"));
     // And one whose server has died.
     fs::write(sandbox.path("vault/file"), "synced").unwrap();
     sandbox.ok(&["sync", "vault"]);
     let status = sandbox.json(&["status", "vault"]);
     kill_to_the_end(i32::try_from(status["pools"][0]["pid"].as_i64().unwrap()).unwrap());
     let told = sandbox.run(&["unmount", "-a"]);
-    let own = format!("process {} (", holder.pid());
+    let own = format!("process {} (", sleeper.pid());
     assert_failure(&told, 1, &["pagefold: busy: ", &own, "1 of 3 could not be unmounted: busy", "had died"]);
     assert_eq!(mounted(&sandbox), ["busy"]);
     assert_eq!((state(&sandbox, "tank"), state(&sandbox, "vault")), ("EXPORTED".into(), "CRASHED".into()));
@@ -309,7 +309,7 @@ fn who_still_uses_what_was_detached_is_named() {
     }
     let sandbox = with_pools(&["tank"]);
     mount(&sandbox, "tank", "mnt");
-    let holder = Sleeper::holding(&sandbox.path("mnt/held"));
+    let sleeper = Sleeper::holding(&sandbox.path("mnt/held"));
     sandbox.ok(&["unmount", "--lazy", "tank"]);
     let mut unmount = spawn(&sandbox, &["unmount", "tank"]);
     let mut told = std::io::BufReader::new(unmount.stderr.take().unwrap());
@@ -317,9 +317,9 @@ fn who_still_uses_what_was_detached_is_named() {
     for _ in 0..2 {
         std::io::BufRead::read_line(&mut told, &mut text).unwrap();
     }
-    let own = format!("process {} (sleep): open file ", holder.pid());
+    let own = format!("process {} (sleep): open file ", sleeper.pid());
     assert!(text.contains("still in use") && text.contains(&own), "{text}");
-    drop(holder);
+    drop(sleeper);
     assert!(unmount.wait().unwrap().success());
     assert_eq!(state(&sandbox, "tank"), "EXPORTED");
 }
@@ -507,23 +507,23 @@ fn the_helper_of_umount_8_returns_when_the_pool_is_closed() {
         Command::new("umount").args(words).arg(&dir).envs(sandbox.environment()).output().unwrap()
     };
     mount(&sandbox, "tank", "mnt");
-    let holder = Sleeper::holding(&dir.join("held"));
+    let sleeper = Sleeper::holding(&dir.join("held"));
     let told = umount(&["-c"]);
-    let own = format!("process {} (", holder.pid());
+    let own = format!("process {} (", sleeper.pid());
     assert!(!told.status.success() && String::from_utf8_lossy(&told.stderr).contains(&own));
-    drop(holder);
+    drop(sleeper);
     assert!(umount(&["-c"]).status.success());
     assert!(!sandbox.path("run/tank.sock").exists());
     assert_eq!(state(&sandbox, "tank"), "EXPORTED");
     mount(&sandbox, "tank", "mnt");
-    let holder = Sleeper::holding(&dir.join("held"));
+    let sleeper = Sleeper::holding(&dir.join("held"));
     assert!(umount(&["-c", "-l"]).status.success());
     assert_eq!(mounted(&sandbox), [""; 0]);
-    drop(holder);
+    drop(sleeper);
     wait_until(|| state(&sandbox, "tank") == "EXPORTED");
 }
 
-/// umount2(2) says nothing to the server, which commits as soon as it sees the end; with a holder nothing is lost in between either.
+/// umount2(2) says nothing to the server, which commits as soon as it sees the end; with a supervisor nothing is lost in between either.
 #[test]
 fn what_was_written_before_umount2_is_there_where_another_server_follows() {
     if !can_mount() {

@@ -1,9 +1,11 @@
+#[path = "../../../crates/cli/src/control/datasets.rs"]
+pub mod datasets;
+#[path = "../../../crates/cli/src/control/figures.rs"]
+pub mod figures;
 #[path = "../../../crates/cli/src/control/frame.rs"]
 pub mod frame;
 #[path = "../../../crates/cli/src/control/model.rs"]
 pub mod model;
-#[path = "../../../crates/cli/src/control/told.rs"]
-pub mod told;
 
 use model::{Reply, Request, UnmountMode};
 

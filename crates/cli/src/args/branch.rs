@@ -8,7 +8,7 @@ use super::Output;
 
 /// See [`super::Verb::Branch`].
 #[derive(Subcommand, Debug)]
-pub enum Branch {
+pub enum BranchVerb {
     /// Make a branch: a snapshot, a clone of it, mounted; and its server.
     #[command(
         after_long_help = "The branch of tank/prod named feature-x is the dataset tank/feature-x, a clone of the snapshot
@@ -81,7 +81,7 @@ pub struct ServerOptions {
     pub settings: Vec<String>,
 }
 
-/// See [`Branch::Create`].
+/// See [`BranchVerb::Create`].
 #[derive(Args, Debug)]
 pub struct CreateBranch {
     /// Of what: POOL/DATASET as it is now, or a snapshot of it.
@@ -105,7 +105,7 @@ pub struct CreateBranch {
     pub json: bool,
 }
 
-/// See [`Branch::List`].
+/// See [`BranchVerb::List`].
 #[derive(Args, Debug)]
 pub struct ListBranches {
     /// Pools, datasets that branches are of, or branches; all if left out.
@@ -115,7 +115,7 @@ pub struct ListBranches {
     pub output: Output,
 }
 
-/// See [`Branch::Start`].
+/// See [`BranchVerb::Start`].
 #[derive(Args, Debug)]
 pub struct StartBranch {
     /// POOL/DATASET.
@@ -128,14 +128,14 @@ pub struct StartBranch {
     pub json: bool,
 }
 
-/// See [`Branch::Stop`].
+/// See [`BranchVerb::Stop`].
 #[derive(Args, Debug)]
 pub struct StopBranch {
     /// POOL/DATASET.
     pub branch: String,
 }
 
-/// See [`Branch::Reset`].
+/// See [`BranchVerb::Reset`].
 #[derive(Args, Debug)]
 pub struct ResetBranch {
     /// POOL/DATASET.
@@ -154,7 +154,7 @@ pub struct ResetBranch {
     pub json: bool,
 }
 
-/// See [`Branch::Delete`].
+/// See [`BranchVerb::Delete`].
 #[derive(Args, Debug)]
 pub struct DeleteBranch {
     /// POOL/DATASET.

@@ -46,7 +46,7 @@ pub struct Machine {
 
 /// A directory at which a service mounts a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Served {
+pub struct ServedDirectory {
     /// The dataset's pool.
     pub pool: String,
     /// The directory.
@@ -96,7 +96,7 @@ impl Machine {
 
     /// Returns the drop-ins that follow from the directories at which services mount datasets: a database there starts
     /// after the service has mounted them, does not start if that failed, and is stopped before the service.
-    pub fn of_services(&self, served: &[Served]) -> DropIns {
+    pub fn of_services(&self, served: &[ServedDirectory]) -> DropIns {
         let mut all = DropIns::new();
         for database in &self.databases {
             let on = served.iter().filter(|served| database.data.starts_with(&served.dir));
@@ -196,13 +196,13 @@ pub fn generate(dir: &Path) -> Result<()> {
 }
 
 /// Returns the directories at which the services of these pools mount datasets, by the property `mountpoint`.
-pub fn served(pools: &[String]) -> Result<Vec<Served>> {
+pub fn served(pools: &[String]) -> Result<Vec<ServedDirectory>> {
     let mut all = Vec::new();
     for pool in pools {
         target::known(pool)?;
         for figures in crate::datasets::of_pool(pool)? {
             if !figures.is_snapshot && figures.mountpoint.starts_with('/') {
-                all.push(Served { pool: pool.clone(), dir: raw::path_of(&figures.mountpoint) });
+                all.push(ServedDirectory { pool: pool.clone(), dir: raw::path_of(&figures.mountpoint) });
             }
         }
     }

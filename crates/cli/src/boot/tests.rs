@@ -54,7 +54,7 @@ fn containers_have_no_units_of_devices() {
 
 #[test]
 fn databases_follow_the_service_that_mounts_their_pool() {
-    let served = |pool: &str, dir: &str| Served { pool: pool.into(), dir: dir.into() };
+    let served = |pool: &str, dir: &str| ServedDirectory { pool: pool.into(), dir: dir.into() };
     let all = machine().of_services(&[
         served("tank", "/srv"),
         served("file", "/srv/file"),

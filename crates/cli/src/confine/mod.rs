@@ -4,7 +4,7 @@
 //! A process confines itself while it has one thread, since capabilities and rules for paths belong to threads, and
 //! later threads inherit them. A server does so when its devices are open and only their labels have been read.
 
-#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+#![deny(clippy::print_stderr, reason = "write_line does not panic where standard error fails")]
 
 mod capabilities;
 mod paths;
@@ -17,20 +17,20 @@ use rustix::thread::CapabilitySet;
 
 use crate::control::ConfinementFigures;
 use crate::failure::{Failure, Result};
+use crate::files;
 use crate::mountopts::Confine;
-use crate::places;
-use crate::say::say;
+use crate::stderr::write_line;
 
 /// Capabilities of a mounter: to mount and unmount, and to reach directories that are closed to others.
 const MOUNTER: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::DAC_READ_SEARCH);
-/// Capabilities that a holder keeps and its servers begin with: those of a mounter, those to open devices of other
+/// Capabilities that a supervisor keeps and its servers begin with: those of a mounter, those to open devices of other
 /// users, and the one to give capabilities up.
-const HOLDER: CapabilitySet = MOUNTER.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::SETPCAP);
+const SUPERVISOR: CapabilitySet = MOUNTER.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::SETPCAP);
 
 /// Confines a server.
-pub fn server(wish: Confine) -> Result<ConfinementFigures> {
+pub fn server(level: Confine) -> Result<ConfinementFigures> {
     let steps = Steps::take(
-        wish,
+        level,
         &[
             ("new privileges", &no_new_privileges),
             // Rules for paths come before capabilities are given up: they name directories that may be closed to
@@ -41,7 +41,7 @@ pub fn server(wish: Confine) -> Result<ConfinementFigures> {
         ],
     );
     steps.check("server")?;
-    match wish {
+    match level {
         Confine::Off => {
             tracing::warn!("confine=off: this server keeps all privileges that it was started with");
         }
@@ -51,7 +51,7 @@ pub fn server(wish: Confine) -> Result<ConfinementFigures> {
         _ => {}
     }
     Ok(ConfinementFigures {
-        on: wish != Confine::Off,
+        on: level != Confine::Off,
         capabilities: capabilities::held().unwrap_or_else(|error| vec![error.to_string()]),
         system_calls: steps.done.contains(&SYSTEM_CALLS),
         paths: steps.done.contains(&PATHS),
@@ -59,18 +59,18 @@ pub fn server(wish: Confine) -> Result<ConfinementFigures> {
     })
 }
 
-/// Confines the holder of servers; its servers begin with what it keeps.
-pub fn holder(wish: Confine) -> Result<()> {
-    privileged("holder", wish, HOLDER)
+/// Confines the supervisor of servers; its servers begin with what it keeps.
+pub fn supervisor(level: Confine) -> Result<()> {
+    privileged("supervisor", level, SUPERVISOR)
 }
 
 /// Confines the process that reads a backup. It needs the network, or the directory, or a program that uses the network
 /// for it.
-pub fn reader(wish: Confine, of: &Location) -> Result<()> {
+pub fn reader(level: Confine, of: &Location) -> Result<()> {
     let is_directory = matches!(of, Location::Directory(_));
     let runs_programs = matches!(of, Location::Host(_));
     // Directories of backups may belong to other users.
-    let kept = if is_directory && places::is_root() {
+    let kept = if is_directory && files::is_root() {
         CapabilitySet::DAC_READ_SEARCH
     } else {
         CapabilitySet::empty()
@@ -81,7 +81,7 @@ pub fn reader(wish: Confine, of: &Location) -> Result<()> {
     };
     let paths = || if runs_programs { Ok(()) } else { paths::only_to_read(of) };
     let steps = Steps::take(
-        wish,
+        level,
         &[
             ("new privileges", &no_new_privileges),
             (PATHS, &paths),
@@ -97,18 +97,18 @@ pub fn reader(wish: Confine, of: &Location) -> Result<()> {
 }
 
 /// Confines a mounter.
-pub fn mounter(wish: Confine) -> Result<()> {
-    privileged("mounter", wish, MOUNTER)
+pub fn mounter(level: Confine) -> Result<()> {
+    privileged("mounter", level, MOUNTER)
 }
 
 /// Confines a process of root's that needs some privileges. Processes of other users have none, and run `fusermount3`
 /// or start a process that does; that is set-user-ID root, and would not be if new privileges were forbidden.
-fn privileged(who: &str, wish: Confine, kept: CapabilitySet) -> Result<()> {
-    if !places::is_root() {
+fn privileged(who: &str, level: Confine, kept: CapabilitySet) -> Result<()> {
+    if !files::is_root() {
         return Ok(());
     }
     let steps = Steps::take(
-        wish,
+        level,
         &[
             ("new privileges", &no_new_privileges),
             ("capabilities", &|| keep(kept)),
@@ -117,7 +117,7 @@ fn privileged(who: &str, wish: Confine, kept: CapabilitySet) -> Result<()> {
     );
     steps.check(who)?;
     if !steps.missing.is_empty() {
-        say(&format!("{who}: not confined in full: {}", steps.missing.join("; ")));
+        write_line(&format!("{who}: not confined in full: {}", steps.missing.join("; ")));
     }
     Ok(())
 }
@@ -138,15 +138,15 @@ type Step<'a> = (&'static str, &'a dyn Fn() -> Result<(), String>);
 
 /// Steps that were taken, and those that failed, with the reasons.
 struct Steps {
-    wish: Confine,
+    level: Confine,
     done: Vec<&'static str>,
     missing: Vec<String>,
 }
 
 impl Steps {
-    fn take(wish: Confine, steps: &[Step<'_>]) -> Self {
-        let mut taken = Self { wish, done: Vec::new(), missing: Vec::new() };
-        if wish == Confine::Off {
+    fn take(level: Confine, steps: &[Step<'_>]) -> Self {
+        let mut taken = Self { level, done: Vec::new(), missing: Vec::new() };
+        if level == Confine::Off {
             return taken;
         }
         if threads() != 1 {
@@ -163,7 +163,7 @@ impl Steps {
     }
 
     fn check(&self, who: &str) -> Result<()> {
-        if self.wish != Confine::On || self.missing.is_empty() {
+        if self.level != Confine::On || self.missing.is_empty() {
             return Ok(());
         }
         Err(Failure::new(format!("the {who} cannot be confined in full: {}", self.missing.join("; ")))

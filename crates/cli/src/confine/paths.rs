@@ -9,7 +9,7 @@ use landlock::{
 
 use pagefold_backup::Location;
 
-use crate::places;
+use crate::files;
 
 /// Version of Landlock that is asked for; the kernel has all of it since Linux 6.12.
 const KNOWN: ABI = ABI::V6;
@@ -59,7 +59,7 @@ fn restrict_reader(location: &Location) -> Result<RestrictionStatus, RulesetErro
         _ => vec![Path::new("/")],
     };
     let program = std::env::current_exe().ok();
-    let state = places::state_dir().ok().map(|dir| dir.join("backup"));
+    let state = files::state_dir().ok().map(|dir| dir.join("backup"));
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))?
@@ -69,7 +69,7 @@ fn restrict_reader(location: &Location) -> Result<RestrictionStatus, RulesetErro
         .add_rules(path_beneath_rules(program, AccessFs::ReadFile))?
         .add_rules(path_beneath_rules([Path::new("/dev/fuse")], fuse))?
         .add_rules(path_beneath_rules([Path::new("/dev/null")], null))?
-        .add_rules(path_beneath_rules([places::runtime_dir()], runtime))?
+        .add_rules(path_beneath_rules([files::runtime_dir()], runtime))?
         .add_rules(path_beneath_rules(state, remembered))?
         .restrict_self()
 }
@@ -98,6 +98,6 @@ fn restrict() -> Result<RestrictionStatus, RulesetError> {
         .add_rules(path_beneath_rules(program, AccessFs::ReadFile))?
         .add_rules(path_beneath_rules([Path::new("/dev/fuse")], fuse))?
         .add_rules(path_beneath_rules([Path::new("/dev/null")], null))?
-        .add_rules(path_beneath_rules([places::runtime_dir()], runtime))?
+        .add_rules(path_beneath_rules([files::runtime_dir()], runtime))?
         .restrict_self()
 }

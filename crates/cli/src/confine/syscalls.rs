@@ -161,7 +161,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_getdents64,
     libc::SYS_getcwd,
     libc::SYS_unlinkat,
-    // Sockets that exist: the control socket and its clients, the line to the holder.
+    // Sockets that exist: the control socket and its clients, the line to the supervisor.
     libc::SYS_connect,
     libc::SYS_accept,
     libc::SYS_accept4,

@@ -15,7 +15,7 @@ use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
 use super::pieces::{PieceReader, PieceWriter};
 use crate::failure::{Context, Failure, Result};
-use crate::{patience, places};
+use crate::{files, timeouts};
 
 /// A connection to the server of a mounted pool.
 pub struct Client {
@@ -41,8 +41,8 @@ fn check_peer(pool: &str, path: &Path, peer: Option<UCred>) -> Result<()> {
 impl Client {
     /// Connects to the server of `pool`; `None` if there is none.
     pub fn connect(pool: &str) -> Result<Option<Self>> {
-        let path = places::socket_of(pool);
-        if !places::is_private(&places::runtime_dir())? {
+        let path = files::socket_of(pool);
+        if !files::is_private(&files::runtime_dir())? {
             return Ok(None);
         }
         match UnixStream::connect(&path) {
@@ -78,10 +78,10 @@ impl Client {
 
     /// Returns the names of the pools that have a socket here.
     fn sockets() -> Result<Vec<String>> {
-        if !places::is_private(&places::runtime_dir())? {
+        if !files::is_private(&files::runtime_dir())? {
             return Ok(Vec::new());
         }
-        let Ok(entries) = std::fs::read_dir(places::runtime_dir()) else { return Ok(Vec::new()) };
+        let Ok(entries) = std::fs::read_dir(files::runtime_dir()) else { return Ok(Vec::new()) };
         let mut pools: Vec<String> = entries
             .flatten()
             .map(|entry| PathBuf::from(entry.file_name()))
@@ -111,11 +111,11 @@ impl Client {
                     let within = timespec(within);
                     retry_on_intr(|| poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&within))) != Ok(0)
                 };
-                if has_ended(patience::TELL_AFTER) {
+                if has_ended(timeouts::TELL_AFTER) {
                     return Ok(());
                 }
                 eprintln!("pagefold: waiting: the server of pool {}{} has to end", self.pool, self.named());
-                if has_ended(patience::END_OF_SERVER) {
+                if has_ended(timeouts::END_OF_SERVER) {
                     return Ok(());
                 }
                 Err(Failure::new(format!(
@@ -132,7 +132,7 @@ impl Client {
 
     /// Sends a request that is answered at once, and returns the reply.
     pub fn ask(&mut self, request: &Request) -> Result<Reply> {
-        self.exchange(request, Some(patience::ANSWER))
+        self.exchange(request, Some(timeouts::ANSWER))
     }
 
     /// Sends a request that others may delay. After a second, calls `tell`, which says what is waited for. `patience`
@@ -143,13 +143,13 @@ impl Client {
         patience: Option<Duration>,
         tell: &mut dyn FnMut(),
     ) -> Result<Reply> {
-        let limit = patience.map(|patience| patience + patience::ANSWER_MARGIN);
+        let limit = patience.map(|patience| patience + timeouts::ANSWER_MARGIN);
         let reply = self
             .stream
             .set_read_timeout(limit)
             .and_then(|()| frame::write(&mut self.stream, request, REQUEST_BYTES_MAX))
             .and_then(|()| {
-                let soon = timespec(patience::TELL_AFTER);
+                let soon = timespec(timeouts::TELL_AFTER);
                 let answered = |stream: &UnixStream| {
                     retry_on_intr(|| poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&soon)))
                 };

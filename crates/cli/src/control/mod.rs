@@ -5,24 +5,28 @@
 //! refused, slow senders are dropped. A stream of any length follows its reply or request in pieces (`pieces`).
 
 mod client;
+mod datasets;
+mod figures;
 mod frame;
 mod model;
 mod pieces;
 mod server;
-mod told;
 
 pub use client::Client;
-pub use frame::{REPLY_BYTES_MAX, write as write_frame};
-pub use model::{
-    Activity, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, Counter, DeviceErrors,
-    DeviceFigures, ErrorFigures, Event, FileRewrite, FileSurvey, FileUsage, Folded, KindShare, LengthFigures,
-    MemoryFigures, ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, Reply, Request,
-    RewriteFigures, ScrubFigures, SnapshotFigures, Source, StruckFigures, TakeoverFigures, TrimFigures,
-    UnmountMode,
+pub use datasets::{
+    DatasetFigures, Difference, Moving, Operation, OperationResult, PartialFigures, Rebased, Sendable,
+    Transferred,
 };
+pub use figures::{
+    Activity, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, Counter, DeviceErrors,
+    DeviceFigures, ErrorFigures, Event, FileSurvey, FileUsage, KindShare, LengthFigures, MemoryFigures,
+    ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures, RewriteFigures,
+    ScrubFigures, SnapshotFigures, StruckFigures, TakeoverFigures, TrimFigures, ValueSource,
+};
+pub use frame::{REPLY_BYTES_MAX, write as write_frame};
+pub use model::{FileRewrite, Reply, Request, UnmountMode};
 pub use pieces::{PieceReader, PieceWriter};
 pub use server::{Handler, Listener, lock_name};
-pub use told::{Deed, Difference, Figures, Moving, Outcome, PartialFigures, Rebased, Sendable, Transferred};
 
 #[cfg(test)]
 mod tests;

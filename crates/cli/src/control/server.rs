@@ -17,7 +17,7 @@ use rustix::net::sockopt;
 use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
 use crate::failure::{Context, Failure, Result};
-use crate::{patience, places};
+use crate::{files, timeouts};
 
 /// Largest number of connections at a time; more are closed at once.
 const CONNECTIONS_MAX: usize = 64;
@@ -46,12 +46,12 @@ pub struct Listener {
 impl Listener {
     /// Takes the place of the server of `pool`. Fails if there is one already.
     pub fn bind(pool: &str) -> Result<Self> {
-        Self::bind_in(&places::runtime_dir(), pool)
+        Self::bind_in(&files::runtime_dir(), pool)
     }
 
     /// Listens under a name that [`lock_name`] took.
     pub fn listen(pool: &str, lock: OwnedFd) -> Result<Self> {
-        Self::listen_in(&places::runtime_dir(), pool, lock)
+        Self::listen_in(&files::runtime_dir(), pool, lock)
     }
 
     /// Does the same as [`Listener::bind`] in a directory of the caller's choice.
@@ -89,12 +89,12 @@ impl Listener {
 /// Takes the name of the server of `pool`; the lock is held as long as any process has the descriptor. Fails if the
 /// pool has a server.
 pub fn lock_name(pool: &str) -> Result<OwnedFd> {
-    lock_name_in(&places::runtime_dir(), pool)
+    lock_name_in(&files::runtime_dir(), pool)
 }
 
 fn lock_name_in(dir: &Path, pool: &str) -> Result<OwnedFd> {
-    places::make_private(dir)?;
-    let lock = places::lock_file(&dir.join(format!("{pool}.lock")))?;
+    files::make_private(dir)?;
+    let lock = files::lock_file(&dir.join(format!("{pool}.lock")))?;
     take(&lock, &dir.join(format!("{pool}.sock"))).map_err(|_| {
         Failure::new(format!("a pool named {pool} is mounted already"))
             .hint(format!("see where: pagefold list {pool}"))
@@ -105,7 +105,7 @@ fn lock_name_in(dir: &Path, pool: &str) -> Result<OwnedFd> {
 /// Takes the lock of a name. If it is held although nobody listens, a server is just ending (or starting); this waits
 /// for that.
 fn take(lock: &File, socket: &Path) -> rustix::io::Result<()> {
-    let deadline = Instant::now() + patience::LAST_REPLIES + patience::LAST_REPLIES;
+    let deadline = Instant::now() + timeouts::LAST_REPLIES + timeouts::LAST_REPLIES;
     loop {
         let taken = flock(lock, FlockOperation::NonBlockingLockExclusive);
         if taken.is_ok() || UnixStream::connect(socket).is_ok() || Instant::now() > deadline {
@@ -120,7 +120,7 @@ impl Listener {
     pub fn finish(self) {
         // If this fails, the next server removes the socket.
         let _ = fs::remove_file(&self.path);
-        let deadline = Instant::now() + patience::LAST_REPLIES;
+        let deadline = Instant::now() + timeouts::LAST_REPLIES;
         while self.unanswered.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
         }

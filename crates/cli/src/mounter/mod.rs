@@ -3,11 +3,11 @@
 //!
 //! It serves one pool only, with no more rights than the server was started with. It ends with its server.
 
-#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+#![deny(clippy::print_stderr, reason = "write_line does not panic where standard error fails")]
 
-mod asking;
-mod resuming;
-mod words;
+mod client;
+mod protocol;
+mod takeover;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ use pagefold_fuse::{Here, MountError, Mounter as _};
 
 use crate::args::Mount;
 use crate::failure::{Context, Result};
-use crate::holder::wire::{self, Kind};
-use crate::say::say;
-use crate::{abandoned, confine, holder, mountopts, mounts};
-pub use asking::Asking;
-pub use resuming::Resuming;
-use words::{Answer, How, Wish};
+use crate::stderr::write_line;
+use crate::supervisor::wire::{self, Kind};
+use crate::{abandoned, confine, mountopts, mounts, supervisor};
+pub use client::MounterClient;
+use protocol::{MountFlags, MounterReply, MounterRequest};
+pub use takeover::TakeoverMounter;
 
 /// Limits of what a server may ask for.
 struct Bounds {
@@ -37,7 +37,7 @@ struct Bounds {
 
 /// Mounts and unmounts for the server at the other end of descriptor `raw`, until the server closes its end.
 pub fn run(args: &Mount, raw: i32) -> Result<()> {
-    let line = holder::inherited(raw, "--mounts-for is for servers, not for people")?;
+    let line = supervisor::inherited(raw, "--mounts-for is for servers, not for people")?;
     // It ends when its server does, and ignores signals that tell it to end.
     ignore_ends();
     rustix::process::chdir("/").context(|| "cannot change to /".into())?;
@@ -61,7 +61,7 @@ pub fn run(args: &Mount, raw: i32) -> Result<()> {
         });
         if let Err(error) = spawned {
             // The server sees that its question ends without an answer.
-            say(&format!("mounter: cannot start a thread: {error}"));
+            write_line(&format!("mounter: cannot start a thread: {error}"));
         }
     }
     bounds.abort_own()
@@ -77,35 +77,39 @@ fn ignore_ends() {
 }
 
 fn answer(bounds: &Bounds, body: &[u8], reply: &OwnedFd) -> std::io::Result<()> {
-    let (answer, device) = match serde_json::from_slice::<Wish>(body) {
-        Ok(wish) => bounds.grant(wish),
-        Err(error) => (Answer::Refused { text: format!("the server says nonsense: {error}") }, None),
+    let (answer, device) = match serde_json::from_slice::<MounterRequest>(body) {
+        Ok(request) => bounds.grant(request),
+        Err(error) => (MounterReply::Refused { text: format!("the server says nonsense: {error}") }, None),
     };
     let body = serde_json::to_vec(&answer)?;
     wire::send(reply, Kind::Answer, "", &body, device.as_ref().map(AsFd::as_fd))
 }
 
 impl Bounds {
-    fn grant(&self, wish: Wish) -> (Answer, Option<OwnedFd>) {
-        let granted = match wish {
-            Wish::Check { dir, how } => self.check(&dir, how).map(|dir| (Answer::Checked { dir }, None)),
-            Wish::Mount { dir, how } => self.mount(&dir, how),
-            Wish::Greeted { device_minor } => {
-                Here.greeted(device_minor);
-                Ok((Answer::Done {}, None))
+    fn grant(&self, request: MounterRequest) -> (MounterReply, Option<OwnedFd>) {
+        let granted = match request {
+            MounterRequest::Check { dir, how } => {
+                self.check(&dir, how).map(|dir| (MounterReply::Checked { dir }, None))
             }
-            Wish::Unmount { dir, how } => self.unmount(&dir, how.into()).map(|()| (Answer::Done {}, None)),
+            MounterRequest::Mount { dir, how } => self.mount(&dir, how),
+            MounterRequest::Greeted { device_minor } => {
+                Here.greeted(device_minor);
+                Ok((MounterReply::Done {}, None))
+            }
+            MounterRequest::Unmount { dir, how } => {
+                self.unmount(&dir, how.into()).map(|()| (MounterReply::Done {}, None))
+            }
         };
-        granted.unwrap_or_else(|error| (Answer::from(&error), None))
+        granted.unwrap_or_else(|error| (MounterReply::from(&error), None))
     }
 
-    fn check(&self, dir: &Path, how: How) -> Result<PathBuf, MountError> {
+    fn check(&self, dir: &Path, how: MountFlags) -> Result<PathBuf, MountError> {
         self.permit(&how)?;
         detach_dead(dir)?;
         Here.check(dir, &how.into())
     }
 
-    fn mount(&self, dir: &Path, how: How) -> Result<(Answer, Option<OwnedFd>), MountError> {
+    fn mount(&self, dir: &Path, how: MountFlags) -> Result<(MounterReply, Option<OwnedFd>), MountError> {
         self.permit(&how)?;
         let takeover = how.takeover;
         let mounted = Here.mount(dir, &how.into())?;
@@ -113,7 +117,7 @@ impl Bounds {
         if !takeover {
             self.own.lock().unwrap_or_else(PoisonError::into_inner).push(device_minor);
         }
-        Ok((Answer::Mounted { dir: mounted.dir, device_minor, pages_max }, Some(mounted.device)))
+        Ok((MounterReply::Mounted { dir: mounted.dir, device_minor, pages_max }, Some(mounted.device)))
     }
 
     /// Aborts what the server has left mounted: it has ended. The kernel does that, too, unless a thread of the server
@@ -128,7 +132,7 @@ impl Bounds {
     }
 
     /// Returns an error if the mount is of another pool, or asks for rights that the server was not started with.
-    fn permit(&self, how: &How) -> Result<(), MountError> {
+    fn permit(&self, how: &MountFlags) -> Result<(), MountError> {
         let pool = mounts::pool_of(&how.source);
         if pool != self.pool {
             return Err(refused(format!("{} is not of pool {}", how.source, self.pool)));
@@ -170,7 +174,7 @@ fn refused(text: String) -> MountError {
 fn detach_dead(dir: &Path) -> Result<(), MountError> {
     let ours = mounts::ours().map_err(|failure| refused(failure.to_string()))?;
     for mount in ours.iter().filter(|mount| mount.dir == dir && mounts::is_dead(mount)) {
-        say(&format!(
+        write_line(&format!(
             "mounter: detaching a mount of {} at {} whose server has died",
             mount.source,
             dir.display()
@@ -184,13 +188,13 @@ fn detach_dead(dir: &Path) -> Result<(), MountError> {
 mod tests {
     use super::*;
 
-    fn how(source: &str) -> How {
-        How { source: source.into(), ..How::default() }
+    fn how(source: &str) -> MountFlags {
+        MountFlags { source: source.into(), ..MountFlags::default() }
     }
 
-    fn text(answer: Answer) -> String {
+    fn text(answer: MounterReply) -> String {
         match answer {
-            Answer::Refused { text } => text,
+            MounterReply::Refused { text } => text,
             other => format!("{other:?}"),
         }
     }
@@ -201,20 +205,22 @@ mod tests {
             Bounds { pool: "tank".into(), suid: false, dev: true, nonempty: false, own: Mutex::default() };
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().canonicalize().unwrap();
-        let ask = |how: How| bounds.grant(Wish::Check { dir: dir.clone(), how }).0;
-        assert!(matches!(ask(how("tank/db@a")), Answer::Checked { .. }));
-        assert!(matches!(ask(How { dev: true, ..how("tank") }), Answer::Checked { .. }));
+        let ask = |how: MountFlags| bounds.grant(MounterRequest::Check { dir: dir.clone(), how }).0;
+        assert!(matches!(ask(how("tank/db@a")), MounterReply::Checked { .. }));
+        assert!(matches!(ask(MountFlags { dev: true, ..how("tank") }), MounterReply::Checked { .. }));
         assert!(text(ask(how("tanker"))).contains("not of pool tank"));
-        assert!(text(ask(How { suid: true, ..how("tank") })).contains("suid"));
-        assert!(text(ask(How { nonempty: true, ..how("tank") })).contains("nonempty"));
+        assert!(text(ask(MountFlags { suid: true, ..how("tank") })).contains("suid"));
+        assert!(text(ask(MountFlags { nonempty: true, ..how("tank") })).contains("nonempty"));
     }
 
     #[test]
     fn mounts_of_others_are_not_taken_away() {
         let bounds =
             Bounds { pool: "tank".into(), suid: false, dev: false, nonempty: false, own: Mutex::default() };
-        let ask = |dir: &str| bounds.grant(Wish::Unmount { dir: dir.into(), how: words::Unmounting::Lazy }).0;
+        let ask = |dir: &str| {
+            bounds.grant(MounterRequest::Unmount { dir: dir.into(), how: protocol::Unmounting::Lazy }).0
+        };
         assert!(text(ask("/proc")).contains("unmount that first"));
-        assert!(matches!(ask("/proc/self"), Answer::NotMounted { .. }));
+        assert!(matches!(ask("/proc/self"), MounterReply::NotMounted { .. }));
     }
 }

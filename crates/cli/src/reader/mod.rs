@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use pagefold_backup::{Backup, Contents, Patience};
+use pagefold_backup::{Contents, Patience};
 use pagefold_engine::dataset::Dataset;
 use pagefold_fs::{AtimePolicy, Fs, FsOptions, SystemClock};
 use pagefold_fuse::{Dispatch, Mounter, Session};
@@ -25,13 +25,13 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use socket::{Lock, Socket};
-pub use task::{Opening, Place, Source, Task};
+pub use task::{MountSpec, Opening, RepositorySource, Task};
 
 use crate::failure::{Context, Failure, Result};
-use crate::mounter::Asking;
+use crate::mounter::MounterClient;
 use crate::mountopts::{self, MountOptions};
-use crate::serve::{Outcome, events, mounted, report};
-use crate::{confine, launch, places, units, verbs};
+use crate::serve::{StartReport, events, mounted, report};
+use crate::{backup_errors, confine, files, mounts, spawn, units};
 
 /// Largest length of a task in bytes.
 const TASK_BYTES_MAX: u64 = 1 << 20;
@@ -39,35 +39,14 @@ const TASK_BYTES_MAX: u64 = 1 << 20;
 const PATIENCE: Patience = Patience { request: Duration::from_secs(30), retry: Duration::from_secs(5) };
 /// Time without any connection after which the process ends.
 const IDLE: Duration = Duration::from_secs(60);
-/// Prefix of the source of a backup's mount in `/proc/mounts`; no pool can be called so.
-pub const SOURCE: &str = "backup=";
-
-/// Returns the source of a backup's mount, as `/proc/mounts` shows it.
-pub fn source_of(backup: &Backup) -> String {
-    format!("{SOURCE}{}", backup.name())
-}
-
-/// Returns true for the source of a backup's mount.
-pub fn is_source(source: &str) -> bool {
-    source.starts_with(SOURCE)
-}
-
-/// Extension of the sockets of these processes. Sockets of pools' servers have the pool's name and end in `sock`.
-const EXTENSION: &str = "reader";
-
-/// Returns the path of the socket of the process that reads a backup for datasets.
-pub fn socket_of(token: Token) -> PathBuf {
-    places::runtime_dir().join(format!("backup-{token}.{EXTENSION}"))
-}
-
 /// Returns true for the path of such a process's socket.
 pub fn is_socket(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == EXTENSION)
+    path.extension().is_some_and(|extension| extension == files::READER_EXTENSION)
 }
 
 /// Figures of the reading of a backup, as `backup mounts` shows them.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Figures {
+pub struct ReaderFigures {
     /// Number of the process.
     pub pid: u32,
     /// The repository, as the user named it.
@@ -96,18 +75,18 @@ pub struct Figures {
 
 /// Carries out the task that comes over standard input.
 pub fn run() -> Result<()> {
-    launch::settle(None, true)?;
+    spawn::settle(None, true)?;
     crate::ignore_sigpipe();
     let _events = events::start();
     let done = prepare();
     let running = match done {
         Ok(running) => running,
         Err(failure) => {
-            report::tell(&Outcome::failed(&failure));
+            report::send(&StartReport::failed(&failure));
             return Err(failure);
         }
     };
-    report::tell(&Outcome::Ready {});
+    report::send(&StartReport::Ready {});
     running.until_the_end()
 }
 
@@ -121,7 +100,7 @@ fn task() -> Result<Task> {
 
 /// Opens the backup, and mounts it or listens. The mounter is started, and rights are given up, before anything of the
 /// repository is read.
-fn prepare() -> Result<Running> {
+fn prepare() -> Result<RunningReader> {
     let task = task()?;
     rustix::process::setsid().map(drop).context(|| "cannot start a session".into())?;
     rustix::process::chdir("/").context(|| "cannot change to /".into())?;
@@ -132,11 +111,12 @@ fn prepare() -> Result<Running> {
     let signals = Signals::new([SIGTERM, SIGINT]).context(|| "cannot catch signals".into())?;
     let location = task.source.location()?;
     // The mounter may mount backups, and nothing of any pool.
-    let asking = task.place.as_ref().map(|_| Asking::start(SOURCE, &options)).transpose()?;
+    let asking =
+        task.place.as_ref().map(|_| MounterClient::start(mounts::BACKUP_SOURCE, &options)).transpose()?;
     let lock = Lock::open()?;
     confine::reader(options.confine.unwrap_or_default(), &location)?;
     let doing = || format!("cannot read the backup {} of {}", task.backup, task.source.repository);
-    let told = |error: &pagefold_backup::Error| verbs::backup_failed(doing(), error);
+    let told = |error: &pagefold_backup::Error| backup_errors::failed(doing(), error);
     let repository = task.source.open(PATIENCE).map_err(|why| match why {
         Opening::Told(error) => told(&error),
         Opening::Failed(failure) => failure,
@@ -156,15 +136,19 @@ fn prepare() -> Result<Running> {
     let token = token_of(dataset.contents())?;
     // A process for datasets listens under the name that their servers know. One with a mount is only asked for
     // figures.
-    let socket = if task.place.is_some() { own_socket() } else { socket_of(token) };
+    let socket = if task.place.is_some() { own_socket() } else { files::reader_socket_of(token) };
     let (listener, socket) = Socket::listen(&socket, token, lock)?;
     if let (Some(place), Some(mounter)) = (&task.place, asking) {
         let mounted = mount(&dataset, Arc::new(mounter), place, &options)?;
         // This is the first value; it cannot fail.
         let _first = session.set(mounted);
     }
-    let running =
-        Running { listener, socket: Arc::new(socket), session, answers: answers(&task, dataset, token) };
+    let running = RunningReader {
+        listener,
+        socket: Arc::new(socket),
+        session,
+        answers: answers(&task, dataset, token),
+    };
     running.end_when_told(signals)?;
     Ok(running)
 }
@@ -191,20 +175,20 @@ pub fn repository_bytes(contents: &Contents) -> Result<[u8; 16]> {
 }
 
 fn own_socket() -> PathBuf {
-    places::runtime_dir().join(format!("backup-mount-{}.{EXTENSION}", std::process::id()))
+    files::runtime_dir().join(format!("backup-mount-{}.{}", std::process::id(), files::READER_EXTENSION))
 }
 
 fn mount(
     dataset: &Arc<BackupDataset>,
     mounter: Arc<dyn Mounter>,
-    place: &Place,
+    place: &MountSpec,
     options: &MountOptions,
 ) -> Result<Session> {
     let name = dataset.contents().backup().name();
     let fs_options = FsOptions { atime: AtimePolicy::Never, read_only: true, ..FsOptions::default() };
     let fs = Fs::mount(Arc::clone(dataset) as Arc<dyn Dataset>, Arc::new(SystemClock), fs_options);
     let fs = fs.context(|| format!("cannot open the file system of {name}"))?;
-    let source = source_of(dataset.contents().backup());
+    let source = mounts::backup_source(dataset.contents().backup());
     let fuse = mounted::fuse_options(&source, options, true);
     let handler = Arc::new(Dispatch::new(Arc::new(fs)));
     let session = Session::mount_by(mounter, handler, &place.dir, &fuse);
@@ -223,7 +207,7 @@ fn answers(task: &Task, dataset: Arc<BackupDataset>, token: Token) -> Arc<Answer
             let read = of.figures();
             let backup = of.contents().backup();
             let (outage_s, outage) = read.outage.unzip();
-            let figures = Figures {
+            let figures = ReaderFigures {
                 pid: std::process::id(),
                 repository: repository.clone(),
                 backup: backup.number,
@@ -249,14 +233,14 @@ fn answers(task: &Task, dataset: Arc<BackupDataset>, token: Token) -> Arc<Answer
 }
 
 /// A backup that is being read.
-struct Running {
+struct RunningReader {
     listener: UnixListener,
     socket: Arc<Socket>,
     session: Arc<OnceLock<Session>>,
     answers: Arc<Answers>,
 }
 
-impl Running {
+impl RunningReader {
     /// Takes the mount away when this process is told to end; ends at once if there is no mount.
     fn end_when_told(&self, mut signals: Signals) -> Result<()> {
         let (session, socket) = (Arc::clone(&self.session), Arc::clone(&self.socket));

@@ -13,7 +13,7 @@ use pagefold_lazy::{Link, LinkError, Token};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use crate::failure::{Context, Failure, Result};
-use crate::places;
+use crate::files;
 
 /// Name of the lock. No lock of a pool has it: those end in `.lock`.
 const LOCK: &str = "backup-readers";
@@ -38,9 +38,9 @@ impl Drop for Locked<'_> {
 impl Lock {
     /// Opens the lock.
     pub fn open() -> Result<Self> {
-        let folder = places::runtime_dir();
-        places::make_private(&folder)?;
-        places::lock_file(&folder.join(LOCK)).map(Self)
+        let folder = files::runtime_dir();
+        files::make_private(&folder)?;
+        files::lock_file(&folder.join(LOCK)).map(Self)
     }
 
     fn take(&self) -> Result<Locked<'_>> {

@@ -7,11 +7,11 @@ use pagefold_backup::{Location, Patience, Repository, Secret, Seen, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Context, Failure, Result};
-use crate::{places, raw};
+use crate::{files, raw};
 
 /// A repository, and the keys that open it; it must never be printed.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Source {
+pub struct RepositorySource {
     /// Name of the repository as the user gave it; for a directory, its absolute path.
     pub repository: String,
     /// URL of an S3-compatible store.
@@ -28,7 +28,7 @@ pub struct Source {
 
 /// A place to mount a backup at.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Place {
+pub struct MountSpec {
     /// The directory, an absolute path.
     #[serde(with = "raw::path")]
     pub dir: PathBuf,
@@ -40,11 +40,11 @@ pub struct Place {
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Task {
     /// The repository.
-    pub source: Source,
+    pub source: RepositorySource,
     /// The backup, by number or name.
     pub backup: String,
     /// Place where it is mounted; `None` if it is read for datasets of pools.
-    pub place: Option<Place>,
+    pub place: Option<MountSpec>,
     /// Seconds that a read waits for the store.
     pub patience_s: u64,
     /// Largest size of decrypted blocks in memory, in bytes; `None`: the default.
@@ -55,7 +55,7 @@ pub struct Task {
     pub rate: Option<u64>,
 }
 
-impl Source {
+impl RepositorySource {
     /// Returns where the repository is.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl Source {
         let location = self.location().map_err(Opening::Failed)?;
         let store = Store::open_with(&location, false, &self.settings, patience).map_err(Opening::Told)?;
         let secret = self.secret.clone().map(Secret::new).transpose().map_err(Opening::Told)?;
-        let folder = Some(places::state_dir().map_err(Opening::Failed)?.join("backup"));
+        let folder = Some(files::state_dir().map_err(Opening::Failed)?.join("backup"));
         Repository::open(store, Seen { folder }, secret.as_ref()).map_err(Opening::Told)
     }
 }

@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime};
 use pagefold_engine::pool::MemoryUse;
 use pagefold_fs::Ino;
 
-use super::mounted::{Mounted, Wanted};
+use super::mounted::{MountRequest, Mounted};
 use super::server::{Attached, Server};
 use crate::control::{
     FileUsage, Handler, MemoryFigures, MountFigures, PoolFigures, Reply, Request, UnmountMode,
 };
 use crate::failure::{Failure, Result};
-use crate::{datasets, errors, models, names, pools, streams};
+use crate::{dataset_properties, datasets, engine_errors, models, names, pool_errors, pool_status, streams};
 
 /// Largest number of inodes in one request.
 const USAGE_INODES_MAX: usize = 16_384;
@@ -41,9 +41,9 @@ impl Answers {
         Ok(match request {
             Request::Status {} => Reply::Status { figures: Box::new(server.figures()) },
             Request::Counters {} => {
-                Reply::Counters { activity: pools::activity(&server.pool, server.age_ms()) }
+                Reply::Counters { activity: pool_status::activity(&server.pool, server.age_ms()) }
             }
-            Request::Models {} => Reply::Models { all: models::told(&server.pool)? },
+            Request::Models {} => Reply::Models { all: models::figures(&server.pool)? },
             Request::Properties { path } => Reply::Properties { values: server.properties(&path)? },
             Request::Set { path, name, value } => {
                 server.set_property(&path, &name, &value)?;
@@ -53,7 +53,7 @@ impl Answers {
                 all: datasets::all(&server.pool, &|id| server.mounted_at(id))?,
                 partials: streams::partials(&server.pool),
             },
-            Request::Deed { deed } => Reply::Deed { outcome: server.perform(&deed)? },
+            Request::Operation { operation } => Reply::Operation { outcome: server.perform(&operation)? },
             Request::Sync {} => {
                 server.sync().map_err(Failure::new)?;
                 Reply::Done {}
@@ -64,7 +64,7 @@ impl Answers {
             }
             Request::Mount { path, dir, options } => {
                 let options = server.mount_options(&options)?;
-                match server.mount(&Wanted { path, dir, options })? {
+                match server.mount(&MountRequest { path, dir, options })? {
                     Attached::Mounted => Reply::Done {},
                     Attached::Ending => Reply::Ending {},
                     Attached::There(dir, device, read_only) => Reply::There { dir, device, read_only },
@@ -79,7 +79,7 @@ impl Answers {
             Request::Usage { inodes, .. }
             | Request::Survey { inodes, .. }
             | Request::Codecs { inodes, .. }
-            | Request::Fold { inodes, .. }
+            | Request::Recompress { inodes, .. }
                 if inodes.len() > USAGE_INODES_MAX =>
             {
                 return Err(Failure::new(format!("{} inodes are too many for one question", inodes.len())));
@@ -95,13 +95,15 @@ impl Answers {
             Request::Codecs { device, inodes, from } => {
                 server.codecs(&*server.mount_of(device)?, &inodes, from)
             }
-            Request::Fold { device, inodes, from } => server.fold(&*server.mount_of(device)?, &inodes, from),
+            Request::Recompress { device, inodes, from } => {
+                server.recompress(&*server.mount_of(device)?, &inodes, from)
+            }
             Request::ScrubStart { rate } => server.scrub_start(rate)?,
             Request::ScrubStop {} => server.scrub_stop()?,
             Request::TrimStart { rate } => server.trim_start(rate)?,
             Request::TrimStop {} => server.trim_stop()?,
             Request::Clear { device, now } => {
-                let (devices, struck) = errors::clear(&server.pool, device, now)?;
+                let (devices, struck) = pool_errors::clear(&server.pool, device, now)?;
                 Reply::Cleared { devices, struck }
             }
             Request::SendSize { what } => {
@@ -128,20 +130,21 @@ impl Answers {
 
 impl Server {
     fn figures(&self) -> PoolFigures {
-        let mounts: Vec<MountFigures> = self.mounts().iter().map(|mounted| self.told(mounted)).collect();
+        let mounts: Vec<MountFigures> =
+            self.mounts().iter().map(|mounted| self.mount_figures(mounted)).collect();
         let mounts = if self.is_serving() { mounts } else { Vec::new() };
         PoolFigures {
             pid: Some(std::process::id()),
-            takeover: Some(self.keep.figures()),
+            takeover: Some(self.handover.figures()),
             confinement: Some(self.confinement.clone()),
             memory: Some(memory(&self.pool.memory())),
             mount: mounts.iter().find(|mount| mount.path.is_empty()).or(mounts.first()).cloned(),
             mounts,
-            ..pools::figures(&self.pool)
+            ..pool_status::figures(&self.pool)
         }
     }
 
-    fn told(&self, mounted: &Mounted) -> MountFigures {
+    fn mount_figures(&self, mounted: &Mounted) -> MountFigures {
         let path = self.pool.path_of(mounted.id).unwrap_or_default();
         let mut places = mounted.places().into_iter();
         let dir = places.next().unwrap_or_else(|| mounted.session.dir().to_owned());
@@ -161,7 +164,7 @@ impl Server {
 
     fn scrub_start(&self, rate: u64) -> Result<Reply> {
         let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
-        self.pool.scrub_start(now, rate).map_err(|error| pools::failed("cannot scrub", &error))?;
+        self.pool.scrub_start(now, rate).map_err(|error| engine_errors::failed("cannot scrub", &error))?;
         Ok(Reply::Done {})
     }
 
@@ -169,13 +172,13 @@ impl Server {
         match self.pool.scrub_stop() {
             Ok(true) => Ok(Reply::Done {}),
             Ok(false) => Err(Failure::new("no scrub is under way")),
-            Err(error) => Err(pools::failed("cannot stop the scrub", &error)),
+            Err(error) => Err(engine_errors::failed("cannot stop the scrub", &error)),
         }
     }
 
     fn trim_start(&self, rate: u64) -> Result<Reply> {
         let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
-        self.pool.trim_start(now, rate).map_err(|error| pools::failed("cannot trim", &error))?;
+        self.pool.trim_start(now, rate).map_err(|error| engine_errors::failed("cannot trim", &error))?;
         Ok(Reply::Done {})
     }
 
@@ -196,7 +199,7 @@ impl Server {
         let mut temporary = mounted.map(|mounted| mounted.temporary()).unwrap_or_default();
         // The last of a name counts: a remount changes those of the whole pool here, and not in the mount's own options.
         temporary.extend(self.temporary.lock().iter().cloned());
-        pools::properties(&self.pool, path, &temporary)
+        dataset_properties::all(&self.pool, path, &temporary)
     }
 
     fn unmount(&self, devices: &[u32], mode: UnmountMode) -> Result<Reply> {

@@ -9,7 +9,7 @@ use pagefold_engine::pool::Pool;
 use pagefold_fs::Fs;
 use parking_lot::{Condvar, Mutex};
 
-use super::fullness::Watch;
+use super::fullness::PoolWatch;
 use crate::failure::{Context, Result};
 
 /// Number of pages of deleted files, and of what was cut out of others, freed before other work gets its turn.
@@ -22,7 +22,7 @@ const TIMES_INTERVAL: Duration = Duration::from_secs(5);
 const FAILURE_PAUSE: Duration = Duration::from_secs(10);
 
 /// The watch on the fullness of the pool and its quotas, which all mounts share, so that each warning comes once.
-pub type Watched = Arc<Mutex<Watch>>;
+pub type Watched = Arc<Mutex<PoolWatch>>;
 
 /// The thread that does this work for one mount.
 pub struct Background {

@@ -19,7 +19,7 @@ use super::limits;
 use crate::control::Event;
 use crate::event_log::EventLog;
 use crate::failure::{Context as _, Result};
-use crate::say::say;
+use crate::stderr::write_line;
 
 /// Largest number of events in the ring.
 const RING_EVENTS: usize = 4096;
@@ -85,7 +85,7 @@ impl Ring {
                 written = event.number;
                 let failed = log.append(event).err().filter(|_| !std::mem::replace(&mut refused, true));
                 if let Some(error) = failed {
-                    say(&format!("events are not kept: {error}"));
+                    write_line(&format!("events are not kept: {error}"));
                 }
             }
             if finished {
@@ -101,7 +101,7 @@ impl Ring {
         drop(self.events.lock());
         self.more.notify_all();
         if self.writing.lock().take().is_some_and(|writing| writing.join().is_err()) {
-            say("the thread that keeps events panicked");
+            write_line("the thread that keeps events panicked");
         }
     }
 
@@ -176,7 +176,7 @@ pub fn start() -> Arc<Ring> {
     let started = tracing_subscriber::registry().with(filter).with(lines).with(RingLayer(Arc::clone(&ring)));
     let started = started.with(limits::layer()).try_init();
     if let Err(error) = started {
-        say(&format!("logging does not work: {error}"));
+        write_line(&format!("logging does not work: {error}"));
     }
     ring
 }

@@ -6,7 +6,7 @@ use pagefold_engine::dataset::{Bound, Space};
 use pagefold_engine::pool::Pool;
 
 pub use crate::units::{FULL_PERCENT, hundredths as percent};
-use crate::{errors, names, pools};
+use crate::{names, pool_errors, pool_status};
 
 /// Shares of a pool's capacity, in per cent; a warning comes once when each is reached.
 const STEPS: [u64; 3] = [FULL_PERCENT, 90, 95];
@@ -15,10 +15,10 @@ const SLACK: u64 = 2;
 
 /// The last reports about a pool, the quotas of its datasets and errors.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct PoolWatch {
     pool: Fullness,
     quotas: BTreeMap<(u64, Bound), Fullness>,
-    errors: errors::Watch,
+    errors: pool_errors::ErrorWatch,
 }
 
 /// The last report about a pool or a quota.
@@ -40,10 +40,10 @@ impl Fullness {
     }
 }
 
-impl Watch {
+impl PoolWatch {
     /// Returns a watch that does not report errors that were counted before.
     pub(super) fn new(pool: &Pool) -> Self {
-        Self { errors: errors::Watch::new(pool), ..Self::default() }
+        Self { errors: pool_errors::ErrorWatch::new(pool), ..Self::default() }
     }
 
     /// Logs what was reached since the last call.
@@ -52,7 +52,7 @@ impl Watch {
         let Space { capacity_bytes, used_bytes, available_bytes, .. } = pool.space();
         if let Some(step) = self.pool.observe(capacity_bytes.saturating_sub(available_bytes), capacity_bytes)
         {
-            let held = pools::snapshots(pool);
+            let held = pool_status::snapshots(pool);
             let (snapshot_bytes, largest) =
                 held.map_or((0, String::new()), |held| (held.bytes, held.largest));
             tracing::warn!(used_bytes, available_bytes, snapshot_bytes, largest, "the pool is {step} % full");

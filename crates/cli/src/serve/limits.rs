@@ -211,7 +211,7 @@ fn grouped(number: u64) -> String {
 }
 
 #[derive(Default)]
-struct Shared {
+struct SharedLimits {
     limits: Mutex<Limits>,
     /// Signalled when a new count has begun.
     more: Condvar,
@@ -219,7 +219,7 @@ struct Shared {
 
 /// The layer that holds events back, from all layers of the subscriber.
 #[derive(Clone, Default)]
-pub struct LimitLayer(Arc<Shared>);
+pub struct LimitLayer(Arc<SharedLimits>);
 
 /// The layer of this process.
 static LAYER: LazyLock<LimitLayer> = LazyLock::new(LimitLayer::default);
@@ -230,16 +230,16 @@ pub fn layer() -> LimitLayer {
 }
 
 /// Starts to report what [`layer`] has held back.
-pub fn tell_counts() -> Result<()> {
-    LAYER.tell()
+pub fn start_logging_counts() -> Result<()> {
+    LAYER.start_logging()
 }
 
 impl LimitLayer {
     /// Reports counts from now on, in a thread of its own, as long as the layer exists. Events that were held back
     /// before are included. To be called after this process has confined itself.
-    fn tell(&self) -> Result<()> {
+    fn start_logging(&self) -> Result<()> {
         let shared = Arc::downgrade(&self.0);
-        let thread = thread::Builder::new().name("log-limits".into()).spawn(move || tell(&shared));
+        let thread = thread::Builder::new().name("log-limits".into()).spawn(move || log_counts(&shared));
         thread.map(drop).context(|| "cannot start a thread".into())
     }
 }
@@ -247,7 +247,7 @@ impl LimitLayer {
 /// Longest interval at which the reporting thread checks that its layer still exists.
 const LOOK: Duration = Duration::from_secs(60);
 
-fn tell(shared: &Weak<Shared>) {
+fn log_counts(shared: &Weak<SharedLimits>) {
     while let Some(shared) = shared.upgrade() {
         let mut limits = shared.limits.lock();
         let (summaries, next) = limits.due(Instant::now());

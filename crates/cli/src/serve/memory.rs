@@ -30,12 +30,12 @@ const ANONYMOUS: &str = "RssAnon:";
 const STATUS_BYTES: usize = 4096;
 
 /// The thread that looks.
-pub struct Memory {
+pub struct MemoryMonitor {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Memory {
+impl MemoryMonitor {
     /// Starts the thread.
     pub fn start(server: &Arc<Server>) -> Result<Self> {
         let status = File::open(STATUS).context(|| format!("cannot open {STATUS}"))?;

@@ -4,27 +4,27 @@
 //! mounts, reports that it is ready, serves until all is unmounted or it is told to stop, closes the pool cleanly, and
 //! ends. Further datasets and snapshots are mounted when `mount` asks over the control socket.
 
-#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+#![deny(clippy::print_stderr, reason = "write_line does not panic where standard error fails")]
 
 mod answers;
 mod background;
-mod claim;
 pub mod events;
-mod folding;
 mod fullness;
-mod keep;
-mod keeper;
+mod handover;
 mod limits;
 mod memory;
 pub mod mounted;
 pub mod plan;
 mod policy;
+mod pool_lock;
+mod recompress;
 mod remount;
 pub mod report;
 mod rewriting;
 mod server;
 mod signals;
 mod snapdir;
+mod snapshotter;
 mod streams;
 
 use std::ffi::OsString;
@@ -33,67 +33,67 @@ use std::process::Command;
 use std::sync::Arc;
 
 pub use fullness::{FULL_PERCENT, percent};
-pub use mounted::Wanted;
-pub use report::Outcome;
+pub use mounted::MountRequest;
+pub use report::StartReport;
 
 use crate::args::Mount;
 use crate::control::Listener;
 use crate::failure::{Context, Failure, Result};
-use crate::holder::{self, Link};
 use crate::registry::Known;
-use crate::{launch, mounter, startup};
-use claim::Claim;
-use keep::Keep;
-use plan::Plan;
+use crate::supervisor::{self, Link};
+use crate::{mounter, spawn, startup};
+use handover::Handover;
+use plan::MountPlan;
+use pool_lock::PoolLock;
 use server::Server;
 
-/// Runs as the server of a mount until that ends, as the holder of servers, or as a mounter.
+/// Runs as the server of a mount until that ends, as the supervisor of servers, or as a mounter.
 pub fn run(args: &Mount) -> Result<()> {
-    launch::settle(args.held_by.or(args.mounts_for), args.report && args.held_by.is_none())?;
+    spawn::settle(args.supervisor.or(args.mounts_for), args.report && args.supervisor.is_none())?;
     crate::ignore_sigpipe();
     if let Some(line) = args.mounts_for {
         return mounter::run(args, line);
     }
     let outcome = settle(args)
-        .and_then(|()| wants_holder(args))
-        .and_then(|wanted| if wanted { hold(args) } else { start(args) });
+        .and_then(|()| wants_supervisor(args))
+        .and_then(|wanted| if wanted { supervise(args) } else { start(args) });
     let running = match outcome {
         Ok(running) => running,
         Err(failure) if args.report => {
             // The command that started this process prints the failure; the returned error goes to the log.
-            report::tell(&Outcome::failed(&failure));
+            report::send(&StartReport::failed(&failure));
             return Err(failure);
         }
         Err(failure) => return Err(failure),
     };
     if args.report {
-        report::tell(&Outcome::Ready {});
+        report::send(&StartReport::Ready {});
     }
-    running.server.keep.notify("READY=1");
+    running.server.handover.notify("READY=1");
     running.until_the_end()
 }
 
-fn wants_holder(args: &Mount) -> Result<bool> {
-    Ok(args.held_by.is_none() && keep::is_wanted(&startup::options(args)?)?)
+fn wants_supervisor(args: &Mount) -> Result<bool> {
+    Ok(args.supervisor.is_none() && handover::is_wanted(&startup::options(args)?)?)
 }
 
-/// Takes the pool's name and devices, and holds servers until one ends by itself; then ends this process.
-fn hold(args: &Mount) -> Result<Running> {
+/// Takes the pool's name and devices, and supervises servers until one ends by itself; then ends this process.
+fn supervise(args: &Mount) -> Result<RunningServer> {
     if args.report {
         own_session()?;
         // The process that started this one has made paths absolute.
         rustix::process::chdir("/").context(|| "cannot change to /".into())?;
     }
     let options = startup::options(args)?;
-    let claim = Claim::take(args.source.as_deref().unwrap_or_default(), options.read_only)?;
-    std::process::exit(holder::run(options.confine.unwrap_or_default(), claim.into_kept()?)?)
+    let pool_lock = PoolLock::take(args.source.as_deref().unwrap_or_default(), options.read_only)?;
+    std::process::exit(supervisor::run(options.confine.unwrap_or_default(), pool_lock.into_items()?)?)
 }
 
 /// Finds the directory and the pool's own options, and runs the program again with them, if this process was started
 /// without them, as by systemd. Finding the directory opens the pool, which may start threads; these must not exist
 /// when a process confines itself.
 fn settle(args: &Mount) -> Result<()> {
-    if args.pool_options.is_some() || args.held_by.is_some() {
+    if args.pool_options.is_some() || args.supervisor.is_some() {
         return Ok(());
     }
     let plan = plan::make(args)?;
@@ -114,42 +114,42 @@ fn own_session() -> Result<()> {
 }
 
 /// A server whose mount is usable.
-struct Running {
+struct RunningServer {
     server: Arc<Server>,
     listener: Listener,
 }
 
-fn start(args: &Mount) -> Result<Running> {
-    if args.report && args.held_by.is_none() {
+fn start(args: &Mount) -> Result<RunningServer> {
+    if args.report && args.supervisor.is_none() {
         own_session()?;
     }
     let signals = signals::Signals::block()?;
     let ring = events::start();
-    let keep = keep(args)?;
-    let (server, listener) = match keep.followed() {
-        Some(known) => go_on(args, &known, ring, keep)?,
-        None => begin(args, ring, keep)?,
+    let handover = handover(args)?;
+    let (server, listener) = match handover.followed() {
+        Some(known) => go_on(args, &known, ring, handover)?,
+        None => begin(args, ring, handover)?,
     };
     // This starts a thread, which must not happen before the process has confined itself.
-    limits::tell_counts()?;
+    limits::start_logging_counts()?;
     signals.handle(Arc::clone(&server))?;
     listener.serve(Arc::new(answers::Answers(Arc::clone(&server))))?;
-    Ok(Running { server, listener })
+    Ok(RunningServer { server, listener })
 }
 
-/// Takes over the state that the holder keeps, if there is a holder.
-fn keep(args: &Mount) -> Result<Keep> {
-    let Some(line) = args.held_by else { return Ok(Keep::nothing()) };
+/// Takes over the state that the supervisor keeps, if there is a supervisor.
+fn handover(args: &Mount) -> Result<Handover> {
+    let Some(line) = args.supervisor else { return Ok(Handover::none()) };
     let (link, inherited) = Link::connect(line)?;
     let options = startup::options(args)?;
-    Keep::with(link, inherited, !options.read_only)
+    Handover::from_link(link, inherited, !options.read_only)
 }
 
-fn begin(args: &Mount, ring: Arc<events::Ring>, keep: Keep) -> Result<(Arc<Server>, Listener)> {
-    let plan: Plan = plan::make(args)?;
-    let listener = keep.listen(&plan.known.name)?;
+fn begin(args: &Mount, ring: Arc<events::Ring>, handover: Handover) -> Result<(Arc<Server>, Listener)> {
+    let plan: MountPlan = plan::make(args)?;
+    let listener = handover.listen(&plan.known.name)?;
     leave_directory()?;
-    Ok((Server::start(&plan, ring, keep)?, listener))
+    Ok((Server::start(&plan, ring, handover)?, listener))
 }
 
 /// Goes on for the previous server. Nothing on the mounts may be touched before they are served again.
@@ -157,11 +157,11 @@ fn go_on(
     args: &Mount,
     known: &Known,
     ring: Arc<events::Ring>,
-    keep: Keep,
+    handover: Handover,
 ) -> Result<(Arc<Server>, Listener)> {
-    let listener = keep.listen(&known.name)?;
+    let listener = handover.listen(&known.name)?;
     leave_directory()?;
-    let server = Server::resume(known, &startup::options(args)?, startup::given(args)?, ring, keep)?;
+    let server = Server::resume(known, &startup::options(args)?, startup::given(args)?, ring, handover)?;
     Ok((server, listener))
 }
 
@@ -170,14 +170,14 @@ fn leave_directory() -> Result<()> {
     rustix::process::chdir("/").context(|| "cannot change to /".into())
 }
 
-impl Running {
+impl RunningServer {
     fn until_the_end(self) -> Result<()> {
         self.server.wait_for_unmount();
-        self.server.keep.notify("STOPPING=1");
+        self.server.handover.notify("STOPPING=1");
         let closed = self.server.close();
         // New requests find no server any more; replies that wait for the end are sent first.
         self.listener.finish();
-        self.server.keep.let_go_of_devices();
+        self.server.handover.let_go_of_devices();
         self.server.ring.finish();
         match closed {
             Ok(()) => Ok(()),

@@ -14,25 +14,23 @@ use pagefold_fuse::{
 use parking_lot::Mutex;
 
 use super::background::Background;
-use super::keep::{KeptMount, Left, Record};
+use super::handover::{InheritedMount, MountRecord, StoredMount};
 use super::policy::{Policed, SyncMode};
 use super::rewriting::Rewrites;
 use super::server::Server;
 use super::snapdir::SnapshotsOf;
 use crate::failure::{Context, Failure, Result};
-use crate::incomplete::{self, Bringing, How, Over};
+use crate::incomplete::{self, Fetcher, OpenedDataset, OverlayMode};
 use crate::mountopts::{IoUring, MountOptions};
-use crate::mounts;
-use crate::names;
 use crate::props::{self, Scope};
-use crate::{pools, raw, settings, units};
+use crate::{engine_errors, mounts, names, pools, raw, settings, units};
 
 /// Name of the property that the engine itself follows, by dataset.
 const COMPRESSION: &str = "compression";
 
 /// A mount that was asked for.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct MountRequest {
     /// Path of the dataset or snapshot, below the pool.
     pub path: String,
     /// Directory of the mount, an absolute path.
@@ -61,11 +59,11 @@ pub struct Mounted {
     dataset: Arc<LiveDataset>,
     work: Background,
     /// The thread that fetches the rest of a dataset that is not complete.
-    bringing: Mutex<Option<Bringing>>,
+    bringing: Mutex<Option<Fetcher>>,
     /// Files that are being given another recordsize.
     pub(super) rewrites: Rewrites,
     /// State that is kept of it for the next server.
-    pub(super) kept: Arc<KeptMount>,
+    pub(super) kept: Arc<StoredMount>,
     /// True once a thread handles its end.
     pub(super) ending: AtomicBool,
     /// Result of its end, once it has ended.
@@ -74,11 +72,15 @@ pub struct Mounted {
 
 impl Mounted {
     /// Opens the file system of `wanted` and mounts it, or goes on with the mount `left` by the previous server.
-    pub(super) fn start(server: &Server, wanted: &Wanted, left: Option<Left>) -> Result<Self> {
-        let Server { pool, keep, deeds, watched, mounter, .. } = server;
+    pub(super) fn start(
+        server: &Server,
+        wanted: &MountRequest,
+        left: Option<InheritedMount>,
+    ) -> Result<Self> {
+        let Server { pool, handover, dataset_lock, watched, mounter, .. } = server;
         let name = names::full(pool.name(), &wanted.path);
         let version = pool.version(&wanted.path);
-        let version = version.map_err(|error| pools::no_such_dataset(&name, &error))?;
+        let version = version.map_err(|error| engine_errors::no_such_dataset(&name, &error))?;
         let temporary = &wanted.options.properties;
         let effective = |name: &str| -> Result<String> {
             match temporary.iter().rev().find(|(temporary, _)| *temporary == name) {
@@ -93,12 +95,12 @@ impl Mounted {
             None => wanted.options.read_only || is_snapshot || effective("readonly")? == "on",
         };
         let mut fuse_options = fuse_options(&name, &wanted.options, read_only);
-        fuse_options.takeover = keep.is_held();
+        fuse_options.takeover = handover.is_supervised();
         let id = version.id;
         let own = Arc::clone(&version);
-        let how = How { writable: !read_only, resumed: left.is_some() };
-        let Over { dataset: whole, bringing } =
-            incomplete::over(pool, &wanted.path, version as Arc<dyn Dataset>, how)?;
+        let how = OverlayMode { writable: !read_only, resumed: left.is_some() };
+        let OpenedDataset { dataset: whole, bringing } =
+            incomplete::open(pool, &wanted.path, version as Arc<dyn Dataset>, how)?;
         let policy = Arc::new(Policed::new(whole, SyncMode::Standard));
         let record_size = Arc::new(AtomicU32::new(0));
         for name in ["recordsize", "sync"] {
@@ -124,12 +126,16 @@ impl Mounted {
             opened => opened,
         };
         let fs = Arc::new(fs.context(|| format!("cannot open the file system of {name}"))?);
-        let kept = Arc::new(KeptMount::new(keep, left.as_ref()));
-        let snapshots =
-            SnapshotsOf { pool: Arc::clone(pool), id, deeds: Arc::clone(deeds), kept: Arc::clone(&kept) };
+        let kept = Arc::new(StoredMount::new(handover, left.as_ref()));
+        let snapshots = SnapshotsOf {
+            pool: Arc::clone(pool),
+            id,
+            dataset_lock: Arc::clone(dataset_lock),
+            kept: Arc::clone(&kept),
+        };
         let looked_into = left.as_ref().map_or_else(Vec::new, |left| left.record.looked_into.clone());
         let tree = Arc::new(SnapshotTree::resume(Box::new(snapshots), looked_into));
-        let live = match keep.journal().filter(|_| !is_snapshot && !server.read_only) {
+        let live = match handover.journal().filter(|_| !is_snapshot && !server.read_only) {
             Some(journal) => Dispatch::with_journal(Arc::clone(&fs), Arc::clone(journal), kept.connection),
             None => Dispatch::new(Arc::clone(&fs)),
         };
@@ -145,7 +151,10 @@ impl Mounted {
         let session = session.map_err(|error| mount_failed(&error))?;
         if is_new {
             let held = session.held();
-            kept.made(Record::new(kept.connection, id, read_only, since, &wanted.options, &held), &held)?;
+            kept.made(
+                MountRecord::new(kept.connection, id, read_only, since, &wanted.options, &held),
+                &held,
+            )?;
         }
         let temporary = wanted.options.properties.iter().rev().find(|(name, _)| *name == COMPRESSION);
         obey_codec(&own, temporary.map(|(_, value)| value.as_str()))?;
@@ -226,11 +235,13 @@ impl Mounted {
 /// Returns true if a dataset has no entries at all.
 fn is_empty(dataset: &dyn Dataset) -> Result<bool> {
     let found = dataset.range(&Key::new(0, 0, 0), &Key::new(u64::MAX, 0, 0), 1);
-    found.map(|found| found.is_empty()).map_err(|error| pools::failed("cannot read the dataset", &error))
+    found
+        .map(|found| found.is_empty())
+        .map_err(|error| engine_errors::failed("cannot read the dataset", &error))
 }
 
 /// Returns an error if `wanted` cannot be mounted because of its directory. Nothing else is touched.
-pub(super) fn check_dir(mounter: &dyn Mounter, pool: &str, wanted: &Wanted) -> Result<()> {
+pub(super) fn check_dir(mounter: &dyn Mounter, pool: &str, wanted: &MountRequest) -> Result<()> {
     let read_only = wanted.options.read_only || wanted.path.contains('@');
     let options = fuse_options(&names::full(pool, &wanted.path), &wanted.options, read_only);
     mounter.check(&wanted.dir, &options).map(drop).map_err(|error| mount_failed(&error))
@@ -260,7 +271,7 @@ fn take_effect(policy: &Policed, record_size: &AtomicU32, name: &str, value: &st
 /// Passes to the engine the codec that holds for a mount.
 fn obey_codec(dataset: &LiveDataset, value: Option<&str>) -> Result<()> {
     let codec = value.map(str::parse).transpose();
-    dataset.set_mount_compression(codec.map_err(|error| pools::failed("cannot mount", &error))?);
+    dataset.set_mount_compression(codec.map_err(|error| engine_errors::failed("cannot mount", &error))?);
     Ok(())
 }
 

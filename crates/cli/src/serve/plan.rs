@@ -2,29 +2,27 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::keep;
-use super::mounted::Wanted;
-use crate::args;
+use super::handover;
+use super::mounted::MountRequest;
 use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
-use crate::names;
 use crate::registry::{Known, paths_text};
-use crate::{pools, raw, startup, table, target};
+use crate::{args, datasets, names, raw, startup, table, target};
 
 /// A mount to be made.
 #[derive(Debug)]
-pub struct Plan {
+pub struct MountPlan {
     /// The pool's name, unique number and devices.
     pub known: Known,
     /// True if it was named by one of its devices, not by its name.
     pub by_device: bool,
     /// The dataset or snapshot, its directory and its options.
-    pub wanted: Wanted,
+    pub wanted: MountRequest,
     /// Properties of the whole pool that were given as mount options.
     pub given: Vec<(&'static str, String)>,
 }
 
-impl Plan {
+impl MountPlan {
     /// Returns the options that the pool has as properties, for its first mount. For a rescue there are none: it does
     /// not rely on properties of a damaged pool.
     pub fn pool_options(&self) -> Result<Vec<String>> {
@@ -33,10 +31,10 @@ impl Plan {
 }
 
 /// Finds the pool's devices and the directory.
-pub fn make(args: &args::Mount) -> Result<Plan> {
+pub fn make(args: &args::Mount) -> Result<MountPlan> {
     let options = startup::options(args)?;
     // Options that exclude each other, or that the kernel cannot do, are reported before a server is started.
-    keep::is_wanted(&options)?;
+    handover::is_wanted(&options)?;
     let source = args.source.as_deref().unwrap_or_default();
     let (known, path, by_device) = target::source(source).map_err(|failure| swapped(args, failure))?;
     let dir = match &args.dir {
@@ -44,8 +42,8 @@ pub fn make(args: &args::Mount) -> Result<Plan> {
         None => default_dir(&known, &path)?,
     };
     let dir = std::path::absolute(&dir).context(|| format!("cannot resolve {}", dir.display()))?;
-    let wanted = Wanted { path, dir, options };
-    Ok(Plan { known, by_device, wanted, given: startup::given(args)? })
+    let wanted = MountRequest { path, dir, options };
+    Ok(MountPlan { known, by_device, wanted, given: startup::given(args)? })
 }
 
 /// Returns advice on the right order if `mount DIR POOL` was typed, else `failure`.
@@ -67,11 +65,11 @@ fn default_dir(known: &Known, path: &str) -> Result<PathBuf> {
     let values = match Client::connect(&known.name)? {
         Some(mut client) => match client.ask(&Request::Properties { path: path.into() }) {
             Ok(Reply::Properties { values }) => values,
-            Err(_) if client.has_ended() => pools::properties_offline(known, path)?,
+            Err(_) if client.has_ended() => datasets::properties_offline(known, path)?,
             Ok(_) => return Err(client.misunderstood()),
             Err(failure) => return Err(failure),
         },
-        None => pools::properties_offline(known, path)?,
+        None => datasets::properties_offline(known, path)?,
     };
     let mountpoint = values.into_iter().find(|value| value.name == "mountpoint");
     match mountpoint.map(|value| value.value).filter(|dir| dir != "none" && !path.contains('@')) {
@@ -133,7 +131,7 @@ fn below(root: &Path, dir: &str) -> Result<PathBuf> {
 }
 
 /// Returns an error if the server that has the pool's name has another pool, or another copy of it.
-pub fn check_server(client: &mut Client, plan: &Plan) -> Result<()> {
+pub fn check_server(client: &mut Client, plan: &MountPlan) -> Result<()> {
     let known = &plan.known;
     let figures = match client.ask(&Request::Status {}) {
         Ok(Reply::Status { figures }) => figures,

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::keep::Record;
+use super::handover::MountRecord;
 use super::mounted::Mounted;
 use super::server::Server;
 use crate::control::Reply;
@@ -81,7 +81,7 @@ impl Server {
             let mut temporary = self.temporary.lock();
             temporary.retain(|(name, _)| *name != property);
             temporary.push((property, value.to_owned()));
-            if let Err(failure) = self.keep.note_temporary(&temporary) {
+            if let Err(failure) = self.handover.note_temporary(&temporary) {
                 tracing::warn!(%failure, property, "if this server dies, the next one does not know of it");
             }
             drop(temporary);
@@ -110,11 +110,11 @@ impl Mounted {
         self.renew_record()
     }
 
-    /// Has the holder keep the mount as it is now.
+    /// Has the supervisor keep the mount as it is now.
     fn renew_record(&self) -> Result<()> {
         let (options, held) = (self.options.lock().clone(), self.session.held());
         let read_only = self.is_read_only();
-        let record = Record::new(self.kept.connection, self.id, read_only, self.since, &options, &held);
+        let record = MountRecord::new(self.kept.connection, self.id, read_only, self.since, &options, &held);
         self.kept.made(record, &held)
     }
 }

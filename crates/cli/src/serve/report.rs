@@ -13,7 +13,7 @@ use crate::failure::Failure;
 /// The message in the pipe: one line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
-pub enum Outcome {
+pub enum StartReport {
     /// The mount is usable.
     Ready {},
     /// The mount has failed.
@@ -25,7 +25,7 @@ pub enum Outcome {
     },
 }
 
-impl Outcome {
+impl StartReport {
     /// Returns the outcome of a failed start.
     pub fn failed(failure: &Failure) -> Self {
         Self::Failed { what: failure.what().to_owned(), hint: failure.advice().map(str::to_owned) }
@@ -33,7 +33,7 @@ impl Outcome {
 }
 
 /// Writes the outcome to the pipe on standard output and closes it, so that nobody waits any longer.
-pub fn tell(outcome: &Outcome) {
+pub fn send(outcome: &StartReport) {
     let sent = serde_json::to_string(outcome).map_err(io::Error::from).and_then(|line| {
         let mut stdout = io::stdout().lock();
         writeln!(stdout, "{line}")?;

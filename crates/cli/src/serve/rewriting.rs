@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::mounted::Mounted;
 use super::server::Server;
-use super::streams::{has_gone, tell};
+use super::streams::{has_gone, send_reply};
 use crate::control::{FileRewrite, Reply};
 use crate::failure::{Context, Failure, Result};
 use crate::units;
@@ -22,20 +22,20 @@ const TELL_PATIENCE: Duration = Duration::from_secs(10);
 /// The rewrites of a mount, all of which end before the mount does.
 #[derive(Default)]
 pub(super) struct Rewrites {
-    state: Mutex<State>,
+    state: Mutex<RewriteState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct RewriteState {
     stopped: bool,
     running: usize,
 }
 
 /// A rewrite that is under way.
-struct Running<'a>(&'a Rewrites);
+struct RewriteGuard<'a>(&'a Rewrites);
 
-impl Drop for Running<'_> {
+impl Drop for RewriteGuard<'_> {
     fn drop(&mut self) {
         self.0.state.lock().running -= 1;
         self.0.changed.notify_all();
@@ -44,11 +44,11 @@ impl Drop for Running<'_> {
 
 impl Rewrites {
     /// Begins a rewrite; `None` if the mount is just ending.
-    fn begin(&self) -> Option<Running<'_>> {
+    fn begin(&self) -> Option<RewriteGuard<'_>> {
         let mut state = self.state.lock();
         (!state.stopped).then(|| {
             state.running += 1;
-            Running(self)
+            RewriteGuard(self)
         })
     }
 
@@ -94,7 +94,7 @@ impl Server {
                 Step::Done => return Ok(Reply::Rewritten { copied_bytes: Some(rewrite.copied_bytes()) }),
                 Step::Ended(why) => return Err(ended(&why)),
             }
-            pace.tell(&rewrite, connection)?;
+            pace.report(&rewrite, connection)?;
             loop {
                 let rest = pace.due(rewrite.copied_bytes());
                 if of.rewrites.rest(rest.min(TELL_EVERY)) {
@@ -125,14 +125,14 @@ impl Pace {
         Self { begun: now, told: now, rate: rate.filter(|rate| *rate > 0) }
     }
 
-    fn tell(&mut self, rewrite: &Rewrite<'_>, connection: &UnixStream) -> Result<()> {
+    fn report(&mut self, rewrite: &Rewrite<'_>, connection: &UnixStream) -> Result<()> {
         if self.told.elapsed() < TELL_EVERY {
             return Ok(());
         }
         self.told = Instant::now();
         let total_bytes = rewrite.size_bytes();
         let done_bytes = total_bytes.saturating_sub(rewrite.left_bytes());
-        tell(connection, &Reply::Rewriting { done_bytes, total_bytes })
+        send_reply(connection, &Reply::Rewriting { done_bytes, total_bytes })
     }
 
     /// Returns the time until the next piece, after `copied_bytes` in all.

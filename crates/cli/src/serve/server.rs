@@ -14,22 +14,25 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::background::Watched;
 use super::events::Ring;
-use super::fullness::Watch;
-use super::keep::{Keep, KeptMount, Left};
-use super::keeper::{Keeper, Turns};
-use super::memory::Memory;
-use super::mounted::{self, Mounted, Wanted};
-use super::plan::Plan;
+use super::fullness::PoolWatch;
+use super::handover::{Handover, InheritedMount, StoredMount};
+use super::memory::MemoryMonitor;
+use super::mounted::{self, MountRequest, Mounted};
+use super::plan::MountPlan;
+use super::snapshotter::{Snapshotter, Turns};
 use super::streams::Streams;
-use crate::control::{ConfinementFigures, Reply, Source, UnmountMode};
-use crate::deeds::{self, Deed, Mounts, Outcome};
+use crate::control::{ConfinementFigures, Reply, UnmountMode, ValueSource};
 use crate::event_log::EventLog;
 use crate::failure::{Context, Failure, Result};
-use crate::mounter::{Asking, Resuming};
+use crate::mounter::{MounterClient, TakeoverMounter};
 use crate::mountopts::{Confine, MountOptions, Takeover};
+use crate::operations::{self, Mounts, Operation, OperationResult};
 use crate::registry::Known;
 use crate::retention::POLICY;
-use crate::{confine, mountopts, names, patience, pools, props, raw, settings, startup};
+use crate::{
+    confine, dataset_properties, engine_errors, mountopts, names, pools, props, raw, settings, startup,
+    timeouts,
+};
 
 /// Pause between the reply to a request to restart and the end of the server.
 const RESTART_DELAY: Duration = Duration::from_millis(20);
@@ -45,7 +48,7 @@ enum Phase {
     Closed(Result<(), String>),
 }
 
-struct State {
+struct ServerState {
     phase: Phase,
     /// True once the server was told to end: it mounts nothing any more.
     told_to_end: bool,
@@ -86,38 +89,38 @@ pub struct Server {
     /// Properties of the whole pool that hold while it is open.
     pub(super) temporary: Mutex<Vec<(&'static str, String)>>,
     /// State that another server needs to go on when this one dies.
-    pub(super) keep: Keep,
+    pub(super) handover: Handover,
     /// The mounter, which mounts and unmounts for this process.
     pub(super) mounter: Arc<dyn Mounter>,
     /// Rights that this process has given up.
     pub(super) confinement: ConfinementFigures,
     pub(super) watched: Watched,
     /// Locked for reading while mounts are made; for writing while the use of datasets must not change.
-    pub(super) deeds: Arc<RwLock<()>>,
+    pub(super) dataset_lock: Arc<RwLock<()>>,
     pool_work: Mutex<Option<pool::Background>>,
     /// The thread that makes snapshots by policy, from the first mount on.
-    keeper: Mutex<Option<Keeper>>,
+    snapshotter: Mutex<Option<Snapshotter>>,
     /// The thread that looks after memory, from the first mount on.
-    memory: Mutex<Option<Memory>>,
-    state: Mutex<State>,
+    memory: Mutex<Option<MemoryMonitor>>,
+    state: Mutex<ServerState>,
     changed: Condvar,
 }
 
 impl Server {
     /// Opens the pool, replaying its log if need be, and makes the first mount.
-    pub fn start(plan: &Plan, ring: Arc<Ring>, keep: Keep) -> Result<Arc<Self>> {
+    pub fn start(plan: &MountPlan, ring: Arc<Ring>, handover: Handover) -> Result<Arc<Self>> {
         // The directory is checked before the pool is touched: most mistakes are about it.
-        let mounter = Arc::new(Asking::start(&plan.known.name, &plan.wanted.options)?);
+        let mounter = Arc::new(MounterClient::start(&plan.known.name, &plan.wanted.options)?);
         mounted::check_dir(&*mounter, &plan.known.name, &plan.wanted)?;
         let given = plan.given.clone();
-        let server = Self::open(&plan.known, &plan.wanted.options, given, mounter, ring, keep)?;
-        *server.memory.lock() = Some(Memory::start(&server)?);
+        let server = Self::open(&plan.known, &plan.wanted.options, given, mounter, ring, handover)?;
+        *server.memory.lock() = Some(MemoryMonitor::start(&server)?);
         let mounted = server.obey_all().and_then(|()| server.mount(&plan.wanted));
         if let Err(failure) = mounted {
             server.close().map_err(Failure::new)?;
             return Err(failure);
         }
-        server.start_keeper()?;
+        server.start_snapshotter()?;
         Ok(server)
     }
 
@@ -128,39 +131,40 @@ impl Server {
         options: &MountOptions,
         given: Vec<(&'static str, String)>,
         ring: Arc<Ring>,
-        keep: Keep,
+        handover: Handover,
     ) -> Result<Arc<Self>> {
-        let mounter = Arc::new(Resuming::new(Asking::start(&known.name, options)?));
-        let server = Self::open(known, options, given, Arc::clone(&mounter) as Arc<dyn Mounter>, ring, keep)?;
+        let mounter = Arc::new(TakeoverMounter::new(MounterClient::start(&known.name, options)?));
+        let server =
+            Self::open(known, options, given, Arc::clone(&mounter) as Arc<dyn Mounter>, ring, handover)?;
         // An error from here on leaves everything to the next server: only the thread that follows a mount ends it.
-        *server.memory.lock() = Some(Memory::start(&server)?);
+        *server.memory.lock() = Some(MemoryMonitor::start(&server)?);
         server.obey_all()?;
         server.go_on_with_all()?;
-        server.keep.serving_again();
-        server.start_keeper()?;
+        server.handover.serving_again();
+        server.start_snapshotter()?;
         mounter.complete();
         server.end_if_empty(&mut server.state.lock());
         Ok(server)
     }
 
-    fn start_keeper(self: &Arc<Self>) -> Result<()> {
+    fn start_snapshotter(self: &Arc<Self>) -> Result<()> {
         if !self.read_only {
-            *self.keeper.lock() = Some(Keeper::start(self)?);
+            *self.snapshotter.lock() = Some(Snapshotter::start(self)?);
         }
         Ok(())
     }
 
     /// Makes and removes the snapshots that are due by policy at `now`, in seconds since 1970.
     pub(super) fn keep_snapshots(&self, turns: &mut Turns, now: u64) -> Result<()> {
-        if self.is_serving() { turns.turn(&self.pool, self, &self.deeds, now) } else { Ok(()) }
+        if self.is_serving() { turns.turn(&self.pool, self, &self.dataset_lock, now) } else { Ok(()) }
     }
 
     /// Goes on with the mounts that the previous server left. A mount with which this fails ends, and the others go on;
     /// if it fails with all of them, that is an error, and the next server tries.
     fn go_on_with_all(self: &Arc<Self>) -> Result<()> {
         let (mut resumed, mut failed) = (0, Vec::new());
-        for left in self.keep.take_left() {
-            let (dir, kept) = (raw::text(left.record.dir()), KeptMount::new(&self.keep, Some(&left)));
+        for left in self.handover.take_left() {
+            let (dir, kept) = (raw::text(left.record.dir()), StoredMount::new(&self.handover, Some(&left)));
             match self.go_on(left) {
                 Ok(()) => resumed += 1,
                 Err(failure) => failed.push((dir, kept, failure)),
@@ -182,10 +186,10 @@ impl Server {
         Ok(())
     }
 
-    fn go_on(self: &Arc<Self>, left: Left) -> Result<()> {
+    fn go_on(self: &Arc<Self>, left: InheritedMount) -> Result<()> {
         let path = self.pool.path_of(left.record.id);
         let path = path.ok_or_else(|| Failure::new("a dataset that is mounted is not there any more"))?;
-        let wanted = Wanted { path, dir: left.record.dir().into(), options: left.record.options()? };
+        let wanted = MountRequest { path, dir: left.record.dir().into(), options: left.record.options()? };
         let mounted = self.attach(&wanted, Some(left))?;
         self.state.lock().mounts.push(mounted);
         Ok(())
@@ -197,24 +201,24 @@ impl Server {
         given: Vec<(&'static str, String)>,
         mounter: Arc<dyn Mounter>,
         ring: Arc<Ring>,
-        keep: Keep,
+        handover: Handover,
     ) -> Result<Arc<Self>> {
         let mut options = OpenOptions {
             read_only: wanted.read_only,
             accept_loss: wanted.rescue,
             rescue: wanted.rescue,
-            journal: keep.journal().cloned(),
+            journal: handover.journal().cloned(),
             record: wanted.record.clone(),
             ..OpenOptions::default()
         };
         if let Some(bytes) = wanted.cache_bytes {
             options.cache_bytes = bytes;
         }
-        let options = match keep.followed() {
+        let options = match handover.followed() {
             Some(_) => pools::attentive_still(known, options),
             None => pools::attentive(known, options)?,
         };
-        let devices = keep.open_devices(known, &options)?;
+        let devices = handover.open_devices(known, &options)?;
         // The log of events is opened with the same rights as the devices; without it the pool is served all the same.
         let events = EventLog::open(&known.guid);
         // So far only the labels of the devices have been read.
@@ -224,26 +228,27 @@ impl Server {
             Err(failure) => tracing::warn!(failure = failure.what(), "events end with this server"),
         }
         let pool = pools::open_on(known, devices, &options)?;
-        tell_replay(&pool);
-        let watched: Watched = Arc::new(Mutex::new(Watch::new(&pool)));
+        log_replay(&pool);
+        let watched: Watched = Arc::new(Mutex::new(PoolWatch::new(&pool)));
         let at_start = || mounted::of_the_pool(wanted).into_iter().chain(given).collect();
-        let temporary = keep.temporary().unwrap_or_else(at_start);
-        let pool_work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
+        let temporary = handover.temporary().unwrap_or_else(at_start);
+        let pool_work =
+            pool.run().map_err(|error| engine_errors::failed("cannot start the pool's work", &error))?;
         Ok(Arc::new(Self {
             pool,
             ring,
-            keep,
+            handover,
             mounter,
             confinement,
             read_only: options.read_only,
             started: Instant::now(),
             temporary: Mutex::new(temporary),
             watched,
-            deeds: Arc::default(),
+            dataset_lock: Arc::default(),
             pool_work: Mutex::new(Some(pool_work)),
-            keeper: Mutex::default(),
+            snapshotter: Mutex::default(),
             memory: Mutex::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(ServerState {
                 phase: Phase::Serving,
                 told_to_end: false,
                 mounts: Vec::new(),
@@ -256,14 +261,14 @@ impl Server {
     }
 
     /// Mounts a dataset or snapshot.
-    pub fn mount(self: &Arc<Self>, wanted: &Wanted) -> Result<Attached> {
+    pub fn mount(self: &Arc<Self>, wanted: &MountRequest) -> Result<Attached> {
         let name = names::full(self.pool.name(), &wanted.path);
         let version = self.pool.version(&wanted.path);
-        let id = version.map_err(|error| pools::no_such_dataset(&name, &error))?.id;
+        let id = version.map_err(|error| engine_errors::no_such_dataset(&name, &error))?.id;
         if let Announced::Not(why) = self.announce(id, &name)? {
             return Ok(why);
         }
-        let unchanged = self.deeds.read();
+        let unchanged = self.dataset_lock.read();
         let mounted = self.check(wanted, &name).and_then(|()| self.attach(wanted, None));
         drop(unchanged);
         let mut state = self.state.lock();
@@ -294,7 +299,7 @@ impl Server {
 
     /// Reserves the mount of a dataset or snapshot, unless something prevents it.
     fn announce(&self, id: u64, name: &str) -> Result<Announced> {
-        let deadline = Instant::now() + patience::BEFORE_MOUNTING;
+        let deadline = Instant::now() + timeouts::BEFORE_MOUNTING;
         let mut state = self.state.lock();
         loop {
             if state.phase != Phase::Serving || state.told_to_end {
@@ -319,7 +324,7 @@ impl Server {
     }
 
     /// Returns an error if the options contradict those with which the pool was opened.
-    fn check(&self, wanted: &Wanted, name: &str) -> Result<()> {
+    fn check(&self, wanted: &MountRequest, name: &str) -> Result<()> {
         let options = &wanted.options;
         let pool = self.pool.name();
         let first = self.state.lock().mounts.is_empty();
@@ -334,8 +339,8 @@ impl Server {
         let odd = odd.or(options.rescue.then_some("rescue")).or(options.cache_bytes.map(|_| "cache"));
         let other_takeover = match options.takeover {
             None | Some(Takeover::Auto) => false,
-            Some(Takeover::On) => !self.keep.is_held(),
-            Some(Takeover::Off) => self.keep.is_held(),
+            Some(Takeover::On) => !self.handover.is_supervised(),
+            Some(Takeover::Off) => self.handover.is_supervised(),
         };
         let odd = odd.or(other_takeover.then_some("takeover"));
         let other_confinement = match options.confine {
@@ -353,7 +358,7 @@ impl Server {
         }
     }
 
-    fn attach(self: &Arc<Self>, wanted: &Wanted, left: Option<Left>) -> Result<Arc<Mounted>> {
+    fn attach(self: &Arc<Self>, wanted: &MountRequest, left: Option<InheritedMount>) -> Result<Arc<Mounted>> {
         let mounted = Arc::new(Mounted::start(self, wanted, left)?);
         let (server, followed) = (Arc::clone(self), Arc::clone(&mounted));
         let spawned = thread::Builder::new().name("mount".into()).spawn(move || {
@@ -466,7 +471,7 @@ impl Server {
             return Ok(());
         }
         for mounted in mounts {
-            if self.wait_until_ended(mounted, Some(patience::CUT_OFF)).is_none() {
+            if self.wait_until_ended(mounted, Some(timeouts::CUT_OFF)).is_none() {
                 let dir = raw::text(mounted.session.dir());
                 return Err(format!(
                     "{dir} is detached, and the programs that have files there open keep it in use"
@@ -485,7 +490,7 @@ impl Server {
                 Err(error) => return Err(format!("cannot detach {}: {error}", raw::text(&place))),
             }
         }
-        if self.wait_until_ended(mounted, Some(patience::CUT_OFF_GRACE)).is_some() {
+        if self.wait_until_ended(mounted, Some(timeouts::CUT_OFF_GRACE)).is_some() {
             return Ok(());
         }
         if let Err(error) = session.abort() {
@@ -497,9 +502,9 @@ impl Server {
 
     /// Ends this process a moment from now, as if it had died, so that another one goes on.
     pub fn restart(&self) -> Result<()> {
-        if !self.keep.is_held() {
+        if !self.handover.is_supervised() {
             return Err(Failure::new(format!(
-                "the server of pool {} has no holder, which would keep its mounts meanwhile",
+                "the server of pool {} has no supervisor, which would keep its mounts meanwhile",
                 self.pool.name()
             ))
             .hint("it was mounted with takeover=off, or requests travel over io_uring and would be lost; mount it with takeover=on"));
@@ -507,7 +512,7 @@ impl Server {
         // Syncing leaves little for the next server to redo.
         self.sync().map_err(Failure::new)?;
         tracing::info!("told to let another server go on");
-        self.keep.again();
+        self.handover.again();
         let ending = thread::Builder::new().name("restart".into()).spawn(|| {
             // The pause lets the reply leave first.
             thread::sleep(RESTART_DELAY);
@@ -525,9 +530,9 @@ impl Server {
 
     /// Closes the pool after the last mount has ended.
     pub fn close(&self) -> Result<(), String> {
-        let keeper = self.keeper.lock().take();
-        if let Some(keeper) = keeper {
-            keeper.stop();
+        let snapshotter = self.snapshotter.lock().take();
+        if let Some(snapshotter) = snapshotter {
+            snapshotter.stop();
         }
         let memory = self.memory.lock().take();
         if let Some(memory) = memory {
@@ -626,7 +631,7 @@ impl Server {
         self.changed.notify_all();
     }
 
-    fn end_if_empty(&self, state: &mut State) {
+    fn end_if_empty(&self, state: &mut ServerState) {
         let unused = state.mounts.is_empty() && state.coming.is_empty() && state.streams.is_empty();
         if state.phase == Phase::Serving && unused {
             state.phase = Phase::Unmounted;
@@ -695,13 +700,13 @@ impl Server {
     }
 
     /// Changes datasets and snapshots.
-    pub(super) fn perform(&self, deed: &Deed) -> Result<Outcome> {
-        let _unchanged = self.deeds.write();
-        let outcome = deeds::perform(&self.pool, deed, self)?;
-        if !matches!(deed, Deed::Destroy { dry_run: true, .. }) {
-            tracing::info!(?deed, "done");
+    pub(super) fn perform(&self, operation: &Operation) -> Result<OperationResult> {
+        let _unchanged = self.dataset_lock.write();
+        let outcome = operations::perform(&self.pool, operation, self)?;
+        if !matches!(operation, Operation::Destroy { dry_run: true, .. }) {
+            tracing::info!(?operation, "done");
         }
-        if let Deed::Inherit { path, name } = deed {
+        if let Operation::Inherit { path, name } = operation {
             startup::store(&self.pool, path, name)?;
             self.obey(name)?;
         }
@@ -710,7 +715,7 @@ impl Server {
 
     /// Stores a property of a dataset or snapshot, makes it durable and applies it.
     pub(super) fn set_property(&self, path: &str, name: &str, value: &str) -> Result<()> {
-        pools::set_one(&self.pool, path, name, Some(value))?;
+        dataset_properties::set_one(&self.pool, path, name, Some(value))?;
         startup::store(&self.pool, path, name)?;
         tracing::info!(dataset = names::full(self.pool.name(), path), property = name, value, "set");
         self.obey(name)
@@ -719,8 +724,8 @@ impl Server {
     /// Applies a property that was changed to the pool and the mounts.
     fn obey(&self, name: &str) -> Result<()> {
         self.obey_all()?;
-        if let (POLICY, Some(keeper)) = (name, &*self.keeper.lock()) {
-            keeper.look();
+        if let (POLICY, Some(snapshotter)) = (name, &*self.snapshotter.lock()) {
+            snapshotter.look();
         }
         for mounted in self.mounts() {
             let Some(of) = self.pool.path_of(mounted.id) else { continue };
@@ -735,9 +740,9 @@ impl Server {
     /// inherit.
     pub(super) fn obey_all(&self) -> Result<()> {
         let temporary = self.temporary.lock().clone();
-        let values = pools::properties(&self.pool, "", &temporary)?;
+        let values = dataset_properties::all(&self.pool, "", &temporary)?;
         for name in ["compression", "primarycache", "autotrim", "cache"] {
-            let found = values.iter().find(|value| value.name == name && value.source != Source::None);
+            let found = values.iter().find(|value| value.name == name && value.source != ValueSource::None);
             if let Some(value) = found {
                 self.obey_for_pool(name, &value.value)?;
             }
@@ -771,7 +776,7 @@ impl Mounts for Server {
         Self::mounted_at(self, id)
     }
 
-    fn let_go(&self, id: u64) {
+    fn close_snapshot(&self, id: u64) {
         for mounted in self.mounts() {
             if !mounted.tree.close(id) {
                 tracing::warn!(snapshot = id, "it goes while requests read it");
@@ -791,7 +796,7 @@ fn for_the_whole_pool(option: &str, pool: &str) -> String {
 }
 
 /// Logs what opening the pool did.
-fn tell_replay(pool: &Pool) {
+fn log_replay(pool: &Pool) {
     let replayed = pool.replayed();
     let name = pool.name();
     tracing::info!(

@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals as Caught;
 use super::server::Server;
 use crate::control::UnmountMode;
 use crate::failure::{Context, Result};
-use crate::patience;
+use crate::timeouts;
 
 /// Exit status of a server that was told twice, as if the signal had killed it.
 const QUIT_STATUS: i32 = 128 + SIGTERM;
@@ -33,7 +33,7 @@ impl Signals {
                     continue;
                 }
                 if let Some(first) = told {
-                    if first.elapsed() < patience::ONE_WISH {
+                    if first.elapsed() < timeouts::ONE_WISH {
                         continue;
                     }
                     tracing::warn!(
@@ -71,7 +71,7 @@ fn end(server: &Server) {
         }
     }
     // A mount that is taken away here may live on elsewhere.
-    if !server.wait_until_unmounted(patience::TOLD_TO_END_AT_LAST) {
+    if !server.wait_until_unmounted(timeouts::TOLD_TO_END_AT_LAST) {
         tracing::warn!("a mount is still in use: cutting its users off");
         if let Err(error) = server.detach(&server.mounts(), UnmountMode::Force) {
             tracing::error!(error, "cannot cut off the users of a mount");
@@ -82,11 +82,11 @@ fn end(server: &Server) {
 /// Unmounts, and gives the users of the mounts some time to leave. Returns true if nothing is mounted any more where
 /// this server sees it.
 fn unmount(server: &Server) -> bool {
-    let patience = Instant::now() + patience::TOLD_TO_END;
+    let patience = Instant::now() + timeouts::TOLD_TO_END;
     loop {
         match server.detach(&server.mounts(), UnmountMode::Normal) {
             Ok(None) => return true,
-            Ok(Some(_)) if Instant::now() < patience => thread::sleep(patience::TOLD_TO_END_STEP),
+            Ok(Some(_)) if Instant::now() < patience => thread::sleep(timeouts::TOLD_TO_END_STEP),
             Ok(Some(_)) => return false,
             Err(error) => {
                 tracing::warn!(error, "cannot unmount");

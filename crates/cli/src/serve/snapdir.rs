@@ -8,17 +8,17 @@ use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, SystemClock};
 use pagefold_fuse::Snapshots;
 use parking_lot::RwLock;
 
-use super::keep::KeptMount;
-use crate::incomplete::{self, How};
+use super::handover::StoredMount;
+use crate::incomplete::{self, OverlayMode};
 
 /// The snapshots of one dataset.
 pub(super) struct SnapshotsOf {
     pub(super) pool: Arc<Pool>,
     pub(super) id: u64,
     /// Lock that is held for writing while snapshots are destroyed.
-    pub(super) deeds: Arc<RwLock<()>>,
+    pub(super) dataset_lock: Arc<RwLock<()>>,
     /// Record of the snapshots that were looked into.
-    pub(super) kept: Arc<KeptMount>,
+    pub(super) kept: Arc<StoredMount>,
 }
 
 impl Snapshots for SnapshotsOf {
@@ -34,11 +34,11 @@ impl Snapshots for SnapshotsOf {
     fn open(&self, number: u64, enter: &mut dyn FnMut(Arc<Fs>)) -> Result<(), FsError> {
         // A snapshot that is being destroyed must not be opened again. The lock is recursive: a thread that mounts
         // holds it, too, and may come here by way of the kernel.
-        let _unchanged = self.deeds.read_recursive();
+        let _unchanged = self.dataset_lock.read_recursive();
         let dataset = self.pool.open_snapshot(number).ok_or(FsError::NotFound)?;
         let path = self.pool.path_of(number).unwrap_or_default();
-        let how = How { writable: false, resumed: false };
-        let over = incomplete::over(&self.pool, &path, dataset, how).map_err(|failure| {
+        let how = OverlayMode { writable: false, resumed: false };
+        let over = incomplete::open(&self.pool, &path, dataset, how).map_err(|failure| {
             tracing::warn!(failure = failure.what(), snapshot = path, "cannot show a snapshot");
             FsError::Engine(Error::Busy(failure.what().to_owned()))
         })?;

@@ -12,7 +12,7 @@ use crate::control::{
     Moving, PieceReader, PieceWriter, REPLY_BYTES_MAX, Reply, Request, Sendable, write_frame,
 };
 use crate::failure::{Context, Failure, Result};
-use crate::{deeds, names, rebase, streams};
+use crate::{names, operations, rebase, streams};
 
 /// A stream that is under way.
 pub struct UnderWay<'a> {
@@ -72,7 +72,7 @@ impl Streams {
 }
 
 /// Sends a reply to the client of a stream.
-pub(super) fn tell(mut connection: &UnixStream, reply: &Reply) -> Result<()> {
+pub(super) fn send_reply(mut connection: &UnixStream, reply: &Reply) -> Result<()> {
     write_frame(&mut connection, reply, REPLY_BYTES_MAX).context(|| "cannot answer".into())
 }
 
@@ -103,7 +103,7 @@ impl Server {
     fn send(&self, what: &Sendable, connection: &UnixStream) -> Result<Reply> {
         let _under_way = self.stream_begins(connection, None)?;
         let expected_bytes = streams::expected(&self.pool, what)?;
-        tell(connection, &Reply::Stream { expected_bytes })?;
+        send_reply(connection, &Reply::Stream { expected_bytes })?;
         let mut out = PieceWriter::new(connection);
         let sent = streams::send(&self.pool, what, &mut out, &mut |_| {});
         out.end().context(|| "cannot end the stream".into())?;
@@ -113,7 +113,7 @@ impl Server {
     fn receive(&self, path: &str, force: bool, connection: &UnixStream) -> Result<Reply> {
         let target = self.pool.version(path).ok().map(|dataset| dataset.id);
         let _under_way = self.stream_begins(connection, target)?;
-        tell(connection, &Reply::Ready {})?;
+        send_reply(connection, &Reply::Ready {})?;
         let mut input = PieceReader::new(connection);
         let all = streams::receive(&self.pool, path, force, &mut input, &mut |_| {})?;
         Ok(Reply::Transferred { all })
@@ -121,7 +121,7 @@ impl Server {
 
     fn diff(&self, (old, new): (&str, &str), ranges: bool, connection: &UnixStream) -> Result<Reply> {
         let _under_way = self.stream_begins(connection, None)?;
-        tell(connection, &Reply::Stream { expected_bytes: 0 })?;
+        send_reply(connection, &Reply::Stream { expected_bytes: 0 })?;
         let mut out = std::io::BufWriter::new(PieceWriter::new(connection));
         let told = streams::diff(&self.pool, old, new, ranges, &mut out);
         let out = out.into_inner().map_err(std::io::IntoInnerError::into_error);
@@ -130,11 +130,11 @@ impl Server {
     }
 
     fn rebase(&self, what: &Moving, connection: &UnixStream) -> Result<Reply> {
-        deeds::clear_way_to_move(&self.pool, what, self)?;
+        operations::clear_way_to_move(&self.pool, what, self)?;
         let target = self.pool.version(&what.path).ok().map(|dataset| dataset.id);
         let _under_way = self.stream_begins(connection, target)?;
         let go_on = &mut || !has_gone(connection);
-        let rebased = rebase::perform(&self.pool, what, self, &self.deeds, go_on)?;
+        let rebased = rebase::perform(&self.pool, what, self, &self.dataset_lock, go_on)?;
         Ok(Reply::Rebased { rebased })
     }
 

@@ -6,17 +6,18 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pagefold_backup::{ClusterLog, Error, LogFile, Pushed};
+use pagefold_backup::{Error, LogFile, Pushed};
 use pagefold_basebackup::control::{self, Control};
 use pagefold_basebackup::segment::{self, Head, Name, Part};
 use serde_json::json;
 
-use super::backup::{open, open_for_logs, told};
-use super::print_json;
-use crate::args::{Archive, ArchiveFetch, ArchiveList, ArchivePush, Output};
+use super::backup::{open, open_for_logs};
+use super::{archived_logs, print_json};
+use crate::args::{Archive, ArchiveFetch, ArchiveList, ArchivePush};
+use crate::backup_errors;
 use crate::failure::{Context, Failure, Result};
-use crate::table::{Align, Table, printable};
-use crate::{moment, raw, units};
+use crate::raw::shown;
+use crate::table::printable;
 
 /// Exit status of a fetch that failed: PostgreSQL takes a status above 125 for an error, and any other for the end of
 /// what is archived.
@@ -43,10 +44,6 @@ pub fn exit_status(words: &[OsString], failure: &Failure) -> u8 {
         && words.get(2).is_some_and(|verb| verb == "fetch");
     let status = failure.exit_status();
     if is_fetch && status == 2 { FAILED } else { status }
-}
-
-fn shown(path: &Path) -> String {
-    printable(&raw::text(path))
 }
 
 fn push(args: &ArchivePush) -> Result<()> {
@@ -95,7 +92,7 @@ fn push(args: &ArchivePush) -> Result<()> {
                 args.repository
             )))
         }
-        Err(error) => Err(told(doing(), &error)),
+        Err(error) => Err(backup_errors::failed(doing(), &error)),
     }
 }
 
@@ -159,7 +156,9 @@ fn fetch_to(args: &ArchiveFetch) -> Result<(), (Failure, bool)> {
         })?,
     };
     let repository = open_for_logs(&args.repository, &args.access).map_err(failed)?;
-    let found = repository.fetch_log(system, &name).map_err(|error| failed(told(doing(), &error)))?;
+    let found = repository
+        .fetch_log(system, &name)
+        .map_err(|error| failed(backup_errors::failed(doing(), &error)))?;
     let Some(content) = found else {
         let what = format!("{} of cluster {system} is not in {}", args.name, args.repository);
         return Err((Failure::new(what), true));
@@ -184,65 +183,13 @@ fn write(to: &Path, content: &[u8]) -> std::io::Result<()> {
 fn list(args: &ArchiveList) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
     let logs = repository.backups().and_then(|backups| repository.cluster_logs(&backups));
-    let logs = logs.map_err(|error| told(format!("cannot list {}", args.repository), &error))?;
+    let logs =
+        logs.map_err(|error| backup_errors::failed(format!("cannot list {}", args.repository), &error))?;
     if args.output.json {
         return print_json(&json!({ "repository": repository.id(), "logs": logs }));
     }
-    print(&logs, &args.output);
+    archived_logs::print(&logs, &args.output);
     Ok(())
-}
-
-/// Prints how far each backup can be restored, and the archived logs of clusters that have no backup.
-pub(super) fn print(logs: &[ClusterLog], output: &Output) {
-    let exact = output.exact || output.script;
-    let mut table = Table::new(&[
-        ("CLUSTER", Align::Right),
-        ("BACKUP", Align::Right),
-        ("DATASET", Align::Left),
-        ("TIMELINE", Align::Right),
-        ("FROM", Align::Left),
-        ("BEFORE", Align::Left),
-        ("LSN", Align::Left),
-        ("MISSING", Align::Left),
-    ]);
-    let none = || "-".to_owned();
-    for log in logs {
-        for line in &log.lines {
-            let before = match line.until_us {
-                Some(micros) if exact => micros.to_string(),
-                Some(micros) => moment::exact(micros),
-                None => none(),
-            };
-            let places = match line.until {
-                Some(until) if line.from != u64::MAX => {
-                    format!("{} to {}", control::lsn(line.from), control::lsn(until))
-                }
-                _ => none(),
-            };
-            table.row(vec![
-                log.system.to_string(),
-                line.backup.to_string(),
-                line.dataset.clone(),
-                line.timeline.to_string(),
-                match line.since_us {
-                    Some(micros) if exact => micros.to_string(),
-                    Some(micros) => moment::exact(micros),
-                    None if exact => line.since.saturating_add(1).saturating_mul(1_000_000).to_string(),
-                    None => units::utc(line.since.saturating_add(1)),
-                },
-                before,
-                places,
-                line.missing.map_or_else(none, |missing| missing.to_string()),
-            ]);
-        }
-        if log.lines.is_empty() {
-            let last = log.stretches.last().map_or_else(none, |stretch| stretch.last.to_string());
-            let missing = log.missing().first().map_or_else(none, ToString::to_string);
-            let row = [log.system.to_string(), none(), none(), none(), none(), none(), last, missing];
-            table.row(row.to_vec());
-        }
-    }
-    table.print(output.script);
 }
 
 #[cfg(test)]

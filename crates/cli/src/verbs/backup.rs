@@ -12,7 +12,7 @@ pub(super) mod replicate;
 mod restore;
 mod restore_pool;
 mod run;
-mod standing;
+mod status;
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Read};
@@ -25,22 +25,20 @@ use pagefold_backup::{
 };
 use serde_json::json;
 
-use super::archive;
-use super::print_json;
+use super::{archived_logs, print_json};
 use crate::args::{
-    Access, Backup, BackupCheck, BackupForget, BackupInit, BackupList, BackupPrune, BackupServe, BackupShow,
-    BackupVerify,
+    Access, Backup, BackupCheck, BackupForget, BackupInit, BackupList, BackupPrune, BackupRestore,
+    BackupServe, BackupShow, BackupVerify,
 };
+use crate::backups::PASSPHRASE;
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
 use crate::table::{Align, Table};
-use crate::{places, units};
+use crate::{backup_errors, files, units};
 
 pub(super) use replica::{Behind, replicas};
-pub(super) use standing::{Standing, standings};
+pub(super) use status::{BackupStatus, backup_statuses};
 
-/// Environment variable that may hold the passphrase.
-const PASSPHRASE: &str = "PAGEFOLD_BACKUP_PASSPHRASE";
 /// Largest number of bytes that are read of a key file.
 const KEY_BYTES_MAX: u64 = 64 << 10;
 
@@ -53,7 +51,7 @@ pub fn run(args: &Backup) -> Result<()> {
         Backup::Show(args) => show(args),
         Backup::Verify(args) => verify(args),
         Backup::Check(args) => check(args),
-        Backup::Restore(args) => restore::run(args),
+        Backup::Restore(args) => restore(args),
         Backup::RestorePool(args) => restore_pool::run(args),
         Backup::Forget(args) => forget(args),
         Backup::Prune(args) => prune(args),
@@ -65,28 +63,17 @@ pub fn run(args: &Backup) -> Result<()> {
     }
 }
 
-/// Returns an error of the backup crate as a failure, with a hint what to do about it.
-pub fn told(doing: impl std::fmt::Display, error: &Error) -> Failure {
-    let failure = match error {
-        Error::Invalid(_) => Failure::usage(format!("{doing}: {error}")),
-        _ => Failure::new(format!("{doing}: {error}")),
-    };
-    match error {
-        Error::Key(_) => {
-            failure.hint(format!("give it with --key-file FILE, --key-command COMMAND or {PASSPHRASE}"))
-        }
-        Error::Damaged { .. } | Error::Missing { .. } => {
-            failure.hint("see what else is damaged: pagefold backup check, pagefold backup verify")
-        }
-        Error::Connection { hint: Some(hint), .. } => failure.hint(hint),
-        Error::UnsafeStore(_) => failure.hint("--single-writer vouches that there is only one writer"),
-        _ => failure,
+fn restore(args: &BackupRestore) -> Result<()> {
+    let name = restore::dataset_of(args)?;
+    match point::RecoveryTarget::of(args)? {
+        Some(target) => point::restore(args, &name, target),
+        None => restore::run(args, &name),
     }
 }
 
 fn secret(access: &Access) -> Result<Option<Secret>> {
     let secret = secret_bytes(access)?.map(Secret::new).transpose();
-    secret.map_err(|error| told("cannot use the key", &error))
+    secret.map_err(|error| backup_errors::failed("cannot use the key", &error))
 }
 
 /// Returns the passphrase or key, if there is one.
@@ -121,12 +108,12 @@ fn store(repository: &str, access: &Access, make: bool) -> Result<Store> {
     let doing = || format!("cannot use the repository {repository}");
     let location =
         Location::parse(repository, endpoint.as_deref(), region.as_deref(), access.remote_command.as_deref());
-    let location = location.map_err(|error| told(doing(), &error))?;
-    Store::open(&location, make).map_err(|error| told(doing(), &error))
+    let location = location.map_err(|error| backup_errors::failed(doing(), &error))?;
+    Store::open(&location, make).map_err(|error| backup_errors::failed(doing(), &error))
 }
 
 fn seen() -> Result<Seen> {
-    Ok(Seen { folder: Some(places::state_dir()?.join("backup")) })
+    Ok(Seen { folder: Some(files::state_dir()?.join("backup")) })
 }
 
 pub(super) fn open(repository: &str, access: &Access) -> Result<Repository> {
@@ -142,7 +129,7 @@ pub(super) fn open_for_logs(repository: &str, access: &Access) -> Result<Reposit
 fn open_with(repository: &str, access: &Access, seen: Seen) -> Result<Repository> {
     let store = store(repository, access, false)?;
     Repository::open(store, seen, secret(access)?.as_ref()).map_err(|error| {
-        let failure = told(format!("cannot open the repository {repository}"), &error);
+        let failure = backup_errors::failed(format!("cannot open the repository {repository}"), &error);
         match error {
             Error::NotFound(_) => failure.hint(format!("make one: pagefold backup init {repository}")),
             _ => failure,
@@ -161,7 +148,7 @@ fn init(args: &BackupInit) -> Result<()> {
     }
     let store = store(&args.repository, &args.access, true)?;
     let options = InitOptions { secret, created: units::now(), single_writer: args.single_writer };
-    Repository::init(store, seen()?, &options).map(drop).map_err(|error| told(doing, &error))
+    Repository::init(store, seen()?, &options).map(drop).map_err(|error| backup_errors::failed(doing, &error))
 }
 
 fn pipe() -> Result<(PipeReader, PipeWriter)> {
@@ -175,7 +162,7 @@ fn as_file(end: impl Into<OwnedFd>) -> File {
 fn list(args: &BackupList) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
     let backups = repository.backups();
-    let failed = |error: Error| told(format!("cannot list {}", args.repository), &error);
+    let failed = |error: Error| backup_errors::failed(format!("cannot list {}", args.repository), &error);
     let backups = backups.map_err(failed)?;
     if args.output.json {
         let all: Vec<_> = backups.iter().map(figures).collect();
@@ -209,7 +196,7 @@ fn list(args: &BackupList) -> Result<()> {
         let logs = repository.cluster_logs(&backups).map_err(failed)?;
         if !logs.is_empty() {
             println!();
-            archive::print(&logs, &args.output);
+            archived_logs::print(&logs, &args.output);
         }
     }
     Ok(())
@@ -234,7 +221,8 @@ fn figures(backup: &pagefold_backup::Backup) -> serde_json::Value {
 fn show(args: &BackupShow) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
     let backup = repository.find(&args.backup);
-    let backup = backup.map_err(|error| told(format!("cannot show {}", args.backup), &error))?;
+    let backup =
+        backup.map_err(|error| backup_errors::failed(format!("cannot show {}", args.backup), &error))?;
     if args.output.json {
         return print_json(&figures(&backup));
     }
@@ -270,7 +258,7 @@ fn share(text: &str) -> Result<f64> {
 fn verify(args: &BackupVerify) -> Result<()> {
     let share = args.sample.as_deref().map(share).transpose()?.unwrap_or(1.0);
     let repository = open(&args.repository, &args.access)?;
-    let failed = |error: Error| told(format!("cannot verify {}", args.repository), &error);
+    let failed = |error: Error| backup_errors::failed(format!("cannot verify {}", args.repository), &error);
     let backups = match args.backups.as_slice() {
         [] => repository.backups().map_err(failed)?,
         some => some.iter().map(|word| repository.find(word)).collect::<Result<_, _>>().map_err(failed)?,
@@ -290,18 +278,19 @@ fn verify(args: &BackupVerify) -> Result<()> {
         repository.verify_logs(share, salt, &mut checked, &mut watch).map_err(failed)?;
     }
     progress.finish();
-    tell(&args.repository, &checked, args.json)
+    print_result(&args.repository, &checked, args.json)
 }
 
 fn check(args: &BackupCheck) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
     let checked = repository.check();
-    let checked = checked.map_err(|error| told(format!("cannot check {}", args.repository), &error))?;
-    tell(&args.repository, &checked, args.json)
+    let checked = checked
+        .map_err(|error| backup_errors::failed(format!("cannot check {}", args.repository), &error))?;
+    print_result(&args.repository, &checked, args.json)
 }
 
 /// Tells what was read and what is wrong; fails if anything is wrong.
-fn tell(name: &str, checked: &Checked, json: bool) -> Result<()> {
+fn print_result(name: &str, checked: &Checked, json: bool) -> Result<()> {
     if json {
         print_json(&json!(checked))?;
     } else {
@@ -333,11 +322,13 @@ fn tell(name: &str, checked: &Checked, json: bool) -> Result<()> {
 fn forget(args: &BackupForget) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
     let forgotten = repository.forget(&args.backups);
-    forgotten.map_err(|error| told(format!("cannot forget backups of {}", args.repository), &error))
+    forgotten.map_err(|error| {
+        backup_errors::failed(format!("cannot forget backups of {}", args.repository), &error)
+    })
 }
 
 fn prune(args: &BackupPrune) -> Result<()> {
-    let failed = |error: Error| told(format!("cannot prune {}", args.repository), &error);
+    let failed = |error: Error| backup_errors::failed(format!("cannot prune {}", args.repository), &error);
     let keep: Option<Keep> = args.keep.as_deref().map(str::parse).transpose().map_err(failed)?;
     let repository = open(&args.repository, &args.access)?;
     let bound = match args.repack.as_deref() {
@@ -377,12 +368,12 @@ fn prune(args: &BackupPrune) -> Result<()> {
     if repacked.packs > 0 {
         println!("{}: {}", args.repository, repacked_text(&repacked, args.dry_run));
     }
-    tell_logs(&args.repository, &pruned.logs);
+    print_logs(&args.repository, &pruned.logs);
     Ok(())
 }
 
 /// Tells of archived logs that were deleted or left, if there are any.
-fn tell_logs(name: &str, logs: &PrunedLogs) {
+fn print_logs(name: &str, logs: &PrunedLogs) {
     if logs.deleted_files + logs.left_files > 0 {
         println!(
             "{name}: {} files of logs deleted ({}), {} left to the next prune",
@@ -420,5 +411,5 @@ fn serve(args: &BackupServe) -> Result<()> {
     let output = std::io::stdout().as_fd().try_clone_to_owned();
     let output = File::from(output.context(|| "cannot use standard output".into())?);
     pagefold_backup::serve(&options, std::io::stdin().lock(), output)
-        .map_err(|error| told("cannot serve backups", &error))
+        .map_err(|error| backup_errors::failed("cannot serve backups", &error))
 }

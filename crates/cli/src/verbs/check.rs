@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::args::Check;
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
-use crate::{names, pools, raw, table, target, units};
+use crate::{engine_errors, names, pools, raw, registry, table, target, units};
 
 /// Bytes of cache for the check's walk over the trees.
 const CACHE_BYTES: u64 = 256 << 20;
@@ -24,7 +24,7 @@ pub fn run(args: &Check) -> Result<()> {
         }
         _ => {
             let devices =
-                args.device.iter().map(|path| target::absolute(path)).collect::<Result<Vec<_>>>()?;
+                args.device.iter().map(|path| registry::absolute(path)).collect::<Result<Vec<_>>>()?;
             let name = args.pool.clone().unwrap_or_else(|| crate::registry::paths_text(&devices));
             (name, devices)
         }
@@ -38,8 +38,8 @@ pub fn run(args: &Check) -> Result<()> {
         progress.at(at.done_bytes, at.total_bytes);
     });
     progress.finish();
-    let (pool, report) =
-        checked.map_err(|error| pools::failed_on_devices(format!("cannot check pool {name}"), &error))?;
+    let (pool, report) = checked
+        .map_err(|error| engine_errors::failed_on_devices(format!("cannot check pool {name}"), &error))?;
     let files = file_systems(&pool, &report)?;
     let (name, guid) = (pool.name().to_owned(), pool.guid().to_string());
     let errors = report.errors.saturating_add(files.problem_count);
@@ -59,7 +59,7 @@ pub fn run(args: &Check) -> Result<()> {
         for message in report.messages.iter().chain(&files.problems) {
             println!("{}", table::printable(message));
         }
-        each_unreadable(&pool, &report, &mut |unread| println!("{}", unread.text()))?;
+        each_unreadable(&pool, &report, &mut |part| println!("{}", part.text()))?;
         let count = |number: u64| {
             if args.output.exact { number.to_string() } else { units::count(number as f64) }
         };
@@ -106,12 +106,12 @@ fn file_systems(pool: &Pool, report: &CheckReport) -> Result<pagefold_fs::check:
 }
 
 fn listed(pool: &Pool) -> Result<Vec<Listed>> {
-    pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))
+    pool.list().map_err(|error| engine_errors::failed("cannot list the datasets", &error))
 }
 
 /// A part of a dataset or snapshot that cannot be read.
 #[derive(Serialize)]
-struct Unread {
+struct UnreadablePart {
     dataset: String,
     path: String,
     inode: u64,
@@ -121,7 +121,7 @@ struct Unread {
     ranges: Vec<(u64, u64)>,
 }
 
-impl Unread {
+impl UnreadablePart {
     fn new(dataset: &str, lost: &Lost) -> Self {
         let (what, ranges) = match &lost.what {
             What::Inode => ("inode", Vec::new()),
@@ -150,13 +150,13 @@ impl Unread {
 }
 
 /// Returns everything that cannot be read, of all datasets and snapshots.
-fn unreadable(pool: &Pool, report: &CheckReport) -> Result<Vec<Unread>> {
+fn unreadable(pool: &Pool, report: &CheckReport) -> Result<Vec<UnreadablePart>> {
     let mut all = Vec::new();
-    each_unreadable(pool, report, &mut |unread| all.push(unread))?;
+    each_unreadable(pool, report, &mut |part| all.push(part))?;
     Ok(all)
 }
 
-fn each_unreadable(pool: &Pool, report: &CheckReport, each: &mut dyn FnMut(Unread)) -> Result<()> {
+fn each_unreadable(pool: &Pool, report: &CheckReport, each: &mut dyn FnMut(UnreadablePart)) -> Result<()> {
     if report.errors == 0 {
         return Ok(());
     }
@@ -165,7 +165,8 @@ fn each_unreadable(pool: &Pool, report: &CheckReport, each: &mut dyn FnMut(Unrea
         let doing = || format!("cannot tell what of {name} cannot be read");
         let lost = pool.unreadable(&listed.path, report).context(doing)?;
         let dataset = pool.open_dataset(&listed.path).context(doing)?;
-        lost::list(dataset.as_ref(), &lost, &mut |lost| each(Unread::new(&name, lost))).context(doing)?;
+        lost::list(dataset.as_ref(), &lost, &mut |lost| each(UnreadablePart::new(&name, lost)))
+            .context(doing)?;
     }
     Ok(())
 }

@@ -6,11 +6,11 @@ use serde_json::json;
 
 use crate::args::Clear;
 use crate::control::{PoolFigures, Reply, Request, StruckFigures};
-use crate::errors::{self, Cleared};
 use crate::failure::{Failure, Result};
+use crate::pool_errors::{self, Cleared};
 use crate::registry::Registry;
 use crate::table::printable;
-use crate::{pools, target, units};
+use crate::{pool_status, pools, target, units};
 
 /// Clears the errors, and tells which they were.
 pub fn run(args: &Clear) -> Result<()> {
@@ -30,9 +30,9 @@ pub fn run(args: &Clear) -> Result<()> {
         None => {
             let known = Registry::open()?.find(&pool)?;
             pools::with_offline(&known, |open| {
-                let figures = pools::figures(open);
+                let figures = pool_status::figures(open);
                 let device = number_of(&figures, args.device.as_deref())?;
-                Ok((paths_of(&figures), errors::clear(open, device, now)?))
+                Ok((paths_of(&figures), pool_errors::clear(open, device, now)?))
             })?
         }
     };
@@ -44,7 +44,7 @@ pub fn run(args: &Clear) -> Result<()> {
             .collect();
         return super::print_json(&json!({ "pool": pool, "devices": devices, "cleared": struck }));
     }
-    tell(&pool, &paths, &(devices, struck));
+    print_result(&pool, &paths, &(devices, struck));
     Ok(())
 }
 
@@ -67,7 +67,7 @@ fn number_of(figures: &PoolFigures, device: Option<&Path>) -> Result<Option<u16>
     })
 }
 
-fn tell(pool: &str, paths: &[String], (devices, struck): &Cleared) {
+fn print_result(pool: &str, paths: &[String], (devices, struck): &Cleared) {
     let mut lines = Vec::new();
     for (path, counts) in paths.iter().zip(devices) {
         if !counts.is_zero() {

@@ -12,12 +12,13 @@ use rustix::fs::{OFlags, statvfs};
 use crate::args::Create;
 use crate::failure::{Context, Failure, Result};
 use crate::pools::Held;
+use crate::raw::shown;
 use crate::registry::{Known, Registry};
-use crate::{places, pools, props, raw, signature, startup, table, units};
+use crate::{files, pools, props, registry, signature, startup, units};
 
 /// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
 pub fn run(args: &Create) -> Result<()> {
-    places::check_pool_name(&args.pool)?;
+    files::check_pool_name(&args.pool)?;
     let properties: Vec<_> =
         args.properties.iter().map(|word| props::parse_assignment(word)).collect::<Result<_>>()?;
     let size = args.size.as_deref().map(units::parse_size).transpose()?;
@@ -41,13 +42,13 @@ pub fn run(args: &Create) -> Result<()> {
     // A pool that could not be remembered would be made for nothing: this removal of nothing shows whether the registry
     // can be written.
     registry.remove("")?;
-    let mut made = Made(Vec::new());
+    let mut made = NewFiles(Vec::new());
     for path in &missing {
         make_file(path, size.unwrap_or(0))?;
         made.0.push(path.clone());
     }
     let devices: Vec<PathBuf> =
-        args.devices.iter().map(|path| crate::target::absolute(path)).collect::<Result<_>>()?;
+        args.devices.iter().map(|path| registry::absolute(path)).collect::<Result<_>>()?;
     let overwritten: Vec<_> = devices.iter().filter_map(|device| pools::held_by(device)).collect();
     let guid = pools::create(&args.pool, &devices, &properties, args.force, !args.no_trim)?;
     let known = Known { name: args.pool.clone(), guid, devices, adopted: true, altroot: None };
@@ -69,9 +70,9 @@ pub fn run(args: &Create) -> Result<()> {
 }
 
 /// Files that are removed again unless the pool comes into being.
-struct Made(Vec<PathBuf>);
+struct NewFiles(Vec<PathBuf>);
 
-impl Drop for Made {
+impl Drop for NewFiles {
     fn drop(&mut self) {
         for path in &self.0 {
             let removed = walk::reach_parent(path)
@@ -196,8 +197,4 @@ fn make_file(path: &Path, size: u64) -> Result<()> {
         let _ = fs::remove_file(&place);
         Failure::new(format!("{}: {error}", making()))
     })
-}
-
-fn shown(path: &Path) -> String {
-    table::printable(&raw::text(path))
 }

@@ -8,12 +8,11 @@ use crate::args::{
     CreateDataset, Dataset, Destroy, Hold, Holds, MakeClone, Output, Promote, Rename, Reset, Rollback,
     Snapshot,
 };
-use crate::datasets;
-use crate::deeds::{self, Deed, Outcome};
 use crate::failure::{Failure, Result};
 use crate::names::Name;
+use crate::operations::{self, Operation, OperationResult};
 use crate::table::{Align, Table};
-use crate::units;
+use crate::{datasets, units};
 
 /// `dataset VERB`.
 pub fn run(args: &Dataset) -> Result<()> {
@@ -33,8 +32,8 @@ fn create(args: &CreateDataset) -> Result<()> {
         )));
     }
     let properties = settings(&args.properties, &name)?;
-    let deed = Deed::Create { path: name.path.clone(), parents: args.parents, properties };
-    datasets::perform(&name.pool, deed).map(drop)
+    let operation = Operation::Create { path: name.path.clone(), parents: args.parents, properties };
+    datasets::perform(&name.pool, operation).map(drop)
 }
 
 /// Makes snapshots.
@@ -43,8 +42,8 @@ pub fn snapshot(args: &Snapshot) -> Result<()> {
     for (pool, snapshots) in by_pool(&names) {
         let name = &names[0];
         let properties = settings(&args.properties, name)?;
-        let deed = Deed::Snapshot { snapshots, recursive: args.recursive, properties };
-        datasets::perform(&pool, deed)?;
+        let operation = Operation::Snapshot { snapshots, recursive: args.recursive, properties };
+        datasets::perform(&pool, operation)?;
     }
     Ok(())
 }
@@ -61,25 +60,26 @@ pub fn clone_of(args: &MakeClone) -> Result<()> {
             .hint(format!("pagefold clone {from} {to}/NAME")));
     }
     let properties = settings(&args.properties, &to)?;
-    datasets::perform(&to.pool, Deed::Clone { snapshot: from.path, path: to.path, properties }).map(drop)
+    datasets::perform(&to.pool, Operation::Clone { snapshot: from.path, path: to.path, properties }).map(drop)
 }
 
 /// Rolls a dataset back to a snapshot.
 pub fn rollback(args: &Rollback) -> Result<()> {
     let name = snapshot_name(&args.snapshot)?;
-    datasets::perform(&name.pool, Deed::Rollback { snapshot: name.path, newer: args.recursive }).map(drop)
+    datasets::perform(&name.pool, Operation::Rollback { snapshot: name.path, newer: args.recursive })
+        .map(drop)
 }
 
 /// Returns a clone to its origin.
 pub fn reset(args: &Reset) -> Result<()> {
     let name = dataset(&args.dataset)?;
-    datasets::perform(&name.pool, Deed::Reset { path: name.path, own: args.recursive }).map(drop)
+    datasets::perform(&name.pool, Operation::Reset { path: name.path, own: args.recursive }).map(drop)
 }
 
 /// Promotes a clone.
 pub fn promote(args: &Promote) -> Result<()> {
     let name = dataset(&args.dataset)?;
-    datasets::perform(&name.pool, Deed::Promote { path: name.path }).map(drop)
+    datasets::perform(&name.pool, Operation::Promote { path: name.path }).map(drop)
 }
 
 /// Renames a dataset or snapshot.
@@ -100,7 +100,7 @@ pub fn rename(args: &Rename) -> Result<()> {
             .hint(format!("pagefold rename {from} {}/{to}", from.pool)));
     }
     same_pool(&from, &to)?;
-    datasets::perform(&from.pool, Deed::Rename { from: from.path, to: to.path }).map(drop)
+    datasets::perform(&from.pool, Operation::Rename { from: from.path, to: to.path }).map(drop)
 }
 
 /// Destroys datasets and snapshots, or tells what that would free.
@@ -110,15 +110,15 @@ pub fn destroy(args: &Destroy) -> Result<()> {
         return Err(Failure::usage(format!("{pool} is a pool: it is destroyed alone"))
             .hint(format!("pagefold destroy {pool}")));
     }
-    let mut all = Outcome::default();
+    let mut all = OperationResult::default();
     for (pool, what) in by_pool(&names) {
-        let deed = Deed::Destroy { what, recursive: args.recursive, dry_run: args.dry_run };
-        let outcome = datasets::perform(&pool, deed)?;
+        let operation = Operation::Destroy { what, recursive: args.recursive, dry_run: args.dry_run };
+        let outcome = datasets::perform(&pool, operation)?;
         all.names.extend(outcome.names);
         all.freed_bytes += outcome.freed_bytes;
         all.blocked = all.blocked.or(outcome.blocked);
     }
-    tell(args, &all)?;
+    print_result(args, &all)?;
     match all.blocked {
         None => Ok(()),
         Some((what, hint)) => {
@@ -131,7 +131,7 @@ pub fn destroy(args: &Destroy) -> Result<()> {
     }
 }
 
-fn tell(args: &Destroy, outcome: &Outcome) -> Result<()> {
+fn print_result(args: &Destroy, outcome: &OperationResult) -> Result<()> {
     let Output { json, exact, script } = args.output;
     if json {
         return super::print_json(&json!({
@@ -169,12 +169,12 @@ pub fn hold(args: &Hold, release: bool) -> Result<()> {
     let names: Vec<Name> = args.snapshots.iter().map(|word| snapshot_name(word)).collect::<Result<_>>()?;
     for (pool, snapshots) in by_pool(&names) {
         let (recursive, tag) = (args.recursive, args.tag.clone());
-        let deed = if release {
-            Deed::Release { snapshots, recursive, tag }
+        let operation = if release {
+            Operation::Release { snapshots, recursive, tag }
         } else {
-            Deed::Hold { snapshots, recursive, tag }
+            Operation::Hold { snapshots, recursive, tag }
         };
-        datasets::perform(&pool, deed)?;
+        datasets::perform(&pool, operation)?;
     }
     Ok(())
 }
@@ -257,7 +257,7 @@ pub(super) fn same_pool(from: &Name, to: &Name) -> Result<()> {
 
 /// Parses and checks the properties that `-o` gives to what is to be made.
 fn settings(words: &[String], name: &Name) -> Result<Vec<(String, String)>> {
-    let properties = deeds::parse_properties(words)?;
+    let properties = operations::parse_properties(words)?;
     properties.iter().try_for_each(|(property, _)| crate::props::check_settable_on(property, name))?;
     Ok(properties)
 }

@@ -37,7 +37,7 @@ pub fn run(args: &Events) -> Result<()> {
                 // Either there is a server now, or this returns the failure that says why there is none.
                 return target::server(&args.target).map(drop);
             }
-            shown.tell(&kept)?;
+            shown.print(&kept)?;
             if !args.follow {
                 return Ok(());
             }
@@ -75,7 +75,7 @@ impl Shown<'_> {
             if lost > 0 && !self.args.json {
                 eprintln!("pagefold: {lost} older events are no longer kept");
             }
-            self.tell(&events)?;
+            self.print(&events)?;
             if !self.args.follow {
                 return Ok(());
             }
@@ -85,7 +85,7 @@ impl Shown<'_> {
     }
 
     /// Prints those events that were not printed yet.
-    fn tell(&mut self, events: &[Event]) -> Result<()> {
+    fn print(&mut self, events: &[Event]) -> Result<()> {
         let worst = LEVELS.iter().position(|level| *level == self.args.level).unwrap_or(LEVELS.len());
         for event in events.iter().filter(|event| event.number > self.last) {
             let rank = LEVELS.iter().position(|level| event.level.eq_ignore_ascii_case(level));
@@ -101,7 +101,7 @@ impl Shown<'_> {
 fn print(event: &Event, json: bool) -> Result<()> {
     let printing = || "cannot print".to_owned();
     let line = if json {
-        crate::raw::told(serde_json::to_value(event).context(printing)?).to_string()
+        crate::raw::printed(serde_json::to_value(event).context(printing)?).to_string()
     } else {
         text(event)
     };

@@ -4,17 +4,16 @@ use std::path::Path;
 
 use crate::args::Export;
 use crate::control::UnmountMode;
-use crate::exact;
 use crate::failure::{Failure, Result};
 use crate::registry::Registry;
-use crate::{pools, target};
+use crate::{mount_lookup, pools, target};
 
 /// Exports a pool. All of its mounts go, or none does.
 pub fn run(args: &Export) -> Result<()> {
     let registry = Registry::open()?;
     let pool = match target::is_path(&args.pool) {
         // The path must be a mount point itself, not something that lies on the pool.
-        true => exact::mount_at(Path::new(&args.pool))?.pool().to_owned(),
+        true => mount_lookup::mount_at(Path::new(&args.pool))?.pool().to_owned(),
         false => target::whole_pool(&args.pool, "export")?,
     };
     if let Some(mut client) = target::connect(&pool)? {

@@ -7,25 +7,25 @@ use serde_json::json;
 
 use super::walk::Walk;
 use crate::args::Fold;
-use crate::control::{Client, Folded, MountFigures, Reply, Request};
+use crate::control::{Client, MountFigures, RecompressFigures, Reply, Request};
 use crate::failure::{Failure, Result};
 use crate::names::{self, Name};
 use crate::progress::Progress;
 use crate::registry::Registry;
 use crate::{raw, target, units};
 
-/// Files of one mount that are to be folded.
-struct Work {
+/// Files of one mount whose records are to be coded again.
+struct RecompressJob {
     client: Client,
     device: u32,
     inodes: Vec<u64>,
 }
 
-/// Folds the files that are named, and tells what that gained.
+/// Codes the files that are named again, and reports what that gained.
 pub fn run(args: &Fold) -> Result<()> {
     let counting = Progress::counter("files looked at");
     let mut walk = Walk::new(&counting);
-    let mut all: Vec<Work> = Vec::new();
+    let mut all: Vec<RecompressJob> = Vec::new();
     let mut total_bytes = 0;
     for word in &args.targets {
         for path in paths_of(word)? {
@@ -36,7 +36,7 @@ pub fn run(args: &Fold) -> Result<()> {
                     return Err(client.misunderstood());
                 };
                 total_bytes += files.iter().flatten().map(|usage| usage.logical_bytes).sum::<u64>();
-                all.push(Work { client: target::server(client.pool())?, device, inodes });
+                all.push(RecompressJob { client: target::server(client.pool())?, device, inodes });
                 Ok(())
             })?;
         }
@@ -44,15 +44,15 @@ pub fn run(args: &Fold) -> Result<()> {
     counting.finish();
     let problems = std::mem::take(&mut walk.problems);
     let progress = Progress::bytes("folding");
-    let folded = all.iter_mut().try_fold(Folded::default(), |mut sum, work| {
-        work.fold(args.rate, &mut |more| {
+    let figures = all.iter_mut().try_fold(RecompressFigures::default(), |mut sum, job| {
+        job.run(args.rate, &mut |more| {
             sum.add(more);
             progress.at(sum.logical_bytes, total_bytes.max(sum.logical_bytes));
         })?;
         Ok(sum)
     });
     progress.finish();
-    tell(args, &folded?)?;
+    report(args, &figures?)?;
     for problem in &problems {
         eprintln!("pagefold: {problem}");
     }
@@ -93,20 +93,20 @@ fn paths_of(word: &str) -> Result<Vec<PathBuf>> {
     Ok(dirs)
 }
 
-impl Work {
-    /// Folds request by request; after each it rests if there is a bound on the rate.
-    fn fold(&mut self, rate: Option<u64>, each: &mut dyn FnMut(&Folded)) -> Result<()> {
+impl RecompressJob {
+    /// Works request by request; after each it rests if there is a bound on the rate.
+    fn run(&mut self, rate: Option<u64>, each: &mut dyn FnMut(&RecompressFigures)) -> Result<()> {
         let mut at = Some((0, 0));
         while let Some(from) = at {
             let begun = Instant::now();
-            let request = Request::Fold { device: self.device, inodes: self.inodes.clone(), from };
-            let Reply::Folded { folded, next } = self.client.ask_and_wait(&request)? else {
+            let request = Request::Recompress { device: self.device, inodes: self.inodes.clone(), from };
+            let Reply::Recompressed { figures, next } = self.client.ask_and_wait(&request)? else {
                 return Err(self.client.misunderstood());
             };
-            each(&folded);
+            each(&figures);
             at = next;
             if let Some(rate) = rate.filter(|rate| *rate > 0) {
-                let due = Duration::from_secs_f64(folded.logical_bytes as f64 / rate as f64);
+                let due = Duration::from_secs_f64(figures.logical_bytes as f64 / rate as f64);
                 std::thread::sleep(due.saturating_sub(begun.elapsed()));
             }
         }
@@ -114,23 +114,23 @@ impl Work {
     }
 }
 
-fn tell(args: &Fold, folded: &Folded) -> Result<()> {
+fn report(args: &Fold, figures: &RecompressFigures) -> Result<()> {
     if args.output.json {
-        return super::print_json(&json!({ "folded": folded }));
+        return super::print_json(&json!({ "folded": figures }));
     }
     let size = |bytes: u64| if args.output.exact { bytes.to_string() } else { units::size(bytes) };
     if args.output.script {
-        let Folded { pages, recoded, before_bytes, after_bytes, written_bytes, .. } = folded;
+        let RecompressFigures { pages, recoded, before_bytes, after_bytes, written_bytes, .. } = figures;
         println!("{pages}\t{recoded}\t{before_bytes}\t{after_bytes}\t{written_bytes}");
         return Ok(());
     }
     println!(
         "{} of {} pages became shorter: {} instead of {}; {} written",
-        folded.recoded,
-        folded.pages,
-        size(folded.after_bytes),
-        size(folded.before_bytes),
-        size(folded.written_bytes)
+        figures.recoded,
+        figures.pages,
+        size(figures.after_bytes),
+        size(figures.before_bytes),
+        size(figures.written_bytes)
     );
     Ok(())
 }

@@ -6,16 +6,16 @@ use pagefold_engine::pool;
 use serde_json::json;
 
 use crate::args::Import;
+use crate::discovery::{self, FoundPool};
 use crate::failure::{Failure, Result};
-use crate::finding::{self, Found};
+use crate::last_state::LastStateFile;
 use crate::registry::{Known, Registry, paths_text};
-use crate::seen::Seen;
 use crate::table::{Align, Table};
-use crate::{places, pools, suggest, table, target};
+use crate::{engine_errors, files, pools, raw, registry, suggest, table, target};
 
 /// Shows the pools that are found, or remembers them.
 pub fn run(args: &Import) -> Result<()> {
-    let found = finding::scan(&where_to_look(args)?)?;
+    let found = discovery::scan(&where_to_look(args)?)?;
     match &args.pool {
         Some(wanted) => import(args, one(args, &found, wanted)?),
         None if args.all => all(args, &found),
@@ -31,7 +31,7 @@ fn where_to_look(args: &Import) -> Result<Vec<PathBuf>> {
         let known = known.into_iter().find(|known| known.name == *wanted || known.guid == *wanted);
         if let Some(known) = known {
             let there = known.devices.into_iter().filter(|path| path.exists());
-            return Ok(there.chain(finding::block_devices()?).collect());
+            return Ok(there.chain(discovery::block_devices()?).collect());
         }
     }
     Ok(args.dir.clone())
@@ -47,10 +47,10 @@ fn nothing(args: &Import) -> Failure {
 }
 
 /// Returns the pool that is meant: of its copies, the one that is current, or an older one if that is accepted.
-fn one<'a>(args: &Import, found: &'a [Found], wanted: &str) -> Result<&'a Found> {
-    let matching: Vec<&Found> =
+fn one<'a>(args: &Import, found: &'a [FoundPool], wanted: &str) -> Result<&'a FoundPool> {
+    let matching: Vec<&FoundPool> =
         found.iter().filter(|pool| pool.name == wanted || pool.guid == wanted).collect();
-    let current: Vec<&Found> = matching.iter().copied().filter(|pool| pool.is_current()).collect();
+    let current: Vec<&FoundPool> = matching.iter().copied().filter(|pool| pool.is_current()).collect();
     match (matching.as_slice(), current.as_slice()) {
         ([], _) => Err(not_found(args, found, wanted)),
         ([pool], _) if args.accept_older || pool.is_current() => Ok(pool),
@@ -67,7 +67,7 @@ fn one<'a>(args: &Import, found: &'a [Found], wanted: &str) -> Result<&'a Found>
     }
 }
 
-fn not_found(args: &Import, found: &[Found], wanted: &str) -> Failure {
+fn not_found(args: &Import, found: &[FoundPool], wanted: &str) -> Failure {
     let mut names: Vec<&str> = found.iter().map(|pool| pool.name.as_str()).collect();
     names.dedup();
     let near = suggest::nearest(wanted, names.iter().copied()).map(|n| format!("; did you mean {n}?"));
@@ -82,13 +82,13 @@ fn not_found(args: &Import, found: &[Found], wanted: &str) -> Failure {
 }
 
 /// Returns the failure that nothing tells which of several pools is meant.
-fn ambiguous(several: &[&Found], wanted: &str) -> Failure {
-    let line = |pool: &&Found| {
+fn ambiguous(several: &[&FoundPool], wanted: &str) -> Failure {
+    let line = |pool: &&FoundPool| {
         let problem = pool.problem.as_ref().map(|problem| format!(": {problem}"));
         format!(
             "\n  {} {} on {}{}",
             pool.guid,
-            pool.state,
+            discovery::state_text(pool.state),
             paths_text(&pool.devices),
             problem.unwrap_or_default()
         )
@@ -107,8 +107,8 @@ fn ambiguous(several: &[&Found], wanted: &str) -> Failure {
 }
 
 /// Imports what was chosen.
-fn import(args: &Import, pool: &Found) -> Result<()> {
-    places::check_pool_name(&pool.name)?;
+fn import(args: &Import, pool: &FoundPool) -> Result<()> {
+    files::check_pool_name(&pool.name)?;
     if !pool.is_whole() {
         let few = format!("{} of its {} devices were found, each once", pool.devices.len(), pool.expected);
         let problem = pool.problem.as_ref().filter(|_| pool.is_current()).unwrap_or(&few);
@@ -122,14 +122,14 @@ fn import(args: &Import, pool: &Found) -> Result<()> {
         check_mounted(before, pool)?;
     }
     if let Some(root) = &args.altroot {
-        let dir = target::absolute(root)?;
+        let dir = registry::absolute(root)?;
         if !dir.is_dir() {
-            return Err(Failure::new(format!("{} is not a directory", pools::shown(&dir))));
+            return Err(Failure::new(format!("{} is not a directory", raw::shown(&dir))));
         }
         known.altroot = Some(dir);
     }
     if let Some(name) = &args.new_name {
-        places::check_pool_name(name)?;
+        files::check_pool_name(name)?;
         known.name.clone_from(name);
     }
     // This check comes before anything is changed.
@@ -139,14 +139,14 @@ fn import(args: &Import, pool: &Found) -> Result<()> {
     }
     if args.new_name.is_some() {
         pool::rename(&known.devices, &known.name)
-            .map_err(|error| pools::failed(format!("cannot rename pool {}", pool.name), &error))?;
+            .map_err(|error| engine_errors::failed(format!("cannot rename pool {}", pool.name), &error))?;
     }
     registry.add(known.clone())?;
     if args.accept_loss { pools::give_up_damaged_log(&known) } else { Ok(()) }
 }
 
 /// Refuses to take the pool from under its server.
-fn check_mounted(before: &Known, pool: &Found) -> Result<()> {
+fn check_mounted(before: &Known, pool: &FoundPool) -> Result<()> {
     if before.devices == pool.devices && before.name == pool.name {
         return Ok(());
     }
@@ -165,17 +165,17 @@ fn check_mounted(before: &Known, pool: &Found) -> Result<()> {
 }
 
 /// Makes the older copy the pool from now on.
-fn go_back(pool: &Found) -> Result<()> {
+fn go_back(pool: &FoundPool) -> Result<()> {
     let device =
         pool.devices.first().ok_or_else(|| Failure::new(format!("pool {} has no device", pool.name)))?;
     let (_, standing) = pool::stands(device).map_err(|error| {
-        pools::failed(format!("cannot tell how far {} has come", pools::shown(device)), &error)
+        engine_errors::failed(format!("cannot tell how far {} has come", raw::shown(device)), &error)
     })?;
-    Seen::open(&pool.guid)?.note(&standing)
+    LastStateFile::open(&pool.guid)?.note(&standing)
 }
 
 /// Imports every pool that is whole and is no old copy.
-fn all(args: &Import, found: &[Found]) -> Result<()> {
+fn all(args: &Import, found: &[FoundPool]) -> Result<()> {
     let mut imported = 0;
     let mut failed = 0;
     for pool in found {
@@ -198,7 +198,7 @@ fn all(args: &Import, found: &[Found]) -> Result<()> {
     }
 }
 
-fn show(args: &Import, found: &[Found]) -> Result<()> {
+fn show(args: &Import, found: &[FoundPool]) -> Result<()> {
     if args.output.json {
         return super::print_json(&json!({ "pools": found }));
     }
@@ -216,7 +216,7 @@ fn show(args: &Import, found: &[Found]) -> Result<()> {
         table.row(vec![
             pool.name.clone(),
             pool.guid.clone(),
-            pool.state.into(),
+            discovery::state_text(pool.state).into(),
             paths_text(&pool.devices),
             pool.problem.clone().unwrap_or_else(|| "-".into()),
         ]);
@@ -231,7 +231,12 @@ fn show(args: &Import, found: &[Found]) -> Result<()> {
             println!("\n{on}: other paths to the same: {}", paths_text(&pool.also));
         }
         if let Some(action) = &pool.action {
-            println!("\n{} on {on} ({}):\n{}", pool.name, pool.state, table::wrapped(action, 2).trim_end());
+            println!(
+                "\n{} on {on} ({}):\n{}",
+                pool.name,
+                discovery::state_text(pool.state),
+                table::wrapped(action, 2).trim_end()
+            );
         }
     }
     Ok(())

@@ -17,7 +17,7 @@ const WATCHED: &str = "looked at to the end";
 
 /// Meaning of the command line's words.
 #[derive(Debug, PartialEq)]
-struct Plan {
+struct Sampling {
     pools: Vec<String>,
     interval: Option<Duration>,
     count: Option<u64>,
@@ -77,7 +77,7 @@ pub fn run(args: &Iostat) -> Result<()> {
 }
 
 /// Parses the words: pools first, then the interval in seconds and the number of rounds.
-fn plan(words: &[String]) -> Result<Plan> {
+fn plan(words: &[String]) -> Result<Sampling> {
     let split =
         words.iter().position(|word| word.starts_with(|c: char| c.is_ascii_digit())).unwrap_or(words.len());
     let (pools, numbers) = words.split_at(split);
@@ -100,7 +100,7 @@ fn plan(words: &[String]) -> Result<Plan> {
     if let Some(extra) = numbers.get(2) {
         return Err(wrong(extra, "expected after the interval and the count"));
     }
-    Ok(Plan { pools: pools.to_vec(), interval: interval.transpose()?, count: count.transpose()? })
+    Ok(Sampling { pools: pools.to_vec(), interval: interval.transpose()?, count: count.transpose()? })
 }
 
 fn ask(client: &mut Client) -> Result<Activity> {
@@ -206,10 +206,10 @@ mod tests {
     #[test]
     fn words_are_pools_then_numbers() {
         let expected =
-            Plan { pools: words("tank dozer"), interval: Some(Duration::from_secs(5)), count: Some(12) };
+            Sampling { pools: words("tank dozer"), interval: Some(Duration::from_secs(5)), count: Some(12) };
         assert_eq!(plan(&words("tank dozer 5 12")).unwrap(), expected);
         assert_eq!(plan(&words("0.5")).unwrap().interval, Some(Duration::from_millis(500)));
-        assert_eq!(plan(&[]).unwrap(), Plan { pools: vec![], interval: None, count: None });
+        assert_eq!(plan(&[]).unwrap(), Sampling { pools: vec![], interval: None, count: None });
         for text in ["0", "1e9", "5 0", "5 x", "5 1 1", "5 tank"] {
             assert_eq!(plan(&words(text)).unwrap_err().exit_status(), 2, "{text}");
         }

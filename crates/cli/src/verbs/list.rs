@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::args::{List, ListDatasets, ListType, Output};
-use crate::datasets::{self, Figures};
+use crate::datasets::{self, DatasetFigures};
 use crate::failure::Result;
 use crate::failures::Failures;
 use crate::names::{Name, is_within};
@@ -11,7 +11,7 @@ use crate::table::{Align, Table};
 use crate::{raw, target, units};
 
 /// Which datasets and snapshots are to be listed, and how.
-struct Wanted<'a> {
+struct ListRequest<'a> {
     targets: &'a [String],
     kind: ListType,
     recursive: bool,
@@ -34,17 +34,17 @@ pub fn run(args: &List) -> Result<()> {
     }
     // Without `-t`, a dataset's name means that dataset and those below it.
     let recursive = args.recursive || args.kind.is_some();
-    show(&Wanted { targets: &args.targets, kind, recursive, output: args.output })
+    show(&ListRequest { targets: &args.targets, kind, recursive, output: args.output })
 }
 
 /// `dataset list`.
 pub fn datasets(args: &ListDatasets) -> Result<()> {
     let kind = if args.snapshots { ListType::All } else { ListType::Dataset };
-    show(&Wanted { targets: &args.targets, kind, recursive: true, output: args.output })
+    show(&ListRequest { targets: &args.targets, kind, recursive: true, output: args.output })
 }
 
-fn show(wanted: &Wanted<'_>) -> Result<()> {
-    let mut all: Vec<Figures> = Vec::new();
+fn show(wanted: &ListRequest<'_>) -> Result<()> {
+    let mut all: Vec<DatasetFigures> = Vec::new();
     let mut failures = Failures::new();
     for name in target::names(wanted.targets)? {
         let found = failures.take(&name.to_string(), of_target(&name, wanted));
@@ -58,13 +58,13 @@ fn show(wanted: &Wanted<'_>) -> Result<()> {
     failures.finish(wanted.targets.len(), "listed")
 }
 
-fn of_target(name: &Name, wanted: &Wanted<'_>) -> Result<Vec<Figures>> {
-    let of_kind = |figures: &Figures| match wanted.kind {
+fn of_target(name: &Name, wanted: &ListRequest<'_>) -> Result<Vec<DatasetFigures>> {
+    let of_kind = |figures: &DatasetFigures| match wanted.kind {
         ListType::Snapshot => figures.is_snapshot,
         ListType::Dataset => !figures.is_snapshot,
         ListType::All | ListType::Pool | ListType::Partial => true,
     };
-    let chosen = |figures: &Figures| {
+    let chosen = |figures: &DatasetFigures| {
         figures.path == name.path
             || wanted.recursive && !name.is_snapshot() && is_within(&figures.path, &name.path)
     };
@@ -98,7 +98,7 @@ fn partials(targets: &[String], output: Output) -> Result<()> {
     failures.finish(targets.len(), "listed")
 }
 
-fn print(all: &[Figures], wanted: &Wanted<'_>) {
+fn print(all: &[DatasetFigures], wanted: &ListRequest<'_>) {
     let exact = wanted.output.exact;
     let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
     let mut table = Table::new(&[

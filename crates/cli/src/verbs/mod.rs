@@ -2,6 +2,7 @@
 
 mod analyze;
 mod archive;
+mod archived_logs;
 mod backup;
 mod basebackup;
 mod branch;
@@ -84,6 +85,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Import(args) => import::run(&args),
         Verb::Reguid(args) => reguid::run(&args),
         Verb::Export(args) => export::run(&args),
+        Verb::Mount(args) if args.all => mount_all::run(&args),
         Verb::Mount(args) => mount::run(&args),
         Verb::Unmount(args) => unmount::run(&args),
         Verb::Restart(args) => restart::run(&args),
@@ -114,11 +116,9 @@ pub fn run(cli: Cli) -> Result<()> {
     }
 }
 
-pub use backup::told as backup_failed;
-
 /// Prints a value as JSON.
 fn print_json(value: &serde_json::Value) -> Result<()> {
-    let text =
-        serde_json::to_string_pretty(&crate::raw::told(value.clone())).context(|| "cannot print".into())?;
+    let text = serde_json::to_string_pretty(&crate::raw::printed(value.clone()))
+        .context(|| "cannot print".into())?;
     writeln!(std::io::stdout(), "{text}").context(|| "cannot print".into())
 }

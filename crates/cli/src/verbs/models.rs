@@ -39,7 +39,7 @@ fn of_pool(pool: &str) -> Result<Vec<ModelFigures>> {
             _ => Err(client.misunderstood()),
         };
     }
-    models::told(&*pools::open_briefly(&Registry::open()?.find(pool)?, true)?)
+    models::figures(&*pools::open_briefly(&Registry::open()?.find(pool)?, true)?)
 }
 
 /// Prints files with a model or whose turn it is, those with most pages first; of the others, it prints their number.

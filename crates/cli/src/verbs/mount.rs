@@ -12,11 +12,10 @@ use pagefold_engine::walk;
 use crate::args::Mount;
 use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
-use crate::launch::{self, For};
-use crate::names;
-use crate::serve::plan::{self, Plan};
-use crate::serve::{Outcome, Wanted};
-use crate::{again, holders, mountpoint, patience, places, raw, table, turns};
+use crate::serve::plan::{self, MountPlan};
+use crate::serve::{MountRequest, StartReport};
+use crate::spawn::{self, Purpose};
+use crate::{bind_mount, file_lock, files, mount_users, mountpoint, names, raw, table, timeouts};
 
 /// Number of bytes of the log's end that are shown when a server dies without an error message.
 const LOG_TAIL_BYTES: u64 = 2048;
@@ -25,9 +24,6 @@ const LOG_BYTES_MAX: u64 = 16 << 20;
 
 /// Mounts, and returns when the mount can be used.
 pub fn run(args: &Mount) -> Result<()> {
-    if args.all {
-        return super::mount_all::run(args);
-    }
     if super::remount::is_wanted(args) {
         return super::remount::run(args);
     }
@@ -48,7 +44,7 @@ pub fn run_quietly(args: &Mount) -> Result<()> {
 }
 
 /// Mounts; returns the mount point if it was made.
-fn make(args: &Mount, plan: &Plan) -> Result<Option<PathBuf>> {
+fn make(args: &Mount, plan: &MountPlan) -> Result<Option<PathBuf>> {
     if let Some(root) = &plan.known.altroot
         && let Some(parent) = plan.wanted.dir.parent().filter(|parent| parent.starts_with(root))
     {
@@ -61,24 +57,24 @@ fn make(args: &Mount, plan: &Plan) -> Result<Option<PathBuf>> {
     Ok(made.keep())
 }
 
-fn mount(args: &Mount, plan: &Plan) -> Result<()> {
+fn mount(args: &Mount, plan: &MountPlan) -> Result<()> {
     let pool = &plan.known.name;
-    places::make_private(&places::runtime_dir())?;
+    files::make_private(&files::runtime_dir())?;
     // Several mounts may be started at once (by systemd, from fstab): one starts the server, and the others ask it.
-    let turn = places::lock_file(&places::runtime_dir().join(format!("{pool}.mounting")))?;
-    turns::wait(&turn, &format!("another mount of pool {pool}"))?;
+    let turn = files::lock_file(&files::runtime_dir().join(format!("{pool}.mounting")))?;
+    file_lock::wait(&turn, &format!("another mount of pool {pool}"))?;
     loop {
         let Some(mut client) = Client::connect(pool)? else { return start_server(args, plan) };
         plan::check_server(&mut client, plan)?;
-        let Wanted { path, dir, .. } = plan.wanted.clone();
+        let MountRequest { path, dir, .. } = plan.wanted.clone();
         let name = names::full(pool, &path);
         let server = client.named();
         let request = Request::Mount { path, dir, options: args.options.clone() };
-        match client.ask_telling(&request, None, &mut || tell_why_it_waits(pool, &name, &server)) {
+        match client.ask_telling(&request, None, &mut || print_why_it_waits(pool, &name, &server)) {
             Ok(Reply::Done {}) => return Ok(()),
             Ok(Reply::There { dir, device, read_only }) => {
-                let there = again::There { name: &name, dir: &dir, device, read_only };
-                return again::mount(&there, &plan.wanted.dir, &plan.wanted.options);
+                let there = bind_mount::ExistingMount { name: &name, dir: &dir, device, read_only };
+                return bind_mount::mount(&there, &plan.wanted.dir, &plan.wanted.options);
             }
             Ok(Reply::Waiting { devices }) => return Err(still_used(&name, &devices)),
             Ok(Reply::Ending {}) => client.wait_for_end()?,
@@ -91,7 +87,7 @@ fn mount(args: &Mount, plan: &Plan) -> Result<()> {
 }
 
 /// Tells why a mount takes long: somebody still uses the one that was unmounted before it, or the server is not ready.
-fn tell_why_it_waits(pool: &str, name: &str, server: &str) {
+fn print_why_it_waits(pool: &str, name: &str, server: &str) {
     let devices =
         Client::connect(pool).ok().flatten().map(|mut client| match client.ask(&Request::Status {}) {
             Ok(Reply::Status { figures }) => {
@@ -104,7 +100,7 @@ fn tell_why_it_waits(pool: &str, name: &str, server: &str) {
         [] => eprintln!("pagefold: waiting: the server of pool {pool}{server} is about to mount {name}"),
         some => eprintln!(
             "pagefold: waiting: {name} was unmounted, and is still in use:\n{}",
-            holders::text(some)
+            mount_users::text(some)
         ),
     }
 }
@@ -112,23 +108,23 @@ fn tell_why_it_waits(pool: &str, name: &str, server: &str) {
 fn still_used(name: &str, devices: &[u32]) -> Failure {
     let who = match super::unmount::keeping(devices).as_slice() {
         [] => "no process of yours is seen to use it: somebody else's does, or the kernel".to_owned(),
-        some => format!("it is used by\n{}", holders::text(some)),
+        some => format!("it is used by\n{}", mount_users::text(some)),
     };
     Failure::new(format!(
         "{name} was unmounted, and is still in use after {} s",
-        patience::BEFORE_MOUNTING.as_secs()
+        timeouts::BEFORE_MOUNTING.as_secs()
     ))
     .hint(format!(
         "{who}\n  end what uses it, then mount again; or have its users get errors: pagefold unmount --force {name}"
     ))
 }
 
-fn start_server(args: &Mount, plan: &Plan) -> Result<()> {
-    let log_path = places::log_of(&plan.known.name)?;
+fn start_server(args: &Mount, plan: &MountPlan) -> Result<()> {
+    let log_path = files::log_of(&plan.known.name)?;
     let (log, log_start) = open_log(&log_path)?;
     let program = std::env::current_exe().context(|| "cannot find this program's own file".into())?;
     let mut command = Command::new(program);
-    launch::set_environment(&mut command, For::Background);
+    spawn::set_environment(&mut command, Purpose::Background);
     let mut child = command
         .arg("serve")
         .args(["--report", "-o"])
@@ -144,7 +140,7 @@ fn start_server(args: &Mount, plan: &Plan) -> Result<()> {
         .context(|| "cannot start the server".into())?;
     let mut line = String::new();
     if let Some(pipe) = child.stdout.take() {
-        let heard = tell_if_slow(format!(
+        let heard = print_if_slow(format!(
             "pagefold: waiting: the server of pool {} (process {}) opens it; its log is {}",
             plan.known.name,
             child.id(),
@@ -165,8 +161,8 @@ pub(super) fn outcome_of(
     log_start: u64,
 ) -> Result<()> {
     match serde_json::from_str(line) {
-        Ok(Outcome::Ready {}) => Ok(()),
-        Ok(Outcome::Failed { what, hint }) => {
+        Ok(StartReport::Ready {}) => Ok(()),
+        Ok(StartReport::Failed { what, hint }) => {
             let _ = child.wait();
             let failure = Failure::new(what);
             Err(match hint {
@@ -186,10 +182,10 @@ pub(super) fn outcome_of(
 }
 
 /// Prints `text` if the returned sender still lives after a moment.
-fn tell_if_slow(text: String) -> mpsc::Sender<()> {
+fn print_if_slow(text: String) -> mpsc::Sender<()> {
     let (done, waits) = mpsc::channel::<()>();
     let telling = thread::Builder::new().name("telling".into()).spawn(move || {
-        if waits.recv_timeout(patience::TELL_AFTER) == Err(mpsc::RecvTimeoutError::Timeout) {
+        if waits.recv_timeout(timeouts::TELL_AFTER) == Err(mpsc::RecvTimeoutError::Timeout) {
             eprintln!("{text}");
         }
     });
@@ -199,7 +195,7 @@ fn tell_if_slow(text: String) -> mpsc::Sender<()> {
 }
 
 /// Returns the source in a form by which the server finds it from any directory.
-fn server_source(plan: &Plan) -> std::ffi::OsString {
+fn server_source(plan: &MountPlan) -> std::ffi::OsString {
     let name = || names::full(&plan.known.name, &plan.wanted.path).into();
     match plan.known.devices.first() {
         Some(device) if plan.by_device => device.into(),
@@ -211,12 +207,12 @@ fn server_source(plan: &Plan) -> std::ffi::OsString {
 pub(super) fn open_log(path: &Path) -> Result<(File, u64)> {
     let opening = || format!("cannot open the server's log {}", path.display());
     if let Some(dir) = path.parent() {
-        places::make_private(dir)?;
+        files::make_private(dir)?;
     }
     if fs::metadata(path).is_ok_and(|metadata| metadata.len() > LOG_BYTES_MAX) {
         fs::rename(path, path.with_extension("log.old")).context(opening)?;
     }
-    let mut log = places::log_file(path)?;
+    let mut log = files::log_file(path)?;
     let end = log.seek(SeekFrom::End(0)).context(opening)?;
     Ok((log, end))
 }

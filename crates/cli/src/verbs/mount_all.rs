@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::args::Mount;
 use crate::control::{Client, MountFigures, Reply, Request};
-use crate::datasets::{self, Figures};
+use crate::datasets::{self, DatasetFigures};
 use crate::failure::{Failure, Result};
 use crate::failures::Failures;
 use crate::names::{Name, is_within};
@@ -67,7 +67,7 @@ fn missing(top: &Name) -> Result<Vec<(String, PathBuf)>> {
         },
         None => Vec::new(),
     };
-    let is_missing = |figures: &Figures| {
+    let is_missing = |figures: &DatasetFigures| {
         !figures.is_snapshot
             && is_within(&figures.path, &top.path)
             && figures.mountpoint != "none"

@@ -4,16 +4,15 @@ use serde::Serialize;
 
 use super::dataset::wrong_order;
 use crate::args::{Get, Inherit, Set};
-use crate::control::{Client, PropertyValue, Reply, Request, Source};
-use crate::datasets;
-use crate::deeds::Deed;
+use crate::control::{Client, PropertyValue, Reply, Request, ValueSource};
 use crate::failure::{Context, Failure, Result};
 use crate::failures::Failures;
 use crate::names::Name;
+use crate::operations::Operation;
 use crate::props::{self, Scope};
 use crate::registry::Registry;
 use crate::table::{Align, Table};
-use crate::{pools, target};
+use crate::{dataset_properties, datasets, pools, target};
 
 #[derive(Serialize)]
 struct Row {
@@ -108,7 +107,7 @@ fn wanted(list: &str) -> Result<Option<Vec<String>>> {
 pub(super) fn values(name: &Name) -> Result<Vec<PropertyValue>> {
     match target::connect(&name.pool)? {
         Some(mut client) => asked(&mut client, &name.path),
-        None => pools::properties_offline(&Registry::open()?.find(&name.pool)?, &name.path),
+        None => datasets::properties_offline(&Registry::open()?.find(&name.pool)?, &name.path),
     }
 }
 
@@ -167,7 +166,7 @@ pub(super) fn set_on(name: &Name, assignments: &[(String, String)]) -> Result<()
         let known = Registry::open()?.find(&name.pool)?;
         return pools::with_offline(&known, |pool| {
             let set = |(property, value): &(String, String)| {
-                pools::set_one(pool, &name.path, property, Some(value))
+                dataset_properties::set_one(pool, &name.path, property, Some(value))
             };
             assignments.iter().try_for_each(set)
         })
@@ -179,11 +178,11 @@ pub(super) fn set_on(name: &Name, assignments: &[(String, String)]) -> Result<()
             return Err(client.misunderstood());
         };
     }
-    tell_when(&mut client, name, assignments)
+    print_when(&mut client, name, assignments)
 }
 
 /// Tells which properties do not take effect at once on a pool that is mounted.
-fn tell_when(client: &mut Client, name: &Name, assignments: &[(String, String)]) -> Result<()> {
+fn print_when(client: &mut Client, name: &Name, assignments: &[(String, String)]) -> Result<()> {
     let ours: Vec<&String> = assignments.iter().map(|(property, _)| property).collect();
     let later = |property: &str| match property {
         "takeover" => Some("takes effect when all of the pool is unmounted and mounted again"),
@@ -198,7 +197,7 @@ fn tell_when(client: &mut Client, name: &Name, assignments: &[(String, String)])
     let values = asked(client, &name.path)?;
     for property in ours {
         let temporary =
-            values.iter().any(|value| value.name == *property && value.source == Source::Temporary);
+            values.iter().any(|value| value.name == *property && value.source == ValueSource::Temporary);
         if temporary {
             eprintln!(
                 "pagefold: a mount option for {property} goes before it as long as pool {} is mounted",
@@ -220,8 +219,8 @@ pub fn inherit(args: &Inherit) -> Result<()> {
     for word in &args.targets {
         let name = target::name(word)?;
         props::check_settable_on(&args.property, &name)?;
-        let deed = Deed::Inherit { path: name.path.clone(), name: args.property.clone() };
-        datasets::perform(&name.pool, deed)?;
+        let operation = Operation::Inherit { path: name.path.clone(), name: args.property.clone() };
+        datasets::perform(&name.pool, operation)?;
         takes_effect(&name, std::iter::once(args.property.as_str()))?;
     }
     Ok(())

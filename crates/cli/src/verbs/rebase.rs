@@ -6,8 +6,8 @@ use serde_json::json;
 use super::dataset::{dataset, same_pool, snapshot_name};
 use crate::args::Rebase;
 use crate::control::{Moving, Rebased, Reply, Request};
-use crate::deeds::{self, Nobody};
 use crate::failure::{Failure, Result};
+use crate::operations::{self, NoMounts};
 use crate::registry::Registry;
 use crate::table::printable;
 use crate::{pools, rebase, target};
@@ -45,9 +45,9 @@ fn perform(pool: &str, what: Moving) -> Result<Rebased> {
     }
     let known = Registry::open()?.find(pool)?;
     pools::with_offline(&known, |pool| {
-        deeds::clear_way_to_move(pool, &what, &Nobody)?;
-        let rebased = rebase::perform(pool, &what, &Nobody, &RwLock::new(()), &mut || true)?;
-        deeds::free_all(pool)?;
+        operations::clear_way_to_move(pool, &what, &NoMounts)?;
+        let rebased = rebase::perform(pool, &what, &NoMounts, &RwLock::new(()), &mut || true)?;
+        operations::free_all(pool)?;
         Ok(rebased)
     })
 }

@@ -6,9 +6,9 @@ use pagefold_engine::pool::{self, Guid};
 
 use crate::args::Reguid;
 use crate::failure::{Failure, Result};
+use crate::last_state::LastStateFile;
 use crate::registry::{Known, Registry, paths_text};
-use crate::seen::Seen;
-use crate::{pools, target};
+use crate::{engine_errors, pools, registry, target};
 
 /// Changes the GUID, and tells the new one.
 pub fn run(args: &Reguid) -> Result<()> {
@@ -21,7 +21,7 @@ pub fn run(args: &Reguid) -> Result<()> {
         }
         None => {
             let devices: Vec<PathBuf> =
-                args.device.iter().map(|path| target::absolute(path)).collect::<Result<_>>()?;
+                args.device.iter().map(|path| registry::absolute(path)).collect::<Result<_>>()?;
             (registry.all()?.into_iter().find(|known| is_of(known, &devices)), devices)
         }
     };
@@ -32,12 +32,12 @@ pub fn run(args: &Reguid) -> Result<()> {
             .hint(format!("unmount it first: pagefold unmount {}", known.name)));
     }
     let on = paths_text(&devices);
-    let doing = |error| pools::failed(format!("cannot give the pool on {on} another GUID"), &error);
+    let doing = |error| engine_errors::failed(format!("cannot give the pool on {on} another GUID"), &error);
     let guid = pool::reguid(&devices, Guid(pools::random()?)).map_err(doing)?;
     let first = devices.first().ok_or_else(|| Failure::usage("no device is given"))?;
     let (label, standing) = pool::stands(first).map_err(doing)?;
     if let Some(known) = &known {
-        Seen::open(&guid.to_string())?.note(&standing)?;
+        LastStateFile::open(&guid.to_string())?.note(&standing)?;
         registry.change_guid(&known.guid, &guid.to_string())?;
     }
     println!("pool {} on {on} has GUID {guid} now", label.name);

@@ -13,11 +13,12 @@ use crate::control::{Client, MountFigures, Reply, Request};
 use crate::failure::{Failure, Result};
 use crate::mounts::{self, MountEntry};
 use crate::names::{self, Name};
-use crate::{exact, holders, places, table, target};
+use crate::raw::shown;
+use crate::{files, mount_lookup, mount_users, table, target};
 
 /// Options that a mount is to have; `None` leaves one as it is.
 #[derive(Clone, Copy, Default)]
-struct Target {
+struct RemountFlags {
     read_only: Option<bool>,
     suid: Option<bool>,
     dev: Option<bool>,
@@ -32,7 +33,7 @@ pub fn is_wanted(args: &Mount) -> bool {
 /// Changes the options of a mount.
 pub fn run(args: &Mount) -> Result<()> {
     let mount = mount_meant(args)?;
-    if !places::is_root() {
+    if !files::is_root() {
         return Err(Failure::new("only root can remount: fusermount3 has no such thing")
             .hint(format!("unmount it, and mount it again: pagefold unmount {}", shown(&mount.dir))));
     }
@@ -91,16 +92,16 @@ fn make(client: &mut Client, mounted: &MountFigures, read_only: bool) -> Result<
     if !read_only {
         tell_server(client, mounted.device, false)?;
     }
-    let done = of_kernel(&there, Target { read_only: Some(read_only), ..Target::default() });
+    let done = of_kernel(&there, RemountFlags { read_only: Some(read_only), ..RemountFlags::default() });
     if done.is_ok() == read_only {
         tell_server(client, mounted.device, true)?;
     }
     done
 }
 
-fn ask(client: &mut Client, device: u32, words: &[String], dry_run: bool) -> Result<Target> {
+fn ask(client: &mut Client, device: u32, words: &[String], dry_run: bool) -> Result<RemountFlags> {
     match client.ask_and_wait(&Request::Remount { device, options: words.to_vec(), dry_run })? {
-        Reply::Remounting { read_only, suid, dev, exec } => Ok(Target { read_only, suid, dev, exec }),
+        Reply::Remounting { read_only, suid, dev, exec } => Ok(RemountFlags { read_only, suid, dev, exec }),
         _ => Err(client.misunderstood()),
     }
 }
@@ -124,7 +125,7 @@ fn figures(client: &mut Client, device: u32) -> Result<MountFigures> {
 fn mount_meant(args: &Mount) -> Result<MountEntry> {
     let source = args.source.as_deref().unwrap_or_default();
     if let Some(dir) = &args.dir {
-        let mount = exact::mount_at(dir)?;
+        let mount = mount_lookup::mount_at(dir)?;
         if !target::is_path(source) && mount.source != source {
             return Err(Failure::new(format!(
                 "{} is mounted at {}, not {}",
@@ -137,7 +138,7 @@ fn mount_meant(args: &Mount) -> Result<MountEntry> {
         return Ok(mount);
     }
     if target::is_path(source) {
-        return exact::mount_at(Path::new(source));
+        return mount_lookup::mount_at(Path::new(source));
     }
     let name = Name::parse(source)?.to_string();
     let found = mounts::ours()?.into_iter().find(|mount| mount.source == name);
@@ -147,7 +148,7 @@ fn mount_meant(args: &Mount) -> Result<MountEntry> {
 }
 
 /// Has the kernel change a mount. Options that `target` does not name stay as they are.
-fn of_kernel(mount: &MountEntry, target: Target) -> Result<()> {
+fn of_kernel(mount: &MountEntry, target: RemountFlags) -> Result<()> {
     let has = |option: &str| mount.options.split(',').any(|own| own == option);
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, target.read_only.unwrap_or(mount.read_only));
@@ -157,9 +158,9 @@ fn of_kernel(mount: &MountEntry, target: Target) -> Result<()> {
     let dir = shown(&mount.dir);
     mount_remount(&mount.dir, flags, c"").map_err(|errno| match errno {
         Errno::BUSY => {
-            let who = match holders::of(mount).as_slice() {
+            let who = match mount_users::of(mount).as_slice() {
                 [] => "no process of yours is seen to have a file open there".to_owned(),
-                some => format!("in use by\n{}", holders::text(some)),
+                some => format!("in use by\n{}", mount_users::text(some)),
             };
             Failure::new(format!("{dir} cannot become read-only: files are open for writing")).hint(who)
         }
@@ -168,8 +169,4 @@ fn of_kernel(mount: &MountEntry, target: Target) -> Result<()> {
         }
         errno => Failure::new(format!("cannot remount {dir}: {errno}")),
     })
-}
-
-fn shown(path: &Path) -> String {
-    table::printable(&crate::raw::text(path))
 }

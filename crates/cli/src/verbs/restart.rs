@@ -7,7 +7,7 @@ use crate::args::Restart;
 use crate::control::{Client, PoolFigures, Reply, Request};
 use crate::failure::{Failure, Result};
 use crate::failures::Failures;
-use crate::{patience, target};
+use crate::{target, timeouts};
 
 /// Restarts the servers of the pools that are named.
 pub fn run(args: &Restart) -> Result<()> {
@@ -47,7 +47,7 @@ fn restarts(figures: &PoolFigures) -> u32 {
 fn wait(pool: &str, before: u32) -> Result<u64> {
     let started = Instant::now();
     let mut told = false;
-    while started.elapsed() < patience::RESTART {
+    while started.elapsed() < timeouts::RESTART {
         // While one server ends and the next starts, nobody answers, or one that is ending does.
         let asked = Client::connect(pool).ok().flatten().map(|mut client| figures(&mut client));
         if let Some(Ok(figures)) = asked
@@ -56,14 +56,14 @@ fn wait(pool: &str, before: u32) -> Result<u64> {
         {
             return Ok(stall);
         }
-        if started.elapsed() > patience::TELL_AFTER && !std::mem::replace(&mut told, true) {
+        if started.elapsed() > timeouts::TELL_AFTER && !std::mem::replace(&mut told, true) {
             eprintln!("pagefold: waiting: another server of pool {pool} has to go on");
         }
-        thread::sleep(patience::RESTART_STEP);
+        thread::sleep(timeouts::RESTART_STEP);
     }
     Err(Failure::new(format!(
         "no other server of pool {pool} goes on after {} s",
-        patience::RESTART.as_secs()
+        timeouts::RESTART.as_secs()
     ))
     .hint(format!("its log tells why: pagefold events {pool}, or journalctl")))
 }

@@ -13,7 +13,7 @@ use crate::table::printable;
 use crate::{raw, target, units};
 
 /// A file to be rewritten.
-struct Work {
+struct RewriteJob {
     path: PathBuf,
     pool: String,
     device: u32,
@@ -21,7 +21,7 @@ struct Work {
 }
 
 /// The outcome for a file.
-struct Outcome {
+struct RewriteResult {
     path: PathBuf,
     /// Bytes that were copied; `None` if there was nothing to copy.
     copied_bytes: Option<u64>,
@@ -32,7 +32,7 @@ pub fn run(args: &Rewrite) -> Result<()> {
     let recordsize = recordsize(args.recordsize)?;
     let counting = Progress::counter("files looked at");
     let mut walk = Walk::new(&counting);
-    let mut all: Vec<Work> = Vec::new();
+    let mut all: Vec<RewriteJob> = Vec::new();
     let mut problems = Vec::new();
     for path in &args.paths {
         if let Err(failure) = check(path, args.recursive) {
@@ -41,7 +41,7 @@ pub fn run(args: &Rewrite) -> Result<()> {
         }
         walk.path(path, &mut |client, device, files| {
             let pool = client.pool().to_owned();
-            let work = |(path, inode)| Work { path, pool: pool.clone(), device, inode };
+            let work = |(path, inode)| RewriteJob { path, pool: pool.clone(), device, inode };
             all.extend(files.into_iter().map(work));
             Ok(())
         })?;
@@ -51,12 +51,12 @@ pub fn run(args: &Rewrite) -> Result<()> {
     let mut done = Vec::new();
     for work in &all {
         match work.rewrite(recordsize, args.rate) {
-            Ok(copied_bytes) => done.push(Outcome { path: work.path.clone(), copied_bytes }),
+            Ok(copied_bytes) => done.push(RewriteResult { path: work.path.clone(), copied_bytes }),
             Err(failure) => problems.push(of_file(&work.path, &failure)),
         }
     }
     make_durable(&all)?;
-    tell(args, &done)?;
+    print_result(args, &done)?;
     problems.iter().for_each(|problem| eprintln!("pagefold: {problem}"));
     match problems.len() {
         0 => Ok(()),
@@ -95,7 +95,7 @@ fn of_file(path: &Path, failure: &Failure) -> Failure {
     }
 }
 
-impl Work {
+impl RewriteJob {
     /// Rewrites one file on a connection of its own, whose end ends the rewrite. Returns the number of bytes that were
     /// copied, if any had to be.
     fn rewrite(&self, recordsize: u32, rate: Option<u64>) -> Result<Option<u64>> {
@@ -116,7 +116,7 @@ impl Work {
 }
 
 /// Syncs the pools, so that a file reported as rewritten is so after a power cut, too.
-fn make_durable(all: &[Work]) -> Result<()> {
+fn make_durable(all: &[RewriteJob]) -> Result<()> {
     let mut pools: Vec<&str> = all.iter().map(|work| work.pool.as_str()).collect();
     pools.sort_unstable();
     pools.dedup();
@@ -130,9 +130,9 @@ fn make_durable(all: &[Work]) -> Result<()> {
     Ok(())
 }
 
-fn tell(args: &Rewrite, done: &[Outcome]) -> Result<()> {
+fn print_result(args: &Rewrite, done: &[RewriteResult]) -> Result<()> {
     if args.output.json {
-        let file = |outcome: &Outcome| {
+        let file = |outcome: &RewriteResult| {
             json!({
                 "path": raw::text(&outcome.path), "rewritten": outcome.copied_bytes.is_some(),
                 "copied_bytes": outcome.copied_bytes.unwrap_or(0),

@@ -39,7 +39,7 @@ pub fn run(args: &Scrub) -> Result<()> {
     }
     match (&figures.scrub, args.output.json) {
         (scrub, true) => super::print_json(&json!({ "pool": figures.name, "scrub": scrub }))?,
-        (Some(scrub), false) => println!("{}", told(scrub, args.output.exact)),
+        (Some(scrub), false) => println!("{}", text(scrub, args.output.exact)),
         (None, false) => println!("pool {} was never scrubbed", figures.name),
     }
     let left = |scrub: &ScrubFigures| scrub.damaged + scrub.unreadable > scrub.repaired;
@@ -64,7 +64,7 @@ fn ask(client: &mut Client) -> Result<PoolFigures> {
 }
 
 /// Returns the state of a scrub in a line; `status` shows it too.
-pub(super) fn told(scrub: &ScrubFigures, exact: bool) -> String {
+pub(super) fn text(scrub: &ScrubFigures, exact: bool) -> String {
     let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
     let far = format!(
         "{} ({}) read",

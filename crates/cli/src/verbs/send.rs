@@ -10,13 +10,12 @@ use serde_json::json;
 use super::dataset::{dataset, snapshot_name};
 use crate::args::{Receive, Send};
 use crate::control::{Client, Reply, Request, Sendable, Transferred};
-use crate::datasets;
-use crate::deeds::{self, Deed};
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
+use crate::operations::{self, Operation};
 use crate::progress::Progress;
 use crate::registry::Registry;
-use crate::{pools, streams, target, units};
+use crate::{datasets, engine_errors, pools, streams, target, units};
 
 /// Number of bytes that are read and written at a time.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -27,7 +26,7 @@ fn unbuffered(fd: BorrowedFd<'_>) -> Result<File> {
 }
 
 /// The destination of a stream. It remembers what failed there, and shows the progress.
-struct Output {
+struct StreamOutput {
     file: File,
     failed: Option<io::Error>,
     written: u64,
@@ -35,7 +34,7 @@ struct Output {
     progress: Progress,
 }
 
-impl Output {
+impl StreamOutput {
     fn new() -> Result<Self> {
         Ok(Self::to(unbuffered(rustix::stdio::stdout())?))
     }
@@ -58,7 +57,7 @@ impl Output {
     }
 }
 
-impl Write for Output {
+impl Write for StreamOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.file.write(bytes) {
             Ok(written) => {
@@ -84,7 +83,7 @@ impl Write for Output {
 pub fn send(args: &Send) -> Result<()> {
     let (pool, what) = what_to_send(args)?;
     if args.dry_run {
-        return tell_size(args, &pool, target::connect(&pool)?, what);
+        return print_size(args, &pool, target::connect(&pool)?, what);
     }
     if io::stdout().is_terminal() {
         return Err(Failure::usage("a stream is nothing for a terminal").hint(
@@ -92,14 +91,14 @@ pub fn send(args: &Send) -> Result<()> {
         ));
     }
     crate::ignore_sigpipe();
-    let mut out = Output::new()?;
+    let mut out = StreamOutput::new()?;
     let done = write_stream(&pool, what, &mut out);
     out.progress.finish();
     done.map_err(|failure| out.blame(failure))
 }
 
 /// Has a stream written by the pool's server, or makes it from the pool's devices.
-fn write_stream(pool: &str, what: Sendable, out: &mut Output) -> Result<()> {
+fn write_stream(pool: &str, what: Sendable, out: &mut StreamOutput) -> Result<()> {
     match target::connect(pool)? {
         Some(mut client) => fetch(&mut client, what, out),
         None => {
@@ -122,7 +121,7 @@ pub(super) enum Unsent {
 
 /// Writes a stream to a pipe or file, for another verb.
 pub(super) fn send_to(pool: &str, what: Sendable, file: File) -> Result<(), Unsent> {
-    let mut out = Output::to(file);
+    let mut out = StreamOutput::to(file);
     let done = write_stream(pool, what, &mut out);
     out.progress.finish();
     done.map_err(|failure| match &out.failed {
@@ -188,7 +187,7 @@ fn since(word: &str, of: &Name) -> Result<Name> {
     }
 }
 
-fn tell_size(args: &Send, pool: &str, client: Option<Client>, what: Sendable) -> Result<()> {
+fn print_size(args: &Send, pool: &str, client: Option<Client>, what: Sendable) -> Result<()> {
     let bytes = match client {
         Some(mut client) => match client.ask_and_wait(&Request::SendSize { what })? {
             Reply::Stream { expected_bytes } => expected_bytes,
@@ -209,7 +208,7 @@ fn tell_size(args: &Send, pool: &str, client: Option<Client>, what: Sendable) ->
 }
 
 /// Has the pool's server make the stream, and copies it to the output.
-fn fetch(client: &mut Client, what: Sendable, out: &mut Output) -> Result<()> {
+fn fetch(client: &mut Client, what: Sendable, out: &mut StreamOutput) -> Result<()> {
     let Reply::Stream { expected_bytes } = client.ask_and_wait(&Request::Send { what })? else {
         return Err(client.misunderstood());
     };
@@ -247,7 +246,7 @@ pub fn receive(args: &Receive) -> Result<()> {
             .hint(format!("streams are received into datasets: pagefold receive {name}/NAME")));
     }
     if args.abort {
-        return datasets::perform(&name.pool, Deed::AbortReceive { path: name.path }).map(drop);
+        return datasets::perform(&name.pool, Operation::AbortReceive { path: name.path }).map(drop);
     }
     if io::stdin().is_terminal() {
         return Err(Failure::usage("a stream does not come from a terminal").hint(format!(
@@ -342,10 +341,11 @@ fn pass_on(client: &mut Client, name: &Name, force: bool, input: &mut Input) -> 
 fn receive_offline(name: &Name, force: bool, input: &mut Input) -> Result<Transferred> {
     let known = Registry::open()?.find(&name.pool)?;
     pools::with_offline(&known, |pool| {
-        let work = pool.run().map_err(|error| pools::failed("cannot start the pool's work", &error))?;
+        let work =
+            pool.run().map_err(|error| engine_errors::failed("cannot start the pool's work", &error))?;
         let received = streams::receive(pool, &name.path, force, input, &mut |_| {});
         Background::stop(work);
         // The dataset's former content, if it was replaced, is freed.
-        received.and_then(|received| deeds::free_all(pool).map(|()| received))
+        received.and_then(|received| operations::free_all(pool).map(|()| received))
     })
 }

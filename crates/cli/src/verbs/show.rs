@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::backup::{Behind, Standing, replicas, standings};
+use super::backup::{BackupStatus, Behind, backup_statuses, replicas};
 
 use crate::args::{Output, Pools, Status};
 use crate::control::{
@@ -12,11 +12,10 @@ use crate::control::{
 };
 use crate::failure::{Context, Failure, Result};
 use crate::failures::Failures;
-use crate::mounts;
 use crate::registry::{Known, Registry};
 use crate::serve::{FULL_PERCENT, percent};
 use crate::table::{self, Align, Table};
-use crate::{pools, raw, target, units};
+use crate::{mounts, pool_status, raw, target, units};
 
 /// End of the sentence "N of M could not be ..." about pools that failed.
 pub(super) const SHOWN: &str = "shown in full";
@@ -132,11 +131,11 @@ pub fn df(args: &Pools) -> Result<()> {
 pub fn status(args: &Status) -> Result<()> {
     let (mut pools, mut failures) = gather(&args.targets)?;
     let all = pools.len();
-    let mut backups: BTreeMap<String, Vec<Standing>> = BTreeMap::new();
+    let mut backups: BTreeMap<String, Vec<BackupStatus>> = BTreeMap::new();
     // Summing up what all datasets hold is worth it only where one of them has a policy.
     for pool in pools.iter().filter(|pool| pool.backup_policies) {
-        let standings = failures.need(&pool.name, standings(&pool.name));
-        backups.insert(pool.name.clone(), standings.unwrap_or_default());
+        let backup_statuses = failures.need(&pool.name, backup_statuses(&pool.name));
+        backups.insert(pool.name.clone(), backup_statuses.unwrap_or_default());
     }
     let mut behind: BTreeMap<String, Vec<Behind>> = BTreeMap::new();
     for pool in &pools {
@@ -147,7 +146,8 @@ pub fn status(args: &Status) -> Result<()> {
     let replicas_of = |pool: &PoolFigures| behind.get(&pool.name).map(Vec::as_slice).unwrap_or_default();
     if args.problems {
         let is_wrong = |pool: &PoolFigures| {
-            backups_of(pool).iter().any(Standing::is_wrong) || replicas_of(pool).iter().any(Behind::is_wrong)
+            backups_of(pool).iter().any(BackupStatus::is_wrong)
+                || replicas_of(pool).iter().any(Behind::is_wrong)
         };
         pools.retain(|pool| has_problem(pool) || is_wrong(pool));
     }
@@ -180,7 +180,11 @@ pub fn status(args: &Status) -> Result<()> {
 }
 
 /// Returns the figures of a pool, with the state of its backups by policy and of its replicas.
-fn with_backups(pool: &PoolFigures, backups: &[Standing], replicas: &[Behind]) -> Result<serde_json::Value> {
+fn with_backups(
+    pool: &PoolFigures,
+    backups: &[BackupStatus],
+    replicas: &[Behind],
+) -> Result<serde_json::Value> {
     let doing = || format!("cannot tell the figures of pool {}", pool.name);
     let mut figures = serde_json::to_value(pool).context(doing)?;
     if let Some(figures) = figures.as_object_mut() {
@@ -334,10 +338,10 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
             line("memory", &told_memory(show, memory));
         }
         if let Some(scrub) = &pool.scrub {
-            line("scrub", &super::scrub::told(scrub, show.0.exact));
+            line("scrub", &super::scrub::text(scrub, show.0.exact));
         }
         if let Some(trim) = &pool.trim {
-            line("trim", &super::trim::told(trim, show.0.exact));
+            line("trim", &super::trim::text(trim, show.0.exact));
         }
         line("waiting", &format!("{} accepted and not yet durable", show.size(pool.dirty_bytes)));
     }
@@ -511,7 +515,7 @@ fn one(pool: &str) -> Result<PoolFigures> {
         }
     }
     let known = Registry::open()?.find(pool)?;
-    Ok(pools::figures_offline(&known).unwrap_or_else(|failure| unavailable(&known, &failure)))
+    Ok(pool_status::figures_offline(&known).unwrap_or_else(|failure| unavailable(&known, &failure)))
 }
 
 fn ask(client: &mut Client) -> Result<PoolFigures> {
@@ -551,7 +555,7 @@ fn unavailable(known: &Known, failure: &Failure) -> PoolFigures {
         guid: known.guid.clone(),
         state: UNAVAILABLE.into(),
         problem: Some(failure.what().to_owned()),
-        devices: known.devices.iter().map(|path| pools::unseen_device(path)).collect(),
+        devices: known.devices.iter().map(|path| pool_status::unseen_device(path)).collect(),
         ..PoolFigures::default()
     }
 }

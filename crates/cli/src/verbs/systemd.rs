@@ -67,7 +67,7 @@ fn install(args: &SystemdInstall) -> Result<()> {
     let all = wanted(&args.pools)?;
     let dir = args.dir.clone().unwrap_or_else(|| UNITS.into());
     let written = boot::write(&dir, &all)?;
-    tell("wrote", &written);
+    print_result("wrote", &written);
     let stale: Vec<PathBuf> = match args.pools.as_slice() {
         [] => boot::installed(&dir),
         // Drop-ins of pools that are not named are unknown here, so none counts as stale.
@@ -102,11 +102,11 @@ fn take_away(files: &[PathBuf]) -> Result<()> {
         // The directory stays if somebody else has files in it.
         let _ = path.parent().map(fs::remove_dir);
     }
-    tell("removed", files);
+    print_result("removed", files);
     Ok(())
 }
 
-fn tell(what: &str, files: &[PathBuf]) {
+fn print_result(what: &str, files: &[PathBuf]) {
     for path in files {
         println!("{what} {}", crate::table::printable(&raw::text(path)));
     }

@@ -67,7 +67,7 @@ fn show(args: &Trim, figures: &PoolFigures) -> Result<()> {
         _ if args.dry_run => {
             println!("{} of pool {name} would be told of", size(*untrimmed_bytes, args.output.exact));
         }
-        Some(trim) => println!("{}", told(trim, args.output.exact)),
+        Some(trim) => println!("{}", text(trim, args.output.exact)),
         None => println!("pool {name} was not trimmed since it was opened"),
     }
     Ok(())
@@ -78,7 +78,7 @@ fn size(bytes: u64, exact: bool) -> String {
 }
 
 /// Returns the state of a trim in a line; `status` shows it too.
-pub(super) fn told(trim: &TrimFigures, exact: bool) -> String {
+pub(super) fn text(trim: &TrimFigures, exact: bool) -> String {
     let done = size(trim.done_bytes, exact);
     let far = format!(
         "{done} ({}) told of",

@@ -1,18 +1,20 @@
 //! `unmount`: ends mounts, and returns when all is durable; with a pool's last mount, when its server has closed the
 //! pool and ended.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
+
+use pagefold_engine::pool::FoundState;
 
 use crate::args::Unmount;
 use crate::control::{Client, MountFigures, PoolFigures, Reply, Request, UnmountMode};
-use crate::exact;
 use crate::failure::{Failure, Result};
-use crate::leaving::{self, Outcome};
 use crate::mounts::{self, MountEntry};
 use crate::names::{self, Name};
+use crate::raw::shown;
 use crate::registry::Registry;
-use crate::{failures, finding, holders, patience, raw, reader, table, target};
+use crate::unmounting::{self, UnmountOutcome};
+use crate::{discovery, failures, mount_lookup, mount_users, raw, table, target, timeouts};
 
 /// Which of a pool's mounts are to go.
 #[derive(Clone, Debug)]
@@ -71,7 +73,7 @@ fn backup(mount: &MountEntry, mode: UnmountMode) -> Result<()> {
     let places = std::slice::from_ref(mount);
     match mode {
         UnmountMode::Normal => leave(places),
-        UnmountMode::Lazy => leaving::leave(places, true).map(drop),
+        UnmountMode::Lazy => unmounting::unmount_all(places, true).map(drop),
         UnmountMode::Force => {
             use pagefold_fuse::{Here, Mounter as _, Unmount};
             Here.unmount(&mount.dir, Unmount::CutOff).map_err(|error| Failure::new(error.to_string()))
@@ -81,7 +83,7 @@ fn backup(mount: &MountEntry, mode: UnmountMode) -> Result<()> {
 
 fn one(which: &Which, word: &str, mode: UnmountMode) -> Result<()> {
     if let Which::At(mount) = which
-        && reader::is_source(&mount.source)
+        && mounts::is_backup_source(&mount.source)
     {
         return backup(mount, mode);
     }
@@ -107,13 +109,13 @@ fn one(which: &Which, word: &str, mode: UnmountMode) -> Result<()> {
         // The kernel takes a moment to notice that a server which answers no more has died.
         let there = mounts::ours()?.into_iter().find(|mount| is_chosen(mount, which));
         let Some(there) = there else { return not_mounted(word, &pool) };
-        if started.elapsed() > patience::KERNEL {
+        if started.elapsed() > timeouts::KERNEL {
             return Err(out_of_reach(&there));
         }
-        if started.elapsed() > patience::TELL_AFTER && !std::mem::replace(&mut told, true) {
+        if started.elapsed() > timeouts::TELL_AFTER && !std::mem::replace(&mut told, true) {
             eprintln!("pagefold: waiting: nobody answers for pool {pool}, mounted at {}", shown(&there.dir));
         }
-        std::thread::sleep(patience::KERNEL_STEP);
+        std::thread::sleep(timeouts::KERNEL_STEP);
     }
 }
 
@@ -130,16 +132,16 @@ fn which(word: &str) -> Result<Which> {
     let path = raw::path_of(word);
     let path = path.as_path();
     if target::is_path(word) || word.ends_with('/') {
-        return exact::mount_at(path).map(Which::At);
+        return mount_lookup::mount_at(path).map(Which::At);
     }
     let pool = word.split(['/', '@']).next().unwrap_or_default();
     let is_known = target::connect(pool)?.is_some()
         || mounts::ours()?.iter().any(|mount| mount.pool() == pool)
         || Registry::open()?.all()?.iter().any(|known| known.name == pool);
-    let there = exact::mount_if_at(path)?;
+    let there = mount_lookup::mount_if_at(path)?;
     match (is_known, there) {
         (false, Some(mount)) => Ok(Which::At(mount)),
-        (false, None) if path.symlink_metadata().is_ok() => exact::mount_at(path).map(Which::At),
+        (false, None) if path.symlink_metadata().is_ok() => mount_lookup::mount_at(path).map(Which::At),
         (false, None) => {
             let name = Name::parse(word)?;
             Registry::open()?.find(&name.pool)?;
@@ -206,7 +208,7 @@ fn end(client: &mut Client, chosen: &Chosen, mode: UnmountMode) -> Result<()> {
         // All places share one connection to the server: only the last one may end it.
         UnmountMode::Force if others.is_empty() => cut_off(client, devices),
         UnmountMode::Force | UnmountMode::Lazy => {
-            leaving::leave(places, true)?;
+            unmounting::unmount_all(places, true)?;
             if let (UnmountMode::Force, Some(other)) = (mode, others.first()) {
                 eprintln!(
                     "pagefold: {} stays mounted at {}: who had files open here goes on with them",
@@ -235,12 +237,12 @@ fn end(client: &mut Client, chosen: &Chosen, mode: UnmountMode) -> Result<()> {
 
 /// Fails if the mounts are only in other mount namespaces, where nothing that is done here changes them.
 fn refuse_elsewhere(pool: &str, devices: &[u32]) -> Result<()> {
-    let elsewhere: Vec<holders::Holder> =
-        devices.iter().flat_map(|device| holders::elsewhere((0, *device))).collect();
-    let Some(pid) = elsewhere.iter().find_map(|holder| holder.pid) else { return Ok(()) };
+    let elsewhere: Vec<mount_users::MountUser> =
+        devices.iter().flat_map(|device| mount_users::elsewhere((0, *device))).collect();
+    let Some(pid) = elsewhere.iter().find_map(|user| user.pid) else { return Ok(()) };
     Err(Failure::new(format!("pool {pool} is not mounted in this mount namespace, but in another")).hint(format!(
         "it is held by\n{}\n  unmount it there: nsenter --mount --target {pid} pagefold unmount {pool}; or have its users get errors: pagefold unmount --force {pool}",
-        holders::text(&elsewhere)
+        mount_users::text(&elsewhere)
     )))
 }
 
@@ -263,24 +265,24 @@ fn cut_off(client: &mut Client, devices: &[u32]) -> Result<()> {
 fn leave(places: &[MountEntry]) -> Result<()> {
     let started = Instant::now();
     loop {
-        let busy = match leaving::leave(places, false)? {
-            Outcome::Gone => return Ok(()),
-            Outcome::Busy(busy) => busy,
-            Outcome::Half(gone, busy) => return Err(leaving::half_done(&gone, &busy, &who(&busy))),
+        let busy = match unmounting::unmount_all(places, false)? {
+            UnmountOutcome::Gone => return Ok(()),
+            UnmountOutcome::Busy(busy) => busy,
+            UnmountOutcome::Half(gone, busy) => return Err(unmounting::half_done(&gone, &busy, &who(&busy))),
         };
-        let holders = holders::of(&busy);
-        if holders.iter().any(|holder| !holder.passes) || started.elapsed() > patience::KERNEL {
+        let users = mount_users::of(&busy);
+        if users.iter().any(|user| !user.passes) || started.elapsed() > timeouts::KERNEL {
             let hint = advice(places, &busy, &who(&busy));
             return Err(Failure::new(format!("{} is in use", shown(&busy.dir))).hint(hint));
         }
-        std::thread::sleep(patience::KERNEL_STEP);
+        std::thread::sleep(timeouts::KERNEL_STEP);
     }
 }
 
 fn who(busy: &MountEntry) -> String {
-    match holders::of(busy).as_slice() {
+    match mount_users::of(busy).as_slice() {
         [] => "no process of yours holds it: somebody else's does, or another mount namespace".to_owned(),
-        some => format!("it is held by\n{}", holders::text(some)),
+        some => format!("it is held by\n{}", mount_users::text(some)),
     }
 }
 
@@ -303,7 +305,7 @@ fn settle(client: &mut Client, devices: &[u32], others: &[MountEntry]) -> Result
         return Ok(());
     }
     let mut tell = waiting(client.pool(), client.named(), devices);
-    let mut patience = patience::END_OF_MOUNT;
+    let mut patience = timeouts::END_OF_MOUNT;
     loop {
         let wait_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         let request = Request::Await { devices: devices.to_vec(), wait_ms };
@@ -315,8 +317,8 @@ fn settle(client: &mut Client, devices: &[u32], others: &[MountEntry]) -> Result
                 return Ok(());
             }
             // No mount is left: the pool is being made durable, or closed, which takes as long as its devices do.
-            Ok(Reply::Waiting { devices }) if devices.is_empty() && patience < patience::CLOSING => {
-                patience = patience::CLOSING;
+            Ok(Reply::Waiting { devices }) if devices.is_empty() && patience < timeouts::CLOSING => {
+                patience = timeouts::CLOSING;
             }
             Ok(Reply::Waiting { devices }) => return Err(has_not_ended(client, &devices)),
             Ok(_) => return Err(client.misunderstood()),
@@ -337,13 +339,13 @@ fn ended_before(client: &Client, devices: &[u32], before: &PoolFigures) -> Resul
         return Ok(());
     }
     let paths: Vec<PathBuf> = before.devices.iter().map(|device| device.path.clone()).collect();
-    let found = finding::scan(&paths)?;
+    let found = discovery::scan(&paths)?;
     match found.iter().find(|found| found.guid == before.guid).map(|found| found.state) {
         // In use means that somebody has opened the pool since.
-        Some("EXPORTED" | "INUSE") => Ok(()),
+        Some(FoundState::Exported | FoundState::InUse) => Ok(()),
         state => Err(Failure::new(format!(
             "the server of pool {pool} ended, and did not close it ({})",
-            state.unwrap_or("it is not found")
+            state.map_or("it is not found", discovery::state_text)
         ))
         .hint(
             "what was synced is there, and what came after may be lost; mounting the pool again recovers it",
@@ -362,17 +364,17 @@ pub fn waiting(pool: &str, server: String, devices: &[u32]) -> impl FnMut() + us
         [] => eprintln!("pagefold: waiting: the server of pool {pool}{server} writes what it has in memory"),
         some => eprintln!(
             "pagefold: waiting: what was unmounted of pool {pool} is still in use:\n{}",
-            holders::text(some)
+            mount_users::text(some)
         ),
     }
 }
 
 /// Returns who keeps file systems alive that were unmounted here.
-pub fn keeping(devices: &[u32]) -> Vec<holders::Holder> {
+pub fn keeping(devices: &[u32]) -> Vec<mount_users::MountUser> {
     let mut keeping = Vec::new();
     for device in devices {
-        keeping.extend(holders::elsewhere((0, *device)));
-        keeping.extend(holders::of_device((0, *device)));
+        keeping.extend(mount_users::elsewhere((0, *device)));
+        keeping.extend(mount_users::of_device((0, *device)));
     }
     keeping
 }
@@ -383,7 +385,7 @@ fn has_not_ended(client: &Client, devices: &[u32]) -> Failure {
     if devices.is_empty() {
         return Failure::new(format!(
             "pool {pool} is not closed after {} s, and what was written last may not be durable yet",
-            patience::CLOSING.as_secs()
+            timeouts::CLOSING.as_secs()
         ))
         .hint(format!("its server{server} goes on; its log may say what with: pagefold events {pool}"));
     }
@@ -391,11 +393,11 @@ fn has_not_ended(client: &Client, devices: &[u32]) -> Failure {
     let who = if keeping.is_empty() {
         "no process of yours is seen to use it: somebody else's does, or the kernel".to_owned()
     } else {
-        format!("it is used by\n{}", holders::text(&keeping))
+        format!("it is used by\n{}", mount_users::text(&keeping))
     };
     let failure = Failure::new(format!(
         "pool {pool} is unmounted here, and stays open: what was unmounted is still in use after {} s",
-        patience::END_OF_MOUNT.as_secs()
+        timeouts::END_OF_MOUNT.as_secs()
     ));
     failure.hint(format!(
         "{who}\n  it is closed when that ends; or now, and users get errors: pagefold unmount --force {pool}"
@@ -422,8 +424,4 @@ fn detach_dead(mount: &MountEntry) -> Result<()> {
         mount.dir.display()
     );
     Ok(())
-}
-
-fn shown(dir: &Path) -> String {
-    table::printable(&crate::raw::text(dir))
 }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
-use crate::table::printable;
-use crate::{mounts, raw, target};
+use crate::raw::shown;
+use crate::{mounts, target};
 
 /// Number of files per call of the visitor.
 const BATCH: usize = 4096;
@@ -102,9 +102,4 @@ fn of_a_pool(path: &Path, failure: Failure) -> Failure {
         Some(mount) => failure.hint(format!("{name} is mounted at {0}: give {0}", shown(&mount.dir))),
         None => failure.hint("give a path on a mounted pool; see what is mounted: pagefold list"),
     }
-}
-
-/// Returns a path in a form that is fit for a terminal.
-fn shown(path: &Path) -> String {
-    printable(&raw::text(path))
 }

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Context, Failure, Result};
-use crate::places;
+use crate::files;
 
 /// An attempt that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,14 +36,14 @@ pub struct Attempts {
 
 /// All that is remembered.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memory {
+pub struct AttemptLog {
     /// Attempts by `POOL/DATASET`.
     pub datasets: BTreeMap<String, Attempts>,
 }
 
 /// Returns the folder of this machine's files about backups.
 pub(super) fn folder() -> Result<PathBuf> {
-    Ok(places::state_dir()?.join("backup"))
+    Ok(files::state_dir()?.join("backup"))
 }
 
 /// Reads a file of this machine's state; `None` if there is none. A file that is not whole counts as none, since backups
@@ -69,10 +69,10 @@ pub(super) fn read_state<T: DeserializeOwned>(file: &Path, follows: &str) -> Res
 /// Replaces a file of this machine's state.
 pub(super) fn write_state<T: Serialize>(file: &Path, state: &T) -> Result<()> {
     let bytes = serde_json::to_vec_pretty(state).context(|| format!("cannot write {}", file.display()))?;
-    places::replace(file, &bytes)
+    files::replace(file, &bytes)
 }
 
-impl Memory {
+impl AttemptLog {
     fn file() -> Result<PathBuf> {
         Ok(folder()?.join("policies.json"))
     }
@@ -106,7 +106,7 @@ impl Memory {
 pub fn lock() -> Result<fs::File> {
     let folder = folder()?;
     fs::create_dir_all(&folder).context(|| format!("cannot make {}", folder.display()))?;
-    places::try_locked(&folder.join("run.lock"))?.ok_or_else(|| {
+    files::try_locked(&folder.join("run.lock"))?.ok_or_else(|| {
         Failure::new("another `pagefold backup run` is under way")
             .hint("it does what is due; see it: ps -C pagefold -o pid,args")
     })

@@ -6,16 +6,16 @@ use pagefold_backup::{Backup, CreateOptions, Created, Error, Keep, Repository};
 use pagefold_engine::pool::StreamReader;
 use serde_json::json;
 
-use super::{as_file, clusters, open, pipe, told};
+use super::{as_file, clusters, open, pipe};
 use crate::args::BackupCreate;
-use crate::control::{self, Figures, PropertyValue, Sendable};
-use crate::deeds::Deed;
+use crate::control::{self, DatasetFigures, PropertyValue, Sendable};
 use crate::failure::{Failure, Result};
 use crate::names::Name;
+use crate::operations::Operation;
 use crate::props::{self, Property};
 use crate::verbs::send::{Unsent, send_to};
 use crate::verbs::{print_json, properties};
-use crate::{datasets, units};
+use crate::{backup_errors, datasets, units};
 
 /// Prefix of the names of snapshots that are made to be backed up.
 const SNAPSHOT: &str = "backup-";
@@ -26,7 +26,7 @@ pub(super) fn run(args: &BackupCreate) -> Result<()> {
     let source = Name::parse(&args.source)?;
     let repository = open(&args.to, &args.access)?;
     let created =
-        Source { name: &source, repository: &repository, to: &args.to, rate, keep: None }.back_up()?;
+        BackupSource { name: &source, repository: &repository, to: &args.to, rate, keep: None }.back_up()?;
     if args.json {
         return print_json(&json!({ "created": created, "requests": repository.store().requests() }));
     }
@@ -53,7 +53,7 @@ pub(super) fn line(created: &Created) -> String {
 }
 
 /// A dataset or snapshot, and the repository to which it is backed up.
-pub(super) struct Source<'a> {
+pub(super) struct BackupSource<'a> {
     /// Name of the dataset or snapshot.
     pub(super) name: &'a Name,
     pub(super) repository: &'a Repository,
@@ -65,7 +65,7 @@ pub(super) struct Source<'a> {
     pub(super) keep: Option<&'a Keep>,
 }
 
-impl Source<'_> {
+impl BackupSource<'_> {
     pub(super) fn doing(&self) -> String {
         format!("cannot back {} up to {}", self.name, self.to)
     }
@@ -93,15 +93,17 @@ impl Source<'_> {
     }
 
     /// Returns the snapshots of the dataset.
-    pub(super) fn there(&self) -> Result<Vec<Figures>> {
-        let of_it =
-            |figures: &Figures| figures.path.split_once('@').is_some_and(|(of, _)| of == self.name.dataset());
+    pub(super) fn there(&self) -> Result<Vec<DatasetFigures>> {
+        let of_it = |figures: &DatasetFigures| {
+            figures.path.split_once('@').is_some_and(|(of, _)| of == self.name.dataset())
+        };
         Ok(datasets::of_pool(&self.name.pool)?.into_iter().filter(of_it).collect())
     }
 
     /// Returns the snapshot of the newest backup that the dataset still has, other than `but`.
-    pub(super) fn newest(&self, there: &[Figures], but: &str) -> Result<Option<String>> {
-        let backups = self.repository.backups().map_err(|error| told(self.doing(), &error))?;
+    pub(super) fn newest(&self, there: &[DatasetFigures], but: &str) -> Result<Option<String>> {
+        let backups =
+            self.repository.backups().map_err(|error| backup_errors::failed(self.doing(), &error))?;
         let usable = |backup: &&Backup| {
             backup.pool == self.name.pool
                 && backup.dataset == self.name.dataset()
@@ -113,7 +115,7 @@ impl Source<'_> {
 
     /// Destroys a snapshot of which no backup was made: the next attempt would make another one. A snapshot whose
     /// backup was begun stays, since the next attempt goes on with it.
-    fn give_up(&self, there: &[Figures], name: &str) {
+    fn give_up(&self, there: &[DatasetFigures], name: &str) {
         let is_new = !there.iter().any(|figures| snapshot_of(figures) == name);
         let begun = || self.begun(&self.ours(&self.there()?));
         if is_new && begun().is_ok_and(|begun| begun.as_deref() != Some(name)) {
@@ -139,21 +141,21 @@ impl Source<'_> {
         format!("{SNAPSHOT}{}-", self.repository.id().get(..8).unwrap_or_default())
     }
 
-    pub(super) fn ours<'a>(&self, there: &'a [Figures]) -> Vec<&'a Figures> {
+    pub(super) fn ours<'a>(&self, there: &'a [DatasetFigures]) -> Vec<&'a DatasetFigures> {
         let prefix = self.prefix();
         there.iter().filter(|figures| snapshot_of(figures).starts_with(&prefix)).collect()
     }
 
     /// Returns the snapshot whose backup was begun on this machine and did not end.
-    pub(super) fn begun(&self, ours: &[&Figures]) -> Result<Option<String>> {
-        let failed = |error: Error| told(self.doing(), &error);
+    pub(super) fn begun(&self, ours: &[&DatasetFigures]) -> Result<Option<String>> {
+        let failed = |error: Error| backup_errors::failed(self.doing(), &error);
         let begun = self.repository.begun().map_err(failed)?;
         if begun.is_empty() {
             return Ok(None);
         }
         // Several snapshots may be of one second; the begun one is none of those that were backed up.
         let backups = self.repository.backups().map_err(failed)?;
-        let is_there = |figures: &&&Figures| {
+        let is_there = |figures: &&&DatasetFigures| {
             backups.iter().any(|backup| {
                 backup.pool == self.name.pool
                     && backup.dataset == self.name.dataset()
@@ -162,13 +164,14 @@ impl Source<'_> {
             })
         };
         // A snapshot whose backup was forgotten since is not continued: it is older than what the dataset is now.
-        let is_begun = |figures: &&&Figures| begun.iter().any(|origin| origin.created == figures.created);
+        let is_begun =
+            |figures: &&&DatasetFigures| begun.iter().any(|origin| origin.created == figures.created);
         let found = ours.iter().filter(|figures| !is_there(figures)).find(is_begun);
         Ok(found.map(|figures| snapshot_of(figures).to_owned()))
     }
 
     /// Returns the snapshot whose backup was interrupted, or a new one.
-    fn snapshot(&self, there: &[Figures], ours: &[&Figures]) -> Result<String> {
+    fn snapshot(&self, there: &[DatasetFigures], ours: &[&DatasetFigures]) -> Result<String> {
         if let Some(name) = self.begun(ours)? {
             eprintln!("going on with the backup of {}@{name}, which was interrupted", self.name);
             return Ok(name);
@@ -177,13 +180,13 @@ impl Source<'_> {
     }
 
     /// Makes a snapshot of the dataset as it is now.
-    pub(super) fn make(&self, there: &[Figures]) -> Result<String> {
+    pub(super) fn make(&self, there: &[DatasetFigures]) -> Result<String> {
         let stem = format!("{}{}", self.prefix(), units::utc(units::now()).replace([' ', ':'], "-"));
         let taken: Vec<&str> = there.iter().map(snapshot_of).collect();
         let name = free_name(&stem, &taken);
         let snapshots = vec![format!("{}@{name}", self.name.dataset())];
-        let deed = Deed::Snapshot { snapshots, recursive: false, properties: Vec::new() };
-        datasets::perform(&self.name.pool, deed)?;
+        let operation = Operation::Snapshot { snapshots, recursive: false, properties: Vec::new() };
+        datasets::perform(&self.name.pool, operation)?;
         Ok(name)
     }
 
@@ -254,7 +257,7 @@ fn outcome<T>((sent, created): Attempt<T>, doing: impl FnOnce() -> String) -> Re
         (Ok(created), _) => Ok(created),
         // The stream ended too early: the pool's failure tells why.
         (Err(Error::Stream(_)), Err(Unsent::Failed(failure))) => Err(failure),
-        (Err(error), _) => Err(told(doing(), &error)),
+        (Err(error), _) => Err(backup_errors::failed(doing(), &error)),
     }
 }
 
@@ -272,7 +275,7 @@ impl<R: Read> Read for Kept<'_, R> {
     }
 }
 
-impl Source<'_> {
+impl BackupSource<'_> {
     fn take<R: Read>(
         &self,
         reader: &mut R,
@@ -304,7 +307,7 @@ impl Source<'_> {
         let is_set = |value: &PropertyValue| {
             let settable =
                 props::is_user(&value.name) || props::find(&value.name).is_ok_and(Property::settable);
-            value.source == control::Source::Local && settable
+            value.source == control::ValueSource::Local && settable
         };
         let all = properties::values(&dataset)?.into_iter().filter(is_set);
         Ok(all.map(|value| (value.name, value.value)).collect())
@@ -314,7 +317,7 @@ impl Source<'_> {
 /// Destroys a snapshot of a dataset.
 pub(super) fn destroy(dataset: &Name, snapshot: &str) -> Result<()> {
     let what = vec![format!("{}@{snapshot}", dataset.path)];
-    datasets::perform(&dataset.pool, Deed::Destroy { what, recursive: false, dry_run: false }).map(drop)
+    datasets::perform(&dataset.pool, Operation::Destroy { what, recursive: false, dry_run: false }).map(drop)
 }
 
 /// Warns that a snapshot of a dataset could not be destroyed.
@@ -323,7 +326,7 @@ pub(super) fn warn_of_what_stays(name: &Name, snapshot: &str, failure: &Failure)
     eprintln!("pagefold: warning: the snapshot {snapshot} stays: {failure}");
 }
 
-pub(super) fn snapshot_of(figures: &Figures) -> &str {
+pub(super) fn snapshot_of(figures: &DatasetFigures) -> &str {
     figures.path.split_once('@').map_or("", |(_, name)| name)
 }
 

@@ -9,18 +9,18 @@ use pagefold_backup::{Contents, Patience};
 use pagefold_engine::pool::{Guid, Origin as SnapshotOrigin, StreamHead};
 use pagefold_lazy::{Link, Origin, Token, Wishes, skeleton};
 
-use super::{as_file, pipe, secret_bytes, told};
+use super::{as_file, pipe, secret_bytes};
 use crate::args::{Access, BackupMount, BackupMounts, Mount, Set};
-use crate::control::Figures;
-use crate::deeds::Deed;
+use crate::control::DatasetFigures;
 use crate::failure::{Context, Failure, Result};
 use crate::incomplete::OF;
-use crate::launch::{self, For};
 use crate::names::Name;
-use crate::reader::{self, Opening, Place, Source, Task};
+use crate::operations::Operation;
+use crate::reader::{self, MountSpec, Opening, RepositorySource, Task};
+use crate::spawn::{self, Purpose};
 use crate::table::{Align, Table, printable};
 use crate::verbs::{dataset, print_json, properties, send};
-use crate::{datasets, mountpoint, mounts, places, raw, target, units};
+use crate::{backup_errors, datasets, files, mountpoint, mounts, raw, target, units};
 
 /// Prefix of the name of the snapshot that such a dataset is received as; it is destroyed at once.
 const SKELETON: &str = "backup-mount-";
@@ -57,7 +57,7 @@ pub fn run(args: &BackupMount) -> Result<()> {
     writable(args)
 }
 
-fn source(repository: &str, access: &Access) -> Result<Source> {
+fn source(repository: &str, access: &Access) -> Result<RepositorySource> {
     let remote = repository.contains("://");
     let only = |word: &Option<String>| word.clone().filter(|_| remote);
     let path = raw::path_of(repository);
@@ -67,7 +67,7 @@ fn source(repository: &str, access: &Access) -> Result<Source> {
         let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
         (remote && name.starts_with(AWS)).then_some((name, value))
     });
-    Ok(Source {
+    Ok(RepositorySource {
         repository: if remote { repository.to_owned() } else { raw::text(&absolute()?) },
         endpoint: only(&access.endpoint),
         region: only(&access.region),
@@ -103,7 +103,7 @@ fn read_only(args: &BackupMount) -> Result<()> {
     crate::mountopts::parse(&args.options)?;
     let mut task = task(args)?;
     let made = mountpoint::make(&dir)?;
-    task.place = Some(Place { dir, options: args.options.clone() });
+    task.place = Some(MountSpec { dir, options: args.options.clone() });
     start(&task)?;
     if let Some(dir) = made.keep() {
         eprintln!("pagefold: made the directory {}", printable(&raw::text(&dir)));
@@ -119,7 +119,7 @@ fn writable(args: &BackupMount) -> Result<()> {
     }
     let doing = || format!("cannot mount {} as {name}", args.backup);
     let mut task = task(args)?;
-    let failed = |error: &pagefold_backup::Error| told(doing(), error);
+    let failed = |error: &pagefold_backup::Error| backup_errors::failed(doing(), error);
     let repository = task.source.open(Patience::default()).map_err(|why| match why {
         Opening::Told(error) => failed(&error),
         Opening::Failed(failure) => failure,
@@ -160,7 +160,7 @@ fn in_doing(doing: &str, failure: &Failure) -> Failure {
     }
 }
 
-fn find(name: &Name) -> Result<Option<Figures>> {
+fn find(name: &Name) -> Result<Option<DatasetFigures>> {
     Ok(datasets::of_pool(&name.pool)?.into_iter().find(|figures| figures.path == name.path))
 }
 
@@ -170,7 +170,7 @@ fn skeleton_of(name: &Name, token: Token) -> Name {
 }
 
 /// Fails if the existing dataset was not made of this backup.
-fn check_made_of(name: &Name, of: &str, there: &Figures, task: &Task) -> Result<()> {
+fn check_made_of(name: &Name, of: &str, there: &DatasetFigures, task: &Task) -> Result<()> {
     let known = properties::values(name)?.into_iter().find(|value| value.name == OF).map(|value| value.value);
     if known.as_deref() == Some(of) || find(&skeleton_of(name, token_in(of)?))?.is_some() {
         return Ok(());
@@ -202,7 +202,7 @@ fn build(name: &Name, contents: &Contents, place: &str, token: Token) -> Result<
     // A stream that was cut short when an earlier command was killed is begun again: all of it comes in seconds.
     let partials = datasets::partials_of(&name.pool)?;
     if partials.iter().any(|partial| partial.path == name.path && is_ours(partial, &snapshot)) {
-        datasets::perform(&name.pool, Deed::AbortReceive { path: name.path.clone() })?;
+        datasets::perform(&name.pool, Operation::AbortReceive { path: name.path.clone() })?;
     }
     let origin = Origin {
         repository: reader::repository_bytes(contents)?,
@@ -231,7 +231,7 @@ fn build(name: &Name, contents: &Contents, place: &str, token: Token) -> Result<
     match (received, built.map_err(|_| Failure::new("it ended by a bug"))?) {
         (Ok(_), Ok(_)) => Ok(()),
         (Err(failure), Err(pagefold_backup::Error::Stream(_)) | Ok(_)) => Err(failure),
-        (_, Err(error)) => Err(told("cannot read the manifest", &error)),
+        (_, Err(error)) => Err(backup_errors::failed("cannot read the manifest", &error)),
     }
 }
 
@@ -249,12 +249,12 @@ fn finish_building(name: &Name, of: &str, token: Token) -> Result<()> {
     }
     properties::set(&Set { words: vec![format!("{OF}={of}"), name.to_string()] })?;
     let what = vec![snapshot.path];
-    datasets::perform(&name.pool, Deed::Destroy { what, recursive: false, dry_run: false }).map(drop)
+    datasets::perform(&name.pool, Operation::Destroy { what, recursive: false, dry_run: false }).map(drop)
 }
 
 /// Passes the wishes on to the process that reads the backup, or starts one.
 fn have_read(task: &Task, token: Token) -> Result<()> {
-    let open = || Link::open(reader::socket_of(token), token).ok();
+    let open = || Link::open(files::reader_socket_of(token), token).ok();
     let link = match open() {
         Some(link) => link,
         None => match start(task) {
@@ -272,15 +272,15 @@ fn have_read(task: &Task, token: Token) -> Result<()> {
 
 /// Starts a process that reads a backup, and waits until it does.
 fn start(task: &Task) -> Result<()> {
-    places::make_private(&places::runtime_dir())?;
-    let log_path = places::log_dir()?.join("backup-mount.log");
+    files::make_private(&files::runtime_dir())?;
+    let log_path = files::log_dir()?.join("backup-mount.log");
     let (log, log_start) = crate::verbs::mount::open_log(&log_path)?;
     let program = std::env::current_exe().context(|| "cannot find this program's own file".into())?;
     // The reader's rules for paths name this folder, so it has to exist.
-    let remembered = places::state_dir()?.join("backup");
+    let remembered = files::state_dir()?.join("backup");
     fs::create_dir_all(&remembered).context(|| format!("cannot make {}", remembered.display()))?;
     let mut command = Command::new(program);
-    launch::set_environment(&mut command, For::Background);
+    spawn::set_environment(&mut command, Purpose::Background);
     for name in ENVIRONMENT {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
@@ -313,9 +313,9 @@ fn start(task: &Task) -> Result<()> {
 }
 
 /// Returns the figures of the processes that read backups, as their sockets tell them.
-fn readers() -> Result<Vec<reader::Figures>> {
-    let folder = places::runtime_dir();
-    if !places::is_private(&folder)? {
+fn readers() -> Result<Vec<reader::ReaderFigures>> {
+    let folder = files::runtime_dir();
+    if !files::is_private(&folder)? {
         return Ok(Vec::new());
     }
     let mut all = Vec::new();
@@ -330,7 +330,7 @@ fn readers() -> Result<Vec<reader::Figures>> {
     Ok(all)
 }
 
-fn figures_of(socket: &Path) -> Option<reader::Figures> {
+fn figures_of(socket: &Path) -> Option<reader::ReaderFigures> {
     let text = Link::figures_at(socket).ok()?;
     serde_json::from_str(&text).ok()
 }

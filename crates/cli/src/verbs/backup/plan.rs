@@ -6,7 +6,7 @@ use pagefold_backup::Keep;
 
 use super::run::access;
 use crate::args::{Access, Replicate};
-use crate::backups::{self, Policy};
+use crate::backups::{self, BackupPolicy};
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
 use crate::{datasets, units};
@@ -15,7 +15,7 @@ use crate::{datasets, units};
 const EVERY: u64 = 10;
 
 /// The replication that is wanted.
-pub(super) struct Plan {
+pub(super) struct ReplicationPlan {
     pub(super) repository: String,
     pub(super) access: Access,
     pub(super) every: Duration,
@@ -36,7 +36,7 @@ fn absolute(repository: &str) -> Result<String> {
     Ok(path.to_string_lossy().into_owned())
 }
 
-impl Plan {
+impl ReplicationPlan {
     /// Returns what the command line asks for, or else the dataset's policy.
     pub(super) fn of(args: &Replicate, name: &Name) -> Result<Self> {
         let Some(repository) = &args.repository else { return Self::of_policy(name) };
@@ -67,7 +67,7 @@ impl Plan {
                 "pagefold set backup=REPO,every=10s {name}, or: pagefold replicate {name} REPO"
             ))
         };
-        let policy = Policy::parse(&value)
+        let policy = BackupPolicy::parse(&value)
             .map_err(|what| Failure::new(format!("the policy \"{value}\" of {name} is none: {what}")))?;
         let policy = policy.ok_or_else(none)?;
         if !policy.is_continuous() {

@@ -14,21 +14,21 @@ use pagefold_basebackup::control::{self, Control};
 use pagefold_basebackup::wal::Wal;
 use serde_json::json;
 
-pub(super) use self::settings::Target;
+pub(super) use self::settings::RecoveryTarget;
 use self::settings::{fetch_command, settings};
 use self::start::start;
+use super::open;
 use super::restore::{Done, restore_into};
-use super::{open, told};
 use crate::args::{BackupRestore, Mount, RecoveryAction, Unmount};
-use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
+use crate::operations::Operation;
 use crate::table::printable;
 use crate::verbs::basebackup::{temporary, view};
 use crate::verbs::branch::data::{self, DataDir};
 use crate::verbs::branch::postgres;
 use crate::verbs::print_json;
-use crate::{datasets, moment, places, raw, units};
+use crate::{backup_errors, datasets, files, raw, timestamp, units};
 
 /// The file of settings that a server reads last.
 const SETTINGS: &str = "postgresql.auto.conf";
@@ -45,8 +45,8 @@ struct Candidate {
 }
 
 /// Restores into a new dataset, sets recovery up, and starts the server if that was asked for.
-pub(super) fn restore(args: &BackupRestore, name: &Name, target: Target) -> Result<()> {
-    let doing = || format!("cannot restore {} to {}", args.backup, target.told());
+pub(super) fn restore(args: &BackupRestore, name: &Name, target: RecoveryTarget) -> Result<()> {
+    let doing = || format!("cannot restore {} to {}", args.backup, target.text());
     if args.start && args.action != RecoveryAction::Promote {
         return Err(Failure::usage(
             "--start waits until the server has recovered, and is for --action promote",
@@ -97,13 +97,17 @@ fn hint(args: &BackupRestore) -> String {
 
 fn destroy(name: &Name) -> Result<()> {
     let what = vec![name.path.clone()];
-    datasets::perform(&name.pool, Deed::Destroy { what, recursive: true, dry_run: false }).map(drop)
+    datasets::perform(&name.pool, Operation::Destroy { what, recursive: true, dry_run: false }).map(drop)
 }
 
 /// Returns the backups from which the point can be reached, newest first.
-fn candidates(args: &BackupRestore, repository: &Repository, target: Target) -> Result<Vec<Candidate>> {
-    let doing = format!("cannot restore {} to {}", args.backup, target.told());
-    let failed = |error: pagefold_backup::Error| told(&doing, &error);
+fn candidates(
+    args: &BackupRestore,
+    repository: &Repository,
+    target: RecoveryTarget,
+) -> Result<Vec<Candidate>> {
+    let doing = format!("cannot restore {} to {}", args.backup, target.text());
+    let failed = |error: pagefold_backup::Error| backup_errors::failed(&doing, &error);
     // This fails if no backup has that name, or backups of several pools have it.
     repository.find(&args.backup).map_err(failed)?;
     let backups = repository.backups().map_err(failed)?;
@@ -154,7 +158,7 @@ fn reached(line: &Line) -> String {
         (Some(until), Some(micros)) => {
             format!(
                 "its last transaction is of {}, it ends at {}{missing}",
-                moment::exact(micros),
+                timestamp::format(micros),
                 control::lsn(until)
             )
         }
@@ -194,8 +198,8 @@ struct Private(PathBuf);
 
 impl Private {
     fn mount(name: &Name) -> Result<Self> {
-        let runtime = places::runtime_dir();
-        places::make_private(&runtime)?;
+        let runtime = files::runtime_dir();
+        files::make_private(&runtime)?;
         let own = temporary::own_name(temporary::RESTORE, 1);
         let dir = runtime.join(
             own.ok_or_else(|| Failure::new(format!("cannot name a mount for {name}: /proc/self/stat")))?,
@@ -217,7 +221,7 @@ fn set_up(
     name: &Name,
     candidate: &Candidate,
     fetch: &str,
-    target: Target,
+    target: RecoveryTarget,
     action: RecoveryAction,
 ) -> Result<Option<String>> {
     let private = Private::mount(name)?;
@@ -236,7 +240,7 @@ fn prepare(
     mount: &Path,
     candidate: &Candidate,
     fetch: &str,
-    target: Target,
+    target: RecoveryTarget,
     action: RecoveryAction,
 ) -> Result<Option<String>> {
     let cluster = &candidate.cluster;
@@ -256,11 +260,14 @@ fn prepare(
         Wal::open(&log, &control).and_then(|wal| wal.times_after_crash(&control)).context(reading)?;
     let number = candidate.backup.number;
     match (target, times) {
-        (Target::Place(place), _) if place < range.end => {
+        (RecoveryTarget::Place(place), _) if place < range.end => {
             return Ok(Some(format!("backup {number} goes to {}, and later", control::lsn(range.end))));
         }
-        (Target::Time(time), Some(times)) if time < times.last => {
-            return Ok(Some(format!("backup {number} has transactions of {}", moment::exact(times.last))));
+        (RecoveryTarget::Time(time), Some(times)) if time < times.last => {
+            return Ok(Some(format!(
+                "backup {number} has transactions of {}",
+                timestamp::format(times.last)
+            )));
         }
         _ => {}
     }
@@ -278,7 +285,7 @@ fn finish(
     repository: &Repository,
     candidate: &Candidate,
     done: &Done,
-    target: Target,
+    target: RecoveryTarget,
 ) -> Result<()> {
     let gap = target.gap(&candidate.line);
     if let Some(gap) = &gap {
@@ -288,7 +295,7 @@ fn finish(
     if args.json {
         let mut told = done.json(repository);
         told["point"] = json!({
-            "target": target.told(),
+            "target": target.text(),
             "timeline": candidate.line.timeline,
             "system": candidate.cluster.system,
             "data": candidate.cluster.data,
@@ -303,7 +310,7 @@ fn finish(
     let made = units::utc(candidate.backup.origin.created);
     let end = match (gap, candidate.line.missing) {
         (Some(_), Some(missing)) => format!("the first gap of the archive, {missing}"),
-        _ => target.told(),
+        _ => target.text(),
     };
     println!("  its snapshot is of {made}; recovery goes on to {end}");
     match started {

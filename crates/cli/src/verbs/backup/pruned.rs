@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::attempts::{folder, read_state, write_state};
 use crate::backups::PRUNE_EVERY;
 use crate::failure::{Context, Result};
-use crate::{places, units};
+use crate::{files, units};
 
 /// Times of the last prunes, in seconds since 1970, by repository.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -20,9 +20,9 @@ struct Pruned {
     repositories: BTreeMap<String, u64>,
 }
 
-/// A process that wants to prune.
+/// Age of the last prune of a repository from this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Claim {
+pub(super) enum LastPrune {
     /// Nobody has pruned the repository from this machine yet.
     First,
     /// The last prune is a day ago.
@@ -33,33 +33,33 @@ pub(super) enum Claim {
 
 /// Notes that the caller prunes a repository now, unless the last prune is not a day ago. A prune that fails counts: a
 /// host that lets nothing be deleted would be asked every few minutes.
-pub(super) fn claim(repository: &str) -> Result<Claim> {
-    claim_in(&folder()?, repository, units::now(), false)
+pub(super) fn note_if_due(repository: &str) -> Result<LastPrune> {
+    note_in(&folder()?, repository, units::now(), false)
 }
 
 /// Notes that the caller prunes a repository now, whenever the last prune was.
 pub(super) fn note(repository: &str) -> Result<()> {
-    claim_in(&folder()?, repository, units::now(), true).map(drop)
+    note_in(&folder()?, repository, units::now(), true).map(drop)
 }
 
-fn claim_in(folder: &Path, repository: &str, now: u64, at_once: bool) -> Result<Claim> {
+fn note_in(folder: &Path, repository: &str, now: u64, at_once: bool) -> Result<LastPrune> {
     fs::create_dir_all(folder).context(|| format!("cannot make {}", folder.display()))?;
     // Others hold the lock as long as they read and write the file.
-    let _lock = places::locked(&folder.join("pruned.lock"))?;
+    let _lock = files::locked(&folder.join("pruned.lock"))?;
     let file = folder.join("pruned.json");
     let mut pruned: Pruned = read_state(&file, "repositories may be pruned early")?.unwrap_or_default();
     let key = key_of(repository);
-    let claim = match pruned.repositories.get(&key) {
-        None => Claim::First,
+    let last = match pruned.repositories.get(&key) {
+        None => LastPrune::First,
         // The clock may have been set back, by a second or by a year.
-        Some(last) if last.abs_diff(now) < PRUNE_EVERY => Claim::Recent,
-        Some(_) => Claim::Due,
+        Some(time) if time.abs_diff(now) < PRUNE_EVERY => LastPrune::Recent,
+        Some(_) => LastPrune::Due,
     };
-    if at_once || claim != Claim::Recent {
+    if at_once || last != LastPrune::Recent {
         pruned.repositories.insert(key, now);
         write_state(&file, &pruned)?;
     }
-    Ok(claim)
+    Ok(last)
 }
 
 /// Returns the one name that a repository has here: a directory may be reached by several paths.
@@ -78,25 +78,25 @@ mod tests {
     #[test]
     fn a_day_lies_between_two_prunes_whoever_prunes() {
         let dir = tempfile::tempdir().unwrap();
-        let claim =
-            |repository: &str, now| claim_in(&dir.path().join("backup"), repository, now, false).unwrap();
+        let note =
+            |repository: &str, now| note_in(&dir.path().join("backup"), repository, now, false).unwrap();
         let midnight = 20_000 * PRUNE_EVERY;
-        assert_eq!(claim("s3://b/x", midnight - 1), Claim::First);
-        assert_eq!(claim("s3://b/y", midnight), Claim::First);
+        assert_eq!(note("s3://b/x", midnight - 1), LastPrune::First);
+        assert_eq!(note("s3://b/y", midnight), LastPrune::First);
         // Midnight is no reason to prune again.
-        assert_eq!(claim("s3://b/x", midnight + 5), Claim::Recent);
-        assert_eq!(claim("s3://b/x/", midnight + PRUNE_EVERY - 2), Claim::Recent);
-        assert_eq!(claim("s3://b/x/", midnight + PRUNE_EVERY - 1), Claim::Due);
-        assert_eq!(claim("s3://b/x", midnight + PRUNE_EVERY + 5), Claim::Recent);
+        assert_eq!(note("s3://b/x", midnight + 5), LastPrune::Recent);
+        assert_eq!(note("s3://b/x/", midnight + PRUNE_EVERY - 2), LastPrune::Recent);
+        assert_eq!(note("s3://b/x/", midnight + PRUNE_EVERY - 1), LastPrune::Due);
+        assert_eq!(note("s3://b/x", midnight + PRUNE_EVERY + 5), LastPrune::Recent);
         // The clock was set back by an hour, and by a year.
-        assert_eq!(claim("s3://b/x", midnight + PRUNE_EVERY - 3600), Claim::Recent);
-        assert_eq!(claim("s3://b/x", midnight - 364 * PRUNE_EVERY), Claim::Due);
+        assert_eq!(note("s3://b/x", midnight + PRUNE_EVERY - 3600), LastPrune::Recent);
+        assert_eq!(note("s3://b/x", midnight - 364 * PRUNE_EVERY), LastPrune::Due);
         // A prune that somebody asked for counts.
         let asked = midnight + PRUNE_EVERY;
-        claim_in(&dir.path().join("backup"), "s3://b/y", asked, true).unwrap();
-        claim_in(&dir.path().join("backup"), "s3://b/y", asked + 9, true).unwrap();
-        assert_eq!(claim("s3://b/y", asked + PRUNE_EVERY), Claim::Recent);
-        assert_eq!(claim("s3://b/y", asked + PRUNE_EVERY + 9), Claim::Due);
+        note_in(&dir.path().join("backup"), "s3://b/y", asked, true).unwrap();
+        note_in(&dir.path().join("backup"), "s3://b/y", asked + 9, true).unwrap();
+        assert_eq!(note("s3://b/y", asked + PRUNE_EVERY), LastPrune::Recent);
+        assert_eq!(note("s3://b/y", asked + PRUNE_EVERY + 9), LastPrune::Due);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::attempts::{Failed, folder, read_state, write_state};
 use super::create::snapshot_of;
 use super::run::planned;
 use crate::failure::{Context, Failure, Result};
-use crate::{backups, datasets, places, target, units};
+use crate::{backups, datasets, files, target, units};
 
 const SUFFIX: &str = ".replica";
 
@@ -122,7 +122,7 @@ impl Replica {
 pub(super) fn lock(name: &str) -> Result<File> {
     let folder = folder()?;
     fs::create_dir_all(&folder).context(|| format!("cannot make {}", folder.display()))?;
-    places::try_locked(&file_of(name, ".lock")?)?.ok_or_else(|| {
+    files::try_locked(&file_of(name, ".lock")?)?.ok_or_else(|| {
         Failure::new(format!("{name} is being replicated by another process"))
             .hint("see it: ps -C pagefold -o pid,args; end it first")
     })
@@ -187,7 +187,7 @@ pub fn replicas(pool: &str) -> Result<Vec<Behind>> {
         let at = of_it().find(|figures| replica.snapshot.as_deref() == Some(snapshot_of(figures)));
         // The sum covers what the dataset has since its newest snapshot, and what was written for each snapshot after
         // ours.
-        let since = |at: &datasets::Figures| {
+        let since = |at: &datasets::DatasetFigures| {
             let later = of_it()
                 .filter(|other| !other.is_snapshot || (other.created, &other.path) > (at.created, &at.path));
             later.map(|other| other.written_bytes).sum()

@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 use pagefold_backup::{Backup, Created, Repository, Requests, limits};
 
 use super::attempts::Failed;
-use super::create::{Source, snapshot_of, warn_of_what_stays};
-use super::plan::Plan;
-use super::pruned::{self, Claim};
+use super::create::{BackupSource, snapshot_of, warn_of_what_stays};
+use super::open;
+use super::plan::ReplicationPlan;
+use super::pruned::{self, LastPrune};
 use super::replica::{Replica, lock, now_ms};
-use super::{open, told};
 use crate::args::Replicate;
-use crate::control::Figures;
+use crate::control::DatasetFigures;
 use crate::failure::{Failure, Result};
 use crate::names::Name;
-use crate::{datasets, target, units};
+use crate::{backup_errors, datasets, target, units};
 
 /// Shortest time from cycle to cycle.
 const CYCLE_MIN: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ pub fn run(args: &Replicate) -> Result<()> {
     if args.end {
         return end(&name);
     }
-    let plan = Plan::of(args, &name)?;
+    let plan = ReplicationPlan::of(args, &name)?;
     let text = name.to_string();
     let _alone = lock(&text)?;
     let before = Replica::read(&text)?.filter(|replica| replica.repository == plan.repository);
@@ -90,7 +90,7 @@ fn end(name: &Name) -> Result<()> {
     if !held.is_empty() {
         let all = datasets::of_pool(&name.pool)?;
         for snapshot in &held {
-            let is_it = |figures: &Figures| figures.path == format!("{}@{snapshot}", name.path);
+            let is_it = |figures: &DatasetFigures| figures.path == format!("{}@{snapshot}", name.path);
             if all.iter().any(is_it) {
                 super::create::destroy(name, snapshot)?;
             }
@@ -100,7 +100,7 @@ fn end(name: &Name) -> Result<()> {
 }
 
 struct Loop {
-    plan: Plan,
+    plan: ReplicationPlan,
     name: Name,
     replica: Replica,
     /// The repository stays open from cycle to cycle, and is opened again after a failure.
@@ -186,7 +186,7 @@ impl Loop {
             Some(repository) => repository,
             None => self.open()?,
         };
-        let source = Source {
+        let source = BackupSource {
             name: &self.name,
             repository: self.repository.insert(repository),
             to: &self.plan.repository,
@@ -234,8 +234,9 @@ impl Loop {
         }
         self.replica.repository_id = Some(id);
         let backups = repository.backups();
-        let backups =
-            backups.map_err(|error| told(format!("cannot read {}", self.plan.repository), &error))?;
+        let backups = backups.map_err(|error| {
+            backup_errors::failed(format!("cannot read {}", self.plan.repository), &error)
+        })?;
         let Replica { snapshot, number, .. } = &self.replica;
         let is_it = |backup: &Backup| {
             backup.pool == self.name.pool
@@ -284,7 +285,7 @@ impl Loop {
 
     /// Destroys the snapshots that are held for the replica, and returns those that were destroyed. One that cannot be
     /// destroyed is still remembered.
-    fn destroy_held(&mut self, all: &[Figures]) -> Vec<String> {
+    fn destroy_held(&mut self, all: &[DatasetFigures]) -> Vec<String> {
         let mut destroyed = Vec::new();
         for snapshot in self.replica.held() {
             let path = format!("{}@{snapshot}", self.name.path);
@@ -310,17 +311,17 @@ impl Loop {
             return;
         }
         self.looked = Some(Instant::now());
-        match pruned::claim(&self.plan.repository) {
-            Ok(Claim::Due) => {}
+        match pruned::note_if_due(&self.plan.repository) {
+            Ok(LastPrune::Due) => {}
             // On the day of the first backup there is nothing to prune yet.
-            Ok(Claim::First | Claim::Recent) => return,
+            Ok(LastPrune::First | LastPrune::Recent) => return,
             Err(failure) => return eprintln!("pagefold: {} is not pruned: {failure}", self.plan.repository),
         }
         let repository = self.plan.repository.clone();
         let opened = open(&repository, &self.plan.access);
         let work = move || {
             let pruned = opened.and_then(|opened| {
-                let failed = |error| told(format!("cannot prune {repository}"), &error);
+                let failed = |error| backup_errors::failed(format!("cannot prune {repository}"), &error);
                 opened.prune(None, false, false).map_err(failed)?;
                 opened.repack(limits::REPACK_BYTES, false).map_err(failed)
             });
@@ -344,7 +345,7 @@ struct Next {
 
 impl Next {
     /// Returns the snapshot whose backup was begun, or a new one.
-    fn of(source: &Source<'_>, there: &[Figures]) -> Result<Self> {
+    fn of(source: &BackupSource<'_>, there: &[DatasetFigures]) -> Result<Self> {
         let ours = source.ours(there);
         let Some(snapshot) = source.begun(&ours)? else {
             let as_of_ms = now_ms();
@@ -357,7 +358,12 @@ impl Next {
 
     /// Sends the changes since `last`, or since the newest backup that can be used; sends nothing if nothing has
     /// changed since `last`.
-    fn send(&self, source: &Source<'_>, there: &[Figures], last: Option<&str>) -> Result<Option<Created>> {
+    fn send(
+        &self,
+        source: &BackupSource<'_>,
+        there: &[DatasetFigures],
+        last: Option<&str>,
+    ) -> Result<Option<Created>> {
         match last {
             Some(last) if *last != self.snapshot => source.send_changes(&self.snapshot, Some(last), true),
             _ => {

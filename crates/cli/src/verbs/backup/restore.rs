@@ -6,33 +6,37 @@ use pagefold_backup::{Backup, Error, Repository, Restored};
 use pagefold_engine::pool::{Origin, Token};
 use serde_json::json;
 
-use super::{as_file, figures, open, pipe, point, told};
+use super::{as_file, figures, open, pipe};
 use crate::args::BackupRestore;
 use crate::control::Transferred;
 use crate::failure::{Failure, Result};
 use crate::names::Name;
 use crate::verbs::print_json;
 use crate::verbs::send::receive_from;
-use crate::{datasets, names, units};
+use crate::{backup_errors, datasets, names, units};
 
-pub(super) fn run(args: &BackupRestore) -> Result<()> {
+/// Returns the dataset that a backup is to be restored into.
+pub(super) fn dataset_of(args: &BackupRestore) -> Result<Name> {
     let name = crate::verbs::dataset::dataset(&args.dataset)?;
     if name.path.is_empty() {
         return Err(Failure::usage(format!("{name} is a pool, not a dataset"))
             .hint(format!("backups are restored into datasets: {name}/NAME")));
     }
-    if let Some(target) = point::Target::of(args)? {
-        return point::restore(args, &name, target);
-    }
+    Ok(name)
+}
+
+/// Restores a backup as it is.
+pub(super) fn run(args: &BackupRestore, name: &Name) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
     let backup = repository.find(&args.backup);
-    let backup =
-        backup.map_err(|error| told(format!("cannot restore {} into {name}", args.backup), &error))?;
-    let done = restore_into(&repository, &backup, &name, args.force)?;
+    let backup = backup.map_err(|error| {
+        backup_errors::failed(format!("cannot restore {} into {name}", args.backup), &error)
+    })?;
+    let done = restore_into(&repository, &backup, name, args.force)?;
     if args.json {
         return print_json(&done.json(&repository));
     }
-    println!("{}", done.line(&name));
+    println!("{}", done.line(name));
     Ok(())
 }
 
@@ -74,7 +78,7 @@ pub(super) fn restore_into(
     force: bool,
 ) -> Result<Done> {
     let doing = || format!("cannot restore {} into {name}", backup.name());
-    let failed = |error: Error| told(doing(), &error);
+    let failed = |error: Error| backup_errors::failed(doing(), &error);
     let backups = repository.backups().map_err(failed)?;
     let by_origin = |origin: &Origin| backups.iter().find(|backup| backup.origin == *origin).cloned();
     // A restore that was interrupted is continued.

@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use pagefold_backup::{Backup, Described};
 use serde_json::json;
 
+use super::open;
 use super::restore::{newest_backup, restore_into};
-use super::{open, told};
 use crate::args::{BackupRestorePool, Create};
 use crate::backups::BACKUP;
-use crate::deeds::Deed;
 use crate::failure::{Failure, Result};
 use crate::failures::Failures;
 use crate::names::{self, Name};
+use crate::operations::Operation;
 use crate::props::{self, Scope};
 use crate::verbs::{create, print_json, properties};
-use crate::{datasets, units};
+use crate::{backup_errors, datasets, units};
 
 /// Dataset that receives the files of a pool's own dataset, if no other has that name.
 const OWN: &str = "restored";
@@ -23,7 +23,9 @@ const OWN: &str = "restored";
 /// `backup restore-pool`.
 pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
-    let failed = |error| told(format!("cannot restore {} from {}", args.pool, args.repository), &error);
+    let failed = |error| {
+        backup_errors::failed(format!("cannot restore {} from {}", args.pool, args.repository), &error)
+    };
     let backups = repository.backups().map_err(failed)?;
     let described = repository.described().map_err(failed)?;
     let newest = newest_of(of_pool(args, &backups)?);
@@ -53,7 +55,7 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
             done.push((name.to_string(), *backup, left_out));
         }
     }
-    tell(args, &done, &failures)?;
+    print_result(args, &done, &failures)?;
     failures.finish_all("restored")
 }
 
@@ -129,8 +131,8 @@ fn parents(name: &Name) -> Result<()> {
     if datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == above) {
         return Ok(());
     }
-    let deed = Deed::Create { path: above.to_owned(), parents: true, properties: Vec::new() };
-    datasets::perform(&name.pool, deed).map(drop)
+    let operation = Operation::Create { path: above.to_owned(), parents: true, properties: Vec::new() };
+    datasets::perform(&name.pool, operation).map(drop)
 }
 
 /// Sets the properties that a dataset had; returns those that were left out, as `NAME=VALUE`.
@@ -154,7 +156,7 @@ fn set(described: &[Described], backup: &Backup, pool: &str) -> Result<Vec<Strin
     Ok(left.into_iter().map(|(name, value)| format!("{name}={value}")).collect())
 }
 
-fn tell(
+fn print_result(
     args: &BackupRestorePool,
     done: &[(String, &Backup, Vec<String>)],
     failures: &Failures,

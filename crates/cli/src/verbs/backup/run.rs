@@ -5,25 +5,25 @@ use std::collections::BTreeMap;
 use pagefold_backup::{Keep, Repository, limits, select};
 use serde_json::json;
 
-use super::attempts::{self, Failed, Memory};
-use super::create::{Source, line};
-use super::pruned::{self, Claim};
-use super::{open, told};
+use super::attempts::{self, AttemptLog, Failed};
+use super::create::{BackupSource, line};
+use super::open;
+use super::pruned::{self, LastPrune};
 use crate::args::{Access, BackupRun};
-use crate::backups::{BACKUP, KEY_FILE, Policy};
+use crate::backups::{BACKUP, BackupPolicy, KEY_FILE};
 use crate::failure::{Failure, Result};
 use crate::failures::Failures;
 use crate::names::{self, Name};
 use crate::registry::Registry;
 use crate::verbs::print_json;
-use crate::{datasets, target, units};
+use crate::{backup_errors, datasets, target, units};
 
 /// A dataset and its policy.
 pub struct Planned {
     /// The dataset.
     pub name: Name,
     /// The policy, or why it cannot be used.
-    pub policy: Result<Policy>,
+    pub policy: Result<BackupPolicy>,
 }
 
 /// Returns the datasets of a pool that have a policy, or inherit one.
@@ -34,7 +34,7 @@ pub fn planned(pool: &str) -> Result<Vec<Planned>> {
             continue;
         }
         let name = Name::new(pool, &figures.path);
-        match Policy::parse(&figures.backup) {
+        match BackupPolicy::parse(&figures.backup) {
             Ok(None) => {}
             Ok(Some(policy)) => all.push(Planned { name, policy: Ok(policy) }),
             // A newer version may have set this policy.
@@ -53,7 +53,7 @@ pub fn planned(pool: &str) -> Result<Vec<Planned>> {
 /// `backup run`.
 pub(super) fn run(args: &BackupRun) -> Result<()> {
     let _alone = attempts::lock()?;
-    let mut memory = Memory::read()?;
+    let mut memory = AttemptLog::read()?;
     let mut failures = Failures::new();
     let mut plan = Vec::new();
     for pool in pools(args, &mut failures)? {
@@ -114,7 +114,7 @@ fn pools(args: &BackupRun, failures: &mut Failures) -> Result<Vec<String>> {
     Ok(args.pools.iter().filter_map(|word| failures.need(word, named(word))).collect())
 }
 
-pub(super) fn access(policy: &Policy) -> Access {
+pub(super) fn access(policy: &BackupPolicy) -> Access {
     let environment = |name: &str| std::env::var(name).ok();
     Access {
         endpoint: policy.endpoint.clone().or_else(|| environment("AWS_ENDPOINT_URL")),
@@ -129,11 +129,11 @@ pub(super) fn access(policy: &Policy) -> Access {
 }
 
 /// Backs a dataset up, and remembers the outcome.
-fn back_up(name: &Name, policy: &Policy, memory: &mut Memory) -> Result<pagefold_backup::Created> {
+fn back_up(name: &Name, policy: &BackupPolicy, memory: &mut AttemptLog) -> Result<pagefold_backup::Created> {
     let begun = units::now();
     let created = open(&policy.repository, &access(policy)).and_then(|repository| {
         let to = &policy.repository;
-        Source { name, repository: &repository, to, rate: policy.rate, keep: None }.back_up()
+        BackupSource { name, repository: &repository, to, rate: policy.rate, keep: None }.back_up()
     });
     let attempts = memory.of_mut(&name.to_string(), &policy.repository);
     match &created {
@@ -154,8 +154,8 @@ fn back_up(name: &Name, policy: &Policy, memory: &mut Memory) -> Result<pagefold
 
 /// Prunes repositories, each once a day. Each dataset loses the backups that its own policy does not keep; backups of
 /// other datasets stay, and so do those of other pools of the same name.
-fn prune(plan: &[(Name, Policy)], at_once: bool, failures: &mut Failures) -> Vec<serde_json::Value> {
-    let mut repositories: BTreeMap<&str, Vec<(&Name, &Policy)>> = BTreeMap::new();
+fn prune(plan: &[(Name, BackupPolicy)], at_once: bool, failures: &mut Failures) -> Vec<serde_json::Value> {
+    let mut repositories: BTreeMap<&str, Vec<(&Name, &BackupPolicy)>> = BTreeMap::new();
     for (name, policy) in plan.iter().filter(|(_, policy)| policy.keep.is_some()) {
         repositories.entry(&policy.repository).or_default().push((name, policy));
     }
@@ -163,7 +163,7 @@ fn prune(plan: &[(Name, Policy)], at_once: bool, failures: &mut Failures) -> Vec
     for (text, those) in repositories {
         let is_due = match at_once {
             true => pruned::note(text).map(|()| true),
-            false => pruned::claim(text).map(|claim| claim != Claim::Recent),
+            false => pruned::note_if_due(text).map(|last| last != LastPrune::Recent),
         };
         if failures.need(text, is_due) != Some(true) {
             continue;
@@ -179,9 +179,10 @@ fn prune(plan: &[(Name, Policy)], at_once: bool, failures: &mut Failures) -> Vec
 fn prune_one(
     repository: &Repository,
     text: &str,
-    those: &[(&Name, &Policy)],
+    those: &[(&Name, &BackupPolicy)],
 ) -> Result<pagefold_backup::Pruned> {
-    let failed = |error: pagefold_backup::Error| told(format!("cannot prune {text}"), &error);
+    let failed =
+        |error: pagefold_backup::Error| backup_errors::failed(format!("cannot prune {text}"), &error);
     let all = repository.backups().map_err(failed)?;
     let mut gone = Vec::new();
     let registry = Registry::open()?;

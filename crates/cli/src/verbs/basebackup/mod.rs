@@ -21,13 +21,14 @@ use rustix::io::Errno;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use self::source::Wanted;
+use self::source::SourceSpec;
 use self::temporary::Temporary;
 use self::view::View;
 use super::print_json;
 use crate::args::{BaseFormat, Basebackup};
 use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
+use crate::raw::shown;
 use crate::table::printable;
 use crate::{raw, units};
 
@@ -39,7 +40,7 @@ pub fn run(args: &Basebackup) -> Result<()> {
     if let Some(folder) = &options.to {
         refuse_full(folder)?;
     }
-    let wanted = Wanted::of(args)?;
+    let wanted = SourceSpec::of(args)?;
     catch_signals(&stop)?;
     view::unmount_left_behind()?;
     temporary::destroy_left_behind(&wanted.dataset)?;
@@ -49,14 +50,14 @@ pub fn run(args: &Basebackup) -> Result<()> {
         false => of_snapshot(args, &wanted, &options)?,
     };
     progress.finish();
-    tell(args, &snapshot, told_server, &done)
+    print_result(args, &snapshot, told_server, &done)
 }
 
 /// Returns an error of the crate as a failure with a hint.
-fn told(doing: &str, error: &Error) -> Failure {
+fn failed(doing: &str, error: &Error) -> Failure {
     let text = format!("{doing}: {error}");
     match error {
-        Error::Invalid(why) if why.ends_with("is not empty") => Failure::new(text).hint(
+        Error::NotEmpty(_) => Failure::new(text).hint(
             "a backup goes into an empty directory; tablespaces of plain files go elsewhere with -T OLD=NEW",
         ),
         Error::Invalid(_) => Failure::usage(text),
@@ -154,7 +155,7 @@ fn catch_signals(stop: &Arc<AtomicBool>) -> Result<()> {
 }
 
 /// Backs up a snapshot without asking a server; returns the snapshot's name.
-fn of_snapshot(args: &Basebackup, wanted: &Wanted, options: &Options<'_>) -> Result<(String, Done)> {
+fn of_snapshot(args: &Basebackup, wanted: &SourceSpec, options: &Options<'_>) -> Result<(String, Done)> {
     let made = match &wanted.snapshot {
         Some(_) => None,
         None => Some(Temporary::make(&wanted.dataset, "")?),
@@ -173,7 +174,7 @@ fn of_snapshot(args: &Basebackup, wanted: &Wanted, options: &Options<'_>) -> Res
 
 /// Makes a backup of which the running server is told: its files are those of an instant between start and stop, and
 /// its log is that of an instant after the stop.
-fn with_server(args: &Basebackup, wanted: &Wanted, options: &Options<'_>) -> Result<(String, Done)> {
+fn with_server(args: &Basebackup, wanted: &SourceSpec, options: &Options<'_>) -> Result<(String, Done)> {
     if let Some(snapshot) = &wanted.snapshot {
         return Err(Failure::usage(format!("{snapshot} is a snapshot, and no server runs on it"))
             .hint("without --server and --dbname it is backed up as it is"));
@@ -200,10 +201,10 @@ fn make(
     options: &Options<'_>,
 ) -> Result<Done> {
     let made = pagefold_basebackup::make(source, start, options);
-    made.map_err(|error| told(&format!("cannot make a base backup of {name}"), &error))
+    made.map_err(|error| failed(&format!("cannot make a base backup of {name}"), &error))
 }
 
-fn tell(args: &Basebackup, snapshot: &str, told_server: bool, done: &Done) -> Result<()> {
+fn print_result(args: &Basebackup, snapshot: &str, told_server: bool, done: &Done) -> Result<()> {
     let to = shown(&args.to);
     if args.json {
         let mut json = json!({ "basebackup": done, "snapshot": snapshot, "server": told_server });
@@ -230,8 +231,4 @@ fn tell(args: &Basebackup, snapshot: &str, told_server: bool, done: &Done) -> Re
         .hint("look at the relations that were named (pg_amcheck), or restore an older backup"));
     }
     Ok(())
-}
-
-fn shown(path: &Path) -> String {
-    printable(&raw::text(path))
 }

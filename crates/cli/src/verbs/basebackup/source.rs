@@ -6,18 +6,17 @@ use pagefold_basebackup::tablespace::{self, Tablespace};
 use pagefold_basebackup::{Error, Source};
 
 use super::view::View;
-use super::{shown, told, without_links};
+use super::{failed, shown, without_links};
 use crate::args::Basebackup;
 use crate::failure::{Context, Failure, Result};
-use crate::mounts;
 use crate::names::Name;
 use crate::table::printable;
 use crate::verbs::branch::data;
 use crate::verbs::branch::record::Product;
-use crate::{datasets, raw, target};
+use crate::{datasets, mounts, raw, target};
 
 /// The dataset, snapshot and data directory that the command line names.
-pub struct Wanted {
+pub struct SourceSpec {
     /// The dataset.
     pub dataset: Name,
     /// The snapshot, if one was named.
@@ -26,7 +25,7 @@ pub struct Wanted {
     pub data: Option<String>,
 }
 
-impl Wanted {
+impl SourceSpec {
     /// Resolves the names on the command line; the dataset or snapshot exists.
     pub fn of(args: &Basebackup) -> Result<Self> {
         let (name, below) = named(&args.source)?;
@@ -128,7 +127,7 @@ pub fn data_of(name: &Name, root: &Path, wanted: Option<&str>) -> Result<String>
 /// Returns the folders of a backup in the snapshot that `view` shows; the log comes from `log`, if that is given.
 pub fn resolve(
     args: &Basebackup,
-    wanted: &Wanted,
+    wanted: &SourceSpec,
     view: &View,
     relative: &str,
     log: Option<&View>,
@@ -149,14 +148,14 @@ pub fn resolve(
 
 fn tablespaces(
     args: &Basebackup,
-    wanted: &Wanted,
+    wanted: &SourceSpec,
     view: &View,
     data: &Path,
     roots: &[PathBuf],
 ) -> Result<Vec<Tablespace>> {
     let mut moved = args.tablespace_mapping.iter().map(|word| mapping(word)).collect::<Result<Vec<_>>>()?;
     let links =
-        tablespace::links(data).map_err(|error: Error| told("cannot find the tablespaces", &error))?;
+        tablespace::links(data).map_err(|error: Error| failed("cannot find the tablespaces", &error))?;
     let mut all = Vec::new();
     for (oid, target) in links {
         let link = data.join(tablespace::FOLDER).join(oid.to_string());

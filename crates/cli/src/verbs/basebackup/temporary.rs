@@ -3,12 +3,11 @@
 
 use std::fs;
 
-use crate::datasets;
-use crate::deeds::Deed;
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
-use crate::units;
+use crate::operations::Operation;
 use crate::verbs::properties;
+use crate::{datasets, units};
 
 /// Prefix of their names.
 const PREFIX: &str = "basebackup-";
@@ -32,12 +31,12 @@ impl Temporary {
         let owner = identity(pid).ok_or_else(|| Failure::new("cannot read /proc/self/stat"))?;
         let time = units::utc(units::now()).replace(" UTC", "").replace([' ', ':'], "-");
         let path = format!("{}@{PREFIX}{time}-{pid}{suffix}", dataset.path);
-        let deed = Deed::Snapshot {
+        let operation = Operation::Snapshot {
             snapshots: vec![path.clone()],
             recursive: false,
             properties: vec![(OWNER.into(), owner)],
         };
-        datasets::perform(&dataset.pool, deed)?;
+        datasets::perform(&dataset.pool, operation)?;
         Ok(Self { name: Name::new(&dataset.pool, &path) })
     }
 }
@@ -54,8 +53,9 @@ impl Drop for Temporary {
 }
 
 fn destroy(snapshot: &Name) -> Result<()> {
-    let deed = Deed::Destroy { what: vec![snapshot.path.clone()], recursive: false, dry_run: false };
-    datasets::perform(&snapshot.pool, deed).map(drop)
+    let operation =
+        Operation::Destroy { what: vec![snapshot.path.clone()], recursive: false, dry_run: false };
+    datasets::perform(&snapshot.pool, operation).map(drop)
 }
 
 /// Returns a text that names a living process of this machine, and no other one ever.

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::temporary;
 use crate::args::{Mount, Unmount};
-use crate::datasets;
 use crate::failure::{Context, Failure, Result};
 use crate::names::Name;
-use crate::{mounts, places};
+use crate::{datasets, files, mounts};
 
 /// Largest number of snapshots that one backup reads: one for its files, and one for its log.
 const MOUNTS_MAX: usize = 2;
@@ -31,8 +30,8 @@ impl View {
         if let Some(root) = there.mounted.into_iter().chain(below).find(|root| is_root(root)) {
             return Ok(Self { root, own: false });
         }
-        let runtime = places::runtime_dir();
-        places::make_private(&runtime)?;
+        let runtime = files::runtime_dir();
+        files::make_private(&runtime)?;
         let taken = |dir: &PathBuf| std::fs::symlink_metadata(dir).is_ok();
         let named = |number| Some(runtime.join(temporary::own_name(temporary::BACKUP, number)?));
         let dir = (1..=MOUNTS_MAX).filter_map(named).find(|dir| !taken(dir));
@@ -69,7 +68,7 @@ fn unmount(dir: &Path) -> Result<()> {
 
 /// Unmounts what backups and restores of killed processes have left.
 pub fn unmount_left_behind() -> Result<()> {
-    let runtime = places::runtime_dir();
+    let runtime = files::runtime_dir();
     // The directory is missing until something is mounted.
     for entry in std::fs::read_dir(&runtime).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(temporary::is_left_behind) {

@@ -11,16 +11,15 @@ use super::record::{Options, Position, Product, Record};
 use super::settings::Settings;
 use super::{branch_name, list, mariadb, ports, postgres, process, server};
 use crate::args::CreateBranch;
-use crate::datasets::{self, Figures};
-use crate::deeds::Deed;
+use crate::datasets::{self, DatasetFigures};
 use crate::failure::{Context, Failure, Result};
 use crate::names::{self, Name};
-use crate::verbs::properties;
+use crate::operations::Operation;
 use crate::{raw, retention};
 
 /// Parts of a branch that have been made so far, so that they can be undone.
 #[derive(Default)]
-struct Made {
+struct PartialBranch {
     snapshot: Option<Name>,
     dataset: Option<Name>,
     mounted: bool,
@@ -35,8 +34,8 @@ pub fn run(args: &CreateBranch) -> Result<()> {
     options.update(&args.server)?;
     let figures = datasets::find(&source)?;
     refuse_taken(&name)?;
-    let place = Place::choose(&figures, &name, args.mountpoint.as_deref())?;
-    let mut made = Made::default();
+    let place = BranchMountpoint::choose(&figures, &name, args.mountpoint.as_deref())?;
+    let mut made = PartialBranch::default();
     if let Err(failure) = make(args, &source, &name, &place, options, &mut made) {
         made.undo();
         return Err(failure);
@@ -50,7 +49,7 @@ pub fn run(args: &CreateBranch) -> Result<()> {
             Failure::new(failure.what()).hint(format!("{there}\n  {advice}"))
         })?;
     }
-    list::tell(&branch, args.json)
+    list::print_one(&branch, args.json)
 }
 
 fn refuse_taken(name: &Name) -> Result<()> {
@@ -64,7 +63,7 @@ fn refuse_taken(name: &Name) -> Result<()> {
 }
 
 /// The place where a branch is to be mounted.
-struct Place {
+struct BranchMountpoint {
     /// Value to be set as the branch's property; `None` if the inherited value holds.
     property: Option<String>,
     dir: PathBuf,
@@ -73,9 +72,9 @@ struct Place {
     said: bool,
 }
 
-impl Place {
+impl BranchMountpoint {
     /// Chooses the place: as it was said, or by the property that the branch inherits, or beside its source.
-    fn choose(of: &Figures, name: &Name, said: Option<&Path>) -> Result<Self> {
+    fn choose(of: &DatasetFigures, name: &Name, said: Option<&Path>) -> Result<Self> {
         let last = name.path.rsplit('/').next().unwrap_or(&name.path);
         let all = datasets::of_pool(&name.pool)?;
         let set = |dir: PathBuf, said| Self { property: Some(raw::text(&dir)), dir, said };
@@ -115,7 +114,7 @@ impl Place {
 }
 
 /// Returns a directory beside that of the dataset of which the branch is made.
-fn beside(of: Option<&Figures>, name: &Name, last: &str) -> Result<PathBuf> {
+fn beside(of: Option<&DatasetFigures>, name: &Name, last: &str) -> Result<PathBuf> {
     let dir = of.and_then(|of| {
         let by_property = (of.mountpoint != "none").then(|| raw::path_of(&of.mountpoint));
         let dir = of.mounted.clone().or(by_property)?;
@@ -132,9 +131,9 @@ fn make(
     args: &CreateBranch,
     source: &Name,
     name: &Name,
-    place: &Place,
+    place: &BranchMountpoint,
     options: Options,
-    made: &mut Made,
+    made: &mut PartialBranch,
 ) -> Result<()> {
     let snapshot = if source.is_snapshot() {
         source.clone()
@@ -150,7 +149,7 @@ fn make(
     properties.extend(place.property.iter().map(|dir| ("mountpoint".to_owned(), dir.clone())));
     datasets::perform(
         &name.pool,
-        Deed::Clone { snapshot: snapshot.path, path: name.path.clone(), properties },
+        Operation::Clone { snapshot: snapshot.path, path: name.path.clone(), properties },
     )?;
     made.dataset = Some(name.clone());
     made.dir = walk::reach(&place.dir).is_err().then(|| place.dir.clone());
@@ -176,7 +175,7 @@ fn make(
             made_mountpoint,
         },
     )?;
-    keep(name, &record)
+    super::store(name, &record)
 }
 
 /// Looks at the data directory of a branch that has just been made: which version it has, and where it is in its log.
@@ -201,12 +200,6 @@ pub fn look(mount: &Path, mut record: Record) -> Result<Record> {
     Ok(record)
 }
 
-/// Stores what is known of a branch as properties of its dataset, and how its server is started on this machine.
-pub fn keep(name: &Name, record: &Record) -> Result<()> {
-    Settings::open()?.set(name, &record.options)?;
-    properties::set_on(name, &record.properties())
-}
-
 /// Removes the directory that a branch was mounted on, if it is there. No link on the way is followed that somebody
 /// else could have made.
 pub fn remove_dir(dir: &Path) -> std::io::Result<()> {
@@ -220,7 +213,7 @@ pub fn remove_dir(dir: &Path) -> std::io::Result<()> {
     }
 }
 
-impl Made {
+impl PartialBranch {
     /// Undoes it, newest first. A step that fails is reported, and the rest is undone all the same.
     fn undo(self) {
         let told = |outcome: Result<()>| {

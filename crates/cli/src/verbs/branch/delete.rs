@@ -6,9 +6,10 @@ use super::record::Options;
 use super::settings::Settings;
 use super::{create, server};
 use crate::args::DeleteBranch;
-use crate::datasets;
-use crate::deeds::Deed;
 use crate::failure::{Failure, Result};
+use crate::names::Name;
+use crate::operations::Operation;
+use crate::{datasets, names};
 
 /// Stops the server, unmounts, and destroys the branch and the snapshot that was made for it.
 pub fn run(args: &DeleteBranch) -> Result<()> {
@@ -21,17 +22,15 @@ pub fn run(args: &DeleteBranch) -> Result<()> {
         what.push(origin.path);
     }
     // Obstacles are reported before anything ends.
-    let ask = Deed::Destroy { what: what.clone(), recursive: args.recursive, dry_run: true };
+    let ask = Operation::Destroy { what: what.clone(), recursive: args.recursive, dry_run: true };
     let asked = datasets::perform(&branch.name.pool, ask).and_then(|outcome| match outcome.blocked {
         Some((what, hint)) => Err(hint.into_iter().fold(Failure::new(what), Failure::hint)),
         None => Ok(()),
     });
-    asked.map_err(|failure| {
-        let hint = format!("with all that is in it: pagefold branch delete -r {}", branch.name);
-        match failure.what().contains(" has ") && !args.recursive {
-            true => Failure::new(failure.what()).hint(hint),
-            false => failure,
-        }
+    asked.map_err(|failure| match !args.recursive && has_others_below(&branch.name) {
+        true => Failure::new(failure.what())
+            .hint(format!("with all that is in it: pagefold branch delete -r {}", branch.name)),
+        false => failure,
     })?;
     if let Some(dir) = &branch.figures.mounted {
         server::stop(&branch, true)?;
@@ -50,4 +49,10 @@ pub fn run(args: &DeleteBranch) -> Result<()> {
         ))),
         _ => Ok(()),
     }
+}
+
+/// Returns true if a dataset has snapshots, or datasets below it.
+fn has_others_below(name: &Name) -> bool {
+    let is_below = |other: &str| other != name.path && names::is_within(other, &name.path);
+    datasets::of_pool(&name.pool).is_ok_and(|all| all.iter().any(|found| is_below(&found.path)))
 }

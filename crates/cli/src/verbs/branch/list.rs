@@ -9,12 +9,11 @@ use super::{Branch, server};
 use crate::args::ListBranches;
 use crate::failure::Result;
 use crate::failures::Failures;
-use crate::names;
 use crate::table::{Align, Table, printable};
-use crate::{raw, target, units};
+use crate::{names, raw, target, units};
 
 /// The facts that are told of a branch.
-struct Told {
+struct BranchStatus {
     branch: Branch,
     /// Process of the server, if it runs.
     pid: Option<i32>,
@@ -22,7 +21,7 @@ struct Told {
     socket: Option<std::path::PathBuf>,
 }
 
-impl Told {
+impl BranchStatus {
     fn of(branch: Branch, processes: &Processes) -> Self {
         let data = branch.mounted().and_then(|dir| DataDir::open(&dir, &branch.record.data)).ok();
         let pid = data.as_ref().and_then(|data| processes.server_of(data));
@@ -103,10 +102,10 @@ pub fn run(args: &ListBranches) -> Result<()> {
         };
         let found = failures.take(&name.to_string(), exists.and_then(|()| super::all(&name.pool)));
         let found = found.unwrap_or_default().into_iter().filter(concerns);
-        all.extend(found.map(|branch| Told::of(branch, &processes)));
+        all.extend(found.map(|branch| BranchStatus::of(branch, &processes)));
     }
     if args.output.json {
-        let all: Vec<Value> = all.iter().map(Told::json).collect();
+        let all: Vec<Value> = all.iter().map(BranchStatus::json).collect();
         crate::verbs::print_json(&json!({ "branches": all, "failures": failures.json() }))?;
     } else {
         print(&all, args);
@@ -114,7 +113,7 @@ pub fn run(args: &ListBranches) -> Result<()> {
     failures.finish(args.targets.len(), "listed")
 }
 
-fn print(all: &[Told], args: &ListBranches) {
+fn print(all: &[BranchStatus], args: &ListBranches) {
     let exact = args.output.exact;
     let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
     let mut table = Table::new(&[
@@ -147,8 +146,8 @@ fn print(all: &[Told], args: &ListBranches) {
 }
 
 /// Prints a message about a branch that was made or started.
-pub fn tell(branch: &Branch, as_json: bool) -> Result<()> {
-    let told = Told::of(branch.clone(), &Processes::now());
+pub fn print_one(branch: &Branch, as_json: bool) -> Result<()> {
+    let told = BranchStatus::of(branch.clone(), &Processes::now());
     if as_json {
         return crate::verbs::print_json(&told.json());
     }

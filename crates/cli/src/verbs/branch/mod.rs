@@ -29,18 +29,19 @@ pub(super) mod record;
 mod reset;
 pub(super) mod server;
 mod settings;
+mod start;
 
 use std::path::{Path, PathBuf};
 
-use crate::args::Branch as Verb;
-use crate::control::{PropertyValue, Source};
-use crate::datasets::{self, Figures};
-use crate::deeds::Deed;
+use crate::args::BranchVerb as Verb;
+use crate::control::{PropertyValue, ValueSource};
+use crate::datasets::{self, DatasetFigures};
 use crate::failure::{Failure, Result};
 use crate::names::Name;
+use crate::operations::Operation;
 use crate::registry::Registry;
 use crate::verbs::properties;
-use crate::{names, pools, target};
+use crate::{dataset_properties, names, pools, target};
 use record::Record;
 use settings::Settings;
 
@@ -49,8 +50,8 @@ pub fn run(verb: &Verb) -> Result<()> {
     match verb {
         Verb::Create(args) => create::run(args),
         Verb::List(args) => list::run(args),
-        Verb::Start(args) => server::start_verb(args),
-        Verb::Stop(args) => server::stop_verb(args),
+        Verb::Start(args) => start::start(args),
+        Verb::Stop(args) => start::stop(args),
         Verb::Reset(args) => reset::run(args),
         Verb::Delete(args) => delete::run(args),
     }
@@ -60,7 +61,7 @@ pub fn run(verb: &Verb) -> Result<()> {
 #[derive(Clone, Debug)]
 struct Branch {
     name: Name,
-    figures: Figures,
+    figures: DatasetFigures,
     record: Record,
 }
 
@@ -101,13 +102,19 @@ fn has_foreign_options(name: &Name) -> Result<bool> {
     Ok(local(&properties::values(name)?, record::OPTIONS).is_some())
 }
 
+/// Stores what is known of a branch as properties of its dataset, and how its server is started on this machine.
+fn store(name: &Name, record: &Record) -> Result<()> {
+    Settings::open()?.set(name, &record.options)?;
+    properties::set_on(name, &record.properties())
+}
+
 /// Returns all branches of a pool, by name. One whose properties make no sense is reported, and hides no other.
 fn all(pool: &str) -> Result<Vec<Branch>> {
-    let figures: Vec<Figures> =
+    let figures: Vec<DatasetFigures> =
         datasets::of_pool(pool)?.into_iter().filter(|figures| !figures.is_snapshot).collect();
     let mut branches = Vec::new();
     let settings = Settings::open()?;
-    let mut keep = |figures: Figures, values: &[PropertyValue]| {
+    let mut keep = |figures: DatasetFigures, values: &[PropertyValue]| {
         let name = Name::new(pool, &figures.path);
         match record(&name, values, &settings) {
             Ok(Some(record)) => branches.push(Branch { name, figures, record }),
@@ -125,7 +132,7 @@ fn all(pool: &str) -> Result<Vec<Branch>> {
     let known = Registry::open()?.find(pool)?;
     pools::look_offline(&known, |pool| {
         figures.into_iter().try_for_each(|figures| {
-            let values = pools::properties(pool, &figures.path, &[])?;
+            let values = dataset_properties::all(pool, &figures.path, &[])?;
             keep(figures, &values);
             Ok(())
         })
@@ -135,7 +142,7 @@ fn all(pool: &str) -> Result<Vec<Branch>> {
 
 /// Returns the property that is set on the dataset or snapshot itself.
 fn local<'a>(values: &'a [PropertyValue], name: &str) -> Option<&'a str> {
-    let found = values.iter().find(|value| value.name == name && value.source == Source::Local);
+    let found = values.iter().find(|value| value.name == name && value.source == ValueSource::Local);
     found.map(|value| value.value.as_str())
 }
 
@@ -155,14 +162,15 @@ fn own_snapshot(dataset: &Name, path: &str) -> Result<Name> {
     let snapshot =
         snapshot.ok_or_else(|| Failure::new(format!("no name is left for a snapshot of {dataset}")))?;
     let properties = vec![(record::OWN.to_owned(), path.to_owned())];
-    let deed = Deed::Snapshot { snapshots: vec![snapshot.path.clone()], recursive: false, properties };
-    datasets::perform(&dataset.pool, deed)?;
+    let operation =
+        Operation::Snapshot { snapshots: vec![snapshot.path.clone()], recursive: false, properties };
+    datasets::perform(&dataset.pool, operation)?;
     Ok(snapshot)
 }
 
 /// Destroys datasets and snapshots.
 fn destroy(pool: &str, what: Vec<String>, recursive: bool) -> Result<()> {
-    datasets::perform(pool, Deed::Destroy { what, recursive, dry_run: false }).map(drop)
+    datasets::perform(pool, Operation::Destroy { what, recursive, dry_run: false }).map(drop)
 }
 
 /// Mounts a dataset at `dir`, or at the place that its property says, and returns that place.

@@ -4,17 +4,19 @@
 //! choice. So a server runs only as a user of a database package, as a user number that the machine does not know, or
 //! as the user that was named. It gets that user's groups as the machine knows them, and nothing of this process.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::data::DataDir;
 use super::programs::machine_said;
 use crate::failure::{Failure, Result};
-use crate::launch::{self, For};
-use crate::places;
+use crate::files;
+use crate::spawn::{self, Purpose};
 
 /// Users that packages of the databases make.
 const USERS: [&str; 4] = ["postgres", "mysql", "mariadb", "pgsql"];
@@ -42,7 +44,7 @@ impl Owner {
             ));
         }
         let own = rustix::process::geteuid().as_raw();
-        if !places::is_root() {
+        if !files::is_root() {
             if uid != own {
                 return Err(Failure::new(format!(
                     "the data directory {dir} belongs to user {uid}, not to you ({own})"
@@ -71,16 +73,26 @@ impl Owner {
         }
     }
 
+    /// Returns the output of a program that is run as this user; `None` if it fails.
+    pub fn output_of(&self, program: &Path, words: &[&OsStr]) -> Option<String> {
+        let mut command = Command::new(program);
+        command.args(words);
+        self.run(&mut command);
+        command.env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::null());
+        let output = command.output().ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     /// Has a command run as this user, in a session of its own, so that it outlives ours. It inherits nothing of ours:
     /// no capability, descriptor, variable, signal, mask or directory.
     pub fn run(&self, command: &mut Command) {
-        launch::set_environment(command, For::Database);
+        spawn::set_environment(command, Purpose::Database);
         command.current_dir("/");
         let Self { uid, gid, groups } = self.clone();
-        let change = places::is_root();
+        let change = files::is_root();
         let become_owner = move || {
-            launch::mark_inherited()?;
-            launch::reset_signals();
+            spawn::mark_inherited()?;
+            spawn::reset_signals();
             // SAFETY: system calls that take numbers alone, and a list that lives as long as this closure.
             unsafe {
                 libc::setsid();
@@ -132,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_data_does_not_say_whose_power_it_gets() {
-        if !places::is_root() {
+        if !files::is_root() {
             return;
         }
         assert!(owner(0, Some("root")).is_err());

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use super::record::Product;
 use crate::control::Client;
 use crate::failure::{Failure, Result};
-use crate::{places, turns};
+use crate::{file_lock, files};
 
 /// Last port that branches get; it lies below those that kernels give to outgoing connections.
 const LAST: u16 = 32_767;
@@ -18,10 +18,10 @@ pub struct Turn {
 
 /// Waits for the turn.
 pub fn turn() -> Result<Turn> {
-    let dir = places::runtime_dir();
-    places::make_private(&dir)?;
-    let lock = places::lock_file(&dir.join("branch-ports"))?;
-    turns::wait(&lock, "another branch that chooses its port")?;
+    let dir = files::runtime_dir();
+    files::make_private(&dir)?;
+    let lock = files::lock_file(&dir.join("branch-ports"))?;
+    file_lock::wait(&lock, "another branch that chooses its port")?;
     Ok(Turn { _lock: lock })
 }
 

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::data::DataDir;
 use crate::failure::{Context, Failure, Result};
+pub use crate::raw::shown;
 
 /// Names of servers' programs.
 const PROGRAMS: [&str; 4] = ["postgres", "postmaster", "mariadbd", "mysqld"];
@@ -119,9 +119,4 @@ pub fn end(data: &DataDir, signal: Signal, patience: Duration) -> Result<bool> {
         std::thread::sleep(STEP);
     }
     Ok(true)
-}
-
-/// Returns a program's path in a form for messages.
-pub fn shown(program: &Path) -> String {
-    crate::table::printable(&crate::raw::text(program))
 }

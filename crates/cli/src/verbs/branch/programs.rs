@@ -3,17 +3,14 @@
 //! A program is run only if nobody but root (and the user that runs us) can change it, or replace it or a directory on
 //! the way to it, and if the kernel itself serves its file system. So no file in a pool can be run, whoever owns it
 //! there.
-
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use pagefold_engine::walk::{self, WalkError};
 use rustix::io::Errno;
 
-use super::owner::Owner;
 use crate::failure::{Failure, Result};
-use crate::launch::{self, For};
+use crate::spawn::{self, Purpose};
 use crate::table::printable;
 
 /// The bits set-user-ID and set-group-ID of a mode.
@@ -21,9 +18,9 @@ const SET_ID: u32 = 0o6000;
 
 /// Returns the folders to look in, after those that packages of a product use.
 pub fn folders() -> Vec<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_else(|| launch::PATH.into());
+    let path = std::env::var_os("PATH").unwrap_or_else(|| spawn::PATH.into());
     let absolute = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
-    absolute.chain(std::env::split_paths(launch::PATH)).collect()
+    absolute.chain(std::env::split_paths(spawn::PATH)).collect()
 }
 
 /// The result of a search for a program.
@@ -72,21 +69,11 @@ impl Search {
     }
 }
 
-/// Returns the output of a program that is run as the owner of a database; `None` if it fails.
-pub fn said(program: &Path, words: &[&OsStr], owner: &Owner) -> Option<String> {
-    let mut command = Command::new(program);
-    command.args(words);
-    owner.run(&mut command);
-    command.env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::null());
-    let output = command.output().ok().filter(|output| output.status.success())?;
-    Some(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
 /// Returns the output of one of the machine's own programs; `None` if it fails.
 pub fn machine_said(program: &str, words: &[&str]) -> Result<Option<String>> {
-    let search = Search::of(&[program], &std::env::split_paths(launch::PATH).collect::<Vec<_>>());
+    let search = Search::of(&[program], &std::env::split_paths(spawn::PATH).collect::<Vec<_>>());
     let mut command = Command::new(search.first()?);
-    launch::set_environment(&mut command, For::Database);
+    spawn::set_environment(&mut command, Purpose::Database);
     command.args(words).stdin(Stdio::null()).stderr(Stdio::null());
     let output = command.output();
     let output = output.map_err(|error| Failure::new(format!("cannot run {program}: {error}")))?;
@@ -112,7 +99,7 @@ mod tests {
             fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
             let _ = std::os::unix::fs::chown(&file, None, Some(12_345));
             fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
-            if mode == 0o775 && !crate::places::is_root() {
+            if mode == 0o775 && !crate::files::is_root() {
                 continue;
             }
             assert_eq!(search().found.len(), usize::from(fine), "{mode:o}");

@@ -9,6 +9,7 @@ use crate::failure::{Failure, Result};
 use crate::table::printable;
 
 use super::local;
+use crate::registry;
 
 /// Property of a snapshot that was made for a branch; its value is the path of the branch.
 pub const OWN: &str = "branch:own";
@@ -85,7 +86,7 @@ impl Options {
     ///
     /// Errors: a setting is not of the form `name=value`; a path does not exist.
     pub fn update(&mut self, args: &ServerOptions) -> Result<()> {
-        let absolute = |path: &PathBuf| crate::target::absolute(path);
+        let absolute = |path: &PathBuf| registry::absolute(path);
         if let Some(bindir) = &args.bindir {
             self.bindir = Some(absolute(bindir)?);
         }
@@ -188,9 +189,9 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Source;
+    use crate::control::ValueSource;
 
-    fn stored(record: &Record, source: &Source) -> Vec<PropertyValue> {
+    fn stored(record: &Record, source: &ValueSource) -> Vec<PropertyValue> {
         let value = |(name, value)| PropertyValue { name, value, source: source.clone() };
         record.properties().into_iter().map(value).collect()
     }
@@ -215,21 +216,21 @@ mod tests {
         let record = sample();
         assert_eq!(record.options.settings, ["a.b=x=y", "work_mem=2MB"]);
         assert_eq!(
-            Record::of(&stored(&record, &Source::Local), record.options.clone()).unwrap().unwrap(),
+            Record::of(&stored(&record, &ValueSource::Local), record.options.clone()).unwrap().unwrap(),
             record
         );
     }
 
     #[test]
     fn datasets_below_a_branch_are_none() {
-        let inherited = Source::Inherited("tank/feature-x".into());
+        let inherited = ValueSource::Inherited("tank/feature-x".into());
         assert_eq!(Record::of(&stored(&sample(), &inherited), Options::default()).unwrap(), None);
     }
 
     #[test]
     fn what_was_changed_by_hand_is_refused() {
         for (name, value) in [(PORT, "80"), (PORT, "x"), (DATABASE, "oracle")] {
-            let mut values = stored(&sample(), &Source::Local);
+            let mut values = stored(&sample(), &ValueSource::Local);
             values.iter_mut().find(|found| found.name == name).unwrap().value = value.into();
             assert!(
                 Record::of(&values, Options::default()).unwrap_err().to_string().contains(name),
@@ -240,9 +241,9 @@ mod tests {
 
     #[test]
     fn a_pool_does_not_say_how_a_server_is_started() {
-        let mut values = stored(&sample(), &Source::Local);
+        let mut values = stored(&sample(), &ValueSource::Local);
         let value = r#"{"bindir":"/srv/evil","settings":["x=1"],"user":"alice"}"#.to_owned();
-        values.push(PropertyValue { name: OPTIONS.into(), value, source: Source::Local });
+        values.push(PropertyValue { name: OPTIONS.into(), value, source: ValueSource::Local });
         let record = Record::of(&values, Options::default()).unwrap().unwrap();
         assert_eq!(record.options, Options::default());
     }

@@ -7,13 +7,12 @@
 use super::record::Record;
 use super::{Branch, create, list, process, server};
 use crate::args::ResetBranch;
-use crate::control::Source;
-use crate::datasets;
-use crate::deeds::Deed;
+use crate::control::ValueSource;
 use crate::failure::{Failure, Result};
 use crate::names::{self, Name};
-use crate::props;
+use crate::operations::Operation;
 use crate::verbs::properties;
+use crate::{datasets, props};
 
 /// Resets a branch.
 pub fn run(args: &ResetBranch) -> Result<()> {
@@ -43,12 +42,12 @@ pub fn run(args: &ResetBranch) -> Result<()> {
     let running = replace(&branch, &origin, &to, &aside).inspect_err(|_| undo(&branch.name, &aside, made))?;
     let dir = super::mount(&branch.name, branch.figures.mounted.as_deref())?;
     let record = create::look(&dir, Record { ..branch.record.clone() })?;
-    create::keep(&branch.name, &record)?;
+    super::store(&branch.name, &record)?;
     let branch = super::find(&args.branch)?;
     if running {
         server::start(&branch.name, &branch.record, &server::data_of(&branch)?)?;
     }
-    list::tell(&branch, args.json)
+    list::print_one(&branch, args.json)
 }
 
 /// Returns the name of the new clone until it takes that of the branch.
@@ -66,20 +65,20 @@ fn aside(name: &Name) -> Result<Name> {
 /// Puts a branch onto another snapshot: a new clone takes its name and all that was set on it. Returns true if its
 /// server ran; the branch is not mounted afterwards.
 fn replace(branch: &Branch, origin: &Name, to: &Name, aside: &Name) -> Result<bool> {
-    let (name, perform) = (&branch.name, |deed| datasets::perform(&branch.name.pool, deed));
+    let (name, perform) = (&branch.name, |operation| datasets::perform(&branch.name.pool, operation));
     let mut going = vec![name.path.clone()];
     if to != origin && is_needless(origin)? {
         going.push(origin.path.clone());
     }
     let properties = local(name)?;
-    perform(Deed::Clone { snapshot: to.path.clone(), path: aside.path.clone(), properties })?;
-    let asked = perform(Deed::Destroy { what: going.clone(), recursive: true, dry_run: true })?;
+    perform(Operation::Clone { snapshot: to.path.clone(), path: aside.path.clone(), properties })?;
+    let asked = perform(Operation::Destroy { what: going.clone(), recursive: true, dry_run: true })?;
     if let Some((what, hint)) = asked.blocked {
         return Err(hint.into_iter().fold(Failure::new(what), Failure::hint));
     }
     let running = end(branch)?;
     super::destroy(&name.pool, going, true)?;
-    perform(Deed::Rename { from: aside.path.clone(), to: name.path.clone() }).map_err(|failure| {
+    perform(Operation::Rename { from: aside.path.clone(), to: name.path.clone() }).map_err(|failure| {
         Failure::new(failure.what())
             .hint(format!("the branch is there under another name: pagefold rename {aside} {name}"))
     })?;
@@ -147,7 +146,7 @@ fn end(branch: &Branch) -> Result<bool> {
 
 /// Returns the settable properties that are set on the branch itself.
 fn local(name: &Name) -> Result<Vec<(String, String)>> {
-    let own = properties::values(name)?.into_iter().filter(|value| value.source == Source::Local);
+    let own = properties::values(name)?.into_iter().filter(|value| value.source == ValueSource::Local);
     let settable =
         |name: &str| props::is_user(name) || props::find(name).is_ok_and(props::Property::settable);
     Ok(own.filter(|value| settable(&value.name)).map(|value| (value.name, value.value)).collect())

@@ -9,12 +9,11 @@ use rustix::process::Signal;
 use super::data::DataDir;
 use super::owner::Owner;
 use super::postgres::Goal;
-use super::record::{Options, Product, Record};
-use super::{Branch, create, list, mariadb, ports, postgres, process};
-use crate::args::{StartBranch, StopBranch};
+use super::record::{Product, Record};
+use super::{Branch, mariadb, ports, postgres, process};
 use crate::failure::{Context, Failure, Result};
+use crate::files;
 use crate::names::Name;
-use crate::places;
 use crate::verbs::mount::{open_log, tail};
 
 /// Longest time a server may take until it answers, recovery included.
@@ -27,47 +26,6 @@ const KILL_PATIENCE: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(5);
 /// Longest path of a Unix socket in bytes (`sun_path`, without the byte that ends it).
 const SOCKET_PATH_MAX: usize = 107;
-
-/// `branch start`.
-pub fn start_verb(args: &StartBranch) -> Result<()> {
-    let mut branch = super::find(&args.branch)?;
-    if branch.record.options == Options::default() && super::has_foreign_options(&branch.name)? {
-        eprintln!(
-            "pagefold: the pool says what the server of branch {} is to be started with; that is not believed, say it here if need be",
-            branch.name
-        );
-    }
-    if branch.figures.mounted.is_none() {
-        branch.figures.mounted = Some(super::mount(&branch.name, None)?);
-    }
-    let mut record = branch.record.clone();
-    record.options.update(&args.server)?;
-    record.port = args.server.port.unwrap_or(record.port);
-    let data = data_of(&branch)?;
-    let running = process::server_of(&data).is_some();
-    if running && record != branch.record {
-        return Err(Failure::new(format!("the server of branch {} runs already", branch.name)).hint(
-            format!("with another port or other settings after: pagefold branch stop {}", branch.name),
-        ));
-    }
-    if record != branch.record {
-        create::keep(&branch.name, &record)?;
-        branch.record = record;
-    }
-    if !running {
-        start(&branch.name, &branch.record, &data)?;
-    }
-    list::tell(&super::find(&args.branch)?, args.json)
-}
-
-/// `branch stop`.
-pub fn stop_verb(args: &StopBranch) -> Result<()> {
-    let branch = super::find(&args.branch)?;
-    if branch.figures.mounted.is_none() || !stop(&branch, false)? {
-        eprintln!("pagefold: the server of branch {} does not run", branch.name);
-    }
-    Ok(())
-}
 
 /// Returns the data directory of a branch that is mounted.
 pub(super) fn data_of(branch: &Branch) -> Result<DataDir> {
@@ -91,7 +49,7 @@ pub(super) fn stop(branch: &Branch, at_once: bool) -> Result<bool> {
 /// Returns the path of the log to which the server's messages go.
 pub fn log_of(name: &Name) -> Result<PathBuf> {
     // Names of datasets have no plus sign.
-    Ok(places::log_dir()?.join(format!("branch-{}.log", name.to_string().replace('/', "+"))))
+    Ok(files::log_dir()?.join(format!("branch-{}.log", name.to_string().replace('/', "+"))))
 }
 
 /// Returns the path of the socket of a branch's server.

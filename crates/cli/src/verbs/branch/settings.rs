@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::record::Options;
 use crate::failure::{Context, Failure, Result};
+use crate::files;
 use crate::names::Name;
-use crate::places;
 
 /// Version of the file's format.
 const VERSION: u32 = 1;
@@ -21,7 +21,7 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Contents {
+struct SettingsFile {
     version: u32,
     /// Settings by the branches' names.
     branches: BTreeMap<String, Options>,
@@ -35,7 +35,7 @@ pub struct Settings {
 impl Settings {
     /// Returns the file of this user.
     pub fn open() -> Result<Self> {
-        Ok(Self { path: places::state_dir()?.join("branches.json") })
+        Ok(Self { path: files::state_dir()?.join("branches.json") })
     }
 
     /// Returns the settings of a branch.
@@ -50,8 +50,8 @@ impl Settings {
             return Ok(());
         }
         let dir = self.path.parent().unwrap_or(Path::new("/"));
-        places::make_private(dir)?;
-        let _lock = places::locked(&self.path.with_extension("lock"))?;
+        files::make_private(dir)?;
+        let _lock = files::locked(&self.path.with_extension("lock"))?;
         let mut contents = self.read()?;
         contents.version = VERSION;
         if *options == Options::default() {
@@ -61,17 +61,17 @@ impl Settings {
         }
         let text = serde_json::to_vec_pretty(&contents)
             .context(|| format!("cannot write {}", self.path.display()))?;
-        places::replace(&self.path, &text)
+        files::replace(&self.path, &text)
     }
 
-    fn read(&self) -> Result<Contents> {
+    fn read(&self) -> Result<SettingsFile> {
         let reading = || format!("cannot read {}", self.path.display());
-        if !places::is_private(self.path.parent().unwrap_or(Path::new("/")))? {
-            return Ok(Contents::default());
+        if !files::is_private(self.path.parent().unwrap_or(Path::new("/")))? {
+            return Ok(SettingsFile::default());
         }
         let file = match File::open(&self.path) {
             Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Contents::default()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(SettingsFile::default()),
             Err(error) => return Err(Failure::new(format!("{}: {error}", reading()))),
         };
         let mut text = Vec::new();
@@ -80,7 +80,8 @@ impl Settings {
             Failure::new(format!("{} is damaged: {why}", self.path.display()))
                 .hint("remove it, and say again what branches are started with: pagefold branch start")
         };
-        let contents: Contents = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+        let contents: SettingsFile =
+            serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
         if contents.version != VERSION {
             return Err(damaged(format!("its version is {}, not {VERSION}", contents.version)));
         }

@@ -7,9 +7,9 @@ use pagefold_basebackup::control;
 
 use super::Candidate;
 use crate::args::{BackupRestore, RecoveryAction};
+use crate::backups::PASSPHRASE;
 use crate::failure::{Context, Failure, Result};
-use crate::verbs::backup::PASSPHRASE;
-use crate::{moment, raw, target};
+use crate::{raw, registry, timestamp};
 
 /// Settings that end a recovery.
 const TARGETS: [&str; 5] = [
@@ -22,7 +22,7 @@ const TARGETS: [&str; 5] = [
 
 /// A point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum RecoveryTarget {
     /// A time in microseconds since 1970: everything that was committed by then.
     Time(i64),
     /// A place in the log: everything before it.
@@ -31,11 +31,11 @@ pub enum Target {
     Latest,
 }
 
-impl Target {
+impl RecoveryTarget {
     /// Returns the target that the command line names, if any.
     pub fn of(args: &BackupRestore) -> Result<Option<Self>> {
         if let Some(time) = &args.to_time {
-            return moment::parse(time).map(|time| Some(Self::Time(time)));
+            return timestamp::parse(time).map(|time| Some(Self::Time(time)));
         }
         if let Some(text) = &args.to_lsn {
             let place = control::parse_lsn(text).ok_or_else(|| {
@@ -57,9 +57,9 @@ impl Target {
     }
 
     /// Returns the point in words.
-    pub fn told(self) -> String {
+    pub fn text(self) -> String {
         match self {
-            Self::Time(time) => moment::exact(time),
+            Self::Time(time) => timestamp::format(time),
             Self::Place(place) => control::lsn(place),
             Self::Latest => "the end of the archive".into(),
         }
@@ -82,7 +82,7 @@ impl Target {
         match self {
             Self::Time(time) => {
                 all.push(("recovery_target_inclusive", "on".into()));
-                all.push(("recovery_target_time", moment::exact(time)));
+                all.push(("recovery_target_time", timestamp::format(time)));
             }
             // A record that begins at this place is not part of the target, so it is left out.
             Self::Place(place) => {
@@ -116,12 +116,12 @@ pub(super) fn fetch_command(args: &BackupRestore, repository: &Repository) -> Re
         option("--region", access.region.clone());
         option("--remote-command", access.remote_command.clone());
     }
-    let key_file = access.key_file.as_deref().map(target::absolute).transpose()?;
+    let key_file = access.key_file.as_deref().map(registry::absolute).transpose()?;
     option("--key-file", key_file.map(|path| raw::text(&path)));
     option("--key-command", access.key_command.clone());
     words.push(match args.repository.contains("://") {
         true => args.repository.clone(),
-        false => raw::text(&target::absolute(Path::new(&args.repository))?),
+        false => raw::text(&registry::absolute(Path::new(&args.repository))?),
     });
     let quoted: Vec<String> = words.iter().map(|word| shell_word(word)).collect();
     Ok(quoted.join(" "))
@@ -144,7 +144,12 @@ fn quoted(value: &str) -> String {
 }
 
 /// Returns the lines that are appended to the settings.
-pub(super) fn settings(candidate: &Candidate, fetch: &str, target: Target, action: RecoveryAction) -> String {
+pub(super) fn settings(
+    candidate: &Candidate,
+    fetch: &str,
+    target: RecoveryTarget,
+    action: RecoveryAction,
+) -> String {
     let fetch = fetch.replacen(
         " archive fetch ",
         &format!(" archive fetch --system {} ", candidate.cluster.system),
@@ -170,7 +175,7 @@ pub(super) fn settings(candidate: &Candidate, fetch: &str, target: Target, actio
     }
     let lines = all.iter().map(|(name, value)| format!("{name} = {}\n", quoted(value)));
     let number = candidate.backup.number;
-    let head = format!("\n# By pagefold backup restore, of backup {number}, to {}:\n", target.told());
+    let head = format!("\n# By pagefold backup restore, of backup {number}, to {}:\n", target.text());
     std::iter::once(head).chain(lines).collect()
 }
 
@@ -189,8 +194,12 @@ mod tests {
     #[test]
     fn the_target_comes_behind_those_that_are_empty() {
         for (target, name, value) in [
-            (Target::Time(1_795_629_600_500_000), "recovery_target_time", "2026-11-25 18:00:00.500000+00"),
-            (Target::Place(0x1_0300_0028), "recovery_target_lsn", "1/3000028"),
+            (
+                RecoveryTarget::Time(1_795_629_600_500_000),
+                "recovery_target_time",
+                "2026-11-25 18:00:00.500000+00",
+            ),
+            (RecoveryTarget::Place(0x1_0300_0028), "recovery_target_lsn", "1/3000028"),
         ] {
             let settings = target.settings();
             assert_eq!(settings.last(), Some(&(name, value.to_owned())));
@@ -202,6 +211,6 @@ mod tests {
                 1
             );
         }
-        assert!(Target::Latest.settings().iter().all(|(_, value)| value.is_empty()));
+        assert!(RecoveryTarget::Latest.settings().iter().all(|(_, value)| value.is_empty()));
     }
 }

@@ -146,7 +146,7 @@ fn program(options: &Options, owner: &Owner) -> Result<PathBuf> {
         None => programs::folders().into_iter().chain(FOLDERS.map(PathBuf::from)).collect(),
     };
     let is_mariadb = |path: &&PathBuf| {
-        let told = programs::said(path, &["--no-defaults".as_ref(), "--version".as_ref()], owner);
+        let told = owner.output_of(path, &["--no-defaults".as_ref(), "--version".as_ref()]);
         told.is_some_and(|told| told.contains("MariaDB"))
     };
     let search = Search::of(&PROGRAMS, &folders);

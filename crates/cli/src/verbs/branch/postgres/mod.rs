@@ -73,7 +73,7 @@ pub fn position(data: &DataDir, options: &super::record::Options) -> Result<Posi
     let version = version(data)?;
     let told = Owner::of(data, options.user.as_deref()).ok().and_then(|owner| {
         let program = program("pg_controldata", version, options, &owner).ok()?;
-        control::parse_told(&programs::said(&program, &[data.path.as_os_str()], &owner)?)
+        control::parse_told(&owner.output_of(&program, &[data.path.as_os_str()])?)
     });
     Ok(told.unwrap_or_default())
 }
@@ -248,7 +248,7 @@ fn strip_scheduler(libraries: &str) -> Option<String> {
 /// Finds a program of this version: where the user said, where packages have it, or in `PATH`.
 fn program(name: &str, version: u32, options: &super::record::Options, owner: &Owner) -> Result<PathBuf> {
     let is_right = |path: &&PathBuf| {
-        programs::said(path, &["--version".as_ref()], owner).and_then(|told| major(&told)) == Some(version)
+        owner.output_of(path, &["--version".as_ref()]).and_then(|told| major(&told)) == Some(version)
     };
     let folders: Vec<PathBuf> = match &options.bindir {
         Some(folder) => vec![folder.clone()],
@@ -274,7 +274,7 @@ fn program(name: &str, version: u32, options: &super::record::Options, owner: &O
 
 fn of_pg_config(owner: &Owner) -> Option<PathBuf> {
     let search = Search::of(&["pg_config"], &programs::folders());
-    let text = programs::said(search.first().ok()?, &["--bindir".as_ref()], owner)?;
+    let text = owner.output_of(search.first().ok()?, &["--bindir".as_ref()])?;
     Some(text.trim().into())
 }
 

@@ -84,7 +84,7 @@ fn zone_s(text: &str) -> Option<i64> {
 }
 
 /// Formats microseconds since 1970 as PostgreSQL reads them: `2026-11-25 18:00:00.500000+00`.
-pub fn exact(micros: i64) -> String {
+pub fn format(micros: i64) -> String {
     let seconds = u64::try_from(micros.div_euclid(SECOND_US)).unwrap_or_default();
     let (date, time) = units::date_and_time(seconds);
     format!("{date} {time}:{:02}.{:06}+00", seconds % 60, micros.rem_euclid(SECOND_US))
@@ -105,9 +105,9 @@ mod tests {
             ("2027-03-01 00:00:00+00", 1_803_859_200_000_000),
         ] {
             assert_eq!(parse(text).unwrap(), micros, "{text}");
-            assert_eq!(parse(&exact(micros)).unwrap(), micros, "{text}");
+            assert_eq!(parse(&format(micros)).unwrap(), micros, "{text}");
         }
-        assert_eq!(exact(1_795_629_600_500_000), "2026-11-25 18:00:00.500000+00");
+        assert_eq!(format(1_795_629_600_500_000), "2026-11-25 18:00:00.500000+00");
         assert!(parse("2026-11-25 18:00:00").unwrap_err().to_string().contains("zone"));
         for bad in [
             "",

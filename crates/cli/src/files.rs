@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use pagefold_engine::walk::{self, Place, WalkError};
+use pagefold_lazy::Token;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
@@ -175,6 +176,14 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Returns the path of the control socket of a mounted pool.
 pub fn socket_of(pool: &str) -> PathBuf {
     runtime_dir().join(format!("{pool}.sock"))
+}
+
+/// Extension of the sockets of these processes. Sockets of pools' servers have the pool's name and end in `sock`.
+pub const READER_EXTENSION: &str = "reader";
+
+/// Returns the path of the socket of the process that reads a backup for datasets.
+pub fn reader_socket_of(token: Token) -> PathBuf {
+    runtime_dir().join(format!("backup-{token}.{READER_EXTENSION}"))
 }
 
 /// Returns the path of the log of a pool's server.

@@ -8,9 +8,9 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::failure::{Context, Failure, Result};
-use crate::patience;
+use crate::timeouts;
 
-/// Locks `file`, and waits for other processes that have it, for at most [`patience::TURN`]. `others` names these
+/// Locks `file`, and waits for other processes that have it, for at most [`timeouts::TURN`]. `others` names these
 /// processes in the message that is printed after a second.
 pub fn wait(file: &File, others: &str) -> Result<()> {
     let started = Instant::now();
@@ -21,14 +21,14 @@ pub fn wait(file: &File, others: &str) -> Result<()> {
             Err(Errno::WOULDBLOCK | Errno::INTR) => {}
             Err(errno) => return Err(errno).context(|| format!("cannot wait for {others}")),
         }
-        if started.elapsed() > patience::TURN {
-            return Err(Failure::new(format!("{others} has not ended after {} s", patience::TURN.as_secs()))
+        if started.elapsed() > timeouts::TURN {
+            return Err(Failure::new(format!("{others} has not ended after {} s", timeouts::TURN.as_secs()))
                 .hint("see what it does (ps -C pagefold), then try again"));
         }
-        if started.elapsed() > patience::TELL_AFTER && !std::mem::replace(&mut told, true) {
+        if started.elapsed() > timeouts::TELL_AFTER && !std::mem::replace(&mut told, true) {
             eprintln!("pagefold: waiting for {others}");
         }
-        thread::sleep(patience::TURN_STEP);
+        thread::sleep(timeouts::TURN_STEP);
     }
 }
 
@@ -43,7 +43,7 @@ mod tests {
         wait(&first, "nobody").unwrap();
         thread::scope(|scope| {
             let second = scope.spawn(|| wait(&File::open(file.path()).unwrap(), "the first"));
-            thread::sleep(patience::TURN_STEP * 3);
+            thread::sleep(timeouts::TURN_STEP * 3);
             assert!(!second.is_finished());
             drop(first);
             second.join().unwrap().unwrap();

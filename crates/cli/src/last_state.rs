@@ -15,14 +15,14 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Context, Result};
-use crate::{places, units};
+use crate::{files, units};
 
 /// Length of each of the two places in bytes.
 const PLACE_BYTES: usize = 16 << 10;
 
 /// State of a pool, and when it was noted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Record {
+struct LastState {
     sequence: u64,
     /// Time of the note in seconds since 1970.
     noted: u64,
@@ -35,7 +35,7 @@ struct Record {
     earlier: Vec<(u64, u64, u64)>,
 }
 
-impl Record {
+impl LastState {
     fn standing(&self) -> Standing {
         let mut earlier = [Earlier::default(); EARLIER_OPENINGS];
         for (place, (number, nonce, generation)) in earlier.iter_mut().zip(self.earlier.iter().copied()) {
@@ -48,64 +48,64 @@ impl Record {
 }
 
 /// The file of a pool.
-pub struct Seen {
+pub struct LastStateFile {
     file: File,
     path: PathBuf,
-    last: Mutex<Option<Record>>,
+    last: Mutex<Option<LastState>>,
 }
 
 fn path_of(guid: &str) -> Result<PathBuf> {
-    Ok(places::state_dir()?.join("seen").join(guid))
+    Ok(files::state_dir()?.join("seen").join(guid))
 }
 
 /// Returns the state of the pool with this GUID when it was used here last, and the time of that note in seconds since
 /// 1970; `None` if it never was.
-pub fn last(guid: &str) -> Result<Option<(Standing, u64)>> {
+pub fn read(guid: &str) -> Result<Option<(Standing, u64)>> {
     let path = path_of(guid)?;
     match File::open(&path) {
-        Ok(file) => Ok(read(&file).map(|record| (record.standing(), record.noted))),
+        Ok(file) => Ok(read_file(&file).map(|record| (record.standing(), record.noted))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).context(|| format!("cannot read {}", path.display())),
     }
 }
 
-fn read(file: &File) -> Option<Record> {
-    let mut found: Vec<Record> = Vec::new();
+fn read_file(file: &File) -> Option<LastState> {
+    let mut found: Vec<LastState> = Vec::new();
     for place in 0..2 {
         let mut bytes = vec![0; PLACE_BYTES];
         if file.read_exact_at(&mut bytes, place * PLACE_BYTES as u64).is_ok() {
             // A place that a crash left half written is ignored; the other one is intact.
-            found.extend(serde_json::from_slice::<Record>(&bytes).ok());
+            found.extend(serde_json::from_slice::<LastState>(&bytes).ok());
         }
     }
     found.into_iter().max_by_key(|record| record.sequence)
 }
 
-impl Seen {
+impl LastStateFile {
     /// Opens the file of the pool with this GUID for writing, and makes it if it does not exist.
     pub fn open(guid: &str) -> Result<Arc<Self>> {
         let path = path_of(guid)?;
-        places::make_private(&places::state_dir()?)?;
+        files::make_private(&files::state_dir()?)?;
         if let Some(dir) = path.parent() {
-            places::make_private(dir)?;
+            files::make_private(dir)?;
         }
         let opened =
             File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
         let file = opened.context(|| format!("cannot open {}", path.display()))?;
-        let last = Mutex::new(read(&file));
+        let last = Mutex::new(read_file(&file));
         Ok(Arc::new(Self { file, path, last }))
     }
 
     /// Returns the state of the pool that was noted last.
     pub fn standing(&self) -> Option<Standing> {
-        self.last.lock().as_ref().map(Record::standing)
+        self.last.lock().as_ref().map(LastState::standing)
     }
 
     /// Notes the state of the pool, in place of any earlier note.
     pub fn note(&self, standing: &Standing) -> Result<()> {
         let earlier = standing.opening.earlier.iter().filter(|earlier| earlier.id.number > 0);
         let mut last = self.last.lock();
-        let record = Record {
+        let record = LastState {
             sequence: last.as_ref().map_or(0, |record| record.sequence) + 1,
             noted: units::now(),
             generation: standing.generation,

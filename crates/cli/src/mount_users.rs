@@ -11,12 +11,12 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use crate::mounts::{self, MountEntry};
 use crate::table;
 
-/// Largest number of holders that an error or a notice lists.
+/// Largest number of users that an error or a notice lists.
 pub const SHOWN: usize = 10;
 
 /// A process, or something else, that holds a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct MountUser {
     /// Number of the process; `None` for anything else.
     pub pid: Option<u32>,
     /// Name of the process.
@@ -29,23 +29,23 @@ pub struct Holder {
 
 /// Returns what holds `mount` so that it cannot be taken away: processes below it, and what is mounted or attached
 /// there. Only root sees processes of other users.
-pub fn of(mount: &MountEntry) -> Vec<Holder> {
-    let mut holders = of_processes(mount.device, |target, _| target.starts_with(&mount.dir));
-    if holders.is_empty() {
-        holders = of_device(mount.device);
+pub fn of(mount: &MountEntry) -> Vec<MountUser> {
+    let mut users = of_processes(mount.device, |target, _| target.starts_with(&mount.dir));
+    if users.is_empty() {
+        users = of_device(mount.device);
     }
-    holders.extend(mounted_below(mount));
-    holders
+    users.extend(mounted_below(mount));
+    users
 }
 
 /// Returns the users of the file system with this device number, wherever it is or was mounted.
-pub fn of_device(device: (u32, u32)) -> Vec<Holder> {
+pub fn of_device(device: (u32, u32)) -> Vec<MountUser> {
     of_processes(device, |_, link| device_of(link) == Some(device))
 }
 
 /// Returns the other mount namespaces that have the file system with this device number: a process of each, and the
 /// directory there.
-pub fn elsewhere(device: (u32, u32)) -> Vec<Holder> {
+pub fn elsewhere(device: (u32, u32)) -> Vec<MountUser> {
     let own = namespace("self");
     let mut seen: HashSet<PathBuf> = own.into_iter().collect();
     let mut found = Vec::new();
@@ -58,22 +58,22 @@ pub fn elsewhere(device: (u32, u32)) -> Vec<Holder> {
             if mount.device == device {
                 let dir = table::printable(&crate::raw::text(&mount.dir));
                 let what = format!("a copy of the mount in its mount namespace, at {dir}");
-                found.push(Holder { pid: Some(pid), command: command(pid), what, passes: false });
+                found.push(MountUser { pid: Some(pid), command: command(pid), what, passes: false });
             }
         }
     }
     found
 }
 
-/// Formats holders as lines of an error's advice, at most [`SHOWN`].
-pub fn text(holders: &[Holder]) -> String {
-    let one = |holder: &Holder| match holder.pid {
-        Some(pid) => format!("  process {pid} ({}): {}", holder.command, holder.what),
-        None => format!("  {}", holder.what),
+/// Formats users as lines of an error's advice, at most [`SHOWN`].
+pub fn text(users: &[MountUser]) -> String {
+    let one = |user: &MountUser| match user.pid {
+        Some(pid) => format!("  process {pid} ({}): {}", user.command, user.what),
+        None => format!("  {}", user.what),
     };
-    let mut lines: Vec<String> = holders.iter().take(SHOWN).map(one).collect();
-    if holders.len() > SHOWN {
-        lines.push(format!("  and {} more", holders.len() - SHOWN));
+    let mut lines: Vec<String> = users.iter().take(SHOWN).map(one).collect();
+    if users.len() > SHOWN {
+        lines.push(format!("  and {} more", users.len() - SHOWN));
     }
     lines.join("\n")
 }
@@ -98,10 +98,10 @@ fn command(pid: u32) -> String {
 
 /// Returns the processes that have a link for which `holds` is true (given the link's target and the link itself), or
 /// that have mapped a file with this device number. Links are read, not followed: the mount itself may hang.
-fn of_processes(device: (u32, u32), holds: impl Fn(&Path, &Path) -> bool) -> Vec<Holder> {
+fn of_processes(device: (u32, u32), holds: impl Fn(&Path, &Path) -> bool) -> Vec<MountUser> {
     let held_by = |pid: u32| {
         let what = held_by(pid, &holds).or_else(|| mapped_file(pid, device))?;
-        Some(Holder { pid: Some(pid), command: command(pid), what, passes: false })
+        Some(MountUser { pid: Some(pid), command: command(pid), what, passes: false })
     };
     processes().into_iter().filter_map(held_by).collect()
 }
@@ -143,15 +143,15 @@ fn device_of(link: &Path) -> Option<(u32, u32)> {
 }
 
 /// Returns what is mounted below a mount, and loop devices whose files lie on it.
-fn mounted_below(mount: &MountEntry) -> Vec<Holder> {
-    let kernel = |what: String, passes: bool| Holder { pid: None, command: String::new(), what, passes };
+fn mounted_below(mount: &MountEntry) -> Vec<MountUser> {
+    let kernel = |what: String, passes: bool| MountUser { pid: None, command: String::new(), what, passes };
     let all = mounts::all().unwrap_or_default();
     let below = all.iter().filter(|other| other.parent == mount.id && other.id != mount.id).map(|other| {
         let (source, dir) =
             (table::printable(&other.source), table::printable(&crate::raw::text(&other.dir)));
         kernel(format!("{source} is mounted below it, at {dir}"), false)
     });
-    let mut found: Vec<Holder> = below.collect();
+    let mut found: Vec<MountUser> = below.collect();
     let Ok(devices) = fs::read_dir("/sys/block") else { return found };
     for device in devices.flatten() {
         let Ok(file) = fs::read(device.path().join("loop/backing_file")) else { continue };
@@ -184,18 +184,18 @@ mod tests {
         }
     }
 
-    fn own(holders: &[Holder]) -> Option<&Holder> {
-        holders.iter().find(|holder| holder.pid == Some(std::process::id()))
+    fn own(users: &[MountUser]) -> Option<&MountUser> {
+        users.iter().find(|user| user.pid == Some(std::process::id()))
     }
 
     #[test]
     fn an_open_file_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let file = fs::File::create(dir.path().join("held")).unwrap();
-        let holders = of(&mount(dir.path().to_owned()));
-        let what = &own(&holders).unwrap().what;
+        let users = of(&mount(dir.path().to_owned()));
+        let what = &own(&users).unwrap().what;
         assert!(what.starts_with("open file ") && what.ends_with("/held"), "{what}");
-        assert!(text(&holders).contains("/held"));
+        assert!(text(&users).contains("/held"));
         let device = file.metadata().unwrap().dev();
         let device = (rustix::fs::major(device), rustix::fs::minor(device));
         assert!(own(&of_device(device)).is_some(), "by its device, wherever it is mounted");

@@ -9,7 +9,7 @@ use pagefold_fs::paths;
 
 use crate::control::{DeviceErrors, ErrorFigures, StruckFigures};
 use crate::failure::Result;
-use crate::{names, pools};
+use crate::{engine_errors, names};
 
 /// Largest number of values of a dataset that are read to find the paths of damaged files; that takes about a second.
 const VALUES_MAX: usize = 500_000;
@@ -18,7 +18,7 @@ const VALUES_MAX: usize = 500_000;
 pub type Names = BTreeMap<(u64, u64), String>;
 
 /// Returns the errors that were counted of a pool, with names.
-pub fn told(pool: &Pool, report: &FaultReport) -> ErrorFigures {
+pub fn figures(pool: &Pool, report: &FaultReport) -> ErrorFigures {
     let names = names_of(pool, report.struck.iter());
     let devices = pool.paths();
     ErrorFigures {
@@ -34,9 +34,9 @@ pub type Cleared = (Vec<DeviceErrors>, ErrorFigures);
 /// Clears the errors of an open pool, at time `now` in seconds since 1970, and returns them.
 pub fn clear(pool: &Pool, device: Option<u16>, now: u64) -> Result<Cleared> {
     let doing = || format!("cannot clear the errors of pool {}", pool.name());
-    let cleared = pool.clear_faults(device, now).map_err(|error| pools::failed(doing(), &error))?;
+    let cleared = pool.clear_faults(device, now).map_err(|error| engine_errors::failed(doing(), &error))?;
     let devices = cleared.devices.iter().copied().map(of_device).collect();
-    Ok((devices, told(pool, &cleared)))
+    Ok((devices, figures(pool, &cleared)))
 }
 
 /// Converts the counts of a device.
@@ -120,11 +120,11 @@ pub fn names_of_objects(pool: &Pool, objects: impl Iterator<Item = (u64, u64)>) 
 /// Writes errors to the log when something is struck for the first time, and again when its count reaches the next
 /// power of two.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct ErrorWatch {
     told: BTreeMap<Subject, u64>,
 }
 
-impl Watch {
+impl ErrorWatch {
     /// Returns a watch that does not report what was counted before.
     pub fn new(pool: &Pool) -> Self {
         let struck = pool.faults().struck;
@@ -150,7 +150,7 @@ impl Watch {
         let devices = pool.paths();
         for struck in &news {
             self.told.insert(struck.subject, met(struck));
-            tell(&of_struck(struck, &names, &devices));
+            log(&of_struck(struck, &names, &devices));
         }
     }
 }
@@ -160,7 +160,7 @@ fn met(struck: &Struck) -> u64 {
     struck.counts.reads.saturating_add(struck.counts.checksums)
 }
 
-fn tell(struck: &StruckFigures) {
+fn log(struck: &StruckFigures) {
     let StruckFigures { read_errors, checksum_errors, .. } = *struck;
     let name = struck.name.as_str();
     let device = struck.device.as_ref().map_or_else(|| "-".into(), |device| device.display().to_string());

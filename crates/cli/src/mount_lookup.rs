@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{Context, Failure, Result};
 use crate::mounts::{self, MountEntry};
+use crate::raw::shown;
 use crate::table;
 
 /// Returns the mount of ours whose mount point is `path`: absolute, relative, through links, with slashes behind it.
@@ -13,10 +14,10 @@ use crate::table;
 pub fn mount_at(path: &Path) -> Result<MountEntry> {
     let all = mounts::all()?;
     match find(&all, path)? {
-        Found::Exactly(mount) => Ok(mount),
-        Found::Within(path, mount) => Err(not_a_mount_point(&path, &mount)),
-        Found::Foreign(path, above) => Err(foreign(&all, &path, &above)),
-        Found::Missing(path) => Err(Failure::new(format!("{} does not exist", shown(&path)))
+        Lookup::Exactly(mount) => Ok(mount),
+        Lookup::Within(path, mount) => Err(not_a_mount_point(&path, &mount)),
+        Lookup::Foreign(path, above) => Err(foreign(&all, &path, &above)),
+        Lookup::Missing(path) => Err(Failure::new(format!("{} does not exist", shown(&path)))
             .hint("see what is mounted: pagefold status")),
     }
 }
@@ -24,12 +25,12 @@ pub fn mount_at(path: &Path) -> Result<MountEntry> {
 /// Does the same as [`mount_at`]; `None` if `path` is no mount point of ours, for any reason.
 pub fn mount_if_at(path: &Path) -> Result<Option<MountEntry>> {
     match find(&mounts::all()?, path)? {
-        Found::Exactly(mount) => Ok(Some(mount)),
+        Lookup::Exactly(mount) => Ok(Some(mount)),
         _ => Ok(None),
     }
 }
 
-enum Found {
+enum Lookup {
     Exactly(MountEntry),
     /// The path lies on this mount of ours, and is not its mount point.
     Within(PathBuf, MountEntry),
@@ -38,29 +39,29 @@ enum Found {
     Missing(PathBuf),
 }
 
-fn find(all: &[MountEntry], path: &Path) -> Result<Found> {
+fn find(all: &[MountEntry], path: &Path) -> Result<Lookup> {
     let absolute = std::path::absolute(path).context(|| format!("cannot resolve {}", shown(path)))?;
     // The path is first compared as it is written: the server of a mount may be dead, or hang.
     let plain = !absolute.components().any(|part| part == std::path::Component::ParentDir);
     let by_words = mounts::topmost(all, &absolute).filter(|mount| plain && mount.is_ours());
     if let Some(mount) = by_words {
-        return Ok(Found::Exactly(mount.clone()));
+        return Ok(Lookup::Exactly(mount.clone()));
     }
     let resolved = match resolve(&absolute) {
         Ok(resolved) => resolved,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Missing(absolute)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Lookup::Missing(absolute)),
         Err(error) => return Err(error).context(|| format!("cannot resolve {}", shown(path))),
     };
     if let Some(mount) = mounts::topmost(all, &resolved) {
         return Ok(match mount.is_ours() {
-            true => Found::Exactly(mount.clone()),
-            false => Found::Foreign(resolved, Some(mount.clone())),
+            true => Lookup::Exactly(mount.clone()),
+            false => Lookup::Foreign(resolved, Some(mount.clone())),
         });
     }
     let mut above = resolved.ancestors().skip(1).filter_map(|dir| mounts::topmost(all, dir));
     Ok(match above.next() {
-        Some(mount) if mount.is_ours() => Found::Within(resolved, mount.clone()),
-        _ => Found::Foreign(resolved, None),
+        Some(mount) if mount.is_ours() => Lookup::Within(resolved, mount.clone()),
+        _ => Lookup::Foreign(resolved, None),
     })
 }
 
@@ -98,8 +99,4 @@ fn foreign(all: &[MountEntry], path: &Path, above: &Option<MountEntry>) -> Failu
         _ => Failure::new(format!("nothing of a pool is mounted at {path}"))
             .hint("see what is: pagefold status"),
     }
-}
-
-fn shown(path: &Path) -> String {
-    table::printable(&crate::raw::text(path))
 }

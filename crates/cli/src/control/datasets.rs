@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Figures of a dataset or snapshot. Bytes are stored bytes, metadata counted, unless said otherwise.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Figures {
+pub struct DatasetFigures {
     /// Whole name.
     pub name: String,
     /// Path below the pool.
@@ -55,7 +55,7 @@ pub struct Figures {
 /// A change of datasets and snapshots. Paths are below the pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Deed {
+pub enum Operation {
     /// Makes an empty dataset.
     Create {
         /// Its path.
@@ -128,7 +128,7 @@ pub enum Deed {
         /// Name of the hold.
         tag: String,
     },
-    /// Ends holds that [`Deed::Hold`] made.
+    /// Ends holds that [`Operation::Hold`] made.
     Release {
         /// The snapshots, as `dataset@name`.
         snapshots: Vec<String>,
@@ -239,9 +239,9 @@ pub struct Rebased {
     pub conflict_count: u64,
 }
 
-/// Result of a deed, or of its dry run.
+/// Result of an operation, or of its dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct OperationResult {
     /// Datasets and snapshots that were made or destroyed, by their whole names.
     pub names: Vec<String>,
     /// Stored bytes that become free.

@@ -1,4 +1,4 @@
-//! The claim to a pool: its name and its devices, locked by the holder before there is a server. So nobody else can
+//! The lock on a pool: its name and its devices, locked by the supervisor before there is a server. So nobody else can
 //! take them between two servers, and their locks belong to a process that lives.
 
 use std::collections::BTreeMap;
@@ -10,9 +10,9 @@ use pagefold_engine::device;
 
 use crate::control::{Listener, lock_name};
 use crate::failure::{Context, Failure, Result};
-use crate::holder::{Inherited, Kept, Link};
 use crate::pools::{self, Devices};
 use crate::registry::Known;
+use crate::supervisor::{Inherited, Link, StoredItem};
 use crate::target;
 
 const NAME: &str = "lock";
@@ -20,14 +20,14 @@ const NAME: &str = "lock";
 const DEVICE: &str = "device:";
 
 /// Name and devices of a pool, locked as long as any process has the descriptors.
-pub(super) struct Claim {
+pub(super) struct PoolLock {
     pub(super) known: Known,
     name: OwnedFd,
     /// Descriptors of [`Known::devices`].
     devices: Vec<OwnedFd>,
 }
 
-impl Claim {
+impl PoolLock {
     /// Takes the name and the devices of the pool that `source` names.
     pub(super) fn take(source: &str, read_only: bool) -> Result<Self> {
         let (known, _, _) = target::source(source)?;
@@ -36,25 +36,26 @@ impl Claim {
         Ok(Self { known, name, devices })
     }
 
-    /// Converts the claim for [`Claim::inherited`]. Each path goes with its device: all of them may be too long for one
-    /// message.
-    pub(super) fn into_kept(self) -> Result<BTreeMap<String, Kept>> {
+    /// Converts the lock for [`PoolLock::inherited`]. Each path goes with its device: all of them may be too long for
+    /// one message.
+    pub(super) fn into_items(self) -> Result<BTreeMap<String, StoredItem>> {
         let Self { mut known, name, devices } = self;
         let paths = std::mem::take(&mut known.devices);
         let body = serde_json::to_vec(&known)
             .map_err(|error| Failure::new(format!("cannot write down whose pool it is: {error}")))?;
-        let mut kept = BTreeMap::from([(NAME.to_owned(), Kept { body, fd: Some(name) })]);
+        let mut kept = BTreeMap::from([(NAME.to_owned(), StoredItem { body, fd: Some(name) })]);
         for (at, (path, device)) in paths.iter().zip(devices).enumerate() {
             let body = path.as_os_str().as_bytes().to_vec();
-            kept.insert(device_name(at), Kept { body, fd: Some(device) });
+            kept.insert(device_name(at), StoredItem { body, fd: Some(device) });
         }
         Ok(kept)
     }
 
-    /// Takes over the claim that the holder keeps.
+    /// Takes over the lock that the supervisor keeps.
     pub(super) fn inherited(inherited: &mut Inherited) -> Result<Self> {
-        let (body, name) =
-            inherited.take(NAME).ok_or_else(|| Failure::new("the holder does not have the pool's name"))?;
+        let (body, name) = inherited
+            .take(NAME)
+            .ok_or_else(|| Failure::new("the supervisor does not have the pool's name"))?;
         let mut known: Known = serde_json::from_slice(&body)
             .map_err(|error| Failure::new(format!("cannot take over the pool's name: {error}")))?;
         let mut devices = Vec::new();
@@ -74,7 +75,7 @@ impl Claim {
         pools::adopt_devices(&self.known, &self.devices, read_only)
     }
 
-    /// Unlocks the devices at once. Any other protection of an open device ends when the holder has closed it, too.
+    /// Unlocks the devices at once. Any other protection of an open device ends when the supervisor has closed it, too.
     pub(super) fn unlock_devices(&self, link: &Link) {
         for (at, device) in self.devices.iter().enumerate() {
             device::unlock(device);

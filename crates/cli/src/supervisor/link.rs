@@ -1,4 +1,4 @@
-//! The server's end of the line to its holder.
+//! The server's end of the line to its supervisor.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,9 +11,9 @@ use super::Hello;
 use super::wire::{self, Kind};
 use crate::failure::{Context, Failure, Result};
 
-/// Something that the holder keeps for the next server.
+/// Something that the supervisor keeps for the next server.
 #[derive(Debug)]
-pub struct Kept {
+pub struct StoredItem {
     /// Data that belong to it.
     pub body: Vec<u8>,
     /// Its descriptor, if it has one.
@@ -24,7 +24,7 @@ pub struct Kept {
 #[derive(Debug)]
 pub struct Inherited {
     /// Things that earlier servers left, by name; empty for the first server.
-    pub kept: BTreeMap<String, Kept>,
+    pub kept: BTreeMap<String, StoredItem>,
     /// Facts about the earlier servers.
     pub hello: Hello,
 }
@@ -32,31 +32,32 @@ pub struct Inherited {
 impl Inherited {
     /// Takes what is kept under `name`, with its descriptor; `None` if it is missing or has no descriptor.
     pub fn take(&mut self, name: &str) -> Option<(Vec<u8>, OwnedFd)> {
-        let Kept { body, fd } = self.kept.remove(name)?;
+        let StoredItem { body, fd } = self.kept.remove(name)?;
         Some((body, fd?))
     }
 }
 
-/// The line to the holder.
+/// The line to the supervisor.
 #[derive(Debug)]
 pub struct Link(OwnedFd);
 
 impl Link {
-    /// Takes the line at descriptor `raw`, which the holder passed on, and reads everything that the holder kept.
+    /// Takes the line at descriptor `raw`, which the supervisor passed on, and reads everything that the supervisor
+    /// kept.
     pub fn connect(raw: RawFd) -> Result<(Self, Inherited)> {
-        let talking = || "cannot hear from the holder".to_owned();
-        let socket = inherited(raw, "--held-by is for holders of servers, not for people")?;
+        let talking = || "cannot hear from the supervisor".to_owned();
+        let socket = inherited(raw, "--held-by is for supervisors, not for people")?;
         let mut kept = BTreeMap::new();
         loop {
             let message = wire::receive(&socket).context(talking)?;
-            let message = message.ok_or_else(|| Failure::new("the holder has ended"))?;
+            let message = message.ok_or_else(|| Failure::new("the supervisor has ended"))?;
             match message.kind {
                 Kind::Keep => {
-                    kept.insert(message.name, Kept { body: message.body, fd: message.fd });
+                    kept.insert(message.name, StoredItem { body: message.body, fd: message.fd });
                 }
                 Kind::Hello => {
                     let hello: Hello = serde_json::from_slice(&message.body)
-                        .map_err(|error| Failure::new(format!("the holder says nonsense: {error}")))?;
+                        .map_err(|error| Failure::new(format!("the supervisor says nonsense: {error}")))?;
                     hello.restore_oom_score();
                     return Ok((Self(socket), Inherited { kept, hello }));
                 }
@@ -65,41 +66,42 @@ impl Link {
         }
     }
 
-    /// Has the holder keep a descriptor for the server that comes after this one.
+    /// Has the supervisor keep a descriptor for the server that comes after this one.
     pub fn keep(&self, name: &str, body: &[u8], fd: BorrowedFd<'_>) -> Result<()> {
         wire::send(&self.0, Kind::Keep, name, body, Some(fd))
-            .context(|| format!("the holder cannot keep {name}"))
+            .context(|| format!("the supervisor cannot keep {name}"))
     }
 
-    /// Has the holder keep facts without a descriptor.
+    /// Has the supervisor keep facts without a descriptor.
     pub fn note(&self, name: &str, body: &[u8]) -> Result<()> {
-        wire::send(&self.0, Kind::Keep, name, body, None).context(|| format!("the holder cannot keep {name}"))
+        wire::send(&self.0, Kind::Keep, name, body, None)
+            .context(|| format!("the supervisor cannot keep {name}"))
     }
 
-    /// Tells the holder not to keep `name` any longer.
+    /// Tells the supervisor not to keep `name` any longer.
     pub fn drop_kept(&self, name: &str) {
-        self.tell(Kind::Drop, name, &[]);
+        self.send(Kind::Drop, name, &[]);
     }
 
-    /// Has the holder send `state` to systemd, for which the holder is the main process.
+    /// Has the supervisor send `state` to systemd, for which the supervisor is the main process.
     pub fn notify(&self, state: &str) {
-        self.tell(Kind::Notify, "", state.as_bytes());
+        self.send(Kind::Notify, "", state.as_bytes());
     }
 
-    /// Has the holder start another server once this one has ended.
+    /// Has the supervisor start another server once this one has ended.
     pub fn again(&self) {
-        self.tell(Kind::Again, "", &[]);
+        self.send(Kind::Again, "", &[]);
     }
 
-    fn tell(&self, kind: Kind, name: &str, body: &[u8]) {
+    fn send(&self, kind: Kind, name: &str, body: &[u8]) {
         match wire::send(&self.0, kind, name, body, None) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 tracing::warn!(
-                    "the holder of this server is gone: if the server dies, the mounts die with it"
+                    "the supervisor of this server is gone: if the server dies, the mounts die with it"
                 );
             }
-            Err(error) => tracing::warn!(%error, "cannot talk to the holder"),
+            Err(error) => tracing::warn!(%error, "cannot talk to the supervisor"),
         }
     }
 }

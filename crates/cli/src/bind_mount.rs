@@ -9,8 +9,9 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use crate::failure::{Context, Failure, Result};
+use crate::files;
 use crate::mountopts::MountOptions;
-use crate::{places, table};
+use crate::raw::shown;
 
 /// `struct mount_attr` of mount_setattr(2).
 #[repr(C)]
@@ -28,7 +29,7 @@ const NO_DEVICES: u64 = 4;
 const NO_PROGRAMS: u64 = 8;
 
 /// The existing mount of a dataset.
-pub struct There<'a> {
+pub struct ExistingMount<'a> {
     pub name: &'a str,
     pub dir: &'a Path,
     pub device: u32,
@@ -36,7 +37,7 @@ pub struct There<'a> {
 }
 
 /// Mounts `there` at `dir`, too.
-pub fn mount(there: &There<'_>, dir: &Path, options: &MountOptions) -> Result<()> {
+pub fn mount(there: &ExistingMount<'_>, dir: &Path, options: &MountOptions) -> Result<()> {
     let (name, first) = (there.name, shown(there.dir));
     check(there, dir, options)?;
     let mounting = || format!("cannot mount {name} at {}, as it is at {first}", shown(dir));
@@ -58,10 +59,10 @@ pub fn mount(there: &There<'_>, dir: &Path, options: &MountOptions) -> Result<()
 }
 
 /// Returns an error if a second mount cannot be what was asked for.
-fn check(there: &There<'_>, dir: &Path, options: &MountOptions) -> Result<()> {
+fn check(there: &ExistingMount<'_>, dir: &Path, options: &MountOptions) -> Result<()> {
     let (name, first) = (there.name, shown(there.dir));
     let already = || Failure::new(format!("{name} is mounted already at {first}"));
-    if !places::is_root() {
+    if !files::is_root() {
         return Err(already().hint(format!(
             "only root can mount it at a second place; unmount it first: pagefold unmount {name}"
         )));
@@ -116,8 +117,4 @@ fn set(mount: &OwnedFd, options: &MountOptions) -> std::io::Result<()> {
         )
     };
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-}
-
-fn shown(path: &Path) -> String {
-    table::printable(&crate::raw::text(path))
 }

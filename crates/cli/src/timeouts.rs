@@ -59,5 +59,5 @@ const _: () = assert!(TELL_AFTER.as_millis() < END_OF_MOUNT.as_millis());
 const _: () = assert!(KERNEL_STEP.as_millis() < KERNEL.as_millis());
 
 /// Time within which a second signal counts as the first one: a shutdown of the machine signals all processes, and the
-/// holder passes on the signal that it gets.
+/// supervisor passes on the signal that it gets.
 pub const ONE_WISH: Duration = Duration::from_secs(2);

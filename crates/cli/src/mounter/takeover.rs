@@ -7,12 +7,12 @@ use pagefold_fuse::{MountError, MountOptions, Mounted, Mounter, Unmount};
 
 /// A [`Mounter`] that unmounts nothing before the takeover is complete. A session that is dropped because of an error
 /// detaches its mount, which must stay for the next server.
-pub struct Resuming<M> {
+pub struct TakeoverMounter<M> {
     mounter: M,
     is_complete: AtomicBool,
 }
 
-impl<M: Mounter> Resuming<M> {
+impl<M: Mounter> TakeoverMounter<M> {
     /// Creates one that has `mounter` do the work.
     pub fn new(mounter: M) -> Self {
         Self { mounter, is_complete: AtomicBool::new(false) }
@@ -24,7 +24,7 @@ impl<M: Mounter> Resuming<M> {
     }
 }
 
-impl<M: Mounter> Mounter for Resuming<M> {
+impl<M: Mounter> Mounter for TakeoverMounter<M> {
     fn check(&self, dir: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
         self.mounter.check(dir, options)
     }
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn mounts_stay_until_the_takeover_is_complete() {
-        let (mounter, dir) = (Resuming::new(Granting), Path::new("/mnt"));
+        let (mounter, dir) = (TakeoverMounter::new(Granting), Path::new("/mnt"));
         for how in [Unmount::Lazy, Unmount::Idle, Unmount::CutOff, Unmount::Abort] {
             assert!(mounter.unmount(dir, how).unwrap_err().to_string().contains("/mnt is left"));
         }

@@ -10,20 +10,20 @@ use pagefold_fuse::{MountError, MountOptions, Mounted, Mounter, Unmount};
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::words::{Answer, How, Wish};
+use super::protocol::{MountFlags, MounterReply, MounterRequest};
 use crate::failure::{Context, Result};
-use crate::holder::wire::{self, Kind};
-use crate::launch::{self, For};
 use crate::mountopts;
+use crate::spawn::{self, Purpose};
+use crate::supervisor::wire::{self, Kind};
 
 /// A [`Mounter`] that has another process mount and unmount.
-pub struct Asking {
+pub struct MounterClient {
     line: OwnedFd,
     /// The process, which ends when `line` is closed.
     _child: Mutex<Child>,
 }
 
-impl Asking {
+impl MounterClient {
     /// Starts the mounter of a pool, with the rights of this process. Must be called while there is only one thread:
     /// programs that another thread starts would inherit the descriptor.
     pub fn start(pool: &str, options: &mountopts::MountOptions) -> Result<Self> {
@@ -34,9 +34,9 @@ impl Asking {
         for (word, wanted) in [("suid", options.suid), ("dev", options.dev), ("nonempty", options.nonempty)] {
             words.extend(wanted.then(|| word.to_owned()));
         }
-        words.extend(options.confine.map(|wish| format!("confine={wish}")));
+        words.extend(options.confine.map(|level| format!("confine={level}")));
         let mut command = Command::new("/proc/self/exe");
-        launch::set_environment(&mut command, For::Ours);
+        spawn::set_environment(&mut command, Purpose::Ours);
         let child = command
             .arg0("pagefold")
             .arg("serve")
@@ -51,20 +51,20 @@ impl Asking {
         Ok(Self { line, _child: Mutex::new(child) })
     }
 
-    fn ask(&self, wish: &Wish) -> Result<(Answer, Option<OwnedFd>), MountError> {
+    fn ask(&self, request: &MounterRequest) -> Result<(MounterReply, Option<OwnedFd>), MountError> {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => gone(),
             _ => MountError::Told(format!("cannot talk to the process that mounts: {error}")),
         };
         let (ours, theirs) = pair().map_err(failed)?;
-        let body = serde_json::to_vec(wish).map_err(|error| failed(error.into()))?;
+        let body = serde_json::to_vec(request).map_err(|error| failed(error.into()))?;
         wire::send(&self.line, Kind::Ask, "", &body, Some(theirs.as_fd())).map_err(failed)?;
         drop(theirs);
         let message = wire::receive(&ours).map_err(failed)?.ok_or_else(gone)?;
         match serde_json::from_slice(&message.body).map_err(|error| failed(error.into()))? {
-            Answer::InUse { dir } => Err(MountError::InUse(dir)),
-            Answer::NotMounted { dir } => Err(MountError::NotMounted(dir)),
-            Answer::Refused { text } => Err(MountError::Told(text)),
+            MounterReply::InUse { dir } => Err(MountError::InUse(dir)),
+            MounterReply::NotMounted { dir } => Err(MountError::NotMounted(dir)),
+            MounterReply::Refused { text } => Err(MountError::Told(text)),
             other => Ok((other, message.fd)),
         }
     }
@@ -80,21 +80,21 @@ fn gone() -> MountError {
     )
 }
 
-fn odd(answer: &Answer) -> MountError {
+fn odd(answer: &MounterReply) -> MountError {
     MountError::Told(format!("the process that mounts says nonsense: {answer:?}"))
 }
 
-impl Mounter for Asking {
+impl Mounter for MounterClient {
     fn check(&self, dir: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
-        match self.ask(&Wish::Check { dir: dir.into(), how: How::from(options) })?.0 {
-            Answer::Checked { dir } => Ok(dir),
+        match self.ask(&MounterRequest::Check { dir: dir.into(), how: MountFlags::from(options) })?.0 {
+            MounterReply::Checked { dir } => Ok(dir),
             other => Err(odd(&other)),
         }
     }
 
     fn mount(&self, dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
-        match self.ask(&Wish::Mount { dir: dir.into(), how: How::from(options) })? {
-            (Answer::Mounted { dir, device_minor, pages_max }, Some(device)) => {
+        match self.ask(&MounterRequest::Mount { dir: dir.into(), how: MountFlags::from(options) })? {
+            (MounterReply::Mounted { dir, device_minor, pages_max }, Some(device)) => {
                 Ok(Mounted { device, dir, device_minor, pages_max })
             }
             (other, _) => Err(odd(&other)),
@@ -102,12 +102,12 @@ impl Mounter for Asking {
     }
 
     fn greeted(&self, device_minor: u32) {
-        if let Err(error) = self.ask(&Wish::Greeted { device_minor }) {
+        if let Err(error) = self.ask(&MounterRequest::Greeted { device_minor }) {
             tracing::debug!(%error, "read-ahead stays at the kernel's default");
         }
     }
 
     fn unmount(&self, dir: &Path, how: Unmount) -> Result<(), MountError> {
-        self.ask(&Wish::Unmount { dir: dir.into(), how: how.into() }).map(drop)
+        self.ask(&MounterRequest::Unmount { dir: dir.into(), how: how.into() }).map(drop)
     }
 }

@@ -2,15 +2,15 @@
 
 use serde::Serialize;
 
-use super::attempts::{Failed, Memory};
+use super::attempts::{AttemptLog, Failed};
 use super::run::planned;
-use crate::backups::{Policy, every_text};
+use crate::backups::{BackupPolicy, every_text};
 use crate::failure::Result;
 use crate::{target, units};
 
 /// A dataset with a policy, and its newest backup.
 #[derive(Clone, Debug, Serialize)]
-pub struct Standing {
+pub struct BackupStatus {
     /// `POOL/DATASET`.
     pub name: String,
     /// The repository; empty if the policy cannot be read.
@@ -29,7 +29,7 @@ pub struct Standing {
     pub failed: Option<Failed>,
 }
 
-impl Standing {
+impl BackupStatus {
     /// Returns true if somebody has to do something.
     pub fn is_wrong(&self) -> bool {
         self.overdue || self.failed.is_some()
@@ -58,16 +58,17 @@ impl Standing {
 }
 
 /// Returns the states of a pool's datasets; empty if nobody serves the pool.
-pub fn standings(pool: &str) -> Result<Vec<Standing>> {
+pub fn backup_statuses(pool: &str) -> Result<Vec<BackupStatus>> {
     if target::connect(pool)?.is_none() {
         return Ok(Vec::new());
     }
-    let is_timed = |planned: &super::run::Planned| !planned.policy.as_ref().is_ok_and(Policy::is_continuous);
+    let is_timed =
+        |planned: &super::run::Planned| !planned.policy.as_ref().is_ok_and(BackupPolicy::is_continuous);
     let planned: Vec<_> = planned(pool)?.into_iter().filter(is_timed).collect();
     if planned.is_empty() {
         return Ok(Vec::new());
     }
-    let (memory, now) = (Memory::read()?, units::now());
+    let (memory, now) = (AttemptLog::read()?, units::now());
     let of = |planned: super::run::Planned| {
         let name = planned.name.to_string();
         let policy = match planned.policy {
@@ -75,7 +76,7 @@ pub fn standings(pool: &str) -> Result<Vec<Standing>> {
             Err(failure) => {
                 let hint = failure.advice().map(Into::into);
                 let failed = Some(Failed { at: now, what: failure.what().into(), hint });
-                return Standing {
+                return BackupStatus {
                     name,
                     repository: String::new(),
                     every_s: 0,
@@ -89,7 +90,7 @@ pub fn standings(pool: &str) -> Result<Vec<Standing>> {
         };
         let attempts = memory.of(&name, &policy.repository).cloned().unwrap_or_default();
         let age_s = attempts.newest.map(|newest| now.saturating_sub(newest));
-        Standing {
+        BackupStatus {
             name,
             repository: policy.repository,
             every_s: policy.every,

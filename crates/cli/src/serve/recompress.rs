@@ -5,7 +5,7 @@ use pagefold_fs::Ino;
 
 use super::mounted::Mounted;
 use super::server::Server;
-use crate::control::{CodecFigures, CodecShare, FileSurvey, Folded, KindShare, Reply};
+use crate::control::{CodecFigures, CodecShare, FileSurvey, KindShare, RecompressFigures, Reply};
 
 /// Number of pages of a file that a survey reads.
 const SURVEY_PAGES: u64 = 32;
@@ -19,7 +19,7 @@ impl Server {
         if object == 0 {
             return Some(FileSurvey::default());
         }
-        self.pool.survey(of.id, object, SURVEY_PAGES).ok().map(|survey| told(&survey))
+        self.pool.survey(of.id, object, SURVEY_PAGES).ok().map(|survey| figures(&survey))
     }
 
     /// Sums records of files by codec, as far as one call goes. Anything but a regular file has none.
@@ -42,10 +42,10 @@ impl Server {
     }
 
     /// Codes pages of files again, as far as one call goes. Anything but a regular file has none.
-    pub(super) fn fold(&self, of: &Mounted, inodes: &[u64], from: (usize, u64)) -> Reply {
+    pub(super) fn recompress(&self, of: &Mounted, inodes: &[u64], from: (usize, u64)) -> Reply {
         match self.pool.recode_in(of.id, &ranges(of, inodes), from, CALL_PAGES) {
-            Ok(report) => Reply::Folded {
-                folded: Folded {
+            Ok(report) => Reply::Recompressed {
+                figures: RecompressFigures {
                     pages: report.pages,
                     logical_bytes: report.logical_bytes,
                     recoded: report.recoded,
@@ -69,7 +69,7 @@ fn ranges(of: &Mounted, inodes: &[u64]) -> Vec<PageRange> {
     inodes.iter().map(range).collect()
 }
 
-fn told(survey: &Survey) -> FileSurvey {
+fn figures(survey: &Survey) -> FileSurvey {
     let mut codecs: Vec<CodecShare> = survey
         .codecs
         .iter()

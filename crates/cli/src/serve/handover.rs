@@ -1,5 +1,5 @@
-//! State that a server has its holder keep, so that another server can go on when it dies: connections and the
-//! journal's memory, beside the [`Claim`] that the holder has from the beginning.
+//! State that a server has its supervisor keep, so that another server can go on when it dies: connections and the
+//! journal's memory, beside the [`PoolLock`] that the supervisor has from the beginning.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ use pagefold_fuse::{Agreement, Held};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::claim::Claim;
+use super::pool_lock::PoolLock;
 use crate::control::{Listener, TakeoverFigures};
 use crate::failure::{Context, Failure, Result};
-use crate::holder::{Hello, Inherited, Link, uptime};
 use crate::mountopts::{IoUring, MountOptions, Takeover};
 use crate::pools::{self, Devices};
 use crate::props;
 use crate::registry::Known;
+use crate::supervisor::{Hello, Inherited, Link, uptime};
 
 const JOURNAL: &str = "journal";
 /// Name of the properties of the whole pool that hold while it is open.
@@ -30,7 +30,7 @@ const MOUNT: &str = "mount:";
 
 /// Facts about a mount, kept beside its connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct MountRecord {
     /// Number of the connection in the journal.
     pub(super) connection: u32,
     /// Number of the dataset or snapshot.
@@ -53,7 +53,7 @@ pub(super) struct Record {
     pub(super) looked_into: Vec<u64>,
 }
 
-impl Record {
+impl MountRecord {
     pub(super) fn new(
         connection: u32,
         id: u64,
@@ -104,18 +104,18 @@ impl Record {
 
 /// A mount that the previous server left.
 #[derive(Debug)]
-pub(super) struct Left {
-    pub(super) record: Record,
+pub(super) struct InheritedMount {
+    pub(super) record: MountRecord,
     pub(super) held: Held,
 }
 
-/// The server's side of the state that the holder keeps. Without a holder nothing is kept.
-pub(super) struct Keep {
+/// The server's side of the state that the supervisor keeps. Without a supervisor nothing is kept.
+pub(super) struct Handover {
     link: Option<Arc<Link>>,
     hello: Hello,
     journal: Option<Arc<Journal>>,
-    left: Mutex<Vec<Left>>,
-    claim: Option<Claim>,
+    left: Mutex<Vec<InheritedMount>>,
+    pool_lock: Option<PoolLock>,
     /// Properties of the whole pool that hold while it is open, if an earlier server was given others than at its
     /// start.
     temporary: Option<Vec<(&'static str, String)>>,
@@ -124,23 +124,23 @@ pub(super) struct Keep {
     stall: Mutex<Option<Duration>>,
 }
 
-impl Keep {
-    /// Returns the state of a server without a holder.
-    pub(super) fn nothing() -> Self {
+impl Handover {
+    /// Returns the state of a server without a supervisor.
+    pub(super) fn none() -> Self {
         Self {
             link: None,
             hello: Hello::default(),
             journal: None,
             left: Mutex::default(),
-            claim: None,
+            pool_lock: None,
             temporary: None,
             next_connection: AtomicU32::new(1),
             stall: Mutex::default(),
         }
     }
 
-    /// Takes the state over from the holder behind `link`. The first server of a writable pool makes a journal.
-    pub(super) fn with(link: Link, mut inherited: Inherited, writable: bool) -> Result<Self> {
+    /// Takes the state over from the supervisor behind `link`. The first server of a writable pool makes a journal.
+    pub(super) fn from_link(link: Link, mut inherited: Inherited, writable: bool) -> Result<Self> {
         let reading = |what: &str| format!("cannot take over {what}");
         let journal = match inherited.take(JOURNAL) {
             Some((_, file)) => Some(Journal::adopt(file).context(|| reading("the journal"))?),
@@ -149,43 +149,43 @@ impl Keep {
             }
             None => None,
         };
-        let claim = Claim::inherited(&mut inherited)?;
+        let pool_lock = PoolLock::inherited(&mut inherited)?;
         let temporary = inherited.kept.remove(TEMPORARY).map(|kept| properties_of(&kept.body)).transpose()?;
         let mut left = Vec::new();
         for (name, kept) in inherited.kept {
             let Some(device) = kept.fd.filter(|_| name.starts_with(MOUNT)) else { continue };
-            let record: Record = serde_json::from_slice(&kept.body)
+            let record: MountRecord = serde_json::from_slice(&kept.body)
                 .map_err(|error| Failure::new(format!("cannot take over {name}: {error}")))?;
             let held = record.held(device);
-            left.push(Left { record, held });
+            left.push(InheritedMount { record, held });
         }
         left.sort_by_key(|left| left.record.connection);
         let next = left.last().map_or(0, |left| left.record.connection) + 1;
-        let keep = Self {
+        let handover = Self {
             link: Some(Arc::new(link)),
             hello: inherited.hello,
             journal: journal.map(Arc::new),
             left: Mutex::new(left),
-            claim: Some(claim),
+            pool_lock: Some(pool_lock),
             temporary,
             next_connection: AtomicU32::new(next),
             stall: Mutex::default(),
         };
-        if let (Some(link), Some(journal)) = (&keep.link, &keep.journal) {
+        if let (Some(link), Some(journal)) = (&handover.link, &handover.journal) {
             link.keep(JOURNAL, &[], journal.file())?;
         }
-        Ok(keep)
+        Ok(handover)
     }
 
     /// Returns true if another server goes on when this one dies.
-    pub(super) fn is_held(&self) -> bool {
+    pub(super) fn is_supervised(&self) -> bool {
         self.link.is_some()
     }
 
     /// Returns the pool of the previous server, if this one goes on for a server that died or was told to restart.
     pub(super) fn followed(&self) -> Option<Known> {
-        let claim = self.claim.as_ref().filter(|_| self.hello.restarts > 0);
-        claim.map(|claim| claim.known.clone())
+        let pool_lock = self.pool_lock.as_ref().filter(|_| self.hello.restarts > 0);
+        pool_lock.map(|pool_lock| pool_lock.known.clone())
     }
 
     /// Returns the journal of accepted changes, if there is one.
@@ -194,7 +194,7 @@ impl Keep {
     }
 
     /// Takes the mounts that the previous server left, in the order in which they were made.
-    pub(super) fn take_left(&self) -> Vec<Left> {
+    pub(super) fn take_left(&self) -> Vec<InheritedMount> {
         std::mem::take(&mut self.left.lock())
     }
 
@@ -204,7 +204,7 @@ impl Keep {
         self.temporary.clone()
     }
 
-    /// Has the holder keep the properties of the whole pool that hold while it is open.
+    /// Has the supervisor keep the properties of the whole pool that hold while it is open.
     pub(super) fn note_temporary(&self, properties: &[(&'static str, String)]) -> Result<()> {
         let Some(link) = &self.link else { return Ok(()) };
         let body = serde_json::to_vec(properties)
@@ -212,24 +212,24 @@ impl Keep {
         link.note(TEMPORARY, &body)
     }
 
-    /// Listens under the pool's name. Without a holder, which already has the name, takes it first.
+    /// Listens under the pool's name. Without a supervisor, which already has the name, takes it first.
     pub(super) fn listen(&self, pool: &str) -> Result<Listener> {
-        self.claim.as_ref().map_or_else(|| Listener::bind(pool), Claim::listen)
+        self.pool_lock.as_ref().map_or_else(|| Listener::bind(pool), PoolLock::listen)
     }
 
-    /// Returns the pool's devices: those of the holder, or else opens them.
+    /// Returns the pool's devices: those of the supervisor, or else opens them.
     pub(super) fn open_devices(&self, known: &Known, options: &OpenOptions) -> Result<Devices> {
-        match &self.claim {
-            Some(claim) => claim.open_devices(options.read_only),
+        match &self.pool_lock {
+            Some(pool_lock) => pool_lock.open_devices(options.read_only),
             None => pools::open_devices(known, options),
         }
     }
 
     /// Unlocks the devices after the pool is closed: a process that has seen this one end may open the pool, and the
-    /// holder ends only a moment later.
+    /// supervisor ends only a moment later.
     pub(super) fn let_go_of_devices(&self) {
-        if let (Some(link), Some(claim)) = (&self.link, &self.claim) {
-            claim.unlock_devices(link);
+        if let (Some(link), Some(pool_lock)) = (&self.link, &self.pool_lock) {
+            pool_lock.unlock_devices(link);
         }
     }
 
@@ -238,14 +238,14 @@ impl Keep {
         self.next_connection.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Asks the holder to start another server once this one has ended.
+    /// Asks the supervisor to start another server once this one has ended.
     pub(super) fn again(&self) {
         if let Some(link) = &self.link {
             link.again();
         }
     }
 
-    /// Sends `state` to systemd, through the holder if there is one.
+    /// Sends `state` to systemd, through the supervisor if there is one.
     pub(super) fn notify(&self, state: &str) {
         match &self.link {
             Some(link) => link.notify(state),
@@ -277,7 +277,7 @@ impl Keep {
     /// Returns the figures for `status`.
     pub(super) fn figures(&self) -> TakeoverFigures {
         TakeoverFigures {
-            on: self.is_held(),
+            on: self.is_supervised(),
             restarts: self.hello.restarts,
             last_reason: self.hello.reason.clone(),
             last_stall_ms: self
@@ -288,47 +288,47 @@ impl Keep {
     }
 }
 
-/// Reads properties that an earlier server had the holder keep.
+/// Reads properties that an earlier server had the supervisor keep.
 fn properties_of(body: &[u8]) -> Result<Vec<(&'static str, String)>> {
     let kept: Vec<(String, String)> = serde_json::from_slice(body)
         .map_err(|error| Failure::new(format!("cannot take over properties: {error}")))?;
     kept.into_iter().map(|(name, value)| Ok((props::find(&name)?.name, value))).collect()
 }
 
-/// The holder's record of a mount.
-pub(super) struct KeptMount {
+/// The supervisor's record of a mount.
+pub(super) struct StoredMount {
     link: Option<Arc<Link>>,
     /// Number of the connection.
     pub(super) connection: u32,
-    state: Mutex<State>,
+    state: Mutex<StoredState>,
 }
 
 #[derive(Default)]
-struct State {
+struct StoredState {
     /// The record and the connection, once it is mounted.
-    mounted: Option<(Record, Arc<OwnedFd>)>,
+    mounted: Option<(MountRecord, Arc<OwnedFd>)>,
     looked_into: Vec<u64>,
 }
 
-impl KeptMount {
+impl StoredMount {
     /// Creates the record of a mount that is about to be made, or that the previous server left.
-    pub(super) fn new(keep: &Keep, left: Option<&Left>) -> Self {
-        let connection = left.map_or_else(|| keep.connection(), |left| left.record.connection);
-        let state = left.map_or_else(State::default, |left| State {
+    pub(super) fn new(handover: &Handover, left: Option<&InheritedMount>) -> Self {
+        let connection = left.map_or_else(|| handover.connection(), |left| left.record.connection);
+        let state = left.map_or_else(StoredState::default, |left| StoredState {
             mounted: Some((left.record.clone(), Arc::clone(&left.held.device))),
             looked_into: left.record.looked_into.clone(),
         });
-        Self { link: keep.link.clone(), connection, state: Mutex::new(state) }
+        Self { link: handover.link.clone(), connection, state: Mutex::new(state) }
     }
 
-    /// Has the holder keep the mount, now that it exists.
-    pub(super) fn made(&self, record: Record, held: &Held) -> Result<()> {
+    /// Has the supervisor keep the mount, now that it exists.
+    pub(super) fn made(&self, record: MountRecord, held: &Held) -> Result<()> {
         let mut state = self.state.lock();
         state.mounted = Some((record, Arc::clone(&held.device)));
         self.send(&mut state)
     }
 
-    fn send(&self, state: &mut State) -> Result<()> {
+    fn send(&self, state: &mut StoredState) -> Result<()> {
         let (Some(link), Some((record, device))) = (&self.link, &mut state.mounted) else { return Ok(()) };
         record.looked_into.clone_from(&state.looked_into);
         let body = serde_json::to_vec(record)
@@ -345,7 +345,7 @@ impl KeptMount {
         }
     }
 
-    /// Has the holder forget the mount, which has ended.
+    /// Has the supervisor forget the mount, which has ended.
     pub(super) fn ended(&self) {
         if let Some(link) = &self.link {
             link.drop_kept(&format!("{MOUNT}{}", self.connection));
@@ -353,8 +353,8 @@ impl KeptMount {
     }
 }
 
-/// Returns true if a server with these options gets a holder. Fails if the options exclude each other, or the kernel
-/// cannot do it.
+/// Returns true if a server with these options gets a supervisor. Fails if the options exclude each other, or the
+/// kernel cannot do it.
 pub(super) fn is_wanted(options: &MountOptions) -> Result<bool> {
     let possible = pagefold_fuse::kernel_resends();
     match options.takeover.unwrap_or(Takeover::Off) {

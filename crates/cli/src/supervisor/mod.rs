@@ -1,11 +1,12 @@
-//! The holder: a small process above a server, which keeps what must outlive the server.
+//! The supervisor: a small process above a server, which keeps what must outlive the server.
 //!
 //! It keeps the connections to the kernel, the pool's devices with their locks, and the journal's memory, and does not
-//! know what they are. When the server is killed or crashes, the holder starts another one and hands everything over;
-//! clients wait for that, and see no error. If a server ends by itself, its holder ends, too. If servers die one after
-//! the other, the holder gives up and ends; the kernel then ends the connections, since no process has them any more.
+//! know what they are. When the server is killed or crashes, the supervisor starts another one and hands everything
+//! over; clients wait for that, and see no error. If a server ends by itself, its supervisor ends, too. If servers die
+//! one after the other, the supervisor gives up and ends; the kernel then ends the connections, since no process has
+//! them any more.
 
-#![deny(clippy::print_stderr, reason = "say does not panic where standard error fails")]
+#![deny(clippy::print_stderr, reason = "write_line does not panic where standard error fails")]
 
 mod link;
 pub mod wire;
@@ -29,22 +30,22 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::confine;
 use crate::failure::{Context, Failure, Result};
-use crate::launch::{self, For};
 use crate::mountopts::Confine;
-use crate::say::say;
 use crate::serve::report;
-pub use link::{Inherited, Kept, Link, inherited, uptime};
+use crate::spawn::{self, Purpose};
+use crate::stderr::write_line;
+pub use link::{Inherited, Link, StoredItem, inherited, uptime};
 use wire::{Kind, Message};
 
 /// Number of deaths one after the other, all but the first before the server has served for [`SERVED_MIN`], after which
-/// the holder gives up: what kills the servers is still there.
+/// the supervisor gives up: what kills the servers is still there.
 const DEATHS_MAX: u32 = 5;
 /// Time after which the death of a serving server is not blamed on its start.
 const SERVED_MIN: Duration = Duration::from_secs(1);
 /// Pause between the death of a server that never served and the start of the next one.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Time after which the holder looks at a silent server: one that died may have threads that end only once another
-/// server answers ([`dying`]).
+/// Time after which the supervisor looks at a silent server: one that died may have threads that end only once another
+/// server answers ([`pagefold_fuse::ended_but_for_drops`]).
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 /// File by which a process asks the kernel not to kill it when memory runs out.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
@@ -67,24 +68,24 @@ pub struct Hello {
 impl Hello {
     fn restore_oom_score(&self) {
         if let Some(score) = &self.oom_score {
-            // Giving up a privilege is always allowed; where it fails, the server keeps the holder's score.
+            // Giving up a privilege is always allowed; where it fails, the server keeps the supervisor's score.
             let _ = std::fs::write(OOM_SCORE, score);
         }
     }
 }
 
 /// Starts servers with the arguments of this process, one after the other, until one ends by itself. Returns that
-/// server's exit status. `wish` says which privileges this process keeps, `kept` is what it has for the first server.
-pub fn run(wish: Confine, kept: BTreeMap<String, Kept>) -> Result<i32> {
-    let mut holder = Holder::new(kept)?;
-    confine::holder(wish)?;
+/// server's exit status. `level` says which privileges this process keeps, `kept` is what it has for the first server.
+pub fn run(level: Confine, kept: BTreeMap<String, StoredItem>) -> Result<i32> {
+    let mut supervisor = Supervisor::new(kept)?;
+    confine::supervisor(level)?;
     loop {
-        let end = match holder.start() {
+        let end = match supervisor.start() {
             Ok(server) => {
-                let status = holder.follow(server)?;
-                holder.next(status)
+                let status = supervisor.follow(server)?;
+                supervisor.next(status)
             }
-            Err(failure) => holder.not_started(failure)?,
+            Err(failure) => supervisor.not_started(failure)?,
         };
         if let Some(end) = end {
             return Ok(end);
@@ -92,13 +93,13 @@ pub fn run(wish: Confine, kept: BTreeMap<String, Kept>) -> Result<i32> {
     }
 }
 
-struct Holder {
+struct Supervisor {
     /// The program as it was when this process started; `path` is where its file is.
     program: PathBuf,
     path: Option<PathBuf>,
     arguments: Vec<OsString>,
     signals: Vec<(UnixStream, Signal)>,
-    kept: BTreeMap<String, Kept>,
+    kept: BTreeMap<String, StoredItem>,
     hello: Hello,
     /// Number of deaths in a row; all but the first are of servers that did not serve for [`SERVED_MIN`].
     deaths: u32,
@@ -112,14 +113,14 @@ struct Holder {
     remains: Vec<Child>,
 }
 
-struct Server {
+struct ServerProcess {
     child: Child,
     pidfd: OwnedFd,
     line: OwnedFd,
 }
 
-impl Holder {
-    fn new(kept: BTreeMap<String, Kept>) -> Result<Self> {
+impl Supervisor {
+    fn new(kept: BTreeMap<String, StoredItem>) -> Result<Self> {
         let mut signals = Vec::new();
         for (number, signal) in [(SIGTERM, Signal::TERM), (SIGINT, Signal::INT), (SIGHUP, Signal::HUP)] {
             let catching = || "cannot catch signals".to_owned();
@@ -148,7 +149,7 @@ impl Holder {
     }
 
     /// Starts a server and hands over everything that is kept.
-    fn start(&mut self) -> Result<Server> {
+    fn start(&mut self) -> Result<ServerProcess> {
         let starting = || "cannot start the server".to_owned();
         let (line, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -159,10 +160,10 @@ impl Holder {
         arguments.insert(verb, format!("--held-by={raw}").into());
         let program = self.path.as_ref().filter(|_| self.hello.planned).unwrap_or(&self.program);
         let mut command = Command::new(program);
-        // It gets a process group of its own: signals of the terminal to the whole group are passed on by the holder,
-        // once.
+        // It gets a process group of its own: signals of the terminal to the whole group are passed on by the
+        // supervisor, once.
         command.args(arguments).process_group(0);
-        launch::set_environment(&mut command, For::Ours);
+        spawn::set_environment(&mut command, Purpose::Ours);
         // This process has no other thread that could start a program, which would inherit the descriptor.
         rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).context(starting)?;
         let mut child = command.spawn().context(starting)?;
@@ -181,9 +182,9 @@ impl Holder {
         let handed = self.hand_over(&line);
         if let Err(error) = handed {
             // The server died at once; `follow` finds out how.
-            tell(&format!("cannot hand over to the server: {error}"));
+            log(&format!("cannot hand over to the server: {error}"));
         }
-        Ok(Server { child, pidfd, line })
+        Ok(ServerProcess { child, pidfd, line })
     }
 
     fn hand_over(&self, line: &OwnedFd) -> io::Result<()> {
@@ -195,7 +196,7 @@ impl Holder {
 
     /// Listens to a server until it has ended. Returns `None` if it died and threads are left, so that its status is
     /// not known yet.
-    fn follow(&mut self, mut server: Server) -> Result<Option<ExitStatus>> {
+    fn follow(&mut self, mut server: ServerProcess) -> Result<Option<ExitStatus>> {
         let mut talking = true;
         loop {
             let mut ready = vec![PollFd::new(&server.pidfd, PollFlags::IN)];
@@ -210,7 +211,7 @@ impl Holder {
             if count == 0 {
                 self.remains.retain_mut(|dead| !matches!(dead.try_wait(), Ok(Some(_))));
                 if pagefold_fuse::ended_but_for_drops(server.child.id()) {
-                    tell("threads of the dead server wait for the kernel, which waits for the next one");
+                    log("threads of the dead server wait for the kernel, which waits for the next one");
                     self.remains.push(server.child);
                     return Ok(None);
                 }
@@ -222,7 +223,7 @@ impl Holder {
                 match wire::receive(&server.line) {
                     Ok(Some(message)) => self.obey(message),
                     Ok(None) => talking = false,
-                    Err(error) => tell(&format!("the server says nonsense: {error}")),
+                    Err(error) => log(&format!("the server says nonsense: {error}")),
                 }
                 continue;
             }
@@ -232,7 +233,7 @@ impl Holder {
         }
     }
 
-    fn pass_signals_on(&self, server: &Server) {
+    fn pass_signals_on(&self, server: &ServerProcess) {
         for (stream, signal) in &self.signals {
             let mut byte = [0; 1];
             while rustix::io::read(stream, &mut byte) == Ok(1) {
@@ -246,7 +247,7 @@ impl Holder {
         let Message { kind, name, body, fd } = message;
         match kind {
             Kind::Keep => {
-                self.kept.insert(name, Kept { body, fd });
+                self.kept.insert(name, StoredItem { body, fd });
             }
             Kind::Drop => {
                 self.kept.remove(&name);
@@ -271,7 +272,7 @@ impl Holder {
         }
     }
 
-    /// Decides what follows the end of a server: another server (`None`), or the end of the holder with this exit
+    /// Decides what follows the end of a server: another server (`None`), or the end of the supervisor with this exit
     /// status.
     fn next(&mut self, status: Option<ExitStatus>) -> Option<i32> {
         let again = self.again;
@@ -311,12 +312,12 @@ impl Holder {
         let got_far = self.serving.is_some_and(|since| since.elapsed() >= SERVED_MIN);
         self.deaths = if got_far { 1 } else { self.deaths + 1 };
         if self.deaths >= DEATHS_MAX {
-            tell(&format!(
+            log(&format!(
                 "{how}, as {DEATHS_MAX} did one after the other: giving up; their mounts end, and what was not synced is lost"
             ));
             return Some(1);
         }
-        tell(&format!("{how}: starting another"));
+        log(&format!("{how}: starting another"));
         if self.serving.is_none() {
             thread::sleep(PAUSE);
         }
@@ -325,6 +326,6 @@ impl Holder {
 }
 
 /// Writes to the server's log.
-fn tell(what: &str) {
-    say(&format!("holder: {what}"));
+fn log(what: &str) {
+    write_line(&format!("supervisor: {what}"));
 }

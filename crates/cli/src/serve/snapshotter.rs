@@ -1,4 +1,4 @@
-//! The keeper of snapshots, which makes and removes them by policy, once a minute.
+//! Makes and removes snapshots by policy, once a minute.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -11,10 +11,10 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::fullness::percent;
 use super::server::Server;
-use crate::deeds::Mounts;
 use crate::failure::{Context, Failure, Result};
-use crate::retention::{self, MARK, POLICY, Period, Policy, Work};
-use crate::{names, pools, props, settings, units};
+use crate::operations::Mounts;
+use crate::retention::{self, MARK, POLICY, Period, SnapshotChanges, SnapshotPolicy};
+use crate::{engine_errors, names, props, settings, units};
 
 /// Share of its capacity, in per cent, from which on a pool gets no more snapshots by policy.
 const LIMIT_PERCENT: u64 = 90;
@@ -35,14 +35,20 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Makes and removes the snapshots that are due at `now`, in seconds since 1970. Nothing is mounted while `deeds`
-    /// is locked for writing.
-    pub fn turn(&mut self, pool: &Pool, mounts: &dyn Mounts, deeds: &RwLock<()>, now: u64) -> Result<()> {
+    /// Makes and removes the snapshots that are due at `now`, in seconds since 1970. Nothing is mounted while
+    /// `dataset_lock` is locked for writing.
+    pub fn turn(
+        &mut self,
+        pool: &Pool,
+        mounts: &dyn Mounts,
+        dataset_lock: &RwLock<()>,
+        now: u64,
+    ) -> Result<()> {
         // The list, which sums up all datasets, is made only if a policy exists.
-        if !pool.is_set_anywhere(POLICY) || self.plan(pool, now)?.1 == Work::default() {
+        if !pool.is_set_anywhere(POLICY) || self.plan(pool, now)?.1 == SnapshotChanges::default() {
             return Ok(());
         }
-        let _unchanged = deeds.write();
+        let _unchanged = dataset_lock.write();
         let (listed, work) = self.plan(pool, now)?;
         for (name, period, datasets) in &work.due {
             make(pool, name, *period, datasets, now)?;
@@ -51,8 +57,8 @@ impl Turns {
     }
 
     /// Returns all datasets and snapshots, and the work that is due.
-    fn plan(&mut self, pool: &Pool, now: u64) -> Result<(Vec<Listed>, Work)> {
-        let failed = |error| pools::failed("cannot see to snapshots by policy", &error);
+    fn plan(&mut self, pool: &Pool, now: u64) -> Result<(Vec<Listed>, SnapshotChanges)> {
+        let failed = |error| engine_errors::failed("cannot see to snapshots by policy", &error);
         let listed = pool.list().map_err(failed)?;
         let policies = policies(pool, &listed)?;
         let policy = |path: &str| policies.get(path).cloned().unwrap_or_default();
@@ -83,7 +89,7 @@ impl Turns {
 }
 
 /// Returns the policies of all datasets, by path.
-fn policies(pool: &Pool, listed: &[Listed]) -> Result<BTreeMap<String, Policy>> {
+fn policies(pool: &Pool, listed: &[Listed]) -> Result<BTreeMap<String, SnapshotPolicy>> {
     let property = props::find(POLICY)?;
     let mut found = BTreeMap::new();
     for dataset in listed.iter().filter(|found| !found.is_snapshot) {
@@ -100,7 +106,9 @@ fn policies(pool: &Pool, listed: &[Listed]) -> Result<BTreeMap<String, Policy>> 
 fn make(pool: &Pool, name: &str, period: Period, datasets: &[String], now: u64) -> Result<()> {
     let paths: Vec<&str> = datasets.iter().map(String::as_str).collect();
     let made = pool.snapshot_with(&paths, name, now, &[(MARK, period.name())]);
-    made.map_err(|error| pools::failed(format!("cannot make the snapshots {name} by policy"), &error))?;
+    made.map_err(|error| {
+        engine_errors::failed(format!("cannot make the snapshots {name} by policy"), &error)
+    })?;
     tracing::info!(name, datasets = datasets.len(), "snapshots made by policy");
     Ok(())
 }
@@ -110,14 +118,14 @@ fn remove(pool: &Pool, mounts: &dyn Mounts, listed: &[Listed], paths: &[String])
     let going = listed.iter().filter(|found| paths.contains(&found.path));
     let going: Vec<&Listed> = going.filter(|found| mounts.mounted_at(found.id).is_none()).collect();
     for found in going {
-        mounts.let_go(found.id);
+        mounts.close_snapshot(found.id);
         let name = names::full(pool.name(), &found.path);
         match pool.destroy_snapshots(&[&found.path]) {
             Ok(()) => tracing::info!(name, "a snapshot removed by policy"),
             // It is in use by a stream, for instance; a later turn removes it.
             Err(Error::Busy(why)) => tracing::debug!(name, why, "a snapshot stays for now"),
             Err(error) => {
-                return Err(pools::failed(format!("cannot remove {name} by policy"), &error));
+                return Err(engine_errors::failed(format!("cannot remove {name} by policy"), &error));
             }
         }
     }
@@ -132,17 +140,17 @@ struct Signal {
 }
 
 /// The thread that takes the turns of a server.
-pub struct Keeper {
+pub struct Snapshotter {
     signal: Arc<(Mutex<Signal>, Condvar)>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Keeper {
+impl Snapshotter {
     /// Starts the thread, whose first turn comes at once: a snapshot that was missed is made once.
     pub fn start(server: &Arc<Server>) -> Result<Self> {
         let signal: Arc<(Mutex<Signal>, Condvar)> = Arc::default();
         let (server, signalled) = (Arc::downgrade(server), Arc::clone(&signal));
-        let thread = thread::Builder::new().name("keeper".into()).spawn(move || work(&server, &signalled));
+        let thread = thread::Builder::new().name("snapshots".into()).spawn(move || work(&server, &signalled));
         let thread = thread.context(|| "cannot start a thread".into())?;
         Ok(Self { signal, thread: Mutex::new(Some(thread)) })
     }
@@ -194,7 +202,7 @@ mod tests {
     use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, create_on};
 
     use super::*;
-    use crate::deeds::Nobody;
+    use crate::operations::NoMounts;
 
     const MINUTE: u64 = 60;
     const START: u64 = 1_795_266_462;
@@ -220,7 +228,7 @@ mod tests {
         pool.set_property_of("db", POLICY, Some("minutely=3,hourly=2")).unwrap();
         pool.set_property_of("db/log", POLICY, Some("hourly=1")).unwrap();
         for minute in 0..200 {
-            turns.turn(&pool, &Nobody, &RwLock::default(), START + minute * MINUTE).unwrap();
+            turns.turn(&pool, &NoMounts, &RwLock::default(), START + minute * MINUTE).unwrap();
         }
         let expected = [
             "auto-hourly-2026-11-21T15:00",
@@ -234,13 +242,13 @@ mod tests {
         assert_eq!(snapshots(&pool, "other"), Vec::<String>::new());
         // After a day without a server, each period gets one snapshot, not many. A second turn in the same minute does
         // nothing.
-        (0..2).for_each(|_| turns.turn(&pool, &Nobody, &RwLock::default(), START + 86_400).unwrap());
+        (0..2).for_each(|_| turns.turn(&pool, &NoMounts, &RwLock::default(), START + 86_400).unwrap());
         assert_eq!(snapshots(&pool, "db").len(), 5);
         assert_eq!(snapshots(&pool, "db/log"), ["auto-hourly-2026-11-22T13:00"]);
         // The policy that db/log inherits is taken back: nothing is made or removed any more.
         pool.set_property_of("db/log", POLICY, None).unwrap();
         pool.set_property_of("db", POLICY, Some("none")).unwrap();
-        turns.turn(&pool, &Nobody, &RwLock::default(), START + 2 * 86_400).unwrap();
+        turns.turn(&pool, &NoMounts, &RwLock::default(), START + 2 * 86_400).unwrap();
         assert_eq!((snapshots(&pool, "db").len(), snapshots(&pool, "db/log").len()), (5, 1));
     }
 
@@ -249,19 +257,19 @@ mod tests {
         let pool = pool();
         let mut turns = Turns::default();
         pool.set_property_of("db", POLICY, Some("minutely=1")).unwrap();
-        turns.turn(&pool, &Nobody, &RwLock::default(), START).unwrap();
+        turns.turn(&pool, &NoMounts, &RwLock::default(), START).unwrap();
         pool.hold("db@auto-minutely-2026-11-21T13:07", "audit", 1).unwrap();
-        turns.turn(&pool, &Nobody, &RwLock::default(), START + MINUTE).unwrap();
+        turns.turn(&pool, &NoMounts, &RwLock::default(), START + MINUTE).unwrap();
         pool.clone_snapshot("db@auto-minutely-2026-11-21T13:08", "clone", 1).unwrap();
         pool.set_property_of("clone", POLICY, Some("none")).unwrap();
         pool.snapshot(&["db"], "auto-minutely-2026-11-21T13:09", 1).unwrap();
         for minute in 2..6 {
-            turns.turn(&pool, &Nobody, &RwLock::default(), START + minute * MINUTE).unwrap();
+            turns.turn(&pool, &NoMounts, &RwLock::default(), START + minute * MINUTE).unwrap();
         }
         let times = ["07", "08", "09", "12"].map(|minute| format!("auto-minutely-2026-11-21T13:{minute}"));
         assert_eq!(snapshots(&pool, "db"), times);
         pool.release("db@auto-minutely-2026-11-21T13:07", "audit").unwrap();
-        turns.turn(&pool, &Nobody, &RwLock::default(), START + 5 * MINUTE).unwrap();
+        turns.turn(&pool, &NoMounts, &RwLock::default(), START + 5 * MINUTE).unwrap();
         assert_eq!(snapshots(&pool, "db"), times[1..]);
     }
 
@@ -271,17 +279,17 @@ mod tests {
         let mut turns = Turns::default();
         pool.set_property_of("db", POLICY, Some("minutely=2")).unwrap();
         (0..3).for_each(|minute| {
-            turns.turn(&pool, &Nobody, &RwLock::default(), START + minute * MINUTE).unwrap();
+            turns.turn(&pool, &NoMounts, &RwLock::default(), START + minute * MINUTE).unwrap();
         });
         turns.limit_percent = 0;
         let before = snapshots(&pool, "db");
         (3..9).for_each(|minute| {
-            turns.turn(&pool, &Nobody, &RwLock::default(), START + minute * MINUTE).unwrap();
+            turns.turn(&pool, &NoMounts, &RwLock::default(), START + minute * MINUTE).unwrap();
         });
         assert!(turns.full);
         assert_eq!((snapshots(&pool, "db"), before.len()), (before, 2));
         turns.limit_percent = LIMIT_PERCENT;
-        turns.turn(&pool, &Nobody, &RwLock::default(), START + 9 * MINUTE).unwrap();
+        turns.turn(&pool, &NoMounts, &RwLock::default(), START + 9 * MINUTE).unwrap();
         assert!(!turns.full);
         assert_eq!(snapshots(&pool, "db")[1], "auto-minutely-2026-11-21T13:16");
     }

@@ -1,4 +1,5 @@
-//! Messages between a server and its holder or mounter: one per packet of a socket pair, with at most one descriptor.
+//! Messages between a server and its supervisor or mounter: one per packet of a socket pair, with at most one
+//! descriptor.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -29,7 +30,7 @@ pub enum Kind {
     Ask = 5,
     /// From a mounter: the answer.
     Answer = 6,
-    /// To a holder: when the sender has ended, start another server, of the program as it is on disk then.
+    /// To a supervisor: when the sender has ended, start another server, of the program as it is on disk then.
     Again = 7,
 }
 

@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 /// Requests of a server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "wish", rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Wish {
+pub(super) enum MounterRequest {
     /// Check that a directory can be mounted on.
     Check {
         #[serde(with = "crate::raw::path")]
         dir: PathBuf,
-        how: How,
+        how: MountFlags,
     },
     /// Mount there.
     Mount {
         #[serde(with = "crate::raw::path")]
         dir: PathBuf,
-        how: How,
+        how: MountFlags,
     },
     /// The first exchange with the kernel is over on the mount with this device number.
     Greeted { device_minor: u32 },
@@ -31,10 +31,10 @@ pub(super) enum Wish {
     },
 }
 
-/// Answers of the mounter. With [`Answer::Mounted`] comes a descriptor: the connection to the kernel.
+/// Answers of the mounter. With [`MounterReply::Mounted`] comes a descriptor: the connection to the kernel.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Answer {
+pub(super) enum MounterReply {
     Done {},
     Checked {
         #[serde(with = "crate::raw::path")]
@@ -62,7 +62,7 @@ pub(super) enum Answer {
 /// Options of a mount that the mounter has to know.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct How {
+pub(super) struct MountFlags {
     pub(super) source: String,
     pub(super) allow_other: bool,
     pub(super) read_only: bool,
@@ -85,7 +85,7 @@ pub(super) enum Unmounting {
     Abort,
 }
 
-impl From<&MountOptions> for How {
+impl From<&MountOptions> for MountFlags {
     fn from(options: &MountOptions) -> Self {
         Self {
             source: options.source.clone(),
@@ -102,8 +102,8 @@ impl From<&MountOptions> for How {
     }
 }
 
-impl From<How> for MountOptions {
-    fn from(how: How) -> Self {
+impl From<MountFlags> for MountOptions {
+    fn from(how: MountFlags) -> Self {
         Self {
             source: how.source,
             allow_other: how.allow_other,
@@ -142,7 +142,7 @@ impl From<Unmounting> for Unmount {
     }
 }
 
-impl From<&MountError> for Answer {
+impl From<&MountError> for MounterReply {
     fn from(error: &MountError) -> Self {
         match error {
             MountError::InUse(dir) => Self::InUse { dir: dir.clone() },

@@ -7,65 +7,68 @@ use pagefold_engine::pool::{Listed, Pool};
 use pagefold_engine::{Error, dataset::Dataset as _};
 
 use crate::control::Moving;
-pub use crate::control::{Deed, Outcome};
+pub use crate::control::{Operation, OperationResult};
 use crate::failure::{Failure, Result};
 use crate::names::{self, dataset_of, is_within};
-use crate::{pools, props, raw, units};
+use crate::{dataset_properties, engine_errors, pools, props, raw, units};
 
 /// Users of datasets and snapshots.
 pub trait Mounts {
     /// Returns the directory where the dataset or snapshot with number `id` is mounted, if it is.
     fn mounted_at(&self, id: u64) -> Option<PathBuf>;
     /// Ends all other reading of a snapshot that is to be destroyed.
-    fn let_go(&self, id: u64);
+    fn close_snapshot(&self, id: u64);
 }
 
 /// Stands for no users: the pool is not served.
-pub struct Nobody;
+pub struct NoMounts;
 
-impl Mounts for Nobody {
+impl Mounts for NoMounts {
     fn mounted_at(&self, _: u64) -> Option<PathBuf> {
         None
     }
-    fn let_go(&self, _: u64) {}
+    fn close_snapshot(&self, _: u64) {}
 }
 
-/// Carries out a deed. It is durable when this returns; the space of destroyed objects is freed in the background.
-pub fn perform(pool: &Pool, deed: &Deed, mounts: &dyn Mounts) -> Result<Outcome> {
-    let work = Work { pool, mounts, now: units::now() };
-    match deed {
-        Deed::Create { path, parents, properties } => work.create(path, *parents, properties),
-        Deed::Snapshot { snapshots, recursive, properties } => {
+/// Carries out an operation. It is durable when this returns; the space of destroyed objects is freed in the
+/// background.
+pub fn perform(pool: &Pool, operation: &Operation, mounts: &dyn Mounts) -> Result<OperationResult> {
+    let work = Executor { pool, mounts, now: units::now() };
+    match operation {
+        Operation::Create { path, parents, properties } => work.create(path, *parents, properties),
+        Operation::Snapshot { snapshots, recursive, properties } => {
             work.snapshot(snapshots, *recursive, properties)
         }
-        Deed::Clone { snapshot, path, properties } => work.clone_of(snapshot, path, properties),
-        Deed::Destroy { what, recursive, dry_run } => work.destroy(what, *recursive, *dry_run),
-        Deed::Rollback { snapshot, newer } => work.rollback(snapshot, *newer),
-        Deed::Reset { path, own } => work.reset(path, *own),
-        Deed::Promote { path } => work.promote(path),
-        Deed::Rename { from, to } => work.rename(from, to),
-        Deed::Hold { snapshots, recursive, tag } => {
+        Operation::Clone { snapshot, path, properties } => work.clone_of(snapshot, path, properties),
+        Operation::Destroy { what, recursive, dry_run } => work.destroy(what, *recursive, *dry_run),
+        Operation::Rollback { snapshot, newer } => work.rollback(snapshot, *newer),
+        Operation::Reset { path, own } => work.reset(path, *own),
+        Operation::Promote { path } => work.promote(path),
+        Operation::Rename { from, to } => work.rename(from, to),
+        Operation::Hold { snapshots, recursive, tag } => {
             work.each("hold", snapshots, *recursive, |path| pool.hold(path, tag, work.now))
         }
-        Deed::Release { snapshots, recursive, tag } => {
+        Operation::Release { snapshots, recursive, tag } => {
             work.each("release", snapshots, *recursive, |path| pool.release(path, tag))
         }
-        Deed::AbortReceive { path } => work.abort_receive(path),
-        Deed::Inherit { path, name } => pools::set_one(pool, path, name, None).map(|()| Outcome::default()),
+        Operation::AbortReceive { path } => work.abort_receive(path),
+        Operation::Inherit { path, name } => {
+            dataset_properties::set_one(pool, path, name, None).map(|()| OperationResult::default())
+        }
     }
 }
 
 /// Returns an error if something prevents a clone from being moved.
 pub fn clear_way_to_move(pool: &Pool, what: &Moving, mounts: &dyn Mounts) -> Result<()> {
-    let work = Work { pool, mounts, now: units::now() };
+    let work = Executor { pool, mounts, now: units::now() };
     let listed = work.list()?;
-    let own = work.own_snapshots(&listed, &what.path, what.own, "rebase -r")?;
+    let own = work.own_snapshots(&listed, &what.path, what.own, Replacement::Rebase)?;
     work.clear_way(&listed, &what.path, &own)
 }
 
 /// Frees all space of destroyed objects, for a pool that is not served.
 pub fn free_all(pool: &Pool) -> Result<()> {
-    let failed = |error| pools::failed("cannot free what was destroyed", &error);
+    let failed = |error| engine_errors::failed("cannot free what was destroyed", &error);
     while pool.is_reaping() {
         if !pool.reap().map_err(failed)? {
             pool.checkpoint(false).map_err(failed)?;
@@ -79,49 +82,75 @@ pub fn parse_properties(words: &[String]) -> Result<Vec<(String, String)>> {
     words.iter().map(|word| props::parse_for_dataset(word)).collect()
 }
 
-struct Work<'a> {
+/// Ways to replace the content of a clone.
+#[derive(Clone, Copy)]
+enum Replacement {
+    /// By the snapshot that it began as.
+    Reset,
+    /// By what it has, moved onto a newer snapshot.
+    Rebase,
+}
+
+impl Replacement {
+    /// Returns the command that also destroys the clone's own snapshots.
+    const fn command(self) -> &'static str {
+        match self {
+            Self::Reset => "reset -r",
+            Self::Rebase => "rebase -r",
+        }
+    }
+}
+
+struct Executor<'a> {
     pool: &'a Pool,
     mounts: &'a dyn Mounts,
     now: u64,
 }
 
-impl Work<'_> {
+impl Executor<'_> {
     fn full(&self, path: &str) -> String {
         names::full(self.pool.name(), path)
     }
 
     fn list(&self) -> Result<Vec<Listed>> {
-        self.pool.list().map_err(|error| pools::failed("cannot list the datasets", &error))
+        self.pool.list().map_err(|error| engine_errors::failed("cannot list the datasets", &error))
     }
 
-    /// Converts an error of the engine to one with whole names.
+    /// Converts an error about something that should exist to one with whole names.
     fn failed(&self, doing: &str, path: &str, error: &Error) -> Failure {
+        match error {
+            Error::NotFound(_) if self.pool.listed(path).is_err() => {
+                engine_errors::no_such_dataset(&self.full(path), error)
+            }
+            error => self.cannot(doing, path, error),
+        }
+    }
+
+    /// Converts an error about something that may not exist yet to one with whole names.
+    fn cannot(&self, doing: &str, path: &str, error: &Error) -> Failure {
         let name = self.full(path);
         match error {
-            Error::NotFound(_) if self.pool.listed(path).is_err() && !doing.starts_with("create") => {
-                pools::no_such_dataset(&name, error)
-            }
             Error::Busy(why) | Error::Exists(why) | Error::NotFound(why) | Error::Invalid(why) => {
                 Failure::new(format!("cannot {doing} {name}: {why}"))
             }
-            error => pools::failed(format!("cannot {doing} {name}"), error),
+            error => engine_errors::failed(format!("cannot {doing} {name}"), error),
         }
     }
 
-    fn made(&self, paths: &[String], properties: &[(String, String)]) -> Result<Outcome> {
+    fn made(&self, paths: &[String], properties: &[(String, String)]) -> Result<OperationResult> {
         for path in paths {
             for (name, value) in properties {
-                pools::set_one(self.pool, path, name, Some(value))?;
+                dataset_properties::set_one(self.pool, path, name, Some(value))?;
             }
         }
-        Ok(Outcome {
+        Ok(OperationResult {
             names: paths.iter().map(|path| self.full(path)).collect(),
             freed_bytes: 0,
             blocked: None,
         })
     }
 
-    fn create(&self, path: &str, parents: bool, properties: &[(String, String)]) -> Result<Outcome> {
+    fn create(&self, path: &str, parents: bool, properties: &[(String, String)]) -> Result<OperationResult> {
         let mut missing = vec![path.to_owned()];
         let mut above = names::parent(path);
         while let Some(parent) = above.filter(|parent| parents && self.pool.version(parent).is_err()) {
@@ -131,7 +160,7 @@ impl Work<'_> {
         for path in missing.iter().rev() {
             let made = self.pool.create_dataset(path, self.now);
             made.map_err(|error| {
-                let failure = self.failed("create dataset", path, &error);
+                let failure = self.cannot("create dataset", path, &error);
                 match names::parent(path).filter(|above| self.pool.version(above).is_err()) {
                     Some(_) => failure.hint(format!(
                         "to make those above it, too: pagefold dataset create -p {}",
@@ -142,7 +171,7 @@ impl Work<'_> {
             })?;
             let dataset = self.pool.version(path).map_err(|error| self.failed("open", path, &error))?;
             pools::format(dataset.as_ref())?;
-            dataset.sync().map_err(|error| self.failed("create dataset", path, &error))?;
+            dataset.sync().map_err(|error| self.cannot("create dataset", path, &error))?;
         }
         let made = self.made(&[path.to_owned()], properties);
         if made.is_err() {
@@ -157,14 +186,17 @@ impl Work<'_> {
         snapshots: &[String],
         recursive: bool,
         properties: &[(String, String)],
-    ) -> Result<Outcome> {
+    ) -> Result<OperationResult> {
         // The list is made only if it is needed: it sums up each dataset, which takes long if there are many.
         let listed = if recursive { self.list()? } else { Vec::new() };
         let mut by_name: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for snapshot in snapshots {
             let (dataset, name) = split(snapshot)?;
             if self.pool.version(dataset).is_err() {
-                return Err(pools::no_such_dataset(&self.full(dataset), &Error::NotFound(String::new())));
+                return Err(engine_errors::no_such_dataset(
+                    &self.full(dataset),
+                    &Error::NotFound(String::new()),
+                ));
             }
             let group = by_name.entry(name).or_default();
             group.push(dataset.to_owned());
@@ -184,22 +216,30 @@ impl Work<'_> {
         self.made(&made, properties)
     }
 
-    fn clone_of(&self, snapshot: &str, path: &str, properties: &[(String, String)]) -> Result<Outcome> {
+    fn clone_of(
+        &self,
+        snapshot: &str,
+        path: &str,
+        properties: &[(String, String)],
+    ) -> Result<OperationResult> {
         let made = self.pool.clone_snapshot(snapshot, path, self.now);
         made.map_err(|error| match error {
             Error::NotFound(_) if self.pool.listed(snapshot).is_err() => {
-                pools::no_such_dataset(&self.full(snapshot), &error)
+                engine_errors::no_such_dataset(&self.full(snapshot), &error)
             }
-            error => self.failed("create dataset", path, &error),
+            error => self.cannot("create dataset", path, &error),
         })?;
         self.made(&[path.to_owned()], properties)
     }
 
-    fn rollback(&self, snapshot: &str, newer: bool) -> Result<Outcome> {
+    fn rollback(&self, snapshot: &str, newer: bool) -> Result<OperationResult> {
         let listed = self.list()?;
         let (dataset, _) = split(snapshot)?;
         let Some(to) = listed.iter().find(|found| found.path == snapshot) else {
-            return Err(pools::no_such_dataset(&self.full(snapshot), &Error::NotFound(String::new())));
+            return Err(engine_errors::no_such_dataset(
+                &self.full(snapshot),
+                &Error::NotFound(String::new()),
+            ));
         };
         let later =
             |found: &&Listed| found.is_snapshot && dataset_of(&found.path) == dataset && found.id > to.id;
@@ -220,19 +260,19 @@ impl Work<'_> {
         self.clear_way(&listed, dataset, &later)?;
         let done = self.pool.rollback(snapshot, newer);
         done.map_err(|error| self.failed("roll back to", snapshot, &error))?;
-        Ok(Outcome {
+        Ok(OperationResult {
             names: later.iter().map(|found| self.full(&found.path)).collect(),
             freed_bytes: 0,
             blocked: None,
         })
     }
 
-    fn reset(&self, path: &str, destroy_own: bool) -> Result<Outcome> {
+    fn reset(&self, path: &str, destroy_own: bool) -> Result<OperationResult> {
         let listed = self.list()?;
-        let own = self.own_snapshots(&listed, path, destroy_own, "reset -r")?;
+        let own = self.own_snapshots(&listed, path, destroy_own, Replacement::Reset)?;
         self.clear_way(&listed, path, &own)?;
         self.pool.reset(path, destroy_own).map_err(|error| self.failed("reset", path, &error))?;
-        Ok(Outcome {
+        Ok(OperationResult {
             names: own.iter().map(|found| self.full(&found.path)).collect(),
             freed_bytes: 0,
             blocked: None,
@@ -240,27 +280,26 @@ impl Work<'_> {
     }
 
     /// Returns the snapshots of a clone whose content is to be replaced. Fails if there are any and `destroy` is false;
-    /// the advice names `command`.
+    /// the advice names the command.
     fn own_snapshots<'l>(
         &self,
         listed: &'l [Listed],
         path: &str,
         destroy: bool,
-        command: &str,
+        by: Replacement,
     ) -> Result<Vec<&'l Listed>> {
         let name = self.full(path);
         let Some(clone) = listed.iter().find(|found| found.path == path) else {
-            return Err(pools::no_such_dataset(&name, &Error::NotFound(String::new())));
+            return Err(engine_errors::no_such_dataset(&name, &Error::NotFound(String::new())));
         };
         if clone.origin.is_none() {
             let failure = self.no_clone(path);
-            // `rollback` does for other datasets what `reset` does for clones.
-            let reset = command.starts_with("reset");
-            return Err(match reset {
-                true => failure.hint(format!(
+            return Err(match by {
+                // `rollback` does for other datasets what `reset` does for clones.
+                Replacement::Reset => failure.hint(format!(
                     "to return it to a snapshot of its own: pagefold rollback {name}@SNAPSHOT"
                 )),
-                false => failure,
+                Replacement::Rebase => failure,
             });
         }
         let own = |found: &&Listed| found.is_snapshot && dataset_of(&found.path) == path;
@@ -270,7 +309,7 @@ impl Work<'_> {
         }
         let names: Vec<String> = own.iter().map(|found| self.full(&found.path)).collect();
         Err(Failure::new(format!("{name} has snapshots of its own: {}", names.join(", ")))
-            .hint(format!("to destroy them, too: pagefold {command} {name}")))
+            .hint(format!("to destroy them, too: pagefold {} {name}", by.command())))
     }
 
     /// Returns an error if a dataset that goes back, or one of its snapshots that are to be destroyed, is in use or
@@ -279,11 +318,11 @@ impl Work<'_> {
         let own = listed.iter().filter(|found| found.path == dataset);
         own.chain(going.iter().copied()).try_for_each(|found| self.refuse_in_use(found))?;
         self.refuse_kept(listed, &going.iter().map(|found| found.path.clone()).collect())?;
-        going.iter().for_each(|found| self.mounts.let_go(found.id));
+        going.iter().for_each(|found| self.mounts.close_snapshot(found.id));
         Ok(())
     }
 
-    fn promote(&self, path: &str) -> Result<Outcome> {
+    fn promote(&self, path: &str) -> Result<OperationResult> {
         let listed = self.list()?;
         // The snapshots of its origin get new names, since their owner changes.
         let found = listed.iter().find(|found| found.path == path);
@@ -295,7 +334,7 @@ impl Work<'_> {
         }
         let done = self.pool.promote(path);
         done.map_err(|error| self.failed("promote", path, &error))?;
-        Ok(Outcome::default())
+        Ok(OperationResult::default())
     }
 
     fn no_clone(&self, path: &str) -> Failure {
@@ -304,7 +343,7 @@ impl Work<'_> {
             .hint(format!("see which datasets are, and of what: pagefold get -r origin {pool}"))
     }
 
-    fn rename(&self, from: &str, to: &str) -> Result<Outcome> {
+    fn rename(&self, from: &str, to: &str) -> Result<OperationResult> {
         let listed = self.list()?;
         let concerned = |found: &&Listed| {
             if from.contains('@') { found.path == from } else { is_within(&found.path, from) }
@@ -320,7 +359,7 @@ impl Work<'_> {
         };
         let done = self.pool.rename(from, to_name);
         done.map_err(|error| self.failed("rename", from, &error))?;
-        Ok(Outcome { names: vec![self.full(to)], freed_bytes: 0, blocked: None })
+        Ok(OperationResult { names: vec![self.full(to)], freed_bytes: 0, blocked: None })
     }
 
     /// Calls `work` for each of some snapshots.
@@ -330,7 +369,7 @@ impl Work<'_> {
         snapshots: &[String],
         recursive: bool,
         work: impl Fn(&str) -> pagefold_engine::Result<()>,
-    ) -> Result<Outcome> {
+    ) -> Result<OperationResult> {
         let listed = self.list()?;
         let mut all = BTreeSet::new();
         for snapshot in snapshots {
@@ -343,10 +382,14 @@ impl Work<'_> {
         for path in &all {
             work(path).map_err(|error| self.failed(doing, path, &error))?;
         }
-        Ok(Outcome { names: all.iter().map(|path| self.full(path)).collect(), freed_bytes: 0, blocked: None })
+        Ok(OperationResult {
+            names: all.iter().map(|path| self.full(path)).collect(),
+            freed_bytes: 0,
+            blocked: None,
+        })
     }
 
-    fn abort_receive(&self, path: &str) -> Result<Outcome> {
+    fn abort_receive(&self, path: &str) -> Result<OperationResult> {
         let done = self.pool.abort_receive(path);
         done.map_err(|error| match error {
             Error::NotFound(_) => {
@@ -355,7 +398,7 @@ impl Work<'_> {
             }
             error => self.failed("give up what was received into", path, &error),
         })?;
-        Ok(Outcome::default())
+        Ok(OperationResult::default())
     }
 
     /// Handles datasets of which a part was received, if they or the datasets above them are to be destroyed. With
@@ -408,12 +451,12 @@ impl Work<'_> {
 }
 
 /// Destroying datasets and snapshots.
-impl Work<'_> {
-    fn destroy(&self, what: &[String], recursive: bool, dry_run: bool) -> Result<Outcome> {
+impl Executor<'_> {
+    fn destroy(&self, what: &[String], recursive: bool, dry_run: bool) -> Result<OperationResult> {
         // Pages and nodes of trees that are not stored yet could not be counted.
         self.pool
             .checkpoint(false)
-            .map_err(|error| pools::failed("cannot write what was accepted", &error))?;
+            .map_err(|error| engine_errors::failed("cannot write what was accepted", &error))?;
         let listed = self.list()?;
         let mut going = BTreeSet::new();
         for word in what {
@@ -431,14 +474,15 @@ impl Work<'_> {
         }
         let paths: Vec<&str> = going.iter().map(String::as_str).collect();
         let freed = self.pool.freed_by_destroying(&paths);
-        let freed_bytes = freed.map_err(|error| pools::failed("cannot tell what would be freed", &error))?;
-        let outcome = Outcome {
+        let freed_bytes =
+            freed.map_err(|error| engine_errors::failed("cannot tell what would be freed", &error))?;
+        let outcome = OperationResult {
             names: listed.iter().filter(gone).map(|found| self.full(&found.path)).collect(),
             freed_bytes,
             blocked: None,
         };
         if !dry_run {
-            listed.iter().filter(gone).for_each(|found| self.mounts.let_go(found.id));
+            listed.iter().filter(gone).for_each(|found| self.mounts.close_snapshot(found.id));
             self.destroy_all(going)?;
         }
         Ok(outcome)
@@ -446,7 +490,7 @@ impl Work<'_> {
 
     /// Tells what would be destroyed, what prevents that, and how much would be freed if the clones were destroyed,
     /// too.
-    fn blocked(&self, listed: &[Listed], going: &BTreeSet<String>, why: &Failure) -> Result<Outcome> {
+    fn blocked(&self, listed: &[Listed], going: &BTreeSet<String>, why: &Failure) -> Result<OperationResult> {
         let mut all = going.clone();
         loop {
             let chosen = listed.iter().filter(|found| all.contains(&found.path));
@@ -462,11 +506,12 @@ impl Work<'_> {
         }
         let paths: Vec<&str> = all.iter().map(String::as_str).collect();
         let freed = self.pool.freed_by_destroying(&paths);
-        let freed_bytes = freed.map_err(|error| pools::failed("cannot tell what would be freed", &error))?;
+        let freed_bytes =
+            freed.map_err(|error| engine_errors::failed("cannot tell what would be freed", &error))?;
         let names =
             listed.iter().filter(|found| going.contains(&found.path)).map(|found| self.full(&found.path));
         let blocked = Some((why.what().to_owned(), why.advice().map(str::to_owned)));
-        Ok(Outcome { names: names.collect(), freed_bytes, blocked })
+        Ok(OperationResult { names: names.collect(), freed_bytes, blocked })
     }
 
     /// Adds the datasets and snapshots that a word of the command line names.
@@ -502,7 +547,7 @@ impl Work<'_> {
     ) -> Result<()> {
         let name = self.full(path);
         if !listed.iter().any(|found| found.path == path) {
-            return Err(pools::no_such_dataset(&name, &Error::NotFound(String::new())));
+            return Err(engine_errors::no_such_dataset(&name, &Error::NotFound(String::new())));
         }
         let within: Vec<&Listed> = listed.iter().filter(|found| is_within(&found.path, path)).collect();
         if let (Some(other), false) = (within.iter().find(|found| found.path != path), recursive) {
@@ -519,7 +564,7 @@ impl Work<'_> {
         let position = |name: &str| {
             own.iter().position(|other| *other == name).ok_or_else(|| {
                 let name = self.full(&format!("{dataset}@{name}"));
-                pools::no_such_dataset(&name, &Error::NotFound(String::new()))
+                engine_errors::no_such_dataset(&name, &Error::NotFound(String::new()))
             })
         };
         let Some((first, last)) = part.split_once('%') else {

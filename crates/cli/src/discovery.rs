@@ -7,15 +7,16 @@ use pagefold_engine::pool::label::Label;
 use pagefold_engine::pool::{self, FoundState, Relation};
 use serde::{Serialize, Serializer};
 
+use crate::engine_errors::failed;
 use crate::failure::{Context, Failure, Result};
-use crate::pools::{failed, shown};
 use crate::progress::Progress;
+use crate::raw::shown;
 use crate::registry::{Known, Registry, paths_text};
-use crate::{raw, seen, table, units};
+use crate::{last_state, raw, registry, table, units};
 
 /// A pool that was found on devices, or one of several copies of it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Found {
+pub struct FoundPool {
     /// Its name.
     pub name: String,
     /// Its unique number.
@@ -26,7 +27,8 @@ pub struct Found {
     /// Number of devices that the pool has.
     pub expected: u16,
     /// `EXPORTED`, `CRASHED`, `INUSE`, `INCOMPLETE`, `COPIES`, `OLD`, `APART`.
-    pub state: &'static str,
+    #[serde(serialize_with = "state_as_text")]
+    pub state: FoundState,
     /// True if a process has it open.
     pub in_use: bool,
     /// Number of times that it was opened for writing, its creation included.
@@ -55,11 +57,11 @@ fn lists_of_paths<S: Serializer>(
     serializer.collect_seq(lists.iter().map(texts))
 }
 
-impl Found {
+impl FoundPool {
     fn new(found: pool::Found) -> Result<Self> {
         let guid = found.guid.to_string();
         let mut state = found.state;
-        let known = seen::last(&guid)?;
+        let known = last_state::read(&guid)?;
         let relation = known.as_ref().map(|(known, _)| found.standing.relation(known));
         match relation {
             Some(Relation::Before) => state = FoundState::Old,
@@ -71,7 +73,7 @@ impl Found {
             guid,
             devices: found.devices,
             expected: found.expected,
-            state: state_text(state),
+            state,
             in_use: found.in_use,
             openings: found.standing.opening.id.number,
             opened: found.standing.opening.time,
@@ -88,23 +90,18 @@ impl Found {
             }
             _ => None,
         };
-        (new.problem, new.action) = new.explained(state, formerly.as_deref(), went_on.as_deref());
+        (new.problem, new.action) = new.explained(formerly.as_deref(), went_on.as_deref());
         Ok(new)
     }
 
     /// Returns what is wrong, and advice about it.
-    fn explained(
-        &self,
-        state: FoundState,
-        formerly: Option<&str>,
-        went_on: Option<&str>,
-    ) -> (Option<String>, Option<String>) {
+    fn explained(&self, formerly: Option<&str>, went_on: Option<&str>) -> (Option<String>, Option<String>) {
         let Self { name, guid, .. } = self;
         let devices: Vec<String> = self.devices.iter().map(|path| format!(" -d {}", shown(path))).collect();
         let devices = devices.concat();
         let own = devices.replace(" -d ", " --device ");
         let as_own = format!("to use it as a pool of its own: pagefold reguid{own}");
-        let (problem, action) = match state {
+        let (problem, action) = match self.state {
             FoundState::Exported | FoundState::NotExported | FoundState::InUse => return (None, None),
             FoundState::Incomplete => {
                 let few = format!("only {} of its {} devices were found", self.devices.len(), self.expected);
@@ -160,14 +157,14 @@ impl Found {
 
     /// Returns true unless it is known to be an older copy of the pool, or a copy that went on by itself.
     pub fn is_current(&self) -> bool {
-        !matches!(self.state, "OLD" | "APART")
+        !matches!(self.state, FoundState::Old | FoundState::Apart)
     }
 
     /// Returns its entry for the registry. The pool stays adopted if it was before and was used here, since whoever
     /// made these devices had the pool then. A copy that went on by itself is not adopted.
     pub fn known(&self) -> Result<Known> {
         let before = Registry::open()?.of_guid(&self.guid)?;
-        let trusted = seen::last(&self.guid)?.is_some() && self.state != "APART";
+        let trusted = last_state::read(&self.guid)?.is_some() && self.state != FoundState::Apart;
         Ok(Known {
             name: self.name.clone(),
             guid: self.guid.clone(),
@@ -187,7 +184,12 @@ impl Found {
     }
 }
 
-fn state_text(state: FoundState) -> &'static str {
+fn state_as_text<S: Serializer>(state: &FoundState, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(state_text(*state))
+}
+
+/// Returns a state as it is printed.
+pub fn state_text(state: FoundState) -> &'static str {
     match state {
         FoundState::Exported => "EXPORTED",
         FoundState::NotExported => "CRASHED",
@@ -208,11 +210,10 @@ pub fn went_on(guid: &str, noted: u64, devices: &[PathBuf]) -> Result<String> {
 }
 
 /// Finds pools on the devices and in the directories given, or on all block devices if none are given.
-pub fn scan(paths: &[PathBuf]) -> Result<Vec<Found>> {
+pub fn scan(paths: &[PathBuf]) -> Result<Vec<FoundPool>> {
     let named = paths;
     let paths = if named.is_empty() { block_devices()? } else { named.to_vec() };
-    let paths: Vec<PathBuf> =
-        paths.iter().map(|path| crate::target::absolute(path)).collect::<Result<_>>()?;
+    let paths: Vec<PathBuf> = paths.iter().map(|path| registry::absolute(path)).collect::<Result<_>>()?;
     let progress = Progress::counter("devices looked at");
     let found = pool::scan(&paths, &mut |_| progress.step(1))
         .map_err(|error| failed("cannot look for pools", &error))?;
@@ -222,7 +223,7 @@ pub fn scan(paths: &[PathBuf]) -> Result<Vec<Found>> {
     {
         return Err(why_no_pool(device));
     }
-    found.into_iter().map(Found::new).collect()
+    found.into_iter().map(FoundPool::new).collect()
 }
 
 /// Returns all block devices that the kernel knows (`/proc/partitions`: major, minor, blocks, name).
@@ -234,7 +235,7 @@ pub fn block_devices() -> Result<Vec<PathBuf>> {
 }
 
 /// Finds the pool that a device belongs to, with its other devices if they lie in the same directory.
-pub fn identify(device: &Path) -> Result<Found> {
+pub fn identify(device: &Path) -> Result<FoundPool> {
     let of = |paths: &[PathBuf]| -> Result<Vec<pool::Found>> {
         pool::scan(paths, &mut |_| ())
             .map_err(|error| failed(format!("cannot look at {}", shown(device)), &error))
@@ -243,7 +244,7 @@ pub fn identify(device: &Path) -> Result<Found> {
         return Err(why_no_pool(device));
     };
     if found.state != FoundState::Incomplete {
-        return Found::new(found);
+        return FoundPool::new(found);
     }
     // The device itself comes first: of several paths to one device the first counts.
     let beside =
@@ -252,7 +253,7 @@ pub fn identify(device: &Path) -> Result<Found> {
         other.guid == found.guid
             && other.devices.iter().chain(other.alike.iter().flatten()).any(|one| one == device)
     };
-    let mut found = Found::new(beside.into_iter().find(has).unwrap_or(found))?;
+    let mut found = FoundPool::new(beside.into_iter().find(has).unwrap_or(found))?;
     found.choose(device);
     if found.alike.is_empty() {
         return Ok(found);

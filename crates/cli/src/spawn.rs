@@ -12,7 +12,7 @@ use std::process::Command;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 use crate::failure::{Context, Result};
-use crate::places::{self, LOG_VARIABLE, RUNTIME_VARIABLE, STATE_VARIABLE};
+use crate::files::{self, LOG_VARIABLE, RUNTIME_VARIABLE, STATE_VARIABLE};
 
 /// Search path for programs that root runs.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -21,7 +21,7 @@ const SIGNALS: usize = 64;
 /// Largest number of the descriptors that every process has.
 const STANDARD: RawFd = 2;
 
-/// Variables that servers, holders and mounters get: directories of our files, what is logged, backtraces, the time
+/// Variables that servers, supervisors and mounters get: directories of our files, what is logged, backtraces, the time
 /// zone.
 const ENVIRONMENT: &[&str] = &[
     STATE_VARIABLE,
@@ -42,7 +42,7 @@ const OF_DATABASES: &[&str] = &["TZ", "LANG", "LC_ALL"];
 
 /// Purposes for which a process is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum For {
+pub enum Purpose {
     /// A server that goes on when the command that started it has ended.
     Background,
     /// A process that goes on for this one, or beside it.
@@ -52,22 +52,22 @@ pub enum For {
 }
 
 /// Gives a command the environment for its purpose, and nothing else.
-pub fn set_environment(command: &mut Command, whose: For) {
+pub fn set_environment(command: &mut Command, purpose: Purpose) {
     let kept: Vec<(&str, OsString)> =
-        names(whose).into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))).collect();
+        names(purpose).into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))).collect();
     command.env_clear().envs(kept);
     // Processes of users find fusermount3 by the user's own search path.
-    match std::env::var_os("PATH").filter(|_| !places::is_root() && whose != For::Database) {
+    match std::env::var_os("PATH").filter(|_| !files::is_root() && purpose != Purpose::Database) {
         Some(path) => command.env("PATH", path),
         None => command.env("PATH", PATH),
     };
 }
 
-fn names(whose: For) -> Vec<&'static str> {
-    match whose {
-        For::Background => ENVIRONMENT.to_vec(),
-        For::Ours => [ENVIRONMENT, OF_SYSTEMD].concat(),
-        For::Database => OF_DATABASES.to_vec(),
+fn names(purpose: Purpose) -> Vec<&'static str> {
+    match purpose {
+        Purpose::Background => ENVIRONMENT.to_vec(),
+        Purpose::Ours => [ENVIRONMENT, OF_SYSTEMD].concat(),
+        Purpose::Database => OF_DATABASES.to_vec(),
     }
 }
 
@@ -152,16 +152,16 @@ mod tests {
     fn nothing_but_what_is_on_the_list_is_passed_on() {
         let mut command = Command::new("env");
         command.env("LD_PRELOAD", "/tmp/x.so").env("PGDATA", "/tmp").env("TMPDIR", "/tmp");
-        for whose in [For::Background, For::Ours, For::Database] {
-            set_environment(&mut command, whose);
+        for purpose in [Purpose::Background, Purpose::Ours, Purpose::Database] {
+            set_environment(&mut command, purpose);
             let output = command.output().unwrap();
             let text = String::from_utf8(output.stdout).unwrap();
             for line in text.lines() {
                 let name = line.split('=').next().unwrap();
-                assert!(name == "PATH" || names(whose).contains(&name), "{whose:?}: {line}");
+                assert!(name == "PATH" || names(purpose).contains(&name), "{purpose:?}: {line}");
             }
             assert!(text.contains("PATH="), "{text}");
         }
-        assert!(!names(For::Background).contains(&"NOTIFY_SOCKET"));
+        assert!(!names(Purpose::Background).contains(&"NOTIFY_SOCKET"));
     }
 }

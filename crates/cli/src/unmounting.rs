@@ -14,11 +14,11 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, ope
 
 use crate::failure::{Failure, Result};
 use crate::mounts::MountEntry;
-use crate::{places, table};
+use crate::{files, table};
 
 /// Result of taking mounts away.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum UnmountOutcome {
     /// All are gone.
     Gone,
     /// This one is in use; all are where they were.
@@ -29,7 +29,7 @@ pub enum Outcome {
 
 /// Takes mounts away, the last in the list first; with `lazy`, even if they are in use. Nothing is unmounted if one is
 /// covered by another mount, which would go in its place.
-pub fn leave(mounts: &[MountEntry], lazy: bool) -> Result<Outcome> {
+pub fn unmount_all(mounts: &[MountEntry], lazy: bool) -> Result<UnmountOutcome> {
     if let Some(covered) = mounts.iter().find(|mount| !is_reached(mount, mounts)) {
         let dir = table::printable(&crate::raw::text(&covered.dir));
         return Err(Failure::new(format!(
@@ -40,35 +40,39 @@ pub fn leave(mounts: &[MountEntry], lazy: bool) -> Result<Outcome> {
     }
     if lazy {
         mounts.iter().rev().try_for_each(|mount| unmount(mount, true).map(drop))?;
-        return Ok(Outcome::Gone);
+        return Ok(UnmountOutcome::Gone);
     }
-    if mounts.len() < 2 || !places::is_root() {
+    if mounts.len() < 2 || !files::is_root() {
         return one_by_one(mounts);
     }
     match mounts.iter().rev().find(|mount| is_leaf(mount, mounts) && is_busy(mount)) {
-        Some(busy) => Ok(Outcome::Busy(busy.clone())),
-        None => leave_together(mounts),
+        Some(busy) => Ok(UnmountOutcome::Busy(busy.clone())),
+        None => unmount_together(mounts),
     }
 }
 
 /// A mount that was taken away, and a copy of it that keeps its file system alive.
-struct Kept<'a> {
+struct DetachedMount<'a> {
     mount: &'a MountEntry,
     copy: OwnedFd,
 }
 
-fn leave_together(mounts: &[MountEntry]) -> Result<Outcome> {
-    let copies = mounts.iter().map(|mount| copy(&mount.dir).map(|copy| Kept { mount, copy }));
+fn unmount_together(mounts: &[MountEntry]) -> Result<UnmountOutcome> {
+    let copies = mounts.iter().map(|mount| copy(&mount.dir).map(|copy| DetachedMount { mount, copy }));
     // A kernel that makes no copies (before Linux 5.2) takes them away one by one.
     let Ok(mut staying) = copies.collect::<Result<Vec<_>, Errno>>() else { return one_by_one(mounts) };
-    let mut gone: Vec<Kept<'_>> = Vec::new();
+    let mut gone: Vec<DetachedMount<'_>> = Vec::new();
     while let Some(next) = staying.pop() {
         match unmount(next.mount, false) {
             Ok(true) => gone.push(next),
             Ok(false) => {
                 let busy = next.mount.clone();
                 let lost = put_back(gone);
-                return Ok(if lost.is_empty() { Outcome::Busy(busy) } else { Outcome::Half(lost, busy) });
+                return Ok(if lost.is_empty() {
+                    UnmountOutcome::Busy(busy)
+                } else {
+                    UnmountOutcome::Half(lost, busy)
+                });
             }
             Err(failure) => {
                 let lost = put_back(gone);
@@ -76,25 +80,29 @@ fn leave_together(mounts: &[MountEntry]) -> Result<Outcome> {
             }
         }
     }
-    Ok(Outcome::Gone)
+    Ok(UnmountOutcome::Gone)
 }
 
-fn one_by_one(mounts: &[MountEntry]) -> Result<Outcome> {
+fn one_by_one(mounts: &[MountEntry]) -> Result<UnmountOutcome> {
     let mut gone = Vec::new();
     for mount in mounts.iter().rev() {
         if !unmount(mount, false)? {
             let busy = mount.clone();
-            return Ok(if gone.is_empty() { Outcome::Busy(busy) } else { Outcome::Half(gone, busy) });
+            return Ok(if gone.is_empty() {
+                UnmountOutcome::Busy(busy)
+            } else {
+                UnmountOutcome::Half(gone, busy)
+            });
         }
         gone.push(mount.clone());
     }
-    Ok(Outcome::Gone)
+    Ok(UnmountOutcome::Gone)
 }
 
 /// Puts mounts back, the last that went first. Returns those that could not be put back.
-fn put_back(gone: Vec<Kept<'_>>) -> Vec<MountEntry> {
+fn put_back(gone: Vec<DetachedMount<'_>>) -> Vec<MountEntry> {
     let mut lost = Vec::new();
-    for Kept { mount, copy } in gone.into_iter().rev() {
+    for DetachedMount { mount, copy } in gone.into_iter().rev() {
         if let Err(errno) = move_mount(&copy, c"", CWD, &mount.dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH) {
             let dir = table::printable(&crate::raw::text(&mount.dir));
             eprintln!("pagefold: cannot mount {} at {dir} again: {errno}", mount.source);

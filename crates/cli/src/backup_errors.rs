@@ -1,0 +1,25 @@
+//! Errors of repositories as users read them: what was attempted, and what to do.
+
+use pagefold_backup::Error;
+
+use crate::backups::PASSPHRASE;
+use crate::failure::Failure;
+
+/// Returns an error of the backup crate as a failure, with a hint what to do about it.
+pub fn failed(doing: impl std::fmt::Display, error: &Error) -> Failure {
+    let failure = match error {
+        Error::Invalid(_) => Failure::usage(format!("{doing}: {error}")),
+        _ => Failure::new(format!("{doing}: {error}")),
+    };
+    match error {
+        Error::Key(_) => {
+            failure.hint(format!("give it with --key-file FILE, --key-command COMMAND or {PASSPHRASE}"))
+        }
+        Error::Damaged { .. } | Error::Missing { .. } => {
+            failure.hint("see what else is damaged: pagefold backup check, pagefold backup verify")
+        }
+        Error::Connection { hint: Some(hint), .. } => failure.hint(hint),
+        Error::UnsafeStore(_) => failure.hint("--single-writer vouches that there is only one writer"),
+        _ => failure,
+    }
+}

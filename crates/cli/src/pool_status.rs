@@ -1,0 +1,243 @@
+//! Figures of a pool: its state, its space, its counters.
+
+use std::path::Path;
+
+use pagefold_engine::pool::{
+    Listed, Pool, QuotaUse, Rewrites, ScrubState, ScrubStatus, Status, TrimState, TrimStatus,
+};
+
+use crate::control::{
+    Activity, CacheFigures, Counter, DeviceErrors, DeviceFigures, LengthFigures, PoolFigures, QuotaFigures,
+    RewriteFigures, ScrubFigures, SnapshotFigures, TrimFigures,
+};
+use crate::failure::Result;
+use crate::raw::shown;
+use crate::registry::Known;
+use crate::units::{FULL_PERCENT, hundredths};
+use crate::{names, pool_errors, pools};
+
+/// Returns the figures of a pool that is not mounted.
+pub fn figures_offline(known: &Known) -> Result<PoolFigures> {
+    let pool = pools::open_briefly(known, true)?;
+    let state = if pool.replayed().clean { "EXPORTED" } else { "CRASHED" };
+    Ok(PoolFigures { state: state.into(), ..figures(&pool) })
+}
+
+/// Returns the figures of an open pool, its state included.
+pub fn figures(pool: &Pool) -> PoolFigures {
+    let status = &pool.status();
+    PoolFigures {
+        name: status.name.clone(),
+        guid: status.guid.to_string(),
+        state: state_of(status).into(),
+        problem: status.failure.clone().or_else(|| rescue_text(pool)),
+        pid: None,
+        takeover: None,
+        confinement: None,
+        mount: None,
+        mounts: Vec::new(),
+        devices: status
+            .devices
+            .iter()
+            .zip(&status.faults.devices)
+            .map(|(device, faults)| DeviceFigures {
+                path: device.path.clone(),
+                size_bytes: device.size_bytes,
+                io_errors: faults.reads.saturating_add(faults.writes),
+                errors: pool_errors::of_device(*faults),
+                discards: Some(device.discards),
+            })
+            .collect(),
+        errors: pool_errors::figures(pool, &status.faults),
+        snapshots: is_nearly_full(status).then(|| snapshots(pool)).flatten(),
+        size_bytes: status.size_bytes,
+        capacity_bytes: status.capacity_bytes,
+        used_bytes: status.used_bytes,
+        available_bytes: status.available_bytes,
+        reserved_bytes: status.reserved_bytes,
+        quotas: pool.quotas().iter().map(|quota| of_quota(pool, quota)).collect(),
+        logical_bytes: status.logical_bytes,
+        stored_bytes: status.stored_bytes,
+        physical_bytes: status.physical_bytes,
+        allocated_bytes: status.allocated_bytes,
+        dirty_bytes: status.dirty_bytes,
+        freeing: pool.is_reaping(),
+        freeing_bytes: pool.dying_bytes(),
+        backup_policies: pool.is_set_anywhere(crate::backups::BACKUP),
+        log_bytes: status.log_bytes,
+        models: status.models,
+        model_bytes: status.model_bytes,
+        model_memory_bytes: status.model_memory_bytes,
+        second_copies_read: status.second_copies_read,
+        account_faults: status.account_faults,
+        txg: status.txg,
+        checkpoints: status.totals.checkpoints,
+        cache: CacheFigures {
+            limit_bytes: status.record_cache.capacity_bytes,
+            used_bytes: status.record_cache.bytes,
+            hits: status.record_cache.hits,
+            misses: status.record_cache.misses,
+        },
+        memory: None,
+        scrub: scrub(&status.scrub),
+        trim: trim(&status.trim),
+        untrimmed_bytes: status.untrimmed_bytes,
+        write_amplification: write_amplification(status),
+    }
+}
+
+fn is_nearly_full(status: &Status) -> bool {
+    let taken = status.capacity_bytes.saturating_sub(status.available_bytes);
+    hundredths(taken, status.capacity_bytes) >= FULL_PERCENT
+}
+
+/// Returns the space that snapshots hold; `None` if no snapshot could be destroyed. This reads their dead lists.
+pub fn snapshots(pool: &Pool) -> Option<SnapshotFigures> {
+    let all = pool.list().ok()?;
+    let bytes = all.iter().map(|listed| listed.snapshots_bytes).sum();
+    // Snapshots with clones or holds cannot be destroyed alone.
+    let can_go = |listed: &&Listed| listed.is_snapshot && listed.clones.is_empty() && listed.holds.is_empty();
+    let largest = all.iter().filter(can_go).max_by_key(|listed| listed.used_bytes)?;
+    Some(SnapshotFigures {
+        bytes,
+        largest: names::full(pool.name(), &largest.path),
+        largest_bytes: largest.used_bytes,
+    })
+}
+
+fn state_of(status: &Status) -> &'static str {
+    match (&status.failure, &status.rescue) {
+        (Some(_), _) => "FAULTED",
+        (None, Some(_)) => "RESCUE",
+        (None, None) => "ONLINE",
+    }
+}
+
+/// Returns a text about the damage that opening a pool for rescue has met; `None` unless the pool is open for rescue.
+fn rescue_text(pool: &Pool) -> Option<String> {
+    let mut told = pool.rescue()?.messages();
+    let replayed = pool.replayed();
+    if let Some(lost) = replayed.lost {
+        let path = pool.paths().get(usize::from(lost.device)).map(|path| shown(path)).unwrap_or_default();
+        let offset = lost.offset;
+        told.push(format!(
+            "the log is damaged at byte {offset} of {path}: what was acknowledged behind it is not shown"
+        ));
+    }
+    if replayed.damaged > 0 {
+        told.push(format!("{} batches of the log have damaged records", replayed.damaged));
+    }
+    Some(if told.is_empty() {
+        "open for rescue; opening it has met no damage".into()
+    } else {
+        format!("open for rescue: {}", told.join("; "))
+    })
+}
+
+fn trim(status: &TrimStatus) -> Option<TrimFigures> {
+    let state = match status.state {
+        TrimState::Never => return None,
+        TrimState::Running => "running",
+        TrimState::Stopped => "stopped",
+        TrimState::Finished => "finished",
+    };
+    Some(TrimFigures {
+        state: state.into(),
+        started: status.started,
+        finished: status.finished,
+        total_bytes: status.total_bytes,
+        done_bytes: status.done_bytes,
+        errors: status.errors,
+    })
+}
+
+fn scrub(status: &ScrubStatus) -> Option<ScrubFigures> {
+    let state = match status.state {
+        ScrubState::Never => return None,
+        ScrubState::Running => "running",
+        ScrubState::Stopped => "stopped",
+        ScrubState::Finished => "finished",
+    };
+    Some(ScrubFigures {
+        state: state.into(),
+        started: status.started,
+        finished: status.finished,
+        total_bytes: status.total_bytes,
+        done_bytes: status.done_bytes,
+        sound: status.sound,
+        damaged: status.damaged,
+        unreadable: status.unreadable,
+        repaired: status.repaired,
+    })
+}
+
+fn of_quota(pool: &Pool, quota: &QuotaUse) -> QuotaFigures {
+    QuotaFigures {
+        name: names::full(pool.name(), &quota.path),
+        property: quota.bound.name().into(),
+        limit_bytes: quota.limit_bytes,
+        used_bytes: quota.used_bytes,
+    }
+}
+
+fn write_amplification(status: &Status) -> Option<f64> {
+    (status.totals.accepted_bytes > 0).then(|| status.totals.write_amplification())
+}
+
+/// Returns the figures of a device of a pool that could not be opened.
+pub fn unseen_device(path: &Path) -> DeviceFigures {
+    let errors = DeviceErrors::default();
+    DeviceFigures { path: path.to_owned(), size_bytes: 0, io_errors: 0, errors, discards: None }
+}
+
+/// Returns the counters of an open pool: bytes read and written, by purpose.
+pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
+    let status = pool.status();
+    let totals = status.totals;
+    let sum = |of: fn(&pagefold_engine::device::DeviceCounts) -> u64| {
+        status.devices.iter().map(|device| of(&device.counts)).sum()
+    };
+    let counter = |name: &str, operations: u64, bytes: u64| Counter { name: name.into(), operations, bytes };
+    Activity {
+        age_ms,
+        counters: vec![
+            counter("application_read", 0, totals.read_bytes),
+            counter("application_write", 0, totals.accepted_bytes),
+            counter(
+                "pages_full",
+                totals.pages_stored.saturating_sub(totals.pages_delta),
+                totals.data_bytes.saturating_sub(totals.delta_bytes),
+            ),
+            counter("pages_delta", totals.pages_delta, totals.delta_bytes),
+            counter("pages_zero", totals.pages_zero, 0),
+            counter("pages_by_model", totals.pages_modelled, totals.modelled_bytes),
+            counter("models", 0, totals.model_bytes),
+            counter("trees", 0, totals.tree_bytes),
+            counter("checkpoints", totals.checkpoints, totals.checkpoint_bytes),
+            counter("second_copies", 0, totals.copy_bytes),
+            counter("second_copies_read", status.second_copies_read, 0),
+            counter("account_faults", status.account_faults, 0),
+            counter("log_framing", totals.commits, totals.framing_bytes),
+            counter("fold", 0, totals.fold_bytes),
+            counter("durable_commits", totals.durable_commits, 0),
+            counter("cache_hits", status.record_cache.hits, 0),
+            counter("cache_misses", status.record_cache.misses, 0),
+            counter("device_read", sum(|c| c.reads), sum(|c| c.read_bytes)),
+            counter("device_write", sum(|c| c.writes), sum(|c| c.written_bytes)),
+            counter("device_flush", sum(|c| c.flushes), 0),
+            counter("device_discard", sum(|c| c.discards), sum(|c| c.discarded_bytes)),
+        ],
+        rewrites: {
+            let (database, other) = pool.rewrites();
+            vec![rewritten("rewritten_database", &database), rewritten("rewritten_other", &other)]
+        },
+    }
+}
+
+fn rewritten(name: &str, of: &Rewrites) -> RewriteFigures {
+    let lengths = of
+        .lengths
+        .iter()
+        .map(|length| LengthFigures { at_most_bytes: length.at_most_bytes, operations: length.records });
+    RewriteFigures { name: name.into(), operations: of.records, bytes: of.bytes, lengths: lengths.collect() }
+}

@@ -1,0 +1,61 @@
+//! Prints the logs of database clusters that a repository has.
+
+use pagefold_backup::ClusterLog;
+use pagefold_basebackup::control;
+
+use crate::args::Output;
+use crate::table::{Align, Table};
+use crate::{timestamp, units};
+
+/// Prints how far each backup can be restored, and the archived logs of clusters that have no backup.
+pub(super) fn print(logs: &[ClusterLog], output: &Output) {
+    let exact = output.exact || output.script;
+    let mut table = Table::new(&[
+        ("CLUSTER", Align::Right),
+        ("BACKUP", Align::Right),
+        ("DATASET", Align::Left),
+        ("TIMELINE", Align::Right),
+        ("FROM", Align::Left),
+        ("BEFORE", Align::Left),
+        ("LSN", Align::Left),
+        ("MISSING", Align::Left),
+    ]);
+    let none = || "-".to_owned();
+    for log in logs {
+        for line in &log.lines {
+            let before = match line.until_us {
+                Some(micros) if exact => micros.to_string(),
+                Some(micros) => timestamp::format(micros),
+                None => none(),
+            };
+            let places = match line.until {
+                Some(until) if line.from != u64::MAX => {
+                    format!("{} to {}", control::lsn(line.from), control::lsn(until))
+                }
+                _ => none(),
+            };
+            table.row(vec![
+                log.system.to_string(),
+                line.backup.to_string(),
+                line.dataset.clone(),
+                line.timeline.to_string(),
+                match line.since_us {
+                    Some(micros) if exact => micros.to_string(),
+                    Some(micros) => timestamp::format(micros),
+                    None if exact => line.since.saturating_add(1).saturating_mul(1_000_000).to_string(),
+                    None => units::utc(line.since.saturating_add(1)),
+                },
+                before,
+                places,
+                line.missing.map_or_else(none, |missing| missing.to_string()),
+            ]);
+        }
+        if log.lines.is_empty() {
+            let last = log.stretches.last().map_or_else(none, |stretch| stretch.last.to_string());
+            let missing = log.missing().first().map_or_else(none, ToString::to_string);
+            let row = [log.system.to_string(), none(), none(), none(), none(), none(), last, missing];
+            table.row(row.to_vec());
+        }
+    }
+    table.print(output.script);
+}

@@ -1,0 +1,47 @@
+//! `branch start` and `branch stop`.
+
+use super::record::Options;
+use super::{list, process, server};
+use crate::args::{StartBranch, StopBranch};
+use crate::failure::{Failure, Result};
+
+/// `branch start`.
+pub fn start(args: &StartBranch) -> Result<()> {
+    let mut branch = super::find(&args.branch)?;
+    if branch.record.options == Options::default() && super::has_foreign_options(&branch.name)? {
+        eprintln!(
+            "pagefold: the pool says what the server of branch {} is to be started with; that is not believed, say it here if need be",
+            branch.name
+        );
+    }
+    if branch.figures.mounted.is_none() {
+        branch.figures.mounted = Some(super::mount(&branch.name, None)?);
+    }
+    let mut record = branch.record.clone();
+    record.options.update(&args.server)?;
+    record.port = args.server.port.unwrap_or(record.port);
+    let data = server::data_of(&branch)?;
+    let running = process::server_of(&data).is_some();
+    if running && record != branch.record {
+        return Err(Failure::new(format!("the server of branch {} runs already", branch.name)).hint(
+            format!("with another port or other settings after: pagefold branch stop {}", branch.name),
+        ));
+    }
+    if record != branch.record {
+        super::store(&branch.name, &record)?;
+        branch.record = record;
+    }
+    if !running {
+        server::start(&branch.name, &branch.record, &data)?;
+    }
+    list::print_one(&super::find(&args.branch)?, args.json)
+}
+
+/// `branch stop`.
+pub fn stop(args: &StopBranch) -> Result<()> {
+    let branch = super::find(&args.branch)?;
+    if branch.figures.mounted.is_none() || !server::stop(&branch, false)? {
+        eprintln!("pagefold: the server of branch {} does not run", branch.name);
+    }
+    Ok(())
+}
