@@ -458,7 +458,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         model_memory_bytes: status.model_memory_bytes,
         second_copies_read: status.second_copies_read,
         account_faults: status.account_faults,
-        txg: status.txg,
+        txg: status.next_batch,
         checkpoints: status.totals.checkpoints,
         cache: CacheFigures {
             limit_bytes: status.record_cache.capacity_bytes,

@@ -7,7 +7,7 @@
 //! dataset    accept, read and commit the changes of a file system or volume
 //! tree       copy-on-write B+tree per dataset: key -> value
 //! record     page <-> record: codecs, recognition, the compressed record cache
-//! txg        the log of batches: append, chain, replay
+//! wal        the write-ahead log of batches: append, chain, replay
 //! segment    record <-> stable address; segment table and directories
 //! space      where segments lie: chunks of devices, allocation, reservation
 //! device     files, block devices, a simulated device; one door for I/O
@@ -28,8 +28,8 @@ pub mod record;
 pub mod segment;
 pub mod space;
 pub mod tree;
-pub mod txg;
 pub mod types;
+pub mod wal;
 pub mod walk;
 pub mod wire;
 

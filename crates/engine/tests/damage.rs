@@ -7,7 +7,7 @@ use pagefold_engine::dataset::{Change, Commit};
 use pagefold_engine::device::{AlignedBuf, Device, Fault, SimDevice, SimOp};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use pagefold_engine::segment::Devices;
-use pagefold_engine::txg::batch;
+use pagefold_engine::wal::batch;
 use pagefold_engine::{Error, Key};
 
 const MIB: u64 = 1 << 20;

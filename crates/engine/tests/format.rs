@@ -22,8 +22,8 @@ use pagefold_engine::segment::{
 };
 use pagefold_engine::space::{Chunk, Chunks, Extent, reserved_places};
 use pagefold_engine::tree::{Edit, NodeCache, NodeStore, Tree, Value};
-use pagefold_engine::txg::batch::{ENTRY_BYTES, HEADER_BYTES, Header, Verified};
-use pagefold_engine::txg::{LogWriter, Position, Rec, RecordKind};
+use pagefold_engine::wal::batch::{ENTRY_BYTES, HEADER_BYTES, Header, Verified};
+use pagefold_engine::wal::{LogWriter, Position, Rec, RecordKind};
 use pagefold_engine::wire::Reader;
 use pagefold_engine::{Addr, Key, Ptr, limits, segment, types};
 use tables::{assert_example, codes, example, number, table, unhex};
@@ -400,7 +400,7 @@ fn batch() {
     let segments = Arc::new(Segments::new(MIB));
     segments.insert(Segment::fresh(9, chunk)).unwrap();
     let chain = 0x0123_4567_89ab_cdef;
-    let position = Position { segment: 9, chunk, used: 8192, slots: 300, next, txg: 1000, chain };
+    let position = Position { segment: 9, chunk, used: 8192, slots: 300, next, batch: 1000, chain };
     let mut writer = LogWriter::new(GUID.low(), position, segments, chunks, all);
     let record = Rec { kind: RecordKind::Page, model: None, bytes: example("record") };
     let put = Redo::Put(1, Key::new(1, 2, 3), b"val");
@@ -436,7 +436,7 @@ fn batch_header_is_where_the_table_says() {
         checksum,
         frame,
         chain,
-        txg,
+        number,
         pool,
         segment,
         checkpoint,

@@ -353,10 +353,10 @@ fn the_shortest_records_do_not_overflow_a_segment() {
         pool.dataset().apply(&[change]).unwrap();
     }
     pool.checkpoint(false).unwrap();
-    let before = pool.status().txg;
+    let before = pool.status().next_batch;
     drop(pool);
     let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
-    assert!(pool.status().txg >= before);
+    assert!(pool.status().next_batch >= before);
     assert_eq!(pool.dataset().usage(5).unwrap().pages, 70_000);
     assert_clean(&pool);
 }

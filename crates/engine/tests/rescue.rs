@@ -8,7 +8,7 @@ use pagefold_engine::dataset::{Change, Dataset};
 use pagefold_engine::device::{AlignedBuf, Device, Fault, SimDevice, SimOp};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use pagefold_engine::segment::Devices;
-use pagefold_engine::txg::{RecordKind, batch};
+use pagefold_engine::wal::{RecordKind, batch};
 use pagefold_engine::{Error, Key};
 
 const MIB: u64 = 1 << 20;
@@ -421,13 +421,13 @@ fn what_was_given_up_is_not_found() {
         aside.apply(&[change]).unwrap();
     }
     pool.checkpoint(false).unwrap();
-    let start = pool.status().txg;
+    let start = pool.status().next_batch;
     fill(&pool, 50_000);
     drop(pool);
     let mut written = Written::on(Arc::new(device.crash(&mut |_| 0)), BTreeMap::new());
     // The second batch of that opening: all behind it is given up.
     let (second, _) =
-        written.batches().into_iter().find(|(_, header)| header.txg.get() == start + 1).unwrap();
+        written.batches().into_iter().find(|(_, header)| header.number.get() == start + 1).unwrap();
     written.device.flip_bit(second + 33, 1);
     let pool = long_log(&written.device, true);
     assert!(pool.replayed().lost.is_some());

@@ -14,8 +14,8 @@ use pagefold_engine::segment::{
     DirEntry, Directory, LiveMap, PageIds, Part, Parts, Segment, Segments, decode_page,
 };
 use pagefold_engine::space::{Chunk, Chunks, Extent};
-use pagefold_engine::txg::{self, Position, batch as stored};
 use pagefold_engine::types::SLOT_BITS;
+use pagefold_engine::wal::{self, Position, batch as stored};
 use pagefold_engine::wire::Reader;
 use pagefold_engine::{Addr, Error, Key, Ptr, Result, dataset};
 use pagefold_sim::random::Random;
@@ -183,7 +183,7 @@ pub(super) fn replay_seeds() -> Vec<Vec<u8>> {
     let stored = |&(segment, used, slots): &(u64, u32, u32)| {
         let mut bytes = Vec::new();
         let position =
-            Position { segment, chunk: chunk(2), used, slots, next: chunk(3), txg: segment, chain: 5 };
+            Position { segment, chunk: chunk(2), used, slots, next: chunk(3), batch: segment, chain: 5 };
         position.encode(&mut bytes);
         bytes.extend_from_slice(&batches);
         bytes
@@ -203,7 +203,7 @@ pub(super) fn replay(bytes: &[u8]) -> bool {
         log[..4].copy_from_slice(&stored::MAGIC);
         log[4..8].copy_from_slice(&at.slots.to_le_bytes());
         log[24..32].copy_from_slice(&at.chain.to_le_bytes());
-        log[32..40].copy_from_slice(&at.txg.to_le_bytes());
+        log[32..40].copy_from_slice(&at.batch.to_le_bytes());
         log[40..48].copy_from_slice(&POOL.low().to_le_bytes());
         log[48..56].copy_from_slice(&at.segment.to_le_bytes());
         log[84..88].copy_from_slice(&at.next.index.to_le_bytes());
@@ -213,7 +213,7 @@ pub(super) fn replay(bytes: &[u8]) -> bool {
         log.drain(..len);
         at.chain = u64::from_le_bytes(batch[8..16].try_into().unwrap_or_default());
         at.slots = at.slots.wrapping_add(u32::from_le_bytes(batch[72..76].try_into().unwrap_or_default()));
-        at.txg = at.txg.wrapping_add(1);
+        at.batch = at.batch.wrapping_add(1);
         batch.resize(batch.len().next_multiple_of(BLOCK_BYTES), 0);
         device.extend(batch);
     }
@@ -221,14 +221,14 @@ pub(super) fn replay(bytes: &[u8]) -> bool {
     let devices = vec![Arc::new(Bytes::new(place, device)) as Arc<dyn Device>];
     let chunks = Chunks::new(&[DEVICE_BYTES]);
     let mut batches = 0;
-    let source = txg::Source {
+    let source = wal::Source {
         pool: POOL.low(),
         devices: &devices,
         chunks: &chunks,
-        flushed: start.txg,
+        flushed: start.batch,
         accept_loss: bytes.len().is_multiple_of(2),
     };
-    let ended = txg::replay(source, start, &mut |view| {
+    let ended = wal::replay(source, start, &mut |view| {
         batches += 1;
         assert!(view.segment < 1 << 40 && u64::from(view.end) <= CHUNK_BYTES + BLOCK_BYTES as u64);
         assert!(view.records.iter().all(|(entry, ..)| entry.slot < 1 << SLOT_BITS));

@@ -68,7 +68,7 @@ impl Pool {
 
     fn commit_loop(&self) {
         let mut last_durable = std::time::Instant::now();
-        let mut last_txg = 0;
+        let mut last_batch = 0;
         loop {
             let nudged = {
                 let mut signal = self.signal.lock();
@@ -91,8 +91,8 @@ impl Pool {
                 if due {
                     self.store_new_faults()?;
                     // A log that is written to attests its flushes by the way.
-                    let txg = self.log.lock().writer.position().txg;
-                    if std::mem::replace(&mut last_txg, txg) == txg {
+                    let batch = self.log.lock().writer.position().batch;
+                    if std::mem::replace(&mut last_batch, batch) == batch {
                         return self.attest();
                     }
                 }

@@ -26,7 +26,7 @@ use crate::limits::BLOCK_BYTES;
 use crate::record::encode_metadata;
 use crate::segment::{Located, TableSnapshot};
 use crate::space::Chunk;
-use crate::txg::{Position, RecordKind};
+use crate::wal::{Position, RecordKind};
 use crate::{Addr, Ptr, Result};
 
 /// State that a cut froze.
@@ -210,7 +210,7 @@ impl Pool {
             second: root.second,
             addr: root.addr,
             exported,
-            flushed: self.flushes.flushed_txg(),
+            flushed: self.flushes.flushed_batch(),
             confirmed: true,
             epoch: self.labels.first().map_or(0, |label| label.membership.epoch),
             opening: self.opening,

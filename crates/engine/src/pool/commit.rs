@@ -12,7 +12,7 @@ use crate::dataset::pending::{PageBuf, Pending};
 use crate::dataset::redo::{Bases, PageRun};
 use crate::dataset::{Codecs, LiveDataset, PrimaryCache, count};
 use crate::record::{Compression, Encoded, Encoder, ModelId, is_delta, model_of};
-use crate::txg::{Rec, RecordKind};
+use crate::wal::{Rec, RecordKind};
 use crate::{Ptr, Result};
 
 /// Bytes of pages from which on a commit measures how trees grow.
@@ -44,12 +44,12 @@ impl Pool {
         self.shared.redo_bytes.store(0, Ordering::Relaxed);
         *self.shared.in_flight.lock() = !cut.is_empty();
         if let Some(journal) = self.shared.journal().filter(|_| !cut.is_empty()) {
-            journal.cut(log.writer.position().txg);
+            journal.cut(log.writer.position().batch);
         }
         cut
     }
 
-    /// Brings a cut into the log and its pages into the trees; `alone` as in [`crate::txg::LogWriter::append`].
+    /// Brings a cut into the log and its pages into the trees; `alone` as in [`crate::wal::LogWriter::append`].
     pub(super) fn finish(&self, log: &mut Log, cut: &Cut, accepted: u64, alone: bool) -> Result<()> {
         let before = self.nodes.dirty_bytes();
         let written = if cut.is_empty() { Ok(false) } else { self.write(log, cut, alone) };
@@ -61,7 +61,7 @@ impl Pool {
                 }
                 self.committed.fetch_max(accepted, Ordering::AcqRel);
                 if let Some(journal) = self.shared.journal() {
-                    journal.release(log.writer.position().txg);
+                    journal.release(log.writer.position().batch);
                 }
                 if *durable {
                     self.durable.fetch_max(accepted, Ordering::AcqRel);

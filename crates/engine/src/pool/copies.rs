@@ -17,8 +17,8 @@ use super::pack::{Begun, Packer, Survivor};
 use super::root::Placed;
 use crate::dataset::count;
 use crate::segment::{PARTS_MAX, Part, seal};
-use crate::txg::RecordKind;
 use crate::types::COPIES;
+use crate::wal::RecordKind;
 use crate::{Error, Ptr, Result};
 
 /// Largest number of parts that second copies of one segment's records may get by one checkpoint: they fit a chunk, and

@@ -4,7 +4,7 @@ use super::image::{Head, Image};
 use super::root::{Placed, Root, TablePage, decode_dead, decode_list, encode_dead, encode_lists};
 use crate::segment::{DirRef, Located, PageIds, Part};
 use crate::space::{Chunk, Extent};
-use crate::txg::Position;
+use crate::wal::Position;
 use crate::{Addr, Ptr};
 
 pub use super::send::fuzzing::sealed as sealed_stream;
@@ -29,7 +29,7 @@ pub fn root_seeds() -> Vec<Vec<u8>> {
             used: 8192,
             slots: 5,
             next: chunk(3),
-            txg: 99,
+            batch: 99,
             chain: 1,
         },
         open_directory: vec![1; 60],

@@ -20,7 +20,7 @@ use crate::record::{
     Compression, Encoder, ModelId, Models, codec_of, encode_metadata, is_redo_checkpoint,
     looks_like_database, looks_like_wal, worth_learning,
 };
-use crate::txg::{Rec, RecordKind};
+use crate::wal::{Rec, RecordKind};
 use crate::{Key, Result};
 
 /// Largest number of objects that are watched: an entry takes about 100 bytes.

@@ -37,10 +37,10 @@ use crate::record::{Compression, RecordCache, model_of};
 use crate::segment::{Devices, DirEntryState, Directory, PageIds, Segment, Segments, TablePages};
 use crate::space::{Chunk, Chunks};
 use crate::tree::{NodeCache, NodeStore, Tree};
-use crate::txg::{
+use crate::types::COPIES;
+use crate::wal::{
     BatchView, LogDamage, LogEnd, LogWriter, Position, RecordKind, Source, replay, write_directory,
 };
-use crate::types::COPIES;
 use crate::{Addr, Error, Ptr, Result};
 
 /// Options for opening a pool.
@@ -166,7 +166,7 @@ pub struct ReplayReport {
 
 /// Leap of the numbers of batches where a part of the log was given up. It is more than that part can hold, so that no
 /// batch in it can be taken for a successor of the new ones (T7).
-const TXG_LEAP: u64 = 1 << 32;
+const BATCH_NUMBER_LEAP: u64 = 1 << 32;
 
 /// A batch on its device.
 #[derive(Clone, Copy)]
@@ -430,7 +430,7 @@ impl Opening {
         }
         segments.set_open_directory(position.segment, directory);
         let used = HashMap::from([(position.segment, (position.chunk, position.used))]);
-        let operations_below = position.txg;
+        let operations_below = position.batch;
         Ok(Self {
             labels,
             devices,
@@ -489,14 +489,14 @@ impl Opening {
                 segments.copied(Ptr { addr, len_bytes: entry.len_bytes })?;
             }
             used.insert(batch.segment, (batch.chunk, batch.end));
-            unflushed.retain(|(txg, _)| *txg >= batch.flushed);
-            if batch.txg >= batch.flushed {
+            unflushed.retain(|(number, _)| *number >= batch.flushed);
+            if batch.number >= batch.flushed {
                 let placed = Unflushed { chunk: batch.chunk, start: batch.start, end: batch.end };
-                unflushed.push((batch.txg, placed));
+                unflushed.push((batch.number, placed));
             }
             if !batch.ops.is_empty() {
                 ops.push(batch.ops.to_vec());
-                *operations_below = batch.txg.saturating_add(1);
+                *operations_below = batch.number.saturating_add(1);
             }
             Ok(())
         })
@@ -536,7 +536,7 @@ impl Opening {
                 offset = lost.offset,
                 "what was acknowledged behind damage to the log is given up"
             );
-            position.txg = lost.flushed.max(end.position.txg).saturating_add(TXG_LEAP);
+            position.batch = lost.flushed.max(end.position.batch).saturating_add(BATCH_NUMBER_LEAP);
         }
         shared.read_only.store(options.read_only, Ordering::Relaxed);
         let page_ptrs = self.table.iter().map(|page| (page.page, page.placed.ptr())).collect();
@@ -615,7 +615,7 @@ impl Opening {
         pool.settle_caches();
         pool.apply_properties()?;
         if let Some(journal) = journal {
-            pool.redo_journal(journal, (end.position.txg, operations_below))?;
+            pool.redo_journal(journal, (end.position.batch, operations_below))?;
         }
         // Budgets come after the journal: changes that were accepted before must not be refused now.
         pool.catalogue.read().rebudget(&shared);
@@ -657,7 +657,7 @@ impl Opening {
         }
         // A superblock is written, too: a flush of the last one may have failed, and then a device shows it until the
         // power goes, while chunks that the one before refers to are given out from now on.
-        let flushed = end.position.txg;
+        let flushed = end.position.batch;
         let mut told = self.claim;
         if flushed > self.superblock.flushed {
             // The new superblock tells that all batches that were found are there (T7): the log goes on at another

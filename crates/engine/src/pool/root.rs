@@ -6,7 +6,7 @@
 //! |---|---|
 //! | magic `PFroot` and version 2 | 8 |
 //! | number of the checkpoint | varint |
-//! | log position: segment, chunk (device, index), bytes used, slots used, next chunk (device, index), txg | 8 varints |
+//! | log position: segment, chunk (device, index), bytes used, slots used, next chunk (device, index), batch | 8 varints |
 //! | chain value that the next batch carries | 8 |
 //! | directory of the open segment: length and bytes | varint + n |
 //! | segments that share a page of the segment table | 1 |
@@ -46,8 +46,8 @@
 use super::image::{put_ptr, read_ptr};
 use crate::limits::{CHUNK_BYTES, RECORD_BYTES_MAX};
 use crate::segment::{Located, PageIds, Part};
-use crate::txg::Position;
 use crate::types::COPIES;
+use crate::wal::Position;
 use crate::wire::{Reader, put_bytes, put_varint};
 use crate::{Addr, Error, Ptr, Result};
 

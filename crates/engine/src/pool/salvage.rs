@@ -20,8 +20,8 @@ use crate::segment::{
     seal,
 };
 use crate::space::{Chunk, Extent};
-use crate::txg::batch::Verified;
-use crate::txg::read_or_zeros;
+use crate::wal::batch::Verified;
+use crate::wal::read_or_zeros;
 
 /// Records of a segment that lie together.
 struct Candidate {

@@ -127,8 +127,8 @@ pub struct Status {
     pub log_bytes: u64,
     /// Number of checkpoints since the pool was opened.
     pub checkpoint: u64,
-    /// Number of the next transaction group.
-    pub txg: u64,
+    /// Number of the next batch of the log.
+    pub next_batch: u64,
     /// Counters.
     pub totals: Totals,
     /// Number of models of pages that are stored.
@@ -218,9 +218,9 @@ impl Pool {
         let held_bytes = of_versions.saturating_add(self.dying_bytes());
         // The two sums are taken one after the other, so they may be of different instants.
         let own_bytes = space.used_bytes.saturating_sub(held_bytes);
-        let (log_bytes, txg) = {
+        let (log_bytes, next_batch) = {
             let log = self.log.lock();
-            (log.window_bytes, log.writer.position().txg)
+            (log.window_bytes, log.writer.position().batch)
         };
         let size_bytes = self.chunks.total() * CHUNK_BYTES;
         let devices = self.shared.devices.iter().map(|device| DeviceStatus {
@@ -252,7 +252,7 @@ impl Pool {
             unstored_tree_bytes: self.nodes.unstored_bytes(),
             log_bytes,
             checkpoint: self.shared.counters.checkpoints.load(Ordering::Relaxed),
-            txg,
+            next_batch,
             totals: self.totals(),
             models: models.len() as u64,
             model_bytes: models.iter().map(|(_, entry)| u64::from(entry.ptr.len_bytes)).sum(),

@@ -17,7 +17,7 @@ use crate::dataset::{LiveDataset, space_of};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::record::encode_metadata;
 use crate::tree::{Frozen, Settling, Written};
-use crate::txg::RecordKind;
+use crate::wal::RecordKind;
 use crate::{Addr, Error, Ptr, Result};
 
 /// The trees of a cut that are to be written, and the catalogue as of the cut.

@@ -51,7 +51,7 @@ const RELEASED_WORD: usize = 1;
 /// along.
 const CUT_WORD: usize = 2;
 /// Word of the number of the batch that the commit of this cut begins with.
-const TXG_WORD: usize = 3;
+const BATCH_WORD: usize = 3;
 /// Word of the number below which the log has all batches.
 const WRITTEN_WORD: usize = 4;
 const SLOT_WORD: usize = 8;
@@ -230,13 +230,13 @@ impl Journal {
         }
     }
 
-    /// Marks a cut that takes all entries along, and whose commit begins with batch `txg`. The caller holds the gate's
+    /// Marks a cut that takes all entries along, and whose commit begins with this batch. The caller holds the gate's
     /// write side and the log.
-    pub fn cut(&self, txg: u64) {
+    pub fn cut(&self, batch: u64) {
         let end = self.end.lock();
         let at = end.redone.unwrap_or(end.next);
         if at > self.map.word(RELEASED_WORD).load(Acquire) {
-            self.map.word(TXG_WORD).store(txg, Release);
+            self.map.word(BATCH_WORD).store(batch, Release);
             self.map.word(CUT_WORD).store(at, Release);
         }
     }
@@ -251,9 +251,9 @@ impl Journal {
         }
     }
 
-    /// Releases the entries of the last cut. Their commit is in the log, which has all batches below `txg`.
-    pub fn release(&self, txg: u64) {
-        self.map.word(WRITTEN_WORD).store(txg, Release);
+    /// Releases the entries of the last cut. Their commit is in the log, which has all batches below `batch`.
+    pub fn release(&self, batch: u64) {
+        self.map.word(WRITTEN_WORD).store(batch, Release);
         let cut = self.map.word(CUT_WORD).load(Acquire);
         self.map.word(RELEASED_WORD).fetch_max(cut, Release);
     }
@@ -290,7 +290,7 @@ impl Journal {
         }
         // This comes before entries are released: afterwards only the slots know which requests were carried out.
         self.inherit(&applied);
-        let committed = cut > released && self.map.word(TXG_WORD).load(Acquire) < operations_below;
+        let committed = cut > released && self.map.word(BATCH_WORD).load(Acquire) < operations_below;
         if committed {
             self.release(log_next);
         } else {

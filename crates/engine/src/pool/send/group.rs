@@ -10,7 +10,7 @@ use crate::dataset::{Claim, Commit, Dataset, LiveDataset, count};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::pool::Pool;
 use crate::record::{ModelId, with_model};
-use crate::txg::{Rec, RecordKind};
+use crate::wal::{Rec, RecordKind};
 use crate::{Error, Key, Ptr, Result};
 
 /// Bytes of space claimed for an entry beside its own bytes: for the directory and the tree.

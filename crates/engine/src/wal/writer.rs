@@ -76,7 +76,7 @@ pub struct LogWriter {
     flushes: Arc<Flushes>,
     salt: [u8; 6],
     /// Batches below this number were flushed, and something that was written later tells so.
-    attested_txg: u64,
+    attested_batch: u64,
     /// Number of batches in the open segment.
     batches: u32,
 }
@@ -92,8 +92,18 @@ impl LogWriter {
         devices: Devices,
     ) -> Self {
         let flushes = Arc::new(Flushes::new(devices.clone()));
-        flushes.wrote_batch(position.txg, true);
-        Self { pool, position, segments, chunks, devices, flushes, salt: [0; 6], attested_txg: 0, batches: 0 }
+        flushes.wrote_batch(position.batch, true);
+        Self {
+            pool,
+            position,
+            segments,
+            chunks,
+            devices,
+            flushes,
+            salt: [0; 6],
+            attested_batch: 0,
+            batches: 0,
+        }
     }
 
     /// Marks all batches with the low 48 bits of `salt`, so that none of them equals one of another opening (T5).
@@ -117,12 +127,12 @@ impl LogWriter {
     /// Returns true if damage to the last batches could be taken for a torn end of the log, since nothing tells that
     /// they were flushed (T7).
     pub fn wants_attest(&self) -> bool {
-        self.attested_txg < self.position.txg
+        self.attested_batch < self.position.batch
     }
 
-    /// Notes that a superblock tells that all batches below `txg` were flushed.
-    pub fn attested(&mut self, txg: u64) {
-        self.attested_txg = self.attested_txg.max(txg);
+    /// Notes that a superblock tells that all batches below `number` were flushed.
+    pub fn attested(&mut self, number: u64) {
+        self.attested_batch = self.attested_batch.max(number);
     }
 
     /// Appends an empty batch, which tells that those before it were flushed. Returns `None` if they were not.
@@ -130,11 +140,11 @@ impl LogWriter {
     /// # Errors
     /// Those of [`LogWriter::append`].
     pub fn attest(&mut self) -> Result<Option<Appended>> {
-        if self.flushes.flushed_txg() < self.position.txg {
+        if self.flushes.flushed_batch() < self.position.batch {
             return Ok(None);
         }
         let appended = self.append(0, &[], 0, |_| Vec::new(), true)?;
-        self.attested_txg = self.position.txg;
+        self.attested_batch = self.position.batch;
         Ok(Some(appended))
     }
 
@@ -235,11 +245,11 @@ impl LogWriter {
             checksum: 0.into(),
             frame: 0.into(),
             chain: position.chain.into(),
-            txg: position.txg.into(),
+            number: position.batch.into(),
             pool: self.pool.into(),
             segment: position.segment.into(),
             checkpoint: checkpoint.into(),
-            flushed: self.flushes.flushed_txg().min(position.txg).into(),
+            flushed: self.flushes.flushed_batch().min(position.batch).into(),
             records: (records.len() as u32).into(),
             ops_bytes: (ops.len() as u32).into(),
             len_bytes: (len as u32).into(),
@@ -271,13 +281,13 @@ impl LogWriter {
         if !durable {
             self.flushes.wrote(position.chunk.device);
         }
-        self.flushes.wrote_batch(position.txg + 1, durable);
+        self.flushes.wrote_batch(position.batch + 1, durable);
         appended.durable = durable;
         self.segments.append(position.segment, &entries)?;
         self.batches += 1;
         self.position.used += buf.len() as u32;
         self.position.slots = slot;
-        self.position.txg += 1;
+        self.position.batch += 1;
         self.position.chain = chain;
         appended.written_bytes += buf.len() as u64;
         appended.framing_bytes += (buf.len() - (len - fixed)) as u64;

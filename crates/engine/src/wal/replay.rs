@@ -28,7 +28,7 @@ const FIRST_READ_BYTES: usize = 16 * BLOCK_BYTES;
 /// A batch that counts.
 pub struct BatchView<'a> {
     /// Its number.
-    pub txg: u64,
+    pub number: u64,
     /// Segment that it lies in.
     pub segment: u64,
     /// Chunk of that segment.
@@ -72,7 +72,7 @@ pub struct LogDamage {
     /// First byte on the device of the batch that does not hold.
     pub offset: u64,
     /// Number of the batch.
-    pub txg: u64,
+    pub batch: u64,
     /// All batches with lower numbers had been flushed.
     pub flushed: u64,
 }
@@ -178,10 +178,10 @@ impl Replay<'_> {
         };
         if !batch.is_whole() {
             // The batch is torn, unless it had been flushed.
-            if position.txg >= self.flushed {
+            if position.batch >= self.flushed {
                 self.look_ahead()?;
             }
-            if position.txg >= self.flushed {
+            if position.batch >= self.flushed {
                 return Ok(false);
             }
             self.end.damaged += 1;
@@ -190,7 +190,7 @@ impl Replay<'_> {
         let mut records = Vec::with_capacity(header.records.get() as usize);
         for (entry, kind) in batch.entries(position.used) {
             let kind = RecordKind::from_raw(kind).ok_or_else(|| {
-                Error::corrupt(format!("batch {}", position.txg), "a record has an unknown kind")
+                Error::corrupt(format!("batch {}", position.batch), "a record has an unknown kind")
             })?;
             let bytes = batch.record(&entry, position.used);
             let addr = Addr::new(position.segment, entry.slot);
@@ -201,13 +201,13 @@ impl Replay<'_> {
         end.next = batch.next();
         end.used += batch.padded_bytes();
         end.slots += header.records.get();
-        end.txg += 1;
+        end.batch += 1;
         end.chain = batch.checksum();
         self.end.replayed_bytes += u64::from(batch.padded_bytes());
         self.end.batches += 1;
         self.flushed = self.flushed.max(claimed(&batch));
         visit(BatchView {
-            txg: position.txg,
+            number: position.batch,
             segment: position.segment,
             chunk: position.chunk,
             next: batch.next(),
@@ -225,7 +225,7 @@ impl Replay<'_> {
     fn judge_end(&mut self) -> Result<()> {
         let behind = self.look_ahead()?;
         let end = self.end.position;
-        if end.txg >= self.flushed {
+        if end.batch >= self.flushed {
             return Ok(());
         }
         // If no batch lies behind the position in this segment, it is the next segment's first batch that does not
@@ -233,7 +233,7 @@ impl Replay<'_> {
         let rolled = !behind && self.source.chunks.exists(end.next);
         let (chunk, used) = if rolled { (end.next, 0) } else { (end.chunk, end.used) };
         let offset = chunk.offset() + u64::from(used);
-        let lost = LogDamage { device: chunk.device, offset, txg: end.txg, flushed: self.flushed };
+        let lost = LogDamage { device: chunk.device, offset, batch: end.batch, flushed: self.flushed };
         if self.source.accept_loss {
             self.end.lost = Some(lost);
             return Ok(());
@@ -245,7 +245,7 @@ impl Replay<'_> {
                 "batch {} does not hold, and all up to {} had been flushed: changes that were acknowledged lie behind the \
                  damage. If the device had a bad moment, try again; to read what was before the damage: \
                  pagefold mount -o rescue POOL DIR; to give up what is behind it: pagefold import --accept-loss POOL",
-                end.txg,
+                end.batch,
                 self.flushed - 1
             ),
         ))
@@ -256,7 +256,7 @@ impl Replay<'_> {
     ///
     /// Any sound batch of the pool counts here, however old it is: what it tells of was flushed, and so was never lost.
     fn look_ahead(&mut self) -> Result<bool> {
-        let Position { mut segment, mut chunk, txg, mut next, used, .. } = self.end.position;
+        let Position { mut segment, mut chunk, batch: number, mut next, used, .. } = self.end.position;
         let mut from = used as usize;
         let mut seen = HashSet::new();
         let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize);
@@ -271,7 +271,7 @@ impl Replay<'_> {
                     continue;
                 }
                 self.flushed = self.flushed.max(claimed(&batch));
-                if header.segment.get() == segment && header.txg.get() > txg {
+                if header.segment.get() == segment && header.number.get() > number {
                     (found, next) = (true, batch.next());
                 }
             }
@@ -328,7 +328,7 @@ fn read_at(device: &dyn Device, offset: u64, place: &mut [u8]) -> Result<()> {
 /// Returns true if a header is that of the batch with which the log goes on at `position` (T1, T3, T4).
 fn continues(header: &Header, pool: u64, position: &Position) -> bool {
     header.pool.get() == pool
-        && header.txg.get() == position.txg
+        && header.number.get() == position.batch
         && header.chain.get() == position.chain
         && header.segment.get() == position.segment
         && header.first_slot.get() == position.slots
@@ -339,5 +339,5 @@ fn continues(header: &Header, pool: u64, position: &Position) -> bool {
 /// Returns the number below which all batches were flushed, as this one tells.
 fn claimed(batch: &Verified<'_>) -> u64 {
     let header = batch.header();
-    header.flushed.get().min(header.txg.get())
+    header.flushed.get().min(header.number.get())
 }

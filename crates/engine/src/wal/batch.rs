@@ -9,7 +9,7 @@
 //! | 8 | checksum: xxh3-64 of all bytes of the batch but the two checksums, padding excluded | 8 |
 //! | 16 | frame: xxh3-64 of header, directory and operations, but itself | 8 |
 //! | 24 | chain: checksum of the batch before | 8 |
-//! | 32 | txg: number of the batch | 8 |
+//! | 32 | number of the batch | 8 |
 //! | 40 | pool: low 8 bytes of the log's GUID | 8 |
 //! | 48 | segment id | 8 |
 //! | 56 | checkpoint that internal records belong to | 8 |
@@ -55,7 +55,7 @@ pub struct Header {
     /// Checksum of the batch before.
     pub chain: U64,
     /// Number of the batch.
-    pub txg: U64,
+    pub number: U64,
     /// Low bytes of the log's GUID.
     pub pool: U64,
     /// Segment that the batch lies in.
