@@ -6,7 +6,7 @@ mod tables;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use pagefold_engine::dataset::redo::{Bases, Deed, PageRun, Redo, for_each};
+use pagefold_engine::dataset::redo::{Bases, CatalogueOp, PageRun, Redo, for_each};
 use pagefold_engine::dataset::{Change, ModelEntry, encode_ptrs};
 use pagefold_engine::device::{AlignedBuf, Device, SimDevice};
 use pagefold_engine::faults::{FaultCounts, FaultReport, Struck, Subject};
@@ -483,15 +483,21 @@ fn codes_of_the_log() {
         ("share", run(true)),
         ("deltas", Redo::Pages(deltas)),
         ("share-deltas", Redo::Pages(share_deltas)),
-        ("create", Redo::Deed(Deed::Create { id: 7, created, name: "db" })),
-        ("snapshot", Redo::Deed(Deed::Snapshot { dataset: 7, id: 8, bound, created, name: "monday" })),
-        ("clone", Redo::Deed(Deed::Clone { snapshot: 8, id: 9, created, name: "db2" })),
-        ("destroy", Redo::Deed(Deed::Destroy { id: 9 })),
-        ("rollback", Redo::Deed(Deed::Rollback { dataset: 7 })),
-        ("promote", Redo::Deed(Deed::Promote { dataset: 9 })),
-        ("rename", Redo::Deed(Deed::Rename { id: 8, name: "tuesday" })),
-        ("property", Redo::Deed(Deed::Property { id: 7, name: "compression", value: Some("zstd-3") })),
-        ("hold", Redo::Deed(Deed::Hold { snapshot: 8, created, tag: "backup" })),
+        ("create", Redo::Catalogue(CatalogueOp::Create { id: 7, created, name: "db" })),
+        (
+            "snapshot",
+            Redo::Catalogue(CatalogueOp::Snapshot { dataset: 7, id: 8, bound, created, name: "monday" }),
+        ),
+        ("clone", Redo::Catalogue(CatalogueOp::Clone { snapshot: 8, id: 9, created, name: "db2" })),
+        ("destroy", Redo::Catalogue(CatalogueOp::Destroy { id: 9 })),
+        ("rollback", Redo::Catalogue(CatalogueOp::Rollback { dataset: 7 })),
+        ("promote", Redo::Catalogue(CatalogueOp::Promote { dataset: 9 })),
+        ("rename", Redo::Catalogue(CatalogueOp::Rename { id: 8, name: "tuesday" })),
+        (
+            "property",
+            Redo::Catalogue(CatalogueOp::Property { id: 7, name: "compression", value: Some("zstd-3") }),
+        ),
+        ("hold", Redo::Catalogue(CatalogueOp::Hold { snapshot: 8, created, tag: "backup" })),
     ];
     for (name, redo) in &all {
         let mut bytes = Vec::new();

@@ -1,9 +1,9 @@
-//! The datasets and snapshots of an open pool, and the deeds that change them.
+//! The datasets and snapshots of an open pool, and the operations that change them.
 //!
 //! - C1: the versions that grow from a snapshot name it as `prev`. A snapshot is destroyed only while exactly one
 //!   version does.
-//! - C2: the catalogue changes with the log's lock held and the gate closed, by a deed that is in the log. Exceptions
-//!   are what checkpoints find out (where a version is stored) and what is worked off of `dying`.
+//! - C2: the catalogue changes with the log's lock held and the gate closed, by a catalogue operation that is in the
+//!   log. Exceptions are what checkpoints find out (where a version is stored) and what is worked off of `dying`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use super::image::{Image, Kept, VersionImage};
 use crate::account::subtract_stored;
-use crate::dataset::redo::Deed;
+use crate::dataset::redo::CatalogueOp;
 use crate::dataset::{Blocks, Bucket, Holder, Ledger, LiveDataset, Shared};
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::{Addr, Error, Key, Ptr, Result};
@@ -280,28 +280,29 @@ impl Catalogue {
         self.datasets().filter_map(|(id, _)| Some((id, parent(id)?))).collect()
     }
 
-    /// Does what a deed of the log says. That the deed is possible was checked before it was logged.
+    /// Does what a catalogue operation of the log says. That the operation is possible was checked before it was
+    /// logged.
     ///
     /// # Errors
-    /// Of reading trees; [`Error::Corrupt`] for a deed that is not possible.
-    pub(super) fn perform(&mut self, deed: &Deed<'_>) -> Result<()> {
-        match *deed {
-            Deed::Create { id, created, name } => {
+    /// Of reading trees; [`Error::Corrupt`] for a catalogue operation that is not possible.
+    pub(super) fn perform(&mut self, op: &CatalogueOp<'_>) -> Result<()> {
+        match *op {
+            CatalogueOp::Create { id, created, name } => {
                 let data = self.dataset_of(id, self.tree(None), Ledger::default());
                 self.add(id, Kind::Dataset, name, 0, created, data)
             }
-            Deed::Snapshot { dataset, id, bound, created, name } => {
+            CatalogueOp::Snapshot { dataset, id, bound, created, name } => {
                 self.snapshot(dataset, id, bound, created, name)
             }
-            Deed::Clone { snapshot, id, created, name } => self.clone_of(snapshot, id, created, name),
-            Deed::Destroy { id } => match self.get(id)?.kind {
+            CatalogueOp::Clone { snapshot, id, created, name } => self.clone_of(snapshot, id, created, name),
+            CatalogueOp::Destroy { id } => match self.get(id)?.kind {
                 Kind::Dataset => self.destroy_dataset(id),
                 Kind::Snapshot { .. } => self.destroy_snapshot(id),
             },
-            Deed::Rollback { dataset } => self.rollback(dataset),
-            Deed::Promote { dataset } => self.promote(dataset),
-            Deed::Rename { id, name } => self.rename(id, name),
-            Deed::Property { id, name, value } => {
+            CatalogueOp::Rollback { dataset } => self.rollback(dataset),
+            CatalogueOp::Promote { dataset } => self.promote(dataset),
+            CatalogueOp::Rename { id, name } => self.rename(id, name),
+            CatalogueOp::Property { id, name, value } => {
                 let properties = &mut self.get_mut(id)?.properties;
                 match value {
                     Some(value) => drop(properties.insert(name.into(), value.into())),
@@ -309,7 +310,7 @@ impl Catalogue {
                 }
                 Ok(())
             }
-            Deed::Hold { snapshot, created, tag } => {
+            CatalogueOp::Hold { snapshot, created, tag } => {
                 let holds = &mut self.get_mut(snapshot)?.holds;
                 if created == 0 {
                     holds.remove(tag);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Pool;
 use super::send::{HIDDEN, Pins};
-use crate::dataset::redo::Deed;
+use crate::dataset::redo::CatalogueOp;
 use crate::dataset::{Dataset, LiveDataset};
 use crate::tree::Differences;
 use crate::{Error, Result};
@@ -114,7 +114,7 @@ impl Pool {
             if catalogue.named_snapshot(dataset, &name).is_some() {
                 return Err(Error::Busy(format!("'{path}' is there: the dataset is being compared already")));
             }
-            Ok(vec![Deed::Snapshot { dataset, id, bound, created, name: &name }])
+            Ok(vec![CatalogueOp::Snapshot { dataset, id, bound, created, name: &name }])
         })?;
         Ok(path)
     }

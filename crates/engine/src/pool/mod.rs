@@ -22,7 +22,7 @@
 //!             recode, late, trim             codes again what is stored, also what came before its model; discards
 //!             sizing, memory                 sizes that follow from the pool's; shares the memory budget out
 //! Datasets    catalogue, image, stored       all datasets and snapshots; their stored form, and how it is read
-//!             deeds, rebase, compare         changes of them; moves a clone onto a newer snapshot; compares versions
+//!             catalogue_ops, rebase, compare changes of them; moves a clone onto a newer snapshot; compares versions
 //!             reap, accounts, quotas         frees what was destroyed; what each holds; quotas and reservations
 //!             send                           streams of snapshots
 //! Models      models, logs, modelled         learns and adopts models; models of logs; figures of both
@@ -36,6 +36,7 @@ mod accounts;
 mod ahead;
 mod background;
 mod catalogue;
+mod catalogue_ops;
 mod check;
 mod checkpoint;
 mod clean;
@@ -46,7 +47,6 @@ mod copies;
 #[cfg(feature = "crafting")]
 pub mod crafting;
 mod create;
-mod deeds;
 mod deltas;
 mod faults;
 #[cfg(feature = "fuzzing")]

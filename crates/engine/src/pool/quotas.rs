@@ -1,7 +1,8 @@
 //! Brings quotas and reservations, which are properties of datasets, into force.
 //!
 //! They are stored as any other property. Whenever the catalogue changes, the budgets of datasets are made anew from
-//! properties and ledgers. A deed is refused if some bound would be exceeded by more after it than before it.
+//! properties and ledgers. A catalogue operation is refused if some bound would be exceeded by more after it than
+//! before it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use super::Pool;
 use super::catalogue::{Catalogue, Kind};
 use super::send::{HIDDEN, is_hidden};
 use crate::dataset::ledger::Follower;
-use crate::dataset::redo::Deed;
+use crate::dataset::redo::CatalogueOp;
 use crate::dataset::{Bound, Budget, Limits, Shared};
 use crate::{Error, Result};
 
@@ -168,17 +169,17 @@ impl Catalogue {
         self.datasets().any(|(_, version)| limits(&version.properties) != Limits::default())
     }
 
-    /// Returns the accounts after `deeds`, as far as these can exceed a bound.
-    fn after(&self, accounts: &Accounts, deeds: &[Deed<'_>]) -> Accounts {
+    /// Returns the accounts after `ops`, as far as these can exceed a bound.
+    fn after(&self, accounts: &Accounts, ops: &[CatalogueOp<'_>]) -> Accounts {
         let mut after = accounts.clone();
         let mut properties: BTreeMap<u64, BTreeMap<String, String>> = BTreeMap::new();
-        for deed in deeds {
-            match *deed {
-                Deed::Create { id, name, .. } | Deed::Clone { id, name, .. } => {
+        for op in ops {
+            match *op {
+                CatalogueOp::Create { id, name, .. } | CatalogueOp::Clone { id, name, .. } => {
                     after.insert(id, Account { path: name.into(), ..Account::default() });
                 }
-                Deed::Destroy { id } => drop(after.remove(&id)),
-                Deed::Property { id, name, value } if is_bound(name) => {
+                CatalogueOp::Destroy { id } => drop(after.remove(&id)),
+                CatalogueOp::Property { id, name, value } if is_bound(name) => {
                     let of = properties.entry(id).or_insert_with(|| {
                         self.versions.get(&id).map(|version| version.properties.clone()).unwrap_or_default()
                     });
@@ -190,8 +191,8 @@ impl Catalogue {
                         account.limits = limits(of);
                     }
                 }
-                Deed::Promote { dataset } => self.promoted(&mut after, dataset),
-                Deed::Rename { id, name } => {
+                CatalogueOp::Promote { dataset } => self.promoted(&mut after, dataset),
+                CatalogueOp::Rename { id, name } => {
                     let before = after.get(&id).map(|account| account.path.clone());
                     let Some(before) = before else { continue };
                     for account in after.values_mut() {
@@ -201,8 +202,10 @@ impl Catalogue {
                         }
                     }
                 }
-                Deed::Snapshot { .. } | Deed::Rollback { .. } | Deed::Property { .. } | Deed::Hold { .. } => {
-                }
+                CatalogueOp::Snapshot { .. }
+                | CatalogueOp::Rollback { .. }
+                | CatalogueOp::Property { .. }
+                | CatalogueOp::Hold { .. } => {}
             }
         }
         after
@@ -228,15 +231,15 @@ impl Catalogue {
         }
     }
 
-    /// Returns an error if deeds would exceed a bound by more than it is exceeded already, or would reserve more than
+    /// Returns an error if `ops` would exceed a bound by more than it is exceeded already, or would reserve more than
     /// the pool has left.
-    pub(super) fn check_bounds(&self, deeds: &[Deed<'_>], shared: &Shared) -> Result<()> {
+    pub(super) fn check_bounds(&self, ops: &[CatalogueOp<'_>], shared: &Shared) -> Result<()> {
         let mut reserves = false;
         let mut moves = false;
-        for deed in deeds {
-            match deed {
-                Deed::Property { name, .. } if is_bound(name) => reserves = true,
-                Deed::Rename { .. } | Deed::Promote { .. } => moves = true,
+        for op in ops {
+            match op {
+                CatalogueOp::Property { name, .. } if is_bound(name) => reserves = true,
+                CatalogueOp::Rename { .. } | CatalogueOp::Promote { .. } => moves = true,
                 _ => {}
             }
         }
@@ -244,7 +247,7 @@ impl Catalogue {
             return Ok(());
         }
         let before = self.accounts();
-        let after = self.after(&before, deeds);
+        let after = self.after(&before, ops);
         let (was, is) = (balance(&before), balance(&after));
         for ((id, bound), excess) in &is.excess {
             let Some(account) = after.get(id) else { continue };
@@ -260,7 +263,7 @@ impl Catalogue {
             }
         }
         let kept = |balance: &Balance| balance.charged_bytes.saturating_sub(balance.stored_bytes);
-        // Bytes that these deeds let go of will be free.
+        // Bytes that these operations let go of will be free.
         let going = was.stored_bytes.saturating_sub(is.stored_bytes);
         let used = shared.segments.used_bytes().saturating_sub(going);
         let left = shared.bounds.capacity_bytes.saturating_sub(used);

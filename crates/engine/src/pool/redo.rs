@@ -239,7 +239,7 @@ impl<'a> Redoing<'a> {
                 }
                 catalogue.changing(run.dataset)?.put_pages(run).map(drop)
             }
-            Redo::Deed(deed) => catalogue.perform(deed),
+            Redo::Catalogue(op) => catalogue.perform(op),
         }
     }
 }

@@ -11,7 +11,7 @@ use super::create::OWN;
 use super::root::TablePage;
 use super::salvage::Search;
 use crate::dataset::LiveDataset;
-use crate::dataset::redo::{Deed, Redo};
+use crate::dataset::redo::{CatalogueOp, Redo};
 use crate::segment::Segments;
 use crate::space::Chunk;
 use crate::{Error, Ptr, Result};
@@ -19,8 +19,8 @@ use crate::{Error, Ptr, Result};
 /// Damage that opening a pool for rescue met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RescueReport {
-    /// Number of values and pages that the log has changed in places that cannot be read, and of deeds that could not
-    /// be done.
+    /// Number of values and pages that the log has changed in places that cannot be read, and of catalogue operations
+    /// that could not be done.
     pub skipped: u64,
     /// Number of lists of pages of the segment table that cannot be read.
     pub lists: u64,
@@ -193,12 +193,12 @@ impl RescueReport {
             Redo::Pages(run) => {
                 dataset(run.dataset).map_or(run.ptrs.len() as u64, |of| of.salvage_pages(run))
             }
-            Redo::Deed(deed) => {
-                if let Deed::Snapshot { dataset: of, .. } = deed {
+            Redo::Catalogue(op) => {
+                if let CatalogueOp::Snapshot { dataset: of, .. } = op {
                     // The attempt gives up accounts that cannot be stored, so that they do not hinder the snapshot.
                     let _ = catalogue.changing(*of).map(LiveDataset::settle_usage);
                 }
-                catalogue.perform(deed).is_err().into()
+                catalogue.perform(op).is_err().into()
             }
         };
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::wire::{self, End, Entry, Page};
 use super::{PROGRESS, Token};
-use crate::dataset::redo::{Bases, Deed, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Redo};
+use crate::dataset::redo::{Bases, CatalogueOp, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Redo};
 use crate::dataset::shared::{Beyond, Shortage};
 use crate::dataset::{Claim, Commit, Dataset, LiveDataset, count};
 use crate::limits::RECORD_BYTES_MAX;
@@ -317,7 +317,7 @@ impl Pool {
 
     fn append_group(&self, data: &LiveDataset, group: &Group, token: &Token) -> Result<()> {
         let token = token.to_string();
-        let progress = Deed::Property { id: data.id, name: PROGRESS, value: Some(&token) };
+        let progress = CatalogueOp::Property { id: data.id, name: PROGRESS, value: Some(&token) };
         let mut log = self.log.lock();
         self.check_failed()?;
         self.shared.check_writable()?;

@@ -176,7 +176,7 @@ impl Pool {
                 id.map_err(|_| Error::NotFound(format!("nothing was received in part into '{path}'")))?;
             catalogue.check_unpinned(id)?;
             catalogue.check_stored(id)?;
-            Ok(vec![crate::dataset::redo::Deed::Destroy { id }])
+            Ok(vec![crate::dataset::redo::CatalogueOp::Destroy { id }])
         })
     }
 }

@@ -9,12 +9,12 @@ use pagefold_codec::Model;
 use super::group::Group;
 use super::wire::{End, FrameReader, Head, Kind, SentModel};
 use super::{ORIGIN, PROGRESS, Pins, Token, Transfer, hidden, is_hidden};
-use crate::dataset::redo::Deed;
+use crate::dataset::redo::CatalogueOp;
 use crate::dataset::{LiveDataset, ModelEntry};
 use crate::limits::MODELS_MAX;
 use crate::pool::Pool;
 use crate::pool::catalogue::Catalogue;
-use crate::pool::deeds::{PATH_BYTES_MAX, check_part};
+use crate::pool::catalogue_ops::{PATH_BYTES_MAX, check_part};
 use crate::record::{ModelId, codec_of, encode_metadata};
 use crate::{Error, Key, Result};
 
@@ -159,10 +159,10 @@ impl Pool {
         self.perform(|catalogue, _| {
             let id = catalogue.next_id;
             let make = match Target::find(self, catalogue, path, head, options)? {
-                Target::New => Deed::Create { id, created, name: hidden },
-                Target::Onto { snapshot, .. } => Deed::Clone { snapshot, id, created, name: hidden },
+                Target::New => CatalogueOp::Create { id, created, name: hidden },
+                Target::Onto { snapshot, .. } => CatalogueOp::Clone { snapshot, id, created, name: hidden },
             };
-            Ok(vec![make, Deed::Property { id, name: PROGRESS, value: Some(&token) }])
+            Ok(vec![make, CatalogueOp::Property { id, name: PROGRESS, value: Some(&token) }])
         })
     }
 }
@@ -304,31 +304,31 @@ impl Receiving<'_> {
                 return Err(Error::Invalid(format!("'{path}' has got other snapshots meanwhile")));
             }
             let snapshot = catalogue.next_id;
-            let mut deeds = vec![
-                Deed::Property { id, name: PROGRESS, value: None },
-                Deed::Snapshot {
+            let mut ops = vec![
+                CatalogueOp::Property { id, name: PROGRESS, value: None },
+                CatalogueOp::Snapshot {
                     dataset: id,
                     id: snapshot,
                     bound,
                     created: head.to.created,
                     name: &head.name,
                 },
-                Deed::Property { id: snapshot, name: ORIGIN, value: Some(&origin) },
+                CatalogueOp::Property { id: snapshot, name: ORIGIN, value: Some(&origin) },
             ];
             if let Target::Onto { dataset, .. } = target {
                 catalogue.check_stored(dataset)?;
                 catalogue.check_unpinned(dataset)?;
-                deeds.extend(properties.iter().map(|(name, value)| Deed::Property {
+                ops.extend(properties.iter().map(|(name, value)| CatalogueOp::Property {
                     id,
                     name,
                     value: Some(value),
                 }));
                 // The hidden dataset gets the snapshots of the replaced dataset, which is then destroyed.
-                deeds.push(Deed::Promote { dataset: id });
-                deeds.push(Deed::Destroy { id: dataset });
+                ops.push(CatalogueOp::Promote { dataset: id });
+                ops.push(CatalogueOp::Destroy { id: dataset });
             }
-            deeds.push(Deed::Rename { id, name: path });
-            Ok(deeds)
+            ops.push(CatalogueOp::Rename { id, name: path });
+            Ok(ops)
         })
     }
 }
