@@ -22,7 +22,7 @@ use pagefold_engine::segment::{
 };
 use pagefold_engine::space::{Chunk, Chunks, Extent, reserved_places};
 use pagefold_engine::tree::{Edit, NodeCache, NodeStore, Tree, Value};
-use pagefold_engine::wal::batch::{ENTRY_BYTES, HEADER_BYTES, Header, Verified};
+use pagefold_engine::wal::batch::{BatchHeader, ENTRY_BYTES, HEADER_BYTES, Verified};
 use pagefold_engine::wal::{LogWriter, Position, Rec, RecordKind};
 use pagefold_engine::wire::Reader;
 use pagefold_engine::{Addr, Key, Ptr, limits, segment, types};
@@ -428,7 +428,7 @@ fn batch() {
 #[test]
 fn batch_header_is_where_the_table_says() {
     macro_rules! offset {
-        ($($field:ident),*) => { [$((stringify!($field), std::mem::offset_of!(Header, $field))),*] };
+        ($($field:ident),*) => { [$((stringify!($field), std::mem::offset_of!(BatchHeader, $field))),*] };
     }
     let fields = offset![
         magic,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use pagefold_engine::Error;
 use pagefold_engine::dataset::{Change, Commit, Journal};
-use pagefold_engine::device::{Device, Fault, SimDevice};
+use pagefold_engine::device::{Device, InjectedFault, SimDevice};
 use pagefold_engine::limits::{BLOCK_BYTES, CHUNK_BYTES, RESERVED_BYTES};
 use pagefold_engine::pool::{
     CALL_PAGES, CreateOptions, Flight, Guid, LearnOptions, OpenOptions, PageRange, Pool, Totals, create_on,
@@ -514,7 +514,7 @@ impl<'a> Sim<'a> {
             Step::Fault { device, op, skip, times } => {
                 if let Some(device) = self.devices.get(*device as usize) {
                     self.faulted = true;
-                    device.inject(Fault { op: *op, range: 0..u64::MAX, skip: *skip, times: *times });
+                    device.inject(InjectedFault { op: *op, range: 0..u64::MAX, skip: *skip, times: *times });
                 }
                 Ok(())
             }

@@ -221,7 +221,7 @@ pub(super) fn replay(bytes: &[u8]) -> bool {
     let devices = vec![Arc::new(Bytes::new(place, device)) as Arc<dyn Device>];
     let chunks = Chunks::new(&[DEVICE_BYTES]);
     let mut batches = 0;
-    let source = wal::Source {
+    let source = wal::LogSource {
         pool: POOL.low(),
         devices: &devices,
         chunks: &chunks,

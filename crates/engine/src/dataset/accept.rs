@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::Change;
 use super::budget::{Bound, Claim};
 use super::claims;
-use super::journal::Room;
+use super::journal::EntryRoom;
 use super::live::LiveDataset;
 use super::pending::PageBuf;
 use super::redo::{REDO_FIXED_BYTES, REDO_PTR_BYTES};
@@ -203,7 +203,7 @@ impl LiveDataset {
         mut claim: Claim,
         redo_bytes: u64,
         beyond: Beyond,
-    ) -> Result<(parking_lot::RwLockReadGuard<'_, ()>, Option<Room>, Claim)> {
+    ) -> Result<(parking_lot::RwLockReadGuard<'_, ()>, Option<EntryRoom>, Claim)> {
         if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.dirty_limit.load(Ordering::Relaxed)
         {
             let committer = self.shared.committer()?;

@@ -19,7 +19,7 @@ use crate::segment::RECORD_OVERHEAD_BYTES;
 use crate::wire::{Reader, put_signed, put_varint};
 use crate::{Addr, Ptr, Result};
 
-pub use blocks::Blocks;
+pub use blocks::DeadBlocks;
 pub use bucket::{Bucket, Chain, Sublist};
 
 /// Largest number of records that a list keeps in memory before it puts them into their buckets together.
@@ -74,7 +74,7 @@ impl DeadList {
     ///
     /// # Errors
     /// Errors of reading buckets.
-    pub fn bytes_from(&self, birth: u64, blocks: &Blocks) -> Result<u64> {
+    pub fn bytes_from(&self, birth: u64, blocks: &DeadBlocks) -> Result<u64> {
         let open = self.open.range(birth..).flat_map(|(_, ptrs)| ptrs);
         let mut sum: u64 = open.map(space_of).sum();
         blocks.buckets(self.id, birth, &mut |_, bucket| {
@@ -88,7 +88,7 @@ impl DeadList {
     ///
     /// # Errors
     /// Errors of reading and changing buckets.
-    pub fn take_from(&mut self, birth: u64, blocks: &Blocks) -> Result<Bucket> {
+    pub fn take_from(&mut self, birth: u64, blocks: &DeadBlocks) -> Result<Bucket> {
         let mut taken = Bucket::default();
         for ptr in self.open.split_off(&birth).into_values().flatten() {
             self.open_records -= 1;
@@ -104,7 +104,7 @@ impl DeadList {
     ///
     /// # Errors
     /// Errors of reading and changing buckets.
-    pub fn absorb(&mut self, mut other: Self, blocks: &Blocks) -> Result<()> {
+    pub fn absorb(&mut self, mut other: Self, blocks: &DeadBlocks) -> Result<()> {
         if self.buckets < other.buckets {
             std::mem::swap(self, &mut other);
         }
@@ -119,7 +119,7 @@ impl DeadList {
     }
 
     /// Adds records to a stored bucket.
-    fn join(&mut self, birth: u64, more: Bucket, blocks: &Blocks) -> Result<()> {
+    fn join(&mut self, birth: u64, more: Bucket, blocks: &DeadBlocks) -> Result<()> {
         if self.id == 0 {
             self.id = blocks.new_list();
         }
@@ -139,7 +139,7 @@ impl DeadList {
     ///
     /// # Errors
     /// Errors of reading and changing buckets.
-    pub fn flush(&mut self, blocks: &Blocks) -> Result<()> {
+    pub fn flush(&mut self, blocks: &DeadBlocks) -> Result<()> {
         self.open_records = 0;
         for (birth, ptrs) in std::mem::take(&mut self.open) {
             let mut more = Bucket::default();

@@ -18,7 +18,7 @@ use crate::{Addr, Ptr, Result};
 
 /// Role of a record in a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum RecordRole {
     /// A page of an object.
     Page,
     /// A node of the tree.
@@ -38,10 +38,10 @@ pub struct Holder {
 
 impl Holder {
     /// Returns true if the snapshot is older than a record.
-    pub fn precedes(&self, part: Part, addr: Addr) -> bool {
+    pub fn precedes(&self, part: RecordRole, addr: Addr) -> bool {
         match part {
-            Part::Page => self.bound <= addr.raw(),
-            Part::Node => self.node_bound.is_some_and(|bound| bound <= addr.raw()),
+            RecordRole::Page => self.bound <= addr.raw(),
+            RecordRole::Node => self.node_bound.is_some_and(|bound| bound <= addr.raw()),
         }
     }
 }
@@ -74,25 +74,25 @@ pub struct Follower {
 
 impl Ledger {
     /// Returns true if the newest snapshot has a record of the tree.
-    pub fn holds(&self, part: Part, addr: Addr) -> bool {
+    pub fn holds(&self, part: RecordRole, addr: Addr) -> bool {
         self.holders.last().is_some_and(|newest| !newest.precedes(part, addr))
     }
 
     /// Returns the number of the newest snapshot that is older than a record; 0 if none is.
-    pub fn birth(&self, part: Part, addr: Addr) -> u64 {
+    pub fn birth(&self, part: RecordRole, addr: Addr) -> u64 {
         let older = self.holders.partition_point(|holder| holder.precedes(part, addr));
         older.checked_sub(1).and_then(|at| self.holders.get(at)).map_or(0, |holder| holder.id)
     }
 
-    fn counter(&mut self, part: Part) -> &mut u64 {
+    fn counter(&mut self, part: RecordRole) -> &mut u64 {
         match part {
-            Part::Page => &mut self.page_bytes,
-            Part::Node => &mut self.node_bytes,
+            RecordRole::Page => &mut self.page_bytes,
+            RecordRole::Node => &mut self.node_bytes,
         }
     }
 
     /// Counts records of the tree that were just stored.
-    pub fn born<'a>(&mut self, part: Part, ptrs: impl Iterator<Item = &'a Ptr>) {
+    pub fn born<'a>(&mut self, part: RecordRole, ptrs: impl Iterator<Item = &'a Ptr>) {
         let bytes: u64 = ptrs.map(space_of).sum();
         let before = self.sums();
         *self.counter(part) += bytes;
@@ -140,7 +140,7 @@ impl Ledger {
 
     /// Removes records that the tree no longer refers to. Those that nothing refers to are added to `dying`. Returns
     /// true if the dead list is to be flushed.
-    fn let_go(&mut self, part: Part, ptrs: &[Ptr], dying: &mut Vec<Ptr>) -> bool {
+    fn let_go(&mut self, part: RecordRole, ptrs: &[Ptr], dying: &mut Vec<Ptr>) -> bool {
         let mut full = false;
         let before = self.sums();
         for ptr in ptrs {
@@ -160,7 +160,7 @@ impl Ledger {
 
 impl LiveDataset {
     /// Lets go of records that the tree no longer refers to: they are dead, unless a snapshot has them.
-    pub(super) fn let_go(&self, part: Part, ptrs: &[Ptr]) -> Result<()> {
+    pub(super) fn let_go(&self, part: RecordRole, ptrs: &[Ptr]) -> Result<()> {
         if ptrs.is_empty() {
             return Ok(());
         }
@@ -179,10 +179,10 @@ impl LiveDataset {
         Ok(())
     }
 
-    fn free(&self, part: Part, ptrs: &[Ptr]) {
+    fn free(&self, part: RecordRole, ptrs: &[Ptr]) {
         match part {
-            Part::Page => self.shared.free_pages(ptrs),
-            Part::Node => self.shared.segments.mark_dead(ptrs),
+            RecordRole::Page => self.shared.free_pages(ptrs),
+            RecordRole::Node => self.shared.segments.mark_dead(ptrs),
         }
     }
 

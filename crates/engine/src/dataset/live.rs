@@ -13,8 +13,8 @@ use parking_lot::{Mutex, RwLock};
 
 use super::budget::{Budget, Claim};
 use super::codecs::Setting;
-use super::dead::Blocks;
-use super::ledger::{Ledger, Part};
+use super::dead::DeadBlocks;
+use super::ledger::{Ledger, RecordRole};
 use super::pending::{PageBuf, Pending};
 use super::shared::{Beyond, ROOMY_BYTES, Shared, Shortage};
 use super::usage::{UsageDelta, UsageTable};
@@ -50,7 +50,7 @@ pub struct LiveDataset {
     /// Accounts of the dataset. Locked after the tree's locks, and before those of the pool's own tree.
     pub ledger: Mutex<Ledger>,
     /// Store of the blocks of the dead list; `None` for the pool's own tree, which no snapshot holds.
-    pub(super) blocks: Option<Arc<Blocks>>,
+    pub(super) blocks: Option<Arc<DeadBlocks>>,
     /// True if no changes are accepted, because this is a snapshot or was destroyed.
     pub sealed: AtomicBool,
     /// True if there is a budget. Most datasets have none, and are spared the lock of `budget`.
@@ -68,7 +68,7 @@ impl LiveDataset {
         tree: Tree,
         shared: Arc<Shared>,
         ledger: Ledger,
-        blocks: Option<Arc<Blocks>>,
+        blocks: Option<Arc<DeadBlocks>>,
     ) -> Self {
         Self {
             id,
@@ -91,7 +91,7 @@ impl LiveDataset {
     pub(super) fn edit(&self, edits: &mut dyn Iterator<Item = Edit>) -> Result<()> {
         let mut freed = Vec::new();
         report_unreadable(&self.tree.apply(edits, &mut |_, _| {}, &mut freed)?);
-        self.let_go(Part::Node, &freed)
+        self.let_go(RecordRole::Node, &freed)
     }
 
     /// Makes the next commit store a page in full, whose content was `content` when its record was `top`. Returns false

@@ -48,10 +48,10 @@ mod waits;
 
 pub use budget::{Bound, Budget, Claim, Limits};
 pub use codecs::Codecs;
-pub use dead::{Blocks, Bucket, Chain, DeadList, SPACE_BYTES_MAX, Sublist, encode_ptrs, space_of};
+pub use dead::{Bucket, Chain, DeadBlocks, DeadList, SPACE_BYTES_MAX, Sublist, encode_ptrs, space_of};
 pub use debts::ReadDebts;
 pub use journal::Journal;
-pub use ledger::{Holder, Ledger, Part};
+pub use ledger::{Holder, Ledger, RecordRole};
 pub use live::LiveDataset;
 pub use models::{ModelEntry, ModelPin, ModelTable};
 pub use one::{Attempt, PageFetch};

@@ -16,7 +16,7 @@ use super::waits::Waits;
 use super::{Space, Synced};
 use crate::account::subtract_shared;
 use crate::error::DamagedAt;
-use crate::faults::{Fault, Subject};
+use crate::faults::{FaultKind, Subject};
 use crate::limits::{ATOMIC_WRITE_MAX, REDO_BYTES_MAX};
 use crate::record::{Compression, RecordCache};
 use crate::segment::{Devices, Segments};
@@ -334,7 +334,7 @@ impl Shared {
         addr: impl Into<Option<Addr>>,
         offset: u64,
     ) -> Error {
-        let Some(fault) = Fault::of(&error) else { return error };
+        let Some(fault) = FaultKind::of(&error) else { return error };
         // If liveness cannot be determined, the record is taken for live.
         if addr.into().is_none_or(|addr| self.segments.is_live(addr).unwrap_or(true)) {
             self.segments.faults.count(fault, subject, self.place_of(&error), offset);

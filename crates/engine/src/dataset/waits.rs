@@ -44,7 +44,7 @@ pub struct Waited {
 }
 
 #[derive(Debug, Default)]
-struct Counted {
+struct WaitCounters {
     steps: [AtomicU64; STEPS],
     longest_ns: AtomicU64,
     total_ns: AtomicU64,
@@ -52,7 +52,7 @@ struct Counted {
 
 /// Waits by reason.
 #[derive(Debug, Default)]
-pub struct Waits([Counted; Reason::ALL.len()]);
+pub struct Waits([WaitCounters; Reason::ALL.len()]);
 
 impl Waits {
     /// Calls `wait`, and counts the time that it takes.

@@ -9,16 +9,16 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::image::{Image, Kept, VersionImage};
+use super::image::{Image, UnreferencedImage, VersionImage};
 use crate::account::subtract_stored;
 use crate::dataset::redo::CatalogueOp;
-use crate::dataset::{Blocks, Bucket, Holder, Ledger, LiveDataset, Shared};
+use crate::dataset::{Bucket, DeadBlocks, Holder, Ledger, LiveDataset, Shared};
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::{Addr, Error, Key, Ptr, Result};
 
 /// Kinds of versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum VersionKind {
     /// A dataset, which changes.
     Dataset,
     /// A snapshot of the dataset `of`.
@@ -34,7 +34,7 @@ pub(super) enum Kind {
 
 /// A dataset or snapshot.
 pub(super) struct Version {
-    pub(super) kind: Kind,
+    pub(super) kind: VersionKind,
     /// A dataset's path below the pool (empty: the pool's own); a snapshot's name within its dataset.
     pub(super) name: String,
     /// The snapshot before it; 0 for none.
@@ -50,8 +50,8 @@ pub(super) struct Version {
 impl Version {
     pub(super) fn snapshot_of(&self) -> Option<u64> {
         match self.kind {
-            Kind::Snapshot { of, .. } => Some(of),
-            Kind::Dataset => None,
+            VersionKind::Snapshot { of, .. } => Some(of),
+            VersionKind::Dataset => None,
         }
     }
 }
@@ -77,16 +77,16 @@ impl Dying {
 }
 
 /// Shared parts that each version is made with.
-pub(super) struct Parts {
+pub(super) struct VersionContext {
     pub(super) shared: Arc<Shared>,
     pub(super) store: Arc<dyn NodeStore>,
     pub(super) nodes: Arc<NodeCache>,
-    pub(super) blocks: Arc<Blocks>,
+    pub(super) blocks: Arc<DeadBlocks>,
 }
 
 /// All datasets and snapshots, by number.
 pub(super) struct Catalogue {
-    pub(super) parts: Parts,
+    pub(super) parts: VersionContext,
     /// Number of the next dataset or snapshot.
     pub(super) next_id: u64,
     pub(super) versions: BTreeMap<u64, Version>,
@@ -118,7 +118,7 @@ impl Catalogue {
     }
 
     /// Makes the catalogue from its stored image.
-    pub(super) fn load(image: &Image, parts: Parts) -> Result<Self> {
+    pub(super) fn load(image: &Image, parts: VersionContext) -> Result<Self> {
         let mut catalogue = Self {
             parts,
             next_id: image.next_id,
@@ -152,9 +152,9 @@ impl Catalogue {
         }
         for kept in &image.dying {
             catalogue.dying.push_back(match kept.clone() {
-                Kept::Records { bucket, held } => Dying::Records { bucket, held },
-                Kept::List { id } => Dying::List { id },
-                Kept::Tree { root, bound, node_bound, cursor } => {
+                UnreferencedImage::Records { bucket, held } => Dying::Records { bucket, held },
+                UnreferencedImage::List { id } => Dying::List { id },
+                UnreferencedImage::Tree { root, bound, node_bound, cursor } => {
                     let data = catalogue.dataset_of(0, catalogue.tree(root), Ledger::default());
                     data.assume_shared();
                     Dying::Tree { data, bound, node_bound, cursor }
@@ -163,7 +163,7 @@ impl Catalogue {
         }
         catalogue.check_links()?;
         for (id, version) in &catalogue.versions {
-            if version.kind == Kind::Dataset {
+            if version.kind == VersionKind::Dataset {
                 version.data.ledger.lock().holders = catalogue.lineage(*id);
                 version.data.find_shared_records()?;
             }
@@ -178,9 +178,9 @@ impl Catalogue {
         for (id, version) in &self.versions {
             let prev = version.prev == 0 || (version.prev < self.next_id && snapshot(version.prev));
             let older = version.snapshot_of().is_none() || version.prev < *id;
-            let of = version
-                .snapshot_of()
-                .is_none_or(|of| self.versions.get(&of).is_some_and(|dataset| dataset.kind == Kind::Dataset));
+            let of = version.snapshot_of().is_none_or(|of| {
+                self.versions.get(&of).is_some_and(|dataset| dataset.kind == VersionKind::Dataset)
+            });
             if *id == 0 || *id >= self.next_id || !(prev && older && of) {
                 return Err(Error::corrupt("catalogue of the pool", format!("version {id} is out of place")));
             }
@@ -209,8 +209,8 @@ impl Catalogue {
     pub(super) fn changing(&self, id: u64) -> Result<&LiveDataset> {
         let version = self.get(id)?;
         match version.kind {
-            Kind::Dataset => Ok(&version.data),
-            Kind::Snapshot { .. } => Err(Error::corrupt("log", format!("it changes snapshot {id}"))),
+            VersionKind::Dataset => Ok(&version.data),
+            VersionKind::Snapshot { .. } => Err(Error::corrupt("log", format!("it changes snapshot {id}"))),
         }
     }
 
@@ -218,7 +218,7 @@ impl Catalogue {
     pub(super) fn datasets(&self) -> impl Iterator<Item = (u64, &Version)> {
         self.versions
             .iter()
-            .filter(|(_, version)| version.kind == Kind::Dataset)
+            .filter(|(_, version)| version.kind == VersionKind::Dataset)
             .map(|(id, version)| (*id, version))
     }
 
@@ -236,8 +236,8 @@ impl Catalogue {
     /// Returns a snapshot as the versions that grow from it see it.
     pub(super) fn holder(&self, id: u64) -> Option<Holder> {
         match self.versions.get(&id)?.kind {
-            Kind::Snapshot { bound, node_bound, .. } => Some(Holder { id, bound, node_bound }),
-            Kind::Dataset => None,
+            VersionKind::Snapshot { bound, node_bound, .. } => Some(Holder { id, bound, node_bound }),
+            VersionKind::Dataset => None,
         }
     }
 
@@ -289,15 +289,15 @@ impl Catalogue {
         match *op {
             CatalogueOp::Create { id, created, name } => {
                 let data = self.dataset_of(id, self.tree(None), Ledger::default());
-                self.add(id, Kind::Dataset, name, 0, created, data)
+                self.add(id, VersionKind::Dataset, name, 0, created, data)
             }
             CatalogueOp::Snapshot { dataset, id, bound, created, name } => {
                 self.snapshot(dataset, id, bound, created, name)
             }
             CatalogueOp::Clone { snapshot, id, created, name } => self.clone_of(snapshot, id, created, name),
             CatalogueOp::Destroy { id } => match self.get(id)?.kind {
-                Kind::Dataset => self.destroy_dataset(id),
-                Kind::Snapshot { .. } => self.destroy_snapshot(id),
+                VersionKind::Dataset => self.destroy_dataset(id),
+                VersionKind::Snapshot { .. } => self.destroy_snapshot(id),
             },
             CatalogueOp::Rollback { dataset } => self.rollback(dataset),
             CatalogueOp::Promote { dataset } => self.promote(dataset),
@@ -325,7 +325,7 @@ impl Catalogue {
     fn add(
         &mut self,
         id: u64,
-        kind: Kind,
+        kind: VersionKind,
         name: &str,
         prev: u64,
         created: u64,
@@ -368,7 +368,7 @@ impl Catalogue {
         taken.dead.flush(&self.parts.blocks)?;
         let kept = self.dataset_of(id, tree, taken);
         kept.sealed.store(true, Ordering::Relaxed);
-        self.add(id, Kind::Snapshot { of: dataset, bound, node_bound }, name, prev, created, kept)?;
+        self.add(id, VersionKind::Snapshot { of: dataset, bound, node_bound }, name, prev, created, kept)?;
         self.get_mut(dataset)?.prev = id;
         Ok(())
     }
@@ -385,7 +385,7 @@ impl Catalogue {
         let ledger = Ledger { holders, page_bytes, node_bytes, ..Ledger::default() };
         let data = self.dataset_of(id, source.tree.fork(), ledger);
         data.find_shared_records()?;
-        self.add(id, Kind::Dataset, name, snapshot, created, data)
+        self.add(id, VersionKind::Dataset, name, snapshot, created, data)
     }
 
     fn destroy_snapshot(&mut self, id: u64) -> Result<()> {
@@ -490,7 +490,7 @@ impl Catalogue {
         let mut at = origin;
         while let Some(version) = self.versions.get_mut(&at) {
             match &mut version.kind {
-                Kind::Snapshot { of, .. } if Some(*of) == from => *of = dataset,
+                VersionKind::Snapshot { of, .. } if Some(*of) == from => *of = dataset,
                 _ => break,
             }
             at = version.prev;
@@ -501,10 +501,10 @@ impl Catalogue {
     fn rename(&mut self, id: u64, name: &str) -> Result<()> {
         let version = self.get_mut(id)?;
         let before = std::mem::replace(&mut version.name, name.into());
-        if version.kind != Kind::Dataset {
+        if version.kind != VersionKind::Dataset {
             return Ok(());
         }
-        for version in self.versions.values_mut().filter(|version| version.kind == Kind::Dataset) {
+        for version in self.versions.values_mut().filter(|version| version.kind == VersionKind::Dataset) {
             let below = version.name.strip_prefix(&before).filter(|rest| rest.starts_with('/'));
             if let Some(rest) = below {
                 version.name = format!("{name}{rest}");
@@ -533,9 +533,11 @@ impl Catalogue {
             (*id, image)
         });
         let dying = self.dying.iter().map(|dying| match dying {
-            Dying::Records { bucket, held } => Kept::Records { bucket: bucket.clone(), held: *held },
-            Dying::List { id } => Kept::List { id: *id },
-            Dying::Tree { data, bound, node_bound, cursor } => Kept::Tree {
+            Dying::Records { bucket, held } => {
+                UnreferencedImage::Records { bucket: bucket.clone(), held: *held }
+            }
+            Dying::List { id } => UnreferencedImage::List { id: *id },
+            Dying::Tree { data, bound, node_bound, cursor } => UnreferencedImage::Tree {
                 root: data.tree.stored_root().flatten(),
                 bound: *bound,
                 node_bound: *node_bound,
@@ -552,7 +554,9 @@ impl Catalogue {
 
     /// Notes from which raw address on nodes are younger than a snapshot: a checkpoint has written the snapshot's own.
     pub(super) fn set_node_bound(&mut self, id: u64, stored: u64) {
-        if let Some(Version { kind: Kind::Snapshot { node_bound, .. }, .. }) = self.versions.get_mut(&id) {
+        if let Some(Version { kind: VersionKind::Snapshot { node_bound, .. }, .. }) =
+            self.versions.get_mut(&id)
+        {
             *node_bound = Some(stored);
         }
         for (_, dataset) in self.datasets() {
@@ -598,7 +602,7 @@ impl Catalogue {
     pub(super) fn dead_bytes_from(&self, id: u64, birth: u64) -> Result<u64> {
         let Some(version) = self.versions.get(&id) else { return Ok(0) };
         let (blocks, ledger) = (&self.parts.blocks, &version.data.ledger);
-        if version.kind == Kind::Dataset {
+        if version.kind == VersionKind::Dataset {
             // The buckets are read before the ledger is locked, since writers wait for that lock.
             let list = ledger.lock().dead.id;
             blocks.buckets(list, birth, &mut |_, _| Ok(()))?;

@@ -7,7 +7,7 @@ use super::catalogue::{Catalogue, Dying};
 use super::identity::refuse_stale;
 use super::store::Nodes;
 use super::{OpenOptions, Pool};
-use crate::dataset::{Blocks, LiveDataset, ModelEntry, Part, references, space_of};
+use crate::dataset::{DeadBlocks, LiveDataset, ModelEntry, RecordRole, references, space_of};
 use crate::limits::{BASES_MAX, RECORDSIZE_MAX};
 use crate::record::{Models, bases_of, decode, decode_metadata, is_delta, logical_len, model_of};
 use crate::segment::{Directory, LiveMap};
@@ -51,7 +51,7 @@ pub struct CheckReport {
     /// The first hundred errors.
     pub messages: Vec<String>,
     /// Records that cannot be read, or not be decoded: see [`Pool::unreadable`].
-    pub(super) damaged: Records,
+    pub(super) damaged: RecordSet,
     /// True if tree nodes or parts of the segment table cannot be read: that a record was not reached is no finding
     /// then.
     incomplete: bool,
@@ -104,9 +104,9 @@ pub fn check(
 
 /// A set of records.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Records(HashMap<u64, LiveMap>);
+pub(super) struct RecordSet(HashMap<u64, LiveMap>);
 
-impl Records {
+impl RecordSet {
     /// Adds a record. Returns false if it was there.
     fn add(&mut self, addr: Addr) -> bool {
         self.0.entry(addr.segment()).or_default().set(addr.slot())
@@ -120,30 +120,30 @@ impl Records {
 /// Records that the tree of a version refers to, each once.
 #[derive(Default)]
 struct Content {
-    nodes: Records,
-    pages: Records,
-    all: Vec<(Part, Ptr)>,
+    nodes: RecordSet,
+    pages: RecordSet,
+    all: Vec<(RecordRole, Ptr)>,
 }
 
 impl Content {
-    fn has(&self, part: Part, addr: Addr) -> bool {
+    fn has(&self, part: RecordRole, addr: Addr) -> bool {
         match part {
-            Part::Page => self.pages.has(addr),
-            Part::Node => self.nodes.has(addr),
+            RecordRole::Page => self.pages.has(addr),
+            RecordRole::Node => self.nodes.has(addr),
         }
     }
 
-    fn bytes(&self, part: Part) -> u64 {
+    fn bytes(&self, part: RecordRole) -> u64 {
         self.all.iter().filter(|(of, _)| *of == part).map(|(_, ptr)| space_of(ptr)).sum()
     }
 }
 
 /// A check under way.
 #[derive(Default)]
-struct Walk {
+struct CheckWalk {
     report: CheckReport,
     /// Records that anything refers to.
-    reached: Records,
+    reached: RecordSet,
     at: Progress,
     /// Number of entries of dead lists in the pool's own tree.
     own_entries: u64,
@@ -163,7 +163,7 @@ impl Pool {
             state.page_ptrs.values().chain(state.catalogue_ptrs.values().flatten()).copied().collect()
         };
         let catalogue = self.catalogue.read();
-        let mut walk = Walk::default();
+        let mut walk = CheckWalk::default();
         walk.at.total_bytes = self.shared.segments.used_bytes();
         self.tell_rescue(&mut walk.report);
         self.check_versions(&catalogue, &mut walk, progress);
@@ -185,7 +185,7 @@ impl Pool {
         let mut tell = |_, error: &Error, _| walk.report.error(error.to_string());
         self.verify_placed(false, &mut tell);
         self.verify_labels(false, &mut tell);
-        let Walk { mut report, reached, at, .. } = walk;
+        let CheckWalk { mut report, reached, at, .. } = walk;
         if !report.incomplete {
             self.compare(&reached, &mut report);
             self.check_uses(&mut report);
@@ -203,7 +203,7 @@ impl Pool {
     }
 
     /// Notes that a record is referred to. Returns false if it was reached before.
-    fn reach(&self, ptr: Ptr, walk: &mut Walk) -> bool {
+    fn reach(&self, ptr: Ptr, walk: &mut CheckWalk) -> bool {
         if !walk.report.incomplete {
             match self.shared.segments.is_live(ptr.addr) {
                 Ok(true) => {}
@@ -220,7 +220,7 @@ impl Pool {
     }
 
     /// As [`Pool::reach`], for a record that is kept twice. Both copies are read if it was not reached before.
-    fn reach_twice(&self, ptr: Ptr, walk: &mut Walk) -> bool {
+    fn reach_twice(&self, ptr: Ptr, walk: &mut CheckWalk) -> bool {
         let fresh = self.reach(ptr, walk);
         if fresh {
             let copy = ptr.addr.copy();
@@ -237,7 +237,7 @@ impl Pool {
     }
 
     /// Reads both copies of records that are kept twice.
-    fn verify_copies(&self, walk: &mut Walk) {
+    fn verify_copies(&self, walk: &mut CheckWalk) {
         let (segments, devices) = (&self.shared.segments, &self.shared.devices);
         let copies = std::mem::take(&mut walk.copies);
         if segments.read(devices, &copies, &mut |_, _| Ok(())).is_ok() {
@@ -251,7 +251,12 @@ impl Pool {
     }
 
     /// Walks all versions, each after the snapshot before it.
-    fn check_versions(&self, catalogue: &Catalogue, walk: &mut Walk, progress: &mut dyn FnMut(Progress)) {
+    fn check_versions(
+        &self,
+        catalogue: &Catalogue,
+        walk: &mut CheckWalk,
+        progress: &mut dyn FnMut(Progress),
+    ) {
         let mut order: Vec<u64> = catalogue.versions.keys().copied().collect();
         order.sort_by_key(|id| (catalogue.holder(*id).is_none(), *id));
         let mut waiting: HashMap<u64, usize> = HashMap::new();
@@ -281,7 +286,12 @@ impl Pool {
     }
 
     /// Walks the tree of a version. Records that were not reached before are read.
-    fn check_tree(&self, data: &LiveDataset, walk: &mut Walk, progress: &mut dyn FnMut(Progress)) -> Content {
+    fn check_tree(
+        &self,
+        data: &LiveDataset,
+        walk: &mut CheckWalk,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Content {
         let mut content = Content::default();
         // References beyond the first, and the tree's own counts of references.
         let (mut again, mut counted) = (BTreeMap::<Addr, u64>::new(), BTreeMap::new());
@@ -292,7 +302,7 @@ impl Pool {
                     if !content.nodes.add(ptr.addr) {
                         walk.report.error(format!("node {} is referred to twice", ptr.addr));
                     }
-                    content.all.push((Part::Node, ptr));
+                    content.all.push((RecordRole::Node, ptr));
                     if self.reach_twice(ptr, walk) {
                         walk.report.nodes += 1;
                         walk.at.done_bytes += u64::from(ptr.len_bytes);
@@ -309,7 +319,7 @@ impl Pool {
                         *again.entry(ptr.addr).or_default() += 1;
                         return Ok(());
                     }
-                    content.all.push((Part::Page, ptr));
+                    content.all.push((RecordRole::Page, ptr));
                     if self.reach(ptr, walk) {
                         walk.pending.push(ptr);
                     }
@@ -361,7 +371,7 @@ impl Pool {
     }
 
     /// Checks the pool's own tree.
-    fn check_own(&self, walk: &mut Walk) {
+    fn check_own(&self, walk: &mut CheckWalk) {
         let walked = self.own.tree.walk(&mut |visit| {
             match visit {
                 Visit::Node { ptr, .. } => {
@@ -388,7 +398,7 @@ impl Pool {
     }
 
     /// Walks a dying tree that no checkpoint has written: none of its records was freed.
-    fn check_unstored(&self, data: &LiveDataset, (bound, node_bound): (u64, u64), walk: &mut Walk) {
+    fn check_unstored(&self, data: &LiveDataset, (bound, node_bound): (u64, u64), walk: &mut CheckWalk) {
         let walked = data.tree.walk(&mut |visit| {
             match visit {
                 Visit::Node { ptr, .. } if ptr.addr.raw() >= node_bound => drop(self.reach_twice(ptr, walk)),
@@ -404,7 +414,7 @@ impl Pool {
     }
 
     /// Checks that dying records are live, and in use by nobody else unless a snapshot holds them.
-    fn check_dying(&self, dying: &Dying, blocks: &Blocks, walk: &mut Walk) {
+    fn check_dying(&self, dying: &Dying, blocks: &DeadBlocks, walk: &mut CheckWalk) {
         match dying {
             Dying::Records { bucket, held } => {
                 let (mut records, mut bytes) = (0, 0);
@@ -452,8 +462,8 @@ impl Pool {
     }
 
     /// Reads and decodes records; reading verifies their checksums.
-    fn verify(&self, walk: &mut Walk) {
-        let Walk { report, at, pending: pages, .. } = walk;
+    fn verify(&self, walk: &mut CheckWalk) {
+        let CheckWalk { report, at, pending: pages, .. } = walk;
         let addrs: Vec<Addr> = pages.iter().map(|ptr| ptr.addr).collect();
         let read = self.shared.segments.read(&self.shared.devices, &addrs, &mut |position, record| {
             self.count_record(report, addrs.get(position), record);
@@ -477,7 +487,7 @@ impl Pool {
     }
 
     /// Checks that the pool knows a model as its entry says, and that the model can be read.
-    fn check_model(&self, key: Key, bytes: &[u8], walk: &mut Walk) {
+    fn check_model(&self, key: Key, bytes: &[u8], walk: &mut CheckWalk) {
         walk.report.models += 1;
         let entry = match ModelEntry::decode(bytes) {
             Ok(entry) => entry,
@@ -625,7 +635,7 @@ impl Pool {
     }
 
     /// Checks that all records that are accounted as live were reached.
-    fn compare(&self, reached: &Records, report: &mut CheckReport) {
+    fn compare(&self, reached: &RecordSet, report: &mut CheckReport) {
         let none = LiveMap::default();
         let all = self.shared.segments.for_each(|segment| {
             let of = reached.0.get(&segment.id).unwrap_or(&none);
@@ -664,13 +674,16 @@ fn check_accounts(
     id: u64,
     before: &Content,
     content: &Content,
-    walk: &mut Walk,
+    walk: &mut CheckWalk,
 ) -> Result<()> {
     let report = &mut walk.report;
     let ledger = catalogue.get(id)?.data.accounts();
     let fresh = content.all.iter().filter(|(part, ptr)| !before.has(*part, ptr.addr));
-    let counted: [u64; 3] =
-        [content.bytes(Part::Page), content.bytes(Part::Node), fresh.map(|(_, ptr)| space_of(ptr)).sum()];
+    let counted: [u64; 3] = [
+        content.bytes(RecordRole::Page),
+        content.bytes(RecordRole::Node),
+        fresh.map(|(_, ptr)| space_of(ptr)).sum(),
+    ];
     let told = [ledger.page_bytes, ledger.node_bytes, ledger.fresh_bytes];
     if told != counted {
         let path = catalogue.path(id);
@@ -686,7 +699,7 @@ fn check_accounts(
         at = catalogue.get(at)?.prev;
     }
     let missing = before.all.iter().filter(|(part, ptr)| !content.has(*part, ptr.addr));
-    let mut missing: HashMap<Addr, Part> = missing.map(|(part, ptr)| (ptr.addr, *part)).collect();
+    let mut missing: HashMap<Addr, RecordRole> = missing.map(|(part, ptr)| (ptr.addr, *part)).collect();
     let dead = &ledger.dead;
     let mut found: Vec<(u64, Ptr)> =
         dead.open().flat_map(|(birth, ptrs)| ptrs.iter().map(move |ptr| (birth, *ptr))).collect();

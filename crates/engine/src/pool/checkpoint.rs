@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use super::copies::Copies;
 use super::label::{Guid, Superblock};
 use super::logs::stands_for_logs;
-use super::root::{Placed, Root, TablePage, encode_dead, encode_lists};
+use super::root::{PlacedRecord, Root, TablePage, encode_dead, encode_lists};
 use super::versions::Versions;
 use super::{Maintenance, Pool};
 use crate::dataset::Dataset;
@@ -174,8 +174,8 @@ impl Pool {
     }
 
     /// Returns the places of both copies of a record.
-    pub(super) fn placed(&self, addr: Addr) -> Result<Placed> {
-        Ok(Placed { addr, first: self.place(addr)?, second: self.place(addr.copy())? })
+    pub(super) fn placed(&self, addr: Addr) -> Result<PlacedRecord> {
+        Ok(PlacedRecord { addr, first: self.place(addr)?, second: self.place(addr.copy())? })
     }
 
     /// Encodes the lists of the table's pages. Notes the places for those who read the pages once the checkpoint
@@ -200,7 +200,7 @@ impl Pool {
     }
 
     /// Does steps 3 and 4.
-    fn publish(&self, number: u64, root: Placed, exported: bool) -> Result<()> {
+    fn publish(&self, number: u64, root: PlacedRecord, exported: bool) -> Result<()> {
         let accepted = self.committed.load(Ordering::Acquire);
         self.flushes.flush()?;
         let superblock = Superblock {

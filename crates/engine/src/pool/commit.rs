@@ -246,9 +246,14 @@ impl Pool {
 }
 
 /// A page's record, and the model that it uses; `None` for a page of zeros.
-pub(super) type Stored = Option<(Vec<u8>, Option<ModelId>)>;
+pub(super) type PageRecord = Option<(Vec<u8>, Option<ModelId>)>;
 
-pub(super) fn encode_page(object: u64, page: &[u8], compression: Compression, models: &Current) -> Stored {
+pub(super) fn encode_page(
+    object: u64,
+    page: &[u8],
+    compression: Compression,
+    models: &Current,
+) -> PageRecord {
     let mut record = Vec::new();
     let encoder = Encoder::new();
     let encoded = match models.get(&object) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Pool;
-use super::send::{HIDDEN, Pins};
+use super::send::{HIDDEN, VersionPins};
 use crate::dataset::redo::CatalogueOp;
 use crate::dataset::{Dataset, LiveDataset};
 use crate::tree::Differences;
@@ -14,7 +14,7 @@ pub struct Comparison<'a> {
     pool: &'a Pool,
     old: Arc<LiveDataset>,
     new: Arc<LiveDataset>,
-    pins: Option<Pins<'a>>,
+    pins: Option<VersionPins<'a>>,
     /// Path of the snapshot of a dataset that was made for the comparison.
     made: Option<String>,
 }
@@ -78,7 +78,7 @@ impl Pool {
         let (old_id, new_id) = (catalogue.snapshot_at(old)?, catalogue.find(made.as_deref().unwrap_or(new))?);
         let data = |id| catalogue.get(id).map(|version| Arc::clone(&version.data));
         let (old, new) = (data(old_id)?, data(new_id)?);
-        let pins = Pins::new(self, &mut catalogue, vec![old_id, new_id]);
+        let pins = VersionPins::new(self, &mut catalogue, vec![old_id, new_id]);
         drop(catalogue);
         Ok(Comparison { pool: self, old, new, pins: Some(pins), made })
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use pagefold_codec::Model;
 
 use super::Pool;
-use super::commit::Stored;
+use super::commit::PageRecord;
 use super::models::Current;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::{Dataset, LiveDataset, Shared};
@@ -83,13 +83,13 @@ pub(super) struct Before {
 
 /// A page as it is stored.
 pub(super) struct Coded {
-    pub(super) stored: Stored,
+    pub(super) stored: PageRecord,
     /// Number of the page's former records that are bases of this one.
     pub(super) kept: u8,
 }
 
 impl Coded {
-    pub(super) fn full(stored: Stored) -> Self {
+    pub(super) fn full(stored: PageRecord) -> Self {
         Self { stored, kept: 0 }
     }
 }
@@ -142,7 +142,7 @@ impl Before {
         shared: &Shared,
         page: &[u8],
         (squeeze, model): (bool, Option<ModelId>),
-        full: impl FnOnce() -> Stored,
+        full: impl FnOnce() -> PageRecord,
     ) -> Coded {
         let delta = self.delta(shared, page, squeeze).unwrap_or_else(|error| {
             // Damage is reported to those who read the page; this commit replaces it.

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use super::Pool;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
 use crate::dataset::{Dataset, count};
-use crate::faults::{Fault, FaultReport, Subject};
+use crate::faults::{FaultKind, FaultReport, Subject};
 use crate::limits::BASES_MAX;
 use crate::tree::Value;
 use crate::{Addr, Error, Key, Result};
@@ -132,7 +132,7 @@ impl Pool {
             Err(error) => tracing::error!(%error, "the counts of errors cannot be read and begin anew"),
         }
         for _ in 0..batches.min(LOG_BATCHES_MAX) {
-            faults.count(Fault::Checksum, Subject::Log, None, 0);
+            faults.count(FaultKind::Checksum, Subject::Log, None, 0);
         }
     }
 

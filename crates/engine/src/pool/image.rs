@@ -17,8 +17,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::catalogue::Kind;
-use super::root::{Placed, put_lists, read_lists};
+use super::catalogue::VersionKind;
+use super::root::{PlacedRecord, put_lists, read_lists};
 use crate::dataset::redo::TEXT_BYTES_MAX;
 use crate::dataset::{Bucket, DeadList, SPACE_BYTES_MAX};
 use crate::limits::RECORD_BYTES_MAX;
@@ -33,7 +33,7 @@ const PAGE_VERSIONS: u64 = 32;
 /// A dataset or snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct VersionImage {
-    pub(super) kind: Kind,
+    pub(super) kind: VersionKind,
     pub(super) name: String,
     pub(super) prev: u64,
     pub(super) created: u64,
@@ -48,7 +48,7 @@ pub(super) struct VersionImage {
 
 /// Stored form of [`super::catalogue::Dying`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum UnreferencedImage {
     /// See [`super::catalogue::Dying`].
     Records { bucket: Bucket, held: bool },
     /// See [`super::catalogue::Dying`].
@@ -63,14 +63,14 @@ pub(super) struct Image {
     pub(super) next_id: u64,
     pub(super) next_list: u64,
     pub(super) versions: BTreeMap<u64, VersionImage>,
-    pub(super) dying: Vec<Kept>,
+    pub(super) dying: Vec<UnreferencedImage>,
 }
 
 impl Image {
     /// Returns the catalogue of a new pool: one dataset, the pool's own, which is empty.
     pub(super) fn of_a_new_pool(dataset: u64, created: u64) -> Self {
         let version = VersionImage {
-            kind: Kind::Dataset,
+            kind: VersionKind::Dataset,
             name: String::new(),
             prev: 0,
             created,
@@ -107,7 +107,7 @@ impl Image {
     }
 
     /// Returns the head of the stored form, with the places of the pages, in pieces that fit records.
-    pub(super) fn encode_head(&self, pages: &[(u64, Vec<Placed>)]) -> Vec<Vec<u8>> {
+    pub(super) fn encode_head(&self, pages: &[(u64, Vec<PlacedRecord>)]) -> Vec<Vec<u8>> {
         let mut out = MAGIC.to_vec();
         for value in [self.next_id, self.next_list, pages.len() as u64] {
             put_varint(&mut out, value);
@@ -127,7 +127,7 @@ impl Image {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub(super) fn of(head: Head, pages: &BTreeMap<u64, Vec<u8>>) -> Result<Self> {
+    pub(super) fn of(head: CatalogueHead, pages: &BTreeMap<u64, Vec<u8>>) -> Result<Self> {
         let mut lists = BTreeSet::new();
         let mut once = |list: u64| match list == 0 || lists.insert(list) {
             true => Ok(()),
@@ -142,9 +142,9 @@ impl Image {
         }
         for kept in &head.dying {
             once(match kept {
-                Kept::Records { bucket, .. } => bucket.chain.map_or(0, |chain| chain.first.id),
-                Kept::List { id } => *id,
-                Kept::Tree { .. } => 0,
+                UnreferencedImage::Records { bucket, .. } => bucket.chain.map_or(0, |chain| chain.first.id),
+                UnreferencedImage::List { id } => *id,
+                UnreferencedImage::Tree { .. } => 0,
             })?;
         }
         Ok(Self { next_id: head.next_id, next_list: head.next_list, versions, dying: head.dying })
@@ -170,15 +170,15 @@ fn decode_page(page: u64, bytes: &[u8]) -> Result<Vec<(u64, VersionImage)>> {
 
 /// The part of the catalogue that each checkpoint writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct CatalogueHead {
     pub(super) next_id: u64,
     pub(super) next_list: u64,
     /// Number of each page, ascending, and its records.
-    pub(super) pages: Vec<(u64, Vec<Placed>)>,
-    pub(super) dying: Vec<Kept>,
+    pub(super) pages: Vec<(u64, Vec<PlacedRecord>)>,
+    pub(super) dying: Vec<UnreferencedImage>,
 }
 
-impl Head {
+impl CatalogueHead {
     /// Reads the stored form from one piece that has all of it.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
@@ -197,7 +197,7 @@ impl Head {
             }
             Ok((reader.varint()?, reader.varint()?, reader.varint()?))
         })?;
-        let mut pages: Vec<(u64, Vec<Placed>)> = Vec::new();
+        let mut pages: Vec<(u64, Vec<PlacedRecord>)> = Vec::new();
         for _ in 0..count {
             let last = pages.last().map(|(page, _)| *page);
             pages.push(pieces.item(&mut |reader| {
@@ -214,7 +214,7 @@ impl Head {
         }
         let mut dying = Vec::new();
         for _ in 0..pieces.item(&mut |reader| reader.varint())? {
-            dying.push(pieces.item(&mut Kept::decode)?);
+            dying.push(pieces.item(&mut UnreferencedImage::decode)?);
         }
         pieces.end()?;
         Ok(Self { next_id, next_list, pages, dying })
@@ -269,8 +269,8 @@ impl Pieces<'_> {
 impl VersionImage {
     fn encode(&self, out: &mut Vec<u8>) {
         match self.kind {
-            Kind::Dataset => out.push(1),
-            Kind::Snapshot { of, bound, node_bound } => {
+            VersionKind::Dataset => out.push(1),
+            VersionKind::Snapshot { of, bound, node_bound } => {
                 out.push(2);
                 for value in [of, bound, node_bound.map_or(0, |bound| bound + 1)] {
                     put_varint(out, value);
@@ -298,8 +298,8 @@ impl VersionImage {
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self> {
         let kind = match reader.u8()? {
-            1 => Kind::Dataset,
-            2 => Kind::Snapshot {
+            1 => VersionKind::Dataset,
+            2 => VersionKind::Snapshot {
                 of: reader.varint()?,
                 bound: reader.varint()?,
                 node_bound: reader.varint()?.checked_sub(1),
@@ -331,7 +331,7 @@ impl VersionImage {
     }
 }
 
-impl Kept {
+impl UnreferencedImage {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Records { bucket, held } => {
@@ -431,7 +431,7 @@ impl Image {
     pub(super) fn sample() -> Self {
         let mut image = Self::of_a_new_pool(1, 1_700_000_000);
         let Some(mut snapshot) = image.versions.get(&1).cloned() else { return image };
-        snapshot.kind = Kind::Snapshot { of: 1, bound: 99 << 24, node_bound: Some(100 << 24) };
+        snapshot.kind = VersionKind::Snapshot { of: 1, bound: 99 << 24, node_bound: Some(100 << 24) };
         snapshot.name = "monday".into();
         snapshot.root = Some(ptr(7));
         snapshot.holds.insert("backup".into(), 1_700_000_001);
@@ -447,16 +447,16 @@ impl Image {
         let chained = Bucket { records: 2000, chain: Some(Chain { first, last: 12 }), ..bucket.clone() };
         let mut unstored = snapshot.clone();
         unstored.dead.id = 10;
-        unstored.kind = Kind::Snapshot { of: 1, bound: 99 << 24, node_bound: None };
+        unstored.kind = VersionKind::Snapshot { of: 1, bound: 99 << 24, node_bound: None };
         image.versions.insert(2, snapshot);
         image.versions.insert(300, unstored);
         let cursor = Some(Key::page(5, 1 << 40));
         image.dying = vec![
-            Kept::Records { bucket: chained, held: true },
-            Kept::Records { bucket, held: false },
-            Kept::List { id: 13 },
-            Kept::Tree { root: Some(ptr(1)), bound: 3, node_bound: 4, cursor },
-            Kept::Tree { root: None, bound: 0, node_bound: 0, cursor: None },
+            UnreferencedImage::Records { bucket: chained, held: true },
+            UnreferencedImage::Records { bucket, held: false },
+            UnreferencedImage::List { id: 13 },
+            UnreferencedImage::Tree { root: Some(ptr(1)), bound: 3, node_bound: 4, cursor },
+            UnreferencedImage::Tree { root: None, bound: 0, node_bound: 0, cursor: None },
         ];
         (image.next_id, image.next_list) = (301, 17);
         image

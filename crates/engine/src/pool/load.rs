@@ -1,9 +1,9 @@
 //! Reads the segment table when a pool is opened, and other records that are found by place.
 
-use super::ahead::Ahead;
+use super::ahead::ReadAhead;
 use super::places::check_places;
 use super::rescue::Missing;
-use super::root::{Placed, Root, TablePage, append_list, decode_dead, decode_list};
+use super::root::{PlacedRecord, Root, TablePage, append_list, decode_dead, decode_list};
 use crate::error::DamagedAt;
 use crate::faults::Subject;
 use crate::limits::CHUNK_BYTES;
@@ -36,7 +36,7 @@ pub(super) fn load_table(
     segments: &Segments,
     (root, table): (&Root, &[TablePage]),
     missing: &mut Missing,
-    ahead: &Ahead,
+    ahead: &ReadAhead,
     visit: &mut dyn FnMut(&Segment),
 ) -> Result<()> {
     for list in &root.dead {
@@ -82,10 +82,10 @@ pub(super) fn load_table(
 pub(super) fn read_placed(
     devices: &Devices,
     segments: &Segments,
-    placed: &Placed,
+    placed: &PlacedRecord,
     what: &str,
 ) -> Result<Vec<u8>> {
-    let Placed { addr, first, second } = placed;
+    let PlacedRecord { addr, first, second } = placed;
     let read = |addr: Addr, place: &Located| {
         let read = read_copy(devices, addr, place, what);
         read.inspect_err(|error| segments.faults.count_error(error, Subject::Fixed))
@@ -109,7 +109,7 @@ fn read_pages(
         Some((first.offset, buf, start))
     });
     let read = |page: &TablePage| {
-        let Placed { addr, first, .. } = page.placed;
+        let PlacedRecord { addr, first, .. } = page.placed;
         let bytes = together.as_ref().and_then(|(offset, buf, start)| {
             let from = start + usize::try_from(first.offset - offset).ok()?;
             let bytes = buf.get(from..from + first.len_bytes as usize)?;
@@ -152,7 +152,7 @@ pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &s
 
 /// Sums of the bytes that segments take of each chunk.
 #[derive(Debug, Default)]
-pub(super) struct Filled {
+pub(super) struct ChunkBytes {
     chunks: ByChunk<u64>,
     used: Vec<Chunk>,
     counts: Vec<u32>,
@@ -160,7 +160,7 @@ pub(super) struct Filled {
     overfull: bool,
 }
 
-impl Filled {
+impl ChunkBytes {
     /// Makes empty sums for devices of these lengths.
     pub(super) fn new(device_bytes: &[u64]) -> Self {
         let counts = device_bytes.iter().map(|bytes| Chunk::count(*bytes)).collect();

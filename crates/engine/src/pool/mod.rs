@@ -113,7 +113,7 @@ pub use logs::{LOG_EXPECTED_PAGES, LOG_LEVEL, LOG_SAMPLED_PAGES};
 pub use membership::Membership;
 pub use memory::MemoryUse;
 pub use modelled::{ModelInUse, Modelled};
-pub use models::{Candidate, LearnOptions, Learned, learn_better};
+pub use models::{LearnOptions, Learned, ModelCandidate, learn_better};
 pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, READS_AT_ONCE_DEFAULT, ReplayReport, Witness};
 pub use opening::{EARLIER_OPENINGS, Earlier, Opening, OpeningId, Relation, Standing};
 pub use quotas::QuotaUse;
@@ -122,7 +122,7 @@ pub use recode::{CALL_PAGES, PageRange, RecodeReport};
 pub use relabel::{reguid, reguid_on, rename, rename_on};
 pub use rescue::RescueReport;
 pub use rewrites::{Rewrites, Rewritten};
-pub use scan::{Found, FoundState, scan, stands};
+pub use scan::{FoundPool, FoundState, scan, stands};
 pub use scrub::{ScrubState, ScrubStatus};
 pub use send::{
     Origin, Partial, ReceiveOptions, Source, StreamEnd, StreamEntry, StreamHead, StreamItem, StreamPage,

@@ -421,7 +421,7 @@ impl Pool {
         // A model that cannot be read is replaced in any case.
         let old = current.and_then(|id| Some((id, self.shared.model(id).ok()?)));
         let old = old.as_ref().map(|(id, model)| (*id, &**model));
-        let Some(Candidate { model, bytes, sampled_pages, record_bytes }) =
+        let Some(ModelCandidate { model, bytes, sampled_pages, record_bytes }) =
             learn_better(sampled, old, object_pages, level)
         else {
             return Ok(None);
@@ -560,7 +560,7 @@ pub(super) fn draw(dataset: &LiveDataset, object: u64, wanted: u64) -> Result<Ve
 
 /// A model that was learned from some pages and not adopted yet.
 #[derive(Debug)]
-pub struct Candidate {
+pub struct ModelCandidate {
     /// The model as it is read back from `bytes`.
     pub model: Model,
     /// The model's stored form, before it is encoded as metadata.
@@ -579,7 +579,7 @@ pub fn learn_better(
     current: Option<(ModelId, &Model)>,
     object_pages: u64,
     level: u8,
-) -> Option<Candidate> {
+) -> Option<ModelCandidate> {
     let (mut training, mut held_out): (Vec<&[u8]>, Vec<&[u8]>) = (Vec::new(), Vec::new());
     for (at, page) in sampled.iter().enumerate() {
         let kept = current.is_some() && at % HELD_OUT == HELD_OUT - 1;
@@ -601,7 +601,7 @@ pub fn learn_better(
         }
     }
     let record_bytes = average_bytes(ModelId::MAX, &model, &training) as u32;
-    Some(Candidate { model, bytes, sampled_pages: training.len() as u32, record_bytes })
+    Some(ModelCandidate { model, bytes, sampled_pages: training.len() as u32, record_bytes })
 }
 
 /// Returns the average length of the records of `pages`, in bytes.

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use super::ahead::Ahead;
-use super::catalogue::{Catalogue, Parts};
+use super::ahead::ReadAhead;
+use super::catalogue::{Catalogue, VersionContext};
 use super::checkpoint::write_superblock;
 use super::clean::Cleaner;
 use super::copies::CopiesState;
@@ -16,12 +16,12 @@ use super::create::{FIRST_DATASET, OWN};
 use super::identity::{Member, demand, judge};
 use super::image::Image;
 use super::label::{Guid, Label, Superblock};
-use super::load::{Filled, load_lists, load_table, read_placed};
+use super::load::{ChunkBytes, load_lists, load_table, read_placed};
 use super::opening::Standing;
 use super::places::check_places;
 use super::redo::Redoing;
 use super::rescue::{Missing, RescueReport};
-use super::root::{Placed, Root, TablePage};
+use super::root::{PlacedRecord, Root, TablePage};
 use super::salvage::Search;
 use super::sizing::Sizing;
 use super::store::Nodes;
@@ -29,7 +29,7 @@ use super::stored::StoredCatalogue;
 use super::table_pages::StoredPages;
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
 use crate::dataset::{
-    Blocks, Commit, Dataset, Journal, Ledger, LiveDataset, ModelTable, PrimaryCache, Shared,
+    Commit, Dataset, DeadBlocks, Journal, Ledger, LiveDataset, ModelTable, PrimaryCache, Shared,
 };
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, RecordedDevice, Recording};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
@@ -39,7 +39,7 @@ use crate::space::{Chunk, Chunks};
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::types::COPIES;
 use crate::wal::{
-    BatchView, LogDamage, LogEnd, LogWriter, Position, RecordKind, Source, replay, write_directory,
+    BatchView, LogDamage, LogEnd, LogSource, LogWriter, Position, RecordKind, replay, write_directory,
 };
 use crate::{Addr, Error, Ptr, Result};
 
@@ -170,23 +170,23 @@ const BATCH_NUMBER_LEAP: u64 = 1 << 32;
 
 /// A batch on its device.
 #[derive(Clone, Copy)]
-struct Unflushed {
+struct UnflushedBatch {
     chunk: Chunk,
     start: u32,
     end: u32,
 }
 
 /// A pool while it is being opened.
-struct Opening {
+struct OpeningPool {
     labels: Vec<Label>,
     devices: Devices,
-    ahead: Ahead,
+    ahead: ReadAhead,
     superblock: Superblock,
     /// Superblock by which this opening is claimed.
     claim: Superblock,
     root: Root,
     /// All records of the checkpoint that no segment accounts for.
-    roots: Vec<Placed>,
+    roots: Vec<PlacedRecord>,
     image: Image,
     /// Pointers to the stored pages of the catalogue, and the bytes of these pages.
     catalogue_ptrs: BTreeMap<u64, Vec<Ptr>>,
@@ -200,7 +200,7 @@ struct Opening {
     /// Bytes in use of each segment in which replay found batches.
     used: HashMap<u64, (Chunk, u32)>,
     /// The last batches, beginning with the first that is not known to be flushed.
-    unflushed: Vec<(u64, Unflushed)>,
+    unflushed: Vec<(u64, UnflushedBatch)>,
     /// Number of the last batch with operations plus one, as far as the checkpoint and the log tell.
     operations_below: u64,
     /// Damage that was found; `None` unless the pool is opened for rescue.
@@ -236,7 +236,7 @@ impl Pool {
             labels.iter().try_for_each(Label::check_writable)?;
         }
         let identity = identify(&labels, &devices, options)?;
-        let mut opening = Opening::load(labels, devices, identity, options)?;
+        let mut opening = OpeningPool::load(labels, devices, identity, options)?;
         let mut ops = Vec::new();
         let end = opening.scan(&mut ops, options.accept_loss)?;
         let pool = opening.finish(end, &ops, options)?;
@@ -360,7 +360,7 @@ const CACHE_SHARES: (u64, u64, u64) = (4, 2, 2);
 /// Largest share of the cache budget that entries of the segment table may take, in sixteenths.
 const TABLE_SHARE: u64 = 4;
 
-impl Opening {
+impl OpeningPool {
     fn load(
         labels: Vec<Label>,
         devices: Devices,
@@ -370,15 +370,15 @@ impl Opening {
         let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
         let chunks = Arc::new(Chunks::new(&sizes));
         let segments = Arc::new(Segments::new(options.cache_bytes / 16 * CACHE_SHARES.1));
-        let ahead = Ahead::new(options.reads_at_once);
+        let ahead = ReadAhead::new(options.reads_at_once);
         let Superblock { addr, root: first, second, .. } = superblock;
-        let placed = Placed { addr, first, second };
+        let placed = PlacedRecord { addr, first, second };
         let root = Root::decode(&read_placed(&devices, &segments, &placed, "root of the last checkpoint")?)?;
         // A pool that has no page yet can still take pages of any size.
         let wanted = options.table_page_ids.filter(|_| root.lists.is_empty());
         segments.set_page_ids(wanted.unwrap_or(root.page_ids));
         let named = root.lists.iter().chain(&root.dead).chain(&root.catalogue);
-        let roots: Vec<Placed> = [placed].iter().chain(named).copied().collect();
+        let roots: Vec<PlacedRecord> = [placed].iter().chain(named).copied().collect();
         check_places(&chunks, roots.iter(), "root of the last checkpoint")?;
         let created = labels.first().map_or(0, |label| label.created);
         let StoredCatalogue { image, ptrs: catalogue_ptrs, pages: catalogue_pages } =
@@ -391,7 +391,7 @@ impl Opening {
             let most = options.table_bytes.unwrap_or(options.cache_bytes / 16 * TABLE_SHARE);
             segments.page_from(Arc::clone(&table_pages) as Arc<dyn TablePages>, most);
         }
-        let mut filled = Filled::new(&sizes);
+        let mut filled = ChunkBytes::new(&sizes);
         // Second copies are added below, since only the root tells where they lie.
         let mut visit = |segment: &Segment| {
             if segment.id < COPIES {
@@ -412,7 +412,7 @@ impl Opening {
         // is counted anew.
         let from = if rescue.is_some() { 0 } else { COPIES };
         if from == 0 {
-            filled = Filled::new(&sizes);
+            filled = ChunkBytes::new(&sizes);
         }
         segments.for_each_from(from, |segment| filled.add(segment))?;
         let mut used_before = filled.used(rescue.is_none())?;
@@ -459,7 +459,7 @@ impl Opening {
         let checkpoint = self.root.checkpoint;
         let (segments, used, unflushed) = (&self.segments, &mut self.used, &mut self.unflushed);
         let operations_below = &mut self.operations_below;
-        let source = Source {
+        let source = LogSource {
             pool: log_of(&self.labels),
             devices: &self.devices,
             chunks: &self.chunks,
@@ -491,7 +491,7 @@ impl Opening {
             used.insert(batch.segment, (batch.chunk, batch.end));
             unflushed.retain(|(number, _)| *number >= batch.flushed);
             if batch.number >= batch.flushed {
-                let placed = Unflushed { chunk: batch.chunk, start: batch.start, end: batch.end };
+                let placed = UnflushedBatch { chunk: batch.chunk, start: batch.start, end: batch.end };
                 unflushed.push((batch.number, placed));
             }
             if !batch.ops.is_empty() {
@@ -518,8 +518,8 @@ impl Opening {
         let store: Arc<dyn NodeStore> = Arc::new(Nodes(Arc::clone(&shared)));
         let tree = Tree::new(self.root.own, Arc::clone(&store), Arc::clone(&nodes));
         let own = Arc::new(LiveDataset::new(OWN, tree, Arc::clone(&shared), Ledger::default(), None));
-        let blocks = Arc::new(Blocks::new(Arc::clone(&own), self.image.next_list));
-        let parts = Parts { shared: Arc::clone(&shared), store, nodes: Arc::clone(&nodes), blocks };
+        let blocks = Arc::new(DeadBlocks::new(Arc::clone(&own), self.image.next_list));
+        let parts = VersionContext { shared: Arc::clone(&shared), store, nodes: Arc::clone(&nodes), blocks };
         let mut catalogue = Catalogue::load(&self.image, parts)?;
         catalogue.nodes_below = Addr::new(end.position.segment + 1, 0).raw();
         Redoing::new(&mut catalogue, &own, &shared, self.rescue.as_mut(), &self.ahead).all(ops)?;
@@ -677,7 +677,7 @@ impl Opening {
     }
 }
 
-impl Opening {
+impl OpeningPool {
     /// Erases the header at the start of a chunk (T8).
     fn erase_header(&self, chunk: Chunk) -> Result<()> {
         self.device_of(chunk)?.write(chunk.offset(), &AlignedBuf::zeroed(BLOCK_BYTES), false)
@@ -691,7 +691,7 @@ impl Opening {
     /// Writes the log's last batches again. They can be read, but a flush of them may have failed: then a device may
     /// show them until the power goes, and no later flush makes them durable.
     fn write_unflushed(&self) -> Result<()> {
-        for (_, Unflushed { chunk, start, end }) in &self.unflushed {
+        for (_, UnflushedBatch { chunk, start, end }) in &self.unflushed {
             let device = self.device_of(*chunk)?;
             let mut batch = AlignedBuf::zeroed(end.saturating_sub(*start) as usize);
             let offset = chunk.offset() + u64::from(*start);

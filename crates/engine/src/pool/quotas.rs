@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Pool;
-use super::catalogue::{Catalogue, Kind};
+use super::catalogue::{Catalogue, VersionKind};
 use super::send::{HIDDEN, is_hidden};
 use crate::dataset::ledger::Follower;
 use crate::dataset::redo::CatalogueOp;
@@ -295,7 +295,7 @@ impl Catalogue {
             }
         }
         for (id, version) in &self.versions {
-            let is_own = version.kind == Kind::Dataset;
+            let is_own = version.kind == VersionKind::Dataset;
             let budget = budgets.get(&version.snapshot_of().unwrap_or(*id));
             let follower = budget.map(|budget| Follower { budget: Arc::clone(budget), is_own });
             version.data.ledger.lock().follow(follower);

@@ -21,7 +21,7 @@ const STEP_BUCKETS: usize = 64;
 const TRIES: u32 = 16;
 
 /// Work of one step, with the data that it has read.
-enum Step {
+enum ReapStep {
     /// The item is done: nothing is left to do.
     Done,
     /// Free the records that are in no block.
@@ -81,7 +81,7 @@ impl Pool {
             }
             Err(error) => {
                 tracing::error!(%error, "what was destroyed cannot be read; its space is lost");
-                Step::Done
+                ReapStep::Done
             }
         };
         *failed = 0;
@@ -91,7 +91,7 @@ impl Pool {
 
     /// Reads what the next step needs; on the `last` try, leaves out what cannot be read. Only steps take from the
     /// front of the dying, so the item stays there meanwhile.
-    fn reap_step(&self, last: bool) -> Result<Option<Step>> {
+    fn reap_step(&self, last: bool) -> Result<Option<ReapStep>> {
         let blocks = Arc::clone(&self.catalogue.read().parts.blocks);
         let ((list, at), due) = {
             let mut catalogue = self.catalogue.write();
@@ -105,12 +105,16 @@ impl Pool {
                     let id = *id;
                     drop(catalogue);
                     let found = blocks.some_buckets(id, 0, STEP_BUCKETS)?;
-                    return Ok(Some(if found.is_empty() { Step::Done } else { Step::Buckets(found) }));
+                    return Ok(Some(if found.is_empty() {
+                        ReapStep::Done
+                    } else {
+                        ReapStep::Buckets(found)
+                    }));
                 }
                 Some(Dying::Records { bucket, .. }) => match bucket.next_block() {
                     Some(block) => (block, bucket.link_due()),
-                    None if bucket.open.is_empty() => return Ok(Some(Step::Done)),
-                    None => return Ok(Some(Step::Open)),
+                    None if bucket.open.is_empty() => return Ok(Some(ReapStep::Done)),
+                    None => return Ok(Some(ReapStep::Open)),
                 },
                 Some(Dying::Tree { data, bound, node_bound, cursor }) => {
                     let (data, bounds, cursor) = (Arc::clone(data), (*bound, *node_bound), *cursor);
@@ -120,7 +124,7 @@ impl Pool {
             }
         };
         let next = due.map(|list| blocks.linked(list)).transpose()?;
-        Ok(Some(Step::Block { list, at, records: blocks.load(list, at)?, next }))
+        Ok(Some(ReapStep::Block { list, at, records: blocks.load(list, at)?, next }))
     }
 
     fn reap_tree(
@@ -129,7 +133,7 @@ impl Pool {
         (bound, node_bound): (u64, u64),
         cursor: Option<Key>,
         last: bool,
-    ) -> Result<Step> {
+    ) -> Result<ReapStep> {
         let (store, shared) = (Nodes(Arc::clone(&self.shared)), data.shares_records());
         let mut found = reap(data.tree.stored_root().flatten(), &store, cursor, node_bound, STEP_RECORDS);
         let passing = found.unreadable.iter().position(|(_, error)| may_pass(error));
@@ -144,7 +148,7 @@ impl Pool {
         if shared {
             self.keep_live(&mut dead, last)?;
         }
-        Ok(Step::Tree { dead, next: found.next })
+        Ok(ReapStep::Tree { dead, next: found.next })
     }
 
     /// Reduces `ptrs` to live records, each once: pages may share records, so that a record comes several times, or was
@@ -167,12 +171,12 @@ impl Pool {
         Ok(())
     }
 
-    fn take_step(&self, step: &Step) -> Result<()> {
+    fn take_step(&self, step: &ReapStep) -> Result<()> {
         let mut catalogue = self.catalogue.write();
         let blocks = Arc::clone(&catalogue.parts.blocks);
         let mut done = false;
         match (catalogue.dying.front_mut(), step) {
-            (Some(Dying::Records { bucket, held }), Step::Block { list, at, records, next }) => {
+            (Some(Dying::Records { bucket, held }), ReapStep::Block { list, at, records, next }) => {
                 bucket.drop_block(records, *next);
                 blocks.remove(*list, *at)?;
                 if next.is_some() {
@@ -182,14 +186,14 @@ impl Pool {
                     self.shared.free_pages(records);
                 }
             }
-            (Some(Dying::Records { bucket, held }), Step::Open) => {
+            (Some(Dying::Records { bucket, held }), ReapStep::Open) => {
                 let records = bucket.take_open();
                 if !*held {
                     self.shared.free_pages(&records);
                 }
                 done = true;
             }
-            (Some(Dying::List { id }), Step::Buckets(buckets)) => {
+            (Some(Dying::List { id }), ReapStep::Buckets(buckets)) => {
                 let list = *id;
                 for (birth, bucket) in buckets {
                     blocks.remove_bucket(list, *birth)?;
@@ -199,7 +203,7 @@ impl Pool {
                     }
                 }
             }
-            (Some(Dying::Tree { cursor, .. }), Step::Tree { dead, next }) => {
+            (Some(Dying::Tree { cursor, .. }), ReapStep::Tree { dead, next }) => {
                 self.shared.free_pages(dead);
                 *cursor = *next;
                 done = next.is_none();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::Pool;
 use super::catalogue::Catalogue;
 use super::compare::Comparison;
-use super::send::{HIDDEN, Pins, hidden};
+use super::send::{HIDDEN, VersionPins, hidden};
 use crate::dataset::redo::CatalogueOp;
 use crate::dataset::{Dataset, LiveDataset};
 use crate::{Error, Result};
@@ -27,7 +27,7 @@ pub struct Rebase<'a> {
     /// Path of the hidden target; `None` once it has the clone's name.
     hidden: Option<String>,
     target: Arc<LiveDataset>,
-    pin: Option<Pins<'a>>,
+    pin: Option<VersionPins<'a>>,
 }
 
 /// Returns the path of a rebase's hidden target. It has two marks; a dataset that is being received has one.
@@ -84,7 +84,7 @@ impl Pool {
         let (dataset, origin, created, pin) = {
             let mut catalogue = self.catalogue.write();
             let (dataset, origin) = catalogue.check_rebase(path, onto, destroy_own)?;
-            let pin = Pins::new(self, &mut catalogue, vec![dataset]);
+            let pin = VersionPins::new(self, &mut catalogue, vec![dataset]);
             (dataset, catalogue.path(origin), catalogue.get(dataset)?.created, pin)
         };
         let ours = self.compare_versions(&origin, path, now)?;

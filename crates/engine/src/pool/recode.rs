@@ -36,7 +36,7 @@ const TRIALS: usize = 16;
 /// Least gain of a record: it has to become shorter by one part in this number.
 const RECORD_GAIN: usize = 32;
 /// Least gain of a segment: it moves if it becomes smaller by one part in this number, or for the sake of a small
-/// object: [`Plan::halves_an_object`].
+/// object: [`RecodePlan::halves_an_object`].
 const SEGMENT_GAIN: u64 = 50;
 /// Number of pages that are looked up at a time.
 const LOOKUP_PAGES: usize = 1024;
@@ -73,7 +73,7 @@ pub struct RecodeReport {
 
 /// A page that may be coded again.
 #[derive(Clone, Copy)]
-pub(super) struct Target {
+pub(super) struct RecodeTarget {
     pub(super) object: u64,
     pub(super) page: u64,
     pub(super) record_size: u32,
@@ -81,18 +81,18 @@ pub(super) struct Target {
 }
 
 /// The pages that are coded again, and how they are coded.
-struct Plan {
+struct RecodePlan {
     codecs: Codecs,
     models: Current,
     /// Pins of these models (R4).
     pins: Vec<ModelPin>,
     /// Pages by the segment and slot of their record.
-    targets: BTreeMap<u64, HashMap<u32, Target>>,
+    targets: BTreeMap<u64, HashMap<u32, RecodeTarget>>,
     /// Number of these pages in each object.
     of_objects: HashMap<u64, usize>,
 }
 
-impl Plan {
+impl RecodePlan {
     /// Returns true if an object that lies mostly in this segment becomes half as long, and a block shorter. Among
     /// others such an object may be too small to be worth moving the segment, and would never be coded again.
     fn halves_an_object(&self, recoded: &Recoded) -> bool {
@@ -114,7 +114,7 @@ impl Plan {
 struct Recoded {
     survivors: Vec<Survivor>,
     /// Pages whose records are shorter now, with the new lengths in bytes.
-    pages: Vec<(Target, u32)>,
+    pages: Vec<(RecodeTarget, u32)>,
     /// Models that records used before they were coded again.
     left: Vec<u32>,
 }
@@ -193,8 +193,13 @@ impl Pool {
 
     /// Plans how the targets are coded, without the objects that do not gain. Objects that could have a model, or a
     /// better one, get it.
-    fn plan(&self, dataset: &LiveDataset, ranges: &[PageRange], targets: &[Target]) -> Result<Plan> {
-        let mut plan = Plan {
+    fn plan(
+        &self,
+        dataset: &LiveDataset,
+        ranges: &[PageRange],
+        targets: &[RecodeTarget],
+    ) -> Result<RecodePlan> {
+        let mut plan = RecodePlan {
             codecs: dataset.codecs(targets.iter().map(|target| target.object)),
             models: Current::new(),
             pins: Vec::new(),
@@ -231,7 +236,7 @@ impl Pool {
     }
 
     /// Returns true if any of a few pages, spread over `targets`, becomes shorter.
-    fn gains(&self, targets: &[Target], plan: &Plan) -> Result<bool> {
+    fn gains(&self, targets: &[RecodeTarget], plan: &RecodePlan) -> Result<bool> {
         let step = targets.len().div_ceil(TRIALS).max(1);
         for target in targets.iter().step_by(step) {
             let record = match self.shared.read_record(target.ptr.addr) {
@@ -248,7 +253,7 @@ impl Pool {
     }
 
     /// Returns the shorter record of a page, if there is one.
-    fn shorter(&self, record: &[u8], target: &Target, plan: &Plan) -> Option<Vec<u8>> {
+    fn shorter(&self, record: &[u8], target: &RecodeTarget, plan: &RecodePlan) -> Option<Vec<u8>> {
         // The same model would make the same record.
         let model = plan.models.get(&target.object).map(|(id, _)| *id);
         if is_delta(record) || (model.is_some() && model == model_of(record)) {
@@ -265,7 +270,7 @@ impl Pool {
 
     /// Makes a checkpoint if targets lie in the log since the last one, which cannot be folded. Before that, closes the
     /// open segment if targets lie in it.
-    fn before_window(&self, plan: &Plan) -> Result<()> {
+    fn before_window(&self, plan: &RecodePlan) -> Result<()> {
         let mut state = self.maintenance.lock();
         let Some((last, _)) = plan.targets.last_key_value() else { return Ok(()) };
         if *last < state.window_start.segment {
@@ -291,7 +296,7 @@ impl Pool {
         &self,
         dataset: &LiveDataset,
         state: &mut Maintenance,
-        plan: &mut Plan,
+        plan: &mut RecodePlan,
         report: &mut RecodeReport,
     ) -> Result<()> {
         self.shared.check_writable()?;
@@ -316,7 +321,7 @@ impl Pool {
     fn pack_recoded(
         &self,
         state: &Maintenance,
-        plan: &mut Plan,
+        plan: &mut RecodePlan,
         spare: u64,
         packer: &mut Packer<'_>,
     ) -> Result<Vec<(u64, Move, Recoded)>> {
@@ -360,8 +365,8 @@ impl Pool {
         &self,
         state: &Maintenance,
         id: u64,
-        targets: &HashMap<u32, Target>,
-        plan: &Plan,
+        targets: &HashMap<u32, RecodeTarget>,
+        plan: &RecodePlan,
     ) -> Result<Option<Recoded>> {
         let Some(segment) = self.shared.segments.get(id)?.filter(is_closed) else {
             return Ok(None);
@@ -379,7 +384,7 @@ impl Pool {
             Err(error) => return Err(error),
         };
         let before: u64 = survivors.iter().map(|(_, _, bytes)| bytes.len() as u64).sum();
-        let coded: Vec<Option<(Target, u32, Option<u32>)>> = survivors
+        let coded: Vec<Option<(RecodeTarget, u32, Option<u32>)>> = survivors
             .par_iter_mut()
             .map(|(slot, checksum, bytes)| {
                 let target = targets.get(slot)?;
@@ -389,7 +394,7 @@ impl Pool {
                 let len_bytes = shorter.len() as u32;
                 let ptr = Ptr { len_bytes: bytes.len() as u32, ..target.ptr };
                 *bytes = shorter;
-                Some((Target { ptr, ..*target }, len_bytes, left))
+                Some((RecodeTarget { ptr, ..*target }, len_bytes, left))
             })
             .collect();
         let mut left: Vec<u32> = coded.iter().flatten().filter_map(|(_, _, left)| *left).collect();
@@ -456,7 +461,7 @@ pub(super) fn targets(
     from: (usize, u64),
     pages_max: usize,
     report: &mut RecodeReport,
-) -> Result<Vec<Target>> {
+) -> Result<Vec<RecodeTarget>> {
     let mut targets = Vec::new();
     for (at, range) in ranges.iter().enumerate().skip(from.0) {
         let record_size = dataset.record_size(range.object)?;
@@ -472,7 +477,12 @@ pub(super) fn targets(
             let mut ptrs = vec![None; LOOKUP_PAGES.min(left).min(here)];
             dataset.tree.pages(range.object, page, &mut ptrs)?;
             let found = (page..).zip(&ptrs).filter_map(|(page, ptr)| Some((page, (*ptr)?)));
-            targets.extend(found.map(|(page, ptr)| Target { object: range.object, page, record_size, ptr }));
+            targets.extend(found.map(|(page, ptr)| RecodeTarget {
+                object: range.object,
+                page,
+                record_size,
+                ptr,
+            }));
             page += ptrs.len() as u64;
             if ptrs.iter().all(Option::is_none) {
                 page = dataset.next_data(range.object, page)?.unwrap_or(end);

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::ahead::Ahead;
+use super::ahead::ReadAhead;
 use super::catalogue::Catalogue;
 use super::create::OWN;
 use super::rescue::RescueReport;
@@ -36,7 +36,7 @@ pub(super) struct Redoing<'a> {
     own: &'a LiveDataset,
     shared: &'a Shared,
     rescue: Option<&'a mut RescueReport>,
-    ahead: &'a Ahead,
+    ahead: &'a ReadAhead,
     /// True from the first operation on that met damage: from then on accounts are not what later operations expect.
     salvaging: bool,
 }
@@ -118,7 +118,7 @@ impl<'a> Redoing<'a> {
         own: &'a LiveDataset,
         shared: &'a Shared,
         rescue: Option<&'a mut RescueReport>,
-        ahead: &'a Ahead,
+        ahead: &'a ReadAhead,
     ) -> Self {
         Self { catalogue, own, shared, rescue, ahead, salvaging: false }
     }

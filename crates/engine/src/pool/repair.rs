@@ -4,7 +4,7 @@
 //! read. Nobody else writes these blocks, since each write of the log or of a pack begins at a block of its own.
 
 use super::load::read_copy;
-use super::root::Placed;
+use super::root::PlacedRecord;
 use super::{Label, Pool};
 use crate::device::Device;
 use crate::segment::{DirCopy, Part, read_span, seal};
@@ -65,7 +65,7 @@ impl Pool {
         let state = self.maintenance.lock();
         let devices = &self.shared.devices;
         let mut sound = 0;
-        for Placed { addr, first, second } in &state.copies.roots {
+        for PlacedRecord { addr, first, second } in &state.copies.roots {
             let copies = [(*addr, first), (addr.copy(), second)];
             let read = copies.map(|(addr, place)| read_copy(devices, addr, place, PLACED));
             for (at, (_, place)) in copies.iter().enumerate() {

@@ -24,7 +24,7 @@ use crate::wal::batch::Verified;
 use crate::wal::read_or_zeros;
 
 /// Records of a segment that lie together.
-struct Candidate {
+struct PartCandidate {
     extent: Extent,
     /// The directory on the device, if it has all of these records.
     dir: Option<DirRef>,
@@ -43,19 +43,19 @@ pub(super) struct Search<'a> {
     devices: &'a Devices,
     /// Low bytes of the GUID of the pool's log, which batches carry.
     pool: u64,
-    found: BTreeMap<u64, Vec<Candidate>>,
+    found: BTreeMap<u64, Vec<PartCandidate>>,
 }
 
 /// Batches of a segment in one chunk, of one opening of the pool.
 #[derive(Default)]
-struct Run {
+struct BatchRun {
     entries: BTreeMap<u32, DirEntry>,
     flushed: u64,
     /// A directory that has all of these entries.
     dir: Option<DirRef>,
 }
 
-impl Run {
+impl BatchRun {
     /// Adds the entries of a directory, unless they contradict this run. `whole` is the directory, if all of it is
     /// sound.
     fn join(&mut self, entries: &[DirEntry], whole: Option<DirRef>) {
@@ -86,7 +86,7 @@ impl<'a> Search<'a> {
     /// Searches a chunk for segments that are wanted.
     pub(super) fn look(&mut self, chunk: Chunk, wanted: &dyn Fn(u64) -> bool) {
         let bytes = self.read(chunk);
-        let mut runs: BTreeMap<u64, BTreeMap<[u8; 6], Run>> = BTreeMap::new();
+        let mut runs: BTreeMap<u64, BTreeMap<[u8; 6], BatchRun>> = BTreeMap::new();
         // Directories are not sought within batches, since these hold what users write.
         let mut between: Vec<Range<usize>> = Vec::new();
         let (mut at, mut from) = (0, 0);
@@ -124,7 +124,7 @@ impl<'a> Search<'a> {
         bytes: &[u8],
         range: Range<usize>,
         wanted: &dyn Fn(u64) -> bool,
-        runs: &mut BTreeMap<u64, BTreeMap<[u8; 6], Run>>,
+        runs: &mut BTreeMap<u64, BTreeMap<[u8; 6], BatchRun>>,
     ) {
         let Range { mut start, end } = range;
         while let Some(next) = bytes.get(start..end).and_then(next_directory) {
@@ -138,7 +138,7 @@ impl<'a> Search<'a> {
                 // them if they are lost.
                 let of = runs.entry(found.segment).or_default();
                 if of.is_empty() {
-                    of.insert([0; 6], Run::default());
+                    of.insert([0; 6], BatchRun::default());
                 }
                 if let Some(run) = of.values_mut().max_by_key(|run| run.flushed) {
                     let whole = found.whole.map(|dir| DirRef { start: at as u32, ..dir });
@@ -176,7 +176,7 @@ impl<'a> Search<'a> {
         }
         let known = entries.len() as u32;
         let entries = if dir.is_some() { Vec::new() } else { entries };
-        let candidate = Candidate { extent, dir, entries, sound, known, flushed };
+        let candidate = PartCandidate { extent, dir, entries, sound, known, flushed };
         self.found.entry(id).or_default().push(candidate);
     }
 
@@ -198,7 +198,7 @@ impl<'a> Search<'a> {
             sound.set(entry.slot);
         }
         let known = sound.count();
-        let candidate = Candidate {
+        let candidate = PartCandidate {
             extent: part.extent,
             dir: Some(dir),
             entries: Vec::new(),
@@ -266,13 +266,13 @@ impl<'a> Search<'a> {
         taken.len() as u32
     }
 
-    fn entries(&self, segments: &Segments, id: u64, candidate: &Candidate) -> Vec<DirEntry> {
+    fn entries(&self, segments: &Segments, id: u64, candidate: &PartCandidate) -> Vec<DirEntry> {
         let Some(dir) = candidate.dir else { return candidate.entries.clone() };
         let directory = segments.read_directory(self.devices, id, candidate.extent, dir);
         directory.map_or_else(|_| Vec::new(), |directory| directory.entries().to_vec())
     }
 
-    fn put(&self, segments: &Segments, id: u64, candidates: &[Candidate], taken: &BTreeMap<u32, usize>) {
+    fn put(&self, segments: &Segments, id: u64, candidates: &[PartCandidate], taken: &BTreeMap<u32, usize>) {
         let mut parts: Vec<Part> = Vec::new();
         let mut open = Directory::default();
         let mut last = None;
@@ -300,7 +300,7 @@ impl<'a> Search<'a> {
 }
 
 /// Of the candidates in the log, keeps only the one that tells of the latest flush, and none if several do.
-fn only_newest_log(candidates: &mut Vec<Candidate>) {
+fn only_newest_log(candidates: &mut Vec<PartCandidate>) {
     let newest = candidates.iter().filter_map(|candidate| candidate.flushed).max();
     let several = candidates.iter().filter(|candidate| candidate.flushed == newest).count() > 1;
     candidates.retain(|candidate| candidate.flushed.is_none() || (candidate.flushed == newest && !several));

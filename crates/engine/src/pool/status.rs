@@ -7,7 +7,7 @@ use super::{Guid, Pool, ReplayReport, RescueReport, Rewrites};
 use crate::dataset::{Reason, Space, Waited};
 use crate::faults::FaultReport;
 use crate::limits::CHUNK_BYTES;
-use crate::record::CacheStats;
+use crate::record::RecordCacheStats;
 
 /// One device of an open pool.
 #[derive(Clone, Debug)]
@@ -138,9 +138,9 @@ pub struct Status {
     /// Memory that the loaded models take, in bytes.
     pub model_memory_bytes: u64,
     /// State of the record cache.
-    pub record_cache: CacheStats,
+    pub record_cache: RecordCacheStats,
     /// State of the node cache.
-    pub node_cache: crate::tree::CacheStats,
+    pub node_cache: crate::tree::NodeCacheStats,
     /// State of the last scrub.
     pub scrub: super::ScrubStatus,
     /// State of the last trim.

@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::Pool;
-use super::catalogue::{Catalogue, Kind};
+use super::catalogue::{Catalogue, VersionKind};
 use super::copies::Copies;
-use super::image::{Image, Kept};
+use super::image::{Image, UnreferencedImage};
 use crate::account::remainder;
 use crate::dataset::{LiveDataset, space_of};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::record::encode_metadata;
-use crate::tree::{Frozen, Settling, Written};
+use crate::tree::{Frozen, Settling, WrittenNodes};
 use crate::wal::RecordKind;
 use crate::{Addr, Error, Ptr, Result};
 
@@ -38,7 +38,7 @@ pub(super) struct Versions {
 }
 
 /// Difference in newly stored nodes between a version and the snapshot before it.
-struct Difference {
+struct NodeDifference {
     id: u64,
     /// Nodes of the snapshot that the version does not have.
     released: Vec<Ptr>,
@@ -49,8 +49,11 @@ struct Difference {
 }
 
 /// Compares versions, each given with the snapshot before it.
-fn differences(written: &BTreeMap<u64, Written>, links: impl Iterator<Item = (u64, u64)>) -> Vec<Difference> {
-    let none = Written::new();
+fn differences(
+    written: &BTreeMap<u64, WrittenNodes>,
+    links: impl Iterator<Item = (u64, u64)>,
+) -> Vec<NodeDifference> {
+    let none = WrittenNodes::new();
     let mut found = Vec::new();
     for (id, prev) in links {
         let of = written.get(&id).unwrap_or(&none);
@@ -62,7 +65,7 @@ fn differences(written: &BTreeMap<u64, Written>, links: impl Iterator<Item = (u6
         let fresh = of.iter().filter(|(node, _)| !before.contains_key(*node));
         let fresh_bytes = fresh.map(|(_, ptr)| space_of(ptr)).sum();
         if !(released.is_empty() && of.is_empty()) {
-            found.push(Difference { id, released, all: of.values().copied().collect(), fresh_bytes });
+            found.push(NodeDifference { id, released, all: of.values().copied().collect(), fresh_bytes });
         }
     }
     found
@@ -75,8 +78,8 @@ impl Versions {
         for (id, version) in &catalogue.versions {
             let tree = &version.data.tree;
             match version.kind {
-                Kind::Snapshot { node_bound: None, .. } => snapshots.push((*id, tree.freeze())),
-                Kind::Dataset => {
+                VersionKind::Snapshot { node_bound: None, .. } => snapshots.push((*id, tree.freeze())),
+                VersionKind::Dataset => {
                     // The tree is frozen in any case: even with nothing in memory it may still count nodes that only
                     // its snapshots have now.
                     let is_stored = tree.stored_root().is_some();
@@ -85,7 +88,7 @@ impl Versions {
                         datasets.push((*id, frozen));
                     }
                 }
-                Kind::Snapshot { .. } => {}
+                VersionKind::Snapshot { .. } => {}
             }
         }
         let dying = catalogue.dying.iter().enumerate().filter_map(|(at, dying)| {
@@ -147,7 +150,7 @@ impl Versions {
             self.bounds.push((*id, bound));
             if let Some(version) = image.versions.get_mut(id) {
                 version.root = root;
-                if let Kind::Snapshot { node_bound, .. } = &mut version.kind {
+                if let VersionKind::Snapshot { node_bound, .. } = &mut version.kind {
                     *node_bound = Some(bound);
                 }
             }
@@ -159,7 +162,7 @@ impl Versions {
             }
         }
         for (at, frozen) in &mut self.dying {
-            if let Some(Kept::Tree { root, .. }) = image.dying.get_mut(*at) {
+            if let Some(UnreferencedImage::Tree { root, .. }) = image.dying.get_mut(*at) {
                 *root = frozen.persist(write)?;
             }
         }
@@ -172,10 +175,11 @@ impl Versions {
     /// Updates the accounts in the image by the trees that were just stored.
     fn settle_image(&mut self) {
         let frozen = self.snapshots.iter().chain(&self.datasets);
-        let written: BTreeMap<u64, Written> = frozen.map(|(id, frozen)| (*id, frozen.written())).collect();
+        let written: BTreeMap<u64, WrittenNodes> =
+            frozen.map(|(id, frozen)| (*id, frozen.written())).collect();
         let links: Vec<(u64, u64)> =
             self.image.versions.iter().map(|(id, version)| (*id, version.prev)).collect();
-        for Difference { id, released, all, fresh_bytes } in differences(&written, links.into_iter()) {
+        for NodeDifference { id, released, all, fresh_bytes } in differences(&written, links.into_iter()) {
             let births: Vec<u64> = released.iter().map(|ptr| self.birth_of_node(id, ptr.addr)).collect();
             let Some(version) = self.image.versions.get_mut(&id) else { continue };
             version.node_bytes += all.iter().map(space_of).sum::<u64>();
@@ -192,7 +196,7 @@ impl Versions {
         let mut at = prev(id);
         while let Some(version) = self.image.versions.get(&at) {
             match version.kind {
-                Kind::Snapshot { node_bound: Some(bound), .. } if bound <= addr.raw() => return at,
+                VersionKind::Snapshot { node_bound: Some(bound), .. } if bound <= addr.raw() => return at,
                 _ => at = prev(at),
             }
         }
@@ -250,12 +254,12 @@ impl Pool {
         // This needs no lock: frozen trees do not change.
         let frozen = versions.snapshots.iter().chain(&versions.datasets).map(|(_, frozen)| frozen);
         let frozen = frozen.chain(versions.dying.iter().map(|(_, frozen)| frozen)).chain([&versions.own]);
-        let mut left: Written = frozen.flat_map(Frozen::written).collect();
+        let mut left: WrittenNodes = frozen.flat_map(Frozen::written).collect();
         let bounds = versions.bounds.clone();
         // It is declared before the locks, so it is dropped after them: nobody waits until the memory of all nodes is
         // freed.
         let mut settling = Settling::default();
-        let mut written: BTreeMap<u64, Written> = BTreeMap::new();
+        let mut written: BTreeMap<u64, WrittenNodes> = BTreeMap::new();
         let _log = self.log.lock();
         let _gate = self.shared.gate.write();
         let mut catalogue = self.catalogue.write();
@@ -272,7 +276,7 @@ impl Pool {
         }
         let links: Vec<(u64, u64)> =
             catalogue.versions.iter().map(|(id, version)| (*id, version.prev)).collect();
-        for Difference { id, released, all, fresh_bytes } in differences(&written, links.into_iter()) {
+        for NodeDifference { id, released, all, fresh_bytes } in differences(&written, links.into_iter()) {
             catalogue.add_dead_nodes(id, &released)?;
             catalogue.add_nodes(id, &all, fresh_bytes)?;
         }

@@ -64,7 +64,7 @@ mod recognise;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{CacheStats, Page, Record, RecordCache};
+pub use cache::{CachedPage, Record, RecordCache, RecordCacheStats};
 pub use codec::Codec;
 pub use compression::Compression;
 pub use delta::{bases_of, delta_pays, encode_delta, is_delta};

@@ -17,7 +17,7 @@ use super::occupancy::Occupied;
 use super::page::bury;
 use super::paging::Paging;
 use crate::error::DamagedAt;
-use crate::faults::{Fault, Faults, Subject};
+use crate::faults::{FaultKind, Faults, Subject};
 use crate::space::{Chunk, Extent};
 use crate::types::COPIES;
 use crate::wire::Reader;
@@ -151,7 +151,7 @@ impl Segments {
     ) -> Result<T> {
         let Err(error) = first else { return first };
         let Ok(found) = second() else { return Err(error) };
-        self.faults.note(Fault::Corrected, subject, at.map(|at| (at.device, at.offset)));
+        self.faults.note(FaultKind::Corrected, subject, at.map(|at| (at.device, at.offset)));
         if self.stood_in.fetch_add(1, Ordering::Relaxed) < STAND_INS_LOGGED {
             tracing::warn!(%error, "the second copy was read instead; a scrub repairs the first");
         }
@@ -553,12 +553,12 @@ impl Segments {
 
     /// Returns the place of the part that `addr` lies in, and its directory entry if the segment is open. `None` if
     /// there is no such part.
-    pub(super) fn place(&self, addr: Addr) -> Result<Option<Place>> {
+    pub(super) fn place(&self, addr: Addr) -> Result<Option<RecordPlace>> {
         self.look(|inner| inner.place(addr))
     }
 
     /// Does what [`Segments::place`] does, without reading; `None` also if that is not possible.
-    pub(super) fn try_place(&self, addr: Addr) -> Option<Place> {
+    pub(super) fn try_place(&self, addr: Addr) -> Option<RecordPlace> {
         self.inner.read().place(addr).ok().flatten()
     }
 
@@ -726,7 +726,7 @@ pub struct DirEntryState {
     pub model: Option<u32>,
 }
 
-pub(super) enum Place {
+pub(super) enum RecordPlace {
     Open(Extent, Option<super::DirEntry>),
     Closed(Extent, DirRef),
 }

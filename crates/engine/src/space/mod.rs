@@ -78,7 +78,7 @@ impl Extent {
 }
 
 #[derive(Default)]
-struct State {
+struct ChunkStates {
     counts: Vec<u32>,
     /// Free chunks by device.
     free: Vec<Ranges>,
@@ -89,7 +89,7 @@ struct State {
     trims: Trims,
 }
 
-impl State {
+impl ChunkStates {
     fn user(&mut self, chunk: Chunk, add: i32) -> u32 {
         let Some(users) = self.users.get_mut(chunk) else { return 0 };
         *users = users.saturating_add_signed(add);
@@ -108,7 +108,7 @@ impl State {
 
 /// Allocation state of all chunks of a pool.
 pub struct Chunks {
-    state: Mutex<State>,
+    state: Mutex<ChunkStates>,
     /// Signalled when chunks that were being discarded are free again.
     discarded: Condvar,
 }
@@ -119,7 +119,7 @@ impl Chunks {
         let counts: Vec<u32> = device_sizes.iter().map(|size| Chunk::count(*size)).collect();
         let free = counts.iter().map(|count| Ranges::below(*count)).collect();
         let trims = Trims::new(counts.len());
-        let state = Mutex::new(State { counts, free, trims, ..State::default() });
+        let state = Mutex::new(ChunkStates { counts, free, trims, ..ChunkStates::default() });
         Self { state, discarded: Condvar::new() }
     }
 

@@ -44,12 +44,12 @@ impl Child {
 
 /// The half-open interval of keys that may be below a node; `None` is unbounded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Bounds {
+pub(super) struct KeyBounds {
     pub lower: Option<Key>,
     pub upper: Option<Key>,
 }
 
-impl Bounds {
+impl KeyBounds {
     pub(super) fn contains(&self, key: &Key) -> bool {
         self.lower.is_none_or(|lower| lower <= *key) && self.upper.is_none_or(|upper| *key < upper)
     }
@@ -126,8 +126,8 @@ impl Branch {
     }
 
     /// Returns the bounds of child `i`, if the branch's own are `outer`.
-    pub(super) fn bounds(&self, i: usize, outer: Bounds) -> Bounds {
-        Bounds {
+    pub(super) fn bounds(&self, i: usize, outer: KeyBounds) -> KeyBounds {
+        KeyBounds {
             lower: i.checked_sub(1).map_or(outer.lower, |before| Some(self.separators[before])),
             upper: self.separators.get(i).copied().or(outer.upper),
         }

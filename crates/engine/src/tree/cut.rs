@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Live;
-use super::branch::{Bounds, Branch, Child};
+use super::branch::{Branch, Child, KeyBounds};
 use super::edit::{Applied, before};
 use super::editor::Editor;
 use super::leaf::Leaf;
@@ -31,7 +31,7 @@ impl Interval {
 impl Editor<'_> {
     pub(super) fn delete_range(&mut self, live: &mut Live, interval: &Interval) -> Result<()> {
         let Some(root) = &mut live.root else { return Ok(()) };
-        if self.hits(root, interval)? { self.cut(root, interval, Bounds::default()) } else { Ok(()) }
+        if self.hits(root, interval)? { self.cut(root, interval, KeyBounds::default()) } else { Ok(()) }
     }
 
     /// Returns true if there is anything to delete below `child`. Looks at most at the two edges of the interval.
@@ -40,7 +40,7 @@ impl Editor<'_> {
             Child::Dirty(node) => Arc::clone(node),
             Child::Clean { len_bytes, addr } => {
                 let ptr = Ptr { addr: *addr, len_bytes: *len_bytes };
-                self.node(&Want { ptr, level: None, bounds: Bounds::default() })?
+                self.node(&Want { ptr, level: None, bounds: KeyBounds::default() })?
             }
         };
         match node.body() {
@@ -55,7 +55,7 @@ impl Editor<'_> {
     }
 
     /// Deletes the interval below `child`, which reaches beyond it and has something in it.
-    fn cut(&mut self, child: &mut Child, interval: &Interval, bounds: Bounds) -> Result<()> {
+    fn cut(&mut self, child: &mut Child, interval: &Interval, bounds: KeyBounds) -> Result<()> {
         let node = self.own(child)?;
         let before = node.bytes();
         match node.body_mut() {
@@ -69,7 +69,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    fn cut_branch(&mut self, branch: &mut Branch, interval: &Interval, bounds: Bounds) -> Result<()> {
+    fn cut_branch(&mut self, branch: &mut Branch, interval: &Interval, bounds: KeyBounds) -> Result<()> {
         let (low, high) = (branch.index_of(&interval.from), branch.index_of(&interval.last));
         let whole = |branch: &Branch, i| branch.bounds(i, bounds).inside(&interval.from, &interval.to);
         let (low_whole, high_whole) = (whole(branch, low), whole(branch, high));
@@ -100,7 +100,7 @@ impl Editor<'_> {
     }
 
     /// Lets go of a node and all below it. `shared` says that a frozen node refers to it.
-    fn discard(&mut self, child: &Child, level: u8, bounds: Bounds, shared: bool) {
+    fn discard(&mut self, child: &Child, level: u8, bounds: KeyBounds, shared: bool) {
         match child {
             Child::Clean { len_bytes, addr } => {
                 let ptr = Ptr { addr: *addr, len_bytes: *len_bytes };
@@ -155,7 +155,7 @@ impl Editor<'_> {
 }
 
 /// Returns the stored children of `branch`.
-pub(super) fn wants(branch: &Branch, bounds: Bounds) -> impl Iterator<Item = Want> {
+pub(super) fn wants(branch: &Branch, bounds: KeyBounds) -> impl Iterator<Item = Want> {
     (0..branch.len()).filter_map(move |i| {
         let ptr = branch.child(i).stored_ptr()?;
         Some(Want { ptr, level: Some(branch.level() - 1), bounds: branch.bounds(i, bounds) })
@@ -163,7 +163,7 @@ pub(super) fn wants(branch: &Branch, bounds: Bounds) -> impl Iterator<Item = Wan
 }
 
 /// Returns all children of a stored branch.
-pub(super) fn wants_all(branch: &Branch, bounds: Bounds) -> Vec<Want> {
+pub(super) fn wants_all(branch: &Branch, bounds: KeyBounds) -> Vec<Want> {
     wants(branch, bounds).collect()
 }
 

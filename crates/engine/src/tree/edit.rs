@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::branch::Bounds;
+use super::branch::KeyBounds;
 use super::editor::{Editor, changed_bytes};
 use super::read::{Held, Want};
 use super::{Edit, Tree, Value};
@@ -82,7 +82,7 @@ impl Tree {
 
     /// Loads all nodes that `edits` will touch.
     fn prefault(&self, edits: &[Edit]) -> Result<Held> {
-        let mut pins = Pins { tree: self, held: Held::new(), last: None };
+        let mut pins = NodePins { tree: self, held: Held::new(), last: None };
         for edit in edits {
             match edit {
                 Edit::Put(key, _) => pins.pin(key, false)?,
@@ -106,14 +106,14 @@ pub(super) fn before(key: &Key) -> Key {
     }
 }
 
-struct Pins<'a> {
+struct NodePins<'a> {
     tree: &'a Tree,
     held: Held,
     /// Bounds of the leaf that was pinned last, and whether a neighbour was pinned with it.
-    last: Option<(Bounds, bool)>,
+    last: Option<(KeyBounds, bool)>,
 }
 
-impl Pins<'_> {
+impl NodePins<'_> {
     /// Loads the nodes on the way to `key`, and with `shrinks` also a neighbour of the leaf, if the two might be
     /// merged.
     fn pin(&mut self, key: &Key, shrinks: bool) -> Result<()> {

@@ -17,7 +17,7 @@ use crate::{Error, Result};
 
 /// Nodes in memory that have been written, with their pointers. The key tells one node from another as long as a
 /// version refers to it.
-pub type Written = HashMap<usize, Ptr>;
+pub type WrittenNodes = HashMap<usize, Ptr>;
 
 /// A tree as it was at one instant, on its way to storage. It is made by [`Tree::freeze`].
 pub struct Frozen {
@@ -81,8 +81,8 @@ impl Tree {
     }
 
     /// Returns the nodes in memory that have been written and not been settled.
-    pub fn written(&self) -> Written {
-        let mut found = Written::new();
+    pub fn written(&self) -> WrittenNodes {
+        let mut found = WrittenNodes::new();
         if let Some(root) = &self.live.read().root {
             collect_written(root, &mut found);
         }
@@ -106,7 +106,7 @@ fn name(node: &Arc<Node>) -> usize {
     Arc::as_ptr(node) as usize
 }
 
-fn collect_written(child: &Child, found: &mut Written) {
+fn collect_written(child: &Child, found: &mut WrittenNodes) {
     let Child::Dirty(node) = child else { return };
     if let Some(ptr) = node.written()
         && found.insert(name(node), ptr).is_some()
@@ -242,8 +242,8 @@ impl Frozen {
     }
 
     /// Returns its nodes that were in memory when it was frozen and have been written.
-    pub fn written(&self) -> Written {
-        let mut found = Written::new();
+    pub fn written(&self) -> WrittenNodes {
+        let mut found = WrittenNodes::new();
         if let Some(root) = &self.root {
             collect_written(root, &mut found);
         }

@@ -70,11 +70,11 @@ mod visit;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{CacheStats, NodeCache};
+pub use cache::{NodeCache, NodeCacheStats};
 pub(crate) use damage::without;
 pub use diff::{Difference, Differences};
 pub use edit::Applied;
-pub use frozen::{Frozen, Settling, Written};
+pub use frozen::{Frozen, Settling, WrittenNodes};
 pub use reap::{Reaped, reap};
 pub use unstored::NodeBytes;
 pub use visit::{Visit, visit};

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::branch::{Bounds, Branch};
+use super::branch::{Branch, KeyBounds};
 use super::leaf::Leaf;
 use super::unstored::NodeBytes;
 use crate::limits::{NODE_BYTES, NODE_FANOUT_MAX};
@@ -138,7 +138,7 @@ impl Node {
     }
 
     /// Returns true if all keys and separators lie within `bounds`.
-    pub(super) fn is_within(&self, bounds: &Bounds) -> bool {
+    pub(super) fn is_within(&self, bounds: &KeyBounds) -> bool {
         let (first, last) = match &self.body {
             Body::Leaf(leaf) => (leaf.first_key(), leaf.last_key()),
             Body::Branch(branch) => {

@@ -31,12 +31,12 @@ impl SubAssign for NodeBytes {
 
 /// The sums over all trees of a pool.
 #[derive(Default)]
-pub(super) struct Totals {
+pub(super) struct UnstoredTotals {
     pub(super) dirty: Arc<Total>,
     pub(super) frozen: Arc<Total>,
 }
 
-impl Totals {
+impl UnstoredTotals {
     /// Moves what trees left behind from the dirty to the frozen sum, since a checkpoint writes from now on what is
     /// dirty. Trees that are still there do so themselves ([`Share::set`]).
     pub(super) fn freeze_left(&self) {

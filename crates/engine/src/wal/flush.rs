@@ -21,7 +21,7 @@ pub struct Flushes {
     /// Batches below `written_batch` have been written; those below `flushed_batch` are on stable storage.
     written_batch: AtomicU64,
     flushed_batch: AtomicU64,
-    order: Mutex<Order>,
+    order: Mutex<FlushTurns>,
     ended: Condvar,
 }
 
@@ -33,7 +33,7 @@ struct Mark {
 }
 
 #[derive(Default)]
-struct Order {
+struct FlushTurns {
     begun: u64,
     ended: u64,
     failed: bool,

@@ -34,7 +34,7 @@ mod replay;
 mod writer;
 
 pub use flush::Flushes;
-pub use replay::{BatchView, LogDamage, LogEnd, Source, read_or_zeros, replay};
+pub use replay::{BatchView, LogDamage, LogEnd, LogSource, read_or_zeros, replay};
 pub use writer::{Appended, LogWriter, Rec, RecordKind, write_directory};
 
 use crate::Result;

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use zerocopy::FromBytes;
 
 use super::Position;
-use super::batch::{Header, MAGIC, Verified, may_go_on};
+use super::batch::{BatchHeader, MAGIC, Verified, may_go_on};
 use super::writer::RecordKind;
 use crate::device::{AlignedBuf, Device};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
@@ -51,7 +51,7 @@ pub struct BatchView<'a> {
 
 /// The source of a log.
 #[derive(Clone, Copy)]
-pub struct Source<'a> {
+pub struct LogSource<'a> {
     /// Low bytes of the log's GUID.
     pub pool: u64,
     /// The pool's devices.
@@ -101,7 +101,7 @@ pub struct LogEnd {
 /// [`Error::Corrupt`] if a batch that had been flushed does not hold, unless `source` accepts the loss; errors of
 /// devices, and of `visit`.
 pub fn replay(
-    source: Source<'_>,
+    source: LogSource<'_>,
     start: Position,
     visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>,
 ) -> Result<LogEnd> {
@@ -119,7 +119,7 @@ pub fn replay(
             if log.segment(&mut buf, visit)? > 0 {
                 continue;
             }
-            let header = Header::read_from_prefix(&buf);
+            let header = BatchHeader::read_from_prefix(&buf);
             log.end.torn = header.is_ok_and(|(header, _)| {
                 header.magic == MAGIC && continues(&header, source.pool, &log.end.position)
             });
@@ -131,7 +131,7 @@ pub fn replay(
 }
 
 struct Replay<'a> {
-    source: Source<'a>,
+    source: LogSource<'a>,
     end: LogEnd,
     /// Batches with lower numbers are known to have been flushed.
     flushed: u64,
@@ -326,7 +326,7 @@ fn read_at(device: &dyn Device, offset: u64, place: &mut [u8]) -> Result<()> {
 }
 
 /// Returns true if a header is that of the batch with which the log goes on at `position` (T1, T3, T4).
-fn continues(header: &Header, pool: u64, position: &Position) -> bool {
+fn continues(header: &BatchHeader, pool: u64, position: &Position) -> bool {
     header.pool.get() == pool
         && header.number.get() == position.batch
         && header.chain.get() == position.chain

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
-use super::batch::{self, ENTRY_BYTES, HEADER_BYTES, Header};
+use super::batch::{self, BatchHeader, ENTRY_BYTES, HEADER_BYTES};
 use super::{Flushes, Position};
 use crate::device::AlignedBuf;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
@@ -239,7 +239,7 @@ impl LogWriter {
         let fixed = HEADER_BYTES + records.len() * ENTRY_BYTES + ops.len();
         let len = fixed + records.iter().map(|record| record.bytes.len()).sum::<usize>();
         let mut buf = AlignedBuf::zeroed(len);
-        let header = Header {
+        let header = BatchHeader {
             magic: batch::MAGIC,
             first_slot: position.slots.into(),
             checksum: 0.into(),

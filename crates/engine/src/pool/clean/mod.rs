@@ -22,7 +22,7 @@ use crate::space::Chunk;
 use crate::types::COPIES;
 use crate::{Addr, Error, Result};
 pub(super) use choose::{ChangedPages, OUTPUT_BYTES};
-use choose::{Plan, Wish};
+use choose::{CleanPlan, Wish};
 
 /// Report of a pass of the cleaner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Pool {
 
     /// Returns the most bytes that a pass writes, padding aside, going by what is counted of the chunks that it
     /// vacates.
-    fn counted_bytes(&self, plan: &Plan) -> u64 {
+    fn counted_bytes(&self, plan: &CleanPlan) -> u64 {
         let segments = &self.shared.segments;
         let of_sources = plan.sources.iter().filter_map(|chunk| segments.occupied(*chunk));
         let of_pages = plan.pages.iter().filter_map(|page| segments.of_page_in(*page, &plan.sources).ok());
@@ -149,7 +149,7 @@ impl Pool {
             + of_wholes.map(|segment| segment.used_bytes()).sum::<u64>()
     }
 
-    fn clean_planned(&self, state: &mut Maintenance, plan: &Plan) -> Result<CleanReport> {
+    fn clean_planned(&self, state: &mut Maintenance, plan: &CleanPlan) -> Result<CleanReport> {
         // No chunk has both a record and its second copy.
         let mut records = Packer::new(self, state.cleaner.begun).for_pass();
         let mut copies = Packer::of_copies(self, state.copies.begun).for_pass();
@@ -188,7 +188,7 @@ impl Pool {
     fn repack_all<'a>(
         &'a self,
         state: &mut Maintenance,
-        plan: &Plan,
+        plan: &CleanPlan,
         records: &mut Packer<'a>,
         copies: &mut Packer<'a>,
     ) -> Result<Vec<(u64, Move)>> {

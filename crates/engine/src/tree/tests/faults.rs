@@ -8,14 +8,14 @@ use crate::tree::node::Node;
 
 const SMALL: Shape = Shape { leaf_bytes: 400, fanout: 8 };
 
-struct Stored {
+struct StoredTree {
     store: Arc<MemStore>,
     root: Option<Ptr>,
     /// Leaves with their first and last page.
     leaves: Vec<(Ptr, u64, u64)>,
 }
 
-fn stored(pages: u64) -> Stored {
+fn stored(pages: u64) -> StoredTree {
     let store = Arc::new(MemStore::default());
     let tree = tree_with(&store, None, 1 << 20, SMALL);
     apply(&tree, (0..pages).map(|n| Edit::Put(Key::page(1, n), page(n))).collect());
@@ -34,12 +34,12 @@ fn stored(pages: u64) -> Stored {
         Ok(())
     })
     .unwrap();
-    Stored { store, root, leaves }
+    StoredTree { store, root, leaves }
 }
 
 #[test]
 fn a_bad_leaf_hurts_its_own_keys_only() {
-    let Stored { store, root, leaves } = stored(2000);
+    let StoredTree { store, root, leaves } = stored(2000);
     let (bad, first, last) = leaves[leaves.len() / 2];
     store.bad.lock().insert(bad.addr);
     let tree = tree_with(&store, root, 1 << 20, SMALL);
@@ -60,7 +60,7 @@ fn a_bad_leaf_hurts_its_own_keys_only() {
 
 #[test]
 fn a_range_with_a_bad_leaf_can_be_deleted() {
-    let Stored { store, root, leaves } = stored(2000);
+    let StoredTree { store, root, leaves } = stored(2000);
     let (bad, first, last) = leaves[leaves.len() / 2];
     store.bad.lock().insert(bad.addr);
     let tree = tree_with(&store, root, 1 << 20, SMALL);
@@ -78,7 +78,7 @@ fn a_range_with_a_bad_leaf_can_be_deleted() {
 
 #[test]
 fn the_walk_shows_damage_and_goes_on() {
-    let Stored { store, root, leaves } = stored(2000);
+    let StoredTree { store, root, leaves } = stored(2000);
     store.bad.lock().insert(leaves[3].0.addr);
     let swapped = store.records.lock()[&leaves[9].0.addr].clone();
     store.records.lock().insert(leaves[7].0.addr, swapped);

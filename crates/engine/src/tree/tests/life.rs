@@ -146,7 +146,7 @@ fn forks_share_what_neither_has_changed() {
     apply(&tree, vec![Edit::Put(Key::page(1, 10_000), page(4))]);
     apply(&late, vec![]);
     let versions = [&fork, &tree, &clone, &late];
-    let written: Vec<Written> = versions.iter().map(|tree| tree.written()).collect();
+    let written: Vec<WrittenNodes> = versions.iter().map(|tree| tree.written()).collect();
     let missing =
         |a: usize, b: usize| written[a].keys().filter(|node| !written[b].contains_key(node)).count();
     assert_eq!((missing(0, 2), missing(3, 1), missing(1, 3)), (2, 2, 0));

@@ -8,7 +8,7 @@ use crate::tree::leaf::Leaf;
 use crate::tree::node::{Body, Node};
 
 #[derive(Clone, Debug)]
-enum Step {
+enum TreeStep {
     Apply(Vec<Edit>),
     Freeze,
     Persist,
@@ -52,46 +52,46 @@ pub(super) fn edits() -> impl Strategy<Value = Vec<Edit>> {
     prop::collection::vec(one, 1..12).prop_map(|edits| edits.concat())
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = TreeStep> {
     prop_oneof![
-        8 => edits().prop_map(Step::Apply),
-        2 => Just(Step::Freeze),
-        2 => Just(Step::Persist),
-        2 => Just(Step::Retire),
-        1 => Just(Step::Reopen),
+        8 => edits().prop_map(TreeStep::Apply),
+        2 => Just(TreeStep::Freeze),
+        2 => Just(TreeStep::Persist),
+        2 => Just(TreeStep::Retire),
+        1 => Just(TreeStep::Reopen),
     ]
 }
 
-pub(super) type Model = BTreeMap<Key, Value>;
+pub(super) type TreeModel = BTreeMap<Key, Value>;
 
 struct World {
     store: Arc<MemStore>,
     cache_bytes: u64,
     shape: Shape,
     tree: Tree,
-    model: Model,
+    model: TreeModel,
     /// Nodes freed by the live tree. The last durable checkpoint may still refer to them.
     freed: Vec<Ptr>,
-    frozen: Option<(Frozen, Model, usize)>,
-    durable: (Option<Ptr>, Model),
+    frozen: Option<(Frozen, TreeModel, usize)>,
+    durable: (Option<Ptr>, TreeModel),
 }
 
 impl World {
     fn new(cache_bytes: u64, shape: Shape) -> Self {
         let store = Arc::new(MemStore::default());
         let tree = tree_with(&store, None, cache_bytes, shape);
-        let (model, durable) = (Model::new(), (None, Model::new()));
+        let (model, durable) = (TreeModel::new(), (None, TreeModel::new()));
         Self { store, cache_bytes, shape, tree, model, freed: Vec::new(), frozen: None, durable }
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: TreeStep) {
         match step {
-            Step::Apply(edits) => self.apply(edits),
-            Step::Freeze if self.frozen.is_none() => {
+            TreeStep::Apply(edits) => self.apply(edits),
+            TreeStep::Freeze if self.frozen.is_none() => {
                 self.frozen = Some((self.tree.freeze(), self.model.clone(), self.freed.len()));
             }
-            Step::Freeze => {}
-            Step::Persist => {
+            TreeStep::Freeze => {}
+            TreeStep::Persist => {
                 let Some((frozen, ..)) = &mut self.frozen else { return };
                 let store = &self.store;
                 let root = frozen.persist(&mut |nodes| store.write(nodes)).unwrap();
@@ -99,8 +99,8 @@ impl World {
                 let again = frozen.persist(&mut |_| panic!("nothing is left to write")).unwrap();
                 assert_eq!(again, root);
             }
-            Step::Retire => self.retire(),
-            Step::Reopen => self.reopen(),
+            TreeStep::Retire => self.retire(),
+            TreeStep::Reopen => self.reopen(),
         }
     }
 
@@ -130,7 +130,7 @@ impl World {
     }
 
     fn retire(&mut self) {
-        self.step(Step::Persist);
+        self.step(TreeStep::Persist);
         let Some((frozen, model, freed_before)) = self.frozen.take() else { return };
         self.durable = (frozen.root().unwrap(), model);
         // No checkpoint refers any more to what was freed before the freeze.
@@ -140,7 +140,7 @@ impl World {
     }
 
     fn reopen(&mut self) {
-        self.step(Step::Retire);
+        self.step(TreeStep::Retire);
         self.frozen = None;
         let (root, model) = self.durable.clone();
         self.tree = tree_with(&self.store, root, self.cache_bytes, self.shape);
