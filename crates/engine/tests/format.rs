@@ -656,8 +656,8 @@ fn nodes(entries: &[(Key, Value)]) -> Vec<(Ptr, Vec<u8>)> {
     let mut edits = entries.iter().map(|(key, value)| Edit::Put(*key, value.clone()));
     let _ = tree.apply(&mut edits, &mut |_, _| {}, &mut Vec::new()).unwrap();
     let mut written = Vec::new();
-    let mut frozen = tree.freeze();
-    frozen
+    let mut immutable = tree.make_immutable();
+    immutable
         .persist(&mut |nodes| {
             let first = written.len() as u32;
             let ptrs: Vec<Ptr> = (first..).zip(&nodes).map(|(at, _)| ptr(4, 10 + at, 900 - at)).collect();

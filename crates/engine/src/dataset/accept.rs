@@ -1,4 +1,4 @@
-//! Acceptance of changes: the way from [`super::Dataset::apply`] to the next cut.
+//! Acceptance of changes: the way from [`super::Dataset::apply`] to the next quiesce point.
 //!
 //! Changes are first made ready, which may read and holds no lock. Then they are admitted, which reserves space and
 //! takes the gate. Then they are accepted into tree and memory.

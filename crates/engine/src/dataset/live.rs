@@ -27,7 +27,7 @@ use crate::{Key, Ptr, Result};
 pub(super) struct Stages {
     pub(super) accepting: Pending,
     pub(super) committing: Option<Arc<Pending>>,
-    /// True if something was accepted since the last cut, so that the next cut must include this dataset.
+    /// True if something was accepted since the last quiesce point, so that the next must include this dataset.
     pub(super) touched: bool,
 }
 
@@ -96,7 +96,7 @@ impl LiveDataset {
 
     /// Makes the next commit store a page in full, whose content was `content` when its record was `top`. Returns false
     /// if the page was changed or shared since, or if there is no room. The caller holds the gate's write side, and
-    /// cuts before it releases the gate.
+    /// takes changes before it releases the gate.
     pub fn plain(&self, (object, page): (u64, u64), top: Ptr, content: PageBuf) -> Result<bool> {
         let mut found = [None];
         self.tree.pages(object, page, &mut found)?;
@@ -126,8 +126,8 @@ impl LiveDataset {
     }
 
     /// Begins a commit: moves what was accepted to `committing`, and returns it. The caller holds the gate's write
-    /// side, and resets `redo_bytes` when all datasets were cut.
-    pub fn cut(&self) -> Option<Arc<Pending>> {
+    /// side, and resets `redo_bytes` when all datasets were taken from.
+    pub fn take_accepted(&self) -> Option<Arc<Pending>> {
         let mut stages = self.stages.write();
         stages.touched = false;
         if stages.accepting.is_empty() {
@@ -217,7 +217,7 @@ impl LiveDataset {
         Ok(low)
     }
 
-    /// Puts usage into the tree, before the tree is frozen.
+    /// Puts usage into the tree, before the tree becomes immutable.
     pub fn settle_usage(&self) -> Result<()> {
         let edits = self.usage.lock().drain();
         if edits.is_empty() { Ok(()) } else { self.edit(&mut edits.into_iter()) }
@@ -397,7 +397,7 @@ impl Dataset for LiveDataset {
     }
 }
 
-/// Logs the damaged parts of the tree that were cut off unread. What they referred to stays in use until the pool is
+/// Logs the damaged parts of the tree that were detached unread. What they referred to stays in use until the pool is
 /// checked.
 pub(super) fn report_unreadable(applied: &Applied) {
     for (ptr, error) in &applied.unreadable {

@@ -3,7 +3,7 @@
 //! - M1: a model is in the log before any record that uses it, so that no prefix of the log has a record without its
 //!   model.
 //! - M2: a model stays as long as a segment lists it; see [`crate::segment::Segments::users_of_model`]. Only a
-//!   checkpoint drops it, at its cut: the log has no entry of that, and a crash undoes it.
+//!   checkpoint drops it, at its quiesce point: the log has no entry of that, and a crash undoes it.
 //! - M3: numbers of models are never used twice: the model with the highest number is not dropped.
 //! - M4: a model is not dropped as long as a [`ModelPin`] of it is held. Code that uses a model without the log's lock
 //!   holds a pin until a segment lists the model.

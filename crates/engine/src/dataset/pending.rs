@@ -10,7 +10,8 @@ use crate::dataset::redo::{Bases, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Red
 /// A page as an application wrote it: exactly one recordsize long.
 pub type PageBuf = Arc<[u8]>;
 
-/// Changes that were accepted since the last cut, as their net effect: only the last version of each page or value.
+/// Changes that were accepted since the last quiesce point, as their net effect: only the last version of each page or
+/// value.
 #[derive(Default)]
 pub struct Pending {
     /// Pages by object and page number.

@@ -159,7 +159,7 @@ pub fn count(counter: &AtomicU64, by: u64) {
 
 /// State of an open pool that its datasets use.
 pub struct Shared {
-    /// Changes are accepted under its read side; a cut takes its write side. While the gate is held, nothing may be
+    /// Changes are accepted under its read side; quiescing takes its write side. While the gate is held, nothing may be
     /// awaited but a commit in flight, which never takes the gate (invariant D1: no deadlock).
     pub gate: RwLock<()>,
     /// The pool's devices.
@@ -193,11 +193,11 @@ pub struct Shared {
     pub dirty_limit: AtomicU64,
     /// Upper bound of the redo operations of accepted changes, in bytes.
     pub redo_bytes: AtomicU64,
-    /// Number of accepted changes. Read under the gate's write side, it identifies a cut.
+    /// Number of accepted changes. Read under the gate's write side, it identifies a quiesce point.
     pub accepted: AtomicU64,
-    /// Numbers of the datasets that accepted something since the last cut. Each is listed once.
+    /// Numbers of the datasets that accepted something since the last quiesce point. Each is listed once.
     pub touched: Mutex<Vec<u64>>,
-    /// True while a commit is between its cut and its end.
+    /// True while a commit is between its quiesce point and its end.
     pub in_flight: Mutex<bool>,
     /// Signalled at the end of each commit.
     pub landed: Condvar,
@@ -492,7 +492,7 @@ impl Shared {
     }
 
     /// Reserves room for a change in the next batch of operations. Returns false if a commit must come first. The
-    /// caller holds the gate, so that no cut sees the reservation without its change.
+    /// caller holds the gate, so that no quiesce point sees the reservation without its change.
     pub fn reserve_redo(&self, bytes: u64) -> bool {
         let before = self.redo_bytes.fetch_add(bytes, Ordering::Relaxed);
         // A change alone always fits, because each of its parts is bounded.

@@ -11,7 +11,7 @@ const STEPS: usize = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum Reason {
-    /// The gate, while a commit or a checkpoint cuts.
+    /// The gate, while a commit or a checkpoint quiesces the pool.
     Gate,
     /// A commit: as much is accepted as may be, claims fill the pool or a quota, or writers are delayed so that commits
     /// keep up.

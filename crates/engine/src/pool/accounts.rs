@@ -185,7 +185,7 @@ impl Pool {
         if self.shared.is_cleanable() || self.shared.check_writable().is_err() {
             return Ok(());
         }
-        let (free, pending) = (self.chunks.free(), self.chunks.pending());
+        let (free, pending) = (self.chunks.free(), self.chunks.pending_free());
         let (outputs, kept) = (self.shared.clean_outputs(), self.shared.kept_chunks());
         let space = self.shared.space();
         let (used, capacity) = (space.used_bytes, space.capacity_bytes);

@@ -287,7 +287,7 @@ impl Pool {
             return Ok(steps > 0);
         }
         let mut state = self.maintenance.lock();
-        if due || self.chunks.pending() >= self.sizing.bounds.low_chunks {
+        if due || self.chunks.pending_free() >= self.sizing.bounds.low_chunks {
             self.checkpoint_locked(&mut state, false)?;
             if !self.shared.wants_cleaning() {
                 return Ok(true);

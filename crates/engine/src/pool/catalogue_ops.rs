@@ -514,8 +514,8 @@ impl Pool {
         let gate = self.shared.gate.write();
         self.shared.check_writable()?;
         let accepted = self.shared.accepted.load(Ordering::Acquire);
-        let cut = self.cut(&log);
-        self.finish(&mut log, &cut, accepted, false)?;
+        let taken = self.take_accepted(&log);
+        self.finish(&mut log, &taken, accepted, false)?;
         let position = log.writer.position();
         let mut catalogue = self.catalogue.write();
         let ops = plan(&catalogue, Addr::new(position.segment, position.slots).raw())?;
@@ -552,8 +552,8 @@ impl Pool {
         self.check_failed()?;
         let gate = self.shared.gate.write();
         let accepted = self.shared.accepted.load(Ordering::Acquire);
-        let cut = self.cut(&log);
+        let taken = self.take_accepted(&log);
         drop(gate);
-        self.finish(&mut log, &cut, accepted, false)
+        self.finish(&mut log, &taken, accepted, false)
     }
 }

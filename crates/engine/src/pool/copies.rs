@@ -3,7 +3,7 @@
 //!
 //! - K1: tree nodes and pages of the segment table have second copies at addresses of their own ([`Addr::copy`]); these
 //!   lie in segments that only hold copies, and are live while the records are (G5).
-//! - K2: a checkpoint's table was frozen before and cannot know where the copies of this very checkpoint lie: its root
+//! - K2: a checkpoint's table was taken before and cannot know where the copies of this very checkpoint lie: its root
 //!   says so.
 //! - K3: records that no segment accounts for (root, lists, the catalogue's head) have second copies in the same
 //!   chunks, found by their place. Those chunks are not given out before the next checkpoint counts, like everything

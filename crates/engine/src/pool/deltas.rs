@@ -4,8 +4,8 @@
 //! - B1: for each delta in a tree the tree has its bases, in their order: a delta enters the tree together with its
 //!   bases, which are records that the page had (`LiveDataset::put_pages`). So bases live as long as they are needed,
 //!   whatever else refers to them.
-//! - B2: the bases of a delta are records that the tree has for its page at the end of the log. From the cut to the end
-//!   of a commit nothing else changes the records of its pages (D4), and replay meets the same.
+//! - B2: the bases of a delta are records that the tree has for its page at the end of the log. From the quiesce point
+//!   to the end of a commit nothing else changes the records of its pages (D4), and replay meets the same.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -284,9 +284,9 @@ impl Pool {
                 folded += u64::from(dataset.plain((object, page), top, content)?);
             }
             let accepted = self.shared.accepted.load(Ordering::Acquire);
-            let cut = self.cut(&log);
+            let taken = self.take_accepted(&log);
             drop(gate);
-            self.finish(&mut log, &cut, accepted, false)?;
+            self.finish(&mut log, &taken, accepted, false)?;
         }
         Ok(folded)
     }

@@ -112,7 +112,7 @@ impl Pool {
         placed.inspect_err(|error| self.shared.fail(error))
     }
 
-    /// Puts changed counts into the tree, at the cut of a checkpoint.
+    /// Puts changed counts into the tree, at the quiesce point of a checkpoint.
     pub(super) fn place_faults(&self) -> Result<()> {
         self.take_device_errors();
         match self.shared.segments.faults.take_changed() {

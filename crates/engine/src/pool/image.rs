@@ -1,8 +1,8 @@
 //! The stored form of the catalogue, in which a checkpoint stores datasets and snapshots.
 //!
 //! Versions lie in pages, each with those of [`PAGE_VERSIONS`] consecutive numbers: a checkpoint writes the pages that
-//! have changed. A page is a stream, cut into records of kind `catalogue`. The head tells where these are. It is a
-//! stream, too, cut into records of kind `root`, which the root lists and each checkpoint writes:
+//! have changed. A page is a stream, split into records of kind `catalogue`. The head tells where these are. It is a
+//! stream, too, split into records of kind `root`, which the root lists and each checkpoint writes:
 //!
 //! | field | size |
 //! |---|---|

@@ -2,7 +2,7 @@
 //!
 //! - P1: the log's lock is taken before the gate; maintenance before both. Nothing takes them the other way.
 //! - P2: whatever changes the segment table or a tree does so under the gate's read side, or with the log's lock;
-//!   a checkpoint's cut holds both, so it sees everything at one instant.
+//!   a checkpoint's quiesce point holds both, so it sees everything at one instant.
 //! - P3: after a failed write nothing is acknowledged any more (contract W6): the failure is latched.
 //!
 //! The lives of a checkpoint, a cleaning pass, a model, a delta and a stream, and all invariants: docs/INTERNALS.md.

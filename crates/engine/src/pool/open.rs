@@ -640,7 +640,7 @@ impl OpeningPool {
             return Err(Error::corrupt("log", "its next chunk lies beyond the pool's devices"));
         }
         self.chunks.retain(next);
-        self.chunks.hold_all(&self.used_before);
+        self.chunks.add_pending_free(&self.used_before);
         let segment = end.position.segment + 1;
         if options.read_only {
             return Ok(Position { segment, chunk: next, used: 0, slots: 0, next, ..end.position });

@@ -3,8 +3,8 @@
 //!
 //! - R1: a segment with records that were coded again is marked; when a page's record in it dies, its length is taken
 //!   from the directory ([`crate::dataset::Shared::free_pages`]).
-//! - R2: a segment moves, and the tree's pointers to its records get their new lengths, in one instant that no cut
-//!   divides: with the log's lock held and the gate closed. The log says nothing of either (G4).
+//! - R2: a segment moves, and the tree's pointers to its records get their new lengths, in one instant that no quiesce
+//!   point divides: with the log's lock held and the gate closed. The log says nothing of either (G4).
 //! - R3: models that records used before they were coded again stay until the pool is opened again.
 //! - R4: models for coding again are pinned until segments that list them are published: the background may learn
 //!   others meanwhile, and the checkpoints between two passes drop models that no segment lists.

@@ -77,7 +77,7 @@ impl Pool {
         }
         // The log since the last checkpoint can be neither cleaned nor reused, and changed nodes count at their
         // largest.
-        let is_settled = self.chunks.pending() == 0 && self.nodes.unstored_bytes() == 0;
+        let is_settled = self.chunks.pending_free() == 0 && self.nodes.unstored_bytes() == 0;
         if steps > 0 || !is_settled || self.log.lock().window_bytes >= CHUNK_BYTES {
             self.checkpoint_locked(state, false)?;
             if self.shared.spare_chunks() > before {

@@ -240,7 +240,7 @@ impl Pool {
             failure: self.shared.failure().map(Into::into),
             read_only: self.shared.read_only.load(Ordering::Relaxed),
             size_bytes,
-            allocated_bytes: size_bytes - (self.chunks.free() + self.chunks.pending()) * CHUNK_BYTES,
+            allocated_bytes: size_bytes - (self.chunks.free() + self.chunks.pending_free()) * CHUNK_BYTES,
             capacity_bytes: space.capacity_bytes,
             used_bytes: space.used_bytes,
             available_bytes: space.available_bytes,

@@ -2,8 +2,8 @@
 //!
 //! Versions share nodes that are not stored yet. A checkpoint writes snapshots first, in the order of their making,
 //! then the nodes that only datasets have; so a snapshot's nodes lie below its bound (L2). The nodes that a version has
-//! let go of are found by comparing it with the snapshot before, twice: as of the cut for the stored catalogue, and as
-//! of now for the one in memory.
+//! let go of are found by comparing it with the snapshot before, twice: as of the quiesce point for the stored
+//! catalogue, and as of now for the one in memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use crate::account::remainder;
 use crate::dataset::{LiveDataset, space_of};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::record::encode_metadata;
-use crate::tree::{Frozen, Settling, WrittenNodes};
+use crate::tree::{ImmutableTree, Settling, WrittenNodes};
 use crate::wal::RecordKind;
 use crate::{Addr, Error, Ptr, Result};
 
-/// The trees of a cut that are to be written, and the catalogue as of the cut.
+/// The trees of a quiesce point that are to be written, and the catalogue as of the quiesce point.
 pub(super) struct Versions {
     image: Image,
-    snapshots: Vec<(u64, Frozen)>,
-    datasets: Vec<(u64, Frozen)>,
+    snapshots: Vec<(u64, ImmutableTree)>,
+    datasets: Vec<(u64, ImmutableTree)>,
     /// Trees of what is dying, by position in the image.
-    dying: Vec<(usize, Frozen)>,
-    own: Frozen,
+    dying: Vec<(usize, ImmutableTree)>,
+    own: ImmutableTree,
     /// Bytes that were promised to the nodes of all these trees, for one copy.
     promised_bytes: u64,
     /// Numbers of the snapshots that were written, with their bounds.
@@ -72,20 +72,22 @@ fn differences(
 }
 
 impl Versions {
-    /// Freezes the trees as of now. The caller holds the log's lock and the gate's write side.
-    pub(super) fn freeze(catalogue: &Catalogue, own: &LiveDataset, pages: &BTreeMap<u64, Vec<u8>>) -> Self {
+    /// Makes the trees immutable as of now. The caller holds the log's lock and the gate's write side.
+    pub(super) fn take(catalogue: &Catalogue, own: &LiveDataset, pages: &BTreeMap<u64, Vec<u8>>) -> Self {
         let (mut snapshots, mut datasets) = (Vec::new(), Vec::new());
         for (id, version) in &catalogue.versions {
             let tree = &version.data.tree;
             match version.kind {
-                VersionKind::Snapshot { node_bound: None, .. } => snapshots.push((*id, tree.freeze())),
+                VersionKind::Snapshot { node_bound: None, .. } => {
+                    snapshots.push((*id, tree.make_immutable()))
+                }
                 VersionKind::Dataset => {
-                    // The tree is frozen in any case: even with nothing in memory it may still count nodes that only
-                    // its snapshots have now.
+                    // The tree is made immutable in any case: even with nothing in memory it may still count nodes that
+                    // only its snapshots have now.
                     let is_stored = tree.stored_root().is_some();
-                    let frozen = tree.freeze();
+                    let immutable = tree.make_immutable();
                     if !is_stored {
-                        datasets.push((*id, frozen));
+                        datasets.push((*id, immutable));
                     }
                 }
                 VersionKind::Snapshot { .. } => {}
@@ -93,16 +95,16 @@ impl Versions {
         }
         let dying = catalogue.dying.iter().enumerate().filter_map(|(at, dying)| {
             let tree = dying.tree()?;
-            tree.stored_root().is_none().then(|| (at, tree.freeze()))
+            tree.stored_root().is_none().then(|| (at, tree.make_immutable()))
         });
-        let (dying, own) = (dying.collect(), own.tree.freeze());
+        let (dying, own) = (dying.collect(), own.tree.make_immutable());
         let mut versions = Self {
             dying,
             image: catalogue.image(),
             snapshots,
             datasets,
             own,
-            promised_bytes: catalogue.parts.nodes.freeze_left().stored,
+            promised_bytes: catalogue.parts.nodes.make_left_immutable().stored,
             bounds: Vec::new(),
             pages: pages.clone(),
             changed: BTreeSet::new(),
@@ -144,8 +146,8 @@ impl Versions {
             copies.append(RecordKind::Node, records)
         };
         let image = &mut self.image;
-        for (id, frozen) in &mut self.snapshots {
-            let root = frozen.persist(write)?;
+        for (id, immutable) in &mut self.snapshots {
+            let root = immutable.persist(write)?;
             let bound = pool.next_addr();
             self.bounds.push((*id, bound));
             if let Some(version) = image.versions.get_mut(id) {
@@ -155,15 +157,15 @@ impl Versions {
                 }
             }
         }
-        for (id, frozen) in &mut self.datasets {
-            let root = frozen.persist(write)?;
+        for (id, immutable) in &mut self.datasets {
+            let root = immutable.persist(write)?;
             if let Some(version) = image.versions.get_mut(id) {
                 version.root = root;
             }
         }
-        for (at, frozen) in &mut self.dying {
+        for (at, immutable) in &mut self.dying {
             if let Some(UnreferencedImage::Tree { root, .. }) = image.dying.get_mut(*at) {
-                *root = frozen.persist(write)?;
+                *root = immutable.persist(write)?;
             }
         }
         self.settle_image();
@@ -174,9 +176,9 @@ impl Versions {
 
     /// Updates the accounts in the image by the trees that were just stored.
     fn settle_image(&mut self) {
-        let frozen = self.snapshots.iter().chain(&self.datasets);
+        let immutable = self.snapshots.iter().chain(&self.datasets);
         let written: BTreeMap<u64, WrittenNodes> =
-            frozen.map(|(id, frozen)| (*id, frozen.written())).collect();
+            immutable.map(|(id, immutable)| (*id, immutable.written())).collect();
         let links: Vec<(u64, u64)> =
             self.image.versions.iter().map(|(id, version)| (*id, version.prev)).collect();
         for NodeDifference { id, released, all, fresh_bytes } in differences(&written, links.into_iter()) {
@@ -190,7 +192,7 @@ impl Versions {
         }
     }
 
-    /// Works as [`Catalogue::birth_of_node`], as of the cut.
+    /// Works as [`Catalogue::birth_of_node`], as of the quiesce point.
     fn birth_of_node(&self, id: u64, addr: Addr) -> u64 {
         let prev = |id: u64| self.image.versions.get(&id).map_or(0, |version| version.prev);
         let mut at = prev(id);
@@ -251,10 +253,11 @@ impl Pool {
     /// Ends the writing of versions when their checkpoint counts: their nodes become clean, or dead if no version has
     /// them any more.
     pub(super) fn retire(&self, versions: Versions) -> Result<()> {
-        // This needs no lock: frozen trees do not change.
-        let frozen = versions.snapshots.iter().chain(&versions.datasets).map(|(_, frozen)| frozen);
-        let frozen = frozen.chain(versions.dying.iter().map(|(_, frozen)| frozen)).chain([&versions.own]);
-        let mut left: WrittenNodes = frozen.flat_map(Frozen::written).collect();
+        // This needs no lock: immutable trees do not change.
+        let immutable = versions.snapshots.iter().chain(&versions.datasets).map(|(_, immutable)| immutable);
+        let immutable =
+            immutable.chain(versions.dying.iter().map(|(_, immutable)| immutable)).chain([&versions.own]);
+        let mut left: WrittenNodes = immutable.flat_map(ImmutableTree::written).collect();
         let bounds = versions.bounds.clone();
         // It is declared before the locks, so it is dropped after them: nobody waits until the memory of all nodes is
         // freed.
@@ -280,7 +283,7 @@ impl Pool {
             catalogue.add_dead_nodes(id, &released)?;
             catalogue.add_nodes(id, &all, fresh_bytes)?;
         }
-        // Otherwise the frozen trees would count as references.
+        // Otherwise the immutable trees would count as references.
         drop(versions);
         for data in trees.iter().map(|(_, data)| data).chain([&self.own]) {
             data.tree.settle(&mut settling);

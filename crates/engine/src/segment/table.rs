@@ -582,7 +582,7 @@ impl Segments {
         }
     }
 
-    /// Freezes the pages that changed since the last snapshot, for a checkpoint whose log begins in segment `open`.
+    /// Returns the pages that changed since the last snapshot, for a checkpoint whose log begins in segment `open`.
     /// `page_ptrs` refers to the stored pages. Those that will be replaced are made dead first, which may change
     /// further pages: what is stored must show no replaced page as live.
     pub fn snapshot(&self, page_ptrs: &BTreeMap<u64, Ptr>, open: u64) -> TableSnapshot {

@@ -1,8 +1,8 @@
 //! Gives out the chunks of the pool's devices, in which segments lie.
 //!
-//! A chunk is free, in use by the extents of one or more segments, or *pending*: nothing uses it any more, but the last
-//! checkpoint still refers to it. So it may not be overwritten before the next one is durable (invariant S1). Chunk
-//! states are never stored: they follow from the segment table.
+//! A chunk is free, in use by the extents of one or more segments, or *pending free*: nothing uses it any more, but the
+//! last checkpoint still refers to it. So it may not be overwritten before the next one is durable (invariant S1).
+//! Chunk states are never stored: they follow from the segment table.
 //!
 //! S2: a chunk is discarded only while it is free, and is not given out before the discard has returned (`trim`).
 //!
@@ -83,7 +83,7 @@ struct ChunkStates {
     /// Free chunks by device.
     free: Vec<Ranges>,
     users: ByChunk<u32>,
-    pending: BTreeSet<Chunk>,
+    pending_free: BTreeSet<Chunk>,
     /// Number of chunks that a pass of the cleaner has begun to fill, and that come back by the next checkpoint.
     lent: u64,
     trims: Trims,
@@ -146,8 +146,8 @@ impl Chunks {
     }
 
     /// Returns the number of chunks that the next checkpoint will free.
-    pub fn pending(&self) -> u64 {
-        self.state.lock().pending.len() as u64
+    pub fn pending_free(&self) -> u64 {
+        self.state.lock().pending_free.len() as u64
     }
 
     /// Takes a free chunk, with one user, on the device with the most free chunks.
@@ -183,7 +183,7 @@ impl Chunks {
     pub fn retain(&self, chunk: Chunk) {
         let mut state = self.state.lock();
         state.take_free(chunk);
-        state.pending.remove(&chunk);
+        state.pending_free.remove(&chunk);
         state.user(chunk, 1);
     }
 
@@ -199,39 +199,39 @@ impl Chunks {
             }
             for (chunk, users) in run {
                 state.trims.taken(*chunk);
-                state.pending.remove(chunk);
+                state.pending_free.remove(chunk);
                 state.user(*chunk, i32::try_from(*users).unwrap_or(i32::MAX));
             }
         }
     }
 
-    /// Removes a user. A chunk without users is pending until [`Chunks::recycle`].
+    /// Removes a user. A chunk without users is pending free until [`Chunks::recycle`].
     pub fn release(&self, chunk: Chunk) {
         let mut state = self.state.lock();
         let used = state.users.get(chunk).is_some_and(|users| *users > 0);
         if used && state.user(chunk, -1) == 0 {
-            state.pending.insert(chunk);
+            state.pending_free.insert(chunk);
         }
     }
 
-    /// Puts those of the chunks that nothing uses among the pending ones (they were in use by the last checkpoint).
-    pub fn hold_all(&self, chunks: &[Chunk]) {
+    /// Puts those of the chunks that nothing uses among those pending free (they were in use by the last checkpoint).
+    pub fn add_pending_free(&self, chunks: &[Chunk]) {
         let mut state = self.state.lock();
         for chunk in chunks {
             let used = state.users.get(*chunk).is_some_and(|users| *users > 0);
             if !used && state.take_free(*chunk) {
-                state.pending.insert(*chunk);
+                state.pending_free.insert(*chunk);
             }
         }
     }
 
-    /// Takes out the chunks that are pending now. They are to be given to [`Chunks::recycle`] when the checkpoint that
-    /// is being made is durable.
-    pub fn take_pending(&self) -> Vec<Chunk> {
-        std::mem::take(&mut self.state.lock().pending).into_iter().collect()
+    /// Takes out the chunks that are pending free now. They are to be given to [`Chunks::recycle`] when the checkpoint
+    /// that is being made is durable.
+    pub fn take_pending_free(&self) -> Vec<Chunk> {
+        std::mem::take(&mut self.state.lock().pending_free).into_iter().collect()
     }
 
-    /// Frees chunks that were pending before a checkpoint which is now durable. With that, what was lent is back.
+    /// Frees chunks that were pending free before a checkpoint which is now durable. With that, what was lent is back.
     pub fn recycle(&self, chunks: Vec<Chunk>) {
         let mut state = self.state.lock();
         state.lent = 0;
@@ -243,9 +243,9 @@ impl Chunks {
         }
     }
 
-    /// Returns chunks to the pending ones, after a checkpoint that was not completed.
-    pub fn restore_pending(&self, chunks: Vec<Chunk>) {
-        self.state.lock().pending.extend(chunks);
+    /// Returns chunks to those pending free, after a checkpoint that was not completed.
+    pub fn restore_pending_free(&self, chunks: Vec<Chunk>) {
+        self.state.lock().pending_free.extend(chunks);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::types::{Addr, Key, Ptr};
 /// A branch's reference to a node below it.
 #[derive(Clone)]
 pub(super) enum Child {
-    /// A node that is not part of the last checkpoint that was settled: changed since, or frozen and still being
+    /// A node that is not part of the last checkpoint that was settled: changed since, or immutable and still being
     /// written.
     Dirty(Arc<Node>),
     /// A stored node. Its fields are not a [`Ptr`], so that a child takes 16 bytes.
@@ -33,7 +33,7 @@ impl Child {
         Self::Dirty(Arc::new(node))
     }
 
-    /// Returns where the node is stored, if it is clean, or frozen and written.
+    /// Returns where the node is stored, if it is clean, or immutable and written.
     pub(super) fn stored_ptr(&self) -> Option<Ptr> {
         match self {
             Self::Dirty(node) => node.written(),

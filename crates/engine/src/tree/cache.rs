@@ -96,15 +96,15 @@ impl NodeCache {
     /// Returns the size of these nodes in memory, and their size once they are stored.
     pub fn unstored_nodes(&self) -> NodeBytes {
         let mut bytes = self.unstored.dirty.get();
-        bytes += self.unstored.frozen.get();
+        bytes += self.unstored.immutable.get();
         bytes
     }
 
-    /// Notes that a checkpoint begins, after all trees were frozen. Nodes left behind by trees that are gone now count
-    /// as frozen, too. Returns the size of all frozen nodes.
-    pub fn freeze_left(&self) -> NodeBytes {
-        self.unstored.freeze_left();
-        self.unstored.frozen.get()
+    /// Notes that a checkpoint begins, after all trees were made immutable. Nodes left behind by trees that are gone
+    /// now count as immutable, too. Returns the size of all immutable nodes.
+    pub fn make_left_immutable(&self) -> NodeBytes {
+        self.unstored.make_left_immutable();
+        self.unstored.immutable.get()
     }
 
     /// Notes that this checkpoint counts, after all trees were settled. The nodes left behind are stored, or nobody has

@@ -25,12 +25,12 @@ impl Tree {
     ///
     /// `replaced` is called once with each key and value that was overwritten or deleted, in no particular order,
     /// partly after the edits have become visible. `freed` gets each stored node that the tree does not refer to any
-    /// more; the last checkpoint still refers to it. A concurrent [`Tree::freeze`] waits until all of them have been
-    /// reported.
+    /// more; the last checkpoint still refers to it. A concurrent [`Tree::make_immutable`] waits until all of them have
+    /// been reported.
     ///
     /// The nodes that the edits change are loaded first, without a lock that readers need, and stay in memory until the
     /// next checkpoint, so the caller has to bound the number of edits. A node that lies wholly within a deleted range
-    /// is cut off without being read. It is read afterwards, as are those below it, one at a time, to be reported.
+    /// is detached without being read. It is read afterwards, as are those below it, one at a time, to be reported.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a value above [`VALUE_BYTES_MAX`]; an error of `NodeStore::load` or [`Error::Corrupt`]

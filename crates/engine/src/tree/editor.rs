@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::vec;
 
 use super::branch::{Branch, Child, KeyBounds};
-use super::cut::Interval;
+use super::delete_range::Interval;
 use super::leaf::Leaf;
 use super::node::{Body, Node, Shape};
 use super::read::{Held, Want};
@@ -27,7 +27,7 @@ pub(super) struct Editor<'a> {
     pub replaced: &'a mut dyn FnMut(Key, Value),
     pub freed: &'a mut Vec<Ptr>,
     pub dirty: NodeBytes,
-    /// Clean nodes that were cut off the tree with all below them.
+    /// Clean nodes that were detached from the tree with all below them.
     pub detached: Vec<Want>,
 }
 

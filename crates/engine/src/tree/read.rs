@@ -99,8 +99,8 @@ impl Live {
         let Some(mut child) = self.root.as_ref() else { return Ok(None) };
         let mut place = Surroundings { bounds: KeyBounds::default(), neighbour: None };
         let mut level = None;
-        // Changed and frozen nodes are borrowed from the tree. From the first clean node on, they are shared with the
-        // cache.
+        // Changed and immutable nodes are borrowed from the tree. From the first clean node on, they are shared with
+        // the cache.
         let ptr = loop {
             match child {
                 Child::Clean { len_bytes, addr } => break Ptr { addr: *addr, len_bytes: *len_bytes },

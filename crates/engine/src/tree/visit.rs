@@ -1,7 +1,7 @@
 //! Walks trees, for checks.
 
 use super::branch::{Child, KeyBounds};
-use super::cut::wants;
+use super::delete_range::wants;
 use super::leaf::Leaf;
 use super::node::Body;
 use super::read::Want;

@@ -6,9 +6,9 @@
 //! journal.
 //!
 //! - J1: an entry is complete before anybody can see its change, and so before the change is answered.
-//! - J2: entries are appended under the gate's read side. A cut, under its write side, sets a mark: the end of the
-//!   entries that it takes along, and the number of the batch that its commit begins with. These entries are released
-//!   when the commit is in the log. There is one commit at a time, so there is one mark.
+//! - J2: entries are appended under the gate's read side. A quiesce point, under its write side, sets a mark: the end
+//!   of the entries that it takes along, and the number of the batch that its commit begins with. These entries are
+//!   released when the commit is in the log. There is one commit at a time, so there is one mark.
 //! - J3: the commit of a mark is in the log if and only if the log has a batch with operations, from the mark's number
 //!   on: the last batch of a commit carries the operations, and nobody else appends batches while a commit does.
 //! - J4: callers apply changes that touch each other one after the other, so the changes can be redone in the order of
@@ -47,10 +47,10 @@ const MAGIC: u64 = 0x50_46_4a_52_4e_4c_00_01;
 const MAGIC_WORD: usize = 0;
 /// Word of the position before which all entries are in the log.
 const RELEASED_WORD: usize = 1;
-/// Word of the mark's position, which counts if it is beyond that of `RELEASED_WORD`: a cut took the entries before it
-/// along.
-const CUT_WORD: usize = 2;
-/// Word of the number of the batch that the commit of this cut begins with.
+/// Word of the mark's position, which counts if it is beyond that of `RELEASED_WORD`: a commit took the entries before
+/// it along.
+const MARK_WORD: usize = 2;
+/// Word of the number of the batch that the commit of this mark begins with.
 const BATCH_WORD: usize = 3;
 /// Word of the number below which the log has all batches.
 const WRITTEN_WORD: usize = 4;
@@ -230,14 +230,14 @@ impl Journal {
         }
     }
 
-    /// Marks a cut that takes all entries along, and whose commit begins with this batch. The caller holds the gate's
-    /// write side and the log.
-    pub fn cut(&self, batch: u64) {
+    /// Marks the end of the entries that the commit that begins with this batch takes along. The caller holds the
+    /// gate's write side and the log.
+    pub fn mark(&self, batch: u64) {
         let end = self.end.lock();
         let at = end.redone.unwrap_or(end.next);
         if at > self.map.word(RELEASED_WORD).load(Acquire) {
             self.map.word(BATCH_WORD).store(batch, Release);
-            self.map.word(CUT_WORD).store(at, Release);
+            self.map.word(MARK_WORD).store(at, Release);
         }
     }
 
@@ -251,11 +251,11 @@ impl Journal {
         }
     }
 
-    /// Releases the entries of the last cut. Their commit is in the log, which has all batches below `batch`.
+    /// Releases the entries before the last mark. Their commit is in the log, which has all batches below `batch`.
     pub fn release(&self, batch: u64) {
         self.map.word(WRITTEN_WORD).store(batch, Release);
-        let cut = self.map.word(CUT_WORD).load(Acquire);
-        self.map.word(RELEASED_WORD).fetch_max(cut, Release);
+        let mark = self.map.word(MARK_WORD).load(Acquire);
+        self.map.word(RELEASED_WORD).fetch_max(mark, Release);
     }
 
     /// Redoes the changes that a dead process left, if one did. It must be called once, before anything else is
@@ -271,7 +271,7 @@ impl Journal {
             return Ok(0);
         }
         let released = self.map.word(RELEASED_WORD).load(Acquire);
-        let cut = self.map.word(CUT_WORD).load(Acquire);
+        let mark = self.map.word(MARK_WORD).load(Acquire);
         if released > POSITION_MAX {
             return Err(Error::corrupt("journal", "its beginning is out of range"));
         }
@@ -285,18 +285,18 @@ impl Journal {
             applied.extend(found.asked);
             Ok(())
         })?;
-        if cut > end {
+        if mark > end {
             return Err(Error::corrupt("journal", "it ends before its mark"));
         }
         // This comes before entries are released: afterwards only the slots know which requests were carried out.
         self.inherit(&applied);
-        let committed = cut > released && self.map.word(BATCH_WORD).load(Acquire) < operations_below;
+        let committed = mark > released && self.map.word(BATCH_WORD).load(Acquire) < operations_below;
         if committed {
             self.release(log_next);
         } else {
-            self.map.word(CUT_WORD).store(released, Release);
+            self.map.word(MARK_WORD).store(released, Release);
         }
-        let from = if committed { cut } else { released };
+        let from = if committed { mark } else { released };
         *self.end.lock() = JournalEnd { next: end, redone: Some(from) };
         let mut entries = 0;
         self.scan(from, &mut |found| {

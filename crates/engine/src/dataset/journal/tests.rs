@@ -67,19 +67,19 @@ fn every_change_comes_back_as_it_was() {
 fn what_is_in_the_log_is_not_redone() {
     let journal = Journal::with_bytes(RING).unwrap();
     enter(&journal, &put(1, 10));
-    journal.cut(50);
+    journal.mark(50);
     enter(&journal, &put(2, 10));
     // Killed during the commit: the log decides.
     assert_eq!(redone(&adopted(&journal).unwrap(), 50).unwrap(), [1, 2]);
     let journal = Journal::with_bytes(RING).unwrap();
     enter(&journal, &put(1, 10));
-    journal.cut(50);
+    journal.mark(50);
     enter(&journal, &put(2, 10));
     let second = adopted(&journal).unwrap();
     assert_eq!(redone(&second, 51).unwrap(), [2]);
     // Its own commit, and the next death.
     enter(&second, &put(3, 10));
-    second.cut(60);
+    second.mark(60);
     second.release(0);
     enter(&second, &put(4, 10));
     assert_eq!(redone(&adopted(&second).unwrap(), u64::MAX).unwrap(), [4]);
@@ -89,10 +89,10 @@ fn what_is_in_the_log_is_not_redone() {
 fn a_mark_that_was_decided_is_forgotten() {
     let journal = Journal::with_bytes(RING).unwrap();
     enter(&journal, &put(1, 10));
-    journal.cut(50);
+    journal.mark(50);
     let second = adopted(&journal).unwrap();
     assert_eq!(redone(&second, 0).unwrap(), [1]);
-    // Batch 50 is now another's, and the second process dies before its first cut.
+    // Batch 50 is now another's, and the second process dies before its first mark.
     assert_eq!(redone(&adopted(&second).unwrap(), 51).unwrap(), [1]);
 }
 
@@ -105,7 +105,7 @@ fn a_commit_while_redoing_takes_along_what_was_redone() {
     second
         .redo((u64::MAX, 0), &mut |_, changes| {
             if entries == 2 {
-                second.cut(70);
+                second.mark(70);
                 second.release(0);
             }
             // No change is entered twice.
@@ -165,7 +165,7 @@ fn data_that_looks_like_an_entry_is_none() {
             None => break,
         }
     }
-    journal.cut(1);
+    journal.mark(1);
     journal.release(0);
     (1..=5).for_each(|n| enter(&journal, &put(n, 100)));
     assert_eq!(redone(&adopted(&journal).unwrap(), 0).unwrap(), [1, 2, 3, 4, 5]);
@@ -186,7 +186,7 @@ fn a_full_journal_takes_nothing_until_a_commit() {
         }
         assert!(entered > 10 && !journal.is_roomy());
         if lap < 19 {
-            journal.cut(lap);
+            journal.mark(lap);
             journal.release(0);
             expected.clear();
         }
@@ -221,7 +221,7 @@ fn a_request_is_known_to_be_done_until_it_is_answered() {
     assert_eq!(again.done(), Some(99));
     assert_eq!(second.claim(Asked { connection: 4, unique: 8 }).done(), None);
     // The entries are released, and a third process has to know all the same.
-    second.cut(1);
+    second.mark(1);
     second.release(0);
     let third = Arc::new(adopted(&second).unwrap());
     assert_eq!(redone(&third, 0).unwrap(), [0; 0]);
@@ -257,7 +257,7 @@ fn an_entry_tells_what_its_slot_does_not_yet() {
 fn a_log_that_lost_what_it_had_is_told() {
     let journal = Journal::with_bytes(RING).unwrap();
     enter(&journal, &put(1, 10));
-    journal.cut(50);
+    journal.mark(50);
     journal.release(52);
     let redo = |next| adopted(&journal).unwrap().redo((next, next), &mut |_, _| Ok(()));
     assert_eq!(redo(52).unwrap(), 0);
