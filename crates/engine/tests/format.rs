@@ -18,7 +18,7 @@ use pagefold_engine::pool::{
 use pagefold_engine::record::{Codec, Compression, Encoder, NoModels, bases_of, decode, encode_delta};
 use pagefold_engine::segment::{
     Devices, DirEntry, DirEntryState, DirRef, Directory, Located, PageIds, Part, Parts, Segment, Segments,
-    decode_page, seal,
+    decode_page, record_checksum,
 };
 use pagefold_engine::space::{Chunk, Chunks, Extent, reserved_places};
 use pagefold_engine::tree::{Edit, NodeCache, NodeStore, Tree, Value};
@@ -167,10 +167,10 @@ fn newest_root(device: &SimDevice) -> (Superblock, Vec<u8>) {
     let label = Label::read(device).unwrap();
     let newest = Superblock::read_all(device, &label)[0];
     let bytes = read(device, newest.root.offset, newest.root.len_bytes as usize);
-    assert_eq!(seal(newest.addr, &bytes), newest.root.checksum);
+    assert_eq!(record_checksum(newest.addr, &bytes), newest.root.checksum);
     let second = read(device, newest.second.offset, newest.root.len_bytes as usize);
     assert_eq!(second, bytes);
-    assert_eq!(seal(newest.addr.copy(), &second), newest.second.checksum);
+    assert_eq!(record_checksum(newest.addr.copy(), &second), newest.second.checksum);
     (newest, bytes)
 }
 
@@ -249,7 +249,7 @@ fn root_of_a_pool_with_data() {
             [(address, offset, checksum), (address | 1 << 63, second, second_checksum)]
         {
             let bytes = read(&device, offset, len as usize);
-            assert_eq!(u64::from(seal(Addr::from_raw(address).unwrap(), &bytes)), checksum);
+            assert_eq!(u64::from(record_checksum(Addr::from_raw(address).unwrap(), &bytes)), checksum);
         }
         read(&device, offset, len as usize)
     };
@@ -417,7 +417,7 @@ fn batch() {
     assert_eq!(verified.header().chain.get(), chain);
     let (entry, kind) = verified.entries(8192).next().unwrap();
     assert_eq!((entry.slot, entry.start, entry.len_bytes, kind), (300, 8192 + 113, 7, 0));
-    assert_eq!(seal(Addr::new(9, 300), &batch[113..]), entry.checksum);
+    assert_eq!(record_checksum(Addr::new(9, 300), &batch[113..]), entry.checksum);
     for_each(verified.ops(), &mut |redo| {
         assert_eq!(redo, put);
         Ok(())

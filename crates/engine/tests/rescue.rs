@@ -391,7 +391,8 @@ fn without_its_directory_a_folded_segment_costs_what_is_in_it() {
     assert!(costly > 0);
 }
 
-/// Numbers of segments are used again where a part of the log was given up. What is left of that part has sound seals.
+/// Numbers of segments are used again where a part of the log was given up. What is left of that part has sound
+/// checksums.
 #[test]
 fn what_was_given_up_is_not_found() {
     let WrittenPool { device, versions, .. } = WrittenPool::new();

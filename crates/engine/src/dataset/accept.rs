@@ -103,7 +103,7 @@ impl LiveDataset {
     }
 
     fn check_open(&self) -> Result<()> {
-        if self.sealed.load(Ordering::Relaxed) {
+        if self.takes_no_changes.load(Ordering::Relaxed) {
             return Err(Error::ReadOnly("a snapshot takes no changes".into()));
         }
         Ok(())

@@ -52,7 +52,7 @@ pub struct LiveDataset {
     /// Store of the blocks of the dead list; `None` for the pool's own tree, which no snapshot holds.
     pub(super) blocks: Option<Arc<DeadBlocks>>,
     /// True if no changes are accepted, because this is a snapshot or was destroyed.
-    pub sealed: AtomicBool,
+    pub takes_no_changes: AtomicBool,
     /// True if there is a budget. Most datasets have none, and are spared the lock of `budget`.
     has_budget: AtomicBool,
     budget: RwLock<Option<Arc<Budget>>>,
@@ -80,7 +80,7 @@ impl LiveDataset {
             has_shared: AtomicBool::default(),
             ledger: Mutex::new(ledger),
             blocks,
-            sealed: AtomicBool::default(),
+            takes_no_changes: AtomicBool::default(),
             has_budget: AtomicBool::default(),
             budget: RwLock::default(),
             compression: Mutex::default(),

@@ -18,7 +18,7 @@
 //! usage              what each object stores
 //! ledger, dead       what a version holds and the fate of records that it lets go of; dead lists
 //! models, codecs     the models of a pool; which codec a new page gets
-//! debts              what deltas cost readers
+//! read_amplification what deltas cost readers
 //! salvage            changes a dataset whose tree is damaged, for a rescue
 //! ```
 
@@ -27,7 +27,6 @@ pub mod budget;
 mod claims;
 mod codecs;
 mod dead;
-mod debts;
 pub mod journal;
 pub mod ledger;
 mod live;
@@ -37,6 +36,7 @@ mod pages;
 mod part;
 pub mod pending;
 mod read;
+mod read_amplification;
 pub mod redo;
 mod references;
 mod room;
@@ -49,12 +49,12 @@ mod waits;
 pub use budget::{Bound, Budget, Claim, Limits};
 pub use codecs::Codecs;
 pub use dead::{Bucket, Chain, DeadBlocks, DeadList, SPACE_BYTES_MAX, Sublist, encode_ptrs, space_of};
-pub use debts::ReadDebts;
 pub use journal::Journal;
 pub use ledger::{Holder, Ledger, RecordRole};
 pub use live::LiveDataset;
 pub use models::{ModelEntry, ModelPin, ModelTable};
 pub use one::{Attempt, PageFetch};
+pub use read_amplification::ReadAmplification;
 pub use references::references;
 pub use room::{BEGUN_CHUNKS, PASS_TABLE_BYTES, Room};
 pub use shared::{Bounds, Commit, Counters, PrimaryCache, Shared, count};

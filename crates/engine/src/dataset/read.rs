@@ -256,7 +256,7 @@ impl LiveDataset {
         }
         missing.sort_unstable();
         missing.dedup();
-        self.shared.debts.charge((self.id, object), missing.len());
+        self.shared.read_amplification.charge((self.id, object), missing.len());
         self.fill_deltas(record_size, parts, waiting, &missing)
     }
 

@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::budget::{Budget, Claim, Refused};
-use super::debts::ReadDebts;
 use super::journal::Journal;
 use super::models::ModelTable;
+use super::read_amplification::ReadAmplification;
 use super::room::Room;
 use super::throttle::Throttle;
 use super::waits::Waits;
@@ -204,7 +204,7 @@ pub struct Shared {
     /// Counters of I/O and other work.
     pub counters: Counters,
     /// Costs of deltas for readers.
-    pub debts: ReadDebts,
+    pub read_amplification: ReadAmplification,
     /// Compression of new pages.
     pub compression: RwLock<Compression>,
     /// A [`PrimaryCache`], as its number.
@@ -247,7 +247,7 @@ impl Shared {
             in_flight: Mutex::default(),
             landed: Condvar::default(),
             counters: Counters::default(),
-            debts: ReadDebts::default(),
+            read_amplification: ReadAmplification::default(),
             compression: RwLock::new(Compression::default()),
             primary_cache: AtomicU8::default(),
             read_only: AtomicBool::default(),

@@ -146,7 +146,7 @@ impl Catalogue {
                 data: catalogue.dataset_of(*id, catalogue.tree(stored.root), ledger),
             };
             if version.snapshot_of().is_some() {
-                version.data.sealed.store(true, Ordering::Relaxed);
+                version.data.takes_no_changes.store(true, Ordering::Relaxed);
             }
             catalogue.versions.insert(*id, version);
         }
@@ -367,7 +367,7 @@ impl Catalogue {
         let mut taken = taken;
         taken.dead.flush(&self.parts.blocks)?;
         let kept = self.dataset_of(id, tree, taken);
-        kept.sealed.store(true, Ordering::Relaxed);
+        kept.takes_no_changes.store(true, Ordering::Relaxed);
         self.add(id, VersionKind::Snapshot { of: dataset, bound, node_bound }, name, prev, created, kept)?;
         self.get_mut(dataset)?.prev = id;
         Ok(())
@@ -444,7 +444,7 @@ impl Catalogue {
     fn destroy_dataset(&mut self, id: u64) -> Result<()> {
         let (bound, node_bound) = self.bounds(id)?;
         let Some(gone) = self.versions.remove(&id) else { return Err(unknown(id)) };
-        gone.data.sealed.store(true, Ordering::Relaxed);
+        gone.data.takes_no_changes.store(true, Ordering::Relaxed);
         let mut taken = std::mem::take(&mut *gone.data.ledger.lock());
         self.forget(&mut taken);
         let shares = gone.data.shares_records();

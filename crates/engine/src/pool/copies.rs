@@ -16,7 +16,7 @@ use super::Pool;
 use super::pack::{Begun, Packer, Survivor};
 use super::root::PlacedRecord;
 use crate::dataset::count;
-use crate::segment::{PARTS_MAX, Part, seal};
+use crate::segment::{PARTS_MAX, Part, record_checksum};
 use crate::types::COPIES;
 use crate::wal::RecordKind;
 use crate::{Error, Ptr, Result};
@@ -70,7 +70,7 @@ impl<'a> Copies<'a> {
                 self.pack()?;
                 self.segment = ptr.addr.segment();
             }
-            self.waiting.push((ptr.addr.slot(), seal(ptr.addr.copy(), &bytes), bytes));
+            self.waiting.push((ptr.addr.slot(), record_checksum(ptr.addr.copy(), &bytes), bytes));
         }
         Ok(ptrs)
     }

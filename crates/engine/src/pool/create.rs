@@ -11,7 +11,7 @@ use super::root::Root;
 use super::trim::discard_chunks;
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode};
 use crate::limits::{DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
-use crate::segment::{Devices, Located, Segment, Segments, seal};
+use crate::segment::{Devices, Located, Segment, Segments, record_checksum};
 use crate::space::{Chunk, Chunks};
 use crate::wal::{LogWriter, Position, Rec, RecordKind};
 use crate::{Error, Result};
@@ -172,7 +172,7 @@ fn write_first_root(
     device.write(copies.offset(), &copy, false)?;
     writer.flushes().wrote(copies.device);
     writer.flushes().flush()?;
-    let checksum = seal(ptr.addr.copy(), copy.get(..len_bytes as usize).unwrap_or_default());
+    let checksum = record_checksum(ptr.addr.copy(), copy.get(..len_bytes as usize).unwrap_or_default());
     let second = Located { device: copies.device, offset: copies.offset(), len_bytes, checksum };
     Ok(Superblock {
         generation: 1,

@@ -202,7 +202,9 @@ impl Pool {
             let wanted: Vec<bool> = {
                 let mut attempts = self.attempts.lock();
                 let of = (dataset.id, *object);
-                let mut may = |page: &PageBuf| attempts.wants(of) && !self.shared.debts.pay(of, page.len());
+                let mut may = |page: &PageBuf| {
+                    attempts.wants(of) && !self.shared.read_amplification.pay(of, page.len())
+                };
                 run.iter().map(|(key, page)| !plain.contains(key) && may(page)).collect()
             };
             let end = first.saturating_add(run.len() as u64);
@@ -276,7 +278,7 @@ impl Pool {
             let mut log = self.log.lock();
             self.check_failed()?;
             let gate = self.shared.gate.write();
-            if dataset.sealed.load(Ordering::Relaxed) {
+            if dataset.takes_no_changes.load(Ordering::Relaxed) {
                 // The dataset was destroyed meanwhile.
                 return Ok(folded);
             }

@@ -7,7 +7,7 @@ use crate::space::{Chunk, Extent};
 use crate::wal::Position;
 use crate::{Addr, Ptr};
 
-pub use super::send::fuzzing::sealed as sealed_stream;
+pub use super::send::fuzzing::checksummed as checksummed_stream;
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,9 @@ use crate::error::DamagedAt;
 use crate::faults::Subject;
 use crate::limits::CHUNK_BYTES;
 use crate::record::decode_metadata;
-use crate::segment::{Devices, Located, Segment, Segments, decode_page, neighbours, read_span, seal};
+use crate::segment::{
+    Devices, Located, Segment, Segments, decode_page, neighbours, read_span, record_checksum,
+};
 use crate::space::{ByChunk, Chunk, Chunks};
 use crate::{Addr, Error, Result};
 
@@ -113,7 +115,7 @@ fn read_pages(
         let bytes = together.as_ref().and_then(|(offset, buf, start)| {
             let from = start + usize::try_from(first.offset - offset).ok()?;
             let bytes = buf.get(from..from + first.len_bytes as usize)?;
-            (seal(addr, bytes) == first.checksum).then_some(bytes)
+            (record_checksum(addr, bytes) == first.checksum).then_some(bytes)
         });
         match bytes {
             Some(bytes) => decode_page(segments.page_ids(), page.page, &decode_metadata(bytes)?),
@@ -140,7 +142,7 @@ pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &s
     }
     let (buf, start) = read_span(device.as_ref(), place.offset, place.len_bytes.into())?;
     let bytes = buf.get(start..start + place.len_bytes as usize).unwrap_or_default();
-    if seal(addr, bytes) != place.checksum {
+    if record_checksum(addr, bytes) != place.checksum {
         return Err(Error::corrupt_at(
             DamagedAt::new(place.device, place.offset, Some(addr)),
             format!("{what} at byte {} of {}", place.offset, device.path().display()),

@@ -154,7 +154,7 @@ impl Pool {
     ) -> Result<RecodeReport> {
         self.shared.check_writable()?;
         let dataset = self.version_by_id(id)?;
-        if dataset.sealed.load(Ordering::Relaxed) {
+        if dataset.takes_no_changes.load(Ordering::Relaxed) {
             return Err(Error::Invalid("a snapshot's pages are coded again with its dataset's".into()));
         }
         self.commit(false)?;
@@ -390,7 +390,7 @@ impl Pool {
                 let target = targets.get(slot)?;
                 let shorter = self.shorter(bytes, target, plan)?;
                 let left = model_of(bytes);
-                *checksum = segment::seal(Addr::new(id, *slot), &shorter);
+                *checksum = segment::record_checksum(Addr::new(id, *slot), &shorter);
                 let len_bytes = shorter.len() as u32;
                 let ptr = Ptr { len_bytes: bytes.len() as u32, ..target.ptr };
                 *bytes = shorter;
@@ -441,7 +441,7 @@ impl Pool {
             let Some((object, _, _)) = of_object.first() else { continue };
             let lens: Vec<(u64, Ptr)> = of_object.iter().map(|(_, page, ptr)| (*page, *ptr)).collect();
             // A dataset that was destroyed meanwhile is not written any more.
-            if !dataset.sealed.load(Ordering::Relaxed) {
+            if !dataset.takes_no_changes.load(Ordering::Relaxed) {
                 dataset.restate(*object, &lens)?;
             }
         }

@@ -7,7 +7,7 @@ use super::load::read_copy;
 use super::root::PlacedRecord;
 use super::{Label, Pool};
 use crate::device::Device;
-use crate::segment::{DirCopy, Part, read_span, seal};
+use crate::segment::{DirCopy, Part, read_span, record_checksum};
 use crate::{Addr, Error, Result};
 
 /// Name, in messages, of the records that no segment accounts for.
@@ -32,7 +32,7 @@ impl Pool {
         }
         let bytes = self.shared.read_uncounted(other)?;
         let place = segments.locate(&self.shared.devices, addr)?;
-        if bytes.len() != place.len_bytes as usize || seal(addr, &bytes) != place.checksum {
+        if bytes.len() != place.len_bytes as usize || record_checksum(addr, &bytes) != place.checksum {
             return Err(Error::corrupt(format!("record {addr}"), "its other copy is of another content"));
         }
         self.overwrite(place.device, place.offset, &bytes)?;

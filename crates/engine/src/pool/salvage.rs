@@ -1,11 +1,11 @@
 //! Finds segments whose entries in the segment table, or whose directories, cannot be read, by the batches and
 //! directories on the devices.
 //!
-//! A batch of the log names its segment, and so does a directory; both have the seals of the segment's records, and a
-//! seal depends on the record's address. Only entries whose records match their seals count, so that no record is taken
-//! for another one. A record of an address is the same wherever it lies, with one exception: after a crash, or after a
-//! loss that was accepted, the log goes on before batches that do not count, and numbers of segments are used again.
-//! All batches of a segment are of one opening of the pool, so
+//! A batch of the log names its segment, and so does a directory; both have the checksums of the segment's records, and
+//! a checksum depends on the record's address. Only entries whose records match their checksums count, so that no
+//! record is taken for another one. A record of an address is the same wherever it lies, with one exception: after a
+//! crash, or after a loss that was accepted, the log goes on before batches that do not count, and numbers of segments
+//! are used again. All batches of a segment are of one opening of the pool, so
 //! - of the batches of a segment only those of one opening are used: the one that tells of the latest flush, and none
 //!   if several openings do;
 //! - if directories of folded records are found, too, batches have to agree with them.
@@ -17,7 +17,7 @@ use crate::Addr;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::segment::{
     Devices, DirEntry, DirRef, Directory, LiveMap, Part, Segment, Segments, find_directory, next_directory,
-    seal,
+    record_checksum,
 };
 use crate::space::{Chunk, Extent};
 use crate::wal::batch::Verified;
@@ -170,7 +170,7 @@ impl<'a> Search<'a> {
             let from = (extent.start + entry.start) as usize;
             let record = chunk.get(from..from + entry.len_bytes as usize);
             let addr = Addr::new(id, entry.slot);
-            if record.is_some_and(|record| seal(addr, record) == entry.checksum) {
+            if record.is_some_and(|record| record_checksum(addr, record) == entry.checksum) {
                 sound.set(entry.slot);
             }
         }

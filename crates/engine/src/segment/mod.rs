@@ -50,6 +50,6 @@ pub use table::{DirEntryState, Segments, TableSnapshot, VisitChunk, decode_page}
 use crate::Addr;
 
 /// Returns the checksum of a stored record at its address.
-pub fn seal(addr: Addr, bytes: &[u8]) -> u32 {
+pub fn record_checksum(addr: Addr, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&addr.raw().to_le_bytes()), bytes)
 }

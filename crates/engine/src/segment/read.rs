@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::directory::{DirEntry, Directory, Index, LEAF_SLOTS};
 use super::entry::{DirRef, Part};
-use super::seal;
+use super::record_checksum;
 use super::table::{Piece, PieceKey, RecordPlace, Segments};
 use crate::device::{AlignedBuf, Device};
 use crate::error::DamagedAt;
@@ -37,7 +37,7 @@ pub struct Located {
     pub offset: u64,
     /// Stored length in bytes.
     pub len_bytes: u32,
-    /// [`seal`] of address and bytes.
+    /// [`record_checksum`] of address and bytes.
     pub checksum: u32,
 }
 
@@ -127,7 +127,7 @@ impl<'a> ReadGroup<'a> {
         for (located, at) in self.records {
             let from = (located.offset - self.offset()) as usize;
             let bytes = read.get(from..from + located.len_bytes as usize).unwrap_or_default();
-            if seal(addrs[*at], bytes) != located.checksum {
+            if record_checksum(addrs[*at], bytes) != located.checksum {
                 let Located { offset, len_bytes, .. } = located;
                 let path = device.path().display();
                 return Err(Error::corrupt_at(

@@ -122,7 +122,7 @@ fn fixed_bytes(header: &BatchHeader) -> u64 {
 }
 
 /// Stores the checksums into a finished batch, and returns that of the whole.
-pub fn seal(bytes: &mut [u8]) -> u64 {
+pub fn set_checksums(bytes: &mut [u8]) -> u64 {
     let fixed = BatchHeader::read_from_prefix(bytes).map_or(0, |(header, _)| fixed_bytes(&header) as usize);
     let checksum = checksum(bytes);
     let frame = frame(bytes, checksum, fixed.clamp(HEADER_BYTES, bytes.len()));

@@ -15,7 +15,7 @@ use super::batch::{BatchHeader, MAGIC, Verified, may_go_on};
 use super::writer::RecordKind;
 use crate::device::{AlignedBuf, Device};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use crate::segment::{Devices, DirEntry, seal};
+use crate::segment::{Devices, DirEntry, record_checksum};
 use crate::space::{Chunk, Chunks};
 use crate::types::SLOT_BITS;
 use crate::{Addr, Error, Result};
@@ -194,7 +194,7 @@ impl Replay<'_> {
             })?;
             let bytes = batch.record(&entry, position.used);
             let addr = Addr::new(position.segment, entry.slot);
-            let sound = batch.is_whole() || seal(addr, bytes) == entry.checksum;
+            let sound = batch.is_whole() || record_checksum(addr, bytes) == entry.checksum;
             records.push((entry, kind, sound.then_some(bytes)));
         }
         let end = &mut self.end.position;

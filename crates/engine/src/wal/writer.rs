@@ -8,7 +8,9 @@ use super::batch::{self, BatchHeader, ENTRY_BYTES, HEADER_BYTES};
 use super::{Flushes, Position};
 use crate::device::AlignedBuf;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
-use crate::segment::{Devices, DirEntry, DirEntryState, DirRef, Directory, Segment, Segments, seal};
+use crate::segment::{
+    Devices, DirEntry, DirEntryState, DirRef, Directory, Segment, Segments, record_checksum,
+};
 use crate::space::Chunks;
 use crate::{Addr, Error, Ptr, Result};
 
@@ -262,7 +264,7 @@ impl LogWriter {
         let mut entries = Vec::with_capacity(records.len());
         let (mut at, mut slot) = (fixed, position.slots);
         for record in records {
-            let checksum = seal(Addr::new(position.segment, slot), &record.bytes);
+            let checksum = record_checksum(Addr::new(position.segment, slot), &record.bytes);
             let entry = batch::entry_bytes(record.bytes.len() as u32, record.kind as u8, checksum);
             let place = HEADER_BYTES + entries.len() * ENTRY_BYTES;
             buf[place..place + ENTRY_BYTES].copy_from_slice(&entry);
@@ -273,7 +275,7 @@ impl LogWriter {
             at += record.bytes.len();
             slot += 1;
         }
-        let chain = batch::seal(&mut buf[..len]);
+        let chain = batch::set_checksums(&mut buf[..len]);
         let device = self.device(position.chunk.device)?;
         // A write that is durable by itself saves the flush if nothing else is waiting for one.
         let durable = alone && device.writes_durably() && self.flushes.nothing_waits();

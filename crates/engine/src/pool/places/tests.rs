@@ -13,7 +13,7 @@ use crate::pool::root::{Root, TablePage, encode_lists};
 use crate::pool::testing::try_open;
 use crate::pool::{CreateOptions, Guid, create_on};
 use crate::record::encode_metadata;
-use crate::segment::{Devices, Part, Segment, Segments, seal};
+use crate::segment::{Devices, Part, Segment, Segments, record_checksum};
 use crate::space::Extent;
 
 const MIB: u64 = 1 << 20;
@@ -57,7 +57,7 @@ impl Forged {
             device: 0,
             offset,
             len_bytes: bytes.len() as u32,
-            checksum: seal(addr, bytes),
+            checksum: record_checksum(addr, bytes),
         };
         PlacedRecord { addr, first: at(first, addr), second: at(second, addr.copy()) }
     }
