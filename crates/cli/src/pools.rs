@@ -450,7 +450,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         allocated_bytes: status.allocated_bytes,
         dirty_bytes: status.dirty_bytes,
         freeing: pool.is_reaping(),
-        freeing_bytes: pool.dying_bytes(),
+        freeing_bytes: pool.unreferenced_bytes(),
         backup_policies: pool.is_set_anywhere(crate::backups::BACKUP),
         log_bytes: status.log_bytes,
         models: status.models,

@@ -322,7 +322,7 @@ fn read_catalogue(head: &[u8], record: &mut dyn FnMut(&[u64]) -> Vec<u8>) {
     assert_eq!(values, [3, 1, 1], "next number and list, pages");
     assert_eq!((reader.varint().unwrap(), reader.varint().unwrap()), (0, 1), "page 0 has one record");
     let place: Vec<u64> = table("root-list").iter().map(|row| number_in(&mut reader, row)).collect();
-    assert_eq!(reader.varint().unwrap(), 0, "nothing is dying");
+    assert_eq!(reader.varint().unwrap(), 0, "nothing is unreferenced");
     assert_eq!(reader.remaining(), 0);
 
     let page = metadata(&record(&place));
@@ -783,7 +783,7 @@ fn streams() {
     let kinds = codes("stream-kinds", "code", "frame");
     assert_eq!(kinds, [(1, "head"), (2, "model"), (3, "entries"), (4, "end")]);
     let entries = codes("stream-entries", "code", "entry");
-    assert_eq!(entries, [(1, "put"), (2, "delete"), (3, "pages"), (4, "gone")]);
+    assert_eq!(entries, [(1, "put"), (2, "delete"), (3, "pages"), (4, "punch")]);
     let (_device, pool) = fresh_pool();
     let dataset = pool.dataset();
     let mut page = b"bytes".to_vec();
@@ -815,7 +815,7 @@ fn streams() {
     let [(1, head), (3, of_two), (4, _)] = &frames(&changed)[..] else { panic!("other frames") };
     let delete = example("stream-delete").len();
     assert_example("stream-delete", &of_two[..delete]);
-    assert_example("stream-gone", &of_two[delete..]);
+    assert_example("stream-punch", &of_two[delete..]);
 
     // A token, made by the document: its head is that of a stream that goes on.
     let mut fields = head[..head.len() - 5].to_vec();

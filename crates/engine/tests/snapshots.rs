@@ -179,9 +179,9 @@ fn destroying_frees_what_is_told() {
     assert!(told[3] > told[1] && told[1] >= MIB && told[2] >= told[0]);
     for (set, told) in [(sets[3], told[3]), (sets[4], told[4])] {
         let told = told.max(pool.freed_by_destroying(set).unwrap());
-        let dying = pool.dying_bytes();
+        let unreferenced = pool.unreferenced_bytes();
         pool.destroy_snapshots(set).unwrap();
-        assert_eq!(pool.dying_bytes() - dying, told);
+        assert_eq!(pool.unreferenced_bytes() - unreferenced, told);
     }
     settle(&pool);
     let after = pool.status().used_bytes;

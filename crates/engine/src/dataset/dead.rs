@@ -1,4 +1,4 @@
-//! Dead lists: records that a tree let go of and that an older snapshot holds.
+//! Dead lists: records that a tree does not refer to any more and that an older snapshot holds.
 //!
 //! A list has a bucket per birth, which is the newest snapshot that is older than the record (0: none is). So the bytes
 //! that become free when snapshots are destroyed are a sum over buckets, and the records that die are whole buckets.
@@ -33,7 +33,7 @@ pub fn space_of(ptr: &Ptr) -> u64 {
     u64::from(ptr.len_bytes) + RECORD_OVERHEAD_BYTES
 }
 
-/// Records that a version let go of, and that the snapshot before it holds.
+/// Records that a version does not refer to any more, and that the snapshot before it holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadList {
     /// Number under which the list's buckets are stored, never used twice; 0 if it has no stored buckets.

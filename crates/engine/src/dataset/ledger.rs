@@ -1,4 +1,4 @@
-//! The ledger of a version of a dataset: the space that it holds, and the fate of records that it lets go of.
+//! The ledger of a version of a dataset: the space that it holds, and the fate of records that it unreferences.
 //!
 //! - L2: a record that a tree refers to is in the tree of a snapshot before it if and only if it is older than the
 //!   snapshot: records enter a tree by their birth alone. A page is older if its address is below the position of the
@@ -57,7 +57,7 @@ pub struct Ledger {
     pub node_bytes: u64,
     /// Space of records that the snapshot before does not have.
     pub fresh_bytes: u64,
-    /// Records that were let go of since the snapshot before, and that this snapshot holds.
+    /// Records that were unreferenced since the snapshot before, and that this snapshot holds.
     pub dead: DeadList,
     /// Budget that follows these counters (Q1): that of the dataset, or of the dataset that the snapshot belongs to.
     pub budget: Option<Follower>,
@@ -138,9 +138,9 @@ impl Ledger {
         self.tell(before);
     }
 
-    /// Removes records that the tree no longer refers to. Those that nothing refers to are added to `dying`. Returns
-    /// true if the dead list is to be flushed.
-    fn let_go(&mut self, part: RecordRole, ptrs: &[Ptr], dying: &mut Vec<Ptr>) -> bool {
+    /// Removes records that the tree no longer refers to. Those that nothing refers to are added to `unreferenced`.
+    /// Returns true if the dead list is to be flushed.
+    fn unreference(&mut self, part: RecordRole, ptrs: &[Ptr], unreferenced: &mut Vec<Ptr>) -> bool {
         let mut full = false;
         let before = self.sums();
         for ptr in ptrs {
@@ -150,7 +150,7 @@ impl Ledger {
                 full |= self.dead.push(self.birth(part, ptr.addr), *ptr);
             } else {
                 subtract_stored(&mut self.fresh_bytes, bytes);
-                dying.push(*ptr);
+                unreferenced.push(*ptr);
             }
         }
         self.tell(before);
@@ -159,8 +159,8 @@ impl Ledger {
 }
 
 impl LiveDataset {
-    /// Lets go of records that the tree no longer refers to: they are dead, unless a snapshot has them.
-    pub(super) fn let_go(&self, part: RecordRole, ptrs: &[Ptr]) -> Result<()> {
+    /// Unreferences records that the tree no longer refers to: they are dead, unless a snapshot has them.
+    pub(super) fn unreference(&self, part: RecordRole, ptrs: &[Ptr]) -> Result<()> {
         if ptrs.is_empty() {
             return Ok(());
         }
@@ -169,13 +169,13 @@ impl LiveDataset {
             self.free(part, ptrs);
             return Ok(());
         };
-        let mut dying = Vec::with_capacity(ptrs.len());
+        let mut unreferenced = Vec::with_capacity(ptrs.len());
         let mut ledger = self.ledger.lock();
-        if ledger.let_go(part, ptrs, &mut dying) {
+        if ledger.unreference(part, ptrs, &mut unreferenced) {
             ledger.dead.flush(blocks)?;
         }
         drop(ledger);
-        self.free(part, &dying);
+        self.free(part, &unreferenced);
         Ok(())
     }
 

@@ -91,7 +91,7 @@ impl LiveDataset {
     pub(super) fn edit(&self, edits: &mut dyn Iterator<Item = Edit>) -> Result<()> {
         let mut freed = Vec::new();
         report_unreadable(&self.tree.apply(edits, &mut |_, _| {}, &mut freed)?);
-        self.let_go(RecordRole::Node, &freed)
+        self.unreference(RecordRole::Node, &freed)
     }
 
     /// Makes the next commit store a page in full, whose content was `content` when its record was `top`. Returns false

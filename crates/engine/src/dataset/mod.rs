@@ -16,7 +16,7 @@
 //! read, one, part    plans and does reads; reads within one page without waiting; the part of a page that is wanted
 //! pages, references  the page map; pages that share a record
 //! usage              what each object stores
-//! ledger, dead       what a version holds and the fate of records that it lets go of; dead lists
+//! ledger, dead       what a version holds and the fate of records that it unreferences; dead lists
 //! models, codecs     the models of a pool; which codec a new page gets
 //! read_amplification what deltas cost readers
 //! salvage            changes a dataset whose tree is damaged, for a rescue

@@ -180,7 +180,7 @@ impl LiveDataset {
             change.stored_bytes += put.records.iter().map(|ptr| i64::from(ptr.len_bytes)).sum::<i64>();
             let mut moved: HashMap<Addr, usize> = HashMap::new();
             put.moved.iter().for_each(|addr| *moved.entry(*addr).or_default() += 1);
-            // Each moved address keeps one reference: another page may have let go of the same record.
+            // Each moved address keeps one reference: another page may have unreferenced the same record.
             replaced.retain(|ptr| match moved.get_mut(&ptr.addr) {
                 Some(left) if *left > 0 => {
                     *left -= 1;
@@ -191,9 +191,9 @@ impl LiveDataset {
         }
         change.records -= replaced.len() as i64;
         change.stored_bytes -= replaced.iter().map(|ptr| i64::from(ptr.len_bytes)).sum::<i64>();
-        self.let_go(RecordRole::Node, &freed)?;
+        self.unreference(RecordRole::Node, &freed)?;
         let unreferenced = self.drop_references(replaced)?;
-        self.let_go(RecordRole::Page, &unreferenced)?;
+        self.unreference(RecordRole::Page, &unreferenced)?;
         if change.pages != 0 || change.records != 0 || change.stored_bytes != 0 || record_size.is_some() {
             self.note_usage(object, change)?;
         }
@@ -229,7 +229,7 @@ impl LiveDataset {
         // The replaced pointers are of the same records, so nothing is freed.
         let applied = self.tree.apply(&mut edits.into_iter(), &mut |_, _| {}, &mut freed)?;
         report_unreadable(&applied);
-        self.let_go(RecordRole::Node, &freed)?;
+        self.unreference(RecordRole::Node, &freed)?;
         self.ledger.lock().shortened(saved);
         self.note_usage(object, UsageDelta { stored_bytes: -saved, ..UsageDelta::default() })
     }

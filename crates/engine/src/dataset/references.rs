@@ -59,8 +59,8 @@ impl LiveDataset {
         counted.map(|(addr, value)| Ok((addr, references(&value)?))).collect()
     }
 
-    /// Returns true if a snapshot or another page also has one of these records, which then stays when a page lets go
-    /// of it.
+    /// Returns true if a snapshot or another page also has one of these records, which then stays when a page
+    /// unreferences it.
     pub fn any_is_shared(&self, ptrs: &[Ptr]) -> Result<bool> {
         let held = {
             let ledger = self.ledger.lock();

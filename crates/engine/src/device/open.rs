@@ -82,8 +82,8 @@ pub(super) fn patiently<T>(
         match attempt() {
             Err(Error::Busy(_)) if !last => {
                 let waited = begun.elapsed();
-                // A holder that let go between the attempt and the look at the locks is not found. So there is one more
-                // attempt.
+                // A holder that released its lock between the attempt and the look at the locks is not found. So there
+                // is one more attempt.
                 last = waited >= patience && (waited >= ENDED_PATIENCE || !left_behind());
                 if !last {
                     std::thread::sleep(PAUSE);

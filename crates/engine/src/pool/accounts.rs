@@ -66,9 +66,9 @@ impl Catalogue {
             while let Some(id) = group.pop() {
                 total += self.fresh(id);
                 if self.holder(id).is_some() {
-                    let (gone, kept): (Vec<u64>, Vec<u64>) =
+                    let (removed, kept): (Vec<u64>, Vec<u64>) =
                         self.successors(id).into_iter().partition(|next| ids.contains(next));
-                    group.extend(gone);
+                    group.extend(removed);
                     stays.extend(kept);
                 }
             }
@@ -87,15 +87,15 @@ impl Catalogue {
     /// Returns the bytes of records that were born after snapshot `before` and that version `id` has from the versions
     /// it grows from, down to `before`.
     fn kept(&self, id: u64, before: u64) -> Result<u64> {
-        let gone = |id: u64| self.dead_bytes_from(id, before);
+        let dead = |id: u64| self.dead_bytes_from(id, before);
         let prev = |id: u64| self.versions.get(&id).map_or(0, |version| version.prev);
-        let (mut at, mut kept, mut lost) = (prev(id), 0, gone(id)?);
+        let (mut at, mut kept, mut died) = (prev(id), 0, dead(id)?);
         while at != before && self.versions.contains_key(&at) {
             kept += self.fresh(at);
-            lost += gone(at)?;
+            died += dead(at)?;
             at = prev(at);
         }
-        Ok(kept.saturating_sub(lost))
+        Ok(kept.saturating_sub(died))
     }
 
     /// Returns the bytes that all versions hold, each record counted once.

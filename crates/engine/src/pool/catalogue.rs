@@ -3,7 +3,8 @@
 //! - C1: the versions that grow from a snapshot name it as `prev`. A snapshot is destroyed only while exactly one
 //!   version does.
 //! - C2: the catalogue changes with the log's lock held and the gate closed, by a catalogue operation that is in the
-//!   log. Exceptions are what checkpoints find out (where a version is stored) and what is worked off of `dying`.
+//!   log. Exceptions are what checkpoints find out (where a version is stored) and what is worked off of
+//!   `unreferenced`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -56,8 +57,8 @@ impl Version {
     }
 }
 
-/// Records or trees that were let go of as a whole, and are worked off in the background.
-pub(super) enum Dying {
+/// Records or trees that nothing refers to any more, and that are freed in the background.
+pub(super) enum Unreferenced {
     /// Records to be freed; if `held`, only to be forgotten, because a snapshot has them.
     Records { bucket: Bucket, held: bool },
     /// The stored buckets of a dead list, to be forgotten only.
@@ -66,7 +67,7 @@ pub(super) enum Dying {
     Tree { data: Arc<LiveDataset>, bound: u64, node_bound: u64, cursor: Option<Key> },
 }
 
-impl Dying {
+impl Unreferenced {
     /// Returns the tree, if this is one.
     pub(super) fn tree(&self) -> Option<&Tree> {
         match self {
@@ -90,7 +91,7 @@ pub(super) struct Catalogue {
     /// Number of the next dataset or snapshot.
     pub(super) next_id: u64,
     pub(super) versions: BTreeMap<u64, Version>,
-    pub(super) dying: VecDeque<Dying>,
+    pub(super) unreferenced: VecDeque<Unreferenced>,
     /// Versions that are being sent or received, and the number of times: nobody destroys them meanwhile.
     pub(super) pins: BTreeMap<u64, usize>,
     /// While the log is replayed: a raw address above those of all nodes, since the nodes of a checkpoint may come
@@ -110,11 +111,11 @@ impl Catalogue {
     pub(super) fn memory_bytes(&self) -> u64 {
         let dead = |version: &Version| version.data.ledger.lock().dead.memory_bytes();
         let versions = self.versions.values().map(|version| VERSION_BYTES + dead(version));
-        let dying = self.dying.iter().map(|dying| match dying {
-            Dying::Records { bucket, .. } => bucket.memory_bytes(),
-            Dying::List { .. } | Dying::Tree { .. } => VERSION_BYTES,
+        let unreferenced = self.unreferenced.iter().map(|item| match item {
+            Unreferenced::Records { bucket, .. } => bucket.memory_bytes(),
+            Unreferenced::List { .. } | Unreferenced::Tree { .. } => VERSION_BYTES,
         });
-        versions.chain(dying).sum()
+        versions.chain(unreferenced).sum()
     }
 
     /// Makes the catalogue from its stored image.
@@ -123,7 +124,7 @@ impl Catalogue {
             parts,
             next_id: image.next_id,
             versions: BTreeMap::new(),
-            dying: VecDeque::new(),
+            unreferenced: VecDeque::new(),
             pins: BTreeMap::new(),
             nodes_below: 0,
         };
@@ -150,14 +151,14 @@ impl Catalogue {
             }
             catalogue.versions.insert(*id, version);
         }
-        for kept in &image.dying {
-            catalogue.dying.push_back(match kept.clone() {
-                UnreferencedImage::Records { bucket, held } => Dying::Records { bucket, held },
-                UnreferencedImage::List { id } => Dying::List { id },
+        for kept in &image.unreferenced {
+            catalogue.unreferenced.push_back(match kept.clone() {
+                UnreferencedImage::Records { bucket, held } => Unreferenced::Records { bucket, held },
+                UnreferencedImage::List { id } => Unreferenced::List { id },
                 UnreferencedImage::Tree { root, bound, node_bound, cursor } => {
                     let data = catalogue.dataset_of(0, catalogue.tree(root), Ledger::default());
                     data.assume_shared();
-                    Dying::Tree { data, bound, node_bound, cursor }
+                    Unreferenced::Tree { data, bound, node_bound, cursor }
                 }
             });
         }
@@ -393,16 +394,16 @@ impl Catalogue {
         let [next] = successors[..] else {
             return Err(Error::corrupt(format!("snapshot {id}"), "it is to be destroyed and has clones"));
         };
-        let Some(gone) = self.versions.remove(&id) else { return Err(unknown(id)) };
-        let taken = std::mem::take(&mut *gone.data.ledger.lock());
+        let Some(removed) = self.versions.remove(&id) else { return Err(unknown(id)) };
+        let taken = std::mem::take(&mut *removed.data.ledger.lock());
         let blocks = Arc::clone(&self.parts.blocks);
         let after = self.get_mut(next)?;
-        after.prev = gone.prev;
+        after.prev = removed.prev;
         let is_snapshot = after.snapshot_of().is_some();
         let mut ledger = after.data.ledger.lock();
-        // These records were let go of after the snapshot, and born after the snapshot before it: no other version has
-        // them.
-        let mut bucket = ledger.dead.take_from(gone.prev, &blocks)?;
+        // These records lost their last reference after the snapshot, and born after the snapshot before it: no other
+        // version has them.
+        let mut bucket = ledger.dead.take_from(removed.prev, &blocks)?;
         bucket.spill(&blocks)?;
         ledger.dead.absorb(taken.dead, &blocks)?;
         if is_snapshot {
@@ -412,7 +413,7 @@ impl Catalogue {
         subtract_stored(&mut ledger.fresh_bytes, bucket.bytes);
         drop(ledger);
         if bucket.records > 0 {
-            self.dying.push_back(Dying::Records { bucket, held: false });
+            self.unreferenced.push_back(Unreferenced::Records { bucket, held: false });
         }
         for (_, dataset) in self.datasets() {
             dataset.data.ledger.lock().holders.retain(|holder| holder.id != id);
@@ -437,28 +438,28 @@ impl Catalogue {
     fn forget(&mut self, ledger: &mut Ledger) {
         let dead = std::mem::take(&mut ledger.dead);
         if dead.id != 0 {
-            self.dying.push_back(Dying::List { id: dead.id });
+            self.unreferenced.push_back(Unreferenced::List { id: dead.id });
         }
     }
 
     fn destroy_dataset(&mut self, id: u64) -> Result<()> {
         let (bound, node_bound) = self.bounds(id)?;
-        let Some(gone) = self.versions.remove(&id) else { return Err(unknown(id)) };
-        gone.data.takes_no_changes.store(true, Ordering::Relaxed);
-        let mut taken = std::mem::take(&mut *gone.data.ledger.lock());
+        let Some(removed) = self.versions.remove(&id) else { return Err(unknown(id)) };
+        removed.data.takes_no_changes.store(true, Ordering::Relaxed);
+        let mut taken = std::mem::take(&mut *removed.data.ledger.lock());
         self.forget(&mut taken);
-        let shares = gone.data.shares_records();
-        self.bury(gone.data.tree.fork(), shares, (bound, node_bound));
+        let shares = removed.data.shares_records();
+        self.leave_tree(removed.data.tree.fork(), shares, (bound, node_bound));
         Ok(())
     }
 
     /// Leaves a tree to the background, to be freed down to these bounds; if `shares`, records in it may be shared.
-    fn bury(&mut self, tree: Tree, shares: bool, (bound, node_bound): (u64, u64)) {
+    fn leave_tree(&mut self, tree: Tree, shares: bool, (bound, node_bound): (u64, u64)) {
         let data = self.dataset_of(0, tree, Ledger::default());
         if shares {
             data.assume_shared();
         }
-        self.dying.push_back(Dying::Tree { data, bound, node_bound, cursor: None });
+        self.unreferenced.push_back(Unreferenced::Tree { data, bound, node_bound, cursor: None });
     }
 
     /// Gives a dataset the content of the snapshot before it, which is its own or its origin.
@@ -480,7 +481,7 @@ impl Catalogue {
             std::mem::replace(&mut *ledger, now)
         };
         self.forget(&mut taken);
-        self.bury(before, shares, (bound, node_bound));
+        self.leave_tree(before, shares, (bound, node_bound));
         Ok(())
     }
 
@@ -532,12 +533,12 @@ impl Catalogue {
             };
             (*id, image)
         });
-        let dying = self.dying.iter().map(|dying| match dying {
-            Dying::Records { bucket, held } => {
+        let unreferenced = self.unreferenced.iter().map(|item| match item {
+            Unreferenced::Records { bucket, held } => {
                 UnreferencedImage::Records { bucket: bucket.clone(), held: *held }
             }
-            Dying::List { id } => UnreferencedImage::List { id: *id },
-            Dying::Tree { data, bound, node_bound, cursor } => UnreferencedImage::Tree {
+            Unreferenced::List { id } => UnreferencedImage::List { id: *id },
+            Unreferenced::Tree { data, bound, node_bound, cursor } => UnreferencedImage::Tree {
                 root: data.tree.stored_root().flatten(),
                 bound: *bound,
                 node_bound: *node_bound,
@@ -548,7 +549,7 @@ impl Catalogue {
             next_id: self.next_id,
             next_list: self.parts.blocks.next_list(),
             versions: versions.collect(),
-            dying: dying.collect(),
+            unreferenced: unreferenced.collect(),
         }
     }
 
@@ -567,17 +568,18 @@ impl Catalogue {
         }
     }
 
-    /// Returns all trees in memory, with the numbers of their versions (0: dying).
+    /// Returns all trees in memory, with the numbers of their versions (0: unreferenced).
     pub(super) fn trees(&self) -> Vec<(u64, Arc<LiveDataset>)> {
         let versions = self.versions.iter().map(|(id, version)| (*id, Arc::clone(&version.data)));
-        let dying = self.dying.iter().filter_map(|dying| match dying {
-            Dying::Tree { data, .. } => Some((0, Arc::clone(data))),
-            Dying::Records { .. } | Dying::List { .. } => None,
+        let unreferenced = self.unreferenced.iter().filter_map(|item| match item {
+            Unreferenced::Tree { data, .. } => Some((0, Arc::clone(data))),
+            Unreferenced::Records { .. } | Unreferenced::List { .. } => None,
         });
-        versions.chain(dying).collect()
+        versions.chain(unreferenced).collect()
     }
 
-    /// Adds nodes to the dead list of version `id`: it has let go of them, and the snapshot before it has them.
+    /// Adds nodes to the dead list of version `id`: it does not refer to them any more, and the snapshot before it has
+    /// them.
     pub(super) fn add_dead_nodes(&mut self, id: u64, ptrs: &[Ptr]) -> Result<()> {
         let births: Vec<u64> = ptrs.iter().map(|ptr| self.birth_of_node(id, ptr.addr)).collect();
         let mut ledger = self.get(id)?.data.ledger.lock();
@@ -595,7 +597,8 @@ impl Catalogue {
         })
     }
 
-    /// Returns the bytes of records that a version let go of and that were born after snapshot `birth`.
+    /// Returns the bytes of records that a version does not refer to any more and that were born after snapshot
+    /// `birth`.
     ///
     /// # Errors
     /// Of reading dead lists.

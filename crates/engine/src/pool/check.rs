@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use super::catalogue::{Catalogue, Dying};
+use super::catalogue::{Catalogue, Unreferenced};
 use super::identity::refuse_stale;
 use super::store::Nodes;
 use super::{OpenOptions, Pool};
@@ -147,7 +147,8 @@ struct CheckWalk {
     at: Progress,
     /// Number of entries of dead lists in the pool's own tree.
     own_entries: u64,
-    /// Number of entries of dead lists that were found by way of the versions and dying records that they belong to.
+    /// Number of entries of dead lists that were found by way of the versions and unreferenced records that they belong
+    /// to.
     dead_entries: u64,
     /// Records to be read.
     pending: Vec<Ptr>,
@@ -168,8 +169,8 @@ impl Pool {
         self.tell_rescue(&mut walk.report);
         self.check_versions(&catalogue, &mut walk, progress);
         self.check_own(&mut walk);
-        for dying in &catalogue.dying {
-            self.check_dying(dying, &catalogue.parts.blocks, &mut walk);
+        for item in &catalogue.unreferenced {
+            self.check_unreferenced(item, &catalogue.parts.blocks, &mut walk);
         }
         if walk.own_entries != walk.dead_entries && !walk.report.incomplete {
             let (there, met) = (walk.own_entries, walk.dead_entries);
@@ -397,7 +398,7 @@ impl Pool {
         }
     }
 
-    /// Walks a dying tree that no checkpoint has written: none of its records was freed.
+    /// Walks an unreferenced tree that no checkpoint has written: none of its records was freed.
     fn check_unstored(&self, data: &LiveDataset, (bound, node_bound): (u64, u64), walk: &mut CheckWalk) {
         let walked = data.tree.walk(&mut |visit| {
             match visit {
@@ -413,16 +414,16 @@ impl Pool {
         }
     }
 
-    /// Checks that dying records are live, and in use by nobody else unless a snapshot holds them.
-    fn check_dying(&self, dying: &Dying, blocks: &DeadBlocks, walk: &mut CheckWalk) {
-        match dying {
-            Dying::Records { bucket, held } => {
+    /// Checks that unreferenced records are live, and in use by nobody else unless a snapshot holds them.
+    fn check_unreferenced(&self, item: &Unreferenced, blocks: &DeadBlocks, walk: &mut CheckWalk) {
+        match item {
+            Unreferenced::Records { bucket, held } => {
                 let (mut records, mut bytes) = (0, 0);
                 let read = bucket.for_each(blocks, &mut |ptr| {
                     records += 1;
                     bytes += space_of(&ptr);
                     if !*held && !self.reach(ptr, walk) {
-                        walk.report.error(format!("record {} is dying and in use", ptr.addr));
+                        walk.report.error(format!("record {} is unreferenced and in use", ptr.addr));
                     }
                 });
                 match read {
@@ -430,11 +431,13 @@ impl Pool {
                     Err(error) => walk.report.error(error.to_string()),
                 }
                 if (records, bytes) != (bucket.records, bucket.bytes) {
-                    walk.report
-                        .error(format!("{records} records are dying, and {} are counted", bucket.records));
+                    walk.report.error(format!(
+                        "{records} records are unreferenced, and {} are counted",
+                        bucket.records
+                    ));
                 }
             }
-            Dying::List { id } => {
+            Unreferenced::List { id } => {
                 let read = blocks.buckets(*id, 0, &mut |_, bucket| {
                     walk.dead_entries += 1 + bucket.for_each(blocks, &mut |_| {})?;
                     Ok(())
@@ -443,7 +446,7 @@ impl Pool {
                     walk.report.error(error.to_string());
                 }
             }
-            Dying::Tree { data, bound, node_bound, cursor } => {
+            Unreferenced::Tree { data, bound, node_bound, cursor } => {
                 let Some(root) = data.tree.stored_root() else {
                     return self.check_unstored(data, (*bound, *node_bound), walk);
                 };

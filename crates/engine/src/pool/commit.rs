@@ -34,7 +34,7 @@ struct EncodedPages<'a> {
 
 impl Pool {
     /// Takes what was accepted. The caller holds the log's lock and the gate's write side, and must call
-    /// [`Pool::finish`] before it lets go of the log (J3).
+    /// [`Pool::finish`] before it releases the log (J3).
     pub(super) fn take_accepted(&self, log: &Log) -> TakenChanges {
         let mut touched = std::mem::take(&mut *self.shared.touched.lock());
         touched.sort_unstable();

@@ -72,7 +72,7 @@ pub fn root(bytes: &[u8]) -> bool {
             next_id: head.next_id,
             next_list: head.next_list,
             versions: BTreeMap::new(),
-            dying: head.dying.clone(),
+            unreferenced: head.unreferenced.clone(),
         };
         assert_eq!(CatalogueHead::decode(&image.encode_head(&head.pages).concat()).ok(), Some(head));
         return true;

@@ -9,11 +9,11 @@
 //! | magic `PFcata` and version 2 | 8 |
 //! | next number of a version, next number of a dead list, number of pages | 3 varints |
 //! | per page: number - previous number, number of records, their places as in the root | |
-//! | number of dying items | varint |
-//! | dying items | |
+//! | number of unreferenced items | varint |
+//! | unreferenced items | |
 //!
 //! A page has, for each version, its number less the first number that the page may have (1 byte), and its fields.
-//! These fields and those of dying items are in docs/FORMAT.md.
+//! These fields and those of unreferenced items are in docs/FORMAT.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,14 +46,14 @@ pub(super) struct VersionImage {
     pub(super) dead: DeadList,
 }
 
-/// Stored form of [`super::catalogue::Dying`].
+/// Stored form of [`super::catalogue::Unreferenced`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum UnreferencedImage {
-    /// See [`super::catalogue::Dying`].
+    /// See [`super::catalogue::Unreferenced`].
     Records { bucket: Bucket, held: bool },
-    /// See [`super::catalogue::Dying`].
+    /// See [`super::catalogue::Unreferenced`].
     List { id: u64 },
-    /// See [`super::catalogue::Dying`].
+    /// See [`super::catalogue::Unreferenced`].
     Tree { root: Option<Ptr>, bound: u64, node_bound: u64, cursor: Option<Key> },
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Image {
     pub(super) next_id: u64,
     pub(super) next_list: u64,
     pub(super) versions: BTreeMap<u64, VersionImage>,
-    pub(super) dying: Vec<UnreferencedImage>,
+    pub(super) unreferenced: Vec<UnreferencedImage>,
 }
 
 impl Image {
@@ -86,7 +86,7 @@ impl Image {
             next_id: dataset + 1,
             next_list: 1,
             versions: BTreeMap::from([(dataset, version)]),
-            dying: Vec::new(),
+            unreferenced: Vec::new(),
         }
     }
 
@@ -118,8 +118,8 @@ impl Image {
             put_lists(&mut out, records);
             previous = *page;
         }
-        put_varint(&mut out, self.dying.len() as u64);
-        self.dying.iter().for_each(|kept| kept.encode(&mut out));
+        put_varint(&mut out, self.unreferenced.len() as u64);
+        self.unreferenced.iter().for_each(|kept| kept.encode(&mut out));
         out.chunks(RECORD_BYTES_MAX).map(<[u8]>::to_vec).collect()
     }
 
@@ -140,14 +140,19 @@ impl Image {
                 versions.insert(id, version);
             }
         }
-        for kept in &head.dying {
+        for kept in &head.unreferenced {
             once(match kept {
                 UnreferencedImage::Records { bucket, .. } => bucket.chain.map_or(0, |chain| chain.first.id),
                 UnreferencedImage::List { id } => *id,
                 UnreferencedImage::Tree { .. } => 0,
             })?;
         }
-        Ok(Self { next_id: head.next_id, next_list: head.next_list, versions, dying: head.dying })
+        Ok(Self {
+            next_id: head.next_id,
+            next_list: head.next_list,
+            versions,
+            unreferenced: head.unreferenced,
+        })
     }
 }
 
@@ -175,7 +180,7 @@ pub(super) struct CatalogueHead {
     pub(super) next_list: u64,
     /// Number of each page, ascending, and its records.
     pub(super) pages: Vec<(u64, Vec<PlacedRecord>)>,
-    pub(super) dying: Vec<UnreferencedImage>,
+    pub(super) unreferenced: Vec<UnreferencedImage>,
 }
 
 impl CatalogueHead {
@@ -212,12 +217,12 @@ impl CatalogueHead {
                 Ok((page, records))
             })?);
         }
-        let mut dying = Vec::new();
+        let mut unreferenced = Vec::new();
         for _ in 0..pieces.item(&mut |reader| reader.varint())? {
-            dying.push(pieces.item(&mut UnreferencedImage::decode)?);
+            unreferenced.push(pieces.item(&mut UnreferencedImage::decode)?);
         }
         pieces.end()?;
-        Ok(Self { next_id, next_list, pages, dying })
+        Ok(Self { next_id, next_list, pages, unreferenced })
     }
 }
 
@@ -369,7 +374,7 @@ impl UnreferencedImage {
                 Self::Tree { root, bound, node_bound, cursor }
             }
             5 => Self::List { id: reader.varint()? },
-            _ => return Err(reader.bad("what is dying is of an unknown kind")),
+            _ => return Err(reader.bad("what is unreferenced is of an unknown kind")),
         })
     }
 }
@@ -424,7 +429,7 @@ impl Image {
     #[cfg(feature = "fuzzing")]
     pub(super) fn of_page(bytes: &[u8]) -> Option<Self> {
         let versions = decode_page(0, bytes).ok()?.into_iter().collect();
-        Some(Self { next_id: PAGE_VERSIONS, next_list: 1, versions, dying: Vec::new() })
+        Some(Self { next_id: PAGE_VERSIONS, next_list: 1, versions, unreferenced: Vec::new() })
     }
 
     /// Returns a catalogue with everything that there is in one.
@@ -451,7 +456,7 @@ impl Image {
         image.versions.insert(2, snapshot);
         image.versions.insert(300, unstored);
         let cursor = Some(Key::page(5, 1 << 40));
-        image.dying = vec![
+        image.unreferenced = vec![
             UnreferencedImage::Records { bucket: chained, held: true },
             UnreferencedImage::Records { bucket, held: false },
             UnreferencedImage::List { id: 13 },

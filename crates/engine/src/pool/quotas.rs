@@ -263,7 +263,7 @@ impl Catalogue {
             }
         }
         let kept = |balance: &Balance| balance.charged_bytes.saturating_sub(balance.stored_bytes);
-        // Bytes that these operations let go of will be free.
+        // Bytes that these operations unreference will be free.
         let going = was.stored_bytes.saturating_sub(is.stored_bytes);
         let used = shared.segments.used_bytes().saturating_sub(going);
         let left = shared.bounds.capacity_bytes.saturating_sub(used);

@@ -215,7 +215,7 @@ impl Pool {
         // The locks are taken one after the other, never together: a thread that waits to change the catalogue may come
         // between two readings.
         let of_versions = self.catalogue.read().held_bytes();
-        let held_bytes = of_versions.saturating_add(self.dying_bytes());
+        let held_bytes = of_versions.saturating_add(self.unreferenced_bytes());
         // The two sums are taken one after the other, so they may be of different instants.
         let own_bytes = space.used_bytes.saturating_sub(held_bytes);
         let (log_bytes, next_batch) = {

@@ -2,7 +2,7 @@
 //!
 //! Versions share nodes that are not stored yet. A checkpoint writes snapshots first, in the order of their making,
 //! then the nodes that only datasets have; so a snapshot's nodes lie below its bound (L2). The nodes that a version has
-//! let go of are found by comparing it with the snapshot before, twice: as of the quiesce point for the stored
+//! unreferenced are found by comparing it with the snapshot before, twice: as of the quiesce point for the stored
 //! catalogue, and as of now for the one in memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -25,8 +25,8 @@ pub(super) struct Versions {
     image: Image,
     snapshots: Vec<(u64, ImmutableTree)>,
     datasets: Vec<(u64, ImmutableTree)>,
-    /// Trees of what is dying, by position in the image.
-    dying: Vec<(usize, ImmutableTree)>,
+    /// Trees that are unreferenced, by position in the image.
+    unreferenced: Vec<(usize, ImmutableTree)>,
     own: ImmutableTree,
     /// Bytes that were promised to the nodes of all these trees, for one copy.
     promised_bytes: u64,
@@ -93,13 +93,13 @@ impl Versions {
                 VersionKind::Snapshot { .. } => {}
             }
         }
-        let dying = catalogue.dying.iter().enumerate().filter_map(|(at, dying)| {
-            let tree = dying.tree()?;
+        let unreferenced = catalogue.unreferenced.iter().enumerate().filter_map(|(at, item)| {
+            let tree = item.tree()?;
             tree.stored_root().is_none().then(|| (at, tree.make_immutable()))
         });
-        let (dying, own) = (dying.collect(), own.tree.make_immutable());
+        let (unreferenced, own) = (unreferenced.collect(), own.tree.make_immutable());
         let mut versions = Self {
-            dying,
+            unreferenced,
             image: catalogue.image(),
             snapshots,
             datasets,
@@ -163,8 +163,8 @@ impl Versions {
                 version.root = root;
             }
         }
-        for (at, immutable) in &mut self.dying {
-            if let Some(UnreferencedImage::Tree { root, .. }) = image.dying.get_mut(*at) {
+        for (at, immutable) in &mut self.unreferenced {
+            if let Some(UnreferencedImage::Tree { root, .. }) = image.unreferenced.get_mut(*at) {
                 *root = immutable.persist(write)?;
             }
         }
@@ -255,8 +255,9 @@ impl Pool {
     pub(super) fn retire(&self, versions: Versions) -> Result<()> {
         // This needs no lock: immutable trees do not change.
         let immutable = versions.snapshots.iter().chain(&versions.datasets).map(|(_, immutable)| immutable);
-        let immutable =
-            immutable.chain(versions.dying.iter().map(|(_, immutable)| immutable)).chain([&versions.own]);
+        let immutable = immutable
+            .chain(versions.unreferenced.iter().map(|(_, immutable)| immutable))
+            .chain([&versions.own]);
         let mut left: WrittenNodes = immutable.flat_map(ImmutableTree::written).collect();
         let bounds = versions.bounds.clone();
         // It is declared before the locks, so it is dropped after them: nobody waits until the memory of all nodes is

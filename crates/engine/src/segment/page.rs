@@ -168,7 +168,7 @@ impl Away {
     ) -> Result<Settled> {
         read.retain(|segment| self.has(ids, segment.id));
         read.shrink_to_fit();
-        let unknown = bury(&mut read, deaths.of(page));
+        let unknown = apply_deaths(&mut read, deaths.of(page));
         if read.len() as u32 != self.present.count_ones() {
             return Err(Error::corrupt(
                 format!("page {page} of the segment table"),
@@ -182,7 +182,7 @@ impl Away {
 
 /// Makes records dead that died since the page of their segments was stored. Returns the first that is not live by that
 /// page although its segment is there.
-pub(super) fn bury(page: &mut [Segment], dead: &[Ptr]) -> Option<Addr> {
+pub(super) fn apply_deaths(page: &mut [Segment], dead: &[Ptr]) -> Option<Addr> {
     let mut unknown = None;
     for ptr in dead {
         let Ok(at) = page.binary_search_by_key(&ptr.addr.segment(), |segment| segment.id) else { continue };

@@ -14,7 +14,7 @@ use super::entries::{Entries, IsAway};
 use super::entry::{DirRef, Move, PageIds, Part, Segment};
 use super::inner::Inner;
 use super::occupancy::Occupied;
-use super::page::bury;
+use super::page::apply_deaths;
 use super::paging::Paging;
 use crate::error::DamagedAt;
 use crate::faults::{FaultKind, Faults, Subject};
@@ -657,7 +657,7 @@ impl Segments {
         let mut inner = self.inner.write();
         let there = |addr: Addr| segments.binary_search_by_key(&addr.segment(), |segment| segment.id).is_ok();
         let lost = inner.deaths.of(page).iter().map(|ptr| ptr.addr).find(|addr| !there(*addr));
-        let unknown = bury(&mut segments, inner.deaths.of(page)).or(lost);
+        let unknown = apply_deaths(&mut segments, inner.deaths.of(page)).or(lost);
         segments.retain(|segment| segment.live.count() > 0 || (segment.id & !COPIES) >= open);
         segments.iter().for_each(visit);
         if segments.is_empty() {

@@ -108,7 +108,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Lets go of a node and all below it. `shared` says that an immutable node refers to it.
+    /// Unreferences a node and all below it. `shared` says that an immutable node refers to it.
     fn discard(&mut self, child: &Child, level: u8, bounds: KeyBounds, shared: bool) {
         match child {
             Child::Clean { len_bytes, addr } => {

@@ -1,6 +1,6 @@
 //! Makes versions of a tree: those that checkpoints write, those that snapshots keep, and those that grow from them.
 //!
-//! Versions share nodes, changed ones too. So an edit does not note which nodes a version has let go of. These are
+//! Versions share nodes, changed ones too. So an edit does not note which nodes a version has unreferenced. These are
 //! found by comparison, at an instant at which no version changes: another version has them, and this one does not
 //! ([`Tree::written`], [`ImmutableTree::written`]).
 
@@ -26,14 +26,14 @@ pub struct ImmutableTree {
     bytes: NodeBytes,
 }
 
-/// The nodes that [`Tree::settle`] has made, and those that it has let go of. It should be dropped when nobody waits
+/// The nodes that [`Tree::settle`] has made, and those that it has unreferenced. It should be dropped when nobody waits
 /// any more: that frees all nodes that were written, one by one.
 #[derive(Default)]
 pub struct Settling {
     /// For each node that several versions share: the old node (so that its place in memory is not used anew
     /// meanwhile), and the node that replaces it, if anything below it had been written.
     made: HashMap<usize, (Arc<Node>, Option<Child>)>,
-    gone: Vec<Child>,
+    unreferenced: Vec<Child>,
 }
 
 impl Tree {
@@ -122,7 +122,7 @@ fn collect_written(child: &Child, found: &mut WrittenNodes) {
 fn settle(child: &mut Child, settling: &mut Settling) -> bool {
     let Child::Dirty(node) = child else { return false };
     if let Some(ptr) = node.written() {
-        settling.gone.push(std::mem::replace(child, Child::clean(ptr)));
+        settling.unreferenced.push(std::mem::replace(child, Child::clean(ptr)));
         return true;
     }
     if let Some(node) = Arc::get_mut(node) {

@@ -6,7 +6,7 @@
 //!             apply           make_immutable, fork     persist                settle
 //!   clean  ----------->  changed  ------------->  shared  ------->  written  ---------->  clean
 //!     |                     |                        |                 |
-//!     | apply: `freed`      | apply: gone            | apply: a version lets go of it; told by comparing versions
+//!     | apply: `freed`      | apply: dropped         | apply: a version unreferences it; told by comparing versions
 //! ```
 //!
 //! *Clean* nodes are stored. A tree refers to them by [`Ptr`], and finds them in the [`NodeCache`] or loads them.

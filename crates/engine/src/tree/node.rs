@@ -148,7 +148,7 @@ impl Node {
         first.is_none_or(|key| bounds.contains(&key)) && last.is_none_or(|key| bounds.contains(&key))
     }
 
-    /// Notes that the live tree has let go of this immutable node.
+    /// Notes that the live tree has unreferenced this immutable node.
     pub(super) fn supersede(&self) {
         self.superseded.store(true, Ordering::Relaxed);
     }

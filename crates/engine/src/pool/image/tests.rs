@@ -56,7 +56,7 @@ fn damaged_pages_are_refused() {
 #[test]
 fn dead_lists_belong_to_one() {
     let mut image = Image::sample();
-    image.dying.push(UnreferencedImage::List { id: 9 });
+    image.unreferenced.push(UnreferencedImage::List { id: 9 });
     let error = Image::of(head(&image), &image.encode_pages()).unwrap_err();
     assert!(error.to_string().contains("two dead lists"), "{error}");
 }

@@ -17,7 +17,7 @@ pub(super) enum Item {
     Put(Key, Box<[u8]>),
     Delete(Key),
     Page(u64, u64, Ptr),
-    Gone(u64, u64),
+    Punch(u64, u64),
 }
 
 /// Entries whose records are read at a time: as they are stored, they fill a frame.
@@ -45,7 +45,7 @@ impl ReadBatch {
                 self.value_bytes += value.len();
                 Item::Put(key, value)
             }
-            (None, _) if is_page => Item::Gone(key.object, key.offset),
+            (None, _) if is_page => Item::Punch(key.object, key.offset),
             (None, _) => Item::Delete(key),
             _ => {
                 return Err(Error::corrupt(
@@ -128,7 +128,7 @@ impl FrameLength {
         self.0 += match item {
             Item::Put(_, value) => value.len() + VALUE_FIELDS_BYTES,
             Item::Page(..) => record.map_or(0, <[u8]>::len) + PAGE_FIELDS_BYTES,
-            Item::Delete(_) | Item::Gone(..) => 0,
+            Item::Delete(_) | Item::Punch(..) => 0,
         };
     }
 }

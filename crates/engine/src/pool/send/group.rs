@@ -32,7 +32,7 @@ enum RecordSource {
 enum StreamChange {
     Value(Key, Option<Vec<u8>>),
     Pages { object: u64, record_size: u32, first: u64, pages: Vec<RecordSource> },
-    Gone { object: u64, from: u64, to: u64 },
+    Punch { object: u64, from: u64, to: u64 },
 }
 
 impl StreamChange {
@@ -41,7 +41,7 @@ impl StreamChange {
         match self {
             Self::Value(key, _) => *key,
             Self::Pages { object, first, .. } => Key::page(*object, *first),
-            Self::Gone { object, from, .. } => Key::page(*object, *from),
+            Self::Punch { object, from, .. } => Key::page(*object, *from),
         }
     }
 }
@@ -98,8 +98,8 @@ impl FrameChanges {
                 self.changes.push(StreamChange::Value(key, Some(value.to_vec())));
             }
             StreamEntry::Delete(key) => self.changes.push(StreamChange::Value(key, None)),
-            StreamEntry::Gone { object, first, count } => {
-                self.changes.push(StreamChange::Gone { object, from: first, to: first + count });
+            StreamEntry::Punch { object, first, count } => {
+                self.changes.push(StreamChange::Punch { object, from: first, to: first + count });
             }
             StreamEntry::Pages { object, record_size, first, pages } => {
                 let before = match self.sizes.insert(object, record_size) {
@@ -111,7 +111,7 @@ impl FrameChanges {
                     // stays.
                     self.ops_bytes += REDO_FIXED_BYTES;
                     self.emptied.insert(object);
-                    self.changes.push(StreamChange::Gone { object, from: 0, to: u64::MAX });
+                    self.changes.push(StreamChange::Punch { object, from: 0, to: u64::MAX });
                 }
                 // Each page may begin a run of its own, if new and shared records take turns.
                 self.ops_bytes += pages.len() * (REDO_FIXED_BYTES + REDO_PTR_BYTES);
@@ -173,7 +173,7 @@ impl FrameChanges {
         let after = self.changes.partition_point(|change| change.first() <= key);
         let in_group = match after.checked_sub(1).and_then(|at| self.changes.get(at)) {
             Some(StreamChange::Pages { object, first, pages, .. }) => within(*object, *first, pages),
-            Some(StreamChange::Gone { object, from, to })
+            Some(StreamChange::Punch { object, from, to })
                 if *object == of && (*from..*to).contains(&page) =>
             {
                 return Err(bad("a page is said to be the same as one that is gone"));
@@ -217,7 +217,7 @@ fn bad(detail: &str) -> Error {
 enum LoggedChange {
     Values(Vec<(Key, Option<Vec<u8>>)>),
     Run(PageRun),
-    Gone { object: u64, from: u64, to: u64 },
+    Punch { object: u64, from: u64, to: u64 },
 }
 
 /// Appends a change to `placed`. Pages are split into runs that have either new records only or shared ones only.
@@ -227,8 +227,8 @@ fn runs(dataset: u64, change: &StreamChange, ptrs: &[Ptr], placed: &mut Vec<Logg
             Some(LoggedChange::Values(values)) => values.push((*key, value.clone())),
             _ => placed.push(LoggedChange::Values(vec![(*key, value.clone())])),
         },
-        StreamChange::Gone { object, from, to } => {
-            placed.push(LoggedChange::Gone { object: *object, from: *from, to: *to });
+        StreamChange::Punch { object, from, to } => {
+            placed.push(LoggedChange::Punch { object: *object, from: *from, to: *to });
         }
         StreamChange::Pages { object, record_size, first, pages } => {
             for (page, from) in (*first..).zip(pages) {
@@ -268,7 +268,7 @@ fn encode(dataset: u64, placed: &[LoggedChange], out: &mut Vec<u8>) {
                 None => Redo::Delete(dataset, *key).encode(out),
             }),
             LoggedChange::Run(run) => run.encode(out),
-            LoggedChange::Gone { object, from, to } => {
+            LoggedChange::Punch { object, from, to } => {
                 Redo::Punch { dataset, object: *object, from: *from, to: *to }.encode(out);
             }
         }
@@ -280,7 +280,7 @@ fn apply(data: &LiveDataset, placed: Vec<LoggedChange>) -> Result<()> {
         match one {
             LoggedChange::Values(values) => data.put_values(values)?,
             LoggedChange::Run(run) => data.put_pages(&run).map(drop)?,
-            LoggedChange::Gone { object, from, to } => data.remove_pages(object, from, to)?,
+            LoggedChange::Punch { object, from, to } => data.remove_pages(object, from, to)?,
         }
     }
     data.bound_usage()

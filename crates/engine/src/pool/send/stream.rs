@@ -198,9 +198,9 @@ impl<'a> StreamWriter<'a> {
     ///
     /// # Errors
     /// As [`StreamWriter::put`].
-    pub fn gone(&mut self, object: u64, page: u64) -> Result<()> {
+    pub fn punch(&mut self, object: u64, page: u64) -> Result<()> {
         let key = Key::page(object, page);
-        self.single(key, key, &StreamEntry::Gone { object, first: page, count: 1 })
+        self.single(key, key, &StreamEntry::Punch { object, first: page, count: 1 })
     }
 
     /// Sets page number `page` of `object` to `record`. `model` is the number with which the record's model was sent,

@@ -83,13 +83,13 @@ fn receive(entries: &[StreamEntry<'_>]) -> Result<()> {
 
 #[test]
 fn a_page_that_the_same_frame_removes_is_shared_by_nobody() {
-    let gone = StreamEntry::Gone { object: 5, first: 2, count: 3 };
+    let punch = StreamEntry::Punch { object: 5, first: 2, count: 3 };
     for page in 2..5 {
-        let refused = receive(&[gone.clone(), pages(7, PAGE, 0, vec![StreamPage::Same(5, page)])]);
+        let refused = receive(&[punch.clone(), pages(7, PAGE, 0, vec![StreamPage::Same(5, page)])]);
         assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
     }
-    receive(&[gone.clone(), pages(7, PAGE, 0, vec![StreamPage::Same(5, 1)])]).unwrap();
-    receive(&[gone, pages(7, PAGE, 0, vec![StreamPage::Same(5, 5)])]).unwrap();
+    receive(&[punch.clone(), pages(7, PAGE, 0, vec![StreamPage::Same(5, 1)])]).unwrap();
+    receive(&[punch, pages(7, PAGE, 0, vec![StreamPage::Same(5, 5)])]).unwrap();
 }
 
 #[test]

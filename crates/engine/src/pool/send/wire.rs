@@ -294,7 +294,7 @@ pub enum StreamEntry<'a> {
         pages: Vec<StreamPage<'a>>,
     },
     /// Consecutive pages that are removed.
-    Gone {
+    Punch {
         /// The object.
         object: u64,
         /// Number of the first page.
@@ -332,7 +332,7 @@ impl StreamEntry<'_> {
                     }
                 }
             }
-            Self::Gone { object, first, count } => {
+            Self::Punch { object, first, count } => {
                 out.push(4);
                 for value in [*object, *first, *count] {
                     put_varint(out, value);
@@ -349,7 +349,7 @@ impl StreamEntry<'_> {
         match self {
             Self::Put(key, _) | Self::Delete(key) => (*key, *key),
             Self::Pages { object, first, pages, .. } => run(*object, *first, pages.len() as u64),
-            Self::Gone { object, first, count } => run(*object, *first, *count),
+            Self::Punch { object, first, count } => run(*object, *first, *count),
         }
     }
 }
@@ -375,7 +375,7 @@ fn read_entry<'a>(reader: &mut Reader<'a>) -> Result<StreamEntry<'a>> {
             if !sane {
                 return Err(reader.bad("a run of pages is out of range"));
             }
-            StreamEntry::Gone { object, first, count }
+            StreamEntry::Punch { object, first, count }
         }
         _ => return Err(reader.bad("an entry is of an unknown kind")),
     })
@@ -468,7 +468,7 @@ impl EndFrame {
                 };
                 self.record_bytes += pages.iter().map(bytes).sum::<u64>();
             }
-            StreamEntry::Gone { .. } => {}
+            StreamEntry::Punch { .. } => {}
         }
     }
 }

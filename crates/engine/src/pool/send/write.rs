@@ -323,10 +323,10 @@ impl Sending<'_> {
         Ok(match head {
             Item::Put(key, value) => (StreamEntry::Put(*key, value), 1),
             Item::Delete(key) => (StreamEntry::Delete(*key), 1),
-            Item::Gone(object, first) => {
-                let next = |(n, item): (u64, &Item)| matches!(item, Item::Gone(of, page) if of == object && page.checked_sub(n) == Some(*first));
+            Item::Punch(object, first) => {
+                let next = |(n, item): (u64, &Item)| matches!(item, Item::Punch(of, page) if of == object && page.checked_sub(n) == Some(*first));
                 let count = (0..SHARE_PAGES_MAX).zip(rest).take_while(|pair| next(*pair)).count();
-                (StreamEntry::Gone { object: *object, first: *first, count: count as u64 }, count)
+                (StreamEntry::Punch { object: *object, first: *first, count: count as u64 }, count)
             }
             Item::Page(object, first, _) => {
                 let (object, first) = (*object, *first);

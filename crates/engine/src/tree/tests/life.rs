@@ -125,7 +125,7 @@ fn an_unchanged_tree_writes_nothing() {
     assert_eq!(tree.dirty_bytes(), 0);
 }
 
-/// Versions change independently. What each has let go of is found by comparing them, and nothing is found twice.
+/// Versions change independently. What each has unreferenced is found by comparing them, and nothing is found twice.
 #[test]
 fn forks_share_what_neither_has_changed() {
     let store = Arc::new(MemStore::default());

@@ -181,7 +181,7 @@ impl World {
             assert!(accounted.remove(&ptr.addr), "{ptr:?} freed twice");
         }
         if let Some((immutable, ..)) = &self.immutable {
-            // These nodes were written by the checkpoint and let go of by the live tree, and are not reported yet.
+            // These nodes were written by the checkpoint and unreferenced by the live tree, and are not reported yet.
             let kept = self.tree.written();
             for (node, ptr) in immutable.written() {
                 if !kept.contains_key(&node) {
