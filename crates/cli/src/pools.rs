@@ -393,7 +393,7 @@ pub fn close_cleanly(known: &Known) -> Result<()> {
 pub fn give_up_damaged_log(known: &Known) -> Result<()> {
     let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, accept_loss: true, ..OpenOptions::default() };
     let pool = open_known(known, &options)?;
-    match pool.replayed().lost {
+    match pool.replayed().damage {
         Some(lost) => {
             let device =
                 known.devices.get(usize::from(lost.device)).map(|path| shown(path)).unwrap_or_default();
@@ -505,7 +505,7 @@ fn state_of(status: &Status) -> &'static str {
 fn rescue_text(pool: &Pool) -> Option<String> {
     let mut told = pool.rescue()?.messages();
     let replayed = pool.replayed();
-    if let Some(lost) = replayed.lost {
+    if let Some(lost) = replayed.damage {
         let path = pool.paths().get(usize::from(lost.device)).map(|path| shown(path)).unwrap_or_default();
         let offset = lost.offset;
         told.push(format!(

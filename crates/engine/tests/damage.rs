@@ -109,14 +109,14 @@ fn a_damaged_frame_of_what_was_acknowledged_is_an_error_until_the_loss_is_accept
         assert!(text.contains("--accept-loss"), "{text}");
 
         let pool = try_open(&device, true).unwrap();
-        assert_eq!(pool.replayed().lost.map(|lost| lost.offset), Some(place));
+        assert_eq!(pool.replayed().damage.map(|damage| damage.offset), Some(place));
         assert!((0..2).all(|at| get(&pool, at).unwrap() == page(at)));
         assert!((2..6).all(|at| get(&pool, at).unwrap() == vec![0; PAGE as usize]));
         // From there on it is a pool like any other, whatever lies behind its log.
         (2..4).for_each(|at| put(&pool, at));
         drop(pool);
         let pool = try_open(&crash(&device), false).unwrap();
-        assert_eq!(pool.replayed().lost, None);
+        assert_eq!(pool.replayed().damage, None);
         assert!((0..4).all(|at| get(&pool, at).unwrap() == page(at)));
         assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
     }

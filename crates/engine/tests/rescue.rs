@@ -431,7 +431,7 @@ fn what_was_given_up_is_not_found() {
         written.batches().into_iter().find(|(_, header)| header.number.get() == start + 1).unwrap();
     written.device.flip_bit(second + 33, 1);
     let pool = long_log(&written.device, true);
-    assert!(pool.replayed().lost.is_some());
+    assert!(pool.replayed().damage.is_some());
     // Chunks become free in which the log goes on: what it had before stays where it is.
     let aside = pool.open_dataset("other").unwrap();
     aside.apply(&[Change::Punch { object: OBJECT + 1, from: 0, to: u64::MAX }]).unwrap();

@@ -808,7 +808,7 @@ fn tell_replay(pool: &Pool) {
             "the log has damaged records: reading them fails"
         );
     }
-    if let Some(lost) = replayed.lost {
+    if let Some(lost) = replayed.damage {
         tracing::error!(
             pool = name,
             device = lost.device,

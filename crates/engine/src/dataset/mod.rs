@@ -19,7 +19,7 @@
 //! ledger, dead       what a version holds and the fate of records that it unreferences; dead lists
 //! models, codecs     the models of a pool; which codec a new page gets
 //! read_amplification what deltas cost readers
-//! salvage            changes a dataset whose tree is damaged, for a rescue
+//! rescue             changes a dataset whose tree is damaged, for a rescue
 //! ```
 
 mod accept;
@@ -39,8 +39,8 @@ mod read;
 mod read_amplification;
 pub mod redo;
 mod references;
+mod rescue;
 mod room;
-mod salvage;
 pub(crate) mod shared;
 mod throttle;
 mod usage;

@@ -85,11 +85,11 @@ pub fn check(
     refuse_stale(&devices)?;
     let pool = Pool::open_on(devices, &options)?;
     let mut report = pool.check_open(progress);
-    if let Some(lost) = pool.replayed().lost {
-        let device = pool.paths().get(usize::from(lost.device)).map(|path| path.display().to_string());
+    if let Some(damage) = pool.replayed().damage {
+        let device = pool.paths().get(usize::from(damage.device)).map(|path| path.display().to_string());
         report.error(format!(
             "the log is damaged at byte {} of {}: what was acknowledged behind it is lost, and was not checked",
-            lost.offset,
+            damage.offset,
             device.unwrap_or_default()
         ));
     }

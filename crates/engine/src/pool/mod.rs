@@ -12,7 +12,7 @@
 //!             label, membership, opening     what a device says of itself; openings, by which copies are told apart
 //!             identity, paths, places        which devices belong together; which paths are one device; checks places
 //!             redo, ahead                    replay's second pass; many reads at once
-//!             rescue, salvage, unreadable    opens damaged pools; finds their segments; what cannot be read
+//!             rescue                         opens damaged pools: finds their segments; what cannot be read
 //!             relabel                        another name or GUID
 //! Writing     commit, group                  brings accepted changes into the log; who commits when, and for whom
 //!             checkpoint, root, copies       stores trees and table; the root; second copies
@@ -78,7 +78,6 @@ mod rescue;
 mod rewrites;
 mod room;
 mod root;
-mod salvage;
 mod scan;
 mod scrub;
 mod send;
@@ -91,7 +90,6 @@ mod table_pages;
 #[cfg(test)]
 mod testing;
 mod trim;
-mod unreadable;
 mod versions;
 
 use std::collections::BTreeMap;
@@ -120,7 +118,7 @@ pub use quotas::QuotaUse;
 pub use rebase::Rebase;
 pub use recode::{CALL_PAGES, PageRange, RecodeReport};
 pub use relabel::{reguid, reguid_on, rename, rename_on};
-pub use rescue::RescueReport;
+pub use rescue::{RescueReport, Unreadable};
 pub use rewrites::{Rewrites, Rewritten};
 pub use scan::{FoundPool, FoundState, scan, stands};
 pub use scrub::{ScrubState, ScrubStatus};
@@ -131,7 +129,6 @@ pub use send::{
 pub use status::{DeviceStatus, Status, Totals};
 pub use survey::{CodecReport, CodecUse, PageKind, Survey};
 pub use trim::{TrimState, TrimStatus};
-pub use unreadable::Unreadable;
 
 use crate::dataset::{Dataset, LiveDataset, PrimaryCache, Shared};
 use crate::memory::Beside;

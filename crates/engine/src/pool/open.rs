@@ -20,9 +20,9 @@ use super::load::{ChunkBytes, load_lists, load_table, read_placed};
 use super::opening::Standing;
 use super::places::check_places;
 use super::redo::Redoing;
+use super::rescue::Search;
 use super::rescue::{Missing, RescueReport};
 use super::root::{PlacedRecord, Root, TablePage};
-use super::salvage::Search;
 use super::sizing::Sizing;
 use super::store::Nodes;
 use super::stored::StoredCatalogue;
@@ -159,7 +159,7 @@ pub struct ReplayReport {
     /// Number of these batches that have damaged records.
     pub damaged: u64,
     /// Place where the log is damaged; all that had been acknowledged behind it is lost ([`OpenOptions::accept_loss`]).
-    pub lost: Option<LogDamage>,
+    pub damage: Option<LogDamage>,
     /// Number of changes of the journal that were redone.
     pub journalled: u64,
 }
@@ -387,7 +387,7 @@ impl OpeningPool {
         let table = load_lists(&devices, &segments, &chunks, &root, &mut missing)?;
         let table_pages = Arc::new(StoredPages::new(devices.clone(), &table));
         if !options.rescue {
-            // Salvaged entries must stay in memory: no page of the table has them.
+            // Rescued entries must stay in memory: no page of the table has them.
             let most = options.table_bytes.unwrap_or(options.cache_bytes / 16 * TABLE_SHARE);
             segments.page_from(Arc::clone(&table_pages) as Arc<dyn TablePages>, most);
         }
@@ -403,12 +403,12 @@ impl OpeningPool {
         if options.rescue {
             let pool = log_of(&labels);
             let search = Search::new(&devices, pool);
-            rescue = Some(missing.salvage(&table, search, &sizes, &segments, root.position.segment));
+            rescue = Some(missing.rescue(&table, search, &sizes, &segments, root.position.segment));
         }
         for (id, parts) in &root.copies {
             segments.set_copies(*id, parts)?;
         }
-        // Parts that were salvaged without a table may be remnants, whose place another segment has taken since; so all
+        // Parts that were rescued without a table may be remnants, whose place another segment has taken since; so all
         // is counted anew.
         let from = if rescue.is_some() { 0 } else { COPIES };
         if from == 0 {
@@ -530,13 +530,13 @@ impl OpeningPool {
         let dataset = Arc::clone(&catalogue.get(FIRST_DATASET)?.data);
         let mut position = self.settle_space(&end, options)?;
         let operations_below = self.operations_below;
-        if let Some(lost) = end.lost {
+        if let Some(damage) = end.damage {
             tracing::error!(
-                device = lost.device,
-                offset = lost.offset,
+                device = damage.device,
+                offset = damage.offset,
                 "what was acknowledged behind damage to the log is given up"
             );
-            position.batch = lost.flushed.max(end.position.batch).saturating_add(BATCH_NUMBER_LEAP);
+            position.batch = damage.flushed.max(end.position.batch).saturating_add(BATCH_NUMBER_LEAP);
         }
         shared.read_only.store(options.read_only, Ordering::Relaxed);
         let page_ptrs = self.table.iter().map(|page| (page.page, page.placed.ptr())).collect();
@@ -550,7 +550,7 @@ impl OpeningPool {
         .with_salt(options.salt);
         let flushes = writer.flushes();
         let clean = self.superblock.exported && ops.is_empty();
-        let journal = options.journal.as_ref().filter(|_| !options.read_only && end.lost.is_none());
+        let journal = options.journal.as_ref().filter(|_| !options.read_only && end.damage.is_none());
         if let Some(journal) = journal {
             shared.set_journal(Arc::clone(journal));
         }
@@ -601,7 +601,7 @@ impl OpeningPool {
                 batches: end.batches,
                 bytes: end.replayed_bytes,
                 damaged: end.damaged,
-                lost: end.lost,
+                damage: end.damage,
                 journalled: 0,
             },
             rescue: self.rescue,
@@ -624,7 +624,7 @@ impl OpeningPool {
         pool.load_late();
         pool.load_scrub()?;
         pool.load_faults(end.damaged);
-        if end.lost.is_some() && !options.read_only {
+        if end.damage.is_some() && !options.read_only {
             // Replay starts at this checkpoint from now on, and so does not meet the damage any more.
             pool.checkpoint(false)?;
         }

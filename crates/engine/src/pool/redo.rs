@@ -38,7 +38,7 @@ pub(super) struct Redoing<'a> {
     rescue: Option<&'a mut RescueReport>,
     ahead: &'a ReadAhead,
     /// True from the first operation on that met damage: from then on accounts are not what later operations expect.
-    salvaging: bool,
+    rescuing: bool,
 }
 
 /// Changes that may be done in another order (J1).
@@ -120,7 +120,7 @@ impl<'a> Redoing<'a> {
         rescue: Option<&'a mut RescueReport>,
         ahead: &'a ReadAhead,
     ) -> Self {
-        Self { catalogue, own, shared, rescue, ahead, salvaging: false }
+        Self { catalogue, own, shared, rescue, ahead, rescuing: false }
     }
 
     /// Does all operations of these batches.
@@ -197,9 +197,9 @@ impl<'a> Redoing<'a> {
 
     /// Does an operation for rescue: in the log's own order, and even behind damage.
     fn rescued(&mut self, mut redo: Redo<'_>) -> Result<()> {
-        if !self.salvaging {
+        if !self.rescuing {
             match self.redo(&mut redo) {
-                Err(error) if error.is_damage() => self.salvaging = true,
+                Err(error) if error.is_damage() => self.rescuing = true,
                 done => return done,
             }
         }

@@ -177,7 +177,7 @@ impl Segments {
     ///
     /// # Errors
     /// Those of [`Segments::insert`].
-    pub fn salvage(&self, segment: Segment, entries: Directory) -> Result<()> {
+    pub fn insert_rescued(&self, segment: Segment, entries: Directory) -> Result<()> {
         let id = segment.id;
         self.work(|inner| inner.take(id).map(drop))?;
         self.insert(segment)?;

@@ -89,7 +89,7 @@ pub struct LogEnd {
     /// Number of these that have damaged records.
     pub damaged: u64,
     /// Damage that was taken for the end.
-    pub lost: Option<LogDamage>,
+    pub damage: Option<LogDamage>,
     /// True if the next chunk, where the log goes on, begins with the header of a batch that would count if all of it
     /// were there (T8).
     pub torn: bool,
@@ -105,7 +105,8 @@ pub fn replay(
     start: Position,
     visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>,
 ) -> Result<LogEnd> {
-    let end = LogEnd { position: start, replayed_bytes: 0, batches: 0, damaged: 0, lost: None, torn: false };
+    let end =
+        LogEnd { position: start, replayed_bytes: 0, batches: 0, damaged: 0, damage: None, torn: false };
     let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize);
     let mut log = Replay { source, end, flushed: source.flushed };
     loop {
@@ -233,9 +234,9 @@ impl Replay<'_> {
         let rolled = !behind && self.source.chunks.exists(end.next);
         let (chunk, used) = if rolled { (end.next, 0) } else { (end.chunk, end.used) };
         let offset = chunk.offset() + u64::from(used);
-        let lost = LogDamage { device: chunk.device, offset, batch: end.batch, flushed: self.flushed };
+        let damage = LogDamage { device: chunk.device, offset, batch: end.batch, flushed: self.flushed };
         if self.source.accept_loss {
-            self.end.lost = Some(lost);
+            self.end.damage = Some(damage);
             return Ok(());
         }
         let device = self.device(chunk)?.path().display();

@@ -39,7 +39,7 @@ struct PartCandidate {
 }
 
 /// Searches the devices for segments.
-pub(super) struct Search<'a> {
+pub(in crate::pool) struct Search<'a> {
     devices: &'a Devices,
     /// Low bytes of the GUID of the pool's log, which batches carry.
     pool: u64,
@@ -68,23 +68,23 @@ impl BatchRun {
 }
 
 impl<'a> Search<'a> {
-    pub(super) fn new(devices: &'a Devices, pool: u64) -> Self {
+    pub(in crate::pool) fn new(devices: &'a Devices, pool: u64) -> Self {
         Self { devices, pool, found: BTreeMap::new() }
     }
 
     /// Returns the numbers of the segments that were found.
-    pub(super) fn ids(&self) -> Vec<u64> {
+    pub(in crate::pool) fn ids(&self) -> Vec<u64> {
         self.found.keys().copied().collect()
     }
 
     /// Returns the next chunk of the device, from this one on, that may hold anything.
-    pub(super) fn next_data(&self, chunk: Chunk) -> Option<Chunk> {
+    pub(in crate::pool) fn next_data(&self, chunk: Chunk) -> Option<Chunk> {
         let data = self.devices.get(usize::from(chunk.device))?.data_from(chunk.offset())?;
         Some(Chunk { index: Chunk::at(chunk.device, data).index.max(chunk.index), ..chunk })
     }
 
     /// Searches a chunk for segments that are wanted.
-    pub(super) fn look(&mut self, chunk: Chunk, wanted: &dyn Fn(u64) -> bool) {
+    pub(in crate::pool) fn look(&mut self, chunk: Chunk, wanted: &dyn Fn(u64) -> bool) {
         let bytes = self.read(chunk);
         let mut runs: BTreeMap<u64, BTreeMap<[u8; 6], BatchRun>> = BTreeMap::new();
         // Directories are not sought within batches, since these hold what users write.
@@ -210,7 +210,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the parts of a segment whose directories cannot be read.
-    pub(super) fn bad_parts(&self, segments: &Segments, segment: &Segment) -> Vec<Part> {
+    pub(in crate::pool) fn bad_parts(&self, segments: &Segments, segment: &Segment) -> Vec<Part> {
         let is_bad = |part: &Part| {
             let read = |dir| segments.read_directory(self.devices, segment.id, part.extent, dir);
             part.directory.is_some_and(|dir| read(dir).is_err())
@@ -220,7 +220,7 @@ impl<'a> Search<'a> {
 
     /// Searches for the records of the `bad` parts of `segment`, whose directories cannot be read, at the places that
     /// the table names.
-    pub(super) fn look_again(&mut self, segments: &Segments, segment: &Segment, bad: &[Part]) {
+    pub(in crate::pool) fn look_again(&mut self, segments: &Segments, segment: &Segment, bad: &[Part]) {
         for part in &segment.parts {
             if !bad.contains(part) {
                 self.keep(segments, segment, part);
@@ -239,7 +239,7 @@ impl<'a> Search<'a> {
     }
 
     /// Enters a segment into the table as it was found. Returns the number of its records that were found.
-    pub(super) fn settle(&mut self, segments: &Segments, id: u64) -> u32 {
+    pub(in crate::pool) fn settle(&mut self, segments: &Segments, id: u64) -> u32 {
         let mut candidates = self.found.remove(&id).unwrap_or_default();
         only_newest_log(&mut candidates);
         // Later states come first: the later a segment was folded, the fewer records survive, and before that it was in
@@ -293,7 +293,7 @@ impl<'a> Search<'a> {
         let mut segment = segments.get(id).ok().flatten().unwrap_or(Segment { id, ..Segment::default() });
         segment.slots = segment.slots.max(end);
         segment.parts = parts.into_iter().collect();
-        if let Err(error) = segments.salvage(segment, open) {
+        if let Err(error) = segments.insert_rescued(segment, open) {
             tracing::warn!(%error, segment = id, "what was found of a segment is not used");
         }
     }
