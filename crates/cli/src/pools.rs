@@ -606,7 +606,7 @@ pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
             counter("second_copies_read", status.second_copies_read, 0),
             counter("account_faults", status.account_faults, 0),
             counter("log_framing", totals.commits, totals.framing_bytes),
-            counter("fold", 0, totals.fold_bytes),
+            counter("fold", 0, totals.moved_bytes),
             counter("durable_commits", totals.durable_commits, 0),
             counter("cache_hits", status.record_cache.hits, 0),
             counter("cache_misses", status.record_cache.misses, 0),

@@ -39,7 +39,7 @@ fn parts(totals: &Totals) -> [(&'static str, u64); 6] {
         ("nodes", totals.tree_bytes),
         ("table", totals.checkpoint_bytes),
         ("copies", totals.copy_bytes),
-        ("cleaning", totals.fold_bytes),
+        ("cleaning", totals.moved_bytes),
     ]
 }
 

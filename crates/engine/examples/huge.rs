@@ -128,7 +128,7 @@ fn main() {
                         overwrite(pool, random.next() % pages, &random_page(&mut random));
                         let begun = Instant::now();
                         pool.sync().unwrap();
-                        if pool.totals().fold_bytes > 0 {
+                        if pool.totals().moved_bytes > 0 {
                             waits.push(begun.elapsed());
                         }
                     }
@@ -139,7 +139,7 @@ fn main() {
         let mut begun = None;
         loop {
             std::thread::sleep(Duration::from_millis(100));
-            if begun.is_none() && pool.totals().fold_bytes > 0 {
+            if begun.is_none() && pool.totals().moved_bytes > 0 {
                 begun = Some(Instant::now());
             }
             if begun.is_some_and(|begun| begun.elapsed() > CLEANING) {
@@ -155,7 +155,7 @@ fn main() {
     println!(
         "{} syncs of {WRITERS} writers in a minute with {} MiB moved by the cleaner and {} checkpoints: half took {:.1?}, 99 % {:.1?}, the longest {:.1?}; segment table {} MiB",
         waits.len(),
-        totals.fold_bytes >> 20,
+        totals.moved_bytes >> 20,
         totals.checkpoints,
         at(0.5),
         at(0.99),

@@ -3,7 +3,7 @@
 //! One folder per layer, each using only those below it (a test in `tests/layers.rs` enforces the order):
 //!
 //! ```text
-//! pool       create, open, replay, checkpoint, fold, export: the whole, and its background work
+//! pool       create, open, replay, checkpoint, clean, export: the whole, and its background work
 //! dataset    accept, read and commit the changes of a file system or volume
 //! tree       copy-on-write B+tree per dataset: key -> value
 //! record     page <-> record: codecs, recognition, the compressed record cache

@@ -572,7 +572,7 @@ fn segment_table() {
     assert_eq!((found.parts.as_slice(), found.slots, found.live_bytes), (&[part()][..], 300, 5000));
     let live: Vec<u32> = (0..300).filter(|slot| found.live.get(*slot)).collect();
     assert_eq!(live, [0, 2, 9]);
-    assert_eq!((&*found.models, found.recoded), (&[7, 12][..], true));
+    assert_eq!((&*found.models, found.recompressed), (&[7, 12][..], true));
     assert_eq!((loaded.users_of_model(7), loaded.users_of_model(8)), (1, 0));
     let stored = loaded.snapshot(&Default::default(), 200).pages;
     assert_example("table-page", &stored[0].1);

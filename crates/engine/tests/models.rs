@@ -237,7 +237,7 @@ fn a_model_lives_as_long_as_a_record_needs_it() {
     while bench.assert_sound() == 2 {
         rounds += 1;
         assert!(rounds < 20, "the model is kept for nothing");
-        // Until the log goes on in another segment: what is part of it is not folded.
+        // Until the log goes on in another segment: what is part of it is not cleaned.
         bench.write(12, &(0..64).map(|_| random.bytes(PAGE)).collect::<Vec<_>>());
         bench.pool.clean().unwrap();
         bench.pool.checkpoint(false).unwrap();
@@ -248,7 +248,7 @@ fn a_model_lives_as_long_as_a_record_needs_it() {
     bench.assert_holds(6, &index);
 }
 
-/// A relation is removed, folded away and its model dropped, and the power goes after `calls` writes and flushes:
+/// A relation is removed, cleaned away and its model dropped, and the power goes after `calls` writes and flushes:
 /// whether its pages are there afterwards, and how many models.
 fn dropped_until(calls: u64) -> (bool, u64) {
     let bench = ModelBench::new();
@@ -257,7 +257,7 @@ fn dropped_until(calls: u64) -> (bool, u64) {
     bench.write(6, &index);
     while bench.learn().is_some() {}
     bench.write(5, &pages);
-    // The log goes on in other segments, so that those of the pages can be folded.
+    // The log goes on in other segments, so that those of the pages can be cleaned.
     for _ in 0..12 {
         bench.write(12, &(0..64).map(|_| random.bytes(PAGE)).collect::<Vec<_>>());
     }
@@ -278,7 +278,7 @@ fn dropped_until(calls: u64) -> (bool, u64) {
 fn a_drop_that_no_checkpoint_kept_is_undone() {
     let outcomes: Vec<(bool, u64)> = (0..40).map(dropped_until).collect();
     let first = outcomes.iter().position(|(found, _)| !found).unwrap();
-    assert!(first > 4, "the fold was never interrupted");
+    assert!(first > 4, "the cleaning pass was never interrupted");
     assert!(outcomes[..first].iter().all(|outcome| *outcome == (true, 2)), "{outcomes:?}");
     assert_eq!(outcomes.last(), Some(&(false, 1)), "the model is kept for nothing");
 }

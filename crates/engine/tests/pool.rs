@@ -1,4 +1,4 @@
-//! A pool as its users see it: accept, sync, crash, replay, checkpoint, fold, export.
+//! A pool as its users see it: accept, sync, crash, replay, checkpoint, clean, export.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::BTreeMap;
@@ -188,7 +188,7 @@ fn a_small_pool_overwritten_for_long_never_fills_up() {
         }
     }
     pool.sync().unwrap();
-    assert!(pool.totals().fold_bytes > 0, "cleaning was needed");
+    assert!(pool.totals().moved_bytes > 0, "cleaning was needed");
     drop(pool);
     let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
     for (at, step) in &model {

@@ -179,8 +179,8 @@ impl WrittenPool {
         Self { device, bytes, versions }
     }
 
-    /// The same, with what it holds packed together by folds.
-    fn folded() -> Self {
+    /// The same, with what it holds packed together by the cleaner.
+    fn cleaned() -> Self {
         let written = Self::new();
         let pool = open(&written.device, &OpenOptions::default()).unwrap();
         pool.clean().unwrap();
@@ -288,7 +288,7 @@ fn a_damaged_node_costs_what_is_below_it() {
 
 #[test]
 fn without_a_page_of_the_segment_table_all_is_found() {
-    for written in [WrittenPool::new(), WrittenPool::folded()] {
+    for written in [WrittenPool::new(), WrittenPool::cleaned()] {
         let mut met = 0;
         for record in written.records(RecordKind::Table) {
             let device = written.damaged(record);
@@ -323,7 +323,7 @@ fn without_its_catalogue_a_pool_is_refused() {
 
 #[test]
 fn without_a_list_of_pages_of_the_segment_table_all_is_found() {
-    let written = WrittenPool::folded();
+    let written = WrittenPool::cleaned();
     let places = written.places(b"PFlist", 16);
     let mut met = 0;
     for place in places {
@@ -377,8 +377,8 @@ fn without_its_directory_a_segment_of_the_log_is_found_by_its_batches() {
 }
 
 #[test]
-fn without_its_directory_a_folded_segment_costs_what_is_in_it() {
-    let written = WrittenPool::folded();
+fn without_its_directory_a_cleaned_segment_costs_what_is_in_it() {
+    let written = WrittenPool::cleaned();
     let mut costly = 0;
     // Roots have directories, too, and second copies of roots.
     let bytes = |(start, len): (u64, u64)| &written.bytes[start as usize..(start + len) as usize];
@@ -452,7 +452,7 @@ fn what_was_given_up_is_not_found() {
 
 #[test]
 fn a_block_that_its_device_cannot_read_costs_what_is_in_it() {
-    let written = WrittenPool::folded();
+    let written = WrittenPool::cleaned();
     let mut lost = 0;
     for block in (MIB..40 * MIB).step_by(3 << 19) {
         let device = Arc::new(written.device.crash(&mut |_| 0));

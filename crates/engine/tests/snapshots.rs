@@ -57,7 +57,7 @@ fn settle(pool: &Pool) {
     assert!(report.messages.is_empty(), "{:?}", report.messages);
 }
 
-/// Two datasets are written, committed, checkpointed and folded at once, while snapshots of both come, are cloned, and
+/// Two datasets are written, committed, checkpointed and cleaned at once, while snapshots of both come, are cloned, and
 /// go.
 #[test]
 fn snapshots_are_whole_under_load() {

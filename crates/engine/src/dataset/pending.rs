@@ -18,7 +18,7 @@ pub struct Pending {
     pub pages: HashMap<(u64, u64), PageBuf>,
     /// Values; `None` deletes.
     pub values: HashMap<Key, Option<Vec<u8>>>,
-    /// Those of `pages` that are stored in full although their content is unchanged, because their deltas are folded.
+    /// Those of `pages` that are stored in full although their content is unchanged, because their deltas are expanded.
     pub plain: HashSet<(u64, u64)>,
     /// Punches and shares, in order. They precede all of `pages`.
     pub page_ops: Vec<PageOp>,

@@ -125,7 +125,7 @@ pub struct Counters {
     /// Headers, directories, operations and padding of the log.
     pub framing_bytes: AtomicU64,
     /// Bytes written by cleaning and by coding again.
-    pub fold_bytes: AtomicU64,
+    pub moved_bytes: AtomicU64,
     /// Passes of the cleaner.
     pub clean_passes: AtomicU64,
     /// Chunks that became free by passes of the cleaner.
@@ -364,7 +364,7 @@ impl Shared {
     /// Returns the pointers with the lengths that are stored now.
     fn exact<'a>(&self, ptrs: &'a [Ptr]) -> Cow<'a, [Ptr]> {
         let mut exact = Cow::Borrowed(ptrs);
-        for at in self.segments.recoded(ptrs) {
+        for at in self.segments.recompressed(ptrs) {
             if let Some(ptr) = exact.to_mut().get_mut(at) {
                 ptr.len_bytes = self.stored_len(*ptr);
             }

@@ -27,7 +27,7 @@ use crate::{Addr, Error, Key, Ptr, Result};
 /// A delta of at most one part in this many of the full record below it is not compared with a new full record.
 const PLAINLY: usize = 4;
 /// Bytes of pages that one commit stores in full again.
-const FOLD_BYTES: u64 = 2 << 20;
+const EXPANDED_BYTES: u64 = 2 << 20;
 /// Number of pages in a row that gave no delta from which on an object is tried less often.
 const FAILURES_MAX: u8 = 8;
 /// Of an object that is tried less often, one page in this many is tried.
@@ -251,14 +251,20 @@ impl Pool {
     ///
     /// # Errors
     /// Of reading and writing.
-    pub(super) fn fold_deltas(&self, dataset: &LiveDataset, object: u64, from: u64, to: u64) -> Result<u64> {
+    pub(super) fn expand_deltas(
+        &self,
+        dataset: &LiveDataset,
+        object: u64,
+        from: u64,
+        to: u64,
+    ) -> Result<u64> {
         let record_size = dataset.record_size(object)?;
         if record_size == 0 || Key::base(object, from, 0).kind != Key::BASE {
             return Ok(0);
         }
         let chained: Vec<(u64, Vec<Ptr>)> = dataset.bases_between(object, from, to)?.into_iter().collect();
-        let at_once = (FOLD_BYTES / u64::from(record_size)).max(1) as usize;
-        let mut folded = 0;
+        let at_once = (EXPANDED_BYTES / u64::from(record_size)).max(1) as usize;
+        let mut expanded = 0;
         for pages in chained.chunks(at_once) {
             let mut ready = Vec::with_capacity(pages.len());
             for (page, bases) in pages {
@@ -280,17 +286,17 @@ impl Pool {
             let gate = self.shared.gate.write();
             if dataset.takes_no_changes.load(Ordering::Relaxed) {
                 // The dataset was destroyed meanwhile.
-                return Ok(folded);
+                return Ok(expanded);
             }
             for (page, top, content) in ready {
-                folded += u64::from(dataset.plain((object, page), top, content)?);
+                expanded += u64::from(dataset.plain((object, page), top, content)?);
             }
             let accepted = self.shared.accepted.load(Ordering::Acquire);
             let taken = self.take_accepted(&log);
             drop(gate);
             self.finish(&mut log, &taken, accepted, false)?;
         }
-        Ok(folded)
+        Ok(expanded)
     }
 
     /// Returns true if deltas may be compressed.

@@ -19,7 +19,7 @@
 //!             versions, store, table_pages   trees of datasets and snapshots; loads nodes; places of the table's pages
 //!             deltas, rewrites               which pages are stored as deltas; lengths of records that replace others
 //! Room        clean, pack, room              the cleaner; packs records into chunks; makes free chunks for writers
-//!             recode, late, trim             codes again what is stored, also what came before its model; discards
+//!             recompress, late, trim         codes again what is stored, also what came before its model; discards
 //!             sizing, memory                 sizes that follow from the pool's; shares the memory budget out
 //! Datasets    catalogue, image, stored       all datasets and snapshots; their stored form, and how it is read
 //!             catalogue_ops, rebase, compare changes of them; moves a clone onto a newer snapshot; compares versions
@@ -70,7 +70,7 @@ mod places;
 mod quotas;
 mod reap;
 mod rebase;
-mod recode;
+mod recompress;
 mod redo;
 mod relabel;
 mod repair;
@@ -116,7 +116,7 @@ pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, READS_AT_ONCE_DEFAULT, ReplayRe
 pub use opening::{EARLIER_OPENINGS, Earlier, Opening, OpeningId, Relation, Standing};
 pub use quotas::QuotaUse;
 pub use rebase::Rebase;
-pub use recode::{CALL_PAGES, PageRange, RecodeReport};
+pub use recompress::{CALL_PAGES, PageRange, RecompressReport};
 pub use relabel::{reguid, reguid_on, rename, rename_on};
 pub use rescue::{RescueReport, Unreadable};
 pub use rewrites::{Rewrites, Rewritten};
@@ -154,7 +154,7 @@ struct Log {
     window_bytes: u64,
 }
 
-/// State that checkpoints, cleaning and folding keep.
+/// State that checkpoints, cleaning and recompression keep.
 struct Maintenance {
     /// Number of the last superblock, which is that of the last checkpoint or, before there is one, of the opening's
     /// claim.
@@ -164,7 +164,8 @@ struct Maintenance {
     /// Stored pages of the catalogue, and their bytes.
     catalogue_ptrs: BTreeMap<u64, Vec<Ptr>>,
     catalogue_pages: BTreeMap<u64, Vec<u8>>,
-    /// Position at which replay would start: segments from there on are the log, and are neither cleaned nor folded.
+    /// Position at which replay would start: segments from there on are the log, and are neither cleaned nor
+    /// recompressed.
     window_start: Position,
     copies: CopiesState,
     cleaner: Cleaner,

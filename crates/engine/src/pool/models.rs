@@ -29,9 +29,9 @@ const WATCHED_MAX: usize = 16 << 10;
 const LOG_PAGES_MIN: u64 = 256;
 /// A new model is due once this many times the object's pages were written since its model was learned.
 const GROWTH: u64 = 4;
-/// Folding learns a new model for an object that grew by more than one page in this many since its model was learned.
-/// The new pages may be of another kind, such as an index behind its table; fewer could hardly gain what a later model
-/// has to.
+/// Recompression learns a new model for an object that grew by more than one page in this many since its model was
+/// learned. The new pages may be of another kind, such as an index behind its table; fewer could hardly gain what a
+/// later model has to.
 const UNSEEN: u64 = 32;
 /// One sampled page in this many is not learned from, to compare the old model with the new.
 const HELD_OUT: usize = 6;
@@ -52,9 +52,9 @@ pub struct LearnOptions {
 impl LearnOptions {
     /// For a pool that is idle: learning models of small files then delays nobody.
     pub const IDLE: Self = Self { pages_min: 8, sample_pages: 300 };
-    /// For folding, which comes by once and not with every write: a model of some hundred bytes pays from a few pages
-    /// on. Whether it does is found out by learning it.
-    pub const FOLDING: Self = Self { pages_min: 4, sample_pages: 300 };
+    /// For recompression, which comes by once and not with every write: a model of some hundred bytes pays from a few
+    /// pages on. Whether it does is found out by learning it.
+    pub const RECOMPRESSION: Self = Self { pages_min: 4, sample_pages: 300 };
 }
 
 impl Default for LearnOptions {
@@ -373,7 +373,11 @@ impl Pool {
 
     /// Learns a model for an object that has none, or whose model is of when it was smaller, if the object is large
     /// enough and looks as if a model would gain. Returns the model's number if it was adopted.
-    pub(super) fn learn_for_folding(&self, dataset: &LiveDataset, object: u64) -> Result<Option<ModelId>> {
+    pub(super) fn learn_for_recompression(
+        &self,
+        dataset: &LiveDataset,
+        object: u64,
+    ) -> Result<Option<ModelId>> {
         let Some(level) = dataset.compression_of(object).model_level() else { return Ok(None) };
         let entry = self.shared.models.current(dataset.id, object).and_then(|id| self.shared.models.get(id));
         if let Some(ModelEntry { object_pages, .. }) = entry
@@ -381,7 +385,8 @@ impl Pool {
         {
             return Ok(None);
         }
-        let options = if self.has_few_models() { LearnOptions::FOLDING } else { LearnOptions::default() };
+        let options =
+            if self.has_few_models() { LearnOptions::RECOMPRESSION } else { LearnOptions::default() };
         let adopted = self.learn_from(dataset, object, level, &options)?;
         if adopted.is_some() {
             self.watch.lock().objects.remove(&(dataset.id, object));

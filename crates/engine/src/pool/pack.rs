@@ -1,4 +1,4 @@
-//! Packs records into chunks, one segment after the other: survivors of folded segments, and second copies.
+//! Packs records into chunks, one segment after the other: survivors of cleaned segments, and second copies.
 
 use std::collections::BTreeSet;
 

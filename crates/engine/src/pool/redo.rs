@@ -184,10 +184,13 @@ impl<'a> Redoing<'a> {
         for (id, keys) in keys.sorted() {
             let Ok(dataset) = self.catalogue.changing(id) else { continue };
             dataset.load_leaves(&keys, &|absent| drop(self.ahead.map(absent, |key| dataset.get(key))));
-            if segments.has_recoded() {
+            if segments.has_recompressed() {
                 let ptrs = dataset.ptrs(&keys).unwrap_or_default();
-                let mut stale: Vec<Addr> =
-                    segments.recoded(&ptrs).into_iter().filter_map(|at| Some(ptrs.get(at)?.addr)).collect();
+                let mut stale: Vec<Addr> = segments
+                    .recompressed(&ptrs)
+                    .into_iter()
+                    .filter_map(|at| Some(ptrs.get(at)?.addr))
+                    .collect();
                 stale.sort_unstable();
                 stale.dedup_by_key(|addr| addr.segment());
                 self.ahead.map(&stale, |addr| segments.locate(&self.shared.devices, *addr).is_ok());
@@ -225,7 +228,7 @@ impl<'a> Redoing<'a> {
             }
             Redo::Pages(run) => {
                 if run.shared {
-                    // The records may have been coded again by a fold that a crash has undone. A pointer must not say
+                    // The records may have been recompressed by a pass that a crash has undone. A pointer must not say
                     // less than is stored.
                     let bases = match &mut run.bases {
                         Bases::Shared(bases) => bases.as_mut_slice(),

@@ -1,7 +1,8 @@
 //! Repairs in place what is stored twice, from the copy that is sound.
 //!
-//! Nothing moves meanwhile: checkpoints and folding wait. Neighbours in the same blocks are written again as they were
-//! read. Nobody else writes these blocks, since each write of the log or of a pack begins at a block of its own.
+//! Nothing moves meanwhile: checkpoints, cleaning and recompression wait. Neighbours in the same blocks are written
+//! again as they were read. Nobody else writes these blocks, since each write of the log or of a pack begins at a block
+//! of its own.
 
 use super::load::read_copy;
 use super::root::PlacedRecord;

@@ -2,7 +2,7 @@
 //! segment per step.
 //!
 //! - R1: addresses are for life, so a scrub follows the numbers of segments: first those of the log, then those of
-//!   second copies. A segment that is folded meanwhile is still met once, and a segment that is written after the scrub
+//!   second copies. A segment that is moved meanwhile is still met once, and a segment that is written after the scrub
 //!   began lies behind its end.
 //! - R2: a record is damaged only if it is live before and after several tries to read it. A record that was moved or
 //!   freed meanwhile is not damaged.
@@ -263,7 +263,7 @@ impl Pool {
                 match read {
                     Ok(_) => found.sound += 1,
                     Err(error) => {
-                        // If the segment was folded meanwhile, its old directory is of no use any more.
+                        // If the segment was moved meanwhile, its old directory is of no use any more.
                         let there = segments.get(segment.id).unwrap_or_default();
                         if there.is_some_and(|now| now.live.count() > 0 && now.parts.contains(part)) {
                             let place = (part.extent.chunk.device, offset);

@@ -42,8 +42,8 @@ pub struct Totals {
     pub model_bytes: u64,
     /// Bytes of headers, directories, operations and padding of the log.
     pub framing_bytes: u64,
-    /// Bytes written by folding.
-    pub fold_bytes: u64,
+    /// Bytes written by cleaning and recompression.
+    pub moved_bytes: u64,
     /// Number of passes of the cleaner.
     pub clean_passes: u64,
     /// Number of chunks that these passes made free.
@@ -72,7 +72,7 @@ impl Totals {
     /// Returns all bytes written to devices since the pool was opened.
     pub fn written_bytes(&self) -> u64 {
         let log = self.data_bytes + self.tree_bytes + self.checkpoint_bytes + self.model_bytes;
-        log + self.copy_bytes + self.framing_bytes + self.fold_bytes
+        log + self.copy_bytes + self.framing_bytes + self.moved_bytes
     }
 
     /// Returns bytes written to devices per byte that applications wrote; 0 before the first write.
@@ -174,7 +174,7 @@ impl Pool {
             copy_bytes: get(&counters.copy_bytes),
             model_bytes: get(&counters.model_bytes),
             framing_bytes: get(&counters.framing_bytes),
-            fold_bytes: get(&counters.fold_bytes),
+            moved_bytes: get(&counters.moved_bytes),
             clean_passes: get(&counters.clean_passes),
             chunks_gained: get(&counters.chunks_gained),
             commits: get(&counters.commits),

@@ -49,7 +49,7 @@ pub(super) struct Inner {
     /// Number of segments that list each model.
     pub(super) models: BTreeMap<u32, u64>,
     /// Number of segments that have records that were coded again.
-    pub(super) recoded: u64,
+    pub(super) recompressed: u64,
     /// Number of times that a page was put away.
     pub(super) versions: u64,
     /// Page from which the search for a page to be put away goes on.
@@ -121,7 +121,7 @@ impl Inner {
         for model in &segment.models {
             *self.models.entry(*model).or_default() += 1;
         }
-        self.recoded += u64::from(segment.recoded);
+        self.recompressed += u64::from(segment.recompressed);
     }
 
     /// Puts the entries of a stored page into the table, which must have nothing of that page.
@@ -211,7 +211,7 @@ impl Inner {
                 self.models.remove(model);
             }
         }
-        subtract(&mut self.recoded, segment.recoded.into());
+        subtract(&mut self.recompressed, segment.recompressed.into());
         Ok(Some(segment))
     }
 

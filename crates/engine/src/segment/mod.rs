@@ -1,8 +1,8 @@
 //! Maps stable addresses to records.
 //!
 //! A segment is a numbered sequence of records (slots). Only its table entry says where its bytes lie. A fresh segment
-//! fills one chunk and was written as part of the log; a folded one holds only the survivors and shares a chunk with
-//! others. Addresses never change (invariant G1), so folding touches no tree.
+//! fills one chunk and was written as part of the log; a cleaned one holds only the survivors and shares a chunk with
+//! others. Addresses never change (invariant G1), so cleaning touches no tree.
 //!
 //! - G2: a slot is live if and only if a tree of any version, the list of the table's pages or a list of
 //!   unreferenced records refers to it.

@@ -31,7 +31,7 @@ pub(super) struct Away {
     /// Set of its segments: the n-th bit stands for the n-th id of the page.
     present: u64,
     /// True if some of them have records that were coded again.
-    pub(super) recoded: bool,
+    pub(super) recompressed: bool,
     stretches: Box<[Stretch]>,
     /// Its share of the table's sums.
     pub(super) used_bytes: u64,
@@ -71,7 +71,7 @@ impl Away {
         let mut away = Self {
             version,
             present: 0,
-            recoded: false,
+            recompressed: false,
             stretches: Box::default(),
             used_bytes: 0,
             record_bytes: 0,
@@ -84,7 +84,7 @@ impl Away {
                 return None;
             }
             away.present |= 1 << position(ids, Addr::new(segment.id, 0)).0;
-            away.recoded |= segment.recoded;
+            away.recompressed |= segment.recompressed;
             away.used_bytes += segment.used_bytes();
             away.record_bytes += segment.live_records_bytes();
             away.stored_bytes += segment.stored_bytes_max();

@@ -50,7 +50,7 @@ pub struct TableSnapshot {
 pub(super) struct PieceKey {
     segment: u64,
     extent: Extent,
-    /// Tells two directories at one place apart: a segment that was folded twice may lie where it lay before.
+    /// Tells two directories at one place apart: a segment that was moved twice may lie where it lay before.
     checksum: u32,
     /// Number of the leaf; `None` for the index.
     leaf: Option<u32>,
@@ -269,8 +269,8 @@ impl Segments {
         let mut inner = self.bring(self.page_ids().page(id))?;
         let mut segment = inner.take(id).ok().flatten().ok_or_else(|| no_segment(id))?;
         inner.moved.insert(id);
-        segment.recoded |= to.recoded;
-        if to.recoded {
+        segment.recompressed |= to.recompressed;
+        if to.recompressed {
             segment.restate(&to.lens);
         }
         let stays = to.parts.iter().any(|part| segment.parts.iter().any(|old| old.lies_as(part)));
@@ -292,22 +292,22 @@ impl Segments {
     }
 
     /// Returns true if any segment has records that were coded again.
-    pub fn has_recoded(&self) -> bool {
-        self.inner.read().recoded > 0
+    pub fn has_recompressed(&self) -> bool {
+        self.inner.read().recompressed > 0
     }
 
     /// Returns the positions of the pointers whose lengths may be out of date, since their segments have records that
     /// were coded again. If a segment's page is away, such records of any segment on it count.
-    pub fn recoded(&self, ptrs: &[Ptr]) -> Vec<usize> {
+    pub fn recompressed(&self, ptrs: &[Ptr]) -> Vec<usize> {
         let inner = self.inner.read();
-        if inner.recoded == 0 {
+        if inner.recompressed == 0 {
             return Vec::new();
         }
-        let recoded = |ptr: &Ptr| match inner.segments.get(ptr.addr.segment()) {
-            Ok(segment) => segment.is_some_and(|segment| segment.recoded),
-            Err(IsAway(page)) => inner.segments.away(page).is_some_and(|away| away.recoded),
+        let recompressed = |ptr: &Ptr| match inner.segments.get(ptr.addr.segment()) {
+            Ok(segment) => segment.is_some_and(|segment| segment.recompressed),
+            Err(IsAway(page)) => inner.segments.away(page).is_some_and(|away| away.recompressed),
         };
-        ptrs.iter().enumerate().filter(|(_, ptr)| recoded(ptr)).map(|(at, _)| at).collect()
+        ptrs.iter().enumerate().filter(|(_, ptr)| recompressed(ptr)).map(|(at, _)| at).collect()
     }
 
     /// Makes a record live, since replay has met an operation that refers to it.

@@ -139,7 +139,7 @@ impl Chunks {
     }
 
     /// Returns [`Chunks::free`], and the number of chunks that come back by the next checkpoint because a pass of the
-    /// cleaner has begun to fill them, which vacates more (G6).
+    /// cleaner has begun to fill them, which empties more (G6).
     pub fn free_and_lent(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.free(), state.lent)
@@ -155,7 +155,7 @@ impl Chunks {
         self.allocate_for(false)
     }
 
-    /// Does what [`Chunks::allocate`] does, for a pass of the cleaner that vacates more than it takes.
+    /// Does what [`Chunks::allocate`] does, for a pass of the cleaner that empties more than it takes.
     pub fn lend(&self) -> Result<Chunk> {
         self.allocate_for(true)
     }
@@ -163,8 +163,8 @@ impl Chunks {
     fn allocate_for(&self, lent: bool) -> Result<Chunk> {
         let mut state = self.state.lock();
         let (device, index) = loop {
-            let fullest = state.free.iter_mut().enumerate().max_by_key(|(_, free)| free.len());
-            if let Some(taken) = fullest.and_then(|(device, free)| Some((device, free.pop_first()?))) {
+            let emptiest = state.free.iter_mut().enumerate().max_by_key(|(_, free)| free.len());
+            if let Some(taken) = emptiest.and_then(|(device, free)| Some((device, free.pop_first()?))) {
                 break taken;
             }
             if state.trims.discarding() == 0 {

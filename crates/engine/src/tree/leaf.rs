@@ -66,9 +66,9 @@ impl Leaf {
     }
 
     /// Returns a copy without spare capacity.
-    pub(super) fn compact(&self) -> Self {
+    pub(super) fn without_spare(&self) -> Self {
         let mut copy = self.clone();
-        copy.values.compact();
+        copy.values.shrink();
         copy
     }
 
@@ -289,8 +289,8 @@ impl Leaf {
         }
         self.encoded_bytes -= moved;
         self.value_bytes -= right.value_bytes;
-        self.values.compact();
-        right.values.compact();
+        self.values.shrink();
+        right.values.shrink();
         self.offsets.shrink_to_fit();
         right
     }

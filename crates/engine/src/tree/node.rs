@@ -107,7 +107,7 @@ impl Node {
     /// child has not been written.
     pub(super) fn settled(&self) -> Option<Self> {
         match &self.body {
-            Body::Leaf(leaf) => Some(Self::leaf(leaf.compact())),
+            Body::Leaf(leaf) => Some(Self::leaf(leaf.without_spare())),
             Body::Branch(branch) => branch.settled().map(Self::branch),
         }
     }

@@ -32,7 +32,7 @@ pub(super) struct Wish {
 /// Plan of a pass.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct CleanPlan {
-    /// Chunks that the pass vacates.
+    /// Chunks that the pass empties.
     pub(super) sources: BTreeSet<Chunk>,
     /// Pages of the segment table with segments that have parts in these chunks.
     pub(super) pages: BTreeSet<u64>,

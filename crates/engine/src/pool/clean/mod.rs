@@ -5,8 +5,8 @@
 //! - G4: the log says nothing of a pass. After a crash the segments are where the last checkpoint has them: their old
 //!   chunks were not reused (S1). They must be there, since records that a pass leaves behind as dead may be in use by
 //!   that checkpoint's tree, or by changes that were undone because they never reached the log.
-//! - G6: a pass begins only if it leaves more free chunks than there were: it vacates more than it fills. It does what
-//!   it was planned to: it vacates every chunk that it takes, and writes no more than is counted of them.
+//! - G6: a pass begins only if it leaves more free chunks than there were: it empties more than it fills. It does what
+//!   it was planned to: it empties every chunk that it takes, and writes no more than is counted of them.
 
 mod choose;
 
@@ -54,10 +54,10 @@ pub(super) struct Cleaner {
 }
 
 /// Returns the move of survivors to `parts`.
-pub(super) fn move_to(parts: Vec<Part>, survivors: &[Survivor], recoded: bool) -> Move {
+pub(super) fn move_to(parts: Vec<Part>, survivors: &[Survivor], recompressed: bool) -> Move {
     let models: BTreeSet<u32> = survivors.iter().filter_map(|(_, _, bytes)| model_of(bytes)).collect();
     let lens = survivors.iter().map(|(slot, _, bytes)| (*slot, bytes.len() as u32)).collect();
-    Move { parts, models: models.into_iter().collect(), lens, recoded }
+    Move { parts, models: models.into_iter().collect(), lens, recompressed }
 }
 
 /// Returns true if a segment has so many parts that it is moved as a whole: parts may break at the end of a chunk.
@@ -83,7 +83,7 @@ impl Pool {
     }
 
     /// Does one pass that gains up to `wanted` chunks. Returns `None` if no pass would gain anything (G6). A checkpoint
-    /// has to follow, by which the vacated chunks become free.
+    /// has to follow, by which the emptied chunks become free.
     pub(super) fn clean_pass(&self, state: &mut Maintenance, wanted: u64) -> Result<Option<CleanReport>> {
         self.clean_wished(state, self.least_gain(), wanted)
     }
@@ -118,7 +118,7 @@ impl Pool {
                         spare = self.shared.spare_chunks(),
                         "a pass of the cleaner"
                     );
-                    count(&self.shared.counters.fold_bytes, report.written_bytes);
+                    count(&self.shared.counters.moved_bytes, report.written_bytes);
                     count(&self.shared.counters.clean_passes, 1);
                     count(&self.shared.counters.chunks_gained, report.gained());
                     let as_planned = report.chunks == plan.sources.len() as u64
@@ -139,7 +139,7 @@ impl Pool {
     }
 
     /// Returns the most bytes that a pass writes, padding aside, going by what is counted of the chunks that it
-    /// vacates.
+    /// empties.
     fn counted_bytes(&self, plan: &CleanPlan) -> u64 {
         let segments = &self.shared.segments;
         let of_sources = plan.sources.iter().filter_map(|chunk| segments.occupied(*chunk));

@@ -8,7 +8,7 @@
 //! are used again. All batches of a segment are of one opening of the pool, so
 //! - of the batches of a segment only those of one opening are used: the one that tells of the latest flush, and none
 //!   if several openings do;
-//! - if directories of folded records are found, too, batches have to agree with them.
+//! - if directories of moved records are found, too, batches have to agree with them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -242,7 +242,7 @@ impl<'a> Search<'a> {
     pub(in crate::pool) fn settle(&mut self, segments: &Segments, id: u64) -> u32 {
         let mut candidates = self.found.remove(&id).unwrap_or_default();
         only_newest_log(&mut candidates);
-        // Later states come first: the later a segment was folded, the fewer records survive, and before that it was in
+        // Later states come first: the later a segment was moved, the fewer records survive, and before that it was in
         // the log.
         candidates.sort_by_key(|candidate| (candidate.flushed.is_some(), candidate.known));
         let mut taken: BTreeMap<u32, usize> = BTreeMap::new();

@@ -129,7 +129,7 @@ fn a_scrub_that_was_stopped_goes_on_after_the_pool_was_opened_again() {
 }
 
 #[test]
-fn folding_writing_and_freeing_meanwhile_are_no_damage() {
+fn cleaning_writing_and_freeing_meanwhile_are_no_damage() {
     let (_device, pool) = filled();
     pool.scrub_start(7, 0).unwrap();
     let mut generation = 3;

@@ -254,7 +254,7 @@ impl Sending<'_> {
         });
         match read {
             Ok(()) => {}
-            // A segment was folded meanwhile, or is damaged: reading its records one by one tells.
+            // A segment was moved meanwhile, or is damaged: reading its records one by one tells.
             Err(Error::Corrupt { .. }) => {
                 for (position, addr) in &wanted {
                     if records.get(*position).is_none() {

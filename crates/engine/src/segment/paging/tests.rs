@@ -144,7 +144,7 @@ fn a_table_of_which_little_is_in_memory_is_as_one_that_is_all_there() {
                 let lens: Vec<(u32, u32)> = now.live.iter().map(|slot| (slot, LEN_BYTES)).collect();
                 both.each(|table| {
                     let parts = vec![part(next_chunk, step)];
-                    let to = Move { parts, models: vec![], lens: lens.clone(), recoded: false };
+                    let to = Move { parts, models: vec![], lens: lens.clone(), recompressed: false };
                     assert_eq!(table.relocate(id, to).unwrap(), now.parts.to_vec());
                 });
             }
