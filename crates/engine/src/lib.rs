@@ -13,10 +13,9 @@
 //! device     files, block devices, a simulated device; one door for I/O
 //! ```
 //!
-//! `account`, `error`, `faults`, `limits`, `memory`, `types`, `walk` and `wire` are the ground that all layers stand
+//! `error`, `faults`, `limits`, `memory`, `sums`, `types`, `walk` and `wire` are the ground that all layers stand
 //! on.
 
-pub mod account;
 pub mod dataset;
 pub mod device;
 pub mod error;
@@ -27,6 +26,7 @@ pub mod pool;
 pub mod record;
 pub mod segment;
 pub mod space;
+pub mod sums;
 pub mod tree;
 pub mod types;
 pub mod wal;

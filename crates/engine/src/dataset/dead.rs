@@ -13,9 +13,9 @@ mod bucket;
 
 use std::collections::BTreeMap;
 
-use crate::account::subtract_stored;
 use crate::limits::RECORD_BYTES_MAX;
 use crate::segment::RECORD_OVERHEAD_BYTES;
+use crate::sums::subtract_stored;
 use crate::wire::{Reader, put_signed, put_varint};
 use crate::{Addr, Ptr, Result};
 

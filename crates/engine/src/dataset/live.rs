@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::accounting::{RecordRole, SpaceAccounting};
 use super::budget::{Budget, Claim};
 use super::codecs::Setting;
 use super::dead::DeadBlocks;
-use super::ledger::{Ledger, RecordRole};
 use super::pending::{PageBuf, Pending};
 use super::shared::{Beyond, ROOMY_BYTES, Shared, Shortage};
 use super::usage::{UsageDelta, UsageTable};
@@ -47,8 +47,8 @@ pub struct LiveDataset {
     pub(super) sharing: Mutex<()>,
     /// True if there may be such records.
     pub(super) has_shared: AtomicBool,
-    /// Accounts of the dataset. Locked after the tree's locks, and before those of the pool's own tree.
-    pub ledger: Mutex<Ledger>,
+    /// Space accounting of the dataset. Locked after the tree's locks, and before those of the pool's own tree.
+    pub accounting: Mutex<SpaceAccounting>,
     /// Store of the blocks of the dead list; `None` for the pool's own tree, which no snapshot holds.
     pub(super) blocks: Option<Arc<DeadBlocks>>,
     /// True if no changes are accepted, because this is a snapshot or was destroyed.
@@ -61,13 +61,13 @@ pub struct LiveDataset {
 }
 
 impl LiveDataset {
-    /// Returns the dataset `id` with this tree and these accounts. [`LiveDataset::find_shared_records`] must be called
-    /// before it is changed.
+    /// Returns the dataset `id` with this tree and this space accounting. [`LiveDataset::find_shared_records`] must be
+    /// called before it is changed.
     pub fn new(
         id: u64,
         tree: Tree,
         shared: Arc<Shared>,
-        ledger: Ledger,
+        accounting: SpaceAccounting,
         blocks: Option<Arc<DeadBlocks>>,
     ) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl LiveDataset {
             usage: Mutex::default(),
             sharing: Mutex::default(),
             has_shared: AtomicBool::default(),
-            ledger: Mutex::new(ledger),
+            accounting: Mutex::new(accounting),
             blocks,
             takes_no_changes: AtomicBool::default(),
             has_budget: AtomicBool::default(),
@@ -174,8 +174,8 @@ impl LiveDataset {
     }
 
     /// Replaces the budget. The new one takes over the dataset's claims and its bytes before compression; it gets the
-    /// stored bytes by [`Ledger::follow`]. The caller holds the gate's write side and the log's lock, or is opening the
-    /// pool.
+    /// stored bytes by [`SpaceAccounting::follow`]. The caller holds the gate's write side and the log's lock, or is
+    /// opening the pool.
     pub fn set_budget(&self, budget: Option<Arc<Budget>>) {
         if let Some(budget) = &budget {
             budget.follow_logical(0, self.logical_bytes());

@@ -16,19 +16,19 @@
 //! read, one, part    plans and does reads; reads within one page without waiting; the part of a page that is wanted
 //! pages, references  the page map; pages that share a record
 //! usage              what each object stores
-//! ledger, dead       what a version holds and the fate of records that it unreferences; dead lists
+//! accounting, dead   what a version holds and the fate of records that it unreferences; dead lists
 //! models, codecs     the models of a pool; which codec a new page gets
 //! read_amplification what deltas cost readers
 //! rescue             changes a dataset whose tree is damaged, for a rescue
 //! ```
 
 mod accept;
+pub mod accounting;
 pub mod budget;
 mod claims;
 mod codecs;
 mod dead;
 pub mod journal;
-pub mod ledger;
 mod live;
 mod models;
 mod one;
@@ -46,11 +46,11 @@ mod throttle;
 mod usage;
 mod waits;
 
+pub use accounting::{Holder, RecordRole, SpaceAccounting};
 pub use budget::{Bound, Budget, Claim, Limits};
 pub use codecs::Codecs;
 pub use dead::{Bucket, Chain, DeadBlocks, DeadList, SPACE_BYTES_MAX, Sublist, encode_ptrs, space_of};
 pub use journal::Journal;
-pub use ledger::{Holder, Ledger, RecordRole};
 pub use live::LiveDataset;
 pub use models::{ModelEntry, ModelPin, ModelTable};
 pub use one::{Attempt, PageFetch};

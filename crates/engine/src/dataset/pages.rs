@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::ledger::RecordRole;
+use super::accounting::RecordRole;
 use super::live::{LiveDataset, report_unreadable};
 use super::pending::PageOp;
 use super::redo::{Bases, PageRun};
@@ -74,7 +74,7 @@ impl LiveDataset {
         if run.shared {
             self.add_references(&born)?;
         } else {
-            self.ledger.lock().born(RecordRole::Page, born.iter());
+            self.accounting.lock().born(RecordRole::Page, born.iter());
         }
         let pages = (run.first..).zip(&run.ptrs).map(|(page, ptr)| {
             let key = Key::page(run.object, page);
@@ -214,7 +214,7 @@ impl LiveDataset {
             self.tree.pages(object, *first, &mut found)?;
             for ((page, now), was) in run.iter().zip(found) {
                 if let Some(was) = was.filter(|was| was.addr == now.addr && was.len_bytes != now.len_bytes)
-                    && !self.ledger.lock().holds(RecordRole::Page, now.addr)
+                    && !self.accounting.lock().holds(RecordRole::Page, now.addr)
                     && !shared.contains_key(&now.addr)
                 {
                     saved += i64::from(was.len_bytes) - i64::from(now.len_bytes);
@@ -230,7 +230,7 @@ impl LiveDataset {
         let applied = self.tree.apply(&mut edits.into_iter(), &mut |_, _| {}, &mut freed)?;
         report_unreadable(&applied);
         self.unreference(RecordRole::Node, &freed)?;
-        self.ledger.lock().shortened(saved);
+        self.accounting.lock().shortened(saved);
         self.note_usage(object, UsageDelta { stored_bytes: -saved, ..UsageDelta::default() })
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::LiveDataset;
-use super::ledger::RecordRole;
+use super::accounting::RecordRole;
 use crate::tree::{Edit, Value};
 use crate::{Addr, Error, Key, Ptr, Result};
 
@@ -63,8 +63,8 @@ impl LiveDataset {
     /// unreferences it.
     pub fn any_is_shared(&self, ptrs: &[Ptr]) -> Result<bool> {
         let held = {
-            let ledger = self.ledger.lock();
-            ptrs.iter().any(|ptr| ledger.holds(RecordRole::Page, ptr.addr))
+            let accounting = self.accounting.lock();
+            ptrs.iter().any(|ptr| accounting.holds(RecordRole::Page, ptr.addr))
         };
         Ok(held || !self.shared_among(ptrs)?.is_empty())
     }

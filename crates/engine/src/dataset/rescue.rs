@@ -1,6 +1,6 @@
 //! Changes a dataset although parts of its tree cannot be read. Replay does so when a pool is opened for rescue. All
-//! changes that can be made are made, without accounts. A key that could not be changed cannot be looked up either, so
-//! nothing out of date is read.
+//! changes that can be made are made, without space accounting. A key that could not be changed cannot be looked up
+//! either, so nothing out of date is read.
 
 use super::LiveDataset;
 use super::pages::page_end;

@@ -14,13 +14,13 @@ use super::room::Room;
 use super::throttle::Throttle;
 use super::waits::Waits;
 use super::{Space, Synced};
-use crate::account::subtract_shared;
 use crate::error::DamagedAt;
 use crate::faults::{FaultKind, Subject};
 use crate::limits::{ATOMIC_WRITE_MAX, REDO_BYTES_MAX};
 use crate::record::{Compression, RecordCache};
 use crate::segment::{Devices, Segments};
 use crate::space::Chunks;
+use crate::sums::subtract_shared;
 use crate::tree::NodeCache;
 use crate::{Addr, Error, Ptr, Result};
 

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::image::{Image, UnreferencedImage, VersionImage};
-use crate::account::subtract_stored;
 use crate::dataset::redo::CatalogueOp;
-use crate::dataset::{Bucket, DeadBlocks, Holder, Ledger, LiveDataset, Shared};
+use crate::dataset::{Bucket, DeadBlocks, Holder, LiveDataset, Shared, SpaceAccounting};
+use crate::sums::subtract_stored;
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::{Addr, Error, Key, Ptr, Result};
 
@@ -103,13 +103,14 @@ fn unknown(id: u64) -> Error {
     Error::corrupt(format!("dataset or snapshot {id}"), "the catalogue does not have it")
 }
 
-/// Bytes in memory of a dataset or snapshot beside its dead lists: names, properties, ledger, the ends of its tree.
+/// Bytes in memory of a dataset or snapshot beside its dead lists: names, properties, space accounting, the ends of its
+/// tree.
 const VERSION_BYTES: u64 = 1 << 10;
 
 impl Catalogue {
     /// Returns the bytes that the catalogue takes in memory.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let dead = |version: &Version| version.data.ledger.lock().dead.memory_bytes();
+        let dead = |version: &Version| version.data.accounting.lock().dead.memory_bytes();
         let versions = self.versions.values().map(|version| VERSION_BYTES + dead(version));
         let unreferenced = self.unreferenced.iter().map(|item| match item {
             Unreferenced::Records { bucket, .. } => bucket.memory_bytes(),
@@ -129,7 +130,7 @@ impl Catalogue {
             nodes_below: 0,
         };
         for (id, stored) in &image.versions {
-            let ledger = Ledger {
+            let accounting = SpaceAccounting {
                 holders: Vec::new(),
                 page_bytes: stored.page_bytes,
                 node_bytes: stored.node_bytes,
@@ -144,7 +145,7 @@ impl Catalogue {
                 created: stored.created,
                 properties: stored.properties.clone(),
                 holds: stored.holds.clone(),
-                data: catalogue.dataset_of(*id, catalogue.tree(stored.root), ledger),
+                data: catalogue.dataset_of(*id, catalogue.tree(stored.root), accounting),
             };
             if version.snapshot_of().is_some() {
                 version.data.takes_no_changes.store(true, Ordering::Relaxed);
@@ -156,7 +157,7 @@ impl Catalogue {
                 UnreferencedImage::Records { bucket, held } => Unreferenced::Records { bucket, held },
                 UnreferencedImage::List { id } => Unreferenced::List { id },
                 UnreferencedImage::Tree { root, bound, node_bound, cursor } => {
-                    let data = catalogue.dataset_of(0, catalogue.tree(root), Ledger::default());
+                    let data = catalogue.dataset_of(0, catalogue.tree(root), SpaceAccounting::default());
                     data.assume_shared();
                     Unreferenced::Tree { data, bound, node_bound, cursor }
                 }
@@ -165,7 +166,7 @@ impl Catalogue {
         catalogue.check_links()?;
         for (id, version) in &catalogue.versions {
             if version.kind == VersionKind::Dataset {
-                version.data.ledger.lock().holders = catalogue.lineage(*id);
+                version.data.accounting.lock().holders = catalogue.lineage(*id);
                 version.data.find_shared_records()?;
             }
         }
@@ -193,9 +194,9 @@ impl Catalogue {
         Tree::new(root, Arc::clone(&self.parts.store), Arc::clone(&self.parts.nodes))
     }
 
-    fn dataset_of(&self, id: u64, tree: Tree, ledger: Ledger) -> Arc<LiveDataset> {
+    fn dataset_of(&self, id: u64, tree: Tree, accounting: SpaceAccounting) -> Arc<LiveDataset> {
         let blocks = Some(Arc::clone(&self.parts.blocks));
-        Arc::new(LiveDataset::new(id, tree, Arc::clone(&self.parts.shared), ledger, blocks))
+        Arc::new(LiveDataset::new(id, tree, Arc::clone(&self.parts.shared), accounting, blocks))
     }
 
     pub(super) fn get(&self, id: u64) -> Result<&Version> {
@@ -289,7 +290,7 @@ impl Catalogue {
     pub(super) fn perform(&mut self, op: &CatalogueOp<'_>) -> Result<()> {
         match *op {
             CatalogueOp::Create { id, created, name } => {
-                let data = self.dataset_of(id, self.tree(None), Ledger::default());
+                let data = self.dataset_of(id, self.tree(None), SpaceAccounting::default());
                 self.add(id, VersionKind::Dataset, name, 0, created, data)
             }
             CatalogueOp::Snapshot { dataset, id, bound, created, name } => {
@@ -356,14 +357,14 @@ impl Catalogue {
         let tree = data.tree.fork();
         // No node of the tree waits to be written: all are older than the snapshot, or were found by replay.
         let node_bound = tree.stored_root().map(|_| bound.max(self.nodes_below));
-        let mut ledger = data.ledger.lock();
-        let holders = std::mem::take(&mut ledger.holders);
-        let taken = std::mem::take(&mut *ledger);
-        ledger.page_bytes = taken.page_bytes;
-        ledger.node_bytes = taken.node_bytes;
-        ledger.holders = holders;
-        ledger.holders.push(Holder { id, bound, node_bound });
-        drop(ledger);
+        let mut accounting = data.accounting.lock();
+        let holders = std::mem::take(&mut accounting.holders);
+        let taken = std::mem::take(&mut *accounting);
+        accounting.page_bytes = taken.page_bytes;
+        accounting.node_bytes = taken.node_bytes;
+        accounting.holders = holders;
+        accounting.holders.push(Holder { id, bound, node_bound });
+        drop(accounting);
         // Snapshots keep nothing of their dead lists in memory (L4).
         let mut taken = taken;
         taken.dead.flush(&self.parts.blocks)?;
@@ -380,11 +381,11 @@ impl Catalogue {
         holders.push(holder);
         let source = Arc::clone(&self.get(snapshot)?.data);
         let (page_bytes, node_bytes) = {
-            let ledger = source.ledger.lock();
-            (ledger.page_bytes, ledger.node_bytes)
+            let accounting = source.accounting.lock();
+            (accounting.page_bytes, accounting.node_bytes)
         };
-        let ledger = Ledger { holders, page_bytes, node_bytes, ..Ledger::default() };
-        let data = self.dataset_of(id, source.tree.fork(), ledger);
+        let accounting = SpaceAccounting { holders, page_bytes, node_bytes, ..SpaceAccounting::default() };
+        let data = self.dataset_of(id, source.tree.fork(), accounting);
         data.find_shared_records()?;
         self.add(id, VersionKind::Dataset, name, snapshot, created, data)
     }
@@ -395,28 +396,28 @@ impl Catalogue {
             return Err(Error::corrupt(format!("snapshot {id}"), "it is to be destroyed and has clones"));
         };
         let Some(removed) = self.versions.remove(&id) else { return Err(unknown(id)) };
-        let taken = std::mem::take(&mut *removed.data.ledger.lock());
+        let taken = std::mem::take(&mut *removed.data.accounting.lock());
         let blocks = Arc::clone(&self.parts.blocks);
         let after = self.get_mut(next)?;
         after.prev = removed.prev;
         let is_snapshot = after.snapshot_of().is_some();
-        let mut ledger = after.data.ledger.lock();
+        let mut accounting = after.data.accounting.lock();
         // These records lost their last reference after the snapshot, and born after the snapshot before it: no other
         // version has them.
-        let mut bucket = ledger.dead.take_from(removed.prev, &blocks)?;
+        let mut bucket = accounting.dead.take_from(removed.prev, &blocks)?;
         bucket.spill(&blocks)?;
-        ledger.dead.absorb(taken.dead, &blocks)?;
+        accounting.dead.absorb(taken.dead, &blocks)?;
         if is_snapshot {
-            ledger.dead.flush(&blocks)?;
+            accounting.dead.flush(&blocks)?;
         }
-        ledger.fresh_bytes += taken.fresh_bytes;
-        subtract_stored(&mut ledger.fresh_bytes, bucket.bytes);
-        drop(ledger);
+        accounting.fresh_bytes += taken.fresh_bytes;
+        subtract_stored(&mut accounting.fresh_bytes, bucket.bytes);
+        drop(accounting);
         if bucket.records > 0 {
             self.unreferenced.push_back(Unreferenced::Records { bucket, held: false });
         }
         for (_, dataset) in self.datasets() {
-            dataset.data.ledger.lock().holders.retain(|holder| holder.id != id);
+            dataset.data.accounting.lock().holders.retain(|holder| holder.id != id);
         }
         Ok(())
     }
@@ -435,8 +436,8 @@ impl Catalogue {
     }
 
     /// Leaves a dead list to the background: its records are held by a snapshot, and need not be listed any more.
-    fn forget(&mut self, ledger: &mut Ledger) {
-        let dead = std::mem::take(&mut ledger.dead);
+    fn forget(&mut self, accounting: &mut SpaceAccounting) {
+        let dead = std::mem::take(&mut accounting.dead);
         if dead.id != 0 {
             self.unreferenced.push_back(Unreferenced::List { id: dead.id });
         }
@@ -446,7 +447,7 @@ impl Catalogue {
         let (bound, node_bound) = self.bounds(id)?;
         let Some(removed) = self.versions.remove(&id) else { return Err(unknown(id)) };
         removed.data.takes_no_changes.store(true, Ordering::Relaxed);
-        let mut taken = std::mem::take(&mut *removed.data.ledger.lock());
+        let mut taken = std::mem::take(&mut *removed.data.accounting.lock());
         self.forget(&mut taken);
         let shares = removed.data.shares_records();
         self.leave_tree(removed.data.tree.fork(), shares, (bound, node_bound));
@@ -455,7 +456,7 @@ impl Catalogue {
 
     /// Leaves a tree to the background, to be freed down to these bounds; if `shares`, records in it may be shared.
     fn leave_tree(&mut self, tree: Tree, shares: bool, (bound, node_bound): (u64, u64)) {
-        let data = self.dataset_of(0, tree, Ledger::default());
+        let data = self.dataset_of(0, tree, SpaceAccounting::default());
         if shares {
             data.assume_shared();
         }
@@ -468,17 +469,17 @@ impl Catalogue {
         let (data, prev) = (Arc::clone(&self.get(dataset)?.data), self.get(dataset)?.prev);
         let target = Arc::clone(&self.get(prev)?.data);
         let (page_bytes, node_bytes) = {
-            let ledger = target.ledger.lock();
-            (ledger.page_bytes, ledger.node_bytes)
+            let accounting = target.accounting.lock();
+            (accounting.page_bytes, accounting.node_bytes)
         };
         let shares = data.shares_records();
         let before = data.tree.replace(&target.tree);
         data.reset()?;
         let mut taken = {
-            let mut ledger = data.ledger.lock();
-            let holders = std::mem::take(&mut ledger.holders);
-            let now = Ledger { holders, page_bytes, node_bytes, ..Ledger::default() };
-            std::mem::replace(&mut *ledger, now)
+            let mut accounting = data.accounting.lock();
+            let holders = std::mem::take(&mut accounting.holders);
+            let now = SpaceAccounting { holders, page_bytes, node_bytes, ..SpaceAccounting::default() };
+            std::mem::replace(&mut *accounting, now)
         };
         self.forget(&mut taken);
         self.leave_tree(before, shares, (bound, node_bound));
@@ -517,7 +518,7 @@ impl Catalogue {
     /// Returns the image of the catalogue as it is now. Where changed trees will be stored is not known yet.
     pub(super) fn image(&self) -> Image {
         let versions = self.versions.iter().map(|(id, version)| {
-            let ledger = version.data.ledger.lock();
+            let accounting = version.data.accounting.lock();
             let image = VersionImage {
                 kind: version.kind,
                 name: version.name.clone(),
@@ -526,10 +527,10 @@ impl Catalogue {
                 properties: version.properties.clone(),
                 holds: version.holds.clone(),
                 root: version.data.tree.stored_root().flatten(),
-                page_bytes: ledger.page_bytes,
-                node_bytes: ledger.node_bytes,
-                fresh_bytes: ledger.fresh_bytes,
-                dead: ledger.dead.clone(),
+                page_bytes: accounting.page_bytes,
+                node_bytes: accounting.node_bytes,
+                fresh_bytes: accounting.fresh_bytes,
+                dead: accounting.dead.clone(),
             };
             (*id, image)
         });
@@ -561,8 +562,8 @@ impl Catalogue {
             *node_bound = Some(stored);
         }
         for (_, dataset) in self.datasets() {
-            let mut ledger = dataset.data.ledger.lock();
-            ledger.holders.iter_mut().filter(|holder| holder.id == id).for_each(|holder| {
+            let mut accounting = dataset.data.accounting.lock();
+            accounting.holders.iter_mut().filter(|holder| holder.id == id).for_each(|holder| {
                 holder.node_bound = Some(stored);
             });
         }
@@ -582,9 +583,9 @@ impl Catalogue {
     /// them.
     pub(super) fn add_dead_nodes(&mut self, id: u64, ptrs: &[Ptr]) -> Result<()> {
         let births: Vec<u64> = ptrs.iter().map(|ptr| self.birth_of_node(id, ptr.addr)).collect();
-        let mut ledger = self.get(id)?.data.ledger.lock();
+        let mut accounting = self.get(id)?.data.accounting.lock();
         for (birth, ptr) in births.into_iter().zip(ptrs) {
-            ledger.dead.push(birth, *ptr);
+            accounting.dead.push(birth, *ptr);
         }
         Ok(())
     }
@@ -592,8 +593,8 @@ impl Catalogue {
     /// Puts the records that dead lists of snapshots have in memory into the pool's own tree (L4).
     pub(super) fn flush_dead(&self) -> Result<()> {
         self.versions.values().filter(|version| version.snapshot_of().is_some()).try_for_each(|version| {
-            let mut ledger = version.data.ledger.lock();
-            if ledger.dead.is_open() { ledger.dead.flush(&self.parts.blocks) } else { Ok(()) }
+            let mut accounting = version.data.accounting.lock();
+            if accounting.dead.is_open() { accounting.dead.flush(&self.parts.blocks) } else { Ok(()) }
         })
     }
 
@@ -604,13 +605,13 @@ impl Catalogue {
     /// Of reading dead lists.
     pub(super) fn dead_bytes_from(&self, id: u64, birth: u64) -> Result<u64> {
         let Some(version) = self.versions.get(&id) else { return Ok(0) };
-        let (blocks, ledger) = (&self.parts.blocks, &version.data.ledger);
+        let (blocks, accounting) = (&self.parts.blocks, &version.data.accounting);
         if version.kind == VersionKind::Dataset {
-            // The buckets are read before the ledger is locked, since writers wait for that lock.
-            let list = ledger.lock().dead.id;
+            // The buckets are read before the space accounting is locked, since writers wait for that lock.
+            let list = accounting.lock().dead.id;
             blocks.buckets(list, birth, &mut |_, _| Ok(()))?;
         }
-        ledger.lock().dead.bytes_from(birth, blocks)
+        accounting.lock().dead.bytes_from(birth, blocks)
     }
 
     /// Reads the buckets of the dead lists that destroying a snapshot joins, so that nobody has to wait for the devices
@@ -620,7 +621,7 @@ impl Catalogue {
     /// Of reading them.
     pub(super) fn read_dead(&self, snapshot: u64) -> Result<()> {
         for id in self.successors(snapshot).into_iter().chain([snapshot]) {
-            let list = self.versions.get(&id).map_or(0, |version| version.data.ledger.lock().dead.id);
+            let list = self.versions.get(&id).map_or(0, |version| version.data.accounting.lock().dead.id);
             self.parts.blocks.buckets(list, 0, &mut |_, _| Ok(()))?;
         }
         Ok(())
@@ -629,8 +630,8 @@ impl Catalogue {
     /// Counts nodes of version `id` that are stored now; `fresh_bytes` is the space of those that the snapshot before
     /// does not have.
     pub(super) fn add_nodes(&self, id: u64, all: &[Ptr], fresh_bytes: u64) -> Result<()> {
-        let mut ledger = self.get(id)?.data.ledger.lock();
-        ledger.nodes_stored(all.iter(), fresh_bytes);
+        let mut accounting = self.get(id)?.data.accounting.lock();
+        accounting.nodes_stored(all.iter(), fresh_bytes);
         Ok(())
     }
 }

@@ -93,7 +93,7 @@ pub fn check(
             device.unwrap_or_default()
         ));
     }
-    let faults = crate::account::faults();
+    let faults = crate::sums::faults();
     if faults > 0 {
         report.error(format!(
             "{faults} accounts would have fallen below zero while the log was replayed and checked"
@@ -671,7 +671,7 @@ fn compare_references(again: &BTreeMap<Addr, u64>, counted: &BTreeMap<Addr, u64>
     }
 }
 
-/// Checks the accounts and the dead list of a version against its tree and that of the snapshot before it.
+/// Checks the space accounting and the dead list of a version against its tree and that of the snapshot before it.
 fn check_accounts(
     catalogue: &Catalogue,
     id: u64,
@@ -680,14 +680,14 @@ fn check_accounts(
     walk: &mut CheckWalk,
 ) -> Result<()> {
     let report = &mut walk.report;
-    let ledger = catalogue.get(id)?.data.accounts();
+    let accounting = catalogue.get(id)?.data.accounting();
     let fresh = content.all.iter().filter(|(part, ptr)| !before.has(*part, ptr.addr));
     let counted: [u64; 3] = [
         content.bytes(RecordRole::Page),
         content.bytes(RecordRole::Node),
         fresh.map(|(_, ptr)| space_of(ptr)).sum(),
     ];
-    let told = [ledger.page_bytes, ledger.node_bytes, ledger.fresh_bytes];
+    let told = [accounting.page_bytes, accounting.node_bytes, accounting.fresh_bytes];
     if told != counted {
         let path = catalogue.path(id);
         report.error(format!(
@@ -703,7 +703,7 @@ fn check_accounts(
     }
     let missing = before.all.iter().filter(|(part, ptr)| !content.has(*part, ptr.addr));
     let mut missing: HashMap<Addr, RecordRole> = missing.map(|(part, ptr)| (ptr.addr, *part)).collect();
-    let dead = &ledger.dead;
+    let dead = &accounting.dead;
     let mut found: Vec<(u64, Ptr)> =
         dead.open().flat_map(|(birth, ptrs)| ptrs.iter().map(move |ptr| (birth, *ptr))).collect();
     let mut buckets = 0;

@@ -23,7 +23,7 @@
 //!             sizing, memory                 sizes that follow from the pool's; shares the memory budget out
 //! Datasets    catalogue, image, stored       all datasets and snapshots; their stored form, and how it is read
 //!             catalogue_ops, rebase, compare changes of them; moves a clone onto a newer snapshot; compares versions
-//!             reap, accounts, quotas         frees what was destroyed; what each holds; quotas and reservations
+//!             reap, listing, quotas          frees what was destroyed; what each holds; quotas and reservations
 //!             send                           streams of snapshots
 //! Models      models, logs, modelled         learns and adopts models; models of logs; figures of both
 //!             codecs                         the property `compression` of each dataset
@@ -32,7 +32,6 @@
 //!             status, survey                 figures of the pool; how an object's pages are stored
 //! ```
 
-mod accounts;
 mod ahead;
 mod background;
 mod catalogue;
@@ -56,6 +55,7 @@ mod identity;
 mod image;
 pub mod label;
 mod late;
+mod listing;
 mod load;
 mod logs;
 mod membership;
@@ -99,7 +99,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-pub use accounts::Listed;
 pub use background::Background;
 pub use check::{CheckReport, Progress, check};
 pub use clean::CleanReport;
@@ -107,6 +106,7 @@ pub use compare::Comparison;
 pub use create::{CreateOptions, create, create_on, create_trimmed, destroy};
 pub use group::Flight;
 pub use label::{Guid, Label};
+pub use listing::Listed;
 pub use logs::{LOG_EXPECTED_PAGES, LOG_LEVEL, LOG_SAMPLED_PAGES};
 pub use membership::Membership;
 pub use memory::MemoryUse;

@@ -29,7 +29,7 @@ use super::stored::StoredCatalogue;
 use super::table_pages::StoredPages;
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
 use crate::dataset::{
-    Commit, Dataset, DeadBlocks, Journal, Ledger, LiveDataset, ModelTable, PrimaryCache, Shared,
+    Commit, Dataset, DeadBlocks, Journal, LiveDataset, ModelTable, PrimaryCache, Shared, SpaceAccounting,
 };
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, RecordedDevice, Recording};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
@@ -517,7 +517,8 @@ impl OpeningPool {
         shared.dirty_limit.store(sizing.dirty_limit(0), Ordering::Relaxed);
         let store: Arc<dyn NodeStore> = Arc::new(Nodes(Arc::clone(&shared)));
         let tree = Tree::new(self.root.own, Arc::clone(&store), Arc::clone(&nodes));
-        let own = Arc::new(LiveDataset::new(OWN, tree, Arc::clone(&shared), Ledger::default(), None));
+        let own =
+            Arc::new(LiveDataset::new(OWN, tree, Arc::clone(&shared), SpaceAccounting::default(), None));
         let blocks = Arc::new(DeadBlocks::new(Arc::clone(&own), self.image.next_list));
         let parts = VersionContext { shared: Arc::clone(&shared), store, nodes: Arc::clone(&nodes), blocks };
         let mut catalogue = Catalogue::load(&self.image, parts)?;

@@ -130,7 +130,7 @@ impl Pool {
         let fixed: u64 = roots.chain(versions).sum();
         self.shared.room.fixed_bytes.store(fixed + ROOT_BYTES, Ordering::Relaxed);
         let datasets = self.datasets.read().clone();
-        let nodes: u64 = datasets.iter().map(|dataset| dataset.ledger.lock().node_bytes).sum();
+        let nodes: u64 = datasets.iter().map(|dataset| dataset.accounting.lock().node_bytes).sum();
         self.shared.room.node_bytes.store(nodes, Ordering::Relaxed);
         let counters = &self.shared.counters;
         let [nodes, others, copies] =

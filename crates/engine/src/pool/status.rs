@@ -211,7 +211,7 @@ impl Pool {
         let datasets = self.datasets.read().clone();
         let totals = datasets.iter().map(|dataset| dataset.totals().unwrap_or_default());
         let (logical_bytes, stored_bytes) = totals.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        let node_bytes: u64 = datasets.iter().map(|dataset| dataset.ledger.lock().node_bytes).sum();
+        let node_bytes: u64 = datasets.iter().map(|dataset| dataset.accounting.lock().node_bytes).sum();
         // The locks are taken one after the other, never together: a thread that waits to change the catalogue may come
         // between two readings.
         let of_versions = self.catalogue.read().held_bytes();
@@ -263,7 +263,7 @@ impl Pool {
             trim: self.trim_status(),
             untrimmed_bytes: self.untrimmed_bytes(),
             second_copies_read: self.shared.segments.stood_in(),
-            account_faults: crate::account::faults() + crate::account::inexact(),
+            account_faults: crate::sums::faults() + crate::sums::inexact(),
             faults: self.faults(),
             replayed: self.replayed,
             rescue: self.rescue.clone(),

@@ -1,4 +1,4 @@
-//! Writes the versions of datasets in a checkpoint, and keeps their accounts.
+//! Writes the versions of datasets in a checkpoint, and keeps their space accounting.
 //!
 //! Versions share nodes that are not stored yet. A checkpoint writes snapshots first, in the order of their making,
 //! then the nodes that only datasets have; so a snapshot's nodes lie below its bound (L2). The nodes that a version has
@@ -12,10 +12,10 @@ use super::Pool;
 use super::catalogue::{Catalogue, VersionKind};
 use super::copies::Copies;
 use super::image::{Image, UnreferencedImage};
-use crate::account::remainder;
 use crate::dataset::{LiveDataset, space_of};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::record::encode_metadata;
+use crate::sums::remainder;
 use crate::tree::{ImmutableTree, Settling, WrittenNodes};
 use crate::wal::RecordKind;
 use crate::{Addr, Error, Ptr, Result};
@@ -127,7 +127,7 @@ impl Versions {
                 changed.insert(page);
             }
         }
-        // Writing a tree changes the accounts of its version, and of the versions that grow from it.
+        // Writing a tree changes the space accounting of its version, and of the versions that grow from it.
         let written: HashSet<u64> = self.snapshots.iter().chain(&self.datasets).map(|(id, _)| *id).collect();
         for (id, version) in &self.image.versions {
             if written.contains(id) || written.contains(&version.prev) {
@@ -174,7 +174,7 @@ impl Versions {
         Ok(own)
     }
 
-    /// Updates the accounts in the image by the trees that were just stored.
+    /// Updates the space accounting in the image by the trees that were just stored.
     fn settle_image(&mut self) {
         let immutable = self.snapshots.iter().chain(&self.datasets);
         let written: BTreeMap<u64, WrittenNodes> =

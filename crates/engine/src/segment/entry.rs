@@ -26,10 +26,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::directory::{Directory, LEAF_SLOTS};
 use crate::Result;
-use crate::account::subtract;
 use crate::limits::{CHUNK_BYTES, MODELS_MAX, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX, SHRINK};
 use crate::memory::allocated_bytes;
 use crate::space::{Chunk, Extent};
+use crate::sums::subtract;
 use crate::types::SLOT_BITS;
 use crate::wire::{Reader, put_bytes, put_varint};
 

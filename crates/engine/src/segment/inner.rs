@@ -13,7 +13,7 @@ use super::entry::{Part, Segment};
 use super::occupancy::Occupancy;
 use super::page::{Away, Settled};
 use super::table::RecordPlace;
-use crate::account::{differs, subtract};
+use crate::sums::{differs, subtract};
 use crate::types::COPIES;
 use crate::{Addr, Ptr};
 

@@ -6,10 +6,10 @@ use std::collections::{BTreeSet, BinaryHeap};
 use smallvec::SmallVec;
 
 use super::entry::{PART_OVERHEAD_BYTES, PARTS_MAX, TABLE_PAGE_SEGMENTS};
-use crate::account::subtract;
 use crate::limits::CHUNK_BYTES;
 use crate::memory::allocated_bytes;
 use crate::space::{ByChunk, Chunk};
+use crate::sums::subtract;
 use crate::types::COPIES;
 
 /// Width of a level in packed bytes. The chunks of one level are visited by age, the oldest first.

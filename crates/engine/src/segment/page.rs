@@ -6,8 +6,8 @@
 
 use super::deaths::Deaths;
 use super::entry::{PageIds, Segment, held_bytes};
-use crate::account::subtract;
 use crate::space::Chunk;
+use crate::sums::subtract;
 use crate::types::{COPIES, SLOT_BITS};
 use crate::{Addr, Error, Ptr, Result};
 

@@ -4,7 +4,7 @@
 //!   reading their blocks: their sublists become a chain, each linked to the next. Every sublist of a chain has blocks.
 
 use super::{DeadBlocks, SPACE_BYTES_MAX, decode_ptrs, encode_ptrs, space_of};
-use crate::account::subtract_stored;
+use crate::sums::subtract_stored;
 use crate::wire::{Reader, put_varint};
 use crate::{Error, Ptr, Result};
 

@@ -147,7 +147,7 @@ impl Catalogue {
         let version = self.versions.get(&id)?;
         let token = version.properties.get(PROGRESS)?.parse().ok()?;
         let path = version.name.replace(HIDDEN, "");
-        Some(Partial { path, token, stored_bytes: version.data.accounts().fresh_bytes })
+        Some(Partial { path, token, stored_bytes: version.data.accounting().fresh_bytes })
     }
 }
 

@@ -130,14 +130,14 @@ impl Pool {
 /// Returns the approximate stored bytes of a snapshot, or of its changes since `from`. Returns an error if `from` does
 /// not come before the snapshot.
 fn expected_bytes(catalogue: &Catalogue, to: u64, from: Option<u64>) -> Result<u64> {
-    let Some(from) = from else { return Ok(catalogue.get(to)?.data.accounts().page_bytes) };
+    let Some(from) = from else { return Ok(catalogue.get(to)?.data.accounting().page_bytes) };
     let lineage = catalogue.lineage(to);
     let Some(at) = lineage.iter().position(|holder| holder.id == from) else {
         let (from, to) = (catalogue.path(from), catalogue.path(to));
         return Err(Error::Invalid(format!("'{from}' is no snapshot that '{to}' comes after")));
     };
     let since = lineage.get(at + 1..).unwrap_or_default().iter().map(|holder| holder.id).chain([to]);
-    since.map(|id| Ok(catalogue.get(id)?.data.accounts().fresh_bytes)).sum()
+    since.map(|id| Ok(catalogue.get(id)?.data.accounting().fresh_bytes)).sum()
 }
 
 impl Sending<'_> {

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use super::Pool;
 use super::catalogue::{Catalogue, Version};
 use super::send::is_hidden;
-use crate::account::remainder;
 use crate::dataset::Dataset;
+use crate::sums::remainder;
 use crate::{Error, Result};
 
 /// A dataset or snapshot and the stored bytes that it holds, of all its records, metadata counted.
@@ -50,7 +50,7 @@ pub struct Listed {
 
 impl Catalogue {
     fn fresh(&self, id: u64) -> u64 {
-        self.versions.get(&id).map_or(0, |version| version.data.ledger.lock().fresh_bytes)
+        self.versions.get(&id).map_or(0, |version| version.data.accounting.lock().fresh_bytes)
     }
 
     /// Returns the bytes that become free when these versions go. [`Error::Busy`] if more than one other version grows
@@ -106,8 +106,8 @@ impl Catalogue {
     fn listed(&self, id: u64) -> Result<Listed> {
         let version = self.get(id)?;
         let (referenced_bytes, node_bytes, written_bytes) = {
-            let ledger = version.data.ledger.lock();
-            (ledger.page_bytes + ledger.node_bytes, ledger.node_bytes, ledger.fresh_bytes)
+            let accounting = version.data.accounting.lock();
+            (accounting.page_bytes + accounting.node_bytes, accounting.node_bytes, accounting.fresh_bytes)
         };
         let (logical_bytes, stored_bytes) = version.data.totals()?;
         let mut listed = Listed {
@@ -171,7 +171,7 @@ impl Pool {
     /// # Errors
     /// [`Error::Invalid`] if one of these is not so; of verifying the sums of segments.
     pub fn verify_reserves(&self) -> Result<()> {
-        let faults = crate::account::faults();
+        let faults = crate::sums::faults();
         if faults > 0 {
             return Err(Error::Invalid(format!("accounts would have fallen below zero {faults} times")));
         }

@@ -1,4 +1,5 @@
-//! The ledger of a version of a dataset: the space that it holds, and the fate of records that it unreferences.
+//! The space accounting of a version of a dataset: the space that it holds, and the fate of records that it
+//! unreferences.
 //!
 //! - L2: a record that a tree refers to is in the tree of a snapshot before it if and only if it is older than the
 //!   snapshot: records enter a tree by their birth alone. A page is older if its address is below the position of the
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use super::budget::Budget;
 use super::dead::{DeadList, space_of};
 use super::live::LiveDataset;
-use crate::account::subtract_stored;
+use crate::sums::subtract_stored;
 use crate::{Addr, Ptr, Result};
 
 /// Role of a record in a tree.
@@ -46,9 +47,9 @@ impl Holder {
     }
 }
 
-/// Accounts of a version. Spaces are in bytes, with directory entries.
+/// Space accounting of a version. Spaces are in bytes, with directory entries.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger {
+pub struct SpaceAccounting {
     /// Snapshots that the version grows from, oldest first. Only datasets have them.
     pub holders: Vec<Holder>,
     /// Space of the records of pages.
@@ -63,16 +64,16 @@ pub struct Ledger {
     pub budget: Option<Follower>,
 }
 
-/// A budget that follows a ledger.
+/// A budget that follows the space accounting of a version.
 #[derive(Clone, Debug)]
 pub struct Follower {
     /// The budget.
     pub budget: Arc<Budget>,
-    /// True if the ledger is that of the dataset itself, and not that of a snapshot.
+    /// True if the version is the dataset itself, and not a snapshot.
     pub is_own: bool,
 }
 
-impl Ledger {
+impl SpaceAccounting {
     /// Returns true if the newest snapshot has a record of the tree.
     pub fn holds(&self, part: RecordRole, addr: Addr) -> bool {
         self.holders.last().is_some_and(|newest| !newest.precedes(part, addr))
@@ -124,7 +125,7 @@ impl Ledger {
         }
     }
 
-    /// Makes another budget follow, which has counted nothing of this ledger yet.
+    /// Makes another budget follow, which has counted nothing of this version yet.
     pub fn follow(&mut self, follower: Option<Follower>) {
         self.budget = follower;
         self.tell((0, 0));
@@ -164,17 +165,17 @@ impl LiveDataset {
         if ptrs.is_empty() {
             return Ok(());
         }
-        // The pool's own tree keeps no accounts: nobody asks what it takes.
+        // The pool's own tree has no space accounting: nobody asks what it takes.
         let Some(blocks) = &self.blocks else {
             self.free(part, ptrs);
             return Ok(());
         };
         let mut unreferenced = Vec::with_capacity(ptrs.len());
-        let mut ledger = self.ledger.lock();
-        if ledger.unreference(part, ptrs, &mut unreferenced) {
-            ledger.dead.flush(blocks)?;
+        let mut accounting = self.accounting.lock();
+        if accounting.unreference(part, ptrs, &mut unreferenced) {
+            accounting.dead.flush(blocks)?;
         }
-        drop(ledger);
+        drop(accounting);
         self.free(part, &unreferenced);
         Ok(())
     }
@@ -186,8 +187,8 @@ impl LiveDataset {
         }
     }
 
-    /// Returns a copy of the accounts.
-    pub fn accounts(&self) -> Ledger {
-        self.ledger.lock().clone()
+    /// Returns a copy of the space accounting.
+    pub fn accounting(&self) -> SpaceAccounting {
+        self.accounting.lock().clone()
     }
 }
