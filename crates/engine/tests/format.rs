@@ -178,7 +178,7 @@ fn newest_root(device: &SimDevice) -> (Superblock, Vec<u8>) {
 fn root() {
     let (device, _pool) = fresh_pool();
     let (newest, bytes) = newest_root(&device);
-    assert_eq!(newest.generation, 2, "the making of the pool, and the claim of its opening");
+    assert_eq!(newest.generation, 2, "the making of the pool, and the superblock of its opening");
     assert_example("root", &bytes);
     // The open directory that the example holds is an empty one.
     assert_eq!(Directory::default().encode(1).bytes, bytes[bytes.len() - 23..][..16]);

@@ -122,7 +122,7 @@ impl Request {
     /// Claims the request in the journal, so that it is not carried out twice.
     pub(crate) fn claim(&mut self, journal: &Arc<Journal>, connection: u32) {
         let unique = self.number();
-        self.claim = Some(journal.claim(Asked { connection, unique }));
+        self.claim = Some(journal.take_slot(Asked { connection, unique }));
     }
 
     /// Returns the origin of the request's changes, for [`pagefold_engine::dataset::journal::during`].

@@ -59,14 +59,14 @@ pub(super) fn open(path: &Path, mode: OpenMode) -> Result<Opened> {
     let held = File::from(held);
     let is_block = classify(path, &held.metadata().map_err(|e| refused(path, e))?)?;
     let patience = if is_block { UDEV_PATIENCE } else { Duration::ZERO };
-    let attempt = || claim(open_direct(&held, path, mode, is_block)?, path, mode, is_block);
+    let attempt = || lock_file(open_direct(&held, path, mode, is_block)?, path, mode, is_block);
     patiently(patience, attempt, || lock::is_left_behind(path))
 }
 
 /// Takes over a file that was opened as `path` for the same mode and locked. The path is not looked up again.
 pub(super) fn adopt(file: File, path: &Path, mode: OpenMode) -> Result<Opened> {
     let is_block = classify(path, &file.metadata().map_err(|e| refused(path, e))?)?;
-    claim(file, path, mode, is_block)
+    lock_file(file, path, mode, is_block)
 }
 
 /// Repeats `attempt` while the device is busy, until `patience` is over. If a process that has ended left the device
@@ -94,7 +94,7 @@ pub(super) fn patiently<T>(
     }
 }
 
-fn claim(file: File, path: &Path, mode: OpenMode, is_block: bool) -> Result<Opened> {
+fn lock_file(file: File, path: &Path, mode: OpenMode, is_block: bool) -> Result<Opened> {
     lock::lock(&file, path, mode)?;
     let (size_bytes, kind) = measure(&file, path, is_block)?;
     if mode == OpenMode::ReadWrite && kind == DeviceKind::Block {

@@ -156,8 +156,8 @@ struct Log {
 
 /// State that checkpoints, cleaning and recompression keep.
 struct Maintenance {
-    /// Number of the last superblock, which is that of the last checkpoint or, before there is one, of the opening's
-    /// claim.
+    /// Number of the last superblock, which is that of the last checkpoint or, before there is one, the opening
+    /// superblock.
     superblock: u64,
     /// Stored pages of the segment table.
     page_ptrs: BTreeMap<u64, Ptr>,

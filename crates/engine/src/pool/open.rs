@@ -65,7 +65,7 @@ pub struct OpenOptions {
     pub now: u64,
     /// Standing that the pool is known to have reached. A pool that has not come as far is a copy, and is not opened.
     pub since: Option<Standing>,
-    /// Witness that is told how far the pool has come, once an opening for writing is claimed and when that opening
+    /// Witness that is told how far the pool has come, once an opening superblock is written and when that opening
     /// ends.
     pub witness: Option<Witness>,
     /// Number of reads that may be under way at once while the pool is opened. With 1 they come one by one, always in
@@ -182,8 +182,8 @@ struct OpeningPool {
     devices: Devices,
     ahead: ReadAhead,
     superblock: Superblock,
-    /// Superblock by which this opening is claimed.
-    claim: Superblock,
+    /// Superblock that begins this opening.
+    opening_superblock: Superblock,
     root: Root,
     /// All records of the checkpoint that no segment accounts for.
     roots: Vec<PlacedRecord>,
@@ -323,8 +323,8 @@ pub(super) fn weigh(labels: &[Label], devices: &Devices, rescue: bool) -> Result
 struct Identity {
     /// The superblock that counts.
     superblock: Superblock,
-    /// Superblock by which this opening is claimed.
-    claim: Superblock,
+    /// Superblock that begins this opening.
+    opening_superblock: Superblock,
 }
 
 fn identify(labels: &[Label], devices: &Devices, options: &OpenOptions) -> Result<Identity> {
@@ -334,19 +334,20 @@ fn identify(labels: &[Label], devices: &Devices, options: &OpenOptions) -> Resul
         demand(&superblock.standing(), known, &label.name, &paths)?;
     }
     if options.read_only {
-        return Ok(Identity { superblock, claim: superblock });
+        return Ok(Identity { superblock, opening_superblock: superblock });
     }
     let seen = members.iter().map(|member| member.head.opening.id.number).max().unwrap_or_default();
     let opening = superblock.opening.next(superblock.generation, seen, options.salt, options.now)?;
-    let claim = superblock.generation.checked_add(1).map(|generation| Superblock {
+    let opening_superblock = superblock.generation.checked_add(1).map(|generation| Superblock {
         generation,
         opening,
         exported: false,
         confirmed: true,
         ..superblock
     });
-    let claim = claim.ok_or_else(|| Error::corrupt("superblock", "its generation cannot be"))?;
-    Ok(Identity { superblock, claim })
+    let opening_superblock =
+        opening_superblock.ok_or_else(|| Error::corrupt("superblock", "its generation cannot be"))?;
+    Ok(Identity { superblock, opening_superblock })
 }
 
 /// Returns the identifier of the log, which each of its batches carries.
@@ -364,7 +365,7 @@ impl OpeningPool {
     fn load(
         labels: Vec<Label>,
         devices: Devices,
-        Identity { superblock, claim }: Identity,
+        Identity { superblock, opening_superblock }: Identity,
         options: &OpenOptions,
     ) -> Result<Self> {
         let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
@@ -436,7 +437,7 @@ impl OpeningPool {
             devices,
             ahead,
             superblock,
-            claim,
+            opening_superblock,
             root,
             roots,
             image,
@@ -557,7 +558,7 @@ impl OpeningPool {
         }
         let pool = Arc::new(Pool {
             labels: self.labels,
-            opening: self.claim.opening,
+            opening: self.opening_superblock.opening,
             witness: options.witness.clone(),
             table_pages: self.table_pages,
             shared: Arc::clone(&shared),
@@ -571,7 +572,7 @@ impl OpeningPool {
             sizing,
             log: Mutex::new(Log { writer, window_bytes: end.replayed_bytes }),
             maintenance: Mutex::new(Maintenance {
-                superblock: self.claim.generation,
+                superblock: self.opening_superblock.generation,
                 page_ptrs,
                 catalogue_ptrs: self.catalogue_ptrs,
                 catalogue_pages: self.catalogue_pages,
@@ -659,14 +660,14 @@ impl OpeningPool {
         // A superblock is written, too: a flush of the last one may have failed, and then a device shows it until the
         // power goes, while chunks that the one before refers to are given out from now on.
         let flushed = end.position.batch;
-        let mut told = self.claim;
+        let mut told = self.opening_superblock;
         if flushed > self.superblock.flushed {
             // The new superblock tells that all batches that were found are there (T7): the log goes on at another
             // place, and only its last batches tell where.
             self.devices.iter().try_for_each(|device| device.flush())?;
             told.flushed = flushed;
         }
-        // From here on the opening is claimed. All that was written before this point adds nothing to what was already
+        // From here on the opening counts. All that was written before this point adds nothing to what was already
         // there.
         write_superblock(&self.devices, &self.labels, &told)?;
         if let Some(witness) = &options.witness {

@@ -206,7 +206,7 @@ impl Replay<'_> {
         end.chain = batch.checksum();
         self.end.replayed_bytes += u64::from(batch.padded_bytes());
         self.end.batches += 1;
-        self.flushed = self.flushed.max(claimed(&batch));
+        self.flushed = self.flushed.max(flushed_below(&batch));
         visit(BatchView {
             number: position.batch,
             segment: position.segment,
@@ -271,7 +271,7 @@ impl Replay<'_> {
                 if header.pool.get() != self.source.pool {
                     continue;
                 }
-                self.flushed = self.flushed.max(claimed(&batch));
+                self.flushed = self.flushed.max(flushed_below(&batch));
                 if header.segment.get() == segment && header.number.get() > number {
                     (found, next) = (true, batch.next());
                 }
@@ -338,7 +338,7 @@ fn continues(header: &BatchHeader, pool: u64, position: &Position) -> bool {
 }
 
 /// Returns the number below which all batches were flushed, as this one tells.
-fn claimed(batch: &Verified<'_>) -> u64 {
+fn flushed_below(batch: &Verified<'_>) -> u64 {
     let header = batch.header();
     header.flushed.get().min(header.number.get())
 }

@@ -1,6 +1,6 @@
 //! Slots of requests that are being carried out, so that a request that is asked again is not carried out twice.
 //!
-//! Before a request that changes something is carried out, a slot is claimed for it ([`Journal::claim`]). The change
+//! Before a request that changes something is carried out, a slot is taken for it ([`Journal::take_slot`]). The change
 //! that is applied meanwhile on the same thread ([`during`]) marks the slot. When the request has been answered the
 //! slot is free again. So the slots in use at the death of a process are those of its unanswered requests.
 
@@ -106,7 +106,7 @@ impl Journal {
 
     /// Returns a slot for a request, or the slot that it had when the previous process died. Waits if all slots are in
     /// use.
-    pub fn claim(self: &Arc<Self>, asked: Asked) -> SlotGuard {
+    pub fn take_slot(self: &Arc<Self>, asked: Asked) -> SlotGuard {
         let mut table = self.table.lock();
         if let Some(slot) = table.inherited.remove(&asked) {
             let done = Some(self.slot(slot, 3).load(Acquire));
@@ -143,8 +143,8 @@ impl Journal {
         self.freed.notify_one();
     }
 
-    /// Frees the inherited slots of `connection` that were not claimed. All of its requests that are asked again have
-    /// claimed theirs, so the others had been answered.
+    /// Frees the inherited slots of `connection` that were not taken. All of its requests that are asked again have
+    /// taken theirs, so the others had been answered.
     pub fn all_asked(&self, connection: u32) {
         let mut table = self.table.lock();
         let answered: Vec<_> = table

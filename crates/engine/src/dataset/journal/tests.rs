@@ -199,36 +199,36 @@ fn a_full_journal_takes_nothing_until_a_commit() {
 fn a_request_is_known_to_be_done_until_it_is_answered() {
     let asked = |unique| Asked { connection: 3, unique };
     let first = Arc::new(Journal::with_bytes(RING).unwrap());
-    let answered = first.claim(asked(2));
+    let answered = first.take_slot(asked(2));
     during(Some(answered.origin()), || enter(&first, &put(1, 10)));
     drop(answered);
-    let done = first.claim(asked(4));
+    let done = first.take_slot(asked(4));
     during(Some(done.origin()), || {
         note_result(99);
         aside(|| enter(&first, &put(2, 10)));
         enter(&first, &put(3, 10));
     });
-    let begun = first.claim(asked(6));
+    let begun = first.take_slot(asked(6));
     during(Some(begun.origin()), || aside(|| enter(&first, &put(4, 10))));
-    let told = first.claim(asked(8));
+    let told = first.take_slot(asked(8));
     during(Some(told.origin()), || enter(&first, &put(5, 10)));
 
     let second = Arc::new(adopted(&first).unwrap());
     assert_eq!(redone(&second, 0).unwrap(), [1, 2, 3, 4, 5]);
-    assert_eq!(second.claim(asked(6)).done(), None);
-    assert_eq!(second.claim(asked(2)).done(), None);
-    let again = second.claim(asked(4));
+    assert_eq!(second.take_slot(asked(6)).done(), None);
+    assert_eq!(second.take_slot(asked(2)).done(), None);
+    let again = second.take_slot(asked(4));
     assert_eq!(again.done(), Some(99));
-    assert_eq!(second.claim(Asked { connection: 4, unique: 8 }).done(), None);
+    assert_eq!(second.take_slot(Asked { connection: 4, unique: 8 }).done(), None);
     // The entries are released, and a third process has to know all the same.
     second.mark(1);
     second.release(0);
     let third = Arc::new(adopted(&second).unwrap());
     assert_eq!(redone(&third, 0).unwrap(), [0; 0]);
-    assert_eq!(third.claim(asked(4)).done(), Some(99));
+    assert_eq!(third.take_slot(asked(4)).done(), Some(99));
     // Not asked again: the answer had reached the kernel.
     third.all_asked(3);
-    assert_eq!(third.claim(asked(8)).done(), None);
+    assert_eq!(third.take_slot(asked(8)).done(), None);
     assert_eq!(third.table.lock().free.len(), SLOTS);
 }
 
@@ -236,8 +236,8 @@ fn a_request_is_known_to_be_done_until_it_is_answered() {
 fn an_entry_tells_what_its_slot_does_not_yet() {
     let asked = Asked { connection: 1, unique: 10 };
     let first = Arc::new(Journal::with_bytes(RING).unwrap());
-    let claim = first.claim(asked);
-    during(Some(claim.origin()), || enter(&first, &put(1, 10)));
+    let slot = first.take_slot(asked);
+    during(Some(slot.origin()), || enter(&first, &put(1, 10)));
     // As if the process had been killed between the two.
     first
         .map
@@ -250,7 +250,7 @@ fn an_entry_tells_what_its_slot_does_not_yet() {
         .store(0, Release);
     let second = Arc::new(adopted(&first).unwrap());
     redone(&second, 0).unwrap();
-    assert_eq!(second.claim(asked).done(), Some(0));
+    assert_eq!(second.take_slot(asked).done(), Some(0));
 }
 
 #[test]
@@ -268,8 +268,8 @@ fn a_log_that_lost_what_it_had_is_told() {
 fn a_change_that_failed_is_not_redone() {
     let asked = Asked { connection: 1, unique: 10 };
     let journal = Arc::new(Journal::with_bytes(RING).unwrap());
-    let claim = journal.claim(asked);
-    during(Some(claim.origin()), || {
+    let slot = journal.take_slot(asked);
+    during(Some(slot.origin()), || {
         let room = journal.reserve(&put(1, 10)).unwrap().unwrap();
         journal.append(&room, 7, &put(1, 10));
         journal.cancel(&room);
@@ -277,5 +277,5 @@ fn a_change_that_failed_is_not_redone() {
     enter(&journal, &put(2, 10));
     let second = Arc::new(adopted(&journal).unwrap());
     assert_eq!(redone(&second, 0).unwrap(), [2]);
-    assert_eq!(second.claim(asked).done(), None);
+    assert_eq!(second.take_slot(asked).done(), None);
 }
