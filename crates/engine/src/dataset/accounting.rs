@@ -28,7 +28,7 @@ pub enum RecordRole {
 
 /// A snapshot that a dataset grows from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct Ancestor {
     /// Number of the snapshot.
     pub id: u64,
     /// Raw address from which on pages are younger than the snapshot.
@@ -37,10 +37,10 @@ pub struct Holder {
     pub node_bound: Option<u64>,
 }
 
-impl Holder {
+impl Ancestor {
     /// Returns true if the snapshot is older than a record.
-    pub fn precedes(&self, part: RecordRole, addr: Addr) -> bool {
-        match part {
+    pub fn precedes(&self, role: RecordRole, addr: Addr) -> bool {
+        match role {
             RecordRole::Page => self.bound <= addr.raw(),
             RecordRole::Node => self.node_bound.is_some_and(|bound| bound <= addr.raw()),
         }
@@ -51,7 +51,7 @@ impl Holder {
 #[derive(Clone, Debug, Default)]
 pub struct SpaceAccounting {
     /// Snapshots that the version grows from, oldest first. Only datasets have them.
-    pub holders: Vec<Holder>,
+    pub ancestors: Vec<Ancestor>,
     /// Space of the records of pages.
     pub page_bytes: u64,
     /// Space of the records of nodes.
@@ -75,28 +75,28 @@ pub struct Follower {
 
 impl SpaceAccounting {
     /// Returns true if the newest snapshot has a record of the tree.
-    pub fn holds(&self, part: RecordRole, addr: Addr) -> bool {
-        self.holders.last().is_some_and(|newest| !newest.precedes(part, addr))
+    pub fn holds(&self, role: RecordRole, addr: Addr) -> bool {
+        self.ancestors.last().is_some_and(|newest| !newest.precedes(role, addr))
     }
 
     /// Returns the number of the newest snapshot that is older than a record; 0 if none is.
-    pub fn birth(&self, part: RecordRole, addr: Addr) -> u64 {
-        let older = self.holders.partition_point(|holder| holder.precedes(part, addr));
-        older.checked_sub(1).and_then(|at| self.holders.get(at)).map_or(0, |holder| holder.id)
+    pub fn birth(&self, role: RecordRole, addr: Addr) -> u64 {
+        let older = self.ancestors.partition_point(|ancestor| ancestor.precedes(role, addr));
+        older.checked_sub(1).and_then(|at| self.ancestors.get(at)).map_or(0, |ancestor| ancestor.id)
     }
 
-    fn counter(&mut self, part: RecordRole) -> &mut u64 {
-        match part {
+    fn counter(&mut self, role: RecordRole) -> &mut u64 {
+        match role {
             RecordRole::Page => &mut self.page_bytes,
             RecordRole::Node => &mut self.node_bytes,
         }
     }
 
     /// Counts records of the tree that were just stored.
-    pub fn born<'a>(&mut self, part: RecordRole, ptrs: impl Iterator<Item = &'a Ptr>) {
+    pub fn born<'a>(&mut self, role: RecordRole, ptrs: impl Iterator<Item = &'a Ptr>) {
         let bytes: u64 = ptrs.map(space_of).sum();
         let before = self.sums();
-        *self.counter(part) += bytes;
+        *self.counter(role) += bytes;
         self.fresh_bytes += bytes;
         self.tell(before);
     }
@@ -141,14 +141,14 @@ impl SpaceAccounting {
 
     /// Removes records that the tree no longer refers to. Those that nothing refers to are added to `unreferenced`.
     /// Returns true if the dead list is to be flushed.
-    fn unreference(&mut self, part: RecordRole, ptrs: &[Ptr], unreferenced: &mut Vec<Ptr>) -> bool {
+    fn unreference(&mut self, role: RecordRole, ptrs: &[Ptr], unreferenced: &mut Vec<Ptr>) -> bool {
         let mut full = false;
         let before = self.sums();
         for ptr in ptrs {
             let bytes = space_of(ptr);
-            subtract_stored(self.counter(part), bytes);
-            if self.holds(part, ptr.addr) {
-                full |= self.dead.push(self.birth(part, ptr.addr), *ptr);
+            subtract_stored(self.counter(role), bytes);
+            if self.holds(role, ptr.addr) {
+                full |= self.dead.push(self.birth(role, ptr.addr), *ptr);
             } else {
                 subtract_stored(&mut self.fresh_bytes, bytes);
                 unreferenced.push(*ptr);
@@ -161,27 +161,27 @@ impl SpaceAccounting {
 
 impl LiveDataset {
     /// Unreferences records that the tree no longer refers to: they are dead, unless a snapshot has them.
-    pub(super) fn unreference(&self, part: RecordRole, ptrs: &[Ptr]) -> Result<()> {
+    pub(super) fn unreference(&self, role: RecordRole, ptrs: &[Ptr]) -> Result<()> {
         if ptrs.is_empty() {
             return Ok(());
         }
         // The pool's own tree has no space accounting: nobody asks what it takes.
         let Some(blocks) = &self.blocks else {
-            self.free(part, ptrs);
+            self.free(role, ptrs);
             return Ok(());
         };
         let mut unreferenced = Vec::with_capacity(ptrs.len());
         let mut accounting = self.accounting.lock();
-        if accounting.unreference(part, ptrs, &mut unreferenced) {
+        if accounting.unreference(role, ptrs, &mut unreferenced) {
             accounting.dead.flush(blocks)?;
         }
         drop(accounting);
-        self.free(part, &unreferenced);
+        self.free(role, &unreferenced);
         Ok(())
     }
 
-    fn free(&self, part: RecordRole, ptrs: &[Ptr]) {
-        match part {
+    fn free(&self, role: RecordRole, ptrs: &[Ptr]) {
+        match role {
             RecordRole::Page => self.shared.free_pages(ptrs),
             RecordRole::Node => self.shared.segments.mark_dead(ptrs),
         }

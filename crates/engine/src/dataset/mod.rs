@@ -46,7 +46,7 @@ mod throttle;
 mod usage;
 mod waits;
 
-pub use accounting::{Holder, RecordRole, SpaceAccounting};
+pub use accounting::{Ancestor, RecordRole, SpaceAccounting};
 pub use budget::{Bound, Budget, Claim, Limits};
 pub use codecs::Codecs;
 pub use dead::{Bucket, Chain, DeadBlocks, DeadList, SPACE_BYTES_MAX, Sublist, encode_ptrs, space_of};

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use super::image::{Image, UnreferencedImage, VersionImage};
 use crate::dataset::redo::CatalogueOp;
-use crate::dataset::{Bucket, DeadBlocks, Holder, LiveDataset, Shared, SpaceAccounting};
+use crate::dataset::{Ancestor, Bucket, DeadBlocks, LiveDataset, Shared, SpaceAccounting};
 use crate::sums::subtract_stored;
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::{Addr, Error, Key, Ptr, Result};
@@ -26,9 +26,9 @@ pub(super) enum VersionKind {
     Snapshot {
         /// Number of its dataset.
         of: u64,
-        /// See [`Holder`].
+        /// See [`Ancestor`].
         bound: u64,
-        /// See [`Holder`].
+        /// See [`Ancestor`].
         node_bound: Option<u64>,
     },
 }
@@ -131,7 +131,7 @@ impl Catalogue {
         };
         for (id, stored) in &image.versions {
             let accounting = SpaceAccounting {
-                holders: Vec::new(),
+                ancestors: Vec::new(),
                 page_bytes: stored.page_bytes,
                 node_bytes: stored.node_bytes,
                 fresh_bytes: stored.fresh_bytes,
@@ -166,7 +166,7 @@ impl Catalogue {
         catalogue.check_links()?;
         for (id, version) in &catalogue.versions {
             if version.kind == VersionKind::Dataset {
-                version.data.accounting.lock().holders = catalogue.lineage(*id);
+                version.data.accounting.lock().ancestors = catalogue.lineage(*id);
                 version.data.find_shared_records()?;
             }
         }
@@ -236,19 +236,19 @@ impl Catalogue {
     }
 
     /// Returns a snapshot as the versions that grow from it see it.
-    pub(super) fn holder(&self, id: u64) -> Option<Holder> {
+    pub(super) fn as_ancestor(&self, id: u64) -> Option<Ancestor> {
         match self.versions.get(&id)?.kind {
-            VersionKind::Snapshot { bound, node_bound, .. } => Some(Holder { id, bound, node_bound }),
+            VersionKind::Snapshot { bound, node_bound, .. } => Some(Ancestor { id, bound, node_bound }),
             VersionKind::Dataset => None,
         }
     }
 
     /// Returns the snapshots that a version grows from, oldest first.
-    pub(super) fn lineage(&self, id: u64) -> Vec<Holder> {
+    pub(super) fn lineage(&self, id: u64) -> Vec<Ancestor> {
         let mut found = Vec::new();
         let mut at = self.versions.get(&id).map_or(0, |version| version.prev);
-        while let Some(holder) = self.holder(at) {
-            found.push(holder);
+        while let Some(ancestor) = self.as_ancestor(at) {
+            found.push(ancestor);
             at = self.versions.get(&at).map_or(0, |version| version.prev);
         }
         found.reverse();
@@ -258,8 +258,8 @@ impl Catalogue {
     /// Returns the newest snapshot before version `id` that is older than a node; 0 if none is.
     pub(super) fn birth_of_node(&self, id: u64, addr: Addr) -> u64 {
         let mut at = self.versions.get(&id).map_or(0, |version| version.prev);
-        while let Some(holder) = self.holder(at) {
-            if holder.node_bound.is_some_and(|bound| bound <= addr.raw()) {
+        while let Some(ancestor) = self.as_ancestor(at) {
+            if ancestor.node_bound.is_some_and(|bound| bound <= addr.raw()) {
                 return at;
             }
             at = self.versions.get(&at).map_or(0, |version| version.prev);
@@ -358,12 +358,12 @@ impl Catalogue {
         // No node of the tree waits to be written: all are older than the snapshot, or were found by replay.
         let node_bound = tree.stored_root().map(|_| bound.max(self.nodes_below));
         let mut accounting = data.accounting.lock();
-        let holders = std::mem::take(&mut accounting.holders);
+        let ancestors = std::mem::take(&mut accounting.ancestors);
         let taken = std::mem::take(&mut *accounting);
         accounting.page_bytes = taken.page_bytes;
         accounting.node_bytes = taken.node_bytes;
-        accounting.holders = holders;
-        accounting.holders.push(Holder { id, bound, node_bound });
+        accounting.ancestors = ancestors;
+        accounting.ancestors.push(Ancestor { id, bound, node_bound });
         drop(accounting);
         // Snapshots keep nothing of their dead lists in memory (L4).
         let mut taken = taken;
@@ -376,15 +376,15 @@ impl Catalogue {
     }
 
     fn clone_of(&mut self, snapshot: u64, id: u64, created: u64, name: &str) -> Result<()> {
-        let holder = self.holder(snapshot).ok_or_else(|| unknown(snapshot))?;
-        let mut holders = self.lineage(snapshot);
-        holders.push(holder);
+        let ancestor = self.as_ancestor(snapshot).ok_or_else(|| unknown(snapshot))?;
+        let mut ancestors = self.lineage(snapshot);
+        ancestors.push(ancestor);
         let source = Arc::clone(&self.get(snapshot)?.data);
         let (page_bytes, node_bytes) = {
             let accounting = source.accounting.lock();
             (accounting.page_bytes, accounting.node_bytes)
         };
-        let accounting = SpaceAccounting { holders, page_bytes, node_bytes, ..SpaceAccounting::default() };
+        let accounting = SpaceAccounting { ancestors, page_bytes, node_bytes, ..SpaceAccounting::default() };
         let data = self.dataset_of(id, source.tree.fork(), accounting);
         data.find_shared_records()?;
         self.add(id, VersionKind::Dataset, name, snapshot, created, data)
@@ -417,7 +417,7 @@ impl Catalogue {
             self.unreferenced.push_back(Unreferenced::Records { bucket, held: false });
         }
         for (_, dataset) in self.datasets() {
-            dataset.data.accounting.lock().holders.retain(|holder| holder.id != id);
+            dataset.data.accounting.lock().ancestors.retain(|ancestor| ancestor.id != id);
         }
         Ok(())
     }
@@ -428,11 +428,11 @@ impl Catalogue {
         if prev == 0 {
             return Ok((0, 0));
         }
-        let holder = self.holder(prev).ok_or_else(|| unknown(prev))?;
-        let node_bound = holder.node_bound.ok_or_else(|| {
+        let ancestor = self.as_ancestor(prev).ok_or_else(|| unknown(prev))?;
+        let node_bound = ancestor.node_bound.ok_or_else(|| {
             Error::corrupt(format!("snapshot {prev}"), "its dataset goes back before it is stored")
         })?;
-        Ok((holder.bound, node_bound))
+        Ok((ancestor.bound, node_bound))
     }
 
     /// Leaves a dead list to the background: its records are held by a snapshot, and need not be listed any more.
@@ -477,8 +477,8 @@ impl Catalogue {
         data.reset()?;
         let mut taken = {
             let mut accounting = data.accounting.lock();
-            let holders = std::mem::take(&mut accounting.holders);
-            let now = SpaceAccounting { holders, page_bytes, node_bytes, ..SpaceAccounting::default() };
+            let ancestors = std::mem::take(&mut accounting.ancestors);
+            let now = SpaceAccounting { ancestors, page_bytes, node_bytes, ..SpaceAccounting::default() };
             std::mem::replace(&mut *accounting, now)
         };
         self.forget(&mut taken);
@@ -563,8 +563,8 @@ impl Catalogue {
         }
         for (_, dataset) in self.datasets() {
             let mut accounting = dataset.data.accounting.lock();
-            accounting.holders.iter_mut().filter(|holder| holder.id == id).for_each(|holder| {
-                holder.node_bound = Some(stored);
+            accounting.ancestors.iter_mut().filter(|ancestor| ancestor.id == id).for_each(|ancestor| {
+                ancestor.node_bound = Some(stored);
             });
         }
     }

@@ -150,8 +150,8 @@ impl Catalogue {
     /// Returns the operations that destroy `newer`, so that a dataset grows from `to`, a snapshot before all of them.
     /// That `newer` can be destroyed was checked before. An error if no checkpoint has written `to`.
     pub(super) fn back_to(&self, newer: Vec<u64>, to: u64) -> Result<Vec<CatalogueOp<'static>>> {
-        match self.holder(to) {
-            Some(holder) if holder.node_bound.is_some() => {}
+        match self.as_ancestor(to) {
+            Some(ancestor) if ancestor.node_bound.is_some() => {}
             _ => return Err(Error::Busy(NOT_STORED.into())),
         }
         Ok(newer.into_iter().map(|id| CatalogueOp::Destroy { id }).collect())
@@ -159,8 +159,8 @@ impl Catalogue {
 
     /// Returns an error if no checkpoint has written the snapshot that a dataset grows from.
     pub(super) fn check_stored(&self, dataset: u64) -> Result<()> {
-        match self.holder(self.get(dataset)?.prev) {
-            Some(holder) if holder.node_bound.is_none() => Err(Error::Busy(NOT_STORED.into())),
+        match self.as_ancestor(self.get(dataset)?.prev) {
+            Some(ancestor) if ancestor.node_bound.is_none() => Err(Error::Busy(NOT_STORED.into())),
             _ => Ok(()),
         }
     }
@@ -502,7 +502,7 @@ impl Pool {
             catalogue.check_bounds(&ops, &self.shared)?;
             for op in &ops {
                 if let CatalogueOp::Destroy { id } = op
-                    && catalogue.holder(*id).is_some()
+                    && catalogue.as_ancestor(*id).is_some()
                 {
                     catalogue.read_dead(*id)?;
                 }

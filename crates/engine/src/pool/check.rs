@@ -15,6 +15,8 @@ use crate::tree::{Value, Visit, reap};
 use crate::{Addr, Error, Key, Ptr, Result};
 use std::sync::Arc;
 
+mod accounting;
+
 /// Number of records that are read at a time.
 const STEP_RECORDS: usize = 256;
 /// Largest number of errors that are reported one by one.
@@ -126,15 +128,15 @@ struct Content {
 }
 
 impl Content {
-    fn has(&self, part: RecordRole, addr: Addr) -> bool {
-        match part {
+    fn has(&self, role: RecordRole, addr: Addr) -> bool {
+        match role {
             RecordRole::Page => self.pages.has(addr),
             RecordRole::Node => self.nodes.has(addr),
         }
     }
 
-    fn bytes(&self, part: RecordRole) -> u64 {
-        self.all.iter().filter(|(of, _)| *of == part).map(|(_, ptr)| space_of(ptr)).sum()
+    fn bytes(&self, role: RecordRole) -> u64 {
+        self.all.iter().filter(|(of, _)| *of == role).map(|(_, ptr)| space_of(ptr)).sum()
     }
 }
 
@@ -259,7 +261,7 @@ impl Pool {
         progress: &mut dyn FnMut(Progress),
     ) {
         let mut order: Vec<u64> = catalogue.versions.keys().copied().collect();
-        order.sort_by_key(|id| (catalogue.holder(*id).is_none(), *id));
+        order.sort_by_key(|id| (catalogue.as_ancestor(*id).is_none(), *id));
         let mut waiting: HashMap<u64, usize> = HashMap::new();
         catalogue.versions.values().for_each(|version| *waiting.entry(version.prev).or_default() += 1);
         let none = Content::default();
@@ -269,7 +271,7 @@ impl Pool {
             let content = self.check_tree(&version.data, walk, progress);
             let before = contents.get(&version.prev).unwrap_or(&none);
             if !walk.report.incomplete
-                && let Err(error) = check_accounts(catalogue, id, before, &content, walk)
+                && let Err(error) = accounting::check(catalogue, id, before, &content, walk)
             {
                 walk.report.error(format!("dead list of '{}': {error}", catalogue.path(id)));
             }
@@ -423,7 +425,8 @@ impl Pool {
                     records += 1;
                     bytes += space_of(&ptr);
                     if !*held && !self.reach(ptr, walk) {
-                        walk.report.error(format!("record {} is unreferenced and in use", ptr.addr));
+                        walk.report
+                            .error(format!("record {} is listed as unreferenced and in use", ptr.addr));
                     }
                 });
                 match read {
@@ -432,7 +435,7 @@ impl Pool {
                 }
                 if (records, bytes) != (bucket.records, bucket.bytes) {
                     walk.report.error(format!(
-                        "{records} records are unreferenced, and {} are counted",
+                        "{records} records are listed as unreferenced, and {} are counted",
                         bucket.records
                     ));
                 }
@@ -669,94 +672,4 @@ fn compare_references(again: &BTreeMap<Addr, u64>, counted: &BTreeMap<Addr, u64>
     for addr in counted.keys().filter(|addr| !again.contains_key(addr)) {
         report.error(format!("record {addr} is counted as shared and referred to at most once"));
     }
-}
-
-/// Checks the space accounting and the dead list of a version against its tree and that of the snapshot before it.
-fn check_accounts(
-    catalogue: &Catalogue,
-    id: u64,
-    before: &Content,
-    content: &Content,
-    walk: &mut CheckWalk,
-) -> Result<()> {
-    let report = &mut walk.report;
-    let accounting = catalogue.get(id)?.data.accounting();
-    let fresh = content.all.iter().filter(|(part, ptr)| !before.has(*part, ptr.addr));
-    let counted: [u64; 3] = [
-        content.bytes(RecordRole::Page),
-        content.bytes(RecordRole::Node),
-        fresh.map(|(_, ptr)| space_of(ptr)).sum(),
-    ];
-    let told = [accounting.page_bytes, accounting.node_bytes, accounting.fresh_bytes];
-    if told != counted {
-        let path = catalogue.path(id);
-        report.error(format!(
-            "pages, nodes and fresh records of '{path}' take {told:?} bytes, counted are {counted:?}"
-        ));
-    }
-    // The snapshot before the version and those before that, newest first.
-    let mut holders = Vec::new();
-    let mut at = catalogue.get(id)?.prev;
-    while let Some(holder) = catalogue.holder(at) {
-        holders.push(holder);
-        at = catalogue.get(at)?.prev;
-    }
-    let missing = before.all.iter().filter(|(part, ptr)| !content.has(*part, ptr.addr));
-    let mut missing: HashMap<Addr, RecordRole> = missing.map(|(part, ptr)| (ptr.addr, *part)).collect();
-    let dead = &accounting.dead;
-    let mut found: Vec<(u64, Ptr)> =
-        dead.open().flat_map(|(birth, ptrs)| ptrs.iter().map(move |ptr| (birth, *ptr))).collect();
-    let mut buckets = 0;
-    catalogue.parts.blocks.buckets(dead.id, 0, &mut |birth, bucket| {
-        buckets += 1;
-        let (mut records, mut bytes) = (0, 0);
-        let entries = bucket.for_each(&catalogue.parts.blocks, &mut |ptr| {
-            records += 1;
-            bytes += space_of(&ptr);
-            found.push((birth, ptr));
-        })?;
-        walk.dead_entries += 1 + entries;
-        if (records, bytes) != (bucket.records, bucket.bytes) {
-            walk.report.error(format!(
-                "a dead list of '{}' has {records} records of {bytes} bytes, and says {} of {}",
-                catalogue.path(id),
-                bucket.records,
-                bucket.bytes
-            ));
-        }
-        Ok(())
-    })?;
-    let report = &mut walk.report;
-    if buckets != dead.buckets {
-        let path = catalogue.path(id);
-        report.error(format!("the dead list of '{path}' has {buckets} buckets, and says {}", dead.buckets));
-    }
-    for (birth, ptr) in found {
-        let Some(part) = missing.remove(&ptr.addr) else {
-            report.error(format!(
-                "record {} is in the dead list of '{}' and should not",
-                ptr.addr,
-                catalogue.path(id)
-            ));
-            continue;
-        };
-        let older = holders.iter().position(|holder| holder.precedes(part, ptr.addr));
-        let oldest = older.and_then(|at| holders.get(at)).map_or(0, |holder| holder.id);
-        let younger = older.unwrap_or(holders.len()).checked_sub(1).and_then(|at| holders.get(at));
-        if birth < oldest || younger.is_none_or(|younger| birth >= younger.id) {
-            report.error(format!(
-                "record {} of '{}' was not born after {birth}",
-                ptr.addr,
-                catalogue.path(id)
-            ));
-        }
-    }
-    if let Some(addr) = missing.keys().next() {
-        let path = catalogue.path(id);
-        report.error(format!(
-            "{} records (one is {addr}) are missing in the dead list of '{path}'",
-            missing.len()
-        ));
-    }
-    Ok(())
 }

@@ -65,7 +65,7 @@ impl Pool {
         {
             let catalogue = self.catalogue.read();
             let (old_id, new_id) = (catalogue.snapshot_at(old)?, catalogue.find(new)?);
-            if old_id != new_id && !catalogue.lineage(new_id).iter().any(|holder| holder.id == old_id) {
+            if old_id != new_id && !catalogue.lineage(new_id).iter().any(|ancestor| ancestor.id == old_id) {
                 return Err(Error::Invalid(format!("'{old}' is no snapshot that '{new}' comes after")));
             }
         }

@@ -363,7 +363,7 @@ impl Label {
 /// A superblock, which tells where the root of the last checkpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Number of the superblock. Each checkpoint and each opening superblock takes the next one.
+    /// Number of the superblock. Each checkpoint and each opening for writing takes the next one.
     pub generation: u64,
     /// GUID of the log.
     pub log: Guid,

@@ -65,7 +65,7 @@ impl Catalogue {
             let mut group = vec![*first];
             while let Some(id) = group.pop() {
                 total += self.fresh(id);
-                if self.holder(id).is_some() {
+                if self.as_ancestor(id).is_some() {
                     let (removed, kept): (Vec<u64>, Vec<u64>) =
                         self.successors(id).into_iter().partition(|next| ids.contains(next));
                     group.extend(removed);

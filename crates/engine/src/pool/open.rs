@@ -65,8 +65,8 @@ pub struct OpenOptions {
     pub now: u64,
     /// Standing that the pool is known to have reached. A pool that has not come as far is a copy, and is not opened.
     pub since: Option<Standing>,
-    /// Witness that is told how far the pool has come, once an opening superblock is written and when that opening
-    /// ends.
+    /// Witness that is told how far the pool has come, once an opening for writing has written its superblock, and
+    /// when that opening ends.
     pub witness: Option<Witness>,
     /// Number of reads that may be under way at once while the pool is opened. With 1 they come one by one, always in
     /// the same order.

@@ -50,7 +50,7 @@ impl Opening {
     }
 
     /// Returns the opening that follows this one, whose last checkpoint is `generation`. Its number is above `seen`: an
-    /// opening superblock may have been written to some devices and have written nothing more.
+    /// opening may have written its superblock to some devices, and nothing more.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if there is no such number.

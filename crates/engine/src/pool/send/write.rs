@@ -132,11 +132,11 @@ impl Pool {
 fn expected_bytes(catalogue: &Catalogue, to: u64, from: Option<u64>) -> Result<u64> {
     let Some(from) = from else { return Ok(catalogue.get(to)?.data.accounting().page_bytes) };
     let lineage = catalogue.lineage(to);
-    let Some(at) = lineage.iter().position(|holder| holder.id == from) else {
+    let Some(at) = lineage.iter().position(|ancestor| ancestor.id == from) else {
         let (from, to) = (catalogue.path(from), catalogue.path(to));
         return Err(Error::Invalid(format!("'{from}' is no snapshot that '{to}' comes after")));
     };
-    let since = lineage.get(at + 1..).unwrap_or_default().iter().map(|holder| holder.id).chain([to]);
+    let since = lineage.get(at + 1..).unwrap_or_default().iter().map(|ancestor| ancestor.id).chain([to]);
     since.map(|id| Ok(catalogue.get(id)?.data.accounting().fresh_bytes)).sum()
 }
 
