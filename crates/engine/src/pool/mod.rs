@@ -28,7 +28,7 @@
 //! Models      models, logs, modelled         learns and adopts models; models of logs; figures of both
 //!             codecs                         the property `compression` of each dataset
 //! Care        background                     the threads that do all of this in production
-//!             check, scrub, repair, faults   verify everything; mend it from second copies; keep counts of errors
+//!             check, scrub, repair, faults   verify everything; repair from second copies; keep counts of errors
 //!             status, survey                 figures of the pool; how an object's pages are stored
 //! ```
 

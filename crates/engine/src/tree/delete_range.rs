@@ -99,11 +99,11 @@ impl Editor<'_> {
         }
         let children = branch.len();
         if !low_whole {
-            self.mend(branch, low)?;
+            self.rebalance(branch, low)?;
         }
         if !high_whole && high > low {
             // The child is one to the left of where it was if the low edge was removed, or merged.
-            self.mend(branch, first - (children - branch.len()).min(first))?;
+            self.rebalance(branch, first - (children - branch.len()).min(first))?;
         }
         Ok(())
     }

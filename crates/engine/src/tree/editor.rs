@@ -170,7 +170,7 @@ impl Editor<'_> {
     }
 
     /// Applies the next edits of `run`, as far as they are of single keys below `child`. Returns the new siblings at
-    /// its right. `child` may be left without entries, or underfull: [`Editor::mend`] repairs that.
+    /// its right. `child` may be left without entries, or underfull: [`Editor::rebalance`] removes or merges it then.
     fn edit(&mut self, child: &mut Child, run: &mut EditRun, bounds: KeyBounds) -> Result<Siblings> {
         let node = self.own(child)?;
         let before = node.bytes();
@@ -191,7 +191,7 @@ impl Editor<'_> {
                     let below = branch.bounds(i, bounds);
                     let grown = self.edit(branch.child_mut(i), run, below)?;
                     if grown.is_empty() {
-                        self.mend(branch, i)?;
+                        self.rebalance(branch, i)?;
                     } else {
                         branch.insert_after(i, grown);
                     }
@@ -214,7 +214,7 @@ impl Editor<'_> {
 
     /// Removes child `i`, which was just edited, if it is empty. Merges it with a neighbour that is in memory if it is
     /// underfull.
-    pub(super) fn mend(&mut self, branch: &mut Branch, i: usize) -> Result<()> {
+    pub(super) fn rebalance(&mut self, branch: &mut Branch, i: usize) -> Result<()> {
         let Some(Child::Dirty(node)) = branch.children().get(i) else { return Ok(()) };
         if node.len() == 0 {
             self.dispose(branch.child(i));
