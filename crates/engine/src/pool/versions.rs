@@ -79,7 +79,7 @@ impl Versions {
             let tree = &version.data.tree;
             match version.kind {
                 VersionKind::Snapshot { node_bound: None, .. } => {
-                    snapshots.push((*id, tree.make_immutable()))
+                    snapshots.push((*id, tree.make_immutable()));
                 }
                 VersionKind::Dataset => {
                     // The tree is made immutable in any case: even with nothing in memory it may still count nodes that
