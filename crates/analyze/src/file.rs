@@ -164,7 +164,7 @@ pub(crate) fn look(found: &Found, options: &Options, shared: Option<&Model>) -> 
 
 /// Returns the model that a pool would learn from the file once it is folded, and its stored length.
 fn learn(source: &Source, options: &Options) -> io::Result<Option<Learned>> {
-    let wanted = LearnOptions::FOLDING;
+    let wanted = LearnOptions::RECOMPRESSION;
     let Some(level) = options.compression.model_level() else { return Ok(None) };
     if source.pages() < wanted.pages_min {
         return Ok(None);

@@ -259,7 +259,7 @@ impl Making<'_> {
         match entry {
             StreamEntry::Put(key, value) => self.merge.set(Entry::Value(key, value.into())),
             StreamEntry::Delete(key) => self.merge.remove(&key, &key),
-            StreamEntry::Gone { object, first, count } => {
+            StreamEntry::Punch { object, first, count } => {
                 let last = first.saturating_add(count - 1);
                 self.merge.remove(&Key::page(object, first), &Key::page(object, last))
             }

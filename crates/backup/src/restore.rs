@@ -307,7 +307,7 @@ impl Restoring<'_, '_> {
                 self.done.values += 1;
                 self.out.put(key, &value)?;
             }
-            Change::Removed(key) if key.kind == Key::PAGE => self.out.gone(key.object, key.offset)?,
+            Change::Removed(key) if key.kind == Key::PAGE => self.out.punch(key.object, key.offset)?,
             Change::Removed(key) => {
                 self.done.values += 1;
                 self.out.delete(key)?;

@@ -58,7 +58,7 @@ fn lists_of_paths<S: Serializer>(
 }
 
 impl FoundPool {
-    fn new(found: pool::Found) -> Result<Self> {
+    fn new(found: pool::FoundPool) -> Result<Self> {
         let guid = found.guid.to_string();
         let mut state = found.state;
         let known = last_state::read(&guid)?;
@@ -236,7 +236,7 @@ pub fn block_devices() -> Result<Vec<PathBuf>> {
 
 /// Finds the pool that a device belongs to, with its other devices if they lie in the same directory.
 pub fn identify(device: &Path) -> Result<FoundPool> {
-    let of = |paths: &[PathBuf]| -> Result<Vec<pool::Found>> {
+    let of = |paths: &[PathBuf]| -> Result<Vec<pool::FoundPool>> {
         pool::scan(paths, &mut |_| ())
             .map_err(|error| failed(format!("cannot look at {}", shown(device)), &error))
     };
@@ -249,7 +249,7 @@ pub fn identify(device: &Path) -> Result<FoundPool> {
     // The device itself comes first: of several paths to one device the first counts.
     let beside =
         device.parent().map(|dir| of(&[device.to_owned(), dir.to_owned()])).transpose()?.unwrap_or_default();
-    let has = |other: &pool::Found| {
+    let has = |other: &pool::FoundPool| {
         other.guid == found.guid
             && other.devices.iter().chain(other.alike.iter().flatten()).any(|one| one == device)
     };

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use pagefold_engine::walk::{self, Place, WalkError};
+use pagefold_engine::walk::{self, ReachedDir, WalkError};
 use pagefold_lazy::Token;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
@@ -99,7 +99,7 @@ fn cannot(what: &str, dir: &Path, error: &WalkError) -> Failure {
     }
 }
 
-fn check_private(dir: &Path, place: &Place) -> Result<()> {
+fn check_private(dir: &Path, place: &ReachedDir) -> Result<()> {
     let found = rustix::fs::fstat(place).context(|| format!("cannot look at {}", dir.display()))?;
     let owner = found.st_uid;
     let own = rustix::process::geteuid().as_raw();

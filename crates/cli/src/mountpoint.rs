@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pagefold_engine::walk::{self, Place};
+use pagefold_engine::walk::{self, ReachedDir};
 use rustix::fs::{AtFlags, Mode, Stat};
 use rustix::io::Errno;
 
@@ -23,7 +23,7 @@ const MODE_OF_USER: Mode = Mode::RWXU;
 
 /// A directory that was made (its parent and its name); it is removed on drop unless it is kept.
 #[derive(Debug, Default)]
-pub struct NewDirectory(Option<(Place, OsString)>);
+pub struct NewDirectory(Option<(ReachedDir, OsString)>);
 
 impl NewDirectory {
     /// Keeps the directory, because something was mounted on it. Returns its path, if it was made.

@@ -62,7 +62,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         allocated_bytes: status.allocated_bytes,
         dirty_bytes: status.dirty_bytes,
         freeing: pool.is_reaping(),
-        freeing_bytes: pool.dying_bytes(),
+        freeing_bytes: pool.unreferenced_bytes(),
         backup_policies: pool.is_set_anywhere(crate::backups::BACKUP),
         log_bytes: status.log_bytes,
         models: status.models,
@@ -70,7 +70,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         model_memory_bytes: status.model_memory_bytes,
         second_copies_read: status.second_copies_read,
         account_faults: status.account_faults,
-        txg: status.txg,
+        txg: status.next_batch,
         checkpoints: status.totals.checkpoints,
         cache: CacheFigures {
             limit_bytes: status.record_cache.capacity_bytes,
@@ -117,7 +117,7 @@ fn state_of(status: &Status) -> &'static str {
 fn rescue_text(pool: &Pool) -> Option<String> {
     let mut told = pool.rescue()?.messages();
     let replayed = pool.replayed();
-    if let Some(lost) = replayed.lost {
+    if let Some(lost) = replayed.damage {
         let path = pool.paths().get(usize::from(lost.device)).map(|path| shown(path)).unwrap_or_default();
         let offset = lost.offset;
         told.push(format!(
@@ -218,7 +218,7 @@ pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
             counter("second_copies_read", status.second_copies_read, 0),
             counter("account_faults", status.account_faults, 0),
             counter("log_framing", totals.commits, totals.framing_bytes),
-            counter("fold", 0, totals.fold_bytes),
+            counter("fold", 0, totals.moved_bytes),
             counter("durable_commits", totals.durable_commits, 0),
             counter("cache_hits", status.record_cache.hits, 0),
             counter("cache_misses", status.record_cache.misses, 0),

@@ -358,7 +358,7 @@ pub fn close_cleanly(known: &Known) -> Result<()> {
 pub fn give_up_damaged_log(known: &Known) -> Result<()> {
     let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, accept_loss: true, ..OpenOptions::default() };
     let pool = open_known(known, &options)?;
-    match pool.replayed().lost {
+    match pool.replayed().damage {
         Some(lost) => {
             let device =
                 known.devices.get(usize::from(lost.device)).map(|path| shown(path)).unwrap_or_default();

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::{Sandbox, assert_failure, can_mount};
-use pagefold_engine::txg::{RecordKind, batch};
+use pagefold_engine::wal::{RecordKind, batch};
 
 const MIB: usize = 1 << 20;
 const CHUNK: usize = 4 * MIB;

@@ -1,10 +1,11 @@
 //! Where writers wait on a pool that is nearly full, and where the bytes go that its device is written.
 //!
-//! `cargo run --release -p pagefold-engine --example aged -- FILE [NAME=VALUE]...`: makes a pool in FILE (a block device, or a file that is there and
-//! has the size that the pool is to have), fills it by `percent=95` of its capacity with pages of 8 KiB that do not compress, and overwrites it at
-//! random by `writers=1`, `bytes=8192` at a time, until `passes=3` times its size are written. A writer syncs after `sync=200` writes (0: never);
-//! `compression=off`. With `bulk=N`, N MiB are then written to a new file. Prints for each pass how many bytes were written and for what, and at the
-//! end how long writers waited, and for what. `AGED_LOG=1` shows what the cleaner does.
+//! `cargo run --release -p pagefold-engine --example aged -- FILE [NAME=VALUE]...`: makes a pool in FILE (a block
+//! device, or a file that is there and has the size that the pool is to have), fills it by `percent=95` of its capacity
+//! with pages of 8 KiB that do not compress, and overwrites it at random by `writers=1`, `bytes=8192` at a time, until
+//! `passes=3` times its size are written. A writer syncs after `sync=200` writes (0: never); `compression=off`. With
+//! `bulk=N`, N MiB are then written to a new file. Prints for each pass how many bytes were written and for what, and
+//! at the end how long writers waited, and for what. `AGED_LOG=1` shows what the cleaner does.
 #![allow(clippy::unwrap_used, reason = "a tool for developers")]
 
 #[allow(dead_code, reason = "not every example needs all of it")]
@@ -15,13 +16,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{PAGE, Random};
+use common::{PAGE, XorShift};
 use pagefold_engine::dataset::{Change, Reason};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, Totals, create};
 
 const OBJECT: u64 = 5;
 
-fn noise(random: &mut Random, bytes: &mut [u8]) {
+fn noise(random: &mut XorShift, bytes: &mut [u8]) {
     bytes.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()));
 }
 
@@ -38,7 +39,7 @@ fn parts(totals: &Totals) -> [(&'static str, u64); 6] {
         ("nodes", totals.tree_bytes),
         ("table", totals.checkpoint_bytes),
         ("copies", totals.copy_bytes),
-        ("cleaning", totals.fold_bytes),
+        ("cleaning", totals.moved_bytes),
     ]
 }
 
@@ -110,7 +111,7 @@ fn main() {
     let (len, sync_every, bulk) =
         (number("bytes", PAGE as u64) as usize, number("sync", 200), number("bulk", 0));
     if std::env::var_os("AGED_LOG").is_some() {
-        tracing::subscriber::set_global_default(Log(Instant::now())).unwrap();
+        tracing::subscriber::set_global_default(EventPrinter(Instant::now())).unwrap();
     }
     // A number of its own, so that nothing of an older pool in this file is taken for a part of this one.
     let guid = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos();
@@ -125,7 +126,7 @@ fn main() {
     let background = pool.run().unwrap();
     let pages = pool.space().available_bytes / 100 * percent / PAGE as u64;
     let pages = pages / (len / PAGE) as u64 * (len / PAGE) as u64;
-    let mut random = Random::new(1);
+    let mut random = XorShift::new(1);
     let mut run = vec![0; 1 << 20];
     for at in (0..pages * PAGE as u64).step_by(run.len()) {
         noise(&mut random, &mut run);
@@ -153,7 +154,7 @@ fn main() {
                 for writer in 0..writers {
                     let (pool, all, left) = (&pool, &all, &left);
                     scope.spawn(move || {
-                        let mut random = Random::new(1 + pass * writers + writer);
+                        let mut random = XorShift::new(1 + pass * writers + writer);
                         let (mut writes, mut syncs) = (Vec::new(), Vec::new());
                         let mut page = vec![0; len];
                         while left
@@ -208,7 +209,7 @@ fn main() {
 }
 
 /// Prints what the engine tells.
-struct Log(Instant);
+struct EventPrinter(Instant);
 
 struct Fields(String);
 
@@ -218,7 +219,7 @@ impl tracing::field::Visit for Fields {
     }
 }
 
-impl tracing::Subscriber for Log {
+impl tracing::Subscriber for EventPrinter {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
         metadata.target().starts_with("pagefold_engine::pool")
     }

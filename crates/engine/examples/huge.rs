@@ -1,10 +1,12 @@
 //! What the size of a pool costs: opening it, memory, checkpoints, and the wait for durability while the cleaner works.
 //!
-//! `cargo run --release -p pagefold-engine --features crafting --example huge -- FILE [bytes [record bytes [segments per chunk]]]`: unless FILE is there, makes a pool in it,
-//! 10 TB with records of 2,700 bytes unless told: a sparse file whose segments are full of holes, 24 to 100 % of them live, which is 85 % of the capacity,
-//! and which takes a few gigabytes. Then it opens it twice, with 384 MiB of cache, and prints how long that takes and what is in memory; overwrites 20 MB at random in pages of
-//! 8 KiB, and prints what the checkpoint after that has written; and has four writers overwrite pages that do not compress at random, each with a sync,
-//! for a minute of cleaning, and prints how long they waited.
+//! `cargo run --release -p pagefold-engine --features crafting --example huge -- FILE [bytes [record bytes [segments
+//! per chunk]]]`: unless FILE is there, makes a pool in it, 10 TB with records of 2,700 bytes unless told: a sparse
+//! file whose segments are full of holes, 24 to 100 % of them live, which is 85 % of the capacity, and which takes a
+//! few gigabytes. Then it opens it twice, with 384 MiB of cache, and prints how long that takes and what is in memory;
+//! overwrites 20 MB at random in pages of 8 KiB, and prints what the checkpoint after that has written; and has four
+//! writers overwrite pages that do not compress at random, each with a sync, for a minute of cleaning, and prints how
+//! long they waited.
 #![allow(clippy::unwrap_used, reason = "a tool for developers")]
 
 mod common;
@@ -13,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{PAGE, Random, rows};
+use common::{PAGE, XorShift, rows};
 use pagefold_engine::dataset::Change;
 use pagefold_engine::pool::crafting::{Crafted, craft};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool};
@@ -63,7 +65,7 @@ fn overwrite(pool: &Pool, page: u64, data: &[u8]) {
     pool.dataset().apply(&[write]).unwrap();
 }
 
-fn random_page(random: &mut Random) -> Vec<u8> {
+fn random_page(random: &mut XorShift) -> Vec<u8> {
     (0..PAGE / 8).flat_map(|_| random.next().to_le_bytes()).collect()
 }
 
@@ -92,7 +94,7 @@ fn main() {
     let pool = open(&path);
     let pages = pool.dataset().usage(OBJECT).unwrap().pages;
     println!("{pages} pages");
-    let mut random = Random::new(3);
+    let mut random = XorShift::new(3);
     for turn in 1..=5 {
         for _ in 0..RANDOM_BYTES / PAGE as u64 {
             overwrite(&pool, random.next() % pages, &rows(random.next()));
@@ -120,13 +122,13 @@ fn main() {
             .map(|number| {
                 let (pool, stop) = (&pool, &stop);
                 scope.spawn(move || {
-                    let mut random = Random::new(77 + number);
+                    let mut random = XorShift::new(77 + number);
                     let mut waits = Vec::new();
                     while !stop.load(Ordering::Relaxed) {
                         overwrite(pool, random.next() % pages, &random_page(&mut random));
                         let begun = Instant::now();
                         pool.sync().unwrap();
-                        if pool.totals().fold_bytes > 0 {
+                        if pool.totals().moved_bytes > 0 {
                             waits.push(begun.elapsed());
                         }
                     }
@@ -137,7 +139,7 @@ fn main() {
         let mut begun = None;
         loop {
             std::thread::sleep(Duration::from_millis(100));
-            if begun.is_none() && pool.totals().fold_bytes > 0 {
+            if begun.is_none() && pool.totals().moved_bytes > 0 {
                 begun = Some(Instant::now());
             }
             if begun.is_some_and(|begun| begun.elapsed() > CLEANING) {
@@ -153,7 +155,7 @@ fn main() {
     println!(
         "{} syncs of {WRITERS} writers in a minute with {} MiB moved by the cleaner and {} checkpoints: half took {:.1?}, 99 % {:.1?}, the longest {:.1?}; segment table {} MiB",
         waits.len(),
-        totals.fold_bytes >> 20,
+        totals.moved_bytes >> 20,
         totals.checkpoints,
         at(0.5),
         at(0.99),

@@ -1,7 +1,8 @@
 //! What a pool makes of relation files with `compression=page`: `models FILE...`.
 //!
-//! Each file is written as an object of a pool in memory, as a bulk load does, learning as the background would; then once more,
-//! by the models that there are by then. Prints models, times and ratios, all metadata counted, and compares every byte.
+//! Each file is written as an object of a pool in memory, as a bulk load does, learning as the background would; then
+//! once more, by the models that there are by then. Prints models, times and ratios, all metadata counted, and compares
+//! every byte.
 #![allow(clippy::print_stdout, reason = "it is for people")]
 
 use std::error::Error;
@@ -17,10 +18,10 @@ const PAGE: u64 = 8192;
 /// Learning is tried after so many bytes.
 const STEP: usize = 1 << 20;
 
-type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+type ExampleResult<T = ()> = Result<T, Box<dyn Error>>;
 
 /// Writes `bytes` to `object`; returns the time for writing, and that for learning.
-fn write(pool: &Pool, object: u64, bytes: &[u8]) -> Outcome<(Duration, Duration)> {
+fn write(pool: &Pool, object: u64, bytes: &[u8]) -> ExampleResult<(Duration, Duration)> {
     let (mut writing, mut learning) = (Duration::ZERO, Duration::ZERO);
     for (at, data) in (0_u64..).zip(bytes.chunks(STEP)) {
         let begun = Instant::now();
@@ -36,7 +37,7 @@ fn write(pool: &Pool, object: u64, bytes: &[u8]) -> Outcome<(Duration, Duration)
     Ok((writing, learning))
 }
 
-fn compare(pool: &Pool, object: u64, bytes: &[u8]) -> Outcome<Duration> {
+fn compare(pool: &Pool, object: u64, bytes: &[u8]) -> ExampleResult<Duration> {
     let begun = Instant::now();
     let mut found = vec![0; PAGE as usize];
     for (at, page) in (0_u64..).zip(bytes.chunks(PAGE as usize)) {
@@ -49,7 +50,7 @@ fn compare(pool: &Pool, object: u64, bytes: &[u8]) -> Outcome<Duration> {
     Ok(begun.elapsed())
 }
 
-fn main() -> Outcome {
+fn main() -> ExampleResult {
     let mut total = (0, [0_u64; 2]);
     println!("file MiB ratio-first ratio-again models learning-s write-us/page read-us/page");
     for path in std::env::args().skip(1) {

@@ -1,9 +1,10 @@
 //! How long a pool takes to open after a crash, by how long each read of its device takes.
 //!
 //! `cargo run --release -p pagefold-engine --example replay -- FILE [pages] [MiB]`: makes a pool in FILE (24 GiB),
-//! with an object of that many pages of 8 KiB (10 million unless told), makes a checkpoint, writes pages of it anew in random order until that
-//! many MiB of log (256) lie behind the checkpoint, and leaves it as a crash does. Then it opens the pool with reads that take 0, 0.1 and 5 ms,
-//! each for itself, as many at a time as are asked for. If FILE exists, it is only opened. Once with whole pages written anew, once with a few bytes of each.
+//! with an object of that many pages of 8 KiB (10 million unless told), makes a checkpoint, writes pages of it anew in
+//! random order until that many MiB of log (256) lie behind the checkpoint, and leaves it as a crash does. Then it
+//! opens the pool with reads that take 0, 0.1 and 5 ms, each for itself, as many at a time as are asked for. If FILE
+//! exists, it is only opened. Once with whole pages written anew, once with a few bytes of each.
 #![allow(clippy::unwrap_used, reason = "a tool for developers")]
 
 mod common;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{PAGE, Random, rows};
+use common::{PAGE, XorShift, rows};
 use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{AlignedBuf, Device, DeviceStats, FileDevice, OpenMode, create_file_device};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create};
@@ -86,7 +87,7 @@ fn write(pool: &Pool, page: u64, data: &[u8]) {
 /// Writes pages anew until so much log lies behind the last checkpoint. Returns how many.
 fn overwrite(pool: &Pool, pages: u64, log_bytes: u64, whole: bool) -> u64 {
     let checkpoints = pool.status().checkpoint;
-    let mut random = Random::new(7);
+    let mut random = XorShift::new(7);
     let mut written = 0;
     // Changed nodes in memory bound the log, too.
     while pool.status().log_bytes < log_bytes && pool.status().unstored_tree_bytes < TREE_BYTES_MAX {

@@ -1,8 +1,9 @@
 //! Bytes that a checkpoint writes, and memory that the catalogue takes, by the number of snapshots of a dataset.
 //!
-//! `cargo run --release -p pagefold-engine --example snapshots -- FILE [snapshots]`: makes a pool of 8 GiB in FILE (which must not exist), with an object
-//! of 100,000 pages of 8 KiB, overwrites 400 of them at random and makes a snapshot, a thousand times unless told. At some numbers of snapshots it makes
-//! twenty checkpoints, after as many overwrites each, and prints what they have written, in bytes each. At the end it destroys every other snapshot.
+//! `cargo run --release -p pagefold-engine --example snapshots -- FILE [snapshots]`: makes a pool of 8 GiB in FILE
+//! (which must not exist), with an object of 100,000 pages of 8 KiB, overwrites 400 of them at random and makes a
+//! snapshot, a thousand times unless told. At some numbers of snapshots it makes twenty checkpoints, after as many
+//! overwrites each, and prints what they have written, in bytes each. At the end it destroys every other snapshot.
 #![allow(clippy::unwrap_used, reason = "a tool for developers")]
 
 mod common;
@@ -10,7 +11,7 @@ mod common;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use common::{PAGE, Random, rows};
+use common::{PAGE, XorShift, rows};
 use pagefold_engine::dataset::Change;
 use pagefold_engine::device::create_file_device;
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create};
@@ -19,7 +20,7 @@ const PAGES: u64 = 100_000;
 const BETWEEN: u64 = 400;
 const SAMPLES: u64 = 20;
 
-fn overwrite(pool: &Pool, random: &mut Random, pages: u64) {
+fn overwrite(pool: &Pool, random: &mut XorShift, pages: u64) {
     for _ in 0..pages {
         let (at, data) = (random.next() % PAGES, rows(random.next()));
         let offset = at * PAGE as u64;
@@ -29,7 +30,8 @@ fn overwrite(pool: &Pool, random: &mut Random, pages: u64) {
     pool.sync().unwrap();
 }
 
-/// Bytes that checkpoints have written: nodes; pages of table and catalogue, roots, lists; second copies of all of these.
+/// Bytes that checkpoints have written: nodes; pages of table and catalogue, roots, lists; second copies of all of
+/// these.
 fn checkpoint_bytes(pool: &Pool) -> [u64; 3] {
     let totals = pool.totals();
     [totals.tree_bytes, totals.checkpoint_bytes, totals.copy_bytes]
@@ -43,7 +45,7 @@ fn main() {
     let create_options = CreateOptions { force: false, created: 0, guid: Guid([7; 16]) };
     create("snapshots", std::slice::from_ref(&path), &create_options).unwrap();
     let pool = Pool::open(std::slice::from_ref(&path), &OpenOptions::default()).unwrap();
-    let mut random = Random::new(3);
+    let mut random = XorShift::new(3);
     // As scattered as it will ever be.
     overwrite(&pool, &mut random, 4 * PAGES);
     let begun = Instant::now();

@@ -196,7 +196,7 @@ impl FaultReport {
 
 /// Kinds of error, or of what became of it, that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum FaultKind {
     /// The device failed a read. The counts by device take such reads from the device's own statistics.
     Read,
     /// A checksum did not hold, or what was read is not well formed.
@@ -207,7 +207,7 @@ pub enum Fault {
     Repaired,
 }
 
-impl Fault {
+impl FaultKind {
     /// Returns the kind of an error of reading; `None` for other errors.
     pub fn of(error: &Error) -> Option<Self> {
         match error {
@@ -219,7 +219,7 @@ impl Fault {
 }
 
 #[derive(Debug, Default)]
-struct Counted {
+struct FaultTable {
     cleared: u64,
     devices: Vec<FaultCounts>,
     struck: BTreeMap<Subject, Struck>,
@@ -239,7 +239,7 @@ fn add(count: &mut u64, more: u64) -> bool {
     count.checked_ilog2() != before
 }
 
-impl Counted {
+impl FaultTable {
     fn device(&mut self, number: u16) -> &mut FaultCounts {
         let number = usize::from(number);
         if self.devices.len() <= number {
@@ -250,7 +250,7 @@ impl Counted {
 
     fn count(
         &mut self,
-        fault: Fault,
+        fault: FaultKind,
         subject: Subject,
         (place, offset): (Option<(u16, u64)>, u64),
         by_device: bool,
@@ -259,10 +259,10 @@ impl Counted {
         if let (Some((device, _)), true) = (place, by_device) {
             let counts = self.device(device);
             news |= match fault {
-                Fault::Read => false,
-                Fault::Checksum => add(&mut counts.checksums, 1),
-                Fault::Corrected => add(&mut counts.corrected, 1),
-                Fault::Repaired => add(&mut counts.repaired, 1),
+                FaultKind::Read => false,
+                FaultKind::Checksum => add(&mut counts.checksums, 1),
+                FaultKind::Corrected => add(&mut counts.corrected, 1),
+                FaultKind::Repaired => add(&mut counts.repaired, 1),
             };
         }
         let full = self.struck.len() >= STRUCK_MAX && !self.struck.contains_key(&subject);
@@ -274,10 +274,10 @@ impl Counted {
             (struck.place, struck.offset) = (place.or(struck.place), offset);
             let counts = &mut struck.counts;
             let count = match fault {
-                Fault::Read => &mut counts.reads,
-                Fault::Checksum => &mut counts.checksums,
-                Fault::Corrected => &mut counts.corrected,
-                Fault::Repaired => &mut counts.repaired,
+                FaultKind::Read => &mut counts.reads,
+                FaultKind::Checksum => &mut counts.checksums,
+                FaultKind::Corrected => &mut counts.corrected,
+                FaultKind::Repaired => &mut counts.repaired,
             };
             add(count, 1)
         };
@@ -297,7 +297,7 @@ impl Counted {
 
 /// The errors of a pool that is open, with those of earlier openings.
 #[derive(Debug, Default)]
-pub struct Faults(Mutex<Counted>);
+pub struct Faults(Mutex<FaultTable>);
 
 impl Faults {
     /// Adds the counts that earlier openings have stored.
@@ -334,7 +334,7 @@ impl Faults {
 
     /// Counts an error of `subject`, and notes its place as far as that is known: `at` on a device, and byte `offset`
     /// of an object. An error that its device has counted is not counted there again.
-    pub fn count(&self, fault: Fault, subject: Subject, at: Option<DamagedAt>, offset: u64) {
+    pub fn count(&self, fault: FaultKind, subject: Subject, at: Option<DamagedAt>, offset: u64) {
         let place = at.map(|at| (at.device, at.offset));
         let by_device = at.is_some_and(|at| !at.counted);
         self.0.lock().count(fault, subject, (place, offset), by_device);
@@ -342,13 +342,13 @@ impl Faults {
 
     /// Counts an error of reading a record, or something else of the pool's own. Other errors are not counted.
     pub fn count_error(&self, error: &Error, subject: Subject) {
-        if let Some(fault) = Fault::of(error) {
+        if let Some(fault) = FaultKind::of(error) {
             self.count(fault, subject, error.place(), 0);
         }
     }
 
     /// Counts something at a place of a device, for the device too.
-    pub fn note(&self, fault: Fault, subject: Subject, place: Option<(u16, u64)>) {
+    pub fn note(&self, fault: FaultKind, subject: Subject, place: Option<(u16, u64)>) {
         self.0.lock().count(fault, subject, (place, 0), true);
     }
 
@@ -421,7 +421,7 @@ impl Faults {
         let Some(device) = device else {
             let before = counted.report();
             let taken = std::mem::take(&mut counted.taken);
-            *counted = Counted { cleared: now, taken, changed: true, ..Counted::default() };
+            *counted = FaultTable { cleared: now, taken, changed: true, ..FaultTable::default() };
             return before;
         };
         let counts = std::mem::take(counted.device(device));

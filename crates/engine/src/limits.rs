@@ -75,7 +75,7 @@ pub const MODELS_MAX: usize = 1024 / SHRINK as usize;
 /// Size of each place of a device that is reserved for labels and superblocks.
 pub const RESERVED_BYTES: u64 = 1 << 20;
 
-/// Smallest device: 32 chunks, so that log, folding and checkpoints have room beside data.
+/// Smallest device: 32 chunks, so that log, cleaner and checkpoints have room beside data.
 pub const DEVICE_BYTES_MIN: u64 = 32 * CHUNK_BYTES + 2 * RESERVED_BYTES;
 
 /// Largest device: chunks are numbered with 32 bits. 16 PiB.

@@ -85,14 +85,14 @@ enum Hold {
 
 /// A directory that was reached.
 #[derive(Debug)]
-pub struct Place {
+pub struct ReachedDir {
     fd: OwnedFd,
     path: PathBuf,
     hold: Hold,
     mount: u64,
 }
 
-impl Place {
+impl ReachedDir {
     /// Its path without links.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -111,8 +111,8 @@ impl Place {
         descriptor_path(&self.fd)
     }
 
-    /// Returns a path to an entry of it, which holds as [`Place::as_path`] does. The entry itself may be a link, so the
-    /// path is for calls that follow none.
+    /// Returns a path to an entry of it, which holds as [`ReachedDir::as_path`] does. The entry itself may be a link,
+    /// so the path is for calls that follow none.
     #[must_use]
     pub fn entry_path(&self, name: &OsStr) -> PathBuf {
         self.as_path().join(name)
@@ -144,7 +144,7 @@ impl Place {
     }
 }
 
-impl AsFd for Place {
+impl AsFd for ReachedDir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -158,7 +158,7 @@ pub fn descriptor_path(fd: impl AsFd) -> PathBuf {
 
 /// A regular file that was reached, and that nobody but root and we can change.
 #[derive(Debug)]
-pub struct Kept {
+pub struct TrustedFile {
     /// Its path without links.
     pub path: PathBuf,
     /// Permission bits.
@@ -169,8 +169,8 @@ pub struct Kept {
 ///
 /// # Errors
 /// [`WalkError`] says where and why the way ends.
-pub fn reach(path: &Path) -> Result<Place, WalkError> {
-    Walk::along(path, None)?.into_place(path)
+pub fn reach(path: &Path) -> Result<ReachedDir, WalkError> {
+    PathWalk::along(path, None)?.into_place(path)
 }
 
 /// Does what [`reach`] does, and makes directories that are missing: for all to pass (less what the umask takes away),
@@ -178,8 +178,8 @@ pub fn reach(path: &Path) -> Result<Place, WalkError> {
 ///
 /// # Errors
 /// [`WalkError`] says where and why the way ends.
-pub fn make(path: &Path, private: bool) -> Result<Place, WalkError> {
-    Walk::along(path, Some(if private { Mode::RWXU } else { DIR_MODE }))?.into_place(path)
+pub fn make(path: &Path, private: bool) -> Result<ReachedDir, WalkError> {
+    PathWalk::along(path, Some(if private { Mode::RWXU } else { DIR_MODE }))?.into_place(path)
 }
 
 /// Walks to the directory that `path` is an entry of. Returns it, and the entry's name. The entry itself is not looked
@@ -187,7 +187,7 @@ pub fn make(path: &Path, private: bool) -> Result<Place, WalkError> {
 ///
 /// # Errors
 /// [`WalkError`]; `INVAL` if the path has no last name.
-pub fn reach_parent(path: &Path) -> Result<(Place, OsString), WalkError> {
+pub fn reach_parent(path: &Path) -> Result<(ReachedDir, OsString), WalkError> {
     let absolute = absolute(path)?;
     match (absolute.parent(), absolute.file_name()) {
         (Some(parent), Some(name)) => Ok((reach(parent)?, name.to_owned())),
@@ -199,11 +199,11 @@ pub fn reach_parent(path: &Path) -> Result<(Place, OsString), WalkError> {
 ///
 /// # Errors
 /// [`WalkError`]; `ACCESS` if others could, or it is no regular file; `ISDIR` for a directory.
-pub fn kept_file(path: &Path) -> Result<Kept, WalkError> {
-    let walk = Walk::along(path, None)?;
+pub fn kept_file(path: &Path) -> Result<TrustedFile, WalkError> {
+    let walk = PathWalk::along(path, None)?;
     match walk.file {
         Some(file) if !others_can_write(&file.stat) && file.is_kept => {
-            Ok(Kept { path: file.path, mode: u32::from(file.stat.stx_mode) & 0o7777 })
+            Ok(TrustedFile { path: file.path, mode: u32::from(file.stat.stx_mode) & 0o7777 })
         }
         Some(_) => Err(WalkError::os(path, Errno::ACCESS)),
         None => Err(WalkError::os(path, Errno::ISDIR)),
@@ -216,8 +216,8 @@ pub fn kept_file(path: &Path) -> Result<Kept, WalkError> {
 /// # Errors
 /// [`WalkError`] says where and why the way ends.
 pub fn reach_any(path: &Path) -> Result<(OwnedFd, PathBuf), WalkError> {
-    let mut walk = Walk::along(path, None)?;
-    if let Some(Found { fd, path, .. }) = walk.file {
+    let mut walk = PathWalk::along(path, None)?;
+    if let Some(FoundFile { fd, path, .. }) = walk.file {
         return Ok((fd, path));
     }
     let place = walk.steps.pop().ok_or_else(|| WalkError::os(path, Errno::INVAL))?;
@@ -230,16 +230,16 @@ fn absolute(path: &Path) -> Result<PathBuf, WalkError> {
 }
 
 /// A walk under way: the directories on it so far, the root first.
-struct Walk {
-    steps: Vec<Place>,
+struct PathWalk {
+    steps: Vec<ReachedDir>,
     links: usize,
     make: Option<Mode>,
     /// End of the walk, if that is no directory.
-    file: Option<Found>,
+    file: Option<FoundFile>,
 }
 
 /// Something that is no directory and no link.
-struct Found {
+struct FoundFile {
     fd: OwnedFd,
     path: PathBuf,
     stat: Statx,
@@ -247,7 +247,7 @@ struct Found {
     is_kept: bool,
 }
 
-impl Walk {
+impl PathWalk {
     fn along(path: &Path, make: Option<Mode>) -> Result<Self, WalkError> {
         let mut walk = Self { steps: vec![root()?], links: 0, make, file: None };
         let mut rest = reversed(&absolute(path)?);
@@ -271,7 +271,7 @@ impl Walk {
         Ok(walk)
     }
 
-    fn into_place(mut self, path: &Path) -> Result<Place, WalkError> {
+    fn into_place(mut self, path: &Path) -> Result<ReachedDir, WalkError> {
         match (self.file, self.steps.pop()) {
             (None, Some(place)) => Ok(place),
             _ => Err(WalkError::os(path, Errno::NOTDIR)),
@@ -309,7 +309,7 @@ impl Walk {
         let is_kept = here.hold == Hold::Ours || here.hold == Hold::Sticky && is_ours(stat.stx_uid);
         if u32::from(stat.stx_mode) & libc::S_IFMT != libc::S_IFLNK {
             let is_kept = is_kept && is_ours(stat.stx_uid) && is_regular(&stat);
-            self.file = Some(Found { fd, path, stat, is_kept });
+            self.file = Some(FoundFile { fd, path, stat, is_kept });
             return Ok(None);
         }
         if !is_kept {
@@ -338,7 +338,7 @@ fn reversed(path: &Path) -> Vec<OsString> {
     names
 }
 
-fn root() -> Result<Place, WalkError> {
+fn root() -> Result<ReachedDir, WalkError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open("/", flags, Mode::empty()).map_err(|errno| WalkError::os("/", errno))?;
     Ok(place(fd, "/".into(), None))
@@ -353,9 +353,9 @@ fn examine(fd: &OwnedFd) -> Result<Statx, Errno> {
 
 /// Makes the place of a directory below another. A directory that cannot be examined, because the server of its file
 /// system has died, say, is not ours.
-fn place(fd: OwnedFd, path: PathBuf, above: Option<&Place>) -> Place {
+fn place(fd: OwnedFd, path: PathBuf, above: Option<&ReachedDir>) -> ReachedDir {
     let Ok(stat) = examine(&fd) else {
-        return Place { fd, path, hold: Hold::Others, mount: 0 };
+        return ReachedDir { fd, path, hold: Hold::Others, mount: 0 };
     };
     let mount = stat.stx_mnt_id;
     let entered = above.is_none_or(|above| above.mount != mount);
@@ -371,7 +371,7 @@ fn place(fd: OwnedFd, path: PathBuf, above: Option<&Place>) -> Place {
     } else {
         Hold::Others
     };
-    Place { fd, path, hold, mount }
+    ReachedDir { fd, path, hold, mount }
 }
 
 fn is_ours(uid: u32) -> bool {

@@ -44,7 +44,7 @@ fn causes_sum_up_to_what_devices_write() {
         pool.checkpoint(false).unwrap();
         assert_counted("a checkpoint");
         pool.clean().unwrap();
-        assert_counted("a fold");
+        assert_counted("a cleaning pass");
         pool.sync().unwrap();
         pool.attest().unwrap();
         assert_counted("rest");

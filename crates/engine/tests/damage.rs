@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use pagefold_engine::dataset::{Change, Commit};
-use pagefold_engine::device::{AlignedBuf, Device, Fault, SimDevice, SimOp};
+use pagefold_engine::device::{AlignedBuf, Device, InjectedFault, SimDevice, SimOp};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use pagefold_engine::segment::Devices;
-use pagefold_engine::txg::batch;
+use pagefold_engine::wal::batch;
 use pagefold_engine::{Error, Key};
 
 const MIB: u64 = 1 << 20;
@@ -109,14 +109,14 @@ fn a_damaged_frame_of_what_was_acknowledged_is_an_error_until_the_loss_is_accept
         assert!(text.contains("--accept-loss"), "{text}");
 
         let pool = try_open(&device, true).unwrap();
-        assert_eq!(pool.replayed().lost.map(|lost| lost.offset), Some(place));
+        assert_eq!(pool.replayed().damage.map(|damage| damage.offset), Some(place));
         assert!((0..2).all(|at| get(&pool, at).unwrap() == page(at)));
         assert!((2..6).all(|at| get(&pool, at).unwrap() == vec![0; PAGE as usize]));
         // From there on it is a pool like any other, whatever lies behind its log.
         (2..4).for_each(|at| put(&pool, at));
         drop(pool);
         let pool = try_open(&crash(&device), false).unwrap();
-        assert_eq!(pool.replayed().lost, None);
+        assert_eq!(pool.replayed().damage, None);
         assert!((0..4).all(|at| get(&pool, at).unwrap() == page(at)));
         assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
     }
@@ -157,7 +157,8 @@ fn damage_to_the_last_batch_is_told_once_the_pool_has_rested() {
     }
 }
 
-/// The only batch of a segment alone says where the log goes on: an opening begins a new segment, and so there may be no other.
+/// The only batch of a segment alone says where the log goes on: an opening begins a new segment, and so there may be
+/// no other.
 #[test]
 fn damage_to_the_only_batch_before_an_opening_is_told() {
     for byte in [0, 24, 33, 45, 73, 80, 84, 88, 97] {
@@ -215,8 +216,8 @@ fn damage_to_the_last_checkpoint_of_an_exported_pool_is_told() {
     assert!(get(&try_open(&device, true).unwrap(), 0).unwrap() == page(0));
 }
 
-/// A device that failed a flush may show what it has lost until the power goes. Opening the pool again without a power cut
-/// builds on that.
+/// A device that failed a flush may show what it has lost until the power goes. Opening the pool again without a power
+/// cut builds on that.
 #[test]
 fn what_a_failed_flush_has_lost_is_written_again_by_the_next_opening() {
     for seed in 0..20 {
@@ -226,7 +227,7 @@ fn what_a_failed_flush_has_lost_is_written_again_by_the_next_opening() {
         let change = Change::Write { object: 4, record_size: PAGE, offset: PAGE.into(), data: &data };
         pool.dataset().apply(&[change]).unwrap();
         pool.commit(false).unwrap();
-        device.inject(Fault { op: SimOp::Flush, range: 0..u64::MAX, skip: 0, times: 1 });
+        device.inject(InjectedFault { op: SimOp::Flush, range: 0..u64::MAX, skip: 0, times: 1 });
         assert!(pool.checkpoint(false).is_err());
         drop(pool);
         device.clear_faults();
@@ -239,8 +240,8 @@ fn what_a_failed_flush_has_lost_is_written_again_by_the_next_opening() {
     }
 }
 
-/// The flush of a superblock failed, the device shows it all the same, and the pool is opened by it. From then on chunks are given out that
-/// only the checkpoint before refers to: a power cut must not bring that one back.
+/// The flush of a superblock failed, the device shows it all the same, and the pool is opened by it. From then on
+/// chunks are given out that only the checkpoint before refers to: a power cut must not bring that one back.
 #[test]
 fn the_superblock_that_a_pool_was_opened_by_is_durable() {
     for (seed, skip) in (1..9).flat_map(|seed| (0..3).map(move |skip| (seed, skip))) {
@@ -249,7 +250,7 @@ fn the_superblock_that_a_pool_was_opened_by_is_durable() {
             (0..4).for_each(|at| put(&pool, at + round));
             pool.checkpoint(false).unwrap();
         }
-        device.inject(Fault { op: SimOp::Flush, range: 0..u64::MAX, skip, times: 1 });
+        device.inject(InjectedFault { op: SimOp::Flush, range: 0..u64::MAX, skip, times: 1 });
         let _failed = pool.checkpoint(false);
         drop(pool);
         device.clear_faults();
@@ -271,8 +272,8 @@ fn the_superblock_that_a_pool_was_opened_by_is_durable() {
     }
 }
 
-/// A batch lost its tail, and the one after it is whole. What takes its place at the next opening has the same tail; cut in its turn, it must
-/// not complete the first one, which would bring back both.
+/// A batch lost its tail, and the one after it is whole. What takes its place at the next opening has the same tail;
+/// cut in its turn, it must not complete the first one, which would bring back both.
 #[test]
 fn a_torn_batch_is_not_completed_by_what_takes_its_place() {
     const SECTORS: usize = 24;

@@ -200,7 +200,7 @@ fn a_snapshot_keeps_what_its_deltas_need() {
         assert_sound(&pool);
     }
     pool.checkpoint(false).unwrap();
-    while pool.clean().unwrap().segments > 0 && pool.totals().fold_bytes < 1 << 20 {}
+    while pool.clean().unwrap().segments > 0 && pool.totals().moved_bytes < 1 << 20 {}
     for pool in [&pool, &open(&device)] {
         for round in [2, 4] {
             let (name, content) = &kept[round];
@@ -294,7 +294,7 @@ fn appending_to_a_block_costs_about_what_is_appended() {
 }
 
 #[test]
-fn folding_stores_deltas_in_full() {
+fn recompression_stores_deltas_in_full() {
     let (device, pool) = new_pool();
     let mut contents: Vec<Vec<u8>> = (0..700).map(|n| noise(20 + n, PAGE)).collect();
     for (page, content) in contents.iter_mut().enumerate() {
@@ -317,7 +317,7 @@ fn folding_stores_deltas_in_full() {
     let mut at = Some((0, 0));
     while let Some(from) = at {
         let range = PageRange { object: OBJECT, from: 0, to: u64::MAX };
-        at = pool.recode(&[range], from, 300).unwrap().next;
+        at = pool.recompress(&[range], from, 300).unwrap().next;
     }
     assert_eq!(pool.dataset().usage(OBJECT).unwrap().stored_bytes, plain);
     for pool in [&pool, &open(&device)] {
@@ -331,7 +331,7 @@ fn folding_stores_deltas_in_full() {
 
 /// In full they would take more: what the snapshot or the copy has stays.
 #[test]
-fn folding_leaves_deltas_that_others_have() {
+fn recompression_leaves_deltas_that_others_have() {
     let (_device, pool) = new_pool();
     for page in 0..60 {
         let mut content = noise(20 + page as u64, PAGE);
@@ -343,9 +343,9 @@ fn folding_leaves_deltas_that_others_have() {
         Change::Share { from_object: OBJECT, from_page: 40, to_object: OBJECT + 1, to_page: 40, count: 10 };
     pool.dataset().apply(&[share]).unwrap();
     pool.sync().unwrap();
-    let fold = || {
+    let recompress = || {
         let range = PageRange { object: OBJECT, from: 0, to: u64::MAX };
-        pool.recode(&[range], (0, 0), usize::MAX).unwrap();
+        pool.recompress(&[range], (0, 0), usize::MAX).unwrap();
         pool.sync().unwrap();
     };
     let deltas = || (0..60).filter(|page| is_delta(&top(&pool, OBJECT, *page))).count();
@@ -356,7 +356,7 @@ fn folding_leaves_deltas_that_others_have() {
     }
     pool.sync().unwrap();
     let used = pool.status().used_bytes;
-    fold();
+    recompress();
     assert_eq!(deltas(), 60);
     assert!(pool.status().used_bytes <= used, "{} bytes of {used}", pool.status().used_bytes);
 
@@ -364,7 +364,7 @@ fn folding_leaves_deltas_that_others_have() {
     while pool.is_reaping() {
         pool.maintain().unwrap();
     }
-    fold();
+    recompress();
     assert_eq!(deltas(), 10, "those that are shared with the copy");
     assert_sound(&pool);
 }

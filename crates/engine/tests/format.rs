@@ -6,7 +6,7 @@ mod tables;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use pagefold_engine::dataset::redo::{Bases, Deed, PageRun, Redo, for_each};
+use pagefold_engine::dataset::redo::{Bases, CatalogueOp, PageRun, Redo, for_each};
 use pagefold_engine::dataset::{Change, ModelEntry, encode_ptrs};
 use pagefold_engine::device::{AlignedBuf, Device, SimDevice};
 use pagefold_engine::faults::{FaultCounts, FaultReport, Struck, Subject};
@@ -18,12 +18,12 @@ use pagefold_engine::pool::{
 use pagefold_engine::record::{Codec, Compression, Encoder, NoModels, bases_of, decode, encode_delta};
 use pagefold_engine::segment::{
     Devices, DirEntry, DirEntryState, DirRef, Directory, Located, PageIds, Part, Parts, Segment, Segments,
-    decode_page, seal,
+    decode_page, record_checksum,
 };
 use pagefold_engine::space::{Chunk, Chunks, Extent, reserved_places};
 use pagefold_engine::tree::{Edit, NodeCache, NodeStore, Tree, Value};
-use pagefold_engine::txg::batch::{ENTRY_BYTES, HEADER_BYTES, Header, Verified};
-use pagefold_engine::txg::{LogWriter, Position, Rec, RecordKind};
+use pagefold_engine::wal::batch::{BatchHeader, ENTRY_BYTES, HEADER_BYTES, Verified};
+use pagefold_engine::wal::{LogWriter, Position, Rec, RecordKind};
 use pagefold_engine::wire::Reader;
 use pagefold_engine::{Addr, Key, Ptr, limits, segment, types};
 use tables::{assert_example, codes, example, number, table, unhex};
@@ -167,10 +167,10 @@ fn newest_root(device: &SimDevice) -> (Superblock, Vec<u8>) {
     let label = Label::read(device).unwrap();
     let newest = Superblock::read_all(device, &label)[0];
     let bytes = read(device, newest.root.offset, newest.root.len_bytes as usize);
-    assert_eq!(seal(newest.addr, &bytes), newest.root.checksum);
+    assert_eq!(record_checksum(newest.addr, &bytes), newest.root.checksum);
     let second = read(device, newest.second.offset, newest.root.len_bytes as usize);
     assert_eq!(second, bytes);
-    assert_eq!(seal(newest.addr.copy(), &second), newest.second.checksum);
+    assert_eq!(record_checksum(newest.addr.copy(), &second), newest.second.checksum);
     (newest, bytes)
 }
 
@@ -178,7 +178,7 @@ fn newest_root(device: &SimDevice) -> (Superblock, Vec<u8>) {
 fn root() {
     let (device, _pool) = fresh_pool();
     let (newest, bytes) = newest_root(&device);
-    assert_eq!(newest.generation, 2, "the making of the pool, and the claim of its opening");
+    assert_eq!(newest.generation, 2, "the making of the pool, and the superblock of its opening");
     assert_example("root", &bytes);
     // The open directory that the example holds is an empty one.
     assert_eq!(Directory::default().encode(1).bytes, bytes[bytes.len() - 23..][..16]);
@@ -249,7 +249,7 @@ fn root_of_a_pool_with_data() {
             [(address, offset, checksum), (address | 1 << 63, second, second_checksum)]
         {
             let bytes = read(&device, offset, len as usize);
-            assert_eq!(u64::from(seal(Addr::from_raw(address).unwrap(), &bytes)), checksum);
+            assert_eq!(u64::from(record_checksum(Addr::from_raw(address).unwrap(), &bytes)), checksum);
         }
         read(&device, offset, len as usize)
     };
@@ -322,7 +322,7 @@ fn read_catalogue(head: &[u8], record: &mut dyn FnMut(&[u64]) -> Vec<u8>) {
     assert_eq!(values, [3, 1, 1], "next number and list, pages");
     assert_eq!((reader.varint().unwrap(), reader.varint().unwrap()), (0, 1), "page 0 has one record");
     let place: Vec<u64> = table("root-list").iter().map(|row| number_in(&mut reader, row)).collect();
-    assert_eq!(reader.varint().unwrap(), 0, "nothing is dying");
+    assert_eq!(reader.varint().unwrap(), 0, "nothing is unreferenced");
     assert_eq!(reader.remaining(), 0);
 
     let page = metadata(&record(&place));
@@ -400,7 +400,7 @@ fn batch() {
     let segments = Arc::new(Segments::new(MIB));
     segments.insert(Segment::fresh(9, chunk)).unwrap();
     let chain = 0x0123_4567_89ab_cdef;
-    let position = Position { segment: 9, chunk, used: 8192, slots: 300, next, txg: 1000, chain };
+    let position = Position { segment: 9, chunk, used: 8192, slots: 300, next, batch: 1000, chain };
     let mut writer = LogWriter::new(GUID.low(), position, segments, chunks, all);
     let record = Rec { kind: RecordKind::Page, model: None, bytes: example("record") };
     let put = Redo::Put(1, Key::new(1, 2, 3), b"val");
@@ -417,7 +417,7 @@ fn batch() {
     assert_eq!(verified.header().chain.get(), chain);
     let (entry, kind) = verified.entries(8192).next().unwrap();
     assert_eq!((entry.slot, entry.start, entry.len_bytes, kind), (300, 8192 + 113, 7, 0));
-    assert_eq!(seal(Addr::new(9, 300), &batch[113..]), entry.checksum);
+    assert_eq!(record_checksum(Addr::new(9, 300), &batch[113..]), entry.checksum);
     for_each(verified.ops(), &mut |redo| {
         assert_eq!(redo, put);
         Ok(())
@@ -428,7 +428,7 @@ fn batch() {
 #[test]
 fn batch_header_is_where_the_table_says() {
     macro_rules! offset {
-        ($($field:ident),*) => { [$((stringify!($field), std::mem::offset_of!(Header, $field))),*] };
+        ($($field:ident),*) => { [$((stringify!($field), std::mem::offset_of!(BatchHeader, $field))),*] };
     }
     let fields = offset![
         magic,
@@ -436,7 +436,7 @@ fn batch_header_is_where_the_table_says() {
         checksum,
         frame,
         chain,
-        txg,
+        number,
         pool,
         segment,
         checkpoint,
@@ -483,15 +483,21 @@ fn codes_of_the_log() {
         ("share", run(true)),
         ("deltas", Redo::Pages(deltas)),
         ("share-deltas", Redo::Pages(share_deltas)),
-        ("create", Redo::Deed(Deed::Create { id: 7, created, name: "db" })),
-        ("snapshot", Redo::Deed(Deed::Snapshot { dataset: 7, id: 8, bound, created, name: "monday" })),
-        ("clone", Redo::Deed(Deed::Clone { snapshot: 8, id: 9, created, name: "db2" })),
-        ("destroy", Redo::Deed(Deed::Destroy { id: 9 })),
-        ("rollback", Redo::Deed(Deed::Rollback { dataset: 7 })),
-        ("promote", Redo::Deed(Deed::Promote { dataset: 9 })),
-        ("rename", Redo::Deed(Deed::Rename { id: 8, name: "tuesday" })),
-        ("property", Redo::Deed(Deed::Property { id: 7, name: "compression", value: Some("zstd-3") })),
-        ("hold", Redo::Deed(Deed::Hold { snapshot: 8, created, tag: "backup" })),
+        ("create", Redo::Catalogue(CatalogueOp::Create { id: 7, created, name: "db" })),
+        (
+            "snapshot",
+            Redo::Catalogue(CatalogueOp::Snapshot { dataset: 7, id: 8, bound, created, name: "monday" }),
+        ),
+        ("clone", Redo::Catalogue(CatalogueOp::Clone { snapshot: 8, id: 9, created, name: "db2" })),
+        ("destroy", Redo::Catalogue(CatalogueOp::Destroy { id: 9 })),
+        ("rollback", Redo::Catalogue(CatalogueOp::Rollback { dataset: 7 })),
+        ("promote", Redo::Catalogue(CatalogueOp::Promote { dataset: 9 })),
+        ("rename", Redo::Catalogue(CatalogueOp::Rename { id: 8, name: "tuesday" })),
+        (
+            "property",
+            Redo::Catalogue(CatalogueOp::Property { id: 7, name: "compression", value: Some("zstd-3") }),
+        ),
+        ("hold", Redo::Catalogue(CatalogueOp::Hold { snapshot: 8, created, tag: "backup" })),
     ];
     for (name, redo) in &all {
         let mut bytes = Vec::new();
@@ -566,7 +572,7 @@ fn segment_table() {
     assert_eq!((found.parts.as_slice(), found.slots, found.live_bytes), (&[part()][..], 300, 5000));
     let live: Vec<u32> = (0..300).filter(|slot| found.live.get(*slot)).collect();
     assert_eq!(live, [0, 2, 9]);
-    assert_eq!((&*found.models, found.recoded), (&[7, 12][..], true));
+    assert_eq!((&*found.models, found.recompressed), (&[7, 12][..], true));
     assert_eq!((loaded.users_of_model(7), loaded.users_of_model(8)), (1, 0));
     let stored = loaded.snapshot(&Default::default(), 200).pages;
     assert_example("table-page", &stored[0].1);
@@ -650,8 +656,8 @@ fn nodes(entries: &[(Key, Value)]) -> Vec<(Ptr, Vec<u8>)> {
     let mut edits = entries.iter().map(|(key, value)| Edit::Put(*key, value.clone()));
     let _ = tree.apply(&mut edits, &mut |_, _| {}, &mut Vec::new()).unwrap();
     let mut written = Vec::new();
-    let mut frozen = tree.freeze();
-    frozen
+    let mut immutable = tree.make_immutable();
+    immutable
         .persist(&mut |nodes| {
             let first = written.len() as u32;
             let ptrs: Vec<Ptr> = (first..).zip(&nodes).map(|(at, _)| ptr(4, 10 + at, 900 - at)).collect();
@@ -777,7 +783,7 @@ fn streams() {
     let kinds = codes("stream-kinds", "code", "frame");
     assert_eq!(kinds, [(1, "head"), (2, "model"), (3, "entries"), (4, "end")]);
     let entries = codes("stream-entries", "code", "entry");
-    assert_eq!(entries, [(1, "put"), (2, "delete"), (3, "pages"), (4, "gone")]);
+    assert_eq!(entries, [(1, "put"), (2, "delete"), (3, "pages"), (4, "punch")]);
     let (_device, pool) = fresh_pool();
     let dataset = pool.dataset();
     let mut page = b"bytes".to_vec();
@@ -809,7 +815,7 @@ fn streams() {
     let [(1, head), (3, of_two), (4, _)] = &frames(&changed)[..] else { panic!("other frames") };
     let delete = example("stream-delete").len();
     assert_example("stream-delete", &of_two[..delete]);
-    assert_example("stream-gone", &of_two[delete..]);
+    assert_example("stream-punch", &of_two[delete..]);
 
     // A token, made by the document: its head is that of a stream that goes on.
     let mut fields = head[..head.len() - 5].to_vec();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use pagefold_engine::Key;
 use pagefold_engine::dataset::{Change, Synced};
-use pagefold_engine::device::{Fault, SimOp};
+use pagefold_engine::device::{InjectedFault, SimOp};
 use pagefold_engine::pool::Pool;
 
 use common::{fresh, open};
@@ -72,7 +72,7 @@ fn a_failed_flush_is_told_to_every_group_under_way() {
     };
     let (one, first) = begin(1);
     let (two, second) = begin(2);
-    device.inject(Fault { op: SimOp::Flush, range: 0..u64::MAX, skip: 0, times: 1 });
+    device.inject(InjectedFault { op: SimOp::Flush, range: 0..u64::MAX, skip: 0, times: 1 });
     assert!(pool.end_commit(one).is_err());
     assert!(pool.end_commit(two).is_err());
     assert!(!first.try_recv().unwrap() && !second.try_recv().unwrap());

@@ -1,4 +1,4 @@
-//! Copies, stale devices and half-done claims: which devices are opened together, and which are refused.
+//! Copies, stale devices and half-done opening superblocks: which devices are opened together, and which are refused.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::path::{Path, PathBuf};
@@ -208,8 +208,9 @@ fn the_power_may_go_within_a_claim_and_within_a_checkpoint() {
     }
 }
 
-/// The simulator's seeds 50000053, 60000029 and 60000060: a claim was written where the superblock lay that the pool was opened by, in one ring after the other,
-/// and two power cuts took both. What the superblock before refers to had been given out since.
+/// The simulator's seeds 50000053, 60000029 and 60000060: an opening superblock was written where the superblock lay
+/// that the pool was opened by, in one ring after the other, and two power cuts took both. What the superblock before
+/// refers to had been given out since.
 #[test]
 fn what_counts_stays_whole_however_often_a_claim_is_torn() {
     for count in 1..=3 {

@@ -17,7 +17,7 @@ const OPTIONS: LearnOptions = LearnOptions { pages_min: 60, sample_pages: 60 };
 /// Pages of the object that most tests write.
 const PAGES: usize = 120;
 
-struct Bench {
+struct ModelBench {
     device: Arc<SimDevice>,
     pool: Arc<Pool>,
     salt: u64,
@@ -28,7 +28,7 @@ fn open(device: &Arc<SimDevice>, salt: u64) -> Arc<Pool> {
     Pool::open_on(devices, &OpenOptions { salt, cache_bytes: 32 << 20, ..OpenOptions::default() }).unwrap()
 }
 
-impl Bench {
+impl ModelBench {
     fn new() -> Self {
         let device = Arc::new(SimDevice::new(256 << 20, 1));
         let devices: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
@@ -103,7 +103,7 @@ fn btree(seed: u64, pages: usize) -> Vec<Vec<u8>> {
 
 #[test]
 fn pages_are_coded_by_the_model_learned_from_their_object() {
-    let bench = Bench::new();
+    let bench = ModelBench::new();
     let (first, second) = (heap(2, PAGES), heap(4, PAGES));
     let index = btree(3, PAGES);
     bench.write(5, &first);
@@ -133,7 +133,7 @@ fn pages_are_coded_by_the_model_learned_from_their_object() {
 
 #[test]
 fn pages_of_innodb_are_coded_by_models() {
-    let mut bench = Bench::new();
+    let mut bench = ModelBench::new();
     let mut random = Random::new(8);
     let mut pages: Vec<Vec<u8>> = vec![];
     for aged in [false, true] {
@@ -156,7 +156,7 @@ fn pages_of_innodb_are_coded_by_models() {
 /// A file holds tables, indexes and overflow pages, one beside the other: one model has them all.
 #[test]
 fn databases_of_sqlite_are_coded_by_one_model() {
-    let mut bench = Bench::new();
+    let mut bench = ModelBench::new();
     let mut random = Random::new(8);
     let mut trees = [Tree::simple(false), Tree::index(true)];
     trees.iter_mut().for_each(|tree| tree.page_bytes = PAGE);
@@ -182,7 +182,7 @@ fn databases_of_sqlite_are_coded_by_one_model() {
 
 #[test]
 fn models_survive_crashes_and_are_loaded_when_they_are_needed() {
-    let mut bench = Bench::new();
+    let mut bench = ModelBench::new();
     let pages = heap(2, PAGES);
     bench.write(5, &pages);
     assert_eq!(bench.learn().unwrap().adopted, Some(1));
@@ -216,7 +216,7 @@ fn models_survive_crashes_and_are_loaded_when_they_are_needed() {
 
 #[test]
 fn a_model_lives_as_long_as_a_record_needs_it() {
-    let bench = Bench::new();
+    let bench = ModelBench::new();
     let (pages, index) = (heap(2, PAGES), btree(3, PAGES));
     bench.write(5, &pages);
     bench.write(6, &index);
@@ -237,7 +237,7 @@ fn a_model_lives_as_long_as_a_record_needs_it() {
     while bench.assert_sound() == 2 {
         rounds += 1;
         assert!(rounds < 20, "the model is kept for nothing");
-        // Until the log goes on in another segment: what is part of it is not folded.
+        // Until the log goes on in another segment: what is part of it is not cleaned.
         bench.write(12, &(0..64).map(|_| random.bytes(PAGE)).collect::<Vec<_>>());
         bench.pool.clean().unwrap();
         bench.pool.checkpoint(false).unwrap();
@@ -248,16 +248,16 @@ fn a_model_lives_as_long_as_a_record_needs_it() {
     bench.assert_holds(6, &index);
 }
 
-/// A relation is removed, folded away and its model dropped, and the power goes after `calls` writes and flushes: whether its
-/// pages are there afterwards, and how many models.
+/// A relation is removed, cleaned away and its model dropped, and the power goes after `calls` writes and flushes:
+/// whether its pages are there afterwards, and how many models.
 fn dropped_until(calls: u64) -> (bool, u64) {
-    let bench = Bench::new();
+    let bench = ModelBench::new();
     let (pages, index, mut random) = (heap(2, PAGES), btree(3, PAGES), Random::new(7));
     bench.write(5, &pages);
     bench.write(6, &index);
     while bench.learn().is_some() {}
     bench.write(5, &pages);
-    // The log goes on in other segments, so that those of the pages can be folded.
+    // The log goes on in other segments, so that those of the pages can be cleaned.
     for _ in 0..12 {
         bench.write(12, &(0..64).map(|_| random.bytes(PAGE)).collect::<Vec<_>>());
     }
@@ -278,14 +278,14 @@ fn dropped_until(calls: u64) -> (bool, u64) {
 fn a_drop_that_no_checkpoint_kept_is_undone() {
     let outcomes: Vec<(bool, u64)> = (0..40).map(dropped_until).collect();
     let first = outcomes.iter().position(|(found, _)| !found).unwrap();
-    assert!(first > 4, "the fold was never interrupted");
+    assert!(first > 4, "the cleaning pass was never interrupted");
     assert!(outcomes[..first].iter().all(|outcome| *outcome == (true, 2)), "{outcomes:?}");
     assert_eq!(outcomes.last(), Some(&(false, 1)), "the model is kept for nothing");
 }
 
 #[test]
 fn what_does_not_look_like_a_database_or_does_not_gain_gets_no_model() {
-    let bench = Bench::new();
+    let bench = ModelBench::new();
     let mut random = Random::new(1);
     bench.write(5, &(0..PAGES).map(|_| random.bytes(PAGE)).collect::<Vec<_>>());
     assert_eq!(bench.learn(), None);
@@ -313,7 +313,7 @@ fn what_does_not_look_like_a_database_or_does_not_gain_gets_no_model() {
 
 #[test]
 fn a_relation_that_became_another_gets_another_model() {
-    let bench = Bench::new();
+    let bench = ModelBench::new();
     bench.write(5, &heap(2, PAGES));
     assert_eq!(bench.learn().unwrap().adopted, Some(1));
     let index = btree(3, PAGES);
@@ -329,7 +329,7 @@ fn a_relation_that_became_another_gets_another_model() {
 
 #[test]
 fn a_clone_is_coded_by_the_models_of_what_it_was_made_of() {
-    let bench = Bench::new();
+    let bench = ModelBench::new();
     let pages = heap(2, PAGES);
     bench.write(5, &pages);
     assert_eq!(bench.learn().unwrap().adopted, Some(1));

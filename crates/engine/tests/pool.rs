@@ -1,4 +1,4 @@
-//! A pool as its users see it: accept, sync, crash, replay, checkpoint, fold, export.
+//! A pool as its users see it: accept, sync, crash, replay, checkpoint, clean, export.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::BTreeMap;
@@ -188,7 +188,7 @@ fn a_small_pool_overwritten_for_long_never_fills_up() {
         }
     }
     pool.sync().unwrap();
-    assert!(pool.totals().fold_bytes > 0, "cleaning was needed");
+    assert!(pool.totals().moved_bytes > 0, "cleaning was needed");
     drop(pool);
     let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
     for (at, step) in &model {
@@ -353,10 +353,10 @@ fn the_shortest_records_do_not_overflow_a_segment() {
         pool.dataset().apply(&[change]).unwrap();
     }
     pool.checkpoint(false).unwrap();
-    let before = pool.status().txg;
+    let before = pool.status().next_batch;
     drop(pool);
     let pool = Pool::open_on(devices(&device), &OpenOptions::default()).unwrap();
-    assert!(pool.status().txg >= before);
+    assert!(pool.status().next_batch >= before);
     assert_eq!(pool.dataset().usage(5).unwrap().pages, 70_000);
     assert_clean(&pool);
 }

@@ -28,7 +28,8 @@ fn write_page(dataset: &dyn Dataset, object: u64, page: u64, data: &[u8]) -> Res
     dataset.apply(&[Change::Write { object, record_size: PAGE, offset, data }])
 }
 
-/// Writes noise into new pages of an object from `from` on until there is no room. Returns the first page that found none.
+/// Writes noise into new pages of an object from `from` on until there is no room. Returns the first page that found
+/// none.
 fn fill(dataset: &dyn Dataset, object: u64, from: u64) -> u64 {
     for page in from.. {
         match write_page(dataset, object, page, &noise(object << 32 | page)) {
@@ -62,7 +63,7 @@ fn settle(pool: &Pool) {
     pool.checkpoint(false).unwrap();
     let report = pool.check_open(&mut |_| {});
     assert!(report.messages.is_empty(), "{:?}", report.messages);
-    // The sums that are counted by increments are those of the ledgers.
+    // The sums that are counted by increments are those of the space accounting.
     for quota in pool.quotas() {
         let listed = pool.listed(&quota.path).unwrap();
         let expected = match quota.bound {

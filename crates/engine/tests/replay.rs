@@ -64,9 +64,9 @@ impl Device for Counting {
     }
 }
 
-struct Random(u64);
+struct Lcg(u64);
 
-impl Random {
+impl Lcg {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.0 >> 33) % bound
@@ -80,9 +80,10 @@ fn page(seed: u64) -> Vec<u8> {
     out
 }
 
-/// Random writes of one and of several pages, which overlap; values; now and then a punch, a copy, or another page size. Returns what each page has.
+/// Random writes of one and of several pages, which overlap; values; now and then a punch, a copy, or another page
+/// size. Returns what each page has.
 fn change(pool: &Pool, contents: &mut [Option<u64>]) {
-    let mut random = Random(11);
+    let mut random = Lcg(11);
     let dataset = pool.dataset();
     for step in 0..STEPS {
         let at = random.below(PAGES - 8);

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pagefold_engine::dataset::{Change, Dataset};
-use pagefold_engine::device::{AlignedBuf, Device, Fault, SimDevice, SimOp};
+use pagefold_engine::device::{AlignedBuf, Device, InjectedFault, SimDevice, SimOp};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use pagefold_engine::segment::Devices;
-use pagefold_engine::txg::{RecordKind, batch};
+use pagefold_engine::wal::{RecordKind, batch};
 use pagefold_engine::{Error, Key};
 
 const MIB: u64 = 1 << 20;
@@ -20,17 +20,17 @@ const PAGES: u64 = 700;
 
 /// Content of a dataset or snapshot.
 #[derive(Clone, Default)]
-struct Model {
+struct VersionModel {
     values: BTreeMap<Key, Vec<u8>>,
     pages: BTreeMap<u64, u64>,
 }
 
 /// A pool that was changed, and what its datasets and snapshots have.
-struct Written {
+struct WrittenPool {
     device: Arc<SimDevice>,
     /// All of the device.
     bytes: AlignedBuf,
-    versions: BTreeMap<&'static str, Model>,
+    versions: BTreeMap<&'static str, VersionModel>,
 }
 
 fn devices(device: &Arc<SimDevice>) -> Devices {
@@ -57,7 +57,7 @@ fn page(seed: u64) -> Vec<u8> {
     page
 }
 
-impl Model {
+impl VersionModel {
     fn put(&mut self, dataset: &dyn Dataset, object: u64, offset: u64, seed: u64) {
         let key = Key::new(object, 0x11, offset);
         let value = random(seed, 100);
@@ -83,8 +83,8 @@ impl Model {
         self.pages.retain(|at, _| !(from..to).contains(at));
     }
 
-    /// Compares it with a dataset of a damaged pool: what is not in the list is as it was written, what is in it cannot be read.
-    /// Returns how much the list has.
+    /// Compares it with a dataset of a damaged pool: what is not in the list is as it was written, what is in it cannot
+    /// be read. Returns how much the list has.
     fn compare(&self, pool: &Pool, path: &str, report: &pagefold_engine::pool::CheckReport) -> usize {
         let dataset = pool.open_dataset(path).unwrap();
         let lost = pool.unreadable(path, report).unwrap();
@@ -125,7 +125,7 @@ impl Model {
     }
 }
 
-impl Written {
+impl WrittenPool {
     /// With datasets and snapshots, some changes of which only the log has.
     fn new() -> Self {
         Self::of_size(160 * MIB)
@@ -136,7 +136,7 @@ impl Written {
         let options = CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") };
         create_on("tank", &devices(&device), &options).unwrap();
         let pool = open(&device, &OpenOptions::default()).unwrap();
-        let (mut main, mut other) = (Model::default(), Model::default());
+        let (mut main, mut other) = (VersionModel::default(), VersionModel::default());
         let dataset = pool.open_dataset("").unwrap();
         for n in 0..4000 {
             main.put(&*dataset, 1 + n % 80, n / 80, n);
@@ -173,14 +173,14 @@ impl Written {
         Self::on(Arc::new(device.crash(&mut |_| 0)), versions)
     }
 
-    fn on(device: Arc<SimDevice>, versions: BTreeMap<&'static str, Model>) -> Self {
+    fn on(device: Arc<SimDevice>, versions: BTreeMap<&'static str, VersionModel>) -> Self {
         let mut bytes = AlignedBuf::zeroed(device.size_bytes() as usize);
         device.read(0, &mut bytes).unwrap();
         Self { device, bytes, versions }
     }
 
-    /// The same, with what it holds packed together by folds.
-    fn folded() -> Self {
+    /// The same, with what it holds packed together by the cleaner.
+    fn cleaned() -> Self {
         let written = Self::new();
         let pool = open(&written.device, &OpenOptions::default()).unwrap();
         pool.clean().unwrap();
@@ -197,7 +197,7 @@ impl Written {
     }
 
     /// First byte and header of each batch that the device has.
-    fn batches(&self) -> Vec<(u64, batch::Header)> {
+    fn batches(&self) -> Vec<(u64, batch::BatchHeader)> {
         let mut found = Vec::new();
         self.each_batch(&mut |start, batch| found.push((start, *batch.header())));
         found
@@ -255,7 +255,7 @@ impl Written {
 
 #[test]
 fn a_sound_pool_is_all_there() {
-    let written = Written::new();
+    let written = WrittenPool::new();
     assert_eq!(written.compare(&written.device), 0);
     let pool = open(&written.device, &OpenOptions::for_rescue()).unwrap();
     assert!(pool.rescue().unwrap().is_clean());
@@ -264,7 +264,7 @@ fn a_sound_pool_is_all_there() {
 
 #[test]
 fn a_damaged_page_costs_itself() {
-    let written = Written::new();
+    let written = WrittenPool::new();
     let records = written.records(RecordKind::Page);
     let mut lost = 0;
     for record in records.iter().step_by(records.len() / 12) {
@@ -275,7 +275,7 @@ fn a_damaged_page_costs_itself() {
 
 #[test]
 fn a_damaged_node_costs_what_is_below_it() {
-    let written = Written::new();
+    let written = WrittenPool::new();
     let mut costly = 0;
     // Of each checkpoint the last nodes are the roots.
     let records = written.records(RecordKind::Node);
@@ -288,7 +288,7 @@ fn a_damaged_node_costs_what_is_below_it() {
 
 #[test]
 fn without_a_page_of_the_segment_table_all_is_found() {
-    for written in [Written::new(), Written::folded()] {
+    for written in [WrittenPool::new(), WrittenPool::cleaned()] {
         let mut met = 0;
         for record in written.records(RecordKind::Table) {
             let device = written.damaged(record);
@@ -310,7 +310,7 @@ fn without_a_page_of_the_segment_table_all_is_found() {
 /// Only the catalogue says which datasets the names lead to.
 #[test]
 fn without_its_catalogue_a_pool_is_refused() {
-    let written = Written::new();
+    let written = WrittenPool::new();
     let mut refused = 0;
     for record in written.records(RecordKind::Catalogue) {
         if let Err(error) = open(&written.damaged(record), &OpenOptions::for_rescue()) {
@@ -323,7 +323,7 @@ fn without_its_catalogue_a_pool_is_refused() {
 
 #[test]
 fn without_a_list_of_pages_of_the_segment_table_all_is_found() {
-    let written = Written::folded();
+    let written = WrittenPool::cleaned();
     let places = written.places(b"PFlist", 16);
     let mut met = 0;
     for place in places {
@@ -337,16 +337,16 @@ fn without_a_list_of_pages_of_the_segment_table_all_is_found() {
 /// Dead records seem to live then, which hides nothing.
 #[test]
 fn without_a_list_of_dead_records_all_is_found() {
-    let Written { device, mut versions, .. } = Written::of_size(400 * MIB);
+    let WrittenPool { device, mut versions, .. } = WrittenPool::of_size(400 * MIB);
     let main = versions.get_mut("").unwrap();
-    // A segment for each time that the pool is opened. The last pages replace those of the first, which no snapshot has and which are on a page of the
-    // segment table that was stored before.
+    // A segment for each time that the pool is opened. The last pages replace those of the first, which no snapshot has
+    // and which are on a page of the segment table that was stored before.
     for number in 0..72 {
         let pool = open(&device, &OpenOptions::default()).unwrap();
         main.write(&*pool.dataset(), number % 70, 50_000 + number);
         pool.export().unwrap();
     }
-    let written = Written::on(device, versions);
+    let written = WrittenPool::on(device, versions);
     let mut met = 0;
     for place in written.places(b"PFdead", 12) {
         let damaged = written.damaged(place);
@@ -362,11 +362,11 @@ fn without_a_list_of_dead_records_all_is_found() {
 
 #[test]
 fn without_its_directory_a_segment_of_the_log_is_found_by_its_batches() {
-    let written = Written::new();
+    let written = WrittenPool::new();
     let pool = open(&written.device, &OpenOptions::default()).unwrap();
     pool.export().unwrap();
     drop(pool);
-    let written = Written::on(written.device, written.versions);
+    let written = WrittenPool::on(written.device, written.versions);
     let mut met = 0;
     for place in written.places(b"PFdr", 48).into_iter().filter(|(at, _)| at % 4096 == 0) {
         let device = written.damaged(place);
@@ -377,8 +377,8 @@ fn without_its_directory_a_segment_of_the_log_is_found_by_its_batches() {
 }
 
 #[test]
-fn without_its_directory_a_folded_segment_costs_what_is_in_it() {
-    let written = Written::folded();
+fn without_its_directory_a_cleaned_segment_costs_what_is_in_it() {
+    let written = WrittenPool::cleaned();
     let mut costly = 0;
     // Roots have directories, too, and second copies of roots.
     let bytes = |(start, len): (u64, u64)| &written.bytes[start as usize..(start + len) as usize];
@@ -391,10 +391,11 @@ fn without_its_directory_a_folded_segment_costs_what_is_in_it() {
     assert!(costly > 0);
 }
 
-/// Numbers of segments are used again where a part of the log was given up. What is left of that part has sound seals.
+/// Numbers of segments are used again where a part of the log was given up. What is left of that part has sound
+/// checksums.
 #[test]
 fn what_was_given_up_is_not_found() {
-    let Written { device, versions, .. } = Written::new();
+    let WrittenPool { device, versions, .. } = WrittenPool::new();
     let fill = |pool: &Pool, seed: u64| {
         let dataset = pool.open_dataset("other").unwrap();
         let mut model = versions["other"].clone();
@@ -421,16 +422,16 @@ fn what_was_given_up_is_not_found() {
         aside.apply(&[change]).unwrap();
     }
     pool.checkpoint(false).unwrap();
-    let start = pool.status().txg;
+    let start = pool.status().next_batch;
     fill(&pool, 50_000);
     drop(pool);
-    let mut written = Written::on(Arc::new(device.crash(&mut |_| 0)), BTreeMap::new());
+    let mut written = WrittenPool::on(Arc::new(device.crash(&mut |_| 0)), BTreeMap::new());
     // The second batch of that opening: all behind it is given up.
     let (second, _) =
-        written.batches().into_iter().find(|(_, header)| header.txg.get() == start + 1).unwrap();
+        written.batches().into_iter().find(|(_, header)| header.number.get() == start + 1).unwrap();
     written.device.flip_bit(second + 33, 1);
     let pool = long_log(&written.device, true);
-    assert!(pool.replayed().lost.is_some());
+    assert!(pool.replayed().damage.is_some());
     // Chunks become free in which the log goes on: what it had before stays where it is.
     let aside = pool.open_dataset("other").unwrap();
     aside.apply(&[Change::Punch { object: OBJECT + 1, from: 0, to: u64::MAX }]).unwrap();
@@ -438,7 +439,7 @@ fn what_was_given_up_is_not_found() {
     let model = fill(&pool, 70_000);
     pool.export().unwrap();
     drop(pool);
-    written = Written::on(written.device, BTreeMap::from([("other", model)]));
+    written = WrittenPool::on(written.device, BTreeMap::from([("other", model)]));
     let mut openings: BTreeMap<u64, BTreeSet<[u8; 6]>> = BTreeMap::new();
     for (_, header) in written.batches() {
         openings.entry(header.segment.get()).or_default().insert(header.salt);
@@ -451,11 +452,16 @@ fn what_was_given_up_is_not_found() {
 
 #[test]
 fn a_block_that_its_device_cannot_read_costs_what_is_in_it() {
-    let written = Written::folded();
+    let written = WrittenPool::cleaned();
     let mut lost = 0;
     for block in (MIB..40 * MIB).step_by(3 << 19) {
         let device = Arc::new(written.device.crash(&mut |_| 0));
-        device.inject(Fault { op: SimOp::Read, range: block..block + 4096, skip: 0, times: u64::MAX });
+        device.inject(InjectedFault {
+            op: SimOp::Read,
+            range: block..block + 4096,
+            skip: 0,
+            times: u64::MAX,
+        });
         // Where the last checkpoint's root lies nothing is left.
         if open(&device, &OpenOptions::for_rescue()).is_ok() {
             lost += written.compare(&device);
@@ -466,7 +472,7 @@ fn a_block_that_its_device_cannot_read_costs_what_is_in_it() {
 
 #[test]
 fn only_a_read_only_opening_is_a_rescue() {
-    let written = Written::new();
+    let written = WrittenPool::new();
     let options = OpenOptions { rescue: true, ..OpenOptions::default() };
     assert!(matches!(open(&written.device, &options), Err(Error::Invalid(_))));
 }

@@ -20,7 +20,7 @@ const PAGE: u32 = 8192;
 const KEEP: ReceiveOptions = ReceiveOptions { created: 5, keep: true, force: false };
 const DISCARD: ReceiveOptions = ReceiveOptions { created: 5, keep: false, force: false };
 
-struct Bench {
+struct SendBench {
     device: Arc<SimDevice>,
     pool: Arc<Pool>,
 }
@@ -30,7 +30,7 @@ fn open(device: &Arc<SimDevice>, salt: u64) -> Arc<Pool> {
     Pool::open_on(devices, &OpenOptions { salt, cache_bytes: 16 << 20, ..OpenOptions::default() }).unwrap()
 }
 
-impl Bench {
+impl SendBench {
     fn new(guid: u8) -> Self {
         Self::of_size(guid, 256)
     }
@@ -163,8 +163,8 @@ fn receive(pool: &Pool, path: &str, options: &ReceiveOptions, mut stream: &[u8])
 }
 
 /// A source with two snapshots of `db`, a whole stream of the first and what changed until the second.
-fn source() -> (Bench, Vec<u8>, Vec<u8>) {
-    let source = Bench::new(1);
+fn source() -> (SendBench, Vec<u8>, Vec<u8>) {
+    let source = SendBench::new(1);
     source.pool.create_dataset("db", 1).unwrap();
     let dataset = source.pool.open_dataset("db").unwrap();
     fill(&*dataset);
@@ -181,7 +181,7 @@ fn source() -> (Bench, Vec<u8>, Vec<u8>) {
 fn whole_and_then_what_changed() {
     let (source, full, incremental) = source();
     assert!(incremental.len() * 4 < full.len(), "{} of {}", incremental.len(), full.len());
-    let target = Bench::new(2);
+    let target = SendBench::new(2);
     let done = receive(&target.pool, "copy", &DISCARD, &full).unwrap();
     assert_eq!(done.stream_bytes, full.len() as u64);
     assert_eq!(target.paths(), ["", "copy", "copy@one"]);
@@ -209,7 +209,7 @@ fn whole_and_then_what_changed() {
     assert_eq!(content(&target.pool, "copy@two"), content(&source.pool, "db@two"));
     target.assert_sound();
     // On it goes from there, to a third pool and back to the first.
-    let third = Bench::new(3);
+    let third = SendBench::new(3);
     receive(&third.pool, "x", &DISCARD, &send(&target.pool, "copy@one", None)).unwrap();
     receive(&third.pool, "x", &DISCARD, &incremental).unwrap();
     receive(&source.pool, "db/back", &DISCARD, &send(&third.pool, "x@two", None)).unwrap();
@@ -220,9 +220,9 @@ fn whole_and_then_what_changed() {
 
 #[test]
 fn an_empty_snapshot_and_one_that_is_not_stored() {
-    let source = Bench::new(1);
+    let source = SendBench::new(1);
     source.pool.snapshot(&[""], "empty", 1).unwrap();
-    let target = Bench::new(2);
+    let target = SendBench::new(2);
     receive(&target.pool, "a", &KEEP, &send(&source.pool, "@empty", None)).unwrap();
     assert!(content(&target.pool, "a").is_empty());
     fill(&*source.pool.dataset());
@@ -236,7 +236,7 @@ fn an_empty_snapshot_and_one_that_is_not_stored() {
 #[test]
 fn what_cannot_be_received_is_refused() {
     let (source, full, incremental) = source();
-    let target = Bench::new(2);
+    let target = SendBench::new(2);
     let refused = |path: &str, options: &ReceiveOptions, stream: &[u8]| {
         let before = target.paths();
         let error = receive(&target.pool, path, options, stream).unwrap_err();
@@ -285,7 +285,7 @@ fn nobody_destroys_what_is_sent_or_received() {
         .unwrap();
     assert!(busy >= 4);
     source.pool.destroy_snapshots(&["db@one"]).unwrap();
-    let target = Bench::new(2);
+    let target = SendBench::new(2);
     let mut stream = full.as_slice();
     target
         .pool
@@ -312,7 +312,13 @@ impl Read for Torn<'_> {
 }
 
 /// Cuts streams off at `cuts` places each and goes on from there, every other time after a power cut.
-fn interrupted(path: &str, stream: &[u8], source: &Bench, mut target: Bench, cuts: &[usize]) -> Bench {
+fn interrupted(
+    path: &str,
+    stream: &[u8],
+    source: &SendBench,
+    mut target: SendBench,
+    cuts: &[usize],
+) -> SendBench {
     let mut stream = stream.to_vec();
     for (n, cut) in cuts.iter().enumerate() {
         let part = &stream[..(stream.len() * cut / 100).min(stream.len() - 1)];
@@ -336,7 +342,7 @@ fn interrupted(path: &str, stream: &[u8], source: &Bench, mut target: Bench, cut
 fn goes_on_where_it_was_interrupted() {
     let (source, full, incremental) = source();
     for cuts in [vec![0], vec![50, 50, 50, 90], vec![99, 99], vec![10, 95, 1, 70, 99]] {
-        let target = interrupted("copy", &full, &source, Bench::new(2), &cuts);
+        let target = interrupted("copy", &full, &source, SendBench::new(2), &cuts);
         assert_eq!(content(&target.pool, "copy@one"), content(&source.pool, "db@one"));
         let target = interrupted("copy", &incremental, &source, target, &cuts);
         assert_eq!(content(&target.pool, "copy"), content(&source.pool, "db@two"));
@@ -347,7 +353,7 @@ fn goes_on_where_it_was_interrupted() {
 #[test]
 fn a_part_is_for_one_stream_and_can_be_given_up() {
     let (source, full, _) = source();
-    let target = Bench::new(2);
+    let target = SendBench::new(2);
     receive(&target.pool, "copy", &KEEP, &full[..full.len() - 9]).unwrap_err();
     let partial = target.pool.partial("copy").unwrap();
     assert!(partial.stored_bytes > MIB, "{partial:?}");
@@ -372,13 +378,13 @@ fn a_part_is_for_one_stream_and_can_be_given_up() {
 
 #[test]
 fn a_pool_without_room_keeps_what_it_had() {
-    let source = Bench::of_size(1, 400);
+    let source = SendBench::of_size(1, 400);
     for page in 0..20_000 {
         write(&*source.pool.dataset(), 5, PAGE, page, &noise(page, PAGE as usize));
     }
     source.pool.snapshot(&[""], "large", 1).unwrap();
     let stream = send(&source.pool, "@large", None);
-    let target = Bench::of_size(2, 140);
+    let target = SendBench::of_size(2, 140);
     fill(&*target.pool.dataset());
     let before = content(&target.pool, "");
     assert!(matches!(receive(&target.pool, "copy", &DISCARD, &stream), Err(Error::NoSpace(_))));
@@ -390,7 +396,7 @@ fn a_pool_without_room_keeps_what_it_had() {
 
 #[test]
 fn models_come_along_once() {
-    let source = Bench::new(1);
+    let source = SendBench::new(1);
     source.pool.set_compression("page-1".parse().unwrap());
     let (mut random, schema) = (Random::new(2), Schema::simple(false));
     let pages: Vec<Vec<u8>> = (0..600).map(|block| heap_page(&mut random, &schema, block)).collect();
@@ -413,7 +419,7 @@ fn models_come_along_once() {
     source.pool.snapshot(&[""], "two", 1).unwrap();
     let incremental = send(&source.pool, "@two", Some("@one"));
 
-    let target = Bench::new(2);
+    let target = SendBench::new(2);
     target.pool.set_compression("page-1".parse().unwrap());
     // So that numbers of models differ.
     for (at, page) in (0..).zip(&pages[..300]) {
@@ -436,7 +442,7 @@ fn models_come_along_once() {
 
 #[test]
 fn deltas_are_sent_in_full() {
-    let source = Bench::new(1);
+    let source = SendBench::new(1);
     let dataset = source.pool.dataset();
     for page in 0..20 {
         write(&*dataset, 5, PAGE, page, &noise(page, PAGE as usize));
@@ -454,7 +460,7 @@ fn deltas_are_sent_in_full() {
     let bases = source.pool.live().bases_between(5, 0, 20).unwrap();
     assert_eq!(bases.len(), 20, "the pages are deltas");
     source.pool.snapshot(&[""], "two", 1).unwrap();
-    let target = Bench::new(2);
+    let target = SendBench::new(2);
     receive(&target.pool, "a", &KEEP, &send(&source.pool, "@one", None)).unwrap();
     receive(&target.pool, "a", &KEEP, &send(&source.pool, "@two", Some("@one"))).unwrap();
     assert_eq!(content(&target.pool, "a@one"), content(&source.pool, "@one"));
@@ -479,7 +485,7 @@ fn frames(stream: &[u8]) -> Vec<usize> {
 #[test]
 fn frames_are_bounded_by_the_records_that_deltas_become() {
     for (record_size, pages) in [(PAGE, 1500), (4 << 10, 3000), (128 << 10, 100)] {
-        let source = Bench::new(1);
+        let source = SendBench::new(1);
         let dataset = source.pool.dataset();
         for page in 0..pages {
             write(&*dataset, 5, record_size, page, &noise(page, record_size as usize));
@@ -499,7 +505,7 @@ fn frames_are_bounded_by_the_records_that_deltas_become() {
         let (one, two) = (send(&source.pool, "@one", None), send(&source.pool, "@two", Some("@one")));
         let longest = frames(&two).into_iter().max().unwrap();
         assert!(longest < MIB as usize + 2 * record_size as usize, "a frame of {longest} bytes");
-        let target = Bench::new(2);
+        let target = SendBench::new(2);
         receive(&target.pool, "a", &KEEP, &one).unwrap();
         let target = interrupted("a", &two, &source, target, &[30, 60, 90]);
         assert_eq!(content(&target.pool, "a@two"), content(&source.pool, "@two"));
@@ -511,7 +517,7 @@ fn frames_are_bounded_by_the_records_that_deltas_become() {
 
 #[test]
 fn memory_and_frames_are_bounded_by_what_is_sent() {
-    let source = Bench::new(1);
+    let source = SendBench::new(1);
     let dataset = source.pool.dataset();
     for page in 0..6000 {
         write(&*dataset, 5, 4096, page, &[page as u8 | 1; 4096]);
@@ -525,7 +531,7 @@ fn memory_and_frames_are_bounded_by_what_is_sent() {
     assert!(two.len() < 4096 + 300, "{} bytes for a page", two.len());
     let three = send(&source.pool, "@three", Some("@two"));
     assert!(three.len() < 300, "{} bytes for no page", three.len());
-    let target = Bench::new(2);
+    let target = SendBench::new(2);
     receive(&target.pool, "a", &KEEP, &send(&source.pool, "@one", None)).unwrap();
     for stream in [two, three] {
         receive(&target.pool, "a", &KEEP, &stream).unwrap();
@@ -565,7 +571,7 @@ fn damaged(stream: &[u8], random: &mut Random) -> Vec<u8> {
 
 #[test]
 fn damaged_streams_are_rejected_whole() {
-    let source = Bench::new(1);
+    let source = SendBench::new(1);
     source.pool.create_dataset("db", 1).unwrap();
     let dataset = source.pool.open_dataset("db").unwrap();
     let small = |n: u64| {
@@ -580,7 +586,7 @@ fn damaged_streams_are_rejected_whole() {
     source.pool.snapshot(&["db"], "two", 1).unwrap();
     let (full, incremental) =
         (send(&source.pool, "db@one", None), send(&source.pool, "db@two", Some("db@one")));
-    let target = Bench::new(2);
+    let target = SendBench::new(2);
     receive(&target.pool, "copy", &DISCARD, &full).unwrap();
     let before = content(&target.pool, "copy");
     let mut random = Random::new(1);

@@ -74,10 +74,10 @@ fn a_batch_that_was_lost_stays_lost_when_the_one_before_it_is_written_again() {
     assert!(read(&pool, 4, 1) == [0; PAGE as usize], "a change that was never made is there");
 }
 
-/// Seed 255: a fold left out records that had died since the last checkpoint, and the log told replay to look for the
-/// checkpoint's tree in the copies. The power goes at every call of the fold, and everything written is kept.
+/// Seed 255: a cleaning pass left out records that had died since the last checkpoint, and the log told replay to look
+/// for the checkpoint's tree in the copies. The power goes at every call of the pass, and everything written is kept.
 #[test]
-fn a_fold_that_no_checkpoint_followed_is_undone() {
+fn a_cleaning_pass_that_no_checkpoint_followed_is_undone() {
     for calls in 0..64 {
         let (device, pool) = fresh(130);
         let page = |seed: u8| [seed; PAGE as usize];
@@ -94,7 +94,7 @@ fn a_fold_that_no_checkpoint_followed_is_undone() {
         pool.sync().unwrap();
         pool.dataset().apply(&[Change::Punch { object: 4, from: 1, to: 2 }]).unwrap();
         device.cut_after(calls);
-        let folded = pool.clean();
+        let cleaned = pool.clean();
         drop(pool);
         let pool = open(&Arc::new(device.crash(&mut |contents| contents - 1)));
         assert!(read(&pool, 4, 0) == page(99), "after {calls} calls");
@@ -104,12 +104,12 @@ fn a_fold_that_no_checkpoint_followed_is_undone() {
             assert!(read(&pool, 4, u64::from(at)) == page(at + 1), "after {calls} calls");
         }
         assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
-        if let Ok(folded) = folded {
-            assert!(folded.segments > 0, "there was nothing to fold");
+        if let Ok(cleaned) = cleaned {
+            assert!(cleaned.segments > 0, "there was nothing to clean");
             return;
         }
     }
-    panic!("the fold never ends");
+    panic!("the pass never ends");
 }
 
 /// Changes that free space are admitted on a full pool, and take what the pool keeps back. That must not be a way to

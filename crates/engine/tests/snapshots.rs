@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pagefold_engine::dataset::{Change, Commit, Dataset};
-use pagefold_engine::device::{Fault, SimOp};
+use pagefold_engine::device::{InjectedFault, SimOp};
 use pagefold_engine::pool::{OpenOptions, Pool};
 use pagefold_engine::segment::PageIds;
 use pagefold_engine::{Error, Key};
@@ -57,7 +57,8 @@ fn settle(pool: &Pool) {
     assert!(report.messages.is_empty(), "{:?}", report.messages);
 }
 
-/// Two datasets are written, committed, checkpointed and folded at once, while snapshots of both come, are cloned, and go.
+/// Two datasets are written, committed, checkpointed and cleaned at once, while snapshots of both come, are cloned, and
+/// go.
 #[test]
 fn snapshots_are_whole_under_load() {
     let (device, pool) = fresh(400);
@@ -178,9 +179,9 @@ fn destroying_frees_what_is_told() {
     assert!(told[3] > told[1] && told[1] >= MIB && told[2] >= told[0]);
     for (set, told) in [(sets[3], told[3]), (sets[4], told[4])] {
         let told = told.max(pool.freed_by_destroying(set).unwrap());
-        let dying = pool.dying_bytes();
+        let unreferenced = pool.unreferenced_bytes();
         pool.destroy_snapshots(set).unwrap();
-        assert_eq!(pool.dying_bytes() - dying, told);
+        assert_eq!(pool.unreferenced_bytes() - unreferenced, told);
     }
     settle(&pool);
     let after = pool.status().used_bytes;
@@ -325,7 +326,8 @@ fn a_rebase_that_a_crash_ends_has_changed_nothing() {
     settle(&pool);
 }
 
-/// A device that fails to read for a while costs a destroyed dataset no space; `settle` checks that nothing of it is left.
+/// A device that fails to read for a while costs a destroyed dataset no space; `settle` checks that nothing of it is
+/// left.
 #[test]
 fn what_could_not_be_read_is_freed_later() {
     let (device, pool) = fresh(400);
@@ -342,13 +344,14 @@ fn what_could_not_be_read_is_freed_later() {
     let pool = open(&device);
     let before = pool.status().used_bytes;
     pool.destroy_dataset("db").unwrap();
-    device.inject(Fault { op: SimOp::Read, range: 0..u64::MAX, skip: 0, times: 8 });
+    device.inject(InjectedFault { op: SimOp::Read, range: 0..u64::MAX, skip: 0, times: 8 });
     assert!(!pool.reap().unwrap(), "nothing can be read");
     settle(&pool);
     assert!(pool.status().used_bytes < before / 4, "{} of {before} are in use", pool.status().used_bytes);
 }
 
-/// The table's pages are read as well where a tree names records several times: these lie in segments whose pages are away.
+/// The table's pages are read as well where a tree names records several times: these lie in segments whose pages are
+/// away.
 #[test]
 fn no_read_that_fails_for_a_moment_costs_space_of_what_shared_records() {
     let options = OpenOptions {
@@ -379,7 +382,7 @@ fn no_read_that_fails_for_a_moment_costs_space_of_what_shared_records() {
         }
         pool.destroy_dataset("db").unwrap();
         pool.checkpoint(false).unwrap();
-        device.inject(Fault { op: SimOp::Read, range: 0..u64::MAX, skip, times: 8 });
+        device.inject(InjectedFault { op: SimOp::Read, range: 0..u64::MAX, skip, times: 8 });
         while pool.is_reaping() {
             pool.reap().unwrap();
         }

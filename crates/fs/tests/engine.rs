@@ -443,7 +443,7 @@ fn a_request_that_had_to_free_first_is_yet_to_be_carried_out() {
         fs.write(f, page * 4096, &[8; 4096], WriteFlags::default()).unwrap();
     }
     let asked = |unique| Asked { connection: 1, unique };
-    let (refused, carried_out) = (journal.claim(asked(2)), journal.claim(asked(4)));
+    let (refused, carried_out) = (journal.take_slot(asked(2)), journal.take_slot(asked(4)));
     let stored = pool.dataset().get(&Key::new(f.0, 0x10, 0)).unwrap().unwrap().len();
     let outcome =
         during(Some(refused.origin()), || fs.write(f, u64::MAX / 2, &[1; 9], WriteFlags::default()));
@@ -455,8 +455,8 @@ fn a_request_that_had_to_free_first_is_yet_to_be_carried_out() {
     during(Some(carried_out.origin()), || fs.write(f, 0, &[1; 9], WriteFlags::default())).unwrap();
     let next = Arc::new(Journal::adopt(journal.file().try_clone_to_owned().unwrap()).unwrap());
     next.redo((u64::MAX, 0), &mut |_, _| Ok(())).unwrap();
-    assert_eq!(next.claim(asked(2)).done(), None);
-    assert!(next.claim(asked(4)).done().is_some());
+    assert_eq!(next.take_slot(asked(2)).done(), None);
+    assert!(next.take_slot(asked(4)).done().is_some());
 }
 
 /// From then on every caller is told of a failed device (W6).

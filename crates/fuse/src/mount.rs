@@ -185,7 +185,7 @@ fn unmount_with(dir: &Path, flags: UnmountFlags) -> Result<(), MountError> {
 
 /// A mount point, named by its parent directory, which is held open. A mount point that is open itself would be busy;
 /// the name is not followed if it is a link.
-struct Entry(walk::Place, OsString);
+struct Entry(walk::ReachedDir, OsString);
 
 impl Entry {
     fn of(dir: &Path) -> Result<Self, MountError> {

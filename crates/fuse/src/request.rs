@@ -7,7 +7,7 @@ use crate::protocol::{InHeader, Opcode, UNIQUE_RESEND};
 use crate::stats::Stats;
 use crate::transport;
 use pagefold_engine::dataset::Journal;
-use pagefold_engine::dataset::journal::{Asked, Claim, Origin};
+use pagefold_engine::dataset::journal::{Asked, RequestOrigin, SlotGuard};
 use pagefold_fs::Fetch;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -42,7 +42,7 @@ pub struct Request {
     header: InHeader,
     exchange: Option<Box<dyn Exchange>>,
     /// Claim of the request in the journal; held until the kernel has the answer.
-    claim: Option<Claim>,
+    claim: Option<SlotGuard>,
     /// Mark of a request that concerns pages which the kernel caches; held as long.
     caching: Option<Caching>,
     stats: Arc<Stats>,
@@ -122,17 +122,17 @@ impl Request {
     /// Claims the request in the journal, so that it is not carried out twice.
     pub(crate) fn claim(&mut self, journal: &Arc<Journal>, connection: u32) {
         let unique = self.number();
-        self.claim = Some(journal.claim(Asked { connection, unique }));
+        self.claim = Some(journal.take_slot(Asked { connection, unique }));
     }
 
     /// Returns the origin of the request's changes, for [`pagefold_engine::dataset::journal::during`].
-    pub(crate) fn origin(&self) -> Option<Origin> {
-        self.claim.as_ref().map(Claim::origin)
+    pub(crate) fn origin(&self) -> Option<RequestOrigin> {
+        self.claim.as_ref().map(SlotGuard::origin)
     }
 
     /// Returns the result of the request, if an earlier process carried it out.
     pub(crate) fn done_before(&self) -> Option<u64> {
-        self.claim.as_ref().and_then(Claim::done)
+        self.claim.as_ref().and_then(SlotGuard::done)
     }
 
     /// Parses the request into an operation.

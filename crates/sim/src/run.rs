@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use pagefold_engine::Error;
 use pagefold_engine::dataset::{Change, Commit, Journal};
-use pagefold_engine::device::{Device, Fault, SimDevice};
+use pagefold_engine::device::{Device, InjectedFault, SimDevice};
 use pagefold_engine::limits::{BLOCK_BYTES, CHUNK_BYTES, RESERVED_BYTES};
 use pagefold_engine::pool::{
     CALL_PAGES, CreateOptions, Flight, Guid, LearnOptions, OpenOptions, PageRange, Pool, Totals, create_on,
@@ -251,7 +251,7 @@ fn open(history: &History, devices: Devices, options: &OpenOptions) -> pagefold_
 fn verify_promise(promised_bytes: u64, before: &Totals, after: &Totals) -> Outcome {
     let written = |totals: &Totals| totals.tree_bytes + totals.checkpoint_bytes + totals.copy_bytes;
     let written = written(after) - written(before);
-    let is_one = after.checkpoints == before.checkpoints + 1 && after.fold_bytes == before.fold_bytes;
+    let is_one = after.checkpoints == before.checkpoints + 1 && after.moved_bytes == before.moved_bytes;
     if !is_one || written <= promised_bytes {
         return Ok(());
     }
@@ -513,7 +513,7 @@ impl<'a> Sim<'a> {
             Step::Fault { device, op, skip, times } => {
                 if let Some(device) = self.devices.get(*device as usize) {
                     self.faulted = true;
-                    device.inject(Fault { op: *op, range: 0..u64::MAX, skip: *skip, times: *times });
+                    device.inject(InjectedFault { op: *op, range: 0..u64::MAX, skip: *skip, times: *times });
                 }
                 Ok(())
             }
@@ -684,10 +684,10 @@ impl<'a> Sim<'a> {
         let mut recoded = 0;
         let recode = |pool: &Pool| {
             pool.set_compression(again);
-            let mut done = pool.recode(&ranges, (0, 0), CALL_PAGES).map(|report| report.recoded);
+            let mut done = pool.recompress(&ranges, (0, 0), CALL_PAGES).map(|report| report.recompressed);
             // The background, too, codes late pages of any dataset again.
             if let (Ok(_), Some((of, _))) = (&done, pool.late().first().copied()) {
-                done = pool.recode_late(of, 0, CALL_PAGES).and(done);
+                done = pool.recompress_late(of, 0, CALL_PAGES).and(done);
             }
             pool.set_compression(now);
             match done {

@@ -14,8 +14,8 @@ use pagefold_engine::segment::{
     DirEntry, Directory, LiveMap, PageIds, Part, Parts, Segment, Segments, decode_page,
 };
 use pagefold_engine::space::{Chunk, Chunks, Extent};
-use pagefold_engine::txg::{self, Position, batch as stored};
 use pagefold_engine::types::SLOT_BITS;
+use pagefold_engine::wal::{self, Position, batch as stored};
 use pagefold_engine::wire::Reader;
 use pagefold_engine::{Addr, Error, Key, Ptr, Result, dataset};
 use pagefold_sim::random::Random;
@@ -72,7 +72,7 @@ impl Device for Bytes {
 }
 
 /// Returns a block with these bytes and the right checksum.
-fn sealed(bytes: &[u8]) -> Vec<u8> {
+fn checksummed(bytes: &[u8]) -> Vec<u8> {
     let mut block = bytes.to_vec();
     block.resize(BLOCK_BYTES, 0);
     let at = BLOCK_BYTES - 4;
@@ -103,7 +103,7 @@ pub(super) fn label_seeds() -> Vec<Vec<u8>> {
 }
 
 pub(super) fn label(bytes: &[u8]) -> bool {
-    let device = Bytes::new(0, sealed(bytes));
+    let device = Bytes::new(0, checksummed(bytes));
     let Ok(label) = Label::read(&device) else { return false };
     let _refused_or_not = label.check_writable();
     let _blocks = Superblock::read_all(&device, &label);
@@ -117,7 +117,7 @@ pub(super) fn superblock_seeds() -> Vec<Vec<u8>> {
 /// Reads a ring of superblocks with this one at its start.
 pub(super) fn superblock(bytes: &[u8]) -> bool {
     let Some(sim) = image_label() else { return false };
-    let device = Bytes::new(pagefold_engine::pool::label::RING_START, sealed(bytes));
+    let device = Bytes::new(pagefold_engine::pool::label::RING_START, checksummed(bytes));
     let mut label = sim;
     label.size_bytes = DEVICE_BYTES;
     !Superblock::read_all(&device, &label).is_empty()
@@ -157,16 +157,16 @@ pub(super) fn batch_seeds() -> Vec<Vec<u8>> {
     vec![header(&[], &[]), header(&[(100, 0), (50, 1), (3000, 2)], &ops), header(&[(1, 0); 40], &[])]
 }
 
-fn seal_batch(bytes: &mut [u8]) -> Option<usize> {
+fn set_checksums_of_batch(bytes: &mut [u8]) -> Option<usize> {
     let len = u32::from_le_bytes(bytes.get(80..84)?.try_into().ok()?) as usize;
     let body = bytes.get_mut(..len).filter(|body| body.len() >= stored::HEADER_BYTES)?;
-    stored::seal(body);
+    stored::set_checksums(body);
     Some(len)
 }
 
 pub(super) fn batch(bytes: &[u8]) -> bool {
     let mut bytes = bytes.to_vec();
-    let _unsealed_is_fine = seal_batch(&mut bytes);
+    let _without_checksums_is_fine = set_checksums_of_batch(&mut bytes);
     let Some(batch) = stored::Verified::new(&bytes) else { return false };
     assert_eq!(batch.padded_bytes() as usize % BLOCK_BYTES, 0);
     for base in [0, CHUNK_BYTES as u32, u32::MAX] {
@@ -183,7 +183,7 @@ pub(super) fn replay_seeds() -> Vec<Vec<u8>> {
     let stored = |&(segment, used, slots): &(u64, u32, u32)| {
         let mut bytes = Vec::new();
         let position =
-            Position { segment, chunk: chunk(2), used, slots, next: chunk(3), txg: segment, chain: 5 };
+            Position { segment, chunk: chunk(2), used, slots, next: chunk(3), batch: segment, chain: 5 };
         position.encode(&mut bytes);
         bytes.extend_from_slice(&batches);
         bytes
@@ -203,17 +203,17 @@ pub(super) fn replay(bytes: &[u8]) -> bool {
         log[..4].copy_from_slice(&stored::MAGIC);
         log[4..8].copy_from_slice(&at.slots.to_le_bytes());
         log[24..32].copy_from_slice(&at.chain.to_le_bytes());
-        log[32..40].copy_from_slice(&at.txg.to_le_bytes());
+        log[32..40].copy_from_slice(&at.batch.to_le_bytes());
         log[40..48].copy_from_slice(&POOL.low().to_le_bytes());
         log[48..56].copy_from_slice(&at.segment.to_le_bytes());
         log[84..88].copy_from_slice(&at.next.index.to_le_bytes());
         log[88..90].copy_from_slice(&at.next.device.to_le_bytes());
-        let Some(len) = seal_batch(&mut log) else { break };
+        let Some(len) = set_checksums_of_batch(&mut log) else { break };
         let mut batch = log[..len].to_vec();
         log.drain(..len);
         at.chain = u64::from_le_bytes(batch[8..16].try_into().unwrap_or_default());
         at.slots = at.slots.wrapping_add(u32::from_le_bytes(batch[72..76].try_into().unwrap_or_default()));
-        at.txg = at.txg.wrapping_add(1);
+        at.batch = at.batch.wrapping_add(1);
         batch.resize(batch.len().next_multiple_of(BLOCK_BYTES), 0);
         device.extend(batch);
     }
@@ -221,14 +221,14 @@ pub(super) fn replay(bytes: &[u8]) -> bool {
     let devices = vec![Arc::new(Bytes::new(place, device)) as Arc<dyn Device>];
     let chunks = Chunks::new(&[DEVICE_BYTES]);
     let mut batches = 0;
-    let source = txg::Source {
+    let source = wal::LogSource {
         pool: POOL.low(),
         devices: &devices,
         chunks: &chunks,
-        flushed: start.txg,
+        flushed: start.batch,
         accept_loss: bytes.len().is_multiple_of(2),
     };
-    let ended = txg::replay(source, start, &mut |view| {
+    let ended = wal::replay(source, start, &mut |view| {
         batches += 1;
         assert!(view.segment < 1 << 40 && u64::from(view.end) <= CHUNK_BYTES + BLOCK_BYTES as u64);
         assert!(view.records.iter().all(|(entry, ..)| entry.slot < 1 << SLOT_BITS));
@@ -306,7 +306,7 @@ pub(super) fn directory_seeds() -> Vec<Vec<u8>> {
 
 pub(super) fn directory(bytes: &[u8]) -> bool {
     let mut bytes = bytes.to_vec();
-    let _ = seal_leaves(&mut bytes);
+    let _ = set_checksums_of_leaves(&mut bytes);
     let Ok(directory) = Directory::decode(&bytes, 7, CHUNK_BYTES as u32) else { return false };
     let ends = |entry: &DirEntry| u64::from(entry.start) + u64::from(entry.len_bytes) <= CHUNK_BYTES;
     assert!(directory.entries().iter().all(ends));
@@ -317,7 +317,7 @@ pub(super) fn directory(bytes: &[u8]) -> bool {
 }
 
 /// Sets the right checksums of leaves, as far as the index can be read.
-fn seal_leaves(bytes: &mut [u8]) -> Option<()> {
+fn set_checksums_of_leaves(bytes: &mut [u8]) -> Option<()> {
     let mut reader = Reader::new(bytes, "segment directory");
     let count = u32::from_le_bytes(reader.take(16).ok()?.get(12..)?.try_into().ok()?).min(64);
     let mut leaves = Vec::new();
@@ -332,8 +332,8 @@ fn seal_leaves(bytes: &mut [u8]) -> Option<()> {
     let mut at = bytes.len() - reader.remaining();
     for (len, checksum) in leaves {
         let end = at.checked_add(usize::try_from(len).ok()?)?;
-        let seal = crc32c::crc32c(bytes.get(at..end)?);
-        bytes.get_mut(checksum..checksum + 4)?.copy_from_slice(&seal.to_le_bytes());
+        let computed = crc32c::crc32c(bytes.get(at..end)?);
+        bytes.get_mut(checksum..checksum + 4)?.copy_from_slice(&computed.to_le_bytes());
         at = end;
     }
     Some(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pagefold_codec::testing::{Random, Schema, heap_page};
 use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{Device, SimDevice};
-use pagefold_engine::pool::fuzzing::sealed_stream;
+use pagefold_engine::pool::fuzzing::checksummed_stream;
 use pagefold_engine::pool::{
     CreateOptions, Guid, LearnOptions, OpenOptions, Pool, ReceiveOptions, Source, create_on,
 };
@@ -82,7 +82,7 @@ thread_local! {
 /// Receives a stream into a new dataset, and into one that has the first snapshot. A stream that is refused must leave
 /// nothing behind.
 pub(super) fn receive(bytes: &[u8]) -> bool {
-    let stream = sealed_stream(bytes);
+    let stream = checksummed_stream(bytes);
     let Some(pool) = TARGET.with_borrow_mut(|target| target.take().or_else(self::target)) else {
         return false;
     };

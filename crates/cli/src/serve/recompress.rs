@@ -43,12 +43,12 @@ impl Server {
 
     /// Codes pages of files again, as far as one call goes. Anything but a regular file has none.
     pub(super) fn recompress(&self, of: &Mounted, inodes: &[u64], from: (usize, u64)) -> Reply {
-        match self.pool.recode_in(of.id, &ranges(of, inodes), from, CALL_PAGES) {
+        match self.pool.recompress_in(of.id, &ranges(of, inodes), from, CALL_PAGES) {
             Ok(report) => Reply::Recompressed {
                 figures: RecompressFigures {
                     pages: report.pages,
                     logical_bytes: report.logical_bytes,
-                    recoded: report.recoded,
+                    recoded: report.recompressed,
                     before_bytes: report.before_bytes,
                     after_bytes: report.after_bytes,
                     written_bytes: report.written_bytes,

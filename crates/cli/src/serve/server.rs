@@ -813,7 +813,7 @@ fn log_replay(pool: &Pool) {
             "the log has damaged records: reading them fails"
         );
     }
-    if let Some(lost) = replayed.lost {
+    if let Some(lost) = replayed.damage {
         tracing::error!(
             pool = name,
             device = lost.device,

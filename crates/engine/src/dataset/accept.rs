@@ -1,4 +1,4 @@
-//! Acceptance of changes: the way from [`super::Dataset::apply`] to the next cut.
+//! Acceptance of changes: the way from [`super::Dataset::apply`] to the next quiesce point.
 //!
 //! Changes are first made ready, which may read and holds no lock. Then they are admitted, which reserves space and
 //! takes the gate. Then they are accepted into tree and memory.
@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::Change;
 use super::budget::{Bound, Claim};
 use super::claims;
-use super::journal::Room;
+use super::journal::EntryRoom;
 use super::live::LiveDataset;
 use super::pending::PageBuf;
 use super::redo::{REDO_FIXED_BYTES, REDO_PTR_BYTES};
@@ -103,7 +103,7 @@ impl LiveDataset {
     }
 
     fn check_open(&self) -> Result<()> {
-        if self.sealed.load(Ordering::Relaxed) {
+        if self.takes_no_changes.load(Ordering::Relaxed) {
             return Err(Error::ReadOnly("a snapshot takes no changes".into()));
         }
         Ok(())
@@ -203,7 +203,7 @@ impl LiveDataset {
         mut claim: Claim,
         redo_bytes: u64,
         beyond: Beyond,
-    ) -> Result<(parking_lot::RwLockReadGuard<'_, ()>, Option<Room>, Claim)> {
+    ) -> Result<(parking_lot::RwLockReadGuard<'_, ()>, Option<EntryRoom>, Claim)> {
         if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.dirty_limit.load(Ordering::Relaxed)
         {
             let committer = self.shared.committer()?;

@@ -2,7 +2,7 @@
 //!
 //! Only datasets that have a bound, or lie below a dataset that has one, have a budget. For all others, only the
 //! sum of what is reserved matters. Budgets are made anew, with the gate closed, whenever the catalogue changes.
-//! Between two such instants they follow changes of ledgers, usage and claims, by atomic counters alone.
+//! Between two such instants they follow changes of space accounting, usage and claims, by atomic counters alone.
 //!
 //! - Q1: `held` of a budget is what is fresh in its dataset and in that dataset's snapshots, what changes have claimed
 //!   there, and the charge of each budget right below it. The charge of a budget is what it holds, or its reservation
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Space;
-use crate::account::remainder;
+use crate::sums::remainder;
 
 /// Bounds that are set on a dataset, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

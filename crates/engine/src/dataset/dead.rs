@@ -1,4 +1,4 @@
-//! Dead lists: records that a tree let go of and that an older snapshot holds.
+//! Dead lists: records that a tree does not refer to any more and that an older snapshot holds.
 //!
 //! A list has a bucket per birth, which is the newest snapshot that is older than the record (0: none is). So the bytes
 //! that become free when snapshots are destroyed are a sum over buckets, and the records that die are whole buckets.
@@ -13,13 +13,13 @@ mod bucket;
 
 use std::collections::BTreeMap;
 
-use crate::account::subtract_stored;
 use crate::limits::RECORD_BYTES_MAX;
 use crate::segment::RECORD_OVERHEAD_BYTES;
+use crate::sums::subtract_stored;
 use crate::wire::{Reader, put_signed, put_varint};
 use crate::{Addr, Ptr, Result};
 
-pub use blocks::Blocks;
+pub use blocks::DeadBlocks;
 pub use bucket::{Bucket, Chain, Sublist};
 
 /// Largest number of records that a list keeps in memory before it puts them into their buckets together.
@@ -33,7 +33,7 @@ pub fn space_of(ptr: &Ptr) -> u64 {
     u64::from(ptr.len_bytes) + RECORD_OVERHEAD_BYTES
 }
 
-/// Records that a version let go of, and that the snapshot before it holds.
+/// Records that a version does not refer to any more, and that the snapshot before it holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadList {
     /// Number under which the list's buckets are stored, never used twice; 0 if it has no stored buckets.
@@ -74,7 +74,7 @@ impl DeadList {
     ///
     /// # Errors
     /// Errors of reading buckets.
-    pub fn bytes_from(&self, birth: u64, blocks: &Blocks) -> Result<u64> {
+    pub fn bytes_from(&self, birth: u64, blocks: &DeadBlocks) -> Result<u64> {
         let open = self.open.range(birth..).flat_map(|(_, ptrs)| ptrs);
         let mut sum: u64 = open.map(space_of).sum();
         blocks.buckets(self.id, birth, &mut |_, bucket| {
@@ -88,7 +88,7 @@ impl DeadList {
     ///
     /// # Errors
     /// Errors of reading and changing buckets.
-    pub fn take_from(&mut self, birth: u64, blocks: &Blocks) -> Result<Bucket> {
+    pub fn take_from(&mut self, birth: u64, blocks: &DeadBlocks) -> Result<Bucket> {
         let mut taken = Bucket::default();
         for ptr in self.open.split_off(&birth).into_values().flatten() {
             self.open_records -= 1;
@@ -104,7 +104,7 @@ impl DeadList {
     ///
     /// # Errors
     /// Errors of reading and changing buckets.
-    pub fn absorb(&mut self, mut other: Self, blocks: &Blocks) -> Result<()> {
+    pub fn absorb(&mut self, mut other: Self, blocks: &DeadBlocks) -> Result<()> {
         if self.buckets < other.buckets {
             std::mem::swap(self, &mut other);
         }
@@ -119,7 +119,7 @@ impl DeadList {
     }
 
     /// Adds records to a stored bucket.
-    fn join(&mut self, birth: u64, more: Bucket, blocks: &Blocks) -> Result<()> {
+    fn join(&mut self, birth: u64, more: Bucket, blocks: &DeadBlocks) -> Result<()> {
         if self.id == 0 {
             self.id = blocks.new_list();
         }
@@ -139,7 +139,7 @@ impl DeadList {
     ///
     /// # Errors
     /// Errors of reading and changing buckets.
-    pub fn flush(&mut self, blocks: &Blocks) -> Result<()> {
+    pub fn flush(&mut self, blocks: &DeadBlocks) -> Result<()> {
         self.open_records = 0;
         for (birth, ptrs) in std::mem::take(&mut self.open) {
             let mut more = Bucket::default();

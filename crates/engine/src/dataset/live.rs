@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::accounting::{RecordRole, SpaceAccounting};
 use super::budget::{Budget, Claim};
 use super::codecs::Setting;
-use super::dead::Blocks;
-use super::ledger::{Ledger, Part};
+use super::dead::DeadBlocks;
 use super::pending::{PageBuf, Pending};
 use super::shared::{Beyond, ROOMY_BYTES, Shared, Shortage};
 use super::usage::{UsageDelta, UsageTable};
@@ -27,7 +27,7 @@ use crate::{Key, Ptr, Result};
 pub(super) struct Stages {
     pub(super) accepting: Pending,
     pub(super) committing: Option<Arc<Pending>>,
-    /// True if something was accepted since the last cut, so that the next cut must include this dataset.
+    /// True if something was accepted since the last quiesce point, so that the next must include this dataset.
     pub(super) touched: bool,
 }
 
@@ -47,12 +47,12 @@ pub struct LiveDataset {
     pub(super) sharing: Mutex<()>,
     /// True if there may be such records.
     pub(super) has_shared: AtomicBool,
-    /// Accounts of the dataset. Locked after the tree's locks, and before those of the pool's own tree.
-    pub ledger: Mutex<Ledger>,
+    /// Space accounting of the dataset. Locked after the tree's locks, and before those of the pool's own tree.
+    pub accounting: Mutex<SpaceAccounting>,
     /// Store of the blocks of the dead list; `None` for the pool's own tree, which no snapshot holds.
-    pub(super) blocks: Option<Arc<Blocks>>,
+    pub(super) blocks: Option<Arc<DeadBlocks>>,
     /// True if no changes are accepted, because this is a snapshot or was destroyed.
-    pub sealed: AtomicBool,
+    pub takes_no_changes: AtomicBool,
     /// True if there is a budget. Most datasets have none, and are spared the lock of `budget`.
     has_budget: AtomicBool,
     budget: RwLock<Option<Arc<Budget>>>,
@@ -61,14 +61,14 @@ pub struct LiveDataset {
 }
 
 impl LiveDataset {
-    /// Returns the dataset `id` with this tree and these accounts. [`LiveDataset::find_shared_records`] must be called
-    /// before it is changed.
+    /// Returns the dataset `id` with this tree and this space accounting. [`LiveDataset::find_shared_records`] must be
+    /// called before it is changed.
     pub fn new(
         id: u64,
         tree: Tree,
         shared: Arc<Shared>,
-        ledger: Ledger,
-        blocks: Option<Arc<Blocks>>,
+        accounting: SpaceAccounting,
+        blocks: Option<Arc<DeadBlocks>>,
     ) -> Self {
         Self {
             id,
@@ -78,9 +78,9 @@ impl LiveDataset {
             usage: Mutex::default(),
             sharing: Mutex::default(),
             has_shared: AtomicBool::default(),
-            ledger: Mutex::new(ledger),
+            accounting: Mutex::new(accounting),
             blocks,
-            sealed: AtomicBool::default(),
+            takes_no_changes: AtomicBool::default(),
             has_budget: AtomicBool::default(),
             budget: RwLock::default(),
             compression: Mutex::default(),
@@ -91,12 +91,12 @@ impl LiveDataset {
     pub(super) fn edit(&self, edits: &mut dyn Iterator<Item = Edit>) -> Result<()> {
         let mut freed = Vec::new();
         report_unreadable(&self.tree.apply(edits, &mut |_, _| {}, &mut freed)?);
-        self.let_go(Part::Node, &freed)
+        self.unreference(RecordRole::Node, &freed)
     }
 
     /// Makes the next commit store a page in full, whose content was `content` when its record was `top`. Returns false
     /// if the page was changed or shared since, or if there is no room. The caller holds the gate's write side, and
-    /// cuts before it releases the gate.
+    /// takes changes before it releases the gate.
     pub fn plain(&self, (object, page): (u64, u64), top: Ptr, content: PageBuf) -> Result<bool> {
         let mut found = [None];
         self.tree.pages(object, page, &mut found)?;
@@ -126,8 +126,8 @@ impl LiveDataset {
     }
 
     /// Begins a commit: moves what was accepted to `committing`, and returns it. The caller holds the gate's write
-    /// side, and resets `redo_bytes` when all datasets were cut.
-    pub fn cut(&self) -> Option<Arc<Pending>> {
+    /// side, and resets `redo_bytes` when all datasets were taken from.
+    pub fn take_accepted(&self) -> Option<Arc<Pending>> {
         let mut stages = self.stages.write();
         stages.touched = false;
         if stages.accepting.is_empty() {
@@ -174,8 +174,8 @@ impl LiveDataset {
     }
 
     /// Replaces the budget. The new one takes over the dataset's claims and its bytes before compression; it gets the
-    /// stored bytes by [`Ledger::follow`]. The caller holds the gate's write side and the log's lock, or is opening the
-    /// pool.
+    /// stored bytes by [`SpaceAccounting::follow`]. The caller holds the gate's write side and the log's lock, or is
+    /// opening the pool.
     pub fn set_budget(&self, budget: Option<Arc<Budget>>) {
         if let Some(budget) = &budget {
             budget.follow_logical(0, self.logical_bytes());
@@ -217,7 +217,7 @@ impl LiveDataset {
         Ok(low)
     }
 
-    /// Puts usage into the tree, before the tree is frozen.
+    /// Puts usage into the tree, before the tree becomes immutable.
     pub fn settle_usage(&self) -> Result<()> {
         let edits = self.usage.lock().drain();
         if edits.is_empty() { Ok(()) } else { self.edit(&mut edits.into_iter()) }
@@ -397,7 +397,7 @@ impl Dataset for LiveDataset {
     }
 }
 
-/// Logs the damaged parts of the tree that were cut off unread. What they referred to stays in use until the pool is
+/// Logs the damaged parts of the tree that were detached unread. What they referred to stays in use until the pool is
 /// checked.
 pub(super) fn report_unreadable(applied: &Applied) {
     for (ptr, error) in &applied.unreadable {

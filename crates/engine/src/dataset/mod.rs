@@ -16,20 +16,19 @@
 //! read, one, part    plans and does reads; reads within one page without waiting; the part of a page that is wanted
 //! pages, references  the page map; pages that share a record
 //! usage              what each object stores
-//! ledger, dead       what a version holds and the fate of records that it lets go of; dead lists
+//! accounting, dead   what a version holds and the fate of records that it unreferences; dead lists
 //! models, codecs     the models of a pool; which codec a new page gets
-//! debts              what deltas cost readers
-//! salvage            changes a dataset whose tree is damaged, for a rescue
+//! read_amplification what deltas cost readers
+//! rescue             changes a dataset whose tree is damaged, for a rescue
 //! ```
 
 mod accept;
+pub mod accounting;
 pub mod budget;
 mod claims;
 mod codecs;
 mod dead;
-mod debts;
 pub mod journal;
-pub mod ledger;
 mod live;
 mod models;
 mod one;
@@ -37,24 +36,25 @@ mod pages;
 mod part;
 pub mod pending;
 mod read;
+mod read_amplification;
 pub mod redo;
 mod references;
+mod rescue;
 mod room;
-mod salvage;
 pub(crate) mod shared;
 mod throttle;
 mod usage;
 mod waits;
 
+pub use accounting::{Ancestor, RecordRole, SpaceAccounting};
 pub use budget::{Bound, Budget, Claim, Limits};
 pub use codecs::Codecs;
-pub use dead::{Blocks, Bucket, Chain, DeadList, SPACE_BYTES_MAX, Sublist, encode_ptrs, space_of};
-pub use debts::ReadDebts;
+pub use dead::{Bucket, Chain, DeadBlocks, DeadList, SPACE_BYTES_MAX, Sublist, encode_ptrs, space_of};
 pub use journal::Journal;
-pub use ledger::{Holder, Ledger, Part};
 pub use live::LiveDataset;
 pub use models::{ModelEntry, ModelPin, ModelTable};
 pub use one::{Attempt, PageFetch};
+pub use read_amplification::ReadAmplification;
 pub use references::references;
 pub use room::{BEGUN_CHUNKS, PASS_TABLE_BYTES, Room};
 pub use shared::{Bounds, Commit, Counters, PrimaryCache, Shared, count};

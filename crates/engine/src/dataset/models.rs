@@ -3,7 +3,7 @@
 //! - M1: a model is in the log before any record that uses it, so that no prefix of the log has a record without its
 //!   model.
 //! - M2: a model stays as long as a segment lists it; see [`crate::segment::Segments::users_of_model`]. Only a
-//!   checkpoint drops it, at its cut: the log has no entry of that, and a crash undoes it.
+//!   checkpoint drops it, at its quiesce point: the log has no entry of that, and a crash undoes it.
 //! - M3: numbers of models are never used twice: the model with the highest number is not dropped.
 //! - M4: a model is not dropped as long as a [`ModelPin`] of it is held. Code that uses a model without the log's lock
 //!   holds a pin until a segment lists the model.
@@ -132,7 +132,7 @@ impl Weighter<ModelId, InMemory> for ByMemory {
 }
 
 #[derive(Default)]
-struct Known {
+struct ModelIndex {
     entries: BTreeMap<ModelId, ModelEntry>,
     current: HashMap<(u64, u64), ModelId>,
     /// Models that stay until the pool is opened again, because readers may still have records that need them.
@@ -144,7 +144,7 @@ struct Known {
     parents: HashMap<u64, u64>,
 }
 
-impl Known {
+impl ModelIndex {
     /// Returns the model that codes new pages of `object` of `dataset`.
     fn current(&self, mut dataset: u64, object: u64) -> Option<ModelId> {
         // The loop ends, since a clone is younger than its parent. The bound is for images that were made on purpose.
@@ -169,13 +169,13 @@ impl Known {
 
 /// All models of a pool.
 pub struct ModelTable {
-    known: Arc<RwLock<Known>>,
+    known: Arc<RwLock<ModelIndex>>,
     loaded: Cache<ModelId, InMemory, ByMemory>,
 }
 
 /// A pin: its model is not dropped as long as it is held (M4).
 pub struct ModelPin {
-    known: Arc<RwLock<Known>>,
+    known: Arc<RwLock<ModelIndex>>,
     id: ModelId,
 }
 

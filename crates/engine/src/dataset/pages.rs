@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::ledger::Part;
+use super::accounting::RecordRole;
 use super::live::{LiveDataset, report_unreadable};
 use super::pending::PageOp;
 use super::redo::{Bases, PageRun};
@@ -74,7 +74,7 @@ impl LiveDataset {
         if run.shared {
             self.add_references(&born)?;
         } else {
-            self.ledger.lock().born(Part::Page, born.iter());
+            self.accounting.lock().born(RecordRole::Page, born.iter());
         }
         let pages = (run.first..).zip(&run.ptrs).map(|(page, ptr)| {
             let key = Key::page(run.object, page);
@@ -180,7 +180,7 @@ impl LiveDataset {
             change.stored_bytes += put.records.iter().map(|ptr| i64::from(ptr.len_bytes)).sum::<i64>();
             let mut moved: HashMap<Addr, usize> = HashMap::new();
             put.moved.iter().for_each(|addr| *moved.entry(*addr).or_default() += 1);
-            // Each moved address keeps one reference: another page may have let go of the same record.
+            // Each moved address keeps one reference: another page may have unreferenced the same record.
             replaced.retain(|ptr| match moved.get_mut(&ptr.addr) {
                 Some(left) if *left > 0 => {
                     *left -= 1;
@@ -191,9 +191,9 @@ impl LiveDataset {
         }
         change.records -= replaced.len() as i64;
         change.stored_bytes -= replaced.iter().map(|ptr| i64::from(ptr.len_bytes)).sum::<i64>();
-        self.let_go(Part::Node, &freed)?;
+        self.unreference(RecordRole::Node, &freed)?;
         let unreferenced = self.drop_references(replaced)?;
-        self.let_go(Part::Page, &unreferenced)?;
+        self.unreference(RecordRole::Page, &unreferenced)?;
         if change.pages != 0 || change.records != 0 || change.stored_bytes != 0 || record_size.is_some() {
             self.note_usage(object, change)?;
         }
@@ -214,7 +214,7 @@ impl LiveDataset {
             self.tree.pages(object, *first, &mut found)?;
             for ((page, now), was) in run.iter().zip(found) {
                 if let Some(was) = was.filter(|was| was.addr == now.addr && was.len_bytes != now.len_bytes)
-                    && !self.ledger.lock().holds(Part::Page, now.addr)
+                    && !self.accounting.lock().holds(RecordRole::Page, now.addr)
                     && !shared.contains_key(&now.addr)
                 {
                     saved += i64::from(was.len_bytes) - i64::from(now.len_bytes);
@@ -229,8 +229,8 @@ impl LiveDataset {
         // The replaced pointers are of the same records, so nothing is freed.
         let applied = self.tree.apply(&mut edits.into_iter(), &mut |_, _| {}, &mut freed)?;
         report_unreadable(&applied);
-        self.let_go(Part::Node, &freed)?;
-        self.ledger.lock().shortened(saved);
+        self.unreference(RecordRole::Node, &freed)?;
+        self.accounting.lock().shortened(saved);
         self.note_usage(object, UsageDelta { stored_bytes: -saved, ..UsageDelta::default() })
     }
 

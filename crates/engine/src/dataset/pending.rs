@@ -10,14 +10,15 @@ use crate::dataset::redo::{Bases, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Red
 /// A page as an application wrote it: exactly one recordsize long.
 pub type PageBuf = Arc<[u8]>;
 
-/// Changes that were accepted since the last cut, as their net effect: only the last version of each page or value.
+/// Changes that were accepted since the last quiesce point, as their net effect: only the last version of each page or
+/// value.
 #[derive(Default)]
 pub struct Pending {
     /// Pages by object and page number.
     pub pages: HashMap<(u64, u64), PageBuf>,
     /// Values; `None` deletes.
     pub values: HashMap<Key, Option<Vec<u8>>>,
-    /// Those of `pages` that are stored in full although their content is unchanged, because their deltas are folded.
+    /// Those of `pages` that are stored in full although their content is unchanged, because their deltas are expanded.
     pub plain: HashSet<(u64, u64)>,
     /// Punches and shares, in order. They precede all of `pages`.
     pub page_ops: Vec<PageOp>,

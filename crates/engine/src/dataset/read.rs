@@ -26,7 +26,7 @@ const ATTEMPTS: u32 = 4;
 const SEARCHED_PAGES: u64 = 512;
 
 /// Source of the bytes of one page.
-enum Source {
+enum PageSource {
     Zeros,
     Page(PageBuf),
     Record(Addr, Record),
@@ -34,8 +34,8 @@ enum Source {
 }
 
 /// The part of a page that a read wants, and its place in the caller's buffer.
-struct Part<'a> {
-    source: Source,
+struct PagePart<'a> {
+    source: PageSource,
     within: usize,
     out: &'a mut [u8],
 }
@@ -113,7 +113,7 @@ impl LiveDataset {
             Err(Error::Busy(_)) => return Ok(Attempt::Wait),
             Err(error) => return Err(error),
         };
-        if parts.iter().any(|part| matches!(part.source, Source::Fetch(_))) {
+        if parts.iter().any(|part| matches!(part.source, PageSource::Fetch(_))) {
             return Ok(Attempt::Wait);
         }
         let models = Loaded(&self.shared);
@@ -133,7 +133,7 @@ impl LiveDataset {
         offset: u64,
         buf: &'a mut [u8],
         may_block: bool,
-    ) -> Result<Vec<Part<'a>>> {
+    ) -> Result<Vec<PagePart<'a>>> {
         let size = u64::from(record_size);
         let first = offset / size;
         let end = (offset + buf.len() as u64).div_ceil(size);
@@ -171,14 +171,14 @@ impl LiveDataset {
             let (out, tail) = rest.split_at_mut(len);
             let page = written.get_mut(position).and_then(Option::take);
             let source = match (page, ptr) {
-                (Some(page), _) => Source::Page(page),
-                (None, None) => Source::Zeros,
+                (Some(page), _) => PageSource::Page(page),
+                (None, None) => PageSource::Zeros,
                 (None, Some(ptr)) => {
                     let cached = self.shared.cache.get(ptr.addr);
-                    cached.map_or(Source::Fetch(ptr), |record| Source::Record(ptr.addr, record))
+                    cached.map_or(PageSource::Fetch(ptr), |record| PageSource::Record(ptr.addr, record))
                 }
             };
-            parts.push(Part { source, within, out });
+            parts.push(PagePart { source, within, out });
             rest = tail;
             at += len as u64;
         }
@@ -186,7 +186,7 @@ impl LiveDataset {
     }
 
     /// Fills the parts, on several cores where that pays.
-    fn fill(&self, of: (u64, u32), mut parts: Vec<Part<'_>>) -> Result<()> {
+    fn fill(&self, of: (u64, u32), mut parts: Vec<PagePart<'_>>) -> Result<()> {
         let total: usize = parts.iter().map(|part| part.out.len()).sum();
         let scan = parts.len() > 1 && total >= SCAN_BYTES;
         if !scan || total < PARALLEL_BYTES {
@@ -206,7 +206,7 @@ impl LiveDataset {
     }
 
     /// Fills the parts. Records are decoded where they were read to, and only those that are kept are copied.
-    fn fetch(&self, (object, record_size): (u64, u32), parts: &mut [Part<'_>], scan: bool) -> Result<()> {
+    fn fetch(&self, (object, record_size): (u64, u32), parts: &mut [PagePart<'_>], scan: bool) -> Result<()> {
         let mut addrs: Vec<Addr> = Vec::new();
         let mut wanted: Vec<usize> = Vec::new();
         // Deltas whose bases have to be read too. They wait, since that is done for all of them at once.
@@ -215,11 +215,11 @@ impl LiveDataset {
         let cache = &self.shared.cache;
         for (position, part) in parts.iter_mut().enumerate() {
             match &part.source {
-                Source::Fetch(ptr) => {
+                PageSource::Fetch(ptr) => {
                     addrs.push(ptr.addr);
                     wanted.push(position);
                 }
-                Source::Record(addr, record) => {
+                PageSource::Record(addr, record) => {
                     let before = missing.len();
                     missing.extend(bases_of(record)?.into_iter().filter(|base| !cache.has(*base)));
                     if missing.len() > before {
@@ -228,7 +228,7 @@ impl LiveDataset {
                         fill_part(record_size, &*self.shared, part)?;
                     }
                 }
-                Source::Zeros | Source::Page(_) => fill_part(record_size, &*self.shared, part)?,
+                PageSource::Zeros | PageSource::Page(_) => fill_part(record_size, &*self.shared, part)?,
             }
         }
         let keep = self.shared.primary_cache() == PrimaryCache::All;
@@ -256,7 +256,7 @@ impl LiveDataset {
         }
         missing.sort_unstable();
         missing.dedup();
-        self.shared.debts.charge((self.id, object), missing.len());
+        self.shared.read_amplification.charge((self.id, object), missing.len());
         self.fill_deltas(record_size, parts, waiting, &missing)
     }
 
@@ -264,7 +264,7 @@ impl LiveDataset {
     fn fill_deltas(
         &self,
         record_size: u32,
-        parts: &mut [Part<'_>],
+        parts: &mut [PagePart<'_>],
         waiting: Vec<(usize, Addr, Record)>,
         missing: &[Addr],
     ) -> Result<()> {
@@ -296,18 +296,18 @@ const PARALLEL_BYTES: usize = 256 << 10;
 static FILLING: AtomicUsize = AtomicUsize::new(0);
 
 /// Fills a part whose source is in memory.
-fn fill_part(record_size: u32, models: &dyn Models, part: &mut Part<'_>) -> Result<()> {
-    let Part { source, within, out } = part;
+fn fill_part(record_size: u32, models: &dyn Models, part: &mut PagePart<'_>) -> Result<()> {
+    let PagePart { source, within, out } = part;
     match source {
-        Source::Zeros => {
+        PageSource::Zeros => {
             out.fill(0);
             Ok(())
         }
-        Source::Page(page) => copy_part(page, *within, out),
-        Source::Record(addr, record) => {
+        PageSource::Page(page) => copy_part(page, *within, out),
+        PageSource::Record(addr, record) => {
             decode_part(record_size as usize, models, (*addr, record), *within, out, |_| {})
         }
-        Source::Fetch(ptr) => Err(Error::corrupt(format!("record {}", ptr.addr), "it was not read")),
+        PageSource::Fetch(ptr) => Err(Error::corrupt(format!("record {}", ptr.addr), "it was not read")),
     }
 }
 

@@ -54,13 +54,13 @@ pub enum Redo<'a> {
     /// Points consecutive pages to records.
     Pages(PageRun),
     /// Changes the catalogue of datasets and snapshots.
-    Deed(Deed<'a>),
+    Catalogue(CatalogueOp<'a>),
 }
 
 /// A change of the catalogue. The changes of a batch come after everything that was accepted before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "times are seconds since 1970, names those of the catalogue, ids its numbers")]
-pub enum Deed<'a> {
+pub enum CatalogueOp<'a> {
     /// Makes an empty dataset.
     Create { id: u64, created: u64, name: &'a str },
     /// Keeps the dataset as it is at this place of the log, where the next record gets the raw address `bound`.
@@ -81,10 +81,10 @@ pub enum Deed<'a> {
     Hold { snapshot: u64, created: u64, tag: &'a str },
 }
 
-/// Longest name and value in a [`Deed`], in bytes.
+/// Longest name and value in a [`CatalogueOp`], in bytes.
 pub const TEXT_BYTES_MAX: usize = 8 << 10;
 
-impl<'a> Deed<'a> {
+impl<'a> CatalogueOp<'a> {
     /// Appends the stored form.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let (code, numbers, text): (u8, &[u64], Option<&str>) = match self {
@@ -213,7 +213,7 @@ impl Redo<'_> {
                 }
             }
             Self::Pages(run) => run.encode(out),
-            Self::Deed(deed) => deed.encode(out),
+            Self::Catalogue(op) => op.encode(out),
         }
     }
 }
@@ -328,7 +328,7 @@ pub fn for_each<'a>(ops: &'a [u8], visit: &mut dyn FnMut(Redo<'a>) -> Result<()>
                 to: reader.varint()?,
             },
             code @ (4 | 5 | 15 | 16) => Redo::Pages(PageRun::decode(code, &mut reader)?),
-            code => Redo::Deed(Deed::decode(code, &mut reader)?),
+            code => Redo::Catalogue(CatalogueOp::decode(code, &mut reader)?),
         };
         visit(redo)?;
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::LiveDataset;
-use super::ledger::Part;
+use super::accounting::RecordRole;
 use crate::tree::{Edit, Value};
 use crate::{Addr, Error, Key, Ptr, Result};
 
@@ -59,12 +59,12 @@ impl LiveDataset {
         counted.map(|(addr, value)| Ok((addr, references(&value)?))).collect()
     }
 
-    /// Returns true if a snapshot or another page also has one of these records, which then stays when a page lets go
-    /// of it.
+    /// Returns true if a snapshot or another page also has one of these records, which then stays when a page
+    /// unreferences it.
     pub fn any_is_shared(&self, ptrs: &[Ptr]) -> Result<bool> {
         let held = {
-            let ledger = self.ledger.lock();
-            ptrs.iter().any(|ptr| ledger.holds(Part::Page, ptr.addr))
+            let accounting = self.accounting.lock();
+            ptrs.iter().any(|ptr| accounting.holds(RecordRole::Page, ptr.addr))
         };
         Ok(held || !self.shared_among(ptrs)?.is_empty())
     }

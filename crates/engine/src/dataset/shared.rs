@@ -7,20 +7,20 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::budget::{Budget, Claim, Refused};
-use super::debts::ReadDebts;
 use super::journal::Journal;
 use super::models::ModelTable;
+use super::read_amplification::ReadAmplification;
 use super::room::Room;
 use super::throttle::Throttle;
 use super::waits::Waits;
 use super::{Space, Synced};
-use crate::account::subtract_shared;
 use crate::error::DamagedAt;
-use crate::faults::{Fault, Subject};
+use crate::faults::{FaultKind, Subject};
 use crate::limits::{ATOMIC_WRITE_MAX, REDO_BYTES_MAX};
 use crate::record::{Compression, RecordCache};
 use crate::segment::{Devices, Segments};
 use crate::space::Chunks;
+use crate::sums::subtract_shared;
 use crate::tree::NodeCache;
 use crate::{Addr, Error, Ptr, Result};
 
@@ -125,7 +125,7 @@ pub struct Counters {
     /// Headers, directories, operations and padding of the log.
     pub framing_bytes: AtomicU64,
     /// Bytes written by cleaning and by coding again.
-    pub fold_bytes: AtomicU64,
+    pub moved_bytes: AtomicU64,
     /// Passes of the cleaner.
     pub clean_passes: AtomicU64,
     /// Chunks that became free by passes of the cleaner.
@@ -159,7 +159,7 @@ pub fn count(counter: &AtomicU64, by: u64) {
 
 /// State of an open pool that its datasets use.
 pub struct Shared {
-    /// Changes are accepted under its read side; a cut takes its write side. While the gate is held, nothing may be
+    /// Changes are accepted under its read side; quiescing takes its write side. While the gate is held, nothing may be
     /// awaited but a commit in flight, which never takes the gate (invariant D1: no deadlock).
     pub gate: RwLock<()>,
     /// The pool's devices.
@@ -193,18 +193,18 @@ pub struct Shared {
     pub dirty_limit: AtomicU64,
     /// Upper bound of the redo operations of accepted changes, in bytes.
     pub redo_bytes: AtomicU64,
-    /// Number of accepted changes. Read under the gate's write side, it identifies a cut.
+    /// Number of accepted changes. Read under the gate's write side, it identifies a quiesce point.
     pub accepted: AtomicU64,
-    /// Numbers of the datasets that accepted something since the last cut. Each is listed once.
+    /// Numbers of the datasets that accepted something since the last quiesce point. Each is listed once.
     pub touched: Mutex<Vec<u64>>,
-    /// True while a commit is between its cut and its end.
+    /// True while a commit is between its quiesce point and its end.
     pub in_flight: Mutex<bool>,
     /// Signalled at the end of each commit.
     pub landed: Condvar,
     /// Counters of I/O and other work.
     pub counters: Counters,
     /// Costs of deltas for readers.
-    pub debts: ReadDebts,
+    pub read_amplification: ReadAmplification,
     /// Compression of new pages.
     pub compression: RwLock<Compression>,
     /// A [`PrimaryCache`], as its number.
@@ -247,7 +247,7 @@ impl Shared {
             in_flight: Mutex::default(),
             landed: Condvar::default(),
             counters: Counters::default(),
-            debts: ReadDebts::default(),
+            read_amplification: ReadAmplification::default(),
             compression: RwLock::new(Compression::default()),
             primary_cache: AtomicU8::default(),
             read_only: AtomicBool::default(),
@@ -334,7 +334,7 @@ impl Shared {
         addr: impl Into<Option<Addr>>,
         offset: u64,
     ) -> Error {
-        let Some(fault) = Fault::of(&error) else { return error };
+        let Some(fault) = FaultKind::of(&error) else { return error };
         // If liveness cannot be determined, the record is taken for live.
         if addr.into().is_none_or(|addr| self.segments.is_live(addr).unwrap_or(true)) {
             self.segments.faults.count(fault, subject, self.place_of(&error), offset);
@@ -364,7 +364,7 @@ impl Shared {
     /// Returns the pointers with the lengths that are stored now.
     fn exact<'a>(&self, ptrs: &'a [Ptr]) -> Cow<'a, [Ptr]> {
         let mut exact = Cow::Borrowed(ptrs);
-        for at in self.segments.recoded(ptrs) {
+        for at in self.segments.recompressed(ptrs) {
             if let Some(ptr) = exact.to_mut().get_mut(at) {
                 ptr.len_bytes = self.stored_len(*ptr);
             }
@@ -492,7 +492,7 @@ impl Shared {
     }
 
     /// Reserves room for a change in the next batch of operations. Returns false if a commit must come first. The
-    /// caller holds the gate, so that no cut sees the reservation without its change.
+    /// caller holds the gate, so that no quiesce point sees the reservation without its change.
     pub fn reserve_redo(&self, bytes: u64) -> bool {
         let before = self.redo_bytes.fetch_add(bytes, Ordering::Relaxed);
         // A change alone always fits, because each of its parts is bounded.

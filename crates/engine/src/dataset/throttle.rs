@@ -156,7 +156,7 @@ impl Throttle {
         self.tell(|pace, now| pace.begin(now, moved_bytes));
     }
 
-    /// Notes that a checkpoint counts, so that the chunks that were vacated before are free.
+    /// Notes that a checkpoint counts, so that the chunks that were emptied before are free.
     pub fn gained(&self) {
         self.tell(Pace::gained);
         self.gained.notify_all();

@@ -17,13 +17,13 @@ const TOTAL: Key = Key::new(0, Key::USAGE, 0);
 /// Entry of an object or of the dataset's total: pages, stored bytes, and recordsize (objects) or logical bytes
 /// (total).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Entry {
+struct UsageEntry {
     pages: u64,
     stored_bytes: u64,
     size_bytes: u64,
 }
 
-impl Entry {
+impl UsageEntry {
     fn load(tree: &Tree, key: &Key) -> Result<Self> {
         let Some(Value::Bytes(bytes)) = tree.get(key)? else { return Ok(Self::default()) };
         let mut reader = Reader::new(&bytes, "usage of an object");
@@ -57,24 +57,24 @@ pub(super) struct UsageDelta {
 /// Usage of the objects that changed since the last checkpoint.
 #[derive(Default)]
 pub(super) struct UsageTable {
-    objects: HashMap<u64, Entry>,
-    total: Option<Entry>,
+    objects: HashMap<u64, UsageEntry>,
+    total: Option<UsageEntry>,
 }
 
 impl UsageTable {
-    fn entry(&mut self, tree: &Tree, object: u64) -> Result<&mut Entry> {
-        use std::collections::hash_map::Entry as Slot;
+    fn entry(&mut self, tree: &Tree, object: u64) -> Result<&mut UsageEntry> {
+        use std::collections::hash_map::Entry as MapEntry;
         Ok(match self.objects.entry(object) {
-            Slot::Occupied(slot) => slot.into_mut(),
-            Slot::Vacant(slot) => slot.insert(Entry::load(tree, &Key::new(object, Key::USAGE, 0))?),
+            MapEntry::Occupied(slot) => slot.into_mut(),
+            MapEntry::Vacant(slot) => slot.insert(UsageEntry::load(tree, &Key::new(object, Key::USAGE, 0))?),
         })
     }
 
-    fn total(&mut self, tree: &Tree) -> Result<Entry> {
+    fn total(&mut self, tree: &Tree) -> Result<UsageEntry> {
         if let Some(total) = self.total {
             return Ok(total);
         }
-        let total = Entry::load(tree, &TOTAL)?;
+        let total = UsageEntry::load(tree, &TOTAL)?;
         self.total = Some(total);
         Ok(total)
     }
@@ -107,7 +107,7 @@ impl UsageTable {
     pub(super) fn get(&self, tree: &Tree, object: u64) -> Result<Usage> {
         let entry = match self.objects.get(&object) {
             Some(entry) => *entry,
-            None => Entry::load(tree, &Key::new(object, Key::USAGE, 0))?,
+            None => UsageEntry::load(tree, &Key::new(object, Key::USAGE, 0))?,
         };
         Ok(Usage { pages: entry.pages, stored_bytes: entry.stored_bytes })
     }
@@ -116,7 +116,7 @@ impl UsageTable {
     pub(super) fn record_size(&self, tree: &Tree, object: u64) -> Result<u32> {
         let entry = match self.objects.get(&object) {
             Some(entry) => *entry,
-            None => Entry::load(tree, &Key::new(object, Key::USAGE, 0))?,
+            None => UsageEntry::load(tree, &Key::new(object, Key::USAGE, 0))?,
         };
         Ok(entry.size_bytes as u32)
     }
@@ -125,7 +125,7 @@ impl UsageTable {
     pub(super) fn logical_bytes(&self, tree: &Tree) -> Result<u64> {
         match self.total {
             Some(total) => Ok(total.size_bytes),
-            None => Ok(Entry::load(tree, &TOTAL)?.size_bytes),
+            None => Ok(UsageEntry::load(tree, &TOTAL)?.size_bytes),
         }
     }
 
@@ -133,7 +133,7 @@ impl UsageTable {
     pub(super) fn stored_bytes(&self, tree: &Tree) -> Result<u64> {
         match self.total {
             Some(total) => Ok(total.stored_bytes),
-            None => Ok(Entry::load(tree, &TOTAL)?.stored_bytes),
+            None => Ok(UsageEntry::load(tree, &TOTAL)?.stored_bytes),
         }
     }
 

@@ -11,7 +11,7 @@ const STEPS: usize = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum Reason {
-    /// The gate, while a commit or a checkpoint cuts.
+    /// The gate, while a commit or a checkpoint quiesces the pool.
     Gate,
     /// A commit: as much is accepted as may be, claims fill the pool or a quota, or writers are delayed so that commits
     /// keep up.
@@ -44,7 +44,7 @@ pub struct Waited {
 }
 
 #[derive(Debug, Default)]
-struct Counted {
+struct WaitCounters {
     steps: [AtomicU64; STEPS],
     longest_ns: AtomicU64,
     total_ns: AtomicU64,
@@ -52,7 +52,7 @@ struct Counted {
 
 /// Waits by reason.
 #[derive(Debug, Default)]
-pub struct Waits([Counted; Reason::ALL.len()]);
+pub struct Waits([WaitCounters; Reason::ALL.len()]);
 
 impl Waits {
     /// Calls `wait`, and counts the time that it takes.

@@ -34,7 +34,7 @@ pub use file::FileDevice;
 pub use lock::unlock;
 pub use open::{OpenMode, create_file_device};
 pub use recorded::{Event, RecordedDevice, Recording};
-pub use sim::{Fault, SimDevice, SimOp};
+pub use sim::{InjectedFault, SimDevice, SimOp};
 pub use stats::{DeviceCounts, DeviceStats};
 
 /// A device of a pool: a regular file, a block device or a simulated one.

@@ -29,12 +29,12 @@ pub enum OpenMode {
 pub(super) struct Opened {
     pub(super) file: File,
     pub(super) size_bytes: u64,
-    pub(super) kind: Kind,
+    pub(super) kind: DeviceKind,
 }
 
 /// Kinds of device, by the way that they take discards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum DeviceKind {
     /// A block device: discard goes to the device.
     Block,
     /// A sparse file: discarded ranges go back to the file system that holds it.
@@ -59,14 +59,14 @@ pub(super) fn open(path: &Path, mode: OpenMode) -> Result<Opened> {
     let held = File::from(held);
     let is_block = classify(path, &held.metadata().map_err(|e| refused(path, e))?)?;
     let patience = if is_block { UDEV_PATIENCE } else { Duration::ZERO };
-    let attempt = || claim(open_direct(&held, path, mode, is_block)?, path, mode, is_block);
+    let attempt = || lock_file(open_direct(&held, path, mode, is_block)?, path, mode, is_block);
     patiently(patience, attempt, || lock::is_left_behind(path))
 }
 
 /// Takes over a file that was opened as `path` for the same mode and locked. The path is not looked up again.
 pub(super) fn adopt(file: File, path: &Path, mode: OpenMode) -> Result<Opened> {
     let is_block = classify(path, &file.metadata().map_err(|e| refused(path, e))?)?;
-    claim(file, path, mode, is_block)
+    lock_file(file, path, mode, is_block)
 }
 
 /// Repeats `attempt` while the device is busy, until `patience` is over. If a process that has ended left the device
@@ -82,8 +82,8 @@ pub(super) fn patiently<T>(
         match attempt() {
             Err(Error::Busy(_)) if !last => {
                 let waited = begun.elapsed();
-                // A holder that let go between the attempt and the look at the locks is not found. So there is one more
-                // attempt.
+                // A holder that released its lock between the attempt and the look at the locks is not found. So there
+                // is one more attempt.
                 last = waited >= patience && (waited >= ENDED_PATIENCE || !left_behind());
                 if !last {
                     std::thread::sleep(PAUSE);
@@ -94,10 +94,10 @@ pub(super) fn patiently<T>(
     }
 }
 
-fn claim(file: File, path: &Path, mode: OpenMode, is_block: bool) -> Result<Opened> {
+fn lock_file(file: File, path: &Path, mode: OpenMode, is_block: bool) -> Result<Opened> {
     lock::lock(&file, path, mode)?;
     let (size_bytes, kind) = measure(&file, path, is_block)?;
-    if mode == OpenMode::ReadWrite && kind == Kind::Block {
+    if mode == OpenMode::ReadWrite && kind == DeviceKind::Block {
         check_writable(&file, path)?;
     }
     Ok(Opened { file, size_bytes, kind })
@@ -158,16 +158,16 @@ fn open_buffered(place: &Path, path: &Path, flags: OFlags) -> Result<File> {
     Ok(File::from(fd))
 }
 
-fn measure(file: &File, path: &Path, is_block: bool) -> Result<(u64, Kind)> {
+fn measure(file: &File, path: &Path, is_block: bool) -> Result<(u64, DeviceKind)> {
     let failed = |e: Errno| refused(path, e.into());
     // The end of a block device is its size; fstat reports zero.
     let end = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(failed)?;
     let kind = if is_block {
         check_block_size(path, rustix::fs::ioctl_blksszget(file).map_err(failed)?)?;
-        Kind::Block
+        DeviceKind::Block
     } else {
         let meta = file.metadata().map_err(|e| refused(path, e))?;
-        if meta.blocks().saturating_mul(512) < end { Kind::ThinFile } else { Kind::FullFile }
+        if meta.blocks().saturating_mul(512) < end { DeviceKind::ThinFile } else { DeviceKind::FullFile }
     };
     let size_bytes = end - end % BLOCK_BYTES as u64;
     if size_bytes < DEVICE_BYTES_MIN {

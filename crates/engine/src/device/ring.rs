@@ -21,10 +21,10 @@ pub(super) const DEPTH: usize = 64;
 const GETEVENTS: u32 = 1;
 
 thread_local! {
-    static RING: RefCell<Slot> = const { RefCell::new(Slot::Untried) };
+    static RING: RefCell<ThreadRing> = const { RefCell::new(ThreadRing::Untried) };
 }
 
-enum Slot {
+enum ThreadRing {
     Untried,
     Refused,
     Ready(Box<IoUring>),
@@ -33,44 +33,44 @@ enum Slot {
 /// Reads up to [`DEPTH`] requests; more are left alone. Bit `n` of the result is set if request `n` was filled.
 pub(super) fn read_batch(file: &File, requests: &mut [(u64, AlignedBuf)]) -> u64 {
     RING.with_borrow_mut(|slot| {
-        if matches!(slot, Slot::Untried) {
+        if matches!(slot, ThreadRing::Untried) {
             *slot = open();
         }
-        let Slot::Ready(ring) = slot else { return 0 };
-        let mut batch = Batch { ring, in_ring: 0, filled: 0 };
+        let ThreadRing::Ready(ring) = slot else { return 0 };
+        let mut batch = RingBatch { ring, in_ring: 0, filled: 0 };
         batch.push(file, requests);
         let outcome = batch.run(requests);
         let filled = batch.filled;
         if let Err(error) = outcome {
             tracing::warn!(%error, "io_uring failed; this thread goes on with blocking reads");
-            *slot = Slot::Refused;
+            *slot = ThreadRing::Refused;
         }
         filled
     })
 }
 
-fn open() -> Slot {
+fn open() -> ThreadRing {
     // Completions are processed when this thread asks for them, instead of interrupting it. This needs Linux 6.1.
     let deferred = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(DEPTH as u32);
     match deferred.or_else(|_| IoUring::new(DEPTH as u32)) {
-        Ok(ring) => Slot::Ready(Box::new(ring)),
+        Ok(ring) => ThreadRing::Ready(Box::new(ring)),
         Err(error) => {
             tracing::debug!(%error, "no io_uring; this thread uses blocking reads");
-            Slot::Refused
+            ThreadRing::Refused
         }
     }
 }
 
-/// Requests that are under way. Invariant: the kernel writes into their buffers until `in_ring` is 0, so [`Batch::run`]
-/// does not return before.
-struct Batch<'a> {
+/// Requests that are under way. Invariant: the kernel writes into their buffers until `in_ring` is 0, so
+/// [`RingBatch::run`] does not return before.
+struct RingBatch<'a> {
     ring: &'a mut IoUring,
     /// Number of requests that were pushed and not completed.
     in_ring: usize,
     filled: u64,
 }
 
-impl Batch<'_> {
+impl RingBatch<'_> {
     fn push(&mut self, file: &File, requests: &mut [(u64, AlignedBuf)]) {
         let fd = types::Fd(file.as_raw_fd());
         for (n, (offset, buf)) in requests.iter_mut().enumerate().take(DEPTH) {

@@ -30,7 +30,7 @@ type Block = [u8; BLOCK_BYTES];
 /// Number of places that are remembered in the order in which they were written.
 const LATEST_PLACES: usize = 32;
 
-/// Kinds of call that a [`Fault`] strikes.
+/// Kinds of call that an [`InjectedFault`] strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimOp {
     /// [`Device::read`]
@@ -43,7 +43,7 @@ pub enum SimOp {
 
 /// A fault: calls that fail with EIO.
 #[derive(Clone, Debug)]
-pub struct Fault {
+pub struct InjectedFault {
     /// The kind of call.
     pub op: SimOp,
     /// Bytes of the device: only calls that touch them fail.
@@ -59,7 +59,7 @@ pub struct Fault {
 pub struct SimDevice {
     path: PathBuf,
     size_bytes: u64,
-    state: Mutex<State>,
+    state: Mutex<SimState>,
     stats: DeviceStats,
     watcher: Mutex<Option<Watcher>>,
 }
@@ -67,9 +67,9 @@ pub struct SimDevice {
 type Watcher = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
-struct State {
+struct SimState {
     /// Content that reads see.
-    visible: Blocks,
+    visible: SimBlocks,
     /// Blocks that are the first of a write.
     begun: Arc<BTreeSet<u64>>,
     /// The blocks that the last writes began at, newest first.
@@ -77,24 +77,24 @@ struct State {
     /// Number of writes so far.
     writes: u64,
     /// Sectors whose visible content is not durable.
-    unflushed: BTreeMap<u64, Unflushed>,
-    faults: Vec<Fault>,
+    unflushed: BTreeMap<u64, UnflushedSector>,
+    faults: Vec<InjectedFault>,
     /// Writes and flushes until the power cut.
     cut_in: Option<u64>,
     off: bool,
     failed: bool,
-    random: Random,
+    random: SplitMix64,
 }
 
 /// Blocks by number, in groups that copies share until one of them changes. Absent blocks are zeros.
 #[derive(Clone, Default)]
-struct Blocks(BTreeMap<u64, Arc<Group>>);
+struct SimBlocks(BTreeMap<u64, Arc<BlockGroup>>);
 
-type Group = [Option<Arc<Block>>; GROUP_BLOCKS];
+type BlockGroup = [Option<Arc<Block>>; GROUP_BLOCKS];
 
 const GROUP_BLOCKS: usize = 256;
 
-impl Blocks {
+impl SimBlocks {
     const fn place(block: u64) -> (u64, usize) {
         (block / GROUP_BLOCKS as u64, (block % GROUP_BLOCKS as u64) as usize)
     }
@@ -131,7 +131,7 @@ impl Blocks {
     }
 }
 
-struct Unflushed {
+struct UnflushedSector {
     durable: Sector,
     /// Contents that were written since, oldest first, each with the number of its write. Empty after a failed flush:
     /// then the visible content is lost.
@@ -143,11 +143,11 @@ impl SimDevice {
     /// the same calls behave alike. `size_bytes` is rounded down to whole blocks.
     #[must_use]
     pub fn new(size_bytes: u64, seed: u64) -> Self {
-        let state = State { random: Random(seed), ..State::default() };
+        let state = SimState { random: SplitMix64(seed), ..SimState::default() };
         Self::with_state(PathBuf::from(format!("sim-{seed}")), size_bytes, state)
     }
 
-    fn with_state(path: PathBuf, size_bytes: u64, state: State) -> Self {
+    fn with_state(path: PathBuf, size_bytes: u64, state: SimState) -> Self {
         let size_bytes = size_bytes - size_bytes % BLOCK_BYTES as u64;
         Self {
             path,
@@ -170,7 +170,8 @@ impl SimDevice {
     /// `seed`: writes are lost and reordered, and none is torn.
     #[must_use]
     pub fn crash_by_writes(&self, seed: u64) -> Self {
-        let survives = |write: u64| Random(seed ^ write.wrapping_mul(0x9E37_79B9_7F4A_7C15)).below(2) == 1;
+        let survives =
+            |write: u64| SplitMix64(seed ^ write.wrapping_mul(0x9E37_79B9_7F4A_7C15)).below(2) == 1;
         self.crash_keeping(&mut |unflushed| {
             let newest = unflushed.written.iter().rev().find(|(write, _)| survives(*write));
             Some(newest.map_or(&unflushed.durable, |(_, content)| content))
@@ -179,20 +180,20 @@ impl SimDevice {
 
     /// Returns the device as it is after a power cut. `keep` returns the content of a sector that survives; `None`
     /// stands for the visible one.
-    fn crash_keeping(&self, keep: &mut dyn FnMut(&Unflushed) -> Option<&Sector>) -> Self {
+    fn crash_keeping(&self, keep: &mut dyn FnMut(&UnflushedSector) -> Option<&Sector>) -> Self {
         let mut state = self.state.lock();
-        let mut image = State {
+        let mut image = SimState {
             visible: state.visible.clone(),
             begun: Arc::clone(&state.begun),
             latest: state.latest.clone(),
-            ..State::default()
+            ..SimState::default()
         };
         for (&sector, unflushed) in &state.unflushed {
             if let Some(kept) = keep(unflushed) {
                 image.set_sector(sector, kept);
             }
         }
-        image.random = Random(state.random.next());
+        image.random = SplitMix64(state.random.next());
         drop(state);
         Self::with_state(self.path.clone(), self.size_bytes, image)
     }
@@ -200,7 +201,7 @@ impl SimDevice {
     /// As [`SimDevice::crash`], with choices drawn from `seed`.
     #[must_use]
     pub fn crash_seeded(&self, seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = SplitMix64(seed);
         self.crash(&mut |n| random.below(n))
     }
 
@@ -233,7 +234,7 @@ impl SimDevice {
     }
 
     /// Makes calls fail from now on.
-    pub fn inject(&self, fault: Fault) {
+    pub fn inject(&self, fault: InjectedFault) {
         self.state.lock().faults.push(fault);
     }
 
@@ -420,7 +421,7 @@ impl Device for SimDevice {
     }
 }
 
-impl State {
+impl SimState {
     fn sector(&self, sector: u64) -> Sector {
         let at = sector as usize % SECTORS_PER_BLOCK * SECTOR_BYTES;
         let mut content = [0; SECTOR_BYTES];
@@ -450,7 +451,8 @@ impl State {
         } else {
             let before = self.sector(sector);
             let unflushed = self.unflushed.entry(sector);
-            let unflushed = unflushed.or_insert_with(|| Unflushed { durable: before, written: Vec::new() });
+            let unflushed =
+                unflushed.or_insert_with(|| UnflushedSector { durable: before, written: Vec::new() });
             // Most sectors are written once, and a vector that grows by itself begins with room for four.
             unflushed.written.reserve_exact(1);
             unflushed.written.push((self.writes, *content));
@@ -520,7 +522,7 @@ impl State {
     }
 }
 
-impl Unflushed {
+impl UnflushedSector {
     /// Returns the content that survives; `None` stands for the newest one that was written.
     fn pick(&self, choose: &mut dyn FnMut(usize) -> usize) -> Option<&Sector> {
         let newest = self.written.len();
@@ -540,9 +542,9 @@ fn zero_block() -> Arc<Block> {
 
 /// SplitMix64 (Steele, Lea and Flood, 2014): small, seeded, good enough to choose with.
 #[derive(Default)]
-struct Random(u64);
+struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;

@@ -59,7 +59,7 @@ fn a_count_is_news_when_it_has_doubled() {
 fn what_opening_met_before_it_had_read_the_counts_is_added_to_them() {
     let faults = Faults::default();
     let at = DamagedAt::new(1, 4096, None);
-    faults.count(Fault::Checksum, Subject::Fixed, Some(at), 0);
+    faults.count(FaultKind::Checksum, Subject::Fixed, Some(at), 0);
     let one = FaultCounts { checksums: 1, ..FaultCounts::default() };
     let struck = vec![Struck { subject: Subject::Fixed, counts: one, place: Some((0, 0)), offset: 0 }];
     faults.load(FaultReport { cleared: 3, devices: vec![one], struck, unlisted: 2 });

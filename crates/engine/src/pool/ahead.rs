@@ -8,11 +8,11 @@ const RESULTS_AHEAD: usize = 1024;
 
 /// A reader for the opening of a pool. Its threads wait for devices, so that there may be more of them than processors;
 /// none has to take work from another.
-pub(super) struct Ahead {
+pub(super) struct ReadAhead {
     reads_at_once: usize,
 }
 
-impl Ahead {
+impl ReadAhead {
     /// Makes a reader that does `reads_at_once` reads at once; with 1 the caller's thread reads alone, in the order of
     /// the items.
     pub(super) const fn new(reads_at_once: usize) -> Self {
@@ -81,7 +81,7 @@ mod tests {
     fn all_is_read_and_in_order_where_that_is_asked_for() {
         let items: Vec<u64> = (0..5000).collect();
         for reads_at_once in [1, 2, 64] {
-            let ahead = Ahead::new(reads_at_once);
+            let ahead = ReadAhead::new(reads_at_once);
             assert!(ahead.map(&items, |item| item * 3).into_iter().eq(items.iter().map(|item| item * 3)));
             let mut left = 3000;
             let result = ahead.each(

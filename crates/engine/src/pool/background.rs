@@ -68,7 +68,7 @@ impl Pool {
 
     fn commit_loop(&self) {
         let mut last_durable = std::time::Instant::now();
-        let mut last_txg = 0;
+        let mut last_batch = 0;
         loop {
             let nudged = {
                 let mut signal = self.signal.lock();
@@ -91,8 +91,8 @@ impl Pool {
                 if due {
                     self.store_new_faults()?;
                     // A log that is written to attests its flushes by the way.
-                    let txg = self.log.lock().writer.position().txg;
-                    if std::mem::replace(&mut last_txg, txg) == txg {
+                    let batch = self.log.lock().writer.position().batch;
+                    if std::mem::replace(&mut last_batch, batch) == batch {
                         return self.attest();
                     }
                 }
@@ -143,7 +143,7 @@ impl Pool {
     }
 
     fn maintenance_loop(&self) {
-        let mut pace = Pace::default();
+        let mut pace = CommitSpeed::default();
         loop {
             {
                 let mut wanted = self.cleaning.lock();
@@ -168,7 +168,7 @@ impl Pool {
     }
 
     /// Does rounds of maintenance as long as there is something to gain and room is short.
-    fn maintain_timed(&self, pace: &mut Pace) -> Result<()> {
+    fn maintain_timed(&self, pace: &mut CommitSpeed) -> Result<()> {
         loop {
             let done = self.maintain()?;
             pace.committed(self);
@@ -287,7 +287,7 @@ impl Pool {
             return Ok(steps > 0);
         }
         let mut state = self.maintenance.lock();
-        if due || self.chunks.pending() >= self.sizing.bounds.low_chunks {
+        if due || self.chunks.pending_free() >= self.sizing.bounds.low_chunks {
             self.checkpoint_locked(&mut state, false)?;
             if !self.shared.wants_cleaning() {
                 return Ok(true);
@@ -304,7 +304,7 @@ impl Pool {
 
 /// Speed at which commits write.
 #[derive(Default)]
-struct Pace {
+struct CommitSpeed {
     commit_ns_per_mib: f64,
     /// Bytes that commits had written at the last look, and its time.
     seen: Option<(u64, Instant)>,
@@ -318,7 +318,7 @@ fn approach(known: &mut f64, now: f64) -> u64 {
     *known as u64
 }
 
-impl Pace {
+impl CommitSpeed {
     /// Measures what commits have written since the last look.
     fn committed(&mut self, pool: &Pool) {
         let (bytes, now) = (pool.totals().data_bytes, Instant::now());

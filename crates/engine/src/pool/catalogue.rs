@@ -1,40 +1,41 @@
-//! The datasets and snapshots of an open pool, and the deeds that change them.
+//! The datasets and snapshots of an open pool, and the operations that change them.
 //!
 //! - C1: the versions that grow from a snapshot name it as `prev`. A snapshot is destroyed only while exactly one
 //!   version does.
-//! - C2: the catalogue changes with the log's lock held and the gate closed, by a deed that is in the log. Exceptions
-//!   are what checkpoints find out (where a version is stored) and what is worked off of `dying`.
+//! - C2: the catalogue changes with the log's lock held and the gate closed, by a catalogue operation that is in the
+//!   log. Exceptions are what checkpoints find out (where a version is stored) and what is worked off of
+//!   `unreferenced`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::image::{Image, Kept, VersionImage};
-use crate::account::subtract_stored;
-use crate::dataset::redo::Deed;
-use crate::dataset::{Blocks, Bucket, Holder, Ledger, LiveDataset, Shared};
+use super::image::{Image, UnreferencedImage, VersionImage};
+use crate::dataset::redo::CatalogueOp;
+use crate::dataset::{Ancestor, Bucket, DeadBlocks, LiveDataset, Shared, SpaceAccounting};
+use crate::sums::subtract_stored;
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::{Addr, Error, Key, Ptr, Result};
 
 /// Kinds of versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum VersionKind {
     /// A dataset, which changes.
     Dataset,
     /// A snapshot of the dataset `of`.
     Snapshot {
         /// Number of its dataset.
         of: u64,
-        /// See [`Holder`].
+        /// See [`Ancestor`].
         bound: u64,
-        /// See [`Holder`].
+        /// See [`Ancestor`].
         node_bound: Option<u64>,
     },
 }
 
 /// A dataset or snapshot.
 pub(super) struct Version {
-    pub(super) kind: Kind,
+    pub(super) kind: VersionKind,
     /// A dataset's path below the pool (empty: the pool's own); a snapshot's name within its dataset.
     pub(super) name: String,
     /// The snapshot before it; 0 for none.
@@ -50,14 +51,14 @@ pub(super) struct Version {
 impl Version {
     pub(super) fn snapshot_of(&self) -> Option<u64> {
         match self.kind {
-            Kind::Snapshot { of, .. } => Some(of),
-            Kind::Dataset => None,
+            VersionKind::Snapshot { of, .. } => Some(of),
+            VersionKind::Dataset => None,
         }
     }
 }
 
-/// Records or trees that were let go of as a whole, and are worked off in the background.
-pub(super) enum Dying {
+/// Records or trees that nothing refers to any more, and that are freed in the background.
+pub(super) enum Unreferenced {
     /// Records to be freed; if `held`, only to be forgotten, because a snapshot has them.
     Records { bucket: Bucket, held: bool },
     /// The stored buckets of a dead list, to be forgotten only.
@@ -66,7 +67,7 @@ pub(super) enum Dying {
     Tree { data: Arc<LiveDataset>, bound: u64, node_bound: u64, cursor: Option<Key> },
 }
 
-impl Dying {
+impl Unreferenced {
     /// Returns the tree, if this is one.
     pub(super) fn tree(&self) -> Option<&Tree> {
         match self {
@@ -77,20 +78,20 @@ impl Dying {
 }
 
 /// Shared parts that each version is made with.
-pub(super) struct Parts {
+pub(super) struct VersionContext {
     pub(super) shared: Arc<Shared>,
     pub(super) store: Arc<dyn NodeStore>,
     pub(super) nodes: Arc<NodeCache>,
-    pub(super) blocks: Arc<Blocks>,
+    pub(super) blocks: Arc<DeadBlocks>,
 }
 
 /// All datasets and snapshots, by number.
 pub(super) struct Catalogue {
-    pub(super) parts: Parts,
+    pub(super) parts: VersionContext,
     /// Number of the next dataset or snapshot.
     pub(super) next_id: u64,
     pub(super) versions: BTreeMap<u64, Version>,
-    pub(super) dying: VecDeque<Dying>,
+    pub(super) unreferenced: VecDeque<Unreferenced>,
     /// Versions that are being sent or received, and the number of times: nobody destroys them meanwhile.
     pub(super) pins: BTreeMap<u64, usize>,
     /// While the log is replayed: a raw address above those of all nodes, since the nodes of a checkpoint may come
@@ -102,34 +103,35 @@ fn unknown(id: u64) -> Error {
     Error::corrupt(format!("dataset or snapshot {id}"), "the catalogue does not have it")
 }
 
-/// Bytes in memory of a dataset or snapshot beside its dead lists: names, properties, ledger, the ends of its tree.
+/// Bytes in memory of a dataset or snapshot beside its dead lists: names, properties, space accounting, the ends of its
+/// tree.
 const VERSION_BYTES: u64 = 1 << 10;
 
 impl Catalogue {
     /// Returns the bytes that the catalogue takes in memory.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let dead = |version: &Version| version.data.ledger.lock().dead.memory_bytes();
+        let dead = |version: &Version| version.data.accounting.lock().dead.memory_bytes();
         let versions = self.versions.values().map(|version| VERSION_BYTES + dead(version));
-        let dying = self.dying.iter().map(|dying| match dying {
-            Dying::Records { bucket, .. } => bucket.memory_bytes(),
-            Dying::List { .. } | Dying::Tree { .. } => VERSION_BYTES,
+        let unreferenced = self.unreferenced.iter().map(|item| match item {
+            Unreferenced::Records { bucket, .. } => bucket.memory_bytes(),
+            Unreferenced::List { .. } | Unreferenced::Tree { .. } => VERSION_BYTES,
         });
-        versions.chain(dying).sum()
+        versions.chain(unreferenced).sum()
     }
 
     /// Makes the catalogue from its stored image.
-    pub(super) fn load(image: &Image, parts: Parts) -> Result<Self> {
+    pub(super) fn load(image: &Image, parts: VersionContext) -> Result<Self> {
         let mut catalogue = Self {
             parts,
             next_id: image.next_id,
             versions: BTreeMap::new(),
-            dying: VecDeque::new(),
+            unreferenced: VecDeque::new(),
             pins: BTreeMap::new(),
             nodes_below: 0,
         };
         for (id, stored) in &image.versions {
-            let ledger = Ledger {
-                holders: Vec::new(),
+            let accounting = SpaceAccounting {
+                ancestors: Vec::new(),
                 page_bytes: stored.page_bytes,
                 node_bytes: stored.node_bytes,
                 fresh_bytes: stored.fresh_bytes,
@@ -143,28 +145,28 @@ impl Catalogue {
                 created: stored.created,
                 properties: stored.properties.clone(),
                 holds: stored.holds.clone(),
-                data: catalogue.dataset_of(*id, catalogue.tree(stored.root), ledger),
+                data: catalogue.dataset_of(*id, catalogue.tree(stored.root), accounting),
             };
             if version.snapshot_of().is_some() {
-                version.data.sealed.store(true, Ordering::Relaxed);
+                version.data.takes_no_changes.store(true, Ordering::Relaxed);
             }
             catalogue.versions.insert(*id, version);
         }
-        for kept in &image.dying {
-            catalogue.dying.push_back(match kept.clone() {
-                Kept::Records { bucket, held } => Dying::Records { bucket, held },
-                Kept::List { id } => Dying::List { id },
-                Kept::Tree { root, bound, node_bound, cursor } => {
-                    let data = catalogue.dataset_of(0, catalogue.tree(root), Ledger::default());
+        for kept in &image.unreferenced {
+            catalogue.unreferenced.push_back(match kept.clone() {
+                UnreferencedImage::Records { bucket, held } => Unreferenced::Records { bucket, held },
+                UnreferencedImage::List { id } => Unreferenced::List { id },
+                UnreferencedImage::Tree { root, bound, node_bound, cursor } => {
+                    let data = catalogue.dataset_of(0, catalogue.tree(root), SpaceAccounting::default());
                     data.assume_shared();
-                    Dying::Tree { data, bound, node_bound, cursor }
+                    Unreferenced::Tree { data, bound, node_bound, cursor }
                 }
             });
         }
         catalogue.check_links()?;
         for (id, version) in &catalogue.versions {
-            if version.kind == Kind::Dataset {
-                version.data.ledger.lock().holders = catalogue.lineage(*id);
+            if version.kind == VersionKind::Dataset {
+                version.data.accounting.lock().ancestors = catalogue.lineage(*id);
                 version.data.find_shared_records()?;
             }
         }
@@ -178,9 +180,9 @@ impl Catalogue {
         for (id, version) in &self.versions {
             let prev = version.prev == 0 || (version.prev < self.next_id && snapshot(version.prev));
             let older = version.snapshot_of().is_none() || version.prev < *id;
-            let of = version
-                .snapshot_of()
-                .is_none_or(|of| self.versions.get(&of).is_some_and(|dataset| dataset.kind == Kind::Dataset));
+            let of = version.snapshot_of().is_none_or(|of| {
+                self.versions.get(&of).is_some_and(|dataset| dataset.kind == VersionKind::Dataset)
+            });
             if *id == 0 || *id >= self.next_id || !(prev && older && of) {
                 return Err(Error::corrupt("catalogue of the pool", format!("version {id} is out of place")));
             }
@@ -192,9 +194,9 @@ impl Catalogue {
         Tree::new(root, Arc::clone(&self.parts.store), Arc::clone(&self.parts.nodes))
     }
 
-    fn dataset_of(&self, id: u64, tree: Tree, ledger: Ledger) -> Arc<LiveDataset> {
+    fn dataset_of(&self, id: u64, tree: Tree, accounting: SpaceAccounting) -> Arc<LiveDataset> {
         let blocks = Some(Arc::clone(&self.parts.blocks));
-        Arc::new(LiveDataset::new(id, tree, Arc::clone(&self.parts.shared), ledger, blocks))
+        Arc::new(LiveDataset::new(id, tree, Arc::clone(&self.parts.shared), accounting, blocks))
     }
 
     pub(super) fn get(&self, id: u64) -> Result<&Version> {
@@ -209,8 +211,8 @@ impl Catalogue {
     pub(super) fn changing(&self, id: u64) -> Result<&LiveDataset> {
         let version = self.get(id)?;
         match version.kind {
-            Kind::Dataset => Ok(&version.data),
-            Kind::Snapshot { .. } => Err(Error::corrupt("log", format!("it changes snapshot {id}"))),
+            VersionKind::Dataset => Ok(&version.data),
+            VersionKind::Snapshot { .. } => Err(Error::corrupt("log", format!("it changes snapshot {id}"))),
         }
     }
 
@@ -218,7 +220,7 @@ impl Catalogue {
     pub(super) fn datasets(&self) -> impl Iterator<Item = (u64, &Version)> {
         self.versions
             .iter()
-            .filter(|(_, version)| version.kind == Kind::Dataset)
+            .filter(|(_, version)| version.kind == VersionKind::Dataset)
             .map(|(id, version)| (*id, version))
     }
 
@@ -234,19 +236,19 @@ impl Catalogue {
     }
 
     /// Returns a snapshot as the versions that grow from it see it.
-    pub(super) fn holder(&self, id: u64) -> Option<Holder> {
+    pub(super) fn as_ancestor(&self, id: u64) -> Option<Ancestor> {
         match self.versions.get(&id)?.kind {
-            Kind::Snapshot { bound, node_bound, .. } => Some(Holder { id, bound, node_bound }),
-            Kind::Dataset => None,
+            VersionKind::Snapshot { bound, node_bound, .. } => Some(Ancestor { id, bound, node_bound }),
+            VersionKind::Dataset => None,
         }
     }
 
     /// Returns the snapshots that a version grows from, oldest first.
-    pub(super) fn lineage(&self, id: u64) -> Vec<Holder> {
+    pub(super) fn lineage(&self, id: u64) -> Vec<Ancestor> {
         let mut found = Vec::new();
         let mut at = self.versions.get(&id).map_or(0, |version| version.prev);
-        while let Some(holder) = self.holder(at) {
-            found.push(holder);
+        while let Some(ancestor) = self.as_ancestor(at) {
+            found.push(ancestor);
             at = self.versions.get(&at).map_or(0, |version| version.prev);
         }
         found.reverse();
@@ -256,8 +258,8 @@ impl Catalogue {
     /// Returns the newest snapshot before version `id` that is older than a node; 0 if none is.
     pub(super) fn birth_of_node(&self, id: u64, addr: Addr) -> u64 {
         let mut at = self.versions.get(&id).map_or(0, |version| version.prev);
-        while let Some(holder) = self.holder(at) {
-            if holder.node_bound.is_some_and(|bound| bound <= addr.raw()) {
+        while let Some(ancestor) = self.as_ancestor(at) {
+            if ancestor.node_bound.is_some_and(|bound| bound <= addr.raw()) {
                 return at;
             }
             at = self.versions.get(&at).map_or(0, |version| version.prev);
@@ -280,28 +282,29 @@ impl Catalogue {
         self.datasets().filter_map(|(id, _)| Some((id, parent(id)?))).collect()
     }
 
-    /// Does what a deed of the log says. That the deed is possible was checked before it was logged.
+    /// Does what a catalogue operation of the log says. That the operation is possible was checked before it was
+    /// logged.
     ///
     /// # Errors
-    /// Of reading trees; [`Error::Corrupt`] for a deed that is not possible.
-    pub(super) fn perform(&mut self, deed: &Deed<'_>) -> Result<()> {
-        match *deed {
-            Deed::Create { id, created, name } => {
-                let data = self.dataset_of(id, self.tree(None), Ledger::default());
-                self.add(id, Kind::Dataset, name, 0, created, data)
+    /// Of reading trees; [`Error::Corrupt`] for a catalogue operation that is not possible.
+    pub(super) fn perform(&mut self, op: &CatalogueOp<'_>) -> Result<()> {
+        match *op {
+            CatalogueOp::Create { id, created, name } => {
+                let data = self.dataset_of(id, self.tree(None), SpaceAccounting::default());
+                self.add(id, VersionKind::Dataset, name, 0, created, data)
             }
-            Deed::Snapshot { dataset, id, bound, created, name } => {
+            CatalogueOp::Snapshot { dataset, id, bound, created, name } => {
                 self.snapshot(dataset, id, bound, created, name)
             }
-            Deed::Clone { snapshot, id, created, name } => self.clone_of(snapshot, id, created, name),
-            Deed::Destroy { id } => match self.get(id)?.kind {
-                Kind::Dataset => self.destroy_dataset(id),
-                Kind::Snapshot { .. } => self.destroy_snapshot(id),
+            CatalogueOp::Clone { snapshot, id, created, name } => self.clone_of(snapshot, id, created, name),
+            CatalogueOp::Destroy { id } => match self.get(id)?.kind {
+                VersionKind::Dataset => self.destroy_dataset(id),
+                VersionKind::Snapshot { .. } => self.destroy_snapshot(id),
             },
-            Deed::Rollback { dataset } => self.rollback(dataset),
-            Deed::Promote { dataset } => self.promote(dataset),
-            Deed::Rename { id, name } => self.rename(id, name),
-            Deed::Property { id, name, value } => {
+            CatalogueOp::Rollback { dataset } => self.rollback(dataset),
+            CatalogueOp::Promote { dataset } => self.promote(dataset),
+            CatalogueOp::Rename { id, name } => self.rename(id, name),
+            CatalogueOp::Property { id, name, value } => {
                 let properties = &mut self.get_mut(id)?.properties;
                 match value {
                     Some(value) => drop(properties.insert(name.into(), value.into())),
@@ -309,7 +312,7 @@ impl Catalogue {
                 }
                 Ok(())
             }
-            Deed::Hold { snapshot, created, tag } => {
+            CatalogueOp::Hold { snapshot, created, tag } => {
                 let holds = &mut self.get_mut(snapshot)?.holds;
                 if created == 0 {
                     holds.remove(tag);
@@ -324,7 +327,7 @@ impl Catalogue {
     fn add(
         &mut self,
         id: u64,
-        kind: Kind,
+        kind: VersionKind,
         name: &str,
         prev: u64,
         created: u64,
@@ -354,37 +357,37 @@ impl Catalogue {
         let tree = data.tree.fork();
         // No node of the tree waits to be written: all are older than the snapshot, or were found by replay.
         let node_bound = tree.stored_root().map(|_| bound.max(self.nodes_below));
-        let mut ledger = data.ledger.lock();
-        let holders = std::mem::take(&mut ledger.holders);
-        let taken = std::mem::take(&mut *ledger);
-        ledger.page_bytes = taken.page_bytes;
-        ledger.node_bytes = taken.node_bytes;
-        ledger.holders = holders;
-        ledger.holders.push(Holder { id, bound, node_bound });
-        drop(ledger);
+        let mut accounting = data.accounting.lock();
+        let ancestors = std::mem::take(&mut accounting.ancestors);
+        let taken = std::mem::take(&mut *accounting);
+        accounting.page_bytes = taken.page_bytes;
+        accounting.node_bytes = taken.node_bytes;
+        accounting.ancestors = ancestors;
+        accounting.ancestors.push(Ancestor { id, bound, node_bound });
+        drop(accounting);
         // Snapshots keep nothing of their dead lists in memory (L4).
         let mut taken = taken;
         taken.dead.flush(&self.parts.blocks)?;
         let kept = self.dataset_of(id, tree, taken);
-        kept.sealed.store(true, Ordering::Relaxed);
-        self.add(id, Kind::Snapshot { of: dataset, bound, node_bound }, name, prev, created, kept)?;
+        kept.takes_no_changes.store(true, Ordering::Relaxed);
+        self.add(id, VersionKind::Snapshot { of: dataset, bound, node_bound }, name, prev, created, kept)?;
         self.get_mut(dataset)?.prev = id;
         Ok(())
     }
 
     fn clone_of(&mut self, snapshot: u64, id: u64, created: u64, name: &str) -> Result<()> {
-        let holder = self.holder(snapshot).ok_or_else(|| unknown(snapshot))?;
-        let mut holders = self.lineage(snapshot);
-        holders.push(holder);
+        let ancestor = self.as_ancestor(snapshot).ok_or_else(|| unknown(snapshot))?;
+        let mut ancestors = self.lineage(snapshot);
+        ancestors.push(ancestor);
         let source = Arc::clone(&self.get(snapshot)?.data);
         let (page_bytes, node_bytes) = {
-            let ledger = source.ledger.lock();
-            (ledger.page_bytes, ledger.node_bytes)
+            let accounting = source.accounting.lock();
+            (accounting.page_bytes, accounting.node_bytes)
         };
-        let ledger = Ledger { holders, page_bytes, node_bytes, ..Ledger::default() };
-        let data = self.dataset_of(id, source.tree.fork(), ledger);
+        let accounting = SpaceAccounting { ancestors, page_bytes, node_bytes, ..SpaceAccounting::default() };
+        let data = self.dataset_of(id, source.tree.fork(), accounting);
         data.find_shared_records()?;
-        self.add(id, Kind::Dataset, name, snapshot, created, data)
+        self.add(id, VersionKind::Dataset, name, snapshot, created, data)
     }
 
     fn destroy_snapshot(&mut self, id: u64) -> Result<()> {
@@ -392,29 +395,29 @@ impl Catalogue {
         let [next] = successors[..] else {
             return Err(Error::corrupt(format!("snapshot {id}"), "it is to be destroyed and has clones"));
         };
-        let Some(gone) = self.versions.remove(&id) else { return Err(unknown(id)) };
-        let taken = std::mem::take(&mut *gone.data.ledger.lock());
+        let Some(removed) = self.versions.remove(&id) else { return Err(unknown(id)) };
+        let taken = std::mem::take(&mut *removed.data.accounting.lock());
         let blocks = Arc::clone(&self.parts.blocks);
         let after = self.get_mut(next)?;
-        after.prev = gone.prev;
+        after.prev = removed.prev;
         let is_snapshot = after.snapshot_of().is_some();
-        let mut ledger = after.data.ledger.lock();
-        // These records were let go of after the snapshot, and born after the snapshot before it: no other version has
-        // them.
-        let mut bucket = ledger.dead.take_from(gone.prev, &blocks)?;
+        let mut accounting = after.data.accounting.lock();
+        // These records lost their last reference after the snapshot, and born after the snapshot before it: no other
+        // version has them.
+        let mut bucket = accounting.dead.take_from(removed.prev, &blocks)?;
         bucket.spill(&blocks)?;
-        ledger.dead.absorb(taken.dead, &blocks)?;
+        accounting.dead.absorb(taken.dead, &blocks)?;
         if is_snapshot {
-            ledger.dead.flush(&blocks)?;
+            accounting.dead.flush(&blocks)?;
         }
-        ledger.fresh_bytes += taken.fresh_bytes;
-        subtract_stored(&mut ledger.fresh_bytes, bucket.bytes);
-        drop(ledger);
+        accounting.fresh_bytes += taken.fresh_bytes;
+        subtract_stored(&mut accounting.fresh_bytes, bucket.bytes);
+        drop(accounting);
         if bucket.records > 0 {
-            self.dying.push_back(Dying::Records { bucket, held: false });
+            self.unreferenced.push_back(Unreferenced::Records { bucket, held: false });
         }
         for (_, dataset) in self.datasets() {
-            dataset.data.ledger.lock().holders.retain(|holder| holder.id != id);
+            dataset.data.accounting.lock().ancestors.retain(|ancestor| ancestor.id != id);
         }
         Ok(())
     }
@@ -425,39 +428,39 @@ impl Catalogue {
         if prev == 0 {
             return Ok((0, 0));
         }
-        let holder = self.holder(prev).ok_or_else(|| unknown(prev))?;
-        let node_bound = holder.node_bound.ok_or_else(|| {
+        let ancestor = self.as_ancestor(prev).ok_or_else(|| unknown(prev))?;
+        let node_bound = ancestor.node_bound.ok_or_else(|| {
             Error::corrupt(format!("snapshot {prev}"), "its dataset goes back before it is stored")
         })?;
-        Ok((holder.bound, node_bound))
+        Ok((ancestor.bound, node_bound))
     }
 
     /// Leaves a dead list to the background: its records are held by a snapshot, and need not be listed any more.
-    fn forget(&mut self, ledger: &mut Ledger) {
-        let dead = std::mem::take(&mut ledger.dead);
+    fn forget(&mut self, accounting: &mut SpaceAccounting) {
+        let dead = std::mem::take(&mut accounting.dead);
         if dead.id != 0 {
-            self.dying.push_back(Dying::List { id: dead.id });
+            self.unreferenced.push_back(Unreferenced::List { id: dead.id });
         }
     }
 
     fn destroy_dataset(&mut self, id: u64) -> Result<()> {
         let (bound, node_bound) = self.bounds(id)?;
-        let Some(gone) = self.versions.remove(&id) else { return Err(unknown(id)) };
-        gone.data.sealed.store(true, Ordering::Relaxed);
-        let mut taken = std::mem::take(&mut *gone.data.ledger.lock());
+        let Some(removed) = self.versions.remove(&id) else { return Err(unknown(id)) };
+        removed.data.takes_no_changes.store(true, Ordering::Relaxed);
+        let mut taken = std::mem::take(&mut *removed.data.accounting.lock());
         self.forget(&mut taken);
-        let shares = gone.data.shares_records();
-        self.bury(gone.data.tree.fork(), shares, (bound, node_bound));
+        let shares = removed.data.shares_records();
+        self.leave_tree(removed.data.tree.fork(), shares, (bound, node_bound));
         Ok(())
     }
 
     /// Leaves a tree to the background, to be freed down to these bounds; if `shares`, records in it may be shared.
-    fn bury(&mut self, tree: Tree, shares: bool, (bound, node_bound): (u64, u64)) {
-        let data = self.dataset_of(0, tree, Ledger::default());
+    fn leave_tree(&mut self, tree: Tree, shares: bool, (bound, node_bound): (u64, u64)) {
+        let data = self.dataset_of(0, tree, SpaceAccounting::default());
         if shares {
             data.assume_shared();
         }
-        self.dying.push_back(Dying::Tree { data, bound, node_bound, cursor: None });
+        self.unreferenced.push_back(Unreferenced::Tree { data, bound, node_bound, cursor: None });
     }
 
     /// Gives a dataset the content of the snapshot before it, which is its own or its origin.
@@ -466,20 +469,20 @@ impl Catalogue {
         let (data, prev) = (Arc::clone(&self.get(dataset)?.data), self.get(dataset)?.prev);
         let target = Arc::clone(&self.get(prev)?.data);
         let (page_bytes, node_bytes) = {
-            let ledger = target.ledger.lock();
-            (ledger.page_bytes, ledger.node_bytes)
+            let accounting = target.accounting.lock();
+            (accounting.page_bytes, accounting.node_bytes)
         };
         let shares = data.shares_records();
         let before = data.tree.replace(&target.tree);
         data.reset()?;
         let mut taken = {
-            let mut ledger = data.ledger.lock();
-            let holders = std::mem::take(&mut ledger.holders);
-            let now = Ledger { holders, page_bytes, node_bytes, ..Ledger::default() };
-            std::mem::replace(&mut *ledger, now)
+            let mut accounting = data.accounting.lock();
+            let ancestors = std::mem::take(&mut accounting.ancestors);
+            let now = SpaceAccounting { ancestors, page_bytes, node_bytes, ..SpaceAccounting::default() };
+            std::mem::replace(&mut *accounting, now)
         };
         self.forget(&mut taken);
-        self.bury(before, shares, (bound, node_bound));
+        self.leave_tree(before, shares, (bound, node_bound));
         Ok(())
     }
 
@@ -489,7 +492,7 @@ impl Catalogue {
         let mut at = origin;
         while let Some(version) = self.versions.get_mut(&at) {
             match &mut version.kind {
-                Kind::Snapshot { of, .. } if Some(*of) == from => *of = dataset,
+                VersionKind::Snapshot { of, .. } if Some(*of) == from => *of = dataset,
                 _ => break,
             }
             at = version.prev;
@@ -500,10 +503,10 @@ impl Catalogue {
     fn rename(&mut self, id: u64, name: &str) -> Result<()> {
         let version = self.get_mut(id)?;
         let before = std::mem::replace(&mut version.name, name.into());
-        if version.kind != Kind::Dataset {
+        if version.kind != VersionKind::Dataset {
             return Ok(());
         }
-        for version in self.versions.values_mut().filter(|version| version.kind == Kind::Dataset) {
+        for version in self.versions.values_mut().filter(|version| version.kind == VersionKind::Dataset) {
             let below = version.name.strip_prefix(&before).filter(|rest| rest.starts_with('/'));
             if let Some(rest) = below {
                 version.name = format!("{name}{rest}");
@@ -515,7 +518,7 @@ impl Catalogue {
     /// Returns the image of the catalogue as it is now. Where changed trees will be stored is not known yet.
     pub(super) fn image(&self) -> Image {
         let versions = self.versions.iter().map(|(id, version)| {
-            let ledger = version.data.ledger.lock();
+            let accounting = version.data.accounting.lock();
             let image = VersionImage {
                 kind: version.kind,
                 name: version.name.clone(),
@@ -524,17 +527,19 @@ impl Catalogue {
                 properties: version.properties.clone(),
                 holds: version.holds.clone(),
                 root: version.data.tree.stored_root().flatten(),
-                page_bytes: ledger.page_bytes,
-                node_bytes: ledger.node_bytes,
-                fresh_bytes: ledger.fresh_bytes,
-                dead: ledger.dead.clone(),
+                page_bytes: accounting.page_bytes,
+                node_bytes: accounting.node_bytes,
+                fresh_bytes: accounting.fresh_bytes,
+                dead: accounting.dead.clone(),
             };
             (*id, image)
         });
-        let dying = self.dying.iter().map(|dying| match dying {
-            Dying::Records { bucket, held } => Kept::Records { bucket: bucket.clone(), held: *held },
-            Dying::List { id } => Kept::List { id: *id },
-            Dying::Tree { data, bound, node_bound, cursor } => Kept::Tree {
+        let unreferenced = self.unreferenced.iter().map(|item| match item {
+            Unreferenced::Records { bucket, held } => {
+                UnreferencedImage::Records { bucket: bucket.clone(), held: *held }
+            }
+            Unreferenced::List { id } => UnreferencedImage::List { id: *id },
+            Unreferenced::Tree { data, bound, node_bound, cursor } => UnreferencedImage::Tree {
                 root: data.tree.stored_root().flatten(),
                 bound: *bound,
                 node_bound: *node_bound,
@@ -545,39 +550,42 @@ impl Catalogue {
             next_id: self.next_id,
             next_list: self.parts.blocks.next_list(),
             versions: versions.collect(),
-            dying: dying.collect(),
+            unreferenced: unreferenced.collect(),
         }
     }
 
     /// Notes from which raw address on nodes are younger than a snapshot: a checkpoint has written the snapshot's own.
     pub(super) fn set_node_bound(&mut self, id: u64, stored: u64) {
-        if let Some(Version { kind: Kind::Snapshot { node_bound, .. }, .. }) = self.versions.get_mut(&id) {
+        if let Some(Version { kind: VersionKind::Snapshot { node_bound, .. }, .. }) =
+            self.versions.get_mut(&id)
+        {
             *node_bound = Some(stored);
         }
         for (_, dataset) in self.datasets() {
-            let mut ledger = dataset.data.ledger.lock();
-            ledger.holders.iter_mut().filter(|holder| holder.id == id).for_each(|holder| {
-                holder.node_bound = Some(stored);
+            let mut accounting = dataset.data.accounting.lock();
+            accounting.ancestors.iter_mut().filter(|ancestor| ancestor.id == id).for_each(|ancestor| {
+                ancestor.node_bound = Some(stored);
             });
         }
     }
 
-    /// Returns all trees in memory, with the numbers of their versions (0: dying).
+    /// Returns all trees in memory, with the numbers of their versions (0: unreferenced).
     pub(super) fn trees(&self) -> Vec<(u64, Arc<LiveDataset>)> {
         let versions = self.versions.iter().map(|(id, version)| (*id, Arc::clone(&version.data)));
-        let dying = self.dying.iter().filter_map(|dying| match dying {
-            Dying::Tree { data, .. } => Some((0, Arc::clone(data))),
-            Dying::Records { .. } | Dying::List { .. } => None,
+        let unreferenced = self.unreferenced.iter().filter_map(|item| match item {
+            Unreferenced::Tree { data, .. } => Some((0, Arc::clone(data))),
+            Unreferenced::Records { .. } | Unreferenced::List { .. } => None,
         });
-        versions.chain(dying).collect()
+        versions.chain(unreferenced).collect()
     }
 
-    /// Adds nodes to the dead list of version `id`: it has let go of them, and the snapshot before it has them.
+    /// Adds nodes to the dead list of version `id`: it does not refer to them any more, and the snapshot before it has
+    /// them.
     pub(super) fn add_dead_nodes(&mut self, id: u64, ptrs: &[Ptr]) -> Result<()> {
         let births: Vec<u64> = ptrs.iter().map(|ptr| self.birth_of_node(id, ptr.addr)).collect();
-        let mut ledger = self.get(id)?.data.ledger.lock();
+        let mut accounting = self.get(id)?.data.accounting.lock();
         for (birth, ptr) in births.into_iter().zip(ptrs) {
-            ledger.dead.push(birth, *ptr);
+            accounting.dead.push(birth, *ptr);
         }
         Ok(())
     }
@@ -585,24 +593,25 @@ impl Catalogue {
     /// Puts the records that dead lists of snapshots have in memory into the pool's own tree (L4).
     pub(super) fn flush_dead(&self) -> Result<()> {
         self.versions.values().filter(|version| version.snapshot_of().is_some()).try_for_each(|version| {
-            let mut ledger = version.data.ledger.lock();
-            if ledger.dead.is_open() { ledger.dead.flush(&self.parts.blocks) } else { Ok(()) }
+            let mut accounting = version.data.accounting.lock();
+            if accounting.dead.is_open() { accounting.dead.flush(&self.parts.blocks) } else { Ok(()) }
         })
     }
 
-    /// Returns the bytes of records that a version let go of and that were born after snapshot `birth`.
+    /// Returns the bytes of records that a version does not refer to any more and that were born after snapshot
+    /// `birth`.
     ///
     /// # Errors
     /// Of reading dead lists.
     pub(super) fn dead_bytes_from(&self, id: u64, birth: u64) -> Result<u64> {
         let Some(version) = self.versions.get(&id) else { return Ok(0) };
-        let (blocks, ledger) = (&self.parts.blocks, &version.data.ledger);
-        if version.kind == Kind::Dataset {
-            // The buckets are read before the ledger is locked, since writers wait for that lock.
-            let list = ledger.lock().dead.id;
+        let (blocks, accounting) = (&self.parts.blocks, &version.data.accounting);
+        if version.kind == VersionKind::Dataset {
+            // The buckets are read before the space accounting is locked, since writers wait for that lock.
+            let list = accounting.lock().dead.id;
             blocks.buckets(list, birth, &mut |_, _| Ok(()))?;
         }
-        ledger.lock().dead.bytes_from(birth, blocks)
+        accounting.lock().dead.bytes_from(birth, blocks)
     }
 
     /// Reads the buckets of the dead lists that destroying a snapshot joins, so that nobody has to wait for the devices
@@ -612,7 +621,7 @@ impl Catalogue {
     /// Of reading them.
     pub(super) fn read_dead(&self, snapshot: u64) -> Result<()> {
         for id in self.successors(snapshot).into_iter().chain([snapshot]) {
-            let list = self.versions.get(&id).map_or(0, |version| version.data.ledger.lock().dead.id);
+            let list = self.versions.get(&id).map_or(0, |version| version.data.accounting.lock().dead.id);
             self.parts.blocks.buckets(list, 0, &mut |_, _| Ok(()))?;
         }
         Ok(())
@@ -621,8 +630,8 @@ impl Catalogue {
     /// Counts nodes of version `id` that are stored now; `fresh_bytes` is the space of those that the snapshot before
     /// does not have.
     pub(super) fn add_nodes(&self, id: u64, all: &[Ptr], fresh_bytes: u64) -> Result<()> {
-        let mut ledger = self.get(id)?.data.ledger.lock();
-        ledger.nodes_stored(all.iter(), fresh_bytes);
+        let mut accounting = self.get(id)?.data.accounting.lock();
+        accounting.nodes_stored(all.iter(), fresh_bytes);
         Ok(())
     }
 }

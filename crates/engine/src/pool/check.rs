@@ -3,17 +3,19 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use super::catalogue::{Catalogue, Dying};
+use super::catalogue::{Catalogue, Unreferenced};
 use super::identity::refuse_stale;
 use super::store::Nodes;
 use super::{OpenOptions, Pool};
-use crate::dataset::{Blocks, LiveDataset, ModelEntry, Part, references, space_of};
+use crate::dataset::{DeadBlocks, LiveDataset, ModelEntry, RecordRole, references, space_of};
 use crate::limits::{BASES_MAX, RECORDSIZE_MAX};
 use crate::record::{Models, bases_of, decode, decode_metadata, is_delta, logical_len, model_of};
 use crate::segment::{Directory, LiveMap};
 use crate::tree::{Value, Visit, reap};
 use crate::{Addr, Error, Key, Ptr, Result};
 use std::sync::Arc;
+
+mod accounting;
 
 /// Number of records that are read at a time.
 const STEP_RECORDS: usize = 256;
@@ -51,7 +53,7 @@ pub struct CheckReport {
     /// The first hundred errors.
     pub messages: Vec<String>,
     /// Records that cannot be read, or not be decoded: see [`Pool::unreadable`].
-    pub(super) damaged: Records,
+    pub(super) damaged: RecordSet,
     /// True if tree nodes or parts of the segment table cannot be read: that a record was not reached is no finding
     /// then.
     incomplete: bool,
@@ -85,15 +87,15 @@ pub fn check(
     refuse_stale(&devices)?;
     let pool = Pool::open_on(devices, &options)?;
     let mut report = pool.check_open(progress);
-    if let Some(lost) = pool.replayed().lost {
-        let device = pool.paths().get(usize::from(lost.device)).map(|path| path.display().to_string());
+    if let Some(damage) = pool.replayed().damage {
+        let device = pool.paths().get(usize::from(damage.device)).map(|path| path.display().to_string());
         report.error(format!(
             "the log is damaged at byte {} of {}: what was acknowledged behind it is lost, and was not checked",
-            lost.offset,
+            damage.offset,
             device.unwrap_or_default()
         ));
     }
-    let faults = crate::account::faults();
+    let faults = crate::sums::faults();
     if faults > 0 {
         report.error(format!(
             "{faults} accounts would have fallen below zero while the log was replayed and checked"
@@ -104,9 +106,9 @@ pub fn check(
 
 /// A set of records.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Records(HashMap<u64, LiveMap>);
+pub(super) struct RecordSet(HashMap<u64, LiveMap>);
 
-impl Records {
+impl RecordSet {
     /// Adds a record. Returns false if it was there.
     fn add(&mut self, addr: Addr) -> bool {
         self.0.entry(addr.segment()).or_default().set(addr.slot())
@@ -120,34 +122,35 @@ impl Records {
 /// Records that the tree of a version refers to, each once.
 #[derive(Default)]
 struct Content {
-    nodes: Records,
-    pages: Records,
-    all: Vec<(Part, Ptr)>,
+    nodes: RecordSet,
+    pages: RecordSet,
+    all: Vec<(RecordRole, Ptr)>,
 }
 
 impl Content {
-    fn has(&self, part: Part, addr: Addr) -> bool {
-        match part {
-            Part::Page => self.pages.has(addr),
-            Part::Node => self.nodes.has(addr),
+    fn has(&self, role: RecordRole, addr: Addr) -> bool {
+        match role {
+            RecordRole::Page => self.pages.has(addr),
+            RecordRole::Node => self.nodes.has(addr),
         }
     }
 
-    fn bytes(&self, part: Part) -> u64 {
-        self.all.iter().filter(|(of, _)| *of == part).map(|(_, ptr)| space_of(ptr)).sum()
+    fn bytes(&self, role: RecordRole) -> u64 {
+        self.all.iter().filter(|(of, _)| *of == role).map(|(_, ptr)| space_of(ptr)).sum()
     }
 }
 
 /// A check under way.
 #[derive(Default)]
-struct Walk {
+struct CheckWalk {
     report: CheckReport,
     /// Records that anything refers to.
-    reached: Records,
+    reached: RecordSet,
     at: Progress,
     /// Number of entries of dead lists in the pool's own tree.
     own_entries: u64,
-    /// Number of entries of dead lists that were found by way of the versions and dying records that they belong to.
+    /// Number of entries of dead lists that were found by way of the versions and unreferenced records that they belong
+    /// to.
     dead_entries: u64,
     /// Records to be read.
     pending: Vec<Ptr>,
@@ -163,13 +166,13 @@ impl Pool {
             state.page_ptrs.values().chain(state.catalogue_ptrs.values().flatten()).copied().collect()
         };
         let catalogue = self.catalogue.read();
-        let mut walk = Walk::default();
+        let mut walk = CheckWalk::default();
         walk.at.total_bytes = self.shared.segments.used_bytes();
         self.tell_rescue(&mut walk.report);
         self.check_versions(&catalogue, &mut walk, progress);
         self.check_own(&mut walk);
-        for dying in &catalogue.dying {
-            self.check_dying(dying, &catalogue.parts.blocks, &mut walk);
+        for item in &catalogue.unreferenced {
+            self.check_unreferenced(item, &catalogue.parts.blocks, &mut walk);
         }
         if walk.own_entries != walk.dead_entries && !walk.report.incomplete {
             let (there, met) = (walk.own_entries, walk.dead_entries);
@@ -185,7 +188,7 @@ impl Pool {
         let mut tell = |_, error: &Error, _| walk.report.error(error.to_string());
         self.verify_placed(false, &mut tell);
         self.verify_labels(false, &mut tell);
-        let Walk { mut report, reached, at, .. } = walk;
+        let CheckWalk { mut report, reached, at, .. } = walk;
         if !report.incomplete {
             self.compare(&reached, &mut report);
             self.check_uses(&mut report);
@@ -203,7 +206,7 @@ impl Pool {
     }
 
     /// Notes that a record is referred to. Returns false if it was reached before.
-    fn reach(&self, ptr: Ptr, walk: &mut Walk) -> bool {
+    fn reach(&self, ptr: Ptr, walk: &mut CheckWalk) -> bool {
         if !walk.report.incomplete {
             match self.shared.segments.is_live(ptr.addr) {
                 Ok(true) => {}
@@ -220,7 +223,7 @@ impl Pool {
     }
 
     /// As [`Pool::reach`], for a record that is kept twice. Both copies are read if it was not reached before.
-    fn reach_twice(&self, ptr: Ptr, walk: &mut Walk) -> bool {
+    fn reach_twice(&self, ptr: Ptr, walk: &mut CheckWalk) -> bool {
         let fresh = self.reach(ptr, walk);
         if fresh {
             let copy = ptr.addr.copy();
@@ -237,7 +240,7 @@ impl Pool {
     }
 
     /// Reads both copies of records that are kept twice.
-    fn verify_copies(&self, walk: &mut Walk) {
+    fn verify_copies(&self, walk: &mut CheckWalk) {
         let (segments, devices) = (&self.shared.segments, &self.shared.devices);
         let copies = std::mem::take(&mut walk.copies);
         if segments.read(devices, &copies, &mut |_, _| Ok(())).is_ok() {
@@ -251,9 +254,14 @@ impl Pool {
     }
 
     /// Walks all versions, each after the snapshot before it.
-    fn check_versions(&self, catalogue: &Catalogue, walk: &mut Walk, progress: &mut dyn FnMut(Progress)) {
+    fn check_versions(
+        &self,
+        catalogue: &Catalogue,
+        walk: &mut CheckWalk,
+        progress: &mut dyn FnMut(Progress),
+    ) {
         let mut order: Vec<u64> = catalogue.versions.keys().copied().collect();
-        order.sort_by_key(|id| (catalogue.holder(*id).is_none(), *id));
+        order.sort_by_key(|id| (catalogue.as_ancestor(*id).is_none(), *id));
         let mut waiting: HashMap<u64, usize> = HashMap::new();
         catalogue.versions.values().for_each(|version| *waiting.entry(version.prev).or_default() += 1);
         let none = Content::default();
@@ -263,7 +271,7 @@ impl Pool {
             let content = self.check_tree(&version.data, walk, progress);
             let before = contents.get(&version.prev).unwrap_or(&none);
             if !walk.report.incomplete
-                && let Err(error) = check_accounts(catalogue, id, before, &content, walk)
+                && let Err(error) = accounting::check(catalogue, id, before, &content, walk)
             {
                 walk.report.error(format!("dead list of '{}': {error}", catalogue.path(id)));
             }
@@ -281,7 +289,12 @@ impl Pool {
     }
 
     /// Walks the tree of a version. Records that were not reached before are read.
-    fn check_tree(&self, data: &LiveDataset, walk: &mut Walk, progress: &mut dyn FnMut(Progress)) -> Content {
+    fn check_tree(
+        &self,
+        data: &LiveDataset,
+        walk: &mut CheckWalk,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Content {
         let mut content = Content::default();
         // References beyond the first, and the tree's own counts of references.
         let (mut again, mut counted) = (BTreeMap::<Addr, u64>::new(), BTreeMap::new());
@@ -292,7 +305,7 @@ impl Pool {
                     if !content.nodes.add(ptr.addr) {
                         walk.report.error(format!("node {} is referred to twice", ptr.addr));
                     }
-                    content.all.push((Part::Node, ptr));
+                    content.all.push((RecordRole::Node, ptr));
                     if self.reach_twice(ptr, walk) {
                         walk.report.nodes += 1;
                         walk.at.done_bytes += u64::from(ptr.len_bytes);
@@ -309,7 +322,7 @@ impl Pool {
                         *again.entry(ptr.addr).or_default() += 1;
                         return Ok(());
                     }
-                    content.all.push((Part::Page, ptr));
+                    content.all.push((RecordRole::Page, ptr));
                     if self.reach(ptr, walk) {
                         walk.pending.push(ptr);
                     }
@@ -361,7 +374,7 @@ impl Pool {
     }
 
     /// Checks the pool's own tree.
-    fn check_own(&self, walk: &mut Walk) {
+    fn check_own(&self, walk: &mut CheckWalk) {
         let walked = self.own.tree.walk(&mut |visit| {
             match visit {
                 Visit::Node { ptr, .. } => {
@@ -387,8 +400,8 @@ impl Pool {
         }
     }
 
-    /// Walks a dying tree that no checkpoint has written: none of its records was freed.
-    fn check_unstored(&self, data: &LiveDataset, (bound, node_bound): (u64, u64), walk: &mut Walk) {
+    /// Walks an unreferenced tree that no checkpoint has written: none of its records was freed.
+    fn check_unstored(&self, data: &LiveDataset, (bound, node_bound): (u64, u64), walk: &mut CheckWalk) {
         let walked = data.tree.walk(&mut |visit| {
             match visit {
                 Visit::Node { ptr, .. } if ptr.addr.raw() >= node_bound => drop(self.reach_twice(ptr, walk)),
@@ -403,16 +416,17 @@ impl Pool {
         }
     }
 
-    /// Checks that dying records are live, and in use by nobody else unless a snapshot holds them.
-    fn check_dying(&self, dying: &Dying, blocks: &Blocks, walk: &mut Walk) {
-        match dying {
-            Dying::Records { bucket, held } => {
+    /// Checks that unreferenced records are live, and in use by nobody else unless a snapshot holds them.
+    fn check_unreferenced(&self, item: &Unreferenced, blocks: &DeadBlocks, walk: &mut CheckWalk) {
+        match item {
+            Unreferenced::Records { bucket, held } => {
                 let (mut records, mut bytes) = (0, 0);
                 let read = bucket.for_each(blocks, &mut |ptr| {
                     records += 1;
                     bytes += space_of(&ptr);
                     if !*held && !self.reach(ptr, walk) {
-                        walk.report.error(format!("record {} is dying and in use", ptr.addr));
+                        walk.report
+                            .error(format!("record {} is listed as unreferenced and in use", ptr.addr));
                     }
                 });
                 match read {
@@ -420,11 +434,13 @@ impl Pool {
                     Err(error) => walk.report.error(error.to_string()),
                 }
                 if (records, bytes) != (bucket.records, bucket.bytes) {
-                    walk.report
-                        .error(format!("{records} records are dying, and {} are counted", bucket.records));
+                    walk.report.error(format!(
+                        "{records} records are listed as unreferenced, and {} are counted",
+                        bucket.records
+                    ));
                 }
             }
-            Dying::List { id } => {
+            Unreferenced::List { id } => {
                 let read = blocks.buckets(*id, 0, &mut |_, bucket| {
                     walk.dead_entries += 1 + bucket.for_each(blocks, &mut |_| {})?;
                     Ok(())
@@ -433,7 +449,7 @@ impl Pool {
                     walk.report.error(error.to_string());
                 }
             }
-            Dying::Tree { data, bound, node_bound, cursor } => {
+            Unreferenced::Tree { data, bound, node_bound, cursor } => {
                 let Some(root) = data.tree.stored_root() else {
                     return self.check_unstored(data, (*bound, *node_bound), walk);
                 };
@@ -452,8 +468,8 @@ impl Pool {
     }
 
     /// Reads and decodes records; reading verifies their checksums.
-    fn verify(&self, walk: &mut Walk) {
-        let Walk { report, at, pending: pages, .. } = walk;
+    fn verify(&self, walk: &mut CheckWalk) {
+        let CheckWalk { report, at, pending: pages, .. } = walk;
         let addrs: Vec<Addr> = pages.iter().map(|ptr| ptr.addr).collect();
         let read = self.shared.segments.read(&self.shared.devices, &addrs, &mut |position, record| {
             self.count_record(report, addrs.get(position), record);
@@ -477,7 +493,7 @@ impl Pool {
     }
 
     /// Checks that the pool knows a model as its entry says, and that the model can be read.
-    fn check_model(&self, key: Key, bytes: &[u8], walk: &mut Walk) {
+    fn check_model(&self, key: Key, bytes: &[u8], walk: &mut CheckWalk) {
         walk.report.models += 1;
         let entry = match ModelEntry::decode(bytes) {
             Ok(entry) => entry,
@@ -625,7 +641,7 @@ impl Pool {
     }
 
     /// Checks that all records that are accounted as live were reached.
-    fn compare(&self, reached: &Records, report: &mut CheckReport) {
+    fn compare(&self, reached: &RecordSet, report: &mut CheckReport) {
         let none = LiveMap::default();
         let all = self.shared.segments.for_each(|segment| {
             let of = reached.0.get(&segment.id).unwrap_or(&none);
@@ -656,91 +672,4 @@ fn compare_references(again: &BTreeMap<Addr, u64>, counted: &BTreeMap<Addr, u64>
     for addr in counted.keys().filter(|addr| !again.contains_key(addr)) {
         report.error(format!("record {addr} is counted as shared and referred to at most once"));
     }
-}
-
-/// Checks the accounts and the dead list of a version against its tree and that of the snapshot before it.
-fn check_accounts(
-    catalogue: &Catalogue,
-    id: u64,
-    before: &Content,
-    content: &Content,
-    walk: &mut Walk,
-) -> Result<()> {
-    let report = &mut walk.report;
-    let ledger = catalogue.get(id)?.data.accounts();
-    let fresh = content.all.iter().filter(|(part, ptr)| !before.has(*part, ptr.addr));
-    let counted: [u64; 3] =
-        [content.bytes(Part::Page), content.bytes(Part::Node), fresh.map(|(_, ptr)| space_of(ptr)).sum()];
-    let told = [ledger.page_bytes, ledger.node_bytes, ledger.fresh_bytes];
-    if told != counted {
-        let path = catalogue.path(id);
-        report.error(format!(
-            "pages, nodes and fresh records of '{path}' take {told:?} bytes, counted are {counted:?}"
-        ));
-    }
-    // The snapshot before the version and those before that, newest first.
-    let mut holders = Vec::new();
-    let mut at = catalogue.get(id)?.prev;
-    while let Some(holder) = catalogue.holder(at) {
-        holders.push(holder);
-        at = catalogue.get(at)?.prev;
-    }
-    let missing = before.all.iter().filter(|(part, ptr)| !content.has(*part, ptr.addr));
-    let mut missing: HashMap<Addr, Part> = missing.map(|(part, ptr)| (ptr.addr, *part)).collect();
-    let dead = &ledger.dead;
-    let mut found: Vec<(u64, Ptr)> =
-        dead.open().flat_map(|(birth, ptrs)| ptrs.iter().map(move |ptr| (birth, *ptr))).collect();
-    let mut buckets = 0;
-    catalogue.parts.blocks.buckets(dead.id, 0, &mut |birth, bucket| {
-        buckets += 1;
-        let (mut records, mut bytes) = (0, 0);
-        let entries = bucket.for_each(&catalogue.parts.blocks, &mut |ptr| {
-            records += 1;
-            bytes += space_of(&ptr);
-            found.push((birth, ptr));
-        })?;
-        walk.dead_entries += 1 + entries;
-        if (records, bytes) != (bucket.records, bucket.bytes) {
-            walk.report.error(format!(
-                "a dead list of '{}' has {records} records of {bytes} bytes, and says {} of {}",
-                catalogue.path(id),
-                bucket.records,
-                bucket.bytes
-            ));
-        }
-        Ok(())
-    })?;
-    let report = &mut walk.report;
-    if buckets != dead.buckets {
-        let path = catalogue.path(id);
-        report.error(format!("the dead list of '{path}' has {buckets} buckets, and says {}", dead.buckets));
-    }
-    for (birth, ptr) in found {
-        let Some(part) = missing.remove(&ptr.addr) else {
-            report.error(format!(
-                "record {} is in the dead list of '{}' and should not",
-                ptr.addr,
-                catalogue.path(id)
-            ));
-            continue;
-        };
-        let older = holders.iter().position(|holder| holder.precedes(part, ptr.addr));
-        let oldest = older.and_then(|at| holders.get(at)).map_or(0, |holder| holder.id);
-        let younger = older.unwrap_or(holders.len()).checked_sub(1).and_then(|at| holders.get(at));
-        if birth < oldest || younger.is_none_or(|younger| birth >= younger.id) {
-            report.error(format!(
-                "record {} of '{}' was not born after {birth}",
-                ptr.addr,
-                catalogue.path(id)
-            ));
-        }
-    }
-    if let Some(addr) = missing.keys().next() {
-        let path = catalogue.path(id);
-        report.error(format!(
-            "{} records (one is {addr}) are missing in the dead list of '{path}'",
-            missing.len()
-        ));
-    }
-    Ok(())
 }

@@ -1,13 +1,13 @@
-//! Checkpoints: store the trees and the segment table as of one cut, so that replay can start there.
+//! Checkpoints: store the trees and the segment table as of one instant, so that replay can start there.
 //!
 //! Order of a checkpoint, each step only after the one before:
-//! 1. cut: everything accepted goes into the log; trees and table are frozen at that instant;
+//! 1. quiesce: everything accepted goes into the log; trees become immutable, and the table is copied, at that instant;
 //! 2. dirty tree nodes, then changed pages of the segment table and of the catalogue, then lists of where these are and
 //!    of what else died in segments, then the root are appended to the log, and written once more elsewhere
 //!    ([`super::copies`]);
 //! 3. all devices are flushed;
 //! 4. superblocks are written and flushed: **from here on the checkpoint counts**;
-//! 5. chunks that were pending at the cut may be overwritten.
+//! 5. chunks that were pending free at the quiesce point may be overwritten.
 //!
 //! A crash before 4 leaves the checkpoint before; its log is still whole, since nothing pending was reused.
 
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use super::copies::Copies;
 use super::label::{Guid, Superblock};
 use super::logs::stands_for_logs;
-use super::root::{Placed, Root, TablePage, encode_dead, encode_lists};
+use super::root::{PlacedRecord, Root, TablePage, encode_dead, encode_lists};
 use super::versions::Versions;
 use super::{Maintenance, Pool};
 use crate::dataset::Dataset;
@@ -26,11 +26,11 @@ use crate::limits::BLOCK_BYTES;
 use crate::record::encode_metadata;
 use crate::segment::{Located, TableSnapshot};
 use crate::space::Chunk;
-use crate::txg::{Position, RecordKind};
+use crate::wal::{Position, RecordKind};
 use crate::{Addr, Ptr, Result};
 
-/// State that a cut froze.
-struct Cut {
+/// State as of the quiesce point.
+struct QuiescedState {
     versions: Versions,
     position: Position,
     open_directory: Vec<u8>,
@@ -49,9 +49,9 @@ impl Pool {
         self.checkpoint_locked(&mut state, true)
     }
 
-    /// As [`Pool::checkpoint`], and lets `meanwhile` work between the cut and the writing, and once more before the
-    /// checkpoint ends, for callers that drive a pool without threads. `meanwhile` may do nothing that waits for a
-    /// checkpoint.
+    /// As [`Pool::checkpoint`], and lets `meanwhile` work between the quiesce point and the writing, and once more
+    /// before the checkpoint ends, for callers that drive a pool without threads. `meanwhile` may do nothing that waits
+    /// for a checkpoint.
     pub fn checkpoint_around(&self, meanwhile: &mut dyn FnMut()) -> Result<()> {
         let mut state = self.maintenance.lock();
         self.shared.check_writable()?;
@@ -74,7 +74,7 @@ impl Pool {
     ) -> Result<()> {
         let number = state.superblock + 1;
         self.shared.segments.read_heavy(&state.page_ptrs);
-        let Cut { mut versions, position, open_directory, table, recycle } = self.freeze(state)?;
+        let QuiescedState { mut versions, position, open_directory, table, recycle } = self.quiesce(state)?;
         meanwhile();
         let mut copies = Copies::new(self, number, state.copies.begun.take());
         let own = versions.persist(self, &mut copies)?;
@@ -122,7 +122,7 @@ impl Pool {
     }
 
     /// Does step 1.
-    fn freeze(&self, state: &Maintenance) -> Result<Cut> {
+    fn quiesce(&self, state: &Maintenance) -> Result<QuiescedState> {
         self.commit_ahead()?;
         let mut log = self.log.lock();
         if self.copies_are_many(log.writer.position().segment)? {
@@ -131,8 +131,8 @@ impl Pool {
         }
         let gate = self.shared.gate.write();
         let accepted = self.shared.accepted.load(Ordering::Acquire);
-        let cut = self.cut(&log);
-        self.finish(&mut log, &cut, accepted, false)?;
+        let taken = self.take_accepted(&log);
+        self.finish(&mut log, &taken, accepted, false)?;
         for dataset in self.datasets.read().iter() {
             dataset.settle_usage()?;
         }
@@ -145,7 +145,7 @@ impl Pool {
         // The last checkpoint may have added to dead lists.
         self.catalogue.read().flush_dead()?;
         self.place_faults()?;
-        let versions = Versions::freeze(&self.catalogue.read(), &self.own, &state.catalogue_pages);
+        let versions = Versions::take(&self.catalogue.read(), &self.own, &state.catalogue_pages);
         let replaced: Vec<Ptr> = versions
             .changed()
             .iter()
@@ -161,10 +161,10 @@ impl Pool {
         for part in segments.drop_dead(&table.dropped) {
             self.chunks.release(part.extent.chunk);
         }
-        let recycle = self.chunks.take_pending();
+        let recycle = self.chunks.take_pending_free();
         log.window_bytes = 0;
         drop(gate);
-        Ok(Cut {
+        Ok(QuiescedState {
             versions,
             position,
             open_directory: directory.encode(position.segment).bytes,
@@ -174,8 +174,8 @@ impl Pool {
     }
 
     /// Returns the places of both copies of a record.
-    pub(super) fn placed(&self, addr: Addr) -> Result<Placed> {
-        Ok(Placed { addr, first: self.place(addr)?, second: self.place(addr.copy())? })
+    pub(super) fn placed(&self, addr: Addr) -> Result<PlacedRecord> {
+        Ok(PlacedRecord { addr, first: self.place(addr)?, second: self.place(addr.copy())? })
     }
 
     /// Encodes the lists of the table's pages. Notes the places for those who read the pages once the checkpoint
@@ -200,7 +200,7 @@ impl Pool {
     }
 
     /// Does steps 3 and 4.
-    fn publish(&self, number: u64, root: Placed, exported: bool) -> Result<()> {
+    fn publish(&self, number: u64, root: PlacedRecord, exported: bool) -> Result<()> {
         let accepted = self.committed.load(Ordering::Acquire);
         self.flushes.flush()?;
         let superblock = Superblock {
@@ -210,7 +210,7 @@ impl Pool {
             second: root.second,
             addr: root.addr,
             exported,
-            flushed: self.flushes.flushed_txg(),
+            flushed: self.flushes.flushed_batch(),
             confirmed: true,
             epoch: self.labels.first().map_or(0, |label| label.membership.epoch),
             opening: self.opening,

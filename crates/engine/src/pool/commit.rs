@@ -12,7 +12,7 @@ use crate::dataset::pending::{PageBuf, Pending};
 use crate::dataset::redo::{Bases, PageRun};
 use crate::dataset::{Codecs, LiveDataset, PrimaryCache, count};
 use crate::record::{Compression, Encoded, Encoder, ModelId, is_delta, model_of};
-use crate::txg::{Rec, RecordKind};
+use crate::wal::{Rec, RecordKind};
 use crate::{Ptr, Result};
 
 /// Bytes of pages from which on a commit measures how trees grow.
@@ -20,8 +20,8 @@ const GROWTH_PAGES_MIN: u64 = 1 << 20;
 /// Fewer pages than this are encoded by the committing thread alone.
 const PARALLEL_PAGES: usize = 16;
 
-/// A cut: each dataset with its changes, in the order of their numbers.
-pub(super) type Cut = Vec<(Arc<LiveDataset>, Arc<Pending>)>;
+/// Accepted changes that a commit takes: each dataset with its own, in the order of their numbers.
+pub(super) type TakenChanges = Vec<(Arc<LiveDataset>, Arc<Pending>)>;
 
 /// Pages of one dataset with their records.
 struct EncodedPages<'a> {
@@ -33,35 +33,43 @@ struct EncodedPages<'a> {
 }
 
 impl Pool {
-    /// Cuts what was accepted. The caller holds the log's lock and the gate's write side, and must call
-    /// [`Pool::finish`] before it lets go of the log (J3).
-    pub(super) fn cut(&self, log: &Log) -> Cut {
+    /// Takes what was accepted. The caller holds the log's lock and the gate's write side, and must call
+    /// [`Pool::finish`] before it releases the log (J3).
+    pub(super) fn take_accepted(&self, log: &Log) -> TakenChanges {
         let mut touched = std::mem::take(&mut *self.shared.touched.lock());
         touched.sort_unstable();
         let datasets = touched.into_iter().filter_map(|id| self.dataset_by_id(id));
-        let cut: Cut =
-            datasets.filter_map(|dataset| dataset.cut().map(|pending| (dataset, pending))).collect();
+        let taken: TakenChanges = datasets
+            .filter_map(|dataset| dataset.take_accepted().map(|pending| (dataset, pending)))
+            .collect();
         self.shared.redo_bytes.store(0, Ordering::Relaxed);
-        *self.shared.in_flight.lock() = !cut.is_empty();
-        if let Some(journal) = self.shared.journal().filter(|_| !cut.is_empty()) {
-            journal.cut(log.writer.position().txg);
+        *self.shared.in_flight.lock() = !taken.is_empty();
+        if let Some(journal) = self.shared.journal().filter(|_| !taken.is_empty()) {
+            journal.mark(log.writer.position().batch);
         }
-        cut
+        taken
     }
 
-    /// Brings a cut into the log and its pages into the trees; `alone` as in [`crate::txg::LogWriter::append`].
-    pub(super) fn finish(&self, log: &mut Log, cut: &Cut, accepted: u64, alone: bool) -> Result<()> {
+    /// Brings what was taken into the log and its pages into the trees; `alone` as in
+    /// [`crate::wal::LogWriter::append`].
+    pub(super) fn finish(
+        &self,
+        log: &mut Log,
+        taken: &TakenChanges,
+        accepted: u64,
+        alone: bool,
+    ) -> Result<()> {
         let before = self.nodes.dirty_bytes();
-        let written = if cut.is_empty() { Ok(false) } else { self.write(log, cut, alone) };
+        let written = if taken.is_empty() { Ok(false) } else { self.write(log, taken, alone) };
         match &written {
             Ok(durable) => {
-                self.note_growth(cut, before);
-                for (dataset, pending) in cut {
+                self.note_growth(taken, before);
+                for (dataset, pending) in taken {
                     dataset.land(pending);
                 }
                 self.committed.fetch_max(accepted, Ordering::AcqRel);
                 if let Some(journal) = self.shared.journal() {
-                    journal.release(log.writer.position().txg);
+                    journal.release(log.writer.position().batch);
                 }
                 if *durable {
                     self.durable.fetch_max(accepted, Ordering::AcqRel);
@@ -77,8 +85,8 @@ impl Pool {
 
     /// Measures the memory that trees took for the pages of a commit, and lets as many pages wait for the next one as
     /// trees can take.
-    fn note_growth(&self, cut: &Cut, tree_bytes_before: u64) {
-        let pages = cut.iter().flat_map(|(_, pending)| pending.pages.values());
+    fn note_growth(&self, taken: &TakenChanges, tree_bytes_before: u64) {
+        let pages = taken.iter().flat_map(|(_, pending)| pending.pages.values());
         let page_bytes: u64 = pages.map(|page| page.len() as u64).sum();
         // Values grow the trees when they are accepted, so that a commit of few pages shows nothing of what pages take.
         if page_bytes < GROWTH_PAGES_MIN {
@@ -143,21 +151,21 @@ impl Pool {
         pages.par_iter().zip(befores).with_min_len(8).map(one).collect()
     }
 
-    /// Writes a cut to the log, and puts its pages into the trees. Returns whether all of the log is on stable storage
-    /// already.
-    fn write(&self, log: &mut Log, cut: &Cut, alone: bool) -> Result<bool> {
+    /// Writes what was taken to the log, and puts its pages into the trees. Returns whether all of the log is on stable
+    /// storage already.
+    fn write(&self, log: &mut Log, taken: &TakenChanges, alone: bool) -> Result<bool> {
         let mut records = Vec::new();
-        let parts = cut.iter().map(|(dataset, pending)| self.encode(dataset, pending, &mut records));
+        let parts = taken.iter().map(|(dataset, pending)| self.encode(dataset, pending, &mut records));
         let parts = parts.collect::<Result<Vec<EncodedPages<'_>>>>()?;
         let mut runs = Vec::new();
         let appended = log.writer.append(
             0,
             &records,
-            cut.iter().map(|(_, pending)| pending.redo_bytes_max()).sum(),
+            taken.iter().map(|(_, pending)| pending.redo_bytes_max()).sum(),
             |ptrs| {
                 let mut ops = Vec::new();
                 let mut ptrs = ptrs.iter().copied();
-                for ((dataset, pending), part) in cut.iter().zip(&parts) {
+                for ((dataset, pending), part) in taken.iter().zip(&parts) {
                     pending.encode_redo(dataset.id, &mut ops);
                     let of = page_runs(part, &mut ptrs);
                     of.iter().for_each(|run| run.encode(&mut ops));
@@ -187,7 +195,7 @@ impl Pool {
                 self.shared.cache.insert(ptr.addr, &record.bytes);
             }
         }
-        for (((dataset, _), runs), part) in cut.iter().zip(&runs).zip(&parts) {
+        for (((dataset, _), runs), part) in taken.iter().zip(&runs).zip(&parts) {
             let mut pages = part.pages.as_slice();
             for run in runs {
                 let (of, rest) = pages.split_at_checked(run.ptrs.len()).unwrap_or_default();
@@ -237,7 +245,7 @@ impl Pool {
         self.shared.room.log_used_bytes.store(log.writer.position().used.into(), Ordering::Relaxed);
     }
 
-    /// Changes the segment table at an instant that no cut divides (P2).
+    /// Changes the segment table at an instant that no quiesce point divides (P2).
     pub(super) fn with_log(&self, change: impl FnOnce() -> Result<()>) -> Result<()> {
         let _log = self.log.lock();
         self.check_failed()?;
@@ -246,9 +254,14 @@ impl Pool {
 }
 
 /// A page's record, and the model that it uses; `None` for a page of zeros.
-pub(super) type Stored = Option<(Vec<u8>, Option<ModelId>)>;
+pub(super) type PageRecord = Option<(Vec<u8>, Option<ModelId>)>;
 
-pub(super) fn encode_page(object: u64, page: &[u8], compression: Compression, models: &Current) -> Stored {
+pub(super) fn encode_page(
+    object: u64,
+    page: &[u8],
+    compression: Compression,
+    models: &Current,
+) -> PageRecord {
     let mut record = Vec::new();
     let encoder = Encoder::new();
     let encoded = match models.get(&object) {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::Pool;
-use super::send::{HIDDEN, Pins};
-use crate::dataset::redo::Deed;
+use super::send::{HIDDEN, VersionPins};
+use crate::dataset::redo::CatalogueOp;
 use crate::dataset::{Dataset, LiveDataset};
 use crate::tree::Differences;
 use crate::{Error, Result};
@@ -14,7 +14,7 @@ pub struct Comparison<'a> {
     pool: &'a Pool,
     old: Arc<LiveDataset>,
     new: Arc<LiveDataset>,
-    pins: Option<Pins<'a>>,
+    pins: Option<VersionPins<'a>>,
     /// Path of the snapshot of a dataset that was made for the comparison.
     made: Option<String>,
 }
@@ -65,7 +65,7 @@ impl Pool {
         {
             let catalogue = self.catalogue.read();
             let (old_id, new_id) = (catalogue.snapshot_at(old)?, catalogue.find(new)?);
-            if old_id != new_id && !catalogue.lineage(new_id).iter().any(|holder| holder.id == old_id) {
+            if old_id != new_id && !catalogue.lineage(new_id).iter().any(|ancestor| ancestor.id == old_id) {
                 return Err(Error::Invalid(format!("'{old}' is no snapshot that '{new}' comes after")));
             }
         }
@@ -78,7 +78,7 @@ impl Pool {
         let (old_id, new_id) = (catalogue.snapshot_at(old)?, catalogue.find(made.as_deref().unwrap_or(new))?);
         let data = |id| catalogue.get(id).map(|version| Arc::clone(&version.data));
         let (old, new) = (data(old_id)?, data(new_id)?);
-        let pins = Pins::new(self, &mut catalogue, vec![old_id, new_id]);
+        let pins = VersionPins::new(self, &mut catalogue, vec![old_id, new_id]);
         drop(catalogue);
         Ok(Comparison { pool: self, old, new, pins: Some(pins), made })
     }
@@ -114,7 +114,7 @@ impl Pool {
             if catalogue.named_snapshot(dataset, &name).is_some() {
                 return Err(Error::Busy(format!("'{path}' is there: the dataset is being compared already")));
             }
-            Ok(vec![Deed::Snapshot { dataset, id, bound, created, name: &name }])
+            Ok(vec![CatalogueOp::Snapshot { dataset, id, bound, created, name: &name }])
         })?;
         Ok(path)
     }

@@ -3,22 +3,22 @@
 //!
 //! - K1: tree nodes and pages of the segment table have second copies at addresses of their own ([`Addr::copy`]); these
 //!   lie in segments that only hold copies, and are live while the records are (G5).
-//! - K2: a checkpoint's table was frozen before and cannot know where the copies of this very checkpoint lie: its root
+//! - K2: a checkpoint's table was taken before and cannot know where the copies of this very checkpoint lie: its root
 //!   says so.
-//! - K3: records that no segment accounts for (root, lists, the catalogue's head) have second copies in the same chunks, found by
-//!   their place. Those chunks are not given out before the next checkpoint counts, like everything that this one
-//!   refers to (S1).
+//! - K3: records that no segment accounts for (root, lists, the catalogue's head) have second copies in the same
+//!   chunks, found by their place. Those chunks are not given out before the next checkpoint counts, like everything
+//!   that this one refers to (S1).
 //! - K4: no chunk has a record and its second copy.
 
 use std::collections::BTreeMap;
 
 use super::Pool;
 use super::pack::{Begun, Packer, Survivor};
-use super::root::Placed;
+use super::root::PlacedRecord;
 use crate::dataset::count;
-use crate::segment::{PARTS_MAX, Part, seal};
-use crate::txg::RecordKind;
+use crate::segment::{PARTS_MAX, Part, record_checksum};
 use crate::types::COPIES;
+use crate::wal::RecordKind;
 use crate::{Error, Ptr, Result};
 
 /// Largest number of parts that second copies of one segment's records may get by one checkpoint: they fit a chunk, and
@@ -31,7 +31,7 @@ pub(super) struct CopiesState {
     /// The chunk that the next checkpoint goes on to fill.
     pub(super) begun: Option<Begun>,
     /// The records of the last checkpoint that no segment accounts for.
-    pub(super) roots: Vec<Placed>,
+    pub(super) roots: Vec<PlacedRecord>,
 }
 
 /// Second copies of records of one segment of the log.
@@ -52,7 +52,7 @@ pub(super) struct Copies<'a> {
     waiting: Vec<Survivor>,
     /// Copies that are packed, by the segment of their records, and not yet known to the segment table.
     packed: BTreeMap<u64, Packed>,
-    roots: Vec<Placed>,
+    roots: Vec<PlacedRecord>,
 }
 
 impl<'a> Copies<'a> {
@@ -70,7 +70,7 @@ impl<'a> Copies<'a> {
                 self.pack()?;
                 self.segment = ptr.addr.segment();
             }
-            self.waiting.push((ptr.addr.slot(), seal(ptr.addr.copy(), &bytes), bytes));
+            self.waiting.push((ptr.addr.slot(), record_checksum(ptr.addr.copy(), &bytes), bytes));
         }
         Ok(ptrs)
     }
@@ -107,7 +107,7 @@ impl<'a> Copies<'a> {
 
     /// Appends records that no segment accounts for. Like the root they are protected by their place in the log alone,
     /// and made anew by each checkpoint.
-    pub(super) fn append_placed(&mut self, records: Vec<Vec<u8>>) -> Result<Vec<Placed>> {
+    pub(super) fn append_placed(&mut self, records: Vec<Vec<u8>>) -> Result<Vec<PlacedRecord>> {
         if records.is_empty() {
             return Ok(Vec::new());
         }
@@ -115,14 +115,14 @@ impl<'a> Copies<'a> {
         let mut placed = Vec::with_capacity(ptrs.len());
         for (ptr, bytes) in ptrs.iter().zip(records) {
             let second = self.packer.place(ptr.addr, &bytes)?;
-            placed.push(Placed { addr: ptr.addr, first: self.pool.place(ptr.addr)?, second });
+            placed.push(PlacedRecord { addr: ptr.addr, first: self.pool.place(ptr.addr)?, second });
         }
         self.roots.extend_from_slice(&placed);
         Ok(placed)
     }
 
     /// Appends the root, which is the last record.
-    pub(super) fn append_root(&mut self, root: Vec<u8>) -> Result<Placed> {
+    pub(super) fn append_root(&mut self, root: Vec<u8>) -> Result<PlacedRecord> {
         let placed = self.append_placed(vec![root])?;
         placed.first().copied().ok_or_else(|| Error::corrupt("root of a checkpoint", "it was not stored"))
     }

@@ -15,7 +15,8 @@ use crate::dataset::redo::{Bases, PageRun};
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::segment::{
-    DirEntry, Directory, LiveMap, PART_OVERHEAD_BYTES, Part, RECORD_OVERHEAD_BYTES, Segment, held_bytes, seal,
+    DirEntry, Directory, LiveMap, PART_OVERHEAD_BYTES, Part, RECORD_OVERHEAD_BYTES, Segment, held_bytes,
+    record_checksum,
 };
 use crate::space::Extent;
 use crate::{Addr, Ptr, Result};
@@ -98,7 +99,7 @@ pub fn craft(path: &Path, options: &CreateOptions, crafted: &Crafted) -> Result<
     let entries = |id: u64, packed: &[u32]| {
         let mut directory = Directory::default();
         for (at, slot) in (0..).zip(packed) {
-            let checksum = seal(Addr::new(id, *slot), &zeros);
+            let checksum = record_checksum(Addr::new(id, *slot), &zeros);
             let (start, len_bytes) = (at * crafted.record_bytes, crafted.record_bytes);
             directory.push(DirEntry { slot: *slot, start, len_bytes, checksum });
         }

@@ -11,9 +11,9 @@ use super::root::Root;
 use super::trim::discard_chunks;
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode};
 use crate::limits::{DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
-use crate::segment::{Devices, Located, Segment, Segments, seal};
+use crate::segment::{Devices, Located, Segment, Segments, record_checksum};
 use crate::space::{Chunk, Chunks};
-use crate::txg::{LogWriter, Position, Rec, RecordKind};
+use crate::wal::{LogWriter, Position, Rec, RecordKind};
 use crate::{Error, Result};
 
 /// Number that stands for the pool's own tree where datasets are named by numbers.
@@ -140,7 +140,7 @@ fn write_first_root(
     let chunks = Arc::new(Chunks::new(&sizes));
     let segments = Arc::new(Segments::new(1 << 20));
     let (chunk, next, copies) = (chunks.allocate()?, chunks.allocate()?, chunks.allocate()?);
-    let position = Position { segment, chunk, used: 0, slots: 0, next, txg: 1, chain: 0 };
+    let position = Position { segment, chunk, used: 0, slots: 0, next, batch: 1, chain: 0 };
     segments.insert(Segment::fresh(position.segment, chunk))?;
     let mut writer =
         LogWriter::new(options.guid.low(), position, Arc::clone(&segments), chunks, devices.clone());
@@ -172,7 +172,7 @@ fn write_first_root(
     device.write(copies.offset(), &copy, false)?;
     writer.flushes().wrote(copies.device);
     writer.flushes().flush()?;
-    let checksum = seal(ptr.addr.copy(), copy.get(..len_bytes as usize).unwrap_or_default());
+    let checksum = record_checksum(ptr.addr.copy(), copy.get(..len_bytes as usize).unwrap_or_default());
     let second = Located { device: copies.device, offset: copies.offset(), len_bytes, checksum };
     Ok(Superblock {
         generation: 1,
@@ -181,7 +181,7 @@ fn write_first_root(
         second,
         addr: ptr.addr,
         exported: true,
-        flushed: writer.flushes().flushed_txg(),
+        flushed: writer.flushes().flushed_batch(),
         confirmed: true,
         epoch: labels.first().map_or(0, |label| label.membership.epoch),
         opening: Opening::first(options.guid.high(), options.created),

@@ -4,8 +4,8 @@
 //! - B1: for each delta in a tree the tree has its bases, in their order: a delta enters the tree together with its
 //!   bases, which are records that the page had (`LiveDataset::put_pages`). So bases live as long as they are needed,
 //!   whatever else refers to them.
-//! - B2: the bases of a delta are records that the tree has for its page at the end of the log. From the cut to the end
-//!   of a commit nothing else changes the records of its pages (D4), and replay meets the same.
+//! - B2: the bases of a delta are records that the tree has for its page at the end of the log. From the quiesce point
+//!   to the end of a commit nothing else changes the records of its pages (D4), and replay meets the same.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use pagefold_codec::Model;
 
 use super::Pool;
-use super::commit::Stored;
+use super::commit::PageRecord;
 use super::models::Current;
 use crate::dataset::pending::PageBuf;
 use crate::dataset::{Dataset, LiveDataset, Shared};
@@ -27,7 +27,7 @@ use crate::{Addr, Error, Key, Ptr, Result};
 /// A delta of at most one part in this many of the full record below it is not compared with a new full record.
 const PLAINLY: usize = 4;
 /// Bytes of pages that one commit stores in full again.
-const FOLD_BYTES: u64 = 2 << 20;
+const EXPANDED_BYTES: u64 = 2 << 20;
 /// Number of pages in a row that gave no delta from which on an object is tried less often.
 const FAILURES_MAX: u8 = 8;
 /// Of an object that is tried less often, one page in this many is tried.
@@ -83,13 +83,13 @@ pub(super) struct Before {
 
 /// A page as it is stored.
 pub(super) struct Coded {
-    pub(super) stored: Stored,
+    pub(super) stored: PageRecord,
     /// Number of the page's former records that are bases of this one.
     pub(super) kept: u8,
 }
 
 impl Coded {
-    pub(super) fn full(stored: Stored) -> Self {
+    pub(super) fn full(stored: PageRecord) -> Self {
         Self { stored, kept: 0 }
     }
 }
@@ -142,7 +142,7 @@ impl Before {
         shared: &Shared,
         page: &[u8],
         (squeeze, model): (bool, Option<ModelId>),
-        full: impl FnOnce() -> Stored,
+        full: impl FnOnce() -> PageRecord,
     ) -> Coded {
         let delta = self.delta(shared, page, squeeze).unwrap_or_else(|error| {
             // Damage is reported to those who read the page; this commit replaces it.
@@ -202,7 +202,9 @@ impl Pool {
             let wanted: Vec<bool> = {
                 let mut attempts = self.attempts.lock();
                 let of = (dataset.id, *object);
-                let mut may = |page: &PageBuf| attempts.wants(of) && !self.shared.debts.pay(of, page.len());
+                let mut may = |page: &PageBuf| {
+                    attempts.wants(of) && !self.shared.read_amplification.pay(of, page.len())
+                };
                 run.iter().map(|(key, page)| !plain.contains(key) && may(page)).collect()
             };
             let end = first.saturating_add(run.len() as u64);
@@ -249,14 +251,20 @@ impl Pool {
     ///
     /// # Errors
     /// Of reading and writing.
-    pub(super) fn fold_deltas(&self, dataset: &LiveDataset, object: u64, from: u64, to: u64) -> Result<u64> {
+    pub(super) fn expand_deltas(
+        &self,
+        dataset: &LiveDataset,
+        object: u64,
+        from: u64,
+        to: u64,
+    ) -> Result<u64> {
         let record_size = dataset.record_size(object)?;
         if record_size == 0 || Key::base(object, from, 0).kind != Key::BASE {
             return Ok(0);
         }
         let chained: Vec<(u64, Vec<Ptr>)> = dataset.bases_between(object, from, to)?.into_iter().collect();
-        let at_once = (FOLD_BYTES / u64::from(record_size)).max(1) as usize;
-        let mut folded = 0;
+        let at_once = (EXPANDED_BYTES / u64::from(record_size)).max(1) as usize;
+        let mut expanded = 0;
         for pages in chained.chunks(at_once) {
             let mut ready = Vec::with_capacity(pages.len());
             for (page, bases) in pages {
@@ -276,19 +284,19 @@ impl Pool {
             let mut log = self.log.lock();
             self.check_failed()?;
             let gate = self.shared.gate.write();
-            if dataset.sealed.load(Ordering::Relaxed) {
+            if dataset.takes_no_changes.load(Ordering::Relaxed) {
                 // The dataset was destroyed meanwhile.
-                return Ok(folded);
+                return Ok(expanded);
             }
             for (page, top, content) in ready {
-                folded += u64::from(dataset.plain((object, page), top, content)?);
+                expanded += u64::from(dataset.plain((object, page), top, content)?);
             }
             let accepted = self.shared.accepted.load(Ordering::Acquire);
-            let cut = self.cut(&log);
+            let taken = self.take_accepted(&log);
             drop(gate);
-            self.finish(&mut log, &cut, accepted, false)?;
+            self.finish(&mut log, &taken, accepted, false)?;
         }
-        Ok(folded)
+        Ok(expanded)
     }
 
     /// Returns true if deltas may be compressed.

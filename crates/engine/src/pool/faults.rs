@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use super::Pool;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
 use crate::dataset::{Dataset, count};
-use crate::faults::{Fault, FaultReport, Subject};
+use crate::faults::{FaultKind, FaultReport, Subject};
 use crate::limits::BASES_MAX;
 use crate::tree::Value;
 use crate::{Addr, Error, Key, Result};
@@ -112,7 +112,7 @@ impl Pool {
         placed.inspect_err(|error| self.shared.fail(error))
     }
 
-    /// Puts changed counts into the tree, at the cut of a checkpoint.
+    /// Puts changed counts into the tree, at the quiesce point of a checkpoint.
     pub(super) fn place_faults(&self) -> Result<()> {
         self.take_device_errors();
         match self.shared.segments.faults.take_changed() {
@@ -132,7 +132,7 @@ impl Pool {
             Err(error) => tracing::error!(%error, "the counts of errors cannot be read and begin anew"),
         }
         for _ in 0..batches.min(LOG_BATCHES_MAX) {
-            faults.count(Fault::Checksum, Subject::Log, None, 0);
+            faults.count(FaultKind::Checksum, Subject::Log, None, 0);
         }
     }
 

@@ -1,13 +1,13 @@
 //! Opens decoders of this room to fuzz targets.
 
-use super::image::{Head, Image};
-use super::root::{Placed, Root, TablePage, decode_dead, decode_list, encode_dead, encode_lists};
+use super::image::{CatalogueHead, Image};
+use super::root::{PlacedRecord, Root, TablePage, decode_dead, decode_list, encode_dead, encode_lists};
 use crate::segment::{DirRef, Located, PageIds, Part};
 use crate::space::{Chunk, Extent};
-use crate::txg::Position;
+use crate::wal::Position;
 use crate::{Addr, Ptr};
 
-pub use super::send::fuzzing::sealed as sealed_stream;
+pub use super::send::fuzzing::checksummed as checksummed_stream;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 pub fn root_seeds() -> Vec<Vec<u8>> {
     let addr = |slot| Addr::new(9, slot);
     let place = |offset| Located { device: 0, offset, len_bytes: 4000, checksum: 77 };
-    let placed = |slot, offset| Placed { addr: addr(slot), first: place(offset), second: place(offset << 1) };
+    let placed =
+        |slot, offset| PlacedRecord { addr: addr(slot), first: place(offset), second: place(offset << 1) };
     let chunk = |index| Chunk { device: 0, index };
     let part = |first_slot, start| {
         let directory = Some(DirRef { start: 900, len_bytes: 60, index_bytes: 20, second: 0, checksum: 5 });
@@ -29,7 +30,7 @@ pub fn root_seeds() -> Vec<Vec<u8>> {
             used: 8192,
             slots: 5,
             next: chunk(3),
-            txg: 99,
+            batch: 99,
             chain: 1,
         },
         open_directory: vec![1; 60],
@@ -66,14 +67,14 @@ pub fn root(bytes: &[u8]) -> bool {
         assert_eq!(again, dead);
         return true;
     }
-    if let Ok(head) = Head::decode(bytes) {
+    if let Ok(head) = CatalogueHead::decode(bytes) {
         let image = Image {
             next_id: head.next_id,
             next_list: head.next_list,
             versions: BTreeMap::new(),
-            dying: head.dying.clone(),
+            unreferenced: head.unreferenced.clone(),
         };
-        assert_eq!(Head::decode(&image.encode_head(&head.pages).concat()).ok(), Some(head));
+        assert_eq!(CatalogueHead::decode(&image.encode_head(&head.pages).concat()).ok(), Some(head));
         return true;
     }
     if let Some(image) = Image::of_page(bytes) {

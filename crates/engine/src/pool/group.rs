@@ -1,8 +1,8 @@
 //! Group commit: whoever commits, commits for all who wait.
 //!
-//! A commit has two halves. The first cuts, encodes and writes, one at a time (`Turn`); the second flushes and answers,
-//! and overlaps with the first half of the next group. So a group gathers for as long as the one before is written, and
-//! devices have something to write while they flush.
+//! A commit has two halves. The first quiesces, encodes and writes, one at a time (`Turn`); the second flushes and
+//! answers, and overlaps with the first half of the next group. So a group gathers for as long as the one before is
+//! written, and devices have something to write while they flush.
 
 use std::sync::atomic::Ordering;
 
@@ -202,7 +202,7 @@ impl Pool {
     }
 
     /// Brings what is accepted into the log, unless a checkpoint has done so meanwhile. Returns the number of changes
-    /// that are there. A durable commit takes along those who wait by the time of the cut; `alone` is true if it was
+    /// that are there. A durable commit takes along those who wait by the quiesce point; `alone` is true if it was
     /// for one caller only before.
     fn lead(&self, target: u64, durable: Option<(&mut Vec<Synced>, bool)>) -> Result<u64> {
         self.prepare_commit()?;
@@ -219,9 +219,9 @@ impl Pool {
         });
         let gate = self.shared.gate.write();
         let accepted = self.shared.accepted.load(Ordering::Acquire);
-        let cut = self.cut(&log);
+        let taken = self.take_accepted(&log);
         drop(gate);
-        self.finish(&mut log, &cut, accepted, alone)?;
+        self.finish(&mut log, &taken, accepted, alone)?;
         Ok(accepted)
     }
 

@@ -87,7 +87,7 @@ fn newest<'a>(members: impl Iterator<Item = &'a Member> + Clone) -> Option<&'a S
 }
 
 /// Devices of one pool that have come equally far.
-pub(super) struct Version {
+pub(super) struct MemberSet {
     /// For each number of a device the members of which any would do, as positions in what [`versions`] was given.
     pub(super) members: BTreeMap<u16, Vec<usize>>,
     /// Standing of the devices: how far they have come.
@@ -95,11 +95,11 @@ pub(super) struct Version {
 }
 
 /// Sorts devices of one pool into versions, the newest first. No device is in two.
-pub(super) fn versions(members: &[Member]) -> Vec<Version> {
+pub(super) fn versions(members: &[Member]) -> Vec<MemberSet> {
     let mut rest: Vec<usize> = (0..members.len()).collect();
     let mut found = Vec::new();
     while let Some(newest) = newest(rest.iter().filter_map(|at| members.get(*at))) {
-        let mut version = Version { members: BTreeMap::new(), standing: newest.standing() };
+        let mut version = MemberSet { members: BTreeMap::new(), standing: newest.standing() };
         rest.retain(|at| {
             let current = members.get(*at).filter(|member| member.is_current(newest));
             if let Some(member) = current {

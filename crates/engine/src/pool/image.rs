@@ -1,24 +1,24 @@
 //! The stored form of the catalogue, in which a checkpoint stores datasets and snapshots.
 //!
 //! Versions lie in pages, each with those of [`PAGE_VERSIONS`] consecutive numbers: a checkpoint writes the pages that
-//! have changed. A page is a stream, cut into records of kind `catalogue`. The head tells where these are. It is a
-//! stream, too, cut into records of kind `root`, which the root lists and each checkpoint writes:
+//! have changed. A page is a stream, split into records of kind `catalogue`. The head tells where these are. It is a
+//! stream, too, split into records of kind `root`, which the root lists and each checkpoint writes:
 //!
 //! | field | size |
 //! |---|---|
 //! | magic `PFcata` and version 2 | 8 |
 //! | next number of a version, next number of a dead list, number of pages | 3 varints |
 //! | per page: number - previous number, number of records, their places as in the root | |
-//! | number of dying items | varint |
-//! | dying items | |
+//! | number of unreferenced items | varint |
+//! | unreferenced items | |
 //!
 //! A page has, for each version, its number less the first number that the page may have (1 byte), and its fields.
-//! These fields and those of dying items are in docs/FORMAT.md.
+//! These fields and those of unreferenced items are in docs/FORMAT.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::catalogue::Kind;
-use super::root::{Placed, put_lists, read_lists};
+use super::catalogue::VersionKind;
+use super::root::{PlacedRecord, put_lists, read_lists};
 use crate::dataset::redo::TEXT_BYTES_MAX;
 use crate::dataset::{Bucket, DeadList, SPACE_BYTES_MAX};
 use crate::limits::RECORD_BYTES_MAX;
@@ -33,7 +33,7 @@ const PAGE_VERSIONS: u64 = 32;
 /// A dataset or snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct VersionImage {
-    pub(super) kind: Kind,
+    pub(super) kind: VersionKind,
     pub(super) name: String,
     pub(super) prev: u64,
     pub(super) created: u64,
@@ -46,14 +46,14 @@ pub(super) struct VersionImage {
     pub(super) dead: DeadList,
 }
 
-/// Stored form of [`super::catalogue::Dying`].
+/// Stored form of [`super::catalogue::Unreferenced`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
-    /// See [`super::catalogue::Dying`].
+pub(super) enum UnreferencedImage {
+    /// See [`super::catalogue::Unreferenced`].
     Records { bucket: Bucket, held: bool },
-    /// See [`super::catalogue::Dying`].
+    /// See [`super::catalogue::Unreferenced`].
     List { id: u64 },
-    /// See [`super::catalogue::Dying`].
+    /// See [`super::catalogue::Unreferenced`].
     Tree { root: Option<Ptr>, bound: u64, node_bound: u64, cursor: Option<Key> },
 }
 
@@ -63,14 +63,14 @@ pub(super) struct Image {
     pub(super) next_id: u64,
     pub(super) next_list: u64,
     pub(super) versions: BTreeMap<u64, VersionImage>,
-    pub(super) dying: Vec<Kept>,
+    pub(super) unreferenced: Vec<UnreferencedImage>,
 }
 
 impl Image {
     /// Returns the catalogue of a new pool: one dataset, the pool's own, which is empty.
     pub(super) fn of_a_new_pool(dataset: u64, created: u64) -> Self {
         let version = VersionImage {
-            kind: Kind::Dataset,
+            kind: VersionKind::Dataset,
             name: String::new(),
             prev: 0,
             created,
@@ -86,7 +86,7 @@ impl Image {
             next_id: dataset + 1,
             next_list: 1,
             versions: BTreeMap::from([(dataset, version)]),
-            dying: Vec::new(),
+            unreferenced: Vec::new(),
         }
     }
 
@@ -107,7 +107,7 @@ impl Image {
     }
 
     /// Returns the head of the stored form, with the places of the pages, in pieces that fit records.
-    pub(super) fn encode_head(&self, pages: &[(u64, Vec<Placed>)]) -> Vec<Vec<u8>> {
+    pub(super) fn encode_head(&self, pages: &[(u64, Vec<PlacedRecord>)]) -> Vec<Vec<u8>> {
         let mut out = MAGIC.to_vec();
         for value in [self.next_id, self.next_list, pages.len() as u64] {
             put_varint(&mut out, value);
@@ -118,8 +118,8 @@ impl Image {
             put_lists(&mut out, records);
             previous = *page;
         }
-        put_varint(&mut out, self.dying.len() as u64);
-        self.dying.iter().for_each(|kept| kept.encode(&mut out));
+        put_varint(&mut out, self.unreferenced.len() as u64);
+        self.unreferenced.iter().for_each(|kept| kept.encode(&mut out));
         out.chunks(RECORD_BYTES_MAX).map(<[u8]>::to_vec).collect()
     }
 
@@ -127,7 +127,7 @@ impl Image {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub(super) fn of(head: Head, pages: &BTreeMap<u64, Vec<u8>>) -> Result<Self> {
+    pub(super) fn of(head: CatalogueHead, pages: &BTreeMap<u64, Vec<u8>>) -> Result<Self> {
         let mut lists = BTreeSet::new();
         let mut once = |list: u64| match list == 0 || lists.insert(list) {
             true => Ok(()),
@@ -140,14 +140,19 @@ impl Image {
                 versions.insert(id, version);
             }
         }
-        for kept in &head.dying {
+        for kept in &head.unreferenced {
             once(match kept {
-                Kept::Records { bucket, .. } => bucket.chain.map_or(0, |chain| chain.first.id),
-                Kept::List { id } => *id,
-                Kept::Tree { .. } => 0,
+                UnreferencedImage::Records { bucket, .. } => bucket.chain.map_or(0, |chain| chain.first.id),
+                UnreferencedImage::List { id } => *id,
+                UnreferencedImage::Tree { .. } => 0,
             })?;
         }
-        Ok(Self { next_id: head.next_id, next_list: head.next_list, versions, dying: head.dying })
+        Ok(Self {
+            next_id: head.next_id,
+            next_list: head.next_list,
+            versions,
+            unreferenced: head.unreferenced,
+        })
     }
 }
 
@@ -170,15 +175,15 @@ fn decode_page(page: u64, bytes: &[u8]) -> Result<Vec<(u64, VersionImage)>> {
 
 /// The part of the catalogue that each checkpoint writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct CatalogueHead {
     pub(super) next_id: u64,
     pub(super) next_list: u64,
     /// Number of each page, ascending, and its records.
-    pub(super) pages: Vec<(u64, Vec<Placed>)>,
-    pub(super) dying: Vec<Kept>,
+    pub(super) pages: Vec<(u64, Vec<PlacedRecord>)>,
+    pub(super) unreferenced: Vec<UnreferencedImage>,
 }
 
-impl Head {
+impl CatalogueHead {
     /// Reads the stored form from one piece that has all of it.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
@@ -197,7 +202,7 @@ impl Head {
             }
             Ok((reader.varint()?, reader.varint()?, reader.varint()?))
         })?;
-        let mut pages: Vec<(u64, Vec<Placed>)> = Vec::new();
+        let mut pages: Vec<(u64, Vec<PlacedRecord>)> = Vec::new();
         for _ in 0..count {
             let last = pages.last().map(|(page, _)| *page);
             pages.push(pieces.item(&mut |reader| {
@@ -212,12 +217,12 @@ impl Head {
                 Ok((page, records))
             })?);
         }
-        let mut dying = Vec::new();
+        let mut unreferenced = Vec::new();
         for _ in 0..pieces.item(&mut |reader| reader.varint())? {
-            dying.push(pieces.item(&mut Kept::decode)?);
+            unreferenced.push(pieces.item(&mut UnreferencedImage::decode)?);
         }
         pieces.end()?;
-        Ok(Self { next_id, next_list, pages, dying })
+        Ok(Self { next_id, next_list, pages, unreferenced })
     }
 }
 
@@ -269,8 +274,8 @@ impl Pieces<'_> {
 impl VersionImage {
     fn encode(&self, out: &mut Vec<u8>) {
         match self.kind {
-            Kind::Dataset => out.push(1),
-            Kind::Snapshot { of, bound, node_bound } => {
+            VersionKind::Dataset => out.push(1),
+            VersionKind::Snapshot { of, bound, node_bound } => {
                 out.push(2);
                 for value in [of, bound, node_bound.map_or(0, |bound| bound + 1)] {
                     put_varint(out, value);
@@ -298,8 +303,8 @@ impl VersionImage {
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self> {
         let kind = match reader.u8()? {
-            1 => Kind::Dataset,
-            2 => Kind::Snapshot {
+            1 => VersionKind::Dataset,
+            2 => VersionKind::Snapshot {
                 of: reader.varint()?,
                 bound: reader.varint()?,
                 node_bound: reader.varint()?.checked_sub(1),
@@ -331,7 +336,7 @@ impl VersionImage {
     }
 }
 
-impl Kept {
+impl UnreferencedImage {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Records { bucket, held } => {
@@ -369,7 +374,7 @@ impl Kept {
                 Self::Tree { root, bound, node_bound, cursor }
             }
             5 => Self::List { id: reader.varint()? },
-            _ => return Err(reader.bad("what is dying is of an unknown kind")),
+            _ => return Err(reader.bad("what is unreferenced is of an unknown kind")),
         })
     }
 }
@@ -424,14 +429,14 @@ impl Image {
     #[cfg(feature = "fuzzing")]
     pub(super) fn of_page(bytes: &[u8]) -> Option<Self> {
         let versions = decode_page(0, bytes).ok()?.into_iter().collect();
-        Some(Self { next_id: PAGE_VERSIONS, next_list: 1, versions, dying: Vec::new() })
+        Some(Self { next_id: PAGE_VERSIONS, next_list: 1, versions, unreferenced: Vec::new() })
     }
 
     /// Returns a catalogue with everything that there is in one.
     pub(super) fn sample() -> Self {
         let mut image = Self::of_a_new_pool(1, 1_700_000_000);
         let Some(mut snapshot) = image.versions.get(&1).cloned() else { return image };
-        snapshot.kind = Kind::Snapshot { of: 1, bound: 99 << 24, node_bound: Some(100 << 24) };
+        snapshot.kind = VersionKind::Snapshot { of: 1, bound: 99 << 24, node_bound: Some(100 << 24) };
         snapshot.name = "monday".into();
         snapshot.root = Some(ptr(7));
         snapshot.holds.insert("backup".into(), 1_700_000_001);
@@ -447,16 +452,16 @@ impl Image {
         let chained = Bucket { records: 2000, chain: Some(Chain { first, last: 12 }), ..bucket.clone() };
         let mut unstored = snapshot.clone();
         unstored.dead.id = 10;
-        unstored.kind = Kind::Snapshot { of: 1, bound: 99 << 24, node_bound: None };
+        unstored.kind = VersionKind::Snapshot { of: 1, bound: 99 << 24, node_bound: None };
         image.versions.insert(2, snapshot);
         image.versions.insert(300, unstored);
         let cursor = Some(Key::page(5, 1 << 40));
-        image.dying = vec![
-            Kept::Records { bucket: chained, held: true },
-            Kept::Records { bucket, held: false },
-            Kept::List { id: 13 },
-            Kept::Tree { root: Some(ptr(1)), bound: 3, node_bound: 4, cursor },
-            Kept::Tree { root: None, bound: 0, node_bound: 0, cursor: None },
+        image.unreferenced = vec![
+            UnreferencedImage::Records { bucket: chained, held: true },
+            UnreferencedImage::Records { bucket, held: false },
+            UnreferencedImage::List { id: 13 },
+            UnreferencedImage::Tree { root: Some(ptr(1)), bound: 3, node_bound: 4, cursor },
+            UnreferencedImage::Tree { root: None, bound: 0, node_bound: 0, cursor: None },
         ];
         (image.next_id, image.next_list) = (301, 17);
         image

@@ -191,7 +191,7 @@ impl Label {
         self.membership.encode(&mut out);
         out.push(self.name.len() as u8);
         out.extend_from_slice(self.name.as_bytes());
-        sealed_block(&out)
+        checksummed_block(&out)
     }
 
     fn decode(block: &[u8], device: &dyn Device) -> Result<Self> {
@@ -363,7 +363,7 @@ impl Label {
 /// A superblock, which tells where the root of the last checkpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Number of the superblock. Each checkpoint and each claim of an opening takes the next one.
+    /// Number of the superblock. Each checkpoint and each opening for writing takes the next one.
     pub generation: u64,
     /// GUID of the log.
     pub log: Guid,
@@ -415,7 +415,7 @@ impl Superblock {
         out.push(u8::from(self.confirmed));
         out.extend_from_slice(&self.epoch.to_le_bytes());
         self.opening.encode(&mut out);
-        sealed_block(&out)
+        checksummed_block(&out)
     }
 
     fn decode(block: &[u8]) -> Option<Self> {
@@ -471,7 +471,7 @@ impl Superblock {
     }
 }
 
-fn sealed_block(bytes: &[u8]) -> AlignedBuf {
+fn checksummed_block(bytes: &[u8]) -> AlignedBuf {
     let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
     block[..bytes.len()].copy_from_slice(bytes);
     let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);

@@ -1,8 +1,8 @@
 //! Objects whose model came after some of their pages: codes these pages again, now or after the pool was opened again.
 //!
-//! - L1: a model's entry says that the model came late, from its adoption until [`Pool::recode_late`] has looked at all
-//!   pages that were stored then. So work that a restart interrupts is done from the beginning: pages that have been
-//!   coded again are left alone.
+//! - L1: a model's entry says that the model came late, from its adoption until [`Pool::recompress_late`] has looked at
+//!   all pages that were stored then. So work that a restart interrupts is done from the beginning: pages that have
+//!   been coded again are left alone.
 //! - L2: nobody has counted the pages of an object that were written before the pool was opened or before `compression`
 //!   was set. Such an object without a model is looked at once ([`Pool::seek`]); if it has pages of a database, it is
 //!   counted from then on as if they had just been written. A log is coded again.
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::Pool;
 use super::background::Traffic;
 use super::models::draw;
-use super::recode::PageRange;
+use super::recompress::PageRange;
 use crate::dataset::{Dataset, LiveDataset};
 use crate::record::{looks_like_wal, worth_learning};
 use crate::{Error, Key, Result};
@@ -59,8 +59,8 @@ impl Pool {
     /// page to go on with; `None` if all were looked at.
     ///
     /// # Errors
-    /// As [`Pool::recode`].
-    pub fn recode_late(&self, of: Of, from: u64, pages_max: usize) -> Result<Option<u64>> {
+    /// As [`Pool::recompress`].
+    pub fn recompress_late(&self, of: Of, from: u64, pages_max: usize) -> Result<Option<u64>> {
         let (id, object) = of;
         let range = PageRange { object, from: 0, to: u64::MAX };
         let dataset = self.dataset_by_id(id);
@@ -69,7 +69,7 @@ impl Pool {
             self.watch.lock().late.remove(&of);
             return Ok(None);
         }
-        let report = self.recode_in(id, &[range], (0, from), pages_max);
+        let report = self.recompress_in(id, &[range], (0, from), pages_max);
         if let Ok(Some(next)) = report.as_ref().map(|report| report.next) {
             return Ok(Some(next.1));
         }
@@ -189,7 +189,7 @@ impl Late {
         };
         if let Some((of, from)) = found {
             let pages = if self.is_idle() { PAGES } else { PAGES_BUSY };
-            self.at = pool.recode_late(of, from, pages)?.map(|next| (of, next));
+            self.at = pool.recompress_late(of, from, pages)?.map(|next| (of, next));
             return Ok(true);
         }
         if !self.is_quiet(now) {

@@ -1,14 +1,16 @@
 //! Reads the segment table when a pool is opened, and other records that are found by place.
 
-use super::ahead::Ahead;
+use super::ahead::ReadAhead;
 use super::places::check_places;
 use super::rescue::Missing;
-use super::root::{Placed, Root, TablePage, append_list, decode_dead, decode_list};
+use super::root::{PlacedRecord, Root, TablePage, append_list, decode_dead, decode_list};
 use crate::error::DamagedAt;
 use crate::faults::Subject;
 use crate::limits::CHUNK_BYTES;
 use crate::record::decode_metadata;
-use crate::segment::{Devices, Located, Segment, Segments, decode_page, neighbours, read_span, seal};
+use crate::segment::{
+    Devices, Located, Segment, Segments, decode_page, neighbours, read_span, record_checksum,
+};
 use crate::space::{ByChunk, Chunk, Chunks};
 use crate::{Addr, Error, Result};
 
@@ -36,7 +38,7 @@ pub(super) fn load_table(
     segments: &Segments,
     (root, table): (&Root, &[TablePage]),
     missing: &mut Missing,
-    ahead: &Ahead,
+    ahead: &ReadAhead,
     visit: &mut dyn FnMut(&Segment),
 ) -> Result<()> {
     for list in &root.dead {
@@ -82,10 +84,10 @@ pub(super) fn load_table(
 pub(super) fn read_placed(
     devices: &Devices,
     segments: &Segments,
-    placed: &Placed,
+    placed: &PlacedRecord,
     what: &str,
 ) -> Result<Vec<u8>> {
-    let Placed { addr, first, second } = placed;
+    let PlacedRecord { addr, first, second } = placed;
     let read = |addr: Addr, place: &Located| {
         let read = read_copy(devices, addr, place, what);
         read.inspect_err(|error| segments.faults.count_error(error, Subject::Fixed))
@@ -109,11 +111,11 @@ fn read_pages(
         Some((first.offset, buf, start))
     });
     let read = |page: &TablePage| {
-        let Placed { addr, first, .. } = page.placed;
+        let PlacedRecord { addr, first, .. } = page.placed;
         let bytes = together.as_ref().and_then(|(offset, buf, start)| {
             let from = start + usize::try_from(first.offset - offset).ok()?;
             let bytes = buf.get(from..from + first.len_bytes as usize)?;
-            (seal(addr, bytes) == first.checksum).then_some(bytes)
+            (record_checksum(addr, bytes) == first.checksum).then_some(bytes)
         });
         match bytes {
             Some(bytes) => decode_page(segments.page_ids(), page.page, &decode_metadata(bytes)?),
@@ -140,7 +142,7 @@ pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &s
     }
     let (buf, start) = read_span(device.as_ref(), place.offset, place.len_bytes.into())?;
     let bytes = buf.get(start..start + place.len_bytes as usize).unwrap_or_default();
-    if seal(addr, bytes) != place.checksum {
+    if record_checksum(addr, bytes) != place.checksum {
         return Err(Error::corrupt_at(
             DamagedAt::new(place.device, place.offset, Some(addr)),
             format!("{what} at byte {} of {}", place.offset, device.path().display()),
@@ -152,7 +154,7 @@ pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &s
 
 /// Sums of the bytes that segments take of each chunk.
 #[derive(Debug, Default)]
-pub(super) struct Filled {
+pub(super) struct ChunkBytes {
     chunks: ByChunk<u64>,
     used: Vec<Chunk>,
     counts: Vec<u32>,
@@ -160,7 +162,7 @@ pub(super) struct Filled {
     overfull: bool,
 }
 
-impl Filled {
+impl ChunkBytes {
     /// Makes empty sums for devices of these lengths.
     pub(super) fn new(device_bytes: &[u64]) -> Self {
         let counts = device_bytes.iter().map(|bytes| Chunk::count(*bytes)).collect();

@@ -2,7 +2,7 @@
 //!
 //! - P1: the log's lock is taken before the gate; maintenance before both. Nothing takes them the other way.
 //! - P2: whatever changes the segment table or a tree does so under the gate's read side, or with the log's lock;
-//!   a checkpoint's cut holds both, so it sees everything at one instant.
+//!   a checkpoint's quiesce point holds both, so it sees everything at one instant.
 //! - P3: after a failed write nothing is acknowledged any more (contract W6): the failure is latched.
 //!
 //! The lives of a checkpoint, a cleaning pass, a model, a delta and a stream, and all invariants: docs/INTERNALS.md.
@@ -12,30 +12,30 @@
 //!             label, membership, opening     what a device says of itself; openings, by which copies are told apart
 //!             identity, paths, places        which devices belong together; which paths are one device; checks places
 //!             redo, ahead                    replay's second pass; many reads at once
-//!             rescue, salvage, unreadable    opens damaged pools; finds their segments; what cannot be read
+//!             rescue                         opens damaged pools: finds their segments; what cannot be read
 //!             relabel                        another name or GUID
 //! Writing     commit, group                  brings accepted changes into the log; who commits when, and for whom
 //!             checkpoint, root, copies       stores trees and table; the root; second copies
 //!             versions, store, table_pages   trees of datasets and snapshots; loads nodes; places of the table's pages
 //!             deltas, rewrites               which pages are stored as deltas; lengths of records that replace others
 //! Room        clean, pack, room              the cleaner; packs records into chunks; makes free chunks for writers
-//!             recode, late, trim             codes again what is stored, also what came before its model; discards
+//!             recompress, late, trim         codes again what is stored, also what came before its model; discards
 //!             sizing, memory                 sizes that follow from the pool's; shares the memory budget out
 //! Datasets    catalogue, image, stored       all datasets and snapshots; their stored form, and how it is read
-//!             deeds, rebase, compare         changes of them; moves a clone onto a newer snapshot; compares versions
-//!             reap, accounts, quotas         frees what was destroyed; what each holds; quotas and reservations
+//!             catalogue_ops, rebase, compare changes of them; moves a clone onto a newer snapshot; compares versions
+//!             reap, listing, quotas          frees what was destroyed; what each holds; quotas and reservations
 //!             send                           streams of snapshots
 //! Models      models, logs, modelled         learns and adopts models; models of logs; figures of both
 //!             codecs                         the property `compression` of each dataset
 //! Care        background                     the threads that do all of this in production
-//!             check, scrub, repair, faults   verify everything; mend it from second copies; keep counts of errors
+//!             check, scrub, repair, faults   verify everything; repair from second copies; keep counts of errors
 //!             status, survey                 figures of the pool; how an object's pages are stored
 //! ```
 
-mod accounts;
 mod ahead;
 mod background;
 mod catalogue;
+mod catalogue_ops;
 mod check;
 mod checkpoint;
 mod clean;
@@ -46,7 +46,6 @@ mod copies;
 #[cfg(feature = "crafting")]
 pub mod crafting;
 mod create;
-mod deeds;
 mod deltas;
 mod faults;
 #[cfg(feature = "fuzzing")]
@@ -56,6 +55,7 @@ mod identity;
 mod image;
 pub mod label;
 mod late;
+mod listing;
 mod load;
 mod logs;
 mod membership;
@@ -70,7 +70,7 @@ mod places;
 mod quotas;
 mod reap;
 mod rebase;
-mod recode;
+mod recompress;
 mod redo;
 mod relabel;
 mod repair;
@@ -78,7 +78,6 @@ mod rescue;
 mod rewrites;
 mod room;
 mod root;
-mod salvage;
 mod scan;
 mod scrub;
 mod send;
@@ -91,7 +90,6 @@ mod table_pages;
 #[cfg(test)]
 mod testing;
 mod trim;
-mod unreadable;
 mod versions;
 
 use std::collections::BTreeMap;
@@ -101,7 +99,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-pub use accounts::Listed;
 pub use background::Background;
 pub use check::{CheckReport, Progress, check};
 pub use clean::CleanReport;
@@ -109,20 +106,21 @@ pub use compare::Comparison;
 pub use create::{CreateOptions, create, create_on, create_trimmed, destroy};
 pub use group::Flight;
 pub use label::{Guid, Label};
+pub use listing::Listed;
 pub use logs::{LOG_EXPECTED_PAGES, LOG_LEVEL, LOG_SAMPLED_PAGES};
 pub use membership::Membership;
 pub use memory::MemoryUse;
 pub use modelled::{ModelInUse, Modelled};
-pub use models::{Candidate, LearnOptions, Learned, learn_better};
+pub use models::{LearnOptions, Learned, ModelCandidate, learn_better};
 pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, READS_AT_ONCE_DEFAULT, ReplayReport, Witness};
 pub use opening::{EARLIER_OPENINGS, Earlier, Opening, OpeningId, Relation, Standing};
 pub use quotas::QuotaUse;
 pub use rebase::Rebase;
-pub use recode::{CALL_PAGES, PageRange, RecodeReport};
+pub use recompress::{CALL_PAGES, PageRange, RecompressReport};
 pub use relabel::{reguid, reguid_on, rename, rename_on};
-pub use rescue::RescueReport;
+pub use rescue::{RescueReport, Unreadable};
 pub use rewrites::{Rewrites, Rewritten};
-pub use scan::{Found, FoundState, scan, stands};
+pub use scan::{FoundPool, FoundState, scan, stands};
 pub use scrub::{ScrubState, ScrubStatus};
 pub use send::{
     Origin, Partial, ReceiveOptions, Source, StreamEnd, StreamEntry, StreamHead, StreamItem, StreamPage,
@@ -131,15 +129,14 @@ pub use send::{
 pub use status::{DeviceStatus, Status, Totals};
 pub use survey::{CodecReport, CodecUse, PageKind, Survey};
 pub use trim::{TrimState, TrimStatus};
-pub use unreadable::Unreadable;
 
 use crate::dataset::{Dataset, LiveDataset, PrimaryCache, Shared};
 use crate::memory::Beside;
 use crate::record::Compression;
 use crate::space::Chunks;
 use crate::tree::NodeCache;
-pub use crate::txg::LogDamage;
-use crate::txg::{Flushes, LogWriter, Position};
+pub use crate::wal::LogDamage;
+use crate::wal::{Flushes, LogWriter, Position};
 use crate::{Ptr, Result};
 use catalogue::Catalogue;
 use clean::Cleaner;
@@ -157,17 +154,18 @@ struct Log {
     window_bytes: u64,
 }
 
-/// State that checkpoints, cleaning and folding keep.
+/// State that checkpoints, cleaning and recompression keep.
 struct Maintenance {
-    /// Number of the last superblock, which is that of the last checkpoint or, before there is one, of the opening's
-    /// claim.
+    /// Number of the last superblock, which is that of the last checkpoint or, before there is one, the opening
+    /// superblock.
     superblock: u64,
     /// Stored pages of the segment table.
     page_ptrs: BTreeMap<u64, Ptr>,
     /// Stored pages of the catalogue, and their bytes.
     catalogue_ptrs: BTreeMap<u64, Vec<Ptr>>,
     catalogue_pages: BTreeMap<u64, Vec<u8>>,
-    /// Position at which replay would start: segments from there on are the log, and are neither cleaned nor folded.
+    /// Position at which replay would start: segments from there on are the log, and are neither cleaned nor
+    /// recompressed.
     window_start: Position,
     copies: CopiesState,
     cleaner: Cleaner,

@@ -20,7 +20,7 @@ use crate::record::{
     Compression, Encoder, ModelId, Models, codec_of, encode_metadata, is_redo_checkpoint,
     looks_like_database, looks_like_wal, worth_learning,
 };
-use crate::txg::{Rec, RecordKind};
+use crate::wal::{Rec, RecordKind};
 use crate::{Key, Result};
 
 /// Largest number of objects that are watched: an entry takes about 100 bytes.
@@ -29,9 +29,9 @@ const WATCHED_MAX: usize = 16 << 10;
 const LOG_PAGES_MIN: u64 = 256;
 /// A new model is due once this many times the object's pages were written since its model was learned.
 const GROWTH: u64 = 4;
-/// Folding learns a new model for an object that grew by more than one page in this many since its model was learned.
-/// The new pages may be of another kind, such as an index behind its table; fewer could hardly gain what a later model
-/// has to.
+/// Recompression learns a new model for an object that grew by more than one page in this many since its model was
+/// learned. The new pages may be of another kind, such as an index behind its table; fewer could hardly gain what a
+/// later model has to.
 const UNSEEN: u64 = 32;
 /// One sampled page in this many is not learned from, to compare the old model with the new.
 const HELD_OUT: usize = 6;
@@ -52,9 +52,9 @@ pub struct LearnOptions {
 impl LearnOptions {
     /// For a pool that is idle: learning models of small files then delays nobody.
     pub const IDLE: Self = Self { pages_min: 8, sample_pages: 300 };
-    /// For folding, which comes by once and not with every write: a model of some hundred bytes pays from a few pages
-    /// on. Whether it does is found out by learning it.
-    pub const FOLDING: Self = Self { pages_min: 4, sample_pages: 300 };
+    /// For recompression, which comes by once and not with every write: a model of some hundred bytes pays from a few
+    /// pages on. Whether it does is found out by learning it.
+    pub const RECOMPRESSION: Self = Self { pages_min: 4, sample_pages: 300 };
 }
 
 impl Default for LearnOptions {
@@ -373,7 +373,11 @@ impl Pool {
 
     /// Learns a model for an object that has none, or whose model is of when it was smaller, if the object is large
     /// enough and looks as if a model would gain. Returns the model's number if it was adopted.
-    pub(super) fn learn_for_folding(&self, dataset: &LiveDataset, object: u64) -> Result<Option<ModelId>> {
+    pub(super) fn learn_for_recompression(
+        &self,
+        dataset: &LiveDataset,
+        object: u64,
+    ) -> Result<Option<ModelId>> {
         let Some(level) = dataset.compression_of(object).model_level() else { return Ok(None) };
         let entry = self.shared.models.current(dataset.id, object).and_then(|id| self.shared.models.get(id));
         if let Some(ModelEntry { object_pages, .. }) = entry
@@ -381,7 +385,8 @@ impl Pool {
         {
             return Ok(None);
         }
-        let options = if self.has_few_models() { LearnOptions::FOLDING } else { LearnOptions::default() };
+        let options =
+            if self.has_few_models() { LearnOptions::RECOMPRESSION } else { LearnOptions::default() };
         let adopted = self.learn_from(dataset, object, level, &options)?;
         if adopted.is_some() {
             self.watch.lock().objects.remove(&(dataset.id, object));
@@ -421,7 +426,7 @@ impl Pool {
         // A model that cannot be read is replaced in any case.
         let old = current.and_then(|id| Some((id, self.shared.model(id).ok()?)));
         let old = old.as_ref().map(|(id, model)| (*id, &**model));
-        let Some(Candidate { model, bytes, sampled_pages, record_bytes }) =
+        let Some(ModelCandidate { model, bytes, sampled_pages, record_bytes }) =
             learn_better(sampled, old, object_pages, level)
         else {
             return Ok(None);
@@ -560,7 +565,7 @@ pub(super) fn draw(dataset: &LiveDataset, object: u64, wanted: u64) -> Result<Ve
 
 /// A model that was learned from some pages and not adopted yet.
 #[derive(Debug)]
-pub struct Candidate {
+pub struct ModelCandidate {
     /// The model as it is read back from `bytes`.
     pub model: Model,
     /// The model's stored form, before it is encoded as metadata.
@@ -579,7 +584,7 @@ pub fn learn_better(
     current: Option<(ModelId, &Model)>,
     object_pages: u64,
     level: u8,
-) -> Option<Candidate> {
+) -> Option<ModelCandidate> {
     let (mut training, mut held_out): (Vec<&[u8]>, Vec<&[u8]>) = (Vec::new(), Vec::new());
     for (at, page) in sampled.iter().enumerate() {
         let kept = current.is_some() && at % HELD_OUT == HELD_OUT - 1;
@@ -601,7 +606,7 @@ pub fn learn_better(
         }
     }
     let record_bytes = average_bytes(ModelId::MAX, &model, &training) as u32;
-    Some(Candidate { model, bytes, sampled_pages: training.len() as u32, record_bytes })
+    Some(ModelCandidate { model, bytes, sampled_pages: training.len() as u32, record_bytes })
 }
 
 /// Returns the average length of the records of `pages`, in bytes.

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use super::ahead::Ahead;
-use super::catalogue::{Catalogue, Parts};
+use super::ahead::ReadAhead;
+use super::catalogue::{Catalogue, VersionContext};
 use super::checkpoint::write_superblock;
 use super::clean::Cleaner;
 use super::copies::CopiesState;
@@ -16,20 +16,20 @@ use super::create::{FIRST_DATASET, OWN};
 use super::identity::{Member, demand, judge};
 use super::image::Image;
 use super::label::{Guid, Label, Superblock};
-use super::load::{Filled, load_lists, load_table, read_placed};
+use super::load::{ChunkBytes, load_lists, load_table, read_placed};
 use super::opening::Standing;
 use super::places::check_places;
 use super::redo::Redoing;
+use super::rescue::Search;
 use super::rescue::{Missing, RescueReport};
-use super::root::{Placed, Root, TablePage};
-use super::salvage::Search;
+use super::root::{PlacedRecord, Root, TablePage};
 use super::sizing::Sizing;
 use super::store::Nodes;
 use super::stored::StoredCatalogue;
 use super::table_pages::StoredPages;
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
 use crate::dataset::{
-    Blocks, Commit, Dataset, Journal, Ledger, LiveDataset, ModelTable, PrimaryCache, Shared,
+    Commit, Dataset, DeadBlocks, Journal, LiveDataset, ModelTable, PrimaryCache, Shared, SpaceAccounting,
 };
 use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, RecordedDevice, Recording};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
@@ -37,10 +37,10 @@ use crate::record::{Compression, RecordCache, model_of};
 use crate::segment::{Devices, DirEntryState, Directory, PageIds, Segment, Segments, TablePages};
 use crate::space::{Chunk, Chunks};
 use crate::tree::{NodeCache, NodeStore, Tree};
-use crate::txg::{
-    BatchView, LogDamage, LogEnd, LogWriter, Position, RecordKind, Source, replay, write_directory,
-};
 use crate::types::COPIES;
+use crate::wal::{
+    BatchView, LogDamage, LogEnd, LogSource, LogWriter, Position, RecordKind, replay, write_directory,
+};
 use crate::{Addr, Error, Ptr, Result};
 
 /// Options for opening a pool.
@@ -65,8 +65,8 @@ pub struct OpenOptions {
     pub now: u64,
     /// Standing that the pool is known to have reached. A pool that has not come as far is a copy, and is not opened.
     pub since: Option<Standing>,
-    /// Witness that is told how far the pool has come, once an opening for writing is claimed and when that opening
-    /// ends.
+    /// Witness that is told how far the pool has come, once an opening for writing has written its superblock, and
+    /// when that opening ends.
     pub witness: Option<Witness>,
     /// Number of reads that may be under way at once while the pool is opened. With 1 they come one by one, always in
     /// the same order.
@@ -159,34 +159,34 @@ pub struct ReplayReport {
     /// Number of these batches that have damaged records.
     pub damaged: u64,
     /// Place where the log is damaged; all that had been acknowledged behind it is lost ([`OpenOptions::accept_loss`]).
-    pub lost: Option<LogDamage>,
+    pub damage: Option<LogDamage>,
     /// Number of changes of the journal that were redone.
     pub journalled: u64,
 }
 
 /// Leap of the numbers of batches where a part of the log was given up. It is more than that part can hold, so that no
 /// batch in it can be taken for a successor of the new ones (T7).
-const TXG_LEAP: u64 = 1 << 32;
+const BATCH_NUMBER_LEAP: u64 = 1 << 32;
 
 /// A batch on its device.
 #[derive(Clone, Copy)]
-struct Unflushed {
+struct UnflushedBatch {
     chunk: Chunk,
     start: u32,
     end: u32,
 }
 
 /// A pool while it is being opened.
-struct Opening {
+struct OpeningPool {
     labels: Vec<Label>,
     devices: Devices,
-    ahead: Ahead,
+    ahead: ReadAhead,
     superblock: Superblock,
-    /// Superblock by which this opening is claimed.
-    claim: Superblock,
+    /// Superblock that begins this opening.
+    opening_superblock: Superblock,
     root: Root,
     /// All records of the checkpoint that no segment accounts for.
-    roots: Vec<Placed>,
+    roots: Vec<PlacedRecord>,
     image: Image,
     /// Pointers to the stored pages of the catalogue, and the bytes of these pages.
     catalogue_ptrs: BTreeMap<u64, Vec<Ptr>>,
@@ -200,7 +200,7 @@ struct Opening {
     /// Bytes in use of each segment in which replay found batches.
     used: HashMap<u64, (Chunk, u32)>,
     /// The last batches, beginning with the first that is not known to be flushed.
-    unflushed: Vec<(u64, Unflushed)>,
+    unflushed: Vec<(u64, UnflushedBatch)>,
     /// Number of the last batch with operations plus one, as far as the checkpoint and the log tell.
     operations_below: u64,
     /// Damage that was found; `None` unless the pool is opened for rescue.
@@ -236,7 +236,7 @@ impl Pool {
             labels.iter().try_for_each(Label::check_writable)?;
         }
         let identity = identify(&labels, &devices, options)?;
-        let mut opening = Opening::load(labels, devices, identity, options)?;
+        let mut opening = OpeningPool::load(labels, devices, identity, options)?;
         let mut ops = Vec::new();
         let end = opening.scan(&mut ops, options.accept_loss)?;
         let pool = opening.finish(end, &ops, options)?;
@@ -323,8 +323,8 @@ pub(super) fn weigh(labels: &[Label], devices: &Devices, rescue: bool) -> Result
 struct Identity {
     /// The superblock that counts.
     superblock: Superblock,
-    /// Superblock by which this opening is claimed.
-    claim: Superblock,
+    /// Superblock that begins this opening.
+    opening_superblock: Superblock,
 }
 
 fn identify(labels: &[Label], devices: &Devices, options: &OpenOptions) -> Result<Identity> {
@@ -334,19 +334,20 @@ fn identify(labels: &[Label], devices: &Devices, options: &OpenOptions) -> Resul
         demand(&superblock.standing(), known, &label.name, &paths)?;
     }
     if options.read_only {
-        return Ok(Identity { superblock, claim: superblock });
+        return Ok(Identity { superblock, opening_superblock: superblock });
     }
     let seen = members.iter().map(|member| member.head.opening.id.number).max().unwrap_or_default();
     let opening = superblock.opening.next(superblock.generation, seen, options.salt, options.now)?;
-    let claim = superblock.generation.checked_add(1).map(|generation| Superblock {
+    let opening_superblock = superblock.generation.checked_add(1).map(|generation| Superblock {
         generation,
         opening,
         exported: false,
         confirmed: true,
         ..superblock
     });
-    let claim = claim.ok_or_else(|| Error::corrupt("superblock", "its generation cannot be"))?;
-    Ok(Identity { superblock, claim })
+    let opening_superblock =
+        opening_superblock.ok_or_else(|| Error::corrupt("superblock", "its generation cannot be"))?;
+    Ok(Identity { superblock, opening_superblock })
 }
 
 /// Returns the identifier of the log, which each of its batches carries.
@@ -360,25 +361,25 @@ const CACHE_SHARES: (u64, u64, u64) = (4, 2, 2);
 /// Largest share of the cache budget that entries of the segment table may take, in sixteenths.
 const TABLE_SHARE: u64 = 4;
 
-impl Opening {
+impl OpeningPool {
     fn load(
         labels: Vec<Label>,
         devices: Devices,
-        Identity { superblock, claim }: Identity,
+        Identity { superblock, opening_superblock }: Identity,
         options: &OpenOptions,
     ) -> Result<Self> {
         let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
         let chunks = Arc::new(Chunks::new(&sizes));
         let segments = Arc::new(Segments::new(options.cache_bytes / 16 * CACHE_SHARES.1));
-        let ahead = Ahead::new(options.reads_at_once);
+        let ahead = ReadAhead::new(options.reads_at_once);
         let Superblock { addr, root: first, second, .. } = superblock;
-        let placed = Placed { addr, first, second };
+        let placed = PlacedRecord { addr, first, second };
         let root = Root::decode(&read_placed(&devices, &segments, &placed, "root of the last checkpoint")?)?;
         // A pool that has no page yet can still take pages of any size.
         let wanted = options.table_page_ids.filter(|_| root.lists.is_empty());
         segments.set_page_ids(wanted.unwrap_or(root.page_ids));
         let named = root.lists.iter().chain(&root.dead).chain(&root.catalogue);
-        let roots: Vec<Placed> = [placed].iter().chain(named).copied().collect();
+        let roots: Vec<PlacedRecord> = [placed].iter().chain(named).copied().collect();
         check_places(&chunks, roots.iter(), "root of the last checkpoint")?;
         let created = labels.first().map_or(0, |label| label.created);
         let StoredCatalogue { image, ptrs: catalogue_ptrs, pages: catalogue_pages } =
@@ -387,11 +388,11 @@ impl Opening {
         let table = load_lists(&devices, &segments, &chunks, &root, &mut missing)?;
         let table_pages = Arc::new(StoredPages::new(devices.clone(), &table));
         if !options.rescue {
-            // Salvaged entries must stay in memory: no page of the table has them.
+            // Rescued entries must stay in memory: no page of the table has them.
             let most = options.table_bytes.unwrap_or(options.cache_bytes / 16 * TABLE_SHARE);
             segments.page_from(Arc::clone(&table_pages) as Arc<dyn TablePages>, most);
         }
-        let mut filled = Filled::new(&sizes);
+        let mut filled = ChunkBytes::new(&sizes);
         // Second copies are added below, since only the root tells where they lie.
         let mut visit = |segment: &Segment| {
             if segment.id < COPIES {
@@ -403,16 +404,16 @@ impl Opening {
         if options.rescue {
             let pool = log_of(&labels);
             let search = Search::new(&devices, pool);
-            rescue = Some(missing.salvage(&table, search, &sizes, &segments, root.position.segment));
+            rescue = Some(missing.rescue(&table, search, &sizes, &segments, root.position.segment));
         }
         for (id, parts) in &root.copies {
             segments.set_copies(*id, parts)?;
         }
-        // Parts that were salvaged without a table may be remnants, whose place another segment has taken since; so all
+        // Parts that were rescued without a table may be remnants, whose place another segment has taken since; so all
         // is counted anew.
         let from = if rescue.is_some() { 0 } else { COPIES };
         if from == 0 {
-            filled = Filled::new(&sizes);
+            filled = ChunkBytes::new(&sizes);
         }
         segments.for_each_from(from, |segment| filled.add(segment))?;
         let mut used_before = filled.used(rescue.is_none())?;
@@ -430,13 +431,13 @@ impl Opening {
         }
         segments.set_open_directory(position.segment, directory);
         let used = HashMap::from([(position.segment, (position.chunk, position.used))]);
-        let operations_below = position.txg;
+        let operations_below = position.batch;
         Ok(Self {
             labels,
             devices,
             ahead,
             superblock,
-            claim,
+            opening_superblock,
             root,
             roots,
             image,
@@ -459,7 +460,7 @@ impl Opening {
         let checkpoint = self.root.checkpoint;
         let (segments, used, unflushed) = (&self.segments, &mut self.used, &mut self.unflushed);
         let operations_below = &mut self.operations_below;
-        let source = Source {
+        let source = LogSource {
             pool: log_of(&self.labels),
             devices: &self.devices,
             chunks: &self.chunks,
@@ -489,14 +490,14 @@ impl Opening {
                 segments.copied(Ptr { addr, len_bytes: entry.len_bytes })?;
             }
             used.insert(batch.segment, (batch.chunk, batch.end));
-            unflushed.retain(|(txg, _)| *txg >= batch.flushed);
-            if batch.txg >= batch.flushed {
-                let placed = Unflushed { chunk: batch.chunk, start: batch.start, end: batch.end };
-                unflushed.push((batch.txg, placed));
+            unflushed.retain(|(number, _)| *number >= batch.flushed);
+            if batch.number >= batch.flushed {
+                let placed = UnflushedBatch { chunk: batch.chunk, start: batch.start, end: batch.end };
+                unflushed.push((batch.number, placed));
             }
             if !batch.ops.is_empty() {
                 ops.push(batch.ops.to_vec());
-                *operations_below = batch.txg.saturating_add(1);
+                *operations_below = batch.number.saturating_add(1);
             }
             Ok(())
         })
@@ -517,9 +518,10 @@ impl Opening {
         shared.dirty_limit.store(sizing.dirty_limit(0), Ordering::Relaxed);
         let store: Arc<dyn NodeStore> = Arc::new(Nodes(Arc::clone(&shared)));
         let tree = Tree::new(self.root.own, Arc::clone(&store), Arc::clone(&nodes));
-        let own = Arc::new(LiveDataset::new(OWN, tree, Arc::clone(&shared), Ledger::default(), None));
-        let blocks = Arc::new(Blocks::new(Arc::clone(&own), self.image.next_list));
-        let parts = Parts { shared: Arc::clone(&shared), store, nodes: Arc::clone(&nodes), blocks };
+        let own =
+            Arc::new(LiveDataset::new(OWN, tree, Arc::clone(&shared), SpaceAccounting::default(), None));
+        let blocks = Arc::new(DeadBlocks::new(Arc::clone(&own), self.image.next_list));
+        let parts = VersionContext { shared: Arc::clone(&shared), store, nodes: Arc::clone(&nodes), blocks };
         let mut catalogue = Catalogue::load(&self.image, parts)?;
         catalogue.nodes_below = Addr::new(end.position.segment + 1, 0).raw();
         Redoing::new(&mut catalogue, &own, &shared, self.rescue.as_mut(), &self.ahead).all(ops)?;
@@ -530,13 +532,13 @@ impl Opening {
         let dataset = Arc::clone(&catalogue.get(FIRST_DATASET)?.data);
         let mut position = self.settle_space(&end, options)?;
         let operations_below = self.operations_below;
-        if let Some(lost) = end.lost {
+        if let Some(damage) = end.damage {
             tracing::error!(
-                device = lost.device,
-                offset = lost.offset,
+                device = damage.device,
+                offset = damage.offset,
                 "what was acknowledged behind damage to the log is given up"
             );
-            position.txg = lost.flushed.max(end.position.txg).saturating_add(TXG_LEAP);
+            position.batch = damage.flushed.max(end.position.batch).saturating_add(BATCH_NUMBER_LEAP);
         }
         shared.read_only.store(options.read_only, Ordering::Relaxed);
         let page_ptrs = self.table.iter().map(|page| (page.page, page.placed.ptr())).collect();
@@ -550,13 +552,13 @@ impl Opening {
         .with_salt(options.salt);
         let flushes = writer.flushes();
         let clean = self.superblock.exported && ops.is_empty();
-        let journal = options.journal.as_ref().filter(|_| !options.read_only && end.lost.is_none());
+        let journal = options.journal.as_ref().filter(|_| !options.read_only && end.damage.is_none());
         if let Some(journal) = journal {
             shared.set_journal(Arc::clone(journal));
         }
         let pool = Arc::new(Pool {
             labels: self.labels,
-            opening: self.claim.opening,
+            opening: self.opening_superblock.opening,
             witness: options.witness.clone(),
             table_pages: self.table_pages,
             shared: Arc::clone(&shared),
@@ -570,7 +572,7 @@ impl Opening {
             sizing,
             log: Mutex::new(Log { writer, window_bytes: end.replayed_bytes }),
             maintenance: Mutex::new(Maintenance {
-                superblock: self.claim.generation,
+                superblock: self.opening_superblock.generation,
                 page_ptrs,
                 catalogue_ptrs: self.catalogue_ptrs,
                 catalogue_pages: self.catalogue_pages,
@@ -601,7 +603,7 @@ impl Opening {
                 batches: end.batches,
                 bytes: end.replayed_bytes,
                 damaged: end.damaged,
-                lost: end.lost,
+                damage: end.damage,
                 journalled: 0,
             },
             rescue: self.rescue,
@@ -615,7 +617,7 @@ impl Opening {
         pool.settle_caches();
         pool.apply_properties()?;
         if let Some(journal) = journal {
-            pool.redo_journal(journal, (end.position.txg, operations_below))?;
+            pool.redo_journal(journal, (end.position.batch, operations_below))?;
         }
         // Budgets come after the journal: changes that were accepted before must not be refused now.
         pool.catalogue.read().rebudget(&shared);
@@ -624,7 +626,7 @@ impl Opening {
         pool.load_late();
         pool.load_scrub()?;
         pool.load_faults(end.damaged);
-        if end.lost.is_some() && !options.read_only {
+        if end.damage.is_some() && !options.read_only {
             // Replay starts at this checkpoint from now on, and so does not meet the damage any more.
             pool.checkpoint(false)?;
         }
@@ -640,7 +642,7 @@ impl Opening {
             return Err(Error::corrupt("log", "its next chunk lies beyond the pool's devices"));
         }
         self.chunks.retain(next);
-        self.chunks.hold_all(&self.used_before);
+        self.chunks.add_pending_free(&self.used_before);
         let segment = end.position.segment + 1;
         if options.read_only {
             return Ok(Position { segment, chunk: next, used: 0, slots: 0, next, ..end.position });
@@ -657,15 +659,15 @@ impl Opening {
         }
         // A superblock is written, too: a flush of the last one may have failed, and then a device shows it until the
         // power goes, while chunks that the one before refers to are given out from now on.
-        let flushed = end.position.txg;
-        let mut told = self.claim;
+        let flushed = end.position.batch;
+        let mut told = self.opening_superblock;
         if flushed > self.superblock.flushed {
             // The new superblock tells that all batches that were found are there (T7): the log goes on at another
             // place, and only its last batches tell where.
             self.devices.iter().try_for_each(|device| device.flush())?;
             told.flushed = flushed;
         }
-        // From here on the opening is claimed. All that was written before this point adds nothing to what was already
+        // From here on the opening counts. All that was written before this point adds nothing to what was already
         // there.
         write_superblock(&self.devices, &self.labels, &told)?;
         if let Some(witness) = &options.witness {
@@ -677,7 +679,7 @@ impl Opening {
     }
 }
 
-impl Opening {
+impl OpeningPool {
     /// Erases the header at the start of a chunk (T8).
     fn erase_header(&self, chunk: Chunk) -> Result<()> {
         self.device_of(chunk)?.write(chunk.offset(), &AlignedBuf::zeroed(BLOCK_BYTES), false)
@@ -691,7 +693,7 @@ impl Opening {
     /// Writes the log's last batches again. They can be read, but a flush of them may have failed: then a device may
     /// show them until the power goes, and no later flush makes them durable.
     fn write_unflushed(&self) -> Result<()> {
-        for (_, Unflushed { chunk, start, end }) in &self.unflushed {
+        for (_, UnflushedBatch { chunk, start, end }) in &self.unflushed {
             let device = self.device_of(*chunk)?;
             let mut batch = AlignedBuf::zeroed(end.saturating_sub(*start) as usize);
             let offset = chunk.offset() + u64::from(*start);

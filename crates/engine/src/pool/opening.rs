@@ -1,6 +1,6 @@
 //! Describes openings of a pool, by which its copies are told apart.
 //!
-//! Every opening for writing claims a number and a nonce before anything else that it writes counts
+//! Every opening for writing takes a number and a nonce before anything else that it writes counts
 //! ([`super::identity`]), and every superblock names the opening that wrote it, and those before. So of two devices
 //! with the same label it is known which one went on, and which one stayed as it was; or that both went on separately,
 //! if neither knows the other's opening.
@@ -50,7 +50,7 @@ impl Opening {
     }
 
     /// Returns the opening that follows this one, whose last checkpoint is `generation`. Its number is above `seen`: an
-    /// opening may have been claimed on some devices and have written nothing more.
+    /// opening may have written its superblock to some devices, and nothing more.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if there is no such number.

@@ -1,11 +1,11 @@
-//! Packs records into chunks, one segment after the other: survivors of folded segments, and second copies.
+//! Packs records into chunks, one segment after the other: survivors of cleaned segments, and second copies.
 
 use std::collections::BTreeSet;
 
 use super::Pool;
 use crate::device::AlignedBuf;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use crate::segment::{DirEntry, Directory, Located, Part, seal};
+use crate::segment::{DirEntry, Directory, Located, Part, record_checksum};
 use crate::space::{Chunk, Extent};
 use crate::{Addr, Error, Result};
 
@@ -213,7 +213,7 @@ impl<'a> Packer<'a> {
             device: output.chunk.device,
             offset: output.chunk.offset() + start as u64,
             len_bytes: bytes.len() as u32,
-            checksum: seal(addr.copy(), bytes),
+            checksum: record_checksum(addr.copy(), bytes),
         };
         self.output = Some(output);
         Ok(located)

@@ -10,7 +10,7 @@ use rustix::fs::{major, minor};
 
 /// The file or device that a path leads to. Two paths with the same target show the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Target {
+pub(super) enum PathTarget {
     /// A file: number of its file system, and number of the file.
     File(u64, u64),
     /// A block device: its major and minor number.
@@ -21,31 +21,31 @@ pub(super) enum Target {
 pub(super) const SYS: &str = "/sys/dev/block";
 
 /// Returns the target of a path, or `None` if it leads to neither a file nor a block device. `sys` is [`SYS`].
-pub(super) fn target(path: &Path, sys: &Path) -> Option<Target> {
+pub(super) fn target(path: &Path, sys: &Path) -> Option<PathTarget> {
     let meta = fs::metadata(path).ok()?;
     if meta.file_type().is_block_device() {
         let (major, minor) = (major(meta.rdev()), minor(meta.rdev()));
         return Some(
-            file_of_loop(&sys.join(format!("{major}:{minor}"))).unwrap_or(Target::Block(major, minor)),
+            file_of_loop(&sys.join(format!("{major}:{minor}"))).unwrap_or(PathTarget::Block(major, minor)),
         );
     }
-    meta.is_file().then(|| Target::File(meta.dev(), meta.ino()))
+    meta.is_file().then(|| PathTarget::File(meta.dev(), meta.ino()))
 }
 
 /// Returns the file that a loop device shows from its first byte to its last.
-fn file_of_loop(device: &Path) -> Option<Target> {
+fn file_of_loop(device: &Path) -> Option<PathTarget> {
     let read = |name: &str| fs::read_to_string(device.join("loop").join(name)).ok();
     let file = read("backing_file")?;
     let whole = read("offset")?.trim() == "0" && read("sizelimit")?.trim() == "0";
     let meta = fs::metadata(file.trim_end_matches('\n')).ok()?;
-    (whole && meta.is_file()).then(|| Target::File(meta.dev(), meta.ino()))
+    (whole && meta.is_file()).then(|| PathTarget::File(meta.dev(), meta.ino()))
 }
 
 /// Returns the block devices that are made of this one: multipath, RAID, volumes.
-pub(super) fn made_of(target: Target, sys: &Path) -> BTreeSet<Target> {
+pub(super) fn made_of(target: PathTarget, sys: &Path) -> BTreeSet<PathTarget> {
     let mut found = BTreeSet::new();
     let mut open = vec![target];
-    while let Some(Target::Block(major, minor)) = open.pop() {
+    while let Some(PathTarget::Block(major, minor)) = open.pop() {
         let Ok(holders) = fs::read_dir(sys.join(format!("{major}:{minor}")).join("holders")) else {
             continue;
         };
@@ -54,7 +54,7 @@ pub(super) fn made_of(target: Target, sys: &Path) -> BTreeSet<Target> {
             let parsed = number
                 .trim()
                 .split_once(':')
-                .and_then(|(major, minor)| Some(Target::Block(major.parse().ok()?, minor.parse().ok()?)));
+                .and_then(|(major, minor)| Some(PathTarget::Block(major.parse().ok()?, minor.parse().ok()?)));
             if let Some(above) = parsed
                 && found.insert(above)
             {
@@ -92,10 +92,10 @@ mod tests {
             fs::create_dir_all(&holder).unwrap();
             fs::write(holder.join("dev"), format!("{upper}\n")).unwrap();
         }
-        let above = made_of(Target::Block(8, 16), dir.path());
-        assert_eq!(above, BTreeSet::from([Target::Block(253, 0), Target::Block(253, 1)]));
-        assert!(made_of(Target::Block(253, 1), dir.path()).is_empty());
-        assert!(made_of(Target::File(8, 16), dir.path()).is_empty());
+        let above = made_of(PathTarget::Block(8, 16), dir.path());
+        assert_eq!(above, BTreeSet::from([PathTarget::Block(253, 0), PathTarget::Block(253, 1)]));
+        assert!(made_of(PathTarget::Block(253, 1), dir.path()).is_empty());
+        assert!(made_of(PathTarget::File(8, 16), dir.path()).is_empty());
     }
 
     #[test]

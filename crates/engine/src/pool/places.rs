@@ -3,7 +3,7 @@
 //! Checksums do not protect from an image that was forged. Each record that is named lies within one chunk of the pool,
 //! and no two lie at the same place: so all that is read by place is no more than the devices hold, and is read once.
 
-use super::root::Placed;
+use super::root::PlacedRecord;
 use crate::limits::CHUNK_BYTES;
 use crate::segment::Located;
 use crate::space::{Chunk, Chunks};
@@ -12,11 +12,11 @@ use crate::{Error, Result};
 /// Returns an error unless both copies of all records of `what` lie within chunks, and no two overlap.
 pub(super) fn check_places<'a>(
     chunks: &Chunks,
-    placed: impl Iterator<Item = &'a Placed>,
+    placed: impl Iterator<Item = &'a PlacedRecord>,
     what: &str,
 ) -> Result<()> {
     let mut taken = Vec::new();
-    for Placed { first, second, .. } in placed {
+    for PlacedRecord { first, second, .. } in placed {
         for place in [first, second] {
             taken.push(within_chunk(chunks, place).ok_or_else(|| {
                 Error::corrupt(

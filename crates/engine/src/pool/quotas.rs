@@ -1,17 +1,18 @@
 //! Brings quotas and reservations, which are properties of datasets, into force.
 //!
 //! They are stored as any other property. Whenever the catalogue changes, the budgets of datasets are made anew from
-//! properties and ledgers. A deed is refused if some bound would be exceeded by more after it than before it.
+//! properties and space accounting. A catalogue operation is refused if some bound would be exceeded by more after it
+//! than before it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Pool;
-use super::catalogue::{Catalogue, Kind};
+use super::catalogue::{Catalogue, VersionKind};
 use super::send::{HIDDEN, is_hidden};
-use crate::dataset::ledger::Follower;
-use crate::dataset::redo::Deed;
+use crate::dataset::accounting::Follower;
+use crate::dataset::redo::CatalogueOp;
 use crate::dataset::{Bound, Budget, Limits, Shared};
 use crate::{Error, Result};
 
@@ -75,7 +76,7 @@ pub struct QuotaUse {
 
 /// Figures of a dataset that matter for bounds.
 #[derive(Clone, Debug, Default)]
-struct Account {
+struct DatasetSpace {
     path: String,
     limits: Limits,
     /// Stored bytes that only the dataset and its snapshots have.
@@ -84,8 +85,8 @@ struct Account {
     logical_bytes: u64,
 }
 
-/// Accounts by the number of their dataset.
-type Accounts = BTreeMap<u64, Account>;
+/// Figures of datasets, by number.
+type SpaceByDataset = BTreeMap<u64, DatasetSpace>;
 
 /// Returns the place of a dataset in the hierarchy. A hidden dataset, which is being received or rebased, lies below
 /// the one that it will become.
@@ -98,9 +99,9 @@ pub(super) fn place(path: &str) -> String {
 }
 
 /// Returns the datasets, parents before children, each with the nearest dataset above it.
-fn in_order(accounts: &Accounts) -> Vec<(u64, Option<u64>)> {
+fn in_order(datasets: &SpaceByDataset) -> Vec<(u64, Option<u64>)> {
     let places: BTreeMap<String, u64> =
-        accounts.iter().map(|(id, account)| (place(&account.path), *id)).collect();
+        datasets.iter().map(|(id, dataset)| (place(&dataset.path), *id)).collect();
     let above = |place: &str| {
         let mut at = place;
         while let Some((parent, _)) = at.rsplit_once('/') {
@@ -121,23 +122,23 @@ struct Balance {
     stored_bytes: u64,
 }
 
-fn balance(accounts: &Accounts) -> Balance {
+fn balance(datasets: &SpaceByDataset) -> Balance {
     let mut held: BTreeMap<u64, u64> =
-        accounts.iter().map(|(id, account)| (*id, account.own_bytes)).collect();
+        datasets.iter().map(|(id, dataset)| (*id, dataset.own_bytes)).collect();
     let stored_bytes = held.values().sum();
     let (mut excess, mut charged_bytes) = (BTreeMap::new(), 0);
-    for (id, above) in in_order(accounts).into_iter().rev() {
-        let (Some(account), Some(own)) = (accounts.get(&id), held.get(&id).copied()) else { continue };
-        let charge = own.max(account.limits.reservation);
+    for (id, above) in in_order(datasets).into_iter().rev() {
+        let (Some(dataset), Some(own)) = (datasets.get(&id), held.get(&id).copied()) else { continue };
+        let charge = own.max(dataset.limits.reservation);
         match above.and_then(|above| held.get_mut(&above)) {
             Some(held) => *held += charge,
             None => charged_bytes += charge,
         }
-        for (bound, limit) in account.limits.quotas() {
+        for (bound, limit) in dataset.limits.quotas() {
             let taken = match bound {
                 Bound::Quota => charge,
-                Bound::RefQuota => account.referenced_bytes,
-                Bound::LogicalQuota => account.logical_bytes,
+                Bound::RefQuota => dataset.referenced_bytes,
+                Bound::LogicalQuota => dataset.logical_bytes,
             };
             excess.insert((id, bound), taken.saturating_sub(limit));
         }
@@ -146,39 +147,40 @@ fn balance(accounts: &Accounts) -> Balance {
 }
 
 impl Catalogue {
-    fn accounts(&self) -> Accounts {
-        let mut accounts = Accounts::new();
+    fn space_by_dataset(&self) -> SpaceByDataset {
+        let mut datasets = SpaceByDataset::new();
         for (id, version) in self.datasets() {
-            let ledger = version.data.ledger.lock();
-            let (own_bytes, referenced_bytes) = (ledger.fresh_bytes, ledger.page_bytes + ledger.node_bytes);
-            drop(ledger);
+            let accounting = version.data.accounting.lock();
+            let (own_bytes, referenced_bytes) =
+                (accounting.fresh_bytes, accounting.page_bytes + accounting.node_bytes);
+            drop(accounting);
             let (path, limits) = (version.name.clone(), limits(&version.properties));
             let logical_bytes = version.data.logical_bytes();
-            accounts.insert(id, Account { path, limits, own_bytes, referenced_bytes, logical_bytes });
+            datasets.insert(id, DatasetSpace { path, limits, own_bytes, referenced_bytes, logical_bytes });
         }
         for version in self.versions.values() {
-            if let Some(account) = version.snapshot_of().and_then(|of| accounts.get_mut(&of)) {
-                account.own_bytes += version.data.ledger.lock().fresh_bytes;
+            if let Some(dataset) = version.snapshot_of().and_then(|of| datasets.get_mut(&of)) {
+                dataset.own_bytes += version.data.accounting.lock().fresh_bytes;
             }
         }
-        accounts
+        datasets
     }
 
     fn is_bounded(&self) -> bool {
         self.datasets().any(|(_, version)| limits(&version.properties) != Limits::default())
     }
 
-    /// Returns the accounts after `deeds`, as far as these can exceed a bound.
-    fn after(&self, accounts: &Accounts, deeds: &[Deed<'_>]) -> Accounts {
-        let mut after = accounts.clone();
+    /// Returns the datasets after `ops`, as far as these can exceed a bound.
+    fn after(&self, datasets: &SpaceByDataset, ops: &[CatalogueOp<'_>]) -> SpaceByDataset {
+        let mut after = datasets.clone();
         let mut properties: BTreeMap<u64, BTreeMap<String, String>> = BTreeMap::new();
-        for deed in deeds {
-            match *deed {
-                Deed::Create { id, name, .. } | Deed::Clone { id, name, .. } => {
-                    after.insert(id, Account { path: name.into(), ..Account::default() });
+        for op in ops {
+            match *op {
+                CatalogueOp::Create { id, name, .. } | CatalogueOp::Clone { id, name, .. } => {
+                    after.insert(id, DatasetSpace { path: name.into(), ..DatasetSpace::default() });
                 }
-                Deed::Destroy { id } => drop(after.remove(&id)),
-                Deed::Property { id, name, value } if is_bound(name) => {
+                CatalogueOp::Destroy { id } => drop(after.remove(&id)),
+                CatalogueOp::Property { id, name, value } if is_bound(name) => {
                     let of = properties.entry(id).or_insert_with(|| {
                         self.versions.get(&id).map(|version| version.properties.clone()).unwrap_or_default()
                     });
@@ -186,30 +188,32 @@ impl Catalogue {
                         Some(value) => drop(of.insert(name.into(), value.into())),
                         None => drop(of.remove(name)),
                     }
-                    if let Some(account) = after.get_mut(&id) {
-                        account.limits = limits(of);
+                    if let Some(dataset) = after.get_mut(&id) {
+                        dataset.limits = limits(of);
                     }
                 }
-                Deed::Promote { dataset } => self.promoted(&mut after, dataset),
-                Deed::Rename { id, name } => {
-                    let before = after.get(&id).map(|account| account.path.clone());
+                CatalogueOp::Promote { dataset } => self.promoted(&mut after, dataset),
+                CatalogueOp::Rename { id, name } => {
+                    let before = after.get(&id).map(|dataset| dataset.path.clone());
                     let Some(before) = before else { continue };
-                    for account in after.values_mut() {
-                        let rest = account.path.strip_prefix(before.as_str());
+                    for dataset in after.values_mut() {
+                        let rest = dataset.path.strip_prefix(before.as_str());
                         if let Some(rest) = rest.filter(|rest| rest.is_empty() || rest.starts_with('/')) {
-                            account.path = format!("{name}{rest}");
+                            dataset.path = format!("{name}{rest}");
                         }
                     }
                 }
-                Deed::Snapshot { .. } | Deed::Rollback { .. } | Deed::Property { .. } | Deed::Hold { .. } => {
-                }
+                CatalogueOp::Snapshot { .. }
+                | CatalogueOp::Rollback { .. }
+                | CatalogueOp::Property { .. }
+                | CatalogueOp::Hold { .. } => {}
             }
         }
         after
     }
 
-    /// Moves the bytes of the snapshots that a promotion hands over, from one account to the other.
-    fn promoted(&self, accounts: &mut Accounts, dataset: u64) {
+    /// Moves the bytes of the snapshots that a promotion hands over, from one dataset to the other.
+    fn promoted(&self, datasets: &mut SpaceByDataset, dataset: u64) {
         let Some(origin) = self.origin(dataset) else { return };
         let Some(from) = self.versions.get(&origin).and_then(super::catalogue::Version::snapshot_of) else {
             return;
@@ -217,41 +221,41 @@ impl Catalogue {
         let (mut at, mut bytes) = (origin, 0);
         while let Some(version) = self.versions.get(&at).filter(|version| version.snapshot_of() == Some(from))
         {
-            bytes += version.data.ledger.lock().fresh_bytes;
+            bytes += version.data.accounting.lock().fresh_bytes;
             at = version.prev;
         }
-        if let Some(account) = accounts.get_mut(&from) {
-            account.own_bytes = account.own_bytes.saturating_sub(bytes);
+        if let Some(dataset) = datasets.get_mut(&from) {
+            dataset.own_bytes = dataset.own_bytes.saturating_sub(bytes);
         }
-        if let Some(account) = accounts.get_mut(&dataset) {
-            account.own_bytes += bytes;
+        if let Some(dataset) = datasets.get_mut(&dataset) {
+            dataset.own_bytes += bytes;
         }
     }
 
-    /// Returns an error if deeds would exceed a bound by more than it is exceeded already, or would reserve more than
+    /// Returns an error if `ops` would exceed a bound by more than it is exceeded already, or would reserve more than
     /// the pool has left.
-    pub(super) fn check_bounds(&self, deeds: &[Deed<'_>], shared: &Shared) -> Result<()> {
+    pub(super) fn check_bounds(&self, ops: &[CatalogueOp<'_>], shared: &Shared) -> Result<()> {
         let mut reserves = false;
         let mut moves = false;
-        for deed in deeds {
-            match deed {
-                Deed::Property { name, .. } if is_bound(name) => reserves = true,
-                Deed::Rename { .. } | Deed::Promote { .. } => moves = true,
+        for op in ops {
+            match op {
+                CatalogueOp::Property { name, .. } if is_bound(name) => reserves = true,
+                CatalogueOp::Rename { .. } | CatalogueOp::Promote { .. } => moves = true,
                 _ => {}
             }
         }
         if !(reserves || moves && self.is_bounded()) {
             return Ok(());
         }
-        let before = self.accounts();
-        let after = self.after(&before, deeds);
+        let before = self.space_by_dataset();
+        let after = self.after(&before, ops);
         let (was, is) = (balance(&before), balance(&after));
         for ((id, bound), excess) in &is.excess {
-            let Some(account) = after.get(id) else { continue };
+            let Some(dataset) = after.get(id) else { continue };
             if *excess > was.excess.get(&(*id, *bound)).copied().unwrap_or(0) {
-                let name = if account.path.is_empty() { "the pool's own dataset" } else { &account.path };
+                let name = if dataset.path.is_empty() { "the pool's own dataset" } else { &dataset.path };
                 let limit =
-                    account.limits.quotas().find(|(other, _)| other == bound).map_or(0, |(_, limit)| limit);
+                    dataset.limits.quotas().find(|(other, _)| other == bound).map_or(0, |(_, limit)| limit);
                 let needed = limit.saturating_add(*excess);
                 return Err(Error::NoSpace(format!(
                     "the {} of {name} would be {limit} bytes, and {needed} bytes count against it",
@@ -260,7 +264,7 @@ impl Catalogue {
             }
         }
         let kept = |balance: &Balance| balance.charged_bytes.saturating_sub(balance.stored_bytes);
-        // Bytes that these deeds let go of will be free.
+        // Bytes that these operations unreference will be free.
         let going = was.stored_bytes.saturating_sub(is.stored_bytes);
         let used = shared.segments.used_bytes().saturating_sub(going);
         let left = shared.bounds.capacity_bytes.saturating_sub(used);
@@ -281,21 +285,21 @@ impl Catalogue {
             return;
         }
         shared.reserved_bytes.store(0, Ordering::Release);
-        let accounts = self.accounts();
+        let datasets = self.space_by_dataset();
         let mut budgets: BTreeMap<u64, Arc<Budget>> = BTreeMap::new();
-        for (id, above) in in_order(&accounts) {
-            let Some(account) = accounts.get(&id) else { continue };
+        for (id, above) in in_order(&datasets) {
+            let Some(dataset) = datasets.get(&id) else { continue };
             let above = above.and_then(|above| budgets.get(&above)).cloned();
-            if above.is_some() || account.limits != Limits::default() {
-                let (path, limits) = (account.path.clone(), account.limits);
+            if above.is_some() || dataset.limits != Limits::default() {
+                let (path, limits) = (dataset.path.clone(), dataset.limits);
                 budgets.insert(id, Budget::new(path, limits, above, &shared.reserved_bytes));
             }
         }
         for (id, version) in &self.versions {
-            let is_own = version.kind == Kind::Dataset;
+            let is_own = version.kind == VersionKind::Dataset;
             let budget = budgets.get(&version.snapshot_of().unwrap_or(*id));
             let follower = budget.map(|budget| Follower { budget: Arc::clone(budget), is_own });
-            version.data.ledger.lock().follow(follower);
+            version.data.accounting.lock().follow(follower);
             if is_own {
                 version.data.set_budget(budget.cloned());
             }

@@ -1,13 +1,13 @@
 //! Frees destroyed datasets and snapshots in bounded steps.
 //!
-//! - C3: the log says nothing of a step. A step changes what is live and what is dying in one instant, under the log's
-//!   lock, and the next checkpoint stores either both or neither. Chunks that become free are not reused before it
-//!   counts (S1).
+//! - C3: the log says nothing of a step. A step changes what is live and what is unreferenced in one instant, under the
+//!   log's lock, and the next checkpoint stores either both or neither. Chunks that become free are not reused before
+//!   it counts (S1).
 
 use std::sync::Arc;
 
 use super::Pool;
-use super::catalogue::Dying;
+use super::catalogue::Unreferenced;
 use super::store::Nodes;
 use crate::dataset::{Bucket, LiveDataset, Sublist};
 use crate::tree::reap;
@@ -21,7 +21,7 @@ const STEP_BUCKETS: usize = 64;
 const TRIES: u32 = 16;
 
 /// Work of one step, with the data that it has read.
-enum Step {
+enum ReapStep {
     /// The item is done: nothing is left to do.
     Done,
     /// Free the records that are in no block.
@@ -49,17 +49,17 @@ const fn may_pass(error: &Error) -> bool {
 impl Pool {
     /// Returns the stored bytes of destroyed snapshots that are not freed yet. Those of destroyed datasets are not
     /// known before they are freed.
-    pub fn dying_bytes(&self) -> u64 {
-        let one = |dying: &Dying| match dying {
-            Dying::Records { bucket, held: false } => bucket.bytes,
-            Dying::Records { .. } | Dying::List { .. } | Dying::Tree { .. } => 0,
+    pub fn unreferenced_bytes(&self) -> u64 {
+        let one = |item: &Unreferenced| match item {
+            Unreferenced::Records { bucket, held: false } => bucket.bytes,
+            Unreferenced::Records { .. } | Unreferenced::List { .. } | Unreferenced::Tree { .. } => 0,
         };
-        self.catalogue.read().dying.iter().map(one).sum()
+        self.catalogue.read().unreferenced.iter().map(one).sum()
     }
 
     /// Returns true if anything that was destroyed is not freed yet.
     pub fn is_reaping(&self) -> bool {
-        !self.catalogue.read().dying.is_empty()
+        !self.catalogue.read().unreferenced.is_empty()
     }
 
     /// Frees one step of what was destroyed. Returns false if there is nothing to do before the next checkpoint, or if
@@ -81,7 +81,7 @@ impl Pool {
             }
             Err(error) => {
                 tracing::error!(%error, "what was destroyed cannot be read; its space is lost");
-                Step::Done
+                ReapStep::Done
             }
         };
         *failed = 0;
@@ -90,29 +90,33 @@ impl Pool {
     }
 
     /// Reads what the next step needs; on the `last` try, leaves out what cannot be read. Only steps take from the
-    /// front of the dying, so the item stays there meanwhile.
-    fn reap_step(&self, last: bool) -> Result<Option<Step>> {
+    /// front of the unreferenced, so the item stays there meanwhile.
+    fn reap_step(&self, last: bool) -> Result<Option<ReapStep>> {
         let blocks = Arc::clone(&self.catalogue.read().parts.blocks);
         let ((list, at), due) = {
             let mut catalogue = self.catalogue.write();
             // A tree that is not stored waits for the next checkpoint; other items need not wait for it.
-            let ready = |dying: &Dying| dying.tree().is_none_or(|tree| tree.stored_root().is_some());
-            let Some(at) = catalogue.dying.iter().position(ready) else { return Ok(None) };
-            catalogue.dying.swap(0, at);
-            match catalogue.dying.front() {
+            let ready = |item: &Unreferenced| item.tree().is_none_or(|tree| tree.stored_root().is_some());
+            let Some(at) = catalogue.unreferenced.iter().position(ready) else { return Ok(None) };
+            catalogue.unreferenced.swap(0, at);
+            match catalogue.unreferenced.front() {
                 None => return Ok(None),
-                Some(Dying::List { id }) => {
+                Some(Unreferenced::List { id }) => {
                     let id = *id;
                     drop(catalogue);
                     let found = blocks.some_buckets(id, 0, STEP_BUCKETS)?;
-                    return Ok(Some(if found.is_empty() { Step::Done } else { Step::Buckets(found) }));
+                    return Ok(Some(if found.is_empty() {
+                        ReapStep::Done
+                    } else {
+                        ReapStep::Buckets(found)
+                    }));
                 }
-                Some(Dying::Records { bucket, .. }) => match bucket.next_block() {
+                Some(Unreferenced::Records { bucket, .. }) => match bucket.next_block() {
                     Some(block) => (block, bucket.link_due()),
-                    None if bucket.open.is_empty() => return Ok(Some(Step::Done)),
-                    None => return Ok(Some(Step::Open)),
+                    None if bucket.open.is_empty() => return Ok(Some(ReapStep::Done)),
+                    None => return Ok(Some(ReapStep::Open)),
                 },
-                Some(Dying::Tree { data, bound, node_bound, cursor }) => {
+                Some(Unreferenced::Tree { data, bound, node_bound, cursor }) => {
                     let (data, bounds, cursor) = (Arc::clone(data), (*bound, *node_bound), *cursor);
                     drop(catalogue);
                     return self.reap_tree(&data, bounds, cursor, last).map(Some);
@@ -120,7 +124,7 @@ impl Pool {
             }
         };
         let next = due.map(|list| blocks.linked(list)).transpose()?;
-        Ok(Some(Step::Block { list, at, records: blocks.load(list, at)?, next }))
+        Ok(Some(ReapStep::Block { list, at, records: blocks.load(list, at)?, next }))
     }
 
     fn reap_tree(
@@ -129,7 +133,7 @@ impl Pool {
         (bound, node_bound): (u64, u64),
         cursor: Option<Key>,
         last: bool,
-    ) -> Result<Step> {
+    ) -> Result<ReapStep> {
         let (store, shared) = (Nodes(Arc::clone(&self.shared)), data.shares_records());
         let mut found = reap(data.tree.stored_root().flatten(), &store, cursor, node_bound, STEP_RECORDS);
         let passing = found.unreadable.iter().position(|(_, error)| may_pass(error));
@@ -144,7 +148,7 @@ impl Pool {
         if shared {
             self.keep_live(&mut dead, last)?;
         }
-        Ok(Step::Tree { dead, next: found.next })
+        Ok(ReapStep::Tree { dead, next: found.next })
     }
 
     /// Reduces `ptrs` to live records, each once: pages may share records, so that a record comes several times, or was
@@ -167,12 +171,12 @@ impl Pool {
         Ok(())
     }
 
-    fn take_step(&self, step: &Step) -> Result<()> {
+    fn take_step(&self, step: &ReapStep) -> Result<()> {
         let mut catalogue = self.catalogue.write();
         let blocks = Arc::clone(&catalogue.parts.blocks);
         let mut done = false;
-        match (catalogue.dying.front_mut(), step) {
-            (Some(Dying::Records { bucket, held }), Step::Block { list, at, records, next }) => {
+        match (catalogue.unreferenced.front_mut(), step) {
+            (Some(Unreferenced::Records { bucket, held }), ReapStep::Block { list, at, records, next }) => {
                 bucket.drop_block(records, *next);
                 blocks.remove(*list, *at)?;
                 if next.is_some() {
@@ -182,24 +186,24 @@ impl Pool {
                     self.shared.free_pages(records);
                 }
             }
-            (Some(Dying::Records { bucket, held }), Step::Open) => {
+            (Some(Unreferenced::Records { bucket, held }), ReapStep::Open) => {
                 let records = bucket.take_open();
                 if !*held {
                     self.shared.free_pages(&records);
                 }
                 done = true;
             }
-            (Some(Dying::List { id }), Step::Buckets(buckets)) => {
+            (Some(Unreferenced::List { id }), ReapStep::Buckets(buckets)) => {
                 let list = *id;
                 for (birth, bucket) in buckets {
                     blocks.remove_bucket(list, *birth)?;
                     if bucket.chain.is_some() {
                         let bucket = Bucket { open: Vec::new(), ..bucket.clone() };
-                        catalogue.dying.push_front(Dying::Records { bucket, held: true });
+                        catalogue.unreferenced.push_front(Unreferenced::Records { bucket, held: true });
                     }
                 }
             }
-            (Some(Dying::Tree { cursor, .. }), Step::Tree { dead, next }) => {
+            (Some(Unreferenced::Tree { cursor, .. }), ReapStep::Tree { dead, next }) => {
                 self.shared.free_pages(dead);
                 *cursor = *next;
                 done = next.is_none();
@@ -208,7 +212,7 @@ impl Pool {
             (None, _) => {}
         }
         if done {
-            catalogue.dying.pop_front();
+            catalogue.unreferenced.pop_front();
         }
         Ok(())
     }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use super::Pool;
 use super::catalogue::Catalogue;
 use super::compare::Comparison;
-use super::send::{HIDDEN, Pins, hidden};
-use crate::dataset::redo::Deed;
+use super::send::{HIDDEN, VersionPins, hidden};
+use crate::dataset::redo::CatalogueOp;
 use crate::dataset::{Dataset, LiveDataset};
 use crate::{Error, Result};
 
@@ -27,7 +27,7 @@ pub struct Rebase<'a> {
     /// Path of the hidden target; `None` once it has the clone's name.
     hidden: Option<String>,
     target: Arc<LiveDataset>,
-    pin: Option<Pins<'a>>,
+    pin: Option<VersionPins<'a>>,
 }
 
 /// Returns the path of a rebase's hidden target. It has two marks; a dataset that is being received has one.
@@ -84,7 +84,7 @@ impl Pool {
         let (dataset, origin, created, pin) = {
             let mut catalogue = self.catalogue.write();
             let (dataset, origin) = catalogue.check_rebase(path, onto, destroy_own)?;
-            let pin = Pins::new(self, &mut catalogue, vec![dataset]);
+            let pin = VersionPins::new(self, &mut catalogue, vec![dataset]);
             (dataset, catalogue.path(origin), catalogue.get(dataset)?.created, pin)
         };
         let ours = self.compare_versions(&origin, path, now)?;
@@ -97,7 +97,7 @@ impl Pool {
         }
         self.perform(|catalogue, _| {
             let snapshot = catalogue.snapshot_at(onto)?;
-            Ok(vec![Deed::Clone { snapshot, id: catalogue.next_id, created, name: &hidden }])
+            Ok(vec![CatalogueOp::Clone { snapshot, id: catalogue.next_id, created, name: &hidden }])
         })?;
         let target = self.version(&hidden)?;
         let hidden = Some(hidden);
@@ -176,12 +176,12 @@ impl<'a> Rebase<'a> {
             }
             catalogue.check_unpinned(dataset)?;
             let own = catalogue.check_own_snapshots(dataset, self.destroy_own)?;
-            let mut deeds = catalogue.back_to(own, catalogue.origin_of_clone(dataset)?)?;
-            deeds.push(Deed::Destroy { id: dataset });
-            let property = |(name, value)| Deed::Property { id, name, value: Some(value) };
-            deeds.extend(properties.iter().map(|(name, value)| property((name.as_str(), value.as_str()))));
-            deeds.push(Deed::Rename { id, name: &path });
-            Ok(deeds)
+            let mut ops = catalogue.back_to(own, catalogue.origin_of_clone(dataset)?)?;
+            ops.push(CatalogueOp::Destroy { id: dataset });
+            let property = |(name, value)| CatalogueOp::Property { id, name, value: Some(value) };
+            ops.extend(properties.iter().map(|(name, value)| property((name.as_str(), value.as_str()))));
+            ops.push(CatalogueOp::Rename { id, name: &path });
+            Ok(ops)
         })
     }
 }

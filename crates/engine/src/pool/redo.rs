@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::ahead::Ahead;
+use super::ahead::ReadAhead;
 use super::catalogue::Catalogue;
 use super::create::OWN;
 use super::rescue::RescueReport;
@@ -36,9 +36,9 @@ pub(super) struct Redoing<'a> {
     own: &'a LiveDataset,
     shared: &'a Shared,
     rescue: Option<&'a mut RescueReport>,
-    ahead: &'a Ahead,
+    ahead: &'a ReadAhead,
     /// True from the first operation on that met damage: from then on accounts are not what later operations expect.
-    salvaging: bool,
+    rescuing: bool,
 }
 
 /// Changes that may be done in another order (J1).
@@ -118,9 +118,9 @@ impl<'a> Redoing<'a> {
         own: &'a LiveDataset,
         shared: &'a Shared,
         rescue: Option<&'a mut RescueReport>,
-        ahead: &'a Ahead,
+        ahead: &'a ReadAhead,
     ) -> Self {
-        Self { catalogue, own, shared, rescue, ahead, salvaging: false }
+        Self { catalogue, own, shared, rescue, ahead, rescuing: false }
     }
 
     /// Does all operations of these batches.
@@ -184,10 +184,13 @@ impl<'a> Redoing<'a> {
         for (id, keys) in keys.sorted() {
             let Ok(dataset) = self.catalogue.changing(id) else { continue };
             dataset.load_leaves(&keys, &|absent| drop(self.ahead.map(absent, |key| dataset.get(key))));
-            if segments.has_recoded() {
+            if segments.has_recompressed() {
                 let ptrs = dataset.ptrs(&keys).unwrap_or_default();
-                let mut stale: Vec<Addr> =
-                    segments.recoded(&ptrs).into_iter().filter_map(|at| Some(ptrs.get(at)?.addr)).collect();
+                let mut stale: Vec<Addr> = segments
+                    .recompressed(&ptrs)
+                    .into_iter()
+                    .filter_map(|at| Some(ptrs.get(at)?.addr))
+                    .collect();
                 stale.sort_unstable();
                 stale.dedup_by_key(|addr| addr.segment());
                 self.ahead.map(&stale, |addr| segments.locate(&self.shared.devices, *addr).is_ok());
@@ -197,9 +200,9 @@ impl<'a> Redoing<'a> {
 
     /// Does an operation for rescue: in the log's own order, and even behind damage.
     fn rescued(&mut self, mut redo: Redo<'_>) -> Result<()> {
-        if !self.salvaging {
+        if !self.rescuing {
             match self.redo(&mut redo) {
-                Err(error) if error.is_damage() => self.salvaging = true,
+                Err(error) if error.is_damage() => self.rescuing = true,
                 done => return done,
             }
         }
@@ -225,7 +228,7 @@ impl<'a> Redoing<'a> {
             }
             Redo::Pages(run) => {
                 if run.shared {
-                    // The records may have been coded again by a fold that a crash has undone. A pointer must not say
+                    // The records may have been recompressed by a pass that a crash has undone. A pointer must not say
                     // less than is stored.
                     let bases = match &mut run.bases {
                         Bases::Shared(bases) => bases.as_mut_slice(),
@@ -239,7 +242,7 @@ impl<'a> Redoing<'a> {
                 }
                 catalogue.changing(run.dataset)?.put_pages(run).map(drop)
             }
-            Redo::Deed(deed) => catalogue.perform(deed),
+            Redo::Catalogue(op) => catalogue.perform(op),
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Repairs in place what is stored twice, from the copy that is sound.
 //!
-//! Nothing moves meanwhile: checkpoints and folding wait. Neighbours in the same blocks are written again as they were
-//! read. Nobody else writes these blocks, since each write of the log or of a pack begins at a block of its own.
+//! Nothing moves meanwhile: checkpoints, cleaning and recompression wait. Neighbours in the same blocks are written
+//! again as they were read. Nobody else writes these blocks, since each write of the log or of a pack begins at a block
+//! of its own.
 
 use super::load::read_copy;
-use super::root::Placed;
+use super::root::PlacedRecord;
 use super::{Label, Pool};
 use crate::device::Device;
-use crate::segment::{DirCopy, Part, read_span, seal};
+use crate::segment::{DirCopy, Part, read_span, record_checksum};
 use crate::{Addr, Error, Result};
 
 /// Name, in messages, of the records that no segment accounts for.
@@ -32,7 +33,7 @@ impl Pool {
         }
         let bytes = self.shared.read_uncounted(other)?;
         let place = segments.locate(&self.shared.devices, addr)?;
-        if bytes.len() != place.len_bytes as usize || seal(addr, &bytes) != place.checksum {
+        if bytes.len() != place.len_bytes as usize || record_checksum(addr, &bytes) != place.checksum {
             return Err(Error::corrupt(format!("record {addr}"), "its other copy is of another content"));
         }
         self.overwrite(place.device, place.offset, &bytes)?;
@@ -65,7 +66,7 @@ impl Pool {
         let state = self.maintenance.lock();
         let devices = &self.shared.devices;
         let mut sound = 0;
-        for Placed { addr, first, second } in &state.copies.roots {
+        for PlacedRecord { addr, first, second } in &state.copies.roots {
             let copies = [(*addr, first), (addr.copy(), second)];
             let read = copies.map(|(addr, place)| read_copy(devices, addr, place, PLACED));
             for (at, (_, place)) in copies.iter().enumerate() {

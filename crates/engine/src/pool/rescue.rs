@@ -9,18 +9,23 @@ use std::collections::BTreeSet;
 use super::catalogue::Catalogue;
 use super::create::OWN;
 use super::root::TablePage;
-use super::salvage::Search;
 use crate::dataset::LiveDataset;
-use crate::dataset::redo::{Deed, Redo};
+use crate::dataset::redo::{CatalogueOp, Redo};
 use crate::segment::Segments;
 use crate::space::Chunk;
 use crate::{Error, Ptr, Result};
 
+mod search;
+mod unreadable;
+
+pub(super) use search::Search;
+pub use unreadable::Unreadable;
+
 /// Damage that opening a pool for rescue met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RescueReport {
-    /// Number of values and pages that the log has changed in places that cannot be read, and of deeds that could not
-    /// be done.
+    /// Number of values and pages that the log has changed in places that cannot be read, and of catalogue operations
+    /// that could not be done.
     pub skipped: u64,
     /// Number of lists of pages of the segment table that cannot be read.
     pub lists: u64,
@@ -99,7 +104,7 @@ impl Missing {
 
     /// Searches the devices for the segments below `end` whose pages of `table` cannot be read, and for the records of
     /// segments whose directories cannot be read.
-    pub(super) fn salvage(
+    pub(super) fn rescue(
         &self,
         table: &[TablePage],
         mut search: Search<'_>,
@@ -184,21 +189,19 @@ impl RescueReport {
         let dataset = |id: u64| if id == OWN { Some(own) } else { catalogue.changing(id).ok() };
         self.skipped += match redo {
             Redo::Put(id, key, value) => {
-                dataset(*id).is_none_or(|of| !of.salvage_value(*key, Some(value))).into()
+                dataset(*id).is_none_or(|of| !of.rescue_value(*key, Some(value))).into()
             }
-            Redo::Delete(id, key) => dataset(*id).is_none_or(|of| !of.salvage_value(*key, None)).into(),
+            Redo::Delete(id, key) => dataset(*id).is_none_or(|of| !of.rescue_value(*key, None)).into(),
             Redo::Punch { dataset: id, object, from, to } => {
-                dataset(*id).is_none_or(|of| !of.salvage_removed(*object, *from, *to)).into()
+                dataset(*id).is_none_or(|of| !of.rescue_removed(*object, *from, *to)).into()
             }
-            Redo::Pages(run) => {
-                dataset(run.dataset).map_or(run.ptrs.len() as u64, |of| of.salvage_pages(run))
-            }
-            Redo::Deed(deed) => {
-                if let Deed::Snapshot { dataset: of, .. } = deed {
+            Redo::Pages(run) => dataset(run.dataset).map_or(run.ptrs.len() as u64, |of| of.rescue_pages(run)),
+            Redo::Catalogue(op) => {
+                if let CatalogueOp::Snapshot { dataset: of, .. } = op {
                     // The attempt gives up accounts that cannot be stored, so that they do not hinder the snapshot.
                     let _ = catalogue.changing(*of).map(LiveDataset::settle_usage);
                 }
-                catalogue.perform(deed).is_err().into()
+                catalogue.perform(op).is_err().into()
             }
         };
     }

@@ -77,7 +77,7 @@ impl Pool {
         }
         // The log since the last checkpoint can be neither cleaned nor reused, and changed nodes count at their
         // largest.
-        let is_settled = self.chunks.pending() == 0 && self.nodes.unstored_bytes() == 0;
+        let is_settled = self.chunks.pending_free() == 0 && self.nodes.unstored_bytes() == 0;
         if steps > 0 || !is_settled || self.log.lock().window_bytes >= CHUNK_BYTES {
             self.checkpoint_locked(state, false)?;
             if self.shared.spare_chunks() > before {
@@ -130,7 +130,7 @@ impl Pool {
         let fixed: u64 = roots.chain(versions).sum();
         self.shared.room.fixed_bytes.store(fixed + ROOT_BYTES, Ordering::Relaxed);
         let datasets = self.datasets.read().clone();
-        let nodes: u64 = datasets.iter().map(|dataset| dataset.ledger.lock().node_bytes).sum();
+        let nodes: u64 = datasets.iter().map(|dataset| dataset.accounting.lock().node_bytes).sum();
         self.shared.room.node_bytes.store(nodes, Ordering::Relaxed);
         let counters = &self.shared.counters;
         let [nodes, others, copies] =

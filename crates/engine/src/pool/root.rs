@@ -6,7 +6,7 @@
 //! |---|---|
 //! | magic `PFroot` and version 2 | 8 |
 //! | number of the checkpoint | varint |
-//! | log position: segment, chunk (device, index), bytes used, slots used, next chunk (device, index), txg | 8 varints |
+//! | log position: segment, chunk (device, index), bytes used, slots used, next chunk (device, index), batch | 8 varints |
 //! | chain value that the next batch carries | 8 |
 //! | directory of the open segment: length and bytes | varint + n |
 //! | segments that share a page of the segment table | 1 |
@@ -46,8 +46,8 @@
 use super::image::{put_ptr, read_ptr};
 use crate::limits::{CHUNK_BYTES, RECORD_BYTES_MAX};
 use crate::segment::{Located, PageIds, Part};
-use crate::txg::Position;
 use crate::types::COPIES;
+use crate::wal::Position;
 use crate::wire::{Reader, put_bytes, put_varint};
 use crate::{Addr, Error, Ptr, Result};
 
@@ -71,7 +71,7 @@ const _: () = assert!(LIST_DEAD * DEAD_BYTES_MAX + 16 < RECORD_BYTES_MAX);
 
 /// A stored record with its places at the time of the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Placed {
+pub(super) struct PlacedRecord {
     /// Address of the record.
     pub(super) addr: Addr,
     /// Place of the record.
@@ -80,7 +80,7 @@ pub(super) struct Placed {
     pub(super) second: Located,
 }
 
-impl Placed {
+impl PlacedRecord {
     /// Returns a pointer to the record.
     pub(super) fn ptr(&self) -> Ptr {
         Ptr { addr: self.addr, len_bytes: self.first.len_bytes }
@@ -93,7 +93,7 @@ pub(super) struct TablePage {
     /// Page number.
     pub(super) page: u64,
     /// The record.
-    pub(super) placed: Placed,
+    pub(super) placed: PlacedRecord,
 }
 
 /// The root of a checkpoint.
@@ -108,13 +108,13 @@ pub(super) struct Root {
     /// Number of segments that share a page of the segment table.
     pub(super) page_ids: PageIds,
     /// Lists of the pages of the segment table.
-    pub(super) lists: Vec<Placed>,
+    pub(super) lists: Vec<PlacedRecord>,
     /// Lists of records that died since the pages of their segments were stored.
-    pub(super) dead: Vec<Placed>,
+    pub(super) dead: Vec<PlacedRecord>,
     /// Root node of the pool's own tree.
     pub(super) own: Option<Ptr>,
     /// The records of the catalogue of datasets.
-    pub(super) catalogue: Vec<Placed>,
+    pub(super) catalogue: Vec<PlacedRecord>,
     /// Segments of which this checkpoint stored second copies, ascending, each with all its parts that have some. The
     /// stored pages of the segment table do not know the last of these parts yet.
     pub(super) copies: Vec<(u64, Vec<Part>)>,
@@ -165,13 +165,13 @@ impl Root {
 }
 
 /// Appends the places of records.
-pub(super) fn put_lists(out: &mut Vec<u8>, lists: &[Placed]) {
+pub(super) fn put_lists(out: &mut Vec<u8>, lists: &[PlacedRecord]) {
     put_varint(out, lists.len() as u64);
     lists.iter().for_each(|placed| put_placed(out, placed));
 }
 
 /// Reads the places of records.
-pub(super) fn read_lists(reader: &mut Reader<'_>) -> Result<Vec<Placed>> {
+pub(super) fn read_lists(reader: &mut Reader<'_>) -> Result<Vec<PlacedRecord>> {
     let mut lists = Vec::new();
     for _ in 0..reader.varint()? {
         lists.push(read_placed(reader)?);
@@ -272,7 +272,7 @@ pub(super) fn append_list(table: &mut Vec<TablePage>, list: Vec<TablePage>) -> R
     Ok(())
 }
 
-fn put_placed(out: &mut Vec<u8>, Placed { addr, first, second }: &Placed) {
+fn put_placed(out: &mut Vec<u8>, PlacedRecord { addr, first, second }: &PlacedRecord) {
     for value in [addr.raw(), first.device.into(), first.offset, first.len_bytes.into()] {
         put_varint(out, value);
     }
@@ -283,7 +283,7 @@ fn put_placed(out: &mut Vec<u8>, Placed { addr, first, second }: &Placed) {
     out.extend_from_slice(&second.checksum.to_le_bytes());
 }
 
-fn read_placed(reader: &mut Reader<'_>) -> Result<Placed> {
+fn read_placed(reader: &mut Reader<'_>) -> Result<PlacedRecord> {
     let addr = Addr::from_raw(reader.varint()?).ok_or_else(|| reader.bad("a record has no address"))?;
     if addr.is_copy() {
         return Err(reader.bad("a record has the address of a second copy"));
@@ -296,7 +296,7 @@ fn read_placed(reader: &mut Reader<'_>) -> Result<Placed> {
     let first = Located { device, offset, len_bytes, checksum };
     let device = read_device(reader)?;
     let (offset, checksum) = (reader.varint()?, reader.u32()?);
-    Ok(Placed { addr, first, second: Located { device, offset, len_bytes, checksum } })
+    Ok(PlacedRecord { addr, first, second: Located { device, offset, len_bytes, checksum } })
 }
 
 fn read_device(reader: &mut Reader<'_>) -> Result<u16> {

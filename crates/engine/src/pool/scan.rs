@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::identity::{Member, Version, versions};
+use super::identity::{Member, MemberSet, versions};
 use super::label::{Guid, Label};
 use super::opening::{Relation, Standing};
-use super::paths::{SYS, Target, made_of, target};
+use super::paths::{PathTarget, SYS, made_of, target};
 use crate::device::{FileDevice, OpenMode};
 use crate::limits::DEVICE_BYTES_MIN;
 use crate::{Error, Result};
@@ -32,7 +32,7 @@ pub enum FoundState {
 
 /// A pool that was found, or one of several copies of it.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundPool {
     /// Name of the pool.
     pub name: String,
     /// GUID of the pool.
@@ -58,7 +58,7 @@ pub struct Found {
 /// A device of a pool.
 struct Seen {
     member: Member,
-    target: Target,
+    target: PathTarget,
     exported: bool,
     in_use: bool,
     also: Vec<PathBuf>,
@@ -70,7 +70,7 @@ struct Seen {
 ///
 /// # Errors
 /// [`Error::Io`] for a path that does not exist or a folder that cannot be read.
-pub fn scan(paths: &[PathBuf], progress: &mut dyn FnMut(&Path)) -> Result<Vec<Found>> {
+pub fn scan(paths: &[PathBuf], progress: &mut dyn FnMut(&Path)) -> Result<Vec<FoundPool>> {
     let mut seen: Vec<Seen> = Vec::new();
     for path in candidates(paths)? {
         progress(&path);
@@ -113,18 +113,18 @@ fn without_lower_paths(mut seen: Vec<Seen>) -> Vec<Seen> {
 }
 
 /// Returns the copies of a pool, each as a find of its own.
-fn of_one_pool(seen: &[Seen]) -> Vec<Found> {
+fn of_one_pool(seen: &[Seen]) -> Vec<FoundPool> {
     let members: Vec<Member> = seen.iter().map(|one| one.member.clone()).collect();
     let versions = versions(&members);
-    let relation = |version: &Version| {
-        let to = |other: &Version| version.standing.relation(&other.standing);
+    let relation = |version: &MemberSet| {
+        let to = |other: &MemberSet| version.standing.relation(&other.standing);
         let others: Vec<Relation> = versions.iter().map(to).collect();
         [Relation::Before, Relation::Apart].into_iter().find(|relation| others.contains(relation))
     };
     versions.iter().filter_map(|version| found(seen, version, relation(version))).collect()
 }
 
-fn found(seen: &[Seen], version: &Version, relation: Option<Relation>) -> Option<Found> {
+fn found(seen: &[Seen], version: &MemberSet, relation: Option<Relation>) -> Option<FoundPool> {
     let of = |members: &[usize]| -> Vec<&Seen> { members.iter().filter_map(|at| seen.get(*at)).collect() };
     let first = of(version.members.values().next()?).into_iter().next()?;
     let all: Vec<Vec<&Seen>> = version.members.values().map(|members| of(members)).collect();
@@ -145,7 +145,7 @@ fn found(seen: &[Seen], version: &Version, relation: Option<Relation>) -> Option
         None if exported => FoundState::Exported,
         None => FoundState::NotExported,
     };
-    Some(Found {
+    Some(FoundPool {
         name: label.name.clone(),
         guid: label.pool,
         formerly: (label.formerly != Guid::NONE).then_some(label.formerly),
@@ -183,7 +183,7 @@ fn may_hold_pool(path: &Path) -> bool {
     })
 }
 
-fn look(path: &Path, target: Target) -> Option<Seen> {
+fn look(path: &Path, target: PathTarget) -> Option<Seen> {
     let (device, in_use) = match FileDevice::open(path, OpenMode::ReadOnly) {
         Ok(device) => (device, false),
         Err(Error::Busy(_)) => (FileDevice::open(path, OpenMode::Unlocked).ok()?, true),

@@ -2,7 +2,7 @@
 //! segment per step.
 //!
 //! - R1: addresses are for life, so a scrub follows the numbers of segments: first those of the log, then those of
-//!   second copies. A segment that is folded meanwhile is still met once, and a segment that is written after the scrub
+//!   second copies. A segment that is moved meanwhile is still met once, and a segment that is written after the scrub
 //!   began lies behind its end.
 //! - R2: a record is damaged only if it is live before and after several tries to read it. A record that was moved or
 //!   freed meanwhile is not damaged.
@@ -13,7 +13,7 @@
 use std::fmt::Write as _;
 
 use super::Pool;
-use crate::faults::{Fault, Subject};
+use crate::faults::{FaultKind, Subject};
 use crate::segment::Segment;
 use crate::types::COPIES;
 use crate::{Addr, Error, Result};
@@ -123,11 +123,11 @@ impl Scrub {
 }
 
 /// A damaged object, and the device and byte at which it lies.
-type Struck = (Subject, (u16, u64));
+type DamagedObject = (Subject, (u16, u64));
 
 /// Findings of one step.
 #[derive(Default)]
-struct Found {
+struct StepFindings {
     bytes: u64,
     sound: u64,
     damaged: u64,
@@ -194,10 +194,10 @@ impl Pool {
         let of_the_log = segments.next_id(next).filter(|id| *id < until);
         let id = of_the_log.or_else(|| segments.next_id(next.max(COPIES)).filter(|id| id - COPIES < until));
         let mut found = id.map(|id| match segments.get(id) {
-            Ok(segment) => segment.map_or_else(Found::default, |segment| self.verify_segment(&segment, status.damaged)),
+            Ok(segment) => segment.map_or_else(StepFindings::default, |segment| self.verify_segment(&segment, status.damaged)),
             Err(error) => {
                 tracing::error!(%error, segment = id, "a page of the segment table cannot be read: its segments are not verified");
-                Found { unreadable: 1, ..Found::default() }
+                StepFindings { unreadable: 1, ..StepFindings::default() }
             }
         });
         if next == 0
@@ -252,8 +252,8 @@ impl Pool {
         Ok(())
     }
 
-    fn verify_segment(&self, segment: &Segment, damaged_before: u64) -> Found {
-        let mut found = Found { bytes: segment.used_bytes(), ..Found::default() };
+    fn verify_segment(&self, segment: &Segment, damaged_before: u64) -> StepFindings {
+        let mut found = StepFindings { bytes: segment.used_bytes(), ..StepFindings::default() };
         let (segments, devices) = (&self.shared.segments, &self.shared.devices);
         for part in &segment.parts {
             let Some(dir) = part.directory else { continue };
@@ -263,7 +263,7 @@ impl Pool {
                 match read {
                     Ok(_) => found.sound += 1,
                     Err(error) => {
-                        // If the segment was folded meanwhile, its old directory is of no use any more.
+                        // If the segment was moved meanwhile, its old directory is of no use any more.
                         let there = segments.get(segment.id).unwrap_or_default();
                         if there.is_some_and(|now| now.live.count() > 0 && now.parts.contains(part)) {
                             let place = (part.extent.chunk.device, offset);
@@ -305,7 +305,7 @@ impl Pool {
     }
 
     /// Verifies what no segment accounts for: the records that are named by place, and the labels.
-    fn verify_fixed(&self, found: &mut Found) {
+    fn verify_fixed(&self, found: &mut StepFindings) {
         let mut damaged = |place, error: &Error, repaired| {
             self.count_damage(found, 0, (Subject::Fixed, place), error);
             self.count_repair(found, (Subject::Fixed, place), repaired);
@@ -331,26 +331,32 @@ impl Pool {
     }
 
     /// Counts and logs the result of a repair at `place`.
-    fn count_repair(&self, found: &mut Found, (subject, place): Struck, repaired: Result<()>) {
+    fn count_repair(&self, found: &mut StepFindings, (subject, place): DamagedObject, repaired: Result<()>) {
         let (device, offset) = place;
         match repaired {
             Ok(()) => {
                 found.repaired += 1;
-                self.shared.segments.faults.note(Fault::Repaired, subject, Some(place));
+                self.shared.segments.faults.note(FaultKind::Repaired, subject, Some(place));
                 tracing::warn!(device, offset, "scrub: repaired from the other copy");
             }
             Err(error) => tracing::debug!(device, offset, %error, "scrub: not repaired"),
         }
     }
 
-    fn count_damage(&self, found: &mut Found, before: u64, (subject, place): Struck, error: &Error) {
+    fn count_damage(
+        &self,
+        found: &mut StepFindings,
+        before: u64,
+        (subject, place): DamagedObject,
+        error: &Error,
+    ) {
         let (number, offset) = place;
         let device = self.shared.devices.get(usize::from(number));
         match error {
             Error::Corrupt { .. } => found.damaged += 1,
             _ => found.unreadable += 1,
         }
-        if let Some(fault) = Fault::of(error) {
+        if let Some(fault) = FaultKind::of(error) {
             self.shared.segments.faults.note(fault, subject, Some(place));
         }
         if before.saturating_add(found.damaged + found.unreadable) <= LOGGED {

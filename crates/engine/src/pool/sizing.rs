@@ -41,7 +41,7 @@ const DIRTY_TREE_BYTES_MAX: u64 = 128 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizing {
     pub(super) bounds: Bounds,
-    /// Bytes of dirty tree nodes in memory at which a checkpoint is due. Commits wait for it when dirty and frozen
+    /// Bytes of dirty tree nodes in memory at which a checkpoint is due. Commits wait for it when dirty and immutable
     /// nodes take half as much again.
     pub(super) dirty_tree_bytes: u64,
     /// Bytes of log since the last checkpoint at which the next is due.
@@ -85,7 +85,7 @@ impl Sizing {
         }
     }
 
-    /// Returns the bytes of memory that changed and frozen tree nodes may take before commits wait for a checkpoint.
+    /// Returns the bytes of memory that changed and immutable tree nodes may take before commits wait for a checkpoint.
     pub(super) fn unstored_tree_max(&self) -> u64 {
         self.dirty_tree_bytes + self.dirty_tree_bytes / 2
     }

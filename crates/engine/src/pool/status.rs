@@ -7,7 +7,7 @@ use super::{Guid, Pool, ReplayReport, RescueReport, Rewrites};
 use crate::dataset::{Reason, Space, Waited};
 use crate::faults::FaultReport;
 use crate::limits::CHUNK_BYTES;
-use crate::record::CacheStats;
+use crate::record::RecordCacheStats;
 
 /// One device of an open pool.
 #[derive(Clone, Debug)]
@@ -42,8 +42,8 @@ pub struct Totals {
     pub model_bytes: u64,
     /// Bytes of headers, directories, operations and padding of the log.
     pub framing_bytes: u64,
-    /// Bytes written by folding.
-    pub fold_bytes: u64,
+    /// Bytes written by cleaning and recompression.
+    pub moved_bytes: u64,
     /// Number of passes of the cleaner.
     pub clean_passes: u64,
     /// Number of chunks that these passes made free.
@@ -72,7 +72,7 @@ impl Totals {
     /// Returns all bytes written to devices since the pool was opened.
     pub fn written_bytes(&self) -> u64 {
         let log = self.data_bytes + self.tree_bytes + self.checkpoint_bytes + self.model_bytes;
-        log + self.copy_bytes + self.framing_bytes + self.fold_bytes
+        log + self.copy_bytes + self.framing_bytes + self.moved_bytes
     }
 
     /// Returns bytes written to devices per byte that applications wrote; 0 before the first write.
@@ -127,8 +127,8 @@ pub struct Status {
     pub log_bytes: u64,
     /// Number of checkpoints since the pool was opened.
     pub checkpoint: u64,
-    /// Number of the next transaction group.
-    pub txg: u64,
+    /// Number of the next batch of the log.
+    pub next_batch: u64,
     /// Counters.
     pub totals: Totals,
     /// Number of models of pages that are stored.
@@ -138,9 +138,9 @@ pub struct Status {
     /// Memory that the loaded models take, in bytes.
     pub model_memory_bytes: u64,
     /// State of the record cache.
-    pub record_cache: CacheStats,
+    pub record_cache: RecordCacheStats,
     /// State of the node cache.
-    pub node_cache: crate::tree::CacheStats,
+    pub node_cache: crate::tree::NodeCacheStats,
     /// State of the last scrub.
     pub scrub: super::ScrubStatus,
     /// State of the last trim.
@@ -174,7 +174,7 @@ impl Pool {
             copy_bytes: get(&counters.copy_bytes),
             model_bytes: get(&counters.model_bytes),
             framing_bytes: get(&counters.framing_bytes),
-            fold_bytes: get(&counters.fold_bytes),
+            moved_bytes: get(&counters.moved_bytes),
             clean_passes: get(&counters.clean_passes),
             chunks_gained: get(&counters.chunks_gained),
             commits: get(&counters.commits),
@@ -211,16 +211,16 @@ impl Pool {
         let datasets = self.datasets.read().clone();
         let totals = datasets.iter().map(|dataset| dataset.totals().unwrap_or_default());
         let (logical_bytes, stored_bytes) = totals.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        let node_bytes: u64 = datasets.iter().map(|dataset| dataset.ledger.lock().node_bytes).sum();
+        let node_bytes: u64 = datasets.iter().map(|dataset| dataset.accounting.lock().node_bytes).sum();
         // The locks are taken one after the other, never together: a thread that waits to change the catalogue may come
         // between two readings.
         let of_versions = self.catalogue.read().held_bytes();
-        let held_bytes = of_versions.saturating_add(self.dying_bytes());
+        let held_bytes = of_versions.saturating_add(self.unreferenced_bytes());
         // The two sums are taken one after the other, so they may be of different instants.
         let own_bytes = space.used_bytes.saturating_sub(held_bytes);
-        let (log_bytes, txg) = {
+        let (log_bytes, next_batch) = {
             let log = self.log.lock();
-            (log.window_bytes, log.writer.position().txg)
+            (log.window_bytes, log.writer.position().batch)
         };
         let size_bytes = self.chunks.total() * CHUNK_BYTES;
         let devices = self.shared.devices.iter().map(|device| DeviceStatus {
@@ -240,7 +240,7 @@ impl Pool {
             failure: self.shared.failure().map(Into::into),
             read_only: self.shared.read_only.load(Ordering::Relaxed),
             size_bytes,
-            allocated_bytes: size_bytes - (self.chunks.free() + self.chunks.pending()) * CHUNK_BYTES,
+            allocated_bytes: size_bytes - (self.chunks.free() + self.chunks.pending_free()) * CHUNK_BYTES,
             capacity_bytes: space.capacity_bytes,
             used_bytes: space.used_bytes,
             available_bytes: space.available_bytes,
@@ -252,7 +252,7 @@ impl Pool {
             unstored_tree_bytes: self.nodes.unstored_bytes(),
             log_bytes,
             checkpoint: self.shared.counters.checkpoints.load(Ordering::Relaxed),
-            txg,
+            next_batch,
             totals: self.totals(),
             models: models.len() as u64,
             model_bytes: models.iter().map(|(_, entry)| u64::from(entry.ptr.len_bytes)).sum(),
@@ -263,7 +263,7 @@ impl Pool {
             trim: self.trim_status(),
             untrimmed_bytes: self.untrimmed_bytes(),
             second_copies_read: self.shared.segments.stood_in(),
-            account_faults: crate::account::faults() + crate::account::inexact(),
+            account_faults: crate::sums::faults() + crate::sums::inexact(),
             faults: self.faults(),
             replayed: self.replayed,
             rescue: self.rescue.clone(),

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use super::Pool;
 use super::create::FIRST_DATASET;
-use super::image::{Head, Image};
+use super::image::{CatalogueHead, Image};
 use super::label::Superblock;
 use super::load::read_placed;
 use super::open::{in_order, weigh};
 use super::places::check_places;
-use super::root::{Placed, Root};
+use super::root::{PlacedRecord, Root};
 use crate::device::Device;
 use crate::record::decode_metadata;
 use crate::segment::{Devices, Segments};
@@ -47,7 +47,7 @@ impl StoredCatalogue {
             let image = Image::of_a_new_pool(FIRST_DATASET, created);
             return Ok(Self { image, ptrs, pages });
         }
-        let head = Head::read(&mut next)?;
+        let head = CatalogueHead::read(&mut next)?;
         let what = "page of the catalogue";
         check_places(chunks, head.pages.iter().flat_map(|(_, records)| records), what)?;
         for (page, records) in &head.pages {
@@ -55,7 +55,7 @@ impl StoredCatalogue {
             for record in records {
                 bytes.extend(decode_metadata(&read_placed(devices, segments, record, what)?)?);
             }
-            ptrs.insert(*page, records.iter().map(Placed::ptr).collect());
+            ptrs.insert(*page, records.iter().map(PlacedRecord::ptr).collect());
             pages.insert(*page, bytes);
         }
         let image = Image::of(head, &pages)?;
@@ -78,7 +78,7 @@ impl Pool {
         let chunks = Chunks::new(&sizes);
         // Nothing is cached: each record is read once.
         let segments = Segments::new(0);
-        let placed = Placed { addr, first, second };
+        let placed = PlacedRecord { addr, first, second };
         let what = "root of the last checkpoint";
         let root = Root::decode(&read_placed(&devices, &segments, &placed, what)?)?;
         check_places(&chunks, [placed].iter().chain(&root.catalogue), what)?;

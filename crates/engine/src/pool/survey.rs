@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use pagefold_codec::{Kind, Scratch, recognise};
 
-use super::recode::targets;
-use super::{PageRange, Pool, RecodeReport};
+use super::recompress::targets;
+use super::{PageRange, Pool, RecompressReport};
 use crate::dataset::Dataset;
 use crate::record::{Codec, ModelId, decode, looks_like_postgres, model_of};
 use crate::segment::RECORD_OVERHEAD_BYTES;
@@ -115,7 +115,7 @@ impl Pool {
         pages_max: usize,
     ) -> Result<CodecReport> {
         let dataset = self.version_by_id(id)?;
-        let mut found = RecodeReport::default();
+        let mut found = RecompressReport::default();
         let targets = targets(&dataset, ranges, from, pages_max, &mut found)?;
         let mut report = CodecReport { next: found.next, ..CodecReport::default() };
         for of_object in targets.chunk_by(|a, b| a.object == b.object && a.page < b.page) {

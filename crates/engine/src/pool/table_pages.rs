@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use parking_lot::{Mutex, RwLock};
 
 use super::load::read_placed;
-use super::root::{Placed, TablePage};
+use super::root::{PlacedRecord, TablePage};
 use crate::record::decode_metadata;
 use crate::segment::{Devices, Segment, Segments, TablePages, decode_page};
 use crate::{Error, Ptr, Result};
@@ -13,12 +13,12 @@ use crate::{Error, Ptr, Result};
 /// The stored pages of the segment table.
 pub(super) struct StoredPages {
     devices: Devices,
-    places: RwLock<BTreeMap<u64, Placed>>,
+    places: RwLock<BTreeMap<u64, PlacedRecord>>,
     /// Places of the pages that the checkpoint under way has stored.
-    next: Mutex<Option<BTreeMap<u64, Placed>>>,
+    next: Mutex<Option<BTreeMap<u64, PlacedRecord>>>,
 }
 
-fn by_page(table: impl IntoIterator<Item = TablePage>) -> BTreeMap<u64, Placed> {
+fn by_page(table: impl IntoIterator<Item = TablePage>) -> BTreeMap<u64, PlacedRecord> {
     table.into_iter().map(|page| (page.page, page.placed)).collect()
 }
 
@@ -42,13 +42,13 @@ impl StoredPages {
 
     /// Returns the memory of the places, in bytes, with the pointers that checkpoints keep of the same pages.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let entry_bytes = size_of::<(u64, Placed)>() + size_of::<(u64, Ptr)>();
+        let entry_bytes = size_of::<(u64, PlacedRecord)>() + size_of::<(u64, Ptr)>();
         // Nodes of maps are about two thirds full.
         (self.places.read().len() * entry_bytes) as u64 * 3 / 2
     }
 
     /// Returns the place of a page.
-    pub(super) fn place(&self, page: u64) -> Option<Placed> {
+    pub(super) fn place(&self, page: u64) -> Option<PlacedRecord> {
         self.places.read().get(&page).copied()
     }
 }

@@ -1,33 +1,33 @@
-//! Writes the versions of datasets in a checkpoint, and keeps their accounts.
+//! Writes the versions of datasets in a checkpoint, and keeps their space accounting.
 //!
 //! Versions share nodes that are not stored yet. A checkpoint writes snapshots first, in the order of their making,
 //! then the nodes that only datasets have; so a snapshot's nodes lie below its bound (L2). The nodes that a version has
-//! let go of are found by comparing it with the snapshot before, twice: as of the cut for the stored catalogue, and as
-//! of now for the one in memory.
+//! unreferenced are found by comparing it with the snapshot before, twice: as of the quiesce point for the stored
+//! catalogue, and as of now for the one in memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::Pool;
-use super::catalogue::{Catalogue, Kind};
+use super::catalogue::{Catalogue, VersionKind};
 use super::copies::Copies;
-use super::image::{Image, Kept};
-use crate::account::remainder;
+use super::image::{Image, UnreferencedImage};
 use crate::dataset::{LiveDataset, space_of};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::record::encode_metadata;
-use crate::tree::{Frozen, Settling, Written};
-use crate::txg::RecordKind;
+use crate::sums::remainder;
+use crate::tree::{ImmutableTree, Settling, WrittenNodes};
+use crate::wal::RecordKind;
 use crate::{Addr, Error, Ptr, Result};
 
-/// The trees of a cut that are to be written, and the catalogue as of the cut.
+/// The trees of a quiesce point that are to be written, and the catalogue as of the quiesce point.
 pub(super) struct Versions {
     image: Image,
-    snapshots: Vec<(u64, Frozen)>,
-    datasets: Vec<(u64, Frozen)>,
-    /// Trees of what is dying, by position in the image.
-    dying: Vec<(usize, Frozen)>,
-    own: Frozen,
+    snapshots: Vec<(u64, ImmutableTree)>,
+    datasets: Vec<(u64, ImmutableTree)>,
+    /// Trees that are unreferenced, by position in the image.
+    unreferenced: Vec<(usize, ImmutableTree)>,
+    own: ImmutableTree,
     /// Bytes that were promised to the nodes of all these trees, for one copy.
     promised_bytes: u64,
     /// Numbers of the snapshots that were written, with their bounds.
@@ -38,7 +38,7 @@ pub(super) struct Versions {
 }
 
 /// Difference in newly stored nodes between a version and the snapshot before it.
-struct Difference {
+struct NodeDifference {
     id: u64,
     /// Nodes of the snapshot that the version does not have.
     released: Vec<Ptr>,
@@ -49,8 +49,11 @@ struct Difference {
 }
 
 /// Compares versions, each given with the snapshot before it.
-fn differences(written: &BTreeMap<u64, Written>, links: impl Iterator<Item = (u64, u64)>) -> Vec<Difference> {
-    let none = Written::new();
+fn differences(
+    written: &BTreeMap<u64, WrittenNodes>,
+    links: impl Iterator<Item = (u64, u64)>,
+) -> Vec<NodeDifference> {
+    let none = WrittenNodes::new();
     let mut found = Vec::new();
     for (id, prev) in links {
         let of = written.get(&id).unwrap_or(&none);
@@ -62,44 +65,46 @@ fn differences(written: &BTreeMap<u64, Written>, links: impl Iterator<Item = (u6
         let fresh = of.iter().filter(|(node, _)| !before.contains_key(*node));
         let fresh_bytes = fresh.map(|(_, ptr)| space_of(ptr)).sum();
         if !(released.is_empty() && of.is_empty()) {
-            found.push(Difference { id, released, all: of.values().copied().collect(), fresh_bytes });
+            found.push(NodeDifference { id, released, all: of.values().copied().collect(), fresh_bytes });
         }
     }
     found
 }
 
 impl Versions {
-    /// Freezes the trees as of now. The caller holds the log's lock and the gate's write side.
-    pub(super) fn freeze(catalogue: &Catalogue, own: &LiveDataset, pages: &BTreeMap<u64, Vec<u8>>) -> Self {
+    /// Makes the trees immutable as of now. The caller holds the log's lock and the gate's write side.
+    pub(super) fn take(catalogue: &Catalogue, own: &LiveDataset, pages: &BTreeMap<u64, Vec<u8>>) -> Self {
         let (mut snapshots, mut datasets) = (Vec::new(), Vec::new());
         for (id, version) in &catalogue.versions {
             let tree = &version.data.tree;
             match version.kind {
-                Kind::Snapshot { node_bound: None, .. } => snapshots.push((*id, tree.freeze())),
-                Kind::Dataset => {
-                    // The tree is frozen in any case: even with nothing in memory it may still count nodes that only
-                    // its snapshots have now.
+                VersionKind::Snapshot { node_bound: None, .. } => {
+                    snapshots.push((*id, tree.make_immutable()));
+                }
+                VersionKind::Dataset => {
+                    // The tree is made immutable in any case: even with nothing in memory it may still count nodes that
+                    // only its snapshots have now.
                     let is_stored = tree.stored_root().is_some();
-                    let frozen = tree.freeze();
+                    let immutable = tree.make_immutable();
                     if !is_stored {
-                        datasets.push((*id, frozen));
+                        datasets.push((*id, immutable));
                     }
                 }
-                Kind::Snapshot { .. } => {}
+                VersionKind::Snapshot { .. } => {}
             }
         }
-        let dying = catalogue.dying.iter().enumerate().filter_map(|(at, dying)| {
-            let tree = dying.tree()?;
-            tree.stored_root().is_none().then(|| (at, tree.freeze()))
+        let unreferenced = catalogue.unreferenced.iter().enumerate().filter_map(|(at, item)| {
+            let tree = item.tree()?;
+            tree.stored_root().is_none().then(|| (at, tree.make_immutable()))
         });
-        let (dying, own) = (dying.collect(), own.tree.freeze());
+        let (unreferenced, own) = (unreferenced.collect(), own.tree.make_immutable());
         let mut versions = Self {
-            dying,
+            unreferenced,
             image: catalogue.image(),
             snapshots,
             datasets,
             own,
-            promised_bytes: catalogue.parts.nodes.freeze_left().stored,
+            promised_bytes: catalogue.parts.nodes.make_left_immutable().stored,
             bounds: Vec::new(),
             pages: pages.clone(),
             changed: BTreeSet::new(),
@@ -122,7 +127,7 @@ impl Versions {
                 changed.insert(page);
             }
         }
-        // Writing a tree changes the accounts of its version, and of the versions that grow from it.
+        // Writing a tree changes the space accounting of its version, and of the versions that grow from it.
         let written: HashSet<u64> = self.snapshots.iter().chain(&self.datasets).map(|(id, _)| *id).collect();
         for (id, version) in &self.image.versions {
             if written.contains(id) || written.contains(&version.prev) {
@@ -141,26 +146,26 @@ impl Versions {
             copies.append(RecordKind::Node, records)
         };
         let image = &mut self.image;
-        for (id, frozen) in &mut self.snapshots {
-            let root = frozen.persist(write)?;
+        for (id, immutable) in &mut self.snapshots {
+            let root = immutable.persist(write)?;
             let bound = pool.next_addr();
             self.bounds.push((*id, bound));
             if let Some(version) = image.versions.get_mut(id) {
                 version.root = root;
-                if let Kind::Snapshot { node_bound, .. } = &mut version.kind {
+                if let VersionKind::Snapshot { node_bound, .. } = &mut version.kind {
                     *node_bound = Some(bound);
                 }
             }
         }
-        for (id, frozen) in &mut self.datasets {
-            let root = frozen.persist(write)?;
+        for (id, immutable) in &mut self.datasets {
+            let root = immutable.persist(write)?;
             if let Some(version) = image.versions.get_mut(id) {
                 version.root = root;
             }
         }
-        for (at, frozen) in &mut self.dying {
-            if let Some(Kept::Tree { root, .. }) = image.dying.get_mut(*at) {
-                *root = frozen.persist(write)?;
+        for (at, immutable) in &mut self.unreferenced {
+            if let Some(UnreferencedImage::Tree { root, .. }) = image.unreferenced.get_mut(*at) {
+                *root = immutable.persist(write)?;
             }
         }
         self.settle_image();
@@ -169,13 +174,14 @@ impl Versions {
         Ok(own)
     }
 
-    /// Updates the accounts in the image by the trees that were just stored.
+    /// Updates the space accounting in the image by the trees that were just stored.
     fn settle_image(&mut self) {
-        let frozen = self.snapshots.iter().chain(&self.datasets);
-        let written: BTreeMap<u64, Written> = frozen.map(|(id, frozen)| (*id, frozen.written())).collect();
+        let immutable = self.snapshots.iter().chain(&self.datasets);
+        let written: BTreeMap<u64, WrittenNodes> =
+            immutable.map(|(id, immutable)| (*id, immutable.written())).collect();
         let links: Vec<(u64, u64)> =
             self.image.versions.iter().map(|(id, version)| (*id, version.prev)).collect();
-        for Difference { id, released, all, fresh_bytes } in differences(&written, links.into_iter()) {
+        for NodeDifference { id, released, all, fresh_bytes } in differences(&written, links.into_iter()) {
             let births: Vec<u64> = released.iter().map(|ptr| self.birth_of_node(id, ptr.addr)).collect();
             let Some(version) = self.image.versions.get_mut(&id) else { continue };
             version.node_bytes += all.iter().map(space_of).sum::<u64>();
@@ -186,13 +192,13 @@ impl Versions {
         }
     }
 
-    /// Works as [`Catalogue::birth_of_node`], as of the cut.
+    /// Works as [`Catalogue::birth_of_node`], as of the quiesce point.
     fn birth_of_node(&self, id: u64, addr: Addr) -> u64 {
         let prev = |id: u64| self.image.versions.get(&id).map_or(0, |version| version.prev);
         let mut at = prev(id);
         while let Some(version) = self.image.versions.get(&at) {
             match version.kind {
-                Kind::Snapshot { node_bound: Some(bound), .. } if bound <= addr.raw() => return at,
+                VersionKind::Snapshot { node_bound: Some(bound), .. } if bound <= addr.raw() => return at,
                 _ => at = prev(at),
             }
         }
@@ -247,15 +253,17 @@ impl Pool {
     /// Ends the writing of versions when their checkpoint counts: their nodes become clean, or dead if no version has
     /// them any more.
     pub(super) fn retire(&self, versions: Versions) -> Result<()> {
-        // This needs no lock: frozen trees do not change.
-        let frozen = versions.snapshots.iter().chain(&versions.datasets).map(|(_, frozen)| frozen);
-        let frozen = frozen.chain(versions.dying.iter().map(|(_, frozen)| frozen)).chain([&versions.own]);
-        let mut left: Written = frozen.flat_map(Frozen::written).collect();
+        // This needs no lock: immutable trees do not change.
+        let immutable = versions.snapshots.iter().chain(&versions.datasets).map(|(_, immutable)| immutable);
+        let immutable = immutable
+            .chain(versions.unreferenced.iter().map(|(_, immutable)| immutable))
+            .chain([&versions.own]);
+        let mut left: WrittenNodes = immutable.flat_map(ImmutableTree::written).collect();
         let bounds = versions.bounds.clone();
         // It is declared before the locks, so it is dropped after them: nobody waits until the memory of all nodes is
         // freed.
         let mut settling = Settling::default();
-        let mut written: BTreeMap<u64, Written> = BTreeMap::new();
+        let mut written: BTreeMap<u64, WrittenNodes> = BTreeMap::new();
         let _log = self.log.lock();
         let _gate = self.shared.gate.write();
         let mut catalogue = self.catalogue.write();
@@ -272,11 +280,11 @@ impl Pool {
         }
         let links: Vec<(u64, u64)> =
             catalogue.versions.iter().map(|(id, version)| (*id, version.prev)).collect();
-        for Difference { id, released, all, fresh_bytes } in differences(&written, links.into_iter()) {
+        for NodeDifference { id, released, all, fresh_bytes } in differences(&written, links.into_iter()) {
             catalogue.add_dead_nodes(id, &released)?;
             catalogue.add_nodes(id, &all, fresh_bytes)?;
         }
-        // Otherwise the frozen trees would count as references.
+        // Otherwise the immutable trees would count as references.
         drop(versions);
         for data in trees.iter().map(|(_, data)| data).chain([&self.own]) {
             data.tree.settle(&mut settling);

@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 
 use crate::types::{Addr, AddrHashing};
 use doorkeeper::Doorkeeper;
-pub use pages::Page;
+pub use pages::CachedPage;
 use pages::PageCache;
 pub use records::Record;
-use records::Records;
+use records::RecordMap;
 
 /// Number of steps in which the budget is shared out: a cache is resized when a step was used up, not with each record.
 const STEPS: u64 = 64;
@@ -30,7 +30,7 @@ const STEPS: u64 = 64;
 /// ([`RecordCache::set_elsewhere`]) leave of it holds decoded pages that were read again, so that a set of pages much
 /// smaller than the budget is read without decoding. Pages give way as soon as records need the room.
 pub struct RecordCache {
-    records: Records,
+    records: RecordMap,
     pages: PageCache,
     /// Addresses that scans have offered before (`scanned`), and that others have (`offered`).
     scanned: Doorkeeper,
@@ -47,7 +47,7 @@ pub struct RecordCache {
 
 /// Figures of what a cache has done and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheStats {
+pub struct RecordCacheStats {
     /// Number of lookups that found their record, or its page.
     pub hits: u64,
     /// Number of lookups that did not.
@@ -69,7 +69,7 @@ impl RecordCache {
     #[must_use]
     pub fn new(budget_bytes: u64) -> Self {
         let cache = Self {
-            records: Records::new(budget_bytes),
+            records: RecordMap::new(budget_bytes),
             pages: PageCache::new(budget_bytes),
             scanned: Doorkeeper::new(budget_bytes),
             offered: Doorkeeper::new(budget_bytes),
@@ -109,7 +109,7 @@ impl RecordCache {
     /// Returns the decoded page of `page_bytes` whose record is at `addr`, if it is held. Absence does not count as a
     /// miss, since the record may be held.
     #[must_use]
-    pub fn page(&self, addr: Addr, page_bytes: usize) -> Option<Page> {
+    pub fn page(&self, addr: Addr, page_bytes: usize) -> Option<CachedPage> {
         let page = self.pages.get(addr).filter(|page| page.len() == page_bytes)?;
         self.hits.fetch_add(1, Relaxed);
         Some(page)
@@ -187,9 +187,9 @@ impl RecordCache {
 
     /// Returns what the cache has done and holds.
     #[must_use]
-    pub fn stats(&self) -> CacheStats {
+    pub fn stats(&self) -> RecordCacheStats {
         let (pages, page_bytes) = self.pages.held();
-        CacheStats {
+        RecordCacheStats {
             hits: self.hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
             records: self.records.len(),

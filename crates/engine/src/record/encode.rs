@@ -191,12 +191,12 @@ pub(super) fn without_trailing_zeros(page: &[u8]) -> &[u8] {
 }
 
 /// A record's header, which was checked: `logical_bytes` is in 1..=[`RECORDSIZE_MAX`].
-pub(super) struct Header {
+pub(super) struct RecordHeader {
     pub(super) codec: u8,
     pub(super) logical_bytes: usize,
 }
 
-pub(super) fn parse(record: &[u8]) -> Result<(Header, &[u8]), Refusal> {
+pub(super) fn parse(record: &[u8]) -> Result<(RecordHeader, &[u8]), Refusal> {
     let (&codec, mut rest) = record.split_first().ok_or("it is empty")?;
     let mut logical_bytes = 0;
     for shift in [0, 7, 14] {
@@ -210,7 +210,7 @@ pub(super) fn parse(record: &[u8]) -> Result<(Header, &[u8]), Refusal> {
             if logical_bytes > RECORDSIZE_MAX as usize {
                 return Err("it says to be longer than the largest page");
             }
-            return Ok((Header { codec, logical_bytes }, rest));
+            return Ok((RecordHeader { codec, logical_bytes }, rest));
         }
     }
     Err("it says to be longer than the largest page")

@@ -9,7 +9,7 @@
 //! | rest    | payload        | what the codec made of these bytes; its length is the record's, less the header |
 //!
 //! A page of zeros is not stored at all. The record's own length and checksum are kept beside it, in its
-//! segment's directory; [`seal`] computes the checksum.
+//! segment's directory; [`record_checksum`] computes the checksum.
 //!
 //! # Codec ids
 //!
@@ -64,7 +64,7 @@ mod recognise;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{CacheStats, Page, Record, RecordCache};
+pub use cache::{CachedPage, Record, RecordCache, RecordCacheStats};
 pub use codec::Codec;
 pub use compression::Compression;
 pub use delta::{bases_of, delta_pays, encode_delta, is_delta};
@@ -79,17 +79,17 @@ pub use recognise::{
 use crate::types::Addr;
 use crate::{Error, Result};
 
-pub use crate::segment::seal;
+pub use crate::segment::record_checksum;
 
-/// Checks a record against what [`seal`] gave for it.
-pub fn open(addr: Addr, record: &[u8], sealed: u32) -> Result<()> {
-    let found = seal(addr, record);
-    if found == sealed {
+/// Checks a record against the checksum that [`record_checksum`] gave for it.
+pub fn verify(addr: Addr, record: &[u8], checksum: u32) -> Result<()> {
+    let found = record_checksum(addr, record);
+    if found == checksum {
         return Ok(());
     }
     let len_bytes = record.len();
     Err(Error::corrupt(
         format!("record {addr}"),
-        format!("checksum {found:08x} over {len_bytes} bytes, expected {sealed:08x}"),
+        format!("checksum {found:08x} over {len_bytes} bytes, expected {checksum:08x}"),
     ))
 }

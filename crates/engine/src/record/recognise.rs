@@ -34,7 +34,7 @@ pub enum Format {
 /// bytes. `file_name` is the last component of the path. `None` if no format is recognised.
 #[must_use]
 pub fn recognise(offset: u64, data: &[u8], file_name: Option<&str>) -> Option<(Format, u32)> {
-    let page = Page { offset, data };
+    let page = PageBytes { offset, data };
     let is = |known: fn(&str) -> bool| file_name.is_some_and(known);
     let as_format = |format: Format| move |bytes: u32| (format, bytes);
     is(is_innodb_log)
@@ -56,28 +56,28 @@ pub fn recognise(offset: u64, data: &[u8], file_name: Option<&str>) -> Option<(F
 pub fn recordsize_hint(offset: u64, data: &[u8], file_name: Option<&str>) -> Option<u32> {
     recognise(offset, data, file_name)
         .map(|(_, bytes)| bytes.max(RECORDSIZE_MIN))
-        .or_else(|| Page { offset, data }.plain_write())
+        .or_else(|| PageBytes { offset, data }.plain_write())
         .filter(|bytes| bytes.is_power_of_two() && *bytes <= RECORDSIZE_MAX)
 }
 
 /// Returns true if `page` begins as a page of PostgreSQL of the same length does.
 #[must_use]
 pub fn looks_like_postgres(page: &[u8]) -> bool {
-    Page { offset: 0, data: page }.postgres().is_some_and(|bytes| bytes as usize == page.len())
+    PageBytes { offset: 0, data: page }.postgres().is_some_and(|bytes| bytes as usize == page.len())
 }
 
 /// Returns true if `page` begins, and is as long, as pages that a model may describe: pages of PostgreSQL, those of
 /// InnoDB's indexes, and those of SQLite's tables and indexes.
 #[must_use]
 pub fn looks_like_database(page: &[u8]) -> bool {
-    let here = Page { offset: 0, data: page };
+    let here = PageBytes { offset: 0, data: page };
     looks_like_postgres(page) || here.innodb_index() || here.sqlite_tree()
 }
 
 /// Returns true if `page` begins as a page of the same length of PostgreSQL's log does.
 #[must_use]
 pub fn looks_like_wal(page: &[u8]) -> bool {
-    let here = Page { offset: 0, data: page };
+    let here = PageBytes { offset: 0, data: page };
     let (Some(magic), Some(info), Some(address)) = (here.le16(0), here.le16(2), here.bytes(8)) else {
         return false;
     };
@@ -95,7 +95,7 @@ pub fn looks_like_wal(page: &[u8]) -> bool {
 #[must_use]
 pub fn is_redo_checkpoint(number: u64, page: &[u8]) -> bool {
     const CRC_AT: usize = 60;
-    let here = Page { offset: 0, data: page };
+    let here = PageBytes { offset: 0, data: page };
     let (Some(numbers), Some(rest)) = (page.get(..16), page.get(16..CRC_AT)) else { return false };
     (1..=2).contains(&number)
         && page.len() == INNODB_LOG_BYTES as usize
@@ -109,7 +109,7 @@ pub fn is_redo_checkpoint(number: u64, page: &[u8]) -> bool {
 /// not zeros are taken too, and come last.
 #[must_use]
 pub fn worth_learning(pages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    let trees = pages.iter().filter(|page| Page { offset: 0, data: page }.sqlite_tree()).count();
+    let trees = pages.iter().filter(|page| PageBytes { offset: 0, data: page }.sqlite_tree()).count();
     let (mut known, others): (Vec<_>, Vec<_>) = pages.into_iter().partition(|page| looks_like_database(page));
     if 2 * trees > known.len() {
         known.extend(others.into_iter().filter(|page| page.iter().any(|&byte| byte != 0)));
@@ -137,12 +137,12 @@ fn is_postgres_wal(name: &str) -> bool {
 
 /// Bytes written at an offset. Fields beyond the end read as `None`.
 #[derive(Clone, Copy)]
-struct Page<'a> {
+struct PageBytes<'a> {
     offset: u64,
     data: &'a [u8],
 }
 
-impl Page<'_> {
+impl PageBytes<'_> {
     fn bytes<const N: usize>(self, at: usize) -> Option<[u8; N]> {
         self.data.get(at..)?.first_chunk().copied()
     }

@@ -48,7 +48,7 @@ pub struct DirEntry {
     pub start: u32,
     /// Stored length in bytes.
     pub len_bytes: u32,
-    /// [`super::seal`] of address and bytes.
+    /// [`super::record_checksum`] of address and bytes.
     pub checksum: u32,
 }
 

@@ -13,7 +13,7 @@ pub(super) struct IsAway(pub(super) u64);
 
 /// A page of the table.
 #[derive(Debug)]
-pub(super) enum Page {
+pub(super) enum EntriesPage {
     /// Its entries, ascending by id, at least one; and whether one was asked for lately.
     Here(Vec<Segment>, AtomicBool),
     /// Its entries have to be read; this is kept of them.
@@ -24,7 +24,7 @@ pub(super) enum Page {
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     ids: PageIds,
-    pages: BTreeMap<u64, Page>,
+    pages: BTreeMap<u64, EntriesPage>,
     /// Number of entries in memory.
     here: usize,
     /// Memory that pages that are away take, in bytes.
@@ -56,12 +56,12 @@ impl Entries {
 
     /// Returns the memory that those entries take, in bytes: each page's in one piece, and what they point to.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let of_page = |page: &Page| match page {
-            Page::Here(page, _) => {
+        let of_page = |page: &EntriesPage| match page {
+            EntriesPage::Here(page, _) => {
                 let pointed: u64 = page.iter().map(Segment::pointed_bytes).sum();
                 allocated_bytes((page.capacity() * size_of::<Segment>()) as u64) + pointed + 48
             }
-            Page::Away(_) => 0,
+            EntriesPage::Away(_) => 0,
         };
         self.pages.values().map(of_page).sum()
     }
@@ -72,7 +72,7 @@ impl Entries {
     }
 
     /// Returns the pages from this number on, ascending.
-    pub(super) fn pages_from(&self, number: u64) -> impl Iterator<Item = (u64, &Page)> {
+    pub(super) fn pages_from(&self, number: u64) -> impl Iterator<Item = (u64, &EntriesPage)> {
         self.pages.range(number..).map(|(number, page)| (*number, page))
     }
 
@@ -85,30 +85,30 @@ impl Entries {
     pub(super) fn page(&self, number: u64) -> Result<&[Segment], IsAway> {
         match self.pages.get(&number) {
             None => Ok(&[]),
-            Some(Page::Here(page, used)) => {
+            Some(EntriesPage::Here(page, used)) => {
                 // Written only if it changes: all readers come here, and a write would take the cache line from them.
                 if !used.load(Ordering::Relaxed) {
                     used.store(true, Ordering::Relaxed);
                 }
                 Ok(page)
             }
-            Some(Page::Away(_)) => Err(IsAway(number)),
+            Some(EntriesPage::Away(_)) => Err(IsAway(number)),
         }
     }
 
     /// Returns what is kept of a page; `None` if the page is not away.
     pub(super) fn away(&self, number: u64) -> Option<&Away> {
         match self.pages.get(&number)? {
-            Page::Away(away) => Some(away),
-            Page::Here(..) => None,
+            EntriesPage::Away(away) => Some(away),
+            EntriesPage::Here(..) => None,
         }
     }
 
     /// Returns the same, to be changed. The change must not alter the memory that it takes.
     pub(super) fn away_mut(&mut self, number: u64) -> Option<&mut Away> {
         match self.pages.get_mut(&number)? {
-            Page::Away(away) => Some(away),
-            Page::Here(..) => None,
+            EntriesPage::Away(away) => Some(away),
+            EntriesPage::Here(..) => None,
         }
     }
 
@@ -121,8 +121,8 @@ impl Entries {
         let number = self.page_of(id);
         match self.pages.get_mut(&number) {
             None => Ok(None),
-            Some(Page::Away(_)) => Err(IsAway(number)),
-            Some(Page::Here(page, used)) => {
+            Some(EntriesPage::Away(_)) => Err(IsAway(number)),
+            Some(EntriesPage::Here(page, used)) => {
                 *used.get_mut() = true;
                 Ok(position(page, id).ok().and_then(|at| page.get_mut(at)))
             }
@@ -132,8 +132,9 @@ impl Entries {
     /// Inserts an entry, and returns the one that it replaces.
     pub(super) fn insert(&mut self, segment: Segment) -> Result<Option<Segment>, IsAway> {
         let number = self.page_of(segment.id);
-        let page = self.pages.entry(number).or_insert_with(|| Page::Here(Vec::new(), AtomicBool::new(true)));
-        let Page::Here(page, _) = page else { return Err(IsAway(number)) };
+        let page =
+            self.pages.entry(number).or_insert_with(|| EntriesPage::Here(Vec::new(), AtomicBool::new(true)));
+        let EntriesPage::Here(page, _) = page else { return Err(IsAway(number)) };
         Ok(match position(page, segment.id) {
             Ok(at) => page.get_mut(at).map(|old| std::mem::replace(old, segment)),
             Err(at) => {
@@ -147,24 +148,24 @@ impl Entries {
     /// Replaces all that there is of a page by these entries, which ascend.
     pub(super) fn put_page(&mut self, number: u64, segments: Vec<Segment>) {
         self.here += segments.len();
-        let page = (!segments.is_empty()).then(|| Page::Here(segments, AtomicBool::new(true)));
+        let page = (!segments.is_empty()).then(|| EntriesPage::Here(segments, AtomicBool::new(true)));
         self.replace(number, page);
     }
 
     /// Replaces the entries of a page by `away`.
     pub(super) fn put_away(&mut self, number: u64, away: Away) {
         self.away_bytes += away.memory_bytes();
-        self.replace(number, Some(Page::Away(away)));
+        self.replace(number, Some(EntriesPage::Away(away)));
     }
 
-    fn replace(&mut self, number: u64, page: Option<Page>) {
+    fn replace(&mut self, number: u64, page: Option<EntriesPage>) {
         let before = match page {
             Some(page) => self.pages.insert(number, page),
             None => self.pages.remove(&number),
         };
         match before {
-            Some(Page::Here(before, _)) => self.here -= before.len(),
-            Some(Page::Away(before)) => self.away_bytes -= before.memory_bytes(),
+            Some(EntriesPage::Here(before, _)) => self.here -= before.len(),
+            Some(EntriesPage::Away(before)) => self.away_bytes -= before.memory_bytes(),
             None => {}
         }
     }
@@ -173,8 +174,8 @@ impl Entries {
         let number = self.page_of(id);
         let page = match self.pages.get_mut(&number) {
             None => return Ok(None),
-            Some(Page::Away(_)) => return Err(IsAway(number)),
-            Some(Page::Here(page, _)) => page,
+            Some(EntriesPage::Away(_)) => return Err(IsAway(number)),
+            Some(EntriesPage::Here(page, _)) => page,
         };
         let Ok(at) = position(page, id) else { return Ok(None) };
         let segment = page.remove(at);
@@ -190,16 +191,16 @@ impl Entries {
     /// Returns the first id from this one on.
     pub(super) fn next_id(&self, id: u64) -> Option<u64> {
         self.pages.range(self.page_of(id)..).find_map(|(number, page)| match page {
-            Page::Here(page, _) => page.iter().map(|segment| segment.id).find(|next| *next >= id),
-            Page::Away(away) => away.segments(self.ids, *number).find(|next| *next >= id),
+            EntriesPage::Here(page, _) => page.iter().map(|segment| segment.id).find(|next| *next >= id),
+            EntriesPage::Away(away) => away.segments(self.ids, *number).find(|next| *next >= id),
         })
     }
 
     /// Returns the last id below this one.
     pub(super) fn last_below(&self, id: u64) -> Option<u64> {
         self.pages.range(..=self.page_of(id)).rev().find_map(|(number, page)| match page {
-            Page::Here(page, _) => page.iter().rev().map(|segment| segment.id).find(|last| *last < id),
-            Page::Away(away) => away.segments(self.ids, *number).rev().find(|last| *last < id),
+            EntriesPage::Here(page, _) => page.iter().rev().map(|segment| segment.id).find(|last| *last < id),
+            EntriesPage::Away(away) => away.segments(self.ids, *number).rev().find(|last| *last < id),
         })
     }
 
@@ -214,7 +215,7 @@ impl Entries {
     ) -> (Option<u64>, Option<u64>) {
         let mut pages = self.pages.range(from..);
         for (number, page) in pages.by_ref().take(most) {
-            if let Page::Here(_, used) = page
+            if let EntriesPage::Here(_, used) = page
                 && may(*number)
                 && !used.swap(false, Ordering::Relaxed)
             {

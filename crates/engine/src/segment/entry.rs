@@ -26,10 +26,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::directory::{Directory, LEAF_SLOTS};
 use crate::Result;
-use crate::account::subtract;
 use crate::limits::{CHUNK_BYTES, MODELS_MAX, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX, SHRINK};
 use crate::memory::allocated_bytes;
 use crate::space::{Chunk, Extent};
+use crate::sums::subtract;
 use crate::types::SLOT_BITS;
 use crate::wire::{Reader, put_bytes, put_varint};
 
@@ -190,7 +190,7 @@ pub struct DirRef {
     pub checksum: u32,
 }
 
-/// A stretch of a segment's slots that lies in one chunk. A fresh segment has one part. Folding may split a segment's
+/// A stretch of a segment's slots that lies in one chunk. A fresh segment has one part. Cleaning may split a segment's
 /// survivors at the end of a chunk. Second copies have a part for each checkpoint that made some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -291,7 +291,7 @@ pub struct Segment {
     /// Models that its records use, ascending. There may be others that only dead records used.
     pub models: Box<[u32]>,
     /// True if records were coded again at their addresses: lengths in pointers may be out of date.
-    pub recoded: bool,
+    pub recompressed: bool,
 }
 
 /// New parts of a segment that is moved.
@@ -304,7 +304,7 @@ pub struct Move {
     /// Slot and stored length of each live record in new parts, and perhaps of dead ones; ascending by slot.
     pub lens: Vec<(u32, u32)>,
     /// True if records have other lengths than before. Then all parts are new.
-    pub recoded: bool,
+    pub recompressed: bool,
 }
 
 impl Segment {
@@ -440,7 +440,7 @@ impl Segment {
             put_varint(out, (model - previous).into());
             previous = *model;
         }
-        out.push(self.recoded.into());
+        out.push(self.recompressed.into());
     }
     /// Reads what [`Segment::encode`] wrote.
     pub(super) fn decode(previous: u64, reader: &mut Reader<'_>) -> Result<Self> {
@@ -464,12 +464,12 @@ impl Segment {
             return Err(reader.bad("a segment has more than a chunk holds"));
         }
         let models = decode_models(reader)?.into_boxed_slice();
-        let recoded = match reader.u8()? {
+        let recompressed = match reader.u8()? {
             0 => false,
             1 => true,
             _ => return Err(reader.bad("a segment has an unknown mark")),
         };
-        let mut segment = Self { id, parts, slots, live_bytes, tail_bytes, held, live, models, recoded };
+        let mut segment = Self { id, parts, slots, live_bytes, tail_bytes, held, live, models, recompressed };
         // The first part holds what the others do not.
         let others = segment.held.iter().try_fold(0_u64, |sum, held| sum.checked_add(*held));
         let first = others.and_then(|others| segment.records_bytes().checked_sub(others));

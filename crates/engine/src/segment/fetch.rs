@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::read::{Devices, Located, span};
-use super::seal;
+use super::record_checksum;
 use super::table::Segments;
 use crate::device::{AlignedBuf, Device};
 use crate::{Addr, Error, Result};
@@ -72,7 +72,7 @@ impl RecordFetch {
     pub fn record(&self) -> Result<&[u8]> {
         let bytes = self.buf.get(self.start..self.start + self.located.len_bytes as usize);
         let bytes = bytes.unwrap_or_default();
-        if seal(self.addr, bytes) == self.located.checksum {
+        if record_checksum(self.addr, bytes) == self.located.checksum {
             return Ok(bytes);
         }
         Err(Error::corrupt(format!("record {}", self.addr), "its checksum does not hold"))

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::deaths::{Deaths, promised_bytes, rewritten_bytes_max};
 use super::directory::Directory;
-use super::entries::{Entries, IsAway, Page};
+use super::entries::{Entries, EntriesPage, IsAway};
 use super::entry::{Part, Segment};
 use super::occupancy::Occupancy;
 use super::page::{Away, Settled};
-use super::table::Place;
-use crate::account::{differs, subtract};
+use super::table::RecordPlace;
+use crate::sums::{differs, subtract};
 use crate::types::COPIES;
 use crate::{Addr, Ptr};
 
@@ -49,7 +49,7 @@ pub(super) struct Inner {
     /// Number of segments that list each model.
     pub(super) models: BTreeMap<u32, u64>,
     /// Number of segments that have records that were coded again.
-    pub(super) recoded: u64,
+    pub(super) recompressed: u64,
     /// Number of times that a page was put away.
     pub(super) versions: u64,
     /// Page from which the search for a page to be put away goes on.
@@ -121,7 +121,7 @@ impl Inner {
         for model in &segment.models {
             *self.models.entry(*model).or_default() += 1;
         }
-        self.recoded += u64::from(segment.recoded);
+        self.recompressed += u64::from(segment.recompressed);
     }
 
     /// Puts the entries of a stored page into the table, which must have nothing of that page.
@@ -211,7 +211,7 @@ impl Inner {
                 self.models.remove(model);
             }
         }
-        subtract(&mut self.recoded, segment.recoded.into());
+        subtract(&mut self.recompressed, segment.recompressed.into());
         Ok(Some(segment))
     }
 
@@ -319,12 +319,14 @@ impl Inner {
     }
 
     /// Returns the place of the part that `addr` lies in, and its directory entry if the segment is open.
-    pub(super) fn place(&self, addr: Addr) -> Result<Option<Place>, IsAway> {
+    pub(super) fn place(&self, addr: Addr) -> Result<Option<RecordPlace>, IsAway> {
         let Some(segment) = self.segments.get(addr.segment())? else { return Ok(None) };
         let Some(part) = segment.part(addr.slot()) else { return Ok(None) };
         Ok(match part.directory {
-            Some(dir) => Some(Place::Closed(part.extent, dir)),
-            None => self.open.get(&segment.id).map(|open| Place::Open(part.extent, open.get(addr.slot()))),
+            Some(dir) => Some(RecordPlace::Closed(part.extent, dir)),
+            None => {
+                self.open.get(&segment.id).map(|open| RecordPlace::Open(part.extent, open.get(addr.slot())))
+            }
         })
     }
 
@@ -392,12 +394,12 @@ impl Inner {
         let mut add = |sums: [u64; 5]| counted.iter_mut().zip(sums).for_each(|(sum, more)| *sum += more);
         for (_, page) in self.segments.pages_from(0) {
             match page {
-                Page::Here(segments, _) => segments.iter().for_each(|segment| {
+                EntriesPage::Here(segments, _) => segments.iter().for_each(|segment| {
                     let held = segment.held.iter().sum();
                     let (used, records) = (segment.used_bytes(), segment.live_records_bytes());
                     add([used, records, segment.stored_bytes_max(), 0, held]);
                 }),
-                Page::Away(away) => {
+                EntriesPage::Away(away) => {
                     add([away.used_bytes, away.record_bytes, away.stored_bytes, 0, away.held_bytes()]);
                 }
             }

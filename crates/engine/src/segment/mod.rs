@@ -1,8 +1,8 @@
 //! Maps stable addresses to records.
 //!
 //! A segment is a numbered sequence of records (slots). Only its table entry says where its bytes lie. A fresh segment
-//! fills one chunk and was written as part of the log; a folded one holds only the survivors and shares a chunk with
-//! others. Addresses never change (invariant G1), so folding touches no tree.
+//! fills one chunk and was written as part of the log; a cleaned one holds only the survivors and shares a chunk with
+//! others. Addresses never change (invariant G1), so cleaning touches no tree.
 //!
 //! - G2: a slot is live if and only if a tree of any version, the list of the table's pages or a list of
 //!   unreferenced records refers to it.
@@ -50,6 +50,6 @@ pub use table::{DirEntryState, Segments, TableSnapshot, VisitChunk, decode_page}
 use crate::Addr;
 
 /// Returns the checksum of a stored record at its address.
-pub fn seal(addr: Addr, bytes: &[u8]) -> u32 {
+pub fn record_checksum(addr: Addr, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&addr.raw().to_le_bytes()), bytes)
 }

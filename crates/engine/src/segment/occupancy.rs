@@ -6,10 +6,10 @@ use std::collections::{BTreeSet, BinaryHeap};
 use smallvec::SmallVec;
 
 use super::entry::{PART_OVERHEAD_BYTES, PARTS_MAX, TABLE_PAGE_SEGMENTS};
-use crate::account::subtract;
 use crate::limits::CHUNK_BYTES;
 use crate::memory::allocated_bytes;
 use crate::space::{ByChunk, Chunk};
+use crate::sums::subtract;
 use crate::types::COPIES;
 
 /// Width of a level in packed bytes. The chunks of one level are visited by age, the oldest first.
@@ -248,15 +248,19 @@ impl Occupancy {
     ) {
         let mut levels: Vec<_> = self.levels.iter().map(BTreeSet::iter).collect();
         let mut heads = BinaryHeap::new();
-        let mut push = |at: usize, heads: &mut BinaryHeap<Head>| {
+        let mut push = |at: usize, heads: &mut BinaryHeap<LevelHead>| {
             let Some((youngest, chunk)) = levels.get_mut(at).and_then(Iterator::next) else { return };
             let Some(occupied) = self.chunks.get(*chunk) else { return };
-            heads.push(Head { score: score(occupied.packed_bytes(), *youngest), level: at, chunk: *chunk });
+            heads.push(LevelHead {
+                score: score(occupied.packed_bytes(), *youngest),
+                level: at,
+                chunk: *chunk,
+            });
         };
         for at in 0..self.levels.len() {
             push(at, &mut heads);
         }
-        while let Some(Head { level, chunk, .. }) = heads.pop() {
+        while let Some(LevelHead { level, chunk, .. }) = heads.pop() {
             let Some(occupied) = self.chunks.get(chunk) else { continue };
             if !visit(chunk, occupied) {
                 return;
@@ -268,24 +272,24 @@ impl Occupancy {
 
 /// The next chunk of a level.
 #[derive(Debug)]
-struct Head {
+struct LevelHead {
     score: f64,
     level: usize,
     chunk: Chunk,
 }
 
-impl PartialEq for Head {
+impl PartialEq for LevelHead {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
-impl Eq for Head {}
-impl PartialOrd for Head {
+impl Eq for LevelHead {}
+impl PartialOrd for LevelHead {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Head {
+impl Ord for LevelHead {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         // Of equals, the emptier level comes first, then the lower chunk: so the same history cleans the same chunks.
         let scores = self.score.total_cmp(&other.score);

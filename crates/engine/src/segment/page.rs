@@ -6,8 +6,8 @@
 
 use super::deaths::Deaths;
 use super::entry::{PageIds, Segment, held_bytes};
-use crate::account::subtract;
 use crate::space::Chunk;
+use crate::sums::subtract;
 use crate::types::{COPIES, SLOT_BITS};
 use crate::{Addr, Error, Ptr, Result};
 
@@ -31,7 +31,7 @@ pub(super) struct Away {
     /// Set of its segments: the n-th bit stands for the n-th id of the page.
     present: u64,
     /// True if some of them have records that were coded again.
-    pub(super) recoded: bool,
+    pub(super) recompressed: bool,
     stretches: Box<[Stretch]>,
     /// Its share of the table's sums.
     pub(super) used_bytes: u64,
@@ -71,7 +71,7 @@ impl Away {
         let mut away = Self {
             version,
             present: 0,
-            recoded: false,
+            recompressed: false,
             stretches: Box::default(),
             used_bytes: 0,
             record_bytes: 0,
@@ -84,7 +84,7 @@ impl Away {
                 return None;
             }
             away.present |= 1 << position(ids, Addr::new(segment.id, 0)).0;
-            away.recoded |= segment.recoded;
+            away.recompressed |= segment.recompressed;
             away.used_bytes += segment.used_bytes();
             away.record_bytes += segment.live_records_bytes();
             away.stored_bytes += segment.stored_bytes_max();
@@ -168,7 +168,7 @@ impl Away {
     ) -> Result<Settled> {
         read.retain(|segment| self.has(ids, segment.id));
         read.shrink_to_fit();
-        let unknown = bury(&mut read, deaths.of(page));
+        let unknown = apply_deaths(&mut read, deaths.of(page));
         if read.len() as u32 != self.present.count_ones() {
             return Err(Error::corrupt(
                 format!("page {page} of the segment table"),
@@ -182,7 +182,7 @@ impl Away {
 
 /// Makes records dead that died since the page of their segments was stored. Returns the first that is not live by that
 /// page although its segment is there.
-pub(super) fn bury(page: &mut [Segment], dead: &[Ptr]) -> Option<Addr> {
+pub(super) fn apply_deaths(page: &mut [Segment], dead: &[Ptr]) -> Option<Addr> {
     let mut unknown = None;
     for ptr in dead {
         let Ok(at) = page.binary_search_by_key(&ptr.addr.segment(), |segment| segment.id) else { continue };

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::RwLockWriteGuard;
 
-use super::entries::{IsAway, Page};
+use super::entries::{EntriesPage, IsAway};
 use super::entry::Segment;
 use super::inner::Inner;
 use super::page::Settled;
@@ -170,8 +170,8 @@ impl Segments {
                 let inner = self.inner.read();
                 for (number, page) in inner.segments.pages_from(next) {
                     match page {
-                        Page::Here(segments, _) => segments.iter().for_each(&mut visit),
-                        Page::Away(_) => {
+                        EntriesPage::Here(segments, _) => segments.iter().for_each(&mut visit),
+                        EntriesPage::Away(_) => {
                             away = Some(number);
                             break;
                         }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::directory::{DirEntry, Directory, Index, LEAF_SLOTS};
 use super::entry::{DirRef, Part};
-use super::seal;
-use super::table::{Piece, PieceKey, Place, Segments};
+use super::record_checksum;
+use super::table::{Piece, PieceKey, RecordPlace, Segments};
 use crate::device::{AlignedBuf, Device};
 use crate::error::DamagedAt;
 use crate::faults::Subject;
@@ -37,7 +37,7 @@ pub struct Located {
     pub offset: u64,
     /// Stored length in bytes.
     pub len_bytes: u32,
-    /// [`seal`] of address and bytes.
+    /// [`record_checksum`] of address and bytes.
     pub checksum: u32,
 }
 
@@ -91,12 +91,12 @@ pub fn neighbours(mut sorted: impl Iterator<Item = Located>) -> Option<(usize, u
 }
 
 /// Records that one request reads, with the end of that request.
-struct Group<'a> {
+struct ReadGroup<'a> {
     records: &'a [(Located, usize)],
     end: u64,
 }
 
-impl<'a> Group<'a> {
+impl<'a> ReadGroup<'a> {
     /// Splits `sorted` into the first records that lie together, and the rest.
     fn split(sorted: &'a [(Located, usize)]) -> Option<(Self, &'a [(Located, usize)])> {
         let (count, end) = neighbours(sorted.iter().map(|(located, _)| *located))?;
@@ -127,7 +127,7 @@ impl<'a> Group<'a> {
         for (located, at) in self.records {
             let from = (located.offset - self.offset()) as usize;
             let bytes = read.get(from..from + located.len_bytes as usize).unwrap_or_default();
-            if seal(addrs[*at], bytes) != located.checksum {
+            if record_checksum(addrs[*at], bytes) != located.checksum {
                 let Located { offset, len_bytes, .. } = located;
                 let path = device.path().display();
                 return Err(Error::corrupt_at(
@@ -143,7 +143,7 @@ impl<'a> Group<'a> {
 }
 
 /// A directory on a device.
-struct Stored<'a> {
+struct DirReader<'a> {
     segments: &'a Segments,
     devices: &'a Devices,
     id: u64,
@@ -170,7 +170,7 @@ impl DirCopy {
     }
 }
 
-impl Stored<'_> {
+impl DirReader<'_> {
     /// Reads bytes from `start` of the directory on, and decodes them. If its first copy cannot be read or is damaged,
     /// the second one is read, if there is one. An error says where the bytes lie.
     fn read<T>(&self, start: u32, len_bytes: u32, decode: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
@@ -242,7 +242,7 @@ impl Segments {
         extent: Extent,
         dir: DirRef,
     ) -> Result<Directory> {
-        let stored = Stored { segments: self, devices, id, extent, dir };
+        let stored = DirReader { segments: self, devices, id, extent, dir };
         stored.read(0, dir.len_bytes, |bytes| stored.decode(bytes))
     }
 
@@ -254,7 +254,7 @@ impl Segments {
         (extent, dir): (Extent, DirRef),
         copy: DirCopy,
     ) -> Result<(Directory, Vec<u8>)> {
-        let stored = Stored { segments: self, devices, id, extent, dir };
+        let stored = DirReader { segments: self, devices, id, extent, dir };
         stored.read_at(copy, 0, dir.len_bytes, |bytes| Ok((stored.decode(bytes)?, bytes.to_vec())))
     }
 
@@ -274,8 +274,8 @@ impl Segments {
 
     /// Returns the leaf with the entry of `slot`, from memory or the device. It has no entries if the directory has no
     /// such leaf.
-    fn leaf(&self, stored: &Stored<'_>, slot: u32) -> Result<Arc<Directory>> {
-        let Stored { devices, id, extent, dir, .. } = *stored;
+    fn leaf(&self, stored: &DirReader<'_>, slot: u32) -> Result<Arc<Directory>> {
+        let DirReader { devices, id, extent, dir, .. } = *stored;
         let key = PieceKey::leaf(id, extent, dir, slot);
         if let Some(Piece::Leaf(leaf)) = self.directories.get(&key) {
             return Ok(leaf);
@@ -295,8 +295,8 @@ impl Segments {
     }
 
     /// Returns the index of a directory, from memory or the device.
-    fn index(&self, stored: &Stored<'_>) -> Result<Arc<Index>> {
-        let Stored { id, extent, dir, .. } = *stored;
+    fn index(&self, stored: &DirReader<'_>) -> Result<Arc<Index>> {
+        let DirReader { id, extent, dir, .. } = *stored;
         let key = PieceKey::index(id, extent, dir);
         if let Some(Piece::Index(index)) = self.directories.get(&key) {
             return Ok(index);
@@ -312,8 +312,8 @@ impl Segments {
     /// Returns where a record lies.
     pub fn locate(&self, devices: &Devices, addr: Addr) -> Result<Located> {
         let (extent, entry) = match self.place(addr)?.ok_or_else(|| unknown(addr))? {
-            Place::Open(extent, entry) => (extent, entry),
-            Place::Closed(extent, dir) => match self.kept_leaf(addr, extent, dir) {
+            RecordPlace::Open(extent, entry) => (extent, entry),
+            RecordPlace::Closed(extent, dir) => match self.kept_leaf(addr, extent, dir) {
                 Some(leaf) => (extent, leaf.get(addr.slot())),
                 None => return self.locate_loaded(devices, addr),
             },
@@ -326,17 +326,17 @@ impl Segments {
     fn locate_loaded(&self, devices: &Devices, addr: Addr) -> Result<Located> {
         for _ in 0..16 {
             let (extent, dir, leaf) = match self.place(addr)?.ok_or_else(|| unknown(addr))? {
-                Place::Open(extent, entry) => {
+                RecordPlace::Open(extent, entry) => {
                     return entry.map(|entry| Located::new(extent, entry)).ok_or_else(|| unknown(addr));
                 }
-                Place::Closed(extent, dir) => {
-                    let stored = Stored { segments: self, devices, id: addr.segment(), extent, dir };
+                RecordPlace::Closed(extent, dir) => {
+                    let stored = DirReader { segments: self, devices, id: addr.segment(), extent, dir };
                     (extent, dir, self.leaf(&stored, addr.slot()))
                 }
             };
-            // A place that the segment has left may hold anything, so what was read there does not count. A segment that
-            // came back to its place has another directory.
-            if matches!(self.place(addr)?, Some(Place::Closed(now, now_dir)) if (now, now_dir) == (extent, dir))
+            // A place that the segment has left may hold anything, so what was read there does not count. A segment
+            // that came back to its place has another directory.
+            if matches!(self.place(addr)?, Some(RecordPlace::Closed(now, now_dir)) if (now, now_dir) == (extent, dir))
             {
                 return leaf?
                     .get(addr.slot())
@@ -350,8 +350,8 @@ impl Segments {
     /// Returns where a record lies; `None` if that is not known without reading.
     pub fn try_locate(&self, addr: Addr) -> Option<Located> {
         match self.try_place(addr)? {
-            Place::Open(extent, entry) => Some(Located::new(extent, entry?)),
-            Place::Closed(extent, dir) => {
+            RecordPlace::Open(extent, entry) => Some(Located::new(extent, entry?)),
+            RecordPlace::Closed(extent, dir) => {
                 Some(Located::new(extent, self.kept_leaf(addr, extent, dir)?.get(addr.slot())?))
             }
         }
@@ -382,8 +382,9 @@ impl Segments {
         while !rest.is_empty() {
             let mut groups = Vec::new();
             let mut bytes = 0;
-            while let Some((group, later)) = Group::split(rest) {
-                let joins = groups.first().is_none_or(|first: &Group<'_>| first.device() == group.device());
+            while let Some((group, later)) = ReadGroup::split(rest) {
+                let joins =
+                    groups.first().is_none_or(|first: &ReadGroup<'_>| first.device() == group.device());
                 if !joins || groups.len() == BATCH_REQUESTS || bytes > MERGE_BYTES_MAX {
                     break;
                 }
@@ -400,11 +401,11 @@ impl Segments {
 /// Reads groups of records of one device at once.
 fn read_groups(
     devices: &Devices,
-    groups: &[Group<'_>],
+    groups: &[ReadGroup<'_>],
     addrs: &[Addr],
     sink: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
 ) -> Result<()> {
-    let device = device(devices, groups.first().map_or(0, Group::device))?;
+    let device = device(devices, groups.first().map_or(0, ReadGroup::device))?;
     let mut requests = Vec::with_capacity(groups.len());
     let mut starts = Vec::with_capacity(groups.len());
     for group in groups {

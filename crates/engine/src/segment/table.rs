@@ -14,10 +14,10 @@ use super::entries::{Entries, IsAway};
 use super::entry::{DirRef, Move, PageIds, Part, Segment};
 use super::inner::Inner;
 use super::occupancy::Occupied;
-use super::page::bury;
+use super::page::apply_deaths;
 use super::paging::Paging;
 use crate::error::DamagedAt;
-use crate::faults::{Fault, Faults, Subject};
+use crate::faults::{FaultKind, Faults, Subject};
 use crate::space::{Chunk, Extent};
 use crate::types::COPIES;
 use crate::wire::Reader;
@@ -50,7 +50,7 @@ pub struct TableSnapshot {
 pub(super) struct PieceKey {
     segment: u64,
     extent: Extent,
-    /// Tells two directories at one place apart: a segment that was folded twice may lie where it lay before.
+    /// Tells two directories at one place apart: a segment that was moved twice may lie where it lay before.
     checksum: u32,
     /// Number of the leaf; `None` for the index.
     leaf: Option<u32>,
@@ -151,7 +151,7 @@ impl Segments {
     ) -> Result<T> {
         let Err(error) = first else { return first };
         let Ok(found) = second() else { return Err(error) };
-        self.faults.note(Fault::Corrected, subject, at.map(|at| (at.device, at.offset)));
+        self.faults.note(FaultKind::Corrected, subject, at.map(|at| (at.device, at.offset)));
         if self.stood_in.fetch_add(1, Ordering::Relaxed) < STAND_INS_LOGGED {
             tracing::warn!(%error, "the second copy was read instead; a scrub repairs the first");
         }
@@ -177,7 +177,7 @@ impl Segments {
     ///
     /// # Errors
     /// Those of [`Segments::insert`].
-    pub fn salvage(&self, segment: Segment, entries: Directory) -> Result<()> {
+    pub fn insert_rescued(&self, segment: Segment, entries: Directory) -> Result<()> {
         let id = segment.id;
         self.work(|inner| inner.take(id).map(drop))?;
         self.insert(segment)?;
@@ -269,8 +269,8 @@ impl Segments {
         let mut inner = self.bring(self.page_ids().page(id))?;
         let mut segment = inner.take(id).ok().flatten().ok_or_else(|| no_segment(id))?;
         inner.moved.insert(id);
-        segment.recoded |= to.recoded;
-        if to.recoded {
+        segment.recompressed |= to.recompressed;
+        if to.recompressed {
             segment.restate(&to.lens);
         }
         let stays = to.parts.iter().any(|part| segment.parts.iter().any(|old| old.lies_as(part)));
@@ -292,22 +292,22 @@ impl Segments {
     }
 
     /// Returns true if any segment has records that were coded again.
-    pub fn has_recoded(&self) -> bool {
-        self.inner.read().recoded > 0
+    pub fn has_recompressed(&self) -> bool {
+        self.inner.read().recompressed > 0
     }
 
     /// Returns the positions of the pointers whose lengths may be out of date, since their segments have records that
     /// were coded again. If a segment's page is away, such records of any segment on it count.
-    pub fn recoded(&self, ptrs: &[Ptr]) -> Vec<usize> {
+    pub fn recompressed(&self, ptrs: &[Ptr]) -> Vec<usize> {
         let inner = self.inner.read();
-        if inner.recoded == 0 {
+        if inner.recompressed == 0 {
             return Vec::new();
         }
-        let recoded = |ptr: &Ptr| match inner.segments.get(ptr.addr.segment()) {
-            Ok(segment) => segment.is_some_and(|segment| segment.recoded),
-            Err(IsAway(page)) => inner.segments.away(page).is_some_and(|away| away.recoded),
+        let recompressed = |ptr: &Ptr| match inner.segments.get(ptr.addr.segment()) {
+            Ok(segment) => segment.is_some_and(|segment| segment.recompressed),
+            Err(IsAway(page)) => inner.segments.away(page).is_some_and(|away| away.recompressed),
         };
-        ptrs.iter().enumerate().filter(|(_, ptr)| recoded(ptr)).map(|(at, _)| at).collect()
+        ptrs.iter().enumerate().filter(|(_, ptr)| recompressed(ptr)).map(|(at, _)| at).collect()
     }
 
     /// Makes a record live, since replay has met an operation that refers to it.
@@ -553,12 +553,12 @@ impl Segments {
 
     /// Returns the place of the part that `addr` lies in, and its directory entry if the segment is open. `None` if
     /// there is no such part.
-    pub(super) fn place(&self, addr: Addr) -> Result<Option<Place>> {
+    pub(super) fn place(&self, addr: Addr) -> Result<Option<RecordPlace>> {
         self.look(|inner| inner.place(addr))
     }
 
     /// Does what [`Segments::place`] does, without reading; `None` also if that is not possible.
-    pub(super) fn try_place(&self, addr: Addr) -> Option<Place> {
+    pub(super) fn try_place(&self, addr: Addr) -> Option<RecordPlace> {
         self.inner.read().place(addr).ok().flatten()
     }
 
@@ -582,7 +582,7 @@ impl Segments {
         }
     }
 
-    /// Freezes the pages that changed since the last snapshot, for a checkpoint whose log begins in segment `open`.
+    /// Returns the pages that changed since the last snapshot, for a checkpoint whose log begins in segment `open`.
     /// `page_ptrs` refers to the stored pages. Those that will be replaced are made dead first, which may change
     /// further pages: what is stored must show no replaced page as live.
     pub fn snapshot(&self, page_ptrs: &BTreeMap<u64, Ptr>, open: u64) -> TableSnapshot {
@@ -657,7 +657,7 @@ impl Segments {
         let mut inner = self.inner.write();
         let there = |addr: Addr| segments.binary_search_by_key(&addr.segment(), |segment| segment.id).is_ok();
         let lost = inner.deaths.of(page).iter().map(|ptr| ptr.addr).find(|addr| !there(*addr));
-        let unknown = bury(&mut segments, inner.deaths.of(page)).or(lost);
+        let unknown = apply_deaths(&mut segments, inner.deaths.of(page)).or(lost);
         segments.retain(|segment| segment.live.count() > 0 || (segment.id & !COPIES) >= open);
         segments.iter().for_each(visit);
         if segments.is_empty() {
@@ -726,7 +726,7 @@ pub struct DirEntryState {
     pub model: Option<u32>,
 }
 
-pub(super) enum Place {
+pub(super) enum RecordPlace {
     Open(Extent, Option<super::DirEntry>),
     Closed(Extent, DirRef),
 }

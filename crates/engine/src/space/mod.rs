@@ -1,8 +1,8 @@
 //! Gives out the chunks of the pool's devices, in which segments lie.
 //!
-//! A chunk is free, in use by the extents of one or more segments, or *pending*: nothing uses it any more, but the last
-//! checkpoint still refers to it. So it may not be overwritten before the next one is durable (invariant S1). Chunk
-//! states are never stored: they follow from the segment table.
+//! A chunk is free, in use by the extents of one or more segments, or *pending free*: nothing uses it any more, but the
+//! last checkpoint still refers to it. So it may not be overwritten before the next one is durable (invariant S1).
+//! Chunk states are never stored: they follow from the segment table.
 //!
 //! S2: a chunk is discarded only while it is free, and is not given out before the discard has returned (`trim`).
 //!
@@ -78,18 +78,18 @@ impl Extent {
 }
 
 #[derive(Default)]
-struct State {
+struct ChunkStates {
     counts: Vec<u32>,
     /// Free chunks by device.
     free: Vec<Ranges>,
     users: ByChunk<u32>,
-    pending: BTreeSet<Chunk>,
+    pending_free: BTreeSet<Chunk>,
     /// Number of chunks that a pass of the cleaner has begun to fill, and that come back by the next checkpoint.
     lent: u64,
     trims: Trims,
 }
 
-impl State {
+impl ChunkStates {
     fn user(&mut self, chunk: Chunk, add: i32) -> u32 {
         let Some(users) = self.users.get_mut(chunk) else { return 0 };
         *users = users.saturating_add_signed(add);
@@ -108,7 +108,7 @@ impl State {
 
 /// Allocation state of all chunks of a pool.
 pub struct Chunks {
-    state: Mutex<State>,
+    state: Mutex<ChunkStates>,
     /// Signalled when chunks that were being discarded are free again.
     discarded: Condvar,
 }
@@ -119,7 +119,7 @@ impl Chunks {
         let counts: Vec<u32> = device_sizes.iter().map(|size| Chunk::count(*size)).collect();
         let free = counts.iter().map(|count| Ranges::below(*count)).collect();
         let trims = Trims::new(counts.len());
-        let state = Mutex::new(State { counts, free, trims, ..State::default() });
+        let state = Mutex::new(ChunkStates { counts, free, trims, ..ChunkStates::default() });
         Self { state, discarded: Condvar::new() }
     }
 
@@ -139,15 +139,15 @@ impl Chunks {
     }
 
     /// Returns [`Chunks::free`], and the number of chunks that come back by the next checkpoint because a pass of the
-    /// cleaner has begun to fill them, which vacates more (G6).
+    /// cleaner has begun to fill them, which empties more (G6).
     pub fn free_and_lent(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.free(), state.lent)
     }
 
     /// Returns the number of chunks that the next checkpoint will free.
-    pub fn pending(&self) -> u64 {
-        self.state.lock().pending.len() as u64
+    pub fn pending_free(&self) -> u64 {
+        self.state.lock().pending_free.len() as u64
     }
 
     /// Takes a free chunk, with one user, on the device with the most free chunks.
@@ -155,7 +155,7 @@ impl Chunks {
         self.allocate_for(false)
     }
 
-    /// Does what [`Chunks::allocate`] does, for a pass of the cleaner that vacates more than it takes.
+    /// Does what [`Chunks::allocate`] does, for a pass of the cleaner that empties more than it takes.
     pub fn lend(&self) -> Result<Chunk> {
         self.allocate_for(true)
     }
@@ -163,8 +163,8 @@ impl Chunks {
     fn allocate_for(&self, lent: bool) -> Result<Chunk> {
         let mut state = self.state.lock();
         let (device, index) = loop {
-            let fullest = state.free.iter_mut().enumerate().max_by_key(|(_, free)| free.len());
-            if let Some(taken) = fullest.and_then(|(device, free)| Some((device, free.pop_first()?))) {
+            let emptiest = state.free.iter_mut().enumerate().max_by_key(|(_, free)| free.len());
+            if let Some(taken) = emptiest.and_then(|(device, free)| Some((device, free.pop_first()?))) {
                 break taken;
             }
             if state.trims.discarding() == 0 {
@@ -183,7 +183,7 @@ impl Chunks {
     pub fn retain(&self, chunk: Chunk) {
         let mut state = self.state.lock();
         state.take_free(chunk);
-        state.pending.remove(&chunk);
+        state.pending_free.remove(&chunk);
         state.user(chunk, 1);
     }
 
@@ -199,39 +199,39 @@ impl Chunks {
             }
             for (chunk, users) in run {
                 state.trims.taken(*chunk);
-                state.pending.remove(chunk);
+                state.pending_free.remove(chunk);
                 state.user(*chunk, i32::try_from(*users).unwrap_or(i32::MAX));
             }
         }
     }
 
-    /// Removes a user. A chunk without users is pending until [`Chunks::recycle`].
+    /// Removes a user. A chunk without users is pending free until [`Chunks::recycle`].
     pub fn release(&self, chunk: Chunk) {
         let mut state = self.state.lock();
         let used = state.users.get(chunk).is_some_and(|users| *users > 0);
         if used && state.user(chunk, -1) == 0 {
-            state.pending.insert(chunk);
+            state.pending_free.insert(chunk);
         }
     }
 
-    /// Puts those of the chunks that nothing uses among the pending ones (they were in use by the last checkpoint).
-    pub fn hold_all(&self, chunks: &[Chunk]) {
+    /// Puts those of the chunks that nothing uses among those pending free (they were in use by the last checkpoint).
+    pub fn add_pending_free(&self, chunks: &[Chunk]) {
         let mut state = self.state.lock();
         for chunk in chunks {
             let used = state.users.get(*chunk).is_some_and(|users| *users > 0);
             if !used && state.take_free(*chunk) {
-                state.pending.insert(*chunk);
+                state.pending_free.insert(*chunk);
             }
         }
     }
 
-    /// Takes out the chunks that are pending now. They are to be given to [`Chunks::recycle`] when the checkpoint that
-    /// is being made is durable.
-    pub fn take_pending(&self) -> Vec<Chunk> {
-        std::mem::take(&mut self.state.lock().pending).into_iter().collect()
+    /// Takes out the chunks that are pending free now. They are to be given to [`Chunks::recycle`] when the checkpoint
+    /// that is being made is durable.
+    pub fn take_pending_free(&self) -> Vec<Chunk> {
+        std::mem::take(&mut self.state.lock().pending_free).into_iter().collect()
     }
 
-    /// Frees chunks that were pending before a checkpoint which is now durable. With that, what was lent is back.
+    /// Frees chunks that were pending free before a checkpoint which is now durable. With that, what was lent is back.
     pub fn recycle(&self, chunks: Vec<Chunk>) {
         let mut state = self.state.lock();
         state.lent = 0;
@@ -243,9 +243,9 @@ impl Chunks {
         }
     }
 
-    /// Returns chunks to the pending ones, after a checkpoint that was not completed.
-    pub fn restore_pending(&self, chunks: Vec<Chunk>) {
-        self.state.lock().pending.extend(chunks);
+    /// Returns chunks to those pending free, after a checkpoint that was not completed.
+    pub fn restore_pending_free(&self, chunks: Vec<Chunk>) {
+        self.state.lock().pending_free.extend(chunks);
     }
 }
 

@@ -9,7 +9,7 @@ fn a_released_chunk_is_not_reused_before_the_next_checkpoint() {
     let chunk = chunks.allocate().unwrap();
     chunks.release(chunk);
     assert_eq!(chunks.free(), total - 1);
-    let pending = chunks.take_pending();
+    let pending = chunks.take_pending_free();
     assert_eq!(pending, vec![chunk]);
     chunks.recycle(pending);
     assert_eq!(chunks.free(), total);
@@ -21,9 +21,9 @@ fn a_chunk_with_several_users_is_freed_by_the_last() {
     let chunk = chunks.allocate().unwrap();
     chunks.retain(chunk);
     chunks.release(chunk);
-    assert_eq!(chunks.pending(), 0);
+    assert_eq!(chunks.pending_free(), 0);
     chunks.release(chunk);
-    assert_eq!(chunks.pending(), 1);
+    assert_eq!(chunks.pending_free(), 1);
 }
 
 #[test]

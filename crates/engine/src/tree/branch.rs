@@ -10,7 +10,7 @@ use crate::types::{Addr, Key, Ptr};
 /// A branch's reference to a node below it.
 #[derive(Clone)]
 pub(super) enum Child {
-    /// A node that is not part of the last checkpoint that was settled: changed since, or frozen and still being
+    /// A node that is not part of the last checkpoint that was settled: changed since, or immutable and still being
     /// written.
     Dirty(Arc<Node>),
     /// A stored node. Its fields are not a [`Ptr`], so that a child takes 16 bytes.
@@ -33,7 +33,7 @@ impl Child {
         Self::Dirty(Arc::new(node))
     }
 
-    /// Returns where the node is stored, if it is clean, or frozen and written.
+    /// Returns where the node is stored, if it is clean, or immutable and written.
     pub(super) fn stored_ptr(&self) -> Option<Ptr> {
         match self {
             Self::Dirty(node) => node.written(),
@@ -44,12 +44,12 @@ impl Child {
 
 /// The half-open interval of keys that may be below a node; `None` is unbounded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Bounds {
+pub(super) struct KeyBounds {
     pub lower: Option<Key>,
     pub upper: Option<Key>,
 }
 
-impl Bounds {
+impl KeyBounds {
     pub(super) fn contains(&self, key: &Key) -> bool {
         self.lower.is_none_or(|lower| lower <= *key) && self.upper.is_none_or(|upper| *key < upper)
     }
@@ -126,8 +126,8 @@ impl Branch {
     }
 
     /// Returns the bounds of child `i`, if the branch's own are `outer`.
-    pub(super) fn bounds(&self, i: usize, outer: Bounds) -> Bounds {
-        Bounds {
+    pub(super) fn bounds(&self, i: usize, outer: KeyBounds) -> KeyBounds {
+        KeyBounds {
             lower: i.checked_sub(1).map_or(outer.lower, |before| Some(self.separators[before])),
             upper: self.separators.get(i).copied().or(outer.upper),
         }

@@ -7,7 +7,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
 use super::node::Node;
-use super::unstored::{NodeBytes, Totals};
+use super::unstored::{NodeBytes, UnstoredTotals};
 use crate::limits::NODE_BYTES;
 use crate::types::{Addr, AddrHashing};
 use crate::{Error, Result};
@@ -20,12 +20,12 @@ pub struct NodeCache {
     nodes: Cache<Addr, Arc<Node>, Footprint, AddrHashing>,
     hits: AtomicU64,
     misses: AtomicU64,
-    unstored: Totals,
+    unstored: UnstoredTotals,
 }
 
 /// Figures of what a [`NodeCache`] holds and how well it does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheStats {
+pub struct NodeCacheStats {
     /// Number of nodes held.
     pub nodes: u64,
     /// Memory that these take, in bytes.
@@ -63,12 +63,17 @@ impl NodeCache {
             .map_err(|e| Error::Invalid(format!("node cache of {capacity_bytes} bytes: {e}")))?;
         let nodes =
             Cache::with_options(options, Footprint, AddrHashing::default(), DefaultLifecycle::default());
-        Ok(Self { nodes, hits: AtomicU64::new(0), misses: AtomicU64::new(0), unstored: Totals::default() })
+        Ok(Self {
+            nodes,
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            unstored: UnstoredTotals::default(),
+        })
     }
 
     /// Returns what it holds.
-    pub fn stats(&self) -> CacheStats {
-        CacheStats {
+    pub fn stats(&self) -> NodeCacheStats {
+        NodeCacheStats {
             nodes: self.nodes.len() as u64,
             used_bytes: self.nodes.weight(),
             capacity_bytes: self.nodes.capacity(),
@@ -91,15 +96,15 @@ impl NodeCache {
     /// Returns the size of these nodes in memory, and their size once they are stored.
     pub fn unstored_nodes(&self) -> NodeBytes {
         let mut bytes = self.unstored.dirty.get();
-        bytes += self.unstored.frozen.get();
+        bytes += self.unstored.immutable.get();
         bytes
     }
 
-    /// Notes that a checkpoint begins, after all trees were frozen. Nodes left behind by trees that are gone now count
-    /// as frozen, too. Returns the size of all frozen nodes.
-    pub fn freeze_left(&self) -> NodeBytes {
-        self.unstored.freeze_left();
-        self.unstored.frozen.get()
+    /// Notes that a checkpoint begins, after all trees were made immutable. Nodes left behind by trees that are gone
+    /// now count as immutable, too. Returns the size of all immutable nodes.
+    pub fn make_left_immutable(&self) -> NodeBytes {
+        self.unstored.make_left_immutable();
+        self.unstored.immutable.get()
     }
 
     /// Notes that this checkpoint counts, after all trees were settled. The nodes left behind are stored, or nobody has
@@ -108,7 +113,7 @@ impl NodeCache {
         self.unstored.settle_left();
     }
 
-    pub(super) fn unstored(&self) -> &Totals {
+    pub(super) fn unstored(&self) -> &UnstoredTotals {
         &self.unstored
     }
 

@@ -55,7 +55,7 @@ use super::branch::{Branch, Child};
 use super::leaf::Leaf;
 use super::node::{Body, Node};
 use super::values::ValueRef;
-use super::varint::{Counter, Reader, Sink, unzigzag, zigzag};
+use super::varint::{Counter, NodeReader, Sink, unzigzag, zigzag};
 use crate::limits::{NODE_ENCODED_MAX, NODE_FANOUT_MAX, TREE_LEVELS_MAX, VALUE_BYTES_MAX};
 use crate::types::{Addr, Key, Ptr, SLOT_BITS};
 use crate::{Error, Result};
@@ -96,7 +96,7 @@ fn encode_ptr(out: &mut impl Sink, base: Base, ptr: Ptr) {
     out.varint(zigzag(base.len_bytes, to.len_bytes));
 }
 
-fn decode_ptr(from: &mut Reader<'_>, base: Base) -> Result<Ptr, &'static str> {
+fn decode_ptr(from: &mut NodeReader<'_>, base: Base) -> Result<Ptr, &'static str> {
     let segment = unzigzag(base.segment, from.varint()?);
     let slot = from.varint()?;
     let slot = if segment == base.segment { unzigzag(base.slot, slot) } else { slot };
@@ -121,7 +121,7 @@ fn encode_key(out: &mut impl Sink, previous: Option<Key>, key: Key, value_type: 
 
 /// Reads the next key, which must be above `previous`, and the value type if a group starts.
 fn decode_key(
-    from: &mut Reader<'_>,
+    from: &mut NodeReader<'_>,
     previous: Option<Key>,
     typed: bool,
 ) -> Result<(Key, Option<u8>), &'static str> {
@@ -250,7 +250,7 @@ pub(super) fn decode(ptr: Ptr, bytes: &[u8]) -> Result<Node> {
         )));
     }
     let count = u32::from_le_bytes([c0, c1, c2, c3]) as usize;
-    let mut from = Reader::new(entries);
+    let mut from = NodeReader::new(entries);
     let body = if level == 0 {
         decode_leaf(&mut from, count).map(Body::Leaf)
     } else {
@@ -263,7 +263,7 @@ pub(super) fn decode(ptr: Ptr, bytes: &[u8]) -> Result<Node> {
     Ok(Node::new(body))
 }
 
-fn decode_leaf(from: &mut Reader<'_>, count: usize) -> Result<Leaf, &'static str> {
+fn decode_leaf(from: &mut NodeReader<'_>, count: usize) -> Result<Leaf, &'static str> {
     // An entry takes at least two bytes, so `count` reserves only a small multiple of what was read.
     if count == 0 || count > from.remaining() / 2 {
         return Err("impossible number of entries");
@@ -302,7 +302,7 @@ fn decode_leaf(from: &mut Reader<'_>, count: usize) -> Result<Leaf, &'static str
     Ok(leaf)
 }
 
-fn decode_branch(from: &mut Reader<'_>, level: u8, count: usize) -> Result<Branch, &'static str> {
+fn decode_branch(from: &mut NodeReader<'_>, level: u8, count: usize) -> Result<Branch, &'static str> {
     if level >= TREE_LEVELS_MAX {
         return Err("level too high");
     }

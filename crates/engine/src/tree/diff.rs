@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::branch::{Bounds, Child};
+use super::branch::{Child, KeyBounds};
 use super::node::{Body, Node};
 use super::read::Want;
 use super::{NodeCache, NodeStore, Tree, Value};
@@ -34,14 +34,14 @@ pub struct Differences {
 }
 
 /// A node that is yet to be looked into.
-struct Ahead {
+struct UnvisitedNode {
     child: Child,
     /// Its level; `None` for a root.
     level: Option<u8>,
-    bounds: Bounds,
+    bounds: KeyBounds,
 }
 
-impl Ahead {
+impl UnvisitedNode {
     fn is(&self, other: &Self) -> bool {
         match (self.child.stored_ptr(), other.child.stored_ptr()) {
             (Some(a), Some(b)) => a.addr == b.addr,
@@ -70,22 +70,22 @@ struct Cursor {
     /// Entries left of the leaf that was looked into last. They precede all of `ahead`.
     entries: VecDeque<(Key, Value)>,
     /// Nodes to be looked into, the next one last.
-    ahead: Vec<Ahead>,
+    ahead: Vec<UnvisitedNode>,
     /// Key up to which the caller needs no differences.
     after: Option<Key>,
 }
 
 /// The next thing in a version.
-enum Head<'a> {
+enum NextItem<'a> {
     Entry(Key),
-    Node(&'a Ahead),
+    Node(&'a UnvisitedNode),
     End,
 }
 
 impl Cursor {
     fn new(tree: &Tree, after: Option<Key>) -> Self {
         let root = tree.fork_root();
-        let ahead = root.map(|child| Ahead { child, level: None, bounds: Bounds::default() });
+        let ahead = root.map(|child| UnvisitedNode { child, level: None, bounds: KeyBounds::default() });
         Self {
             store: Arc::clone(&tree.store),
             cache: Arc::clone(&tree.cache),
@@ -95,15 +95,15 @@ impl Cursor {
         }
     }
 
-    fn head(&self) -> Head<'_> {
+    fn head(&self) -> NextItem<'_> {
         match (self.entries.front(), self.ahead.last()) {
-            (Some((key, _)), _) => Head::Entry(*key),
-            (None, Some(ahead)) => Head::Node(ahead),
-            (None, None) => Head::End,
+            (Some((key, _)), _) => NextItem::Entry(*key),
+            (None, Some(ahead)) => NextItem::Node(ahead),
+            (None, None) => NextItem::End,
         }
     }
 
-    fn node(&self, ahead: &Ahead) -> Result<Arc<Node>> {
+    fn node(&self, ahead: &UnvisitedNode) -> Result<Arc<Node>> {
         let (len_bytes, addr) = match &ahead.child {
             Child::Dirty(node) => return Ok(Arc::clone(node)),
             Child::Clean { len_bytes, addr } => (*len_bytes, *addr),
@@ -133,7 +133,7 @@ impl Cursor {
                     let done = self.after.zip(bounds.upper).is_some_and(|(after, upper)| upper <= after);
                     if !done {
                         let child = branch.child(at).clone();
-                        self.ahead.push(Ahead { child, level: Some(branch.level() - 1), bounds });
+                        self.ahead.push(UnvisitedNode { child, level: Some(branch.level() - 1), bounds });
                     }
                 }
             }
@@ -155,7 +155,7 @@ fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-impl Head<'_> {
+impl NextItem<'_> {
     fn key(&self) -> Option<Key> {
         match self {
             Self::Entry(key) => Some(*key),
@@ -169,8 +169,8 @@ impl Differences {
         loop {
             let (new, old) = (&mut self.new, &mut self.old);
             match (new.head(), old.head()) {
-                (Head::End, Head::End) => return Ok(None),
-                (Head::Node(a), Head::Node(b)) => {
+                (NextItem::End, NextItem::End) => return Ok(None),
+                (NextItem::Node(a), NextItem::Node(b)) => {
                     if a.is(b) {
                         new.ahead.pop();
                         old.ahead.pop();
@@ -186,10 +186,10 @@ impl Differences {
                         old.look_into()?;
                     }
                 }
-                (Head::Entry(key), Head::Node(node)) if node.may_have(&key) => old.look_into()?,
-                (Head::Node(node), Head::Entry(key)) if node.may_have(&key) => new.look_into()?,
-                (Head::Node(_), Head::End) => new.look_into()?,
-                (Head::End, Head::Node(_)) => old.look_into()?,
+                (NextItem::Entry(key), NextItem::Node(node)) if node.may_have(&key) => old.look_into()?,
+                (NextItem::Node(node), NextItem::Entry(key)) if node.may_have(&key) => new.look_into()?,
+                (NextItem::Node(_), NextItem::End) => new.look_into()?,
+                (NextItem::End, NextItem::Node(_)) => old.look_into()?,
                 (a, b) => {
                     let (a, b) = (a.key(), b.key());
                     let Some(key) = a.into_iter().chain(b).min() else { return Ok(None) };
@@ -245,7 +245,7 @@ impl Tree {
     pub fn is_version_of(&self, other: &Self) -> bool {
         let root = |tree: &Self| {
             let child = tree.fork_root();
-            child.map(|child| Ahead { child, level: None, bounds: Bounds::default() })
+            child.map(|child| UnvisitedNode { child, level: None, bounds: KeyBounds::default() })
         };
         match (root(self), root(other)) {
             (None, None) => true,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::branch::Bounds;
+use super::branch::KeyBounds;
 use super::editor::{Editor, changed_bytes};
 use super::read::{Held, Want};
 use super::{Edit, Tree, Value};
@@ -25,12 +25,12 @@ impl Tree {
     ///
     /// `replaced` is called once with each key and value that was overwritten or deleted, in no particular order,
     /// partly after the edits have become visible. `freed` gets each stored node that the tree does not refer to any
-    /// more; the last checkpoint still refers to it. A concurrent [`Tree::freeze`] waits until all of them have been
-    /// reported.
+    /// more; the last checkpoint still refers to it. A concurrent [`Tree::make_immutable`] waits until all of them have
+    /// been reported.
     ///
     /// The nodes that the edits change are loaded first, without a lock that readers need, and stay in memory until the
     /// next checkpoint, so the caller has to bound the number of edits. A node that lies wholly within a deleted range
-    /// is cut off without being read. It is read afterwards, as are those below it, one at a time, to be reported.
+    /// is detached without being read. It is read afterwards, as are those below it, one at a time, to be reported.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a value above [`VALUE_BYTES_MAX`]; an error of `NodeStore::load` or [`Error::Corrupt`]
@@ -82,7 +82,7 @@ impl Tree {
 
     /// Loads all nodes that `edits` will touch.
     fn prefault(&self, edits: &[Edit]) -> Result<Held> {
-        let mut pins = Pins { tree: self, held: Held::new(), last: None };
+        let mut pins = NodePins { tree: self, held: Held::new(), last: None };
         for edit in edits {
             match edit {
                 Edit::Put(key, _) => pins.pin(key, false)?,
@@ -106,14 +106,14 @@ pub(super) fn before(key: &Key) -> Key {
     }
 }
 
-struct Pins<'a> {
+struct NodePins<'a> {
     tree: &'a Tree,
     held: Held,
     /// Bounds of the leaf that was pinned last, and whether a neighbour was pinned with it.
-    last: Option<(Bounds, bool)>,
+    last: Option<(KeyBounds, bool)>,
 }
 
-impl Pins<'_> {
+impl NodePins<'_> {
     /// Loads the nodes on the way to `key`, and with `shrinks` also a neighbour of the leaf, if the two might be
     /// merged.
     fn pin(&mut self, key: &Key, shrinks: bool) -> Result<()> {

@@ -4,8 +4,8 @@ use std::iter::Peekable;
 use std::sync::Arc;
 use std::vec;
 
-use super::branch::{Bounds, Branch, Child};
-use super::cut::Interval;
+use super::branch::{Branch, Child, KeyBounds};
+use super::delete_range::Interval;
 use super::leaf::Leaf;
 use super::node::{Body, Node, Shape};
 use super::read::{Held, Want};
@@ -15,7 +15,7 @@ use crate::limits::TREE_LEVELS_MAX;
 use crate::types::{Key, Ptr};
 use crate::{Error, Result};
 
-type Run = Peekable<vec::IntoIter<Edit>>;
+type EditRun = Peekable<vec::IntoIter<Edit>>;
 type Siblings = Vec<(Key, Child)>;
 
 /// One [`Tree::apply`] under way, with the tree locked.
@@ -27,12 +27,12 @@ pub(super) struct Editor<'a> {
     pub replaced: &'a mut dyn FnMut(Key, Value),
     pub freed: &'a mut Vec<Ptr>,
     pub dirty: NodeBytes,
-    /// Clean nodes that were cut off the tree with all below them.
+    /// Clean nodes that were detached from the tree with all below them.
     pub detached: Vec<Want>,
 }
 
 impl Editor<'_> {
-    pub(super) fn run(&mut self, live: &mut Live, mut run: Run) -> Result<()> {
+    pub(super) fn run(&mut self, live: &mut Live, mut run: EditRun) -> Result<()> {
         while let Some(edit) = run.peek() {
             match edit {
                 Edit::DeleteRange(from, to) => {
@@ -97,7 +97,7 @@ impl Editor<'_> {
             }
             Child::Clean { len_bytes, addr } => {
                 let ptr = Ptr { addr: *addr, len_bytes: *len_bytes };
-                let node = self.node(&Want { ptr, level: None, bounds: Bounds::default() })?;
+                let node = self.node(&Want { ptr, level: None, bounds: KeyBounds::default() })?;
                 self.free(ptr);
                 Some(Node::new(Arc::unwrap_or_clone(node).into_body()))
             }
@@ -114,13 +114,13 @@ impl Editor<'_> {
         }
     }
 
-    fn edit_root(&mut self, live: &mut Live, run: &mut Run) -> Result<()> {
+    fn edit_root(&mut self, live: &mut Live, run: &mut EditRun) -> Result<()> {
         let root = live.root.get_or_insert_with(|| {
             let node = Node::leaf(Leaf::with_capacity(0));
             self.dirty += node.bytes();
             Child::dirty(node)
         });
-        let siblings = self.edit(root, run, Bounds::default())?;
+        let siblings = self.edit(root, run, KeyBounds::default())?;
         if siblings.is_empty() {
             return Ok(());
         }
@@ -170,8 +170,8 @@ impl Editor<'_> {
     }
 
     /// Applies the next edits of `run`, as far as they are of single keys below `child`. Returns the new siblings at
-    /// its right. `child` may be left without entries, or underfull: [`Editor::mend`] repairs that.
-    fn edit(&mut self, child: &mut Child, run: &mut Run, bounds: Bounds) -> Result<Siblings> {
+    /// its right. `child` may be left without entries, or underfull: [`Editor::rebalance`] removes or merges it then.
+    fn edit(&mut self, child: &mut Child, run: &mut EditRun, bounds: KeyBounds) -> Result<Siblings> {
         let node = self.own(child)?;
         let before = node.bytes();
         let mut siblings = Vec::new();
@@ -191,7 +191,7 @@ impl Editor<'_> {
                     let below = branch.bounds(i, bounds);
                     let grown = self.edit(branch.child_mut(i), run, below)?;
                     if grown.is_empty() {
-                        self.mend(branch, i)?;
+                        self.rebalance(branch, i)?;
                     } else {
                         branch.insert_after(i, grown);
                     }
@@ -214,7 +214,7 @@ impl Editor<'_> {
 
     /// Removes child `i`, which was just edited, if it is empty. Merges it with a neighbour that is in memory if it is
     /// underfull.
-    pub(super) fn mend(&mut self, branch: &mut Branch, i: usize) -> Result<()> {
+    pub(super) fn rebalance(&mut self, branch: &mut Branch, i: usize) -> Result<()> {
         let Some(Child::Dirty(node)) = branch.children().get(i) else { return Ok(()) };
         if node.len() == 0 {
             self.dispose(branch.child(i));
@@ -282,7 +282,7 @@ pub(super) fn changed_bytes(child: &Child) -> NodeBytes {
 }
 
 /// Returns the key of the next edit, if it is of a single key within `bounds`.
-fn next_within(run: &mut Run, bounds: &Bounds) -> Option<Key> {
+fn next_within(run: &mut EditRun, bounds: &KeyBounds) -> Option<Key> {
     run.peek().and_then(point).filter(|key| bounds.contains(key))
 }
 
@@ -297,8 +297,8 @@ fn point(edit: &Edit) -> Option<Key> {
 /// it. Returns the new leaves at its right.
 fn edit_leaf(
     leaf: &mut Leaf,
-    run: &mut Run,
-    bounds: &Bounds,
+    run: &mut EditRun,
+    bounds: &KeyBounds,
     target: usize,
     replaced: &mut dyn FnMut(Key, Value),
 ) -> Vec<Leaf> {

@@ -12,7 +12,7 @@ use crate::types::{Key, Ptr};
 
 /// A run of entries of one object and kind, from index `start` to the next group.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Group {
+struct KeyGroup {
     object: u64,
     start: u32,
     kind: u8,
@@ -24,7 +24,7 @@ struct Group {
 /// as offsets; `encoded_bytes` is the exact length of what the codec makes of the leaf.
 #[derive(Clone)]
 pub(super) struct Leaf {
-    groups: Vec<Group>,
+    groups: Vec<KeyGroup>,
     offsets: Vec<u64>,
     values: Values,
     encoded_bytes: usize,
@@ -54,7 +54,7 @@ impl Leaf {
 
     /// Returns the bytes on the heap.
     pub(super) fn heap_bytes(&self) -> usize {
-        self.groups.capacity() * size_of::<Group>()
+        self.groups.capacity() * size_of::<KeyGroup>()
             + self.offsets.capacity() * size_of::<u64>()
             + self.values.heap_bytes()
             + self.value_bytes
@@ -66,9 +66,9 @@ impl Leaf {
     }
 
     /// Returns a copy without spare capacity.
-    pub(super) fn compact(&self) -> Self {
+    pub(super) fn without_spare(&self) -> Self {
         let mut copy = self.clone();
-        copy.values.compact();
+        copy.values.shrink();
         copy
     }
 
@@ -166,7 +166,7 @@ impl Leaf {
     pub(super) fn push_decoded(&mut self, key: Key, value: Value) {
         let i = self.len();
         if self.groups.last().is_none_or(|last| (last.object, last.kind) != (key.object, key.kind)) {
-            self.groups.push(Group { object: key.object, start: i as u32, kind: key.kind });
+            self.groups.push(KeyGroup { object: key.object, start: i as u32, kind: key.kind });
         }
         insert_tight(&mut self.offsets, i, key.offset);
         self.value_bytes += value.heap_bytes();
@@ -184,7 +184,7 @@ impl Leaf {
         let after = match self.find_group(key.object, key.kind) {
             Ok(g) => g + 1,
             Err(g) => {
-                let group = Group { object: key.object, start: i as u32, kind: key.kind };
+                let group = KeyGroup { object: key.object, start: i as u32, kind: key.kind };
                 insert_tight(&mut self.groups, g, group);
                 g + 1
             }
@@ -231,7 +231,7 @@ impl Leaf {
         }
         // A group that lost all entries now starts where the next one, or the end, is.
         let end = self.offsets.len();
-        let mut kept: Vec<Group> = Vec::with_capacity(self.groups.len());
+        let mut kept: Vec<KeyGroup> = Vec::with_capacity(self.groups.len());
         for (g, group) in self.groups.iter().enumerate() {
             let next = self.groups.get(g + 1).map_or(end, |next| next.start as usize);
             if (group.start as usize) < next {
@@ -257,7 +257,7 @@ impl Leaf {
             let continues =
                 self.groups.last().is_some_and(|last| (last.object, last.kind) == (group.object, group.kind));
             if !continues {
-                self.groups.push(Group { start: group.start + start, ..group });
+                self.groups.push(KeyGroup { start: group.start + start, ..group });
             }
         }
         self.offsets.extend(right.offsets);
@@ -271,7 +271,7 @@ impl Leaf {
         let seam = self.cost(at);
         let g = self.groups.partition_point(|group| group.start as usize <= at) - 1;
         let mut groups = self.groups.split_off(g + 1);
-        groups.insert(0, Group { start: at as u32, ..self.groups[g] });
+        groups.insert(0, KeyGroup { start: at as u32, ..self.groups[g] });
         if self.groups[g].start as usize == at {
             self.groups.pop();
         }
@@ -289,8 +289,8 @@ impl Leaf {
         }
         self.encoded_bytes -= moved;
         self.value_bytes -= right.value_bytes;
-        self.values.compact();
-        right.values.compact();
+        self.values.shrink();
+        right.values.shrink();
         self.offsets.shrink_to_fit();
         right
     }

@@ -3,14 +3,14 @@
 //! # Life of a node
 //!
 //! ```text
-//!             apply                freeze, fork         persist                settle
+//!             apply           make_immutable, fork     persist                settle
 //!   clean  ----------->  changed  ------------->  shared  ------->  written  ---------->  clean
 //!     |                     |                        |                 |
-//!     | apply: `freed`      | apply: gone            | apply: a version lets go of it; told by comparing versions
+//!     | apply: `freed`      | apply: dropped         | apply: a version unreferences it; told by comparing versions
 //! ```
 //!
 //! *Clean* nodes are stored. A tree refers to them by [`Ptr`], and finds them in the [`NodeCache`] or loads them.
-//! *Changed* nodes exist in memory only and belong to one tree, which edits them in place. [`Tree::freeze`] and
+//! *Changed* nodes exist in memory only and belong to one tree, which edits them in place. [`Tree::make_immutable`] and
 //! [`Tree::fork`] make all changed nodes *shared*, in constant time: from then on two references lead to the root, the
 //! tree's and the other version's, and whatever is below a shared node is shared too. An edit of a shared node copies
 //! it first.
@@ -18,7 +18,7 @@
 //! # Invariants
 //!
 //! 1. A node is edited in place only if a single reference leads to it and it has not been written
-//!    (`Editor::own`). References to changed nodes are copied only by `freeze`, or while the writers' lock is
+//!    (`Editor::own`). References to changed nodes are copied only by `make_immutable`, or while the writers' lock is
 //!    held.
 //! 2. Clean nodes have only clean descendants; written nodes have only written and clean ones (`Node::settled`,
 //!    invariant 1).
@@ -28,15 +28,16 @@
 //! 4. Each value that is overwritten or deleted is reported once (`Editor`).
 //! 5. Keys of a node lie within the separators around it in its parent; the level falls by one with each step
 //!    down. Checked when a node is loaded (`read::Want`), because stored bytes are not trusted.
-//! 6. No lock that readers need is held during I/O. Writers (`apply`, `freeze`, `settle`, ...) exclude each other by a
-//!    lock of their own, under which they do I/O. So the tree does not change between the loading of what an edit needs
-//!    and the edit.
+//! 6. No lock that readers need is held during I/O. Writers (`apply`, `make_immutable`, `settle`, ...) exclude each
+//!    other by a lock of their own, under which they do I/O. So the tree does not change between the loading of what an
+//!    edit needs and the edit.
 //!
 //! # Modules
 //!
 //! - `leaf`, `branch`, `node`, `values`: nodes; `codec`, `varint`: their stored form; `cache`: clean nodes in memory.
-//! - `read`: looks keys up; `edit`, `editor`: changes; `cut`: deletes ranges without reading what lies wholly within.
-//! - `frozen`: versions, for checkpoints and snapshots; `unstored`: sizes of nodes that are not stored yet.
+//! - `read`: looks keys up; `edit`, `editor`: changes; `delete_range`: deletes ranges without reading what lies wholly
+//!   within.
+//! - `immutable`: versions, for checkpoints and snapshots; `unstored`: sizes of nodes that are not stored yet.
 //! - `diff`: differences of two versions; `reap`: walks a tree that is given up; `visit`: walks for checks.
 //! - `damage`: keys that can be looked up although nodes cannot be read.
 
@@ -50,14 +51,14 @@ use crate::types::{Key, Ptr};
 mod branch;
 mod cache;
 mod codec;
-mod cut;
 mod damage;
+mod delete_range;
 mod diff;
 mod edit;
 mod editor;
-mod frozen;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod immutable;
 mod leaf;
 mod node;
 mod read;
@@ -70,11 +71,11 @@ mod visit;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{CacheStats, NodeCache};
+pub use cache::{NodeCache, NodeCacheStats};
 pub(crate) use damage::without;
 pub use diff::{Difference, Differences};
 pub use edit::Applied;
-pub use frozen::{Frozen, Settling, Written};
+pub use immutable::{ImmutableTree, Settling, WrittenNodes};
 pub use reap::{Reaped, reap};
 pub use unstored::NodeBytes;
 pub use visit::{Visit, visit};
@@ -121,8 +122,8 @@ pub struct Tree {
     cache: Arc<NodeCache>,
     shape: Shape,
     dirty: Share,
-    /// Size of the nodes of the last [`Frozen`], until [`Tree::settle`].
-    frozen: Share,
+    /// Size of the nodes of the last [`ImmutableTree`], until [`Tree::settle`].
+    immutable: Share,
 }
 
 /// The state of a tree that readers see.
@@ -144,9 +145,9 @@ impl Tree {
         shape: Shape,
     ) -> Self {
         let totals = cache.unstored();
-        let (dirty, frozen) = (Share::new(&totals.dirty), Share::new(&totals.frozen));
+        let (dirty, immutable) = (Share::new(&totals.dirty), Share::new(&totals.immutable));
         let live = RwLock::new(Live { root });
-        Self { live, writer: Mutex::default(), store, cache, shape, dirty, frozen }
+        Self { live, writer: Mutex::default(), store, cache, shape, dirty, immutable }
     }
 
     /// Returns true if somebody is changing the tree just now, and may be reading nodes for it.
@@ -154,8 +155,8 @@ impl Tree {
         self.writer.is_locked()
     }
 
-    /// Returns the memory that the nodes changed since the last [`Tree::freeze`] take, in bytes: about an upper bound
-    /// of what the next checkpoint writes. Frozen nodes are counted by [`Frozen::footprint_bytes`].
+    /// Returns the memory that the nodes changed since the last [`Tree::make_immutable`] take, in bytes: about an upper
+    /// bound of what the next checkpoint writes. Immutable nodes are counted by [`ImmutableTree::footprint_bytes`].
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty.get().memory
     }

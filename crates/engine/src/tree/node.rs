@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::branch::{Bounds, Branch};
+use super::branch::{Branch, KeyBounds};
 use super::leaf::Leaf;
 use super::unstored::NodeBytes;
 use crate::limits::{NODE_BYTES, NODE_FANOUT_MAX};
@@ -20,13 +20,13 @@ pub(super) enum Body {
     Branch(Branch),
 }
 
-/// A node in memory. It is changed in place only while a single tree refers to it, and never once it is frozen or
+/// A node in memory. It is changed in place only while a single tree refers to it, and never once it is immutable or
 /// stored.
 pub(super) struct Node {
     body: Body,
-    /// True if it is frozen and the live tree does not refer to it any more.
+    /// True if it is immutable and the live tree does not refer to it any more.
     superseded: AtomicBool,
-    /// Place where the checkpoint has written it, if it is frozen and was written.
+    /// Place where the checkpoint has written it, if it is immutable and was written.
     written: OnceLock<Ptr>,
 }
 
@@ -107,7 +107,7 @@ impl Node {
     /// child has not been written.
     pub(super) fn settled(&self) -> Option<Self> {
         match &self.body {
-            Body::Leaf(leaf) => Some(Self::leaf(leaf.compact())),
+            Body::Leaf(leaf) => Some(Self::leaf(leaf.without_spare())),
             Body::Branch(branch) => branch.settled().map(Self::branch),
         }
     }
@@ -138,7 +138,7 @@ impl Node {
     }
 
     /// Returns true if all keys and separators lie within `bounds`.
-    pub(super) fn is_within(&self, bounds: &Bounds) -> bool {
+    pub(super) fn is_within(&self, bounds: &KeyBounds) -> bool {
         let (first, last) = match &self.body {
             Body::Leaf(leaf) => (leaf.first_key(), leaf.last_key()),
             Body::Branch(branch) => {
@@ -148,7 +148,7 @@ impl Node {
         first.is_none_or(|key| bounds.contains(&key)) && last.is_none_or(|key| bounds.contains(&key))
     }
 
-    /// Notes that the live tree has let go of this frozen node.
+    /// Notes that the live tree has unreferenced this immutable node.
     pub(super) fn supersede(&self) {
         self.superseded.store(true, Ordering::Relaxed);
     }
@@ -161,7 +161,7 @@ impl Node {
         self.written.get().copied()
     }
 
-    /// Notes where the checkpoint has written this frozen node. The first call counts.
+    /// Notes where the checkpoint has written this immutable node. The first call counts.
     pub(super) fn set_written(&self, ptr: Ptr) {
         self.written.get_or_init(|| ptr);
     }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::branch::{Bounds, Branch, Child};
+use super::branch::{Branch, Child, KeyBounds};
 use super::leaf::{Leaf, search_run};
 use super::node::{Body, Node};
 use super::{Live, NodeCache, NodeStore, Tree, Value, codec};
@@ -23,7 +23,7 @@ pub(super) struct Want {
     pub ptr: Ptr,
     /// Its level; `None` for a root, which may be of any level.
     pub level: Option<u8>,
-    pub bounds: Bounds,
+    pub bounds: KeyBounds,
 }
 
 impl Want {
@@ -65,14 +65,14 @@ impl Want {
 }
 
 /// The surroundings of a node on the way down: its bounds, and for a leaf a neighbour.
-pub(super) struct Place {
-    pub bounds: Bounds,
+pub(super) struct Surroundings {
+    pub bounds: KeyBounds,
     /// Clean leaf next to it, below the same parent.
     pub neighbour: Option<Want>,
 }
 
 /// Goes one step down from `branch`, whose keys are within `bounds`.
-fn step<'a>(branch: &'a Branch, key: &Key, bounds: Bounds) -> (&'a Child, Place) {
+fn step<'a>(branch: &'a Branch, key: &Key, bounds: KeyBounds) -> (&'a Child, Surroundings) {
     let i = branch.index_of(key);
     let mut neighbour = None;
     if branch.level() == 1 {
@@ -84,7 +84,7 @@ fn step<'a>(branch: &'a Branch, key: &Key, bounds: Bounds) -> (&'a Child, Place)
             neighbour = Some(Want { ptr, level: Some(0), bounds: branch.bounds(beside, bounds) });
         }
     }
-    (branch.child(i), Place { bounds: branch.bounds(i, bounds), neighbour })
+    (branch.child(i), Surroundings { bounds: branch.bounds(i, bounds), neighbour })
 }
 
 impl Live {
@@ -94,13 +94,13 @@ impl Live {
         &self,
         key: &Key,
         mut find: impl FnMut(&Want) -> Option<Arc<Node>>,
-        look: impl FnOnce(&Leaf, &Place) -> R,
+        look: impl FnOnce(&Leaf, &Surroundings) -> R,
     ) -> Result<Option<R>, Want> {
         let Some(mut child) = self.root.as_ref() else { return Ok(None) };
-        let mut place = Place { bounds: Bounds::default(), neighbour: None };
+        let mut place = Surroundings { bounds: KeyBounds::default(), neighbour: None };
         let mut level = None;
-        // Changed and frozen nodes are borrowed from the tree. From the first clean node on, they are shared with the
-        // cache.
+        // Changed and immutable nodes are borrowed from the tree. From the first clean node on, they are shared with
+        // the cache.
         let ptr = loop {
             match child {
                 Child::Clean { len_bytes, addr } => break Ptr { addr: *addr, len_bytes: *len_bytes },
@@ -147,7 +147,7 @@ impl View<'_> {
     pub(super) fn at_leaf<R>(
         &self,
         key: &Key,
-        look: impl FnOnce(&Leaf, &Place) -> R,
+        look: impl FnOnce(&Leaf, &Surroundings) -> R,
     ) -> Result<Option<R>, Want> {
         let mut hits = 0;
         let find = |want: &Want| {
@@ -224,7 +224,7 @@ enum Scan {
     Continue(u64),
 }
 
-fn next_data_in(leaf: &Leaf, place: &Place, object: u64, page: u64) -> Scan {
+fn next_data_in(leaf: &Leaf, place: &Surroundings, object: u64, page: u64) -> Scan {
     let (_, offsets) = leaf.run(object, Key::PAGE);
     match offsets.get(search_run(offsets, page).unwrap_or_else(|i| i)) {
         Some(&found) => Scan::Found(Some(found)),
@@ -235,7 +235,7 @@ fn next_data_in(leaf: &Leaf, place: &Place, object: u64, page: u64) -> Scan {
     }
 }
 
-fn next_hole_in(leaf: &Leaf, place: &Place, object: u64, page: u64) -> Scan {
+fn next_hole_in(leaf: &Leaf, place: &Surroundings, object: u64, page: u64) -> Scan {
     let (_, offsets) = leaf.run(object, Key::PAGE);
     let Ok(start) = search_run(offsets, page) else { return Scan::Found(Some(page)) };
     // Offsets ascend, so all that follow the first gap are beyond it.
@@ -366,7 +366,7 @@ impl Tree {
         &self,
         object: u64,
         mut page: u64,
-        step: fn(&Leaf, &Place, u64, u64) -> Scan,
+        step: fn(&Leaf, &Surroundings, u64, u64) -> Scan,
         empty: Option<u64>,
     ) -> Result<Option<u64>> {
         loop {

@@ -1,7 +1,7 @@
 //! Walks a stored tree that is given up, step by step.
 
-use super::branch::Bounds;
-use super::cut::wants_all;
+use super::branch::KeyBounds;
+use super::delete_range::wants_all;
 use super::node::Body;
 use super::read::Want;
 use super::{NodeStore, Value};
@@ -41,7 +41,7 @@ pub fn reap(
 ) -> Reaped {
     let mut reap = Reap { store, from, node_bound, limit, found: Reaped::default() };
     if let Some(ptr) = root {
-        reap.visit(&Want { ptr, level: None, bounds: Bounds::default() });
+        reap.visit(&Want { ptr, level: None, bounds: KeyBounds::default() });
     }
     reap.found
 }

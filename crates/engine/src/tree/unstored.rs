@@ -31,21 +31,21 @@ impl SubAssign for NodeBytes {
 
 /// The sums over all trees of a pool.
 #[derive(Default)]
-pub(super) struct Totals {
+pub(super) struct UnstoredTotals {
     pub(super) dirty: Arc<Total>,
-    pub(super) frozen: Arc<Total>,
+    pub(super) immutable: Arc<Total>,
 }
 
-impl Totals {
-    /// Moves what trees left behind from the dirty to the frozen sum, since a checkpoint writes from now on what is
+impl UnstoredTotals {
+    /// Moves what trees left behind from the dirty to the immutable sum, since a checkpoint writes from now on what is
     /// dirty. Trees that are still there do so themselves ([`Share::set`]).
-    pub(super) fn freeze_left(&self) {
-        self.frozen.leave(self.dirty.take_left());
+    pub(super) fn make_left_immutable(&self) {
+        self.immutable.leave(self.dirty.take_left());
     }
 
-    /// Subtracts what trees left behind from the frozen sum, since that checkpoint has written it.
+    /// Subtracts what trees left behind from the immutable sum, since that checkpoint has written it.
     pub(super) fn settle_left(&self) {
-        self.frozen.take_left();
+        self.immutable.take_left();
     }
 }
 

@@ -158,7 +158,7 @@ impl Values {
     }
 
     /// Drops spare capacity, and gives the general form up if all values are pointers.
-    pub(super) fn compact(&mut self) {
+    pub(super) fn shrink(&mut self) {
         if let Self::Mixed(values) = self {
             let ptrs = values.iter().map(|value| match value {
                 Value::Page(ptr) => Some((ptr.addr, ptr.len_bytes)),

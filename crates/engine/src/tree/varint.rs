@@ -54,11 +54,11 @@ pub(super) const fn unzigzag(from: u64, coded: u64) -> u64 {
 }
 
 /// A reader of untrusted bytes. Every method fails with a reason if they end or are malformed.
-pub(super) struct Reader<'a> {
+pub(super) struct NodeReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> NodeReader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }

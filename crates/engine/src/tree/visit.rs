@@ -1,7 +1,7 @@
 //! Walks trees, for checks.
 
-use super::branch::{Bounds, Child};
-use super::cut::wants;
+use super::branch::{Child, KeyBounds};
+use super::delete_range::wants;
 use super::leaf::Leaf;
 use super::node::Body;
 use super::read::Want;
@@ -45,7 +45,7 @@ pub fn visit(
     each: &mut dyn FnMut(Visit) -> Result<()>,
 ) -> Result<()> {
     let Some(ptr) = root else { return Ok(()) };
-    visit_stored(Want { ptr, level: None, bounds: Bounds::default() }, store, each)
+    visit_stored(Want { ptr, level: None, bounds: KeyBounds::default() }, store, each)
 }
 
 fn visit_stored(top: Want, store: &dyn NodeStore, each: &mut dyn FnMut(Visit) -> Result<()>) -> Result<()> {
@@ -86,14 +86,14 @@ impl Tree {
         // A second reference to the root while an edit or a checkpoint goes on would break invariant 1.
         let _writer = self.writer.lock();
         let root = self.live.read().root.clone();
-        root.map_or(Ok(()), |root| self.walk_below(&root, None, Bounds::default(), each))
+        root.map_or(Ok(()), |root| self.walk_below(&root, None, KeyBounds::default(), each))
     }
 
     fn walk_below(
         &self,
         child: &Child,
         level: Option<u8>,
-        bounds: Bounds,
+        bounds: KeyBounds,
         each: &mut dyn FnMut(Visit) -> Result<()>,
     ) -> Result<()> {
         match child {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::{MountError, MountOptions};
-use pagefold_engine::walk::Place;
+use pagefold_engine::walk::ReachedDir;
 
 fn helper() -> Command {
     Command::new("fusermount3")
@@ -49,7 +49,7 @@ fn helper_error(dir: &Path, stderr: &[u8]) -> MountError {
 }
 
 /// Asks `fusermount3` to mount on its working directory, which is `place`, and receives the descriptor over a socket.
-pub(super) fn mount(place: &Place, options: &MountOptions) -> Result<OwnedFd, MountError> {
+pub(super) fn mount(place: &ReachedDir, options: &MountOptions) -> Result<OwnedFd, MountError> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let os = |source: Errno| MountError::os("talk to", Path::new("fusermount3"), source);
     if !Path::new("/dev/fuse").exists() {

@@ -15,7 +15,7 @@ use rustix::mount::{
 };
 
 use super::{MountError, MountOptions, helper, mountinfo, unmount};
-use pagefold_engine::walk::{self, Place, WalkError};
+use pagefold_engine::walk::{self, ReachedDir, WalkError};
 
 /// A mount that was made.
 pub(super) struct Made {
@@ -36,7 +36,7 @@ pub fn check_mount_point(dir: &Path, options: &MountOptions) -> Result<PathBuf, 
 }
 
 /// Returns the directory at `dir`, held open, if it can be mounted on; detaches a dead mount there if `options` say so.
-pub(super) fn examine(dir: &Path, options: &MountOptions) -> Result<Place, MountError> {
+pub(super) fn examine(dir: &Path, options: &MountOptions) -> Result<ReachedDir, MountError> {
     let place = walk::reach(dir).map_err(|error| walk_failed(dir, error))?;
     let asked = |flags| rustix::fs::statx(&place, "", AtFlags::EMPTY_PATH | flags, StatxFlags::TYPE);
     let stat = match asked(AtFlags::empty()) {
@@ -70,7 +70,7 @@ pub(super) fn walk_failed(dir: &Path, error: WalkError) -> MountError {
 }
 
 /// Takes away a mount whose server is gone, and examines the directory again.
-fn detach_dead(place: Place, dir: &Path, options: &MountOptions) -> Result<Place, MountError> {
+fn detach_dead(place: ReachedDir, dir: &Path, options: &MountOptions) -> Result<ReachedDir, MountError> {
     if !options.replace_dead {
         return Err(MountError::Dead(dir.into()));
     }
@@ -91,7 +91,7 @@ fn detach(root: impl AsFd) -> Result<(), Errno> {
 }
 
 /// Mounts on a directory that was examined.
-pub(super) fn mount(place: &Place, options: &MountOptions) -> Result<Made, MountError> {
+pub(super) fn mount(place: &ReachedDir, options: &MountOptions) -> Result<Made, MountError> {
     if rustix::process::geteuid().is_root() {
         mount_directly(place, options)
     } else {
@@ -102,7 +102,7 @@ pub(super) fn mount(place: &Place, options: &MountOptions) -> Result<Made, Mount
 }
 
 /// Returns the device of the mount that `fusermount3` has made, if it is where it was meant to be.
-fn made_by_helper(place: &Place) -> Result<u32, MountError> {
+fn made_by_helper(place: &ReachedDir) -> Result<u32, MountError> {
     let there = walk::reach(place.path()).map_err(|error| walk_failed(place.path(), error))?;
     let minor = minor(&there).unwrap_or_default();
     if there.mount_id() == place.mount_id() || !mountinfo::is_mount_of(place.path(), minor) {
@@ -117,7 +117,7 @@ fn minor(root: impl AsFd) -> Result<u32, Errno> {
     rustix::fs::statx(root, "", flags, StatxFlags::TYPE).map(|stat| stat.stx_dev_minor)
 }
 
-fn mount_directly(place: &Place, options: &MountOptions) -> Result<Made, MountError> {
+fn mount_directly(place: &ReachedDir, options: &MountOptions) -> Result<Made, MountError> {
     let dir = place.path();
     let device = open_device()?;
     let root = make(&device, options).map_err(|(what, errno)| match errno {
@@ -188,7 +188,7 @@ fn make(device: &OwnedFd, options: &MountOptions) -> Result<OwnedFd, (&'static s
 
 /// Returns the mount point of a mount that was attached to `place`, and its device, if the path that was asked for
 /// leads to it.
-fn attached(root: &OwnedFd, place: &Place) -> Result<(PathBuf, u32), MountError> {
+fn attached(root: &OwnedFd, place: &ReachedDir) -> Result<(PathBuf, u32), MountError> {
     let dir = place.path();
     let failed = |errno| MountError::os("examine the mount at", dir, errno);
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;

@@ -36,12 +36,12 @@ impl Sim<'_> {
     /// durable.
     fn now_durable(&mut self) {
         let Some(pool) = &self.pool else { return };
-        let txg = pool.status().txg;
-        let (txg_then, id_then) = self.durable_then;
-        if txg > txg_then {
+        let batch = pool.status().next_batch;
+        let (batch_then, id_then) = self.durable_then;
+        if batch > batch_then {
             self.attested = self.attested.max(id_then);
         }
-        self.durable_then = (txg, self.forgotten + self.durable);
+        self.durable_then = (batch, self.forgotten + self.durable);
     }
 
     /// Makes a call after which a superblock tells that all events so far are durable.

@@ -30,16 +30,16 @@ impl Sim<'_> {
             }
         }
         let pool = Arc::clone(self.pool()?);
-        let dying = pool.dying_bytes();
+        let unreferenced = pool.unreferenced_bytes();
         match (run_deed(&pool, deed), expected) {
             (Ok(()), Some(after)) => {
                 self.stats.deeds += 1;
                 self.log.push(Event::Deed(deed.clone()));
                 self.now = after;
                 if let Some(freed) = freed
-                    && pool.dying_bytes() != dying + freed
+                    && pool.unreferenced_bytes() != unreferenced + freed
                 {
-                    let found = pool.dying_bytes() - dying;
+                    let found = pool.unreferenced_bytes() - unreferenced;
                     return Err(format!("{freed} bytes were to be freed, and {found} are"));
                 }
                 drop(pool);

@@ -159,7 +159,7 @@ impl Sim<'_> {
         let found = self.forgotten + in_log;
         // The superblock tells of the batches that the opening has found.
         self.attested = found;
-        self.durable_then = (self.pool()?.status().txg, found);
+        self.durable_then = (self.pool()?.status().next_batch, found);
         self.forget();
         let opens = self.stats.opens;
         self.go_on()?;

@@ -14,12 +14,12 @@ use crate::{Error, Key, Ptr, Result};
 const BUCKETS_AT_ONCE: usize = 256;
 
 /// The buckets and blocks of dead lists, in the pool's own tree.
-pub struct Blocks {
+pub struct DeadBlocks {
     own: Arc<LiveDataset>,
     next: AtomicU64,
 }
 
-impl Blocks {
+impl DeadBlocks {
     /// Returns the buckets and blocks in `own`, whose next list gets the number `next`.
     pub fn new(own: Arc<LiveDataset>, next: u64) -> Self {
         Self { own, next: AtomicU64::new(next) }

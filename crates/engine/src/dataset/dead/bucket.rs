@@ -3,8 +3,8 @@
 //! - L5: a bucket with many records has them in blocks, under the number of a sublist. Buckets are joined without
 //!   reading their blocks: their sublists become a chain, each linked to the next. Every sublist of a chain has blocks.
 
-use super::{Blocks, SPACE_BYTES_MAX, decode_ptrs, encode_ptrs, space_of};
-use crate::account::subtract_stored;
+use super::{DeadBlocks, SPACE_BYTES_MAX, decode_ptrs, encode_ptrs, space_of};
+use crate::sums::subtract_stored;
 use crate::wire::{Reader, put_varint};
 use crate::{Error, Ptr, Result};
 
@@ -79,7 +79,7 @@ impl Bucket {
     ///
     /// # Errors
     /// Errors of changing the pool's own tree.
-    pub fn absorb(&mut self, other: Self, blocks: &Blocks) -> Result<()> {
+    pub fn absorb(&mut self, other: Self, blocks: &DeadBlocks) -> Result<()> {
         self.chain = match (self.chain, other.chain) {
             (Some(chain), Some(behind)) => {
                 blocks.link(chain.last, behind.first)?;
@@ -97,7 +97,7 @@ impl Bucket {
     ///
     /// # Errors
     /// Errors of changing the tree.
-    pub fn spill(&mut self, blocks: &Blocks) -> Result<()> {
+    pub fn spill(&mut self, blocks: &DeadBlocks) -> Result<()> {
         let stays = self.open.len() % BLOCK_RECORDS;
         let full = self.open.split_off(stays);
         for block in full.chunks(BLOCK_RECORDS) {
@@ -150,7 +150,7 @@ impl Bucket {
     ///
     /// # Errors
     /// Errors of reading the records; [`Error::Corrupt`] if a chain has no end.
-    pub fn for_each(&self, blocks: &Blocks, visit: &mut dyn FnMut(Ptr)) -> Result<u64> {
+    pub fn for_each(&self, blocks: &DeadBlocks, visit: &mut dyn FnMut(Ptr)) -> Result<u64> {
         self.open.iter().copied().for_each(&mut *visit);
         let Some(Chain { mut first, last }) = self.chain else { return Ok(0) };
         let (mut records, mut entries) = (0, 0);

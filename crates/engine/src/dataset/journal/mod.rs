@@ -6,9 +6,9 @@
 //! journal.
 //!
 //! - J1: an entry is complete before anybody can see its change, and so before the change is answered.
-//! - J2: entries are appended under the gate's read side. A cut, under its write side, sets a mark: the end of the
-//!   entries that it takes along, and the number of the batch that its commit begins with. These entries are released
-//!   when the commit is in the log. There is one commit at a time, so there is one mark.
+//! - J2: entries are appended under the gate's read side. A quiesce point, under its write side, sets a mark: the end
+//!   of the entries that it takes along, and the number of the batch that its commit begins with. These entries are
+//!   released when the commit is in the log. There is one commit at a time, so there is one mark.
 //! - J3: the commit of a mark is in the log if and only if the log has a batch with operations, from the mark's number
 //!   on: the last batch of a commit carries the operations, and nobody else appends batches while a commit does.
 //! - J4: callers apply changes that touch each other one after the other, so the changes can be redone in the order of
@@ -38,7 +38,7 @@ use super::Change;
 use crate::limits::{JOURNAL_BYTES, JOURNAL_BYTES_MAX};
 use crate::{Error, Result};
 use map::Map;
-pub use slots::{Asked, Claim, Origin, aside, during, note_result};
+pub use slots::{Asked, RequestOrigin, SlotGuard, aside, during, note_result};
 use slots::{SLOTS, SLOTS_WORDS, Table};
 
 /// Magic number of the head, with the version in the low byte.
@@ -47,11 +47,11 @@ const MAGIC: u64 = 0x50_46_4a_52_4e_4c_00_01;
 const MAGIC_WORD: usize = 0;
 /// Word of the position before which all entries are in the log.
 const RELEASED_WORD: usize = 1;
-/// Word of the mark's position, which counts if it is beyond that of `RELEASED_WORD`: a cut took the entries before it
-/// along.
-const CUT_WORD: usize = 2;
-/// Word of the number of the batch that the commit of this cut begins with.
-const TXG_WORD: usize = 3;
+/// Word of the mark's position, which counts if it is beyond that of `RELEASED_WORD`: a commit took the entries before
+/// it along.
+const MARK_WORD: usize = 2;
+/// Word of the number of the batch that the commit of this mark begins with.
+const BATCH_WORD: usize = 3;
 /// Word of the number below which the log has all batches.
 const WRITTEN_WORD: usize = 4;
 const SLOT_WORD: usize = 8;
@@ -73,14 +73,14 @@ const POSITION_MAX: u64 = 1 << 62;
 /// The journal of an open pool.
 pub struct Journal {
     map: Map,
-    end: Mutex<End>,
+    end: Mutex<JournalEnd>,
     /// True if changes are to be entered; false while those of a dead process are redone.
     recording: AtomicBool,
     table: Mutex<Table>,
     freed: Condvar,
 }
 
-struct End {
+struct JournalEnd {
     /// Position of the next entry.
     next: u64,
     /// Position up to which entries are redone, while they are.
@@ -88,14 +88,14 @@ struct End {
 }
 
 /// Room for an entry.
-pub(super) struct Room {
+pub(super) struct EntryRoom {
     at: u64,
     bytes: u64,
     what: Vec<u8>,
 }
 
 /// An entry as read back.
-struct Found {
+struct FoundEntry {
     end: u64,
     dataset: u64,
     asked: Option<(Asked, u64)>,
@@ -147,7 +147,7 @@ impl Journal {
     }
 
     fn over(map: Map, recording: bool, table: Table) -> Self {
-        let end = Mutex::new(End { next: 0, redone: None });
+        let end = Mutex::new(JournalEnd { next: 0, redone: None });
         let (recording, table) = (AtomicBool::new(recording), Mutex::new(table));
         Self { map, end, recording, table, freed: Condvar::new() }
     }
@@ -173,10 +173,10 @@ impl Journal {
 
     /// Reserves room for an entry of these changes. Returns `None` if a commit must come first. The caller holds the
     /// gate's read side until [`Journal::append`] has returned.
-    pub(super) fn reserve(&self, changes: &[Change<'_>]) -> Result<Option<Room>> {
+    pub(super) fn reserve(&self, changes: &[Change<'_>]) -> Result<Option<EntryRoom>> {
         let what = if self.recording.load(Relaxed) { entry::encode(changes) } else { Vec::new() };
         if what.is_empty() {
-            return Ok(Some(Room { at: 0, bytes: 0, what }));
+            return Ok(Some(EntryRoom { at: 0, bytes: 0, what }));
         }
         let data: usize = entry::data(changes).map(<[u8]>::len).sum();
         let bytes = (ENTRY_HEAD_BYTES + (what.len() + data) as u64).next_multiple_of(8);
@@ -194,11 +194,11 @@ impl Journal {
         self.map.ring_word(at + BYTES).store(bytes, Release);
         self.map.ring_word(at + STAMP).store(at + 1, Release);
         end.next = at + bytes;
-        Ok(Some(Room { at, bytes, what }))
+        Ok(Some(EntryRoom { at, bytes, what }))
     }
 
     /// Enters changes where room was reserved for them.
-    pub(super) fn append(&self, room: &Room, dataset: u64, changes: &[Change<'_>]) {
+    pub(super) fn append(&self, room: &EntryRoom, dataset: u64, changes: &[Change<'_>]) {
         if room.bytes == 0 {
             return;
         }
@@ -230,19 +230,19 @@ impl Journal {
         }
     }
 
-    /// Marks a cut that takes all entries along, and whose commit begins with batch `txg`. The caller holds the gate's
-    /// write side and the log.
-    pub fn cut(&self, txg: u64) {
+    /// Marks the end of the entries that the commit that begins with this batch takes along. The caller holds the
+    /// gate's write side and the log.
+    pub fn mark(&self, batch: u64) {
         let end = self.end.lock();
         let at = end.redone.unwrap_or(end.next);
         if at > self.map.word(RELEASED_WORD).load(Acquire) {
-            self.map.word(TXG_WORD).store(txg, Release);
-            self.map.word(CUT_WORD).store(at, Release);
+            self.map.word(BATCH_WORD).store(batch, Release);
+            self.map.word(MARK_WORD).store(at, Release);
         }
     }
 
     /// Cancels an entry whose change could not be made, so that it is not redone.
-    pub(super) fn cancel(&self, room: &Room) {
+    pub(super) fn cancel(&self, room: &EntryRoom) {
         if room.bytes > 0 {
             self.map.ring_word(room.at + DONE).store(0, Release);
             if let Some((origin, _)) = slots::origin() {
@@ -251,11 +251,11 @@ impl Journal {
         }
     }
 
-    /// Releases the entries of the last cut. Their commit is in the log, which has all batches below `txg`.
-    pub fn release(&self, txg: u64) {
-        self.map.word(WRITTEN_WORD).store(txg, Release);
-        let cut = self.map.word(CUT_WORD).load(Acquire);
-        self.map.word(RELEASED_WORD).fetch_max(cut, Release);
+    /// Releases the entries before the last mark. Their commit is in the log, which has all batches below `batch`.
+    pub fn release(&self, batch: u64) {
+        self.map.word(WRITTEN_WORD).store(batch, Release);
+        let mark = self.map.word(MARK_WORD).load(Acquire);
+        self.map.word(RELEASED_WORD).fetch_max(mark, Release);
     }
 
     /// Redoes the changes that a dead process left, if one did. It must be called once, before anything else is
@@ -271,7 +271,7 @@ impl Journal {
             return Ok(0);
         }
         let released = self.map.word(RELEASED_WORD).load(Acquire);
-        let cut = self.map.word(CUT_WORD).load(Acquire);
+        let mark = self.map.word(MARK_WORD).load(Acquire);
         if released > POSITION_MAX {
             return Err(Error::corrupt("journal", "its beginning is out of range"));
         }
@@ -285,19 +285,19 @@ impl Journal {
             applied.extend(found.asked);
             Ok(())
         })?;
-        if cut > end {
+        if mark > end {
             return Err(Error::corrupt("journal", "it ends before its mark"));
         }
         // This comes before entries are released: afterwards only the slots know which requests were carried out.
         self.inherit(&applied);
-        let committed = cut > released && self.map.word(TXG_WORD).load(Acquire) < operations_below;
+        let committed = mark > released && self.map.word(BATCH_WORD).load(Acquire) < operations_below;
         if committed {
             self.release(log_next);
         } else {
-            self.map.word(CUT_WORD).store(released, Release);
+            self.map.word(MARK_WORD).store(released, Release);
         }
-        let from = if committed { cut } else { released };
-        *self.end.lock() = End { next: end, redone: Some(from) };
+        let from = if committed { mark } else { released };
+        *self.end.lock() = JournalEnd { next: end, redone: Some(from) };
         let mut entries = 0;
         self.scan(from, &mut |found| {
             let what = found.bytes.get(..found.what).unwrap_or_default();
@@ -314,7 +314,7 @@ impl Journal {
 
     /// Visits the complete entries from `position` on, and returns the position where the entries end. Entries that
     /// were being written when the process died are passed over: they were not answered.
-    fn scan(&self, position: u64, visit: &mut dyn FnMut(Found) -> Result<()>) -> Result<u64> {
+    fn scan(&self, position: u64, visit: &mut dyn FnMut(FoundEntry) -> Result<()>) -> Result<u64> {
         let damaged = |at: u64, what: &str| Error::corrupt(format!("journal at byte {at}"), what);
         let word = |at: u64| self.map.ring_word(at).load(Acquire);
         let limit = position.saturating_add(self.map.ring_bytes());
@@ -335,7 +335,7 @@ impl Journal {
     }
 
     /// Returns the entry from `at` to `end`, or `None` if its checksum does not hold.
-    fn entry(&self, at: u64, end: u64, done: u64) -> Option<Found> {
+    fn entry(&self, at: u64, end: u64, done: u64) -> Option<FoundEntry> {
         let bytes = self.map.read(at + FIELDS, end - at - FIELDS);
         let (fields, rest) = bytes.split_at_checked(FIELDS_BYTES)?;
         let (fields, _) = fields.as_chunks::<8>();
@@ -348,6 +348,6 @@ impl Journal {
             return None;
         }
         let asked = (unique != 0).then_some((Asked { connection: connection as u32, unique }, result));
-        Some(Found { end, dataset, asked, what: what as usize, bytes: rest.get(..len)?.to_vec() })
+        Some(FoundEntry { end, dataset, asked, what: what as usize, bytes: rest.get(..len)?.to_vec() })
     }
 }

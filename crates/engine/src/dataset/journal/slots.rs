@@ -1,6 +1,6 @@
 //! Slots of requests that are being carried out, so that a request that is asked again is not carried out twice.
 //!
-//! Before a request that changes something is carried out, a slot is claimed for it ([`Journal::claim`]). The change
+//! Before a request that changes something is carried out, a slot is taken for it ([`Journal::take_slot`]). The change
 //! that is applied meanwhile on the same thread ([`during`]) marks the slot. When the request has been answered the
 //! slot is free again. So the slots in use at the death of a process are those of its unanswered requests.
 
@@ -28,18 +28,18 @@ pub struct Asked {
 
 /// A request that is being carried out, for [`during`].
 #[derive(Clone, Copy, Debug)]
-pub struct Origin {
+pub struct RequestOrigin {
     pub(super) asked: Asked,
     pub(super) slot: usize,
 }
 
 thread_local! {
-    static ORIGIN: Cell<Option<Origin>> = const { Cell::new(None) };
+    static ORIGIN: Cell<Option<RequestOrigin>> = const { Cell::new(None) };
     static RESULT: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Returns the request that the calling thread is carrying out, and its result as noted.
-pub(super) fn origin() -> Option<(Origin, u64)> {
+pub(super) fn origin() -> Option<(RequestOrigin, u64)> {
     ORIGIN.get().map(|origin| (origin, RESULT.get()))
 }
 
@@ -58,7 +58,7 @@ pub fn note_result(result: u64) {
 }
 
 /// Carries a request out: the change that `call` applies is the one that `origin` asks for.
-pub fn during<T>(origin: Option<Origin>, call: impl FnOnce() -> T) -> T {
+pub fn during<T>(origin: Option<RequestOrigin>, call: impl FnOnce() -> T) -> T {
     let Some(origin) = origin else { return call() };
     ORIGIN.set(Some(origin));
     RESULT.set(0);
@@ -74,13 +74,13 @@ pub(super) struct Table {
 }
 
 /// A slot in use. Dropping it means that the request was answered.
-pub struct Claim {
+pub struct SlotGuard {
     journal: Arc<Journal>,
-    origin: Origin,
+    origin: RequestOrigin,
     done: Option<u64>,
 }
 
-impl Claim {
+impl SlotGuard {
     /// Returns the result of a request that was carried out by a process that died before it could answer, as noted (0:
     /// none). Returns `None` for other requests.
     pub fn done(&self) -> Option<u64> {
@@ -88,12 +88,12 @@ impl Claim {
     }
 
     /// Returns the request, for [`during`].
-    pub fn origin(&self) -> Origin {
+    pub fn origin(&self) -> RequestOrigin {
         self.origin
     }
 }
 
-impl Drop for Claim {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         self.journal.free(self.origin.slot);
     }
@@ -106,11 +106,11 @@ impl Journal {
 
     /// Returns a slot for a request, or the slot that it had when the previous process died. Waits if all slots are in
     /// use.
-    pub fn claim(self: &Arc<Self>, asked: Asked) -> Claim {
+    pub fn take_slot(self: &Arc<Self>, asked: Asked) -> SlotGuard {
         let mut table = self.table.lock();
         if let Some(slot) = table.inherited.remove(&asked) {
             let done = Some(self.slot(slot, 3).load(Acquire));
-            return Claim { journal: Arc::clone(self), origin: Origin { asked, slot }, done };
+            return SlotGuard { journal: Arc::clone(self), origin: RequestOrigin { asked, slot }, done };
         }
         let slot = loop {
             match table.free.pop() {
@@ -123,7 +123,7 @@ impl Journal {
         self.slot(slot, 2).store(0, Release);
         self.slot(slot, 3).store(0, Release);
         self.slot(slot, 0).store(asked.unique, Release);
-        Claim { journal: Arc::clone(self), origin: Origin { asked, slot }, done: None }
+        SlotGuard { journal: Arc::clone(self), origin: RequestOrigin { asked, slot }, done: None }
     }
 
     /// Marks the request of a slot as applied. Its entry says the same, and is not released before the slot says so.
@@ -143,8 +143,8 @@ impl Journal {
         self.freed.notify_one();
     }
 
-    /// Frees the inherited slots of `connection` that were not claimed. All of its requests that are asked again have
-    /// claimed theirs, so the others had been answered.
+    /// Frees the inherited slots of `connection` that were not taken. All of its requests that are asked again have
+    /// taken theirs, so the others had been answered.
     pub fn all_asked(&self, connection: u32) {
         let mut table = self.table.lock();
         let answered: Vec<_> = table

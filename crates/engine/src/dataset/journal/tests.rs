@@ -67,19 +67,19 @@ fn every_change_comes_back_as_it_was() {
 fn what_is_in_the_log_is_not_redone() {
     let journal = Journal::with_bytes(RING).unwrap();
     enter(&journal, &put(1, 10));
-    journal.cut(50);
+    journal.mark(50);
     enter(&journal, &put(2, 10));
     // Killed during the commit: the log decides.
     assert_eq!(redone(&adopted(&journal).unwrap(), 50).unwrap(), [1, 2]);
     let journal = Journal::with_bytes(RING).unwrap();
     enter(&journal, &put(1, 10));
-    journal.cut(50);
+    journal.mark(50);
     enter(&journal, &put(2, 10));
     let second = adopted(&journal).unwrap();
     assert_eq!(redone(&second, 51).unwrap(), [2]);
     // Its own commit, and the next death.
     enter(&second, &put(3, 10));
-    second.cut(60);
+    second.mark(60);
     second.release(0);
     enter(&second, &put(4, 10));
     assert_eq!(redone(&adopted(&second).unwrap(), u64::MAX).unwrap(), [4]);
@@ -89,10 +89,10 @@ fn what_is_in_the_log_is_not_redone() {
 fn a_mark_that_was_decided_is_forgotten() {
     let journal = Journal::with_bytes(RING).unwrap();
     enter(&journal, &put(1, 10));
-    journal.cut(50);
+    journal.mark(50);
     let second = adopted(&journal).unwrap();
     assert_eq!(redone(&second, 0).unwrap(), [1]);
-    // Batch 50 is now another's, and the second process dies before its first cut.
+    // Batch 50 is now another's, and the second process dies before its first mark.
     assert_eq!(redone(&adopted(&second).unwrap(), 51).unwrap(), [1]);
 }
 
@@ -105,7 +105,7 @@ fn a_commit_while_redoing_takes_along_what_was_redone() {
     second
         .redo((u64::MAX, 0), &mut |_, changes| {
             if entries == 2 {
-                second.cut(70);
+                second.mark(70);
                 second.release(0);
             }
             // No change is entered twice.
@@ -165,7 +165,7 @@ fn data_that_looks_like_an_entry_is_none() {
             None => break,
         }
     }
-    journal.cut(1);
+    journal.mark(1);
     journal.release(0);
     (1..=5).for_each(|n| enter(&journal, &put(n, 100)));
     assert_eq!(redone(&adopted(&journal).unwrap(), 0).unwrap(), [1, 2, 3, 4, 5]);
@@ -186,7 +186,7 @@ fn a_full_journal_takes_nothing_until_a_commit() {
         }
         assert!(entered > 10 && !journal.is_roomy());
         if lap < 19 {
-            journal.cut(lap);
+            journal.mark(lap);
             journal.release(0);
             expected.clear();
         }
@@ -199,36 +199,36 @@ fn a_full_journal_takes_nothing_until_a_commit() {
 fn a_request_is_known_to_be_done_until_it_is_answered() {
     let asked = |unique| Asked { connection: 3, unique };
     let first = Arc::new(Journal::with_bytes(RING).unwrap());
-    let answered = first.claim(asked(2));
+    let answered = first.take_slot(asked(2));
     during(Some(answered.origin()), || enter(&first, &put(1, 10)));
     drop(answered);
-    let done = first.claim(asked(4));
+    let done = first.take_slot(asked(4));
     during(Some(done.origin()), || {
         note_result(99);
         aside(|| enter(&first, &put(2, 10)));
         enter(&first, &put(3, 10));
     });
-    let begun = first.claim(asked(6));
+    let begun = first.take_slot(asked(6));
     during(Some(begun.origin()), || aside(|| enter(&first, &put(4, 10))));
-    let told = first.claim(asked(8));
+    let told = first.take_slot(asked(8));
     during(Some(told.origin()), || enter(&first, &put(5, 10)));
 
     let second = Arc::new(adopted(&first).unwrap());
     assert_eq!(redone(&second, 0).unwrap(), [1, 2, 3, 4, 5]);
-    assert_eq!(second.claim(asked(6)).done(), None);
-    assert_eq!(second.claim(asked(2)).done(), None);
-    let again = second.claim(asked(4));
+    assert_eq!(second.take_slot(asked(6)).done(), None);
+    assert_eq!(second.take_slot(asked(2)).done(), None);
+    let again = second.take_slot(asked(4));
     assert_eq!(again.done(), Some(99));
-    assert_eq!(second.claim(Asked { connection: 4, unique: 8 }).done(), None);
+    assert_eq!(second.take_slot(Asked { connection: 4, unique: 8 }).done(), None);
     // The entries are released, and a third process has to know all the same.
-    second.cut(1);
+    second.mark(1);
     second.release(0);
     let third = Arc::new(adopted(&second).unwrap());
     assert_eq!(redone(&third, 0).unwrap(), [0; 0]);
-    assert_eq!(third.claim(asked(4)).done(), Some(99));
+    assert_eq!(third.take_slot(asked(4)).done(), Some(99));
     // Not asked again: the answer had reached the kernel.
     third.all_asked(3);
-    assert_eq!(third.claim(asked(8)).done(), None);
+    assert_eq!(third.take_slot(asked(8)).done(), None);
     assert_eq!(third.table.lock().free.len(), SLOTS);
 }
 
@@ -236,8 +236,8 @@ fn a_request_is_known_to_be_done_until_it_is_answered() {
 fn an_entry_tells_what_its_slot_does_not_yet() {
     let asked = Asked { connection: 1, unique: 10 };
     let first = Arc::new(Journal::with_bytes(RING).unwrap());
-    let claim = first.claim(asked);
-    during(Some(claim.origin()), || enter(&first, &put(1, 10)));
+    let slot = first.take_slot(asked);
+    during(Some(slot.origin()), || enter(&first, &put(1, 10)));
     // As if the process had been killed between the two.
     first
         .map
@@ -250,14 +250,14 @@ fn an_entry_tells_what_its_slot_does_not_yet() {
         .store(0, Release);
     let second = Arc::new(adopted(&first).unwrap());
     redone(&second, 0).unwrap();
-    assert_eq!(second.claim(asked).done(), Some(0));
+    assert_eq!(second.take_slot(asked).done(), Some(0));
 }
 
 #[test]
 fn a_log_that_lost_what_it_had_is_told() {
     let journal = Journal::with_bytes(RING).unwrap();
     enter(&journal, &put(1, 10));
-    journal.cut(50);
+    journal.mark(50);
     journal.release(52);
     let redo = |next| adopted(&journal).unwrap().redo((next, next), &mut |_, _| Ok(()));
     assert_eq!(redo(52).unwrap(), 0);
@@ -268,8 +268,8 @@ fn a_log_that_lost_what_it_had_is_told() {
 fn a_change_that_failed_is_not_redone() {
     let asked = Asked { connection: 1, unique: 10 };
     let journal = Arc::new(Journal::with_bytes(RING).unwrap());
-    let claim = journal.claim(asked);
-    during(Some(claim.origin()), || {
+    let slot = journal.take_slot(asked);
+    during(Some(slot.origin()), || {
         let room = journal.reserve(&put(1, 10)).unwrap().unwrap();
         journal.append(&room, 7, &put(1, 10));
         journal.cancel(&room);
@@ -277,5 +277,5 @@ fn a_change_that_failed_is_not_redone() {
     enter(&journal, &put(2, 10));
     let second = Arc::new(adopted(&journal).unwrap());
     assert_eq!(redone(&second, 0).unwrap(), [2]);
-    assert_eq!(second.claim(asked).done(), None);
+    assert_eq!(second.take_slot(asked).done(), None);
 }

@@ -25,7 +25,7 @@ fn measured(took: Duration) -> Pace {
 
 /// Result of a simulation of writers and a cleaner.
 #[derive(Debug, Default)]
-struct Outcome {
+struct Simulated {
     written_bytes: u64,
     /// Longest delay of a single write.
     longest: Duration,
@@ -36,10 +36,10 @@ struct Outcome {
 /// Simulates `writers` that write as fast as they may, each `bytes` at once, for a minute. Meanwhile each pass of the
 /// cleaner takes as long as `took` returns, and gains 8 MiB. Each byte that is written takes one and a quarter bytes of
 /// the room.
-fn simulate(pace: &mut Pace, writers: usize, bytes: u64, took: &mut dyn FnMut() -> Duration) -> Outcome {
+fn simulate(pace: &mut Pace, writers: usize, bytes: u64, took: &mut dyn FnMut() -> Duration) -> Simulated {
     let (mut now, end) = (ms(1_000), ms(61_000));
     let mut spare = LOW;
-    let mut outcome = Outcome::default();
+    let mut outcome = Simulated::default();
     let mut gain_at = None;
     // The times at which the writers come again, ascending.
     let mut ready: VecDeque<Duration> = vec![now; writers].into();

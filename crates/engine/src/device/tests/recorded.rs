@@ -63,12 +63,12 @@ fn what_a_device_does_is_written_down_in_order() {
 
 #[test]
 fn what_failed_has_no_end_and_an_older_recording_is_not_overwritten() {
-    use crate::device::{Fault, SimOp};
+    use crate::device::{InjectedFault, SimOp};
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let recording = Recording::create(&path, &[1 << 20]).unwrap();
     let sim = SimDevice::new(1 << 20, 1);
-    sim.inject(Fault { op: SimOp::Flush, range: 0..u64::MAX, skip: 0, times: 1 });
+    sim.inject(InjectedFault { op: SimOp::Flush, range: 0..u64::MAX, skip: 0, times: 1 });
     let device = RecordedDevice::new(Arc::new(sim), 0, recording);
     device.flush().unwrap_err();
     let (events, _) = events(&std::fs::read(&path).unwrap()[24..]);

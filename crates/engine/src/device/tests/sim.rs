@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use crate::Error;
-use crate::device::{AlignedBuf, Device, Fault, SimDevice, SimOp};
+use crate::device::{AlignedBuf, Device, InjectedFault, SimDevice, SimOp};
 
 const SIZE: u64 = 1 << 20;
 
@@ -121,7 +121,7 @@ fn a_failed_flush_loses_data_for_good_and_latches() {
     let device = SimDevice::new(SIZE, 3);
     device.write(0, &page(1), true).unwrap();
     device.write(0, &page(2), false).unwrap();
-    device.inject(Fault { op: SimOp::Flush, range: 0..0, skip: 0, times: 1 });
+    device.inject(InjectedFault { op: SimOp::Flush, range: 0..0, skip: 0, times: 1 });
     assert!(matches!(device.flush(), Err(Error::Io { op: "flush", .. })));
     assert_eq!(read(&device, 0), [2; 4096]);
     for _ in 0..2 {
@@ -144,14 +144,14 @@ fn a_failed_flush_loses_data_for_good_and_latches() {
 #[test]
 fn faults_strike_the_calls_they_name() {
     let device = SimDevice::new(SIZE, 1);
-    device.inject(Fault { op: SimOp::Read, range: 8192..12288, skip: 1, times: 2 });
+    device.inject(InjectedFault { op: SimOp::Read, range: 8192..12288, skip: 1, times: 2 });
     let mut buf = AlignedBuf::scratch(8192);
     let mut outcomes = Vec::new();
     for offset in [0, 4096, 4096, 12288, 8192, 8192] {
         outcomes.push(device.read(offset, &mut buf).is_ok());
     }
     assert_eq!(outcomes, [true, true, false, true, false, true]);
-    device.inject(Fault { op: SimOp::Write, range: 0..SIZE, skip: 0, times: u64::MAX });
+    device.inject(InjectedFault { op: SimOp::Write, range: 0..SIZE, skip: 0, times: u64::MAX });
     assert!(device.write(0, &page(1), false).is_err());
     assert!(device.write(0, &page(1), false).is_err());
     device.clear_faults();
@@ -212,18 +212,18 @@ fn discarded_ranges_read_as_anything() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum DeviceStep {
     Write { block: u64, byte: u8, durable: bool },
     Flush { fails: bool },
     Crash { seed: u64 },
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<DeviceStep>> {
     let step = prop_oneof![
         6 => (0u64..3, any::<u8>(), proptest::bool::weighted(0.2))
-            .prop_map(|(block, byte, durable)| Step::Write { block, byte, durable }),
-        2 => proptest::bool::weighted(0.2).prop_map(|fails| Step::Flush { fails }),
-        1 => any::<u64>().prop_map(|seed| Step::Crash { seed }),
+            .prop_map(|(block, byte, durable)| DeviceStep::Write { block, byte, durable }),
+        2 => proptest::bool::weighted(0.2).prop_map(|fails| DeviceStep::Flush { fails }),
+        1 => any::<u64>().prop_map(|seed| DeviceStep::Crash { seed }),
     ];
     proptest::collection::vec(step, 1..60)
 }
@@ -243,7 +243,7 @@ proptest! {
             vec![Expected { now: vec![0; 8], after_crash: vec![BTreeSet::from([0]); 8] }; 3];
         for step in steps {
             match step {
-                Step::Write { block, byte, durable } => {
+                DeviceStep::Write { block, byte, durable } => {
                     let done = device.write(block * 4096, &page(byte), durable);
                     let expected = &mut blocks[block as usize];
                     if done.is_ok() {
@@ -259,9 +259,9 @@ proptest! {
                         prop_assert!(durable);
                     }
                 }
-                Step::Flush { fails } => {
+                DeviceStep::Flush { fails } => {
                     if fails {
-                        device.inject(Fault { op: SimOp::Flush, range: 0..0, skip: 0, times: 1 });
+                        device.inject(InjectedFault { op: SimOp::Flush, range: 0..0, skip: 0, times: 1 });
                     }
                     if device.flush().is_ok() {
                         prop_assert!(!fails);
@@ -271,7 +271,7 @@ proptest! {
                     }
                     device.clear_faults();
                 }
-                Step::Crash { seed } => {
+                DeviceStep::Crash { seed } => {
                     device = device.crash_seeded(seed);
                     for (block, expected) in (0..).zip(&mut blocks) {
                         let content = read(&device, block * 4096);

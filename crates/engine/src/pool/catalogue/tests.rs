@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use crate::dataset::{Blocks, Bucket, Change, DeadList, space_of};
+use crate::dataset::{Bucket, Change, DeadBlocks, DeadList, space_of};
 use crate::pool::Pool;
 use crate::pool::testing::{PAGE, fresh, try_open};
 use crate::{Addr, Ptr};
@@ -22,16 +22,16 @@ fn ptr(number: u64) -> Ptr {
     Ptr { addr: Addr::new(1 + number / 1000, (number % 1000) as u32), len_bytes: 1 + (number % 4000) as u32 }
 }
 
-type Model = BTreeMap<u64, Vec<Ptr>>;
+type DeadModel = BTreeMap<u64, Vec<Ptr>>;
 
-fn records(bucket: &Bucket, blocks: &Blocks) -> Vec<Ptr> {
+fn records(bucket: &Bucket, blocks: &DeadBlocks) -> Vec<Ptr> {
     let mut found = Vec::new();
     bucket.for_each(blocks, &mut |ptr| found.push(ptr)).unwrap();
     found.sort_unstable_by_key(|ptr| ptr.addr);
     found
 }
 
-fn assert_like(model: &Model, list: &DeadList, blocks: &Blocks) {
+fn assert_like(model: &DeadModel, list: &DeadList, blocks: &DeadBlocks) {
     for birth in [0, 3, 9] {
         let bytes: u64 = model.range(birth..).flat_map(|(_, ptrs)| ptrs).map(space_of).sum();
         assert_eq!(list.bytes_from(birth, blocks).unwrap(), bytes);
@@ -45,7 +45,7 @@ fn dead_lists_are_like_maps() {
     let blocks = &pool.catalogue.read().parts.blocks;
     for seed in 0..20 {
         let mut draw = Draw(seed);
-        let mut lists: Vec<(DeadList, Model)> = vec![Default::default(), Default::default()];
+        let mut lists: Vec<(DeadList, DeadModel)> = vec![Default::default(), Default::default()];
         let mut number = 0;
         for _ in 0..60 {
             let at = draw.below(2) as usize;
@@ -99,7 +99,7 @@ fn dead_lists_are_like_maps() {
 }
 
 /// Takes a bucket apart block by block, as reaping does; nothing of it is left in the tree.
-fn work_off(mut bucket: Bucket, blocks: &Blocks, mut expected: Vec<Ptr>) {
+fn work_off(mut bucket: Bucket, blocks: &DeadBlocks, mut expected: Vec<Ptr>) {
     let mut found = bucket.take_open();
     while let Some((list, at)) = bucket.next_block() {
         let next = bucket.link_due().map(|list| blocks.linked(list).unwrap());

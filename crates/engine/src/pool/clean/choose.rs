@@ -31,8 +31,8 @@ pub(super) struct Wish {
 
 /// Plan of a pass.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Plan {
-    /// Chunks that the pass vacates.
+pub(super) struct CleanPlan {
+    /// Chunks that the pass empties.
     pub(super) sources: BTreeSet<Chunk>,
     /// Pages of the segment table with segments that have parts in these chunks.
     pub(super) pages: BTreeSet<u64>,
@@ -44,7 +44,7 @@ pub(super) struct Plan {
 
 /// Orders in which chunks are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum CleanOrder {
     /// Chunks that are worth most come first ([`score`]).
     Worth,
     /// The emptiest chunks come first.
@@ -118,12 +118,12 @@ impl Pool {
     /// Plans a pass over the chunks that are worth most, as far as the wish goes. If the cleaner does not have all the
     /// chunks that it keeps, its passes must get it there: if passes over the chunks that are worth most would not, the
     /// emptiest are taken.
-    pub(super) fn plan_pass(&self, state: &Maintenance, wish: Wish) -> Option<Plan> {
+    pub(super) fn plan_pass(&self, state: &Maintenance, wish: Wish) -> Option<CleanPlan> {
         self.shared.segments.rank();
         let begun = [Sum::in_begun(state.cleaner.begun), Sum::in_begun(state.copies.begun)];
         let has = self.shared.clean_outputs();
         let all = self.sizing.bounds.clean_chunks;
-        let by_worth = self.choose(state, wish, Order::Worth, begun, &BTreeSet::new());
+        let by_worth = self.choose(state, wish, CleanOrder::Worth, begun, &BTreeSet::new());
         by_worth
             .filter(|plan| {
                 has >= all
@@ -133,7 +133,7 @@ impl Pool {
                         &plan.sources,
                     )
             })
-            .or_else(|| self.choose(state, wish, Order::Greed, begun, &BTreeSet::new()))
+            .or_else(|| self.choose(state, wish, CleanOrder::Greed, begun, &BTreeSet::new()))
     }
 
     /// Returns the number of chunks that the cleaner needs to begin with, as things are. It keeps more, for a pool as
@@ -148,7 +148,7 @@ impl Pool {
         let none = BTreeSet::new();
         let Some(chunks) = (least..all).find(|chunks| self.climbs(state, *chunks, &none)) else { return all };
         let wish = Wish { outputs: all, gain: self.least_gain(), wanted: self.wanted_gain() };
-        let next = self.choose(state, wish, Order::Worth, Default::default(), &none);
+        let next = self.choose(state, wish, CleanOrder::Worth, Default::default(), &none);
         chunks.max(next.map_or(all, |plan| plan.sources.len() as u64 - plan.gained))
     }
 
@@ -161,7 +161,7 @@ impl Pool {
         let mut taken = Cow::Borrowed(taken);
         while chunks < self.sizing.bounds.clean_chunks {
             let wish = Wish { outputs: chunks, gain: cost + 1, wanted: self.sizing.bounds.clean_chunks };
-            let Some(plan) = self.choose(state, wish, Order::Greed, Default::default(), &taken) else {
+            let Some(plan) = self.choose(state, wish, CleanOrder::Greed, Default::default(), &taken) else {
                 return false;
             };
             taken.to_mut().extend(plan.sources);
@@ -176,10 +176,10 @@ impl Pool {
         &self,
         state: &Maintenance,
         wish: Wish,
-        order: Order,
+        order: CleanOrder,
         in_begun: [Sum; 2],
         taken: &BTreeSet<Chunk>,
-    ) -> Option<Plan> {
+    ) -> Option<CleanPlan> {
         let now = self.shared.segments.last_id().unwrap_or_default();
         let begun = [state.cleaner.begun, state.copies.begun];
         // Segments of the log lie in chunks of their own. Neither they nor younger ones are ever moved.
@@ -193,7 +193,7 @@ impl Pool {
                 || (occupied.youngest() >= log && !of_copies(occupied))
                 || state.cleaner.unreadable.contains(&chunk)
         };
-        let mut plan = Plan::default();
+        let mut plan = CleanPlan::default();
         let mut sums = in_begun;
         let mut skipped = 0;
         let mut changed = ChangedPages::default();
@@ -202,8 +202,8 @@ impl Pool {
         let spare_bytes = PASS_TABLE_BYTES + self.shared.clean_outputs() * CHUNK_BYTES / 8;
         self.shared.segments.chunks_by_score(
             &|live, youngest| match order {
-                Order::Worth => score(live, youngest, now),
-                Order::Greed => -(live as f64),
+                CleanOrder::Worth => score(live, youngest, now),
+                CleanOrder::Greed => -(live as f64),
             },
             &mut |chunk, occupied, page_bytes| {
                 let live_bytes = occupied.packed_bytes();

@@ -5,8 +5,8 @@
 //! - G4: the log says nothing of a pass. After a crash the segments are where the last checkpoint has them: their old
 //!   chunks were not reused (S1). They must be there, since records that a pass leaves behind as dead may be in use by
 //!   that checkpoint's tree, or by changes that were undone because they never reached the log.
-//! - G6: a pass begins only if it leaves more free chunks than there were: it vacates more than it fills. It does what
-//!   it was planned to: it vacates every chunk that it takes, and writes no more than is counted of them.
+//! - G6: a pass begins only if it leaves more free chunks than there were: it empties more than it fills. It does what
+//!   it was planned to: it empties every chunk that it takes, and writes no more than is counted of them.
 
 mod choose;
 
@@ -22,7 +22,7 @@ use crate::space::Chunk;
 use crate::types::COPIES;
 use crate::{Addr, Error, Result};
 pub(super) use choose::{ChangedPages, OUTPUT_BYTES};
-use choose::{Plan, Wish};
+use choose::{CleanPlan, Wish};
 
 /// Report of a pass of the cleaner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,10 +54,10 @@ pub(super) struct Cleaner {
 }
 
 /// Returns the move of survivors to `parts`.
-pub(super) fn move_to(parts: Vec<Part>, survivors: &[Survivor], recoded: bool) -> Move {
+pub(super) fn move_to(parts: Vec<Part>, survivors: &[Survivor], recompressed: bool) -> Move {
     let models: BTreeSet<u32> = survivors.iter().filter_map(|(_, _, bytes)| model_of(bytes)).collect();
     let lens = survivors.iter().map(|(slot, _, bytes)| (*slot, bytes.len() as u32)).collect();
-    Move { parts, models: models.into_iter().collect(), lens, recoded }
+    Move { parts, models: models.into_iter().collect(), lens, recompressed }
 }
 
 /// Returns true if a segment has so many parts that it is moved as a whole: parts may break at the end of a chunk.
@@ -83,7 +83,7 @@ impl Pool {
     }
 
     /// Does one pass that gains up to `wanted` chunks. Returns `None` if no pass would gain anything (G6). A checkpoint
-    /// has to follow, by which the vacated chunks become free.
+    /// has to follow, by which the emptied chunks become free.
     pub(super) fn clean_pass(&self, state: &mut Maintenance, wanted: u64) -> Result<Option<CleanReport>> {
         self.clean_wished(state, self.least_gain(), wanted)
     }
@@ -118,7 +118,7 @@ impl Pool {
                         spare = self.shared.spare_chunks(),
                         "a pass of the cleaner"
                     );
-                    count(&self.shared.counters.fold_bytes, report.written_bytes);
+                    count(&self.shared.counters.moved_bytes, report.written_bytes);
                     count(&self.shared.counters.clean_passes, 1);
                     count(&self.shared.counters.chunks_gained, report.gained());
                     let as_planned = report.chunks == plan.sources.len() as u64
@@ -139,8 +139,8 @@ impl Pool {
     }
 
     /// Returns the most bytes that a pass writes, padding aside, going by what is counted of the chunks that it
-    /// vacates.
-    fn counted_bytes(&self, plan: &Plan) -> u64 {
+    /// empties.
+    fn counted_bytes(&self, plan: &CleanPlan) -> u64 {
         let segments = &self.shared.segments;
         let of_sources = plan.sources.iter().filter_map(|chunk| segments.occupied(*chunk));
         let of_pages = plan.pages.iter().filter_map(|page| segments.of_page_in(*page, &plan.sources).ok());
@@ -149,7 +149,7 @@ impl Pool {
             + of_wholes.map(|segment| segment.used_bytes()).sum::<u64>()
     }
 
-    fn clean_planned(&self, state: &mut Maintenance, plan: &Plan) -> Result<CleanReport> {
+    fn clean_planned(&self, state: &mut Maintenance, plan: &CleanPlan) -> Result<CleanReport> {
         // No chunk has both a record and its second copy.
         let mut records = Packer::new(self, state.cleaner.begun).for_pass();
         let mut copies = Packer::of_copies(self, state.copies.begun).for_pass();
@@ -188,7 +188,7 @@ impl Pool {
     fn repack_all<'a>(
         &'a self,
         state: &mut Maintenance,
-        plan: &Plan,
+        plan: &CleanPlan,
         records: &mut Packer<'a>,
         copies: &mut Packer<'a>,
     ) -> Result<Vec<(u64, Move)>> {

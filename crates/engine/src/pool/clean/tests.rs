@@ -119,10 +119,10 @@ fn only_the_parts_in_cleaned_chunks_are_moved() {
     // Cleans only the chunk of the segment's first part.
     let first = parts[0].extent.chunk;
     let mut state = pool.maintenance.lock();
-    let plan = Plan {
+    let plan = CleanPlan {
         sources: BTreeSet::from([first]),
         pages: pool.shared.segments.occupied(first).unwrap().pages().collect(),
-        ..Plan::default()
+        ..CleanPlan::default()
     };
     pool.clean_planned(&mut state, &plan).unwrap();
     let now = pool.shared.segments.get(id).unwrap().unwrap().parts;

@@ -51,7 +51,7 @@ fn assert_sound(device: &Arc<SimDevice>, what: &str) {
 /// Returns both places of all metadata, with a name for each.
 fn places(pool: &Pool) -> Vec<(String, [u64; 2])> {
     let at = |addr: Addr| pool.place(addr).unwrap().offset;
-    let both = |placed: &Placed| [placed.first.offset, placed.second.offset];
+    let both = |placed: &PlacedRecord| [placed.first.offset, placed.second.offset];
     let label = &pool.labels[0];
     let mut found = vec![(format!("label {}", label.name), label.offsets().try_into().unwrap())];
     {
@@ -159,7 +159,7 @@ fn no_chunk_has_a_record_and_its_second_copy() {
         .unwrap();
     assert!(chunks.iter().all(|of| !of.is_empty()));
     assert_eq!(chunks[0].intersection(&chunks[1]).count(), 0);
-    for Placed { first, second, .. } in &pool.maintenance.lock().copies.roots {
+    for PlacedRecord { first, second, .. } in &pool.maintenance.lock().copies.roots {
         let chunk = |place: &Located| (place.device, (place.offset - (1 << 20)) >> 22);
         assert_ne!(chunk(first), chunk(second));
     }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::Error;
 use crate::dataset::Dataset;
-use crate::device::{Device, Fault as DeviceFault, SimDevice, SimOp};
+use crate::device::{Device, InjectedFault, SimDevice, SimOp};
 use crate::faults::{FaultCounts, STRUCK_MAX, Struck, Subject};
 use crate::pool::testing::{PAGE, fresh, open, write};
 use crate::pool::{OpenOptions, Pool};
@@ -122,7 +122,8 @@ fn a_device_that_fails_reads_is_counted_and_a_second_copy_that_stands_in() {
     drop(pool);
     let pool = open(&device);
     // The node that leads to the page has a second copy; the page has none.
-    let fail_once = || device.inject(DeviceFault { op: SimOp::Read, range: 0..u64::MAX, skip: 0, times: 1 });
+    let fail_once =
+        || device.inject(InjectedFault { op: SimOp::Read, range: 0..u64::MAX, skip: 0, times: 1 });
     fail_once();
     read(&pool, 3).unwrap();
     let counts = pool.faults().devices[0];
@@ -180,7 +181,7 @@ fn what_is_listed_is_bounded_and_the_rest_is_counted() {
     let (_device, pool) = fresh();
     let faults = &pool.shared.segments.faults;
     for object in 0..STRUCK_MAX as u64 + 10 {
-        faults.count(crate::faults::Fault::Checksum, Subject::Object { dataset: 1, object }, None, 0);
+        faults.count(crate::faults::FaultKind::Checksum, Subject::Object { dataset: 1, object }, None, 0);
     }
     let report = pool.faults();
     assert_eq!((report.struck.len(), report.unlisted), (STRUCK_MAX, 10));

@@ -1,7 +1,7 @@
 use super::*;
 
-fn head(image: &Image) -> Head {
-    Head::decode(&image.encode_head(&[]).concat()).unwrap()
+fn head(image: &Image) -> CatalogueHead {
+    CatalogueHead::decode(&image.encode_head(&[]).concat()).unwrap()
 }
 
 #[test]
@@ -16,13 +16,13 @@ fn what_is_encoded_is_read() {
 fn damaged_heads_are_refused() {
     let bytes = Image::sample().encode_head(&[]).concat();
     for len in 0..bytes.len() {
-        assert!(Head::decode(&bytes[..len]).is_err(), "{len} bytes of it");
+        assert!(CatalogueHead::decode(&bytes[..len]).is_err(), "{len} bytes of it");
     }
     for at in 0..bytes.len() {
         let mut bytes = bytes.clone();
         bytes[at] ^= 0xFF;
         // Whatever the head says, there is no panic, and no allocation beyond what is there.
-        let _ = Head::decode(&bytes);
+        let _ = CatalogueHead::decode(&bytes);
     }
 }
 
@@ -56,7 +56,7 @@ fn damaged_pages_are_refused() {
 #[test]
 fn dead_lists_belong_to_one() {
     let mut image = Image::sample();
-    image.dying.push(Kept::List { id: 9 });
+    image.unreferenced.push(UnreferencedImage::List { id: 9 });
     let error = Image::of(head(&image), &image.encode_pages()).unwrap_err();
     assert!(error.to_string().contains("two dead lists"), "{error}");
 }

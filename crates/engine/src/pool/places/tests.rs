@@ -13,7 +13,7 @@ use crate::pool::root::{Root, TablePage, encode_lists};
 use crate::pool::testing::try_open;
 use crate::pool::{CreateOptions, Guid, create_on};
 use crate::record::encode_metadata;
-use crate::segment::{Devices, Part, Segment, Segments, seal};
+use crate::segment::{Devices, Part, Segment, Segments, record_checksum};
 use crate::space::Extent;
 
 const MIB: u64 = 1 << 20;
@@ -45,7 +45,7 @@ impl Forged {
     }
 
     /// Returns a record of these bytes at two places. They are written there, unless they are all zeros, as in a hole.
-    fn placed(&mut self, first: u64, second: u64, bytes: &[u8]) -> Placed {
+    fn placed(&mut self, first: u64, second: u64, bytes: &[u8]) -> PlacedRecord {
         self.slot += 1;
         let addr = Addr::new(1, self.slot);
         if bytes.iter().any(|byte| *byte != 0) {
@@ -57,13 +57,13 @@ impl Forged {
             device: 0,
             offset,
             len_bytes: bytes.len() as u32,
-            checksum: seal(addr, bytes),
+            checksum: record_checksum(addr, bytes),
         };
-        Placed { addr, first: at(first, addr), second: at(second, addr.copy()) }
+        PlacedRecord { addr, first: at(first, addr), second: at(second, addr.copy()) }
     }
 
     /// Makes a record whose two copies lie in chunks of their own.
-    fn record(&mut self, bytes: &[u8]) -> Placed {
+    fn record(&mut self, bytes: &[u8]) -> PlacedRecord {
         let (first, second) = (self.free.pop().unwrap(), self.free.pop().unwrap());
         self.placed(first, second, bytes)
     }
@@ -239,7 +239,7 @@ fn a_rescue_passes_over_holes() {
     // Both copies of the only page of the table are lost.
     let lost = Located { device: 0, offset: forged.free[0], len_bytes: 100, checksum: 1 };
     let second = Located { offset: forged.free[1], ..lost };
-    let page = TablePage { page: 1, placed: Placed { addr: Addr::new(1, 900), first: lost, second } };
+    let page = TablePage { page: 1, placed: PlacedRecord { addr: Addr::new(1, 900), first: lost, second } };
     let list = forged.record(&encode_lists(&[page])[0]);
     forged.root.lists = vec![list];
     forged.publish();

@@ -62,7 +62,7 @@ fn what_may_depend_on_something_before_it_ends_a_window() {
         Redo::Pages(PageRun { shared: true, ..run(1, 5, 9, 3) }),
         Redo::Punch { dataset: 1, object: 5, from: 0, to: 1 },
         Redo::Put(OWN, Key::model(7), b"entry"),
-        Redo::Deed(crate::dataset::redo::Deed::Rollback { dataset: 1 }),
+        Redo::Catalogue(crate::dataset::redo::CatalogueOp::Rollback { dataset: 1 }),
     ] {
         assert!(window.push(barrier).is_some());
     }

@@ -4,7 +4,7 @@ fn page(page: u64) -> TablePage {
     let first = Located { device: 3, offset: u64::MAX >> 1, len_bytes: 900_000, checksum: u32::MAX };
     let second = Located { offset: u64::MAX, checksum: 0, ..first };
     let addr = Addr::new(COPIES - 1, page as u32);
-    TablePage { page: (1 << 40) - 1 - page, placed: Placed { addr, first, second } }
+    TablePage { page: (1 << 40) - 1 - page, placed: PlacedRecord { addr, first, second } }
 }
 
 #[test]

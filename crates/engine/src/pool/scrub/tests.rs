@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::{Scrub, ScrubState, ScrubStatus};
-use crate::device::{Device, Fault, SimDevice, SimOp};
+use crate::device::{Device, InjectedFault, SimDevice, SimOp};
 use crate::pool::Pool;
 use crate::pool::testing::{PAGE, fresh, open, write};
 use crate::{Addr, Error};
@@ -72,7 +72,7 @@ fn damage_is_found_and_counted_where_only_a_snapshot_refers_to_it() {
 fn what_a_device_cannot_read_is_counted_apart() {
     let (device, pool) = filled();
     let (_, offset) = held_by_snapshot(&pool, 4);
-    device.inject(Fault { op: SimOp::Read, range: offset..offset + 1, skip: 0, times: u64::MAX });
+    device.inject(InjectedFault { op: SimOp::Read, range: offset..offset + 1, skip: 0, times: u64::MAX });
     pool.scrub_start(7, 0).unwrap();
     let status = to_the_end(&pool);
     // A block of 4 KiB has parts of two or three records.
@@ -83,7 +83,7 @@ fn what_a_device_cannot_read_is_counted_apart() {
 fn a_label_that_a_device_cannot_read_is_written_again() {
     let (device, pool) = filled();
     // The drive replaces a bad sector when it is written.
-    device.inject(Fault { op: SimOp::Read, range: 0..1, skip: 0, times: 1 });
+    device.inject(InjectedFault { op: SimOp::Read, range: 0..1, skip: 0, times: 1 });
     pool.scrub_start(7, 0).unwrap();
     let status = to_the_end(&pool);
     assert_eq!((status.unreadable, status.repaired), (1, 1), "{status:?}");
@@ -129,7 +129,7 @@ fn a_scrub_that_was_stopped_goes_on_after_the_pool_was_opened_again() {
 }
 
 #[test]
-fn folding_writing_and_freeing_meanwhile_are_no_damage() {
+fn cleaning_writing_and_freeing_meanwhile_are_no_damage() {
     let (_device, pool) = filled();
     pool.scrub_start(7, 0).unwrap();
     let mut generation = 3;

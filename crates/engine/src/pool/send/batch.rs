@@ -17,18 +17,18 @@ pub(super) enum Item {
     Put(Key, Box<[u8]>),
     Delete(Key),
     Page(u64, u64, Ptr),
-    Gone(u64, u64),
+    Punch(u64, u64),
 }
 
 /// Entries whose records are read at a time: as they are stored, they fill a frame.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(super) struct ReadBatch {
     pub(super) items: Vec<Item>,
     pub(super) bytes: usize,
     value_bytes: usize,
 }
 
-impl Batch {
+impl ReadBatch {
     pub(super) fn push(&mut self, Difference { key, before, after }: Difference) -> Result<()> {
         if key.kind >= Key::ENGINE_KINDS && key.kind != Key::PAGE {
             // Usage and references are not sent: they follow from the pages.
@@ -45,7 +45,7 @@ impl Batch {
                 self.value_bytes += value.len();
                 Item::Put(key, value)
             }
-            (None, _) if is_page => Item::Gone(key.object, key.offset),
+            (None, _) if is_page => Item::Punch(key.object, key.offset),
             (None, _) => Item::Delete(key),
             _ => {
                 return Err(Error::corrupt(
@@ -65,7 +65,7 @@ impl Batch {
 }
 
 /// The records of a batch, by position. They lie in one piece of memory, since there are tens of thousands per second.
-pub(super) struct Records {
+pub(super) struct BatchRecords {
     bytes: Vec<u8>,
     /// Range of each record in `bytes`; empty if there is none.
     places: Vec<Range<usize>>,
@@ -75,8 +75,8 @@ pub(super) struct Records {
     pub(super) pins: Vec<ModelPin>,
 }
 
-impl Records {
-    pub(super) fn new(batch: &Batch) -> Self {
+impl BatchRecords {
+    pub(super) fn new(batch: &ReadBatch) -> Self {
         Self {
             bytes: Vec::with_capacity(batch.bytes),
             places: vec![0..0; batch.items.len()],
@@ -128,7 +128,7 @@ impl FrameLength {
         self.0 += match item {
             Item::Put(_, value) => value.len() + VALUE_FIELDS_BYTES,
             Item::Page(..) => record.map_or(0, <[u8]>::len) + PAGE_FIELDS_BYTES,
-            Item::Delete(_) | Item::Gone(..) => 0,
+            Item::Delete(_) | Item::Punch(..) => 0,
         };
     }
 }

@@ -3,7 +3,7 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Returns the bytes with correct checksums in all frames that they have, as an attacker can compute them.
-pub fn sealed(bytes: &[u8]) -> Vec<u8> {
+pub fn checksummed(bytes: &[u8]) -> Vec<u8> {
     let mut out = bytes.to_vec();
     let (mut at, mut chain) = (8, 0);
     while let Some(head) = out.get(at..at + 4) {

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::wire::{self, End, Entry, Page};
+use super::wire::{self, EndFrame, StreamEntry, StreamPage};
 use super::{PROGRESS, Token};
-use crate::dataset::redo::{Bases, Deed, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Redo};
+use crate::dataset::redo::{Bases, CatalogueOp, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Redo};
 use crate::dataset::shared::{Beyond, Shortage};
 use crate::dataset::{Claim, Commit, Dataset, LiveDataset, count};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::pool::Pool;
 use crate::record::{ModelId, with_model};
-use crate::txg::{Rec, RecordKind};
+use crate::wal::{Rec, RecordKind};
 use crate::{Error, Key, Ptr, Result};
 
 /// Bytes of space claimed for an entry beside its own bytes: for the directory and the tree.
@@ -20,7 +20,7 @@ const PROGRESS_BYTES_MAX: usize = 512;
 
 /// Source of a page's record.
 #[derive(Clone, Copy)]
-enum From {
+enum RecordSource {
     /// The record at this position of the group, which no other page has yet.
     New(usize),
     /// The record at this position of the group, which another page has already.
@@ -29,28 +29,28 @@ enum From {
     Stored(Ptr),
 }
 
-enum Change {
+enum StreamChange {
     Value(Key, Option<Vec<u8>>),
-    Pages { object: u64, record_size: u32, first: u64, pages: Vec<From> },
-    Gone { object: u64, from: u64, to: u64 },
+    Pages { object: u64, record_size: u32, first: u64, pages: Vec<RecordSource> },
+    Punch { object: u64, from: u64, to: u64 },
 }
 
-impl Change {
+impl StreamChange {
     /// Returns the first key that is changed. First keys ascend within a group.
     fn first(&self) -> Key {
         match self {
             Self::Value(key, _) => *key,
             Self::Pages { object, first, .. } => Key::page(*object, *first),
-            Self::Gone { object, from, .. } => Key::page(*object, *from),
+            Self::Punch { object, from, .. } => Key::page(*object, *from),
         }
     }
 }
 
 /// Changes of one frame.
 #[derive(Default)]
-pub(super) struct Group {
+pub(super) struct FrameChanges {
     records: Vec<Rec>,
-    changes: Vec<Change>,
+    changes: Vec<StreamChange>,
     /// Recordsizes of the objects of `changes`.
     sizes: BTreeMap<u64, u32>,
     /// Objects of `changes` that lose all pages that they had before.
@@ -60,16 +60,16 @@ pub(super) struct Group {
     /// Last key of this frame, or of an earlier one.
     pub(super) last: Option<Key>,
     /// Totals of the stream so far.
-    pub(super) end: End,
+    pub(super) end: EndFrame,
 }
 
-impl Group {
+impl FrameChanges {
     /// Reads the changes of a frame of entries, to be made to `data`. `models` gives the numbers in this pool of the
     /// sender's models.
     pub(super) fn read(
         payload: &[u8],
         last: Option<Key>,
-        end: End,
+        end: EndFrame,
         data: &LiveDataset,
         models: &BTreeMap<u32, ModelId>,
     ) -> Result<Self> {
@@ -83,20 +83,25 @@ impl Group {
         Ok(group)
     }
 
-    fn push(&mut self, entry: Entry<'_>, data: &LiveDataset, models: &BTreeMap<u32, ModelId>) -> Result<()> {
+    fn push(
+        &mut self,
+        entry: StreamEntry<'_>,
+        data: &LiveDataset,
+        models: &BTreeMap<u32, ModelId>,
+    ) -> Result<()> {
         self.ops_bytes += REDO_FIXED_BYTES;
         self.claim_bytes += ENTRY_CLAIM_BYTES;
         match entry {
-            Entry::Put(key, value) => {
+            StreamEntry::Put(key, value) => {
                 self.ops_bytes += value.len();
                 self.claim_bytes += value.len() as u64;
-                self.changes.push(Change::Value(key, Some(value.to_vec())));
+                self.changes.push(StreamChange::Value(key, Some(value.to_vec())));
             }
-            Entry::Delete(key) => self.changes.push(Change::Value(key, None)),
-            Entry::Gone { object, first, count } => {
-                self.changes.push(Change::Gone { object, from: first, to: first + count });
+            StreamEntry::Delete(key) => self.changes.push(StreamChange::Value(key, None)),
+            StreamEntry::Punch { object, first, count } => {
+                self.changes.push(StreamChange::Punch { object, from: first, to: first + count });
             }
-            Entry::Pages { object, record_size, first, pages } => {
+            StreamEntry::Pages { object, record_size, first, pages } => {
                 let before = match self.sizes.insert(object, record_size) {
                     Some(before) => before,
                     None => data.record_size(object)?,
@@ -106,7 +111,7 @@ impl Group {
                     // stays.
                     self.ops_bytes += REDO_FIXED_BYTES;
                     self.emptied.insert(object);
-                    self.changes.push(Change::Gone { object, from: 0, to: u64::MAX });
+                    self.changes.push(StreamChange::Punch { object, from: 0, to: u64::MAX });
                 }
                 // Each page may begin a run of its own, if new and shared records take turns.
                 self.ops_bytes += pages.len() * (REDO_FIXED_BYTES + REDO_PTR_BYTES);
@@ -114,14 +119,16 @@ impl Group {
                 for page in pages {
                     self.claim_bytes += ENTRY_CLAIM_BYTES;
                     let from = match page {
-                        Page::Record(record, needs) => From::New(self.record(record, needs.model, models)?),
-                        Page::Same(of, page) => {
+                        StreamPage::Record(record, needs) => {
+                            RecordSource::New(self.record(record, needs.model, models)?)
+                        }
+                        StreamPage::Same(of, page) => {
                             self.same((of, page), (object, first, &found), record_size, data)?
                         }
                     };
                     found.push(from);
                 }
-                self.changes.push(Change::Pages { object, record_size, first, pages: found });
+                self.changes.push(StreamChange::Pages { object, record_size, first, pages: found });
             }
         }
         Ok(())
@@ -154,19 +161,21 @@ impl Group {
     fn same(
         &self,
         (of, page): (u64, u64),
-        run: (u64, u64, &[From]),
+        run: (u64, u64, &[RecordSource]),
         record_size: u32,
         data: &LiveDataset,
-    ) -> Result<From> {
-        let within = |object: u64, first: u64, pages: &[From]| {
+    ) -> Result<RecordSource> {
+        let within = |object: u64, first: u64, pages: &[RecordSource]| {
             let at = page.checked_sub(first).filter(|_| object == of)?;
             pages.get(usize::try_from(at).ok()?).copied()
         };
         let key = Key::page(of, page);
         let after = self.changes.partition_point(|change| change.first() <= key);
         let in_group = match after.checked_sub(1).and_then(|at| self.changes.get(at)) {
-            Some(Change::Pages { object, first, pages, .. }) => within(*object, *first, pages),
-            Some(Change::Gone { object, from, to }) if *object == of && (*from..*to).contains(&page) => {
+            Some(StreamChange::Pages { object, first, pages, .. }) => within(*object, *first, pages),
+            Some(StreamChange::Punch { object, from, to })
+                if *object == of && (*from..*to).contains(&page) =>
+            {
                 return Err(bad("a page is said to be the same as one that is gone"));
             }
             _ => None,
@@ -180,8 +189,8 @@ impl Group {
             return Err(bad("a page is said to be the same as one of another size"));
         }
         match found {
-            Some(From::New(at) | From::Again(at)) => Ok(From::Again(at)),
-            Some(From::Stored(ptr)) => Ok(From::Stored(ptr)),
+            Some(RecordSource::New(at) | RecordSource::Again(at)) => Ok(RecordSource::Again(at)),
+            Some(RecordSource::Stored(ptr)) => Ok(RecordSource::Stored(ptr)),
             // The tree still has the page, but this group removes it before it could be shared.
             None if self.emptied.contains(&of) => {
                 Err(bad("a page is said to be the same as one that is gone"))
@@ -193,7 +202,7 @@ impl Group {
                 let mut ptrs = [None];
                 data.tree.pages(of, page, &mut ptrs)?;
                 let [ptr] = ptrs;
-                ptr.map(From::Stored)
+                ptr.map(RecordSource::Stored)
                     .ok_or_else(|| bad("a page is said to be the same as one that did not come"))
             }
         }
@@ -205,38 +214,38 @@ fn bad(detail: &str) -> Error {
 }
 
 /// A change with the addresses of its records, as the log has it.
-enum Placed {
+enum LoggedChange {
     Values(Vec<(Key, Option<Vec<u8>>)>),
     Run(PageRun),
-    Gone { object: u64, from: u64, to: u64 },
+    Punch { object: u64, from: u64, to: u64 },
 }
 
 /// Appends a change to `placed`. Pages are split into runs that have either new records only or shared ones only.
-fn runs(dataset: u64, change: &Change, ptrs: &[Ptr], placed: &mut Vec<Placed>) {
+fn runs(dataset: u64, change: &StreamChange, ptrs: &[Ptr], placed: &mut Vec<LoggedChange>) {
     match change {
-        Change::Value(key, value) => match placed.last_mut() {
-            Some(Placed::Values(values)) => values.push((*key, value.clone())),
-            _ => placed.push(Placed::Values(vec![(*key, value.clone())])),
+        StreamChange::Value(key, value) => match placed.last_mut() {
+            Some(LoggedChange::Values(values)) => values.push((*key, value.clone())),
+            _ => placed.push(LoggedChange::Values(vec![(*key, value.clone())])),
         },
-        Change::Gone { object, from, to } => {
-            placed.push(Placed::Gone { object: *object, from: *from, to: *to });
+        StreamChange::Punch { object, from, to } => {
+            placed.push(LoggedChange::Punch { object: *object, from: *from, to: *to });
         }
-        Change::Pages { object, record_size, first, pages } => {
+        StreamChange::Pages { object, record_size, first, pages } => {
             for (page, from) in (*first..).zip(pages) {
                 let (shared, ptr) = match from {
-                    From::New(at) => (false, ptrs.get(*at).copied()),
-                    From::Again(at) => (true, ptrs.get(*at).copied()),
-                    From::Stored(ptr) => (true, Some(*ptr)),
+                    RecordSource::New(at) => (false, ptrs.get(*at).copied()),
+                    RecordSource::Again(at) => (true, ptrs.get(*at).copied()),
+                    RecordSource::Stored(ptr) => (true, Some(*ptr)),
                 };
                 match placed.last_mut() {
-                    Some(Placed::Run(run))
+                    Some(LoggedChange::Run(run))
                         if run.object == *object
                             && run.shared == shared
                             && run.first + run.ptrs.len() as u64 == page =>
                     {
                         run.ptrs.push(ptr);
                     }
-                    _ => placed.push(Placed::Run(PageRun {
+                    _ => placed.push(LoggedChange::Run(PageRun {
                         dataset,
                         object: *object,
                         record_size: *record_size,
@@ -251,27 +260,27 @@ fn runs(dataset: u64, change: &Change, ptrs: &[Ptr], placed: &mut Vec<Placed>) {
     }
 }
 
-fn encode(dataset: u64, placed: &[Placed], out: &mut Vec<u8>) {
+fn encode(dataset: u64, placed: &[LoggedChange], out: &mut Vec<u8>) {
     for one in placed {
         match one {
-            Placed::Values(values) => values.iter().for_each(|(key, value)| match value {
+            LoggedChange::Values(values) => values.iter().for_each(|(key, value)| match value {
                 Some(value) => Redo::Put(dataset, *key, value).encode(out),
                 None => Redo::Delete(dataset, *key).encode(out),
             }),
-            Placed::Run(run) => run.encode(out),
-            Placed::Gone { object, from, to } => {
+            LoggedChange::Run(run) => run.encode(out),
+            LoggedChange::Punch { object, from, to } => {
                 Redo::Punch { dataset, object: *object, from: *from, to: *to }.encode(out);
             }
         }
     }
 }
 
-fn apply(data: &LiveDataset, placed: Vec<Placed>) -> Result<()> {
+fn apply(data: &LiveDataset, placed: Vec<LoggedChange>) -> Result<()> {
     for one in placed {
         match one {
-            Placed::Values(values) => data.put_values(values)?,
-            Placed::Run(run) => data.put_pages(&run).map(drop)?,
-            Placed::Gone { object, from, to } => data.remove_pages(object, from, to)?,
+            LoggedChange::Values(values) => data.put_values(values)?,
+            LoggedChange::Run(run) => data.put_pages(&run).map(drop)?,
+            LoggedChange::Punch { object, from, to } => data.remove_pages(object, from, to)?,
         }
     }
     data.bound_usage()
@@ -283,7 +292,7 @@ const CLAIM_TRIES: u32 = 8;
 
 impl Pool {
     /// Commits a group to the dataset that is being received, together with the progress that it makes.
-    pub(super) fn commit_group(&self, data: &LiveDataset, group: &Group, token: &Token) -> Result<()> {
+    pub(super) fn commit_group(&self, data: &LiveDataset, group: &FrameChanges, token: &Token) -> Result<()> {
         self.shared.check_writable()?;
         let claim = Claim { bytes: group.claim_bytes, logical_bytes: 0 };
         let mut tries = 0;
@@ -315,9 +324,9 @@ impl Pool {
         committed
     }
 
-    fn append_group(&self, data: &LiveDataset, group: &Group, token: &Token) -> Result<()> {
+    fn append_group(&self, data: &LiveDataset, group: &FrameChanges, token: &Token) -> Result<()> {
         let token = token.to_string();
-        let progress = Deed::Property { id: data.id, name: PROGRESS, value: Some(&token) };
+        let progress = CatalogueOp::Property { id: data.id, name: PROGRESS, value: Some(&token) };
         let mut log = self.log.lock();
         self.check_failed()?;
         self.shared.check_writable()?;

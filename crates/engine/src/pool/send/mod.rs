@@ -28,7 +28,7 @@ mod write;
 pub use receive::ReceiveOptions;
 pub use stream::{StreamEnd, StreamHead, StreamItem, StreamReader, StreamWriter};
 pub use token::{Origin, Token};
-pub use wire::{Entry as StreamEntry, Page as StreamPage};
+pub use wire::{StreamEntry, StreamPage};
 pub use write::Source;
 
 use super::Pool;
@@ -83,12 +83,12 @@ pub(super) fn hidden(path: &str) -> String {
 }
 
 /// Keeps versions from being destroyed (N4).
-pub(super) struct Pins<'a> {
+pub(super) struct VersionPins<'a> {
     pool: &'a Pool,
     ids: Vec<u64>,
 }
 
-impl<'a> Pins<'a> {
+impl<'a> VersionPins<'a> {
     /// Pins versions. The caller has held the catalogue's lock since it looked them up.
     pub(super) fn new(pool: &'a Pool, catalogue: &mut Catalogue, ids: Vec<u64>) -> Self {
         ids.iter().for_each(|id| *catalogue.pins.entry(*id).or_default() += 1);
@@ -96,7 +96,7 @@ impl<'a> Pins<'a> {
     }
 }
 
-impl Drop for Pins<'_> {
+impl Drop for VersionPins<'_> {
     fn drop(&mut self) {
         let mut catalogue = self.pool.catalogue.write();
         for id in &self.ids {
@@ -147,7 +147,7 @@ impl Catalogue {
         let version = self.versions.get(&id)?;
         let token = version.properties.get(PROGRESS)?.parse().ok()?;
         let path = version.name.replace(HIDDEN, "");
-        Some(Partial { path, token, stored_bytes: version.data.accounts().fresh_bytes })
+        Some(Partial { path, token, stored_bytes: version.data.accounting().fresh_bytes })
     }
 }
 
@@ -176,7 +176,7 @@ impl Pool {
                 id.map_err(|_| Error::NotFound(format!("nothing was received in part into '{path}'")))?;
             catalogue.check_unpinned(id)?;
             catalogue.check_stored(id)?;
-            Ok(vec![crate::dataset::redo::Deed::Destroy { id }])
+            Ok(vec![crate::dataset::redo::CatalogueOp::Destroy { id }])
         })
     }
 }

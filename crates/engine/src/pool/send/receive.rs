@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use pagefold_codec::Model;
 
-use super::group::Group;
-use super::wire::{End, FrameReader, Head, Kind, SentModel};
-use super::{ORIGIN, PROGRESS, Pins, Token, Transfer, hidden, is_hidden};
-use crate::dataset::redo::Deed;
+use super::group::FrameChanges;
+use super::wire::{EndFrame, FrameKind, FrameReader, HeadFrame, SentModel};
+use super::{ORIGIN, PROGRESS, Token, Transfer, VersionPins, hidden, is_hidden};
+use crate::dataset::redo::CatalogueOp;
 use crate::dataset::{LiveDataset, ModelEntry};
 use crate::limits::MODELS_MAX;
 use crate::pool::Pool;
 use crate::pool::catalogue::Catalogue;
-use crate::pool::deeds::{PATH_BYTES_MAX, check_part};
+use crate::pool::catalogue_ops::{PATH_BYTES_MAX, check_part};
 use crate::record::{ModelId, codec_of, encode_metadata};
 use crate::{Error, Key, Result};
 
@@ -39,13 +39,13 @@ struct Receiving<'a> {
     path: &'a str,
     hidden: String,
     options: &'a ReceiveOptions,
-    head: Head,
+    head: HeadFrame,
     data: Arc<LiveDataset>,
     /// Numbers of the sender's models in this pool.
     models: BTreeMap<u32, ModelId>,
     last: Option<Key>,
-    end: End,
-    _pins: Pins<'a>,
+    end: EndFrame,
+    _pins: VersionPins<'a>,
 }
 
 impl Pool {
@@ -70,10 +70,10 @@ impl Pool {
     ) -> Result<Transfer> {
         self.shared.check_writable()?;
         let mut frames = FrameReader::new(input);
-        let (Kind::Head, payload) = frames.next()? else {
+        let (FrameKind::Head, payload) = frames.next()? else {
             return Err(Error::corrupt("stream", "it does not begin with its head"));
         };
-        let head = Head::decode(&payload)?;
+        let head = HeadFrame::decode(&payload)?;
         let mut receiving = self.begin_receive(path, options, head)?;
         let done = receiving.read(&mut frames, watch).and_then(|()| receiving.finish());
         let came = receiving.last.is_some();
@@ -97,7 +97,7 @@ impl Pool {
         &'a self,
         path: &'a str,
         options: &'a ReceiveOptions,
-        head: Head,
+        head: HeadFrame,
     ) -> Result<Receiving<'a>> {
         check_part(&head.name, "snapshot")?;
         if path.len() + head.name.len() + 1 > PATH_BYTES_MAX {
@@ -123,14 +123,14 @@ impl Pool {
         let mut catalogue = self.catalogue.write();
         let id = catalogue.dataset(&hidden)?;
         catalogue.check_unpinned(id)?;
-        let plan = Target::find(self, &catalogue, path, &head, options)?;
+        let plan = ReceiveTarget::find(self, &catalogue, path, &head, options)?;
         if catalogue.get(id)?.prev != plan.onto() {
             return Err(Error::Invalid(format!(
                 "'{path}' has other snapshots than when part of the stream was received; give that up by 'receive --abort {path}'"
             )));
         }
         let data = Arc::clone(&catalogue.get(id)?.data);
-        let pins = Pins::new(self, &mut catalogue, vec![id]);
+        let pins = VersionPins::new(self, &mut catalogue, vec![id]);
         drop(catalogue);
         Ok(Receiving {
             pool: self,
@@ -141,7 +141,7 @@ impl Pool {
             head,
             data,
             models: BTreeMap::new(),
-            end: End::default(),
+            end: EndFrame::default(),
             _pins: pins,
         })
     }
@@ -151,37 +151,39 @@ impl Pool {
         path: &str,
         hidden: &str,
         token: &Token,
-        head: &Head,
+        head: &HeadFrame,
         options: &ReceiveOptions,
     ) -> Result<()> {
         let token = token.to_string();
         let created = options.created;
         self.perform(|catalogue, _| {
             let id = catalogue.next_id;
-            let make = match Target::find(self, catalogue, path, head, options)? {
-                Target::New => Deed::Create { id, created, name: hidden },
-                Target::Onto { snapshot, .. } => Deed::Clone { snapshot, id, created, name: hidden },
+            let make = match ReceiveTarget::find(self, catalogue, path, head, options)? {
+                ReceiveTarget::New => CatalogueOp::Create { id, created, name: hidden },
+                ReceiveTarget::Onto { snapshot, .. } => {
+                    CatalogueOp::Clone { snapshot, id, created, name: hidden }
+                }
             };
-            Ok(vec![make, Deed::Property { id, name: PROGRESS, value: Some(&token) }])
+            Ok(vec![make, CatalogueOp::Property { id, name: PROGRESS, value: Some(&token) }])
         })
     }
 }
 
 /// Target of a stream.
-enum Target {
+enum ReceiveTarget {
     /// A new dataset.
     New,
     /// The next snapshot of a dataset.
     Onto { dataset: u64, snapshot: u64 },
 }
 
-impl Target {
+impl ReceiveTarget {
     /// Returns the target, or the error for which the stream cannot be received as things are.
     fn find(
         pool: &Pool,
         catalogue: &Catalogue,
         path: &str,
-        head: &Head,
+        head: &HeadFrame,
         options: &ReceiveOptions,
     ) -> Result<Self> {
         let Some(from) = head.from else {
@@ -233,7 +235,7 @@ impl Target {
 
 impl Receiving<'_> {
     fn so_far(&self, frames: &FrameReader<'_>) -> Transfer {
-        let End { values, pages, record_bytes } = self.end;
+        let EndFrame { values, pages, record_bytes } = self.end;
         let expected_bytes = self.head.expected_bytes;
         Transfer { stream_bytes: frames.bytes, values, pages, record_bytes, expected_bytes }
     }
@@ -244,17 +246,17 @@ impl Receiving<'_> {
             watch(&self.so_far(frames));
             let (kind, payload) = frames.next()?;
             match kind {
-                Kind::Head => return Err(Error::corrupt("stream", "it has two heads")),
-                Kind::Model => self.model(&payload)?,
-                Kind::Entries => {
-                    let group = Group::read(&payload, self.last, self.end, &self.data, &self.models)?;
+                FrameKind::Head => return Err(Error::corrupt("stream", "it has two heads")),
+                FrameKind::Model => self.model(&payload)?,
+                FrameKind::Entries => {
+                    let group = FrameChanges::read(&payload, self.last, self.end, &self.data, &self.models)?;
                     let (last, end) = (group.last, group.end);
                     let token = Token { to: self.head.to, from: self.head.from, after: last };
                     self.pool.commit_group(&self.data, &group, &token)?;
                     (self.last, self.end) = (last, end);
                 }
-                Kind::End => {
-                    if End::decode(&payload)? != self.end {
+                FrameKind::End => {
+                    if EndFrame::decode(&payload)? != self.end {
                         return Err(Error::corrupt(
                             "stream",
                             "it says at its end that it had something else",
@@ -299,36 +301,36 @@ impl Receiving<'_> {
         };
         pool.perform_stored(|catalogue, bound| {
             let id = catalogue.dataset(&self.hidden)?;
-            let target = Target::find(pool, catalogue, path, head, self.options)?;
+            let target = ReceiveTarget::find(pool, catalogue, path, head, self.options)?;
             if catalogue.get(id)?.prev != target.onto() {
                 return Err(Error::Invalid(format!("'{path}' has got other snapshots meanwhile")));
             }
             let snapshot = catalogue.next_id;
-            let mut deeds = vec![
-                Deed::Property { id, name: PROGRESS, value: None },
-                Deed::Snapshot {
+            let mut ops = vec![
+                CatalogueOp::Property { id, name: PROGRESS, value: None },
+                CatalogueOp::Snapshot {
                     dataset: id,
                     id: snapshot,
                     bound,
                     created: head.to.created,
                     name: &head.name,
                 },
-                Deed::Property { id: snapshot, name: ORIGIN, value: Some(&origin) },
+                CatalogueOp::Property { id: snapshot, name: ORIGIN, value: Some(&origin) },
             ];
-            if let Target::Onto { dataset, .. } = target {
+            if let ReceiveTarget::Onto { dataset, .. } = target {
                 catalogue.check_stored(dataset)?;
                 catalogue.check_unpinned(dataset)?;
-                deeds.extend(properties.iter().map(|(name, value)| Deed::Property {
+                ops.extend(properties.iter().map(|(name, value)| CatalogueOp::Property {
                     id,
                     name,
                     value: Some(value),
                 }));
                 // The hidden dataset gets the snapshots of the replaced dataset, which is then destroyed.
-                deeds.push(Deed::Promote { dataset: id });
-                deeds.push(Deed::Destroy { id: dataset });
+                ops.push(CatalogueOp::Promote { dataset: id });
+                ops.push(CatalogueOp::Destroy { id: dataset });
             }
-            deeds.push(Deed::Rename { id, name: path });
-            Ok(deeds)
+            ops.push(CatalogueOp::Rename { id, name: path });
+            Ok(ops)
         })
     }
 }

@@ -7,8 +7,8 @@ use std::io::{Read, Write};
 
 use super::token::{Origin, Token};
 use super::wire::{
-    self, End, Entry, FRAME_BYTES, FRAME_ENTRIES_MAX, FRAME_VALUES_MAX, FrameReader, FrameWriter, Head, Kind,
-    SentModel,
+    self, EndFrame, FRAME_BYTES, FRAME_ENTRIES_MAX, FRAME_VALUES_MAX, FrameKind, FrameReader, FrameWriter,
+    HeadFrame, SentModel, StreamEntry,
 };
 use crate::record::{needs, with_model};
 use crate::wire::{put_bytes, put_varint};
@@ -59,7 +59,7 @@ pub struct StreamReader<'a> {
     frames: FrameReader<'a>,
     head: StreamHead,
     last: Option<Key>,
-    end: End,
+    end: EndFrame,
 }
 
 impl<'a> StreamReader<'a> {
@@ -69,12 +69,12 @@ impl<'a> StreamReader<'a> {
     /// [`Error::Corrupt`] for input that is no stream; errors of `input`.
     pub fn new(input: &'a mut dyn Read) -> Result<Self> {
         let mut frames = FrameReader::new(input);
-        let (Kind::Head, payload) = frames.next()? else {
+        let (FrameKind::Head, payload) = frames.next()? else {
             return Err(Error::corrupt("stream", "it does not begin with its head"));
         };
-        let Head { to, from, after, name, expected_bytes } = Head::decode(&payload)?;
+        let HeadFrame { to, from, after, name, expected_bytes } = HeadFrame::decode(&payload)?;
         let head = StreamHead { to, from, after, name, expected_bytes };
-        Ok(Self { frames, head, last: after, end: End::default() })
+        Ok(Self { frames, head, last: after, end: EndFrame::default() })
     }
 
     /// Returns the head.
@@ -84,7 +84,7 @@ impl<'a> StreamReader<'a> {
 
     /// Returns the totals of what has come so far.
     pub fn so_far(&self) -> StreamEnd {
-        let End { values, pages, record_bytes } = self.end;
+        let EndFrame { values, pages, record_bytes } = self.end;
         StreamEnd { values, pages, record_bytes }
     }
 
@@ -95,14 +95,14 @@ impl<'a> StreamReader<'a> {
     pub fn item(&mut self) -> Result<Option<StreamItem>> {
         let (kind, payload) = self.frames.next()?;
         Ok(match kind {
-            Kind::Head => return Err(Error::corrupt("stream", "it has two heads")),
-            Kind::Model => {
+            FrameKind::Head => return Err(Error::corrupt("stream", "it has two heads")),
+            FrameKind::Model => {
                 let model = SentModel::decode(&payload)?;
                 Some(StreamItem::Model { id: model.id, body: SentModel { id: 0, ..model }.encode() })
             }
-            Kind::Entries => Some(StreamItem::Entries(payload)),
-            Kind::End => {
-                if End::decode(&payload)? != self.end {
+            FrameKind::Entries => Some(StreamItem::Entries(payload)),
+            FrameKind::End => {
+                if EndFrame::decode(&payload)? != self.end {
                     return Err(Error::corrupt("stream", "it says at its end that it had something else"));
                 }
                 None
@@ -117,7 +117,7 @@ impl<'a> StreamReader<'a> {
     pub fn entries<'e>(
         &mut self,
         payload: &'e [u8],
-        visit: &mut dyn FnMut(Entry<'e>) -> Result<()>,
+        visit: &mut dyn FnMut(StreamEntry<'e>) -> Result<()>,
     ) -> Result<()> {
         let end = &mut self.end;
         wire::for_each(payload, &mut self.last, &mut |entry| {
@@ -128,7 +128,7 @@ impl<'a> StreamReader<'a> {
 }
 
 /// Consecutive pages of an object that become one entry.
-struct Run {
+struct StreamRun {
     object: u64,
     record_size: u32,
     first: u64,
@@ -141,11 +141,11 @@ struct Run {
 pub struct StreamWriter<'a> {
     frames: FrameWriter<'a>,
     frame: Vec<u8>,
-    run: Option<Run>,
+    run: Option<StreamRun>,
     entries: usize,
     value_bytes: usize,
     last: Option<Key>,
-    end: End,
+    end: EndFrame,
 }
 
 impl<'a> StreamWriter<'a> {
@@ -156,7 +156,7 @@ impl<'a> StreamWriter<'a> {
     pub fn new(out: &'a mut dyn Write, head: &StreamHead) -> Result<Self> {
         let mut frames = FrameWriter::new(out);
         let StreamHead { to, from, after, name, expected_bytes } = head.clone();
-        frames.frame(Kind::Head, &Head { to, from, after, name, expected_bytes }.encode())?;
+        frames.frame(FrameKind::Head, &HeadFrame { to, from, after, name, expected_bytes }.encode())?;
         Ok(Self {
             frames,
             frame: FrameWriter::begin(FRAME_BYTES),
@@ -164,7 +164,7 @@ impl<'a> StreamWriter<'a> {
             entries: 0,
             value_bytes: 0,
             last: after,
-            end: End::default(),
+            end: EndFrame::default(),
         })
     }
 
@@ -174,7 +174,7 @@ impl<'a> StreamWriter<'a> {
     /// [`Error::Corrupt`] if `body` is no model; errors of writing.
     pub fn model(&mut self, id: u32, body: &[u8]) -> Result<()> {
         let model = SentModel { id, ..SentModel::decode(body)? };
-        self.frames.frame(Kind::Model, &model.encode())
+        self.frames.frame(FrameKind::Model, &model.encode())
     }
 
     /// Sets a value.
@@ -183,7 +183,7 @@ impl<'a> StreamWriter<'a> {
     /// [`Error::Invalid`] if `key` does not come after the last one; errors of writing.
     pub fn put(&mut self, key: Key, value: &[u8]) -> Result<()> {
         self.value_bytes += value.len();
-        self.single(key, key, &Entry::Put(key, value))
+        self.single(key, key, &StreamEntry::Put(key, value))
     }
 
     /// Deletes a value.
@@ -191,16 +191,16 @@ impl<'a> StreamWriter<'a> {
     /// # Errors
     /// As [`StreamWriter::put`].
     pub fn delete(&mut self, key: Key) -> Result<()> {
-        self.single(key, key, &Entry::Delete(key))
+        self.single(key, key, &StreamEntry::Delete(key))
     }
 
     /// Removes page number `page` of `object`.
     ///
     /// # Errors
     /// As [`StreamWriter::put`].
-    pub fn gone(&mut self, object: u64, page: u64) -> Result<()> {
+    pub fn punch(&mut self, object: u64, page: u64) -> Result<()> {
         let key = Key::page(object, page);
-        self.single(key, key, &Entry::Gone { object, first: page, count: 1 })
+        self.single(key, key, &StreamEntry::Punch { object, first: page, count: 1 })
     }
 
     /// Sets page number `page` of `object` to `record`. `model` is the number with which the record's model was sent,
@@ -247,9 +247,9 @@ impl<'a> StreamWriter<'a> {
     /// Errors of writing.
     pub fn end(mut self) -> Result<StreamEnd> {
         self.flush_frame()?;
-        self.frames.frame(Kind::End, &self.end.encode())?;
+        self.frames.frame(FrameKind::End, &self.end.encode())?;
         self.frames.flush()?;
-        let End { values, pages, record_bytes } = self.end;
+        let EndFrame { values, pages, record_bytes } = self.end;
         Ok(StreamEnd { values, pages, record_bytes })
     }
 
@@ -262,7 +262,7 @@ impl<'a> StreamWriter<'a> {
         Ok(())
     }
 
-    fn single(&mut self, first: Key, last: Key, entry: &Entry<'_>) -> Result<()> {
+    fn single(&mut self, first: Key, last: Key, entry: &StreamEntry<'_>) -> Result<()> {
         self.ascend(first, last)?;
         self.end_run();
         entry.encode(&mut self.frame);
@@ -286,7 +286,7 @@ impl<'a> StreamWriter<'a> {
         if !follows {
             self.end_run();
         }
-        let run = self.run.get_or_insert_with(|| Run {
+        let run = self.run.get_or_insert_with(|| StreamRun {
             object,
             record_size,
             first: page,
@@ -300,7 +300,7 @@ impl<'a> StreamWriter<'a> {
         self.flush_if_full()
     }
 
-    /// Appends the run to the frame as an entry, as [`Entry::encode`] writes one.
+    /// Appends the run to the frame as an entry, as [`StreamEntry::encode`] writes one.
     fn end_run(&mut self) {
         let Some(run) = self.run.take() else { return };
         self.frame.push(3);
@@ -328,7 +328,7 @@ impl<'a> StreamWriter<'a> {
         }
         let frame = std::mem::replace(&mut self.frame, FrameWriter::begin(FRAME_BYTES));
         (self.entries, self.value_bytes) = (0, 0);
-        self.frames.finish(Kind::Entries, frame)
+        self.frames.finish(FrameKind::Entries, frame)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::wire::{End, Entry, FrameWriter, Head, Kind, Page};
+use super::wire::{EndFrame, FrameKind, FrameWriter, HeadFrame, StreamEntry, StreamPage};
 use super::{Origin, ReceiveOptions, Source};
 use crate::dataset::Change;
 use crate::device::{Device, SimDevice};
@@ -48,28 +48,28 @@ fn record(size: usize) -> Vec<u8> {
     out
 }
 
-fn pages<'a>(object: u64, record_size: u32, first: u64, pages: Vec<Page<'a>>) -> Entry<'a> {
-    Entry::Pages { object, record_size, first, pages }
+fn pages<'a>(object: u64, record_size: u32, first: u64, pages: Vec<StreamPage<'a>>) -> StreamEntry<'a> {
+    StreamEntry::Pages { object, record_size, first, pages }
 }
 
 /// Makes a stream of one frame that comes after `from`.
-fn stream(from: Origin, entries: &[Entry<'_>]) -> Vec<u8> {
+fn stream(from: Origin, entries: &[StreamEntry<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut frames = FrameWriter::new(&mut out);
     let to = Origin { number: from.number + 1, ..from };
-    let head = Head { to, from: Some(from), after: None, name: "two".into(), expected_bytes: 1 };
-    frames.frame(Kind::Head, &head.encode()).unwrap();
-    let (mut payload, mut end) = (Vec::new(), End::default());
+    let head = HeadFrame { to, from: Some(from), after: None, name: "two".into(), expected_bytes: 1 };
+    frames.frame(FrameKind::Head, &head.encode()).unwrap();
+    let (mut payload, mut end) = (Vec::new(), EndFrame::default());
     for entry in entries {
         entry.encode(&mut payload);
         end.count(entry);
     }
-    frames.frame(Kind::Entries, &payload).unwrap();
-    frames.frame(Kind::End, &end.encode()).unwrap();
+    frames.frame(FrameKind::Entries, &payload).unwrap();
+    frames.frame(FrameKind::End, &end.encode()).unwrap();
     out
 }
 
-fn receive(entries: &[Entry<'_>]) -> Result<()> {
+fn receive(entries: &[StreamEntry<'_>]) -> Result<()> {
     let (target, from) = target();
     let done = target.receive("copy", &OPTIONS, &mut stream(from, entries).as_slice(), &mut |_| {});
     while target.is_reaping() {
@@ -83,33 +83,34 @@ fn receive(entries: &[Entry<'_>]) -> Result<()> {
 
 #[test]
 fn a_page_that_the_same_frame_removes_is_shared_by_nobody() {
-    let gone = Entry::Gone { object: 5, first: 2, count: 3 };
+    let punch = StreamEntry::Punch { object: 5, first: 2, count: 3 };
     for page in 2..5 {
-        let refused = receive(&[gone.clone(), pages(7, PAGE, 0, vec![Page::Same(5, page)])]);
+        let refused = receive(&[punch.clone(), pages(7, PAGE, 0, vec![StreamPage::Same(5, page)])]);
         assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
     }
-    receive(&[gone.clone(), pages(7, PAGE, 0, vec![Page::Same(5, 1)])]).unwrap();
-    receive(&[gone, pages(7, PAGE, 0, vec![Page::Same(5, 5)])]).unwrap();
+    receive(&[punch.clone(), pages(7, PAGE, 0, vec![StreamPage::Same(5, 1)])]).unwrap();
+    receive(&[punch, pages(7, PAGE, 0, vec![StreamPage::Same(5, 5)])]).unwrap();
 }
 
 #[test]
 fn a_page_of_another_recordsize_that_was_is_shared_by_nobody() {
     let large = record(16384);
-    let resized = pages(5, 16384, 0, vec![Page::Record(&large, Needs::default())]);
+    let resized = pages(5, 16384, 0, vec![StreamPage::Record(&large, Needs::default())]);
     for page in 1..8 {
-        let refused = receive(&[resized.clone(), pages(7, 16384, 0, vec![Page::Same(5, page)])]);
+        let refused = receive(&[resized.clone(), pages(7, 16384, 0, vec![StreamPage::Same(5, page)])]);
         assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
     }
-    receive(&[resized.clone(), pages(7, 16384, 0, vec![Page::Same(5, 0)])]).unwrap();
+    receive(&[resized.clone(), pages(7, 16384, 0, vec![StreamPage::Same(5, 0)])]).unwrap();
     // The number of entries that follow does not matter.
     for others in 1..12 {
         let mut entries = vec![resized.clone()];
         entries.extend(
             (6..6 + others)
-                .map(|object| pages(object, 16384, 9, vec![Page::Record(&large, Needs::default())])),
+                .map(|object| pages(object, 16384, 9, vec![StreamPage::Record(&large, Needs::default())])),
         );
-        entries
-            .extend((6..6 + others).map(|object| pages(object + 50, 16384, 0, vec![Page::Same(object, 9)])));
+        entries.extend(
+            (6..6 + others).map(|object| pages(object + 50, 16384, 0, vec![StreamPage::Same(object, 9)])),
+        );
         receive(&entries).unwrap();
     }
 }

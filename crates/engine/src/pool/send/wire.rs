@@ -36,7 +36,7 @@ const MODEL_BYTES_MAX: usize = 512 << 10;
 /// Kinds of frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(super) enum FrameKind {
     /// The head of the stream, always the first frame.
     Head = 1,
     /// A model, which comes before the records that use it.
@@ -63,7 +63,7 @@ impl<'a> FrameWriter<'a> {
         Self { out, chain: 0, bytes: 0 }
     }
 
-    pub(super) fn frame(&mut self, kind: Kind, payload: &[u8]) -> Result<()> {
+    pub(super) fn frame(&mut self, kind: FrameKind, payload: &[u8]) -> Result<()> {
         let mut frame = Self::begin(payload.len());
         frame.extend_from_slice(payload);
         self.finish(kind, frame)
@@ -78,7 +78,7 @@ impl<'a> FrameWriter<'a> {
     }
 
     /// Writes a frame that [`FrameWriter::begin`] began.
-    pub(super) fn finish(&mut self, kind: Kind, mut frame: Vec<u8>) -> Result<()> {
+    pub(super) fn finish(&mut self, kind: FrameKind, mut frame: Vec<u8>) -> Result<()> {
         if self.bytes == 0 {
             self.write(&MAGIC)?;
         }
@@ -129,8 +129,8 @@ impl<'a> FrameReader<'a> {
         Ok(())
     }
 
-    /// Reads the next frame and verifies its checksum. Must not be called after [`Kind::End`].
-    pub(super) fn next(&mut self) -> Result<(Kind, Vec<u8>)> {
+    /// Reads the next frame and verifies its checksum. Must not be called after [`FrameKind::End`].
+    pub(super) fn next(&mut self) -> Result<(FrameKind, Vec<u8>)> {
         let mut bytes = Vec::new();
         if self.bytes == 0 {
             self.take(&mut bytes, MAGIC.len())?;
@@ -145,7 +145,7 @@ impl<'a> FrameReader<'a> {
         self.take(&mut bytes, FRAME_HEAD_BYTES)?;
         let mut head = Reader::new(&bytes, "frame of a stream");
         let (len, kind) = (head.u32()? as usize, head.u8()?);
-        let kind = [Kind::Head, Kind::Model, Kind::Entries, Kind::End]
+        let kind = [FrameKind::Head, FrameKind::Model, FrameKind::Entries, FrameKind::End]
             .into_iter()
             .find(|known| *known as u8 == kind);
         let kind = kind.filter(|_| len <= FRAME_BYTES_MAX);
@@ -166,7 +166,7 @@ impl<'a> FrameReader<'a> {
 
 /// Head of a stream: the snapshots that it is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct HeadFrame {
     /// The snapshot that is sent.
     pub(super) to: Origin,
     /// The snapshot that the receiver has, if only changes since then are sent.
@@ -189,7 +189,7 @@ fn read_key(reader: &mut Reader<'_>) -> Result<Key> {
     Ok(Key { object: reader.varint()?, kind: reader.u8()?, offset: reader.varint()? })
 }
 
-impl Head {
+impl HeadFrame {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.to.encode(&mut out);
@@ -268,7 +268,7 @@ impl SentModel {
 
 /// A page in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Page<'a> {
+pub enum StreamPage<'a> {
     /// The page's record, and what is needed to decode it.
     Record(&'a [u8], Needs),
     /// The same record as another page has: object and number of that page.
@@ -277,7 +277,7 @@ pub enum Page<'a> {
 
 /// Entries of a tree, in ascending order of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry<'a> {
+pub enum StreamEntry<'a> {
     /// A value is set.
     Put(Key, &'a [u8]),
     /// A value is deleted.
@@ -291,10 +291,10 @@ pub enum Entry<'a> {
         /// Number of the first page.
         first: u64,
         /// The pages.
-        pages: Vec<Page<'a>>,
+        pages: Vec<StreamPage<'a>>,
     },
     /// Consecutive pages that are removed.
-    Gone {
+    Punch {
         /// The object.
         object: u64,
         /// Number of the first page.
@@ -304,7 +304,7 @@ pub enum Entry<'a> {
     },
 }
 
-impl Entry<'_> {
+impl StreamEntry<'_> {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Put(key, value) => {
@@ -323,8 +323,8 @@ impl Entry<'_> {
                 }
                 for page in pages {
                     match page {
-                        Page::Record(record, _) => put_bytes(out, record),
-                        Page::Same(object, page) => {
+                        StreamPage::Record(record, _) => put_bytes(out, record),
+                        StreamPage::Same(object, page) => {
                             for value in [0, *object, *page] {
                                 put_varint(out, value);
                             }
@@ -332,7 +332,7 @@ impl Entry<'_> {
                     }
                 }
             }
-            Self::Gone { object, first, count } => {
+            Self::Punch { object, first, count } => {
                 out.push(4);
                 for value in [*object, *first, *count] {
                     put_varint(out, value);
@@ -349,12 +349,12 @@ impl Entry<'_> {
         match self {
             Self::Put(key, _) | Self::Delete(key) => (*key, *key),
             Self::Pages { object, first, pages, .. } => run(*object, *first, pages.len() as u64),
-            Self::Gone { object, first, count } => run(*object, *first, *count),
+            Self::Punch { object, first, count } => run(*object, *first, *count),
         }
     }
 }
 
-fn read_entry<'a>(reader: &mut Reader<'a>) -> Result<Entry<'a>> {
+fn read_entry<'a>(reader: &mut Reader<'a>) -> Result<StreamEntry<'a>> {
     let values = |reader: &Reader<'_>, key: Key| match key.kind < Key::ENGINE_KINDS {
         true => Ok(key),
         false => Err(reader.bad("a key belongs to the engine")),
@@ -362,11 +362,11 @@ fn read_entry<'a>(reader: &mut Reader<'a>) -> Result<Entry<'a>> {
     Ok(match reader.u8()? {
         1 => {
             let key = read_key(reader)?;
-            Entry::Put(values(reader, key)?, reader.bytes(VALUE_BYTES_MAX)?)
+            StreamEntry::Put(values(reader, key)?, reader.bytes(VALUE_BYTES_MAX)?)
         }
         2 => {
             let key = read_key(reader)?;
-            Entry::Delete(values(reader, key)?)
+            StreamEntry::Delete(values(reader, key)?)
         }
         3 => read_pages(reader)?,
         4 => {
@@ -375,13 +375,13 @@ fn read_entry<'a>(reader: &mut Reader<'a>) -> Result<Entry<'a>> {
             if !sane {
                 return Err(reader.bad("a run of pages is out of range"));
             }
-            Entry::Gone { object, first, count }
+            StreamEntry::Punch { object, first, count }
         }
         _ => return Err(reader.bad("an entry is of an unknown kind")),
     })
 }
 
-fn read_pages<'a>(reader: &mut Reader<'a>) -> Result<Entry<'a>> {
+fn read_pages<'a>(reader: &mut Reader<'a>) -> Result<StreamEntry<'a>> {
     let (object, record_size) = (reader.varint()?, reader.varint_u32()?);
     let (first, count) = (reader.varint()?, reader.varint()?);
     if !record_size.is_power_of_two() || !(RECORDSIZE_MIN..=RECORDSIZE_MAX).contains(&record_size) {
@@ -394,31 +394,31 @@ fn read_pages<'a>(reader: &mut Reader<'a>) -> Result<Entry<'a>> {
     for _ in 0..count {
         let record = reader.bytes(RECORD_BYTES_MAX)?;
         pages.push(match record.is_empty() {
-            true => Page::Same(reader.varint()?, reader.varint()?),
+            true => StreamPage::Same(reader.varint()?, reader.varint()?),
             false => {
                 let needs = needs(record, record_size)?;
                 if needs.bases {
                     return Err(reader.bad("a record is a delta, whose bases do not travel"));
                 }
-                Page::Record(record, needs)
+                StreamPage::Record(record, needs)
             }
         });
     }
-    Ok(Entry::Pages { object, record_size, first, pages })
+    Ok(StreamEntry::Pages { object, record_size, first, pages })
 }
 
 /// Visits the entries of a frame. `last` is the last key before the frame, and becomes the last key of the frame.
 pub(super) fn for_each<'a>(
     payload: &'a [u8],
     last: &mut Option<Key>,
-    visit: &mut dyn FnMut(Entry<'a>) -> Result<()>,
+    visit: &mut dyn FnMut(StreamEntry<'a>) -> Result<()>,
 ) -> Result<()> {
     let mut reader = Reader::new(payload, "entries of a stream");
     let (mut entries, mut value_bytes) = (0, 0);
     while reader.remaining() > 0 {
         let entry = read_entry(&mut reader)?;
-        entries += if let Entry::Pages { pages, .. } = &entry { pages.len() } else { 1 };
-        value_bytes += if let Entry::Put(_, value) = &entry { value.len() } else { 0 };
+        entries += if let StreamEntry::Pages { pages, .. } = &entry { pages.len() } else { 1 };
+        value_bytes += if let StreamEntry::Put(_, value) = &entry { value.len() } else { 0 };
         if entries > FRAME_ENTRIES_MAX || value_bytes > FRAME_VALUES_MAX + VALUE_BYTES_MAX {
             return Err(reader.bad("there are too many of them in a frame"));
         }
@@ -433,7 +433,7 @@ pub(super) fn for_each<'a>(
 
 /// Totals of a stream, as its end tells them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct End {
+pub(super) struct EndFrame {
     /// Number of values set and deleted.
     pub(super) values: u64,
     /// Number of pages set.
@@ -442,7 +442,7 @@ pub(super) struct End {
     pub(super) record_bytes: u64,
 }
 
-impl End {
+impl EndFrame {
     pub(super) fn encode(self) -> Vec<u8> {
         let mut out = Vec::new();
         for value in [self.values, self.pages, self.record_bytes] {
@@ -458,17 +458,17 @@ impl End {
         Ok(end)
     }
 
-    pub(super) fn count(&mut self, entry: &Entry<'_>) {
+    pub(super) fn count(&mut self, entry: &StreamEntry<'_>) {
         match entry {
-            Entry::Put(..) | Entry::Delete(_) => self.values += 1,
-            Entry::Pages { pages, .. } => {
+            StreamEntry::Put(..) | StreamEntry::Delete(_) => self.values += 1,
+            StreamEntry::Pages { pages, .. } => {
                 self.pages += pages.len() as u64;
-                let bytes = |page: &Page<'_>| {
-                    if let Page::Record(record, _) = page { record.len() as u64 } else { 0 }
+                let bytes = |page: &StreamPage<'_>| {
+                    if let StreamPage::Record(record, _) = page { record.len() as u64 } else { 0 }
                 };
                 self.record_bytes += pages.iter().map(bytes).sum::<u64>();
             }
-            Entry::Gone { .. } => {}
+            StreamEntry::Punch { .. } => {}
         }
     }
 }

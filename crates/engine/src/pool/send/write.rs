@@ -4,9 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::sync::Arc;
 
-use super::batch::{Batch, FrameLength, Item, Records};
-use super::wire::{End, Entry, FRAME_BYTES, FrameWriter, Head, Kind, Page, SentModel};
-use super::{Pins, Token, Transfer};
+use super::batch::{BatchRecords, FrameLength, Item, ReadBatch};
+use super::wire::{
+    EndFrame, FRAME_BYTES, FrameKind, FrameWriter, HeadFrame, SentModel, StreamEntry, StreamPage,
+};
+use super::{Token, Transfer, VersionPins};
 use crate::dataset::{LiveDataset, ModelPin};
 use crate::limits::SHARE_PAGES_MAX;
 use crate::pool::Pool;
@@ -45,13 +47,13 @@ struct Sending<'a> {
     pool: &'a Pool,
     new: Arc<LiveDataset>,
     old: Option<Arc<LiveDataset>>,
-    head: Head,
+    head: HeadFrame,
     dataset: u64,
     /// Records that several pages share, with the object and page for which each was sent, if it was.
     shared: HashMap<Addr, Option<(u64, u64)>>,
     models: HashSet<u32>,
-    end: End,
-    _pins: Pins<'a>,
+    end: EndFrame,
+    _pins: VersionPins<'a>,
 }
 
 impl Pool {
@@ -99,7 +101,7 @@ impl Pool {
             }
         };
         let expected_bytes = expected_bytes(&catalogue, to, from)?;
-        let head = Head {
+        let head = HeadFrame {
             to: catalogue.origin_of(self, to)?,
             from: from.map(|from| catalogue.origin_of(self, from)).transpose()?,
             after,
@@ -110,7 +112,7 @@ impl Pool {
         let old =
             from.map(|from| catalogue.get(from).map(|version| Arc::clone(&version.data))).transpose()?;
         let dataset = catalogue.get(to)?.snapshot_of().unwrap_or_default();
-        let pins = Pins::new(self, &mut catalogue, std::iter::once(to).chain(from).collect());
+        let pins = VersionPins::new(self, &mut catalogue, std::iter::once(to).chain(from).collect());
         Ok(Sending {
             pool: self,
             new,
@@ -119,7 +121,7 @@ impl Pool {
             dataset,
             shared: HashMap::new(),
             models: HashSet::new(),
-            end: End::default(),
+            end: EndFrame::default(),
             _pins: pins,
         })
     }
@@ -128,14 +130,14 @@ impl Pool {
 /// Returns the approximate stored bytes of a snapshot, or of its changes since `from`. Returns an error if `from` does
 /// not come before the snapshot.
 fn expected_bytes(catalogue: &Catalogue, to: u64, from: Option<u64>) -> Result<u64> {
-    let Some(from) = from else { return Ok(catalogue.get(to)?.data.accounts().page_bytes) };
+    let Some(from) = from else { return Ok(catalogue.get(to)?.data.accounting().page_bytes) };
     let lineage = catalogue.lineage(to);
-    let Some(at) = lineage.iter().position(|holder| holder.id == from) else {
+    let Some(at) = lineage.iter().position(|ancestor| ancestor.id == from) else {
         let (from, to) = (catalogue.path(from), catalogue.path(to));
         return Err(Error::Invalid(format!("'{from}' is no snapshot that '{to}' comes after")));
     };
-    let since = lineage.get(at + 1..).unwrap_or_default().iter().map(|holder| holder.id).chain([to]);
-    since.map(|id| Ok(catalogue.get(id)?.data.accounts().fresh_bytes)).sum()
+    let since = lineage.get(at + 1..).unwrap_or_default().iter().map(|ancestor| ancestor.id).chain([to]);
+    since.map(|id| Ok(catalogue.get(id)?.data.accounting().fresh_bytes)).sum()
 }
 
 impl Sending<'_> {
@@ -155,22 +157,22 @@ impl Sending<'_> {
 
     fn write(&mut self, out: &mut dyn Write, watch: &mut dyn FnMut(&Transfer)) -> Result<Transfer> {
         let mut frames = FrameWriter::new(out);
-        frames.frame(Kind::Head, &self.head.encode())?;
+        frames.frame(FrameKind::Head, &self.head.encode())?;
         watch(&self.so_far(&frames));
         let old = self.old.as_ref().map(|old| &old.tree);
         let differences = self.new.tree.differences(old, self.head.after);
         let frame_bytes = usize::try_from(self.head.expected_bytes).unwrap_or(usize::MAX) / FRAMES_MIN;
         let frame_bytes = frame_bytes.clamp(FRAME_BYTES_MIN, FRAME_BYTES);
-        let mut batch = Batch::default();
+        let mut batch = ReadBatch::default();
         for difference in differences {
             batch.push(difference?)?;
             if batch.is_full(frame_bytes) {
                 self.write_batch(&batch, &mut frames, watch)?;
-                batch = Batch::default();
+                batch = ReadBatch::default();
             }
         }
         self.write_batch(&batch, &mut frames, watch)?;
-        frames.frame(Kind::End, &self.end.encode())?;
+        frames.frame(FrameKind::End, &self.end.encode())?;
         frames.flush()?;
         let done = self.so_far(&frames);
         watch(&done);
@@ -178,7 +180,7 @@ impl Sending<'_> {
     }
 
     fn so_far(&self, frames: &FrameWriter<'_>) -> Transfer {
-        let End { values, pages, record_bytes } = self.end;
+        let EndFrame { values, pages, record_bytes } = self.end;
         let expected_bytes = self.head.expected_bytes;
         Transfer { stream_bytes: frames.bytes, values, pages, record_bytes, expected_bytes }
     }
@@ -186,7 +188,7 @@ impl Sending<'_> {
     /// Writes a batch as one frame, or as several if its deltas become longer than a frame in full.
     fn write_batch(
         &mut self,
-        batch: &Batch,
+        batch: &ReadBatch,
         frames: &mut FrameWriter<'_>,
         watch: &mut dyn FnMut(&Transfer),
     ) -> Result<()> {
@@ -205,14 +207,14 @@ impl Sending<'_> {
                 entry.encode(&mut frame);
                 at += taken;
             }
-            frames.finish(Kind::Entries, frame)?;
+            frames.finish(FrameKind::Entries, frame)?;
             watch(&self.so_far(frames));
         }
         Ok(())
     }
 
     /// Returns the pages whose record was sent before, by position in the batch, with the page for which it was sent.
-    fn sames(&mut self, batch: &Batch) -> HashMap<usize, (u64, u64)> {
+    fn sames(&mut self, batch: &ReadBatch) -> HashMap<usize, (u64, u64)> {
         let mut found = HashMap::new();
         if self.shared.is_empty() {
             return found;
@@ -231,7 +233,7 @@ impl Sending<'_> {
     }
 
     /// Reads the records of a batch, by position.
-    fn read(&self, batch: &Batch, sames: &HashMap<usize, (u64, u64)>) -> Result<Records> {
+    fn read(&self, batch: &ReadBatch, sames: &HashMap<usize, (u64, u64)>) -> Result<BatchRecords> {
         let wanted: Vec<(usize, Addr)> = batch
             .items
             .iter()
@@ -242,7 +244,7 @@ impl Sending<'_> {
             )
             .collect();
         let addrs: Vec<Addr> = wanted.iter().map(|(_, addr)| *addr).collect();
-        let mut records = Records::new(batch);
+        let mut records = BatchRecords::new(batch);
         let shared = &self.pool.shared;
         let read = shared.segments.read(&shared.devices, &addrs, &mut |at, record| {
             if let Some((position, _)) = wanted.get(at) {
@@ -252,7 +254,7 @@ impl Sending<'_> {
         });
         match read {
             Ok(()) => {}
-            // A segment was folded meanwhile, or is damaged: reading its records one by one tells.
+            // A segment was moved meanwhile, or is damaged: reading its records one by one tells.
             Err(Error::Corrupt { .. }) => {
                 for (position, addr) in &wanted {
                     if records.get(*position).is_none() {
@@ -267,7 +269,7 @@ impl Sending<'_> {
 
     /// Replaces deltas from position `at` on by full records, for as many items as go into a frame; returns the
     /// position after these items.
-    fn make_in_full(&self, batch: &Batch, at: usize, records: &mut Records) -> Result<usize> {
+    fn make_in_full(&self, batch: &ReadBatch, at: usize, records: &mut BatchRecords) -> Result<usize> {
         records.begin_frame();
         let mut length = FrameLength::default();
         for (position, item) in batch.items.iter().enumerate().skip(at) {
@@ -310,21 +312,21 @@ impl Sending<'_> {
     fn entry<'r>(
         &mut self,
         rest: &'r [Item],
-        records: &'r Records,
+        records: &'r BatchRecords,
         sames: &HashMap<usize, (u64, u64)>,
         at: usize,
         frames: &mut FrameWriter<'_>,
-    ) -> Result<(Entry<'r>, usize)> {
+    ) -> Result<(StreamEntry<'r>, usize)> {
         let Some(head) = rest.first() else {
             return Err(Error::Invalid("an empty batch was sent: a bug".into()));
         };
         Ok(match head {
-            Item::Put(key, value) => (Entry::Put(*key, value), 1),
-            Item::Delete(key) => (Entry::Delete(*key), 1),
-            Item::Gone(object, first) => {
-                let next = |(n, item): (u64, &Item)| matches!(item, Item::Gone(of, page) if of == object && page.checked_sub(n) == Some(*first));
+            Item::Put(key, value) => (StreamEntry::Put(*key, value), 1),
+            Item::Delete(key) => (StreamEntry::Delete(*key), 1),
+            Item::Punch(object, first) => {
+                let next = |(n, item): (u64, &Item)| matches!(item, Item::Punch(of, page) if of == object && page.checked_sub(n) == Some(*first));
                 let count = (0..SHARE_PAGES_MAX).zip(rest).take_while(|pair| next(*pair)).count();
-                (Entry::Gone { object: *object, first: *first, count: count as u64 }, count)
+                (StreamEntry::Punch { object: *object, first: *first, count: count as u64 }, count)
             }
             Item::Page(object, first, _) => {
                 let (object, first) = (*object, *first);
@@ -337,14 +339,14 @@ impl Sending<'_> {
                     }
                     let position = at + pages.len();
                     let page = match (sames.get(&position), records.get(position)) {
-                        (Some((object, page)), _) => Page::Same(*object, *page),
+                        (Some((object, page)), _) => StreamPage::Same(*object, *page),
                         (None, Some(record)) => self.page(record, record_size, frames)?,
                         (None, None) => return Err(Error::corrupt("record", "it was not read")),
                     };
                     pages.push(page);
                 }
                 let taken = pages.len();
-                (Entry::Pages { object, record_size, first, pages }, taken)
+                (StreamEntry::Pages { object, record_size, first, pages }, taken)
             }
         })
     }
@@ -355,14 +357,14 @@ impl Sending<'_> {
         record: &'r [u8],
         record_size: u32,
         frames: &mut FrameWriter<'_>,
-    ) -> Result<Page<'r>> {
+    ) -> Result<StreamPage<'r>> {
         let needs = needs(record, record_size)?;
         if let Some(id) = needs.model
             && self.models.insert(id)
         {
-            frames.frame(Kind::Model, &self.model(id)?.encode())?;
+            frames.frame(FrameKind::Model, &self.model(id)?.encode())?;
         }
-        Ok(Page::Record(record, needs))
+        Ok(StreamPage::Record(record, needs))
     }
 
     fn model(&self, id: u32) -> Result<SentModel> {

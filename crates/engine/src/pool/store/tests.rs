@@ -11,7 +11,7 @@ use crate::record::{RecordCache, encode_metadata};
 use crate::segment::{Devices, Segment, Segments};
 use crate::space::Chunks;
 use crate::tree::NodeCache;
-use crate::txg::{LogWriter, Position, Rec, RecordKind};
+use crate::wal::{LogWriter, Position, Rec, RecordKind};
 
 const DEVICE_BYTES: u64 = 256 << 20;
 
@@ -58,7 +58,7 @@ fn a_record_whose_place_was_reused_is_looked_up_again() {
     let chunks = Arc::new(Chunks::new(&[DEVICE_BYTES]));
     let (chunk, next) = (chunks.allocate().unwrap(), chunks.allocate().unwrap());
     segments.insert(Segment::fresh(1, chunk)).unwrap();
-    let position = Position { segment: 1, chunk, used: 0, slots: 0, next, txg: 1, chain: 0 };
+    let position = Position { segment: 1, chunk, used: 0, slots: 0, next, batch: 1, chain: 0 };
     let mut writer = LogWriter::new(1, position, Arc::clone(&segments), Arc::clone(&chunks), devices.clone());
     let record = Rec { kind: RecordKind::Node, model: None, bytes: encode_metadata(b"node".to_vec()) };
     let ptr = writer.append(1, &[record], 0, |_| Vec::new(), true).unwrap().ptrs[0];

@@ -30,7 +30,7 @@ const SHARDS: usize = 64;
 
 /// Where a page lies.
 #[derive(Clone, Debug)]
-struct Slot {
+struct PageLocation {
     region: Arc<Region>,
     start: u32,
     len_bytes: u32,
@@ -38,9 +38,9 @@ struct Slot {
 
 /// A decoded page. Its region stays in memory as long as this does.
 #[derive(Debug)]
-pub struct Page(Slot);
+pub struct CachedPage(PageLocation);
 
-impl Deref for Page {
+impl Deref for CachedPage {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // SAFETY: slots are made of what `Filler::push` returned for the region, in `PageCache::offer`.
@@ -49,21 +49,21 @@ impl Deref for Page {
 }
 
 /// A region in use, and the addresses of the pages that were put into it.
-struct Filled {
+struct PageRegion {
     filler: Filler,
     addrs: Vec<Addr>,
 }
 
 /// Pages by the address of their record.
 pub(super) struct PageCache {
-    shards: Vec<RwLock<HashMap<Addr, Slot, AddrHashing>>>,
+    shards: Vec<RwLock<HashMap<Addr, PageLocation, AddrHashing>>>,
     region_bytes: u64,
     capacity_bytes: AtomicU64,
     offers: AtomicU64,
     /// True if there is no room for another region.
     full: AtomicBool,
     /// Regions, oldest first. Only the last is being filled.
-    regions: Mutex<VecDeque<Filled>>,
+    regions: Mutex<VecDeque<PageRegion>>,
 }
 
 impl PageCache {
@@ -80,17 +80,17 @@ impl PageCache {
         }
     }
 
-    fn shard(&self, addr: Addr) -> &RwLock<HashMap<Addr, Slot, AddrHashing>> {
+    fn shard(&self, addr: Addr) -> &RwLock<HashMap<Addr, PageLocation, AddrHashing>> {
         // By the slot, since neighbours are often read together. The hash is of no use here: its low bits choose the
         // place within the shard.
         &self.shards[addr.slot() as usize % SHARDS]
     }
 
-    pub(super) fn get(&self, addr: Addr) -> Option<Page> {
+    pub(super) fn get(&self, addr: Addr) -> Option<CachedPage> {
         if self.capacity_bytes.load(Relaxed) == 0 {
             return None;
         }
-        self.shard(addr).read().get(&addr).cloned().map(Page)
+        self.shard(addr).read().get(&addr).cloned().map(CachedPage)
     }
 
     /// Returns the bytes that a region takes, its part of the map included.
@@ -116,21 +116,21 @@ impl PageCache {
     }
 
     /// Copies a page to the last region, or to a new one.
-    fn place(&self, regions: &mut VecDeque<Filled>, addr: Addr, page: &[u8]) -> Option<Slot> {
+    fn place(&self, regions: &mut VecDeque<PageRegion>, addr: Addr, page: &[u8]) -> Option<PageLocation> {
         for _ in 0..2 {
             if let Some(last) = regions.back_mut()
                 && let Some(start) = last.filler.push(page)
             {
                 last.addrs.push(addr);
                 let region = Arc::clone(last.filler.region());
-                return Some(Slot { region, start: start as u32, len_bytes: page.len() as u32 });
+                return Some(PageLocation { region, start: start as u32, len_bytes: page.len() as u32 });
             }
             self.shrink(regions, 1);
             if self.capacity_bytes.load(Relaxed) < (regions.len() as u64 + 1) * self.cost() {
                 return None;
             }
             let filler = Filler::new(self.region_bytes as usize).ok()?;
-            regions.push_back(Filled { filler, addrs: Vec::new() });
+            regions.push_back(PageRegion { filler, addrs: Vec::new() });
             let another = (regions.len() as u64 + 1) * self.cost();
             self.full.store(self.capacity_bytes.load(Relaxed) < another, Relaxed);
         }
@@ -138,7 +138,7 @@ impl PageCache {
     }
 
     /// Drops the oldest regions until there is room for `more` of them.
-    fn shrink(&self, regions: &mut VecDeque<Filled>, more: u64) {
+    fn shrink(&self, regions: &mut VecDeque<PageRegion>, more: u64) {
         let capacity = self.capacity_bytes.load(Relaxed);
         while (regions.len() as u64 + more) * self.cost() > capacity {
             let Some(oldest) = regions.pop_front() else { return };

@@ -31,10 +31,10 @@ const LONGEST_PART: u64 = 4;
 
 /// A record as it is stored: in memory of the cache, which stays as long as this does, or in memory of its own.
 #[derive(Clone, Debug)]
-pub struct Record(Kind);
+pub struct Record(RecordBytes);
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum RecordBytes {
     Held { region: Arc<Region>, start: u32, len_bytes: u32 },
     Own(Arc<[u8]>),
 }
@@ -44,29 +44,29 @@ impl Deref for Record {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             // SAFETY: it is made of an entry, which has what `Filler::push` returned for the region.
-            Kind::Held { region, start, len_bytes } => unsafe {
+            RecordBytes::Held { region, start, len_bytes } => unsafe {
                 region.bytes(*start as usize, *len_bytes as usize)
             },
-            Kind::Own(bytes) => bytes,
+            RecordBytes::Own(bytes) => bytes,
         }
     }
 }
 
 impl From<&[u8]> for Record {
     fn from(bytes: &[u8]) -> Self {
-        Self(Kind::Own(bytes.into()))
+        Self(RecordBytes::Own(bytes.into()))
     }
 }
 
 impl From<Vec<u8>> for Record {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(Kind::Own(bytes.into()))
+        Self(RecordBytes::Own(bytes.into()))
     }
 }
 
 /// Where a record lies.
 #[derive(Debug)]
-struct Entry {
+struct CachedRecord {
     region: Arc<Region>,
     start: u32,
     len_bytes: u32,
@@ -75,12 +75,12 @@ struct Entry {
 }
 
 /// A region in use, and the addresses of the records that were put into it.
-struct Filled {
+struct RecordRegion {
     filler: Filler,
     addrs: Vec<Addr>,
 }
 
-impl Filled {
+impl RecordRegion {
     fn cost(&self) -> u64 {
         (self.filler.region().len_bytes() + self.addrs.capacity() * size_of::<Addr>()) as u64
     }
@@ -89,7 +89,7 @@ impl Filled {
 /// Regions, oldest first. Only the last is being filled.
 #[derive(Default)]
 struct Queue {
-    regions: VecDeque<Filled>,
+    regions: VecDeque<RecordRegion>,
     bytes: u64,
 }
 
@@ -120,10 +120,10 @@ impl Queues {
     }
 }
 
-type Shard = HashMap<Addr, Entry, AddrHashing>;
+type Shard = HashMap<Addr, CachedRecord, AddrHashing>;
 
 /// Records by address.
-pub(super) struct Records {
+pub(super) struct RecordMap {
     shards: Vec<RwLock<Shard>>,
     region_bytes: u64,
     capacity_bytes: AtomicU64,
@@ -134,7 +134,7 @@ pub(super) struct Records {
     queues: Mutex<Queues>,
 }
 
-impl Records {
+impl RecordMap {
     /// Creates a cache of at most `capacity_bytes`.
     pub(super) fn new(capacity_bytes: u64) -> Self {
         let region_bytes =
@@ -158,12 +158,12 @@ impl Records {
     /// Returns the record at `addr`, if it is held.
     pub(super) fn get(&self, addr: Addr) -> Option<Record> {
         let shard = self.shard(addr).read();
-        let Entry { region, start, len_bytes, uses } = shard.get(&addr)?;
+        let CachedRecord { region, start, len_bytes, uses } = shard.get(&addr)?;
         let so_far = uses.load(Relaxed);
         if so_far < USES_MAX {
             uses.store(so_far + 1, Relaxed);
         }
-        Some(Record(Kind::Held { region: Arc::clone(region), start: *start, len_bytes: *len_bytes }))
+        Some(Record(RecordBytes::Held { region: Arc::clone(region), start: *start, len_bytes: *len_bytes }))
     }
 
     /// Returns true if the record at `addr` is held. This does not count as a use of it.
@@ -212,7 +212,7 @@ impl Records {
         if !out_of.is_none_or(is_there) {
             return region.forget(len_bytes);
         }
-        let entry = Entry { region, start: start as u32, len_bytes, uses: uses.into() };
+        let entry = CachedRecord { region, start: start as u32, len_bytes, uses: uses.into() };
         if let Some(before) = shard.insert(addr, entry) {
             before.region.forget(before.len_bytes);
         }
@@ -242,7 +242,7 @@ impl Records {
                 Some(region) => Filler::of(region),
                 None => Filler::of(Region::small(region_bytes.max(record.len())).ok()?),
             };
-            let filled = Filled { filler, addrs: Vec::new() };
+            let filled = RecordRegion { filler, addrs: Vec::new() };
             let queue = queues.get(which);
             queue.bytes += filled.cost();
             self.held_bytes.fetch_add(filled.cost(), Relaxed);
@@ -276,7 +276,7 @@ impl Records {
 
     /// Drops a region of queue `from`. Records of it that were used, or all of them if `all` is set, are copied to the
     /// end of queue `to`; half of a region at most if that is the same queue.
-    fn drop_region(&self, queues: &mut Queues, filled: Filled, from: Which, to: Which, all: bool) {
+    fn drop_region(&self, queues: &mut Queues, filled: RecordRegion, from: Which, to: Which, all: bool) {
         let cost = filled.cost();
         queues.get(from).bytes -= cost;
         self.held_bytes.fetch_sub(cost, Relaxed);
@@ -298,12 +298,12 @@ impl Records {
                 }
                 left -= len_bytes;
                 let region = Arc::clone(&region);
-                (Record(Kind::Held { region, start, len_bytes: len_bytes as u32 }), uses)
+                (Record(RecordBytes::Held { region, start, len_bytes: len_bytes as u32 }), uses)
             };
             let uses = if all { uses } else { uses - 1 };
             self.place(queues, to, (*addr, &record), uses, Some(&region));
         }
-        let Filled { filler, addrs } = filled;
+        let RecordRegion { filler, addrs } = filled;
         drop((filler, addrs));
         if region.len_bytes() as u64 == self.region_bytes && queues.spare.is_none() {
             queues.spare = Arc::into_inner(region);
@@ -327,7 +327,7 @@ impl Records {
 
     /// Counts what the map takes, gives back what it does not need, and drops what is too much.
     pub(super) fn weigh(&self) {
-        let slot = size_of::<(Addr, Entry)>() + 1;
+        let slot = size_of::<(Addr, CachedRecord)>() + 1;
         let mut map_bytes = 0;
         for shard in &self.shards {
             let (len, capacity) = {

@@ -9,9 +9,9 @@ use crate::record::{Compression, Encoder, ModelId, NoModels, Record, decode};
 
 /// Records by address.
 #[derive(Default)]
-struct Known(HashMap<Addr, Arc<[u8]>>);
+struct BaseRecords(HashMap<Addr, Arc<[u8]>>);
 
-impl Models for Known {
+impl Models for BaseRecords {
     fn model(&self, id: ModelId) -> Result<Arc<Model>> {
         NoModels.model(id)
     }
@@ -39,10 +39,10 @@ fn noise(seed: u64, len_bytes: usize) -> Vec<u8> {
 }
 
 /// A page of noise, stored in full at slot 0.
-fn known(page: &[u8]) -> Known {
+fn known(page: &[u8]) -> BaseRecords {
     let mut record = Vec::new();
     Encoder::new().encode(page, Compression::Off, &mut record);
-    Known(HashMap::from([(addr(0), record.into())]))
+    BaseRecords(HashMap::from([(addr(0), record.into())]))
 }
 
 fn delta(before: &[u8], bases: u32, page: &[u8], squeeze: bool) -> Option<Vec<u8>> {
@@ -123,7 +123,7 @@ fn a_delta_is_refused_without_its_bases() {
     let corrupt = |done: Result<()>| assert!(matches!(done, Err(Error::Corrupt { .. })), "{done:?}");
     corrupt(decode(&record, &NoModels, &mut out));
     // A delta at the bottom must not lead to endless recursion.
-    corrupt(decode(&record, &Known(HashMap::from([(addr(0), record.clone().into())])), &mut out));
+    corrupt(decode(&record, &BaseRecords(HashMap::from([(addr(0), record.clone().into())])), &mut out));
     // The record in between belongs to another chain, or is no delta.
     let mut known = known(&before);
     let top = delta(&before, 3, &page, true).unwrap();

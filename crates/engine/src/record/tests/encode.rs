@@ -1,7 +1,9 @@
 use proptest::prelude::*;
 
 use crate::limits::{RECORD_BYTES_MAX, RECORDSIZE_MAX};
-use crate::record::{Codec, Compression, Encoded, Encoder, NoModels, decode, logical_len, open, seal};
+use crate::record::{
+    Codec, Compression, Encoded, Encoder, NoModels, decode, logical_len, record_checksum, verify,
+};
 use crate::{Addr, Error};
 
 const ALL: [Compression; 10] = [
@@ -200,19 +202,19 @@ fn a_page_that_is_too_small_is_damage_not_overrun() {
 }
 
 #[test]
-fn seals_tell_wrong_bytes_and_wrong_places() {
+fn checksums_tell_wrong_bytes_and_wrong_places() {
     let (here, there) = (Addr::new(7, 1), Addr::new(7, 2));
-    let sealed = seal(here, b"record");
-    open(here, b"record", sealed).unwrap();
-    assert!(matches!(open(there, b"record", sealed), Err(Error::Corrupt { .. })));
-    let error = open(here, b"recorc", sealed).unwrap_err().to_string();
+    let checksum = record_checksum(here, b"record");
+    verify(here, b"record", checksum).unwrap();
+    assert!(matches!(verify(there, b"record", checksum), Err(Error::Corrupt { .. })));
+    let error = verify(here, b"recorc", checksum).unwrap_err().to_string();
     assert!(error.starts_with("damaged record 7:1: checksum "), "{error}");
     // CRC-32C of the bytes 01 00 00 07 00 00 00 00, then "record", computed bit by bit.
     let bytes = [&here.raw().to_le_bytes()[..], b"record"].concat();
     let slow = !bytes.iter().fold(!0u32, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |c, _| if c & 1 == 1 { c >> 1 ^ 0x82F6_3B78 } else { c >> 1 })
     });
-    assert_eq!(sealed, slow);
+    assert_eq!(checksum, slow);
 }
 
 fn pages() -> impl Strategy<Value = Vec<u8>> {

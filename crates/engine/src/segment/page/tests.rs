@@ -24,7 +24,7 @@ fn len_bytes(addr: Addr) -> u32 {
 /// Makes a segment with one to four parts; neighbouring parts may lie in the same chunk.
 fn segment(dice: &mut Dice, id: u64) -> Segment {
     let slots = 20 + dice.below(200) as u32;
-    let mut segment = Segment { id, slots, recoded: dice.below(9) == 0, ..Segment::default() };
+    let mut segment = Segment { id, slots, recompressed: dice.below(9) == 0, ..Segment::default() };
     let mut first_slot = 0;
     for _ in 0..=dice.below(4) {
         let chunk = Chunk { device: 0, index: (id / 5 + dice.below(3)) as u32 };

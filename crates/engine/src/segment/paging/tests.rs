@@ -14,9 +14,9 @@ use crate::{Addr, Ptr};
 
 /// Pages as checkpoints have stored them.
 #[derive(Default)]
-struct Stored(Mutex<BTreeMap<u64, Vec<u8>>>);
+struct MemPages(Mutex<BTreeMap<u64, Vec<u8>>>);
 
-impl TablePages for Stored {
+impl TablePages for MemPages {
     fn read(&self, segments: &Segments, page: u64) -> Result<Vec<Segment>> {
         let bytes = self.0.lock().get(&page).cloned();
         let bytes = bytes.ok_or_else(|| Error::corrupt("page", "it is not stored"))?;
@@ -50,14 +50,14 @@ fn segment(id: u64) -> Segment {
 struct Both {
     all: Segments,
     few: Segments,
-    stored: Arc<Stored>,
+    stored: Arc<MemPages>,
     page_ptrs: BTreeMap<u64, Ptr>,
 }
 
 impl Both {
     fn new() -> Self {
         let (all, few) = (Segments::new(1 << 20), Segments::new(1 << 20));
-        let stored = Arc::new(Stored::default());
+        let stored = Arc::new(MemPages::default());
         for table in [&all, &few] {
             table.set_page_ids(PageIds::new(4).unwrap());
         }
@@ -144,7 +144,7 @@ fn a_table_of_which_little_is_in_memory_is_as_one_that_is_all_there() {
                 let lens: Vec<(u32, u32)> = now.live.iter().map(|slot| (slot, LEN_BYTES)).collect();
                 both.each(|table| {
                     let parts = vec![part(next_chunk, step)];
-                    let to = Move { parts, models: vec![], lens: lens.clone(), recoded: false };
+                    let to = Move { parts, models: vec![], lens: lens.clone(), recompressed: false };
                     assert_eq!(table.relocate(id, to).unwrap(), now.parts.to_vec());
                 });
             }

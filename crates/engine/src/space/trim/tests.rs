@@ -30,7 +30,7 @@ fn a_device_is_told_once_of_what_is_free_and_of_nothing_else() {
     assert_eq!(trim(&chunks, Untrimmed::All), (6..32).collect::<Vec<u64>>());
     assert_eq!((trim(&chunks, Untrimmed::All), chunks.untrimmed(Untrimmed::All, ANY)), (vec![], 0));
     // The last checkpoint still refers to the chunk.
-    let pending = chunks.take_pending();
+    let pending = chunks.take_pending_free();
     assert_eq!(trim(&chunks, Untrimmed::All), Vec::<u64>::new());
     chunks.recycle(pending);
     assert_eq!(trim(&chunks, Untrimmed::Fresh), [2]);
@@ -39,7 +39,7 @@ fn a_device_is_told_once_of_what_is_free_and_of_nothing_else() {
     let again = chunks.allocate().unwrap();
     assert_eq!(again.index, 2);
     chunks.release(again);
-    chunks.recycle(chunks.take_pending());
+    chunks.recycle(chunks.take_pending_free());
     assert_eq!((trim(&chunks, Untrimmed::All), chunks.free()), (vec![2], 27));
 }
 

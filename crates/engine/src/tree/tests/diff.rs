@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 
-use super::model::{Model, edits};
+use super::model::{TreeModel, edits};
 use super::*;
 
 /// Returns the differences of two maps.
-fn expected(new: &Model, old: &Model, after: Option<Key>) -> Vec<Difference> {
+fn expected(new: &TreeModel, old: &TreeModel, after: Option<Key>) -> Vec<Difference> {
     let keys: BTreeSet<&Key> = new.keys().chain(old.keys()).collect();
     let behind = |key: &&Key| after.is_none_or(|after| **key > after);
     let same = |a: Option<&Value>, b: Option<&Value>| match (a, b) {
@@ -26,7 +26,7 @@ fn found(new: &Tree, old: Option<&Tree>, after: Option<Key>) -> Vec<Difference> 
     new.differences(old, after).collect::<Result<_>>().unwrap()
 }
 
-fn change(tree: &Tree, model: &mut Model, edits: &[Edit]) {
+fn change(tree: &Tree, model: &mut TreeModel, edits: &[Edit]) {
     apply(tree, edits.to_vec());
     for edit in edits {
         match edit {
@@ -49,8 +49,8 @@ proptest! {
         let shape = if small { Shape { leaf_bytes: 400, fanout: 6 } } else { Shape::STORED };
         let store = Arc::new(MemStore::default());
         let tree = tree_with(&store, None, 1 << 20, shape);
-        let mut model = Model::new();
-        let mut versions: Vec<(Tree, Model)> = Vec::new();
+        let mut model = TreeModel::new();
+        let mut versions: Vec<(Tree, TreeModel)> = Vec::new();
         for (changes, stored) in &generations {
             changes.iter().for_each(|edits| change(&tree, &mut model, edits));
             if *stored {
@@ -59,7 +59,7 @@ proptest! {
             versions.push((tree.fork(), model.clone()));
         }
         for (new, of_new) in &versions {
-            prop_assert_eq!(found(new, None, None), expected(of_new, &Model::new(), None));
+            prop_assert_eq!(found(new, None, None), expected(of_new, &TreeModel::new(), None));
             for (old, of_old) in &versions {
                 let all = expected(of_new, of_old, None);
                 prop_assert_eq!(&found(new, Some(old), None), &all);

@@ -8,14 +8,14 @@ use crate::tree::node::Node;
 
 const SMALL: Shape = Shape { leaf_bytes: 400, fanout: 8 };
 
-struct Stored {
+struct StoredTree {
     store: Arc<MemStore>,
     root: Option<Ptr>,
     /// Leaves with their first and last page.
     leaves: Vec<(Ptr, u64, u64)>,
 }
 
-fn stored(pages: u64) -> Stored {
+fn stored(pages: u64) -> StoredTree {
     let store = Arc::new(MemStore::default());
     let tree = tree_with(&store, None, 1 << 20, SMALL);
     apply(&tree, (0..pages).map(|n| Edit::Put(Key::page(1, n), page(n))).collect());
@@ -34,12 +34,12 @@ fn stored(pages: u64) -> Stored {
         Ok(())
     })
     .unwrap();
-    Stored { store, root, leaves }
+    StoredTree { store, root, leaves }
 }
 
 #[test]
 fn a_bad_leaf_hurts_its_own_keys_only() {
-    let Stored { store, root, leaves } = stored(2000);
+    let StoredTree { store, root, leaves } = stored(2000);
     let (bad, first, last) = leaves[leaves.len() / 2];
     store.bad.lock().insert(bad.addr);
     let tree = tree_with(&store, root, 1 << 20, SMALL);
@@ -60,7 +60,7 @@ fn a_bad_leaf_hurts_its_own_keys_only() {
 
 #[test]
 fn a_range_with_a_bad_leaf_can_be_deleted() {
-    let Stored { store, root, leaves } = stored(2000);
+    let StoredTree { store, root, leaves } = stored(2000);
     let (bad, first, last) = leaves[leaves.len() / 2];
     store.bad.lock().insert(bad.addr);
     let tree = tree_with(&store, root, 1 << 20, SMALL);
@@ -78,7 +78,7 @@ fn a_range_with_a_bad_leaf_can_be_deleted() {
 
 #[test]
 fn the_walk_shows_damage_and_goes_on() {
-    let Stored { store, root, leaves } = stored(2000);
+    let StoredTree { store, root, leaves } = stored(2000);
     store.bad.lock().insert(leaves[3].0.addr);
     let swapped = store.records.lock()[&leaves[9].0.addr].clone();
     store.records.lock().insert(leaves[7].0.addr, swapped);
@@ -134,18 +134,18 @@ fn a_failed_checkpoint_goes_on_where_it_stopped() {
     let store = Arc::new(MemStore::default());
     let tree = tree_with(&store, None, 1 << 20, SMALL);
     apply(&tree, (0..3000).map(|n| Edit::Put(Key::page(1, n), page(n))).collect());
-    let mut frozen = tree.freeze();
+    let mut immutable = tree.make_immutable();
     let mut calls = 0;
-    let error = frozen.persist(&mut |nodes| {
+    let error = immutable.persist(&mut |nodes| {
         calls += 1;
         if calls == 2 { Err(Error::NoSpace("made full by a test".into())) } else { store.write(nodes) }
     });
     assert!(matches!(error, Err(Error::NoSpace(_))));
-    assert!(frozen.root().is_err());
+    assert!(immutable.root().is_err());
     let written = store.live().len();
     assert!(written > 0);
-    let root = frozen.persist(&mut |nodes| store.write(nodes)).unwrap();
-    retire(&tree, frozen, &mut Vec::new());
+    let root = immutable.persist(&mut |nodes| store.write(nodes)).unwrap();
+    retire(&tree, immutable, &mut Vec::new());
     let mut nodes = 0;
     visit(root, &*store, &mut |visit| {
         nodes += usize::from(matches!(visit, Visit::Node { .. }));
@@ -153,10 +153,10 @@ fn a_failed_checkpoint_goes_on_where_it_stopped() {
     })
     .unwrap();
     assert_eq!(nodes, store.live().len(), "no node was written twice");
-    assert!(frozen_count(&tree, 3000));
+    assert!(immutable_count(&tree, 3000));
 }
 
-fn frozen_count(tree: &Tree, pages: u64) -> bool {
+fn immutable_count(tree: &Tree, pages: u64) -> bool {
     let mut out = vec![None; pages as usize];
     tree.pages(1, 0, &mut out).unwrap();
     out.iter().all(Option::is_some)
@@ -166,6 +166,6 @@ fn frozen_count(tree: &Tree, pages: u64) -> bool {
 fn a_wrong_number_of_addresses_is_refused() {
     let tree = tree_with(&Arc::new(MemStore::default()), None, 1 << 20, SMALL);
     apply(&tree, vec![Edit::Put(Key::page(1, 1), page(1))]);
-    let mut frozen = tree.freeze();
-    assert!(matches!(frozen.persist(&mut |_| Ok(Vec::new())), Err(Error::Invalid(_))));
+    let mut immutable = tree.make_immutable();
+    assert!(matches!(immutable.persist(&mut |_| Ok(Vec::new())), Err(Error::Invalid(_))));
 }

@@ -117,15 +117,15 @@ fn an_unchanged_tree_writes_nothing() {
     assert_eq!(checkpoint(&tree, &store), None);
     apply(&tree, put_pages(1, 0..10_000));
     let root = checkpoint(&tree, &store);
-    let mut frozen = tree.freeze();
-    assert_eq!(frozen.persist(&mut |_| panic!("nothing changed")).unwrap(), root);
-    retire(&tree, frozen, &mut Vec::new());
+    let mut immutable = tree.make_immutable();
+    assert_eq!(immutable.persist(&mut |_| panic!("nothing changed")).unwrap(), root);
+    retire(&tree, immutable, &mut Vec::new());
     // Nor does deleting what is not there.
     apply(&tree, vec![Edit::Delete(Key::page(7, 7)), Edit::DeleteRange(Key::page(3, 0), Key::page(4, 0))]);
     assert_eq!(tree.dirty_bytes(), 0);
 }
 
-/// Versions change independently. What each has let go of is found by comparing them, and nothing is found twice.
+/// Versions change independently. What each has unreferenced is found by comparing them, and nothing is found twice.
 #[test]
 fn forks_share_what_neither_has_changed() {
     let store = Arc::new(MemStore::default());
@@ -136,7 +136,7 @@ fn forks_share_what_neither_has_changed() {
     apply(&tree, put_pages(1, 100..101));
     let clone = fork.fork();
     apply(&clone, vec![Edit::Put(Key::page(1, 19_000), page(3))]);
-    let (mut first, mut second) = (fork.freeze(), tree.freeze());
+    let (mut first, mut second) = (fork.make_immutable(), tree.make_immutable());
     first.persist(&mut |nodes| store.write(nodes)).unwrap();
     let all = store.live().len();
     second.persist(&mut |nodes| store.write(nodes)).unwrap();
@@ -146,7 +146,7 @@ fn forks_share_what_neither_has_changed() {
     apply(&tree, vec![Edit::Put(Key::page(1, 10_000), page(4))]);
     apply(&late, vec![]);
     let versions = [&fork, &tree, &clone, &late];
-    let written: Vec<Written> = versions.iter().map(|tree| tree.written()).collect();
+    let written: Vec<WrittenNodes> = versions.iter().map(|tree| tree.written()).collect();
     let missing =
         |a: usize, b: usize| written[a].keys().filter(|node| !written[b].contains_key(node)).count();
     assert_eq!((missing(0, 2), missing(3, 1), missing(1, 3)), (2, 2, 0));
@@ -181,10 +181,10 @@ fn unstored_memory_is_counted_for_all_trees_together() {
     assert!(fork.dirty_bytes() > 0);
     let sum = tree.dirty_bytes() + fork.dirty_bytes();
     assert_eq!((cache.dirty_bytes(), cache.unstored_bytes()), (sum, sum));
-    let mut frozen = tree.freeze();
+    let mut immutable = tree.make_immutable();
     assert_eq!((cache.dirty_bytes(), cache.unstored_bytes()), (fork.dirty_bytes(), sum));
-    frozen.persist(&mut |nodes| store.write(nodes)).unwrap();
-    drop(frozen);
+    immutable.persist(&mut |nodes| store.write(nodes)).unwrap();
+    drop(immutable);
     tree.settle(&mut Settling::default());
     assert_eq!(cache.unstored_bytes(), fork.dirty_bytes());
     let left = fork.dirty_bytes();
@@ -199,9 +199,9 @@ fn unstored_memory_is_counted_for_all_trees_together() {
     apply(&tree, put_pages(1, 0..5_000));
     let (fork, held) = (tree.fork(), tree.dirty_bytes());
     drop(tree);
-    let mut frozen = fork.freeze();
-    assert_eq!(cache.freeze_left().memory, held);
-    // This tree is dropped after the cut, so its nodes count until the next checkpoint.
+    let mut immutable = fork.make_immutable();
+    assert_eq!(cache.make_left_immutable().memory, held);
+    // This tree is dropped after the quiesce point, so its nodes count until the next checkpoint.
     let late = fork.fork();
     apply(&late, put_pages(2, 0..1));
     let late_bytes = late.dirty_bytes();
@@ -211,12 +211,12 @@ fn unstored_memory_is_counted_for_all_trees_together() {
         stored += nodes.iter().map(|node| node.len() as u64).sum::<u64>();
         store.write(nodes)
     };
-    frozen.persist(write).unwrap();
+    immutable.persist(write).unwrap();
     assert!(stored > 0 && stored <= cache.unstored_nodes().stored);
     fork.settle(&mut Settling::default());
     cache.settle_left();
     assert_eq!((cache.unstored_bytes(), cache.dirty_bytes()), (late_bytes, late_bytes));
-    cache.freeze_left();
+    cache.make_left_immutable();
     cache.settle_left();
     assert_eq!(cache.unstored_bytes(), 0);
 }
@@ -292,13 +292,13 @@ fn readers_see_whole_changes() {
         let mut garbage: Vec<Ptr> = Vec::new();
         for v in 1..60 {
             let freed = apply(&tree, version(v));
-            let mut frozen = tree.freeze();
+            let mut immutable = tree.make_immutable();
             garbage.extend(freed);
             if v % 2 == 0 {
                 garbage.extend(apply(&tree, version(v + 1000)));
             }
-            frozen.persist(&mut |nodes| store.write(nodes)).unwrap();
-            retire(&tree, frozen, &mut garbage);
+            immutable.persist(&mut |nodes| store.write(nodes)).unwrap();
+            retire(&tree, immutable, &mut garbage);
             // Freed records disappear while readers may still need them.
             store.free(&std::mem::take(&mut garbage));
         }

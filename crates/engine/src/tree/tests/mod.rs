@@ -85,18 +85,18 @@ pub(super) fn apply(tree: &Tree, edits: Vec<Edit>) -> Vec<Ptr> {
 }
 
 pub(super) fn checkpoint(tree: &Tree, store: &MemStore) -> Option<Ptr> {
-    let mut frozen = tree.freeze();
-    let root = frozen.persist(&mut |nodes| store.write(nodes)).unwrap();
-    retire(tree, frozen, &mut Vec::new());
+    let mut immutable = tree.make_immutable();
+    let root = immutable.persist(&mut |nodes| store.write(nodes)).unwrap();
+    retire(tree, immutable, &mut Vec::new());
     root
 }
 
 /// Ends a checkpoint of a tree without other versions.
-pub(super) fn retire(tree: &Tree, frozen: Frozen, freed: &mut Vec<Ptr>) {
+pub(super) fn retire(tree: &Tree, immutable: ImmutableTree, freed: &mut Vec<Ptr>) {
     let kept = tree.written();
     freed.extend(
-        frozen.written().into_iter().filter(|(node, _)| !kept.contains_key(node)).map(|(_, ptr)| ptr),
+        immutable.written().into_iter().filter(|(node, _)| !kept.contains_key(node)).map(|(_, ptr)| ptr),
     );
-    drop(frozen);
+    drop(immutable);
     tree.settle(&mut Settling::default());
 }

@@ -8,9 +8,9 @@ use crate::tree::leaf::Leaf;
 use crate::tree::node::{Body, Node};
 
 #[derive(Clone, Debug)]
-enum Step {
+enum TreeStep {
     Apply(Vec<Edit>),
-    Freeze,
+    MakeImmutable,
     Persist,
     Retire,
     /// Forgets the tree, and opens the last checkpoint.
@@ -52,55 +52,55 @@ pub(super) fn edits() -> impl Strategy<Value = Vec<Edit>> {
     prop::collection::vec(one, 1..12).prop_map(|edits| edits.concat())
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = TreeStep> {
     prop_oneof![
-        8 => edits().prop_map(Step::Apply),
-        2 => Just(Step::Freeze),
-        2 => Just(Step::Persist),
-        2 => Just(Step::Retire),
-        1 => Just(Step::Reopen),
+        8 => edits().prop_map(TreeStep::Apply),
+        2 => Just(TreeStep::MakeImmutable),
+        2 => Just(TreeStep::Persist),
+        2 => Just(TreeStep::Retire),
+        1 => Just(TreeStep::Reopen),
     ]
 }
 
-pub(super) type Model = BTreeMap<Key, Value>;
+pub(super) type TreeModel = BTreeMap<Key, Value>;
 
 struct World {
     store: Arc<MemStore>,
     cache_bytes: u64,
     shape: Shape,
     tree: Tree,
-    model: Model,
+    model: TreeModel,
     /// Nodes freed by the live tree. The last durable checkpoint may still refer to them.
     freed: Vec<Ptr>,
-    frozen: Option<(Frozen, Model, usize)>,
-    durable: (Option<Ptr>, Model),
+    immutable: Option<(ImmutableTree, TreeModel, usize)>,
+    durable: (Option<Ptr>, TreeModel),
 }
 
 impl World {
     fn new(cache_bytes: u64, shape: Shape) -> Self {
         let store = Arc::new(MemStore::default());
         let tree = tree_with(&store, None, cache_bytes, shape);
-        let (model, durable) = (Model::new(), (None, Model::new()));
-        Self { store, cache_bytes, shape, tree, model, freed: Vec::new(), frozen: None, durable }
+        let (model, durable) = (TreeModel::new(), (None, TreeModel::new()));
+        Self { store, cache_bytes, shape, tree, model, freed: Vec::new(), immutable: None, durable }
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: TreeStep) {
         match step {
-            Step::Apply(edits) => self.apply(edits),
-            Step::Freeze if self.frozen.is_none() => {
-                self.frozen = Some((self.tree.freeze(), self.model.clone(), self.freed.len()));
+            TreeStep::Apply(edits) => self.apply(edits),
+            TreeStep::MakeImmutable if self.immutable.is_none() => {
+                self.immutable = Some((self.tree.make_immutable(), self.model.clone(), self.freed.len()));
             }
-            Step::Freeze => {}
-            Step::Persist => {
-                let Some((frozen, ..)) = &mut self.frozen else { return };
+            TreeStep::MakeImmutable => {}
+            TreeStep::Persist => {
+                let Some((immutable, ..)) = &mut self.immutable else { return };
                 let store = &self.store;
-                let root = frozen.persist(&mut |nodes| store.write(nodes)).unwrap();
-                assert_eq!(frozen.root().unwrap(), root);
-                let again = frozen.persist(&mut |_| panic!("nothing is left to write")).unwrap();
+                let root = immutable.persist(&mut |nodes| store.write(nodes)).unwrap();
+                assert_eq!(immutable.root().unwrap(), root);
+                let again = immutable.persist(&mut |_| panic!("nothing is left to write")).unwrap();
                 assert_eq!(again, root);
             }
-            Step::Retire => self.retire(),
-            Step::Reopen => self.reopen(),
+            TreeStep::Retire => self.retire(),
+            TreeStep::Reopen => self.reopen(),
         }
     }
 
@@ -130,18 +130,18 @@ impl World {
     }
 
     fn retire(&mut self) {
-        self.step(Step::Persist);
-        let Some((frozen, model, freed_before)) = self.frozen.take() else { return };
-        self.durable = (frozen.root().unwrap(), model);
-        // No checkpoint refers any more to what was freed before the freeze.
+        self.step(TreeStep::Persist);
+        let Some((immutable, model, freed_before)) = self.immutable.take() else { return };
+        self.durable = (immutable.root().unwrap(), model);
+        // No checkpoint refers any more to what was freed before the tree became immutable.
         self.store.free(&self.freed[..freed_before]);
         self.freed.drain(..freed_before);
-        retire(&self.tree, frozen, &mut self.freed);
+        retire(&self.tree, immutable, &mut self.freed);
     }
 
     fn reopen(&mut self) {
-        self.step(Step::Retire);
-        self.frozen = None;
+        self.step(TreeStep::Retire);
+        self.immutable = None;
         let (root, model) = self.durable.clone();
         self.tree = tree_with(&self.store, root, self.cache_bytes, self.shape);
         self.model = model;
@@ -180,10 +180,10 @@ impl World {
         for ptr in &self.freed {
             assert!(accounted.remove(&ptr.addr), "{ptr:?} freed twice");
         }
-        if let Some((frozen, ..)) = &self.frozen {
-            // These nodes were written by the checkpoint and let go of by the live tree, and are not reported yet.
+        if let Some((immutable, ..)) = &self.immutable {
+            // These nodes were written by the checkpoint and unreferenced by the live tree, and are not reported yet.
             let kept = self.tree.written();
-            for (node, ptr) in frozen.written() {
+            for (node, ptr) in immutable.written() {
                 if !kept.contains_key(&node) {
                     accounted.remove(&ptr.addr);
                 }

@@ -1,4 +1,5 @@
-//! The ledger of a version of a dataset: the space that it holds, and the fate of records that it lets go of.
+//! The space accounting of a version of a dataset: the space that it holds, and the fate of records that it
+//! unreferences.
 //!
 //! - L2: a record that a tree refers to is in the tree of a snapshot before it if and only if it is older than the
 //!   snapshot: records enter a tree by their birth alone. A page is older if its address is below the position of the
@@ -13,12 +14,12 @@ use std::sync::Arc;
 use super::budget::Budget;
 use super::dead::{DeadList, space_of};
 use super::live::LiveDataset;
-use crate::account::subtract_stored;
+use crate::sums::subtract_stored;
 use crate::{Addr, Ptr, Result};
 
 /// Role of a record in a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum RecordRole {
     /// A page of an object.
     Page,
     /// A node of the tree.
@@ -27,7 +28,7 @@ pub enum Part {
 
 /// A snapshot that a dataset grows from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct Ancestor {
     /// Number of the snapshot.
     pub id: u64,
     /// Raw address from which on pages are younger than the snapshot.
@@ -36,66 +37,66 @@ pub struct Holder {
     pub node_bound: Option<u64>,
 }
 
-impl Holder {
+impl Ancestor {
     /// Returns true if the snapshot is older than a record.
-    pub fn precedes(&self, part: Part, addr: Addr) -> bool {
-        match part {
-            Part::Page => self.bound <= addr.raw(),
-            Part::Node => self.node_bound.is_some_and(|bound| bound <= addr.raw()),
+    pub fn precedes(&self, role: RecordRole, addr: Addr) -> bool {
+        match role {
+            RecordRole::Page => self.bound <= addr.raw(),
+            RecordRole::Node => self.node_bound.is_some_and(|bound| bound <= addr.raw()),
         }
     }
 }
 
-/// Accounts of a version. Spaces are in bytes, with directory entries.
+/// Space accounting of a version. Spaces are in bytes, with directory entries.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger {
+pub struct SpaceAccounting {
     /// Snapshots that the version grows from, oldest first. Only datasets have them.
-    pub holders: Vec<Holder>,
+    pub ancestors: Vec<Ancestor>,
     /// Space of the records of pages.
     pub page_bytes: u64,
     /// Space of the records of nodes.
     pub node_bytes: u64,
     /// Space of records that the snapshot before does not have.
     pub fresh_bytes: u64,
-    /// Records that were let go of since the snapshot before, and that this snapshot holds.
+    /// Records that were unreferenced since the snapshot before, and that this snapshot holds.
     pub dead: DeadList,
     /// Budget that follows these counters (Q1): that of the dataset, or of the dataset that the snapshot belongs to.
     pub budget: Option<Follower>,
 }
 
-/// A budget that follows a ledger.
+/// A budget that follows the space accounting of a version.
 #[derive(Clone, Debug)]
 pub struct Follower {
     /// The budget.
     pub budget: Arc<Budget>,
-    /// True if the ledger is that of the dataset itself, and not that of a snapshot.
+    /// True if the version is the dataset itself, and not a snapshot.
     pub is_own: bool,
 }
 
-impl Ledger {
+impl SpaceAccounting {
     /// Returns true if the newest snapshot has a record of the tree.
-    pub fn holds(&self, part: Part, addr: Addr) -> bool {
-        self.holders.last().is_some_and(|newest| !newest.precedes(part, addr))
+    pub fn holds(&self, role: RecordRole, addr: Addr) -> bool {
+        self.ancestors.last().is_some_and(|newest| !newest.precedes(role, addr))
     }
 
     /// Returns the number of the newest snapshot that is older than a record; 0 if none is.
-    pub fn birth(&self, part: Part, addr: Addr) -> u64 {
-        let older = self.holders.partition_point(|holder| holder.precedes(part, addr));
-        older.checked_sub(1).and_then(|at| self.holders.get(at)).map_or(0, |holder| holder.id)
+    pub fn birth(&self, role: RecordRole, addr: Addr) -> u64 {
+        let older = self.ancestors.partition_point(|ancestor| ancestor.precedes(role, addr));
+        older.checked_sub(1).and_then(|at| self.ancestors.get(at)).map_or(0, |ancestor| ancestor.id)
     }
 
-    fn counter(&mut self, part: Part) -> &mut u64 {
-        match part {
-            Part::Page => &mut self.page_bytes,
-            Part::Node => &mut self.node_bytes,
+    fn counter(&mut self, role: RecordRole) -> &mut u64 {
+        match role {
+            RecordRole::Page => &mut self.page_bytes,
+            RecordRole::Node => &mut self.node_bytes,
         }
     }
 
     /// Counts records of the tree that were just stored.
-    pub fn born<'a>(&mut self, part: Part, ptrs: impl Iterator<Item = &'a Ptr>) {
+    pub fn born<'a>(&mut self, role: RecordRole, ptrs: impl Iterator<Item = &'a Ptr>) {
         let bytes: u64 = ptrs.map(space_of).sum();
         let before = self.sums();
-        *self.counter(part) += bytes;
+        *self.counter(role) += bytes;
         self.fresh_bytes += bytes;
         self.tell(before);
     }
@@ -124,7 +125,7 @@ impl Ledger {
         }
     }
 
-    /// Makes another budget follow, which has counted nothing of this ledger yet.
+    /// Makes another budget follow, which has counted nothing of this version yet.
     pub fn follow(&mut self, follower: Option<Follower>) {
         self.budget = follower;
         self.tell((0, 0));
@@ -138,19 +139,19 @@ impl Ledger {
         self.tell(before);
     }
 
-    /// Removes records that the tree no longer refers to. Those that nothing refers to are added to `dying`. Returns
-    /// true if the dead list is to be flushed.
-    fn let_go(&mut self, part: Part, ptrs: &[Ptr], dying: &mut Vec<Ptr>) -> bool {
+    /// Removes records that the tree no longer refers to. Those that nothing refers to are added to `unreferenced`.
+    /// Returns true if the dead list is to be flushed.
+    fn unreference(&mut self, role: RecordRole, ptrs: &[Ptr], unreferenced: &mut Vec<Ptr>) -> bool {
         let mut full = false;
         let before = self.sums();
         for ptr in ptrs {
             let bytes = space_of(ptr);
-            subtract_stored(self.counter(part), bytes);
-            if self.holds(part, ptr.addr) {
-                full |= self.dead.push(self.birth(part, ptr.addr), *ptr);
+            subtract_stored(self.counter(role), bytes);
+            if self.holds(role, ptr.addr) {
+                full |= self.dead.push(self.birth(role, ptr.addr), *ptr);
             } else {
                 subtract_stored(&mut self.fresh_bytes, bytes);
-                dying.push(*ptr);
+                unreferenced.push(*ptr);
             }
         }
         self.tell(before);
@@ -159,35 +160,35 @@ impl Ledger {
 }
 
 impl LiveDataset {
-    /// Lets go of records that the tree no longer refers to: they are dead, unless a snapshot has them.
-    pub(super) fn let_go(&self, part: Part, ptrs: &[Ptr]) -> Result<()> {
+    /// Unreferences records that the tree no longer refers to: they are dead, unless a snapshot has them.
+    pub(super) fn unreference(&self, role: RecordRole, ptrs: &[Ptr]) -> Result<()> {
         if ptrs.is_empty() {
             return Ok(());
         }
-        // The pool's own tree keeps no accounts: nobody asks what it takes.
+        // The pool's own tree has no space accounting: nobody asks what it takes.
         let Some(blocks) = &self.blocks else {
-            self.free(part, ptrs);
+            self.free(role, ptrs);
             return Ok(());
         };
-        let mut dying = Vec::with_capacity(ptrs.len());
-        let mut ledger = self.ledger.lock();
-        if ledger.let_go(part, ptrs, &mut dying) {
-            ledger.dead.flush(blocks)?;
+        let mut unreferenced = Vec::with_capacity(ptrs.len());
+        let mut accounting = self.accounting.lock();
+        if accounting.unreference(role, ptrs, &mut unreferenced) {
+            accounting.dead.flush(blocks)?;
         }
-        drop(ledger);
-        self.free(part, &dying);
+        drop(accounting);
+        self.free(role, &unreferenced);
         Ok(())
     }
 
-    fn free(&self, part: Part, ptrs: &[Ptr]) {
-        match part {
-            Part::Page => self.shared.free_pages(ptrs),
-            Part::Node => self.shared.segments.mark_dead(ptrs),
+    fn free(&self, role: RecordRole, ptrs: &[Ptr]) {
+        match role {
+            RecordRole::Page => self.shared.free_pages(ptrs),
+            RecordRole::Node => self.shared.segments.mark_dead(ptrs),
         }
     }
 
-    /// Returns a copy of the accounts.
-    pub fn accounts(&self) -> Ledger {
-        self.ledger.lock().clone()
+    /// Returns a copy of the space accounting.
+    pub fn accounting(&self) -> SpaceAccounting {
+        self.accounting.lock().clone()
     }
 }

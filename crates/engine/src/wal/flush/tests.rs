@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Flushes;
-use crate::device::{AlignedBuf, Device, Fault, SimDevice, SimOp};
+use crate::device::{AlignedBuf, Device, InjectedFault, SimDevice, SimOp};
 use crate::segment::Devices;
 
 fn two() -> (Vec<Arc<SimDevice>>, Devices) {
@@ -29,7 +29,7 @@ fn only_devices_with_new_writes_are_flushed() {
 fn a_failure_is_told_to_all_who_come_after() {
     let (sims, devices) = two();
     let flushes = Flushes::new(devices);
-    sims[0].inject(Fault { op: SimOp::Flush, range: 0..u64::MAX, skip: 0, times: 1 });
+    sims[0].inject(InjectedFault { op: SimOp::Flush, range: 0..u64::MAX, skip: 0, times: 1 });
     flushes.wrote(0);
     assert!(flushes.flush().is_err());
     // Nothing is left to flush on the other device, but still nothing may be acknowledged.

@@ -1,10 +1,10 @@
 //! Codes stored pages again, with the present property and the models that there are by now: survivors of segments that
-//! are folded get other bytes at their addresses. Reasons: docs/decisions/0015-coding-again.md.
+//! are moved get other bytes at their addresses. Reasons: docs/decisions/0015-coding-again.md.
 //!
 //! - R1: a segment with records that were coded again is marked; when a page's record in it dies, its length is taken
 //!   from the directory ([`crate::dataset::Shared::free_pages`]).
-//! - R2: a segment moves, and the tree's pointers to its records get their new lengths, in one instant that no cut
-//!   divides: with the log's lock held and the gate closed. The log says nothing of either (G4).
+//! - R2: a segment moves, and the tree's pointers to its records get their new lengths, in one instant that no quiesce
+//!   point divides: with the log's lock held and the gate closed. The log says nothing of either (G4).
 //! - R3: models that records used before they were coded again stay until the pool is opened again.
 //! - R4: models for coding again are pinned until segments that list them are published: the background may learn
 //!   others meanwhile, and the checkpoints between two passes drop models that no segment lists.
@@ -36,7 +36,7 @@ const TRIALS: usize = 16;
 /// Least gain of a record: it has to become shorter by one part in this number.
 const RECORD_GAIN: usize = 32;
 /// Least gain of a segment: it moves if it becomes smaller by one part in this number, or for the sake of a small
-/// object: [`Plan::halves_an_object`].
+/// object: [`RecompressPlan::halves_an_object`].
 const SEGMENT_GAIN: u64 = 50;
 /// Number of pages that are looked up at a time.
 const LOOKUP_PAGES: usize = 1024;
@@ -54,16 +54,16 @@ pub struct PageRange {
 
 /// Result of coding pages again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RecodeReport {
+pub struct RecompressReport {
     /// Number of stored pages that were examined.
     pub pages: u64,
     /// Length of these pages before compression, in bytes.
     pub logical_bytes: u64,
     /// Number of these pages that have shorter records now.
-    pub recoded: u64,
-    /// Length of the records of recoded pages before, in bytes.
+    pub recompressed: u64,
+    /// Length of the records of recompressed pages before, in bytes.
     pub before_bytes: u64,
-    /// Length of the records of recoded pages now, in bytes.
+    /// Length of the records of recompressed pages now, in bytes.
     pub after_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
@@ -73,7 +73,7 @@ pub struct RecodeReport {
 
 /// A page that may be coded again.
 #[derive(Clone, Copy)]
-pub(super) struct Target {
+pub(super) struct RecompressTarget {
     pub(super) object: u64,
     pub(super) page: u64,
     pub(super) record_size: u32,
@@ -81,23 +81,23 @@ pub(super) struct Target {
 }
 
 /// The pages that are coded again, and how they are coded.
-struct Plan {
+struct RecompressPlan {
     codecs: Codecs,
     models: Current,
     /// Pins of these models (R4).
     pins: Vec<ModelPin>,
     /// Pages by the segment and slot of their record.
-    targets: BTreeMap<u64, HashMap<u32, Target>>,
+    targets: BTreeMap<u64, HashMap<u32, RecompressTarget>>,
     /// Number of these pages in each object.
     of_objects: HashMap<u64, usize>,
 }
 
-impl Plan {
+impl RecompressPlan {
     /// Returns true if an object that lies mostly in this segment becomes half as long, and a block shorter. Among
     /// others such an object may be too small to be worth moving the segment, and would never be coded again.
-    fn halves_an_object(&self, recoded: &Recoded) -> bool {
+    fn halves_an_object(&self, recompressed: &Recompressed) -> bool {
         let mut sums: HashMap<u64, (usize, u64, u64)> = HashMap::new();
-        for (target, len_bytes) in &recoded.pages {
+        for (target, len_bytes) in &recompressed.pages {
             let (pages, before, after) = sums.entry(target.object).or_default();
             *pages += 1;
             *before += u64::from(target.ptr.len_bytes);
@@ -111,15 +111,15 @@ impl Plan {
 }
 
 /// A segment whose records were coded again.
-struct Recoded {
+struct Recompressed {
     survivors: Vec<Survivor>,
     /// Pages whose records are shorter now, with the new lengths in bytes.
-    pages: Vec<(Target, u32)>,
+    pages: Vec<(RecompressTarget, u32)>,
     /// Models that records used before they were coded again.
     left: Vec<u32>,
 }
 
-impl Recoded {
+impl Recompressed {
     fn before_bytes(&self) -> u64 {
         self.pages.iter().map(|(target, _)| u64::from(target.ptr.len_bytes)).sum()
     }
@@ -136,39 +136,44 @@ impl Pool {
     ///
     /// # Errors
     /// Errors of reading and writing; [`Error::NoSpace`] if there is no free chunk to write to.
-    pub fn recode(&self, ranges: &[PageRange], from: (usize, u64), pages_max: usize) -> Result<RecodeReport> {
-        self.recode_in(self.dataset.id, ranges, from, pages_max)
+    pub fn recompress(
+        &self,
+        ranges: &[PageRange],
+        from: (usize, u64),
+        pages_max: usize,
+    ) -> Result<RecompressReport> {
+        self.recompress_in(self.dataset.id, ranges, from, pages_max)
     }
 
-    /// As [`Pool::recode`], in the dataset with number `id`.
+    /// As [`Pool::recompress`], in the dataset with number `id`.
     ///
     /// # Errors
-    /// As [`Pool::recode`]; [`Error::NotFound`]; [`Error::Invalid`] for a snapshot: its pages are coded again with
+    /// As [`Pool::recompress`]; [`Error::NotFound`]; [`Error::Invalid`] for a snapshot: its pages are coded again with
     /// those that its dataset shares with it.
-    pub fn recode_in(
+    pub fn recompress_in(
         &self,
         id: u64,
         ranges: &[PageRange],
         from: (usize, u64),
         pages_max: usize,
-    ) -> Result<RecodeReport> {
+    ) -> Result<RecompressReport> {
         self.shared.check_writable()?;
         let dataset = self.version_by_id(id)?;
-        if dataset.sealed.load(Ordering::Relaxed) {
+        if dataset.takes_no_changes.load(Ordering::Relaxed) {
             return Err(Error::Invalid("a snapshot's pages are coded again with its dataset's".into()));
         }
         self.commit(false)?;
-        let mut report = RecodeReport::default();
+        let mut report = RecompressReport::default();
         let mut found = targets(&dataset, ranges, from, pages_max, &mut report)?;
-        let mut folded = 0;
+        let mut expanded = 0;
         for of_object in found.chunk_by(|a, b| a.object == b.object && a.page < b.page) {
             if let (Some(first), Some(last)) = (of_object.first(), of_object.last()) {
                 let end = last.page.saturating_add(1);
-                folded += self.fold_deltas(&dataset, first.object, first.page, end)?;
+                expanded += self.expand_deltas(&dataset, first.object, first.page, end)?;
             }
         }
-        if folded > 0 {
-            report = RecodeReport::default();
+        if expanded > 0 {
+            report = RecompressReport::default();
             found = targets(&dataset, ranges, from, pages_max, &mut report)?;
         }
         let targets = found;
@@ -179,7 +184,7 @@ impl Pool {
         let mut state = self.maintenance.lock();
         while let Some(first) = plan.targets.keys().next().copied() {
             self.regain(&mut state)?;
-            self.recode_pass(&dataset, &mut state, &mut plan, &mut report)?;
+            self.recompress_pass(&dataset, &mut state, &mut plan, &mut report)?;
             self.checkpoint_locked(&mut state, false)?;
             if plan.targets.contains_key(&first) {
                 return Err(Error::NoSpace("there is no free chunk to fold to; delete something".into()));
@@ -193,8 +198,13 @@ impl Pool {
 
     /// Plans how the targets are coded, without the objects that do not gain. Objects that could have a model, or a
     /// better one, get it.
-    fn plan(&self, dataset: &LiveDataset, ranges: &[PageRange], targets: &[Target]) -> Result<Plan> {
-        let mut plan = Plan {
+    fn plan(
+        &self,
+        dataset: &LiveDataset,
+        ranges: &[PageRange],
+        targets: &[RecompressTarget],
+    ) -> Result<RecompressPlan> {
+        let mut plan = RecompressPlan {
             codecs: dataset.codecs(targets.iter().map(|target| target.object)),
             models: Current::new(),
             pins: Vec::new(),
@@ -211,7 +221,7 @@ impl Pool {
                 None
             };
             if log.is_none() && ranges.iter().any(begins) {
-                self.learn_for_folding(dataset, first.object)?;
+                self.learn_for_recompression(dataset, first.object)?;
             }
             if modelled
                 && let Some((pin, model)) = log.or_else(|| self.pinned_model(dataset.id, first.object))
@@ -231,7 +241,7 @@ impl Pool {
     }
 
     /// Returns true if any of a few pages, spread over `targets`, becomes shorter.
-    fn gains(&self, targets: &[Target], plan: &Plan) -> Result<bool> {
+    fn gains(&self, targets: &[RecompressTarget], plan: &RecompressPlan) -> Result<bool> {
         let step = targets.len().div_ceil(TRIALS).max(1);
         for target in targets.iter().step_by(step) {
             let record = match self.shared.read_record(target.ptr.addr) {
@@ -248,7 +258,7 @@ impl Pool {
     }
 
     /// Returns the shorter record of a page, if there is one.
-    fn shorter(&self, record: &[u8], target: &Target, plan: &Plan) -> Option<Vec<u8>> {
+    fn shorter(&self, record: &[u8], target: &RecompressTarget, plan: &RecompressPlan) -> Option<Vec<u8>> {
         // The same model would make the same record.
         let model = plan.models.get(&target.object).map(|(id, _)| *id);
         if is_delta(record) || (model.is_some() && model == model_of(record)) {
@@ -263,9 +273,9 @@ impl Pool {
         (shorter.len() + record.len().div_ceil(RECORD_GAIN) <= record.len()).then_some(shorter)
     }
 
-    /// Makes a checkpoint if targets lie in the log since the last one, which cannot be folded. Before that, closes the
+    /// Makes a checkpoint if targets lie in the log since the last one, which cannot be moved. Before that, closes the
     /// open segment if targets lie in it.
-    fn before_window(&self, plan: &Plan) -> Result<()> {
+    fn before_window(&self, plan: &RecompressPlan) -> Result<()> {
         let mut state = self.maintenance.lock();
         let Some((last, _)) = plan.targets.last_key_value() else { return Ok(()) };
         if *last < state.window_start.segment {
@@ -287,47 +297,48 @@ impl Pool {
     }
 
     /// Takes segments off the plan, codes their records again, and moves them.
-    fn recode_pass(
+    fn recompress_pass(
         &self,
         dataset: &LiveDataset,
         state: &mut Maintenance,
-        plan: &mut Plan,
-        report: &mut RecodeReport,
+        plan: &mut RecompressPlan,
+        report: &mut RecompressReport,
     ) -> Result<()> {
         self.shared.check_writable()?;
         let spare = self.shared.clean_outputs().min(OUTPUT_CHUNKS);
         let before = state.cleaner.begun;
         let mut packer = Packer::new(self, before);
-        let packed = self.pack_recoded(state, plan, spare, &mut packer);
+        let packed = self.pack_recompressed(state, plan, spare, &mut packer);
         let published = packed.and_then(|moved| {
             state.cleaner.begun = packer.suspend()?;
             packer.flush()?;
-            moved
-                .into_iter()
-                .try_for_each(|(id, to, recoded)| self.publish_recoded(dataset, id, to, &recoded, report))
+            moved.into_iter().try_for_each(|(id, to, recompressed)| {
+                self.publish_recompressed(dataset, id, to, &recompressed, report)
+            })
         });
         let published = published.inspect_err(|error| self.shared.fail(error));
         packer.release();
         report.written_bytes += packer.written_bytes;
-        count(&self.shared.counters.fold_bytes, packer.written_bytes);
+        count(&self.shared.counters.moved_bytes, packer.written_bytes);
         published
     }
 
-    fn pack_recoded(
+    fn pack_recompressed(
         &self,
         state: &Maintenance,
-        plan: &mut Plan,
+        plan: &mut RecompressPlan,
         spare: u64,
         packer: &mut Packer<'_>,
-    ) -> Result<Vec<(u64, Move, Recoded)>> {
+    ) -> Result<Vec<(u64, Move, Recompressed)>> {
         let mut moved = Vec::new();
         let (mut pages, mut packed_bytes) = (0, 0);
         let mut changed = ChangedPages::default();
         while let Some((id, targets)) = plan.targets.pop_first() {
             pages += targets.len();
-            let recoded = self.recode_segment(state, id, &targets, plan)?;
-            if let Some(recoded) = recoded {
-                let bytes: u64 = recoded.survivors.iter().map(|(_, _, bytes)| bytes.len() as u64 + 16).sum();
+            let recompressed = self.recompress_segment(state, id, &targets, plan)?;
+            if let Some(recompressed) = recompressed {
+                let bytes: u64 =
+                    recompressed.survivors.iter().map(|(_, _, bytes)| bytes.len() as u64 + 16).sum();
                 let page_bytes = |page| self.shared.segments.page_bytes(page);
                 changed.add(self.shared.segments.page_ids().page(id), &page_bytes);
                 let too_many = changed.bytes() > PASS_TABLE_BYTES && !moved.is_empty();
@@ -336,7 +347,7 @@ impl Pool {
                     break;
                 }
                 packed_bytes += bytes;
-                let parts = match packer.pack(id, 0, &recoded.survivors) {
+                let parts = match packer.pack(id, 0, &recompressed.survivors) {
                     Ok(parts) => parts,
                     // A commit took the chunk.
                     Err(Error::NoSpace(_)) => {
@@ -345,7 +356,7 @@ impl Pool {
                     }
                     Err(error) => return Err(error),
                 };
-                moved.push((id, move_to(parts, &recoded.survivors, true), recoded));
+                moved.push((id, move_to(parts, &recompressed.survivors, true), recompressed));
             }
             if pages >= PASS_PAGES {
                 break;
@@ -356,13 +367,13 @@ impl Pool {
 
     /// Returns the survivors of a segment, those among `targets` coded again, or `None` if the segment is not worth
     /// moving.
-    fn recode_segment(
+    fn recompress_segment(
         &self,
         state: &Maintenance,
         id: u64,
-        targets: &HashMap<u32, Target>,
-        plan: &Plan,
-    ) -> Result<Option<Recoded>> {
+        targets: &HashMap<u32, RecompressTarget>,
+        plan: &RecompressPlan,
+    ) -> Result<Option<Recompressed>> {
         let Some(segment) = self.shared.segments.get(id)?.filter(is_closed) else {
             return Ok(None);
         };
@@ -379,39 +390,39 @@ impl Pool {
             Err(error) => return Err(error),
         };
         let before: u64 = survivors.iter().map(|(_, _, bytes)| bytes.len() as u64).sum();
-        let coded: Vec<Option<(Target, u32, Option<u32>)>> = survivors
+        let coded: Vec<Option<(RecompressTarget, u32, Option<u32>)>> = survivors
             .par_iter_mut()
             .map(|(slot, checksum, bytes)| {
                 let target = targets.get(slot)?;
                 let shorter = self.shorter(bytes, target, plan)?;
                 let left = model_of(bytes);
-                *checksum = segment::seal(Addr::new(id, *slot), &shorter);
+                *checksum = segment::record_checksum(Addr::new(id, *slot), &shorter);
                 let len_bytes = shorter.len() as u32;
                 let ptr = Ptr { len_bytes: bytes.len() as u32, ..target.ptr };
                 *bytes = shorter;
-                Some((Target { ptr, ..*target }, len_bytes, left))
+                Some((RecompressTarget { ptr, ..*target }, len_bytes, left))
             })
             .collect();
         let mut left: Vec<u32> = coded.iter().flatten().filter_map(|(_, _, left)| *left).collect();
         left.sort_unstable();
         left.dedup();
         let pages = coded.into_iter().flatten().map(|(target, len_bytes, _)| (target, len_bytes)).collect();
-        let recoded = Recoded { survivors, pages, left };
-        let gain = recoded.before_bytes() - recoded.after_bytes();
-        let pays = gain * SEGMENT_GAIN >= before.max(1) || plan.halves_an_object(&recoded);
-        Ok(pays.then_some(recoded))
+        let recompressed = Recompressed { survivors, pages, left };
+        let gain = recompressed.before_bytes() - recompressed.after_bytes();
+        let pays = gain * SEGMENT_GAIN >= before.max(1) || plan.halves_an_object(&recompressed);
+        Ok(pays.then_some(recompressed))
     }
 
     /// Moves a segment to where it was packed, and gives the tree's pointers their new lengths (R2).
-    fn publish_recoded(
+    fn publish_recompressed(
         &self,
         dataset: &LiveDataset,
         id: u64,
         to: Move,
-        recoded: &Recoded,
-        report: &mut RecodeReport,
+        recompressed: &Recompressed,
+        report: &mut RecompressReport,
     ) -> Result<()> {
-        let mut pages: Vec<(u64, u64, Ptr)> = recoded
+        let mut pages: Vec<(u64, u64, Ptr)> = recompressed
             .pages
             .iter()
             .map(|(target, len_bytes)| {
@@ -422,12 +433,12 @@ impl Pool {
         let log = self.log.lock();
         self.check_failed()?;
         let gate = self.shared.gate.write();
-        recoded.left.iter().for_each(|model| self.shared.models.keep(*model));
+        recompressed.left.iter().for_each(|model| self.shared.models.keep(*model));
         self.relocate(id, to)?;
         // Deltas are made against the cached record: the old one must not be taken for what the page has.
         let now: HashMap<u32, &[u8]> =
-            recoded.survivors.iter().map(|(slot, _, bytes)| (*slot, bytes.as_slice())).collect();
-        for addr in recoded.pages.iter().map(|(target, _)| target.ptr.addr) {
+            recompressed.survivors.iter().map(|(slot, _, bytes)| (*slot, bytes.as_slice())).collect();
+        for addr in recompressed.pages.iter().map(|(target, _)| target.ptr.addr) {
             if let Some(record) = now.get(&addr.slot()).filter(|_| self.shared.cache.has(addr)) {
                 self.shared.cache.insert(addr, record);
             }
@@ -436,15 +447,15 @@ impl Pool {
             let Some((object, _, _)) = of_object.first() else { continue };
             let lens: Vec<(u64, Ptr)> = of_object.iter().map(|(_, page, ptr)| (*page, *ptr)).collect();
             // A dataset that was destroyed meanwhile is not written any more.
-            if !dataset.sealed.load(Ordering::Relaxed) {
+            if !dataset.takes_no_changes.load(Ordering::Relaxed) {
                 dataset.restate(*object, &lens)?;
             }
         }
         drop(gate);
         drop(log);
-        report.recoded += recoded.pages.len() as u64;
-        report.before_bytes += recoded.before_bytes();
-        report.after_bytes += recoded.after_bytes();
+        report.recompressed += recompressed.pages.len() as u64;
+        report.before_bytes += recompressed.before_bytes();
+        report.after_bytes += recompressed.after_bytes();
         Ok(())
     }
 }
@@ -455,8 +466,8 @@ pub(super) fn targets(
     ranges: &[PageRange],
     from: (usize, u64),
     pages_max: usize,
-    report: &mut RecodeReport,
-) -> Result<Vec<Target>> {
+    report: &mut RecompressReport,
+) -> Result<Vec<RecompressTarget>> {
     let mut targets = Vec::new();
     for (at, range) in ranges.iter().enumerate().skip(from.0) {
         let record_size = dataset.record_size(range.object)?;
@@ -472,7 +483,12 @@ pub(super) fn targets(
             let mut ptrs = vec![None; LOOKUP_PAGES.min(left).min(here)];
             dataset.tree.pages(range.object, page, &mut ptrs)?;
             let found = (page..).zip(&ptrs).filter_map(|(page, ptr)| Some((page, (*ptr)?)));
-            targets.extend(found.map(|(page, ptr)| Target { object: range.object, page, record_size, ptr }));
+            targets.extend(found.map(|(page, ptr)| RecompressTarget {
+                object: range.object,
+                page,
+                record_size,
+                ptr,
+            }));
             page += ptrs.len() as u64;
             if ptrs.iter().all(Option::is_none) {
                 page = dataset.next_data(range.object, page)?.unwrap_or(end);

@@ -1,10 +1,10 @@
-//! Deletes ranges: nodes that lie wholly within are cut off unread, and reported afterwards.
+//! Deletes ranges: nodes that lie wholly within are detached unread, and reported afterwards.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::Live;
-use super::branch::{Bounds, Branch, Child};
+use super::branch::{Branch, Child, KeyBounds};
 use super::edit::{Applied, before};
 use super::editor::Editor;
 use super::leaf::Leaf;
@@ -31,7 +31,11 @@ impl Interval {
 impl Editor<'_> {
     pub(super) fn delete_range(&mut self, live: &mut Live, interval: &Interval) -> Result<()> {
         let Some(root) = &mut live.root else { return Ok(()) };
-        if self.hits(root, interval)? { self.cut(root, interval, Bounds::default()) } else { Ok(()) }
+        if self.hits(root, interval)? {
+            self.delete_below(root, interval, KeyBounds::default())
+        } else {
+            Ok(())
+        }
     }
 
     /// Returns true if there is anything to delete below `child`. Looks at most at the two edges of the interval.
@@ -40,7 +44,7 @@ impl Editor<'_> {
             Child::Dirty(node) => Arc::clone(node),
             Child::Clean { len_bytes, addr } => {
                 let ptr = Ptr { addr: *addr, len_bytes: *len_bytes };
-                self.node(&Want { ptr, level: None, bounds: Bounds::default() })?
+                self.node(&Want { ptr, level: None, bounds: KeyBounds::default() })?
             }
         };
         match node.body() {
@@ -55,21 +59,26 @@ impl Editor<'_> {
     }
 
     /// Deletes the interval below `child`, which reaches beyond it and has something in it.
-    fn cut(&mut self, child: &mut Child, interval: &Interval, bounds: Bounds) -> Result<()> {
+    fn delete_below(&mut self, child: &mut Child, interval: &Interval, bounds: KeyBounds) -> Result<()> {
         let node = self.own(child)?;
         let before = node.bytes();
         match node.body_mut() {
             Body::Leaf(leaf) => {
                 leaf.remove(indices(leaf, interval), self.replaced);
             }
-            Body::Branch(branch) => self.cut_branch(branch, interval, bounds)?,
+            Body::Branch(branch) => self.delete_in_branch(branch, interval, bounds)?,
         }
         let after = node.bytes();
         self.changed(before, after);
         Ok(())
     }
 
-    fn cut_branch(&mut self, branch: &mut Branch, interval: &Interval, bounds: Bounds) -> Result<()> {
+    fn delete_in_branch(
+        &mut self,
+        branch: &mut Branch,
+        interval: &Interval,
+        bounds: KeyBounds,
+    ) -> Result<()> {
         let (low, high) = (branch.index_of(&interval.from), branch.index_of(&interval.last));
         let whole = |branch: &Branch, i| branch.bounds(i, bounds).inside(&interval.from, &interval.to);
         let (low_whole, high_whole) = (whole(branch, low), whole(branch, high));
@@ -77,7 +86,7 @@ impl Editor<'_> {
         for (edge, _) in edges.iter().take(if low == high { 1 } else { 2 }).filter(|(_, whole)| !whole) {
             if self.hits(branch.child(*edge), interval)? {
                 let below = branch.bounds(*edge, bounds);
-                self.cut(branch.child_mut(*edge), interval, below)?;
+                self.delete_below(branch.child_mut(*edge), interval, below)?;
             }
         }
         let first = if low_whole { low } else { low + 1 };
@@ -90,17 +99,17 @@ impl Editor<'_> {
         }
         let children = branch.len();
         if !low_whole {
-            self.mend(branch, low)?;
+            self.rebalance(branch, low)?;
         }
         if !high_whole && high > low {
             // The child is one to the left of where it was if the low edge was removed, or merged.
-            self.mend(branch, first - (children - branch.len()).min(first))?;
+            self.rebalance(branch, first - (children - branch.len()).min(first))?;
         }
         Ok(())
     }
 
-    /// Lets go of a node and all below it. `shared` says that a frozen node refers to it.
-    fn discard(&mut self, child: &Child, level: u8, bounds: Bounds, shared: bool) {
+    /// Unreferences a node and all below it. `shared` says that an immutable node refers to it.
+    fn discard(&mut self, child: &Child, level: u8, bounds: KeyBounds, shared: bool) {
         match child {
             Child::Clean { len_bytes, addr } => {
                 let ptr = Ptr { addr: *addr, len_bytes: *len_bytes };
@@ -130,7 +139,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Reports what was cut off. It needs no lock on the tree, which does not refer to these nodes any more.
+    /// Reports what was detached. It needs no lock on the tree, which does not refer to these nodes any more.
     pub(super) fn report_detached(mut self) -> Applied {
         let mut applied = Applied::default();
         while let Some(want) = self.detached.pop() {
@@ -155,7 +164,7 @@ impl Editor<'_> {
 }
 
 /// Returns the stored children of `branch`.
-pub(super) fn wants(branch: &Branch, bounds: Bounds) -> impl Iterator<Item = Want> {
+pub(super) fn wants(branch: &Branch, bounds: KeyBounds) -> impl Iterator<Item = Want> {
     (0..branch.len()).filter_map(move |i| {
         let ptr = branch.child(i).stored_ptr()?;
         Some(Want { ptr, level: Some(branch.level() - 1), bounds: branch.bounds(i, bounds) })
@@ -163,7 +172,7 @@ pub(super) fn wants(branch: &Branch, bounds: Bounds) -> impl Iterator<Item = Wan
 }
 
 /// Returns all children of a stored branch.
-pub(super) fn wants_all(branch: &Branch, bounds: Bounds) -> Vec<Want> {
+pub(super) fn wants_all(branch: &Branch, bounds: KeyBounds) -> Vec<Want> {
     wants(branch, bounds).collect()
 }
 

@@ -1,8 +1,8 @@
 //! Makes versions of a tree: those that checkpoints write, those that snapshots keep, and those that grow from them.
 //!
-//! Versions share nodes, changed ones too. So an edit does not note which nodes a version has let go of. These are
+//! Versions share nodes, changed ones too. So an edit does not note which nodes a version has unreferenced. These are
 //! found by comparison, at an instant at which no version changes: another version has them, and this one does not
-//! ([`Tree::written`], [`Frozen::written`]).
+//! ([`Tree::written`], [`ImmutableTree::written`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,33 +17,33 @@ use crate::{Error, Result};
 
 /// Nodes in memory that have been written, with their pointers. The key tells one node from another as long as a
 /// version refers to it.
-pub type Written = HashMap<usize, Ptr>;
+pub type WrittenNodes = HashMap<usize, Ptr>;
 
-/// A tree as it was at one instant, on its way to storage. It is made by [`Tree::freeze`].
-pub struct Frozen {
+/// A tree as it was at one instant, on its way to storage. It is made by [`Tree::make_immutable`].
+pub struct ImmutableTree {
     root: Option<Child>,
     cache: Arc<NodeCache>,
     bytes: NodeBytes,
 }
 
-/// The nodes that [`Tree::settle`] has made, and those that it has let go of. It should be dropped when nobody waits
+/// The nodes that [`Tree::settle`] has made, and those that it has unreferenced. It should be dropped when nobody waits
 /// any more: that frees all nodes that were written, one by one.
 #[derive(Default)]
 pub struct Settling {
     /// For each node that several versions share: the old node (so that its place in memory is not used anew
     /// meanwhile), and the node that replaces it, if anything below it had been written.
     made: HashMap<usize, (Arc<Node>, Option<Child>)>,
-    gone: Vec<Child>,
+    unreferenced: Vec<Child>,
 }
 
 impl Tree {
     /// Returns the tree as of now, in constant time, to be written.
-    pub fn freeze(&self) -> Frozen {
+    pub fn make_immutable(&self) -> ImmutableTree {
         let _writer = self.writer.lock();
         let root = self.live.read().root.clone();
         let bytes = self.dirty.set(NodeBytes::default());
-        self.frozen.set(bytes);
-        Frozen { root, cache: Arc::clone(&self.cache), bytes }
+        self.immutable.set(bytes);
+        ImmutableTree { root, cache: Arc::clone(&self.cache), bytes }
     }
 
     /// Returns another tree with the same content, in constant time. The two share nodes until one of them changes
@@ -81,8 +81,8 @@ impl Tree {
     }
 
     /// Returns the nodes in memory that have been written and not been settled.
-    pub fn written(&self) -> Written {
-        let mut found = Written::new();
+    pub fn written(&self) -> WrittenNodes {
+        let mut found = WrittenNodes::new();
         if let Some(root) = &self.live.read().root {
             collect_written(root, &mut found);
         }
@@ -97,7 +97,7 @@ impl Tree {
         if let Some(root) = &mut self.live.write().root {
             settle(root, settling);
         }
-        self.frozen.set(NodeBytes::default());
+        self.immutable.set(NodeBytes::default());
     }
 }
 
@@ -106,7 +106,7 @@ fn name(node: &Arc<Node>) -> usize {
     Arc::as_ptr(node) as usize
 }
 
-fn collect_written(child: &Child, found: &mut Written) {
+fn collect_written(child: &Child, found: &mut WrittenNodes) {
     let Child::Dirty(node) = child else { return };
     if let Some(ptr) = node.written()
         && found.insert(name(node), ptr).is_some()
@@ -122,7 +122,7 @@ fn collect_written(child: &Child, found: &mut Written) {
 fn settle(child: &mut Child, settling: &mut Settling) -> bool {
     let Child::Dirty(node) = child else { return false };
     if let Some(ptr) = node.written() {
-        settling.gone.push(std::mem::replace(child, Child::clean(ptr)));
+        settling.unreferenced.push(std::mem::replace(child, Child::clean(ptr)));
         return true;
     }
     if let Some(node) = Arc::get_mut(node) {
@@ -167,7 +167,7 @@ fn collect<'a>(child: &'a Child, levels: &mut [Vec<&'a Node>; TREE_LEVELS_MAX as
     }
 }
 
-impl Frozen {
+impl ImmutableTree {
     /// Writes all nodes that are not stored yet, leaves first, and returns the new root; `None` for an empty tree.
     /// `write` stores nodes of one level, of about [`NODE_WRITE_BYTES`] in all, and returns their pointers in the same
     /// order. An unchanged tree writes nothing.
@@ -221,7 +221,7 @@ impl Frozen {
         }
         for (node, ptr) in nodes.iter().zip(ptrs) {
             node.set_written(ptr);
-            // The cache gets a copy without spare memory, since the frozen node still belongs to two trees.
+            // The cache gets a copy without spare memory, since the immutable node still belongs to two trees.
             if !node.is_superseded()
                 && let Some(settled) = node.settled()
             {
@@ -234,23 +234,23 @@ impl Frozen {
     /// Returns the pointer of the root; `None` for an empty tree.
     ///
     /// # Errors
-    /// [`Error::Invalid`] as long as [`Frozen::persist`] has not succeeded.
+    /// [`Error::Invalid`] as long as [`ImmutableTree::persist`] has not succeeded.
     pub fn root(&self) -> Result<Option<Ptr>> {
         let Some(root) = &self.root else { return Ok(None) };
         let unwritten = || Error::Invalid("the checkpoint of a tree has not been written".into());
         root.stored_ptr().map(Some).ok_or_else(unwritten)
     }
 
-    /// Returns its nodes that were in memory when it was frozen and have been written.
-    pub fn written(&self) -> Written {
-        let mut found = Written::new();
+    /// Returns its nodes that were in memory when it was taken and have been written.
+    pub fn written(&self) -> WrittenNodes {
+        let mut found = WrittenNodes::new();
         if let Some(root) = &self.root {
             collect_written(root, &mut found);
         }
         found
     }
 
-    /// Returns the memory that the frozen nodes took when they were frozen, in bytes.
+    /// Returns the memory that the immutable nodes took at that instant, in bytes.
     pub fn footprint_bytes(&self) -> u64 {
         self.bytes.memory
     }

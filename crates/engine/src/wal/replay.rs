@@ -11,11 +11,11 @@ use std::collections::HashSet;
 use zerocopy::FromBytes;
 
 use super::Position;
-use super::batch::{Header, MAGIC, Verified, may_go_on};
+use super::batch::{BatchHeader, MAGIC, Verified, may_go_on};
 use super::writer::RecordKind;
 use crate::device::{AlignedBuf, Device};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use crate::segment::{Devices, DirEntry, seal};
+use crate::segment::{Devices, DirEntry, record_checksum};
 use crate::space::{Chunk, Chunks};
 use crate::types::SLOT_BITS;
 use crate::{Addr, Error, Result};
@@ -28,7 +28,7 @@ const FIRST_READ_BYTES: usize = 16 * BLOCK_BYTES;
 /// A batch that counts.
 pub struct BatchView<'a> {
     /// Its number.
-    pub txg: u64,
+    pub number: u64,
     /// Segment that it lies in.
     pub segment: u64,
     /// Chunk of that segment.
@@ -51,7 +51,7 @@ pub struct BatchView<'a> {
 
 /// The source of a log.
 #[derive(Clone, Copy)]
-pub struct Source<'a> {
+pub struct LogSource<'a> {
     /// Low bytes of the log's GUID.
     pub pool: u64,
     /// The pool's devices.
@@ -72,7 +72,7 @@ pub struct LogDamage {
     /// First byte on the device of the batch that does not hold.
     pub offset: u64,
     /// Number of the batch.
-    pub txg: u64,
+    pub batch: u64,
     /// All batches with lower numbers had been flushed.
     pub flushed: u64,
 }
@@ -89,7 +89,7 @@ pub struct LogEnd {
     /// Number of these that have damaged records.
     pub damaged: u64,
     /// Damage that was taken for the end.
-    pub lost: Option<LogDamage>,
+    pub damage: Option<LogDamage>,
     /// True if the next chunk, where the log goes on, begins with the header of a batch that would count if all of it
     /// were there (T8).
     pub torn: bool,
@@ -101,11 +101,12 @@ pub struct LogEnd {
 /// [`Error::Corrupt`] if a batch that had been flushed does not hold, unless `source` accepts the loss; errors of
 /// devices, and of `visit`.
 pub fn replay(
-    source: Source<'_>,
+    source: LogSource<'_>,
     start: Position,
     visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>,
 ) -> Result<LogEnd> {
-    let end = LogEnd { position: start, replayed_bytes: 0, batches: 0, damaged: 0, lost: None, torn: false };
+    let end =
+        LogEnd { position: start, replayed_bytes: 0, batches: 0, damaged: 0, damage: None, torn: false };
     let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize);
     let mut log = Replay { source, end, flushed: source.flushed };
     loop {
@@ -119,7 +120,7 @@ pub fn replay(
             if log.segment(&mut buf, visit)? > 0 {
                 continue;
             }
-            let header = Header::read_from_prefix(&buf);
+            let header = BatchHeader::read_from_prefix(&buf);
             log.end.torn = header.is_ok_and(|(header, _)| {
                 header.magic == MAGIC && continues(&header, source.pool, &log.end.position)
             });
@@ -131,7 +132,7 @@ pub fn replay(
 }
 
 struct Replay<'a> {
-    source: Source<'a>,
+    source: LogSource<'a>,
     end: LogEnd,
     /// Batches with lower numbers are known to have been flushed.
     flushed: u64,
@@ -178,10 +179,10 @@ impl Replay<'_> {
         };
         if !batch.is_whole() {
             // The batch is torn, unless it had been flushed.
-            if position.txg >= self.flushed {
+            if position.batch >= self.flushed {
                 self.look_ahead()?;
             }
-            if position.txg >= self.flushed {
+            if position.batch >= self.flushed {
                 return Ok(false);
             }
             self.end.damaged += 1;
@@ -190,24 +191,24 @@ impl Replay<'_> {
         let mut records = Vec::with_capacity(header.records.get() as usize);
         for (entry, kind) in batch.entries(position.used) {
             let kind = RecordKind::from_raw(kind).ok_or_else(|| {
-                Error::corrupt(format!("batch {}", position.txg), "a record has an unknown kind")
+                Error::corrupt(format!("batch {}", position.batch), "a record has an unknown kind")
             })?;
             let bytes = batch.record(&entry, position.used);
             let addr = Addr::new(position.segment, entry.slot);
-            let sound = batch.is_whole() || seal(addr, bytes) == entry.checksum;
+            let sound = batch.is_whole() || record_checksum(addr, bytes) == entry.checksum;
             records.push((entry, kind, sound.then_some(bytes)));
         }
         let end = &mut self.end.position;
         end.next = batch.next();
         end.used += batch.padded_bytes();
         end.slots += header.records.get();
-        end.txg += 1;
+        end.batch += 1;
         end.chain = batch.checksum();
         self.end.replayed_bytes += u64::from(batch.padded_bytes());
         self.end.batches += 1;
-        self.flushed = self.flushed.max(claimed(&batch));
+        self.flushed = self.flushed.max(flushed_below(&batch));
         visit(BatchView {
-            txg: position.txg,
+            number: position.batch,
             segment: position.segment,
             chunk: position.chunk,
             next: batch.next(),
@@ -225,7 +226,7 @@ impl Replay<'_> {
     fn judge_end(&mut self) -> Result<()> {
         let behind = self.look_ahead()?;
         let end = self.end.position;
-        if end.txg >= self.flushed {
+        if end.batch >= self.flushed {
             return Ok(());
         }
         // If no batch lies behind the position in this segment, it is the next segment's first batch that does not
@@ -233,9 +234,9 @@ impl Replay<'_> {
         let rolled = !behind && self.source.chunks.exists(end.next);
         let (chunk, used) = if rolled { (end.next, 0) } else { (end.chunk, end.used) };
         let offset = chunk.offset() + u64::from(used);
-        let lost = LogDamage { device: chunk.device, offset, txg: end.txg, flushed: self.flushed };
+        let damage = LogDamage { device: chunk.device, offset, batch: end.batch, flushed: self.flushed };
         if self.source.accept_loss {
-            self.end.lost = Some(lost);
+            self.end.damage = Some(damage);
             return Ok(());
         }
         let device = self.device(chunk)?.path().display();
@@ -245,7 +246,7 @@ impl Replay<'_> {
                 "batch {} does not hold, and all up to {} had been flushed: changes that were acknowledged lie behind the \
                  damage. If the device had a bad moment, try again; to read what was before the damage: \
                  pagefold mount -o rescue POOL DIR; to give up what is behind it: pagefold import --accept-loss POOL",
-                end.txg,
+                end.batch,
                 self.flushed - 1
             ),
         ))
@@ -256,7 +257,7 @@ impl Replay<'_> {
     ///
     /// Any sound batch of the pool counts here, however old it is: what it tells of was flushed, and so was never lost.
     fn look_ahead(&mut self) -> Result<bool> {
-        let Position { mut segment, mut chunk, txg, mut next, used, .. } = self.end.position;
+        let Position { mut segment, mut chunk, batch: number, mut next, used, .. } = self.end.position;
         let mut from = used as usize;
         let mut seen = HashSet::new();
         let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize);
@@ -270,8 +271,8 @@ impl Replay<'_> {
                 if header.pool.get() != self.source.pool {
                     continue;
                 }
-                self.flushed = self.flushed.max(claimed(&batch));
-                if header.segment.get() == segment && header.txg.get() > txg {
+                self.flushed = self.flushed.max(flushed_below(&batch));
+                if header.segment.get() == segment && header.number.get() > number {
                     (found, next) = (true, batch.next());
                 }
             }
@@ -326,9 +327,9 @@ fn read_at(device: &dyn Device, offset: u64, place: &mut [u8]) -> Result<()> {
 }
 
 /// Returns true if a header is that of the batch with which the log goes on at `position` (T1, T3, T4).
-fn continues(header: &Header, pool: u64, position: &Position) -> bool {
+fn continues(header: &BatchHeader, pool: u64, position: &Position) -> bool {
     header.pool.get() == pool
-        && header.txg.get() == position.txg
+        && header.number.get() == position.batch
         && header.chain.get() == position.chain
         && header.segment.get() == position.segment
         && header.first_slot.get() == position.slots
@@ -337,7 +338,7 @@ fn continues(header: &Header, pool: u64, position: &Position) -> bool {
 }
 
 /// Returns the number below which all batches were flushed, as this one tells.
-fn claimed(batch: &Verified<'_>) -> u64 {
+fn flushed_below(batch: &Verified<'_>) -> u64 {
     let header = batch.header();
-    header.flushed.get().min(header.txg.get())
+    header.flushed.get().min(header.number.get())
 }

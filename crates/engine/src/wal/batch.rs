@@ -9,7 +9,7 @@
 //! | 8 | checksum: xxh3-64 of all bytes of the batch but the two checksums, padding excluded | 8 |
 //! | 16 | frame: xxh3-64 of header, directory and operations, but itself | 8 |
 //! | 24 | chain: checksum of the batch before | 8 |
-//! | 32 | txg: number of the batch | 8 |
+//! | 32 | number of the batch | 8 |
 //! | 40 | pool: low 8 bytes of the log's GUID | 8 |
 //! | 48 | segment id | 8 |
 //! | 56 | checkpoint that internal records belong to | 8 |
@@ -43,7 +43,7 @@ pub const MAGIC: [u8; 4] = *b"PFba";
 /// The header of a batch.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub struct Header {
+pub struct BatchHeader {
     /// [`MAGIC`].
     pub magic: [u8; 4],
     /// Slot of the first record.
@@ -55,7 +55,7 @@ pub struct Header {
     /// Checksum of the batch before.
     pub chain: U64,
     /// Number of the batch.
-    pub txg: U64,
+    pub number: U64,
     /// Low bytes of the log's GUID.
     pub pool: U64,
     /// Segment that the batch lies in.
@@ -78,7 +78,7 @@ pub struct Header {
     pub salt: [u8; 6],
 }
 
-impl Header {
+impl BatchHeader {
     /// Returns the next chunk.
     pub fn next(&self) -> Chunk {
         Chunk { device: self.next_device.get(), index: self.next_index.get() }
@@ -86,7 +86,7 @@ impl Header {
 }
 
 /// Length of the header in bytes.
-pub const HEADER_BYTES: usize = size_of::<Header>();
+pub const HEADER_BYTES: usize = size_of::<BatchHeader>();
 /// Length of a directory entry in bytes.
 pub const ENTRY_BYTES: usize = 8;
 
@@ -115,15 +115,15 @@ fn frame(bytes: &[u8], checksum: u64, fixed: usize) -> u64 {
 }
 
 /// Returns the length of header, directory and operations, in bytes.
-fn fixed_bytes(header: &Header) -> u64 {
+fn fixed_bytes(header: &BatchHeader) -> u64 {
     HEADER_BYTES as u64
         + u64::from(header.records.get()) * ENTRY_BYTES as u64
         + u64::from(header.ops_bytes.get())
 }
 
 /// Stores the checksums into a finished batch, and returns that of the whole.
-pub fn seal(bytes: &mut [u8]) -> u64 {
-    let fixed = Header::read_from_prefix(bytes).map_or(0, |(header, _)| fixed_bytes(&header) as usize);
+pub fn set_checksums(bytes: &mut [u8]) -> u64 {
+    let fixed = BatchHeader::read_from_prefix(bytes).map_or(0, |(header, _)| fixed_bytes(&header) as usize);
     let checksum = checksum(bytes);
     let frame = frame(bytes, checksum, fixed.clamp(HEADER_BYTES, bytes.len()));
     bytes[CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
@@ -133,13 +133,13 @@ pub fn seal(bytes: &mut [u8]) -> u64 {
 
 /// Returns true if `bytes` may be the beginning of a batch that reaches beyond them.
 pub fn may_go_on(bytes: &[u8]) -> bool {
-    let Ok((header, _)) = Header::read_from_prefix(bytes) else { return true };
+    let Ok((header, _)) = BatchHeader::read_from_prefix(bytes) else { return true };
     header.magic == MAGIC && header.len_bytes.get() as usize > bytes.len()
 }
 
 /// A batch whose frame is sound. The bytes of a batch are used in no other way.
 pub struct Verified<'a> {
-    header: Header,
+    header: BatchHeader,
     bytes: &'a [u8],
     checksum: u64,
     whole: bool,
@@ -154,7 +154,7 @@ impl<'a> Verified<'a> {
     /// Returns the batch at the start of `bytes`, if header, directory and operations are sound. Its records need not
     /// be.
     pub fn framed(bytes: &'a [u8]) -> Option<Self> {
-        let (header, _) = Header::read_from_prefix(bytes).ok()?;
+        let (header, _) = BatchHeader::read_from_prefix(bytes).ok()?;
         let len = header.len_bytes.get() as usize;
         let fixed = fixed_bytes(&header);
         if header.magic != MAGIC || (len as u64) < fixed || len > bytes.len() {
@@ -186,7 +186,7 @@ impl<'a> Verified<'a> {
         self.checksum
     }
     /// Returns the header.
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &BatchHeader {
         &self.header
     }
     /// Returns the next chunk.

@@ -1,14 +1,14 @@
 //! Finds segments whose entries in the segment table, or whose directories, cannot be read, by the batches and
 //! directories on the devices.
 //!
-//! A batch of the log names its segment, and so does a directory; both have the seals of the segment's records, and a
-//! seal depends on the record's address. Only entries whose records match their seals count, so that no record is taken
-//! for another one. A record of an address is the same wherever it lies, with one exception: after a crash, or after a
-//! loss that was accepted, the log goes on before batches that do not count, and numbers of segments are used again.
-//! All batches of a segment are of one opening of the pool, so
+//! A batch of the log names its segment, and so does a directory; both have the checksums of the segment's records, and
+//! a checksum depends on the record's address. Only entries whose records match their checksums count, so that no
+//! record is taken for another one. A record of an address is the same wherever it lies, with one exception: after a
+//! crash, or after a loss that was accepted, the log goes on before batches that do not count, and numbers of segments
+//! are used again. All batches of a segment are of one opening of the pool, so
 //! - of the batches of a segment only those of one opening are used: the one that tells of the latest flush, and none
 //!   if several openings do;
-//! - if directories of folded records are found, too, batches have to agree with them.
+//! - if directories of moved records are found, too, batches have to agree with them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,14 +17,14 @@ use crate::Addr;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::segment::{
     Devices, DirEntry, DirRef, Directory, LiveMap, Part, Segment, Segments, find_directory, next_directory,
-    seal,
+    record_checksum,
 };
 use crate::space::{Chunk, Extent};
-use crate::txg::batch::Verified;
-use crate::txg::read_or_zeros;
+use crate::wal::batch::Verified;
+use crate::wal::read_or_zeros;
 
 /// Records of a segment that lie together.
-struct Candidate {
+struct PartCandidate {
     extent: Extent,
     /// The directory on the device, if it has all of these records.
     dir: Option<DirRef>,
@@ -39,23 +39,23 @@ struct Candidate {
 }
 
 /// Searches the devices for segments.
-pub(super) struct Search<'a> {
+pub(in crate::pool) struct Search<'a> {
     devices: &'a Devices,
     /// Low bytes of the GUID of the pool's log, which batches carry.
     pool: u64,
-    found: BTreeMap<u64, Vec<Candidate>>,
+    found: BTreeMap<u64, Vec<PartCandidate>>,
 }
 
 /// Batches of a segment in one chunk, of one opening of the pool.
 #[derive(Default)]
-struct Run {
+struct BatchRun {
     entries: BTreeMap<u32, DirEntry>,
     flushed: u64,
     /// A directory that has all of these entries.
     dir: Option<DirRef>,
 }
 
-impl Run {
+impl BatchRun {
     /// Adds the entries of a directory, unless they contradict this run. `whole` is the directory, if all of it is
     /// sound.
     fn join(&mut self, entries: &[DirEntry], whole: Option<DirRef>) {
@@ -68,25 +68,25 @@ impl Run {
 }
 
 impl<'a> Search<'a> {
-    pub(super) fn new(devices: &'a Devices, pool: u64) -> Self {
+    pub(in crate::pool) fn new(devices: &'a Devices, pool: u64) -> Self {
         Self { devices, pool, found: BTreeMap::new() }
     }
 
     /// Returns the numbers of the segments that were found.
-    pub(super) fn ids(&self) -> Vec<u64> {
+    pub(in crate::pool) fn ids(&self) -> Vec<u64> {
         self.found.keys().copied().collect()
     }
 
     /// Returns the next chunk of the device, from this one on, that may hold anything.
-    pub(super) fn next_data(&self, chunk: Chunk) -> Option<Chunk> {
+    pub(in crate::pool) fn next_data(&self, chunk: Chunk) -> Option<Chunk> {
         let data = self.devices.get(usize::from(chunk.device))?.data_from(chunk.offset())?;
         Some(Chunk { index: Chunk::at(chunk.device, data).index.max(chunk.index), ..chunk })
     }
 
     /// Searches a chunk for segments that are wanted.
-    pub(super) fn look(&mut self, chunk: Chunk, wanted: &dyn Fn(u64) -> bool) {
+    pub(in crate::pool) fn look(&mut self, chunk: Chunk, wanted: &dyn Fn(u64) -> bool) {
         let bytes = self.read(chunk);
-        let mut runs: BTreeMap<u64, BTreeMap<[u8; 6], Run>> = BTreeMap::new();
+        let mut runs: BTreeMap<u64, BTreeMap<[u8; 6], BatchRun>> = BTreeMap::new();
         // Directories are not sought within batches, since these hold what users write.
         let mut between: Vec<Range<usize>> = Vec::new();
         let (mut at, mut from) = (0, 0);
@@ -124,7 +124,7 @@ impl<'a> Search<'a> {
         bytes: &[u8],
         range: Range<usize>,
         wanted: &dyn Fn(u64) -> bool,
-        runs: &mut BTreeMap<u64, BTreeMap<[u8; 6], Run>>,
+        runs: &mut BTreeMap<u64, BTreeMap<[u8; 6], BatchRun>>,
     ) {
         let Range { mut start, end } = range;
         while let Some(next) = bytes.get(start..end).and_then(next_directory) {
@@ -138,7 +138,7 @@ impl<'a> Search<'a> {
                 // them if they are lost.
                 let of = runs.entry(found.segment).or_default();
                 if of.is_empty() {
-                    of.insert([0; 6], Run::default());
+                    of.insert([0; 6], BatchRun::default());
                 }
                 if let Some(run) = of.values_mut().max_by_key(|run| run.flushed) {
                     let whole = found.whole.map(|dir| DirRef { start: at as u32, ..dir });
@@ -170,13 +170,13 @@ impl<'a> Search<'a> {
             let from = (extent.start + entry.start) as usize;
             let record = chunk.get(from..from + entry.len_bytes as usize);
             let addr = Addr::new(id, entry.slot);
-            if record.is_some_and(|record| seal(addr, record) == entry.checksum) {
+            if record.is_some_and(|record| record_checksum(addr, record) == entry.checksum) {
                 sound.set(entry.slot);
             }
         }
         let known = entries.len() as u32;
         let entries = if dir.is_some() { Vec::new() } else { entries };
-        let candidate = Candidate { extent, dir, entries, sound, known, flushed };
+        let candidate = PartCandidate { extent, dir, entries, sound, known, flushed };
         self.found.entry(id).or_default().push(candidate);
     }
 
@@ -198,7 +198,7 @@ impl<'a> Search<'a> {
             sound.set(entry.slot);
         }
         let known = sound.count();
-        let candidate = Candidate {
+        let candidate = PartCandidate {
             extent: part.extent,
             dir: Some(dir),
             entries: Vec::new(),
@@ -210,7 +210,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the parts of a segment whose directories cannot be read.
-    pub(super) fn bad_parts(&self, segments: &Segments, segment: &Segment) -> Vec<Part> {
+    pub(in crate::pool) fn bad_parts(&self, segments: &Segments, segment: &Segment) -> Vec<Part> {
         let is_bad = |part: &Part| {
             let read = |dir| segments.read_directory(self.devices, segment.id, part.extent, dir);
             part.directory.is_some_and(|dir| read(dir).is_err())
@@ -220,7 +220,7 @@ impl<'a> Search<'a> {
 
     /// Searches for the records of the `bad` parts of `segment`, whose directories cannot be read, at the places that
     /// the table names.
-    pub(super) fn look_again(&mut self, segments: &Segments, segment: &Segment, bad: &[Part]) {
+    pub(in crate::pool) fn look_again(&mut self, segments: &Segments, segment: &Segment, bad: &[Part]) {
         for part in &segment.parts {
             if !bad.contains(part) {
                 self.keep(segments, segment, part);
@@ -239,10 +239,10 @@ impl<'a> Search<'a> {
     }
 
     /// Enters a segment into the table as it was found. Returns the number of its records that were found.
-    pub(super) fn settle(&mut self, segments: &Segments, id: u64) -> u32 {
+    pub(in crate::pool) fn settle(&mut self, segments: &Segments, id: u64) -> u32 {
         let mut candidates = self.found.remove(&id).unwrap_or_default();
         only_newest_log(&mut candidates);
-        // Later states come first: the later a segment was folded, the fewer records survive, and before that it was in
+        // Later states come first: the later a segment was moved, the fewer records survive, and before that it was in
         // the log.
         candidates.sort_by_key(|candidate| (candidate.flushed.is_some(), candidate.known));
         let mut taken: BTreeMap<u32, usize> = BTreeMap::new();
@@ -266,13 +266,13 @@ impl<'a> Search<'a> {
         taken.len() as u32
     }
 
-    fn entries(&self, segments: &Segments, id: u64, candidate: &Candidate) -> Vec<DirEntry> {
+    fn entries(&self, segments: &Segments, id: u64, candidate: &PartCandidate) -> Vec<DirEntry> {
         let Some(dir) = candidate.dir else { return candidate.entries.clone() };
         let directory = segments.read_directory(self.devices, id, candidate.extent, dir);
         directory.map_or_else(|_| Vec::new(), |directory| directory.entries().to_vec())
     }
 
-    fn put(&self, segments: &Segments, id: u64, candidates: &[Candidate], taken: &BTreeMap<u32, usize>) {
+    fn put(&self, segments: &Segments, id: u64, candidates: &[PartCandidate], taken: &BTreeMap<u32, usize>) {
         let mut parts: Vec<Part> = Vec::new();
         let mut open = Directory::default();
         let mut last = None;
@@ -293,14 +293,14 @@ impl<'a> Search<'a> {
         let mut segment = segments.get(id).ok().flatten().unwrap_or(Segment { id, ..Segment::default() });
         segment.slots = segment.slots.max(end);
         segment.parts = parts.into_iter().collect();
-        if let Err(error) = segments.salvage(segment, open) {
+        if let Err(error) = segments.insert_rescued(segment, open) {
             tracing::warn!(%error, segment = id, "what was found of a segment is not used");
         }
     }
 }
 
 /// Of the candidates in the log, keeps only the one that tells of the latest flush, and none if several do.
-fn only_newest_log(candidates: &mut Vec<Candidate>) {
+fn only_newest_log(candidates: &mut Vec<PartCandidate>) {
     let newest = candidates.iter().filter_map(|candidate| candidate.flushed).max();
     let several = candidates.iter().filter(|candidate| candidate.flushed == newest).count() > 1;
     candidates.retain(|candidate| candidate.flushed.is_none() || (candidate.flushed == newest && !several));

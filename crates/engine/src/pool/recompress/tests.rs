@@ -25,7 +25,7 @@ fn a_model_that_is_coded_by_stays() {
     let options = LearnOptions { pages_min: 60, sample_pages: 100 };
     let adopted = pool.learn(&options).unwrap().unwrap().adopted.unwrap();
 
-    let (range, mut report) = (PageRange { object: 5, from: 0, to: u64::MAX }, RecodeReport::default());
+    let (range, mut report) = (PageRange { object: 5, from: 0, to: u64::MAX }, RecompressReport::default());
     let dataset = pool.version_by_id(pool.dataset.id).unwrap();
     let targets = targets(&dataset, &[range], (0, 0), 1000, &mut report).unwrap();
     let mut plan = pool.plan(&dataset, &[range], &targets).unwrap();
@@ -40,11 +40,11 @@ fn a_model_that_is_coded_by_stays() {
 
     let mut state = pool.maintenance.lock();
     while !plan.targets.is_empty() {
-        pool.recode_pass(&dataset, &mut state, &mut plan, &mut report).unwrap();
+        pool.recompress_pass(&dataset, &mut state, &mut plan, &mut report).unwrap();
         pool.checkpoint_locked(&mut state, false).unwrap();
     }
     drop(state);
-    assert_eq!(report.recoded, PAGES);
+    assert_eq!(report.recompressed, PAGES);
     drop(plan);
     pool.checkpoint(false).unwrap();
     for (at, page) in (0..).zip(&pages) {

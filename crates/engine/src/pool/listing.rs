@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use super::Pool;
 use super::catalogue::{Catalogue, Version};
 use super::send::is_hidden;
-use crate::account::remainder;
 use crate::dataset::Dataset;
+use crate::sums::remainder;
 use crate::{Error, Result};
 
 /// A dataset or snapshot and the stored bytes that it holds, of all its records, metadata counted.
@@ -50,7 +50,7 @@ pub struct Listed {
 
 impl Catalogue {
     fn fresh(&self, id: u64) -> u64 {
-        self.versions.get(&id).map_or(0, |version| version.data.ledger.lock().fresh_bytes)
+        self.versions.get(&id).map_or(0, |version| version.data.accounting.lock().fresh_bytes)
     }
 
     /// Returns the bytes that become free when these versions go. [`Error::Busy`] if more than one other version grows
@@ -65,10 +65,10 @@ impl Catalogue {
             let mut group = vec![*first];
             while let Some(id) = group.pop() {
                 total += self.fresh(id);
-                if self.holder(id).is_some() {
-                    let (gone, kept): (Vec<u64>, Vec<u64>) =
+                if self.as_ancestor(id).is_some() {
+                    let (removed, kept): (Vec<u64>, Vec<u64>) =
                         self.successors(id).into_iter().partition(|next| ids.contains(next));
-                    group.extend(gone);
+                    group.extend(removed);
                     stays.extend(kept);
                 }
             }
@@ -87,15 +87,15 @@ impl Catalogue {
     /// Returns the bytes of records that were born after snapshot `before` and that version `id` has from the versions
     /// it grows from, down to `before`.
     fn kept(&self, id: u64, before: u64) -> Result<u64> {
-        let gone = |id: u64| self.dead_bytes_from(id, before);
+        let dead = |id: u64| self.dead_bytes_from(id, before);
         let prev = |id: u64| self.versions.get(&id).map_or(0, |version| version.prev);
-        let (mut at, mut kept, mut lost) = (prev(id), 0, gone(id)?);
+        let (mut at, mut kept, mut died) = (prev(id), 0, dead(id)?);
         while at != before && self.versions.contains_key(&at) {
             kept += self.fresh(at);
-            lost += gone(at)?;
+            died += dead(at)?;
             at = prev(at);
         }
-        Ok(kept.saturating_sub(lost))
+        Ok(kept.saturating_sub(died))
     }
 
     /// Returns the bytes that all versions hold, each record counted once.
@@ -106,8 +106,8 @@ impl Catalogue {
     fn listed(&self, id: u64) -> Result<Listed> {
         let version = self.get(id)?;
         let (referenced_bytes, node_bytes, written_bytes) = {
-            let ledger = version.data.ledger.lock();
-            (ledger.page_bytes + ledger.node_bytes, ledger.node_bytes, ledger.fresh_bytes)
+            let accounting = version.data.accounting.lock();
+            (accounting.page_bytes + accounting.node_bytes, accounting.node_bytes, accounting.fresh_bytes)
         };
         let (logical_bytes, stored_bytes) = version.data.totals()?;
         let mut listed = Listed {
@@ -171,7 +171,7 @@ impl Pool {
     /// # Errors
     /// [`Error::Invalid`] if one of these is not so; of verifying the sums of segments.
     pub fn verify_reserves(&self) -> Result<()> {
-        let faults = crate::account::faults();
+        let faults = crate::sums::faults();
         if faults > 0 {
             return Err(Error::Invalid(format!("accounts would have fallen below zero {faults} times")));
         }
@@ -185,7 +185,7 @@ impl Pool {
         if self.shared.is_cleanable() || self.shared.check_writable().is_err() {
             return Ok(());
         }
-        let (free, pending) = (self.chunks.free(), self.chunks.pending());
+        let (free, pending) = (self.chunks.free(), self.chunks.pending_free());
         let (outputs, kept) = (self.shared.clean_outputs(), self.shared.kept_chunks());
         let space = self.shared.space();
         let (used, capacity) = (space.used_bytes, space.capacity_bytes);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{CheckReport, Pool};
+use crate::pool::{CheckReport, Pool};
 use crate::tree::{Value, Visit, without};
 use crate::{Key, Result};
 

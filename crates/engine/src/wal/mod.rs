@@ -1,4 +1,4 @@
-//! The log of batches, which are the pool's transaction groups.
+//! The write-ahead log: batches, in the order in which they were committed.
 //!
 //! Batches are appended to the open segment. A batch carries records, and the operations that refer to them; it is one
 //! sequential write. **A batch counts if and only if its checksum holds, it carries the chain value of the batch before
@@ -8,7 +8,7 @@
 //! - T2: a batch's operations refer only to records of batches up to itself.
 //! - T3: all batches of a segment name the same next chunk; replay looks there when a segment has no further
 //!   batch. That chunk is allocated before the first batch names it.
-//! - T4: sequence numbers rise by one; the number of a batch is the transaction group (txg) of what it carries.
+//! - T4: the numbers of batches rise by one.
 //! - T5: batches of different openings differ, by their salt. A crash may lose a batch and keep its successors. If the
 //!   lost batch were written again, byte for byte, the successors would continue it and count, though they never
 //!   happened. T8 is the other half of this.
@@ -34,7 +34,7 @@ mod replay;
 mod writer;
 
 pub use flush::Flushes;
-pub use replay::{BatchView, LogDamage, LogEnd, Source, read_or_zeros, replay};
+pub use replay::{BatchView, LogDamage, LogEnd, LogSource, read_or_zeros, replay};
 pub use writer::{Appended, LogWriter, Rec, RecordKind, write_directory};
 
 use crate::Result;
@@ -44,7 +44,7 @@ use crate::wire::{Reader, put_varint};
 /// Largest number of a segment at which a log may begin: half of all.
 const SEGMENT_MAX: u64 = 1 << (63 - crate::types::SLOT_BITS);
 /// Largest number of a batch at which a log may begin.
-const TXG_MAX: u64 = 1 << 62;
+const BATCH_NUMBER_MAX: u64 = 1 << 62;
 
 /// A place in the log, where the next batch goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct Position {
     /// The chunk of the segment after it.
     pub next: Chunk,
     /// Number of the next batch.
-    pub txg: u64,
+    pub batch: u64,
     /// Chain value that the next batch must carry.
     pub chain: u64,
 }
@@ -76,7 +76,7 @@ impl Position {
             self.slots.into(),
             self.next.device.into(),
             self.next.index.into(),
-            self.txg,
+            self.batch,
         ] {
             put_varint(out, value);
         }
@@ -89,17 +89,17 @@ impl Position {
         let chunk = decode_chunk(reader)?;
         let (used, slots) = (reader.varint_u32()?, reader.varint_u32()?);
         let next = decode_chunk(reader)?;
-        let (txg, chain) = (reader.varint()?, reader.u64()?);
+        let (batch, chain) = (reader.varint()?, reader.u64()?);
         // These numbers have to be far from the end of their ranges, so that replay can count on from them.
         if segment == 0
             || segment > SEGMENT_MAX
-            || txg > TXG_MAX
+            || batch > BATCH_NUMBER_MAX
             || u64::from(used) > crate::limits::CHUNK_BYTES
             || slots > 1 << crate::types::SLOT_BITS
         {
             return Err(reader.bad("the log position is out of range"));
         }
-        Ok(Self { segment, chunk, used, slots, next, txg, chain })
+        Ok(Self { segment, chunk, used, slots, next, batch, chain })
     }
 }
 

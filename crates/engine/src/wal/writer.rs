@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
-use super::batch::{self, ENTRY_BYTES, HEADER_BYTES, Header};
+use super::batch::{self, BatchHeader, ENTRY_BYTES, HEADER_BYTES};
 use super::{Flushes, Position};
 use crate::device::AlignedBuf;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
-use crate::segment::{Devices, DirEntry, DirEntryState, DirRef, Directory, Segment, Segments, seal};
+use crate::segment::{
+    Devices, DirEntry, DirEntryState, DirRef, Directory, Segment, Segments, record_checksum,
+};
 use crate::space::Chunks;
 use crate::{Addr, Error, Ptr, Result};
 
@@ -76,7 +78,7 @@ pub struct LogWriter {
     flushes: Arc<Flushes>,
     salt: [u8; 6],
     /// Batches below this number were flushed, and something that was written later tells so.
-    attested_txg: u64,
+    attested_batch: u64,
     /// Number of batches in the open segment.
     batches: u32,
 }
@@ -92,8 +94,18 @@ impl LogWriter {
         devices: Devices,
     ) -> Self {
         let flushes = Arc::new(Flushes::new(devices.clone()));
-        flushes.wrote_batch(position.txg, true);
-        Self { pool, position, segments, chunks, devices, flushes, salt: [0; 6], attested_txg: 0, batches: 0 }
+        flushes.wrote_batch(position.batch, true);
+        Self {
+            pool,
+            position,
+            segments,
+            chunks,
+            devices,
+            flushes,
+            salt: [0; 6],
+            attested_batch: 0,
+            batches: 0,
+        }
     }
 
     /// Marks all batches with the low 48 bits of `salt`, so that none of them equals one of another opening (T5).
@@ -117,12 +129,12 @@ impl LogWriter {
     /// Returns true if damage to the last batches could be taken for a torn end of the log, since nothing tells that
     /// they were flushed (T7).
     pub fn wants_attest(&self) -> bool {
-        self.attested_txg < self.position.txg
+        self.attested_batch < self.position.batch
     }
 
-    /// Notes that a superblock tells that all batches below `txg` were flushed.
-    pub fn attested(&mut self, txg: u64) {
-        self.attested_txg = self.attested_txg.max(txg);
+    /// Notes that a superblock tells that all batches below `number` were flushed.
+    pub fn attested(&mut self, number: u64) {
+        self.attested_batch = self.attested_batch.max(number);
     }
 
     /// Appends an empty batch, which tells that those before it were flushed. Returns `None` if they were not.
@@ -130,11 +142,11 @@ impl LogWriter {
     /// # Errors
     /// Those of [`LogWriter::append`].
     pub fn attest(&mut self) -> Result<Option<Appended>> {
-        if self.flushes.flushed_txg() < self.position.txg {
+        if self.flushes.flushed_batch() < self.position.batch {
             return Ok(None);
         }
         let appended = self.append(0, &[], 0, |_| Vec::new(), true)?;
-        self.attested_txg = self.position.txg;
+        self.attested_batch = self.position.batch;
         Ok(Some(appended))
     }
 
@@ -229,17 +241,17 @@ impl LogWriter {
         let fixed = HEADER_BYTES + records.len() * ENTRY_BYTES + ops.len();
         let len = fixed + records.iter().map(|record| record.bytes.len()).sum::<usize>();
         let mut buf = AlignedBuf::zeroed(len);
-        let header = Header {
+        let header = BatchHeader {
             magic: batch::MAGIC,
             first_slot: position.slots.into(),
             checksum: 0.into(),
             frame: 0.into(),
             chain: position.chain.into(),
-            txg: position.txg.into(),
+            number: position.batch.into(),
             pool: self.pool.into(),
             segment: position.segment.into(),
             checkpoint: checkpoint.into(),
-            flushed: self.flushes.flushed_txg().min(position.txg).into(),
+            flushed: self.flushes.flushed_batch().min(position.batch).into(),
             records: (records.len() as u32).into(),
             ops_bytes: (ops.len() as u32).into(),
             len_bytes: (len as u32).into(),
@@ -252,7 +264,7 @@ impl LogWriter {
         let mut entries = Vec::with_capacity(records.len());
         let (mut at, mut slot) = (fixed, position.slots);
         for record in records {
-            let checksum = seal(Addr::new(position.segment, slot), &record.bytes);
+            let checksum = record_checksum(Addr::new(position.segment, slot), &record.bytes);
             let entry = batch::entry_bytes(record.bytes.len() as u32, record.kind as u8, checksum);
             let place = HEADER_BYTES + entries.len() * ENTRY_BYTES;
             buf[place..place + ENTRY_BYTES].copy_from_slice(&entry);
@@ -263,7 +275,7 @@ impl LogWriter {
             at += record.bytes.len();
             slot += 1;
         }
-        let chain = batch::seal(&mut buf[..len]);
+        let chain = batch::set_checksums(&mut buf[..len]);
         let device = self.device(position.chunk.device)?;
         // A write that is durable by itself saves the flush if nothing else is waiting for one.
         let durable = alone && device.writes_durably() && self.flushes.nothing_waits();
@@ -271,13 +283,13 @@ impl LogWriter {
         if !durable {
             self.flushes.wrote(position.chunk.device);
         }
-        self.flushes.wrote_batch(position.txg + 1, durable);
+        self.flushes.wrote_batch(position.batch + 1, durable);
         appended.durable = durable;
         self.segments.append(position.segment, &entries)?;
         self.batches += 1;
         self.position.used += buf.len() as u32;
         self.position.slots = slot;
-        self.position.txg += 1;
+        self.position.batch += 1;
         self.position.chain = chain;
         appended.written_bytes += buf.len() as u64;
         appended.framing_bytes += (buf.len() - (len - fixed)) as u64;

@@ -10,7 +10,7 @@ use pagefold_engine::Key;
 use pagefold_engine::dataset::{Change, Dataset};
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{
-    CreateOptions, Guid, LearnOptions, OpenOptions, PageRange, Pool, RecodeReport, create_on,
+    CreateOptions, Guid, LearnOptions, OpenOptions, PageRange, Pool, RecompressReport, create_on,
 };
 use pagefold_engine::record::{Compression, model_of};
 use pagefold_engine::segment::Devices;
@@ -76,13 +76,13 @@ fn whole(object: u64) -> PageRange {
 }
 
 /// All calls that the ranges take.
-fn recode(pool: &Pool, ranges: &[PageRange]) -> RecodeReport {
-    let mut all = RecodeReport::default();
+fn recompress(pool: &Pool, ranges: &[PageRange]) -> RecompressReport {
+    let mut all = RecompressReport::default();
     let mut at = Some((0, 0));
     while let Some(from) = at {
-        let report = pool.recode(ranges, from, 400).unwrap();
+        let report = pool.recompress(ranges, from, 400).unwrap();
         all.pages += report.pages;
-        all.recoded += report.recoded;
+        all.recompressed += report.recompressed;
         all.before_bytes += report.before_bytes;
         all.after_bytes += report.after_bytes;
         all.written_bytes += report.written_bytes;
@@ -101,36 +101,37 @@ fn before_the_model() -> (Arc<SimDevice>, Arc<Pool>, Vec<Vec<u8>>) {
     (device, pool, pages)
 }
 
-/// An index is made when its table has been loaded, and lies behind it. Whenever the model was learned meanwhile, a fold has one that
-/// knows both.
+/// An index is made when its table has been loaded, and lies behind it. Whenever the model was learned meanwhile, a
+/// recompression has one that knows both.
 #[test]
-fn an_object_that_has_grown_since_its_model_was_learned_gets_another_when_it_is_folded() {
+fn an_object_that_has_grown_since_its_model_was_learned_gets_another_when_it_is_recompressed() {
     let mut random = Random::new(3);
     let mut trees = [Tree::simple(false), Tree::index(true)];
     trees.iter_mut().for_each(|tree| tree.page_bytes = PAGE);
     let mut file: Vec<Vec<u8>> =
         (0..500).map(|number| tree_page(&mut random, &trees[usize::from(number >= 400)], number)).collect();
     let index = file.split_off(400);
-    let folded = |learned_early: bool| {
+    let recompressed = |learned_early: bool| {
         let (_device, pool) = new_pool("page-1");
         write(&pool, 5, 0, &file);
         if learned_early {
             assert_eq!(pool.learn(&LEARN).unwrap().unwrap().adopted, Some(1));
         }
         write(&pool, 5, file.len() as u64, &index);
-        recode(&pool, &[whole(5)]);
+        recompress(&pool, &[whole(5)]);
         assert_holds(&pool, 5, &[file.as_slice(), &index].concat());
         assert_sound(&pool);
-        (stored(&pool, 5), recode(&pool, &[whole(5)]).recoded)
+        (stored(&pool, 5), recompress(&pool, &[whole(5)]).recompressed)
     };
-    let ((early, again), (late, _)) = (folded(true), folded(false));
+    let ((early, again), (late, _)) = (recompressed(true), recompressed(false));
     assert!(early * 100 < late * 103, "{early} bytes, {late} with the model learned at the end");
-    assert_eq!(again, 0, "one fold is enough");
+    assert_eq!(again, 0, "one recompression is enough");
 }
 
-/// Models of small objects are learned when they are folded and at no other time, and only where they pay for their own bytes.
+/// Models of small objects are learned when they are recompressed and at no other time, and only where they pay for
+/// their own bytes.
 #[test]
-fn small_objects_get_a_model_when_they_are_folded() {
+fn small_objects_get_a_model_when_they_are_recompressed() {
     let (_device, pool) = new_pool("page-1");
     let mut random = Random::new(4);
     let mut index = |pages: usize| -> Vec<Vec<u8>> {
@@ -145,8 +146,8 @@ fn small_objects_get_a_model_when_they_are_folded() {
     assert_eq!(pool.learn(&LearnOptions::default()).unwrap(), None);
     let (before, of_tiny) = (stored(&pool, 5), stored(&pool, 6));
 
-    let report = recode(&pool, &[whole(7), whole(5), whole(6)]);
-    assert!(report.recoded > 0, "{report:?}");
+    let report = recompress(&pool, &[whole(7), whole(5), whole(6)]);
+    assert!(report.recompressed > 0, "{report:?}");
     assert_eq!((modelled(&pool, 5), modelled(&pool, 6)), (12, 0));
     let with_model = stored(&pool, 5) + pool.status().model_bytes;
     assert!(2 * with_model < before, "{with_model} of {before} bytes");
@@ -164,8 +165,8 @@ fn what_was_stored_before_the_model_gets_it_and_keeps_its_address() {
     pool.live().tree.pages(5, 0, &mut before).unwrap();
     let (usage, used) = (stored(&pool, 5), pool.status().used_bytes);
 
-    let report = recode(&pool, &[whole(5)]);
-    assert_eq!((report.pages, report.recoded), (PAGES, PAGES));
+    let report = recompress(&pool, &[whole(5)]);
+    assert_eq!((report.pages, report.recompressed), (PAGES, PAGES));
     assert!(report.after_bytes * 10 < report.before_bytes * 9, "{report:?}");
     assert_eq!(modelled(&pool, 5), PAGES as usize);
     let mut after = vec![None; PAGES as usize];
@@ -176,7 +177,7 @@ fn what_was_stored_before_the_model_gets_it_and_keeps_its_address() {
     assert_holds(&pool, 5, &pages);
     assert_sound(&pool);
 
-    assert_eq!(recode(&pool, &[whole(5)]).recoded, 0, "there is nothing left to gain");
+    assert_eq!(recompress(&pool, &[whole(5)]).recompressed, 0, "there is nothing left to gain");
     drop(pool);
     let pool = open(&Arc::new(device.crash(&mut |_| 0)), 1);
     assert_holds(&pool, 5, &pages);
@@ -187,7 +188,7 @@ fn what_was_stored_before_the_model_gets_it_and_keeps_its_address() {
 #[test]
 fn space_is_accounted_for_exactly_when_such_pages_die() {
     let (_, pool, pages) = before_the_model();
-    recode(&pool, &[whole(5)]);
+    recompress(&pool, &[whole(5)]);
     // Overwritten, punched, truncated; in memory the pointers of the tree have the new lengths.
     write(&pool, 5, 100, &pages[..50]);
     pool.dataset().apply(&[Change::Punch { object: 5, from: 300, to: 420 }]).unwrap();
@@ -207,8 +208,8 @@ fn a_record_that_two_files_share_stays_shared() {
     let share = Change::Share { from_object: 5, from_page: 0, to_object: 6, to_page: 0, count: PAGES };
     pool.dataset().apply(&[share]).unwrap();
     pool.sync().unwrap();
-    let report = recode(&pool, &[whole(5)]);
-    assert_eq!(report.recoded, PAGES);
+    let report = recompress(&pool, &[whole(5)]);
+    assert_eq!(report.recompressed, PAGES);
     assert_eq!(modelled(&pool, 6), PAGES as usize);
     assert_eq!(stored(&pool, 6), stored(&pool, 5), "all pointers to a record say the same");
     for object in [5, 6] {
@@ -236,7 +237,7 @@ fn a_crash_undoes_it_or_not_and_what_was_shared_meanwhile_is_accounted_for() {
         let device = Arc::new(device.crash(&mut |_| 0));
         let pool = open(&device, calls);
         device.cut_after(calls);
-        let failed = pool.recode(&[whole(5)], (0, 0), 16 << 10).is_err();
+        let failed = pool.recompress(&[whole(5)], (0, 0), 16 << 10).is_err();
         let _ = pool.dataset().apply(&[Change::Share {
             from_object: 5,
             from_page: 0,
@@ -250,7 +251,7 @@ fn a_crash_undoes_it_or_not_and_what_was_shared_meanwhile_is_accounted_for() {
         assert_holds(&pool, 5, &pages);
         assert_sound(&pool);
         if failed {
-            assert_eq!(recode(&pool, &[whole(5)]).recoded % PAGES, 0);
+            assert_eq!(recompress(&pool, &[whole(5)]).recompressed % PAGES, 0);
             assert_holds(&pool, 5, &pages);
         }
         pool.dataset().apply(&[Change::Punch { object: 5, from: 0, to: u64::MAX }]).unwrap();
@@ -265,17 +266,17 @@ fn the_property_decides_and_nothing_becomes_longer() {
     let pages = heap(4);
     write(&pool, 5, 0, &pages);
     let lz4 = stored(&pool, 5);
-    assert_eq!(recode(&pool, &[whole(5)]).recoded, 0);
+    assert_eq!(recompress(&pool, &[whole(5)]).recompressed, 0);
     pool.set_compression("zstd-9".parse().unwrap());
     let ranges = [PageRange { object: 5, from: 0, to: 300 }, PageRange { object: 9, from: 0, to: 10 }];
-    let part = recode(&pool, &ranges);
-    assert_eq!((part.pages, part.recoded), (300, 300));
-    assert_eq!(recode(&pool, &[whole(5)]).recoded, PAGES - 300);
+    let part = recompress(&pool, &ranges);
+    assert_eq!((part.pages, part.recompressed), (300, 300));
+    assert_eq!(recompress(&pool, &[whole(5)]).recompressed, PAGES - 300);
     let zstd = stored(&pool, 5);
     assert!(zstd * 20 < lz4 * 19, "{zstd} of {lz4} bytes");
     for compression in ["lz4", "off"] {
         pool.set_compression(compression.parse().unwrap());
-        assert_eq!(recode(&pool, &[whole(5)]).recoded, 0);
+        assert_eq!(recompress(&pool, &[whole(5)]).recompressed, 0);
     }
     assert_holds(&pool, 5, &pages);
     assert_sound(&pool);
@@ -289,7 +290,7 @@ fn objects_whose_model_came_late_are_known_until_they_are_coded_again() {
     assert_eq!(pool.late(), [((1, 5), 10)]);
     let mut at = 0;
     for step in 1..=4 {
-        let next = pool.recode_late((1, 5), at, 200).unwrap();
+        let next = pool.recompress_late((1, 5), at, 200).unwrap();
         assert_eq!(next.is_none(), step == 4, "700 pages");
         at = next.unwrap_or(at);
     }
@@ -308,18 +309,18 @@ fn what_is_coded_again_gets_a_model_first() {
     // Who wrote these pages is forgotten: nobody learns from them by himself.
     let pool = open(&device, 1);
     assert_eq!(pool.learn(&LEARN).unwrap(), None);
-    let report = recode(&pool, &[whole(5)]);
-    assert_eq!((report.recoded, modelled(&pool, 5)), (PAGES, PAGES as usize));
+    let report = recompress(&pool, &[whole(5)]);
+    assert_eq!((report.recompressed, modelled(&pool, 5)), (PAGES, PAGES as usize));
     assert_holds(&pool, 5, &pages);
     assert_sound(&pool);
 }
 
 /// All calls that the objects take which wait to be coded again.
-fn recode_late(pool: &Pool) {
+fn recompress_late(pool: &Pool) {
     while let Some((of, _)) = pool.late().first().copied() {
         let mut at = Some(0);
         while let Some(from) = at {
-            at = pool.recode_late(of, from, 300).unwrap();
+            at = pool.recompress_late(of, from, 300).unwrap();
         }
     }
 }
@@ -327,12 +328,12 @@ fn recode_late(pool: &Pool) {
 #[test]
 fn what_waits_to_be_coded_again_waits_over_restarts_until_all_of_it_was() {
     let (device, pool, pages) = before_the_model();
-    assert_eq!(pool.recode_late((1, 5), 0, 300).unwrap(), Some(300));
+    assert_eq!(pool.recompress_late((1, 5), 0, 300).unwrap(), Some(300));
     drop(pool);
     let device = Arc::new(device.crash(&mut |_| 0));
     let pool = open(&device, 1);
     assert_eq!(pool.late(), [((1, 5), 0)]);
-    recode_late(&pool);
+    recompress_late(&pool);
     assert_eq!(modelled(&pool, 5), PAGES as usize);
     assert_sound(&pool);
     pool.checkpoint(false).unwrap();
@@ -369,7 +370,7 @@ fn objects_that_nobody_counted_are_sought() {
     let learned = pool.learn(&LearnOptions::IDLE).unwrap().unwrap();
     assert_eq!((learned.object, learned.adopted, learned.first), (5, Some(1), true));
     assert_eq!(pool.learn(&LearnOptions::IDLE).unwrap(), None, "neither noise nor what is too small");
-    recode_late(&pool);
+    recompress_late(&pool);
     assert_eq!(modelled(&pool, 5), PAGES as usize);
     assert_holds(&pool, 5, &pages);
     assert_holds(&pool, 6, &noise);
@@ -390,7 +391,7 @@ fn deltas(pool: &Pool) -> u64 {
 #[test]
 fn a_sweep_over_an_object_with_a_model_is_stored_in_full() {
     let (_device, pool, mut pages) = before_the_model();
-    recode_late(&pool);
+    recompress_late(&pool);
     let sweep = |pages: &mut [Vec<u8>]| pages.iter_mut().for_each(|page| *page = hinted(page));
     // In memory, as for who has just written them.
     write(&pool, 5, 0, &pages);
@@ -422,7 +423,7 @@ fn a_sweep_over_an_object_without_a_model_is_stored_as_deltas() {
 #[test]
 fn records_at_hand_are_those_that_are_stored() {
     let (_device, pool, mut pages) = before_the_model();
-    recode_late(&pool);
+    recompress_late(&pool);
     let before = (deltas(&pool), stored(&pool, 5));
     pages[40] = hinted(&pages[40]);
     write(&pool, 5, 40, &pages[40..41]);
@@ -457,7 +458,7 @@ fn log_files_share_a_model_that_commits_never_use() {
     // Counted from the page on that makes it worth it.
     assert_eq!(pool.late(), [((1, 5), 25)], "it waits to be coded again");
     let before = stored(&pool, 5);
-    while let Some(from) = pool.recode_late((1, 5), 0, 1000).unwrap() {
+    while let Some(from) = pool.recompress_late((1, 5), 0, 1000).unwrap() {
         assert!(from > 0);
     }
     assert_eq!(pool.late(), []);
@@ -468,11 +469,11 @@ fn log_files_share_a_model_that_commits_never_use() {
     // The next file: written without the model, coded again by the one that there is.
     write_sized(&pool, 6, 0, second);
     assert!(models_of(&pool, 6, second.len()).iter().all(Option::is_none));
-    let report = recode(&pool, &[whole(6)]);
-    assert_eq!(report.recoded, 80);
+    let report = recompress(&pool, &[whole(6)]);
+    assert_eq!(report.recompressed, 80);
     assert!(models_of(&pool, 6, second.len()).iter().all(|model| *model == Some(1)));
     // Pages coded by the model stay as they are, and pages that are written again are coded without it.
-    assert_eq!(recode(&pool, &[whole(5), whole(6)]).recoded, 0);
+    assert_eq!(recompress(&pool, &[whole(5), whole(6)]).recompressed, 0);
     write_sized(&pool, 6, 10, &[second[11].clone()]);
     assert_eq!(models_of(&pool, 6, 11)[10], None);
     write_sized(&pool, 6, 10, &[second[10].clone()]);
@@ -496,7 +497,7 @@ fn a_log_of_innodb_is_known_by_its_checkpoints() {
     write_sized(&pool, 5, 0, &blocks);
     assert_eq!(pool.late().len(), 1);
     let before = stored(&pool, 5);
-    assert_eq!(pool.recode_late((1, 5), 0, 1000).unwrap(), None);
+    assert_eq!(pool.recompress_late((1, 5), 0, 1000).unwrap(), None);
     let coded = models_of(&pool, 5, blocks.len()).iter().filter(|model| **model == Some(1)).count();
     assert!(coded > 290, "{coded}");
     assert!(stored(&pool, 5) * 10 < before * 9, "{} of {before}", stored(&pool, 5));
@@ -561,7 +562,7 @@ fn objects_and_datasets_have_codecs_of_their_own() {
     }
     // Each is brought over as its setting says now, and what a snapshot shares with it.
     let id = pool.version("a").unwrap().id;
-    assert_eq!(pool.recode_in(id, &[whole(5), whole(6)], (0, 0), 1000).unwrap().recoded, 100);
+    assert_eq!(pool.recompress_in(id, &[whole(5), whole(6)], (0, 0), 1000).unwrap().recompressed, 100);
     assert_eq!(by_codec(&pool, "a", 5), [(ZSTD, 100)]);
     assert_eq!(by_codec(&pool, "a", 6), [(LZ4, 100)]);
     assert_eq!(by_codec(&pool, "a@s", 5), [(ZSTD, 100)]);

@@ -18,10 +18,10 @@ use crate::{Error, Result};
 pub struct Flushes {
     devices: Devices,
     marks: Vec<Mark>,
-    /// Batches below `written_txg` have been written; those below `flushed_txg` are on stable storage.
-    written_txg: AtomicU64,
-    flushed_txg: AtomicU64,
-    order: Mutex<Order>,
+    /// Batches below `written_batch` have been written; those below `flushed_batch` are on stable storage.
+    written_batch: AtomicU64,
+    flushed_batch: AtomicU64,
+    order: Mutex<FlushTurns>,
     ended: Condvar,
 }
 
@@ -33,7 +33,7 @@ struct Mark {
 }
 
 #[derive(Default)]
-struct Order {
+struct FlushTurns {
     begun: u64,
     ended: u64,
     failed: bool,
@@ -43,20 +43,20 @@ impl Flushes {
     /// Creates the state for devices on which nothing waits for a flush.
     pub fn new(devices: Devices) -> Self {
         let marks = devices.iter().map(|_| Mark::default()).collect();
-        let (written_txg, flushed_txg) = Default::default();
-        Self { devices, marks, written_txg, flushed_txg, order: Mutex::default(), ended: Condvar::new() }
+        let (written_batch, flushed_batch) = Default::default();
+        Self { devices, marks, written_batch, flushed_batch, order: Mutex::default(), ended: Condvar::new() }
     }
 
     /// Returns the number below which all batches are on stable storage.
-    pub fn flushed_txg(&self) -> u64 {
-        self.flushed_txg.load(Ordering::Acquire)
+    pub fn flushed_batch(&self) -> u64 {
+        self.flushed_batch.load(Ordering::Acquire)
     }
 
-    /// Notes that all batches below `txg` have been written, and, with `durable`, that nothing waits for a flush.
-    pub(super) fn wrote_batch(&self, txg: u64, durable: bool) {
-        self.written_txg.fetch_max(txg, Ordering::AcqRel);
+    /// Notes that all batches below `number` have been written, and, with `durable`, that nothing waits for a flush.
+    pub(super) fn wrote_batch(&self, number: u64, durable: bool) {
+        self.written_batch.fetch_max(number, Ordering::AcqRel);
         if durable {
-            self.flushed_txg.fetch_max(txg, Ordering::AcqRel);
+            self.flushed_batch.fetch_max(number, Ordering::AcqRel);
         }
     }
 
@@ -82,7 +82,7 @@ impl Flushes {
             order.begun
         };
         // Read before the devices' counts, which then include all batches below this number.
-        let written_txg = self.written_txg.load(Ordering::Acquire);
+        let written_batch = self.written_batch.load(Ordering::Acquire);
         let flushed = self.flush_devices();
         let mut order = self.order.lock();
         while order.ended + 1 < turn {
@@ -92,7 +92,7 @@ impl Flushes {
         let failed_before = order.failed;
         order.failed |= flushed.is_err();
         if !order.failed {
-            self.flushed_txg.fetch_max(written_txg, Ordering::AcqRel);
+            self.flushed_batch.fetch_max(written_batch, Ordering::AcqRel);
         }
         drop(order);
         self.ended.notify_all();

@@ -1,8 +1,8 @@
-//! Deeds: makes, renames, promotes, rolls back and destroys datasets, snapshots and clones, and sets their properties
+//! Makes, renames, promotes, rolls back and destroys datasets, snapshots and clones, and sets their properties
 //! and holds.
 //!
-//! A deed is logged and done in one instant: everything accepted before it is in the log and the gate is closed, so
-//! that the trees are what the log says. No deed takes longer with more data.
+//! A catalogue operation is logged and done in one instant: everything accepted before it is in the log and the gate is
+//! closed, so that the trees are what the log says. No operation takes longer with more data.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,14 +12,14 @@ use super::catalogue::Catalogue;
 use super::quotas;
 use super::rebase::is_target;
 use super::send::is_hidden;
-use crate::dataset::redo::{Deed, TEXT_BYTES_MAX};
+use crate::dataset::redo::{CatalogueOp, TEXT_BYTES_MAX};
 use crate::dataset::{Dataset, LiveDataset, count};
 use crate::limits::REDO_BYTES_MAX;
 use crate::{Addr, Error, Result};
 
 /// Longest path of a dataset, with a snapshot's name, in bytes.
 pub(super) const PATH_BYTES_MAX: usize = 255;
-/// Largest number of tries of a deed that waits for a checkpoint to store the snapshot before.
+/// Largest number of tries of a catalogue operation that waits for a checkpoint to store the snapshot before.
 const ATTEMPTS: usize = 16;
 
 /// Splits `dataset@snapshot` into its parts; the dataset's path is empty for the pool's own.
@@ -147,20 +147,20 @@ impl Catalogue {
         Ok(own)
     }
 
-    /// Returns the deeds that destroy `newer`, so that a dataset grows from `to`, a snapshot before all of them. That
-    /// `newer` can be destroyed was checked before. An error if no checkpoint has written `to`.
-    pub(super) fn back_to(&self, newer: Vec<u64>, to: u64) -> Result<Vec<Deed<'static>>> {
-        match self.holder(to) {
-            Some(holder) if holder.node_bound.is_some() => {}
+    /// Returns the operations that destroy `newer`, so that a dataset grows from `to`, a snapshot before all of them.
+    /// That `newer` can be destroyed was checked before. An error if no checkpoint has written `to`.
+    pub(super) fn back_to(&self, newer: Vec<u64>, to: u64) -> Result<Vec<CatalogueOp<'static>>> {
+        match self.as_ancestor(to) {
+            Some(ancestor) if ancestor.node_bound.is_some() => {}
             _ => return Err(Error::Busy(NOT_STORED.into())),
         }
-        Ok(newer.into_iter().map(|id| Deed::Destroy { id }).collect())
+        Ok(newer.into_iter().map(|id| CatalogueOp::Destroy { id }).collect())
     }
 
     /// Returns an error if no checkpoint has written the snapshot that a dataset grows from.
     pub(super) fn check_stored(&self, dataset: u64) -> Result<()> {
-        match self.holder(self.get(dataset)?.prev) {
-            Some(holder) if holder.node_bound.is_none() => Err(Error::Busy(NOT_STORED.into())),
+        match self.as_ancestor(self.get(dataset)?.prev) {
+            Some(ancestor) if ancestor.node_bound.is_none() => Err(Error::Busy(NOT_STORED.into())),
             _ => Ok(()),
         }
     }
@@ -214,14 +214,14 @@ impl Pool {
         catalogue.versions.contains_key(&id).then(|| catalogue.path(id))
     }
 
-    /// Makes an empty dataset. This is durable on return, as are all deeds below.
+    /// Makes an empty dataset. This is durable on return, as are all operations below.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a name that is not allowed, [`Error::Exists`], [`Error::NotFound`] for the dataset above.
     pub fn create_dataset(&self, path: &str, created: u64) -> Result<()> {
         self.perform(|catalogue, _| {
             catalogue.check_new(path)?;
-            Ok(vec![Deed::Create { id: catalogue.next_id, created, name: path }])
+            Ok(vec![CatalogueOp::Create { id: catalogue.next_id, created, name: path }])
         })
     }
 
@@ -246,7 +246,7 @@ impl Pool {
     ) -> Result<()> {
         check_part(name, "snapshot")?;
         self.perform(|catalogue, bound| {
-            let mut deeds = Vec::new();
+            let mut ops = Vec::new();
             for (path, id) in datasets.iter().zip(catalogue.next_id..) {
                 let dataset = catalogue.dataset(path)?;
                 if path.len() + name.len() > PATH_BYTES_MAX {
@@ -255,11 +255,11 @@ impl Pool {
                 if catalogue.named_snapshot(dataset, name).is_some() {
                     return Err(Error::Exists(format!("there is a snapshot '{path}@{name}' already")));
                 }
-                deeds.push(Deed::Snapshot { dataset, id, bound, created, name });
-                let property = |(name, value)| Deed::Property { id, name, value: Some(value) };
-                deeds.extend(properties.iter().copied().map(property));
+                ops.push(CatalogueOp::Snapshot { dataset, id, bound, created, name });
+                let property = |(name, value)| CatalogueOp::Property { id, name, value: Some(value) };
+                ops.extend(properties.iter().copied().map(property));
             }
-            Ok(deeds)
+            Ok(ops)
         })
     }
 
@@ -271,7 +271,7 @@ impl Pool {
         self.perform(|catalogue, _| {
             let snapshot = catalogue.snapshot_at(snapshot)?;
             catalogue.check_new(path)?;
-            Ok(vec![Deed::Clone { snapshot, id: catalogue.next_id, created, name: path }])
+            Ok(vec![CatalogueOp::Clone { snapshot, id: catalogue.next_id, created, name: path }])
         })
     }
 
@@ -299,7 +299,7 @@ impl Pool {
             }
             catalogue.check_unpinned(id)?;
             catalogue.check_stored(id)?;
-            Ok(vec![Deed::Destroy { id }])
+            Ok(vec![CatalogueOp::Destroy { id }])
         })
     }
 
@@ -309,16 +309,16 @@ impl Pool {
     /// [`Error::NotFound`]; [`Error::Busy`] if one is held or has a clone.
     pub fn destroy_snapshots(&self, snapshots: &[&str]) -> Result<()> {
         self.perform_stored(|catalogue, _| {
-            let mut deeds = Vec::new();
+            let mut ops = Vec::new();
             for path in snapshots {
                 let id = catalogue.snapshot_at(path)?;
                 catalogue.check_destroyable(id)?;
-                if deeds.contains(&Deed::Destroy { id }) {
+                if ops.contains(&CatalogueOp::Destroy { id }) {
                     return Err(Error::Invalid(format!("'{path}' is named twice")));
                 }
-                deeds.push(Deed::Destroy { id });
+                ops.push(CatalogueOp::Destroy { id });
             }
-            Ok(deeds)
+            Ok(ops)
         })
     }
 
@@ -337,9 +337,9 @@ impl Pool {
                 return Err(Error::Busy(format!("there is a newer snapshot: '{}'", catalogue.path(*first))));
             }
             newer.iter().try_for_each(|id| catalogue.check_destroyable(*id))?;
-            let mut deeds = catalogue.back_to(newer, to)?;
-            deeds.push(Deed::Rollback { dataset });
-            Ok(deeds)
+            let mut ops = catalogue.back_to(newer, to)?;
+            ops.push(CatalogueOp::Rollback { dataset });
+            Ok(ops)
         })
     }
 
@@ -354,9 +354,9 @@ impl Pool {
             let origin = catalogue.origin_of_clone(dataset)?;
             catalogue.check_unpinned(dataset)?;
             let own = catalogue.check_own_snapshots(dataset, destroy_own)?;
-            let mut deeds = catalogue.back_to(own, origin)?;
-            deeds.push(Deed::Rollback { dataset });
-            Ok(deeds)
+            let mut ops = catalogue.back_to(own, origin)?;
+            ops.push(CatalogueOp::Rollback { dataset });
+            Ok(ops)
         })
     }
 
@@ -376,7 +376,7 @@ impl Pool {
                     return Err(Error::Exists(format!("both '{path}' and '{of}' have a snapshot '{name}'")));
                 }
             }
-            Ok(vec![Deed::Promote { dataset }])
+            Ok(vec![CatalogueOp::Promote { dataset }])
         })
     }
 
@@ -402,7 +402,7 @@ impl Pool {
                 }
                 None => catalogue.check_new(to)?,
             }
-            Ok(vec![Deed::Rename { id, name: to }])
+            Ok(vec![CatalogueOp::Rename { id, name: to }])
         })
     }
 
@@ -417,7 +417,7 @@ impl Pool {
             if catalogue.get(id)?.holds.contains_key(tag) {
                 return Err(Error::Exists(format!("'{snapshot}' is held by '{tag}' already")));
             }
-            Ok(vec![Deed::Hold { snapshot: id, created: created.max(1), tag }])
+            Ok(vec![CatalogueOp::Hold { snapshot: id, created: created.max(1), tag }])
         })
     }
 
@@ -431,7 +431,7 @@ impl Pool {
             if !catalogue.get(id)?.holds.contains_key(tag) {
                 return Err(Error::NotFound(format!("'{snapshot}' is not held by '{tag}'")));
             }
-            Ok(vec![Deed::Hold { snapshot: id, created: 0, tag }])
+            Ok(vec![CatalogueOp::Hold { snapshot: id, created: 0, tag }])
         })
     }
 
@@ -459,13 +459,15 @@ impl Pool {
             return Err(Error::Invalid(format!("a property is longer than {TEXT_BYTES_MAX} bytes")));
         }
         quotas::check_value(name, value, path.contains('@'))?;
-        self.perform(|catalogue, _| Ok(vec![Deed::Property { id: catalogue.find(path)?, name, value }]))
+        self.perform(|catalogue, _| {
+            Ok(vec![CatalogueOp::Property { id: catalogue.find(path)?, name, value }])
+        })
     }
 
-    /// As [`Pool::perform`], for deeds that need the snapshots to be stored, and no checkpoint to be writing them.
+    /// As [`Pool::perform`], for operations that need the snapshots to be stored, and no checkpoint to be writing them.
     pub(super) fn perform_stored<'a>(
         &self,
-        plan: impl Fn(&Catalogue, u64) -> Result<Vec<Deed<'a>>>,
+        plan: impl Fn(&Catalogue, u64) -> Result<Vec<CatalogueOp<'a>>>,
     ) -> Result<()> {
         self.shared.check_writable()?;
         self.prepare_commit()?;
@@ -482,22 +484,25 @@ impl Pool {
         self.perform_now(&plan)
     }
 
-    /// Does the deeds that `plan` makes of the catalogue and the raw address of the next record, all or none.
-    pub(super) fn perform<'a>(&self, plan: impl Fn(&Catalogue, u64) -> Result<Vec<Deed<'a>>>) -> Result<()> {
+    /// Does the operations that `plan` makes of the catalogue and the raw address of the next record, all or none.
+    pub(super) fn perform<'a>(
+        &self,
+        plan: impl Fn(&Catalogue, u64) -> Result<Vec<CatalogueOp<'a>>>,
+    ) -> Result<()> {
         self.shared.check_writable()?;
         self.prepare_commit()?;
         self.perform_now(&plan)
     }
 
-    fn perform_now<'a>(&self, plan: &dyn Fn(&Catalogue, u64) -> Result<Vec<Deed<'a>>>) -> Result<()> {
-        // The plan is made once before the gate is closed, so that deeds that are not possible do not close it.
+    fn perform_now<'a>(&self, plan: &dyn Fn(&Catalogue, u64) -> Result<Vec<CatalogueOp<'a>>>) -> Result<()> {
+        // The plan is made once before the gate is closed, so that operations that are not possible do not close it.
         {
             let catalogue = self.catalogue.read();
-            let deeds = plan(&catalogue, 0)?;
-            catalogue.check_bounds(&deeds, &self.shared)?;
-            for deed in &deeds {
-                if let Deed::Destroy { id } = deed
-                    && catalogue.holder(*id).is_some()
+            let ops = plan(&catalogue, 0)?;
+            catalogue.check_bounds(&ops, &self.shared)?;
+            for op in &ops {
+                if let CatalogueOp::Destroy { id } = op
+                    && catalogue.as_ancestor(*id).is_some()
                 {
                     catalogue.read_dead(*id)?;
                 }
@@ -509,22 +514,22 @@ impl Pool {
         let gate = self.shared.gate.write();
         self.shared.check_writable()?;
         let accepted = self.shared.accepted.load(Ordering::Acquire);
-        let cut = self.cut(&log);
-        self.finish(&mut log, &cut, accepted, false)?;
+        let taken = self.take_accepted(&log);
+        self.finish(&mut log, &taken, accepted, false)?;
         let position = log.writer.position();
         let mut catalogue = self.catalogue.write();
-        let deeds = plan(&catalogue, Addr::new(position.segment, position.slots).raw())?;
-        catalogue.check_bounds(&deeds, &self.shared)?;
-        let mut ops = Vec::new();
-        deeds.iter().for_each(|deed| deed.encode(&mut ops));
-        if ops.len() as u64 > REDO_BYTES_MAX {
+        let ops = plan(&catalogue, Addr::new(position.segment, position.slots).raw())?;
+        catalogue.check_bounds(&ops, &self.shared)?;
+        let mut encoded = Vec::new();
+        ops.iter().for_each(|op| op.encode(&mut encoded));
+        if encoded.len() as u64 > REDO_BYTES_MAX {
             return Err(Error::Invalid("that is too much at once".into()));
         }
-        let appended = log.writer.append(0, &[], ops.len(), |_| ops, false);
+        let appended = log.writer.append(0, &[], encoded.len(), |_| encoded, false);
         let appended = appended.inspect_err(|error| self.shared.fail(error))?;
         count(&self.shared.counters.framing_bytes, appended.framing_bytes);
         log.window_bytes += appended.written_bytes;
-        let done = deeds.iter().try_for_each(|deed| catalogue.perform(deed));
+        let done = ops.iter().try_for_each(|op| catalogue.perform(op));
         done.inspect_err(|error| self.shared.fail(error))?;
         catalogue.rebudget(&self.shared);
         if catalogue.inherit_compression() {
@@ -547,8 +552,8 @@ impl Pool {
         self.check_failed()?;
         let gate = self.shared.gate.write();
         let accepted = self.shared.accepted.load(Ordering::Acquire);
-        let cut = self.cut(&log);
+        let taken = self.take_accepted(&log);
         drop(gate);
-        self.finish(&mut log, &cut, accepted, false)
+        self.finish(&mut log, &taken, accepted, false)
     }
 }
