@@ -72,7 +72,7 @@ impl Device for Bytes {
 }
 
 /// Returns a block with these bytes and the right checksum.
-fn sealed(bytes: &[u8]) -> Vec<u8> {
+fn with_checksum(bytes: &[u8]) -> Vec<u8> {
     let mut block = bytes.to_vec();
     block.resize(BLOCK_BYTES, 0);
     let at = BLOCK_BYTES - 4;
@@ -103,7 +103,7 @@ pub(super) fn label_seeds() -> Vec<Vec<u8>> {
 }
 
 pub(super) fn label(bytes: &[u8]) -> bool {
-    let device = Bytes::new(0, sealed(bytes));
+    let device = Bytes::new(0, with_checksum(bytes));
     let Ok(label) = Label::read(&device) else { return false };
     let _refused_or_not = label.check_writable();
     let _blocks = Superblock::read_all(&device, &label);
@@ -117,7 +117,7 @@ pub(super) fn superblock_seeds() -> Vec<Vec<u8>> {
 /// Reads a ring of superblocks with this one at its start.
 pub(super) fn superblock(bytes: &[u8]) -> bool {
     let Some(sim) = image_label() else { return false };
-    let device = Bytes::new(pagefold_engine::pool::label::RING_START, sealed(bytes));
+    let device = Bytes::new(pagefold_engine::pool::label::RING_START, with_checksum(bytes));
     let mut label = sim;
     label.size_bytes = DEVICE_BYTES;
     !Superblock::read_all(&device, &label).is_empty()
@@ -157,7 +157,7 @@ pub(super) fn batch_seeds() -> Vec<Vec<u8>> {
     vec![header(&[], &[]), header(&[(100, 0), (50, 1), (3000, 2)], &ops), header(&[(1, 0); 40], &[])]
 }
 
-fn seal_batch(bytes: &mut [u8]) -> Option<usize> {
+fn checksum_batch(bytes: &mut [u8]) -> Option<usize> {
     let len = u32::from_le_bytes(bytes.get(80..84)?.try_into().ok()?) as usize;
     let body = bytes.get_mut(..len).filter(|body| body.len() >= stored::HEADER_BYTES)?;
     stored::seal(body);
@@ -166,7 +166,7 @@ fn seal_batch(bytes: &mut [u8]) -> Option<usize> {
 
 pub(super) fn batch(bytes: &[u8]) -> bool {
     let mut bytes = bytes.to_vec();
-    let _unsealed_is_fine = seal_batch(&mut bytes);
+    let _without_is_fine = checksum_batch(&mut bytes);
     let Some(batch) = stored::Verified::new(&bytes) else { return false };
     assert_eq!(batch.padded_bytes() as usize % BLOCK_BYTES, 0);
     for base in [0, CHUNK_BYTES as u32, u32::MAX] {
@@ -208,7 +208,7 @@ pub(super) fn replay(bytes: &[u8]) -> bool {
         log[48..56].copy_from_slice(&at.segment.to_le_bytes());
         log[84..88].copy_from_slice(&at.next.index.to_le_bytes());
         log[88..90].copy_from_slice(&at.next.device.to_le_bytes());
-        let Some(len) = seal_batch(&mut log) else { break };
+        let Some(len) = checksum_batch(&mut log) else { break };
         let mut batch = log[..len].to_vec();
         log.drain(..len);
         at.chain = u64::from_le_bytes(batch[8..16].try_into().unwrap_or_default());
@@ -306,7 +306,7 @@ pub(super) fn directory_seeds() -> Vec<Vec<u8>> {
 
 pub(super) fn directory(bytes: &[u8]) -> bool {
     let mut bytes = bytes.to_vec();
-    let _ = seal_leaves(&mut bytes);
+    let _ = checksum_leaves(&mut bytes);
     let Ok(directory) = Directory::decode(&bytes, 7, CHUNK_BYTES as u32) else { return false };
     let ends = |entry: &DirEntry| u64::from(entry.start) + u64::from(entry.len_bytes) <= CHUNK_BYTES;
     assert!(directory.entries().iter().all(ends));
@@ -317,7 +317,7 @@ pub(super) fn directory(bytes: &[u8]) -> bool {
 }
 
 /// Sets the right checksums of leaves, as far as the index can be read.
-fn seal_leaves(bytes: &mut [u8]) -> Option<()> {
+fn checksum_leaves(bytes: &mut [u8]) -> Option<()> {
     let mut reader = Reader::new(bytes, "segment directory");
     let count = u32::from_le_bytes(reader.take(16).ok()?.get(12..)?.try_into().ok()?).min(64);
     let mut leaves = Vec::new();
@@ -332,8 +332,8 @@ fn seal_leaves(bytes: &mut [u8]) -> Option<()> {
     let mut at = bytes.len() - reader.remaining();
     for (len, checksum) in leaves {
         let end = at.checked_add(usize::try_from(len).ok()?)?;
-        let seal = crc32c::crc32c(bytes.get(at..end)?);
-        bytes.get_mut(checksum..checksum + 4)?.copy_from_slice(&seal.to_le_bytes());
+        let sum = crc32c::crc32c(bytes.get(at..end)?);
+        bytes.get_mut(checksum..checksum + 4)?.copy_from_slice(&sum.to_le_bytes());
         at = end;
     }
     Some(())
