@@ -1,8 +1,9 @@
-//! Parses the bytes of a request into a typed operation, once, when the request arrives. Nothing in a request is trusted:
-//! lengths, names and flags are checked here, and a request that does not hold together is refused.
+//! Parses the bytes of a request into a typed operation, once, when the request arrives. Nothing in a request is
+//! trusted: lengths, names and flags are checked here, and a request that does not hold together is refused.
 //!
 //! An operation borrows nothing, so that it can go with its request to another thread: names and data are [`Span`]s of
-//! the request's arguments. Operations are grouped by how they are carried out, so that every match of them is complete.
+//! the request's arguments. Operations are grouped by how they are carried out, so that every match of them is
+//! complete.
 
 mod cursor;
 mod parse;
