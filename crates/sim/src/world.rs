@@ -226,7 +226,7 @@ impl World {
                 std::mem::replace(&mut one.held, false).then_some(())?;
             }
             CatalogueOp::Receive { snapshot, from, path } => {
-                world.receive(snapshot, from.as_deref(), path)?
+                world.receive(snapshot, from.as_deref(), path)?;
             }
         }
         Some(world)

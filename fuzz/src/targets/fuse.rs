@@ -37,10 +37,10 @@ fn is_accepted(code: u32, arguments: Arguments<'_>) -> bool {
     match operation {
         Operation::BatchForget(list) => return forgets(bytes(list)).count() < usize::MAX,
         Operation::Write(write) => _ = bytes(write.data),
-        Operation::Query(Query::Lookup { name } | Query::GetXattr { name, .. }) => _ = bytes(name),
-        Operation::Create(Create::Named { name, .. }) => _ = bytes(name),
+        Operation::Query(Query::Lookup { name } | Query::GetXattr { name, .. })
+        | Operation::Create(Create::Named { name, .. }) => _ = bytes(name),
         Operation::Change(change) => {
-            change_spans(change).into_iter().flatten().for_each(|span| _ = bytes(span))
+            change_spans(change).into_iter().flatten().for_each(|span| _ = bytes(span));
         }
         _ => {}
     }

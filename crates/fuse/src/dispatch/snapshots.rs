@@ -217,6 +217,7 @@ impl WithSnapshots {
 }
 
 /// Operations on a snapshot, or on the directories above: these only look, all others are refused.
+#[derive(Clone, Copy)]
 enum Inspection {
     Read { offset: u64, size: u32 },
     Query(Query),
@@ -378,7 +379,7 @@ impl SnapshotTree {
             }
             Inspection::StatFs => request.answer(&p::StatfsOut::default()),
             Inspection::Read { .. } | Inspection::Open { .. } | Inspection::Release | Inspection::Refused => {
-                request.error(Errno::ROFS)
+                request.error(Errno::ROFS);
             }
         }
     }
