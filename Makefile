@@ -64,11 +64,13 @@ test: ## All tests, with the real database servers: under twenty minutes on two 
 	@scripts/setup build test
 	@scripts/test
 
-lint: ## rustfmt, clippy, links of the documentation, licences of what is linked
+lint: ## rustfmt, clippy, words, links of the documentation, dependencies that nobody uses, licences
 	@scripts/setup build
+	@$(PYTHON) -B scripts/words
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+	@scripts/cargo-machete
 	@scripts/cargo-deny
 
 sim: ## Crashes, faults and flipped bits on simulated devices: SEEDS=1000 histories from SEED=1 on [IMAGES=16]

@@ -1,9 +1,9 @@
 //! Attacks every decoder of bytes from a device, the kernel or a socket with hostile bytes.
 //!
-//! A target takes any bytes, seals them where the real encoding has a checksum (an enemy can compute one), decodes
-//! them, and uses the result as the program would. For all bytes there must be no panic (overflow checks are on), no
-//! allocation beyond [`ALLOCATION_MAX`], and an end within [`PATIENCE`]. Where the decoder promises it, decoded bytes
-//! must be the same when they are encoded again.
+//! A target takes any bytes, gives them checksums where the real encoding has them (an enemy can compute them), decodes
+//! the bytes, and uses the result as the program would. For all bytes there must be no panic (overflow checks are on),
+//! no allocation beyond [`ALLOCATION_MAX`], and an end within [`PATIENCE`]. Where the decoder promises it, bytes that
+//! were decoded must be the same when they are encoded again.
 //!
 //! Inputs are mutations of seeds, which are real encodings made by the program itself. Inputs that once broke
 //! something lie in `fuzz/found/` and are tried first. docs/decisions/0013-fuzzing.md tells why the fuzzer is not

@@ -2,10 +2,9 @@
 
 use pagefold_engine::wire::{Reader, put_varint};
 
+use crate::error::Decoded;
 use crate::limits::{BLOCK_BYTES_MAX, PACK_BYTES_MAX};
 use crate::pack::PackId;
-
-type Decoded<T> = pagefold_engine::Result<T>;
 
 /// The kinds of blocks. The number is part of a block's seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -8,10 +8,9 @@ use pagefold_engine::limits::{RECORD_BYTES_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, 
 use pagefold_engine::wire::{Reader, put_bytes, put_varint};
 
 use crate::block::{BlockRef, ModelRef, RecordRef};
+use crate::error::Decoded;
 use crate::limits::{BLOCK_BYTES_MAX, CHUNK_BYTES, CHUNK_ENTRIES};
 use crate::pack::PackId;
-
-type Decoded<T> = pagefold_engine::Result<T>;
 
 /// Largest length of an encoded chunk in bytes: the entry with which a chunk gets too long ends it.
 pub(crate) const CHUNK_BYTES_MAX: usize = 8 * CHUNK_BYTES;

@@ -7,13 +7,11 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::block::{BlockRef, Kind};
 use crate::chunk::table;
-use crate::error::{Error, Result};
+use crate::error::{Decoded, Error, Result};
 use crate::keys::{Sealer, random};
 use crate::limits::{COMMIT_BYTES_MAX, DATA_PATH_BYTES_MAX};
 use crate::pack::{PackId, seal_name, squeeze, unsqueeze};
 use crate::root::Totals;
-
-type Decoded<T> = pagefold_engine::Result<T>;
 
 const MAGIC: [u8; 8] = *b"PFbklg\x01\0";
 /// Bytes of a commit's unsealed head: magic, repository, number.

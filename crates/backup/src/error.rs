@@ -3,6 +3,9 @@
 /// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The result of decoding bytes that were read: its errors do not name the object yet.
+pub(crate) type Decoded<T> = pagefold_engine::Result<T>;
+
 /// Reasons why a call failed. Messages name the object.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

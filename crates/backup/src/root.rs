@@ -8,9 +8,8 @@ use serde::Serialize;
 
 use crate::block::{BlockRef, ModelRef};
 use crate::chunk::{Entry, table};
+use crate::error::Decoded;
 use crate::pack::PackId;
-
-type Decoded<T> = pagefold_engine::Result<T>;
 
 /// A chunk, as the root knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

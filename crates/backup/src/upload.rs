@@ -91,12 +91,12 @@ pub(crate) fn remove_journal(path: &Path) -> Result<()> {
     }
 }
 
-struct Job {
+struct QueuedPack {
     pack: Uploaded,
     bytes: Bytes,
 }
 
-struct Shared {
+struct UploadQueue {
     store: Arc<Store>,
     journal: Mutex<Option<Journal>>,
     failed: Mutex<Option<Error>>,
@@ -114,9 +114,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// Uploads packs beside the thread that makes them.
 pub(crate) struct Uploader {
-    jobs: Option<SyncSender<Job>>,
+    jobs: Option<SyncSender<QueuedPack>>,
     threads: Vec<JoinHandle<()>>,
-    shared: Arc<Shared>,
+    shared: Arc<UploadQueue>,
     known: Vec<Uploaded>,
 }
 
@@ -126,7 +126,7 @@ impl Uploader {
         let known = journal.as_ref().map(|journal| journal.known.clone()).unwrap_or_default();
         let (jobs, queue) = sync_channel(0);
         let queue = Arc::new(Mutex::new(queue));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(UploadQueue {
             store: Arc::clone(store),
             journal: Mutex::new(journal),
             failed: Mutex::new(None),
@@ -160,7 +160,7 @@ impl Uploader {
         let gone = || Error::Invalid("uploads have ended: a bug".into());
         let jobs = self.jobs.as_ref().ok_or_else(gone)?;
         *lock(&self.shared.under_way) += 1;
-        jobs.send(Job { pack, bytes: bytes.into() }).map_err(|_| gone())
+        jobs.send(QueuedPack { pack, bytes: bytes.into() }).map_err(|_| gone())
     }
 
     /// Waits for all uploads; returns the journal, which is to be removed when the backup is complete.
@@ -196,8 +196,8 @@ impl Drop for Uploader {
     }
 }
 
-impl Shared {
-    fn work(&self, queue: &Mutex<Receiver<Job>>) {
+impl UploadQueue {
+    fn work(&self, queue: &Mutex<Receiver<QueuedPack>>) {
         loop {
             let Ok(job) = lock(queue).recv() else { return };
             // After a failure no more is uploaded: the maker of packs gets the error with its next one.
@@ -210,7 +210,7 @@ impl Shared {
         }
     }
 
-    fn upload(&self, job: Job) -> Result<()> {
+    fn upload(&self, job: QueuedPack) -> Result<()> {
         self.wait_for_turn(job.bytes.len() as u64);
         self.store.put(&job.pack.id.path(), job.bytes)?;
         lock(&self.journal).as_mut().map_or(Ok(()), |journal| journal.note(&job.pack))

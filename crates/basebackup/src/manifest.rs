@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_is_json_and_seals_itself() {
+    fn a_manifest_is_json_and_has_its_own_checksum() {
         use std::os::unix::ffi::OsStrExt as _;
         let mut manifest = Manifest::new();
         let mut sum = Sum::new(Checksums::Crc32c);

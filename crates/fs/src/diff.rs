@@ -15,16 +15,16 @@ use crate::codec::{Inode, Pointee, kind};
 use crate::error::{FsError, Result};
 use crate::freeing::Freeing;
 use crate::named::split;
-use crate::types::{FileKind, Ino as InodeNumber};
+use crate::types::{FileKind, Ino};
 
 /// Number of entries fetched at once.
 const BATCH: usize = 1024;
 /// Largest depth of directories; a path that is deeper is a circle.
 pub(crate) const DEPTH_MAX: usize = 4096;
-pub(crate) const ROOT: Ino = InodeNumber::ROOT.0;
+pub(crate) const ROOT: InodeNumber = Ino::ROOT.0;
 
 /// Number of an inode, as the dataset has it.
-pub(crate) type Ino = u64;
+pub(crate) type InodeNumber = u64;
 
 /// Kinds of differences.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,8 +66,8 @@ pub(crate) struct Changed {
     /// True if extended attributes, ACLs or the link target differ.
     pub(crate) attributes: bool,
     /// Names that the inode lost and got: directory and name.
-    pub(crate) lost: Vec<Name>,
-    pub(crate) got: Vec<Name>,
+    pub(crate) lost: Vec<EntryName>,
+    pub(crate) got: Vec<EntryName>,
 }
 
 impl Changed {
@@ -92,10 +92,10 @@ impl Changed {
 }
 
 /// Directory and name.
-pub(crate) type Name = (Ino, Vec<u8>);
+pub(crate) type EntryName = (InodeNumber, Vec<u8>);
 
 /// A visitor of directory entries: gets the directory, the name, and what the entry points to.
-type SeeEntry<'a> = &'a mut dyn FnMut(Ino, &[u8], Pointee) -> Result<()>;
+type SeeEntry<'a> = &'a mut dyn FnMut(InodeNumber, &[u8], Pointee) -> Result<()>;
 
 /// Runs of pages by object.
 pub(crate) type Pages = HashMap<u64, Vec<Range<u64>>>;
@@ -184,8 +184,8 @@ pub(crate) fn differs(was: &Inode, is: &Inode) -> bool {
 pub(crate) fn collect(
     new: &dyn Dataset,
     differences: impl Iterator<Item = pagefold_engine::Result<Difference>>,
-) -> Result<(BTreeMap<Ino, Changed>, Pages)> {
-    let mut changed: BTreeMap<Ino, Changed> = BTreeMap::new();
+) -> Result<(BTreeMap<InodeNumber, Changed>, Pages)> {
+    let mut changed: BTreeMap<InodeNumber, Changed> = BTreeMap::new();
     let mut pages = Pages::new();
     // Pages that differ and are holes in the newer version.
     let mut holes = Pages::new();
@@ -222,7 +222,7 @@ pub(crate) fn collect(
     }
     // A name that moved within its directory, because another with its hash came or went, is the same name.
     for one in changed.values_mut() {
-        let kept: Vec<Name> = one.lost.iter().filter(|name| one.got.contains(name)).cloned().collect();
+        let kept: Vec<EntryName> = one.lost.iter().filter(|name| one.got.contains(name)).cloned().collect();
         one.lost.retain(|name| !kept.contains(name));
         one.got.retain(|name| !kept.contains(name));
     }
@@ -238,7 +238,7 @@ pub(crate) fn collect(
 
 /// Adds to `pages` the `holes`, and the stored pages that read as zeros in the newer version only. Takes out pages that
 /// read as zeros in both versions: it is no difference that they were freed meanwhile.
-fn see_freed(changed: &BTreeMap<Ino, Changed>, pages: &mut Pages, holes: &mut Pages) {
+fn see_freed(changed: &BTreeMap<InodeNumber, Changed>, pages: &mut Pages, holes: &mut Pages) {
     let objects: HashSet<u64> = pages.keys().chain(holes.keys()).copied().collect();
     let none = Freeing::default();
     let mut freeing: HashMap<u64, (&Freeing, &Freeing)> = HashMap::new();
@@ -280,18 +280,18 @@ fn bytes(value: Option<&Value>) -> Option<&[u8]> {
     }
 }
 
-fn decode(ino: Ino, value: Option<&Value>) -> Result<Option<Inode>> {
+fn decode(ino: InodeNumber, value: Option<&Value>) -> Result<Option<Inode>> {
     bytes(value).map(|bytes| Inode::decode(ino, bytes)).transpose()
 }
 
 /// Returns the inode that a directory entry points to, and the name.
-fn entry(dir: Ino, value: Option<&Value>) -> Result<Option<(Ino, Vec<u8>)>> {
+fn entry(dir: InodeNumber, value: Option<&Value>) -> Result<Option<(InodeNumber, Vec<u8>)>> {
     let Some(value) = bytes(value) else { return Ok(None) };
     let (name, rest) = split(dir, value)?;
     Ok(Some((Pointee::decode(dir, rest)?.ino, name.to_vec())))
 }
 
-pub(crate) fn inode(dataset: &dyn Dataset, ino: Ino) -> Result<Option<Inode>> {
+pub(crate) fn inode(dataset: &dyn Dataset, ino: InodeNumber) -> Result<Option<Inode>> {
     dataset.get(&Inode::key(ino))?.map(|bytes| Inode::decode(ino, &bytes)).transpose()
 }
 
@@ -339,8 +339,11 @@ fn each_entry(dataset: &dyn Dataset, (from, to): (Key, Key), visit: SeeEntry<'_>
 }
 
 /// Returns all names of the inodes `wanted`, by inode.
-pub(crate) fn all_names(dataset: &dyn Dataset, wanted: &HashSet<Ino>) -> Result<HashMap<Ino, Vec<Name>>> {
-    let mut found: HashMap<Ino, Vec<Name>> = HashMap::new();
+pub(crate) fn all_names(
+    dataset: &dyn Dataset,
+    wanted: &HashSet<InodeNumber>,
+) -> Result<HashMap<InodeNumber, Vec<EntryName>>> {
+    let mut found: HashMap<InodeNumber, Vec<EntryName>> = HashMap::new();
     if wanted.iter().all(|ino| *ino == ROOT) {
         return Ok(found);
     }
@@ -357,7 +360,7 @@ pub(crate) fn all_names(dataset: &dyn Dataset, wanted: &HashSet<Ino>) -> Result<
 pub(crate) struct Paths<'a> {
     dataset: &'a dyn Dataset,
     /// Parent and name of directories whose parents were read.
-    places: HashMap<Ino, Name>,
+    places: HashMap<InodeNumber, EntryName>,
 }
 
 impl<'a> Paths<'a> {
@@ -366,7 +369,7 @@ impl<'a> Paths<'a> {
     }
 
     /// Returns the path of `name` in `dir`, without a slash before it.
-    pub(crate) fn of(&mut self, dir: Ino, name: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn of(&mut self, dir: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
         let mut parts = vec![name.to_vec()];
         let mut at = dir;
         while at != ROOT {
@@ -383,7 +386,7 @@ impl<'a> Paths<'a> {
     }
 
     /// Returns parent and name of a directory.
-    fn place(&mut self, dir: Ino) -> Result<Name> {
+    fn place(&mut self, dir: InodeNumber) -> Result<EntryName> {
         if let Some(place) = self.places.get(&dir) {
             return Ok(place.clone());
         }

@@ -11,6 +11,7 @@ use pagefold_engine::types::Key;
 
 use crate::check::{BATCH, after};
 use crate::codec::{Inode, Pointee, flag, kind};
+use crate::diff::EntryName;
 use crate::error::Result;
 use crate::named::split;
 use crate::types::{FileKind, Ino};
@@ -50,10 +51,15 @@ pub fn list(dataset: &dyn Dataset, unreadable: &Unreadable, each: &mut dyn FnMut
     if unreadable.is_empty() {
         return Ok(());
     }
-    let mut search =
-        Search { dataset, unreadable, lost: BTreeMap::new(), names: BTreeMap::new(), dirs: BTreeMap::new() };
-    search.each_value(Search::look_at_inode)?;
-    search.each_value(Search::look_at_entry)?;
+    let mut search = LostSearch {
+        dataset,
+        unreadable,
+        lost: BTreeMap::new(),
+        names: BTreeMap::new(),
+        dirs: BTreeMap::new(),
+    };
+    search.each_value(LostSearch::look_at_inode)?;
+    search.each_value(LostSearch::look_at_entry)?;
     if unreadable.has(&Inode::key(Ino::ROOT.0)) {
         search.lost.insert(Ino::ROOT.0, vec![What::Inode]);
     }
@@ -64,19 +70,16 @@ pub fn list(dataset: &dyn Dataset, unreadable: &Unreadable, each: &mut dyn FnMut
     Ok(())
 }
 
-/// A name: the directory, and the name in it.
-type Name = (u64, Vec<u8>);
-
-struct Search<'a> {
+struct LostSearch<'a> {
     dataset: &'a dyn Dataset,
     unreadable: &'a Unreadable,
     lost: BTreeMap<u64, Vec<What>>,
     /// One name of each inode that has lost something.
-    names: BTreeMap<u64, Name>,
-    dirs: BTreeMap<u64, Name>,
+    names: BTreeMap<u64, EntryName>,
+    dirs: BTreeMap<u64, EntryName>,
 }
 
-impl Search<'_> {
+impl LostSearch<'_> {
     /// Passes every value that can be read to `look`.
     fn each_value(&mut self, look: fn(&mut Self, &Key, &[u8]) -> Result<()>) -> Result<()> {
         for (from, end) in self.unreadable.readable(Key::FIRST, Key::LAST) {

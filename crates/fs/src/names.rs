@@ -21,7 +21,7 @@ use crate::orphan;
 use crate::types::{Entry, FileKind, Ino, RenameMode, Time};
 
 /// A name in a directory, its place, and the inode that was found there, if any.
-struct Name<'a> {
+struct EntrySlot<'a> {
     dir: u64,
     name: &'a [u8],
     place: u64,
@@ -179,14 +179,14 @@ impl Fs {
     }
 
     /// Looks `name` up in a locked directory.
-    fn name_at<'a>(&self, txn: &Txn<'_>, dir: Ino, name: &'a [u8]) -> Result<Name<'a>> {
+    fn name_at<'a>(&self, txn: &Txn<'_>, dir: Ino, name: &'a [u8]) -> Result<EntrySlot<'a>> {
         let inode = txn.get(dir.0)?;
         self.want_dir(inode)?;
         Ok(match self.probe_entry(dir.0, inode, name)? {
             Probe::Found { place, payload } => {
-                Name { dir: dir.0, name, place, pointee: Some(Pointee::decode(dir.0, &payload)?) }
+                EntrySlot { dir: dir.0, name, place, pointee: Some(Pointee::decode(dir.0, &payload)?) }
             }
-            Probe::Vacant { place } => Name { dir: dir.0, name, place, pointee: None },
+            Probe::Vacant { place } => EntrySlot { dir: dir.0, name, place, pointee: None },
         })
     }
 
@@ -226,8 +226,8 @@ fn drop_link(ino: u64, inode: &mut Inode, now: Time, changes: &mut Vec<Change<'_
 /// Moves `source` from one name to the other, in place of `target`.
 fn move_name(
     txn: &mut Txn<'_>,
-    from: &Name<'_>,
-    to: &Name<'_>,
+    from: &EntrySlot<'_>,
+    to: &EntrySlot<'_>,
     source: Pointee,
     target: Option<Pointee>,
     now: Time,
@@ -255,8 +255,8 @@ fn move_name(
 /// Lets the two names point to each other's inodes; both stay where they are.
 fn exchange(
     txn: &mut Txn<'_>,
-    a: &Name<'_>,
-    b: &Name<'_>,
+    a: &EntrySlot<'_>,
+    b: &EntrySlot<'_>,
     at_a: Pointee,
     at_b: Pointee,
     now: Time,
@@ -272,7 +272,7 @@ fn exchange(
 /// or the other.
 fn repoint(
     dir: &mut Inode,
-    at: &Name<'_>,
+    at: &EntrySlot<'_>,
     old: Pointee,
     new: Pointee,
     now: Time,

@@ -24,7 +24,7 @@ pub fn of_objects(
     objects: &BTreeSet<u64>,
     values_max: usize,
 ) -> BTreeMap<u64, Vec<u8>> {
-    let mut search = Search { dataset, left: values_max, dirs: BTreeMap::new() };
+    let mut search = PathSearch { dataset, left: values_max, dirs: BTreeMap::new() };
     let mut files: BTreeMap<u64, u64> = BTreeMap::new();
     search.each((Key::FIRST, Key::LAST), &mut |key, value| {
         if key.kind == kind::INODE
@@ -63,7 +63,7 @@ fn entry<'a>(key: &Key, value: &'a [u8]) -> Option<(&'a [u8], u64)> {
     Some((name, Pointee::decode(key.object, payload).ok()?.ino))
 }
 
-struct Search<'a> {
+struct PathSearch<'a> {
     dataset: &'a dyn Dataset,
     /// Number of values that may still be looked at.
     left: usize,
@@ -71,7 +71,7 @@ struct Search<'a> {
     dirs: BTreeMap<u64, (u64, Vec<u8>)>,
 }
 
-impl Search<'_> {
+impl PathSearch<'_> {
     /// Passes the values that can be read to `look`, until it returns false or enough values were looked at.
     fn each(&mut self, (mut from, end): (Key, Key), look: &mut dyn FnMut(&Key, &[u8]) -> bool) {
         while from < end && self.left > 0 {

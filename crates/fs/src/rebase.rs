@@ -15,7 +15,9 @@ use pagefold_engine::tree::Difference;
 use pagefold_engine::types::Key;
 
 use crate::codec::{COUNTER_KEY, HEADER_KEY, Header, Inode, Pointee, decode_counter, kind};
-use crate::diff::{Changed, DEPTH_MAX, Ino, Name, Pages, Paths, ROOT, all_names, collect, inode};
+use crate::diff::{
+    Changed, DEPTH_MAX, EntryName, InodeNumber, Pages, Paths, ROOT, all_names, collect, inode,
+};
 use crate::dir::{add_entry, remove_entry};
 use crate::error::{FsError, Result};
 use crate::freeing::{self, Freeing};
@@ -31,7 +33,7 @@ const BATCH: usize = 64;
 pub struct Side<'a> {
     dataset: &'a dyn Dataset,
     /// Inodes that were created, removed, modified or got other names.
-    changed: BTreeMap<Ino, Changed>,
+    changed: BTreeMap<InodeNumber, Changed>,
     pages: Pages,
 }
 
@@ -72,30 +74,30 @@ impl<'a> Side<'a> {
         Ok(Self { dataset, changed, pages })
     }
 
-    fn created(&self, ino: Ino) -> bool {
+    fn created(&self, ino: InodeNumber) -> bool {
         self.changed.get(&ino).is_some_and(|one| one.was().is_none())
     }
 
-    fn removed(&self, ino: Ino) -> bool {
+    fn removed(&self, ino: InodeNumber) -> bool {
         self.changed.get(&ino).is_some_and(|one| one.is().is_none())
     }
 
     /// Returns the new parent of a directory that the origin has, if it was moved into another directory.
-    fn moved(&self, ino: Ino) -> Option<Ino> {
+    fn moved(&self, ino: InodeNumber) -> Option<InodeNumber> {
         let one = self.changed.get(&ino)?;
         let (was, is) = one.was().zip(one.is())?;
         (is.kind == FileKind::Directory && was.object != is.object).then_some(is.object)
     }
 
-    fn moved_directories(&self) -> impl Iterator<Item = Ino> + '_ {
+    fn moved_directories(&self) -> impl Iterator<Item = InodeNumber> + '_ {
         self.changed.keys().copied().filter(|ino| self.moved(*ino).is_some())
     }
 
-    fn got(&self) -> impl Iterator<Item = &Name> {
+    fn got(&self) -> impl Iterator<Item = &EntryName> {
         self.changed.values().flat_map(|one| &one.got)
     }
 
-    fn names(&self) -> impl Iterator<Item = &Name> {
+    fn names(&self) -> impl Iterator<Item = &EntryName> {
         self.changed.values().flat_map(|one| one.got.iter().chain(&one.lost))
     }
 }
@@ -146,8 +148,8 @@ fn conflicts(origin: &dyn Dataset, ours: &Side<'_>, theirs: &Side<'_>) -> Result
         }
     }
     // Directories that both created with the same number are two directories.
-    let their_names: HashSet<&Name> = theirs.names().collect();
-    let mut names: Vec<&Name> = ours.names().filter(|name| their_names.contains(name)).collect();
+    let their_names: HashSet<&EntryName> = theirs.names().collect();
+    let mut names: Vec<&EntryName> = ours.names().filter(|name| their_names.contains(name)).collect();
     names.extend(ours.got().filter(|(dir, _)| theirs.removed(*dir)));
     names.retain(|(dir, _)| !ours.created(*dir));
     names.extend(theirs.got().filter(|(dir, _)| ours.removed(*dir) && !theirs.created(*dir)));
@@ -167,7 +169,7 @@ fn conflicts(origin: &dyn Dataset, ours: &Side<'_>, theirs: &Side<'_>) -> Result
 }
 
 /// Returns true if a directory that we moved would lie below itself, because they moved others.
-fn is_circle(moved: Ino, ours: &Side<'_>, theirs: &Side<'_>) -> Result<bool> {
+fn is_circle(moved: InodeNumber, ours: &Side<'_>, theirs: &Side<'_>) -> Result<bool> {
     let Some(mut at) = ours.moved(moved) else { return Ok(false) };
     // Both have given out the same numbers. This tells whose inode `at` is, if the origin does not have it.
     let mut is_ours = true;
@@ -201,11 +203,11 @@ struct Work<'a> {
     target: &'a dyn Dataset,
     places: Places,
     /// Numbers in the target of inodes that we created, by our numbers.
-    numbers: HashMap<Ino, Ino>,
+    numbers: HashMap<InodeNumber, InodeNumber>,
     /// Numbers in the target of data objects that the origin does not have, by our numbers.
     objects: HashMap<u64, u64>,
     /// Directories of the target that change, each with the modification time that changes of its names set.
-    dirs: BTreeMap<Ino, (Inode, Time)>,
+    dirs: BTreeMap<InodeNumber, (Inode, Time)>,
     copied: Copied,
     go_on: &'a mut dyn FnMut() -> Result<()>,
 }
@@ -213,7 +215,8 @@ struct Work<'a> {
 impl<'a> Work<'a> {
     fn run(&mut self) -> Result<()> {
         self.give_numbers()?;
-        let all: Vec<(Ino, &'a Changed)> = self.ours.changed.iter().map(|(ino, one)| (*ino, one)).collect();
+        let all: Vec<(InodeNumber, &'a Changed)> =
+            self.ours.changed.iter().map(|(ino, one)| (*ino, one)).collect();
         for (ino, one) in &all {
             if let Some(is) = one.is() {
                 self.store(*ino, one, is)?;
@@ -266,12 +269,12 @@ impl<'a> Work<'a> {
         one.was().is_none_or(|was| was.object != is.object)
     }
 
-    fn number(&self, ino: Ino) -> Ino {
+    fn number(&self, ino: InodeNumber) -> InodeNumber {
         self.numbers.get(&ino).copied().unwrap_or(ino)
     }
 
     /// Stores an inode that we created or changed, with its attributes.
-    fn store(&mut self, ino: Ino, one: &Changed, is: Inode) -> Result<()> {
+    fn store(&mut self, ino: InodeNumber, one: &Changed, is: Inode) -> Result<()> {
         let number = self.number(ino);
         let created = one.was().is_none();
         if created || one.attributes {
@@ -318,7 +321,7 @@ impl<'a> Work<'a> {
     }
 
     /// Gives inode `number` of the target the extended attributes, ACLs and link target of our inode `ino`.
-    fn copy_attributes(&self, ino: Ino, number: Ino) -> Result<()> {
+    fn copy_attributes(&self, ino: InodeNumber, number: InodeNumber) -> Result<()> {
         let keys = |ino| (Key::new(ino, kind::XATTR, 0), Key::new(ino, kind::ACL + 1, 0));
         loop {
             let (from, to) = keys(number);
@@ -343,7 +346,7 @@ impl<'a> Work<'a> {
 
     /// Returns a directory of the target, by our number, as it is to be stored, and the modification time that changes
     /// of its names set.
-    fn dir(&mut self, ino: Ino) -> Result<(Inode, Time)> {
+    fn dir(&mut self, ino: InodeNumber) -> Result<(Inode, Time)> {
         let number = self.number(ino);
         if let Some(found) = self.dirs.get(&number) {
             return Ok(found.clone());
@@ -355,14 +358,14 @@ impl<'a> Work<'a> {
         Ok((dir, since))
     }
 
-    fn probe(&mut self, dir: Ino, name: &[u8]) -> Result<(Inode, Time, Probe)> {
+    fn probe(&mut self, dir: InodeNumber, name: &[u8]) -> Result<(Inode, Time, Probe)> {
         let (inode, since) = self.dir(dir)?;
         let displaced = inode.displaced > 0;
         let found = self.places.probe(self.target, self.number(dir), kind::ENTRY, displaced, name)?;
         Ok((inode, since, found))
     }
 
-    fn remove_name(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
+    fn remove_name(&mut self, dir: InodeNumber, name: &[u8], ino: InodeNumber) -> Result<()> {
         let number = self.number(dir);
         let (mut inode, since, found) = self.probe(dir, name)?;
         let Probe::Found { place, payload } = found else {
@@ -378,7 +381,7 @@ impl<'a> Work<'a> {
         Ok(self.target.apply(&changes)?)
     }
 
-    fn add_name(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
+    fn add_name(&mut self, dir: InodeNumber, name: &[u8], ino: InodeNumber) -> Result<()> {
         let number = self.number(dir);
         let (mut inode, since, found) = self.probe(dir, name)?;
         let Probe::Vacant { place } = found else {
@@ -393,7 +396,7 @@ impl<'a> Work<'a> {
     }
 
     /// Makes an inode that we removed an orphan, for [`crate::Fs::reap`].
-    fn remove(&mut self, ino: Ino) -> Result<()> {
+    fn remove(&mut self, ino: InodeNumber) -> Result<()> {
         let inode = match self.dirs.remove(&ino) {
             Some((dir, _)) => dir,
             None => inode(self.target, ino)?.ok_or_else(|| damaged(ino, "it is not there"))?,
@@ -480,6 +483,6 @@ impl<'a> Work<'a> {
     }
 }
 
-fn damaged(ino: Ino, detail: &str) -> FsError {
+fn damaged(ino: InodeNumber, detail: &str) -> FsError {
     FsError::Corrupt { ino, what: "inode", detail: detail.to_owned() }
 }

@@ -381,7 +381,7 @@ fn crashes_under_load_leave_a_clean_file_system() {
 
 /// A full pool refuses changes that take space, and admits changes that free it.
 #[test]
-fn a_full_pool_lets_go() {
+fn a_full_pool_admits_what_frees() {
     let device = device();
     let pool = open(&device);
     let fs = {

@@ -23,7 +23,7 @@ pub const CONGESTION_THRESHOLD: u16 = 384;
 /// Time for which the kernel may believe names and attributes: nobody but the kernel itself changes them.
 pub const CACHE_VALID: Duration = Duration::from_secs(24 * 60 * 60);
 /// Time for which the kernel may believe attributes of regular files. It is shorter because of one attribute: the space
-/// that a file takes on the device changes when its pages are compressed and folded. Asking once a minute costs
+/// that a file takes on the device changes when its pages are compressed and recompressed. Asking once a minute costs
 /// nothing.
 pub const ATTRIBUTES_VALID: Duration = Duration::from_secs(60);
 /// Time for which the kernel may believe attributes of a regular file that changed within the last minute.

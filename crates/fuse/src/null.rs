@@ -6,7 +6,7 @@
 
 use crate::dispatch::opened;
 use crate::limits::CACHE_VALID;
-use crate::operation::Operation;
+use crate::operation::{Change, Operation, Query, Span, Write};
 use crate::protocol::{Attr, AttrOut, EntryOut, ROOT_ID, StatfsOut, WriteOut};
 use crate::{Blocking, Errno, Fetching, Handler, Request, Wait};
 use std::fs::File;
@@ -62,8 +62,8 @@ impl Handler for NullServer {
                 request.payload(len).copy_from_slice(&self.buffer[..len]);
                 request.payload_filled(len);
             }
-            Ok(Operation::Write { data, .. }) => {
-                let size = data.len() as u32;
+            Ok(Operation::Write(Write { data, .. })) => {
+                let size = data.len();
                 request.answer(&WriteOut { size, padding: 0 });
             }
             Ok(Operation::Sync { .. }) => request.ok(),
@@ -80,7 +80,9 @@ impl Handler for PassServer {
             Ok(Operation::Read { offset, size, .. }) => {
                 blocking.run(Wait::Read, move || server.read(request, offset, size));
             }
-            Ok(Operation::Write { .. }) => blocking.run(Wait::Flush, move || server.write(request)),
+            Ok(Operation::Write(Write { offset, data, .. })) => {
+                blocking.run(Wait::Flush, move || server.write(request, offset, data));
+            }
             Ok(Operation::Sync { .. }) => blocking.run(Wait::Flush, move || match server.file.sync_data() {
                 Ok(()) => request.ok(),
                 Err(error) => request.error(errno_of(&error)),
@@ -100,11 +102,8 @@ impl PassServer {
         }
     }
 
-    fn write(&self, request: Request) {
-        let Ok(Operation::Write { offset, data, .. }) = request.operation() else {
-            return request.error(Errno::INVAL);
-        };
-        match self.file.write_at(data, offset) {
+    fn write(&self, request: Request, offset: u64, data: Span) {
+        match self.file.write_at(request.argument(data), offset) {
             Ok(len) => request.answer(&WriteOut { size: len as u32, padding: 0 }),
             Err(error) => request.error(errno_of(&error)),
         }
@@ -137,7 +136,9 @@ fn one_file(request: Request, file_size: u64) {
         Err(why) => return request.refuse(why),
     };
     match operation {
-        Operation::Lookup { name } if request.ino() == ROOT_ID && name == FILE_NAME.as_bytes() => {
+        Operation::Query(Query::Lookup { name })
+            if request.ino() == ROOT_ID && request.argument(name) == FILE_NAME.as_bytes() =>
+        {
             let attr = attributes(FILE_INO);
             request.answer(&EntryOut {
                 nodeid: FILE_INO,
@@ -147,8 +148,8 @@ fn one_file(request: Request, file_size: u64) {
                 ..EntryOut::default()
             });
         }
-        Operation::Lookup { .. } => request.error(Errno::NOENT),
-        Operation::GetAttributes | Operation::SetAttributes(_) => {
+        Operation::Query(Query::Lookup { .. }) => request.error(Errno::NOENT),
+        Operation::Query(Query::Attributes) | Operation::Change(Change::Attributes(_)) => {
             let attr = attributes(request.ino());
             request.answer(&AttrOut { attr_valid: valid, attr, ..AttrOut::default() });
         }
@@ -161,7 +162,7 @@ fn one_file(request: Request, file_size: u64) {
         Operation::Forget { .. } | Operation::BatchForget(_) | Operation::Interrupt { .. } => {
             request.silent();
         }
-        Operation::Release | Operation::Allocate { .. } | Operation::Destroy => request.ok(),
+        Operation::Release | Operation::Change(Change::Allocate { .. }) | Operation::Destroy => request.ok(),
         _ => request.error(Errno::NOSYS),
     }
 }

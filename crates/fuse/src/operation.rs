@@ -1,5 +1,9 @@
-//! Parses the bytes of a request into a typed operation. Nothing in a request is trusted: lengths, names and flags are
-//! checked here, once, and a request that does not hold together is refused.
+//! Parses the bytes of a request into a typed operation, once, when the request arrives. Nothing in a request is
+//! trusted: lengths, names and flags are checked here, and a request that does not hold together is refused.
+//!
+//! An operation borrows nothing, so that it can go with its request to another thread: names and data are [`Span`]s of
+//! the request's arguments. Operations are grouped by how they are carried out, so that every match of them is
+//! complete.
 
 mod cursor;
 mod parse;
@@ -35,6 +39,38 @@ pub struct Arguments<'a> {
     pub tail: Option<&'a [u8]>,
 }
 
+/// A place of bytes among the arguments of the request that they were parsed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    start: u32,
+    len: u32,
+}
+
+impl Span {
+    /// Returns the number of bytes.
+    pub const fn len(self) -> u32 {
+        self.len
+    }
+
+    /// Returns true if there are no bytes.
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+}
+
+impl<'a> Arguments<'a> {
+    /// Returns bytes of these arguments; none if `span` comes from longer ones.
+    pub fn bytes(self, span: Span) -> &'a [u8] {
+        let (start, len) = (span.start as usize, span.len as usize);
+        self.following().get(start..start.saturating_add(len)).unwrap_or_default()
+    }
+
+    /// Returns the piece that has the bytes behind the structure.
+    fn following(self) -> &'a [u8] {
+        self.tail.unwrap_or(self.head)
+    }
+}
+
 /// A time that SETATTR sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
@@ -65,148 +101,53 @@ pub struct SetAttributes {
     pub kill_privileges: bool,
 }
 
-/// Forgotten references: pairs of node id and count.
-#[derive(Clone, Copy, Debug)]
-pub struct ForgetList<'a>(&'a [u8]);
-
-impl ForgetList<'_> {
-    /// Returns pairs of a node id and the number of references that end.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.0
-            .chunks_exact(size_of::<p::ForgetOne>())
-            .filter_map(|chunk| p::ForgetOne::read_from_bytes(chunk).ok())
-            .map(|one| (one.nodeid, one.nlookup))
-    }
+/// Returns the pairs of a BATCH_FORGET: a node id, and the number of references that end.
+pub fn forgets(bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> {
+    bytes
+        .chunks_exact(size_of::<p::ForgetOne>())
+        .filter_map(|chunk| p::ForgetOne::read_from_bytes(chunk).ok())
+        .map(|one| (one.nodeid, one.nlookup))
 }
 
 /// Operations that the kernel asks for. The inode that an operation is about is in the request's header. Names have 1
 /// to 255 bytes without NUL and slash.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "fields are the system calls' own names")]
-pub enum Operation<'a> {
-    Lookup {
-        name: &'a [u8],
-    },
-    Forget {
-        lookups: u64,
-    },
-    BatchForget(ForgetList<'a>),
-    GetAttributes,
-    SetAttributes(SetAttributes),
-    ReadLink,
-    Symlink {
-        name: &'a [u8],
-        target: &'a [u8],
-    },
-    MakeNode {
-        name: &'a [u8],
-        mode: u32,
-        umask: u32,
-        device: u32,
-    },
-    MakeDir {
-        name: &'a [u8],
-        mode: u32,
-        umask: u32,
-    },
-    Unlink {
-        name: &'a [u8],
-    },
-    RemoveDir {
-        name: &'a [u8],
-    },
-    Rename {
-        name: &'a [u8],
-        new_parent: u64,
-        new_name: &'a [u8],
-        flags: u32,
-    },
-    Link {
-        ino: u64,
-        new_name: &'a [u8],
-    },
-    Open {
-        flags: u32,
-        kill_privileges: bool,
-    },
-    Create {
-        name: &'a [u8],
-        flags: u32,
-        mode: u32,
-        umask: u32,
-    },
-    TemporaryFile {
-        flags: u32,
-        mode: u32,
-        umask: u32,
-    },
+pub enum Operation {
     Read {
         offset: u64,
         size: u32,
         /// True if the kernel keeps the answer in its page cache, for others to read.
         into_cache: bool,
     },
-    Write {
+    Write(Write),
+    Query(Query),
+    ReadDir {
         offset: u64,
-        data: &'a [u8],
-        handle: u64,
+        size: u32,
+        plus: bool,
+    },
+    Change(Change),
+    Create(Create),
+    Open {
         flags: u32,
-        write_back: bool,
-        /// True if the data stays in the kernel's page cache, for others to read.
-        from_cache: bool,
         kill_privileges: bool,
     },
-    StatFs,
     Release,
+    OpenDir,
+    ReleaseDir,
     Flush,
     Sync {
         data_only: bool,
     },
     SyncDir,
     SyncFs,
-    SetXattr {
-        name: &'a [u8],
-        value: &'a [u8],
-        flags: u32,
-        kill_sgid: bool,
+    StatFs,
+    Forget {
+        lookups: u64,
     },
-    GetXattr {
-        name: &'a [u8],
-        size: u32,
-    },
-    ListXattr {
-        size: u32,
-    },
-    RemoveXattr {
-        name: &'a [u8],
-    },
-    OpenDir,
-    ReadDir {
-        offset: u64,
-        size: u32,
-        plus: bool,
-    },
-    ReleaseDir,
-    Allocate {
-        offset: u64,
-        len: u64,
-        mode: u32,
-    },
-    Seek {
-        offset: u64,
-        whence: u32,
-    },
-    CopyFileRange {
-        offset_in: u64,
-        ino_out: u64,
-        offset_out: u64,
-        len: u64,
-        flags: u64,
-        wide: bool,
-    },
-    StatX {
-        mask: u32,
-    },
+    /// Forgotten references: [`forgets`] reads them.
+    BatchForget(Span),
     Interrupt {
         unique: u64,
     },
@@ -216,3 +157,86 @@ pub enum Operation<'a> {
     /// again.
     NotOffered(Opcode),
 }
+
+/// A WRITE.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "fields are the system call's own names")]
+pub struct Write {
+    pub offset: u64,
+    pub data: Span,
+    pub handle: u64,
+    pub flags: u32,
+    pub write_back: bool,
+    /// True if the data stays in the kernel's page cache, for others to read.
+    pub from_cache: bool,
+    pub kill_privileges: bool,
+}
+
+/// Operations that only read names and attributes, or look for data.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "fields are the system calls' own names")]
+pub enum Query {
+    Lookup { name: Span },
+    Attributes,
+    StatX { mask: u32 },
+    ReadLink,
+    GetXattr { name: Span, size: u32 },
+    ListXattr { size: u32 },
+    Seek { offset: u64, whence: u32 },
+}
+
+/// Operations that change names, attributes or ranges of data; they must not be carried out twice.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "fields are the system calls' own names")]
+pub enum Change {
+    Attributes(SetAttributes),
+    Symlink { name: Span, target: Span },
+    MakeNode { name: Span, mode: u32, umask: u32, device: u32 },
+    MakeDir { name: Span, mode: u32, umask: u32 },
+    Unlink { name: Span },
+    RemoveDir { name: Span },
+    Rename { name: Span, new_parent: u64, new_name: Span, flags: u32 },
+    Link { ino: u64, new_name: Span },
+    SetXattr { name: Span, value: Span, flags: u32, kill_sgid: bool },
+    RemoveXattr { name: Span },
+    Allocate { offset: u64, len: u64, mode: u32 },
+    CopyFileRange { offset_in: u64, ino_out: u64, offset_out: u64, len: u64, flags: u64, wide: bool },
+}
+
+/// Operations that make a file and open it; they must not be carried out twice.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "fields are the system calls' own names")]
+pub enum Create {
+    Named { name: Span, flags: u32, mode: u32, umask: u32 },
+    Temporary { flags: u32, mode: u32, umask: u32 },
+}
+
+impl Operation {
+    /// Returns true if the operation changes files or names, so that it must not be carried out twice.
+    pub const fn changes_something(&self) -> bool {
+        match self {
+            Self::Write(_) | Self::Change(_) | Self::Create(_) => true,
+            Self::Read { .. }
+            | Self::Query(_)
+            | Self::ReadDir { .. }
+            | Self::Open { .. }
+            | Self::Release
+            | Self::OpenDir
+            | Self::ReleaseDir
+            | Self::Flush
+            | Self::Sync { .. }
+            | Self::SyncDir
+            | Self::SyncFs
+            | Self::StatFs
+            | Self::Forget { .. }
+            | Self::BatchForget(_)
+            | Self::Interrupt { .. }
+            | Self::Init(_)
+            | Self::Destroy
+            | Self::NotOffered(_) => false,
+        }
+    }
+}
+
+// A request is moved with its operation, so an operation must stay small.
+const _: () = assert!(size_of::<Result<Operation, ParseError>>() <= 104);

@@ -368,30 +368,6 @@ opcodes! {
 }
 
 impl Opcode {
-    /// Returns true if a request with this code asks for a change of files or names, which must not be made twice.
-    pub const fn changes_something(self) -> bool {
-        matches!(
-            self,
-            Self::Setattr
-                | Self::Symlink
-                | Self::Mknod
-                | Self::Mkdir
-                | Self::Unlink
-                | Self::Rmdir
-                | Self::Rename
-                | Self::Rename2
-                | Self::Link
-                | Self::Write
-                | Self::Setxattr
-                | Self::Removexattr
-                | Self::Create
-                | Self::Tmpfile
-                | Self::Fallocate
-                | Self::CopyFileRange
-                | Self::CopyFileRange64
-        )
-    }
-
     /// One past the largest code: the length of a table by code.
     pub const TABLE_LEN: usize = 54;
 }

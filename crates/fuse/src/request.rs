@@ -2,7 +2,7 @@
 
 use crate::blocking::Blocking;
 use crate::coherence::Caching;
-use crate::operation::{Arguments, Operation, ParseError};
+use crate::operation::{self, Arguments, Operation, ParseError, Span};
 use crate::protocol::{InHeader, Opcode, UNIQUE_RESEND};
 use crate::stats::Stats;
 use crate::transport;
@@ -40,6 +40,7 @@ pub(crate) enum Outcome {
 /// told EIO.
 pub struct Request {
     header: InHeader,
+    operation: Result<Operation, ParseError>,
     exchange: Option<Box<dyn Exchange>>,
     /// Claim of the request in the journal; held until the kernel has the answer.
     claim: Option<SlotGuard>,
@@ -57,8 +58,11 @@ impl fmt::Debug for Request {
 }
 
 impl Request {
+    /// Parses a request, once and for all.
     pub(crate) fn new(header: InHeader, exchange: Box<dyn Exchange>, stats: Arc<Stats>) -> Self {
-        Self { header, exchange: Some(exchange), claim: None, caching: None, stats, received: Instant::now() }
+        let received = Instant::now();
+        let operation = Operation::parse(header.opcode, exchange.arguments());
+        Self { header, operation, exchange: Some(exchange), claim: None, caching: None, stats, received }
     }
 
     /// Returns the number of the inode that the request is about.
@@ -101,9 +105,9 @@ impl Request {
         self.caching = None;
     }
 
-    /// Returns true if the request asks for a change, as far as its code tells.
+    /// Returns true if the request asks for a change.
     pub(crate) fn changes_something(&self) -> bool {
-        Opcode::from_wire(self.header.opcode).is_some_and(Opcode::changes_something)
+        self.operation.as_ref().is_ok_and(Operation::changes_something)
     }
 
     /// Returns true if the request wants no answer.
@@ -135,30 +139,26 @@ impl Request {
         self.claim.as_ref().and_then(SlotGuard::done)
     }
 
-    /// Parses the request into an operation.
+    /// Returns the operation that the request asks for.
     ///
     /// # Errors
     /// [`ParseError`] if the request does not hold together; [`Request::refuse`] answers it.
-    pub fn operation(&self) -> Result<Operation<'_>, ParseError> {
-        let arguments = self
-            .exchange
-            .as_ref()
-            .map_or(Arguments { head: &[], tail: None }, |exchange| exchange.arguments());
-        Operation::parse(self.header.opcode, arguments)
+    pub fn operation(&self) -> Result<Operation, ParseError> {
+        self.operation
     }
 
-    /// Returns the request's code; `None` for an unknown one.
-    pub(crate) fn opcode(&self) -> Option<Opcode> {
-        Opcode::from_wire(self.header.opcode)
+    /// Returns bytes of the request's arguments. They are there until [`Request::payload`] is written.
+    pub fn argument(&self, span: Span) -> &[u8] {
+        self.exchange.as_ref().map_or(&[], |exchange| exchange.arguments().bytes(span))
     }
 
-    /// As [`Request::operation`], if the request has this code and parses.
-    pub(crate) fn operation_if(&self, opcode: Opcode) -> Option<Operation<'_>> {
-        if self.opcode() == Some(opcode) { self.operation().ok() } else { None }
+    /// Returns the pairs of a BATCH_FORGET: a node id, and the number of references that end.
+    pub(crate) fn forgets(&self, list: Span) -> impl Iterator<Item = (u64, u64)> {
+        operation::forgets(self.argument(list))
     }
 
     /// Returns up to `len` bytes for the reply's data. Writing there overwrites the request's arguments: the borrow
-    /// checker sees to it that nobody still reads them.
+    /// checker sees to it that nobody still reads them; [`Request::argument`] must not be called afterwards.
     pub fn payload(&mut self, len: usize) -> &mut [u8] {
         let payload = self.exchange.as_mut().map_or(&mut [][..], |exchange| exchange.payload());
         let len = len.min(payload.len());
@@ -217,10 +217,7 @@ impl Request {
             ParseError::NameTooLong => self.error(Errno::NAMETOOLONG),
             ParseError::Malformed { .. } => {
                 tracing::warn!(request = ?self, %why, "refused a request of the kernel");
-                match Opcode::from_wire(self.header.opcode) {
-                    Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt) => self.silent(),
-                    _ => self.error(Errno::INVAL),
-                }
+                if self.is_notice() { self.silent() } else { self.error(Errno::INVAL) }
             }
         }
     }

@@ -97,7 +97,7 @@ impl Handler for Gated {
     }
 
     fn handle(&self, request: Request, blocking: &Blocking) -> Option<Fetching> {
-        if matches!(request.operation(), Ok(Operation::Write { .. })) {
+        if matches!(request.operation(), Ok(Operation::Write(_))) {
             let mut state = self.0.state.lock();
             if state.closed {
                 state.writes.push((request, blocking.clone()));

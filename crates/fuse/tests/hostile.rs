@@ -1,7 +1,9 @@
 //! Requests that no kernel sends: whatever the bytes are, parsing ends in an operation that keeps its promises, or in a
 //! refusal.
 
-use pagefold_fuse::operation::{Arguments, Operation, ParseError};
+use pagefold_fuse::operation::{
+    Arguments, Change, Create, Operation, ParseError, Query, Span, Write, forgets,
+};
 use pagefold_fuse::protocol::{self as p, Opcode};
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
@@ -14,41 +16,56 @@ fn is_new_name(name: &[u8]) -> bool {
     is_name(name) && name != b"." && name != b".."
 }
 
+fn is_range(offset: u64, len: u64) -> bool {
+    offset.checked_add(len).is_some_and(|end| end <= i64::MAX as u64)
+}
+
 /// Checks what callers rely on.
-fn keeps_promises(operation: &Operation<'_>, bytes: usize) -> bool {
-    match operation {
-        Operation::Lookup { name } => is_name(name),
-        Operation::Symlink { name, target } => {
-            is_new_name(name) && (1..=p::LINK_BYTES_MAX).contains(&target.len()) && !target.contains(&0)
+fn keeps_promises(operation: &Operation, arguments: Arguments<'_>) -> bool {
+    let bytes = |span: Span| {
+        let bytes = arguments.bytes(span);
+        assert_eq!(bytes.len(), span.len() as usize);
+        bytes
+    };
+    match *operation {
+        Operation::Query(query) => match query {
+            Query::Lookup { name } => is_name(bytes(name)),
+            Query::GetXattr { name, .. } => (1..=p::NAME_BYTES_MAX).contains(&bytes(name).len()),
+            _ => true,
+        },
+        Operation::Create(Create::Named { name, .. }) => is_new_name(bytes(name)),
+        Operation::Read { offset, size, .. } => is_range(offset, u64::from(size)),
+        Operation::Write(Write { offset, data, .. }) => is_range(offset, bytes(data).len() as u64),
+        Operation::Change(change) => change_keeps_promises(change, bytes),
+        Operation::BatchForget(list) => forgets(bytes(list)).count() * 16 == bytes(list).len(),
+        _ => true,
+    }
+}
+
+fn change_keeps_promises<'a>(change: Change, bytes: impl Fn(Span) -> &'a [u8]) -> bool {
+    match change {
+        Change::Symlink { name, target } => {
+            let target = bytes(target);
+            is_new_name(bytes(name))
+                && (1..=p::LINK_BYTES_MAX).contains(&target.len())
+                && !target.contains(&0)
         }
-        Operation::MakeNode { name, .. }
-        | Operation::MakeDir { name, .. }
-        | Operation::Unlink { name }
-        | Operation::RemoveDir { name }
-        | Operation::Create { name, .. } => is_new_name(name),
-        Operation::Link { new_name, .. } => is_new_name(new_name),
-        Operation::Rename { name, new_name, .. } => is_new_name(name) && is_new_name(new_name),
-        Operation::Read { offset, size, .. } => {
-            offset.checked_add(u64::from(*size)).is_some_and(|end| end <= i64::MAX as u64)
-        }
-        Operation::Write { offset, data, .. } => {
-            data.len() <= bytes
-                && offset.checked_add(data.len() as u64).is_some_and(|end| end <= i64::MAX as u64)
-        }
-        Operation::SetXattr { name, value, .. } => {
+        Change::MakeNode { name, .. }
+        | Change::MakeDir { name, .. }
+        | Change::Unlink { name }
+        | Change::RemoveDir { name } => is_new_name(bytes(name)),
+        Change::Link { new_name, .. } => is_new_name(bytes(new_name)),
+        Change::Rename { name, new_name, .. } => is_new_name(bytes(name)) && is_new_name(bytes(new_name)),
+        Change::SetXattr { name, value, .. } => {
+            let (name, value) = (bytes(name), bytes(value));
             !name.is_empty() && name.len() <= p::NAME_BYTES_MAX && value.len() <= p::XATTR_BYTES_MAX as usize
         }
-        Operation::GetXattr { name, .. } | Operation::RemoveXattr { name } => {
-            (1..=p::NAME_BYTES_MAX).contains(&name.len())
+        Change::RemoveXattr { name } => (1..=p::NAME_BYTES_MAX).contains(&bytes(name).len()),
+        Change::Allocate { offset, len, .. } => is_range(offset, len),
+        Change::CopyFileRange { offset_in, offset_out, len, .. } => {
+            is_range(offset_in, len) && is_range(offset_out, len)
         }
-        Operation::Allocate { offset, len, .. } => {
-            offset.checked_add(*len).is_some_and(|end| end <= i64::MAX as u64)
-        }
-        Operation::CopyFileRange { offset_in, offset_out, len, .. } => {
-            offset_in.checked_add(*len).is_some() && offset_out.checked_add(*len).is_some()
-        }
-        Operation::BatchForget(list) => list.iter().count() * 16 <= bytes,
-        _ => true,
+        Change::Attributes(_) => true,
     }
 }
 
@@ -75,15 +92,17 @@ proptest! {
 
     #[test]
     fn any_bytes_in_one_piece(opcode in opcodes(), bytes in arguments()) {
-        if let Ok(operation) = Operation::parse(opcode, Arguments { head: &bytes, tail: None }) {
-            prop_assert!(keeps_promises(&operation, bytes.len()), "{operation:?}");
+        let arguments = Arguments { head: &bytes, tail: None };
+        if let Ok(operation) = Operation::parse(opcode, arguments) {
+            prop_assert!(keeps_promises(&operation, arguments), "{operation:?}");
         }
     }
 
     #[test]
     fn any_bytes_in_two_pieces(opcode in opcodes(), head in arguments(), tail in arguments()) {
-        if let Ok(operation) = Operation::parse(opcode, Arguments { head: &head, tail: Some(&tail) }) {
-            prop_assert!(keeps_promises(&operation, tail.len()), "{operation:?}");
+        let arguments = Arguments { head: &head, tail: Some(&tail) };
+        if let Ok(operation) = Operation::parse(opcode, arguments) {
+            prop_assert!(keeps_promises(&operation, arguments), "{operation:?}");
         }
     }
 
@@ -92,16 +111,29 @@ proptest! {
     fn one_piece_or_two_is_the_same(offset in 0u64..1 << 62, data in proptest::collection::vec(any::<u8>(), 0..5000), flags: u32) {
         let head = p::WriteIn { offset, size: data.len() as u32, flags, ..p::WriteIn::default() };
         let joined = [head.as_bytes(), &data].concat();
-        let one = Operation::parse(16, Arguments { head: &joined, tail: None });
+        let joined = Arguments { head: &joined, tail: None };
         // The ring's area for the structure is longer than the structure.
         let padded = [head.as_bytes(), &[0xAA; 88]].concat();
-        let two = Operation::parse(16, Arguments { head: &padded, tail: Some(&data) });
-        prop_assert_eq!(format!("{one:?}"), format!("{two:?}"));
-        prop_assert!(one.is_ok());
+        let parted = Arguments { head: &padded, tail: Some(&data) };
+        let (Some(one), Some(two)) = (write(joined), write(parted)) else {
+            return Err(TestCaseError::fail("a write is not parsed"));
+        };
+        prop_assert_eq!(joined.bytes(one.data), &data);
+        prop_assert_eq!(parted.bytes(two.data), &data);
+        let figures = |write: &Write| (write.offset, write.flags, write.handle, write.write_back, write.from_cache);
+        prop_assert_eq!(figures(&one), figures(&two));
+        prop_assert_eq!(figures(&one), (offset, flags, 0, false, true));
     }
 }
 
-fn parse(op: Opcode, bytes: &[u8]) -> Result<Operation<'_>, ParseError> {
+fn write(arguments: Arguments<'_>) -> Option<Write> {
+    match Operation::parse(Opcode::Write as u32, arguments) {
+        Ok(Operation::Write(write)) => Some(write),
+        _ => None,
+    }
+}
+
+fn parse(op: Opcode, bytes: &[u8]) -> Result<Operation, ParseError> {
     Operation::parse(op as u32, Arguments { head: bytes, tail: None })
 }
 

@@ -20,9 +20,9 @@ pub(crate) struct Pages {
     pub(crate) to: u64,
 }
 
-/// The place of a reader in an object.
+/// The position of a reader in an object.
 #[derive(Clone, Copy)]
-struct Place {
+struct ReadPosition {
     /// The page after the last one that was read.
     next: u64,
     /// The page after the last one that was requested ahead.
@@ -32,18 +32,18 @@ struct Place {
 }
 
 #[derive(Default)]
-struct Places {
-    of: HashMap<u64, Place>,
+struct ReadPositions {
+    of: HashMap<u64, ReadPosition>,
     /// Objects, oldest first.
     order: VecDeque<u64>,
 }
 
-impl Places {
+impl ReadPositions {
     /// Notes a read; returns the pages to read ahead, if any.
     fn note(&mut self, read: Pages, record_size: u64) -> Option<Pages> {
         let Pages { object, from, to } = read;
-        let fresh = Place { next: to, asked: to, window: AHEAD_BYTES_MIN / 2 };
-        let Some(place) = self.of.get_mut(&object) else {
+        let fresh = ReadPosition { next: to, asked: to, window: AHEAD_BYTES_MIN / 2 };
+        let Some(position) = self.of.get_mut(&object) else {
             self.of.insert(object, fresh);
             self.order.push_back(object);
             if self.order.len() > AHEAD_OBJECTS
@@ -54,31 +54,31 @@ impl Places {
             return None;
         };
         // Several reads of one reader are under way at once, and come in any order.
-        let near = (place.window.max(NEAR_BYTES) / record_size).max(1);
-        if from > place.next.saturating_add(near) || to.saturating_add(near) < place.next {
-            *place = fresh;
+        let near = (position.window.max(NEAR_BYTES) / record_size).max(1);
+        if from > position.next.saturating_add(near) || to.saturating_add(near) < position.next {
+            *position = fresh;
             return None;
         }
-        if to <= place.next {
+        if to <= position.next {
             return None;
         }
-        place.next = to;
+        position.next = to;
         // Half of the requested pages have been read, so it is time for more.
-        let ahead = place.asked.saturating_sub(place.next).saturating_mul(record_size);
-        if ahead > place.window / 2 {
+        let ahead = position.asked.saturating_sub(position.next).saturating_mul(record_size);
+        if ahead > position.window / 2 {
             return None;
         }
-        place.window = (place.window * 2).min(AHEAD_BYTES_MAX);
-        let begin = place.asked.max(place.next);
-        let end = place.next.saturating_add((place.window / record_size).max(1));
-        place.asked = place.asked.max(end);
+        position.window = (position.window * 2).min(AHEAD_BYTES_MAX);
+        let begin = position.asked.max(position.next);
+        let end = position.next.saturating_add((position.window / record_size).max(1));
+        position.asked = position.asked.max(end);
         (begin < end).then_some(Pages { object, from: begin, to: end })
     }
 }
 
 /// Threads that read ahead.
 pub(crate) struct Ahead {
-    places: Mutex<Places>,
+    positions: Mutex<ReadPositions>,
     queue: SyncSender<Pages>,
 }
 
@@ -101,12 +101,12 @@ impl Ahead {
                 tracing::warn!(%error, "cannot start a thread: less is read ahead");
             }
         }
-        Self { places: Mutex::default(), queue }
+        Self { positions: Mutex::default(), queue }
     }
 
     /// Notes that pages of `record_size` bytes are read, and has threads read the pages that follow.
     pub(crate) fn note(&self, read: Pages, record_size: u32) {
-        let wish = self.places.lock().note(read, record_size.max(1).into());
+        let wish = self.positions.lock().note(read, record_size.max(1).into());
         if let Some(pages) = wish
             && let Err(TrySendError::Full(_)) = self.queue.try_send(pages)
         {
@@ -129,19 +129,19 @@ mod tests {
 
     const PAGE: u64 = 8192;
 
-    fn read(places: &mut Places, object: u64, from: u64, count: u64) -> Option<Pages> {
-        places.note(Pages { object, from, to: from + count }, PAGE)
+    fn read(positions: &mut ReadPositions, object: u64, from: u64, count: u64) -> Option<Pages> {
+        positions.note(Pages { object, from, to: from + count }, PAGE)
     }
 
     #[test]
     fn who_reads_on_is_read_ahead_of_and_who_jumps_is_not() {
-        let mut places = Places::default();
-        assert_eq!(read(&mut places, 1, 0, 16), None);
-        let first = read(&mut places, 1, 16, 16).unwrap();
+        let mut positions = ReadPositions::default();
+        assert_eq!(read(&mut positions, 1, 0, 16), None);
+        let first = read(&mut positions, 1, 16, 16).unwrap();
         assert_eq!((first.from, first.to), (32, 32 + AHEAD_BYTES_MIN / PAGE));
         let (mut at, mut asked) = (32, first.to);
         for _ in 0..1000 {
-            if let Some(next) = read(&mut places, 1, at, 16) {
+            if let Some(next) = read(&mut positions, 1, at, 16) {
                 assert_eq!(next.from, asked, "nothing twice, nothing left out");
                 asked = next.to;
             }
@@ -149,16 +149,16 @@ mod tests {
             assert!(asked >= at && (asked - at) * PAGE <= AHEAD_BYTES_MAX + 16 * PAGE);
         }
         for far in [1_000_000, 5_000_000, 9_000_000] {
-            assert_eq!(read(&mut places, 1, far, 1), None);
+            assert_eq!(read(&mut positions, 1, far, 1), None);
         }
     }
 
     #[test]
     fn memory_for_it_is_bounded() {
-        let mut places = Places::default();
+        let mut positions = ReadPositions::default();
         for object in 0..5 * AHEAD_OBJECTS as u64 {
-            read(&mut places, object, 0, 1);
+            read(&mut positions, object, 0, 1);
         }
-        assert!(places.of.len() <= AHEAD_OBJECTS && places.order.len() <= AHEAD_OBJECTS);
+        assert!(positions.of.len() <= AHEAD_OBJECTS && positions.order.len() <= AHEAD_OBJECTS);
     }
 }

@@ -44,9 +44,9 @@ pub fn serve(listener: &UnixListener, answers: &Arc<Answers>, idle: Option<Durat
     loop {
         match listener.accept() {
             Ok((stream, _)) if connected.load(Ordering::Acquire) < ANSWERED_MAX => {
-                let (answers, place) = (Arc::clone(answers), Place::take(&connected));
+                let (answers, permit) = (Arc::clone(answers), ConnectionPermit::take(&connected));
                 let answering = move || {
-                    if let Err(error) = answers.answer(stream, &place) {
+                    if let Err(error) = answers.answer(stream, &permit) {
                         tracing::debug!(%error, "a connection ended");
                     }
                 };
@@ -65,32 +65,35 @@ pub fn serve(listener: &UnixListener, answers: &Arc<Answers>, idle: Option<Durat
     }
 }
 
-/// The place of a connection, which is counted.
-struct Place(Arc<AtomicUsize>);
+/// A permit of a connection: permits are counted.
+struct ConnectionPermit(Arc<AtomicUsize>);
 
-impl Place {
+impl ConnectionPermit {
     fn take(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(count))
     }
 }
 
-impl Place {
+impl ConnectionPermit {
     /// Returns true if so many are connected that those that ask nothing have to go.
     fn is_crowded(&self) -> bool {
         self.0.load(Ordering::Acquire) > CROWDED
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// Returns the next question; `None` if the client has closed the connection, or has to give up its place. A client
+/// Returns the next question; `None` if the client has closed the connection, or has to give up its permit. A client
 /// whose connection ended asks over a new one.
-fn next_question(stream: &mut UnixStream, place: &Place) -> io::Result<Option<[u8; QUESTION_BYTES]>> {
+fn next_question(
+    stream: &mut UnixStream,
+    permit: &ConnectionPermit,
+) -> io::Result<Option<[u8; QUESTION_BYTES]>> {
     let mut asked = [0; QUESTION_BYTES];
     let (kind, rest) = asked.split_at_mut(1);
     loop {
@@ -98,7 +101,7 @@ fn next_question(stream: &mut UnixStream, place: &Place) -> io::Result<Option<[u
             Ok(0) => return Ok(None),
             Ok(_) => break,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if place.is_crowded() {
+                if permit.is_crowded() {
                     return Ok(None);
                 }
             }
@@ -111,13 +114,13 @@ fn next_question(stream: &mut UnixStream, place: &Place) -> io::Result<Option<[u
 }
 
 impl Answers {
-    fn answer(&self, mut stream: UnixStream, place: &Place) -> io::Result<()> {
+    fn answer(&self, mut stream: UnixStream, permit: &ConnectionPermit) -> io::Result<()> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(UNASKED_MAX))?;
         stream.write_all(&self.greeting.encode())?;
         let mut bytes = Vec::new();
         loop {
-            let Some(asked) = next_question(&mut stream, place)? else { return Ok(()) };
+            let Some(asked) = next_question(&mut stream, permit)? else { return Ok(()) };
             let read = self.find(&asked, &mut bytes);
             let (status, body) = match &read {
                 Ok(()) => (DONE, bytes.as_slice()),

@@ -16,9 +16,9 @@ use crate::patience::Waiting;
 pub(crate) type Block = Arc<Vec<u8>>;
 
 #[derive(Clone)]
-struct ByMemory;
+struct BlockWeight;
 
-impl Weighter<BlockRef, Block> for ByMemory {
+impl Weighter<BlockRef, Block> for BlockWeight {
     fn weight(&self, _: &BlockRef, block: &Block) -> u64 {
         block.len().max(1) as u64
     }
@@ -28,7 +28,7 @@ impl Weighter<BlockRef, Block> for ByMemory {
 pub(crate) struct Blocks {
     contents: Arc<Contents>,
     waiting: Arc<Waiting>,
-    kept: Cache<BlockRef, Block, ByMemory>,
+    kept: Cache<BlockRef, Block, BlockWeight>,
     /// Blocks that some thread is reading.
     pending: Mutex<HashSet<BlockRef>>,
     arrived: Condvar,
@@ -53,7 +53,7 @@ impl Drop for Reading<'_> {
 impl Blocks {
     pub(crate) fn new(contents: Arc<Contents>, waiting: Arc<Waiting>, cache_bytes: u64) -> Self {
         let (pending, arrived) = (Mutex::default(), Condvar::new());
-        Self { contents, waiting, kept: kept(cache_bytes, ByMemory), pending, arrived }
+        Self { contents, waiting, kept: kept(cache_bytes, BlockWeight), pending, arrived }
     }
 
     /// Returns the bytes of the blocks that are kept.

@@ -95,9 +95,9 @@ impl Chunk {
 }
 
 #[derive(Clone)]
-struct ByMemory;
+struct ChunkWeight;
 
-impl Weighter<usize, Arc<Chunk>> for ByMemory {
+impl Weighter<usize, Arc<Chunk>> for ChunkWeight {
     fn weight(&self, _: &usize, chunk: &Arc<Chunk>) -> u64 {
         chunk.bytes.max(1)
     }
@@ -107,12 +107,12 @@ impl Weighter<usize, Arc<Chunk>> for ByMemory {
 pub(crate) struct Manifest {
     pub(crate) contents: Arc<Contents>,
     waiting: Arc<Waiting>,
-    chunks: Cache<usize, Arc<Chunk>, ByMemory>,
+    chunks: Cache<usize, Arc<Chunk>, ChunkWeight>,
 }
 
 impl Manifest {
     pub(crate) fn new(contents: Arc<Contents>, waiting: Arc<Waiting>) -> Self {
-        Self { contents, waiting, chunks: kept(CHUNK_CACHE_BYTES, ByMemory) }
+        Self { contents, waiting, chunks: kept(CHUNK_CACHE_BYTES, ChunkWeight) }
     }
 
     /// Returns chunk number `at`. Threads that want a chunk that is being read wait for it.

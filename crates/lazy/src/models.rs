@@ -20,9 +20,9 @@ const MODEL_BYTES_MAX: usize = 512 << 10;
 const NUMBERS_BEFORE: usize = 6;
 
 #[derive(Clone)]
-struct ByMemory;
+struct ModelWeight;
 
-impl Weighter<u128, Arc<Model>> for ByMemory {
+impl Weighter<u128, Arc<Model>> for ModelWeight {
     fn weight(&self, _: &u128, model: &Arc<Model>) -> u64 {
         model.memory_bytes().max(1) as u64
     }
@@ -32,12 +32,12 @@ impl Weighter<u128, Arc<Model>> for ByMemory {
 pub(crate) struct Models {
     contents: Arc<Contents>,
     waiting: Arc<Waiting>,
-    kept: Cache<u128, Arc<Model>, ByMemory>,
+    kept: Cache<u128, Arc<Model>, ModelWeight>,
 }
 
 impl Models {
     pub(crate) fn new(contents: Arc<Contents>, waiting: Arc<Waiting>) -> Self {
-        Self { contents, waiting, kept: kept(MODEL_CACHE_BYTES, ByMemory) }
+        Self { contents, waiting, kept: kept(MODEL_CACHE_BYTES, ModelWeight) }
     }
 
     pub(crate) fn get(&self, model: &ModelRef) -> Result<Arc<Model>> {

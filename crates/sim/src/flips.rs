@@ -13,12 +13,12 @@ use pagefold_engine::segment::{Devices, PageIds};
 use crate::history::{History, Step};
 use crate::model::COUNTER;
 use crate::random::Random;
-use crate::run::{LEARN, changes, contents, panic_text, run_deed};
+use crate::run::{LEARN, changes, contents, panic_text, run_catalogue_op};
 use crate::verify::{Calls, Terms, check, compare, is_log_damage};
 use crate::world::World;
 
 /// A pool at rest, and its content.
-pub struct Image {
+pub struct PoolImage {
     devices: Vec<Arc<SimDevice>>,
     world: World,
     /// Device and position of the first byte of each block that was written.
@@ -110,7 +110,7 @@ fn scrub(pool: &Pool) -> pagefold_engine::Result<()> {
     Ok(())
 }
 
-impl Image {
+impl PoolImage {
     /// Makes the pool that the changes of a history lead to. A third of the pools is exported, the others crash after a
     /// rest.
     ///
@@ -141,15 +141,15 @@ impl Image {
                         world.apply(path, id, acts);
                     }
                 }
-                Step::Deed(deed) => {
-                    if let Some(after) = world.after(deed) {
-                        told("deed", run_deed(&pool, deed))?;
+                Step::Catalogue(op) => {
+                    if let Some(after) = world.after(op) {
+                        told("an operation on the catalogue", run_catalogue_op(&pool, op))?;
                         world = after;
                     }
                 }
                 Step::Sync => told("sync", pool.sync())?,
                 Step::Checkpoint => told("checkpoint", pool.checkpoint(false))?,
-                Step::Fold => told("fold", pool.clean()).map(drop)?,
+                Step::Clean => told("clean", pool.clean()).map(drop)?,
                 Step::Learn => told("learn", pool.learn(&LEARN)).map(drop)?,
                 _ => {}
             }

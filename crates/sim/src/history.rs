@@ -54,7 +54,7 @@ pub const DATASETS: [&str; 3] = ["a", "b", "a/x"];
 /// An operation on datasets and snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "as the methods of pagefold_engine::pool::Pool")]
-pub enum Deed {
+pub enum CatalogueOp {
     Create {
         path: String,
     },
@@ -115,7 +115,7 @@ pub enum Step {
     /// A change of another dataset, if there is such.
     ApplyTo(String, Vec<Act>),
     /// A change of the catalogue.
-    Deed(Deed),
+    Catalogue(CatalogueOp),
     /// A stream into a dataset. The snapshot that is sent follows from `pick` and from the snapshots that there are by
     /// then; there may be none.
     Stream {
@@ -150,8 +150,8 @@ pub enum Step {
     Checkpoint,
     /// A checkpoint, with steps between its cut and its writing, and before its end.
     Overlap(Vec<Step>, Vec<Step>),
-    /// Folds.
-    Fold,
+    /// Has the cleaner do a pass.
+    Clean,
     /// Maintenance that the background would do.
     Maintain,
     /// Devices are told which chunks are free: all of them, after a checkpoint, or those that became free lately.
@@ -526,7 +526,7 @@ fn between_overwrites(random: &mut Random) -> Option<Step> {
         12..16 => Some(Step::Commit),
         16..22 => Some(Step::Maintain),
         22..24 => Some(Step::Checkpoint),
-        24 => Some(Step::Fold),
+        24 => Some(Step::Clean),
         25 if random.percent(15) => {
             let again = (0..random.below(2)).map(|_| random.below(6)).collect();
             Some(Step::Crash { seed: random.bits(), again })
@@ -588,7 +588,7 @@ impl Writer {
     fn step(&mut self) -> Step {
         if self.forked {
             if self.random.percent(if self.theme == Theme::Full { 6 } else { 25 }) {
-                return Step::Deed(self.deed());
+                return Step::Catalogue(self.catalogue_op());
             }
             if self.theme != Theme::Full && self.random.percent(8) {
                 return Step::Overlap(self.meanwhile(), self.meanwhile());
@@ -618,7 +618,7 @@ impl Writer {
             68..70 => Step::End { newest: self.random.percent(50) },
             70..74 => Step::Commit,
             74..77 => Step::Checkpoint,
-            77..79 => Step::Fold,
+            77..79 => Step::Clean,
             79..82 => Step::Maintain,
             82 => Step::Export,
             83..88 => self.read(),
@@ -711,9 +711,11 @@ impl Writer {
             0..3 => Step::Apply(writer.change()),
             3..5 => Step::ApplyTo(writer.path(), writer.change()),
             5 => Step::Commit,
-            6 | 7 => Step::Deed(Deed::Snapshot { datasets: vec![writer.any()], name: writer.name() }),
-            8 => Step::Deed(Deed::Clone { snapshot: writer.snapshot(), path: writer.path() }),
-            _ => Step::Deed(Deed::Create { path: writer.path() }),
+            6 | 7 => {
+                Step::Catalogue(CatalogueOp::Snapshot { datasets: vec![writer.any()], name: writer.name() })
+            }
+            8 => Step::Catalogue(CatalogueOp::Clone { snapshot: writer.snapshot(), path: writer.path() }),
+            _ => Step::Catalogue(CatalogueOp::Create { path: writer.path() }),
         };
         (0..self.random.below(6)).map(|_| one(self)).collect()
     }
@@ -734,19 +736,19 @@ impl Writer {
         format!("{}@{}", self.any(), self.name())
     }
 
-    fn deed(&mut self) -> Deed {
+    fn catalogue_op(&mut self) -> CatalogueOp {
         match self.random.below(100) {
-            0..14 => Deed::Create { path: self.path() },
+            0..14 => CatalogueOp::Create { path: self.path() },
             14..46 => {
                 let mut datasets = vec![self.any()];
                 let second = self.any();
                 if self.random.percent(20) && second != datasets[0] {
                     datasets.push(second);
                 }
-                Deed::Snapshot { datasets, name: self.name() }
+                CatalogueOp::Snapshot { datasets, name: self.name() }
             }
-            46..60 => Deed::Clone { snapshot: self.snapshot(), path: self.path() },
-            60..66 => Deed::DestroyDataset { path: self.path() },
+            46..60 => CatalogueOp::Clone { snapshot: self.snapshot(), path: self.path() },
+            60..66 => CatalogueOp::DestroyDataset { path: self.path() },
             66..82 => {
                 let of = self.any();
                 let mut names: Vec<u64> = (0..4).filter(|_| self.random.percent(30)).collect();
@@ -756,16 +758,16 @@ impl Writer {
                 if self.random.percent(50) {
                     names.reverse();
                 }
-                Deed::DestroySnapshots {
+                CatalogueOp::DestroySnapshots {
                     snapshots: names.iter().map(|name| format!("{of}@s{name}")).collect(),
                 }
             }
-            82..88 => Deed::Rollback { snapshot: self.snapshot(), newer: self.random.percent(60) },
-            88..93 => Deed::Promote { path: self.path() },
-            93..96 if self.random.percent(50) => Deed::Rename { path: self.path(), to: self.path() },
-            93..96 => Deed::Rename { path: self.snapshot(), to: self.name() },
-            96..98 => Deed::Hold { snapshot: self.snapshot() },
-            _ => Deed::Release { snapshot: self.snapshot() },
+            82..88 => CatalogueOp::Rollback { snapshot: self.snapshot(), newer: self.random.percent(60) },
+            88..93 => CatalogueOp::Promote { path: self.path() },
+            93..96 if self.random.percent(50) => CatalogueOp::Rename { path: self.path(), to: self.path() },
+            93..96 => CatalogueOp::Rename { path: self.snapshot(), to: self.name() },
+            96..98 => CatalogueOp::Hold { snapshot: self.snapshot() },
+            _ => CatalogueOp::Release { snapshot: self.snapshot() },
         }
     }
 

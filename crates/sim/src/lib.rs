@@ -11,7 +11,7 @@
 //! - after a failed write nothing is acknowledged until the pool was opened again (W6);
 //! - wherever bits flipped or reads failed, a read gives an error or the right bytes (W4);
 //! - snapshots and clones are copies, whatever becomes of the dataset;
-//! - deeds are done as a whole, and are durable on return;
+//! - operations on the catalogue are done as a whole, and are durable on return;
 //! - destroying snapshots frees as many bytes as the pool told before, to the byte;
 //! - all of this holds with pages coded by models, too, while models are learned and dropped, and pages coded again;
 //! - a check of the pool finds no error, and its accounts are equal to what is counted.

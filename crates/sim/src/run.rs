@@ -14,7 +14,7 @@ use pagefold_engine::record::Compression;
 use pagefold_engine::segment::{Devices, PageIds};
 use pagefold_engine::space::reserved_places;
 
-use crate::history::{Act, Bounds, Deed, History, OBJECTS, Step, Theme};
+use crate::history::{Act, Bounds, CatalogueOp, History, OBJECTS, Step, Theme};
 use crate::images::{Camera, States};
 use crate::model::COUNTER;
 use crate::random::Random;
@@ -22,12 +22,12 @@ use crate::verify::{Calls, Terms, check, check_bounds, compare, compare_range};
 use crate::world::World;
 
 mod acts;
+mod catalogue;
 mod commits;
-mod deeds;
 mod recovery;
 
 use acts::most;
-pub(crate) use acts::{changes, contents, run_deed};
+pub(crate) use acts::{changes, contents, run_catalogue_op};
 
 /// Divisor of the number of images where pools are full or aged, which take much longer to compare. Pools of small
 /// chunks do not.
@@ -53,8 +53,8 @@ pub struct Stats {
     pub learned: u64,
     /// Pages coded again.
     pub recoded: u64,
-    /// Deeds done.
-    pub deeds: u64,
+    /// Operations on the catalogue that were done.
+    pub catalogue_ops: u64,
     /// Streams received without interruption.
     pub received: u64,
     /// Streams received after they had been interrupted and were resumed.
@@ -87,7 +87,7 @@ impl Stats {
         self.refused += other.refused;
         self.learned += other.learned;
         self.recoded += other.recoded;
-        self.deeds += other.deeds;
+        self.catalogue_ops += other.catalogue_ops;
         self.received += other.received;
         self.resumed += other.resumed;
         self.reset += other.reset;
@@ -104,20 +104,20 @@ impl Stats {
 
 type Outcome<T = ()> = Result<T, String>;
 
-/// An accepted change or deed. Recovery may find it or not.
+/// An accepted change or operation on the catalogue. Recovery may find it or not.
 #[derive(Clone, Debug)]
 enum Event {
     /// A change of a dataset, and its number.
     Change(String, u64, Vec<Act>),
-    Deed(Deed),
+    Catalogue(CatalogueOp),
 }
 
 impl Event {
     fn happen(&self, world: &mut World) {
         match self {
             Self::Change(path, id, acts) => world.apply(path, *id, acts),
-            Self::Deed(deed) => {
-                if let Some(after) = world.after(deed) {
+            Self::Catalogue(op) => {
+                if let Some(after) = world.after(op) {
                     *world = after;
                 }
             }
@@ -174,7 +174,7 @@ struct Sim<'a> {
     /// Number of the next batch, and number of durable events, when something last became durable.
     durable_then: (u64, usize),
     /// The last stream that was begun.
-    receiving: Option<Deed>,
+    receiving: Option<CatalogueOp>,
     /// True while steps run within a checkpoint, which waits for their end.
     overlapping: bool,
     /// True if the loss of the log behind damage was accepted.
@@ -418,7 +418,7 @@ impl<'a> Sim<'a> {
                 | Step::ApplyTo(..)
                 | Step::Commit
                 | Step::Checkpoint
-                | Step::Fold
+                | Step::Clean
                 | Step::Maintain
         );
         if let Some(pool) = self.pool.as_ref().filter(|_| makes_room && opens == self.stats.opens) {
@@ -430,7 +430,7 @@ impl<'a> Sim<'a> {
             }
         }
         self.develop()?;
-        self.let_go();
+        self.forget_durable();
         Ok(())
     }
 
@@ -439,7 +439,7 @@ impl<'a> Sim<'a> {
             Step::Apply(acts) => self.apply("", acts),
             Step::ApplyTo(path, acts) if self.now.sets.contains_key(path) => self.apply(path, acts),
             Step::ApplyTo(..) => Ok(()),
-            Step::Deed(deed) => self.deed(deed),
+            Step::Catalogue(op) => self.apply_op(op),
             Step::Stream { path, pick, torn } => self.stream(path, *pick, *torn),
             Step::Graft { pick } => self.graft(*pick),
             Step::Sync => self.call(Pool::sync, true),
@@ -455,7 +455,7 @@ impl<'a> Sim<'a> {
                 Ok(())
             }
             Step::Overlap(cut, end) => self.overlap([cut, end]),
-            Step::Fold => self.attesting(|pool| pool.clean().map(|_| ())),
+            Step::Clean => self.attesting(|pool| pool.clean().map(|_| ())),
             Step::Rest => self.rest(),
             Step::Maintain => {
                 // `maintain` commits only if a checkpoint is due, so nothing more counts as committed.
@@ -692,7 +692,7 @@ impl<'a> Sim<'a> {
             pool.set_compression(now);
             match done {
                 Ok(pages) => recoded = pages,
-                // No chunk is free to fold to, which is no failure of the pool.
+                // No chunk is free to clean into, which is no failure of the pool.
                 Err(Error::NoSpace(_)) if pool.status().failure.is_none() => {}
                 Err(error) => return Err(error),
             }

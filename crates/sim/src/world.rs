@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::graft;
-use crate::history::{Act, DATASETS, Deed};
+use crate::history::{Act, CatalogueOp, DATASETS};
 use crate::model::State;
 
 /// The one hold that histories use.
@@ -106,15 +106,15 @@ impl World {
         self.sets.keys().filter(below).cloned().collect()
     }
 
-    /// Returns the world after a deed, or `None` if the deed is not possible.
-    pub fn after(&self, deed: &Deed) -> Option<Self> {
+    /// Returns the world after an operation on the catalogue, or `None` if it is not possible.
+    pub fn after(&self, op: &CatalogueOp) -> Option<Self> {
         let mut world = self.clone();
-        match deed {
-            Deed::Create { path } => {
+        match op {
+            CatalogueOp::Create { path } => {
                 self.is_new(path).then_some(())?;
                 world.sets.insert(path.clone(), Set::default());
             }
-            Deed::Snapshot { datasets, name } => {
+            CatalogueOp::Snapshot { datasets, name } => {
                 for path in datasets {
                     let set = world.sets.get_mut(path)?;
                     if set.snapshots.iter().any(|one| one.name == *name) {
@@ -126,17 +126,17 @@ impl World {
                     set.snapshots.push(Snapshot { name: name.clone(), state, held: false, origin });
                 }
             }
-            Deed::Clone { snapshot, path } => {
+            CatalogueOp::Clone { snapshot, path } => {
                 let state = world.snapshot(snapshot)?.state.clone();
                 self.is_new(path).then_some(())?;
                 let set = Set { state, snapshots: Vec::new(), origin: Some(split(snapshot)) };
                 world.sets.insert(path.clone(), set);
             }
-            Deed::DestroyDataset { path } => {
+            CatalogueOp::DestroyDataset { path } => {
                 let set = world.sets.remove(path)?;
                 (set.snapshots.is_empty() && self.below(path).is_empty()).then_some(())?;
             }
-            Deed::DestroySnapshots { snapshots } => {
+            CatalogueOp::DestroySnapshots { snapshots } => {
                 for path in snapshots {
                     let free = !world.snapshot(path)?.held && !self.has_clone(path);
                     free.then_some(())?;
@@ -144,7 +144,7 @@ impl World {
                     world.sets.get_mut(&of)?.snapshots.retain(|one| one.name != name);
                 }
             }
-            Deed::Rollback { snapshot, newer } => {
+            CatalogueOp::Rollback { snapshot, newer } => {
                 let (of, name) = split(snapshot);
                 let set = world.sets.get_mut(&of)?;
                 let at = set.snapshots.iter().position(|one| one.name == name)?;
@@ -158,7 +158,7 @@ impl World {
                 }
                 set.state = set.snapshots.last()?.state.clone();
             }
-            Deed::Reset { path, own } => {
+            CatalogueOp::Reset { path, own } => {
                 let (of, name) = self.sets.get(path)?.origin.clone()?;
                 let state = world.snapshot(&format!("{of}@{name}"))?.state.clone();
                 let set = world.sets.get_mut(path)?;
@@ -169,7 +169,7 @@ impl World {
                 }
                 set.state = state;
             }
-            Deed::Rebase { path, onto, own } => {
+            CatalogueOp::Rebase { path, onto, own } => {
                 let (of, name) = self.sets.get(path)?.origin.clone()?;
                 let (onto_of, onto_name) = split(onto);
                 let snapshots = &self.sets.get(&of)?.snapshots;
@@ -186,8 +186,8 @@ impl World {
                 set.state = graft::rebased(&snapshots[from].state, &set.state, &snapshots[to].state)?;
                 set.origin = Some((of, onto_name));
             }
-            Deed::Promote { path } => world.promote(path)?,
-            Deed::Rename { path, to } if path.contains('@') => {
+            CatalogueOp::Promote { path } => world.promote(path)?,
+            CatalogueOp::Rename { path, to } if path.contains('@') => {
                 let (of, before) = split(path);
                 world.snapshot(path)?;
                 if world.snapshot(&format!("{of}@{to}")).is_some() {
@@ -200,7 +200,7 @@ impl World {
                     }
                 });
             }
-            Deed::Rename { path, to } => {
+            CatalogueOp::Rename { path, to } => {
                 self.sets.get(path)?;
                 self.is_new(to).then_some(())?;
                 if to.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/')) {
@@ -217,15 +217,17 @@ impl World {
                     });
                 }
             }
-            Deed::Hold { snapshot } => {
+            CatalogueOp::Hold { snapshot } => {
                 let one = world.snapshot(snapshot)?;
                 (!std::mem::replace(&mut one.held, true)).then_some(())?;
             }
-            Deed::Release { snapshot } => {
+            CatalogueOp::Release { snapshot } => {
                 let one = world.snapshot(snapshot)?;
                 std::mem::replace(&mut one.held, false).then_some(())?;
             }
-            Deed::Receive { snapshot, from, path } => world.receive(snapshot, from.as_deref(), path)?,
+            CatalogueOp::Receive { snapshot, from, path } => {
+                world.receive(snapshot, from.as_deref(), path)?;
+            }
         }
         Some(world)
     }
@@ -246,31 +248,31 @@ impl World {
     }
 
     /// Returns resets and rebases of all clones that could be tried. Not all of them are possible.
-    pub fn grafts(&self, pick: u64) -> Vec<Deed> {
+    pub fn grafts(&self, pick: u64) -> Vec<CatalogueOp> {
         let mut found = Vec::new();
         let own = !pick.is_multiple_of(3);
         for (path, set) in &self.sets {
             let Some((of, name)) = &set.origin else { continue };
-            found.push(Deed::Reset { path: path.clone(), own });
+            found.push(CatalogueOp::Reset { path: path.clone(), own });
             let snapshots = self.sets.get(of).into_iter().flat_map(|set| &set.snapshots);
             let onto = snapshots.skip_while(|one| one.name != *name).map(|one| format!("{of}@{}", one.name));
-            found.extend(onto.map(|onto| Deed::Rebase { path: path.clone(), onto, own }));
+            found.extend(onto.map(|onto| CatalogueOp::Rebase { path: path.clone(), onto, own }));
         }
         found
     }
 
     /// Returns a clone that could be made, of the snapshot that `pick` chooses. It is `None` if there is no snapshot,
     /// or no path is left.
-    pub fn clone_of_any(&self, pick: u64) -> Option<Deed> {
+    pub fn clone_of_any(&self, pick: u64) -> Option<CatalogueOp> {
         let path = DATASETS.into_iter().find(|path| self.is_new(path))?;
         let snapshots: Vec<String> =
             self.states().map(|(path, _)| path).filter(|path| path.contains('@')).collect();
         let snapshot = snapshots.get((pick % snapshots.len().max(1) as u64) as usize)?.clone();
-        Some(Deed::Clone { snapshot, path: path.into() })
+        Some(CatalogueOp::Clone { snapshot, path: path.into() })
     }
 
     /// Returns the streams that could be received into `path`.
-    pub fn streams(&self, path: &str) -> Vec<Deed> {
+    pub fn streams(&self, path: &str) -> Vec<CatalogueOp> {
         let snapshots = self.states().map(|(path, _)| path).filter(|path| path.contains('@'));
         let newest = self.sets.get(path).map(|set| set.snapshots.last().map(|one| one.origin));
         let mut found = Vec::new();
@@ -285,8 +287,8 @@ impl World {
                         .collect()
                 }
             };
-            let receive = |from| Deed::Receive { snapshot: snapshot.clone(), from, path: path.into() };
-            found.extend(froms.into_iter().map(receive).filter(|deed| self.after(deed).is_some()));
+            let receive = |from| CatalogueOp::Receive { snapshot: snapshot.clone(), from, path: path.into() };
+            found.extend(froms.into_iter().map(receive).filter(|op| self.after(op).is_some()));
         }
         found
     }

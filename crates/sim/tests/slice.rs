@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use pagefold_sim::flips::{Fate, Fates, Image};
+use pagefold_sim::flips::{Fate, Fates, PoolImage};
 use pagefold_sim::history::{History, Theme};
 use pagefold_sim::random::Random;
 use pagefold_sim::run::{Stats, run};
@@ -66,7 +66,7 @@ fn a_flipped_bit_in_an_image_is_harmless_or_told() {
         if started.elapsed() > BUDGET / 3 && seed > 2 {
             break;
         }
-        let image = Image::new(seed).unwrap_or_else(|what| panic!("image {seed}: {what}"));
+        let image = PoolImage::new(seed).unwrap_or_else(|what| panic!("image {seed}: {what}"));
         assert_eq!(image.try_whole(), Ok(Fate::Harmless), "image {seed}");
         let mut random = Random::new(seed);
         for _ in 0..40 {

@@ -9,12 +9,10 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::block::Kind;
 use crate::commit::is_segment_size;
-use crate::error::{Error, Result};
+use crate::error::{Decoded, Error, Result};
 use crate::keys::{Sealer, random};
 use crate::limits::{WAL_BLOCK_BYTES, WAL_FILE_BYTES_MAX, WAL_HEAD_BYTES_MAX};
 use crate::pack::{seal_name, squeeze, unsqueeze};
-
-type Decoded<T> = pagefold_engine::Result<T>;
 
 const MAGIC: [u8; 8] = *b"PFwlog\x01\0";
 /// Bytes of an object's unsealed begin: magic, repository, random bytes, length of the sealed head.

@@ -52,7 +52,7 @@ impl From<pagefold_engine::Error> for FrameError {
     }
 }
 
-type Decoded<T> = Result<T, FrameError>;
+type FrameResult<T> = Result<T, FrameError>;
 
 /// Returns true for a valid name of an object or folder: up to four parts of letters, digits, `-` and `_`. So no name
 /// leads out of its directory.
@@ -63,7 +63,7 @@ pub(crate) fn is_name(name: &str) -> bool {
     name.len() <= NAME_BYTES_MAX && name.split('/').count() <= NAME_PARTS_MAX && name.split('/').all(is_part)
 }
 
-fn name(reader: &mut Reader<'_>) -> Decoded<String> {
+fn name(reader: &mut Reader<'_>) -> FrameResult<String> {
     let text = string(reader, NAME_BYTES_MAX)?;
     match is_name(&text) {
         true => Ok(text),
@@ -71,7 +71,7 @@ fn name(reader: &mut Reader<'_>) -> Decoded<String> {
     }
 }
 
-fn string(reader: &mut Reader<'_>, max: usize) -> Decoded<String> {
+fn string(reader: &mut Reader<'_>, max: usize) -> FrameResult<String> {
     let len = usize::from(reader.u8()?);
     if len > max {
         return Err(FrameError::Bad(format!("a text of {len} bytes, where {max} are allowed")));
@@ -164,7 +164,7 @@ impl Request {
         (framed(self.kind(), number, &body, payload.len()), payload)
     }
 
-    pub(crate) fn decode(frame: &Frame) -> Decoded<Self> {
+    pub(crate) fn decode(frame: &Frame) -> FrameResult<Self> {
         let mut reader = Reader::new(&frame.body, "request");
         let rest = |reader: &Reader<'_>| {
             frame.body.slice(frame.body.len() - reader.remaining().min(frame.body.len())..)
@@ -256,7 +256,7 @@ impl Answer {
         (framed(self.kind(), number, &body, payload.len()), payload)
     }
 
-    pub(crate) fn decode(frame: &Frame) -> Decoded<Self> {
+    pub(crate) fn decode(frame: &Frame) -> FrameResult<Self> {
         let mut reader = Reader::new(&frame.body, "answer");
         let text = || String::from_utf8_lossy(&frame.body).into_owned();
         let answer = match frame.kind {
@@ -311,7 +311,7 @@ impl Frame {
         input: &mut impl Read,
         max: u64,
         reserve: impl FnOnce(usize) -> T,
-    ) -> Decoded<Option<(Self, T)>> {
+    ) -> FrameResult<Option<(Self, T)>> {
         let mut len = [0; 4];
         if !fill(input, &mut len)? {
             return Ok(None);
@@ -337,13 +337,13 @@ impl Frame {
     }
 
     /// Reads the next answer.
-    pub(crate) fn read_answer(input: &mut impl Read) -> Decoded<Option<Self>> {
+    pub(crate) fn read_answer(input: &mut impl Read) -> FrameResult<Option<Self>> {
         Ok(Self::read(input, ANSWER_BYTES_MAX, |_| ())?.map(|(frame, ())| frame))
     }
 }
 
 /// Fills a buffer; returns false if nothing came at all.
-fn fill(input: &mut impl Read, buffer: &mut [u8]) -> Decoded<bool> {
+fn fill(input: &mut impl Read, buffer: &mut [u8]) -> FrameResult<bool> {
     let mut have = 0;
     while let Some(rest) = buffer.get_mut(have..).filter(|rest| !rest.is_empty()) {
         match input.read(rest) {

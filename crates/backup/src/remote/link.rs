@@ -59,13 +59,13 @@ impl std::fmt::Display for Lost {
 type Told<T> = oneshot::Sender<Result<T, Lost>>;
 
 #[derive(Default)]
-struct State {
+struct Pending {
     waiting: HashMap<u64, Told<Answer>>,
     lost: Option<Lost>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct Connection {
+    pending: Mutex<Pending>,
     child: Mutex<Option<Child>>,
 }
 
@@ -73,13 +73,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl Connection {
     /// Gives the connection up: waiting callers get the reason, and the program is ended.
     fn lose(&self, lost: &Lost) {
         let waiting = {
-            let mut state = lock(&self.state);
-            state.lost.get_or_insert_with(|| lost.clone());
-            std::mem::take(&mut state.waiting)
+            let mut pending = lock(&self.pending);
+            pending.lost.get_or_insert_with(|| lost.clone());
+            std::mem::take(&mut pending.waiting)
         };
         for told in waiting.into_values() {
             let _ = told.send(Err(lost.clone()));
@@ -107,7 +107,7 @@ impl Shared {
 /// A connection.
 pub(crate) struct Link {
     requests: mpsc::Sender<(u64, Request)>,
-    shared: Arc<Shared>,
+    shared: Arc<Connection>,
     next: AtomicU64,
 }
 
@@ -115,7 +115,7 @@ impl Link {
     /// Waits for the greeting; after it, requests can be made.
     pub(crate) async fn open(wire: Wire) -> Result<Self, Lost> {
         let Wire { input, output, child } = wire;
-        let shared = Arc::new(Shared { state: Mutex::default(), child: Mutex::new(child) });
+        let shared = Arc::new(Connection { pending: Mutex::default(), child: Mutex::new(child) });
         let (requests, queue) = mpsc::channel(QUEUE);
         let (told, greeted) = oneshot::channel();
         let reading = Arc::clone(&shared);
@@ -143,10 +143,10 @@ impl Link {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (told, answer) = oneshot::channel();
         {
-            let mut state = lock(&self.shared.state);
-            match &state.lost {
+            let mut pending = lock(&self.shared.pending);
+            match &pending.lost {
                 Some(lost) => return Err(lost.clone()),
-                None => state.waiting.insert(number, told),
+                None => pending.waiting.insert(number, told),
             };
         }
         let asked = async {
@@ -165,7 +165,7 @@ impl Link {
     }
 }
 
-fn write(shared: &Shared, mut output: Box<dyn Write + Send>, mut queue: mpsc::Receiver<(u64, Request)>) {
+fn write(shared: &Connection, mut output: Box<dyn Write + Send>, mut queue: mpsc::Receiver<(u64, Request)>) {
     // The output is closed when nobody asks any more: the serving side takes that as the end.
     while let Some((number, request)) = queue.blocking_recv() {
         let (head, payload) = request.encode(number);
@@ -174,14 +174,14 @@ fn write(shared: &Shared, mut output: Box<dyn Write + Send>, mut queue: mpsc::Re
         queue.close();
         // The reading thread knows better why the connection has ended, and says so soon.
         let begun = Instant::now();
-        while lock(&shared.state).lost.is_none() && begun.elapsed() < END_TIMEOUT {
+        while lock(&shared.pending).lost.is_none() && begun.elapsed() < END_TIMEOUT {
             std::thread::sleep(Duration::from_millis(5));
         }
         return shared.lose(&Lost::Broken(error.to_string()));
     }
 }
 
-fn read(shared: &Shared, mut input: Box<dyn Read + Send>, told: Told<()>) {
+fn read(shared: &Connection, mut input: Box<dyn Read + Send>, told: Told<()>) {
     if let Err(lost) = greet(&mut input) {
         // The program is not killed before it was asked for its status, which says why it ended.
         let lost = match lost {
@@ -205,7 +205,7 @@ fn read(shared: &Shared, mut input: Box<dyn Read + Send>, told: Told<()>) {
             Ok(answer) => answer,
             Err(error) => break Lost::Protocol(error.to_string()),
         };
-        let Some(told) = lock(&shared.state).waiting.remove(&frame.number) else {
+        let Some(told) = lock(&shared.pending).waiting.remove(&frame.number) else {
             break Lost::Protocol(match answer {
                 Answer::Failed(text) => text,
                 _ => "an answer to what was not asked".into(),

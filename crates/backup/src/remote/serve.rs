@@ -166,7 +166,7 @@ struct Served {
 }
 
 /// A request with its number, and its share of the memory.
-type Job<'a> = (u64, Request, Share<'a>);
+type QueuedRequest<'a> = (u64, Request, Share<'a>);
 
 impl Served {
     /// Reads requests, and works on several at once. Requests that were read are finished, whatever becomes of the
@@ -174,7 +174,7 @@ impl Served {
     fn all<W: Write + Send>(&self, input: &mut impl Read, output: &Mutex<W>) -> Result<()> {
         let budget = Budget::default();
         std::thread::scope(|scope| {
-            let (jobs, queue) = sync_channel::<Job<'_>>(0);
+            let (jobs, queue) = sync_channel::<QueuedRequest<'_>>(0);
             let queue = std::sync::Arc::new(Mutex::new(queue));
             for _ in 0..SERVE_WORKERS {
                 let queue = std::sync::Arc::clone(&queue);
@@ -196,7 +196,7 @@ impl Served {
         })
     }
 
-    fn work<W: Write>(&self, queue: &Mutex<Receiver<Job<'_>>>, output: &Mutex<W>) {
+    fn work<W: Write>(&self, queue: &Mutex<Receiver<QueuedRequest<'_>>>, output: &Mutex<W>) {
         loop {
             let Ok((number, request, share)) = lock(queue).recv() else { return };
             let answer = self.runtime.block_on(self.answer(request));

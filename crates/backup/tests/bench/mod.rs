@@ -183,13 +183,13 @@ impl Chance {
 /// A store that does something just before the next commit.
 pub struct BeforeCommit {
     inner: Arc<dyn ObjectStore>,
-    deed: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    call: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl BeforeCommit {
-    pub fn store(bench: &Bench, deed: impl FnOnce() + Send + 'static) -> Store {
-        let deed = Mutex::new(Some(Box::new(deed) as _));
-        Store::new(Arc::new(Self { inner: Arc::clone(&bench.memory) as _, deed }), "some/where").unwrap()
+    pub fn store(bench: &Bench, call: impl FnOnce() + Send + 'static) -> Store {
+        let call = Mutex::new(Some(Box::new(call) as _));
+        Store::new(Arc::new(Self { inner: Arc::clone(&bench.memory) as _, call }), "some/where").unwrap()
     }
 }
 
@@ -209,10 +209,10 @@ impl std::fmt::Display for BeforeCommit {
 impl ObjectStore for BeforeCommit {
     async fn put_opts(&self, at: &Path, bytes: PutPayload, options: PutOptions) -> StoreResult<PutResult> {
         if at.as_ref().contains("/log/")
-            && let Some(deed) = self.deed.lock().unwrap().take()
+            && let Some(call) = self.call.lock().unwrap().take()
         {
-            // Another thread, since the deed may wait for requests of its own.
-            std::thread::spawn(deed).join().unwrap();
+            // Another thread, since the call may wait for requests of its own.
+            std::thread::spawn(call).join().unwrap();
         }
         self.inner.put_opts(at, bytes, options).await
     }

@@ -156,7 +156,7 @@ pub(crate) struct Verification {
 /// # Errors
 /// When fio fails.
 pub(crate) fn measure_raw(throttler: &Throttler, disk: &Disk) -> Result<Verification> {
-    let probe = |rw: &str, block: &str, depth: u32| -> Result<fio::Outcome> {
+    let probe = |rw: &str, block: &str, depth: u32| -> Result<fio::JobFigures> {
         let mut job = fio::Job::new("verify", disk.path(), rw, block, PROBE_SECONDS);
         job.extra =
             vec!["--direct=1".to_owned(), "--ioengine=libaio".to_owned(), format!("--iodepth={depth}")];

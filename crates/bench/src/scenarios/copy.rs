@@ -41,9 +41,9 @@ pub(super) fn run(bench: &Bench, profile: Profile, section: &mut Section) -> Res
 }
 
 /// A line: id, text, metric, label of ours, label of theirs, smallest ratio.
-type Line = (&'static str, &'static str, Metric, &'static str, &'static str, f64);
+type Comparison = (&'static str, &'static str, Metric, &'static str, &'static str, f64);
 
-const FREE: [Line; 5] = [
+const FREE: [Comparison; 5] = [
     ("copy-lz4", "COPY: lz4 at least 0.7 of ext4", RATE, "pagefold-lz4", "ext4", 0.7),
     ("copy-zstd", "COPY: zstd at least 0.6 of ext4", RATE, "pagefold-zstd", "ext4", 0.6),
     ("copy-page", "COPY: page at least 0.6 of ext4", RATE, "pagefold-page", "ext4", 0.6),
@@ -53,7 +53,7 @@ const FREE: [Line; 5] = [
 
 /// Where the device is the limit, a system that writes less is to be faster. The kernel and the size of memory decide
 /// how much is on the device when COPY ends; after a checkpoint, all of it is.
-const THROTTLED: [Line; 6] = [
+const THROTTLED: [Comparison; 6] = [
     ("copy-throttled-lz4", "COPY: lz4 ahead of ext4", RATE, "pagefold-lz4", "ext4", 1.0),
     ("copy-throttled-zstd", "COPY: zstd ahead of ext4", RATE, "pagefold-zstd", "ext4", 1.0),
     ("copy-throttled-page", "COPY: page ahead of ext4", RATE, "pagefold-page", "ext4", 1.0),

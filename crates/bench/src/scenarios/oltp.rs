@@ -63,7 +63,7 @@ fn settings(bench: &Bench, system: System) -> Settings {
 }
 
 /// Puts load on a server. Returns transactions per second, and the command as somebody would type it.
-type Load<'a> = &'a dyn Fn(&Running) -> Result<(f64, String)>;
+type Workload<'a> = &'a dyn Fn(&Running) -> Result<(f64, String)>;
 
 fn compare(
     bench: &Bench,
@@ -71,7 +71,7 @@ fn compare(
     section: &mut Section,
     metric: Metric,
     cluster: &Path,
-    load: Load,
+    load: Workload,
 ) -> Result<()> {
     let memory = bench.scale().oltp_memory_bytes;
     // The limit comes after loading, which is not measured.
@@ -132,7 +132,7 @@ struct Once {
 }
 
 /// Makes one measurement after a cold start.
-fn once(bench: &Bench, volume: &mut Volume, limit: &Limit, load: Load) -> Result<Once> {
+fn once(bench: &Bench, volume: &mut Volume, limit: &Limit, load: Workload) -> Result<Once> {
     drop_caches()?;
     volume.mount()?;
     let server =

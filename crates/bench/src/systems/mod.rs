@@ -199,7 +199,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Unmounts it, and lets go of the device altogether if the system has an operation for that.
+    /// Unmounts it, and releases the device if the system has an operation for that.
     ///
     /// # Errors
     /// When it is busy.

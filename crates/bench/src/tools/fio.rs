@@ -77,7 +77,7 @@ pub(crate) struct Direction {
 
 /// Figures of a job.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Outcome {
+pub(crate) struct JobFigures {
     /// Reads.
     pub(crate) read: Direction,
     /// Writes.
@@ -88,7 +88,7 @@ pub(crate) struct Outcome {
 ///
 /// # Errors
 /// When fio fails or any of its requests did.
-pub(crate) fn run(job: &Job) -> Result<Outcome> {
+pub(crate) fn run(job: &Job) -> Result<JobFigures> {
     run_with(job, &mut job.command())
 }
 
@@ -96,12 +96,12 @@ pub(crate) fn run(job: &Job) -> Result<Outcome> {
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_with(job: &Job, command: &mut Command) -> Result<Outcome> {
+pub(crate) fn run_with(job: &Job, command: &mut Command) -> Result<JobFigures> {
     let done = exec::run(command)?;
     parse(&done.stdout).with_context(|| format!("read the output of `{}`", exec::shown(&job.command())))
 }
 
-fn parse(text: &str) -> Result<Outcome> {
+fn parse(text: &str) -> Result<JobFigures> {
     // fio prints notes before the object.
     let start = text.find('{').ok_or_else(|| anyhow!("fio printed no JSON: {}", text.trim()))?;
     let root: Value = serde_json::from_str(text.get(start..).unwrap_or_default())?;
@@ -110,7 +110,7 @@ fn parse(text: &str) -> Result<Outcome> {
     if error != 0 {
         return Err(anyhow!("fio reports error {error}"));
     }
-    Ok(Outcome { read: direction(job, "read")?, write: direction(job, "write")? })
+    Ok(JobFigures { read: direction(job, "read")?, write: direction(job, "write")? })
 }
 
 fn direction(job: &Value, name: &str) -> Result<Direction> {

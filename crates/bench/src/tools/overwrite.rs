@@ -16,7 +16,7 @@ use crate::host::exec::check_interrupted;
 
 /// Measurements of all writers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Outcome {
+pub(crate) struct SyncedWrites {
     /// Overwrites, each synced.
     pub(crate) operations: u64,
     /// Wall-clock time in seconds.
@@ -42,7 +42,7 @@ pub(crate) fn run(
     pages: u64,
     duration: Duration,
     corpus: &Corpus,
-) -> Result<Outcome> {
+) -> Result<SyncedWrites> {
     let started = Instant::now();
     let results: Vec<Result<Vec<u32>>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..writers)
@@ -63,7 +63,7 @@ pub(crate) fn run(
         let index = (latencies_us.len() as f64 * share) as usize;
         latencies_us.get(index).copied().map_or(0.0, f64::from)
     };
-    Ok(Outcome { operations: latencies_us.len() as u64, seconds, median_us: at(0.5), p99_us: at(0.99) })
+    Ok(SyncedWrites { operations: latencies_us.len() as u64, seconds, median_us: at(0.5), p99_us: at(0.99) })
 }
 
 fn write_until(path: &Path, seed: u64, pages: u64, end: Instant, corpus: &Corpus) -> Result<Vec<u32>> {

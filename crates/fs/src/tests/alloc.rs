@@ -121,7 +121,7 @@ fn a_file_copied_behind_itself_ends_in_zeros() {
 }
 
 #[derive(Clone, Debug)]
-enum Op {
+enum RangeOp {
     Write(usize, u64, usize),
     Truncate(usize, u64),
     Punch(usize, u64, u64),
@@ -143,32 +143,32 @@ fn offset() -> impl Strategy<Value = u64> {
     ]
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = RangeOp> {
     let file = || 0..2usize;
     let page = || (0..4u64).prop_map(|p| p * P);
     prop_oneof![
-        3 => (file(), offset(), 1..9000usize).prop_map(|(f, o, l)| Op::Write(f, o, l)),
-        2 => (file(), offset()).prop_map(|(f, s)| Op::Truncate(f, s)),
-        1 => (file(), offset(), offset()).prop_map(|(f, o, l)| Op::Punch(f, o, l + 1)),
-        1 => (file(), offset(), offset(), any::<bool>()).prop_map(|(f, o, l, k)| Op::Zero(f, o, l + 1, k)),
-        1 => (file(), offset(), offset()).prop_map(|(f, o, l)| Op::Allocate(f, o, l + 1)),
-        1 => (file(), page(), page()).prop_map(|(f, o, l)| Op::Collapse(f, o, l + P)),
-        1 => (file(), page(), page()).prop_map(|(f, o, l)| Op::Insert(f, o, l + P)),
-        3 => (file(), offset(), file(), offset(), offset()).prop_map(|(f, o, g, p, l)| Op::Copy(f, o, g, p, l + 1)),
+        3 => (file(), offset(), 1..9000usize).prop_map(|(f, o, l)| RangeOp::Write(f, o, l)),
+        2 => (file(), offset()).prop_map(|(f, s)| RangeOp::Truncate(f, s)),
+        1 => (file(), offset(), offset()).prop_map(|(f, o, l)| RangeOp::Punch(f, o, l + 1)),
+        1 => (file(), offset(), offset(), any::<bool>()).prop_map(|(f, o, l, k)| RangeOp::Zero(f, o, l + 1, k)),
+        1 => (file(), offset(), offset()).prop_map(|(f, o, l)| RangeOp::Allocate(f, o, l + 1)),
+        1 => (file(), page(), page()).prop_map(|(f, o, l)| RangeOp::Collapse(f, o, l + P)),
+        1 => (file(), page(), page()).prop_map(|(f, o, l)| RangeOp::Insert(f, o, l + P)),
+        3 => (file(), offset(), file(), offset(), offset()).prop_map(|(f, o, g, p, l)| RangeOp::Copy(f, o, g, p, l + 1)),
     ]
 }
 
 /// Does `op` to vectors of bytes; returns true if it succeeds.
-fn apply(files: &mut [Vec<u8>; 2], op: &Op, seed: u64) -> bool {
+fn apply(files: &mut [Vec<u8>; 2], op: &RangeOp, seed: u64) -> bool {
     let grow = |v: &mut Vec<u8>, to: u64| v.resize(v.len().max(to as usize), 0);
     match *op {
-        Op::Write(f, o, l) => {
+        RangeOp::Write(f, o, l) => {
             grow(&mut files[f], o + l as u64);
             files[f][o as usize..o as usize + l].copy_from_slice(&pattern(seed, l));
         }
-        Op::Truncate(f, s) => files[f].resize(s as usize, 0),
-        Op::Punch(f, o, l) | Op::Zero(f, o, l, _) => {
-            if matches!(op, Op::Zero(_, _, _, false)) {
+        RangeOp::Truncate(f, s) => files[f].resize(s as usize, 0),
+        RangeOp::Punch(f, o, l) | RangeOp::Zero(f, o, l, _) => {
+            if matches!(op, RangeOp::Zero(_, _, _, false)) {
                 grow(&mut files[f], o + l);
             }
             let end = (o + l).min(files[f].len() as u64);
@@ -176,20 +176,20 @@ fn apply(files: &mut [Vec<u8>; 2], op: &Op, seed: u64) -> bool {
                 files[f][o as usize..end as usize].fill(0);
             }
         }
-        Op::Allocate(f, o, l) => grow(&mut files[f], o + l),
-        Op::Collapse(f, o, l) => {
+        RangeOp::Allocate(f, o, l) => grow(&mut files[f], o + l),
+        RangeOp::Collapse(f, o, l) => {
             if o + l >= files[f].len() as u64 {
                 return false;
             }
             files[f].drain(o as usize..(o + l) as usize);
         }
-        Op::Insert(f, o, l) => {
+        RangeOp::Insert(f, o, l) => {
             if o >= files[f].len() as u64 {
                 return false;
             }
             files[f].splice(o as usize..o as usize, vec![0; l as usize]);
         }
-        Op::Copy(f, o, g, p, l) => {
+        RangeOp::Copy(f, o, g, p, l) => {
             let l = l.min((files[f].len() as u64).saturating_sub(o));
             if f == g && o < p + l && p < o + l {
                 return false;
@@ -204,19 +204,19 @@ fn apply(files: &mut [Vec<u8>; 2], op: &Op, seed: u64) -> bool {
     true
 }
 
-fn apply_to(bed: &Bed, ino: [Ino; 2], op: &Op, seed: u64) -> crate::Result<()> {
+fn apply_to(bed: &Bed, ino: [Ino; 2], op: &RangeOp, seed: u64) -> crate::Result<()> {
     let fs = &bed.fs;
     match *op {
-        Op::Write(f, o, l) => fs.write(ino[f], o, &pattern(seed, l), Default::default()).map(drop),
-        Op::Truncate(f, s) => {
+        RangeOp::Write(f, o, l) => fs.write(ino[f], o, &pattern(seed, l), Default::default()).map(drop),
+        RangeOp::Truncate(f, s) => {
             fs.setattr(ino[f], &crate::SetAttr { size: Some(s), ..Default::default() }).map(drop)
         }
-        Op::Punch(f, o, l) => fs.fallocate(ino[f], o, l, PunchHole, false),
-        Op::Zero(f, o, l, keep_size) => fs.fallocate(ino[f], o, l, ZeroRange { keep_size }, false),
-        Op::Allocate(f, o, l) => fs.fallocate(ino[f], o, l, Allocate { keep_size: false }, false),
-        Op::Collapse(f, o, l) => fs.fallocate(ino[f], o, l, Collapse, false),
-        Op::Insert(f, o, l) => fs.fallocate(ino[f], o, l, Insert, false),
-        Op::Copy(f, mut o, g, mut p, mut l) => {
+        RangeOp::Punch(f, o, l) => fs.fallocate(ino[f], o, l, PunchHole, false),
+        RangeOp::Zero(f, o, l, keep_size) => fs.fallocate(ino[f], o, l, ZeroRange { keep_size }, false),
+        RangeOp::Allocate(f, o, l) => fs.fallocate(ino[f], o, l, Allocate { keep_size: false }, false),
+        RangeOp::Collapse(f, o, l) => fs.fallocate(ino[f], o, l, Collapse, false),
+        RangeOp::Insert(f, o, l) => fs.fallocate(ino[f], o, l, Insert, false),
+        RangeOp::Copy(f, mut o, g, mut p, mut l) => {
             // A file copied behind itself grows meanwhile.
             l = l.min(fs.getattr(ino[f])?.size.saturating_sub(o));
             if f == g && o < p + l && p < o + l {
@@ -247,7 +247,7 @@ proptest! {
         let mut files = [Vec::new(), Vec::new()];
         for (i, op) in ops.iter().enumerate() {
             // The second file's ranges are aligned to half its recordsize only.
-            if !same && matches!(op, Op::Collapse(1, ..) | Op::Insert(1, ..)) {
+            if !same && matches!(op, RangeOp::Collapse(1, ..) | RangeOp::Insert(1, ..)) {
                 continue;
             }
             let expected = apply(&mut files, op, i as u64);

@@ -226,7 +226,7 @@ fn a_check_compares_inodes_with_the_list() {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Op {
+pub(super) enum FreeOp {
     Write(usize, u64, u64, u8),
     Truncate(usize, u64),
     Punch(usize, u64, u64),
@@ -240,7 +240,7 @@ pub(super) enum Op {
 
 const PAGES: u64 = 60;
 
-pub(super) fn op() -> impl Strategy<Value = Op> {
+pub(super) fn op() -> impl Strategy<Value = FreeOp> {
     let file = || 0..2usize;
     // Most offsets are at the edges of pages, or close to them.
     let at = || {
@@ -250,15 +250,15 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
     let len = || prop_oneof![2 => 1..P, 2 => Just(P), 3 => 1..20 * P, 2 => Just(20 * P)];
     let page = || 0..PAGES;
     prop_oneof![
-        6 => (file(), at(), len(), 1..=255u8).prop_map(|(f, o, l, b)| Op::Write(f, o, l, b)),
-        4 => (file(), at()).prop_map(|(f, o)| Op::Truncate(f, o)),
-        4 => (file(), at(), at()).prop_map(|(f, o, l)| Op::Punch(f, o, l + 1)),
-        2 => (file(), at(), at()).prop_map(|(f, o, l)| Op::Zero(f, o, l + 1)),
-        1 => (file(), page(), 1..9u64).prop_map(|(f, o, l)| Op::Collapse(f, o, l)),
-        1 => (file(), page(), 1..9u64).prop_map(|(f, o, l)| Op::Insert(f, o, l)),
-        3 => (file(), at(), file(), at(), len()).prop_map(|(f, o, g, p, l)| Op::Copy((f, o), (g, p), l)),
-        2 => (1..9u64).prop_map(Op::Reap),
-        1 => Just(Op::Crash),
+        6 => (file(), at(), len(), 1..=255u8).prop_map(|(f, o, l, b)| FreeOp::Write(f, o, l, b)),
+        4 => (file(), at()).prop_map(|(f, o)| FreeOp::Truncate(f, o)),
+        4 => (file(), at(), at()).prop_map(|(f, o, l)| FreeOp::Punch(f, o, l + 1)),
+        2 => (file(), at(), at()).prop_map(|(f, o, l)| FreeOp::Zero(f, o, l + 1)),
+        1 => (file(), page(), 1..9u64).prop_map(|(f, o, l)| FreeOp::Collapse(f, o, l)),
+        1 => (file(), page(), 1..9u64).prop_map(|(f, o, l)| FreeOp::Insert(f, o, l)),
+        3 => (file(), at(), file(), at(), len()).prop_map(|(f, o, g, p, l)| FreeOp::Copy((f, o), (g, p), l)),
+        2 => (1..9u64).prop_map(FreeOp::Reap),
+        1 => Just(FreeOp::Crash),
     ]
 }
 
@@ -272,40 +272,40 @@ fn grow(data: &mut Vec<u8>, to: u64) {
 }
 
 /// Does `op` to the file system and to plain bytes.
-pub(super) fn step(bed: &Bed, files: [Ino; 2], model: &mut [Vec<u8>; 2], op: &Op) {
+pub(super) fn step(bed: &Bed, files: [Ino; 2], model: &mut [Vec<u8>; 2], op: &FreeOp) {
     let fs = &bed.fs;
     match *op {
-        Op::Write(f, offset, len, byte) => {
+        FreeOp::Write(f, offset, len, byte) => {
             bed.write(files[f], offset, &vec![byte; len as usize]);
             grow(&mut model[f], offset + len);
             model[f][offset as usize..(offset + len) as usize].fill(byte);
         }
-        Op::Truncate(f, size) => {
+        FreeOp::Truncate(f, size) => {
             truncate(bed, files[f], size);
             model[f].resize(size as usize, 0);
         }
-        Op::Punch(f, offset, len) => {
+        FreeOp::Punch(f, offset, len) => {
             fs.fallocate(files[f], offset, len, PunchHole, false).unwrap();
             zero(&mut model[f], offset, offset + len);
         }
-        Op::Zero(f, offset, len) => {
+        FreeOp::Zero(f, offset, len) => {
             fs.fallocate(files[f], offset, len, ZeroRange { keep_size: false }, false).unwrap();
             grow(&mut model[f], offset + len);
             zero(&mut model[f], offset, offset + len);
         }
-        Op::Collapse(f, page, pages) => {
+        FreeOp::Collapse(f, page, pages) => {
             if fs.fallocate(files[f], page * P, pages * P, Collapse, false).is_ok() {
                 model[f].drain((page * P) as usize..((page + pages) * P) as usize);
             }
         }
-        Op::Insert(f, page, pages) => {
+        FreeOp::Insert(f, page, pages) => {
             if fs.fallocate(files[f], page * P, pages * P, Insert, false).is_ok() {
                 let hole = vec![0; (pages * P) as usize];
                 let at = (page * P) as usize;
                 model[f].splice(at..at, hole);
             }
         }
-        Op::Copy((f, from), (g, to), len) => {
+        FreeOp::Copy((f, from), (g, to), len) => {
             let Ok(copied) = fs.copy_file_range(files[f], from, files[g], to, len, false) else { return };
             assert!(copied > 0 || from >= model[f].len() as u64, "0 is the end of the file");
             let data = model[f].get(from as usize..(from + copied) as usize).unwrap_or_default().to_vec();
@@ -314,8 +314,8 @@ pub(super) fn step(bed: &Bed, files: [Ino; 2], model: &mut [Vec<u8>; 2], op: &Op
                 model[g][to as usize..(to + copied) as usize].copy_from_slice(&data);
             }
         }
-        Op::Reap(pages) => drop(fs.reap(pages).unwrap()),
-        Op::Crash => {}
+        FreeOp::Reap(pages) => drop(fs.reap(pages).unwrap()),
+        FreeOp::Crash => {}
     }
 }
 
@@ -353,7 +353,7 @@ proptest! {
         let mut model = [Vec::new(), Vec::new()];
         for op in &ops {
             step(&bed, files, &mut model, op);
-            if matches!(op, Op::Crash) {
+            if matches!(op, FreeOp::Crash) {
                 bed = bed.crash();
             }
             compare(&bed, files, &model);

@@ -187,7 +187,7 @@ fn seek_tells_data_from_holes() {
 }
 
 #[test]
-fn a_full_pool_refuses_writes_and_lets_go() {
+fn a_full_pool_refuses_writes_and_admits_removals() {
     let bed = Bed::with(1 << 20, FsOptions::default());
     let f = bed.create(ROOT, "f").ino;
     let mut offset = 0;

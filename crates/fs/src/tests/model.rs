@@ -8,7 +8,7 @@ use super::{Bed, ROOT, USER};
 use crate::{FileKind, FsError, Ino, OpenFlags, RenameMode};
 
 #[derive(Clone, Debug)]
-enum Op {
+enum NameOp {
     Make(usize, u8, FileKind),
     Remove(usize, u8, bool),
     Link(usize, u8, usize, u8),
@@ -18,7 +18,7 @@ enum Op {
     Reap,
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = NameOp> {
     // Directories are picked from those that exist, names from a few.
     let dir = || 0..6usize;
     let name = || 0..5u8;
@@ -27,13 +27,13 @@ fn op() -> impl Strategy<Value = Op> {
     ];
     let mode = prop_oneof![3 => Just(RenameMode::Replace), 1 => Just(RenameMode::NoReplace), 2 => Just(RenameMode::Exchange)];
     prop_oneof![
-        5 => (dir(), name(), kind).prop_map(|(d, n, k)| Op::Make(d, n, k)),
-        3 => (dir(), name(), any::<bool>()).prop_map(|(d, n, r)| Op::Remove(d, n, r)),
-        2 => (dir(), name(), dir(), name()).prop_map(|(d, n, e, m)| Op::Link(d, n, e, m)),
-        5 => (dir(), name(), dir(), name(), mode).prop_map(|(d, n, e, m, r)| Op::Rename(d, n, e, m, r)),
-        2 => (dir(), name(), any::<u8>()).prop_map(|(d, n, b)| Op::Append(d, n, b)),
-        1 => Just(Op::Crash),
-        1 => Just(Op::Reap),
+        5 => (dir(), name(), kind).prop_map(|(d, n, k)| NameOp::Make(d, n, k)),
+        3 => (dir(), name(), any::<bool>()).prop_map(|(d, n, r)| NameOp::Remove(d, n, r)),
+        2 => (dir(), name(), dir(), name()).prop_map(|(d, n, e, m)| NameOp::Link(d, n, e, m)),
+        5 => (dir(), name(), dir(), name(), mode).prop_map(|(d, n, e, m, r)| NameOp::Rename(d, n, e, m, r)),
+        2 => (dir(), name(), any::<u8>()).prop_map(|(d, n, b)| NameOp::Append(d, n, b)),
+        1 => Just(NameOp::Crash),
+        1 => Just(NameOp::Reap),
     ]
 }
 
@@ -183,12 +183,12 @@ fn make(bed: &Bed, dir: u64, n: u8, kind: FileKind) -> crate::Result<u64> {
 }
 
 /// Does `op` to both; returns the model's answer and the file system's.
-fn step(bed: &Bed, model: &mut Model, op: &Op) -> (Result<(), &'static str>, crate::Result<()>) {
+fn step(bed: &Bed, model: &mut Model, op: &NameOp) -> (Result<(), &'static str>, crate::Result<()>) {
     let dirs = model.dirs();
     let at = |d: usize| dirs[d % dirs.len()];
     let fs = &bed.fs;
     match *op {
-        Op::Make(d, n, kind) => {
+        NameOp::Make(d, n, kind) => {
             let got = make(bed, at(d), n, kind);
             let expected = if model.get(at(d), n).is_some() { Err("Exists") } else { Ok(()) };
             if let (Ok(ino), Ok(())) = (&got, expected) {
@@ -200,11 +200,11 @@ fn step(bed: &Bed, model: &mut Model, op: &Op) -> (Result<(), &'static str>, cra
             }
             (expected, got.map(drop))
         }
-        Op::Remove(d, n, rmdir) => {
+        NameOp::Remove(d, n, rmdir) => {
             let got = if rmdir { fs.rmdir(Ino(at(d)), &name(n)) } else { fs.unlink(Ino(at(d)), &name(n)) };
             (model.remove(at(d), n, rmdir), got)
         }
-        Op::Link(d, n, e, m) => {
+        NameOp::Link(d, n, e, m) => {
             let Some(ino) = model.get(at(d), n) else { return (Ok(()), Ok(())) };
             let got = fs.link(Ino(ino), Ino(at(e)), &name(m));
             let expected = match model.is_dir(ino) {
@@ -220,11 +220,11 @@ fn step(bed: &Bed, model: &mut Model, op: &Op) -> (Result<(), &'static str>, cra
             }
             (expected, got.map(drop))
         }
-        Op::Rename(d, n, e, m, mode) => {
+        NameOp::Rename(d, n, e, m, mode) => {
             let got = fs.rename(Ino(at(d)), &name(n), Ino(at(e)), &name(m), mode);
             (model.rename(at(d), n, at(e), m, mode), got)
         }
-        Op::Append(d, n, byte) => {
+        NameOp::Append(d, n, byte) => {
             let Some(ino) = model.get(at(d), n) else { return (Ok(()), Ok(())) };
             let got = fs.write(Ino(ino), 0, &[byte; 3], crate::WriteFlags { append: true, kill_suid: false });
             let expected = match model.things[&ino].kind {
@@ -237,8 +237,8 @@ fn step(bed: &Bed, model: &mut Model, op: &Op) -> (Result<(), &'static str>, cra
             };
             (expected, got.map(drop))
         }
-        Op::Crash => (Ok(()), Ok(())),
-        Op::Reap => (Ok(()), fs.reap(10).map(drop)),
+        NameOp::Crash => (Ok(()), Ok(())),
+        NameOp::Reap => (Ok(()), fs.reap(10).map(drop)),
     }
 }
 
@@ -289,7 +289,7 @@ proptest! {
         for op in &ops {
             let (expected, got) = step(&bed, &mut model, op);
             prop_assert_eq!(got.as_ref().map_err(word).copied(), expected, "{:?}", op);
-            if matches!(op, Op::Crash) {
+            if matches!(op, NameOp::Crash) {
                 bed = bed.crash();
                 compare(&bed, &model);
             }

@@ -339,21 +339,21 @@ fn a_check_knows_objects_that_are_being_filled() {
 }
 
 #[derive(Clone, Debug)]
-enum Op {
-    Plain(freeing::Op),
+enum RewriteOp {
+    Plain(freeing::FreeOp),
     Begin(usize, u32),
     Step(usize, u8),
     Finish(usize),
     GiveUp(usize),
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = RewriteOp> {
     prop_oneof![
-        8 => freeing::op().prop_map(Op::Plain),
-        2 => (0..2usize, 0..6u32).prop_map(|(f, n)| Op::Begin(f, 4096 << n)),
-        6 => (0..2usize, 1..4u8).prop_map(|(f, n)| Op::Step(f, n)),
-        1 => (0..2usize).prop_map(Op::Finish),
-        1 => (0..2usize).prop_map(Op::GiveUp),
+        8 => freeing::op().prop_map(RewriteOp::Plain),
+        2 => (0..2usize, 0..6u32).prop_map(|(f, n)| RewriteOp::Begin(f, 4096 << n)),
+        6 => (0..2usize, 1..4u8).prop_map(|(f, n)| RewriteOp::Step(f, n)),
+        1 => (0..2usize).prop_map(RewriteOp::Finish),
+        1 => (0..2usize).prop_map(RewriteOp::GiveUp),
     ]
 }
 
@@ -367,12 +367,12 @@ fn go_on(rewrite: &mut Rewrite<'_>) -> bool {
 }
 
 /// Does the operations before the next crash.
-fn run(bed: &Bed, files: [Ino; 2], model: &mut [Vec<u8>; 2], ops: &[Op]) {
+fn run(bed: &Bed, files: [Ino; 2], model: &mut [Vec<u8>; 2], ops: &[RewriteOp]) {
     let mut rewrites = [None, None];
     for op in ops {
         match op {
-            Op::Plain(op) => freeing::step(bed, files, model, op),
-            Op::Begin(f, size) => match bed.fs.rewrite(files[*f], *size) {
+            RewriteOp::Plain(op) => freeing::step(bed, files, model, op),
+            RewriteOp::Begin(f, size) => match bed.fs.rewrite(files[*f], *size) {
                 Ok(None) => {}
                 Ok(Some(rewrite)) => {
                     assert!(rewrites[*f].is_none());
@@ -380,18 +380,18 @@ fn run(bed: &Bed, files: [Ino; 2], model: &mut [Vec<u8>; 2], ops: &[Op]) {
                 }
                 Err(error) => assert!(matches!(error, FsError::Busy) && rewrites[*f].is_some(), "{error}"),
             },
-            Op::Step(f, n) => {
+            RewriteOp::Step(f, n) => {
                 for _ in 0..*n {
                     if !rewrites[*f].as_mut().is_some_and(go_on) {
                         rewrites[*f] = None;
                     }
                 }
             }
-            Op::Finish(f) => {
+            RewriteOp::Finish(f) => {
                 while rewrites[*f].as_mut().is_some_and(go_on) {}
                 rewrites[*f] = None;
             }
-            Op::GiveUp(f) => rewrites[*f] = None,
+            RewriteOp::GiveUp(f) => rewrites[*f] = None,
         }
         compare(bed, files, model);
     }
@@ -410,7 +410,7 @@ proptest! {
         let mut bed = Bed::with(u64::MAX, options);
         let files = [bed.create(ROOT, "a").ino, bed.create(ROOT, "b").ino];
         let mut model = [Vec::new(), Vec::new()];
-        for ops in ops.split(|op| matches!(op, Op::Plain(freeing::Op::Crash))) {
+        for ops in ops.split(|op| matches!(op, RewriteOp::Plain(freeing::FreeOp::Crash))) {
             run(&bed, files, &mut model, ops);
             bed = bed.crash();
             compare(&bed, files, &model);

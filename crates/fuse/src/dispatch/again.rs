@@ -1,11 +1,12 @@
 //! Answers requests that an earlier process carried out and, because it died, did not answer.
 
+use super::change::{entry, made_open};
 use super::convert::{DIRECT_HANDLE, attr_out};
-use super::{answer, done, entry, failed, made_open};
+use super::{answer, done, failed};
+use crate::Request;
 use crate::coherence::{Coherence, Direct};
-use crate::operation::Operation;
+use crate::operation::{Change, Create, Operation, Write};
 use crate::protocol as p;
-use crate::{Errno, Request};
 use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 use pagefold_fs::{Fs, Ino};
 
@@ -20,10 +21,13 @@ pub(super) fn answer_done(fs: &Fs, coherence: &Coherence, request: Request, resu
     let ino = Ino(request.ino());
     let made = (result != 0).then_some(Ino(result));
     tracing::info!(?request, "carried out before, and answered now");
-    let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
+    let operation = match request.operation() {
+        Ok(operation) => operation,
+        Err(why) => return request.refuse(why),
+    };
     match operation {
-        Operation::Write { offset, data, handle, from_cache, .. } => {
-            let size = data.len().min(ATOMIC_WRITE_MAX) as u32;
+        Operation::Write(Write { offset, data, handle, from_cache, .. }) => {
+            let size = data.len().min(ATOMIC_WRITE_MAX as u32);
             // Only the process that died knew which reads ran beside the write.
             if !from_cache {
                 let opened_direct = handle == DIRECT_HANDLE;
@@ -31,29 +35,61 @@ pub(super) fn answer_done(fs: &Fs, coherence: &Coherence, request: Request, resu
             }
             request.answer(&p::WriteOut { size, padding: 0 });
         }
-        Operation::SetAttributes(_) => answer(request, fs.getattr(ino), attr_out),
-        Operation::Symlink { name, .. }
-        | Operation::MakeNode { name, .. }
-        | Operation::MakeDir { name, .. }
-        | Operation::Link { new_name: name, .. } => {
-            let made = fs.entry_again(made, ino, name, false);
-            entry(request, made);
-        }
-        Operation::Create { name, flags, .. } => {
-            let made = fs.entry_again(made, ino, name, true);
+        Operation::Change(change) => answer_change(fs, request, change, result),
+        Operation::Create(Create::Named { name, flags, .. }) => {
+            let made = fs.entry_again(made, ino, request.argument(name), true);
             made_open(coherence, request, made, flags);
         }
-        Operation::TemporaryFile { flags, .. } => {
+        Operation::Create(Create::Temporary { flags, .. }) => {
             let made = fs.entry_again(made, ino, b"", true);
             made_open(coherence, request, made, flags);
         }
-        Operation::CopyFileRange { wide: false, .. } => {
+        // These change nothing, so no process notes that it carried one out.
+        Operation::Read { .. }
+        | Operation::Query(_)
+        | Operation::ReadDir { .. }
+        | Operation::Open { .. }
+        | Operation::Release
+        | Operation::OpenDir
+        | Operation::ReleaseDir
+        | Operation::Flush
+        | Operation::Sync { .. }
+        | Operation::SyncDir
+        | Operation::SyncFs
+        | Operation::StatFs
+        | Operation::Forget { .. }
+        | Operation::BatchForget(_)
+        | Operation::Interrupt { .. }
+        | Operation::Init(_)
+        | Operation::Destroy
+        | Operation::NotOffered(_) => done(request, Ok(())),
+    }
+}
+
+fn answer_change(fs: &Fs, request: Request, change: Change, result: u64) {
+    let ino = Ino(request.ino());
+    let made = (result != 0).then_some(Ino(result));
+    match change {
+        Change::Attributes(_) => answer(request, fs.getattr(ino), attr_out),
+        Change::Symlink { name, .. }
+        | Change::MakeNode { name, .. }
+        | Change::MakeDir { name, .. }
+        | Change::Link { new_name: name, .. } => {
+            let made = fs.entry_again(made, ino, request.argument(name), false);
+            entry(request, made);
+        }
+        Change::CopyFileRange { wide: false, .. } => {
             request.answer(&p::WriteOut { size: result as u32, padding: 0 });
         }
-        Operation::CopyFileRange { wide: true, .. } => {
+        Change::CopyFileRange { wide: true, .. } => {
             request.answer(&p::CopyFileRangeOut { bytes_copied: result });
         }
-        // The answers to other requests say only that they were carried out.
-        _ => done(request, Ok(())),
+        // The answers to these say only that they were carried out.
+        Change::Unlink { .. }
+        | Change::RemoveDir { .. }
+        | Change::Rename { .. }
+        | Change::SetXattr { .. }
+        | Change::RemoveXattr { .. }
+        | Change::Allocate { .. } => done(request, Ok(())),
     }
 }

@@ -33,9 +33,9 @@ const SET_ID: u16 = 0o6000;
 
 /// Returns the time for which the kernel may believe the attributes. Only the kernel changes files, so attributes stay
 /// true until it asks us to change them, with two exceptions. The space that a regular file takes on the device is
-/// known once its last write is compressed, and changes again when the pool folds. And a change of contents or of the
-/// owner takes set-id bits and capabilities away here, without the kernel's copy of the mode being updated: so the
-/// kernel gets no copy of such a mode.
+/// known once its last write is compressed, and changes again when its pages are recompressed. And a change of contents
+/// or of the owner takes set-id bits and capabilities away here, without the kernel's copy of the mode being updated:
+/// so the kernel gets no copy of such a mode.
 fn valid(attr: &Attr) -> Duration {
     if attr.kind == FileKind::Directory {
         return CACHE_VALID;

@@ -9,8 +9,9 @@
 
 use super::convert::{attr_out, entry_out, no_entry, opened, statfs_out, statx_out};
 use super::directory::Listing;
-use super::{Dispatch, answer, failed, looks, read_of, refuse_for_good, sized};
-use crate::operation::Operation;
+use super::query::{answer_query, sized};
+use super::{Dispatch, answer, failed, not_offered, read_of};
+use crate::operation::{Change, Operation, Query};
 use crate::protocol as p;
 use crate::{Agreement, Blocking, Errno, Fetching, Handler, Kernel, Request, Wait};
 use pagefold_fs::{Attr, Clock, DirEntry, Entry, FileKind, Fs, FsError, Ino, OpenFlags, SystemClock, Time};
@@ -215,6 +216,18 @@ impl WithSnapshots {
     }
 }
 
+/// Operations on a snapshot, or on the directories above: these only look, all others are refused.
+#[derive(Clone, Copy)]
+enum Inspection {
+    Read { offset: u64, size: u32 },
+    Query(Query),
+    ReadDir { offset: u64, size: u32, plus: bool },
+    Open { flags: u32 },
+    Release,
+    StatFs,
+    Refused,
+}
+
 /// Receivers of a request.
 enum Route {
     Live,
@@ -226,48 +239,56 @@ const fn is_live(node: u64) -> bool {
     node >> INO_BITS == 0
 }
 
-/// Returns who answers a request. Few requests have to be parsed for that: those about nodes of snapshots, and those
-/// with names in the root.
-fn route(request: &Request) -> Route {
+/// Returns who answers a request.
+fn route(request: &Request, operation: &Operation) -> Route {
     if !is_live(request.ino()) {
-        return match request.operation() {
-            // The kernel then copies by reading and writing.
-            Ok(Operation::CopyFileRange { .. }) => Route::Refused(Errno::XDEV),
-            _ => Route::Tree,
-        };
+        // The kernel then copies by reading and writing.
+        let copies = matches!(operation, Operation::Change(Change::CopyFileRange { .. }));
+        return if copies { Route::Refused(Errno::XDEV) } else { Route::Tree };
     }
-    let in_root = request.ino() == Ino::ROOT.0;
-    let hidden = |name: &[u8]| in_root && name == HIDDEN_DIR.as_bytes();
-    match request.opcode() {
-        Some(p::Opcode::Lookup | p::Opcode::Unlink | p::Opcode::Rmdir) if !in_root => Route::Live,
-        Some(
-            p::Opcode::Lookup
-            | p::Opcode::Unlink
-            | p::Opcode::Rmdir
-            | p::Opcode::Rename
-            | p::Opcode::Rename2
-            | p::Opcode::Link
-            | p::Opcode::CopyFileRange
-            | p::Opcode::CopyFileRange64,
-        ) => match request.operation() {
-            Ok(Operation::Lookup { name }) if hidden(name) => Route::Tree,
-            Ok(Operation::Unlink { name } | Operation::RemoveDir { name }) if hidden(name) => {
-                Route::Refused(Errno::PERM)
-            }
-            Ok(Operation::Rename { name, new_parent, new_name, .. }) => {
-                let onto = new_parent == Ino::ROOT.0 && new_name == HIDDEN_DIR.as_bytes();
-                match is_live(new_parent) {
-                    false => Route::Refused(Errno::ROFS),
-                    true if hidden(name) || onto => Route::Refused(Errno::PERM),
-                    true => Route::Live,
-                }
-            }
-            Ok(Operation::Link { ino, .. }) if !is_live(ino) => Route::Refused(Errno::XDEV),
-            Ok(Operation::CopyFileRange { ino_out, .. }) if !is_live(ino_out) => Route::Refused(Errno::ROFS),
-            _ => Route::Live,
-        },
-        _ => Route::Live,
+    if let Operation::Change(change) = operation {
+        return route_change(request, change);
     }
+    if let Operation::Query(Query::Lookup { name }) = *operation
+        && is_hidden(request.ino(), request.argument(name))
+    {
+        return Route::Tree;
+    }
+    Route::Live
+}
+
+/// Returns who answers a change of the file system that is mounted: nothing moves between it and a snapshot, and the
+/// directory above the snapshots stays.
+fn route_change(request: &Request, change: &Change) -> Route {
+    let parent = request.ino();
+    match *change {
+        Change::Unlink { name } | Change::RemoveDir { name } => {
+            refused_if(is_hidden(parent, request.argument(name)), Errno::PERM)
+        }
+        Change::Rename { new_parent, .. } if !is_live(new_parent) => Route::Refused(Errno::ROFS),
+        Change::Rename { name, new_parent, new_name, .. } => {
+            let from = is_hidden(parent, request.argument(name));
+            refused_if(from || is_hidden(new_parent, request.argument(new_name)), Errno::PERM)
+        }
+        Change::Link { ino, .. } => refused_if(!is_live(ino), Errno::XDEV),
+        Change::CopyFileRange { ino_out, .. } => refused_if(!is_live(ino_out), Errno::ROFS),
+        Change::Attributes(_)
+        | Change::Symlink { .. }
+        | Change::MakeNode { .. }
+        | Change::MakeDir { .. }
+        | Change::SetXattr { .. }
+        | Change::RemoveXattr { .. }
+        | Change::Allocate { .. } => Route::Live,
+    }
+}
+
+fn refused_if(refused: bool, errno: Errno) -> Route {
+    if refused { Route::Refused(errno) } else { Route::Live }
+}
+
+/// Returns true for the directory above the snapshots, by its name in the root.
+fn is_hidden(parent: u64, name: &[u8]) -> bool {
+    parent == Ino::ROOT.0 && name == HIDDEN_DIR.as_bytes()
 }
 
 impl Handler for WithSnapshots {
@@ -280,10 +301,12 @@ impl Handler for WithSnapshots {
     }
 
     fn handle(&self, request: Request, blocking: &Blocking) -> Option<Fetching> {
-        match route(&request) {
+        // What does not hold together is refused there.
+        let Ok(operation) = request.operation() else { return self.live.handle(request, blocking) };
+        match route(&request, &operation) {
             Route::Live => {
-                if let Some(Operation::BatchForget(list)) = request.operation_if(p::Opcode::BatchForget) {
-                    let others = list.iter().filter(|(node, _)| !is_live(*node));
+                if let Operation::BatchForget(list) = operation {
+                    let others = request.forgets(list).filter(|(node, _)| !is_live(*node));
                     others.for_each(|(node, lookups)| self.tree.forget(node, lookups));
                 }
                 return self.live.handle(request, blocking);
@@ -291,7 +314,7 @@ impl Handler for WithSnapshots {
             Route::Refused(errno) => request.error(errno),
             Route::Tree => {
                 let tree = Arc::clone(&self.tree);
-                blocking.run(Wait::Read, move || tree.answer(request));
+                blocking.run(Wait::Read, move || tree.answer(request, operation));
             }
         }
         None
@@ -304,26 +327,37 @@ impl Handler for WithSnapshots {
 
 /// Answers to requests.
 impl SnapshotTree {
-    fn answer(&self, request: Request) {
+    fn answer(&self, request: Request, operation: Operation) {
         let node = request.ino();
-        match request.operation() {
-            Ok(Operation::Forget { lookups }) => {
+        let operation = match operation {
+            Operation::Forget { lookups } => {
                 self.forget(node, lookups);
                 return request.silent();
             }
-            Ok(Operation::OpenDir | Operation::Flush | Operation::NotOffered(_)) => {
-                return refuse_for_good(request);
-            }
-            Ok(Operation::ReleaseDir | Operation::Sync { .. } | Operation::SyncDir) => return request.ok(),
-            Ok(_) => {}
-            Err(why) => return request.refuse(why),
-        }
+            Operation::OpenDir | Operation::Flush => return request.error(Errno::NOSYS),
+            Operation::NotOffered(code) => return not_offered(request, code),
+            Operation::ReleaseDir | Operation::Sync { .. } | Operation::SyncDir => return request.ok(),
+            Operation::Read { offset, size, .. } => Inspection::Read { offset, size },
+            Operation::Query(query) => Inspection::Query(query),
+            Operation::ReadDir { offset, size, plus } => Inspection::ReadDir { offset, size, plus },
+            Operation::Open { flags, .. } => Inspection::Open { flags },
+            Operation::Release => Inspection::Release,
+            Operation::StatFs => Inspection::StatFs,
+            Operation::Write(_)
+            | Operation::Change(_)
+            | Operation::Create(_)
+            | Operation::SyncFs
+            | Operation::BatchForget(_)
+            | Operation::Interrupt { .. }
+            | Operation::Init(_)
+            | Operation::Destroy => Inspection::Refused,
+        };
         let place = (node >> INO_BITS) as u16;
         if is_live(node) || place == SYNTHETIC {
-            return self.above(request);
+            return self.above(request, operation);
         }
         match self.fs_at(place) {
-            Ok(fs) => within(&fs, place, request),
+            Ok(fs) => within(&fs, place, request, operation),
             Err(error) => failed(request, &error),
         }
     }
@@ -333,31 +367,40 @@ impl SnapshotTree {
     }
 
     /// Carries out calls on the directories above the snapshots, and the lookup in the root that leads there.
-    fn above(&self, mut request: Request) {
+    fn above(&self, mut request: Request, operation: Inspection) {
         let node = request.ino();
-        let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
         match operation {
-            Operation::Lookup { name } => match self.lookup_above(node, name) {
-                Err(FsError::NotFound) => request.answer(&p::EntryOut::default()),
-                found => answer(request, found, |found| *found),
-            },
-            // The attributes must not be cached for any time: snapshots come and go without the kernel.
-            Operation::GetAttributes => {
-                request.answer(&p::AttrOut { attr_valid: 0, ..attr_out(&self.directory(node)) });
-            }
-            Operation::StatX { .. } => {
-                request.answer(&p::StatxOut { attr_valid: 0, ..statx_out(&self.directory(node)) });
-            }
-            Operation::ReadDir { offset, size, plus } => {
+            Inspection::Query(query) => self.query_above(request, query),
+            Inspection::ReadDir { offset, size, plus } => {
                 let mut listing = Listing::new(request.payload(size as usize));
                 self.list_above(node, offset, plus, &mut listing);
                 let used = listing.used();
                 request.payload_filled(used);
             }
-            Operation::StatFs => request.answer(&p::StatfsOut::default()),
-            Operation::GetXattr { .. } => request.error(Errno::NODATA),
-            Operation::ListXattr { size } => sized(request, Ok(Vec::new()), size),
-            _ => request.error(Errno::ROFS),
+            Inspection::StatFs => request.answer(&p::StatfsOut::default()),
+            Inspection::Read { .. } | Inspection::Open { .. } | Inspection::Release | Inspection::Refused => {
+                request.error(Errno::ROFS);
+            }
+        }
+    }
+
+    fn query_above(&self, request: Request, query: Query) {
+        let node = request.ino();
+        match query {
+            Query::Lookup { name } => match self.lookup_above(node, request.argument(name)) {
+                Err(FsError::NotFound) => request.answer(&p::EntryOut::default()),
+                found => answer(request, found, |found| *found),
+            },
+            // The attributes must not be cached for any time: snapshots come and go without the kernel.
+            Query::Attributes => {
+                request.answer(&p::AttrOut { attr_valid: 0, ..attr_out(&self.directory(node)) });
+            }
+            Query::StatX { .. } => {
+                request.answer(&p::StatxOut { attr_valid: 0, ..statx_out(&self.directory(node)) });
+            }
+            Query::GetXattr { .. } => request.error(Errno::NODATA),
+            Query::ListXattr { size } => sized(request, Ok(Vec::new()), size),
+            Query::ReadLink | Query::Seek { .. } => request.error(Errno::ROFS),
         }
     }
 
@@ -436,25 +479,11 @@ fn translated_ino(place: u16, ino: Ino) -> Result<Ino, FsError> {
 }
 
 /// Carries out calls on files in a snapshot.
-fn within(fs: &Fs, place: u16, request: Request) {
+fn within(fs: &Fs, place: u16, request: Request, operation: Inspection) {
     let ino = Ino(request.ino() & INO_MASK);
-    let attributes =
-        || fs.getattr(ino).and_then(|attr| Ok(Attr { ino: translated_ino(place, ino)?, ..attr }));
-    let Ok(operation) = request.operation() else { return request.error(Errno::INVAL) };
     match operation {
-        Operation::Lookup { name } => {
-            match fs.lookup(ino, name).and_then(|entry| translated(place, &entry)) {
-                Err(FsError::NotFound) => request.answer(&no_entry()),
-                found => answer(request, found, entry_out),
-            }
-        }
-        Operation::GetAttributes => answer(request, attributes(), attr_out),
-        Operation::StatX { .. } => answer(request, attributes(), statx_out),
-        Operation::ReadLink => match fs.readlink(ino) {
-            Ok(target) => request.bytes(&target),
-            Err(error) => failed(request, &error),
-        },
-        Operation::Open { flags, .. } => {
+        Inspection::Query(query) => query_within(fs, place, request, query),
+        Inspection::Open { flags } => {
             let read_only = flags & libc::O_ACCMODE.cast_unsigned() == libc::O_RDONLY.cast_unsigned();
             if !read_only || flags & libc::O_TRUNC.cast_unsigned() != 0 {
                 return request.error(Errno::ROFS);
@@ -462,17 +491,34 @@ fn within(fs: &Fs, place: u16, request: Request) {
             let how = OpenFlags { truncate: false, exclusive: false, kill_suid: false };
             answer(request, fs.open(ino, how), |_| opened(flags));
         }
-        Operation::Release => {
+        Inspection::Release => {
             fs.release(ino);
             request.ok();
         }
-        Operation::Read { offset, size, .. } => read_of(fs, ino, request, offset, size),
-        Operation::ReadDir { offset, size, plus } => list(fs, place, request, (offset, size), plus),
-        Operation::StatFs => answer(request, fs.statfs(), statfs_out),
-        Operation::GetXattr { .. } | Operation::ListXattr { .. } | Operation::Seek { .. } => {
-            looks(fs, ino, request);
+        Inspection::Read { offset, size } => read_of(fs, ino, request, offset, size),
+        Inspection::ReadDir { offset, size, plus } => list(fs, place, request, (offset, size), plus),
+        Inspection::StatFs => answer(request, fs.statfs(), statfs_out),
+        Inspection::Refused => request.error(Errno::ROFS),
+    }
+}
+
+/// Answers a query, with node ids of this mount.
+fn query_within(fs: &Fs, place: u16, request: Request, query: Query) {
+    let ino = Ino(request.ino() & INO_MASK);
+    let attributes =
+        || fs.getattr(ino).and_then(|attr| Ok(Attr { ino: translated_ino(place, ino)?, ..attr }));
+    match query {
+        Query::Lookup { name } => {
+            match fs.lookup(ino, request.argument(name)).and_then(|entry| translated(place, &entry)) {
+                Err(FsError::NotFound) => request.answer(&no_entry()),
+                found => answer(request, found, entry_out),
+            }
         }
-        _ => request.error(Errno::ROFS),
+        Query::Attributes => answer(request, attributes(), attr_out),
+        Query::StatX { .. } => answer(request, attributes(), statx_out),
+        Query::ReadLink | Query::GetXattr { .. } | Query::ListXattr { .. } | Query::Seek { .. } => {
+            answer_query(fs, ino, request, query);
+        }
     }
 }
 

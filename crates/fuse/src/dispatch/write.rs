@@ -4,9 +4,9 @@
 use super::answer;
 use super::convert::DIRECT_HANDLE;
 use crate::coherence::{Coherence, Direct, Stale};
-use crate::operation::Operation;
+use crate::operation::Write;
 use crate::protocol as p;
-use crate::{Blocking, Errno, Request, Wait};
+use crate::{Blocking, Request, Wait};
 use pagefold_fs::{Fs, FsError, Ino, WriteFlags, Written};
 use std::sync::Arc;
 
@@ -23,16 +23,12 @@ pub(super) struct Writer {
 impl Writer {
     /// Writes. If the file was opened with O_SYNC or O_DSYNC (or pwritev2(2) asks for it), the data is made durable
     /// before the answer, unless the kernel sends FSYNC after the write by itself.
-    pub(super) fn write(self, mut request: Request) {
-        let Ok(Operation::Write { offset, data, handle, flags, write_back, from_cache, kill_privileges }) =
-            request.operation()
-        else {
-            return request.error(Errno::INVAL);
-        };
+    pub(super) fn write(self, mut request: Request, write: Write) {
+        let Write { offset, data, handle, flags, write_back, from_cache, kill_privileges } = write;
         let ino = Ino(request.ino());
         // O_APPEND needs nothing: the kernel holds the inode's lock and knows the size, so `offset` is the end.
         let how = WriteFlags { append: false, kill_suid: kill_privileges };
-        let written = self.fs.write(ino, offset, data, how);
+        let written = self.fs.write(ino, offset, request.argument(data), how);
         let has = |flag: i32| flags & flag.cast_unsigned() != 0;
         let direct = handle == DIRECT_HANDLE || has(libc::O_DIRECT);
         if direct {

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use clap::Parser;
-use pagefold_sim::flips::{Fates, Image};
+use pagefold_sim::flips::{Fates, PoolImage};
 use pagefold_sim::random::Random;
 
 /// Flips bits in images of pools.
 #[derive(Parser)]
-struct Args {
+struct FlipArgs {
     /// How many bits to flip.
     #[arg(long, default_value_t = 100_000)]
     flips: u64,
@@ -28,7 +28,7 @@ struct Args {
 /// of the other bits.
 fn flip_some(seed: u64, count: u64) -> (Fates, u64) {
     let (mut fates, mut wrong) = (Fates::default(), 0);
-    let image = match Image::new(seed).and_then(|image| image.try_whole().map(|_| image)) {
+    let image = match PoolImage::new(seed).and_then(|image| image.try_whole().map(|_| image)) {
         Ok(image) => image,
         Err(what) => {
             println!("image {seed} is wrong as it is: {what}");
@@ -50,7 +50,7 @@ fn flip_some(seed: u64, count: u64) -> (Fates, u64) {
 }
 
 fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
+    let args = FlipArgs::parse();
     std::panic::set_hook(Box::new(|_| {}));
     let started = Instant::now();
     let images = args.flips.div_ceil(args.each.max(1));

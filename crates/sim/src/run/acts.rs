@@ -1,4 +1,4 @@
-//! Turns acts and deeds of a history into calls of the engine.
+//! Turns acts and catalogue operations of a history into calls of the engine.
 
 use pagefold_engine::Key;
 use pagefold_engine::dataset::Change;
@@ -7,7 +7,7 @@ use pagefold_engine::pool::{Pool, ReceiveOptions, Source};
 use pagefold_engine::segment::held_bytes;
 
 use crate::graft;
-use crate::history::{Act, Deed, Fill, record_size};
+use crate::history::{Act, CatalogueOp, Fill, record_size};
 use crate::model::bytes;
 use crate::world::TAG;
 
@@ -56,25 +56,25 @@ pub(crate) fn changes<'d>(acts: &[Act], data: &'d [Vec<u8>]) -> Vec<Change<'d>> 
 /// Time at which all datasets and snapshots of histories are made, in seconds since 1970.
 const CREATED: u64 = 1_700_000_000;
 
-pub(crate) fn run_deed(pool: &Pool, deed: &Deed) -> pagefold_engine::Result<()> {
-    match deed {
-        Deed::Create { path } => pool.create_dataset(path, CREATED),
-        Deed::Snapshot { datasets, name } => {
+pub(crate) fn run_catalogue_op(pool: &Pool, op: &CatalogueOp) -> pagefold_engine::Result<()> {
+    match op {
+        CatalogueOp::Create { path } => pool.create_dataset(path, CREATED),
+        CatalogueOp::Snapshot { datasets, name } => {
             pool.snapshot(&datasets.iter().map(String::as_str).collect::<Vec<_>>(), name, CREATED)
         }
-        Deed::Clone { snapshot, path } => pool.clone_snapshot(snapshot, path, CREATED),
-        Deed::DestroyDataset { path } => pool.destroy_dataset(path),
-        Deed::DestroySnapshots { snapshots } => {
+        CatalogueOp::Clone { snapshot, path } => pool.clone_snapshot(snapshot, path, CREATED),
+        CatalogueOp::DestroyDataset { path } => pool.destroy_dataset(path),
+        CatalogueOp::DestroySnapshots { snapshots } => {
             pool.destroy_snapshots(&snapshots.iter().map(String::as_str).collect::<Vec<_>>())
         }
-        Deed::Rollback { snapshot, newer } => pool.rollback(snapshot, *newer),
-        Deed::Reset { path, own } => pool.reset(path, *own),
-        Deed::Rebase { path, onto, own } => graft::rebase(pool, path, onto, *own, CREATED),
-        Deed::Promote { path } => pool.promote(path),
-        Deed::Rename { path, to } => pool.rename(path, to),
-        Deed::Hold { snapshot } => pool.hold(snapshot, TAG, CREATED),
-        Deed::Release { snapshot } => pool.release(snapshot, TAG),
-        Deed::Receive { snapshot, from, path } => {
+        CatalogueOp::Rollback { snapshot, newer } => pool.rollback(snapshot, *newer),
+        CatalogueOp::Reset { path, own } => pool.reset(path, *own),
+        CatalogueOp::Rebase { path, onto, own } => graft::rebase(pool, path, onto, *own, CREATED),
+        CatalogueOp::Promote { path } => pool.promote(path),
+        CatalogueOp::Rename { path, to } => pool.rename(path, to),
+        CatalogueOp::Hold { snapshot } => pool.hold(snapshot, TAG, CREATED),
+        CatalogueOp::Release { snapshot } => pool.release(snapshot, TAG),
+        CatalogueOp::Receive { snapshot, from, path } => {
             let source = Source::Snapshot { path: snapshot, from: from.as_deref() };
             run_stream(pool, &source, path, None)
         }

@@ -132,12 +132,12 @@ impl Sim<'_> {
     /// Forgets durable events, unless a camera may have images from before them that are yet to be judged.
     pub(super) fn forget(&mut self) {
         if self.camera.is_none() {
-            self.let_go();
+            self.forget_durable();
         }
     }
 
     /// Forgets durable events, unless flipped bits may shorten the log.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn forget_durable(&mut self) {
         if self.history.theme == Theme::Flips {
             return;
         }

@@ -1,4 +1,4 @@
-//! Does deeds with datasets, snapshots and streams, and compares their outcome with the model's.
+//! Does operations on the catalogue, with datasets, snapshots and streams, and compares their outcome with the model's.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use pagefold_engine::Error;
 use pagefold_engine::dataset::Commit;
 use pagefold_engine::pool::Source;
 
-use super::acts::{run_deed, run_stream};
+use super::acts::{run_catalogue_op, run_stream};
 use super::{Event, Outcome, Sim};
-use crate::history::Deed;
+use crate::history::CatalogueOp;
 use crate::verify::freed_by_counting;
 
 impl Sim<'_> {
-    pub(super) fn deed(&mut self, deed: &Deed) -> Outcome {
-        let expected = self.now.after(deed);
+    pub(super) fn apply_op(&mut self, op: &CatalogueOp) -> Outcome {
+        let expected = self.now.after(op);
         let mut freed = None;
-        if let (Deed::DestroySnapshots { snapshots }, true) = (deed, expected.is_some()) {
+        if let (CatalogueOp::DestroySnapshots { snapshots }, true) = (op, expected.is_some()) {
             let opens = self.stats.opens;
             self.call(|pool| pool.commit(false), false)?;
             if self.stats.opens != opens || self.pool.is_none() {
@@ -31,10 +31,10 @@ impl Sim<'_> {
         }
         let pool = Arc::clone(self.pool()?);
         let unreferenced = pool.unreferenced_bytes();
-        match (run_deed(&pool, deed), expected) {
+        match (run_catalogue_op(&pool, op), expected) {
             (Ok(()), Some(after)) => {
-                self.stats.deeds += 1;
-                self.log.push(Event::Deed(deed.clone()));
+                self.stats.catalogue_ops += 1;
+                self.log.push(Event::Catalogue(op.clone()));
                 self.now = after;
                 if let Some(freed) = freed
                     && pool.unreferenced_bytes() != unreferenced + freed
@@ -43,10 +43,10 @@ impl Sim<'_> {
                     return Err(format!("{freed} bytes were to be freed, and {found} are"));
                 }
                 drop(pool);
-                // A deed is durable on return, with everything before it.
+                // An operation is durable on return, with everything before it.
                 self.call(|_| Ok(()), true)
             }
-            (Ok(()), None) => Err("a deed is done that is not possible".into()),
+            (Ok(()), None) => Err("an operation is done that is not possible".into()),
             (Err(error), expected) => {
                 let failed = self.is_off() || pool.status().failure.is_some();
                 let refused = matches!(
@@ -60,12 +60,12 @@ impl Sim<'_> {
                         Some(_) if self.faulted && !pool.partials().is_empty() => Ok(()),
                         // Likewise a hidden dataset ('%' is in its name) that was made to compare or rebase a clone.
                         Some(_) if self.faulted && error.to_string().contains('%') => Ok(()),
-                        Some(_) => Err(format!("a deed that is possible is refused: {error}")),
+                        Some(_) => Err(format!("an operation that is possible is refused: {error}")),
                     };
                 }
                 if failed && expected.is_some() {
-                    // The deed may have reached the device.
-                    self.log.push(Event::Deed(deed.clone()));
+                    // The operation may have reached the device.
+                    self.log.push(Event::Catalogue(op.clone()));
                 }
                 drop(pool);
                 self.failed(&error)
@@ -82,18 +82,18 @@ impl Sim<'_> {
             let source = others.get((pick % others.len().max(1) as u64) as usize).cloned();
             let opens = self.stats.opens;
             let name = format!("t{}", pick % 64);
-            self.deed(&Deed::Snapshot { datasets: source.into_iter().collect(), name })?;
+            self.apply_op(&CatalogueOp::Snapshot { datasets: source.into_iter().collect(), name })?;
             if self.stats.opens != opens || self.pool.is_none() {
                 return Ok(());
             }
             possible = self.now.streams(path);
         }
-        let Some(deed) = possible.get((pick % possible.len().max(1) as u64) as usize).cloned() else {
+        let Some(op) = possible.get((pick % possible.len().max(1) as u64) as usize).cloned() else {
             return Ok(());
         };
         let opens = self.stats.opens;
-        self.receiving = Some(deed.clone());
-        let Deed::Receive { snapshot, from, path } = &deed else { return Ok(()) };
+        self.receiving = Some(op.clone());
+        let CatalogueOp::Receive { snapshot, from, path } = &op else { return Ok(()) };
         if let Some(permille) = torn {
             let pool = Arc::clone(self.pool()?);
             let source = Source::Snapshot { path: snapshot, from: from.as_deref() };
@@ -106,7 +106,7 @@ impl Sim<'_> {
                 }
             }
         } else {
-            self.deed(&deed)?;
+            self.apply_op(&op)?;
             self.stats.received += u64::from(self.stats.opens == opens);
         }
         if self.stats.opens == opens && self.pool.is_some() { self.go_on() } else { Ok(()) }
@@ -115,17 +115,17 @@ impl Sim<'_> {
     /// Resets or rebases a clone, as `pick` decides. Makes a clone if there is none.
     pub(super) fn graft(&mut self, pick: u64) -> Outcome {
         let grafts = self.now.grafts(pick);
-        let Some(deed) = grafts.get((pick % grafts.len().max(1) as u64) as usize).cloned() else {
+        let Some(op) = grafts.get((pick % grafts.len().max(1) as u64) as usize).cloned() else {
             return match self.now.clone_of_any(pick) {
-                Some(clone) => self.deed(&clone),
+                Some(clone) => self.apply_op(&clone),
                 None => Ok(()),
             };
         };
-        let (opens, deeds) = (self.stats.opens, self.stats.deeds);
-        self.deed(&deed)?;
-        if self.stats.opens == opens && self.stats.deeds > deeds {
-            match deed {
-                Deed::Rebase { .. } => self.stats.rebased += 1,
+        let (opens, done) = (self.stats.opens, self.stats.catalogue_ops);
+        self.apply_op(&op)?;
+        if self.stats.opens == opens && self.stats.catalogue_ops > done {
+            match op {
+                CatalogueOp::Rebase { .. } => self.stats.rebased += 1,
                 _ => self.stats.reset += 1,
             }
         }
@@ -139,16 +139,16 @@ impl Sim<'_> {
         let Some(partial) = partials.first().filter(|_| pool.status().failure.is_none()) else {
             return Ok(());
         };
-        let deed = self.receiving.clone().filter(|_| self.random.percent(60));
-        let done = match &deed {
+        let op = self.receiving.clone().filter(|_| self.random.percent(60));
+        let done = match &op {
             Some(_) => run_stream(&pool, &Source::Resume(&partial.token), &partial.path, None),
             None => pool.abort_receive(&partial.path),
         };
         match done {
             Ok(()) => {
-                if let Some(deed) = deed {
-                    self.now = self.now.after(&deed).ok_or("what is left of a stream fits no dataset")?;
-                    self.log.push(Event::Deed(deed));
+                if let Some(op) = op {
+                    self.now = self.now.after(&op).ok_or("what is left of a stream fits no dataset")?;
+                    self.log.push(Event::Catalogue(op));
                     self.stats.resumed += 1;
                     if !pool.partials().is_empty() {
                         return Err("a stream was received, and a part of it is left".into());
@@ -158,9 +158,9 @@ impl Sim<'_> {
                 self.call(|_| Ok(()), true)
             }
             Err(error) => {
-                if let (Some(deed), true) = (deed, self.is_off() || pool.status().failure.is_some()) {
-                    // The deed may have reached the device.
-                    self.log.push(Event::Deed(deed));
+                if let (Some(op), true) = (op, self.is_off() || pool.status().failure.is_some()) {
+                    // The operation may have reached the device.
+                    self.log.push(Event::Catalogue(op));
                 }
                 drop(pool);
                 self.failed(&error)
