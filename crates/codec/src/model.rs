@@ -407,9 +407,9 @@ impl Model {
 impl Parts {
     /// Learns a model of the kind that most of `pages` are of.
     fn learn(pages: &[&[u8]], level: i32) -> Option<Self> {
-        let (mut heap, mut btree) = (heap::Parts::default(), btree::Parts::default());
-        let mut innodb = innodb::Parts::default();
-        let mut sqlite_parts = sqlite::Parts::default();
+        let (mut heap, mut btree) = (heap::HeapPage::default(), btree::BtreePage::default());
+        let mut innodb = innodb::InnodbPage::default();
+        let mut sqlite_parts = sqlite::SqlitePage::default();
         let heaps = pages.iter().filter(|page| heap.parse(page)).count();
         let btrees = pages.iter().filter(|page| btree.parse(page)).count();
         let innodbs = pages.iter().filter(|page| innodb.parse(page)).count();

@@ -14,11 +14,11 @@ use crate::text::Contexts;
 #[derive(Debug, Default)]
 pub struct Scratch {
     pub(crate) buffers: Buffers,
-    pub(crate) heap: heap::Parts,
-    pub(crate) btree: btree::Parts,
-    pub(crate) innodb: innodb::Parts,
-    pub(crate) sqlite: sqlite::Parts,
-    pub(crate) log: log::Parts,
+    pub(crate) heap: heap::HeapPage,
+    pub(crate) btree: btree::BtreePage,
+    pub(crate) innodb: innodb::InnodbPage,
+    pub(crate) sqlite: sqlite::SqlitePage,
+    pub(crate) log: log::LogPage,
     pub(crate) none: Stale,
     pub(crate) ops: Ops,
     pub(crate) contexts: Contexts,

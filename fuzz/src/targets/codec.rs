@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use pagefold_codec::testing::innodb::{Table, index_page};
+use pagefold_codec::testing::innodb::{InnodbTable, index_page};
 use pagefold_codec::{Kind, Model, Options, Scratch, learn, recognise};
 use pagefold_sim::random::Random;
 
@@ -103,7 +103,7 @@ fn innodb_pages() -> &'static [Vec<u8>] {
     static PAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     PAGES.get_or_init(|| {
         let mut random = pagefold_codec::testing::Random::new(3);
-        let mut table = Table::simple(true);
+        let mut table = InnodbTable::simple(true);
         table.page_bytes = 4096;
         (0..200).map(|number| index_page(&mut random, &table, number)).collect()
     })

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{cases, model_of};
-use crate::testing::innodb::{Table, index_page};
+use crate::testing::innodb::{InnodbTable, index_page};
 use crate::testing::{Keys, Random, Schema, btree_page, corpora, heap_page};
 use crate::{Kind, Model, Options, Scratch, learn, recognise};
 
@@ -59,7 +59,7 @@ proptest! {
     #[test]
     fn innodb_pages_come_back(seed in any::<u64>()) {
         let mut random = Random::new(seed);
-        let table = Table::random(&mut random);
+        let table = InnodbTable::random(&mut random);
         let pages: Vec<Vec<u8>> = (3..27).map(|number| index_page(&mut random, &table, number)).collect();
         prop_assert!(pages.iter().all(|page| recognise(&mut Scratch::new(), page) == Some(Kind::Innodb)));
         let model = model_of(&pages[..18]);
@@ -84,7 +84,7 @@ proptest! {
     #[test]
     fn innodb_pages_of_another_table_come_back(seed in any::<u64>()) {
         let mut random = Random::new(seed);
-        let (mut one, mut other) = (Table::random(&mut random), Table::random(&mut random));
+        let (mut one, mut other) = (InnodbTable::random(&mut random), InnodbTable::random(&mut random));
         (one.page_bytes, other.page_bytes) = (16_384, 16_384);
         let pages: Vec<Vec<u8>> = (0..12).map(|number| index_page(&mut random, &one, number)).collect();
         let others: Vec<Vec<u8>> =
@@ -95,7 +95,7 @@ proptest! {
     #[test]
     fn damaged_innodb_pages_come_back_or_are_refused(seed in any::<u64>()) {
         let mut random = Random::new(seed);
-        let table = Table::random(&mut random);
+        let table = InnodbTable::random(&mut random);
         let mut pages: Vec<Vec<u8>> = (0..12).map(|number| index_page(&mut random, &table, number)).collect();
         let model = model_of(&pages);
         for page in &mut pages {
@@ -136,7 +136,7 @@ proptest! {
 /// A pointer that leads to the next record only if it is taken modulo the page would not come back as it was.
 #[test]
 fn next_pointers_of_innodb_are_taken_as_they_are() {
-    let mut page = index_page(&mut Random::new(6), &Table::simple(false), 3);
+    let mut page = index_page(&mut Random::new(6), &InnodbTable::simple(false), 3);
     let known = |page: &[u8]| recognise(&mut Scratch::new(), page);
     assert_eq!(known(&page), Some(Kind::Innodb));
     page[97] ^= 0x40;
@@ -165,7 +165,7 @@ fn siblings_of_btree_pages_may_be_any_blocks() {
 #[test]
 fn siblings_of_innodb_pages_may_be_any_pages() {
     let mut random = Random::new(10);
-    let table = Table::simple(false);
+    let table = InnodbTable::simple(false);
     let mut pages: Vec<Vec<u8>> = (3..15).map(|number| index_page(&mut random, &table, number)).collect();
     let model = model_of(&pages);
     for page in &mut pages {

@@ -9,7 +9,7 @@ mod walk;
 
 use std::collections::HashMap;
 
-use super::Parts;
+use super::LogPage;
 use super::io::{Get, Put};
 use super::slots::Slots;
 use crate::Corrupt;
@@ -44,7 +44,7 @@ mod stream {
     pub(super) const END: usize = 7;
 }
 
-/// The model of a log's blocks. Patterns are kinds as [`page::Record::key`] has them; each has the slot with its
+/// The model of a log's blocks. Patterns are kinds as [`page::RedoRecord::key`] has them; each has the slot with its
 /// number.
 #[derive(Clone, Debug)]
 pub(crate) struct RedoModel {
@@ -70,7 +70,7 @@ impl RedoModel {
     pub(crate) fn put<S: Sink>(
         &self,
         block: &[u8],
-        parts: &mut Parts,
+        parts: &mut LogPage,
         buffers: &mut columns::Buffers,
         sink: &mut S,
     ) -> Option<[u16; 2]> {
@@ -92,7 +92,7 @@ impl RedoModel {
         &self,
         streams: &[Stream],
         decoder: Decoder<'_>,
-        parts: &mut Parts,
+        parts: &mut LogPage,
         buffers: &mut columns::Buffers,
         block: &mut [u8],
     ) -> Result<(), Corrupt> {
