@@ -7,7 +7,7 @@ use pagefold_codec::testing::{Random, Schema, heap_page};
 use pagefold_engine::record::{Compression, Encoder};
 use tempfile::TempDir;
 
-use crate::{Estimate, Finding, Kind, Options, Report, analyze, walk};
+use crate::{Estimate, Finding, Options, Report, analyze, walk};
 
 const PAGE: usize = 8192;
 
@@ -98,7 +98,7 @@ fn relations_of_postgres_are_predicted_with_a_model() {
     let with = predict(&dir, &options(Compression::Page(3)));
     let without = predict(&dir, &options(Compression::Zstd(3)));
     let file = &with.files[0];
-    assert_eq!((file.kind, file.recordsize_bytes), (Kind::PostgresHeap, PAGE as u32));
+    assert_eq!((file.kind.name(), file.recordsize_bytes), ("PostgreSQL tables", PAGE as u32));
     assert!(file.model_bytes > 0);
     assert!(file.stored.bytes() < without.files[0].stored.bytes());
     assert!(matches!(with.findings[..], [Finding::FreeSpace { free_bytes: 1.., .. }]), "{:?}", with.findings);

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use pagefold_codec::testing::innodb::{InnodbTable, index_page};
-use pagefold_codec::{Kind, Model, Options, Scratch, learn, recognise};
+use pagefold_codec::{Model, Options, Scratch, learn, recognise};
 use pagefold_sim::random::Random;
 
 const PAGE_BYTES: usize = 8192;
@@ -167,7 +167,7 @@ pub(super) fn innodb_page(bytes: &[u8]) -> bool {
     let mut page = bytes.to_vec();
     page.resize(model.page_bytes(), 0);
     let mut scratch = Scratch::new();
-    let known = recognise(&mut scratch, &page) == Some(Kind::Innodb);
+    let known = recognise(&mut scratch, &page).is_some_and(|format| format.name() == "innodb");
     let mut record = Vec::new();
     model.encode(&mut scratch, &page, &mut record) && known
 }

@@ -7,8 +7,11 @@
 //! bits.
 
 mod coder;
+mod format;
 
 use coder::{Bit, BitDecoder, BitEncoder, Coder, Numbers};
+
+pub(crate) use format::{Doubles, FILES};
 
 use crate::Corrupt;
 use crate::entropy::number::{unzigzag, zigzag};

@@ -10,6 +10,8 @@
 //! have left. Each record keeps its number in the heap, and records lie in the order of these numbers: so places follow
 //! from lengths.
 
+pub(crate) mod files;
+mod format;
 pub(crate) mod infer;
 pub(crate) mod layout;
 pub(crate) mod learn;
@@ -17,6 +19,9 @@ pub(crate) mod page;
 pub(crate) mod read;
 mod split;
 pub(crate) mod write;
+
+pub(crate) use files::FILES;
+pub(crate) use format::Innodb;
 
 use layout::{Extent, InnodbLayout};
 use page::{ENDS, Ends, HEAP, INFIMUM, InnodbHeader, RECORD, SUPREMUM, SYSTEM_RECORDS, slot, status};

@@ -3,6 +3,7 @@
 use crate::Corrupt;
 use crate::entropy::number::{unzigzag, zigzag};
 use crate::entropy::{Decoder, Sink, Stream, number};
+use crate::limits::POSTGRES_PAGE_MAX;
 use crate::stale::Stale;
 use crate::wire::{le16, le32};
 
@@ -282,4 +283,13 @@ impl Stale {
         self.regions(header, lines, order, false, true);
         (hole, self.is_zero(page))
     }
+}
+
+/// # Errors
+/// [`Corrupt`] if PostgreSQL has no pages of this length.
+pub(crate) fn verify_size(page_bytes: usize) -> Result<(), Corrupt> {
+    if page_bytes > POSTGRES_PAGE_MAX {
+        return Err(Corrupt("a page that is too large for PostgreSQL"));
+    }
+    Ok(())
 }

@@ -9,6 +9,8 @@
 //! [`SqliteBranch`] for pages that are alike: of one kind, with records of as many columns that hold similar values. A wrong
 //! branch costs space, never correctness: a cell that does not fit its branch is odd, and is kept as it is.
 
+mod files;
+mod format;
 pub(crate) mod layout;
 pub(crate) mod learn;
 pub(crate) mod page;
@@ -16,6 +18,9 @@ pub(crate) mod read;
 pub(crate) mod record;
 pub(crate) mod signature;
 pub(crate) mod write;
+
+pub(crate) use files::FILES;
+pub(crate) use format::Sqlite;
 
 use layout::{IMAGE, SqliteLayout};
 use page::{BLOCK, FreeBlock, RESERVED_MAX, SqliteHeader, kind};

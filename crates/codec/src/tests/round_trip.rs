@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{cases, model_of};
 use crate::testing::innodb::{InnodbTable, index_page};
 use crate::testing::{Keys, Random, Schema, btree_page, corpora, heap_page};
-use crate::{Kind, Model, Options, Scratch, learn, recognise};
+use crate::{Format, Model, Options, Scratch, learn, recognise};
 
 /// Codes `pages` and asserts that each comes back; returns the number of pages that the model took.
 pub(super) fn round_trip(model: &Model, scratch: &mut Scratch, pages: &[Vec<u8>]) -> usize {
@@ -42,7 +42,7 @@ proptest! {
         let schema = Schema::random(&mut random);
         let pages: Vec<Vec<u8>> = (0..24).map(|block| heap_page(&mut random, &schema, block)).collect();
         let model = model_of(&pages[..16]);
-        prop_assert_eq!(model.kind(), Kind::PostgresHeap);
+        prop_assert_eq!(model.format().name(), "postgres-heap");
         prop_assert_eq!(round_trip(&model, &mut Scratch::new(), &pages), pages.len());
     }
 
@@ -52,7 +52,7 @@ proptest! {
         let mut random = Random::new(seed);
         let pages: Vec<Vec<u8>> = (0..24).map(|block| btree_page(&mut random, keys, aged, block)).collect();
         let model = model_of(&pages[..16]);
-        prop_assert_eq!(model.kind(), Kind::PostgresBtree);
+        prop_assert_eq!(model.format().name(), "postgres-btree");
         prop_assert_eq!(round_trip(&model, &mut Scratch::new(), &pages), pages.len());
     }
 
@@ -61,9 +61,9 @@ proptest! {
         let mut random = Random::new(seed);
         let table = InnodbTable::random(&mut random);
         let pages: Vec<Vec<u8>> = (3..27).map(|number| index_page(&mut random, &table, number)).collect();
-        prop_assert!(pages.iter().all(|page| recognise(&mut Scratch::new(), page) == Some(Kind::Innodb)));
+        prop_assert!(pages.iter().all(|page| recognise(&mut Scratch::new(), page).map(Format::name) == Some("innodb")));
         let model = model_of(&pages[..18]);
-        prop_assert_eq!(model.kind(), Kind::Innodb);
+        prop_assert_eq!(model.format().name(), "innodb");
         // A model has no branch for inner pages if none were among the sampled ones.
         prop_assert!(round_trip(&model, &mut Scratch::new(), &pages) >= 18);
     }
@@ -137,8 +137,8 @@ proptest! {
 #[test]
 fn next_pointers_of_innodb_are_taken_as_they_are() {
     let mut page = index_page(&mut Random::new(6), &InnodbTable::simple(false), 3);
-    let known = |page: &[u8]| recognise(&mut Scratch::new(), page);
-    assert_eq!(known(&page), Some(Kind::Innodb));
+    let known = |page: &[u8]| recognise(&mut Scratch::new(), page).map(Format::name);
+    assert_eq!(known(&page), Some("innodb"));
     page[97] ^= 0x40;
     assert_eq!(known(&page), None);
 }
@@ -222,17 +222,17 @@ fn models_are_adopted_if_they_gain() {
         (0..100).map(|block| btree_page(&mut random, Keys::Ints, false, block)).collect();
     let slices: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
     let options = Options { level: 3, relation_pages: 10_000 };
-    assert_eq!(learn(&slices, options).unwrap().kind(), Kind::PostgresBtree);
+    assert_eq!(learn(&slices, options).unwrap().format().name(), "postgres-btree");
     // An empty relation saves nothing, so no model is worth its bytes.
     assert!(learn(&slices, Options { relation_pages: 0, ..options }).is_none());
     let noise: Vec<Vec<u8>> = (0..20).map(|_| random.bytes(8192)).collect();
     let slices: Vec<&[u8]> = noise.iter().map(Vec::as_slice).collect();
     assert!(learn(&slices, options).is_none());
     let mut scratch = Scratch::new();
-    assert_eq!(recognise(&mut scratch, &pages[3]), Some(Kind::PostgresBtree));
+    assert_eq!(recognise(&mut scratch, &pages[3]).map(Format::name), Some("postgres-btree"));
     assert_eq!(recognise(&mut scratch, &noise[0]), None);
     let heap = heap_page(&mut random, &Schema::random(&mut Random::new(1)), 3);
-    assert_eq!(recognise(&mut scratch, &heap), Some(Kind::PostgresHeap));
+    assert_eq!(recognise(&mut scratch, &heap).map(Format::name), Some("postgres-heap"));
     assert_eq!(recognise(&mut scratch, &heap[1..]), None);
     assert!(learn(&[], options).is_none());
     assert!(learn(&[&[1, 2, 3]], options).is_none());

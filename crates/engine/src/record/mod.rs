@@ -71,10 +71,7 @@ pub use delta::{bases_of, delta_pays, encode_delta, is_delta};
 pub use encode::{Encoded, Encoder, decode, logical_len};
 pub use metadata::{decode_metadata, encode_metadata};
 pub use models::{ModelId, Models, Needs, NoModels, codec_of, model_of, needs, with_model};
-pub use recognise::{
-    Format, is_redo_checkpoint, looks_like_database, looks_like_postgres, looks_like_wal, recognise,
-    recordsize_hint, worth_learning,
-};
+pub use recognise::recordsize_hint;
 
 use crate::types::Addr;
 use crate::{Error, Result};

@@ -3,6 +3,8 @@
 //! A block's first mini-transaction is found by its checksum. Records of one kind share a **pattern**: kind and length,
 //! the first byte of data (an operation, or a part of a place in the page), tablespace.
 
+mod files;
+mod format;
 mod learn;
 mod page;
 mod walk;
@@ -17,7 +19,9 @@ use crate::columns;
 use crate::entropy::{Decoder, Sink, Stream};
 use crate::wire::{Reader, put_varint};
 
-pub(crate) use learn::learn;
+pub(crate) use files::FILES;
+pub(crate) use format::InnodbRedo;
+use learn::learn;
 pub(crate) use page::begin;
 #[cfg(test)]
 pub(crate) use page::{put_varint as put_number, varint as number};

@@ -3,6 +3,8 @@
 //! Records of one kind share a **pattern**: resource manager, operation, block references and their relations. Fields
 //! that follow from the page (lengths, the place of the record before, checksums) are not stored.
 
+mod files;
+mod format;
 mod learn;
 mod page;
 mod walk;
@@ -18,7 +20,9 @@ use crate::entropy::{Decoder, Sink, Stream};
 use crate::wire::{Reader, put_bytes, put_varint};
 use page::{BLOCKS_MAX, MAIN_LONG, MAIN_SHORT, Rel};
 
-pub(crate) use learn::learn;
+pub(crate) use files::FILES;
+pub(crate) use format::PostgresWal;
+use learn::learn;
 #[cfg(test)]
 pub(crate) use page::checksum;
 pub(crate) use page::header_bytes;

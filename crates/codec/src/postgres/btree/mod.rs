@@ -3,11 +3,14 @@
 //! Rows are coded in the order of keys: by line, except that the high key, which is the first line if there is one,
 //! comes last. So each key is coded after the next smaller one.
 
+mod format;
 pub(crate) mod item;
 pub(crate) mod learn;
 pub(crate) mod read;
 pub(crate) mod tid;
 pub(crate) mod write;
+
+pub(crate) use format::PostgresBtree;
 
 use item::{Item, ItemKind};
 

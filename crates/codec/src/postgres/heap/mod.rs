@@ -8,11 +8,14 @@
 //! Rows are coded in logical order: by line, but each update chain in one piece, after the line that leads to it. So a
 //! row follows its own older version, and rows that pruning has moved stand where they were inserted.
 
+mod format;
 pub(crate) mod learn;
 pub(crate) mod pattern;
 pub(crate) mod read;
 pub(crate) mod tuple;
 pub(crate) mod write;
+
+pub(crate) use format::PostgresHeap;
 
 use pattern::LinePattern;
 use tuple::Tuple;

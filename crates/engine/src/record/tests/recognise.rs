@@ -1,7 +1,8 @@
+use pagefold_codec::registry;
 use proptest::prelude::*;
 
 use crate::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
-use crate::record::{looks_like_database, recordsize_hint, worth_learning};
+use crate::record::recordsize_hint;
 
 /// First bytes of files made by PostgreSQL 15, MariaDB 10.11, SQLite 3.40 and RRDtool 1.7, padded with zeros.
 fn fixture(hex: &str, len_bytes: usize) -> Vec<u8> {
@@ -54,12 +55,12 @@ fn pages_that_models_may_describe_are_told_from_others() {
     for (hex, len_bytes) in
         [(PG_HEAP, 8192), (PG_INDEX, 8192), (IBD_INDEX_PAGE_3, 16384), (IBD_INDEX_PAGE_3, 4096)]
     {
-        assert!(looks_like_database(&fixture(hex, len_bytes)), "{hex}");
+        assert!(registry().looks_like_database(&fixture(hex, len_bytes)), "{hex}");
     }
     for (hex, len_bytes) in
         [(PG_HEAP, 4096), (IBDATA, 16384), (IBD_INDEX_PAGE_3, 40), (SQLITE, 8192), ("", 8192)]
     {
-        assert!(!looks_like_database(&fixture(hex, len_bytes)), "{hex}");
+        assert!(!registry().looks_like_database(&fixture(hex, len_bytes)), "{hex}");
     }
 }
 
@@ -68,26 +69,29 @@ fn pages_that_models_may_describe_are_told_from_others() {
 fn pages_of_sqlite_are_told_by_their_header() {
     let mut tree = vec![0; 4096];
     tree[..10].copy_from_slice(&[13, 0, 0, 0, 1, 15, 240, 3, 15, 240]);
-    assert!(looks_like_database(&tree));
+    assert!(registry().looks_like_database(&tree));
     // A tree's page is known behind the file's header, too. Refused are cells that begin beyond the page, too many
     // fragments, and a line of text.
     let mut first = fixture(SQLITE, 4096);
     first.truncate(100);
     first.extend_from_slice(&tree[..3996]);
-    assert!(looks_like_database(&first));
+    assert!(registry().looks_like_database(&first));
     for (at, byte) in [(0, 3), (5, 17), (7, 61), (8, 17), (8, 1)] {
         let mut other = tree.clone();
         other[at] = byte;
-        assert!(!looks_like_database(&other), "{byte} at {at}");
+        assert!(!registry().looks_like_database(&other), "{byte} at {at}");
     }
-    assert!(!looks_like_database(&b"\r\n of text, of which a line begins with 13 or 10".repeat(256)[..4096]));
-    assert!(!looks_like_database(&tree[..4000]));
+    assert!(
+        !registry()
+            .looks_like_database(&b"\r\n of text, of which a line begins with 13 or 10".repeat(256)[..4096])
+    );
+    assert!(!registry().looks_like_database(&tree[..4000]));
 
     let overflow = b"\0\0\0\x07text".repeat(512);
     let (zeros, heap) = (vec![0; 4096], fixture(PG_HEAP, 8192));
     let mixed = vec![overflow.clone(), tree.clone(), zeros, tree.clone()];
-    assert_eq!(worth_learning(mixed), [tree.clone(), tree, overflow.clone()]);
-    assert_eq!(worth_learning(vec![overflow, heap.clone()]), [heap]);
+    assert_eq!(registry().worth_learning(mixed), [tree.clone(), tree, overflow.clone()]);
+    assert_eq!(registry().worth_learning(vec![overflow, heap.clone()]), [heap]);
 }
 
 #[test]
