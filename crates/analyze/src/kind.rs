@@ -52,14 +52,20 @@ impl Kind {
             Self::Other => "other",
         }
     }
+
+    /// Returns the kind in one word, for programs.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Pages(format) => format.name(),
+            Self::File(file) => file.name,
+            Self::Other => "other",
+        }
+    }
 }
 
 impl Serialize for Kind {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(match self {
-            Self::Pages(format) => format.name(),
-            Self::File(file) => file.name,
-            Self::Other => "other",
-        })
+        serializer.serialize_str(self.key())
     }
 }

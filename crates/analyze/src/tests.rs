@@ -4,10 +4,11 @@ use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 
 use pagefold_codec::testing::{Random, Schema, heap_page};
+use pagefold_codec::{files, registry};
 use pagefold_engine::record::{Compression, Encoder};
 use tempfile::TempDir;
 
-use crate::{Estimate, Finding, Options, Report, analyze, walk};
+use crate::{Estimate, Finding, Kind, Options, Report, analyze, walk};
 
 const PAGE: usize = 8192;
 
@@ -136,4 +137,33 @@ fn a_file_with_two_names_is_counted_once_and_links_are_told() {
 fn what_cannot_be_looked_at_is_told() {
     let error = walk(&["/nowhere/at/all".into()], || {}).unwrap_err();
     assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
+}
+
+/// Programs read the first words, people the others; reports have them in this order.
+#[test]
+fn kinds_have_these_names() {
+    let kinds: Vec<(&str, &str)> = Kind::all().map(|kind| (kind.key(), kind.name())).collect();
+    let expected = [
+        ("postgres-heap", "PostgreSQL tables"),
+        ("postgres-btree", "PostgreSQL B-trees"),
+        ("postgres-other", "PostgreSQL, other pages"),
+        ("postgres-log", "PostgreSQL log"),
+        ("innodb", "InnoDB tablespaces"),
+        ("innodb-log", "InnoDB log"),
+        ("sqlite", "SQLite"),
+        ("rrd", "RRD"),
+        ("other", "other"),
+    ];
+    assert_eq!(kinds, expected);
+}
+
+#[test]
+fn files_of_postgresql_are_named_by_most_of_their_pages() {
+    let format = |name: &str| registry().by_name(name).unwrap();
+    let [heap, btree, gin] = ["postgres-heap", "postgres-btree", "postgres-gin"].map(format);
+    let (postgres, innodb) = (Some(files::POSTGRES), Some(files::INNODB));
+    assert_eq!(Kind::of(postgres, &[btree, heap, heap], 4), Kind::Pages(heap));
+    assert_eq!(Kind::of(None, &[btree, heap], 3).key(), "other");
+    assert_eq!(Kind::of(None, &[btree, heap, gin, gin], 3), Kind::File(files::POSTGRES));
+    assert_eq!(Kind::of(innodb, &[heap, heap], 2), Kind::File(files::INNODB));
 }

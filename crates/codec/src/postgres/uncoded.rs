@@ -124,7 +124,7 @@ fn is_free_space(page: &[u8]) -> bool {
     let inner = page.len() / 2 - 1;
     let child = |n: usize| nodes.get(n).copied().unwrap_or_default();
     let begins_within = (le32(bytes, 0) as usize) < nodes.len() - inner;
-    begins_within && (0..inner).all(|n| nodes[n] == child(2 * n + 1).max(child(2 * n + 2)))
+    begins_within && child(0) > 0 && (0..inner).all(|n| nodes[n] == child(2 * n + 1).max(child(2 * n + 2)))
 }
 
 /// The map of visibility has two bits for each page of a table: all is visible, all is frozen. What is frozen is
