@@ -156,15 +156,16 @@ impl Registry {
     }
 
     /// Returns those of `pages`, drawn from one file, from which to learn a model: they look like pages of a database.
-    /// Some pages look like nothing, as overflow pages do. So if pages of files that have such pages prevail, all other
-    /// pages that are not zeros are taken too, and come last.
+    /// Pages that continue others, as overflow pages do, look like nothing. So if pages of files that have such pages
+    /// prevail, all other pages that are not zeros are taken too, and come last.
     #[must_use]
     pub fn worth_learning(&self, pages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-        let of_such = |page: &[u8]| self.files.iter().any(|file| file.has_formless && (file.begins)(page));
-        let such = pages.iter().filter(|page| of_such(page)).count();
+        let may_continue =
+            |page: &[u8]| self.files.iter().any(|file| file.has_formless && (file.begins)(page));
+        let continued = pages.iter().filter(|page| may_continue(page)).count();
         let (mut known, others): (Vec<_>, Vec<_>) =
             pages.into_iter().partition(|page| self.looks_like_database(page));
-        if 2 * such > known.len() {
+        if 2 * continued > known.len() {
             known.extend(others.into_iter().filter(|page| page.iter().any(|&byte| byte != 0)));
         }
         known
