@@ -18,7 +18,7 @@ use crate::stale::Stale;
 use crate::text::Dictionary;
 use crate::wire::Reader;
 use files::FileFormat;
-use typed::Coder;
+use typed::AnyFormat;
 
 /// Number of the first codec whose records name a model. The codecs below it need nothing but the record.
 pub const FIRST_MODEL_CODEC: u8 = 16;
@@ -74,7 +74,7 @@ pub enum Checksum {
 pub(crate) trait PageFormat: 'static {
     /// Buffers for a page that is taken apart. They are kept from page to page.
     type Page: Default + fmt::Debug + Send + 'static;
-    /// What the pages of a relation have in common, but for frequencies of symbols and words of text.
+    /// All that the pages of a relation have in common, but for frequencies of symbols and words of text.
     type Model: fmt::Debug + Send + Sync + 'static;
 
     /// Facts of the format.
@@ -183,7 +183,7 @@ pub(crate) enum NoModel {}
 #[derive(Debug)]
 pub(crate) struct Entry {
     facts: &'static Facts,
-    coder: &'static dyn Coder,
+    erased: &'static dyn AnyFormat,
     /// Number of the codec in stored records; 0 for pages that are coded as any other bytes. It is in the facts, too.
     codec: u8,
     /// Place in the registry.
@@ -197,7 +197,7 @@ impl Entry {
             PageCoding::ByModel { codec } | PageCoding::Alone { codec } => codec,
             PageCoding::Generic => 0,
         };
-        Self { facts: F::FACTS, coder: typed::Of::<F>::CODER, codec, position: 0 }
+        Self { facts: F::FACTS, erased: typed::Of::<F>::ERASED, codec, position: 0 }
     }
 
     /// Gives each entry its place.
@@ -250,21 +250,21 @@ impl Format {
     /// pages are coded alone need none.
     #[must_use]
     pub fn recognises(self, page: &[u8]) -> bool {
-        self.0.coder.recognise_afresh(page)
+        self.0.erased.recognise_afresh(page)
     }
 
     /// Compares the checksum of a page that was recognised with its content. `number` is the page's number in its file,
     /// if it is known.
     #[must_use]
     pub fn check(self, page: &[u8], number: Option<u32>) -> Checksum {
-        self.0.coder.check(page, number)
+        self.0.erased.check(page, number)
     }
 
     /// Appends the record of `page` to `out` and returns true, if the format's pages are coded alone and decoding the
     /// record gave `page` back. Otherwise returns false, and `out` is as it was.
     #[must_use]
     pub fn encode_alone(self, page: &[u8], out: &mut Vec<u8>) -> bool {
-        self.0.coder.encode_alone(page, out)
+        self.0.erased.encode_alone(page, out)
     }
 
     /// Fills `page` from the record that [`Format::encode_alone`] made of a page of the same length.
@@ -272,7 +272,7 @@ impl Format {
     /// # Errors
     /// [`Corrupt`] if `record` cannot be such a record. The content of `page` is arbitrary then.
     pub fn decode_alone(self, record: &[u8], page: &mut [u8]) -> Result<(), Corrupt> {
-        self.0.coder.decode_alone(record, page)
+        self.0.erased.decode_alone(record, page)
     }
 
     /// Returns the number of the format in stored models.
@@ -280,8 +280,8 @@ impl Format {
         self.0.codec.wrapping_sub(FIRST_MODEL_CODEC)
     }
 
-    pub(crate) fn coder(self) -> &'static dyn Coder {
-        self.0.coder
+    pub(crate) fn erased(self) -> &'static dyn AnyFormat {
+        self.0.erased
     }
 
     fn key(self) -> (u8, &'static str) {

@@ -80,7 +80,7 @@ impl Model {
     pub(crate) fn by(registry: &'static Registry, pages: &[&[u8]], level: i32) -> Option<Self> {
         let page_bytes = pages.first()?.len();
         let format = registry.prevailing(pages)?;
-        let learned = format.coder().learn(pages, level)?;
+        let learned = format.erased().learn(pages, level)?;
         let trained = Trained::by(&*learned, pages, level)?;
         Some(Self { page_bytes, level, format, learned, trained })
     }

@@ -96,7 +96,7 @@ impl Registry {
     /// Returns the format of `page`, as [`recognise`] does.
     #[must_use]
     pub fn recognise(&'static self, scratch: &mut Scratch, page: &[u8]) -> Option<Format> {
-        self.formats().find(|format| is_page_size(page.len()) && format.coder().recognise(scratch, page))
+        self.formats().find(|format| is_page_size(page.len()) && format.erased().recognise(scratch, page))
     }
 
     /// Returns the format, of those with models, that most of `pages` are of. A weak format has to describe more than
@@ -106,14 +106,14 @@ impl Registry {
             self.formats().filter(|format| format.has_model()).partition(|format| format.facts().is_weak);
         let mut best: Option<(Format, usize)> = None;
         for format in strong {
-            let count = format.coder().count(pages);
+            let count = format.erased().count(pages);
             if best.is_none_or(|(_, most)| count > most) {
                 best = Some((format, count));
             }
         }
         let is_sure =
             |(format, most): (Format, usize)| 2 * most >= pages.len() || format.facts().file.log.is_some();
-        let is_most = |format: &Format| 2 * format.coder().count(pages) > pages.len();
+        let is_most = |format: &Format| 2 * format.erased().count(pages) > pages.len();
         let weak = if best.is_some_and(is_sure) { None } else { weak.into_iter().find(is_most) };
         weak.or(best.map(|(format, _)| format))
     }

@@ -14,7 +14,7 @@ use crate::text::Dictionary;
 use crate::wire::Reader;
 
 /// A format without its types: what the registry has of it. Methods are those of [`PageFormat`].
-pub(crate) trait Coder: fmt::Debug + Sync {
+pub(crate) trait AnyFormat: fmt::Debug + Sync {
     fn recognise(&self, scratch: &mut Scratch, page: &[u8]) -> bool;
     /// As `recognise`, with buffers for this one page.
     fn recognise_afresh(&self, page: &[u8]) -> bool;
@@ -50,7 +50,7 @@ pub(crate) trait Learned: fmt::Debug + Send + Sync {
 pub(crate) struct Of<F>(PhantomData<fn() -> F>);
 
 impl<F: PageFormat> Of<F> {
-    pub(crate) const CODER: &'static dyn Coder = &Self(PhantomData);
+    pub(crate) const ERASED: &'static dyn AnyFormat = &Self(PhantomData);
 }
 
 impl<F: PageFormat> fmt::Debug for Of<F> {
@@ -59,7 +59,7 @@ impl<F: PageFormat> fmt::Debug for Of<F> {
     }
 }
 
-impl<F: PageFormat> Coder for Of<F> {
+impl<F: PageFormat> AnyFormat for Of<F> {
     fn recognise(&self, scratch: &mut Scratch, page: &[u8]) -> bool {
         scratch.with::<F::Page, _>(|_, parts| F::recognise(parts, page))
     }

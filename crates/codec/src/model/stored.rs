@@ -78,7 +78,7 @@ impl Model {
         }
         let level = i32::from(reader.byte()?).clamp(1, 22);
         let format = registry.by_tag(reader.byte()?).ok_or(Corrupt("a model's kind"))?;
-        let learned = format.coder().read_model(&mut reader, page_bytes)?;
+        let learned = format.erased().read_model(&mut reader, page_bytes)?;
         let count = reader.at_most(STREAMS_MAX)?;
         if count != learned.stream_count() {
             return Err(Corrupt("a model's streams"));
