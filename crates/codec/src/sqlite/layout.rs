@@ -268,7 +268,7 @@ impl SqliteLayout {
                 }
                 ImageType::Decimal(_) => push_int(image, whole, 8),
                 ImageType::Float | ImageType::Bytes => {
-                    image.extend_from_slice(&page[value.at..value.at + value.len])
+                    image.extend_from_slice(&page[value.at..value.at + value.len]);
                 }
             }
             let len = image.len() - at;
