@@ -3,6 +3,7 @@
 
 mod doubles;
 mod entropy;
+mod files;
 mod golden;
 mod hostile;
 mod layout;
