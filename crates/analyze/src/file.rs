@@ -2,17 +2,15 @@
 
 use std::io;
 
-use pagefold_codec::{Model, Scratch};
+use pagefold_codec::{FileFormat, Format, Model, Scratch, files, registry};
 use pagefold_engine::limits::RECORDSIZE_DEFAULT;
 use pagefold_engine::pool::{LOG_EXPECTED_PAGES, LOG_LEVEL, LOG_SAMPLED_PAGES, LearnOptions, learn_better};
-use pagefold_engine::record::{
-    Compression, Encoded, Encoder, Format, ModelId, encode_metadata, looks_like_postgres, recognise,
-    recordsize_hint, worth_learning,
-};
+use pagefold_engine::record::{Compression, Encoded, Encoder, ModelId, encode_metadata, recordsize_hint};
 use pagefold_engine::segment::RECORD_OVERHEAD_BYTES;
 use serde::Serialize;
 
 use crate::estimate::Estimate;
+use crate::kind::Kind;
 use crate::source::Source;
 use crate::wal::{self, Images};
 use crate::walk::Found;
@@ -34,48 +32,6 @@ const MODEL: ModelId = ModelId::MAX >> 16;
 const PAGE_OVERHEAD_BYTES: u64 = RECORD_OVERHEAD_BYTES + 6;
 /// Bytes that a pool keeps beside each file: inode, name and usage.
 const FILE_OVERHEAD_BYTES: u64 = 200;
-
-/// Kind of most pages of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// Tables of PostgreSQL.
-    PostgresHeap,
-    /// B-tree indexes of PostgreSQL.
-    PostgresBtree,
-    /// Other pages of PostgreSQL: maps, other indexes.
-    PostgresOther,
-    /// PostgreSQL's write-ahead log.
-    PostgresLog,
-    /// InnoDB's tablespaces.
-    Innodb,
-    /// InnoDB's redo log.
-    InnodbLog,
-    /// SQLite's databases, logs and journals.
-    Sqlite,
-    /// Round-robin databases.
-    Rrd,
-    /// Anything else.
-    Other,
-}
-
-impl Kind {
-    /// Returns the kind in words.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::PostgresHeap => "PostgreSQL tables",
-            Self::PostgresBtree => "PostgreSQL B-trees",
-            Self::PostgresOther => "PostgreSQL, other pages",
-            Self::PostgresLog => "PostgreSQL log",
-            Self::Innodb => "InnoDB tablespaces",
-            Self::InnodbLog => "InnoDB log",
-            Self::Sqlite => "SQLite",
-            Self::Rrd => "RRD",
-            Self::Other => "other",
-        }
-    }
-}
 
 /// Prediction for a file. All sizes are in bytes.
 #[derive(Clone, Debug, Serialize)]
@@ -129,9 +85,9 @@ pub(crate) fn look(found: &Found, options: &Options, shared: Option<&Model>) -> 
     let name = found.path.file_name().map(|name| name.to_string_lossy().into_owned());
     let first = source.head(0, FIRST_WRITE_BYTES)?;
     let recordsize_bytes = recordsize_hint(0, &first, name.as_deref()).unwrap_or(RECORDSIZE_DEFAULT);
-    let format = recognise(0, &first, name.as_deref()).map(|(format, _)| format);
+    let format = registry().recognise_file(0, &first, name.as_deref()).map(|(format, _)| format);
     let mut random = fastrand::Rng::with_seed(options.seed ^ found.size_bytes);
-    let images = if format == Some(Format::PostgresLog) { wal::images(&source)? } else { Images::default() };
+    let images = if format == Some(files::POSTGRES_LOG) { wal::images(&source)? } else { Images::default() };
     let extents = Source::open(&found.path)?.paged(EXTENT_BYTES)?;
     let [lz4, zlib, zstd] = by_extents(&extents, found, &mut random)?;
     let source = source.paged(recordsize_bytes)?;
@@ -169,7 +125,7 @@ fn learn(source: &Source, options: &Options) -> io::Result<Option<Learned>> {
     if source.pages() < wanted.pages_min {
         return Ok(None);
     }
-    Ok(learn_from(&worth_learning(spread(source, wanted.sample_pages)?), level, source.pages()))
+    Ok(learn_from(&registry().worth_learning(spread(source, wanted.sample_pages)?), level, source.pages()))
 }
 
 /// Makes `shared` the model that a pool would have once it has folded this log after those before. Returns the stored
@@ -237,25 +193,12 @@ struct Tried {
     logical: Vec<f64>,
     stored: Vec<f64>,
     free: Vec<f64>,
-    heaps: usize,
-    btrees: usize,
-    others: usize,
+    formats: Vec<Format>,
 }
 
 impl Tried {
-    fn kind(&self, format: Option<Format>) -> Kind {
-        let known = self.heaps.max(self.btrees).max(self.others);
-        match format {
-            Some(Format::PostgresLog) => Kind::PostgresLog,
-            Some(Format::Innodb) => Kind::Innodb,
-            Some(Format::InnodbLog) => Kind::InnodbLog,
-            Some(Format::Sqlite) => Kind::Sqlite,
-            Some(Format::Rrd) => Kind::Rrd,
-            Some(Format::Postgres) | None if 2 * known <= self.stored.len() => Kind::Other,
-            Some(Format::Postgres) | None if self.heaps == known => Kind::PostgresHeap,
-            Some(Format::Postgres) | None if self.btrees == known => Kind::PostgresBtree,
-            Some(Format::Postgres) | None => Kind::PostgresOther,
-        }
+    fn kind(&self, file: Option<&'static FileFormat>) -> Kind {
+        Kind::of(file, &self.formats, self.stored.len())
     }
 }
 
@@ -279,14 +222,9 @@ fn try_pages(
         let logical = if encoded == Encoded::Zero { 0 } else { page.len() };
         tried.logical.push(logical as f64);
         tried.stored.push(record.len() as f64);
-        let is_postgres = looks_like_postgres(&page);
-        match pagefold_codec::recognise(&mut scratch, &page) {
-            Some(pagefold_codec::Kind::PostgresHeap) => tried.heaps += 1,
-            Some(pagefold_codec::Kind::PostgresBtree) => tried.btrees += 1,
-            _ => {
-                tried.others += usize::from(is_postgres);
-            }
-        }
+        let format = pagefold_codec::recognise(&mut scratch, &page);
+        let is_postgres = format.is_some_and(|format| format.facts().file == files::POSTGRES);
+        tried.formats.extend(format);
         tried.free.push(if is_postgres { f64::from(hole_bytes(&page)) } else { 0.0 });
     }
     Ok(tried)

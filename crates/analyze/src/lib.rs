@@ -5,10 +5,11 @@
 //! were not learned from. The sampled pages of each file give an estimate for all of its pages, with a range of
 //! confidence; see `estimate`.
 //!
-//! Layers, each of which uses only those below: `report`, `file`, `wal`, `estimate`, `source`, `walk`.
+//! Layers, each of which uses only those below: `report`, `file`, `kind`, `wal`, `estimate`, `source`, `walk`.
 
 mod estimate;
 mod file;
+mod kind;
 mod report;
 mod source;
 #[cfg(test)]
@@ -17,7 +18,8 @@ mod wal;
 mod walk;
 
 pub use estimate::Estimate;
-pub use file::{FileReport, Kind};
+pub use file::FileReport;
+pub use kind::Kind;
 pub use report::{Finding, Report, Totals, analyze};
 pub use walk::{Found, walk};
 

@@ -1,14 +1,14 @@
 //! Adds up the predictions for all files.
 
-use std::collections::BTreeMap;
-
+use pagefold_codec::{files, registry};
 use pagefold_engine::record::Compression;
 use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::Options;
 use crate::estimate::Estimate;
-use crate::file::{FileReport, Kind, fold_log, look};
+use crate::file::{FileReport, fold_log, look};
+use crate::kind::Kind;
 use crate::walk::Found;
 
 /// Prediction for some files together. All sizes are in bytes.
@@ -124,8 +124,8 @@ pub fn analyze(files: &[Found], options: &Options, step: impl Fn(u64) + Sync) ->
             Err((_, problem)) => problems.push(problem),
         }
     }
-    for kind in [Kind::PostgresLog, Kind::InnodbLog] {
-        if let Err(error) = share_model(kind, &mut reports, options) {
+    for log in registry().files().iter().filter(|file| file.log.is_some()) {
+        if let Err(error) = share_model(Kind::File(log), &mut reports, options) {
             problems.push(format!("cannot read the logs once more: {error}"));
         }
     }
@@ -152,36 +152,28 @@ fn share_model(kind: Kind, reports: &mut [FileReport], options: &Options) -> std
 
 fn summarize(compression: Compression, files: Vec<FileReport>, problems: Vec<String>) -> Report {
     let mut total = Totals::default();
-    let mut kinds: BTreeMap<Kind, Totals> = BTreeMap::new();
+    let mut kinds: Vec<(Kind, Totals)> = Kind::all().map(|kind| (kind, Totals::default())).collect();
     for file in &files {
         total.add(file);
-        kinds.entry(file.kind).or_default().add(file);
+        kinds.iter_mut().filter(|(kind, _)| *kind == file.kind).for_each(|(_, totals)| totals.add(file));
     }
+    kinds.retain(|(kind, _)| files.iter().any(|file| file.kind == *kind));
     let findings = findings(&files);
-    Report {
-        compression: compression.to_string(),
-        total,
-        kinds: kinds.into_iter().collect(),
-        files,
-        findings,
-        problems,
-    }
+    Report { compression: compression.to_string(), total, kinds, files, findings, problems }
 }
 
-fn findings(files: &[FileReport]) -> Vec<Finding> {
-    let sum = |kinds: &[Kind], of: &dyn Fn(&FileReport) -> u64| {
-        files.iter().filter(|file| kinds.contains(&file.kind)).map(of).sum::<u64>()
+fn findings(reports: &[FileReport]) -> Vec<Finding> {
+    let sum = |is: fn(Kind) -> bool, of: &dyn Fn(&FileReport) -> u64| {
+        reports.iter().filter(|file| is(file.kind)).map(of).sum::<u64>()
     };
-    let pages = [Kind::PostgresHeap, Kind::PostgresBtree];
-    let free_bytes = sum(&pages, &|file| file.free.bytes());
-    let image_bytes = sum(&[Kind::PostgresLog], &|file| file.images.image_bytes);
-    let innodb_bytes = sum(&[Kind::Innodb], &|file| file.logical.bytes());
+    let is_pages = |kind| matches!(kind, Kind::Pages(_));
+    let is_log = |kind| kind == Kind::File(files::POSTGRES_LOG);
+    let free_bytes = sum(is_pages, &|file| file.free.bytes());
+    let image_bytes = sum(is_log, &|file| file.images.image_bytes);
+    let innodb_bytes = sum(|kind| kind == Kind::File(files::INNODB), &|file| file.logical.bytes());
     let all = [
-        Finding::FreeSpace { free_bytes, pages_bytes: sum(&pages, &|file| file.logical.bytes()) },
-        Finding::FullPageWrites {
-            image_bytes,
-            record_bytes: sum(&[Kind::PostgresLog], &|file| file.images.record_bytes),
-        },
+        Finding::FreeSpace { free_bytes, pages_bytes: sum(is_pages, &|file| file.logical.bytes()) },
+        Finding::FullPageWrites { image_bytes, record_bytes: sum(is_log, &|file| file.images.record_bytes) },
         Finding::Doublewrite { pages_bytes: innodb_bytes },
     ];
     let there = [free_bytes > 0, image_bytes > 0, innodb_bytes > 0];

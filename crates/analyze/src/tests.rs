@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 
 use pagefold_codec::testing::{Random, Schema, heap_page};
+use pagefold_codec::{files, registry};
 use pagefold_engine::record::{Compression, Encoder};
 use tempfile::TempDir;
 
@@ -98,7 +99,7 @@ fn relations_of_postgres_are_predicted_with_a_model() {
     let with = predict(&dir, &options(Compression::Page(3)));
     let without = predict(&dir, &options(Compression::Zstd(3)));
     let file = &with.files[0];
-    assert_eq!((file.kind, file.recordsize_bytes), (Kind::PostgresHeap, PAGE as u32));
+    assert_eq!((file.kind.name(), file.recordsize_bytes), ("PostgreSQL tables", PAGE as u32));
     assert!(file.model_bytes > 0);
     assert!(file.stored.bytes() < without.files[0].stored.bytes());
     assert!(matches!(with.findings[..], [Finding::FreeSpace { free_bytes: 1.., .. }]), "{:?}", with.findings);
@@ -136,4 +137,33 @@ fn a_file_with_two_names_is_counted_once_and_links_are_told() {
 fn what_cannot_be_looked_at_is_told() {
     let error = walk(&["/nowhere/at/all".into()], || {}).unwrap_err();
     assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
+}
+
+/// Programs read the first words, people the others; reports have them in this order.
+#[test]
+fn kinds_have_these_names() {
+    let kinds: Vec<(&str, &str)> = Kind::all().map(|kind| (kind.key(), kind.name())).collect();
+    let expected = [
+        ("postgres-heap", "PostgreSQL tables"),
+        ("postgres-btree", "PostgreSQL B-trees"),
+        ("postgres-other", "PostgreSQL, other pages"),
+        ("postgres-log", "PostgreSQL log"),
+        ("innodb", "InnoDB tablespaces"),
+        ("innodb-log", "InnoDB log"),
+        ("sqlite", "SQLite"),
+        ("rrd", "RRD"),
+        ("other", "other"),
+    ];
+    assert_eq!(kinds, expected);
+}
+
+#[test]
+fn files_of_postgresql_are_named_by_most_of_their_pages() {
+    let format = |name: &str| registry().by_name(name).unwrap();
+    let [heap, btree, gin] = ["postgres-heap", "postgres-btree", "postgres-gin"].map(format);
+    let (postgres, innodb) = (Some(files::POSTGRES), Some(files::INNODB));
+    assert_eq!(Kind::of(postgres, &[btree, heap, heap], 4), Kind::Pages(heap));
+    assert_eq!(Kind::of(None, &[btree, heap], 3).key(), "other");
+    assert_eq!(Kind::of(None, &[btree, heap, gin, gin], 3), Kind::File(files::POSTGRES));
+    assert_eq!(Kind::of(innodb, &[heap, heap], 2), Kind::File(files::INNODB));
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use pagefold_codec::testing::Random;
-use pagefold_codec::{Model, Options, Scratch, learn, recognise};
+use pagefold_codec::{Format, Model, Options, Scratch, learn, recognise};
 
 /// Sizes of pages, the usual ones first.
 const PAGE_BYTES: [usize; 6] = [8192, 16_384, 4096, 32_768, 1024, 2048];
@@ -102,7 +102,7 @@ fn page_bytes(bytes: &[u8]) -> Option<usize> {
     let mut known = |size: usize| {
         let all = bytes.len() / size;
         let some = bytes.chunks_exact(size).step_by(all.div_ceil(LOOKED_AT).max(1));
-        some.filter(|page| recognise(&mut scratch, page).is_some()).count()
+        some.filter(|page| recognise(&mut scratch, page).is_some_and(Format::has_model)).count()
     };
     let counted = PAGE_BYTES.map(|size| (known(size), size));
     // Of sizes with equally many recognised pages, the first is the usual one.

@@ -15,13 +15,13 @@
 //! 3. A decoder never panics, never reads or writes beyond its buffers and never allocates by unverified sizes,
 //!    whatever model and record hold.
 //!
-//! Layers, each of which uses only those below: `model`, `scratch`, `postgres`, `innodb`, `sqlite` and `log`,
-//! `columns`, `patterns`, `stale`, `text`, `frame`, `entropy`, `wire`. Beside them is [`doubles`], which needs no
-//! model.
+//! A page format implements the trait `PageFormat` and has a line in the [`Registry`]; nothing else names it.
 //!
 //! ```text
-//! model      learns models, and codes pages by them: the interface
-//! postgres   takes heap and B-tree pages apart; `innodb`, `sqlite` and `log` do so with theirs
+//! registry   lists the formats, and finds the one of a page or a file
+//! model      learns models, and codes pages by them: the interface; `scratch`: its buffers
+//! format     the trait of page formats, and what is known of files
+//! postgres   takes heap and B-tree pages apart; `innodb`, `sqlite`, `log` and [`doubles`] do so with theirs
 //! columns    finds where values lie in rows, and codes each column
 //! patterns   frequent combinations as one symbol; `stale`: bytes of a page that belong to nothing
 //! text       what goes through zstd; `frame`: the headers of its frames
@@ -31,6 +31,7 @@
 mod columns;
 pub mod doubles;
 mod entropy;
+mod format;
 pub mod frame;
 mod innodb;
 pub mod limits;
@@ -38,6 +39,7 @@ mod log;
 mod model;
 mod patterns;
 mod postgres;
+mod registry;
 mod sampling;
 mod scratch;
 mod sqlite;
@@ -48,8 +50,23 @@ mod tests;
 mod text;
 mod wire;
 
-pub use model::{Kind, Model, Options, learn, recognise};
+/// Files that have something of their own to report.
+pub mod files {
+    use crate::format::files::FileFormat;
+
+    /// Tables, indexes and maps of PostgreSQL.
+    pub const POSTGRES: &FileFormat = &crate::postgres::FILES;
+    /// PostgreSQL's write-ahead log.
+    pub const POSTGRES_LOG: &FileFormat = &crate::log::wal::FILES;
+    /// InnoDB's tablespaces.
+    pub const INNODB: &FileFormat = &crate::innodb::FILES;
+}
+
+pub use format::files::{FileFormat, LogFacts};
+pub use format::{Checksum, FIRST_MODEL_CODEC, Facts, Format, PageCoding};
+pub use model::{Model, Options, learn};
 pub use postgres::checksum::checksum as postgres_checksum;
+pub use registry::{Registry, recognise, registry};
 pub use scratch::Scratch;
 
 /// An error: a record or model holds bytes that no encoder makes. The text says what is wrong with them.

@@ -1,11 +1,9 @@
 //! Buffers that are kept from page to page: one set per thread.
 
+use std::any::Any;
+
 use crate::columns::Buffers;
 use crate::entropy::rans::Ops;
-use crate::innodb;
-use crate::log;
-use crate::postgres::{btree, heap};
-use crate::sqlite;
 use crate::stale::Stale;
 use crate::text::Contexts;
 
@@ -14,11 +12,8 @@ use crate::text::Contexts;
 #[derive(Debug, Default)]
 pub struct Scratch {
     pub(crate) buffers: Buffers,
-    pub(crate) heap: heap::Parts,
-    pub(crate) btree: btree::Parts,
-    pub(crate) innodb: innodb::Parts,
-    pub(crate) sqlite: sqlite::Parts,
-    pub(crate) log: log::Parts,
+    /// Pages that are taken apart, one of each type that was needed so far; the one that was used last comes last.
+    pages: Vec<Box<dyn Any + Send>>,
     pub(crate) none: Stale,
     pub(crate) ops: Ops,
     pub(crate) contexts: Contexts,
@@ -34,5 +29,17 @@ impl Scratch {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Calls `body` with the buffers of a page of type `P`, which are made when they are needed first.
+    pub(crate) fn with<P: Default + Send + 'static, R>(
+        &mut self,
+        body: impl FnOnce(&mut Self, &mut P) -> R,
+    ) -> R {
+        let kept = self.pages.iter().rposition(|page| page.is::<P>()).map(|at| self.pages.swap_remove(at));
+        let mut page: Box<P> = kept.and_then(|page| page.downcast().ok()).unwrap_or_default();
+        let done = body(self, &mut page);
+        self.pages.push(page);
+        done
     }
 }

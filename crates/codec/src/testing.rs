@@ -45,7 +45,7 @@ impl Random {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Type {
+enum ColumnType {
     Int(usize),
     Flag,
     Uuid,
@@ -63,7 +63,7 @@ const WORDS: [&str; 8] = ["carefully", "final", "deposits", "sleep", "GREEN LANE
 /// Columns of a relation, and the state of its pages.
 #[derive(Clone, Debug)]
 pub struct Schema {
-    types: Vec<Type>,
+    types: Vec<ColumnType>,
     nulls: bool,
     /// True if pages were used before: they have garbage in holes and behind tuples, pruned tuples, update chains.
     pub aged: bool,
@@ -75,17 +75,17 @@ impl Schema {
     /// Draws any columns, in clean or aged pages of any size.
     pub fn random(random: &mut Random) -> Self {
         let all = [
-            Type::Int(4),
-            Type::Int(2),
-            Type::Int(8),
-            Type::Flag,
-            Type::Uuid,
-            Type::Word,
-            Type::Letters,
-            Type::Text,
-            Type::Numeric,
-            Type::Prose,
-            Type::Long,
+            ColumnType::Int(4),
+            ColumnType::Int(2),
+            ColumnType::Int(8),
+            ColumnType::Flag,
+            ColumnType::Uuid,
+            ColumnType::Word,
+            ColumnType::Letters,
+            ColumnType::Text,
+            ColumnType::Numeric,
+            ColumnType::Prose,
+            ColumnType::Long,
         ];
         let columns = 1 + random.below(9);
         Self {
@@ -99,13 +99,24 @@ impl Schema {
     /// Makes a table of an integer, a word and a numeric, in young pages.
     #[must_use]
     pub fn plain(page_bytes: usize) -> Self {
-        Self { types: vec![Type::Int(4), Type::Word, Type::Numeric], nulls: false, aged: false, page_bytes }
+        Self {
+            types: vec![ColumnType::Int(4), ColumnType::Word, ColumnType::Numeric],
+            nulls: false,
+            aged: false,
+            page_bytes,
+        }
     }
 
     /// Makes a table of a few columns that compress well, in pages of 8 KiB.
     #[must_use]
     pub fn simple(aged: bool) -> Self {
-        let types = vec![Type::Int(4), Type::Int(8), Type::Word, Type::Flag, Type::Text];
+        let types = vec![
+            ColumnType::Int(4),
+            ColumnType::Int(8),
+            ColumnType::Word,
+            ColumnType::Flag,
+            ColumnType::Text,
+        ];
         Self { types, nulls: false, aged, page_bytes: 8192 }
     }
 
@@ -129,7 +140,7 @@ pub(crate) fn align(data: &mut Vec<u8>, to: usize) {
     data.resize(data.len().next_multiple_of(to), 0);
 }
 
-fn value(random: &mut Random, column: Type, n: usize, data: &mut Vec<u8>) {
+fn value(random: &mut Random, column: ColumnType, n: usize, data: &mut Vec<u8>) {
     let mut varlena = |content: &[u8]| {
         if content.len() <= 126 {
             data.push(((content.len() + 1) << 1 | 1) as u8);
@@ -140,7 +151,7 @@ fn value(random: &mut Random, column: Type, n: usize, data: &mut Vec<u8>) {
         data.extend_from_slice(content);
     };
     match column {
-        Type::Int(width) => {
+        ColumnType::Int(width) => {
             let value = match random.below(8) {
                 0 => random.next(),
                 1 => (random.below(100) as u64).wrapping_neg(),
@@ -149,21 +160,21 @@ fn value(random: &mut Random, column: Type, n: usize, data: &mut Vec<u8>) {
             align(data, width);
             data.extend_from_slice(&value.to_le_bytes()[..width]);
         }
-        Type::Flag => data.push(random.below(2) as u8),
-        Type::Uuid => data.extend(random.bytes(16)),
-        Type::Word => varlena(WORDS[random.below(WORDS.len())].as_bytes()),
-        Type::Letters => varlena(&[b'a' + random.below(26) as u8; 24]),
-        Type::Text => {
+        ColumnType::Flag => data.push(random.below(2) as u8),
+        ColumnType::Uuid => data.extend(random.bytes(16)),
+        ColumnType::Word => varlena(WORDS[random.below(WORDS.len())].as_bytes()),
+        ColumnType::Letters => varlena(&[b'a' + random.below(26) as u8; 24]),
+        ColumnType::Text => {
             let words: Vec<&str> = (0..random.below(9)).map(|_| WORDS[random.below(WORDS.len())]).collect();
             varlena(words.join(" ").as_bytes());
         }
-        Type::Prose => {
+        ColumnType::Prose => {
             let words: Vec<String> = (0..random.below(60))
                 .map(|_| format!("{}{} ", WORDS[random.below(8)], random.below(50)))
                 .collect();
             varlena(words.concat().as_bytes());
         }
-        Type::Numeric => {
+        ColumnType::Numeric => {
             let mut content = vec![random.below(4) as u8, 0x80 | random.below(3) as u8];
             for _ in 0..random.below(4) {
                 content.extend_from_slice(&(random.below(10_000) as u16).to_le_bytes());
@@ -173,7 +184,7 @@ fn value(random: &mut Random, column: Type, n: usize, data: &mut Vec<u8>) {
             }
             varlena(&content);
         }
-        Type::Long => {
+        ColumnType::Long => {
             if random.once_in(20) {
                 data.extend([1, 18]);
                 data.extend(random.bytes(16));

@@ -744,14 +744,14 @@ fn records_with_a_model() {
     // The example has no payload: what decides is found before it is looked at.
     let record = example("model-record");
     assert_eq!(model_of(&record), Some(300));
-    assert_eq!(record[0], Codec::PostgresHeap.id());
+    assert_eq!(record[0], 16);
     assert_eq!(pagefold_engine::record::logical_len(&record).unwrap(), 8192);
     let error = decode(&record, &NoModels, &mut [0; 8192]).unwrap_err().to_string();
     assert!(error.contains("model 300"), "{error}");
 
     let entry = ModelEntry {
         ptr: ptr(9, 300, 1000),
-        codec: Codec::PostgresHeap,
+        codec: Codec::from_id(16).unwrap(),
         dataset: 1,
         object: 5,
         generation: 2,

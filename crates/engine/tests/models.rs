@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pagefold_codec::testing::innodb::{Table, index_page};
+use pagefold_codec::testing::innodb::{InnodbTable, index_page};
 use pagefold_codec::testing::sqlite::{Tree, overflow_page, tree_page};
 use pagefold_codec::testing::{Keys, Random, Schema, btree_page, heap_page};
 use pagefold_engine::dataset::{Attempt, Change};
@@ -137,7 +137,7 @@ fn pages_of_innodb_are_coded_by_models() {
     let mut random = Random::new(8);
     let mut pages: Vec<Vec<u8>> = vec![];
     for aged in [false, true] {
-        let table = Table::simple(aged);
+        let table = InnodbTable::simple(aged);
         pages.extend((0..PAGES / 2).map(|number| index_page(&mut random, &table, number)));
     }
     bench.write(5, &pages);

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-use pagefold_codec::testing::innodb::{Table, index_page};
-use pagefold_codec::{Kind, Model, Options, Scratch, learn, recognise};
+use pagefold_codec::testing::innodb::{InnodbTable, index_page};
+use pagefold_codec::{Model, Options, Scratch, learn, recognise};
 use pagefold_sim::random::Random;
 
 const PAGE_BYTES: usize = 8192;
@@ -103,7 +103,7 @@ fn innodb_pages() -> &'static [Vec<u8>] {
     static PAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     PAGES.get_or_init(|| {
         let mut random = pagefold_codec::testing::Random::new(3);
-        let mut table = Table::simple(true);
+        let mut table = InnodbTable::simple(true);
         table.page_bytes = 4096;
         (0..200).map(|number| index_page(&mut random, &table, number)).collect()
     })
@@ -167,7 +167,7 @@ pub(super) fn innodb_page(bytes: &[u8]) -> bool {
     let mut page = bytes.to_vec();
     page.resize(model.page_bytes(), 0);
     let mut scratch = Scratch::new();
-    let known = recognise(&mut scratch, &page) == Some(Kind::Innodb);
+    let known = recognise(&mut scratch, &page).is_some_and(|format| format.name() == "innodb");
     let mut record = Vec::new();
     model.encode(&mut scratch, &page, &mut record) && known
 }

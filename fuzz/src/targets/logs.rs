@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use pagefold_codec::testing::Random;
 use pagefold_codec::testing::logs::{redo_blocks, wal_pages};
-use pagefold_codec::{Kind, Model, Options, Scratch, learn, recognise};
+use pagefold_codec::{Model, Options, Scratch, learn, recognise};
 
 const PAGE_BYTES: usize = 1024;
 
@@ -81,11 +81,11 @@ pub(super) fn page(bytes: &[u8]) -> bool {
     let mut page = bytes.to_vec();
     page.resize(PAGE_BYTES, 0);
     let mut scratch = Scratch::new();
-    let kind = recognise(&mut scratch, &page);
+    let format = recognise(&mut scratch, &page);
     for log in logs() {
         if let Some(model) = &log.model {
             let _coded = model.encode(&mut scratch, &page, &mut Vec::new());
         }
     }
-    matches!(kind, Some(Kind::PostgresWal | Kind::InnodbRedo))
+    format.is_some_and(|format| format.facts().file.log.is_some())
 }

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use pagefold_codec::testing::Random;
 use pagefold_codec::testing::sqlite::{Tree, overflow_page, tree_page};
-use pagefold_codec::{Kind, Model, Options, Scratch, learn, recognise};
+use pagefold_codec::{Model, Options, Scratch, learn, recognise};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -83,7 +83,7 @@ pub(super) fn page(bytes: &[u8]) -> bool {
     let mut page = bytes.to_vec();
     page.resize(model.page_bytes(), 0);
     let mut scratch = Scratch::new();
-    let known = recognise(&mut scratch, &page) == Some(Kind::Sqlite);
+    let known = recognise(&mut scratch, &page).is_some_and(|format| format.name() == "sqlite");
     let mut record = Vec::new();
     if model.encode_unverified(&mut scratch, &page, &mut record) {
         let mut again = vec![0; page.len()];

@@ -106,7 +106,7 @@ pub struct CodecShare {
 /// Pages of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindShare {
-    /// `postgres-heap`, `postgres-btree`, `postgres-other`, `postgres-wal`, `innodb`, `innodb-redo`, `sqlite`, `other`.
+    /// Name of the format, as the registry of `crates/codec` has it (`docs/CODEC.md` lists them); `other` for none.
     pub kind: String,
     /// Number of pages in the sample.
     pub pages: u64,

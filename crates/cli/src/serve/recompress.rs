@@ -1,6 +1,6 @@
 //! Answers requests about how files are stored, and codes files again.
 
-use pagefold_engine::pool::{CALL_PAGES, CodecUse, PageKind, PageRange, Survey};
+use pagefold_engine::pool::{CALL_PAGES, CodecUse, PageRange, Survey};
 use pagefold_fs::Ino;
 
 use super::mounted::Mounted;
@@ -79,25 +79,12 @@ fn figures(survey: &Survey) -> FileSurvey {
             pages: *pages,
         })
         .collect();
-    let mut kinds: Vec<KindShare> = survey
-        .kinds
-        .iter()
-        .map(|(kind, pages)| KindShare { kind: kind_name(*kind).into(), pages: *pages })
+    let mut formats: Vec<_> = survey.formats.iter().collect();
+    formats.sort_by_key(|(format, pages)| (std::cmp::Reverse(**pages), format.is_none(), **format));
+    let kinds = formats
+        .into_iter()
+        .map(|(format, pages)| KindShare { kind: Survey::kind_name(*format).into(), pages: *pages })
         .collect();
     codecs.sort_by_key(|share| std::cmp::Reverse(share.pages));
-    kinds.sort_by_key(|share| std::cmp::Reverse(share.pages));
     FileSurvey { sampled_pages: survey.pages, codecs, kinds, model: survey.current }
-}
-
-fn kind_name(kind: PageKind) -> &'static str {
-    match kind {
-        PageKind::PostgresHeap => "postgres-heap",
-        PageKind::PostgresBtree => "postgres-btree",
-        PageKind::PostgresOther => "postgres-other",
-        PageKind::Innodb => "innodb",
-        PageKind::Sqlite => "sqlite",
-        PageKind::PostgresWal => "postgres-wal",
-        PageKind::InnodbRedo => "innodb-redo",
-        PageKind::Other => "other",
-    }
 }

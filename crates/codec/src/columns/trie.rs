@@ -3,7 +3,7 @@
 /// A node's cell. The child by `byte` is at `base + byte`, if the cell there has that `byte`: no two nodes share a
 /// base.
 #[derive(Clone, Copy, Debug, Default)]
-struct Cell {
+struct TrieCell {
     /// The base times 256, plus the byte that leads here.
     base_byte: u32,
     /// Place plus one of the phrase that stops here.
@@ -20,12 +20,12 @@ const TAIL: usize = 7;
 /// A trie that finds the longest phrase at the beginning of a text.
 #[derive(Clone, Debug)]
 pub(super) struct Trie {
-    cells: Vec<Cell>,
+    cells: Vec<TrieCell>,
 }
 
 /// Finds bases, the nodes with most children first, so that others fill the gaps.
 #[derive(Default)]
-struct Places {
+struct FreeCells {
     taken: Vec<bool>,
     bases: Vec<bool>,
     first_free: usize,
@@ -36,7 +36,7 @@ const TRIES: usize = 1024;
 /// Number of cells that are given up if no base suited a node.
 const GIVE_UP: usize = 64;
 
-impl Places {
+impl FreeCells {
     fn is_free(&self, at: usize) -> bool {
         !self.taken.get(at).copied().unwrap_or(false)
     }
@@ -155,7 +155,7 @@ struct Edge {
 }
 
 /// Gives a cell to each node at which an edge ends; the bytes on the way are in tails.
-fn place(nodes: &[Node]) -> Vec<Cell> {
+fn place(nodes: &[Node]) -> Vec<TrieCell> {
     // The edges of each node that has children: each leads by its first byte to the node at the end of its tail.
     let mut edges: Vec<(usize, Vec<Edge>)> = vec![];
     let mut todo = vec![0];
@@ -168,19 +168,19 @@ fn place(nodes: &[Node]) -> Vec<Cell> {
         }
     }
     edges.sort_by_key(|(node, own)| (usize::MAX - own.len(), *node));
-    let mut places = Places { taken: vec![true], bases: vec![true], first_free: 1 };
+    let mut places = FreeCells { taken: vec![true], bases: vec![true], first_free: 1 };
     let mut bases = vec![0; nodes.len()];
     for (node, own) in &edges {
         let children: Vec<(u8, usize)> = own.iter().map(|edge| (edge.byte, edge.child)).collect();
         bases[*node] = places.take(&children);
     }
-    let cell = |node: usize, byte: u8, tail: u64| Cell {
+    let cell = |node: usize, byte: u8, tail: u64| TrieCell {
         base_byte: (bases[node] as u32) << 8 | u32::from(byte),
         stop: nodes[node].stop,
         end: nodes[node].end,
         tail,
     };
-    let mut cells = vec![Cell::default(); places.taken.len()];
+    let mut cells = vec![TrieCell::default(); places.taken.len()];
     cells[0] = cell(0, 0, 0);
     for (node, own) in &edges {
         for &Edge { byte, tail, child } in own {

@@ -29,14 +29,14 @@ impl Bit {
 }
 
 /// Writes decisions and plain bits.
-pub(super) struct Encoder<'o> {
+pub(super) struct BitEncoder<'o> {
     low: u64,
     range: u64,
     out: &'o mut Vec<u8>,
     begin: usize,
 }
 
-impl<'o> Encoder<'o> {
+impl<'o> BitEncoder<'o> {
     pub(super) fn new(out: &'o mut Vec<u8>) -> Self {
         let begin = out.len();
         Self { low: 0, range: u64::MAX, out, begin }
@@ -91,13 +91,13 @@ impl<'o> Encoder<'o> {
 }
 
 /// Reads decisions and plain bits. Behind its end the record counts as zeros.
-pub(super) struct Decoder<'r> {
+pub(super) struct BitDecoder<'r> {
     code: u64,
     range: u64,
     rest: &'r [u8],
 }
 
-impl<'r> Decoder<'r> {
+impl<'r> BitDecoder<'r> {
     pub(super) fn new(record: &'r [u8]) -> Self {
         let mut decoder = Self { code: 0, range: u64::MAX, rest: record };
         (0..8).for_each(|_| decoder.shift());
@@ -150,7 +150,7 @@ pub(super) trait Coder {
     }
 }
 
-impl Coder for Encoder<'_> {
+impl Coder for BitEncoder<'_> {
     fn bit(&mut self, model: &mut Bit, bit: bool) -> bool {
         let one = (self.range >> 16) * u64::from(model.one);
         if bit {
@@ -170,7 +170,7 @@ impl Coder for Encoder<'_> {
     }
 }
 
-impl Coder for Decoder<'_> {
+impl Coder for BitDecoder<'_> {
     fn bit(&mut self, model: &mut Bit, _: bool) -> bool {
         let one = (self.range >> 16) * u64::from(model.one);
         let bit = self.code < one;

@@ -7,8 +7,11 @@
 //! bits.
 
 mod coder;
+mod format;
 
-use coder::{Bit, Coder, Decoder, Encoder, Numbers};
+use coder::{Bit, BitDecoder, BitEncoder, Coder, Numbers};
+
+pub(crate) use format::{Doubles, FILES};
 
 use crate::Corrupt;
 use crate::entropy::number::{unzigzag, zigzag};
@@ -78,8 +81,8 @@ pub fn encode(bytes: &[u8], out: &mut Vec<u8>) -> bool {
     let divisor = find_divisor(&words);
     out.push(lanes as u8 - 1);
     put_varint(out, divisor);
-    let mut coder = Encoder::new(out);
-    let mut state = State::new(lanes, divisor);
+    let mut coder = BitEncoder::new(out);
+    let mut state = ArrayState::new(lanes, divisor);
     for &word in &words {
         state.code(&mut coder, word);
     }
@@ -104,8 +107,8 @@ pub fn decode(record: &[u8], bytes: &mut [u8]) -> Result<(), Corrupt> {
     if lanes > LANES || divisor > DIVISOR_MAX || rest.last() == Some(&0) {
         return Err(Corrupt("a head of numbers"));
     }
-    let mut coder = Decoder::new(rest);
-    let mut state = State::new(lanes, divisor);
+    let mut coder = BitDecoder::new(rest);
+    let mut state = ArrayState::new(lanes, divisor);
     for to in bytes.chunks_mut(WORD) {
         let (here, beyond) = (to.len(), state.code(&mut coder, 0).to_le_bytes());
         to.copy_from_slice(&beyond[..here]);
@@ -117,7 +120,7 @@ pub fn decode(record: &[u8], bytes: &mut [u8]) -> Result<(), Corrupt> {
 }
 
 /// State after the words that were coded so far; the same in both directions.
-struct State {
+struct ArrayState {
     divisor: u64,
     lanes: usize,
     lane: usize,
@@ -135,7 +138,7 @@ struct State {
     raw: Numbers,
 }
 
-impl State {
+impl ArrayState {
     fn new(lanes: usize, divisor: u64) -> Self {
         Self {
             divisor,

@@ -11,10 +11,10 @@
 
 use std::collections::HashMap;
 
-use super::layout::{Field, Layout, MAX_BITMAP, bitmap, length};
+use super::layout::{Field, InnodbLayout, MAX_BITMAP, bitmap, length};
 use super::page::{HEAP, RECORD};
-use super::split::{Nullable, Row, split};
-use super::{INSTANT_INFO, Parts};
+use super::split::{Nullable, SplitRow, split};
+use super::{INSTANT_INFO, InnodbPage};
 use crate::columns::MAX_COLUMNS;
 
 /// Largest number of pages that are looked at, and about that of neighbours in each.
@@ -67,10 +67,10 @@ struct Guess {
     explained: usize,
 }
 
-/// Returns the layout of the records of `pages`, which [`Parts::parse`] accepts; it has no columns if none can be
+/// Returns the layout of the records of `pages`, which [`InnodbPage::parse`] accepts; it has no columns if none can be
 /// found.
-pub(crate) fn infer(pages: &[&[u8]]) -> Layout {
-    let mut parts = Parts::default();
+pub(crate) fn infer(pages: &[&[u8]]) -> InnodbLayout {
+    let mut parts = InnodbPage::default();
     let (mut pairs, mut firsts) = (vec![], vec![]);
     let step = pages.len().div_ceil(PAGES).max(1);
     for page in pages.iter().step_by(step).filter(|page| page.len() > HEAP) {
@@ -85,7 +85,7 @@ pub(crate) fn infer(pages: &[&[u8]]) -> Layout {
         pairs.extend(neighbours.map(|pair| Pair { page, one: pair[0], other: pair[1] }));
     }
     if pairs.len() < 4 {
-        return Layout::default();
+        return InnodbLayout::default();
     }
     let mut best: Option<Guess> = None;
     for bitmap_bytes in 0..=MAX_BITMAP {
@@ -313,7 +313,7 @@ fn most_frequent(values: impl Iterator<Item = usize>) -> Option<(usize, usize)> 
 }
 
 /// Splits the records that `guess` describes into columns.
-fn columns(guess: &Guess, pages: &[&[u8]], parts: &mut Parts) -> Layout {
+fn columns(guess: &Guess, pages: &[&[u8]], parts: &mut InnodbPage) -> InnodbLayout {
     let (mut rows, mut partial) = (vec![], vec![]);
     let step = pages.len().div_ceil(PAGES).max(1);
     let per_page = ROWS.div_ceil(pages.len().min(PAGES)).max(4);
@@ -331,9 +331,9 @@ fn columns(guess: &Guess, pages: &[&[u8]], parts: &mut Parts) -> Layout {
             let Some(lengths) = lengths.filter(|_| unknown.is_empty()) else { continue };
             let end = record.origin + lengths.iter().sum::<usize>() + guess.fixed;
             if bits != guess.base {
-                partial.push((bits, Row::new(page, record.origin, lengths, false)));
+                partial.push((bits, SplitRow::new(page, record.origin, lengths, false)));
             } else if end <= parts.header.heap_top {
-                rows.push(Row::new(page, record.origin, lengths, rows.len() == from));
+                rows.push(SplitRow::new(page, record.origin, lengths, rows.len() == from));
             }
             if rows.len() - from >= per_page {
                 break;
@@ -363,9 +363,9 @@ fn columns(guess: &Guess, pages: &[&[u8]], parts: &mut Parts) -> Layout {
         fields.push(field);
     }
     if fields.len() > MAX_COLUMNS {
-        return Layout::default();
+        return InnodbLayout::default();
     }
-    Layout { fields, bitmap_bytes: guess.bitmap_bytes, usual: guess.base & !known }
+    InnodbLayout { fields, bitmap_bytes: guess.bitmap_bytes, usual: guess.base & !known }
 }
 
 impl Guess {

@@ -33,7 +33,7 @@ pub(crate) struct Field {
 
 /// The columns of an index's leaf pages, or of its other pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct InnodbLayout {
     pub(crate) fields: Vec<Field>,
     /// Bytes of the null bitmap.
     pub(crate) bitmap_bytes: usize,
@@ -100,7 +100,7 @@ impl Field {
     }
 }
 
-impl Layout {
+impl InnodbLayout {
     /// Returns the columns that a record with this bitmap has, as bits; `None` if a bit that belongs to no column is
     /// not as usual.
     #[inline(always)]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::infer::infer;
-use super::{BRANCH, Branch, InnodbModel, LSN_LOW_BITS, MAX_BRANCHES, Parts, streams};
+use super::{BRANCH, InnodbBranch, InnodbModel, InnodbPage, LSN_LOW_BITS, MAX_BRANCHES, streams};
 use crate::columns::learn::choose;
 use crate::patterns::{MAX_PATTERNS, Patterns, most_frequent};
 use crate::sampling::{median, sample};
@@ -13,9 +13,9 @@ const TRIAL_PAGES: usize = 40;
 /// Fewest sampled pages of one index and kind that get a branch; fewer are left to generic coding.
 const MIN_PAGES: usize = 2;
 
-/// Learns from pages that [`Parts::parse`] accepts; each index, and each of its two kinds of pages, on its own.
+/// Learns from pages that [`InnodbPage::parse`] accepts; each index, and each of its two kinds of pages, on its own.
 pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<InnodbModel> {
-    let mut parts = Parts::default();
+    let mut parts = InnodbPage::default();
     let mut branches: BTreeMap<(u64, bool), Vec<&[u8]>> = BTreeMap::new();
     for page in pages {
         if parts.parse(page) {
@@ -33,9 +33,9 @@ pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<InnodbModel> {
     (!model.branches.is_empty()).then_some(model)
 }
 
-fn learn_branch(index: u64, leaf: bool, pages: &[&[u8]], (level, first): (i32, usize)) -> Branch {
+fn learn_branch(index: u64, leaf: bool, pages: &[&[u8]], (level, first): (i32, usize)) -> InnodbBranch {
     let layout = infer(pages);
-    let mut parts = Parts::default();
+    let mut parts = InnodbPage::default();
     let (mut lsns, mut trxs, mut spaces) = (vec![], vec![], vec![]);
     let mut patterns = HashMap::new();
     for page in pages {
@@ -51,11 +51,11 @@ fn learn_branch(index: u64, leaf: bool, pages: &[&[u8]], (level, first): (i32, u
     }
     let columns: Vec<_> = layout.fields.iter().map(|field| field.column()).collect();
     let mut sampled = sample(pages, TRIAL_PAGES, |page| {
-        let mut parts = Parts::default();
+        let mut parts = InnodbPage::default();
         (parts.parse(page) && parts.parse_columns(page, &layout)).then_some(parts.grid)
     });
     let plans = choose(&columns, &mut sampled, level, first + streams::END);
-    Branch {
+    InnodbBranch {
         index,
         leaf,
         space: median(spaces),

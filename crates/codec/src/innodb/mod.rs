@@ -5,11 +5,13 @@
 //! - [`layout`] describes the parts of records, and [`infer`] finds them;
 //! - [`write`] and [`read`] are the two directions of a whole page.
 //!
-//! A tablespace holds all indexes of a table. So a model has a [`Branch`] for the leaf pages of each index, and one for
+//! A tablespace holds all indexes of a table. So a model has a [`InnodbBranch`] for the leaf pages of each index, and one for
 //! its other pages. Records are coded in the order of keys; behind them come free ones, which purged and moved rows
 //! have left. Each record keeps its number in the heap, and records lie in the order of these numbers: so places follow
 //! from lengths.
 
+pub(crate) mod files;
+mod format;
 pub(crate) mod infer;
 pub(crate) mod layout;
 pub(crate) mod learn;
@@ -18,8 +20,11 @@ pub(crate) mod read;
 mod split;
 pub(crate) mod write;
 
-use layout::{Extent, Layout};
-use page::{ENDS, Ends, HEAP, Header, INFIMUM, RECORD, SUPREMUM, SYSTEM_RECORDS, slot, status};
+pub(crate) use files::FILES;
+pub(crate) use format::Innodb;
+
+use layout::{Extent, InnodbLayout};
+use page::{ENDS, Ends, HEAP, INFIMUM, InnodbHeader, RECORD, SUPREMUM, SYSTEM_RECORDS, slot, status};
 
 use crate::Corrupt;
 use crate::columns::Grid;
@@ -41,7 +46,7 @@ const BRANCH: usize = 0;
 
 /// Streams of a branch that come before those of its columns; counted from the branch's first.
 pub(crate) mod streams {
-    /// The page's first symbol: see [`super::Shape`].
+    /// The page's first symbol: see [`super::InnodbShape`].
     pub(crate) const SHAPE: usize = 0;
     /// Number of records (two streams).
     pub(crate) const COUNT: usize = 1;
@@ -66,7 +71,7 @@ pub(crate) mod streams {
 
 /// The ways in which a page is as usual: bits of its first symbol.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Shape {
+pub(crate) struct InnodbShape {
     pub(crate) hole_zero: bool,
     /// Bytes between records are zero.
     pub(crate) gaps_zero: bool,
@@ -81,7 +86,7 @@ pub(crate) struct Shape {
     pub(crate) ends: Ends,
 }
 
-impl Shape {
+impl InnodbShape {
     pub(crate) fn symbol(self) -> u8 {
         let usual =
             [self.hole_zero, self.gaps_zero, self.dense, self.plain_order, self.garbage, self.no_root];
@@ -105,7 +110,7 @@ impl Shape {
 
 /// The model of the leaf pages of an index, or of its other pages.
 #[derive(Clone, Debug)]
-pub(crate) struct Branch {
+pub(crate) struct InnodbBranch {
     pub(crate) index: u64,
     pub(crate) leaf: bool,
     pub(crate) space: u32,
@@ -113,14 +118,14 @@ pub(crate) struct Branch {
     pub(crate) trx: u64,
     /// A usual LSN, without its [`LSN_LOW_BITS`].
     pub(crate) lsn: u64,
-    pub(crate) layout: Layout,
+    pub(crate) layout: InnodbLayout,
     pub(crate) patterns: Patterns,
     /// The first of the branch's streams.
     pub(crate) first: usize,
     pub(crate) plans: Plans,
 }
 
-impl Branch {
+impl InnodbBranch {
     fn write_model(&self, out: &mut Vec<u8>) {
         put_varint(out, self.index);
         out.push(u8::from(self.leaf));
@@ -137,7 +142,7 @@ impl Branch {
         let leaf = reader.byte()? == 1;
         let space = reader.at_most(u32::MAX as usize)? as u32;
         let (trx, lsn) = (reader.varint()?, reader.varint()?);
-        let layout = Layout::read(reader)?;
+        let layout = InnodbLayout::read(reader)?;
         let patterns = Patterns::read(reader)?;
         let plans = Plans::read(reader, first + streams::END)?;
         let columns = layout.fields.iter().map(|field| field.column());
@@ -156,7 +161,7 @@ impl Branch {
 /// The model of a tablespace.
 #[derive(Clone, Debug)]
 pub(crate) struct InnodbModel {
-    pub(crate) branches: Vec<Branch>,
+    pub(crate) branches: Vec<InnodbBranch>,
 }
 
 impl InnodbModel {
@@ -166,8 +171,9 @@ impl InnodbModel {
     }
 
     /// Returns the index of the branch that `header`'s page belongs to.
-    pub(crate) fn branch_of(&self, header: &Header) -> Option<usize> {
-        let is_its = |branch: &Branch| branch.index == header.index && branch.leaf == (header.level == 0);
+    pub(crate) fn branch_of(&self, header: &InnodbHeader) -> Option<usize> {
+        let is_its =
+            |branch: &InnodbBranch| branch.index == header.index && branch.leaf == (header.level == 0);
         self.branches.iter().position(is_its)
     }
 
@@ -182,7 +188,7 @@ impl InnodbModel {
         let count = reader.at_most(MAX_BRANCHES)?;
         let mut model = Self { branches: Vec::with_capacity(count) };
         for _ in 0..count {
-            let branch = Branch::read_model(reader, model.end())?;
+            let branch = InnodbBranch::read_model(reader, model.end())?;
             model.branches.push(branch);
         }
         Ok(model)
@@ -191,7 +197,7 @@ impl InnodbModel {
 
 /// A record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct InnodbRecord {
     pub(crate) origin: usize,
     pub(crate) info: u8,
     /// Number of records in its group, if it is the last one of the group; otherwise 0.
@@ -204,7 +210,7 @@ pub(crate) struct Record {
     pub(crate) extent: Extent,
 }
 
-impl Record {
+impl InnodbRecord {
     /// Returns the record at `origin`, and the origin of the next one; `None` if there is no room for a record.
     fn parse(page: &[u8], origin: usize, heap_top: usize) -> Option<(Self, usize)> {
         if origin < HEAP + RECORD || origin > heap_top {
@@ -269,10 +275,10 @@ const INSTANT_INFO: u8 = 0xC;
 
 /// The parts of a page. Buffers are kept from page to page.
 #[derive(Debug, Default)]
-pub(crate) struct Parts {
-    pub(crate) header: Header,
+pub(crate) struct InnodbPage {
+    pub(crate) header: InnodbHeader,
     /// Records of the list, then the free ones in the order of their list.
-    pub(crate) records: Vec<Record>,
+    pub(crate) records: Vec<InnodbRecord>,
     /// Indexes into `records`, by number in the heap.
     pub(crate) by_heap: Vec<u16>,
     /// Number of bytes before each record that belong to no record, by number in the heap; the last are those behind
@@ -285,17 +291,17 @@ pub(crate) struct Parts {
     /// Index into `records` of each of the grid's rows.
     pub(crate) rows: Vec<u16>,
     pub(crate) stale: Stale,
-    pub(crate) shape: Shape,
+    pub(crate) shape: InnodbShape,
     pub(crate) ends: [u8; ENDS],
 }
 
 /// An entry of `by_heap` that no record has.
 const NOBODY: u16 = u16::MAX;
 
-impl Parts {
+impl InnodbPage {
     /// Takes `page` apart, down to the headers of records. Returns false if anything is not as index pages have it.
     pub(crate) fn parse(&mut self, page: &[u8]) -> bool {
-        let Some(header) = Header::parse(page) else { return false };
+        let Some(header) = InnodbHeader::parse(page) else { return false };
         self.header = header;
         self.records.clear();
         self.groups.clear();
@@ -304,12 +310,12 @@ impl Parts {
 
     /// Parses the list of records, and the directory, which follows from it.
     fn parse_list(&mut self, page: &[u8]) -> Option<()> {
-        let Header { records: count, heap_top, slots, .. } = self.header;
+        let InnodbHeader { records: count, heap_top, slots, .. } = self.header;
         let own = |n: usize| usize::from(be16(page, slot(page.len(), n)));
         let mut origin = (INFIMUM + usize::from(be16(page, INFIMUM - 2))) & 0xFFFF;
         let mut group = 1;
         for _ in 0..count {
-            let (record, after) = Record::parse(page, origin, heap_top)?;
+            let (record, after) = InnodbRecord::parse(page, origin, heap_top)?;
             if record.owned != 0 {
                 self.groups.push(record.owned);
                 (self.groups.len() < slots && record.owned == group && own(self.groups.len()) == origin)
@@ -329,7 +335,7 @@ impl Parts {
     fn parse_free(&mut self, page: &[u8]) -> Option<()> {
         let mut origin = self.header.free;
         for _ in self.header.records..self.header.heap - SYSTEM_RECORDS {
-            let (record, after) = Record::parse(page, origin, self.header.heap_top)?;
+            let (record, after) = InnodbRecord::parse(page, origin, self.header.heap_top)?;
             self.records.push(record);
             origin = after;
         }
@@ -351,7 +357,7 @@ impl Parts {
 
     /// Finds the places of values; records that the layout does not describe become odd. Returns false if records
     /// overlap all the same.
-    pub(crate) fn parse_columns(&mut self, page: &[u8], layout: &Layout) -> bool {
+    pub(crate) fn parse_columns(&mut self, page: &[u8], layout: &InnodbLayout) -> bool {
         let expected = if self.header.level == 0 { status::ORDINARY } else { status::NODE };
         for record in &mut self.records {
             record.odd = record.status != expected || record.info & INSTANT_INFO != 0;
@@ -368,7 +374,7 @@ impl Parts {
         false
     }
 
-    fn locate(&mut self, page: &[u8], layout: &Layout) {
+    fn locate(&mut self, page: &[u8], layout: &InnodbLayout) {
         let columns = layout.fields.len();
         self.grid.reset(self.records.len(), columns);
         self.rows.clear();

@@ -41,7 +41,7 @@ pub(crate) mod status {
 
 /// FIL header and page header of a page. A decoder fills in slots and places after it has read the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct InnodbHeader {
     pub(crate) number: u32,
     pub(crate) previous: u32,
     pub(crate) next: u32,
@@ -69,7 +69,7 @@ pub(crate) struct Header {
     pub(crate) segments: [u8; SEGMENTS],
 }
 
-impl Header {
+impl InnodbHeader {
     /// Returns the headers of an index page in the compact format, with infimum and supremum in their places; `None` if
     /// `page` is no such page.
     pub(crate) fn parse(page: &[u8]) -> Option<Self> {

@@ -1,12 +1,12 @@
 //! Reads an index page from symbols.
 
 use super::page::{
-    Ends, HEAP, Header, INFIMUM, MAX_RECORDS, NO_PAGE, RECORD, SEGMENTS, SUPREMUM, SYSTEM_RECORDS, directory,
-    put_system_records, slot, status,
+    Ends, HEAP, INFIMUM, InnodbHeader, MAX_RECORDS, NO_PAGE, RECORD, SEGMENTS, SUPREMUM, SYSTEM_RECORDS,
+    directory, put_system_records, slot, status,
 };
 use super::{
-    BRANCH, Branch, INSTANT_INFO, InnodbModel, LSN_LOW_BITS, MAX_OWNED, NOBODY, PATTERN_BITS, Parts, Record,
-    Shape, streams,
+    BRANCH, INSTANT_INFO, InnodbBranch, InnodbModel, InnodbPage, InnodbRecord, InnodbShape, LSN_LOW_BITS,
+    MAX_OWNED, NOBODY, PATTERN_BITS, streams,
 };
 use crate::Corrupt;
 use crate::columns::Buffers;
@@ -24,7 +24,7 @@ pub(crate) fn get(
     model: &InnodbModel,
     all: &[Stream],
     mut decoder: Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut InnodbPage,
     buffers: &mut Buffers,
     page: &mut [u8],
 ) -> Result<(), Corrupt> {
@@ -50,14 +50,14 @@ pub(crate) fn get(
 /// Reads the symbols before those of records. Returns the codes of the two siblings relative to the page's number; 0
 /// stands for none.
 fn get_head(
-    branch: &Branch,
+    branch: &InnodbBranch,
     all: &[Stream],
     d: &mut Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut InnodbPage,
     page_bytes: usize,
 ) -> Result<[u64; 2], Corrupt> {
     let streams = branch.streams(all, 0);
-    let shape = Shape::from_symbol(d.get(streams[streams::SHAPE].view(0)));
+    let shape = InnodbShape::from_symbol(d.get(streams[streams::SHAPE].view(0)));
     let records = usize::from(get_len(d, &streams[streams::COUNT..], 0)?.0);
     let free = usize::from(get_len(d, &streams[streams::FREE_COUNT..], 0)?.0);
     if records + free > MAX_RECORDS || HEAP + RECORD * (records + free) > page_bytes {
@@ -87,7 +87,7 @@ fn get_head(
         parts.ends.fill_with(|| d.bits(8) as u8);
     }
     parts.shape = shape;
-    parts.header = Header {
+    parts.header = InnodbHeader {
         number: high << 16,
         previous: NO_PAGE,
         next: NO_PAGE,
@@ -111,10 +111,10 @@ fn get_head(
 }
 
 fn get_patterns(
-    branch: &Branch,
+    branch: &InnodbBranch,
     all: &[Stream],
     d: &mut Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut InnodbPage,
 ) -> Result<(), Corrupt> {
     let count = parts.header.heap - SYSTEM_RECORDS;
     parts.packed.clear();
@@ -123,7 +123,7 @@ fn get_patterns(
         branch.patterns.get(count, PATTERN_BITS, d, streams, &mut parts.packed)?;
     }
     parts.records.clear();
-    parts.records.extend(parts.packed.iter().map(|&pattern| Record::from_pattern(pattern)));
+    parts.records.extend(parts.packed.iter().map(|&pattern| InnodbRecord::from_pattern(pattern)));
     parts.rows.clear();
     let regular = parts.records.iter().enumerate().filter(|(_, record)| !record.odd);
     parts.rows.extend(regular.map(|(n, _)| n as u16));
@@ -142,10 +142,10 @@ fn get_patterns(
 
 /// Reads the groups of the directory, and sets the numbers that records own.
 fn get_groups(
-    branch: &Branch,
+    branch: &InnodbBranch,
     all: &[Stream],
     d: &mut Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut InnodbPage,
     page_bytes: usize,
 ) -> Result<(), Corrupt> {
     let streams = branch.streams(all, streams::GROUP);
@@ -171,7 +171,12 @@ fn get_groups(
 }
 
 /// Reads the numbers of records in the heap.
-fn get_order(branch: &Branch, all: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts) -> Result<(), Corrupt> {
+fn get_order(
+    branch: &InnodbBranch,
+    all: &[Stream],
+    d: &mut Decoder<'_>,
+    parts: &mut InnodbPage,
+) -> Result<(), Corrupt> {
     parts.by_heap.clear();
     parts.by_heap.resize(parts.records.len(), NOBODY);
     let listed = parts.header.records;
@@ -204,10 +209,10 @@ fn get_order(branch: &Branch, all: &[Stream], d: &mut Decoder<'_>, parts: &mut P
 
 /// Finds the places of records, and moves the grid's rows there.
 fn place_records(
-    branch: &Branch,
+    branch: &InnodbBranch,
     all: &[Stream],
     d: &mut Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut InnodbPage,
     buffers: &Buffers,
     page_bytes: usize,
 ) -> Result<(), Corrupt> {
@@ -258,7 +263,7 @@ fn place_records(
 }
 
 /// Sets the fields of the header that depend on numbers at the end of the code, or on places.
-fn complete_head(parts: &mut Parts, lsn: u16, number: u16, [previous, next]: [u64; 2]) {
+fn complete_head(parts: &mut InnodbPage, lsn: u16, number: u16, [previous, next]: [u64; 2]) {
     let header = &mut parts.header;
     header.lsn |= u64::from(lsn);
     header.number |= u32::from(number);
@@ -280,7 +285,7 @@ fn complete_head(parts: &mut Parts, lsn: u16, number: u16, [previous, next]: [u6
 }
 
 /// Writes headers, lengths and null bitmaps of records, the lists, and the directory.
-fn write_records(branch: &Branch, parts: &Parts, page: &mut [u8]) -> Result<(), Corrupt> {
+fn write_records(branch: &InnodbBranch, parts: &InnodbPage, page: &mut [u8]) -> Result<(), Corrupt> {
     let listed = parts.header.records;
     let origin = |n: usize| parts.records.get(n).map_or(0, |record| record.origin);
     for (n, record) in parts.records.iter().enumerate() {

@@ -28,7 +28,7 @@ const MIN_ROWS: usize = 24;
 const POSITIONS: usize = 24;
 
 /// A record: the place of its values, and their lengths.
-pub(super) struct Row<'a> {
+pub(super) struct SplitRow<'a> {
     page: &'a [u8],
     origin: usize,
     /// Sum of the lengths before each value of varying length, and of all.
@@ -46,7 +46,7 @@ pub(super) struct Nullable {
     pub(super) at: usize,
 }
 
-impl<'a> Row<'a> {
+impl<'a> SplitRow<'a> {
     pub(super) fn new(page: &'a [u8], origin: usize, lengths: Vec<usize>, first: bool) -> Self {
         let mut sum = 0;
         let mut sums = vec![0];
@@ -67,10 +67,10 @@ impl<'a> Row<'a> {
 /// Returns the widths of columns, 0 for varying ones, and the bits by which they are null. `partial` are rows that lack
 /// some of `nullable`, with their null bitmaps; from these it finds the places of `nullable`.
 pub(super) fn split(
-    rows: &[Row<'_>],
+    rows: &[SplitRow<'_>],
     fixed: usize,
     nullable: &mut [Nullable],
-    partial: &[(u64, Row<'_>)],
+    partial: &[(u64, SplitRow<'_>)],
     base: u64,
 ) -> Vec<(u16, Option<u8>)> {
     let lengths = rows.first().map_or(0, |row| row.sums.len() - 1);
@@ -94,7 +94,7 @@ pub(super) fn split(
 }
 
 struct Program<'p, 'a> {
-    rows: &'p [Row<'a>],
+    rows: &'p [SplitRow<'a>],
     fixed: usize,
     lengths: usize,
     /// Bits of a column, by the lengths and the fixed bytes before it and its width (0: varying). Two widths that no
@@ -161,7 +161,7 @@ impl Program<'_, '_> {
 
     /// Returns the bits of a column of integers: as differences to the smallest, or to the row before.
     fn int(&self, passed: usize, at: usize, bytes: usize) -> f64 {
-        let load = |row: &Row<'_>| {
+        let load = |row: &SplitRow<'_>| {
             row.bytes(passed, at, bytes).iter().fold(0u64, |value, &byte| value << 8 | u64::from(byte))
         };
         let values: Vec<u64> = self.rows.iter().map(load).collect();
@@ -206,7 +206,7 @@ impl Program<'_, '_> {
         if let Some(&run) = self.costs.get(&key) {
             return run as usize;
         }
-        let length = |row: &Row<'_>| {
+        let length = |row: &SplitRow<'_>| {
             let content = row.bytes(passed, at, MAX_WIDTH.min(self.fixed - at));
             content.iter().take_while(|&byte| Some(byte) == content.first()).count()
         };
@@ -245,15 +245,16 @@ impl Program<'_, '_> {
         path: &[usize],
         nullable: &mut [Nullable],
         n: usize,
-        partial: &[(u64, Row<'_>)],
+        partial: &[(u64, SplitRow<'_>)],
         base: u64,
     ) {
         let bits = |bits: &u64| bits ^ base;
-        let lacks = |row: &&(u64, Row<'_>)| bits(&row.0) >> nullable[n].bit & 1 == 1;
-        let only_known = |row: &&(u64, Row<'_>)| {
+        let lacks = |row: &&(u64, SplitRow<'_>)| bits(&row.0) >> nullable[n].bit & 1 == 1;
+        let only_known = |row: &&(u64, SplitRow<'_>)| {
             nullable.iter().skip(n + 1).all(|later| bits(&row.0) >> later.bit & 1 == 0)
         };
-        let own: Vec<&(u64, Row<'_>)> = partial.iter().filter(lacks).filter(only_known).take(40).collect();
+        let own: Vec<&(u64, SplitRow<'_>)> =
+            partial.iter().filter(lacks).filter(only_known).take(40).collect();
         // The lengths that have passed before each byte of fixed width, and the distribution of that byte in full rows.
         let (mut passed, mut before) = (0, vec![]);
         for &width in path {
@@ -265,7 +266,7 @@ impl Program<'_, '_> {
             .enumerate()
             .map(|(at, &passed)| {
                 let mut symbols = Symbols::default();
-                let byte = |row: &Row<'_>| row.bytes(passed, at, 1).first().copied().unwrap_or(0);
+                let byte = |row: &SplitRow<'_>| row.bytes(passed, at, 1).first().copied().unwrap_or(0);
                 self.rows.iter().for_each(|row| symbols.add(byte(row)));
                 symbols
             })

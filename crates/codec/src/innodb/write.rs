@@ -1,14 +1,16 @@
 //! Writes an index page as symbols.
 
 use super::page::{Ends, NO_PAGE, SYSTEM_RECORDS};
-use super::{BRANCH, Branch, InnodbModel, LSN_LOW_BITS, PATTERN_BITS, Parts, Shape, streams};
+use super::{
+    BRANCH, InnodbBranch, InnodbModel, InnodbPage, InnodbShape, LSN_LOW_BITS, PATTERN_BITS, streams,
+};
 use crate::columns::code::{self, put_len};
 use crate::columns::{Buffers, Form};
 use crate::entropy::Sink;
 use crate::entropy::number::{self, zigzag};
 
 /// Returns the parts of a page that the states of the entropy coder carry: low bits of LSN and page number.
-pub(crate) fn carried(parts: &Parts) -> [u16; 2] {
+pub(crate) fn carried(parts: &InnodbPage) -> [u16; 2] {
     [parts.header.lsn as u16, parts.header.number as u16]
 }
 
@@ -16,7 +18,7 @@ pub(crate) fn carried(parts: &Parts) -> [u16; 2] {
 /// false if the model does not know the page's index, or if records overlap; the symbols mean nothing then.
 pub(crate) fn put<S: Sink>(
     model: &InnodbModel,
-    parts: &mut Parts,
+    parts: &mut InnodbPage,
     page: &[u8],
     buffers: &mut Buffers,
     sink: &mut S,
@@ -46,12 +48,12 @@ pub(crate) fn put<S: Sink>(
 }
 
 /// Finds the ways in which the page is as usual.
-fn find_shape(parts: &mut Parts, page: &[u8]) -> Shape {
+fn find_shape(parts: &mut InnodbPage, page: &[u8]) -> InnodbShape {
     parts.stale_regions(page.len(), true, false);
     let gaps_zero = parts.stale.is_zero(page);
     parts.stale_regions(page.len(), false, true);
     let listed = &parts.records[..parts.header.records];
-    Shape {
+    InnodbShape {
         hole_zero: parts.stale.is_zero(page),
         gaps_zero,
         dense: parts.gaps.iter().all(|&gap| gap == 0),
@@ -62,7 +64,7 @@ fn find_shape(parts: &mut Parts, page: &[u8]) -> Shape {
     }
 }
 
-fn put_head<S: Sink>(branch: &Branch, parts: &mut Parts, page: &[u8], sink: &mut S) {
+fn put_head<S: Sink>(branch: &InnodbBranch, parts: &mut InnodbPage, page: &[u8], sink: &mut S) {
     let shape = find_shape(parts, page);
     parts.shape = shape;
     let (header, first) = (parts.header, branch.first);
@@ -106,7 +108,7 @@ fn put_head<S: Sink>(branch: &Branch, parts: &mut Parts, page: &[u8], sink: &mut
 
 /// Writes the record that was inserted last: none, a place that is no record's, or its distance from the end of the
 /// heap.
-fn put_last_insert<S: Sink>(stream: usize, parts: &Parts, sink: &mut S) {
+fn put_last_insert<S: Sink>(stream: usize, parts: &InnodbPage, sink: &mut S) {
     let origin = parts.header.last_insert;
     let from_end = || {
         let record = |&n: &u16| parts.records[usize::from(n)].origin == origin;
@@ -123,7 +125,7 @@ fn put_last_insert<S: Sink>(stream: usize, parts: &Parts, sink: &mut S) {
 }
 
 /// Writes the patterns of all records, and the sizes of the directory's groups.
-fn put_patterns<S: Sink>(branch: &Branch, parts: &mut Parts, sink: &mut S) {
+fn put_patterns<S: Sink>(branch: &InnodbBranch, parts: &mut InnodbPage, sink: &mut S) {
     let records = parts.header.records;
     parts.packed.clear();
     parts.packed.extend(parts.records.iter().enumerate().map(|(n, record)| record.pattern(n >= records)));
@@ -144,9 +146,9 @@ fn put_patterns<S: Sink>(branch: &Branch, parts: &mut Parts, sink: &mut S) {
 
 /// Writes the numbers of records in the heap. Those of free records come first: they determine the others if these rise
 /// in the order of keys.
-fn put_order<S: Sink>(branch: &Branch, parts: &Parts, sink: &mut S) {
+fn put_order<S: Sink>(branch: &InnodbBranch, parts: &InnodbPage, sink: &mut S) {
     let (listed, free) = parts.records.split_at(parts.header.records);
-    let steps = |sink: &mut S, stream: usize, records: &[super::Record]| {
+    let steps = |sink: &mut S, stream: usize, records: &[super::InnodbRecord]| {
         let (mut expected, mut last) = (SYSTEM_RECORDS as i64, 0);
         for record in records {
             let heap = record.heap as i64;

@@ -12,12 +12,12 @@ use slots::{AROUND, Around, Lasts, Samples};
 
 /// Buffers for one page of a log.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct LogPage {
     pub(crate) around: Box<Around>,
     pub(crate) lasts: Lasts,
     /// Samples of data, which training collects.
     pub(crate) samples: Option<Samples>,
-    pub(crate) wal: wal::Buffers,
+    pub(crate) wal: wal::WalBuffers,
     pub(crate) redo: RedoBuffers,
     /// The page, while it is written.
     pub(crate) page: Vec<u8>,
@@ -25,13 +25,13 @@ pub(crate) struct Parts {
     pub(crate) chunk: Vec<u8>,
 }
 
-impl Default for Parts {
+impl Default for LogPage {
     fn default() -> Self {
         Self {
             around: Box::new([0; AROUND]),
             lasts: Lasts::default(),
             samples: None,
-            wal: wal::Buffers::default(),
+            wal: wal::WalBuffers::default(),
             redo: RedoBuffers::default(),
             page: vec![],
             chunk: vec![],

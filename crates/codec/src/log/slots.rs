@@ -44,7 +44,7 @@ enum From {
 
 /// The coding of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct PlaceCoding {
     from: From,
     /// True if the symbol is the difference to the byte of `from`, in the context of the difference before; otherwise
     /// it is the byte itself, in the context of the byte of `from`.
@@ -53,10 +53,10 @@ struct Place {
 
 /// A kind of data.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Slot {
+pub(crate) struct DataSlot {
     /// The stream of the first place; the others follow.
     first_stream: usize,
-    places: Vec<Place>,
+    places: Vec<PlaceCoding>,
     /// Usual bytes, which count as the last data at a page's beginning.
     usual: Vec<u8>,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Lasts {
 
 /// Data of one slot that training met.
 #[derive(Debug)]
-pub(crate) struct Sample {
+pub(crate) struct DataSample {
     around: Box<Around>,
     last: [u8; PLACES_MAX],
     data: Vec<u8>,
@@ -78,7 +78,7 @@ pub(crate) struct Sample {
 /// Data of all slots that training met.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
-    by_slot: Vec<Vec<Sample>>,
+    by_slot: Vec<Vec<DataSample>>,
     /// Number of times that data of each slot was met.
     met: Vec<usize>,
 }
@@ -86,7 +86,7 @@ pub(crate) struct Samples {
 /// All slots of a model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slots {
-    all: Vec<Slot>,
+    all: Vec<DataSlot>,
     /// First stream of the slots, behind those of others.
     begin: usize,
 }
@@ -112,7 +112,7 @@ impl Samples {
         let (Some(samples), Some(met)) = (self.by_slot.get_mut(slot), self.met.get_mut(slot)) else { return };
         *met += 1;
         if samples.len() < SAMPLES {
-            samples.push(Sample { around: Box::new(*around), last: *last, data: data.to_vec() });
+            samples.push(DataSample { around: Box::new(*around), last: *last, data: data.to_vec() });
         }
     }
 }
@@ -120,12 +120,12 @@ impl Samples {
 impl Slots {
     /// Makes `count` slots without places, whose streams would begin at `begin`.
     pub(crate) fn empty(count: usize, begin: usize) -> Self {
-        Self { all: vec![Slot::default(); count], begin }
+        Self { all: vec![DataSlot::default(); count], begin }
     }
 
     /// Chooses places by `samples`. Streams of places begin at `begin`.
     pub(crate) fn learn(samples: &Samples, begin: usize, level: i32) -> Self {
-        let mut all = vec![Slot::default(); samples.by_slot.len()];
+        let mut all = vec![DataSlot::default(); samples.by_slot.len()];
         let mut order: Vec<usize> =
             (0..all.len()).filter(|&n| samples.by_slot[n].len() >= SAMPLES_MIN).collect();
         order.sort_by_key(|&n| (std::cmp::Reverse(samples.met[n]), n));
@@ -204,7 +204,7 @@ impl Slots {
         for _ in 0..count {
             let places = reader.at_most(PLACES_MAX.min(left))?;
             left -= places;
-            let mut slot = Slot::default();
+            let mut slot = DataSlot::default();
             for _ in 0..places {
                 let packed = reader.at_most(2 * (3 + AROUND) - 1)?;
                 let from = match packed >> 1 {
@@ -213,7 +213,7 @@ impl Slots {
                     2 => From::Last,
                     at => From::Around((at - 3) as u8),
                 };
-                slot.places.push(Place { from, difference: packed & 1 == 1 });
+                slot.places.push(PlaceCoding { from, difference: packed & 1 == 1 });
                 slot.usual.push(reader.byte()?);
             }
             all.push(slot);
@@ -243,7 +243,7 @@ impl Slots {
     }
 }
 
-impl Place {
+impl PlaceCoding {
     /// Returns the byte that the symbol is a difference to, and the symbol's context.
     #[inline(always)]
     fn context(self, before: u8, last: u8, around: &Around, difference: u8) -> (u8, u8) {
@@ -257,7 +257,7 @@ impl Place {
     }
 }
 
-fn learn_slot(samples: &[Sample], left: usize, level: i32) -> Slot {
+fn learn_slot(samples: &[DataSample], left: usize, level: i32) -> DataSlot {
     let longest = samples.iter().map(|sample| sample.data.len()).max().unwrap_or(0);
     let most = longest.min(PLACES_MAX).min(left);
     let (mut places, mut usual, mut costs) = (vec![], vec![], vec![]);
@@ -290,11 +290,11 @@ fn learn_slot(samples: &[Sample], left: usize, level: i32) -> Slot {
     }
     places.truncate(best.1);
     usual.truncate(best.1);
-    Slot { first_stream: 0, places, usual }
+    DataSlot { first_stream: 0, places, usual }
 }
 
 /// Estimates the bits that zstd makes of the data behind the cut.
-fn text_bits(samples: &[Sample], cut: usize, level: i32) -> f64 {
+fn text_bits(samples: &[DataSample], cut: usize, level: i32) -> f64 {
     let mut texts: Vec<Vec<u8>> = vec![];
     for sample in samples {
         let text = sample.data.get(cut..).unwrap_or_default();
@@ -306,12 +306,12 @@ fn text_bits(samples: &[Sample], cut: usize, level: i32) -> f64 {
     estimate_bits(&texts, 64 << 10, level)
 }
 
-fn best_place(samples: &[Sample], i: usize, differences: &mut [u8]) -> (Place, f64) {
+fn best_place(samples: &[DataSample], i: usize, differences: &mut [u8]) -> (PlaceCoding, f64) {
     let mut candidates = vec![
-        Place { from: From::Nothing, difference: false },
-        Place { from: From::Before, difference: false },
-        Place { from: From::Last, difference: false },
-        Place { from: From::Last, difference: true },
+        PlaceCoding { from: From::Nothing, difference: false },
+        PlaceCoding { from: From::Before, difference: false },
+        PlaceCoding { from: From::Last, difference: false },
+        PlaceCoding { from: From::Last, difference: true },
     ];
     let mut equal = [0u32; AROUND];
     for sample in samples {
@@ -324,16 +324,16 @@ fn best_place(samples: &[Sample], i: usize, differences: &mut [u8]) -> (Place, f
     let mut order: Vec<usize> = (0..AROUND).filter(|&at| equal[at] > 0).collect();
     order.sort_by_key(|&at| (std::cmp::Reverse(equal[at]), at));
     for &at in order.iter().take(CANDIDATES) {
-        candidates.push(Place { from: From::Around(at as u8), difference: false });
-        candidates.push(Place { from: From::Around(at as u8), difference: true });
+        candidates.push(PlaceCoding { from: From::Around(at as u8), difference: false });
+        candidates.push(PlaceCoding { from: From::Around(at as u8), difference: true });
     }
-    let symbol_of = |place: Place, sample: &Sample, difference: u8| {
+    let symbol_of = |place: PlaceCoding, sample: &DataSample, difference: u8| {
         let byte = sample.data.get(i).copied()?;
         let before = if i == 0 { 0 } else { sample.data[i - 1] };
         let (base, ctx) = place.context(before, sample.last[i], &sample.around, difference);
         Some((ctx, byte.wrapping_sub(base)))
     };
-    let mut best: Option<(Place, f64)> = None;
+    let mut best: Option<(PlaceCoding, f64)> = None;
     for place in candidates {
         let mut histogram = Histogram::default();
         for (sample, &difference) in samples.iter().zip(differences.iter()) {
@@ -346,7 +346,7 @@ fn best_place(samples: &[Sample], i: usize, differences: &mut [u8]) -> (Place, f
             best = Some((place, bits));
         }
     }
-    let (place, bits) = best.unwrap_or((Place { from: From::Nothing, difference: false }, 0.0));
+    let (place, bits) = best.unwrap_or((PlaceCoding { from: From::Nothing, difference: false }, 0.0));
     for (sample, difference) in samples.iter().zip(differences.iter_mut()) {
         if let Some((_, symbol)) = symbol_of(place, sample, *difference) {
             *difference = symbol;

@@ -2,18 +2,11 @@
 
 use zstd::zstd_safe;
 
-use super::{Model, Parts};
+use super::{Model, Trained};
 use crate::Corrupt;
 use crate::entropy::Stream;
-use crate::innodb::InnodbModel;
-use crate::limits::{
-    DICTIONARY, MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, POSTGRES_PAGE_MAX, STREAMS_MAX, TABLES_MAX,
-};
-use crate::log::redo::RedoModel;
-use crate::log::wal::WalModel;
-use crate::postgres::btree::BtreeModel;
-use crate::postgres::heap::HeapModel;
-use crate::sqlite::SqliteModel;
+use crate::limits::{DICTIONARY, MODEL_MAX, MODEL_PLAIN_MAX, PAGE_MAX, PAGE_MIN, STREAMS_MAX, TABLES_MAX};
+use crate::registry::{REGISTRY, Registry};
 use crate::text::Dictionary;
 use crate::wire::{Reader, put_bytes, put_varint};
 
@@ -37,37 +30,13 @@ impl Model {
         let mut plain = vec![];
         put_varint(&mut plain, self.page_bytes as u64);
         plain.push(self.level as u8);
-        match &self.parts {
-            Parts::Heap(model) => {
-                plain.push(0);
-                model.write_model(&mut plain);
-            }
-            Parts::Btree(model) => {
-                plain.push(1);
-                model.write_model(&mut plain);
-            }
-            Parts::Innodb(model) => {
-                plain.push(2);
-                model.write_model(&mut plain);
-            }
-            Parts::Sqlite(model) => {
-                plain.push(3);
-                model.write_model(&mut plain);
-            }
-            Parts::Wal(model) => {
-                plain.push(4);
-                model.write_model(&mut plain);
-            }
-            Parts::Redo(model) => {
-                plain.push(5);
-                model.write_model(&mut plain);
-            }
-        }
-        put_varint(&mut plain, self.streams.len() as u64);
-        for stream in &self.streams {
+        plain.push(self.format.tag());
+        self.learned.write_model(&mut plain);
+        put_varint(&mut plain, self.trained.streams.len() as u64);
+        for stream in &self.trained.streams {
             stream.write(&mut plain);
         }
-        put_bytes(&mut plain, self.dictionary.bytes());
+        put_bytes(&mut plain, self.trained.dictionary.bytes());
         plain
     }
 
@@ -76,6 +45,11 @@ impl Model {
     /// # Errors
     /// [`Corrupt`] if `bytes` are not a stored model of this version, within its bounds.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Corrupt> {
+        Self::from_bytes_by(&REGISTRY, bytes)
+    }
+
+    /// As [`Model::from_bytes`], of a format of `registry`.
+    pub(crate) fn from_bytes_by(registry: &'static Registry, bytes: &[u8]) -> Result<Self, Corrupt> {
         let mut reader = Reader::new(bytes);
         if bytes.len() > MODEL_MAX || reader.byte()? != VERSION {
             return Err(Corrupt("a model of another version, or too long"));
@@ -86,31 +60,27 @@ impl Model {
         if done != Ok(plain_bytes) {
             return Err(Corrupt("a model's frame"));
         }
-        Self::from_plain(&plain)
+        Self::from_plain_by(registry, &plain)
     }
 
     /// Reads a model that [`Model::to_plain`] wrote.
+    #[cfg(test)]
     pub(crate) fn from_plain(plain: &[u8]) -> Result<Self, Corrupt> {
+        Self::from_plain_by(&REGISTRY, plain)
+    }
+
+    /// Reads a model that [`Model::to_plain`] wrote, of a format of `registry`.
+    pub(crate) fn from_plain_by(registry: &'static Registry, plain: &[u8]) -> Result<Self, Corrupt> {
         let mut reader = Reader::new(plain);
         let page_bytes = reader.at_most(PAGE_MAX)?;
         if !page_bytes.is_power_of_two() || page_bytes < PAGE_MIN {
             return Err(Corrupt("a model's page size"));
         }
         let level = i32::from(reader.byte()?).clamp(1, 22);
-        let parts = match reader.byte()? {
-            0 => Parts::Heap(HeapModel::read_model(&mut reader)?),
-            1 => Parts::Btree(BtreeModel::read_model(&mut reader)?),
-            2 => Parts::Innodb(InnodbModel::read_model(&mut reader)?),
-            3 => Parts::Sqlite(SqliteModel::read_model(&mut reader)?),
-            4 => Parts::Wal(Box::new(WalModel::read_model(&mut reader)?)),
-            5 => Parts::Redo(Box::new(RedoModel::read_model(&mut reader)?)),
-            _ => return Err(Corrupt("a model's kind")),
-        };
-        if page_bytes > POSTGRES_PAGE_MAX && matches!(parts, Parts::Heap(_) | Parts::Btree(_)) {
-            return Err(Corrupt("a page that is too large for PostgreSQL"));
-        }
+        let format = registry.by_tag(reader.byte()?).ok_or(Corrupt("a model's kind"))?;
+        let learned = format.erased().read_model(&mut reader, page_bytes)?;
         let count = reader.at_most(STREAMS_MAX)?;
-        if count != parts.end() {
+        if count != learned.stream_count() {
             return Err(Corrupt("a model's streams"));
         }
         let mut tables = TABLES_MAX;
@@ -120,6 +90,7 @@ impl Model {
         if !reader.is_empty() {
             return Err(Corrupt("a model is too long"));
         }
-        Ok(Self { page_bytes, level, parts, streams, dictionary })
+        let trained = Trained { streams, dictionary };
+        Ok(Self { page_bytes, level, format, learned, trained })
     }
 }

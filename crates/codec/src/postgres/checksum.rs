@@ -4,6 +4,8 @@
 //! The algorithm is that of `src/include/storage/checksum_impl.h`.
 
 use super::page::CHECKSUM_AT;
+use crate::format::Checksum;
+use crate::wire::le16;
 
 const SUMS: usize = 32;
 const PRIME: u32 = 16_777_619;
@@ -70,4 +72,15 @@ fn mix_row(sums: &mut [u32; SUMS], words: &[u32; SUMS]) {
 fn without_checksum(mut words: [u32; SUMS]) -> [u32; SUMS] {
     words[CHECKSUM_AT / 4] &= 0xFFFF_0000;
     words
+}
+
+/// Compares a page's checksum with its content. A page of a cluster without checksums has zeros in its place, which no
+/// checksum is.
+pub(crate) fn check(page: &[u8], block: Option<u32>) -> Checksum {
+    match (le16(page, CHECKSUM_AT), block) {
+        (0, _) => Checksum::Absent,
+        (_, None) => Checksum::Unknown,
+        (sum, Some(block)) if sum == checksum(page, block) => Checksum::Right,
+        _ => Checksum::Wrong,
+    }
 }

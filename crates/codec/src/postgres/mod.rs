@@ -2,5 +2,9 @@
 
 pub(crate) mod btree;
 pub(crate) mod checksum;
+mod files;
 pub(crate) mod heap;
 pub(crate) mod page;
+pub(crate) mod uncoded;
+
+pub(crate) use files::FILES;

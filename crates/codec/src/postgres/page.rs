@@ -3,6 +3,7 @@
 use crate::Corrupt;
 use crate::entropy::number::{unzigzag, zigzag};
 use crate::entropy::{Decoder, Sink, Stream, number};
+use crate::limits::POSTGRES_PAGE_MAX;
 use crate::stale::Stale;
 use crate::wire::{le16, le32};
 
@@ -19,7 +20,7 @@ const VERSION: u16 = 4;
 
 /// A page's header. `lower` follows from `lines`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct PostgresHeader {
     /// The LSN as one number; the page has its high word first.
     pub(crate) lsn: u64,
     pub(crate) checksum: u16,
@@ -31,7 +32,7 @@ pub(crate) struct Header {
     pub(crate) prune_xid: u32,
 }
 
-impl Header {
+impl PostgresHeader {
     /// Returns the header of a page whose line pointers, items and special space are in order; `None` if they are not.
     pub(crate) fn parse(page: &[u8]) -> Option<Self> {
         let lower = usize::from(le16(page, 12));
@@ -84,7 +85,7 @@ impl Header {
 
 /// State of a line pointer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum LineState {
     #[default]
     Unused = 0,
     Normal = 1,
@@ -95,7 +96,7 @@ pub(crate) enum State {
 /// A line pointer: offset 15 bits, state 2, length 15.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Line {
-    pub(crate) state: State,
+    pub(crate) state: LineState,
     pub(crate) off: usize,
     pub(crate) len: usize,
 }
@@ -105,10 +106,10 @@ impl Line {
     pub(crate) fn parse(page: &[u8], n: usize) -> Self {
         let word = le32(page, HEADER + LINE * n);
         let state = match word >> 15 & 3 {
-            0 => State::Unused,
-            1 => State::Normal,
-            2 => State::Redirect,
-            _ => State::Dead,
+            0 => LineState::Unused,
+            1 => LineState::Normal,
+            2 => LineState::Redirect,
+            _ => LineState::Dead,
         };
         Self { state, off: (word & 0x7FFF) as usize, len: (word >> 17) as usize }
     }
@@ -142,7 +143,7 @@ impl Order {
         &mut self,
         lines: &[Line],
         stored: impl Fn(&Line) -> bool,
-        header: &Header,
+        header: &PostgresHeader,
         first: usize,
     ) -> bool {
         self.lines.clear();
@@ -246,7 +247,7 @@ impl Stale {
     /// Notes the hole if `hole`, then the bytes behind items if `behind`.
     pub(crate) fn regions(
         &mut self,
-        header: &Header,
+        header: &PostgresHeader,
         lines: &[Line],
         order: &Order,
         hole: bool,
@@ -272,7 +273,7 @@ impl Stale {
     /// nothing.
     pub(crate) fn zeros(
         &mut self,
-        header: &Header,
+        header: &PostgresHeader,
         lines: &[Line],
         order: &Order,
         page: &[u8],
@@ -282,4 +283,13 @@ impl Stale {
         self.regions(header, lines, order, false, true);
         (hole, self.is_zero(page))
     }
+}
+
+/// # Errors
+/// [`Corrupt`] if PostgreSQL has no pages of this length.
+pub(crate) fn verify_size(page_bytes: usize) -> Result<(), Corrupt> {
+    if page_bytes > POSTGRES_PAGE_MAX {
+        return Err(Corrupt("a page that is too large for PostgreSQL"));
+    }
+    Ok(())
 }

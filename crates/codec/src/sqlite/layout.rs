@@ -13,7 +13,7 @@ use crate::wire::Reader;
 
 /// Largest image, in bytes: places in it have 16 bits.
 pub(crate) const IMAGE: usize = u16::MAX as usize;
-/// Values of `from` in a [`Slot`] that stand for no column of the record, but for the cell's child and row id.
+/// Values of `from` in a [`ImageColumn`] that stand for no column of the record, but for the cell's child and row id.
 const CHILD: u8 = 254;
 const ROWID: u8 = 255;
 /// Stands for no slot.
@@ -21,7 +21,7 @@ const NONE: u8 = 255;
 
 /// Types of values in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Type {
+pub(crate) enum ImageType {
     /// An integer of so many bytes in the image.
     Int(u8),
     Float,
@@ -32,38 +32,38 @@ pub(crate) enum Type {
 
 /// A column of images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot {
+pub(crate) struct ImageColumn {
     /// Column of the record, or [`CHILD`] or [`ROWID`].
     from: u8,
-    holds: Type,
+    holds: ImageType,
 }
 
-impl Slot {
+impl ImageColumn {
     pub(crate) fn column(self) -> Column {
         Column::innodb(match self.holds {
-            Type::Int(width) => u16::from(width),
-            Type::Float | Type::Decimal(_) => 8,
-            Type::Bytes => 0,
+            ImageType::Int(width) => u16::from(width),
+            ImageType::Float | ImageType::Decimal(_) => 8,
+            ImageType::Bytes => 0,
         })
     }
 
     fn order(self) -> usize {
         match self.holds {
-            Type::Int(_) => 0,
-            Type::Float => 1,
-            Type::Decimal(_) => 2,
-            Type::Bytes => 3,
+            ImageType::Int(_) => 0,
+            ImageType::Float => 1,
+            ImageType::Decimal(_) => 2,
+            ImageType::Bytes => 3,
         }
     }
 }
 
 /// The layout of a branch's images.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct SqliteLayout {
     /// Number of columns of records.
     pub(crate) values: usize,
-    pub(crate) slots: Vec<Slot>,
-    /// Slots by a record's column, in the order of [`Slot::order`].
+    pub(crate) slots: Vec<ImageColumn>,
+    /// Slots by a record's column, in the order of [`ImageColumn::order`].
     by_value: Vec<[u8; 4]>,
     child: u8,
     rowid: u8,
@@ -128,37 +128,37 @@ fn load_int(image: &[u8], at: usize, width: u8) -> i64 {
     ((value ^ 1 << (8 * u32::from(width) - 1)) << shift) as i64 >> shift
 }
 
-impl Layout {
+impl SqliteLayout {
     /// Makes the layout for pages of `page_kind` whose records' columns are as `seen`; the longest row id has `rowid`
     /// bytes. It has at most [`MAX_COLUMNS`] slots: cells that need more are odd.
     pub(crate) fn new(page_kind: u8, seen: &[Seen], rowid: usize) -> Self {
         let mut slots = vec![];
         if kind::is_inner(page_kind) {
-            slots.push(Slot { from: CHILD, holds: Type::Int(4) });
+            slots.push(ImageColumn { from: CHILD, holds: ImageType::Int(4) });
         }
         if kind::is_table(page_kind) {
-            slots.push(Slot { from: ROWID, holds: Type::Int(room(rowid)) });
+            slots.push(ImageColumn { from: ROWID, holds: ImageType::Int(room(rowid)) });
         }
         for (from, seen) in (0..).zip(seen) {
-            let mut add = |holds| slots.push(Slot { from, holds });
+            let mut add = |holds| slots.push(ImageColumn { from, holds });
             if seen.int > 0 {
-                add(Type::Int(room(seen.int)));
+                add(ImageType::Int(room(seen.int)));
             }
             if !seen.floats.is_empty() {
-                add(Type::Float);
+                add(ImageType::Float);
                 if let Some(digits) = seen.digits() {
-                    add(Type::Decimal(digits));
+                    add(ImageType::Decimal(digits));
                 }
             }
             if seen.bytes {
-                add(Type::Bytes);
+                add(ImageType::Bytes);
             }
         }
         slots.truncate(MAX_COLUMNS);
         Self::of(seen.len(), slots)
     }
 
-    fn of(values: usize, slots: Vec<Slot>) -> Self {
+    fn of(values: usize, slots: Vec<ImageColumn>) -> Self {
         let (mut child, mut rowid, mut by_value) = (NONE, NONE, vec![[NONE; 4]; values]);
         for (place, slot) in (0..).zip(&slots) {
             match slot.from {
@@ -234,7 +234,7 @@ impl Layout {
             if slot == NONE {
                 return Some(());
             }
-            let Type::Int(width) = self.slots[usize::from(slot)].holds else { return None };
+            let ImageType::Int(width) = self.slots[usize::from(slot)].holds else { return None };
             (image.len() + 8 <= IMAGE).then_some(())?;
             (int_bytes(value) <= usize::from(width)).then_some(())?;
             grid.put(slot.into(), t, (image.len(), width.into()), Form::Short);
@@ -248,7 +248,7 @@ impl Layout {
             let mut whole = 0;
             if value.class == class::FLOAT
                 && let Some(decimal) = self.slot(c, class::DECIMAL)
-                && let Type::Decimal(digits) = self.slots[usize::from(decimal)].holds
+                && let ImageType::Decimal(digits) = self.slots[usize::from(decimal)].holds
                 && let Some(found) = as_decimal(float(page, value.at), digits)
             {
                 (whole, slot) = (found, Some(decimal));
@@ -261,13 +261,15 @@ impl Layout {
             let at = image.len();
             (at + value.len.max(8) <= IMAGE).then_some(())?;
             match self.slots[usize::from(slot)].holds {
-                Type::Int(width) => {
+                ImageType::Int(width) => {
                     let value = int(page, value.at, value.serial);
                     (int_bytes(value) <= usize::from(width)).then_some(())?;
                     push_int(image, value, width);
                 }
-                Type::Decimal(_) => push_int(image, whole, 8),
-                Type::Float | Type::Bytes => image.extend_from_slice(&page[value.at..value.at + value.len]),
+                ImageType::Decimal(_) => push_int(image, whole, 8),
+                ImageType::Float | ImageType::Bytes => {
+                    image.extend_from_slice(&page[value.at..value.at + value.len]);
+                }
             }
             let len = image.len() - at;
             grid.put(slot.into(), t, (at, len), Form::usual(len));
@@ -278,7 +280,7 @@ impl Layout {
     /// Returns a row's child and row id; 0 for those that the layout does not have.
     pub(crate) fn ids(&self, image: &[u8], grid: &Grid, t: u16) -> (u32, i64) {
         let load = |slot: u8| match self.slots.get(usize::from(slot)).map(|slot| slot.holds) {
-            Some(Type::Int(width)) => load_int(image, grid.place(slot.into(), t).0, width),
+            Some(ImageType::Int(width)) => load_int(image, grid.place(slot.into(), t).0, width),
             _ => 0,
         };
         (load(self.child) as u32, load(self.rowid))
@@ -292,18 +294,18 @@ impl Layout {
         let Some(holds) = holds else { return Stored { serial: 0, number: 0, at: 0, len: 0 } };
         let (at, len) = grid.place(slot.into(), t);
         match holds {
-            Type::Int(width) => {
+            ImageType::Int(width) => {
                 let value = load_int(image, at, width);
                 let serial = if found == class::OLD { 1 } else { int_type(value) };
                 let len = super::record::value_bytes(serial).unwrap_or(0);
                 Stored { serial, number: value as u64, at: 0, len }
             }
-            Type::Float => Stored { serial: 7, number: float(image, at).to_bits(), at: 0, len: 8 },
-            Type::Decimal(digits) => {
+            ImageType::Float => Stored { serial: 7, number: float(image, at).to_bits(), at: 0, len: 8 },
+            ImageType::Decimal(digits) => {
                 let number = from_decimal(load_int(image, at, 8), digits).to_bits();
                 Stored { serial: 7, number, at: 0, len: 8 }
             }
-            Type::Bytes => {
+            ImageType::Bytes => {
                 let text = u64::from(matches!(found, class::TEXT | class::CUT_TEXT));
                 Stored { serial: 12 + 2 * len as u64 + text, number: 0, at, len }
             }
@@ -316,10 +318,10 @@ impl Layout {
         for slot in &self.slots {
             out.push(slot.from);
             out.push(match slot.holds {
-                Type::Int(width) => width,
-                Type::Float => 16,
-                Type::Bytes => 17,
-                Type::Decimal(digits) => 32 + digits,
+                ImageType::Int(width) => width,
+                ImageType::Float => 16,
+                ImageType::Bytes => 17,
+                ImageType::Decimal(digits) => 32 + digits,
             });
         }
     }
@@ -332,21 +334,21 @@ impl Layout {
         for _ in 0..reader.at_most(MAX_COLUMNS)? {
             let from = reader.byte()?;
             let holds = match reader.byte()? {
-                width @ (2 | 4 | 8) => Type::Int(width),
-                16 => Type::Float,
-                17 => Type::Bytes,
-                digits @ 32..=41 => Type::Decimal(digits - 32),
+                width @ (2 | 4 | 8) => ImageType::Int(width),
+                16 => ImageType::Float,
+                17 => ImageType::Bytes,
+                digits @ 32..=41 => ImageType::Decimal(digits - 32),
                 _ => return Err(BAD),
             };
             let fits = match from {
-                CHILD => kind::is_inner(page_kind) && holds == Type::Int(4),
-                ROWID => kind::is_table(page_kind) && matches!(holds, Type::Int(_)),
+                CHILD => kind::is_inner(page_kind) && holds == ImageType::Int(4),
+                ROWID => kind::is_table(page_kind) && matches!(holds, ImageType::Int(_)),
                 value => usize::from(value) < values,
             };
             if !fits {
                 return Err(BAD);
             }
-            slots.push(Slot { from, holds });
+            slots.push(ImageColumn { from, holds });
         }
         let layout = Self::of(values, slots);
         let ids = (layout.child != NONE) == kind::is_inner(page_kind)
@@ -355,7 +357,7 @@ impl Layout {
     }
 }
 
-fn present_of(layout: &Layout, values: &[Value]) -> u128 {
+fn present_of(layout: &SqliteLayout, values: &[Value]) -> u128 {
     layout.present(values.iter().map(|value| value.class)).unwrap_or(0)
 }
 

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::layout::{Layout, Seen, int_bytes};
+use super::layout::{Seen, SqliteLayout, int_bytes};
 use super::page::{MAGIC, kind};
 use super::signature::{ALIKE, Signature};
 use super::write::pack;
-use super::{Branch, MAX_BRANCHES, Parts, SqliteModel, words};
+use super::{MAX_BRANCHES, SqliteBranch, SqliteModel, SqlitePage, words};
 use crate::columns::learn::{Sampled, choose};
 use crate::patterns::{MAX_PATTERNS, Patterns, most_frequent};
 
@@ -19,7 +19,7 @@ const MIN_PAGES: usize = 2;
 const MIN_OVERFLOW: usize = 3;
 
 /// Pages that are alike.
-struct Group<'p> {
+struct AlikePages<'p> {
     signature: Signature,
     pages: Vec<&'p [u8]>,
 }
@@ -31,22 +31,22 @@ pub(crate) fn reserved(pages: &[&[u8]]) -> usize {
     first.and_then(|page| page.get(20)).map_or(0, |&reserved| usize::from(reserved))
 }
 
-/// Learns from pages of one file: those that [`Parts::parse`] accepts, and overflow pages between them. Returns `None`
+/// Learns from pages of one file: those that [`SqlitePage::parse`] accepts, and overflow pages between them. Returns `None`
 /// if it accepts none.
 pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<SqliteModel> {
     let reserved = reserved(pages);
-    let mut parts = Parts::default();
-    let (mut groups, mut others): (Vec<Group<'_>>, usize) = (vec![], 0);
+    let mut parts = SqlitePage::default();
+    let (mut groups, mut others): (Vec<AlikePages<'_>>, usize) = (vec![], 0);
     for page in pages {
         if !parts.parse(page, reserved) {
             others += 1;
             continue;
         }
         let signature = Signature::of(&parts, page);
-        let apart = |group: &Group<'_>| group.signature.distance(&signature).unwrap_or(u32::MAX);
+        let apart = |group: &AlikePages<'_>| group.signature.distance(&signature).unwrap_or(u32::MAX);
         match groups.iter_mut().min_by_key(|group| apart(group)).filter(|group| apart(group) <= ALIKE) {
             Some(group) => group.pages.push(page),
-            None => groups.push(Group { signature, pages: vec![page] }),
+            None => groups.push(AlikePages { signature, pages: vec![page] }),
         }
     }
     let groups = settle(groups);
@@ -60,13 +60,13 @@ pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<SqliteModel> {
 
 /// Returns the largest groups. The pages of each small group are added to the nearest one, if any has pages of the same
 /// form.
-fn settle(mut groups: Vec<Group<'_>>) -> Vec<Group<'_>> {
+fn settle(mut groups: Vec<AlikePages<'_>>) -> Vec<AlikePages<'_>> {
     groups.sort_by_key(|group| usize::MAX - group.pages.len());
     let large = groups.iter().filter(|group| group.pages.len() >= MIN_PAGES).count();
     // If no two pages are alike, the branches are for pages of the same form.
     let small = groups.split_off(large.clamp(1.min(groups.len()), MAX_BRANCHES));
     for group in small {
-        let apart = |other: &Group<'_>| other.signature.distance(&group.signature).unwrap_or(u32::MAX);
+        let apart = |other: &AlikePages<'_>| other.signature.distance(&group.signature).unwrap_or(u32::MAX);
         let room = groups.len() < MAX_BRANCHES;
         match groups.iter_mut().min_by_key(|other| apart(other)).filter(|other| apart(other) < u32::MAX) {
             Some(other) => other.pages.extend(group.pages),
@@ -77,11 +77,11 @@ fn settle(mut groups: Vec<Group<'_>>) -> Vec<Group<'_>> {
     groups
 }
 
-fn learn_branch(group: Group<'_>, reserved: usize, (level, first): (i32, usize)) -> Branch {
+fn learn_branch(group: AlikePages<'_>, reserved: usize, (level, first): (i32, usize)) -> SqliteBranch {
     let layout = find_layout(&group, reserved);
     let words = words(layout.values);
     let mut counts = vec![HashMap::new(); words];
-    let mut parts = Parts::default();
+    let mut parts = SqlitePage::default();
     let step = group.pages.len().div_ceil(TRIAL_PAGES).max(1);
     let (mut images, mut grids) = (vec![], vec![]);
     for (at, page) in group.pages.iter().enumerate() {
@@ -101,17 +101,17 @@ fn learn_branch(group: Group<'_>, reserved: usize, (level, first): (i32, usize))
     let sampled = images.iter().zip(grids).map(|(image, grid)| Sampled { page: image, grid });
     let mut sampled: Vec<Sampled<'_>> = sampled.collect();
     let columns: Vec<_> = layout.slots.iter().map(|slot| slot.column()).collect();
-    let plans = choose(&columns, &mut sampled, level, Branch::columns_at(first, layout.values));
+    let plans = choose(&columns, &mut sampled, level, SqliteBranch::columns_at(first, layout.values));
     let patterns =
         counts.into_iter().map(|counts| Patterns::new(most_frequent(counts, MAX_PATTERNS))).collect();
-    Branch { signature: group.signature, layout, patterns, first, plans }
+    SqliteBranch { signature: group.signature, layout, patterns, first, plans }
 }
 
 /// Returns the layout that has slots for all values of the pages.
-fn find_layout(group: &Group<'_>, reserved: usize) -> Layout {
+fn find_layout(group: &AlikePages<'_>, reserved: usize) -> SqliteLayout {
     let mut seen: Vec<Seen> = vec![];
     let mut rowid = 0;
-    let mut parts = Parts::default();
+    let mut parts = SqlitePage::default();
     for page in &group.pages {
         if !parts.parse(page, reserved) {
             continue;
@@ -125,5 +125,5 @@ fn find_layout(group: &Group<'_>, reserved: usize) -> Layout {
             seen.iter_mut().zip(values).for_each(|(seen, value)| seen.note(page, value));
         }
     }
-    Layout::new(group.signature.kind, &seen, rowid)
+    SqliteLayout::new(group.signature.kind, &seen, rowid)
 }

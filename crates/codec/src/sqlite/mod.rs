@@ -6,9 +6,11 @@
 //! - [`write`] and [`read`] are the two directions of a whole page.
 //!
 //! A database file holds all tables and indexes, page by page, and no page says to which it belongs. So a model has a
-//! [`Branch`] for pages that are alike: of one kind, with records of as many columns that hold similar values. A wrong
+//! [`SqliteBranch`] for pages that are alike: of one kind, with records of as many columns that hold similar values. A wrong
 //! branch costs space, never correctness: a cell that does not fit its branch is odd, and is kept as it is.
 
+mod files;
+mod format;
 pub(crate) mod layout;
 pub(crate) mod learn;
 pub(crate) mod page;
@@ -17,8 +19,11 @@ pub(crate) mod record;
 pub(crate) mod signature;
 pub(crate) mod write;
 
-use layout::{IMAGE, Layout};
-use page::{BLOCK, Block, Header, RESERVED_MAX, kind};
+pub(crate) use files::FILES;
+pub(crate) use format::Sqlite;
+
+use layout::{IMAGE, SqliteLayout};
+use page::{BLOCK, FreeBlock, RESERVED_MAX, SqliteHeader, kind};
 use record::{Cell, Value};
 use signature::Signature;
 
@@ -53,7 +58,7 @@ const FIRST: usize = 2;
 
 /// Streams of a branch that come before those of its columns; counted from the branch's first.
 pub(crate) mod streams {
-    /// The page's first symbol: see [`super::Shape`].
+    /// The page's first symbol: see [`super::SqliteShape`].
     pub(crate) const SHAPE: usize = 0;
     /// Number of cells (two streams).
     pub(crate) const COUNT: usize = 1;
@@ -71,7 +76,7 @@ pub(crate) mod streams {
 
 /// The ways in which a page is as usual: bits of its first symbol.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Shape {
+pub(crate) struct SqliteShape {
     pub(crate) hole_zero: bool,
     /// Gaps are zero, but for the heads of free blocks.
     pub(crate) gaps_zero: bool,
@@ -89,7 +94,7 @@ pub(crate) struct Shape {
     pub(crate) not_first: bool,
 }
 
-impl Shape {
+impl SqliteShape {
     fn flags(self) -> [bool; 8] {
         let Self { hole_zero, gaps_zero, dense, descending, listed, counted, reserved_zero, not_first } =
             self;
@@ -117,9 +122,9 @@ impl Shape {
 
 /// The model of pages that are alike.
 #[derive(Clone, Debug)]
-pub(crate) struct Branch {
+pub(crate) struct SqliteBranch {
     pub(crate) signature: Signature,
-    pub(crate) layout: Layout,
+    pub(crate) layout: SqliteLayout,
     /// Usual patterns, one set per [`PER_WORD`] values of a record.
     pub(crate) patterns: Vec<Patterns>,
     /// The first of the branch's streams.
@@ -132,7 +137,7 @@ fn words(values: usize) -> usize {
     values.div_ceil(PER_WORD).max(1)
 }
 
-impl Branch {
+impl SqliteBranch {
     /// Returns the first stream of the columns of a branch whose records have `values` columns.
     fn columns_at(first: usize, values: usize) -> usize {
         first + streams::PATTERNS + 2 * words(values)
@@ -147,7 +152,7 @@ impl Branch {
 
     fn read_model(reader: &mut Reader<'_>, first: usize) -> Result<Self, Corrupt> {
         let signature = Signature::read(reader)?;
-        let layout = Layout::read(reader, signature.kind)?;
+        let layout = SqliteLayout::read(reader, signature.kind)?;
         let patterns = (0..words(layout.values)).map(|_| Patterns::read(reader)).collect::<Result<_, _>>()?;
         let plans = Plans::read(reader, Self::columns_at(first, layout.values))?;
         let columns = layout.slots.iter().map(|slot| slot.column());
@@ -170,7 +175,7 @@ pub(crate) struct SqliteModel {
     pub(crate) reserved: usize,
     /// Overflow pages are coded, too.
     pub(crate) overflow: bool,
-    pub(crate) branches: Vec<Branch>,
+    pub(crate) branches: Vec<SqliteBranch>,
 }
 
 impl SqliteModel {
@@ -192,7 +197,7 @@ impl SqliteModel {
         let count = reader.at_most(MAX_BRANCHES)?;
         let mut model = Self { reserved, overflow, branches: Vec::with_capacity(count) };
         for _ in 0..count {
-            let branch = Branch::read_model(reader, model.end())?;
+            let branch = SqliteBranch::read_model(reader, model.end())?;
             model.branches.push(branch);
         }
         Ok(model)
@@ -201,8 +206,8 @@ impl SqliteModel {
 
 /// The parts of a page. Buffers are kept from page to page.
 #[derive(Debug, Default)]
-pub(crate) struct Parts {
-    pub(crate) header: Header,
+pub(crate) struct SqlitePage {
+    pub(crate) header: SqliteHeader,
     /// Cells in the order of keys.
     pub(crate) cells: Vec<Cell>,
     pub(crate) values: Vec<Value>,
@@ -217,15 +222,15 @@ pub(crate) struct Parts {
     pub(crate) grid: Grid,
     /// Index into `cells` of each of the grid's rows.
     pub(crate) rows: Vec<u16>,
-    /// The rows' values, as [`Layout`] places them.
+    /// The rows' values, as [`SqliteLayout`] places them.
     pub(crate) image: Vec<u8>,
     pub(crate) stale: Stale,
-    pub(crate) shape: Shape,
+    pub(crate) shape: SqliteShape,
     /// The places that are left while the order of cells is coded.
     pub(crate) ranks: Vec<u16>,
 }
 
-impl Parts {
+impl SqlitePage {
     /// Takes `page` apart; `reserved` bytes at its end are not SQLite's. Returns false if it is no page of a table or
     /// an index, or if more than half of its cells are of no known form.
     pub(crate) fn parse(&mut self, page: &[u8], reserved: usize) -> bool {
@@ -240,8 +245,8 @@ impl Parts {
     fn parse_cells(&mut self, page: &[u8], reserved: usize) -> Option<()> {
         let usable = page.len().checked_sub(reserved)?;
         (usable >= 480 && page.len() <= PAGE_MAX).then_some(())?;
-        self.header = Header::parse(page)?;
-        let Header { cells, content, kind, .. } = self.header;
+        self.header = SqliteHeader::parse(page)?;
+        let SqliteHeader { cells, content, kind, .. } = self.header;
         (content <= usable && cells * CELL_MIN <= page.len()).then_some(())?;
         let pointers = self.header.pointers();
         let pointer = |n: usize| usize::from(be16(page, pointers + 2 * n));
@@ -264,7 +269,7 @@ impl Parts {
     }
 
     /// Fills the image with rows; cells that do not fit the layout become odd.
-    fn parse_columns(&mut self, page: &[u8], layout: &Layout) {
+    fn parse_columns(&mut self, page: &[u8], layout: &SqliteLayout) {
         self.image.clear();
         self.rows.clear();
         self.grid.reset(self.cells.len(), layout.slots.len());
@@ -294,7 +299,7 @@ impl Parts {
             let gap = cell.map_or(usable, |cell| cell.at) - end;
             self.gaps.push(gap as u16);
             if gap >= BLOCK {
-                let (symbol, next) = Block::of(page, (end, gap), block);
+                let (symbol, next) = FreeBlock::of(page, (end, gap), block);
                 self.blocks.push(symbol);
                 block = next;
             }
@@ -310,7 +315,7 @@ impl Parts {
         for (place, &gap) in self.gaps.iter().enumerate() {
             let gap = usize::from(gap);
             let symbol = if gap >= BLOCK { blocks.next() } else { None };
-            let block = symbol.and_then(|&symbol| Block::from_symbol(symbol)?.place(end, gap));
+            let block = symbol.and_then(|&symbol| FreeBlock::from_symbol(symbol)?.place(end, gap));
             each(end, gap, block);
             end = self.by_place.get(place).map_or(end, |&n| self.cells[usize::from(n)].end);
         }

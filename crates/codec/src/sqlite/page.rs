@@ -41,7 +41,7 @@ pub(crate) mod kind {
 
 /// The page header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct SqliteHeader {
     /// Offset of the header: behind the file's header in the first page, otherwise 0.
     pub(crate) begin: usize,
     pub(crate) kind: u8,
@@ -56,7 +56,7 @@ pub(crate) struct Header {
     pub(crate) right: u32,
 }
 
-impl Header {
+impl SqliteHeader {
     /// Returns the header of `page`, or `None` if the page has none.
     pub(crate) fn parse(page: &[u8]) -> Option<Self> {
         let begin = if page.starts_with(MAGIC) { FILE_HEADER } else { 0 };
@@ -109,13 +109,13 @@ const NO_BLOCK: u8 = 16;
 
 /// Place of a free block in a gap: fragments of at most three bytes may lie before and behind it. A symbol codes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Block {
+pub(crate) struct FreeBlock {
     /// Bytes from the gap's begin to the block, and from the block to the gap's end.
     before: usize,
     behind: usize,
 }
 
-impl Block {
+impl FreeBlock {
     pub(crate) fn from_symbol(symbol: u8) -> Option<Self> {
         (symbol < NO_BLOCK)
             .then(|| Self { before: usize::from(symbol & 3), behind: usize::from(symbol >> 2) })

@@ -1,12 +1,12 @@
 //! Reads a page from symbols.
 
 use super::layout::{IMAGE, Stored};
-use super::page::{BLOCK, FILE_HEADER, Header, kind};
+use super::page::{BLOCK, FILE_HEADER, SqliteHeader, kind};
 use super::record::{Cell, class, head_bytes, put_varint, varint_len};
 use super::write::order_ctx;
 use super::{
-    BRANCH, Branch, CELL_MIN, NEXT, ODD, OVERFLOW, PER_WORD, Parts, Shape, SqliteModel, Value, WORD_BITS,
-    overflows, streams,
+    BRANCH, CELL_MIN, NEXT, ODD, OVERFLOW, PER_WORD, SqliteBranch, SqliteModel, SqlitePage, SqliteShape,
+    Value, WORD_BITS, overflows, streams,
 };
 use crate::Corrupt;
 use crate::columns::Buffers;
@@ -22,7 +22,7 @@ pub(crate) fn get(
     model: &SqliteModel,
     all: &[Stream],
     mut decoder: Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut SqlitePage,
     buffers: &mut Buffers,
     page: &mut [u8],
 ) -> Result<(), Corrupt> {
@@ -61,7 +61,7 @@ pub(crate) fn get(
 fn get_overflow(
     all: &[Stream],
     d: &mut Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut SqlitePage,
     buffers: &mut Buffers,
     page: &mut [u8],
 ) -> Result<(), Corrupt> {
@@ -79,10 +79,10 @@ fn get_overflow(
 }
 
 fn get_image(
-    branch: &Branch,
+    branch: &SqliteBranch,
     all: &[Stream],
     d: &mut Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut SqlitePage,
     buffers: &mut Buffers,
     image: &mut [u8],
 ) -> Result<(), Corrupt> {
@@ -102,14 +102,14 @@ fn get_image(
 }
 
 fn get_head(
-    branch: &Branch,
+    branch: &SqliteBranch,
     all: &[Stream],
     d: &mut Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut SqlitePage,
     page_bytes: usize,
 ) -> Result<(), Corrupt> {
     let streams = branch.streams(all, 0);
-    let shape = Shape::from_symbol(d.get(streams[streams::SHAPE].view(0)));
+    let shape = SqliteShape::from_symbol(d.get(streams[streams::SHAPE].view(0)));
     let cells = usize::from(get_len(d, &streams[streams::COUNT..], 0)?.0);
     let page_kind = branch.signature.kind;
     let begin = if shape.not_first { 0 } else { FILE_HEADER };
@@ -124,15 +124,15 @@ fn get_head(
     let free = if shape.listed { 0 } else { d.bits(16) as u16 };
     let fragments = if shape.counted { 0 } else { d.bits(8) as u8 };
     parts.shape = shape;
-    parts.header = Header { begin, kind: page_kind, free, cells, content: 0, fragments, right };
+    parts.header = SqliteHeader { begin, kind: page_kind, free, cells, content: 0, fragments, right };
     Ok(())
 }
 
 fn get_patterns(
-    branch: &Branch,
+    branch: &SqliteBranch,
     all: &[Stream],
     d: &mut Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut SqlitePage,
 ) -> Result<(), Corrupt> {
     let (cells, layout) = (parts.header.cells, &branch.layout);
     parts.cells.clear();
@@ -183,10 +183,10 @@ fn get_patterns(
 /// Reads what is known of values that go on in overflow pages. `len` of a cut value is the number of its missing bytes
 /// until [`measure`] has found its length.
 fn get_beyond(
-    branch: &Branch,
+    branch: &SqliteBranch,
     all: &[Stream],
     d: &mut Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut SqlitePage,
 ) -> Result<(), Corrupt> {
     let stream = &branch.streams(all, streams::BEYOND)[0];
     let mut last = 0u32;
@@ -212,7 +212,12 @@ fn get_beyond(
     Ok(())
 }
 
-fn get_order(branch: &Branch, all: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts) -> Result<(), Corrupt> {
+fn get_order(
+    branch: &SqliteBranch,
+    all: &[Stream],
+    d: &mut Decoder<'_>,
+    parts: &mut SqlitePage,
+) -> Result<(), Corrupt> {
     let cells = parts.header.cells;
     parts.by_place.clear();
     parts.by_place.extend((0..cells as u16).rev());
@@ -239,10 +244,10 @@ fn get_order(branch: &Branch, all: &[Stream], d: &mut Decoder<'_>, parts: &mut P
 }
 
 fn get_gaps(
-    branch: &Branch,
+    branch: &SqliteBranch,
     all: &[Stream],
     d: &mut Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut SqlitePage,
     usable: usize,
 ) -> Result<(), Corrupt> {
     parts.gaps.clear();
@@ -271,8 +276,13 @@ fn get_gaps(
 
 /// Finds types and lengths of the values of row `t`, which is cell `n`. Returns the bytes of the record's header, of
 /// its values in this page, and of its values in overflow pages.
-fn measure(branch: &Branch, parts: &mut Parts, t: u16, n: usize) -> Result<(usize, usize, u64), Corrupt> {
-    let Parts { cells, values, image, grid, .. } = parts;
+fn measure(
+    branch: &SqliteBranch,
+    parts: &mut SqlitePage,
+    t: u16,
+    n: usize,
+) -> Result<(usize, usize, u64), Corrupt> {
+    let SqlitePage { cells, values, image, grid, .. } = parts;
     let cell = cells[n];
     let (mut types, mut here, mut beyond) = (0, 0, 0);
     for (c, value) in values[cell.first..cell.first + cell.values].iter_mut().enumerate() {
@@ -300,7 +310,7 @@ fn measure(branch: &Branch, parts: &mut Parts, t: u16, n: usize) -> Result<(usiz
 }
 
 /// Finds the places of the cells.
-fn place_cells(branch: &Branch, parts: &mut Parts, usable: usize) -> Result<(), Corrupt> {
+fn place_cells(branch: &SqliteBranch, parts: &mut SqlitePage, usable: usize) -> Result<(), Corrupt> {
     let page_kind = parts.header.kind;
     let mut total = 0;
     for row in 0..parts.rows.len() {
@@ -338,7 +348,7 @@ fn place_cells(branch: &Branch, parts: &mut Parts, usable: usize) -> Result<(), 
 }
 
 /// Writes cells and their pointers. All places are within the page.
-fn write_cells(branch: &Branch, parts: &Parts, page: &mut [u8]) {
+fn write_cells(branch: &SqliteBranch, parts: &SqlitePage, page: &mut [u8]) {
     let pointers = parts.header.pointers();
     for (n, cell) in parts.cells.iter().enumerate() {
         page[pointers + 2 * n..pointers + 2 * n + 2].copy_from_slice(&(cell.at as u16).to_be_bytes());
@@ -389,7 +399,7 @@ fn write_cells(branch: &Branch, parts: &Parts, page: &mut [u8]) {
 }
 
 /// Writes the heads of free blocks, and sets the fields of the page's header that follow from them.
-fn write_blocks(parts: &mut Parts, page: &mut [u8]) {
+fn write_blocks(parts: &mut SqlitePage, page: &mut [u8]) {
     let (first, fragments) = parts.blocks_and_fragments();
     if parts.shape.counted {
         parts.header.fragments = fragments;

@@ -1,6 +1,6 @@
 //! Compares pages by traits of their columns, to find those of one table or index.
 
-use super::Parts;
+use super::SqlitePage;
 use super::page::kind;
 use super::record::{MAX_VALUES, class};
 use crate::Corrupt;
@@ -40,7 +40,7 @@ pub(crate) struct Signature {
 
 impl Signature {
     /// Returns the signature of `page`, which `parts` were parsed from.
-    pub(crate) fn of(parts: &Parts, page: &[u8]) -> Self {
+    pub(crate) fn of(parts: &SqlitePage, page: &[u8]) -> Self {
         let regular = || parts.cells.iter().filter(|cell| !cell.odd).take(CELLS);
         let mut counts = [0u8; MAX_VALUES + 1];
         for cell in regular() {

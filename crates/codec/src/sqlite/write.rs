@@ -4,7 +4,8 @@ use super::page::BLOCK;
 use super::record::{class, value_bytes};
 use super::signature::Signature;
 use super::{
-    BRANCH, Branch, NEXT, ODD, OVERFLOW, PER_WORD, Parts, Shape, SqliteModel, WORD_BITS, overflows, streams,
+    BRANCH, NEXT, ODD, OVERFLOW, PER_WORD, SqliteBranch, SqliteModel, SqlitePage, SqliteShape, WORD_BITS,
+    overflows, streams,
 };
 use crate::columns::code::{self, put_len};
 use crate::columns::{Buffers, Form};
@@ -16,7 +17,7 @@ use crate::wire::be32;
 /// such pages; the symbols mean nothing then.
 pub(crate) fn put<S: Sink>(
     model: &SqliteModel,
-    parts: &mut Parts,
+    parts: &mut SqlitePage,
     page: &[u8],
     buffers: &mut Buffers,
     sink: &mut S,
@@ -27,7 +28,7 @@ pub(crate) fn put<S: Sink>(
         return model.overflow && put_overflow(parts, page, buffers, sink);
     }
     let signature = Signature::of(parts, page);
-    let apart = |branch: &Branch| branch.signature.distance(&signature);
+    let apart = |branch: &SqliteBranch| branch.signature.distance(&signature);
     let nearest = (0..)
         .zip(&model.branches)
         .filter_map(|(n, branch)| Some((apart(branch)?, n, branch)))
@@ -53,7 +54,7 @@ pub(crate) fn put<S: Sink>(
 }
 
 /// Writes an overflow page: the next page's number, the number of zeros at the end, and all between as text.
-fn put_overflow<S: Sink>(parts: &mut Parts, page: &[u8], buffers: &mut Buffers, sink: &mut S) -> bool {
+fn put_overflow<S: Sink>(parts: &mut SqlitePage, page: &[u8], buffers: &mut Buffers, sink: &mut S) -> bool {
     sink.put(BRANCH, 0, OVERFLOW);
     sink.long_bits(u64::from(be32(page, 0)), 32);
     let end = page.iter().rposition(|&byte| byte != 0).map_or(4, |last| (last + 1).max(4));
@@ -64,26 +65,26 @@ fn put_overflow<S: Sink>(parts: &mut Parts, page: &[u8], buffers: &mut Buffers, 
     true
 }
 
-fn find_shape(parts: &mut Parts, page: &[u8], usable: usize) {
+fn find_shape(parts: &mut SqlitePage, page: &[u8], usable: usize) {
     let (free, fragments) = parts.blocks_and_fragments();
     let listed = parts.shape.listed && parts.header.free == free;
-    let all = Shape {
+    let all = SqliteShape {
         listed,
         not_first: true,
         hole_zero: true,
         gaps_zero: true,
         reserved_zero: true,
-        ..Shape::default()
+        ..SqliteShape::default()
     };
-    let mut zero = |shape: Shape| {
+    let mut zero = |shape: SqliteShape| {
         parts.shape = shape;
         parts.stale_regions(page.len(), usable);
         parts.stale.is_zero(page)
     };
-    let hole_zero = zero(Shape { hole_zero: false, ..all });
-    let gaps_zero = zero(Shape { gaps_zero: false, ..all });
-    let reserved_zero = zero(Shape { reserved_zero: false, ..all });
-    parts.shape = Shape {
+    let hole_zero = zero(SqliteShape { hole_zero: false, ..all });
+    let gaps_zero = zero(SqliteShape { gaps_zero: false, ..all });
+    let reserved_zero = zero(SqliteShape { reserved_zero: false, ..all });
+    parts.shape = SqliteShape {
         hole_zero,
         gaps_zero,
         dense: parts.gaps.iter().all(|&gap| gap == 0),
@@ -95,7 +96,7 @@ fn find_shape(parts: &mut Parts, page: &[u8], usable: usize) {
     };
 }
 
-fn put_head<S: Sink>(branch: &Branch, parts: &Parts, sink: &mut S) {
+fn put_head<S: Sink>(branch: &SqliteBranch, parts: &SqlitePage, sink: &mut S) {
     let (header, first) = (parts.header, branch.first);
     sink.put(first + streams::SHAPE, 0, parts.shape.symbol());
     put_len(sink, first + streams::COUNT, 0, header.cells, Form::usual(header.cells));
@@ -117,7 +118,7 @@ fn put_head<S: Sink>(branch: &Branch, parts: &Parts, sink: &mut S) {
 }
 
 /// Writes the classes of all values, [`PER_WORD`] to a pattern.
-fn put_patterns<S: Sink>(branch: &Branch, parts: &mut Parts, sink: &mut S) {
+fn put_patterns<S: Sink>(branch: &SqliteBranch, parts: &mut SqlitePage, sink: &mut S) {
     if parts.cells.is_empty() {
         return;
     }
@@ -128,8 +129,8 @@ fn put_patterns<S: Sink>(branch: &Branch, parts: &mut Parts, sink: &mut S) {
 }
 
 /// Fills `packed` with pattern `word` of each cell.
-pub(super) fn pack(parts: &mut Parts, word: usize) {
-    let Parts { cells, values, packed, .. } = parts;
+pub(super) fn pack(parts: &mut SqlitePage, word: usize) {
+    let SqlitePage { cells, values, packed, .. } = parts;
     packed.clear();
     packed.extend(cells.iter().map(|cell| {
         if cell.odd {
@@ -141,7 +142,7 @@ pub(super) fn pack(parts: &mut Parts, word: usize) {
 }
 
 /// Writes, for each record that overflows, the missing bytes and types of its values, and its overflow page.
-fn put_beyond<S: Sink>(branch: &Branch, parts: &Parts, sink: &mut S) {
+fn put_beyond<S: Sink>(branch: &SqliteBranch, parts: &SqlitePage, sink: &mut S) {
     let stream = branch.first + streams::BEYOND;
     let mut last = 0u32;
     for cell in parts.cells.iter().filter(|cell| !cell.odd) {
@@ -164,8 +165,8 @@ fn put_beyond<S: Sink>(branch: &Branch, parts: &Parts, sink: &mut S) {
 
 /// Writes which of the places that are left each cell has, in the order of keys. Places count from the one below the
 /// cell before.
-fn put_order<S: Sink>(stream: usize, parts: &mut Parts, sink: &mut S) {
-    let Parts { by_place, ranks, cells, .. } = parts;
+fn put_order<S: Sink>(stream: usize, parts: &mut SqlitePage, sink: &mut S) {
+    let SqlitePage { by_place, ranks, cells, .. } = parts;
     // Places count from the page's end, where SQLite puts the first cell.
     ranks.clear();
     ranks.extend(by_place.iter().rev());
@@ -186,7 +187,7 @@ pub(super) fn order_ctx(left: usize) -> u8 {
     (usize::BITS - left.leading_zeros()) as u8
 }
 
-fn put_gaps<S: Sink>(branch: &Branch, parts: &Parts, sink: &mut S) {
+fn put_gaps<S: Sink>(branch: &SqliteBranch, parts: &SqlitePage, sink: &mut S) {
     if parts.shape.dense {
         return;
     }

@@ -12,11 +12,11 @@ const SYLLABLES: [&str; 24] = [
 const STREETS: [&str; 8] = ["STREET", "ROAD", "LANE", "AVENUE", "CLOSE", "DRIVE", "WAY", "GARDENS"];
 
 /// A row: `None` for null values.
-type Row = Vec<Option<Value>>;
+type Row = Vec<Option<Datum>>;
 /// Makes the row with this number.
 type Make = fn(&mut Random, usize) -> Row;
 
-enum Value {
+enum Datum {
     Text(String),
     Int(u32),
     Long(u64),
@@ -24,8 +24,8 @@ enum Value {
     Uuid(Vec<u8>),
 }
 
-fn text(value: impl Into<String>) -> Option<Value> {
-    Some(Value::Text(value.into()))
+fn text(value: impl Into<String>) -> Option<Datum> {
+    Some(Datum::Text(value.into()))
 }
 
 /// Returns the name of a place, a street, a person: the same number always has the same name.
@@ -77,11 +77,11 @@ fn text_heavy(random: &mut Random, n: usize) -> Row {
         text(format!("{}.{:02}", 50 + skewed(random, 900_000), random.below(100))),
         text(format!("{}.00", 1000 * (30 + skewed(random, 700)))),
         text(remark(skewed(random, 3000))),
-        (!random.once_in(3)).then(|| Value::Text(remark(random.below(500)))),
+        (!random.once_in(3)).then(|| Datum::Text(remark(random.below(500)))),
         text(["new", "open", "sold", "withdrawn"][skewed(random, 4)]),
         text(""),
         None,
-        Some(Value::Int(n as u32)),
+        Some(Datum::Int(n as u32)),
     ]
 }
 
@@ -101,7 +101,7 @@ fn json(random: &mut Random, n: usize) -> Row {
         })
         .collect();
     vec![
-        Some(Value::Long(n as u64)),
+        Some(Datum::Long(n as u64)),
         text(format!(
             "{{\"id\": \"{id}\", \"user\": {{\"id\": {user}, \"name\": \"{}\", \"verified\": {}}}, \"items\": [{}], \
              \"created\": \"{}T{:02}:{:02}:{:02}Z\", \"channel\": \"{}\"}}",
@@ -133,7 +133,7 @@ fn logs(random: &mut Random, n: usize) -> Row {
         ),
     };
     vec![
-        Some(Value::Long(700_000_000_000_000 + n as u64 * 41_000 + random.below(30_000) as u64)),
+        Some(Datum::Long(700_000_000_000_000 + n as u64 * 41_000 + random.below(30_000) as u64)),
         text(format!("host-{host:02}")),
         text(["INFO", "INFO", "WARN", "ERROR"][skewed(random, 4)]),
         text(message),
@@ -143,23 +143,23 @@ fn logs(random: &mut Random, n: usize) -> Row {
 fn time_series(random: &mut Random, n: usize) -> Row {
     let sensor = n % 40;
     vec![
-        Some(Value::Long(6000 * DAY + (n / 40) as u64 * 10_000_000)),
-        Some(Value::Int(sensor as u32)),
-        Some(Value::Double((2000 + sensor * 10 + skewed(random, 100)) as f64 / 100.0)),
-        Some(Value::Double(1000.0 + (n / 400 % 30) as f64 / 10.0)),
-        Some(Value::Int(random.below(5) as u32)),
+        Some(Datum::Long(6000 * DAY + (n / 40) as u64 * 10_000_000)),
+        Some(Datum::Int(sensor as u32)),
+        Some(Datum::Double((2000 + sensor * 10 + skewed(random, 100)) as f64 / 100.0)),
+        Some(Datum::Double(1000.0 + (n / 400 % 30) as f64 / 10.0)),
+        Some(Datum::Int(random.below(5) as u32)),
     ]
 }
 
 fn wide(random: &mut Random, n: usize) -> Row {
-    let mut row = vec![Some(Value::Long(n as u64))];
+    let mut row = vec![Some(Datum::Long(n as u64))];
     for column in 0..60 {
         row.push(match column % 5 {
-            0 => Some(Value::Int(skewed(random, 1000) as u32)),
+            0 => Some(Datum::Int(skewed(random, 1000) as u32)),
             1 => text(["yes", "no", "unknown"][skewed(random, 3)]),
-            2 => (!random.once_in(3)).then(|| Value::Int((n + column) as u32)),
+            2 => (!random.once_in(3)).then(|| Datum::Int((n + column) as u32)),
             3 => text(name(skewed(&mut Random::new((n * column) as u64), 60))),
-            _ => random.once_in(8).then(|| Value::Double(random.below(10_000) as f64 / 4.0)),
+            _ => random.once_in(8).then(|| Datum::Double(random.below(10_000) as f64 / 4.0)),
         });
     }
     row
@@ -170,8 +170,8 @@ fn uuid_keys(random: &mut Random, n: usize) -> Row {
     let [a, b, c, d, e] = parts;
     vec![
         text(format!("{a}-{b}-4{c}-a{d}-{e}")),
-        Some(Value::Uuid(random.bytes(16))),
-        Some(Value::Long(n as u64)),
+        Some(Datum::Uuid(random.bytes(16))),
+        Some(Datum::Long(n as u64)),
     ]
 }
 
@@ -181,28 +181,28 @@ fn tuple(row: &Row, block: usize, line: usize) -> Vec<u8> {
     put32(&mut tuple, 0, 733);
     for value in row.iter().flatten() {
         match value {
-            Value::Text(text) if text.len() <= 126 => {
+            Datum::Text(text) if text.len() <= 126 => {
                 tuple.push(((text.len() + 1) << 1 | 1) as u8);
                 tuple.extend_from_slice(text.as_bytes());
             }
-            Value::Text(text) => {
+            Datum::Text(text) => {
                 align(&mut tuple, 4);
                 tuple.extend_from_slice(&(((text.len() + 4) << 2) as u32).to_le_bytes());
                 tuple.extend_from_slice(text.as_bytes());
             }
-            Value::Int(value) => {
+            Datum::Int(value) => {
                 align(&mut tuple, 4);
                 tuple.extend_from_slice(&value.to_le_bytes());
             }
-            Value::Long(value) => {
+            Datum::Long(value) => {
                 align(&mut tuple, 8);
                 tuple.extend_from_slice(&value.to_le_bytes());
             }
-            Value::Double(value) => {
+            Datum::Double(value) => {
                 align(&mut tuple, 8);
                 tuple.extend_from_slice(&value.to_le_bytes());
             }
-            Value::Uuid(bytes) => tuple.extend_from_slice(bytes),
+            Datum::Uuid(bytes) => tuple.extend_from_slice(bytes),
         }
     }
     tuple

@@ -3,7 +3,7 @@
 use super::{Random, WORDS};
 
 #[derive(Clone, Copy, Debug)]
-enum Type {
+enum InnodbType {
     Int(usize),
     Char(usize),
     /// Text of at most 255 bytes.
@@ -22,9 +22,9 @@ enum Sums {
 
 /// Columns of a table, and the state of its pages.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct InnodbTable {
     /// Type of each column, and whether it may be null.
-    columns: Vec<(Type, bool)>,
+    columns: Vec<(InnodbType, bool)>,
     /// True if pages were used before: they have free records, gaps, records out of order, garbage in the hole.
     pub aged: bool,
     /// Length of a page, in bytes.
@@ -32,24 +32,25 @@ pub struct Table {
     sums: Sums,
 }
 
-impl Table {
+impl InnodbTable {
     /// Draws any columns, in clean or aged pages of any size.
     pub fn random(random: &mut Random) -> Self {
         let all = [
-            Type::Int(4),
-            Type::Int(1),
-            Type::Int(2),
-            Type::Int(3),
-            Type::Int(8),
-            Type::Char(24),
-            Type::Char(90),
-            Type::Short,
-            Type::Short,
-            Type::Long,
+            InnodbType::Int(4),
+            InnodbType::Int(1),
+            InnodbType::Int(2),
+            InnodbType::Int(3),
+            InnodbType::Int(8),
+            InnodbType::Char(24),
+            InnodbType::Char(90),
+            InnodbType::Short,
+            InnodbType::Short,
+            InnodbType::Long,
         ];
         let nullable = random.once_in(2);
         let more = 1 + random.below(8);
-        let mut columns = vec![(Type::Int(4), false), (Type::Int(6), false), (Type::Int(7), false)];
+        let mut columns =
+            vec![(InnodbType::Int(4), false), (InnodbType::Int(6), false), (InnodbType::Int(7), false)];
         columns.extend((0..more).map(|_| (all[random.below(all.len())], nullable && random.once_in(2))));
         Self {
             columns,
@@ -62,7 +63,14 @@ impl Table {
     /// Makes a table of a few columns that compress well, in pages of 16 KiB.
     #[must_use]
     pub fn simple(aged: bool) -> Self {
-        let columns = [Type::Int(4), Type::Int(6), Type::Int(7), Type::Int(4), Type::Short, Type::Char(24)];
+        let columns = [
+            InnodbType::Int(4),
+            InnodbType::Int(6),
+            InnodbType::Int(7),
+            InnodbType::Int(4),
+            InnodbType::Short,
+            InnodbType::Char(24),
+        ];
         Self {
             columns: columns.map(|column| (column, false)).to_vec(),
             aged,
@@ -74,8 +82,14 @@ impl Table {
     /// Makes a table with columns of all kinds, some of which may be null.
     #[must_use]
     pub fn nullable(aged: bool) -> Self {
-        let fixed = [Type::Int(4), Type::Int(6), Type::Int(7)].map(|column| (column, false));
-        let more = [(Type::Short, true), (Type::Int(3), true), (Type::Short, false), (Type::Long, true)];
+        let fixed =
+            [InnodbType::Int(4), InnodbType::Int(6), InnodbType::Int(7)].map(|column| (column, false));
+        let more = [
+            (InnodbType::Short, true),
+            (InnodbType::Int(3), true),
+            (InnodbType::Short, false),
+            (InnodbType::Long, true),
+        ];
         let columns = fixed.into_iter().chain(more).collect();
         Self { columns, aged, page_bytes: 16_384, sums: Sums::Full }
     }
@@ -105,27 +119,27 @@ impl Table {
     }
 }
 
-fn value(random: &mut Random, column: Type, n: usize, lengths: &mut Vec<u8>, data: &mut Vec<u8>) {
+fn value(random: &mut Random, column: InnodbType, n: usize, lengths: &mut Vec<u8>, data: &mut Vec<u8>) {
     match column {
-        Type::Int(width) => {
+        InnodbType::Int(width) => {
             let value = match random.below(8) {
                 0 => random.next(),
                 _ => 1 << (8 * width - 1) | (n as u64 * 3),
             };
             data.extend_from_slice(&value.to_be_bytes()[8 - width..]);
         }
-        Type::Char(width) => {
+        InnodbType::Char(width) => {
             let mut content = WORDS[random.below(WORDS.len())].as_bytes().to_vec();
             content.resize(width, b' ');
             data.extend(content);
         }
-        Type::Short => {
+        InnodbType::Short => {
             let words: Vec<&str> = (0..random.below(5)).map(|_| WORDS[random.below(WORDS.len())]).collect();
             let content = words.join(" ");
             lengths.push(content.len() as u8);
             data.extend_from_slice(content.as_bytes());
         }
-        Type::Long => {
+        InnodbType::Long => {
             let external = random.once_in(40);
             let most = [100, 400][random.below(2)];
             let len = if external { 20 } else { random.below(most) };
@@ -145,7 +159,7 @@ fn put16(page: &mut [u8], at: usize, value: usize) {
 }
 
 /// Makes page `number` of a table's clustered index.
-pub fn index_page(random: &mut Random, table: &Table, number: usize) -> Vec<u8> {
+pub fn index_page(random: &mut Random, table: &InnodbTable, number: usize) -> Vec<u8> {
     let inner = random.once_in(8);
     let mut page = vec![0; table.page_bytes];
     if table.aged && random.once_in(2) {

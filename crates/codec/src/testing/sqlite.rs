@@ -1,7 +1,7 @@
 //! Makes pages of SQLite: young and aged ones, of tables and indexes, leaf pages and others.
 
 use super::Random;
-use crate::sqlite::page::{FILE_HEADER, Header, MAGIC, kind};
+use crate::sqlite::page::{FILE_HEADER, MAGIC, SqliteHeader, kind};
 use crate::sqlite::record::{head_bytes, int_type, local_bytes, put_varint, value_bytes, varint_len};
 use crate::testing::WORDS;
 
@@ -267,7 +267,7 @@ pub fn tree_page(random: &mut Random, tree: &Tree, number: usize) -> Vec<u8> {
         page[at..at + 2].copy_from_slice(&next.to_be_bytes());
         page[at + 2..at + 4].copy_from_slice(&(size as u16).to_be_bytes());
     }
-    let header = Header {
+    let header = SqliteHeader {
         begin,
         kind: tree.kind,
         free: free.first().map_or(0, |&(at, _)| at as u16),

@@ -26,18 +26,18 @@ fn trained(symbols: &[(u8, u8)]) -> Stream {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Op {
+enum Step {
     Symbol(u8, u8),
     Bits(u32, u32),
     Number(u64),
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (0..4u8, 0..20u8).prop_map(|(ctx, symbol)| Op::Symbol(ctx, symbol)),
-        1 => (any::<u8>(), any::<u8>()).prop_map(|(ctx, symbol)| Op::Symbol(ctx, symbol)),
-        1 => (0..=16u32, any::<u32>()).prop_map(|(n, value)| Op::Bits(value & ((1 << n) - 1), n)),
-        1 => (0..64u32, any::<u64>()).prop_map(|(shift, value)| Op::Number(value >> shift)),
+        4 => (0..4u8, 0..20u8).prop_map(|(ctx, symbol)| Step::Symbol(ctx, symbol)),
+        1 => (any::<u8>(), any::<u8>()).prop_map(|(ctx, symbol)| Step::Symbol(ctx, symbol)),
+        1 => (0..=16u32, any::<u32>()).prop_map(|(n, value)| Step::Bits(value & ((1 << n) - 1), n)),
+        1 => (0..64u32, any::<u64>()).prop_map(|(shift, value)| Step::Number(value >> shift)),
     ]
 }
 
@@ -53,9 +53,9 @@ proptest! {
         let mut encoder = Encoder::new(&streams, &mut buffer);
         for &op in &ops {
             match op {
-                Op::Symbol(ctx, symbol) => encoder.put(0, ctx, symbol),
-                Op::Bits(value, n) => encoder.bits(value, n),
-                Op::Number(value) => { number::put(&mut encoder, 1, 0, value); }
+                Step::Symbol(ctx, symbol) => encoder.put(0, ctx, symbol),
+                Step::Bits(value, n) => encoder.bits(value, n),
+                Step::Number(value) => { number::put(&mut encoder, 1, 0, value); }
             }
         }
         let mut code = vec![];
@@ -63,9 +63,9 @@ proptest! {
         let mut decoder = Decoder::new(&code).unwrap();
         for &op in &ops {
             match op {
-                Op::Symbol(ctx, symbol) => prop_assert_eq!(decoder.get(streams[0].view(ctx)), symbol),
-                Op::Bits(value, n) => prop_assert_eq!(decoder.bits(n), value),
-                Op::Number(value) => prop_assert_eq!(number::get(&mut decoder, &streams[1], 0).1, value),
+                Step::Symbol(ctx, symbol) => prop_assert_eq!(decoder.get(streams[0].view(ctx)), symbol),
+                Step::Bits(value, n) => prop_assert_eq!(decoder.bits(n), value),
+                Step::Number(value) => prop_assert_eq!(number::get(&mut decoder, &streams[1], 0).1, value),
             }
         }
         prop_assert_eq!(decoder.finish(), Ok(carried));
@@ -80,9 +80,9 @@ proptest! {
         let mut decoder = Decoder::new(&code).unwrap();
         for &op in &ops {
             match op {
-                Op::Symbol(ctx, _) => { decoder.get(streams[0].view(ctx)); }
-                Op::Bits(_, n) => { decoder.bits(n); }
-                Op::Number(_) => { number::get(&mut decoder, &streams[1], 0); }
+                Step::Symbol(ctx, _) => { decoder.get(streams[0].view(ctx)); }
+                Step::Bits(_, n) => { decoder.bits(n); }
+                Step::Number(_) => { number::get(&mut decoder, &streams[1], 0); }
             }
         }
         prop_assert!(decoder.finish().is_err());

@@ -1,7 +1,7 @@
 //! Stored models and records: every later version reads them, or has another version number.
 
 use super::model_of;
-use crate::testing::innodb::{Table, index_page};
+use crate::testing::innodb::{InnodbTable, index_page};
 use crate::testing::logs::{redo_blocks, wal_pages};
 use crate::testing::{Random, Schema, heap_page};
 use crate::{Model, Scratch};
@@ -42,7 +42,7 @@ fn hex(bytes: &[u8]) -> String {
 /// Returns such pages of an index of InnoDB.
 fn innodb_pages() -> Vec<Vec<u8>> {
     let mut random = Random::new(2027);
-    let mut table = Table::simple(false);
+    let mut table = InnodbTable::simple(false);
     table.page_bytes = 4096;
     (0..6).map(|number| index_page(&mut random, &table, number)).collect()
 }

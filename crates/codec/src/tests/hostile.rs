@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{cases, model_of};
-use crate::testing::innodb::{Table, index_page};
+use crate::testing::innodb::{InnodbTable, index_page};
 use crate::testing::logs::{redo_blocks, wal_pages};
 use crate::testing::sqlite::{Tree, overflow_page, tree_page};
 use crate::testing::{Keys, Random, Schema, btree_page, heap_page};
@@ -11,7 +11,7 @@ use crate::{Model, Scratch};
 
 fn pages(random: &mut Random, kind: u8) -> Vec<Vec<u8>> {
     if kind == 2 {
-        let table = Table::random(random);
+        let table = InnodbTable::random(random);
         return (0..8).map(|number| index_page(random, &table, number)).collect();
     }
     if kind == 3 {

@@ -5,7 +5,7 @@ use crate::columns::infer::{Sample, infer};
 use crate::innodb;
 use crate::innodb::page::Ends;
 use crate::postgres::checksum::checksum;
-use crate::testing::innodb::{Table, index_page};
+use crate::testing::innodb::{InnodbTable, index_page};
 use crate::testing::{Random, align};
 
 fn varlena(content: &[u8]) -> Vec<u8> {
@@ -86,9 +86,9 @@ fn the_checksum_is_that_of_postgresql() {
 }
 
 /// Returns the fields of a table's leaf pages: width, bit of the null bitmap, and whether lengths may have two bytes.
-fn fields_of(table: &Table) -> Vec<(u16, Option<u8>, bool)> {
+fn fields_of(table: &InnodbTable) -> Vec<(u16, Option<u8>, bool)> {
     let mut random = Random::new(23);
-    let mut parts = innodb::Parts::default();
+    let mut parts = innodb::InnodbPage::default();
     let mut pages: Vec<Vec<u8>> = (0..60).map(|number| index_page(&mut random, table, number)).collect();
     pages.retain(|page| parts.parse(page) && parts.header.level == 0);
     let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
@@ -108,7 +108,7 @@ fn fields_of(table: &Table) -> Vec<(u16, Option<u8>, bool)> {
 #[test]
 fn columns_of_an_index_of_innodb_are_found() {
     for aged in [false, true] {
-        let fields = fields_of(&Table::simple(aged));
+        let fields = fields_of(&InnodbTable::simple(aged));
         let widths: u16 = fields.iter().map(|(width, ..)| width).sum();
         assert_eq!(widths, 4 + 6 + 7 + 4 + 24, "{fields:?}");
         assert_eq!(fields.iter().filter(|(width, ..)| *width == 0).count(), 1, "{fields:?}");
@@ -118,7 +118,7 @@ fn columns_of_an_index_of_innodb_are_found() {
 #[test]
 fn what_may_be_null_is_found() {
     for aged in [false, true] {
-        let fields = fields_of(&Table::nullable(aged));
+        let fields = fields_of(&InnodbTable::nullable(aged));
         let mut varying: Vec<_> = fields.iter().filter(|(width, ..)| *width == 0).collect();
         // The first two have the same values, so nothing tells which of them is null.
         varying[..2].sort();
@@ -160,7 +160,7 @@ fn pages_and_checksums_are_those_of_mariadb() {
                 page[at + i] = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap();
             }
         }
-        let mut parts = innodb::Parts::default();
+        let mut parts = innodb::InnodbPage::default();
         assert!(parts.parse(&page));
         assert_eq!((parts.header.number, parts.header.records, parts.header.slots), (3, 2, 2));
         assert_eq!(Ends::of(&page), expected);

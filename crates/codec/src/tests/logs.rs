@@ -8,7 +8,7 @@ use crate::log::redo::{begin, number, put_number};
 use crate::log::strides;
 use crate::testing::Random;
 use crate::testing::logs::{redo_blocks, wal_pages};
-use crate::{Kind, Model, Scratch, recognise};
+use crate::{Format, Model, Scratch, recognise};
 
 /// The expected values are those of `mtr0types.h`: the numbers of each length begin where those of the length below
 /// end.
@@ -100,9 +100,9 @@ proptest! {
         let mut random = Random::new(seed);
         let pages = wal_pages(&mut random, [1024, 8192, 32_768][size], 24);
         let model = model_of(&pages[..16]);
-        prop_assert_eq!(model.kind(), Kind::PostgresWal);
+        prop_assert_eq!(model.format().name(), "postgres-wal");
         let mut scratch = Scratch::new();
-        prop_assert_eq!(recognise(&mut scratch, &pages[3]), Some(Kind::PostgresWal));
+        prop_assert_eq!(recognise(&mut scratch, &pages[3]).map(Format::name), Some("postgres-wal"));
         prop_assert_eq!(round_trip(&model, &mut scratch, &pages), pages.len());
         damaged_come_back(&model, &mut scratch, &mut random, pages);
     }
@@ -112,11 +112,11 @@ proptest! {
         let mut random = Random::new(seed);
         let blocks = redo_blocks(&mut random, [1024, 4096, 16_384][size], 24);
         let model = model_of(&blocks[..16]);
-        prop_assert_eq!(model.kind(), Kind::InnodbRedo);
+        prop_assert_eq!(model.format().name(), "innodb-redo");
         let mut scratch = Scratch::new();
         // A block in the middle of a long mini-transaction is not recognised; a pool needs one in three.
-        let kinds: Vec<_> = blocks.iter().map(|block| recognise(&mut scratch, block)).collect();
-        let recognised = kinds.iter().filter(|kind| **kind == Some(Kind::InnodbRedo)).count();
+        let kinds: Vec<_> = blocks.iter().map(|block| recognise(&mut scratch, block).map(Format::name)).collect();
+        let recognised = kinds.iter().filter(|kind| **kind == Some("innodb-redo")).count();
         prop_assert!(3 * recognised > blocks.len(), "{kinds:?}");
         prop_assert_eq!(round_trip(&model, &mut scratch, &blocks), blocks.len());
         damaged_come_back(&model, &mut scratch, &mut random, blocks);

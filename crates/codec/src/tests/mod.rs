@@ -3,14 +3,18 @@
 
 mod doubles;
 mod entropy;
+mod files;
 mod golden;
 mod hostile;
 mod layout;
 mod logs;
+mod registry;
 mod round_trip;
 mod sqlite;
+mod toy;
 
 use crate::model::Model;
+use crate::registry::REGISTRY;
 
 /// Returns the number of cases of each property; PAGEFOLD_CODEC_CASES sets it, for campaigns.
 fn cases() -> u32 {
@@ -20,5 +24,5 @@ fn cases() -> u32 {
 /// Makes a model of `pages`, even if it does not gain.
 fn model_of(pages: &[Vec<u8>]) -> Model {
     let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
-    Model::of(&pages, 1).unwrap()
+    Model::by(&REGISTRY, &pages, 1).unwrap()
 }

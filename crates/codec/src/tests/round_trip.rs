@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::{cases, model_of};
-use crate::testing::innodb::{Table, index_page};
+use crate::testing::innodb::{InnodbTable, index_page};
 use crate::testing::{Keys, Random, Schema, btree_page, corpora, heap_page};
-use crate::{Kind, Model, Options, Scratch, learn, recognise};
+use crate::{Format, Model, Options, Scratch, learn, recognise};
 
 /// Codes `pages` and asserts that each comes back; returns the number of pages that the model took.
 pub(super) fn round_trip(model: &Model, scratch: &mut Scratch, pages: &[Vec<u8>]) -> usize {
@@ -42,7 +42,7 @@ proptest! {
         let schema = Schema::random(&mut random);
         let pages: Vec<Vec<u8>> = (0..24).map(|block| heap_page(&mut random, &schema, block)).collect();
         let model = model_of(&pages[..16]);
-        prop_assert_eq!(model.kind(), Kind::PostgresHeap);
+        prop_assert_eq!(model.format().name(), "postgres-heap");
         prop_assert_eq!(round_trip(&model, &mut Scratch::new(), &pages), pages.len());
     }
 
@@ -52,18 +52,18 @@ proptest! {
         let mut random = Random::new(seed);
         let pages: Vec<Vec<u8>> = (0..24).map(|block| btree_page(&mut random, keys, aged, block)).collect();
         let model = model_of(&pages[..16]);
-        prop_assert_eq!(model.kind(), Kind::PostgresBtree);
+        prop_assert_eq!(model.format().name(), "postgres-btree");
         prop_assert_eq!(round_trip(&model, &mut Scratch::new(), &pages), pages.len());
     }
 
     #[test]
     fn innodb_pages_come_back(seed in any::<u64>()) {
         let mut random = Random::new(seed);
-        let table = Table::random(&mut random);
+        let table = InnodbTable::random(&mut random);
         let pages: Vec<Vec<u8>> = (3..27).map(|number| index_page(&mut random, &table, number)).collect();
-        prop_assert!(pages.iter().all(|page| recognise(&mut Scratch::new(), page) == Some(Kind::Innodb)));
+        prop_assert!(pages.iter().all(|page| recognise(&mut Scratch::new(), page).map(Format::name) == Some("innodb")));
         let model = model_of(&pages[..18]);
-        prop_assert_eq!(model.kind(), Kind::Innodb);
+        prop_assert_eq!(model.format().name(), "innodb");
         // A model has no branch for inner pages if none were among the sampled ones.
         prop_assert!(round_trip(&model, &mut Scratch::new(), &pages) >= 18);
     }
@@ -84,7 +84,7 @@ proptest! {
     #[test]
     fn innodb_pages_of_another_table_come_back(seed in any::<u64>()) {
         let mut random = Random::new(seed);
-        let (mut one, mut other) = (Table::random(&mut random), Table::random(&mut random));
+        let (mut one, mut other) = (InnodbTable::random(&mut random), InnodbTable::random(&mut random));
         (one.page_bytes, other.page_bytes) = (16_384, 16_384);
         let pages: Vec<Vec<u8>> = (0..12).map(|number| index_page(&mut random, &one, number)).collect();
         let others: Vec<Vec<u8>> =
@@ -95,7 +95,7 @@ proptest! {
     #[test]
     fn damaged_innodb_pages_come_back_or_are_refused(seed in any::<u64>()) {
         let mut random = Random::new(seed);
-        let table = Table::random(&mut random);
+        let table = InnodbTable::random(&mut random);
         let mut pages: Vec<Vec<u8>> = (0..12).map(|number| index_page(&mut random, &table, number)).collect();
         let model = model_of(&pages);
         for page in &mut pages {
@@ -136,9 +136,9 @@ proptest! {
 /// A pointer that leads to the next record only if it is taken modulo the page would not come back as it was.
 #[test]
 fn next_pointers_of_innodb_are_taken_as_they_are() {
-    let mut page = index_page(&mut Random::new(6), &Table::simple(false), 3);
-    let known = |page: &[u8]| recognise(&mut Scratch::new(), page);
-    assert_eq!(known(&page), Some(Kind::Innodb));
+    let mut page = index_page(&mut Random::new(6), &InnodbTable::simple(false), 3);
+    let known = |page: &[u8]| recognise(&mut Scratch::new(), page).map(Format::name);
+    assert_eq!(known(&page), Some("innodb"));
     page[97] ^= 0x40;
     assert_eq!(known(&page), None);
 }
@@ -165,7 +165,7 @@ fn siblings_of_btree_pages_may_be_any_blocks() {
 #[test]
 fn siblings_of_innodb_pages_may_be_any_pages() {
     let mut random = Random::new(10);
-    let table = Table::simple(false);
+    let table = InnodbTable::simple(false);
     let mut pages: Vec<Vec<u8>> = (3..15).map(|number| index_page(&mut random, &table, number)).collect();
     let model = model_of(&pages);
     for page in &mut pages {
@@ -222,17 +222,17 @@ fn models_are_adopted_if_they_gain() {
         (0..100).map(|block| btree_page(&mut random, Keys::Ints, false, block)).collect();
     let slices: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
     let options = Options { level: 3, relation_pages: 10_000 };
-    assert_eq!(learn(&slices, options).unwrap().kind(), Kind::PostgresBtree);
+    assert_eq!(learn(&slices, options).unwrap().format().name(), "postgres-btree");
     // An empty relation saves nothing, so no model is worth its bytes.
     assert!(learn(&slices, Options { relation_pages: 0, ..options }).is_none());
     let noise: Vec<Vec<u8>> = (0..20).map(|_| random.bytes(8192)).collect();
     let slices: Vec<&[u8]> = noise.iter().map(Vec::as_slice).collect();
     assert!(learn(&slices, options).is_none());
     let mut scratch = Scratch::new();
-    assert_eq!(recognise(&mut scratch, &pages[3]), Some(Kind::PostgresBtree));
+    assert_eq!(recognise(&mut scratch, &pages[3]).map(Format::name), Some("postgres-btree"));
     assert_eq!(recognise(&mut scratch, &noise[0]), None);
     let heap = heap_page(&mut random, &Schema::random(&mut Random::new(1)), 3);
-    assert_eq!(recognise(&mut scratch, &heap), Some(Kind::PostgresHeap));
+    assert_eq!(recognise(&mut scratch, &heap).map(Format::name), Some("postgres-heap"));
     assert_eq!(recognise(&mut scratch, &heap[1..]), None);
     assert!(learn(&[], options).is_none());
     assert!(learn(&[&[1, 2, 3]], options).is_none());

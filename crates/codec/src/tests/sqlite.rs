@@ -9,7 +9,7 @@ use crate::sqlite::page::kind;
 use crate::sqlite::record::{int_type, local_bytes, put_varint, value_bytes, varint};
 use crate::testing::Random;
 use crate::testing::sqlite::{Tree, overflow_page, tree_page};
-use crate::{Kind, Scratch, recognise};
+use crate::{Format, Scratch, recognise};
 
 fn pages(random: &mut Random, tree: &Tree, numbers: std::ops::Range<usize>) -> Vec<Vec<u8>> {
     numbers.map(|number| tree_page(random, tree, number)).collect()
@@ -84,11 +84,11 @@ proptest! {
         let mut random = Random::new(seed);
         let tree = Tree::random(&mut random);
         let pages = pages(&mut random, &tree, 0..24);
-        let known = pages.iter().filter(|page| recognise(&mut Scratch::new(), page) == Some(Kind::Sqlite)).count();
+        let known = pages.iter().filter(|page| recognise(&mut Scratch::new(), page).map(Format::name) == Some("sqlite")).count();
         // A page alone does not tell how many bytes are reserved, and where records overflow depends on that.
         prop_assert!(tree.reserved > 0 || known >= 20, "{} of {} pages are recognised", known, pages.len());
         let model = model_of(&pages[..18]);
-        prop_assert_eq!(model.kind(), Kind::Sqlite);
+        prop_assert_eq!(model.format().name(), "sqlite");
         round_trip(&model, &mut Scratch::new(), &pages);
     }
 
@@ -171,7 +171,7 @@ fn reserved_bytes_are_known_from_the_first_page() {
     assert!(tree.reserved > 0);
     let pages = pages(&mut random, &tree, 0..24);
     assert!(pages[1..].iter().all(|page| recognise(&mut Scratch::new(), page).is_none()));
-    assert_eq!(model_of(&pages[..18]).kind(), Kind::Sqlite);
+    assert_eq!(model_of(&pages[..18]).format().name(), "sqlite");
 }
 
 /// The value that goes on in an overflow page may be a number, and the same one in all records of a table or index.
@@ -180,7 +180,11 @@ fn a_record_may_be_cut_within_a_number() {
     let mut random = Random::new(14962296703709579193);
     let tree = Tree::random(&mut random);
     let pages = pages(&mut random, &tree, 0..24);
-    assert!(pages[1..].iter().all(|page| recognise(&mut Scratch::new(), page) == Some(Kind::Sqlite)));
+    assert!(
+        pages[1..]
+            .iter()
+            .all(|page| recognise(&mut Scratch::new(), page).map(Format::name) == Some("sqlite"))
+    );
     let model = model_of(&pages[..18]);
     assert_eq!(round_trip(&model, &mut Scratch::new(), &pages[1..]), pages.len() - 1);
 }

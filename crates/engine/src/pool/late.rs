@@ -11,12 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pagefold_codec::registry;
+
 use super::Pool;
 use super::background::Traffic;
 use super::models::draw;
 use super::recompress::PageRange;
 use crate::dataset::{Dataset, LiveDataset};
-use crate::record::{looks_like_wal, worth_learning};
 use crate::{Error, Key, Result};
 
 /// Time without a write after which an object is coded again; also the time of idleness after which a pool counts as
@@ -126,9 +127,9 @@ impl Pool {
             }
             match draw(&dataset, object, SOUGHT_PAGES) {
                 Ok(drawn) => {
-                    if drawn.iter().any(|page| looks_like_wal(page)) {
+                    if drawn.iter().any(|page| registry().looks_like_log(page)) {
                         self.watch.lock().late.insert(of);
-                    } else if !worth_learning(drawn).is_empty() {
+                    } else if !registry().worth_learning(drawn).is_empty() {
                         self.watch.lock().found(of, pages);
                     }
                 }

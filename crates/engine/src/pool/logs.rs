@@ -8,16 +8,13 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use pagefold_codec::{Kind, Model, Scratch, recognise};
+use pagefold_codec::{LogFacts, Model, Scratch, recognise, registry};
 
 use super::Pool;
 use super::models::draw;
 use crate::Result;
 use crate::dataset::{Dataset, LiveDataset, ModelPin};
 
-/// The object that stands for all logs of PostgreSQL in a dataset; the next one stands for those of InnoDB.
-const WAL_LOGS: u64 = u64::MAX;
-const REDO_LOGS: u64 = u64::MAX - 1;
 /// Number of pages by which a file is recognised.
 const LOOKED_AT: u64 = 16;
 /// Number of pages that a log's model is learned from.
@@ -32,31 +29,30 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::new());
 }
 
-/// Returns true if a model's object stands for logs.
-pub(super) const fn stands_for_logs(object: u64) -> bool {
-    object >= REDO_LOGS
+/// Returns the object that stands for all logs of a kind in a dataset: that of PostgreSQL's is the last number, that of
+/// InnoDB's the one before.
+fn object_of(log: LogFacts) -> u64 {
+    u64::MAX - u64::from(log.number)
 }
 
-/// Returns the object that stands for a file, of which `pages` are drawn, if it is a log: more than half of those that
-/// are not all zeros are PostgreSQL's, or more than a third InnoDB's.
+/// Returns true if a model's object stands for logs.
+pub(super) fn stands_for_logs(object: u64) -> bool {
+    registry().files().iter().any(|file| file.log.is_some_and(|log| object_of(log) == object))
+}
+
+/// Returns the object that stands for a file, of which `pages` are drawn, if it is a log: of the first kind of log of
+/// whose pages there are enough among those that are not all zeros.
 fn logs_of(pages: &[Vec<u8>]) -> Option<u64> {
-    let (mut wal, mut redo, mut filled) = (0, 0, 0);
-    for page in pages.iter().filter(|page| page.iter().any(|&byte| byte != 0)) {
-        filled += 1;
-        match SCRATCH.with_borrow_mut(|scratch| recognise(scratch, page)) {
-            Some(Kind::PostgresWal) => wal += 1,
-            Some(Kind::InnodbRedo) => redo += 1,
-            _ => {}
-        }
-    }
-    // A third is enough for InnoDB: a block in the middle of a long mini-transaction looks like nothing.
-    if 2 * wal > filled {
-        Some(WAL_LOGS)
-    } else if 3 * redo > filled {
-        Some(REDO_LOGS)
-    } else {
-        None
-    }
+    let filled = || pages.iter().filter(|page| page.iter().any(|&byte| byte != 0));
+    let format = |page: &Vec<u8>| SCRATCH.with_borrow_mut(|scratch| recognise(scratch, page));
+    let files: Vec<_> = filled().map(|page| format(page).map(|format| format.facts().file)).collect();
+    let mut logs: Vec<_> = registry().files().iter().filter_map(|file| Some((file.log?, *file))).collect();
+    logs.sort_by_key(|(log, _)| log.number);
+    let is_log = |(log, of): &(LogFacts, _)| {
+        let found = files.iter().filter(|file| **file == Some(*of)).count() as u64;
+        log.one_in * found > files.len() as u64
+    };
+    logs.into_iter().find(is_log).map(|(log, _)| object_of(log))
 }
 
 impl Pool {

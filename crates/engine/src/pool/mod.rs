@@ -127,7 +127,7 @@ pub use send::{
     StreamReader, StreamWriter, Token, Transfer,
 };
 pub use status::{DeviceStatus, Status, Totals};
-pub use survey::{CodecReport, CodecUse, PageKind, Survey};
+pub use survey::{CodecReport, CodecUse, Survey};
 pub use trim::{TrimState, TrimStatus};
 
 use crate::dataset::{Dataset, LiveDataset, PrimaryCache, Shared};

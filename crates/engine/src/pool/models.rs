@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pagefold_codec::{Model, Options};
+use pagefold_codec::{Model, Options, registry};
 
 use super::Pool;
 use super::deltas::Coded;
@@ -16,10 +16,7 @@ use crate::dataset::pending::PageBuf;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
 use crate::dataset::{Codecs, Dataset, LiveDataset, ModelEntry, ModelPin, count};
 use crate::limits::MODELS_MAX;
-use crate::record::{
-    Compression, Encoder, ModelId, Models, codec_of, encode_metadata, is_redo_checkpoint,
-    looks_like_database, looks_like_wal, worth_learning,
-};
+use crate::record::{Compression, Encoder, ModelId, Models, codec_of, encode_metadata};
 use crate::wal::{Rec, RecordKind};
 use crate::{Key, Result};
 
@@ -125,8 +122,8 @@ pub(super) struct Watch {
 struct WatchedLog {
     /// Pages that were stored since the log was last put among those to be coded again.
     pages: u64,
-    /// True for a log of InnoDB, most of whose blocks have no form by which they could be recognised.
-    is_redo: bool,
+    /// True for a log most of whose blocks have no form by which they could be recognised: one of its pages said so.
+    is_marked: bool,
 }
 
 impl Watch {
@@ -146,9 +143,9 @@ impl Watch {
     /// Counts `page` if it is a page of a log. With [`LOG_PAGES_MIN`] pages the log waits to be coded again, once it is
     /// quiet: fewer are not worth a checkpoint.
     fn note_log(&mut self, object: (u64, u64), number: u64, page: &[u8]) {
-        let is_redo = is_redo_checkpoint(number, page);
-        let known = self.logs.get(&object).is_some_and(|log| log.is_redo);
-        if !(is_redo || known || looks_like_wal(page)) {
+        let is_marked = registry().marks_log(number, page);
+        let known = self.logs.get(&object).is_some_and(|log| log.is_marked);
+        if !(is_marked || known || registry().looks_like_log(page)) {
             return;
         }
         if self.logs.len() >= WATCHED_MAX {
@@ -156,7 +153,7 @@ impl Watch {
             self.logs.pop_first();
         }
         let log = self.logs.entry(object).or_default();
-        log.is_redo |= is_redo;
+        log.is_marked |= is_marked;
         log.pages += 1;
         if log.pages >= LOG_PAGES_MIN {
             log.pages = 0;
@@ -300,7 +297,7 @@ impl Pool {
                 watch.note_delta((dataset, *object), models.contains_key(object));
                 continue;
             }
-            if model.is_some() || looks_like_database(page) {
+            if model.is_some() || registry().looks_like_database(page) {
                 watch.note((dataset, *object), model.is_some(), record.len());
             } else if dataset == self.dataset.id {
                 watch.note_log((dataset, *object), *number, page);
@@ -405,7 +402,7 @@ impl Pool {
         if object_pages < options.pages_min {
             return Ok(None);
         }
-        let sampled = worth_learning(draw(dataset, object, options.sample_pages)?);
+        let sampled = registry().worth_learning(draw(dataset, object, options.sample_pages)?);
         self.learn_pages(dataset.id, object, &sampled, object_pages, level)
     }
 

@@ -6,8 +6,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use pagefold_codec::registry;
+
 use crate::limits::RECORD_BYTES_MAX;
-use crate::record::looks_like_database;
 
 /// Binary logarithm of the number of buckets between a power of two and the next: a bucket's bounds differ by an eighth
 /// at most.
@@ -52,7 +53,7 @@ pub(super) struct RewriteCounters {
 impl RewriteCounters {
     /// Counts a record of `len_bytes` of `page`, which had a record before.
     pub(super) fn count(&self, page: &[u8], len_bytes: u32) {
-        let lengths = if looks_like_database(page) { &self.database } else { &self.other };
+        let lengths = if registry().looks_like_database(page) { &self.database } else { &self.other };
         lengths.bytes.fetch_add(u64::from(len_bytes), Relaxed);
         if let Some(bucket) = lengths.buckets.get(bucket_of(len_bytes)) {
             bucket.fetch_add(1, Relaxed);

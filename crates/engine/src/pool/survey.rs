@@ -3,35 +3,14 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use pagefold_codec::{Kind, Scratch, recognise};
+use pagefold_codec::{Format, Scratch, recognise};
 
 use super::recompress::targets;
 use super::{PageRange, Pool, RecompressReport};
 use crate::dataset::Dataset;
-use crate::record::{Codec, ModelId, decode, looks_like_postgres, model_of};
+use crate::record::{Codec, ModelId, decode, model_of};
 use crate::segment::RECORD_OVERHEAD_BYTES;
 use crate::{Error, Result};
-
-/// Kinds of page, as its content tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PageKind {
-    /// A heap page of PostgreSQL.
-    PostgresHeap,
-    /// A B-tree page of PostgreSQL.
-    PostgresBtree,
-    /// Another page of PostgreSQL, by its header.
-    PostgresOther,
-    /// A page of an index of InnoDB.
-    Innodb,
-    /// A page of a table or an index of SQLite.
-    Sqlite,
-    /// A page of PostgreSQL's write-ahead log.
-    PostgresWal,
-    /// A block of InnoDB's redo log in which a mini-transaction begins and ends.
-    InnodbRedo,
-    /// Anything else.
-    Other,
-}
 
 /// Storage of a sample of an object's pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,8 +19,8 @@ pub struct Survey {
     pub pages: u64,
     /// Number of these pages by codec and model.
     pub codecs: BTreeMap<(u8, Option<ModelId>), u64>,
-    /// Number of these pages by kind.
-    pub kinds: BTreeMap<PageKind, u64>,
+    /// Number of these pages by format, as their content tells; `None` is anything else.
+    pub formats: BTreeMap<Option<Format>, u64>,
     /// The model of the object's new pages.
     pub current: Option<ModelId>,
 }
@@ -144,26 +123,21 @@ impl Pool {
     fn note(&self, record: &[u8], record_size: u32, survey: &mut Survey) -> Result<()> {
         let mut page = vec![0; record_size as usize];
         decode(record, &*self.shared, &mut page)?;
-        let found = SCRATCH.with_borrow_mut(|scratch| recognise(scratch, &page));
-        let kind = match found {
-            Some(Kind::PostgresHeap) => PageKind::PostgresHeap,
-            Some(Kind::PostgresBtree) => PageKind::PostgresBtree,
-            Some(Kind::Innodb) => PageKind::Innodb,
-            Some(Kind::Sqlite) => PageKind::Sqlite,
-            Some(Kind::PostgresWal) => PageKind::PostgresWal,
-            Some(Kind::InnodbRedo) => PageKind::InnodbRedo,
-            None if looks_like_postgres(&page) => PageKind::PostgresOther,
-            None => PageKind::Other,
-        };
+        let format = SCRATCH.with_borrow_mut(|scratch| recognise(scratch, &page));
         let codec = record.first().copied().unwrap_or_default();
         survey.pages += 1;
         *survey.codecs.entry((codec, model_of(record))).or_default() += 1;
-        *survey.kinds.entry(kind).or_default() += 1;
+        *survey.formats.entry(format).or_default() += 1;
         Ok(())
     }
 }
 
 impl Survey {
+    /// Returns the name of a format in [`Survey::formats`].
+    pub fn kind_name(format: Option<Format>) -> &'static str {
+        format.map_or("other", Format::name)
+    }
+
     /// Returns the name of a codec in [`Survey::codecs`], in lower case.
     pub fn codec_name(id: u8) -> String {
         Codec::from_id(id)

@@ -3,40 +3,29 @@
 //! For a page of 8 KiB, setting up a codec's context costs more than the coding, so each thread keeps its contexts.
 
 use std::cell::RefCell;
+use std::fmt;
 
 use libdeflater::{CompressionLvl, Compressor, Decompressor};
+use pagefold_codec::{Format, registry};
 use zstd::zstd_safe::{self, CCtx, CParameter, DCtx, DParameter, FrameFormat};
 
-/// Codecs of a record's payload. The discriminant is the stored id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
+/// Codecs of a record's payload.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Codec {
     /// Not compressed.
-    Raw = 1,
+    Raw,
     /// LZ4 block.
-    Lz4 = 2,
+    Lz4,
     /// Zstandard frame without magic number.
-    Zstd = 3,
+    Zstd,
     /// Raw DEFLATE stream.
-    Deflate = 4,
-    /// Floating-point numbers, as differences.
-    Doubles = 5,
-    /// Heap page of PostgreSQL, by a model.
-    PostgresHeap = 16,
-    /// B-tree page of PostgreSQL, by a model.
-    PostgresBtree = 17,
-    /// Index page of InnoDB, by a model.
-    Innodb = 18,
-    /// Page of a table or an index of SQLite, or overflow page, by a model.
-    Sqlite = 19,
-    /// Page of PostgreSQL's write-ahead log, by a model.
-    PostgresWal = 20,
-    /// Block of InnoDB's redo log, by a model.
-    InnodbRedo = 21,
+    Deflate,
+    /// A page format that the registry knows: by a model, or alone.
+    Page(Format),
     /// Runs of bytes that differ from the page before.
-    DeltaRuns = 128,
+    DeltaRuns,
     /// Zstandard frame with the page before as its prefix.
-    DeltaZstd = 129,
+    DeltaZstd,
 }
 
 /// The reason why a codec gave nothing.
@@ -54,42 +43,36 @@ thread_local! {
 impl Codec {
     /// Returns the codec of a stored id; `None` if the id is not known.
     #[must_use]
-    pub const fn from_id(id: u8) -> Option<Self> {
+    pub fn from_id(id: u8) -> Option<Self> {
         match id {
             1 => Some(Self::Raw),
             2 => Some(Self::Lz4),
             3 => Some(Self::Zstd),
             4 => Some(Self::Deflate),
-            5 => Some(Self::Doubles),
-            16 => Some(Self::PostgresHeap),
-            17 => Some(Self::PostgresBtree),
-            18 => Some(Self::Innodb),
-            19 => Some(Self::Sqlite),
-            20 => Some(Self::PostgresWal),
-            21 => Some(Self::InnodbRedo),
             128 => Some(Self::DeltaRuns),
             129 => Some(Self::DeltaZstd),
-            _ => None,
+            _ => registry().by_codec(id).map(Self::Page),
         }
     }
 
     /// Returns the stored id.
     #[must_use]
-    pub const fn id(self) -> u8 {
-        self as u8
+    pub fn id(self) -> u8 {
+        match self {
+            Self::Raw => 1,
+            Self::Lz4 => 2,
+            Self::Zstd => 3,
+            Self::Deflate => 4,
+            // 0 is never valid: a format without a codec has no records.
+            Self::Page(format) => format.codec().unwrap_or(0),
+            Self::DeltaRuns => 128,
+            Self::DeltaZstd => 129,
+        }
     }
 
     /// Returns true if its records name a model. [`Codec::compress`] and [`Codec::decompress`] refuse such codecs.
-    pub(super) const fn has_model(self) -> bool {
-        matches!(
-            self,
-            Self::PostgresHeap
-                | Self::PostgresBtree
-                | Self::Innodb
-                | Self::Sqlite
-                | Self::PostgresWal
-                | Self::InnodbRedo
-        )
+    pub(super) fn has_model(self) -> bool {
+        matches!(self, Self::Page(format) if format.has_model())
     }
 
     /// Returns true if its records are deltas, which name their bases. [`Codec::compress`] and [`Codec::decompress`]
@@ -101,16 +84,7 @@ impl Codec {
     /// Returns the most bytes that [`Codec::compress`] makes of `len_bytes`.
     pub(super) fn bound(self, len_bytes: usize) -> usize {
         match self {
-            Self::Raw
-            | Self::Doubles
-            | Self::PostgresHeap
-            | Self::PostgresBtree
-            | Self::Innodb
-            | Self::Sqlite
-            | Self::PostgresWal
-            | Self::InnodbRedo
-            | Self::DeltaRuns
-            | Self::DeltaZstd => len_bytes,
+            Self::Raw | Self::Page(_) | Self::DeltaRuns | Self::DeltaZstd => len_bytes,
             // LZ4_COMPRESSBOUND.
             Self::Lz4 => len_bytes + len_bytes / 255 + 16,
             Self::Zstd => zstd_safe::compress_bound(len_bytes),
@@ -136,22 +110,16 @@ impl Codec {
                 };
                 encoder.compress(level, src, dst)
             }),
-            Self::Doubles => {
+            Self::Page(format) if format.has_model() => Err(NEEDS_MORE),
+            Self::Page(format) => {
                 let mut coded = Vec::new();
-                if !pagefold_codec::doubles::encode(src, &mut coded) {
+                if !format.encode_alone(src, &mut coded) {
                     return Err("numbers did not come back");
                 }
                 dst.get_mut(..coded.len()).ok_or("no room")?.copy_from_slice(&coded);
                 Ok(coded.len())
             }
-            Self::PostgresHeap
-            | Self::PostgresBtree
-            | Self::Innodb
-            | Self::Sqlite
-            | Self::PostgresWal
-            | Self::InnodbRedo
-            | Self::DeltaRuns
-            | Self::DeltaZstd => Err(NEEDS_MORE),
+            Self::DeltaRuns | Self::DeltaZstd => Err(NEEDS_MORE),
             Self::Deflate => DEFLATE_ENCODER.with_borrow_mut(|slot| {
                 let compressor = match slot {
                     Some((l, compressor)) if *l == level => compressor,
@@ -186,21 +154,30 @@ impl Codec {
                 };
                 decoder.decompress(out, payload).map_err(zstd_safe::get_error_name)
             }),
-            Self::Doubles => {
-                let decoded = pagefold_codec::doubles::decode(payload, out);
+            Self::Page(format) if format.has_model() => Err(NEEDS_MORE),
+            Self::Page(format) => {
+                let decoded = format.decode_alone(payload, out);
                 decoded.map(|()| out.len()).map_err(|_| "not numbers of its length")
             }
-            Self::PostgresHeap
-            | Self::PostgresBtree
-            | Self::Innodb
-            | Self::Sqlite
-            | Self::PostgresWal
-            | Self::InnodbRedo
-            | Self::DeltaRuns
-            | Self::DeltaZstd => Err(NEEDS_MORE),
+            Self::DeltaRuns | Self::DeltaZstd => Err(NEEDS_MORE),
             Self::Deflate => DEFLATE_DECODER.with_borrow_mut(|decoder| {
                 decoder.deflate_decompress(payload, out).map_err(|_| "not a DEFLATE stream of its length")
             }),
+        }
+    }
+}
+
+/// Writes the name, as messages have it; in lower case, reports have it.
+impl fmt::Debug for Codec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Raw => f.write_str("Raw"),
+            Self::Lz4 => f.write_str("Lz4"),
+            Self::Zstd => f.write_str("Zstd"),
+            Self::Deflate => f.write_str("Deflate"),
+            Self::Page(format) => format.fmt(f),
+            Self::DeltaRuns => f.write_str("DeltaRuns"),
+            Self::DeltaZstd => f.write_str("DeltaZstd"),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use pagefold_codec::{Model, doubles};
+use pagefold_codec::{Model, registry};
 
 use super::codec::Refusal;
 use super::{Codec, Compression, ModelId, Models, delta, models};
@@ -55,7 +55,7 @@ impl Encoder {
 
     /// Appends the record of `page` to `out`; nothing for a page of zeros. A page of which compression saves less than
     /// about 3 % is stored raw, so a record is never longer than its page and four bytes of header. If `compression`
-    /// uses models, arrays of floating-point numbers are coded as such.
+    /// uses models, pages of formats that need no model, such as arrays of floating-point numbers, are coded as such.
     ///
     /// `page` is at most [`RECORDSIZE_MAX`] bytes long; a longer one makes a record that [`decode`] refuses.
     pub fn encode(&self, page: &[u8], compression: Compression, out: &mut Vec<u8>) -> Encoded {
@@ -76,8 +76,8 @@ impl Encoder {
                 Codec::Raw
             }
         });
-        let numbers = compression.model_level().is_some() && prefer_doubles(logical, begin, out);
-        Encoded::Stored { codec: if numbers { Codec::Doubles } else { used } }
+        let alone = compression.model_level().and_then(|_| prefer_alone(logical, begin, out));
+        Encoded::Stored { codec: alone.unwrap_or(used) }
     }
 
     /// Does what [`Encoder::encode`] does, by a model if that pays. A page that the model does not describe, or
@@ -146,22 +146,20 @@ impl Encoder {
     }
 }
 
-/// Replaces the record from `begin` on by a record of numbers, if `logical` looks like an array of them and that saves
-/// as much as any compression has to. Returns true if it did. The record of numbers was decoded and compared.
-fn prefer_doubles(logical: &[u8], begin: usize, out: &mut Vec<u8>) -> bool {
-    if !doubles::plausible(logical) {
-        return false;
-    }
-    let end = out.len();
-    append_header(Codec::Doubles, logical.len(), out);
-    let coded = doubles::encode(logical, out);
-    let (generic, numbers) = (end - begin, out.len() - end);
-    if coded && numbers <= generic - generic.div_ceil(MIN_SAVING) {
+/// Replaces the record from `begin` on by one of a format that needs no model, if `logical` looks like a page of it and
+/// that saves as much as any compression has to. Returns the codec if it did. The record was decoded and compared.
+fn prefer_alone(logical: &[u8], begin: usize, out: &mut Vec<u8>) -> Option<Codec> {
+    let format = registry().formats().find(|format| format.is_alone() && format.recognises(logical))?;
+    let (end, codec) = (out.len(), Codec::Page(format));
+    append_header(codec, logical.len(), out);
+    let coded = format.encode_alone(logical, out);
+    let (generic, alone) = (end - begin, out.len() - end);
+    if coded && alone <= generic - generic.div_ceil(MIN_SAVING) {
         out.drain(begin..end);
-        return true;
+        return Some(codec);
     }
     out.truncate(end);
-    false
+    None
 }
 
 fn append(codec: Codec, logical_bytes: usize, payload: &[u8], out: &mut Vec<u8>) {

@@ -20,15 +20,8 @@
 //! | 2         | lz4      | one LZ4 block                                                                   |
 //! | 3         | zstd     | one Zstandard frame without magic number, content size, checksum, dictionary id |
 //! | 4         | deflate  | one raw DEFLATE stream (what the user calls zlib, less its six bytes of framing) |
-//! | 5         | doubles  | floating-point numbers as differences: see `docs/CODEC.md`                      |
-//! | 6..=15    | reserved | further codecs that need nothing but the record                                 |
-//! | 16        | postgresheap  | model id, and what the model made of a heap page of PostgreSQL             |
-//! | 17        | postgresbtree | likewise, of a B-tree page                                                 |
-//! | 18        | innodb   | likewise, of a page of an index of InnoDB                                       |
-//! | 19        | sqlite   | likewise, of a page of SQLite                                                   |
-//! | 20        | postgreswal | likewise, of a page of PostgreSQL's write-ahead log                          |
-//! | 21        | innodbredo | likewise, of a block of InnoDB's redo log                                     |
-//! | 22..=127  | reserved | further codecs that know a page format                                          |
+//! | 5..=15    | of the page format | page formats that need nothing but the record: the registry of `crates/codec` has them |
+//! | 16..=127  | of the page format | model id, and what the model made of the page: likewise                 |
 //! | 128       | deltaruns | addresses of bases, and runs of bytes that differ from the page before         |
 //! | 129       | deltazstd | addresses of bases, and a Zstandard frame that has the page before as prefix   |
 //! | 130..=191 | reserved | further deltas                                                                  |
@@ -71,10 +64,7 @@ pub use delta::{bases_of, delta_pays, encode_delta, is_delta};
 pub use encode::{Encoded, Encoder, decode, logical_len};
 pub use metadata::{decode_metadata, encode_metadata};
 pub use models::{ModelId, Models, Needs, NoModels, codec_of, model_of, needs, with_model};
-pub use recognise::{
-    Format, is_redo_checkpoint, looks_like_database, looks_like_postgres, looks_like_wal, recognise,
-    recordsize_hint, worth_learning,
-};
+pub use recognise::recordsize_hint;
 
 use crate::types::Addr;
 use crate::{Error, Result};

@@ -105,14 +105,7 @@ fn split(payload: &[u8]) -> Result<(ModelId, &[u8])> {
 
 /// Returns the codec of pages that `model` describes.
 pub fn codec_of(model: &Model) -> Codec {
-    match model.kind() {
-        pagefold_codec::Kind::PostgresHeap => Codec::PostgresHeap,
-        pagefold_codec::Kind::PostgresBtree => Codec::PostgresBtree,
-        pagefold_codec::Kind::Innodb => Codec::Innodb,
-        pagefold_codec::Kind::Sqlite => Codec::Sqlite,
-        pagefold_codec::Kind::PostgresWal => Codec::PostgresWal,
-        pagefold_codec::Kind::InnodbRedo => Codec::InnodbRedo,
-    }
+    Codec::Page(model.format())
 }
 
 /// Appends the record of `page` to `out` and returns true, or leaves `out` as it is and returns false if the model does

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::page::{Record, begin, transaction};
+use super::page::{RedoRecord, begin, transaction};
 use super::{ANY, PATTERNS_MAX, RedoModel, SPACES_MAX, stream};
 use crate::columns;
 use crate::entropy::Counter;
-use crate::log::Parts;
+use crate::log::LogPage;
 use crate::log::io::Put;
 use crate::log::slots::{Samples, Slots};
 use crate::sampling::median;
@@ -43,7 +43,7 @@ pub(crate) fn learn(blocks: &[&[u8]], level: i32) -> Option<RedoModel> {
     model.patterns = patterns(&model, &all);
     model.index();
     model.slots = Slots::empty(model.patterns.len(), stream::END);
-    let mut parts = Parts { samples: Some(Samples::new(model.slots.count())), ..Parts::default() };
+    let mut parts = LogPage { samples: Some(Samples::new(model.slots.count())), ..LogPage::default() };
     let mut buffers = columns::Buffers::default();
     let mut counter = Counter::new(model.end());
     for (block, begin) in &all {
@@ -58,12 +58,12 @@ pub(crate) fn learn(blocks: &[&[u8]], level: i32) -> Option<RedoModel> {
 }
 
 /// Calls `each` with all records of mini-transactions whose checksum is right, and with the tablespace of each.
-fn records(blocks: &[(&[u8], usize)], mut each: impl FnMut(&[u8], &Record, Option<u32>)) {
+fn records(blocks: &[(&[u8], usize)], mut each: impl FnMut(&[u8], &RedoRecord, Option<u32>)) {
     for (block, begin) in blocks {
         let (mut at, mut space) = (*begin, None);
         while let Some(end) = transaction(block, at) {
             while at < end {
-                let Some(record) = Record::parse(block, at) else { break };
+                let Some(record) = RedoRecord::parse(block, at) else { break };
                 space = record.page.map_or(space, |(space, _)| Some(space));
                 each(block, &record, space);
                 at = record.end;

@@ -3,13 +3,15 @@
 //! A block's first mini-transaction is found by its checksum. Records of one kind share a **pattern**: kind and length,
 //! the first byte of data (an operation, or a part of a place in the page), tablespace.
 
+mod files;
+mod format;
 mod learn;
 mod page;
 mod walk;
 
 use std::collections::HashMap;
 
-use super::Parts;
+use super::LogPage;
 use super::io::{Get, Put};
 use super::slots::Slots;
 use crate::Corrupt;
@@ -17,7 +19,9 @@ use crate::columns;
 use crate::entropy::{Decoder, Sink, Stream};
 use crate::wire::{Reader, put_varint};
 
-pub(crate) use learn::learn;
+pub(crate) use files::FILES;
+pub(crate) use format::InnodbRedo;
+use learn::learn;
 pub(crate) use page::begin;
 #[cfg(test)]
 pub(crate) use page::{put_varint as put_number, varint as number};
@@ -44,7 +48,7 @@ mod stream {
     pub(super) const END: usize = 7;
 }
 
-/// The model of a log's blocks. Patterns are kinds as [`page::Record::key`] has them; each has the slot with its
+/// The model of a log's blocks. Patterns are kinds as [`page::RedoRecord::key`] has them; each has the slot with its
 /// number.
 #[derive(Clone, Debug)]
 pub(crate) struct RedoModel {
@@ -70,7 +74,7 @@ impl RedoModel {
     pub(crate) fn put<S: Sink>(
         &self,
         block: &[u8],
-        parts: &mut Parts,
+        parts: &mut LogPage,
         buffers: &mut columns::Buffers,
         sink: &mut S,
     ) -> Option<[u16; 2]> {
@@ -92,7 +96,7 @@ impl RedoModel {
         &self,
         streams: &[Stream],
         decoder: Decoder<'_>,
-        parts: &mut Parts,
+        parts: &mut LogPage,
         buffers: &mut columns::Buffers,
         block: &mut [u8],
     ) -> Result<(), Corrupt> {

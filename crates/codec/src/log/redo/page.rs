@@ -62,7 +62,7 @@ pub(crate) fn put_varint(page: &mut [u8], at: usize, value: u32) -> Option<usize
 
 /// A record, all of which is in the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct RedoRecord {
     pub(crate) first: u8,
     /// The number that tells the length, if the first byte does not.
     pub(crate) more: Option<u32>,
@@ -73,7 +73,7 @@ pub(crate) struct Record {
     pub(crate) end: usize,
 }
 
-impl Record {
+impl RedoRecord {
     /// Returns the record at `at`; `None` if there is none in the block.
     pub(crate) fn parse(block: &[u8], at: usize) -> Option<Self> {
         let first = *block.get(at)?;
@@ -114,7 +114,7 @@ pub(crate) fn length(told: Varint) -> Option<usize> {
 pub(crate) fn transaction(block: &[u8], at: usize) -> Option<usize> {
     let mut next = at;
     while *block.get(next)? > 1 {
-        next = Record::parse(block, next)?.end;
+        next = RedoRecord::parse(block, next)?.end;
     }
     let crc = u32::from_be_bytes(*block.get(next + 1..)?.first_chunk()?);
     (next > at && crc == crc32c::crc32c(&block[at..next])).then_some(next)
@@ -134,7 +134,7 @@ pub(crate) fn begin(block: &[u8]) -> Option<usize> {
     for at in (0..block.len()).rev() {
         ends[at] = match block[at] {
             0 | 1 => at as u32,
-            _ => Record::parse(block, at).map_or(NONE, |record| ends[record.end]),
+            _ => RedoRecord::parse(block, at).map_or(NONE, |record| ends[record.end]),
         };
     }
     let mut left = LOOKS * block.len();

@@ -1,11 +1,13 @@
 //! Walks over a block: the end of a mini-transaction that began before, then mini-transactions.
 
-use super::page::{END_BYTES, EXTENDED, KIND, Record, SAME_PAGE, length, put_varint, transaction, varint};
+use super::page::{
+    END_BYTES, EXTENDED, KIND, RedoRecord, SAME_PAGE, length, put_varint, transaction, varint,
+};
 use super::{ANY, END, REST, RedoModel, ZERO, stream};
 use crate::Corrupt;
 use crate::entropy::number::{unzigzag, zigzag};
 use crate::log::io::Io;
-use crate::log::{Parts, chunk};
+use crate::log::{LogPage, chunk};
 use crate::wire::le16;
 
 /// Bytes at a block's beginning that the coder's states carry, if they belong to no mini-transaction that is coded.
@@ -39,7 +41,7 @@ pub(super) fn put_carried(block: &mut [u8], begin: usize, carried: [u16; 2]) {
 pub(super) fn walk<I: Io>(
     model: &RedoModel,
     io: &mut I,
-    parts: &mut Parts,
+    parts: &mut LogPage,
     block: &mut [u8],
     begin: usize,
 ) -> Result<usize, Corrupt> {
@@ -81,7 +83,7 @@ pub(super) fn walk<I: Io>(
 
 struct Walker<'a> {
     model: &'a RedoModel,
-    parts: &'a mut Parts,
+    parts: &'a mut LogPage,
     /// Mark of the last record's tablespace, and its page.
     space: u8,
     page: u32,
@@ -99,7 +101,7 @@ impl Walker<'_> {
         if block[at] <= 1 {
             return if transaction(block, start) == Some(at) { END + block[at] } else { REST };
         }
-        let Some(record) = Record::parse(block, at) else { return REST };
+        let Some(record) = RedoRecord::parse(block, at) else { return REST };
         if !is_canonical(block, at, &record) {
             return REST;
         }
@@ -122,7 +124,7 @@ impl Walker<'_> {
     ) -> Result<usize, Corrupt> {
         let [first, begins, space] =
             *self.model.patterns.get(usize::from(symbol)).ok_or(Corrupt("a redo log's pattern"))?;
-        let record = if I::WRITES { Record::parse(block, at) } else { None };
+        let record = if I::WRITES { RedoRecord::parse(block, at) } else { None };
         block[at] = first;
         let mut next = at + 1;
         let mut bytes = usize::from(first & 15);
@@ -153,7 +155,7 @@ impl Walker<'_> {
             }
             skipped = 1;
         }
-        let Parts { around, lasts, samples, .. } = &mut *self.parts;
+        let LogPage { around, lasts, samples, .. } = &mut *self.parts;
         let data = &mut block[next..end];
         let done =
             self.model.slots.code(io, symbol.into(), around, lasts, samples.as_mut(), &mut data[skipped..]);
@@ -204,7 +206,7 @@ impl Walker<'_> {
 }
 
 /// Returns true if all numbers of a record's head are as short as they can be.
-fn is_canonical(block: &[u8], at: usize, record: &Record) -> bool {
+fn is_canonical(block: &[u8], at: usize, record: &RedoRecord) -> bool {
     let mut head = [0; 16];
     let mut next = 1;
     for number in [record.more, record.page.map(|(space, _)| space), record.page.map(|(_, page)| page)]

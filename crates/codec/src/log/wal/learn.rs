@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::page::{BLOCKS_MAX, Head, Rel, SAME_REL, header_bytes, heads, rel_of};
-use super::{ANY, NO_SLOT, PATTERNS_MAX, Pattern, RELS_MAX, WalModel, stream};
+use super::page::{BLOCKS_MAX, RecordHead, Rel, SAME_REL, header_bytes, heads, rel_of};
+use super::{ANY, NO_SLOT, PATTERNS_MAX, RELS_MAX, RecordPattern, WalModel, stream};
 use crate::columns;
 use crate::entropy::Counter;
-use crate::log::Parts;
+use crate::log::LogPage;
 use crate::log::io::Put;
 use crate::log::slots::{SLOTS_MAX, Samples, Slots};
 use crate::sampling::median;
@@ -19,7 +19,7 @@ const SHARED_MIN: u32 = 3;
 const OWN_MAX: usize = 170;
 
 /// A page, and the heads of its records with their places.
-type Parsed<'p> = (&'p [u8], Vec<(usize, Head)>);
+type Parsed<'p> = (&'p [u8], Vec<(usize, RecordHead)>);
 
 /// Makes a model of `pages`, whose streams are yet to be counted.
 pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<WalModel> {
@@ -104,7 +104,7 @@ fn patterns(model: &mut WalModel, all: &[Parsed<'_>]) {
                 next += 1;
             }
         }
-        model.patterns.push(Pattern { key, slots });
+        model.patterns.push(RecordPattern { key, slots });
     }
     model.slots = Slots::empty(next, stream::END);
     model.index();
@@ -118,7 +118,7 @@ fn sorted(counts: impl Iterator<Item = (Vec<u8>, u32)>) -> Vec<Vec<u8>> {
 
 /// Collects data of records, by slot.
 fn data(model: &WalModel, pages: &[&[u8]]) -> Samples {
-    let mut parts = Parts { samples: Some(Samples::new(model.slots.count())), ..Parts::default() };
+    let mut parts = LogPage { samples: Some(Samples::new(model.slots.count())), ..LogPage::default() };
     let mut buffers = columns::Buffers::default();
     let mut counter = Counter::new(model.end());
     for page in pages {

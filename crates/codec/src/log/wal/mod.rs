@@ -3,13 +3,15 @@
 //! Records of one kind share a **pattern**: resource manager, operation, block references and their relations. Fields
 //! that follow from the page (lengths, the place of the record before, checksums) are not stored.
 
+mod files;
+mod format;
 mod learn;
 mod page;
 mod walk;
 
 use std::collections::HashMap;
 
-use super::Parts;
+use super::LogPage;
 use super::io::{Get, Put};
 use super::slots::Slots;
 use crate::Corrupt;
@@ -18,7 +20,9 @@ use crate::entropy::{Decoder, Sink, Stream};
 use crate::wire::{Reader, put_bytes, put_varint};
 use page::{BLOCKS_MAX, MAIN_LONG, MAIN_SHORT, Rel};
 
-pub(crate) use learn::learn;
+pub(crate) use files::FILES;
+pub(crate) use format::PostgresWal;
+use learn::learn;
 #[cfg(test)]
 pub(crate) use page::checksum;
 pub(crate) use page::header_bytes;
@@ -50,9 +54,9 @@ mod stream {
     pub(super) const END: usize = BLOCK + BY_BLOCK * super::BLOCKS_MAX;
 }
 
-/// A kind of records, as [`page::Head::key`] has it, and the slots of its data.
+/// A kind of records, as [`page::RecordHead::key`] has it, and the slots of its data.
 #[derive(Clone, Debug)]
-struct Pattern {
+struct RecordPattern {
     key: Vec<u8>,
     /// Slots of main data, then of each block's image and data.
     slots: [u16; 1 + 2 * BLOCKS_MAX],
@@ -68,7 +72,7 @@ pub(crate) struct WalModel {
     xid: u32,
     /// Relations, each with a usual block.
     rels: Vec<(Rel, u32)>,
-    patterns: Vec<Pattern>,
+    patterns: Vec<RecordPattern>,
     by_key: HashMap<Vec<u8>, u8>,
     rel_numbers: HashMap<Rel, u8>,
     slots: Slots,
@@ -76,7 +80,7 @@ pub(crate) struct WalModel {
 
 /// Buffers of one page.
 #[derive(Debug, Default)]
-pub(crate) struct Buffers {
+pub(crate) struct WalBuffers {
     /// Last block of each of the model's relations; in `fresh`, other relations of the page with theirs.
     blocks: Vec<u32>,
     fresh: Vec<(Rel, u32)>,
@@ -102,7 +106,7 @@ impl WalModel {
     pub(crate) fn put<S: Sink>(
         &self,
         page: &[u8],
-        parts: &mut Parts,
+        parts: &mut LogPage,
         buffers: &mut columns::Buffers,
         sink: &mut S,
     ) -> Option<[u16; 2]> {
@@ -124,7 +128,7 @@ impl WalModel {
         &self,
         streams: &[Stream],
         decoder: Decoder<'_>,
-        parts: &mut Parts,
+        parts: &mut LogPage,
         buffers: &mut columns::Buffers,
         page: &mut [u8],
     ) -> Result<(), Corrupt> {
@@ -183,7 +187,7 @@ impl WalModel {
             for slot in &mut slots {
                 *slot = (reader.at_most(U16)? as u16).wrapping_sub(1);
             }
-            patterns.push(Pattern { key, slots });
+            patterns.push(RecordPattern { key, slots });
         }
         let slots = Slots::read(reader, stream::END)?;
         let (by_key, rel_numbers) = Default::default();

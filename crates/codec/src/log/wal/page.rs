@@ -48,7 +48,7 @@ pub(crate) fn has_hole_length(magic: u16, image_info: u8) -> bool {
 
 /// A block reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Block {
+pub(crate) struct BlockRef {
     pub(crate) id: u8,
     pub(crate) flags: u8,
     pub(crate) image_info: u8,
@@ -60,10 +60,10 @@ pub(crate) struct Block {
 
 /// The head of a record, all of which is in the page.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Head {
+pub(crate) struct RecordHead {
     pub(crate) manager: u8,
     pub(crate) info: u8,
-    pub(crate) blocks: [Block; BLOCKS_MAX],
+    pub(crate) blocks: [BlockRef; BLOCKS_MAX],
     pub(crate) count: usize,
     /// [`MAIN_SHORT`], [`MAIN_LONG`], or 0 without main data.
     pub(crate) main_kind: u8,
@@ -72,7 +72,7 @@ pub(crate) struct Head {
     pub(crate) end: usize,
 }
 
-impl Head {
+impl RecordHead {
     /// Returns the head of the record at `at`; `None` unless its data is as long as the record says.
     pub(crate) fn parse(page: &[u8], at: usize) -> Option<Self> {
         if page.len() < at + RECORD_HEADER {
@@ -115,9 +115,9 @@ impl Head {
         (next <= page.len() && next - at + data_bytes == total).then_some(head)
     }
 
-    fn block(page: &[u8], at: usize, magic: u16) -> Option<(Block, usize)> {
+    fn block(page: &[u8], at: usize, magic: u16) -> Option<(BlockRef, usize)> {
         let &[id, flags, ..] = page.get(at..at + 4)? else { return None };
-        let mut block = Block { id, flags, data: usize::from(le16(page, at + 2)), ..Block::default() };
+        let mut block = BlockRef { id, flags, data: usize::from(le16(page, at + 2)), ..BlockRef::default() };
         if flags & HAS_DATA == 0 && block.data > 0 {
             return None;
         }
@@ -133,7 +133,7 @@ impl Head {
     }
 
     /// Returns the kind of the record, with the relation of each block as `relation` numbers it.
-    pub(crate) fn key(&self, mut relation: impl FnMut(&Block) -> u8) -> Vec<u8> {
+    pub(crate) fn key(&self, mut relation: impl FnMut(&BlockRef) -> u8) -> Vec<u8> {
         let mut key = vec![self.manager, self.info, self.main_kind];
         for block in &self.blocks[..self.count] {
             let rel = if block.flags & SAME_REL == 0 { relation(block) } else { 0 };
@@ -144,7 +144,7 @@ impl Head {
 }
 
 /// Returns the relation of `block`.
-pub(crate) fn rel_of(page: &[u8], block: &Block) -> Rel {
+pub(crate) fn rel_of(page: &[u8], block: &BlockRef) -> Rel {
     page.get(block.rel_at..).and_then(|rest| rest.first_chunk().copied()).unwrap_or_default()
 }
 
@@ -174,7 +174,7 @@ pub(crate) fn header_bytes(page: &[u8]) -> Option<usize> {
 }
 
 /// Returns the heads of the page's records that can be parsed, and where they begin.
-pub(crate) fn heads(page: &[u8]) -> Vec<(usize, Head)> {
+pub(crate) fn heads(page: &[u8]) -> Vec<(usize, RecordHead)> {
     let mut found = vec![];
     let Some(header) = header_bytes(page) else { return found };
     let mut at = (header + le32(page, 16) as usize).next_multiple_of(ALIGNED);
@@ -183,7 +183,7 @@ pub(crate) fn heads(page: &[u8]) -> Vec<(usize, Head)> {
         if total < RECORD_HEADER {
             break;
         }
-        found.extend(Head::parse(page, at).map(|head| (at, head)));
+        found.extend(RecordHead::parse(page, at).map(|head| (at, head)));
         at = at.saturating_add(total).next_multiple_of(ALIGNED);
     }
     found

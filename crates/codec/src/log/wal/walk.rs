@@ -1,14 +1,14 @@
 //! Walks over a page: header, the rest of a record that began before, records.
 
 use super::page::{
-    ALIGNED, BLOCKS_MAX, CONTINUES, CRC_AT, HAS_DATA, HAS_IMAGE, Head, LONG, LONG_HEADER, MAIN_LONG,
-    MAIN_SHORT, RECORD_HEADER, Rel, SAME_REL, SHORT_HEADER, checksum, has_hole_length,
+    ALIGNED, BLOCKS_MAX, CONTINUES, CRC_AT, HAS_DATA, HAS_IMAGE, LONG, LONG_HEADER, MAIN_LONG, MAIN_SHORT,
+    RECORD_HEADER, RecordHead, Rel, SAME_REL, SHORT_HEADER, checksum, has_hole_length,
 };
-use super::{ANY, END, NO_SLOT, ODD, Pattern, REST, WalModel, stream};
+use super::{ANY, END, NO_SLOT, ODD, REST, RecordPattern, WalModel, stream};
 use crate::Corrupt;
 use crate::entropy::number::{unzigzag, zigzag};
 use crate::log::io::Io;
-use crate::log::{Parts, chunk};
+use crate::log::{LogPage, chunk};
 use crate::wire::{le16, le32};
 
 /// Places in the surroundings, and numbers of bytes.
@@ -78,7 +78,7 @@ fn prev(page: &[u8], at: usize) -> u64 {
 pub(super) fn walk<I: Io>(
     model: &WalModel,
     io: &mut I,
-    parts: &mut Parts,
+    parts: &mut LogPage,
     page: &mut [u8],
 ) -> Result<(), Corrupt> {
     parts.around.fill(0);
@@ -114,7 +114,7 @@ pub(super) fn walk<I: Io>(
             }
             _ => {
                 let pattern = model.patterns.get(usize::from(symbol)).ok_or(Corrupt("a log's pattern"))?;
-                let mut record = Record { model, pattern, symbol, at, parts, page };
+                let mut record = WalRecord { model, pattern, symbol, at, parts, page };
                 let end = record.code(io, start, &mut xid)?;
                 start = Some(at);
                 at = end.next_multiple_of(ALIGNED);
@@ -125,7 +125,12 @@ pub(super) fn walk<I: Io>(
 }
 
 /// Codes the page's header; returns where it ends.
-fn header<I: Io>(model: &WalModel, io: &mut I, parts: &mut Parts, page: &mut [u8]) -> Result<usize, Corrupt> {
+fn header<I: Io>(
+    model: &WalModel,
+    io: &mut I,
+    parts: &mut LogPage,
+    page: &mut [u8],
+) -> Result<usize, Corrupt> {
     if page.len() < LONG_HEADER {
         return Err(Corrupt("a log's page is too short"));
     }
@@ -153,7 +158,7 @@ fn header<I: Io>(model: &WalModel, io: &mut I, parts: &mut Parts, page: &mut [u8
 }
 
 /// Returns the symbol for the bytes from `at` on. It is a pattern only if all holds that a pattern takes for granted.
-fn classify(model: &WalModel, parts: &Parts, page: &[u8], at: usize, start: Option<usize>) -> u8 {
+fn classify(model: &WalModel, parts: &LogPage, page: &[u8], at: usize, start: Option<usize>) -> u8 {
     let total = le32(page, at) as usize;
     if page[at..].iter().all(|&byte| byte == 0) {
         return END;
@@ -161,7 +166,7 @@ fn classify(model: &WalModel, parts: &Parts, page: &[u8], at: usize, start: Opti
     if total <= 4 {
         return REST;
     }
-    let Some(head) = Head::parse(page, at) else { return ODD };
+    let Some(head) = RecordHead::parse(page, at) else { return ODD };
     let at_prev = prev(page, at);
     let here = parts.wal.address.wrapping_add(at as u64);
     let distance = here.wrapping_sub(at_prev);
@@ -184,16 +189,16 @@ fn classify(model: &WalModel, parts: &Parts, page: &[u8], at: usize, start: Opti
 }
 
 /// A record with a pattern.
-struct Record<'a> {
+struct WalRecord<'a> {
     model: &'a WalModel,
-    pattern: &'a Pattern,
+    pattern: &'a RecordPattern,
     symbol: u8,
     at: usize,
-    parts: &'a mut Parts,
+    parts: &'a mut LogPage,
     page: &'a mut [u8],
 }
 
-impl Record<'_> {
+impl WalRecord<'_> {
     /// Codes the record; returns where it ends in the page.
     fn code<I: Io>(&mut self, io: &mut I, start: Option<usize>, xid: &mut u32) -> Result<usize, Corrupt> {
         let (at, symbol) = (self.at, self.symbol);
@@ -251,7 +256,7 @@ impl Record<'_> {
         let symbol = self.symbol;
         let mut next = self.at + RECORD_HEADER;
         let mut lengths = [[0; 2]; BLOCKS_MAX];
-        let mut rel = Place::Known(0);
+        let mut rel = RelRef::Known(0);
         let magic = le16(self.page, 0);
         self.parts.around[around::BLOCKS..around::BEFORE].fill(0);
         for (n, key) in self.pattern.key[3..].as_chunks::<4>().0.iter().enumerate() {
@@ -283,18 +288,18 @@ impl Record<'_> {
                 }
             }
             if flags & SAME_REL == 0 {
-                rel = if number == ANY { self.fresh_rel(io, next)? } else { Place::Known(number.into()) };
+                rel = if number == ANY { self.fresh_rel(io, next)? } else { RelRef::Known(number.into()) };
                 let bytes = match rel {
-                    Place::Known(n) => self.model.rels.get(n).map(|(rel, _)| *rel),
-                    Place::Fresh(n) => self.parts.wal.fresh.get(n).map(|(rel, _)| *rel),
+                    RelRef::Known(n) => self.model.rels.get(n).map(|(rel, _)| *rel),
+                    RelRef::Fresh(n) => self.parts.wal.fresh.get(n).map(|(rel, _)| *rel),
                 };
                 self.page.get_mut(next..next + 12).ok_or(CUT)?.copy_from_slice(&bytes.unwrap_or_default());
                 next += 12;
             }
             let wal = &mut self.parts.wal;
             let last = match rel {
-                Place::Known(n) => wal.blocks.get_mut(n),
-                Place::Fresh(n) => wal.fresh.get_mut(n).map(|(_, block)| block),
+                RelRef::Known(n) => wal.blocks.get_mut(n),
+                RelRef::Fresh(n) => wal.fresh.get_mut(n).map(|(_, block)| block),
             };
             let mut none = 0;
             let last = last.unwrap_or(&mut none);
@@ -326,7 +331,7 @@ impl Record<'_> {
     }
 
     /// Codes a relation that is not in the pattern.
-    fn fresh_rel<I: Io>(&mut self, io: &mut I, at: usize) -> Result<Place, Corrupt> {
+    fn fresh_rel<I: Io>(&mut self, io: &mut I, at: usize) -> Result<RelRef, Corrupt> {
         let bytes: &mut Rel = self
             .page
             .get_mut(at..)
@@ -336,13 +341,13 @@ impl Record<'_> {
         let found = fresh.iter().position(|(rel, _)| rel == bytes).unwrap_or(255).min(255);
         let told = usize::from(io.symbol(stream::REL, 0, found as u8));
         if told < fresh.len() {
-            return Ok(Place::Fresh(told));
+            return Ok(RelRef::Fresh(told));
         }
         for (byte, i) in bytes.iter_mut().zip(0..) {
             *byte = io.symbol(stream::REL_BYTES, i, *byte);
         }
         fresh.push((*bytes, 0));
-        Ok(Place::Fresh(fresh.len() - 1))
+        Ok(RelRef::Fresh(fresh.len() - 1))
     }
 
     /// Codes images and data. Main data comes first, since it tells of the others.
@@ -402,7 +407,7 @@ impl Record<'_> {
         image: bool,
     ) -> Result<(), Corrupt> {
         let slot = self.pattern.slots[which];
-        let Parts { around, lasts, samples, .. } = &mut *self.parts;
+        let LogPage { around, lasts, samples, .. } = &mut *self.parts;
         let mut done = 0;
         if slot != NO_SLOT && from < to {
             // Line pointers do not belong to the slot's data.
@@ -439,7 +444,7 @@ impl Record<'_> {
 
 /// The relation of a block: one of the model's, or one that is told in the page.
 #[derive(Clone, Copy)]
-enum Place {
+enum RelRef {
     Known(usize),
     Fresh(usize),
 }
@@ -464,7 +469,7 @@ fn lines(image: &mut [u8], forth: bool) {
 }
 
 /// Writes the fields that are known once the code has ended: the page's address, places of records before, checksums.
-pub(super) fn finish(parts: &mut Parts, carried: [u16; 2], page: &mut [u8]) {
+pub(super) fn finish(parts: &mut LogPage, carried: [u16; 2], page: &mut [u8]) {
     let wal = &mut parts.wal;
     wal.address = wal.address.wrapping_add(u64::from(carried[0]).wrapping_mul(page.len() as u64));
     page[8..16].copy_from_slice(&wal.address.to_le_bytes());

@@ -8,7 +8,7 @@
 
 use super::tid::{TID, Tid};
 use crate::columns::MAX_COLUMNS;
-use crate::postgres::page::{Line, State};
+use crate::postgres::page::{Line, LineState};
 use crate::wire::{le16, le32};
 
 /// Bytes of the header.
@@ -25,7 +25,7 @@ const BITMAP_COLUMNS: usize = 32;
 
 /// Kinds of item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ItemKind {
     /// A key and the row that has it.
     #[default]
     Plain = 0,
@@ -40,8 +40,8 @@ pub(crate) enum Kind {
 /// An item's header, and the facts that follow from it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Item {
-    pub(crate) state: State,
-    pub(crate) kind: Kind,
+    pub(crate) state: LineState,
+    pub(crate) kind: ItemKind,
     pub(crate) tid: Tid,
     /// Flags and size.
     pub(crate) info: u16,
@@ -58,23 +58,24 @@ impl Item {
             offset: le16(bytes, 4),
         };
         let info = le16(bytes, 6);
-        let mut item = Self { state: line.state, kind: Kind::Plain, tid, info, len: line.len, present: 0 };
+        let mut item =
+            Self { state: line.state, kind: ItemKind::Plain, tid, info, len: line.len, present: 0 };
         item.kind = item.find_kind(bytes);
-        if item.has_nulls() && item.kind != Kind::Odd {
+        if item.has_nulls() && item.kind != ItemKind::Odd {
             item.present = u128::from(le32(bytes, HEAD));
         }
         Some(item)
     }
 
-    fn find_kind(&self, bytes: &[u8]) -> Kind {
+    fn find_kind(&self, bytes: &[u8]) -> ItemKind {
         let sized = usize::from(self.info & SIZE) == self.len && self.len.is_multiple_of(8);
         let bitmap = !self.has_nulls() || self.len >= 2 * HEAD && bytes[12..16] == [0; 4];
         if !sized || !bitmap {
-            return Kind::Odd;
+            return ItemKind::Odd;
         }
         let kind = self.alternative();
         match kind {
-            Kind::Posting => {
+            ItemKind::Posting => {
                 let from = self.tid.block as usize;
                 let end = from + TID * self.postings();
                 let fits =
@@ -82,22 +83,22 @@ impl Item {
                 // Bits that have no meaning (yet) are not coded, so they have to be zero.
                 let fits = fits && self.tid.offset & !(IS_POSTING | COUNT) == 0;
                 let padded = fits && self.postings() > 0 && bytes[end..].iter().all(|&byte| byte == 0);
-                if padded { kind } else { Kind::Odd }
+                if padded { kind } else { ItemKind::Odd }
             }
-            Kind::Pivot if self.has_heap_tid() => {
+            ItemKind::Pivot if self.has_heap_tid() => {
                 let fits = self.len >= self.data() + 8;
-                if fits && bytes[self.len - 8..self.len - TID] == [0; 2] { kind } else { Kind::Odd }
+                if fits && bytes[self.len - 8..self.len - TID] == [0; 2] { kind } else { ItemKind::Odd }
             }
             _ => kind,
         }
     }
 
     /// Returns plain, pivot or posting list, as the flags have it.
-    pub(crate) fn alternative(&self) -> Kind {
+    pub(crate) fn alternative(&self) -> ItemKind {
         match (self.info & ALTERNATIVE != 0, self.tid.offset & IS_POSTING != 0) {
-            (false, _) => Kind::Plain,
-            (true, true) => Kind::Posting,
-            (true, false) => Kind::Pivot,
+            (false, _) => ItemKind::Plain,
+            (true, true) => ItemKind::Posting,
+            (true, false) => ItemKind::Pivot,
         }
     }
 
@@ -106,7 +107,7 @@ impl Item {
     }
 
     pub(crate) fn has_heap_tid(&self) -> bool {
-        self.alternative() == Kind::Pivot && self.tid.offset & HAS_HEAP_TID != 0
+        self.alternative() == ItemKind::Pivot && self.tid.offset & HAS_HEAP_TID != 0
     }
 
     /// Returns the number of TIDs of a posting list.
@@ -122,8 +123,8 @@ impl Item {
     /// Returns where the key columns begin and end.
     pub(crate) fn keys(&self) -> (usize, usize) {
         let to = match self.kind {
-            Kind::Posting => self.tid.block as usize,
-            Kind::Pivot if self.has_heap_tid() => self.len - 8,
+            ItemKind::Posting => self.tid.block as usize,
+            ItemKind::Pivot if self.has_heap_tid() => self.len - 8,
             _ => self.len,
         };
         (self.data(), to)
@@ -132,8 +133,8 @@ impl Item {
     /// Returns the number of bytes behind the key columns.
     pub(crate) fn tail(&self) -> usize {
         match self.kind {
-            Kind::Posting => (TID * self.postings()).next_multiple_of(8),
-            Kind::Pivot if self.has_heap_tid() => 8,
+            ItemKind::Posting => (TID * self.postings()).next_multiple_of(8),
+            ItemKind::Pivot if self.has_heap_tid() => 8,
             _ => 0,
         }
     }
@@ -141,17 +142,17 @@ impl Item {
     /// Sets the columns that the item has, of `columns`; the item becomes odd if it cannot have them.
     pub(crate) fn set_columns(&mut self, columns: usize) {
         let count = match self.kind {
-            Kind::Pivot => usize::from(self.tid.offset & COUNT),
+            ItemKind::Pivot => usize::from(self.tid.offset & COUNT),
             _ => columns,
         };
         if count > columns || count > MAX_COLUMNS {
-            self.kind = Kind::Odd;
+            self.kind = ItemKind::Odd;
             return;
         }
         let all = if count == MAX_COLUMNS { u128::MAX } else { (1 << count) - 1 };
         let nulls = self.has_nulls();
         if nulls && (self.present & !all != 0 || columns > BITMAP_COLUMNS) {
-            self.kind = Kind::Odd;
+            self.kind = ItemKind::Odd;
         } else {
             self.present = if nulls { self.present & all } else { all };
         }
@@ -159,13 +160,13 @@ impl Item {
 
     /// Returns the number of columns that a pivot has by its flags; `None` for other items, which have all.
     pub(crate) fn own_columns(&self) -> Option<usize> {
-        (self.kind == Kind::Pivot).then_some(usize::from(self.tid.offset & COUNT))
+        (self.kind == ItemKind::Pivot).then_some(usize::from(self.tid.offset & COUNT))
     }
 
     /// Returns the item's pattern: state, kind, flags, and of pivots their columns.
     pub(crate) fn pattern(&self) -> u64 {
-        let pivot = if self.alternative() == Kind::Pivot { u64::from(self.tid.offset) } else { 0 };
-        let posting = u64::from(self.alternative() == Kind::Posting);
+        let pivot = if self.alternative() == ItemKind::Pivot { u64::from(self.tid.offset) } else { 0 };
+        let posting = u64::from(self.alternative() == ItemKind::Posting);
         self.state as u64
             | (self.kind as u64) << 2
             | u64::from(self.info & !SIZE) << 4
@@ -178,12 +179,12 @@ impl Item {
 
     /// Makes an item of which only the pattern is known.
     pub(crate) fn from_pattern(pattern: u64) -> Self {
-        let state = if pattern & 3 == State::Dead as u64 { State::Dead } else { State::Normal };
+        let state = if pattern & 3 == LineState::Dead as u64 { LineState::Dead } else { LineState::Normal };
         let kind = match pattern >> 2 & 3 {
-            0 => Kind::Plain,
-            1 => Kind::Pivot,
-            2 => Kind::Posting,
-            _ => Kind::Odd,
+            0 => ItemKind::Plain,
+            1 => ItemKind::Pivot,
+            2 => ItemKind::Posting,
+            _ => ItemKind::Odd,
         };
         let posting = if pattern >> 36 & 1 == 1 { IS_POSTING } else { 0 };
         let offset = (pattern >> 20) as u16 | posting;
@@ -208,7 +209,7 @@ impl Item {
         self.tid.write(bytes);
         let info = self.info | self.len as u16 & SIZE;
         bytes[6..8].copy_from_slice(&info.to_le_bytes());
-        if self.has_nulls() && self.kind != Kind::Odd {
+        if self.has_nulls() && self.kind != ItemKind::Odd {
             bytes[8..12].copy_from_slice(&(self.present as u32).to_le_bytes());
         }
     }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::item::Kind;
-use super::{BtreeModel, Parts, streams};
+use super::item::ItemKind;
+use super::{BtreeModel, BtreePage, streams};
 use crate::columns::Column;
 use crate::columns::infer::{self, infer_with_cost};
 use crate::columns::learn::choose;
@@ -19,10 +19,10 @@ const TRIAL_PAGES: usize = 48;
 /// Largest number of columns that is tried, unless pivots have more.
 const MAX_TRIED: usize = 8;
 
-/// Learns from pages that [`Parts::parse`] accepts; keys whose columns cannot be inferred are kept whole. Returns
+/// Learns from pages that [`BtreePage::parse`] accepts; keys whose columns cannot be inferred are kept whole. Returns
 /// `None` if it accepts none.
 pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<BtreeModel> {
-    let mut parts = Parts::default();
+    let mut parts = BtreePage::default();
     let parsed: Vec<&[u8]> = pages.iter().copied().filter(|page| parts.parse(page)).collect();
     if parsed.is_empty() {
         return None;
@@ -43,14 +43,14 @@ pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<BtreeModel> {
     }
     model.lsn = median(lsns);
     model.patterns = Patterns::new(most_frequent(patterns, MAX_PATTERNS));
-    let mut sampled = sample(&parsed, TRIAL_PAGES, |page| Parts::locate(page, &model.plans));
+    let mut sampled = sample(&parsed, TRIAL_PAGES, |page| BtreePage::locate(page, &model.plans));
     model.plans = choose(&model.plans.columns, &mut sampled, level, streams::END);
     Some(model)
 }
 
 /// Returns the cheapest layout of full keys. Leaf items do not tell how many columns they have.
 fn infer_columns(pages: &[&[u8]]) -> Vec<Column> {
-    let mut parts = Parts::default();
+    let mut parts = BtreePage::default();
     let mut samples = vec![];
     let mut pivots = 1;
     for page in pages.iter().step_by(pages.len().div_ceil(INFER_KEYS).max(1)) {
@@ -59,7 +59,7 @@ fn infer_columns(pages: &[&[u8]]) -> Vec<Column> {
         }
         pivots = parts.items.iter().filter_map(super::item::Item::own_columns).fold(pivots, usize::max);
         let full: Vec<usize> = (0..parts.items.len())
-            .filter(|&n| matches!(parts.items[n].kind, Kind::Plain | Kind::Posting))
+            .filter(|&n| matches!(parts.items[n].kind, ItemKind::Plain | ItemKind::Posting))
             .collect();
         for &n in full.iter().step_by((full.len() / 2).max(1)) {
             let (item, line) = (&parts.items[n], parts.lines[n]);

@@ -3,15 +3,18 @@
 //! Rows are coded in the order of keys: by line, except that the high key, which is the first line if there is one,
 //! comes last. So each key is coded after the next smaller one.
 
+mod format;
 pub(crate) mod item;
 pub(crate) mod learn;
 pub(crate) mod read;
 pub(crate) mod tid;
 pub(crate) mod write;
 
-use item::{Item, Kind};
+pub(crate) use format::PostgresBtree;
 
-use super::page::{Header, Line, Order, State};
+use item::{Item, ItemKind};
+
+use super::page::{Line, LineState, Order, PostgresHeader};
 use crate::Corrupt;
 use crate::columns::plan::Plans;
 use crate::columns::{Grid, Span};
@@ -50,7 +53,7 @@ pub(crate) mod streams {
 
 /// The ways in which a page is as usual: bits of its first symbol.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Shape {
+pub(crate) struct BtreeShape {
     pub(crate) tight: bool,
     pub(crate) hole_zero: bool,
     pub(crate) behind_zero: bool,
@@ -62,7 +65,7 @@ pub(crate) struct Shape {
     pub(crate) leaf: bool,
 }
 
-impl Shape {
+impl BtreeShape {
     pub(crate) fn symbol(self) -> u8 {
         let usual = [
             self.tight,
@@ -156,8 +159,8 @@ impl BtreeModel {
 
 /// The parts of a page. Buffers are kept from page to page.
 #[derive(Debug, Default)]
-pub(crate) struct Parts {
-    pub(crate) header: Header,
+pub(crate) struct BtreePage {
+    pub(crate) header: PostgresHeader,
     pub(crate) special: Special,
     pub(crate) lines: Vec<Line>,
     /// Items by line.
@@ -173,10 +176,10 @@ pub(crate) struct Parts {
     pub(crate) tids: Vec<tid::Tid>,
 }
 
-impl Parts {
+impl BtreePage {
     /// Takes `page` apart, down to the headers of items. Returns false if anything is not as B-tree pages have it.
     pub(crate) fn parse(&mut self, page: &[u8]) -> bool {
-        let Some(header) = Header::parse(page) else { return false };
+        let Some(header) = PostgresHeader::parse(page) else { return false };
         self.header = header;
         if header.special + SPECIAL != page.len() || header.lines == 0 {
             return false;
@@ -186,7 +189,7 @@ impl Parts {
         self.lines.extend((0..header.lines).map(|n| Line::parse(page, n)));
         self.items.clear();
         for line in &self.lines {
-            let stored = matches!(line.state, State::Normal | State::Dead);
+            let stored = matches!(line.state, LineState::Normal | LineState::Dead);
             let Some(item) = Item::parse(page, *line).filter(|_| stored) else { return false };
             self.items.push(item);
         }
@@ -217,7 +220,7 @@ impl Parts {
             let (line, item) = (self.lines[n], &mut self.items[n]);
             item.set_columns(plans.columns.len());
             let row = self.rows.len();
-            let regular = item.kind != Kind::Odd && {
+            let regular = item.kind != ItemKind::Odd && {
                 let (from, to) = item.keys();
                 let span = Span { start: line.off + from, end: line.off + to, present: item.present };
                 self.grid.parse_padded(&plans.columns, page, row, span)
@@ -226,7 +229,7 @@ impl Parts {
                 self.grid.push(item.present);
                 self.rows.push(n as u16);
             } else {
-                item.kind = Kind::Odd;
+                item.kind = ItemKind::Odd;
             }
         }
         self.grid.close(self.rows.len(), plans.columns.len());

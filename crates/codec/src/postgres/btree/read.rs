@@ -1,14 +1,14 @@
 //! Reads a B-tree page from symbols.
 
-use super::item::{HEAD, Item, Kind};
+use super::item::{HEAD, Item, ItemKind};
 use super::tid::{self, TID, Tid};
-use super::{BtreeModel, Parts, SPECIAL, Shape, Special, streams};
+use super::{BtreeModel, BtreePage, BtreeShape, SPECIAL, Special, streams};
 use crate::Corrupt;
 use crate::columns::Buffers;
 use crate::columns::code::{self, get_len};
 use crate::entropy::number::{self, unzigzag};
 use crate::entropy::{Decoder, Stream};
-use crate::postgres::page::{HEADER, Header, LINE, LSN_LOW_BITS, Line};
+use crate::postgres::page::{HEADER, LINE, LSN_LOW_BITS, Line, PostgresHeader};
 
 /// Largest code of a next sibling: one more than the largest difference of two blocks, whose sign is the lowest bit.
 const NEXT_MAX: u64 = 1 << 32;
@@ -20,12 +20,12 @@ pub(crate) fn get(
     model: &BtreeModel,
     streams: &[Stream],
     mut decoder: Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut BtreePage,
     buffers: &mut Buffers,
     page: &mut [u8],
 ) -> Result<(), Corrupt> {
     let d = &mut decoder;
-    let shape = Shape::from_symbol(d.get(streams[streams::SHAPE].view(0)));
+    let shape = BtreeShape::from_symbol(d.get(streams[streams::SHAPE].view(0)));
     let next = get_head(model, streams, d, parts, shape, page.len())?;
     get_patterns(model, streams, d, parts)?;
     get_heads(streams, d, parts, page.len())?;
@@ -35,7 +35,7 @@ pub(crate) fn get(
         let n = usize::from(n);
         let item = &mut parts.items[n];
         let keys = item.data() + usize::from(end).next_multiple_of(8);
-        if item.kind == Kind::Posting {
+        if item.kind == ItemKind::Posting {
             item.tid.block = keys as u32;
         }
         item.len = keys + item.tail();
@@ -67,8 +67,8 @@ fn get_head(
     model: &BtreeModel,
     streams: &[Stream],
     d: &mut Decoder<'_>,
-    parts: &mut Parts,
-    shape: Shape,
+    parts: &mut BtreePage,
+    shape: BtreeShape,
     page_bytes: usize,
 ) -> Result<u64, Corrupt> {
     let mut flags = u16::from(d.get(streams[streams::FLAGS].view(0)));
@@ -86,7 +86,7 @@ fn get_head(
     }
     let checksum = if shape.checksum_zero { 0 } else { d.bits(16) as u16 };
     let special = page_bytes - SPECIAL;
-    parts.header = Header { lsn, checksum, flags, lines, upper: 0, special, prune_xid };
+    parts.header = PostgresHeader { lsn, checksum, flags, lines, upper: 0, special, prune_xid };
     if !shape.tight {
         let upper = number::get(d, &streams[streams::UPPER], 0).1;
         parts.header.upper = usize::try_from(upper).ok().filter(|&upper| upper <= special).ok_or(BAD)?;
@@ -111,7 +111,7 @@ fn get_patterns(
     model: &BtreeModel,
     streams: &[Stream],
     d: &mut Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut BtreePage,
 ) -> Result<(), Corrupt> {
     let count = parts.header.lines;
     parts.lines.clear();
@@ -124,7 +124,7 @@ fn get_patterns(
     for (i, n) in parts.by_key().enumerate() {
         let mut item = Item::from_pattern(parts.packed[i]);
         parts.lines[n].state = item.state;
-        if item.kind == Kind::Odd {
+        if item.kind == ItemKind::Odd {
             let (len, _) = get_len(d, &streams[streams::ODD..], 0)?;
             parts.lines[n].len = HEAD + usize::from(len);
             item.len = parts.lines[n].len;
@@ -134,7 +134,7 @@ fn get_patterns(
             if !item.has_nulls() {
                 item.set_columns(columns);
             }
-            if item.kind == Kind::Odd {
+            if item.kind == ItemKind::Odd {
                 return Err(BAD);
             }
             parts.rows.push(n as u16);
@@ -147,7 +147,12 @@ fn get_patterns(
 
 /// Reads the parts of headers that patterns do not have: blocks of pivots, lengths of posting lists, null bitmaps; then
 /// all TIDs, of which those behind keys are left in `parts.tids`.
-fn get_heads(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, max: usize) -> Result<(), Corrupt> {
+fn get_heads(
+    streams: &[Stream],
+    d: &mut Decoder<'_>,
+    parts: &mut BtreePage,
+    max: usize,
+) -> Result<(), Corrupt> {
     let mut pivot = 0u32;
     let columns = parts.grid.columns();
     let mut tids = 0;
@@ -157,25 +162,25 @@ fn get_heads(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, max: us
             let low = d.get(streams[streams::BITMAP].view(0));
             item.present = u128::from(low) | u128::from(d.long_bits(24)) << 8;
             item.set_columns(columns);
-            if item.kind == Kind::Odd {
+            if item.kind == ItemKind::Odd {
                 return Err(BAD);
             }
         }
         match item.kind {
-            Kind::Plain => tids += 1,
-            Kind::Pivot => {
+            ItemKind::Plain => tids += 1,
+            ItemKind::Pivot => {
                 pivot = pivot.wrapping_add(unzigzag(number::get(d, &streams[streams::PIVOT], 0).1) as u32);
                 item.tid.block = pivot;
                 tids += usize::from(item.has_heap_tid());
             }
-            Kind::Posting => {
+            ItemKind::Posting => {
                 let count = number::get(d, &streams[streams::POSTING], 0).1;
                 if !item.set_postings(count) {
                     return Err(BAD);
                 }
                 tids += count as usize;
             }
-            Kind::Odd => {}
+            ItemKind::Odd => {}
         }
         parts.grid.push(item.present);
     }
@@ -187,13 +192,13 @@ fn get_heads(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, max: us
     let (mut from, mut kept) = (0, 0);
     for &n in &parts.rows {
         let item = &mut parts.items[usize::from(n)];
-        if item.kind == Kind::Plain {
+        if item.kind == ItemKind::Plain {
             item.tid = parts.tids[from];
             from += 1;
             continue;
         }
         let own = match item.kind {
-            Kind::Posting => item.postings(),
+            ItemKind::Posting => item.postings(),
             _ => usize::from(item.has_heap_tid()),
         };
         parts.tids.copy_within(from..from + own, kept);
@@ -204,7 +209,12 @@ fn get_heads(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, max: us
 }
 
 /// Finds the places of items, and moves the grid's rows there.
-fn place(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, shape: Shape) -> Result<(), Corrupt> {
+fn place(
+    streams: &[Stream],
+    d: &mut Decoder<'_>,
+    parts: &mut BtreePage,
+    shape: BtreeShape,
+) -> Result<(), Corrupt> {
     let special = parts.header.special;
     let first = usize::from(parts.special.next != 0);
     let coded = (!shape.plain_order).then_some((d, &streams[streams::ORDER..]));
@@ -218,7 +228,7 @@ fn place(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, shape: Shap
     Ok(())
 }
 
-fn write_items(parts: &Parts, buffers: &mut Buffers, page: &mut [u8]) -> Result<(), Corrupt> {
+fn write_items(parts: &BtreePage, buffers: &mut Buffers, page: &mut [u8]) -> Result<(), Corrupt> {
     let mut tids: &[Tid] = &parts.tids;
     for (n, line) in parts.lines.iter().enumerate() {
         line.write(page, n);
@@ -227,7 +237,7 @@ fn write_items(parts: &Parts, buffers: &mut Buffers, page: &mut [u8]) -> Result<
         let (line, item) = (parts.lines[n], parts.items[n]);
         let bytes =
             page.get_mut(line.off..line.off + line.len).filter(|bytes| bytes.len() >= HEAD).ok_or(BAD)?;
-        if item.kind == Kind::Odd {
+        if item.kind == ItemKind::Odd {
             let text = buffers.text.get(buffers.text_taken..).unwrap_or_default();
             let (tid, rest) = text.split_at_checked(TID).ok_or(BAD)?;
             bytes[..TID].copy_from_slice(tid);
@@ -240,8 +250,8 @@ fn write_items(parts: &Parts, buffers: &mut Buffers, page: &mut [u8]) -> Result<
         item.write(bytes);
         let tail = bytes.len() - item.tail();
         let (count, from) = match item.kind {
-            Kind::Posting => (item.postings(), tail),
-            Kind::Pivot if item.has_heap_tid() => (1, bytes.len() - TID),
+            ItemKind::Posting => (item.postings(), tail),
+            ItemKind::Pivot if item.has_heap_tid() => (1, bytes.len() - TID),
             _ => continue,
         };
         let (own, rest) = tids.split_at_checked(count).ok_or(BAD)?;

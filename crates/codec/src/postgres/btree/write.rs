@@ -1,8 +1,8 @@
 //! Writes a B-tree page as symbols.
 
-use super::item::{HEAD, Item, Kind};
+use super::item::{HEAD, Item, ItemKind};
 use super::tid::{self, TID, Tid};
-use super::{BtreeModel, Parts, Shape, streams};
+use super::{BtreeModel, BtreePage, BtreeShape, streams};
 use crate::columns::Buffers;
 use crate::columns::Form;
 use crate::columns::code::{self, put_len};
@@ -11,14 +11,14 @@ use crate::entropy::number::{self, zigzag};
 use crate::postgres::page::LSN_LOW_BITS;
 
 /// Returns the parts of a page that the states of the entropy coder carry: low bits of LSN and of the previous sibling.
-pub(crate) fn carried(parts: &Parts) -> [u16; 2] {
+pub(crate) fn carried(parts: &BtreePage) -> [u16; 2] {
     [(parts.header.lsn >> 3) as u16, parts.special.previous as u16]
 }
 
 /// Writes the page that `parts` were parsed from, and leaves text and stale bytes in `buffers` and `parts`.
 pub(crate) fn put<S: Sink>(
     model: &BtreeModel,
-    parts: &mut Parts,
+    parts: &mut BtreePage,
     page: &[u8],
     buffers: &mut Buffers,
     sink: &mut S,
@@ -36,7 +36,7 @@ pub(crate) fn put<S: Sink>(
     code::write_contents(&model.plans, &mut parts.grid, page, buffers, sink);
     for n in parts.by_key() {
         let line = parts.lines[n];
-        if parts.items[n].kind == Kind::Odd {
+        if parts.items[n].kind == ItemKind::Odd {
             buffers.text.extend_from_slice(&page[line.off..line.off + TID]);
             buffers.text.extend_from_slice(&page[line.off + HEAD..line.off + line.len]);
         }
@@ -45,10 +45,10 @@ pub(crate) fn put<S: Sink>(
     parts.stale.collect(page);
 }
 
-fn put_head<S: Sink>(model: &BtreeModel, parts: &mut Parts, page: &[u8], sink: &mut S) -> Shape {
+fn put_head<S: Sink>(model: &BtreeModel, parts: &mut BtreePage, page: &[u8], sink: &mut S) -> BtreeShape {
     let (header, special) = (parts.header, parts.special);
     let (hole_zero, behind_zero) = parts.stale.zeros(&header, &parts.lines, &parts.order, page);
-    let shape = Shape {
+    let shape = BtreeShape {
         tight: header.upper == parts.order.lowest(&parts.lines, header.special),
         hole_zero,
         behind_zero,
@@ -86,13 +86,13 @@ fn put_head<S: Sink>(model: &BtreeModel, parts: &mut Parts, page: &[u8], sink: &
     shape
 }
 
-fn put_patterns<S: Sink>(model: &BtreeModel, parts: &mut Parts, sink: &mut S) {
+fn put_patterns<S: Sink>(model: &BtreeModel, parts: &mut BtreePage, sink: &mut S) {
     parts.packed.clear();
     for n in parts.by_key() {
         parts.packed.push(parts.items[n].pattern());
     }
     model.patterns.put(&parts.packed, Item::PATTERN_BITS, sink, streams::PATTERN);
-    for n in parts.by_key().filter(|&n| parts.items[n].kind == Kind::Odd) {
+    for n in parts.by_key().filter(|&n| parts.items[n].kind == ItemKind::Odd) {
         let len = parts.lines[n].len - HEAD;
         put_len(sink, streams::ODD, 0, len, Form::usual(len));
         sink.bits(u32::from(parts.items[n].info) & 0x1FFF, 13);
@@ -100,7 +100,7 @@ fn put_patterns<S: Sink>(model: &BtreeModel, parts: &mut Parts, sink: &mut S) {
 }
 
 /// Writes the parts of headers that patterns do not have: TIDs, blocks, null bitmaps, posting lists.
-fn put_heads<S: Sink>(parts: &mut Parts, page: &[u8], sink: &mut S) {
+fn put_heads<S: Sink>(parts: &mut BtreePage, page: &[u8], sink: &mut S) {
     parts.tids.clear();
     let mut pivot = 0u32;
     for &n in &parts.rows {
@@ -110,8 +110,8 @@ fn put_heads<S: Sink>(parts: &mut Parts, page: &[u8], sink: &mut S) {
             sink.long_bits(item.present as u64 >> 8, 24);
         }
         match item.kind {
-            Kind::Plain => parts.tids.push(item.tid),
-            Kind::Pivot => {
+            ItemKind::Plain => parts.tids.push(item.tid),
+            ItemKind::Pivot => {
                 number::put(
                     sink,
                     streams::PIVOT,
@@ -120,20 +120,20 @@ fn put_heads<S: Sink>(parts: &mut Parts, page: &[u8], sink: &mut S) {
                 );
                 pivot = item.tid.block;
             }
-            Kind::Posting => {
+            ItemKind::Posting => {
                 number::put(sink, streams::POSTING, 0, item.postings() as u64);
             }
-            Kind::Odd => {}
+            ItemKind::Odd => {}
         }
         let tail = line.off + line.len - item.tail();
         match item.kind {
-            Kind::Posting => {
+            ItemKind::Posting => {
                 let (tids, _) = page[tail..].as_chunks::<TID>();
                 for tid in &tids[..item.postings()] {
                     parts.tids.push(Tid::parse(tid));
                 }
             }
-            Kind::Pivot if item.has_heap_tid() => {
+            ItemKind::Pivot if item.has_heap_tid() => {
                 let last = page[..line.off + line.len].last_chunk::<TID>();
                 parts.tids.push(last.map_or(Tid::default(), Tid::parse));
             }

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::{HeapModel, MAX_BITMAPS, Parts, streams, write};
+use super::{HeapModel, HeapPage, MAX_BITMAPS, streams, write};
 use crate::columns::Column;
 use crate::columns::infer::{self, infer};
 use crate::columns::learn::choose;
 use crate::columns::plan::Plans;
 use crate::patterns::{MAX_PATTERNS, Patterns, most_frequent};
-use crate::postgres::page::{LSN_LOW_BITS, State};
+use crate::postgres::page::{LSN_LOW_BITS, LineState};
 use crate::sampling::{median, sample};
 
 /// Largest number of tuples that a layout is inferred from.
@@ -16,10 +16,10 @@ const INFER_TUPLES: usize = 80;
 /// Largest number of pages that codings are tried on.
 const TRIAL_PAGES: usize = 64;
 
-/// Learns from pages that [`Parts::parse`] accepts. If no columns can be inferred, tuples are kept whole, as text.
+/// Learns from pages that [`HeapPage::parse`] accepts. If no columns can be inferred, tuples are kept whole, as text.
 /// Returns `None` if it accepts none.
 pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<HeapModel> {
-    let mut parts = Parts::default();
+    let mut parts = HeapPage::default();
     let parsed: Vec<&[u8]> = pages.iter().copied().filter(|page| parts.parse(page)).collect();
     if parsed.is_empty() {
         return None;
@@ -33,7 +33,7 @@ pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<HeapModel> {
         plans: Plans { columns, plans: vec![], end: streams::END },
     };
     learn_usual(&mut model, &parsed);
-    let mut sampled = sample(&parsed, TRIAL_PAGES, |page| Parts::locate(page, &model.plans));
+    let mut sampled = sample(&parsed, TRIAL_PAGES, |page| HeapPage::locate(page, &model.plans));
     model.plans = choose(&model.plans.columns, &mut sampled, level, streams::END);
     Some(model)
 }
@@ -41,7 +41,7 @@ pub(crate) fn learn(pages: &[&[u8]], level: i32) -> Option<HeapModel> {
 /// Returns the layout that describes a sample of tuples, which may have fewer columns than the longest; no columns if
 /// none can be found.
 fn infer_columns(pages: &[&[u8]]) -> Vec<Column> {
-    let mut parts = Parts::default();
+    let mut parts = HeapPage::default();
     let mut samples = vec![];
     let step = pages.len().div_ceil(INFER_TUPLES / 4).max(1);
     let mut columns = 0;
@@ -49,7 +49,8 @@ fn infer_columns(pages: &[&[u8]]) -> Vec<Column> {
         if !parts.parse(page) {
             continue;
         }
-        let normal = parts.lines.iter().zip(&parts.tuples).filter(|(line, _)| line.state == State::Normal);
+        let normal =
+            parts.lines.iter().zip(&parts.tuples).filter(|(line, _)| line.state == LineState::Normal);
         let usual: Vec<_> = normal.filter(|(_, tuple)| tuple.is_regular(usize::MAX)).collect();
         for (line, tuple) in usual.iter().step_by((usual.len() / 3).max(1)) {
             let data = &page[line.off + usize::from(tuple.hoff)..line.off + line.len];
@@ -65,7 +66,7 @@ fn infer_columns(pages: &[&[u8]]) -> Vec<Column> {
 
 /// Learns the usual LSN, transaction, patterns and null bitmaps.
 fn learn_usual(model: &mut HeapModel, pages: &[&[u8]]) {
-    let mut parts = Parts::default();
+    let mut parts = HeapPage::default();
     let (mut lsns, mut xids) = (vec![], vec![]);
     let mut bitmaps = HashMap::new();
     for page in pages {

@@ -8,17 +8,20 @@
 //! Rows are coded in logical order: by line, but each update chain in one piece, after the line that leads to it. So a
 //! row follows its own older version, and rows that pruning has moved stand where they were inserted.
 
+mod format;
 pub(crate) mod learn;
 pub(crate) mod pattern;
 pub(crate) mod read;
 pub(crate) mod tuple;
 pub(crate) mod write;
 
-use pattern::Pattern;
+pub(crate) use format::PostgresHeap;
+
+use pattern::LinePattern;
 use tuple::Tuple;
 
 use super::checksum::checksum;
-use super::page::{CHECKSUM_AT, Header, Line, Order, State};
+use super::page::{CHECKSUM_AT, Line, LineState, Order, PostgresHeader};
 use crate::Corrupt;
 use crate::columns::plan::Plans;
 use crate::columns::{Grid, Span};
@@ -31,7 +34,7 @@ pub(crate) const MAX_BITMAPS: usize = 254;
 
 /// Streams of a heap page that come before those of columns.
 pub(crate) mod streams {
-    /// The page's first symbol: see [`super::Shape`].
+    /// The page's first symbol: see [`super::HeapShape`].
     pub(crate) const SHAPE: usize = 0;
     pub(crate) const FLAGS: usize = 1;
     /// Number of line pointers (two streams).
@@ -57,7 +60,7 @@ pub(crate) mod streams {
 
 /// The ways in which a page is as usual: bits of its first symbol.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Shape {
+pub(crate) struct HeapShape {
     /// The lowest item begins at `upper`.
     pub(crate) tight: bool,
     pub(crate) hole_zero: bool,
@@ -70,7 +73,7 @@ pub(crate) struct Shape {
     pub(crate) odd_lsn: bool,
 }
 
-impl Shape {
+impl HeapShape {
     pub(crate) fn symbol(self) -> u8 {
         u8::from(!self.tight)
             | u8::from(!self.hole_zero) << 1
@@ -146,15 +149,15 @@ pub(crate) struct Visit {
 
 /// The parts of a page. Buffers are kept from page to page.
 #[derive(Debug, Default)]
-pub(crate) struct Parts {
-    pub(crate) header: Header,
+pub(crate) struct HeapPage {
+    pub(crate) header: PostgresHeader,
     pub(crate) block: u32,
     /// True if the checksum is computed; otherwise it is the header's.
     pub(crate) sum: bool,
     pub(crate) lines: Vec<Line>,
     /// Tuples by line; meaningless for lines without storage.
     pub(crate) tuples: Vec<Tuple>,
-    pub(crate) patterns: Vec<Pattern>,
+    pub(crate) patterns: Vec<LinePattern>,
     /// The patterns as numbers.
     pub(crate) packed: Vec<u64>,
     pub(crate) visits: Vec<Visit>,
@@ -166,10 +169,10 @@ pub(crate) struct Parts {
     pub(crate) rows: Vec<u16>,
 }
 
-impl Parts {
+impl HeapPage {
     /// Takes `page` apart, down to tuple headers. Returns false if anything is not as heap pages have it.
     pub(crate) fn parse(&mut self, page: &[u8]) -> bool {
-        let Some(header) = Header::parse(page) else { return false };
+        let Some(header) = PostgresHeader::parse(page) else { return false };
         self.header = header;
         if header.special != page.len() || header.flags > 0xFF || header.lines == 0 {
             return false;
@@ -179,17 +182,19 @@ impl Parts {
         self.tuples.clear();
         for line in &self.lines {
             let tuple = match line.state {
-                State::Normal => Tuple::parse(page, *line),
-                State::Redirect if line.len == 0 && (1..=header.lines).contains(&line.off) => {
+                LineState::Normal => Tuple::parse(page, *line),
+                LineState::Redirect if line.len == 0 && (1..=header.lines).contains(&line.off) => {
                     Some(Tuple::default())
                 }
-                State::Unused | State::Dead if line.len == 0 && line.off == 0 => Some(Tuple::default()),
+                LineState::Unused | LineState::Dead if line.len == 0 && line.off == 0 => {
+                    Some(Tuple::default())
+                }
                 _ => None,
             };
             let Some(tuple) = tuple else { return false };
             self.tuples.push(tuple);
         }
-        if !self.order.find(&self.lines, |line| line.state == State::Normal, &header, 0) {
+        if !self.order.find(&self.lines, |line| line.state == LineState::Normal, &header, 0) {
             return false;
         }
         self.block = self.find_block();
@@ -212,7 +217,7 @@ impl Parts {
                 .iter()
                 .zip(&self.tuples)
                 .enumerate()
-                .filter(|(_, (line, _))| line.state == State::Normal)
+                .filter(|(_, (line, _))| line.state == LineState::Normal)
         };
         let to_itself = stored().find(|(n, (_, tuple))| usize::from(tuple.ctid_line) == n + 1);
         to_itself.or_else(|| stored().next()).map_or(0, |(_, (_, tuple))| tuple.ctid_block)
@@ -233,13 +238,13 @@ impl Parts {
     pub(crate) fn visit(&mut self) {
         self.visits.clear();
         let chained = |(line, tuple): (&Line, &Tuple)| match line.state {
-            State::Redirect => true,
-            State::Normal => tuple.ctid == tuple::Ctid::SamePage || tuple.is_heap_only(),
-            State::Unused | State::Dead => false,
+            LineState::Redirect => true,
+            LineState::Normal => tuple.ctid == tuple::Ctid::SamePage || tuple.is_heap_only(),
+            LineState::Unused | LineState::Dead => false,
         };
         if !self.lines.iter().zip(&self.tuples).any(chained) {
             // Nothing was updated: the order is that of lines.
-            let stored = (0u16..).zip(&self.lines).filter(|(_, line)| line.state == State::Normal);
+            let stored = (0u16..).zip(&self.lines).filter(|(_, line)| line.state == LineState::Normal);
             self.visits.extend(stored.map(|(line, _)| Visit { line, newer: false }));
             return;
         }
@@ -248,9 +253,9 @@ impl Parts {
         for pass in 0..2 {
             for n in 0..self.lines.len() {
                 match self.lines[n].state {
-                    State::Redirect if pass == 0 => self.follow(self.lines[n].off.wrapping_sub(1)),
+                    LineState::Redirect if pass == 0 => self.follow(self.lines[n].off.wrapping_sub(1)),
                     // Heap-only tuples are reached from their root, or in the second pass.
-                    State::Normal if pass == 1 || !self.tuples[n].is_heap_only() => self.follow(n),
+                    LineState::Normal if pass == 1 || !self.tuples[n].is_heap_only() => self.follow(n),
                     _ => {}
                 }
             }
@@ -259,7 +264,7 @@ impl Parts {
 
     fn follow(&mut self, mut n: usize) {
         let mut newer = false;
-        while self.visited.get(n) == Some(&false) && self.lines[n].state == State::Normal {
+        while self.visited.get(n) == Some(&false) && self.lines[n].state == LineState::Normal {
             self.visited[n] = true;
             self.visits.push(Visit { line: n as u16, newer });
             if self.tuples[n].ctid != tuple::Ctid::SamePage {

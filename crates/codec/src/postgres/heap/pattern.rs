@@ -1,7 +1,7 @@
 //! Packs the state of a line pointer, and how its tuple's header follows from others, into one number.
 
 use super::tuple::Ctid;
-use crate::postgres::page::State;
+use crate::postgres::page::LineState;
 
 /// Number of bits of a pattern.
 pub(crate) const BITS: u32 = 44;
@@ -43,8 +43,8 @@ pub(crate) enum Cid {
 
 /// The pattern of a line pointer: its state, and how the header of its tuple is coded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pattern {
-    pub(crate) state: State,
+pub(crate) struct LinePattern {
+    pub(crate) state: LineState,
     pub(crate) odd: bool,
     pub(crate) ctid: Ctid,
     pub(crate) xmin: Xid,
@@ -54,11 +54,11 @@ pub(crate) struct Pattern {
     pub(crate) infomask2: u16,
 }
 
-impl Pattern {
+impl LinePattern {
     /// Returns true if numbers for this line follow the patterns.
     #[inline(always)]
     pub(crate) fn has_more(self) -> bool {
-        self.state == State::Redirect || self.ctid != Ctid::Itself || self.odd
+        self.state == LineState::Redirect || self.ctid != Ctid::Itself || self.odd
     }
 
     pub(crate) fn pack(self) -> u64 {
@@ -74,10 +74,10 @@ impl Pattern {
     pub(crate) fn unpack(bits: u64) -> Self {
         Self {
             state: match bits & 3 {
-                0 => State::Unused,
-                1 => State::Normal,
-                2 => State::Redirect,
-                _ => State::Dead,
+                0 => LineState::Unused,
+                1 => LineState::Normal,
+                2 => LineState::Redirect,
+                _ => LineState::Dead,
             },
             odd: bits >> 2 & 1 == 1,
             ctid: match bits >> 3 & 3 {

@@ -1,15 +1,15 @@
 //! Reads a heap page from symbols.
 
-use super::pattern::{BITS, Cid, Pattern, Xid};
+use super::pattern::{BITS, Cid, LinePattern, Xid};
 use super::tuple::{Ctid, FIXED, Tuple};
 use super::write::OTHER_BITMAP;
-use super::{HeapModel, Parts, Shape, streams};
+use super::{HeapModel, HeapPage, HeapShape, streams};
 use crate::Corrupt;
 use crate::columns::Buffers;
 use crate::columns::code::{self, get_len};
 use crate::entropy::number::{self, unzigzag};
 use crate::entropy::{Decoder, Stream};
-use crate::postgres::page::{HEADER, Header, LINE, LSN_LOW_BITS, Line, State};
+use crate::postgres::page::{HEADER, LINE, LSN_LOW_BITS, Line, LineState, PostgresHeader};
 
 const BAD: Corrupt = Corrupt("a heap page that cannot be");
 
@@ -19,12 +19,12 @@ pub(crate) fn get(
     model: &HeapModel,
     streams: &[Stream],
     mut decoder: Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut HeapPage,
     buffers: &mut Buffers,
     page: &mut [u8],
 ) -> Result<(), Corrupt> {
     let d = &mut decoder;
-    let shape = Shape::from_symbol(d.get(streams[streams::SHAPE].view(0)));
+    let shape = HeapShape::from_symbol(d.get(streams[streams::SHAPE].view(0)));
     get_head(model, streams, d, parts, shape, page.len())?;
     get_patterns(model, streams, d, parts)?;
     get_xids(model, streams, d, parts);
@@ -54,8 +54,8 @@ fn get_head(
     model: &HeapModel,
     streams: &[Stream],
     d: &mut Decoder<'_>,
-    parts: &mut Parts,
-    shape: Shape,
+    parts: &mut HeapPage,
+    shape: HeapShape,
     page_bytes: usize,
 ) -> Result<(), Corrupt> {
     let flags = d.get(streams[streams::FLAGS].view(0));
@@ -70,7 +70,7 @@ fn get_head(
     let odd_lsn = if shape.odd_lsn { u64::from(d.bits(3)) } else { 0 };
     let checksum = if shape.checksum == 2 { d.bits(16) as u16 } else { 0 };
     let prune = if shape.prunable { number::get(d, &streams[streams::PRUNE], 0).1 } else { 0 };
-    parts.header = Header {
+    parts.header = PostgresHeader {
         lsn: lsn.wrapping_add(model.lsn) << LSN_LOW_BITS | odd_lsn,
         checksum,
         flags: u16::from(flags),
@@ -90,14 +90,14 @@ fn get_patterns(
     model: &HeapModel,
     streams: &[Stream],
     d: &mut Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut HeapPage,
 ) -> Result<(), Corrupt> {
     parts.lines.clear();
     parts.tuples.clear();
     parts.patterns.clear();
     model.patterns.get(parts.header.lines, BITS, d, &streams[streams::PATTERN..], &mut parts.packed)?;
     // The line before, if its tuple follows from its pattern and its number.
-    let mut before: Option<(u64, Line, Tuple, Pattern)> = None;
+    let mut before: Option<(u64, Line, Tuple, LinePattern)> = None;
     for n in 0..parts.header.lines {
         let packed = parts.packed[n];
         if let Some((same, line, tuple, pattern)) = before
@@ -108,10 +108,10 @@ fn get_patterns(
             parts.patterns.push(pattern);
             continue;
         }
-        let pattern = Pattern::unpack(packed);
+        let pattern = LinePattern::unpack(packed);
         let mut line = Line { state: pattern.state, off: 0, len: 0 };
         let from = n as i64 + 1;
-        if pattern.state == State::Redirect {
+        if pattern.state == LineState::Redirect {
             let to = from.wrapping_add(unzigzag(number::get(d, &streams[streams::REDIRECT], 0).1));
             line.off =
                 usize::try_from(to).ok().filter(|to| (1..=parts.header.lines).contains(to)).ok_or(BAD)?;
@@ -135,7 +135,7 @@ fn get_patterns(
         let regular = tuple.complete(model.plans.columns.len());
         if pattern.odd {
             tuple.hoff = d.bits(8) as u8;
-        } else if pattern.state == State::Normal && !regular {
+        } else if pattern.state == LineState::Normal && !regular {
             return Err(BAD);
         }
         before = (!pattern.has_more()).then_some((packed, line, tuple, pattern));
@@ -147,7 +147,7 @@ fn get_patterns(
     Ok(())
 }
 
-fn get_xids(model: &HeapModel, streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts) {
+fn get_xids(model: &HeapModel, streams: &[Stream], d: &mut Decoder<'_>, parts: &mut HeapPage) {
     let mut number = |stream: usize| number::get(d, &streams[stream], 0).1;
     let mut before = Tuple { xmin: model.xid, ..Tuple::default() };
     let mut last_xmax = model.xid;
@@ -179,7 +179,7 @@ fn get_xids(model: &HeapModel, streams: &[Stream], d: &mut Decoder<'_>, parts: &
 }
 
 /// Lists the lines of rows that are coded by columns.
-fn list_rows(model: &HeapModel, parts: &mut Parts) -> Result<(), Corrupt> {
+fn list_rows(model: &HeapModel, parts: &mut HeapPage) -> Result<(), Corrupt> {
     parts.rows.clear();
     for visit in &parts.visits {
         if !parts.tuples[usize::from(visit.line)].odd {
@@ -194,7 +194,7 @@ fn get_bitmaps(
     model: &HeapModel,
     streams: &[Stream],
     d: &mut Decoder<'_>,
-    parts: &mut Parts,
+    parts: &mut HeapPage,
 ) -> Result<(), Corrupt> {
     let mut last = 0;
     for &n in &parts.rows {
@@ -215,7 +215,7 @@ fn get_bitmaps(
     Ok(())
 }
 
-fn get_odd_lengths(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts) -> Result<(), Corrupt> {
+fn get_odd_lengths(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut HeapPage) -> Result<(), Corrupt> {
     for visit in &parts.visits {
         let n = usize::from(visit.line);
         if parts.tuples[n].odd {
@@ -227,9 +227,14 @@ fn get_odd_lengths(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts) -
 }
 
 /// Finds the places of items, and moves the grid's rows there.
-fn place(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, shape: Shape) -> Result<(), Corrupt> {
+fn place(
+    streams: &[Stream],
+    d: &mut Decoder<'_>,
+    parts: &mut HeapPage,
+    shape: HeapShape,
+) -> Result<(), Corrupt> {
     let special = parts.header.special;
-    let stored = |line: &Line| line.state == State::Normal;
+    let stored = |line: &Line| line.state == LineState::Normal;
     let coded = (!shape.plain_order).then_some((d, &streams[streams::ORDER..]));
     parts.order.get(&mut parts.lines, stored, (special, 0), coded)?;
     parts.header.settle_upper(parts.order.lowest(&parts.lines, special), shape.tight)?;
@@ -241,11 +246,11 @@ fn place(streams: &[Stream], d: &mut Decoder<'_>, parts: &mut Parts, shape: Shap
     Ok(())
 }
 
-fn write_tuples(parts: &mut Parts, buffers: &mut Buffers, page: &mut [u8]) -> Result<(), Corrupt> {
+fn write_tuples(parts: &mut HeapPage, buffers: &mut Buffers, page: &mut [u8]) -> Result<(), Corrupt> {
     for n in 0..parts.lines.len() {
         let (line, tuple) = (parts.lines[n], &mut parts.tuples[n]);
         line.write(page, n);
-        if line.state != State::Normal {
+        if line.state != LineState::Normal {
             continue;
         }
         let elsewhere = if tuple.ctid == Ctid::Elsewhere { tuple.ctid_block } else { 0 };

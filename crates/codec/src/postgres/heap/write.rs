@@ -1,15 +1,15 @@
 //! Writes a heap page as symbols.
 
-use super::pattern::{BITS, Cid, Pattern, Xid};
+use super::pattern::{BITS, Cid, LinePattern, Xid};
 use super::tuple::{Ctid, FIXED};
-use super::{HeapModel, Parts, Shape, streams};
+use super::{HeapModel, HeapPage, HeapShape, streams};
 use crate::columns::Buffers;
 use crate::columns::Form;
 use crate::columns::code::{self, put_len};
 use crate::entropy::Sink;
 use crate::entropy::number::{self, zigzag};
 use crate::postgres::checksum::checksum;
-use crate::postgres::page::{LSN_LOW_BITS, State};
+use crate::postgres::page::{LSN_LOW_BITS, LineState};
 
 /// The symbol of null bitmaps that are not in the model.
 pub(super) const OTHER_BITMAP: u8 = 255;
@@ -22,7 +22,7 @@ pub(crate) fn carried(lsn: u64, block: u32) -> [u16; 2] {
 /// Writes the page that `parts` were parsed from, and leaves text and stale bytes in `buffers` and `parts`.
 pub(crate) fn put<S: Sink>(
     model: &HeapModel,
-    parts: &mut Parts,
+    parts: &mut HeapPage,
     page: &[u8],
     buffers: &mut Buffers,
     sink: &mut S,
@@ -58,10 +58,10 @@ pub(crate) fn put<S: Sink>(
     parts.stale.collect(page);
 }
 
-fn put_head<S: Sink>(model: &HeapModel, parts: &mut Parts, page: &[u8], sink: &mut S) -> Shape {
+fn put_head<S: Sink>(model: &HeapModel, parts: &mut HeapPage, page: &[u8], sink: &mut S) -> HeapShape {
     let header = parts.header;
     let (hole_zero, behind_zero) = parts.stale.zeros(&header, &parts.lines, &parts.order, page);
-    let shape = Shape {
+    let shape = HeapShape {
         tight: header.upper == parts.order.lowest(&parts.lines, header.special),
         hole_zero,
         behind_zero,
@@ -101,13 +101,13 @@ fn difference(xid: u32, from: u32) -> u64 {
 }
 
 /// Writes patterns in the order of lines, and then where redirects and ctids lead.
-fn put_patterns<S: Sink>(model: &HeapModel, parts: &mut Parts, sink: &mut S) {
+fn put_patterns<S: Sink>(model: &HeapModel, parts: &mut HeapPage, sink: &mut S) {
     parts.packed.clear();
     parts.packed.extend(parts.patterns.iter().map(|pattern| pattern.pack()));
     model.patterns.put(&parts.packed, BITS, sink, streams::PATTERN);
     for (n, pattern) in parts.patterns.iter().enumerate().filter(|(_, pattern)| pattern.has_more()) {
         let from = n as i64 + 1;
-        if pattern.state == State::Redirect {
+        if pattern.state == LineState::Redirect {
             number::put(sink, streams::REDIRECT, 0, zigzag(parts.lines[n].off as i64 - from));
         }
         let tuple = &parts.tuples[n];
@@ -124,14 +124,16 @@ fn put_patterns<S: Sink>(model: &HeapModel, parts: &mut Parts, sink: &mut S) {
 }
 
 /// Finds the pattern of each line. That of a tuple depends on the row before in logical order.
-pub(super) fn find_patterns(model: &HeapModel, parts: &mut Parts) {
+pub(super) fn find_patterns(model: &HeapModel, parts: &mut HeapPage) {
     parts.patterns.clear();
-    parts.patterns.extend(parts.lines.iter().map(|line| Pattern { state: line.state, ..Pattern::default() }));
+    parts
+        .patterns
+        .extend(parts.lines.iter().map(|line| LinePattern { state: line.state, ..LinePattern::default() }));
     let mut before = super::Tuple { xmin: model.xid, ..super::Tuple::default() };
     for visit in &parts.visits {
         let tuple = parts.tuples[usize::from(visit.line)];
-        parts.patterns[usize::from(visit.line)] = Pattern {
-            state: State::Normal,
+        parts.patterns[usize::from(visit.line)] = LinePattern {
+            state: LineState::Normal,
             odd: tuple.odd,
             ctid: tuple.ctid,
             xmin: match tuple.xmin {
@@ -159,7 +161,7 @@ pub(super) fn find_patterns(model: &HeapModel, parts: &mut Parts) {
 }
 
 /// Writes, in logical order, transaction and command ids that do not follow from the row before.
-fn put_xids<S: Sink>(model: &HeapModel, parts: &Parts, sink: &mut S) {
+fn put_xids<S: Sink>(model: &HeapModel, parts: &HeapPage, sink: &mut S) {
     let (mut xmin, mut xmax) = (model.xid, model.xid);
     for visit in &parts.visits {
         let n = usize::from(visit.line);
@@ -180,7 +182,7 @@ fn put_xids<S: Sink>(model: &HeapModel, parts: &Parts, sink: &mut S) {
     }
 }
 
-fn put_bitmaps<S: Sink>(model: &HeapModel, parts: &Parts, sink: &mut S) {
+fn put_bitmaps<S: Sink>(model: &HeapModel, parts: &HeapPage, sink: &mut S) {
     let mut last = 0;
     for &n in &parts.rows {
         let tuple = &parts.tuples[usize::from(n)];

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use crate::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
-use crate::record::{looks_like_database, recordsize_hint, worth_learning};
+use crate::record::recordsize_hint;
 
 /// First bytes of files made by PostgreSQL 15, MariaDB 10.11, SQLite 3.40 and RRDtool 1.7, padded with zeros.
 fn fixture(hex: &str, len_bytes: usize) -> Vec<u8> {
@@ -13,82 +13,14 @@ fn fixture(hex: &str, len_bytes: usize) -> Vec<u8> {
 }
 
 const PG_HEAP: &str = "00000000 10514901 00000500 d400501e 00200420 00000000 2f000100 00000000";
-const PG_INDEX: &str = "00000000 00143101 00000000 4800f01f f01f0420 00000000 62310500 04000000";
 const PG_WAL_FIRST: &str = "10d10200 01000000 00000001 00000000 00000000 00000000 a7a6d19e 6992006b
                             00000001 00200000 72000000 00000000";
-const PG_WAL_NEXT: &str = "10d10500 01000000 00200001 00000000 35020000 00000000 00000000 00640028";
 const IBDATA: &str = "00000000 00000000 ffffffff ffffffff 00000000 0000aeb8 00080000 00000000
                       00000000 00000000 00000000 00000000 03000000 01400000 00150000 00320000";
-const IBD_INDEX_PAGE_3: &str = "00000000 00000003 ffffffff ffffffff 00000000 0000aa80 45bf0000 00000000
-                                00000000 00010002 00bb8003 00000000 007f0005 00000001 00000000 00000000";
 const IB_LOG: &str = "50687973 00000000 00000000 00003000 4d617269 61444220 31302e31 312e3139";
 const SQLITE: &str = "53514c69 74652066 6f726d61 74203300 20000101 00402020 00000002 00000002";
 const SQLITE_WAL: &str = "377f0682 002de218 00001000 00000000 16416f80 a22e6401 5556 4429 0ee24a70";
 const RRD: &str = "52524400 30303033 00000000 00000000 2f25c0c7 432b1f5b 01000000 00000000";
-
-#[test]
-fn files_of_databases_are_recognised() {
-    // At these lengths, the length of the write tells nothing.
-    for (hex, offset, len_bytes, expected) in [
-        (PG_HEAP, 0, 24 << 10, 8192),
-        (PG_HEAP, 8192 * 5, 128 << 10, 8192),
-        (PG_INDEX, 8192, 24 << 10, 8192),
-        (PG_WAL_FIRST, 0, 1 << 20, 8192),
-        (PG_WAL_NEXT, 8192, 24 << 10, 8192),
-        (PG_WAL_NEXT, (1 << 20) + 8192, 1 << 20, 8192),
-        (IBDATA, 0, 1 << 20, 16384),
-        (IBD_INDEX_PAGE_3, 3 * 16384, 48 << 10, 16384),
-        (IBD_INDEX_PAGE_3, 3 * 65536, 192 << 10, 65536),
-        (IB_LOG, 0, 12288, 4096),
-        (SQLITE, 0, 12288, 8192),
-        (SQLITE_WAL, 0, 32, 8192),
-        (RRD, 0, 664, 4096),
-    ] {
-        let data = fixture(hex, len_bytes);
-        assert_eq!(recordsize_hint(offset, &data, Some("file")), Some(expected), "{hex} at {offset}");
-    }
-}
-
-#[test]
-fn pages_that_models_may_describe_are_told_from_others() {
-    for (hex, len_bytes) in
-        [(PG_HEAP, 8192), (PG_INDEX, 8192), (IBD_INDEX_PAGE_3, 16384), (IBD_INDEX_PAGE_3, 4096)]
-    {
-        assert!(looks_like_database(&fixture(hex, len_bytes)), "{hex}");
-    }
-    for (hex, len_bytes) in
-        [(PG_HEAP, 4096), (IBDATA, 16384), (IBD_INDEX_PAGE_3, 40), (SQLITE, 8192), ("", 8192)]
-    {
-        assert!(!looks_like_database(&fixture(hex, len_bytes)), "{hex}");
-    }
-}
-
-/// Overflow pages are learned from if pages of trees prevail, and not otherwise.
-#[test]
-fn pages_of_sqlite_are_told_by_their_header() {
-    let mut tree = vec![0; 4096];
-    tree[..10].copy_from_slice(&[13, 0, 0, 0, 1, 15, 240, 3, 15, 240]);
-    assert!(looks_like_database(&tree));
-    // A tree's page is known behind the file's header, too. Refused are cells that begin beyond the page, too many
-    // fragments, and a line of text.
-    let mut first = fixture(SQLITE, 4096);
-    first.truncate(100);
-    first.extend_from_slice(&tree[..3996]);
-    assert!(looks_like_database(&first));
-    for (at, byte) in [(0, 3), (5, 17), (7, 61), (8, 17), (8, 1)] {
-        let mut other = tree.clone();
-        other[at] = byte;
-        assert!(!looks_like_database(&other), "{byte} at {at}");
-    }
-    assert!(!looks_like_database(&b"\r\n of text, of which a line begins with 13 or 10".repeat(256)[..4096]));
-    assert!(!looks_like_database(&tree[..4000]));
-
-    let overflow = b"\0\0\0\x07text".repeat(512);
-    let (zeros, heap) = (vec![0; 4096], fixture(PG_HEAP, 8192));
-    let mixed = vec![overflow.clone(), tree.clone(), zeros, tree.clone()];
-    assert_eq!(worth_learning(mixed), [tree.clone(), tree, overflow.clone()]);
-    assert_eq!(worth_learning(vec![overflow, heap.clone()]), [heap]);
-}
 
 #[test]
 fn formats_win_over_the_length_of_the_write() {
@@ -113,29 +45,6 @@ fn zeros_tell_by_their_length_and_the_name_of_the_file() {
 }
 
 #[test]
-fn innodb_flags_tell_the_page_size() {
-    let with_flags = |flags: u32| {
-        let mut page = fixture(IBDATA, 12288);
-        page[54..58].copy_from_slice(&flags.to_be_bytes());
-        recordsize_hint(0, &page, None)
-    };
-    // MariaDB full_crc32: bit 4 and the shift in bits 0 to 3.
-    for (shift, expected) in [(3, 4096), (4, 8192), (5, 16384), (6, 32768), (7, 65536)] {
-        assert_eq!(with_flags(0x10 | shift), Some(expected));
-        // The original format has the shift in bits 6 to 9, beside others.
-        assert_eq!(with_flags(shift << 6 | 0x21), Some(expected));
-    }
-    assert_eq!(with_flags(0), Some(16384));
-    assert_eq!(with_flags(0x4021), Some(16384));
-    // ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8, 4, 1.
-    assert_eq!(
-        (with_flags(4 << 1 | 0x21), with_flags(3 << 1 | 0x21), with_flags(1 << 1 | 0x21)),
-        (Some(8192), Some(4096), Some(4096))
-    );
-    assert_eq!((with_flags(0x1F), with_flags(6 << 1 | 1)), (None, None));
-}
-
-#[test]
 fn sqlite_sizes_are_rounded_to_what_a_record_can_be() {
     let with_size = |size: u16| {
         let mut page = fixture(SQLITE, 100);
@@ -156,30 +65,6 @@ fn plain_writes_tell_by_their_length() {
     for len_bytes in [0, 1, 2048, 5000, 12288, 128 << 10, 1 << 20] {
         assert_eq!(hint(0, len_bytes), None);
     }
-}
-
-#[test]
-fn headers_that_do_not_hold_are_not_believed() {
-    let spoilt = |hex: &str, at: usize, byte: u8| {
-        let mut page = fixture(hex, 24 << 10);
-        page[at] = byte;
-        recordsize_hint(0, &page, None)
-    };
-    // PostgreSQL: lower beyond upper, upper beyond special, special beyond the page, flags, version.
-    for (at, byte) in [(13, 0x1F), (15, 0x21), (17, 0x40), (10, 0x80), (18, 5), (12, 1)] {
-        assert_eq!(spoilt(PG_HEAP, at, byte), None, "byte {at}");
-    }
-    // WAL: magic, info, block size; a page that belongs elsewhere.
-    for (at, byte) in [(1, 0xD4), (3, 1), (37, 0x21), (32, 3)] {
-        assert_eq!(spoilt(PG_WAL_FIRST, at, byte), None, "byte {at}");
-    }
-    assert_eq!(recordsize_hint(16384, &fixture(PG_WAL_NEXT, 24 << 10), None), None);
-    // InnoDB: kind of page, space id, page number.
-    for (at, byte) in [(25, 1), (37, 9), (7, 1)] {
-        assert_eq!(spoilt(IBDATA, at, byte), None, "byte {at}");
-    }
-    assert_eq!(recordsize_hint(16384, &fixture(IBD_INDEX_PAGE_3, 24 << 10), None), None);
-    assert_eq!(recordsize_hint(4096, &fixture(SQLITE, 100), None), None);
 }
 
 proptest! {
