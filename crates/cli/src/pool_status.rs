@@ -70,7 +70,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         model_memory_bytes: status.model_memory_bytes,
         second_copies_read: status.second_copies_read,
         account_faults: status.account_faults,
-        txg: status.next_batch,
+        next_batch: status.next_batch,
         checkpoints: status.totals.checkpoints,
         cache: CacheFigures {
             limit_bytes: status.record_cache.capacity_bytes,

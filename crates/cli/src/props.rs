@@ -210,7 +210,7 @@ pub const PROPERTIES: &[Property] = &[
     computed(
         "physicalused",
         Shape::Bytes,
-        "Bytes of the devices taken by chunks in use, space waiting to be folded included.",
+        "Bytes of the devices taken by chunks in use, with the space of dead records that the cleaner has not reclaimed yet.",
     ),
     computed(
         "compressratio",

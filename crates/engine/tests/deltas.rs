@@ -249,9 +249,9 @@ fn shared_pages_share_bases() {
     }
 }
 
-/// Two pages of one write share a record; one makes it a base, the other lets it go.
+/// Two pages of one write share a record; one makes it a base, the other does not refer to it any more.
 #[test]
-fn a_shared_record_becomes_a_base_of_one_page_and_is_let_go_by_another() {
+fn a_shared_record_becomes_a_base_of_one_page_and_another_leaves_it() {
     let (_device, pool) = new_pool();
     let content = noise(8, PAGE);
     write(&pool, OBJECT, 0, &content);

@@ -535,7 +535,7 @@ pub struct PoolFigures {
     #[serde(default)]
     pub account_faults: u64,
     /// Number of the transaction group (batch) that was committed last.
-    pub txg: u64,
+    pub next_batch: u64,
     /// Number of checkpoints since the pool was opened.
     pub checkpoints: u64,
     /// The record cache.

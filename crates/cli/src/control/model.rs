@@ -51,10 +51,8 @@ pub enum Request {
     /// All datasets and snapshots.
     Datasets {},
     /// Changes datasets and snapshots.
-    #[serde(rename = "deed")]
     Operation {
         /// The operation.
-        #[serde(rename = "deed")]
         operation: Operation,
     },
     /// Makes everything written so far durable.
@@ -110,7 +108,6 @@ pub enum Request {
         from: (usize, u64),
     },
     /// Codes pages of files again, as far as one call goes.
-    #[serde(rename = "fold")]
     Recompress {
         /// The mount's device number.
         device: u32,
@@ -297,7 +294,6 @@ pub enum Reply {
         rebased: Rebased,
     },
     /// To [`Request::Operation`].
-    #[serde(rename = "deed")]
     Operation {
         /// The result.
         outcome: OperationResult,
@@ -334,10 +330,8 @@ pub enum Reply {
         next: Option<(usize, u64)>,
     },
     /// To [`Request::Recompress`].
-    #[serde(rename = "folded")]
     Recompressed {
         /// Sums of this call.
-        #[serde(rename = "folded")]
         figures: RecompressFigures,
         /// Position to go on from, as in the request. `None`: nothing is left.
         next: Option<(usize, u64)>,

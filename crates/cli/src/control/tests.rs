@@ -208,22 +208,3 @@ fn a_name_has_one_server_and_a_dead_ones_socket_is_replaced() {
     std::fs::write(run.join("tank.sock"), "left over").unwrap();
     Listener::bind_in(&run, "tank").unwrap();
 }
-
-/// Servers and programs of several versions talk to each other: what is called otherwise here has its name there.
-#[test]
-fn names_on_the_wire_stay() {
-    let operation = Operation::Promote { path: "db".into() };
-    let json = |request: &Request| serde_json::to_value(request).unwrap();
-    let expected = json!({ "request": "deed", "deed": { "promote": { "path": "db" } } });
-    assert_eq!(json(&Request::Operation { operation }), expected);
-    let recompress = Request::Recompress { device: 41, inodes: vec![2], from: (0, 0) };
-    assert_eq!(json(&recompress), json!({ "request": "fold", "device": 41, "inodes": [2], "from": [0, 0] }));
-    let json = |reply: &Reply| serde_json::to_value(reply).unwrap();
-    let done = json(&Reply::Operation { outcome: OperationResult::default() });
-    assert_eq!(
-        done,
-        json!({ "reply": "deed", "outcome": { "names": [], "freed_bytes": 0, "blocked": null } })
-    );
-    let recompressed = json(&Reply::Recompressed { figures: RecompressFigures::default(), next: None });
-    assert_eq!((&recompressed["reply"], &recompressed["folded"]["pages"]), (&json!("folded"), &json!(0)));
-}

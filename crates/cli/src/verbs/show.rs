@@ -321,7 +321,10 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
         );
         line("models", &text);
     }
-    line("txg", &format!("{}, {} of log since the last checkpoint", pool.txg, show.size(pool.log_bytes)));
+    line(
+        "next batch",
+        &format!("{}, {} of log since the last checkpoint", pool.next_batch, show.size(pool.log_bytes)),
+    );
     if pool.pid.is_some() {
         let cache = &pool.cache;
         line(

@@ -1,4 +1,4 @@
-//! Computes PostgreSQL's checksum of pages: 32 interleaved FNV-1a sums with a shift, folded, mixed with the block
+//! Computes PostgreSQL's checksum of pages: 32 interleaved FNV-1a sums with a shift, joined by exclusive or, mixed with the block
 //! number.
 //!
 //! The algorithm is that of `src/include/storage/checksum_impl.h`.
@@ -57,8 +57,8 @@ pub fn checksum(page: &[u8], block: u32) -> u16 {
     for _ in 0..2 {
         mix_row(&mut sums, &[0; SUMS]);
     }
-    let folded = sums.iter().fold(0, |all, sum| all ^ sum) ^ block;
-    (folded % 65535 + 1) as u16
+    let joined = sums.iter().fold(0, |all, sum| all ^ sum) ^ block;
+    (joined % 65535 + 1) as u16
 }
 
 #[inline(always)]

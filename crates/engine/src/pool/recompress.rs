@@ -187,7 +187,9 @@ impl Pool {
             self.recompress_pass(&dataset, &mut state, &mut plan, &mut report)?;
             self.checkpoint_locked(&mut state, false)?;
             if plan.targets.contains_key(&first) {
-                return Err(Error::NoSpace("there is no free chunk to fold to; delete something".into()));
+                return Err(Error::NoSpace(
+                    "there is no free chunk to recompress to; delete something".into(),
+                ));
             }
             self.restore_room(&mut state)?;
             // Commits that wait for room get their turn here.

@@ -80,7 +80,7 @@ impl Editor<'_> {
         self.dirty -= before;
     }
 
-    /// Lets go of a stored node.
+    /// Frees a stored node.
     pub(super) fn free(&mut self, ptr: Ptr) {
         self.freed.push(ptr);
         self.held.remove(&ptr.addr);
@@ -158,7 +158,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Lets go of a node in memory, not of what is below it.
+    /// Drops a node in memory, not what is below it.
     fn dispose(&mut self, child: &Child) {
         if let Child::Dirty(node) = child {
             if Arc::strong_count(node) > 1 {

@@ -104,16 +104,16 @@ fn a_lock_of_a_process_that_ended_is_waited_for() {
         eprintln!("skipped: /proc/locks does not list locks of this file system by its device number");
         return;
     }
-    let letting_go = std::thread::spawn(move || {
+    let unlocking = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
         drop(left);
     });
     FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
-    letting_go.join().unwrap();
+    unlocking.join().unwrap();
 }
 
 #[test]
-fn a_lock_that_is_let_go_while_its_holder_is_looked_for_is_taken() {
+fn a_lock_that_is_released_while_its_holder_is_looked_for_is_taken() {
     let attempts = Cell::new(0);
     let free_from = |first: u32| {
         attempts.set(0);

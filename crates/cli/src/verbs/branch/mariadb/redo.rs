@@ -71,7 +71,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn seal(bytes: &mut [u8], from: usize, at: usize) {
+    fn set_checksum(bytes: &mut [u8], from: usize, at: usize) {
         let crc = crc32c::crc32c(&bytes[from..from + at]);
         bytes[from + at..from + at + 4].copy_from_slice(&crc.to_be_bytes());
     }
@@ -82,11 +82,11 @@ mod tests {
         bytes[..4].copy_from_slice(b"Phys");
         bytes[8..16].copy_from_slice(&0x3000_u64.to_be_bytes());
         bytes[16..32].copy_from_slice(b"MariaDB 10.11.19");
-        seal(&mut bytes, 0, 508);
+        set_checksum(&mut bytes, 0, 508);
         for (at, lsn) in [(4096, 0xAEB8_u64), (8192, 0xAF4E)] {
             bytes[at..at + 8].copy_from_slice(&lsn.to_be_bytes());
             bytes[at + 8..at + 16].copy_from_slice(&lsn.to_be_bytes());
-            seal(&mut bytes, at, 60);
+            set_checksum(&mut bytes, at, 60);
         }
         bytes
     }
@@ -108,7 +108,7 @@ mod tests {
         // Before the log's beginning, with a sound checksum.
         for at in CHECKPOINTS {
             bytes[at..at + 8].copy_from_slice(&0x2FFF_u64.to_be_bytes());
-            seal(&mut bytes, at, 60);
+            set_checksum(&mut bytes, at, 60);
         }
         assert_eq!(decode(&bytes), None);
     }
