@@ -10,8 +10,8 @@
 //! init        what the kernel and we agree on
 //! transport   /dev/fuse with threads; FUSE over io_uring
 //! blocking    threads for requests that wait
-//! request     one request as an owned object, parsed once, answered once
-//! operation   bytes of the kernel -> typed operation, nothing trusted
+//! request     one request as an owned object, answered once
+//! operation   bytes of the kernel -> typed operation, once; nothing trusted
 //! protocol    numbers and structures
 //! ```
 
