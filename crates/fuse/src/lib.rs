@@ -12,8 +12,8 @@
 //! blocking    threads for requests that wait
 //! own_files   threads with one file of the connection, for messages that nothing can interrupt
 //! killed      processes that were killed and cannot end, and connections that only they hold
-//! request     one request as an owned object, parsed once, answered once
-//! operation   bytes of the kernel -> typed operation, nothing trusted
+//! request     one request as an owned object, answered once
+//! operation   bytes of the kernel -> typed operation, once; nothing trusted
 //! protocol    numbers and structures
 //! ```
 

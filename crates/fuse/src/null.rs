@@ -56,7 +56,7 @@ impl PassServer {
 
 impl Handler for NullServer {
     fn handle(&self, mut request: Request, _blocking: &Blocking) -> Option<Fetching> {
-        match request.operation() {
+        match request.parse() {
             Ok(Operation::Read { offset, size, .. }) => {
                 let len = readable(self.size, offset, size).min(self.buffer.len());
                 request.payload(len).copy_from_slice(&self.buffer[..len]);
@@ -67,7 +67,8 @@ impl Handler for NullServer {
                 request.answer(&WriteOut { size, padding: 0 });
             }
             Ok(Operation::Sync { .. }) => request.ok(),
-            _ => one_file(request, self.size),
+            Ok(operation) => one_file(request, &operation, self.size),
+            Err(why) => request.refuse(why),
         }
         None
     }
@@ -76,7 +77,7 @@ impl Handler for NullServer {
 impl Handler for PassServer {
     fn handle(&self, request: Request, blocking: &Blocking) -> Option<Fetching> {
         let server = self.clone();
-        match request.operation() {
+        match request.parse() {
             Ok(Operation::Read { offset, size, .. }) => {
                 blocking.run(Wait::Read, move || server.read(request, offset, size));
             }
@@ -87,7 +88,8 @@ impl Handler for PassServer {
                 Ok(()) => request.ok(),
                 Err(error) => request.error(errno_of(&error)),
             }),
-            _ => one_file(request, self.size),
+            Ok(operation) => one_file(request, &operation, self.size),
+            Err(why) => request.refuse(why),
         }
         None
     }
@@ -120,7 +122,7 @@ fn readable(file_size: u64, offset: u64, size: u32) -> usize {
 }
 
 /// Answers everything but reads and writes: there is one root directory and one file in it.
-fn one_file(request: Request, file_size: u64) {
+fn one_file(request: Request, operation: &Operation, file_size: u64) {
     let valid = CACHE_VALID.as_secs();
     let attributes = |ino: u64| Attr {
         ino,
@@ -131,11 +133,7 @@ fn one_file(request: Request, file_size: u64) {
         blksize: 4096,
         ..Attr::default()
     };
-    let operation = match request.operation() {
-        Ok(operation) => operation,
-        Err(why) => return request.refuse(why),
-    };
-    match operation {
+    match *operation {
         Operation::Query(Query::Lookup { name })
             if request.ino() == ROOT_ID && request.argument(name) == FILE_NAME.as_bytes() =>
         {

@@ -1,5 +1,5 @@
-//! Parses the bytes of a request into a typed operation, once, when the request arrives. Nothing in a request is
-//! trusted: lengths, names and flags are checked here, and a request that does not hold together is refused.
+//! Parses the bytes of a request into a typed operation, once. Nothing in a request is trusted: lengths, names and flags
+//! are checked here, and a request that does not hold together is refused.
 //!
 //! An operation borrows nothing, so that it can go with its request to another thread: names and data are [`Span`]s of
 //! the request's arguments. Operations are grouped by how they are carried out, so that every match of them is
@@ -59,6 +59,9 @@ impl Span {
 }
 
 impl<'a> Arguments<'a> {
+    /// No arguments.
+    pub const NONE: Self = Self { head: &[], tail: None };
+
     /// Returns bytes of these arguments; none if `span` comes from longer ones.
     pub fn bytes(self, span: Span) -> &'a [u8] {
         let (start, len) = (span.start as usize, span.len as usize);
@@ -237,6 +240,3 @@ impl Operation {
         }
     }
 }
-
-// A request is moved with its operation, so an operation must stay small.
-const _: () = assert!(size_of::<Result<Operation, ParseError>>() <= 104);

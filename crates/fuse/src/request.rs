@@ -40,7 +40,6 @@ pub(crate) enum Outcome {
 /// told EIO.
 pub struct Request {
     header: InHeader,
-    operation: Result<Operation, ParseError>,
     exchange: Option<Box<dyn Exchange>>,
     /// Claim of the request in the journal; held until the kernel has the answer.
     claim: Option<SlotGuard>,
@@ -58,11 +57,8 @@ impl fmt::Debug for Request {
 }
 
 impl Request {
-    /// Parses a request, once and for all.
     pub(crate) fn new(header: InHeader, exchange: Box<dyn Exchange>, stats: Arc<Stats>) -> Self {
-        let received = Instant::now();
-        let operation = Operation::parse(header.opcode, exchange.arguments());
-        Self { header, operation, exchange: Some(exchange), claim: None, caching: None, stats, received }
+        Self { header, exchange: Some(exchange), claim: None, caching: None, stats, received: Instant::now() }
     }
 
     /// Returns the number of the inode that the request is about.
@@ -105,9 +101,9 @@ impl Request {
         self.caching = None;
     }
 
-    /// Returns true if the request asks for a change.
-    pub(crate) fn changes_something(&self) -> bool {
-        self.operation.as_ref().is_ok_and(Operation::changes_something)
+    /// Returns true if the request is a READ.
+    pub(crate) fn is_read(&self) -> bool {
+        Opcode::from_wire(self.header.opcode) == Some(Opcode::Read)
     }
 
     /// Returns true if the request wants no answer.
@@ -139,12 +135,14 @@ impl Request {
         self.claim.as_ref().and_then(SlotGuard::done)
     }
 
-    /// Returns the operation that the request asks for.
+    /// Parses the request into an operation. A handler does that once, and passes the operation on with the request.
     ///
     /// # Errors
     /// [`ParseError`] if the request does not hold together; [`Request::refuse`] answers it.
-    pub fn operation(&self) -> Result<Operation, ParseError> {
-        self.operation
+    pub fn parse(&self) -> Result<Operation, ParseError> {
+        let exchange = self.exchange.as_ref();
+        let arguments = exchange.map_or(Arguments::NONE, |exchange| exchange.arguments());
+        Operation::parse(self.header.opcode, arguments)
     }
 
     /// Returns bytes of the request's arguments. They are there until [`Request::payload`] is written.

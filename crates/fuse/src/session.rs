@@ -260,7 +260,7 @@ fn greet(
         return Err(os(io::Error::new(io::ErrorKind::TimedOut, "the kernel did not say INIT")));
     }
     let request = transport::read_one(device, stats).map_err(os)?;
-    let Ok(Operation::Init(offer)) = request.operation() else {
+    let Ok(Operation::Init(offer)) = request.parse() else {
         request.error(Errno::IO);
         return Err(os(io::Error::other("the kernel's first request is not INIT")));
     };

@@ -97,7 +97,7 @@ impl Handler for Gated {
     }
 
     fn handle(&self, request: Request, blocking: &Blocking) -> Option<Fetching> {
-        if matches!(request.operation(), Ok(Operation::Write(_))) {
+        if matches!(request.parse(), Ok(Operation::Write(_))) {
             let mut state = self.0.state.lock();
             if state.closed {
                 state.writes.push((request, blocking.clone()));
@@ -105,7 +105,7 @@ impl Handler for Gated {
                 return None;
             }
         }
-        if matches!(request.operation(), Ok(Operation::Read { .. })) {
+        if matches!(request.parse(), Ok(Operation::Read { .. })) {
             let mut state = self.0.state.lock();
             if state.no_reads_of == Some(request.ino()) {
                 state.reads.push((request, blocking.clone()));

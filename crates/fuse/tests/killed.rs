@@ -51,8 +51,8 @@ impl Handler for Shared {
 
     fn handle(&self, request: Request, blocking: &Blocking) -> Option<Fetching> {
         let mut held = self.0.held.lock();
-        let (list, name) = match request.operation() {
-            Ok(Operation::Write { .. }) => (held.writes.as_mut(), "write"),
+        let (list, name) = match request.parse() {
+            Ok(Operation::Write(_)) => (held.writes.as_mut(), "write"),
             Ok(Operation::Read { .. }) => (held.reads.as_mut(), "read"),
             _ => (None, ""),
         };

@@ -12,7 +12,13 @@ use pagefold_fs::{Fs, Ino};
 
 /// Answers a request without carrying it out again. `result` is what the file system noted: the inode that was made, or
 /// the number of bytes that were copied.
-pub(super) fn answer_done(fs: &Fs, coherence: &Coherence, request: Request, result: u64) {
+pub(super) fn answer_done(
+    fs: &Fs,
+    coherence: &Coherence,
+    request: Request,
+    operation: Operation,
+    result: u64,
+) {
     // The request may have asked for durability. That is rare, and only code that is skipped here could tell: so
     // everything is made durable.
     if let Err(error) = fs.sync() {
@@ -21,10 +27,6 @@ pub(super) fn answer_done(fs: &Fs, coherence: &Coherence, request: Request, resu
     let ino = Ino(request.ino());
     let made = (result != 0).then_some(Ino(result));
     tracing::info!(?request, "carried out before, and answered now");
-    let operation = match request.operation() {
-        Ok(operation) => operation,
-        Err(why) => return request.refuse(why),
-    };
     match operation {
         Operation::Write(Write { offset, data, handle, from_cache, .. }) => {
             let size = data.len().min(ATOMIC_WRITE_MAX as u32);

@@ -57,10 +57,10 @@ impl Dispatch {
         self.coherence.drops()
     }
 
-    fn claim(&self, request: &mut Request) {
+    fn claim(&self, request: &mut Request, operation: &Operation) {
         if let Some((journal, connection)) = &self.claims
             && !request.is_claimed()
-            && request.changes_something()
+            && operation.changes_something()
         {
             request.claim(journal, *connection);
         }
@@ -211,40 +211,25 @@ impl Dispatch {
     }
 }
 
-impl Handler for Dispatch {
-    fn agreed(&self, agreement: &Agreement, kernel: &Kernel) {
-        let kernel = kernel.clone();
-        self.coherence.agreed(&kernel);
-        self.fs.ask_kernel(Arc::new(move |ino: Ino| kernel.holds(ino.0)));
-        self.kernel_syncs.store(agreement.minor >= MINOR_KERNEL_SYNCS, Relaxed);
-    }
-
-    fn taken_over(&self, requests: &mut [Request]) {
-        requests.iter_mut().for_each(|request| self.claim(request));
-        if let Some((journal, connection)) = &self.claims {
-            journal.all_asked(*connection);
-        }
-    }
-
-    fn handle(&self, mut request: Request, blocking: &Blocking) -> Option<Fetching> {
-        self.claim(&mut request);
+impl Dispatch {
+    /// Carries out a request that asks for `operation`.
+    fn carry_out(
+        &self,
+        mut request: Request,
+        operation: &Operation,
+        blocking: &Blocking,
+    ) -> Option<Fetching> {
+        self.claim(&mut request, operation);
         if let Some(result) = request.done_before() {
-            let coherence = Arc::clone(&self.coherence);
+            let (coherence, operation) = (Arc::clone(&self.coherence), *operation);
             self.later(blocking, Wait::Flush, request, move |fs, request| {
-                again::answer_done(fs, &coherence, request, result);
+                again::answer_done(fs, &coherence, request, operation, result);
             });
             return None;
         }
-        let operation = match request.operation() {
-            Ok(operation) => operation,
-            Err(why) => {
-                request.refuse(why);
-                return None;
-            }
-        };
-        self.note_attributes(&request, &operation);
+        self.note_attributes(&request, operation);
         let ino = Ino(request.ino());
-        match operation {
+        match *operation {
             Operation::Read { offset, size, into_cache } => {
                 return self.read(request, (offset, size), into_cache, blocking);
             }
@@ -293,6 +278,36 @@ impl Handler for Dispatch {
         }
         None
     }
+}
+
+impl Handler for Dispatch {
+    fn agreed(&self, agreement: &Agreement, kernel: &Kernel) {
+        let kernel = kernel.clone();
+        self.coherence.agreed(&kernel);
+        self.fs.ask_kernel(Arc::new(move |ino: Ino| kernel.holds(ino.0)));
+        self.kernel_syncs.store(agreement.minor >= MINOR_KERNEL_SYNCS, Relaxed);
+    }
+
+    fn taken_over(&self, requests: &mut [Request]) {
+        for request in requests {
+            if let Ok(operation) = request.parse() {
+                self.claim(request, &operation);
+            }
+        }
+        if let Some((journal, connection)) = &self.claims {
+            journal.all_asked(*connection);
+        }
+    }
+
+    fn handle(&self, request: Request, blocking: &Blocking) -> Option<Fetching> {
+        match request.parse() {
+            Ok(operation) => self.carry_out(request, &operation, blocking),
+            Err(why) => {
+                request.refuse(why);
+                None
+            }
+        }
+    }
 
     fn fetched(&self, fetching: Fetching, filled: bool, blocking: &Blocking) {
         let Fetching { mut request, fetch, offset, size } = fetching;
@@ -316,7 +331,7 @@ fn not_offered(request: Request, code: Opcode) {
 fn failed(request: Request, error: &FsError) {
     let errno = errno(error);
     if errno == Errno::IO {
-        if error.is_counted() && matches!(request.operation(), Ok(Operation::Read { .. })) {
+        if error.is_counted() && request.is_read() {
             tracing::debug!(?request, %error, "a request failed");
         } else {
             tracing::error!(?request, %error, "a request failed");

@@ -301,15 +301,20 @@ impl Handler for WithSnapshots {
     }
 
     fn handle(&self, request: Request, blocking: &Blocking) -> Option<Fetching> {
-        // What does not hold together is refused there.
-        let Ok(operation) = request.operation() else { return self.live.handle(request, blocking) };
+        let operation = match request.parse() {
+            Ok(operation) => operation,
+            Err(why) => {
+                request.refuse(why);
+                return None;
+            }
+        };
         match route(&request, &operation) {
             Route::Live => {
                 if let Operation::BatchForget(list) = operation {
                     let others = request.forgets(list).filter(|(node, _)| !is_live(*node));
                     others.for_each(|(node, lookups)| self.tree.forget(node, lookups));
                 }
-                return self.live.handle(request, blocking);
+                return self.live.carry_out(request, &operation, blocking);
             }
             Route::Refused(errno) => request.error(errno),
             Route::Tree => {
