@@ -30,7 +30,7 @@ pub use task::{MountSpec, Opening, RepositorySource, Task};
 use crate::failure::{Context, Failure, Result};
 use crate::mounter::MounterClient;
 use crate::mountopts::{self, MountOptions};
-use crate::serve::{StartReport, events, mounted, report};
+use crate::serve::{StartReport, events, fuse, report};
 use crate::{backup_errors, confine, files, mounts, spawn, units};
 
 /// Largest length of a task in bytes.
@@ -189,10 +189,10 @@ fn mount(
     let fs = Fs::mount(Arc::clone(dataset) as Arc<dyn Dataset>, Arc::new(SystemClock), fs_options);
     let fs = fs.context(|| format!("cannot open the file system of {name}"))?;
     let source = mounts::backup_source(dataset.contents().backup());
-    let fuse = mounted::fuse_options(&source, options, true);
+    let fuse_options = fuse::fuse_options(&source, options, true);
     let handler = Arc::new(Dispatch::new(Arc::new(fs)));
-    let session = Session::mount_by(mounter, handler, &place.dir, &fuse);
-    let session = session.map_err(|error| mounted::mount_failed(&error))?;
+    let session = Session::mount_by(mounter, handler, &place.dir, &fuse_options);
+    let session = session.map_err(|error| fuse::mount_failed(&error))?;
     tracing::info!(backup = name, dir = crate::raw::text(session.dir()), "mounted");
     Ok(session)
 }

@@ -7,13 +7,17 @@ use std::time::{Duration, SystemTime};
 use pagefold_engine::pool::MemoryUse;
 use pagefold_fs::Ino;
 
-use super::mounted::{MountRequest, Mounted};
-use super::server::{Attached, Server};
+use super::export::MountRequest;
+use super::exports::Attached;
+use super::mounted::Mounted;
+use super::server::Server;
+use super::{recompress, remount, rewriting};
 use crate::control::{
     FileUsage, Handler, MemoryFigures, MountFigures, PoolFigures, Reply, Request, UnmountMode,
 };
 use crate::failure::{Failure, Result};
-use crate::{dataset_properties, datasets, engine_errors, models, names, pool_errors, pool_status, streams};
+use crate::operations::Mounts;
+use crate::{datasets, engine_errors, models, names, pool_errors, pool_status, streams};
 
 /// Largest number of inodes in one request.
 const USAGE_INODES_MAX: usize = 16_384;
@@ -27,7 +31,7 @@ impl Handler for Answers {
     }
 
     fn stream(&self, request: Request, connection: &UnixStream) -> Reply {
-        self.0.stream(&request, connection).unwrap_or_else(|failure| refusal(&failure))
+        self.answer_stream(&request, connection).unwrap_or_else(|failure| refusal(&failure))
     }
 }
 
@@ -39,18 +43,18 @@ impl Answers {
     fn answer(&self, request: Request) -> Result<Reply> {
         let server = &self.0;
         Ok(match request {
-            Request::Status {} => Reply::Status { figures: Box::new(server.figures()) },
+            Request::Status {} => Reply::Status { figures: Box::new(self.figures()) },
             Request::Counters {} => {
-                Reply::Counters { activity: pool_status::activity(&server.pool, server.age_ms()) }
+                Reply::Counters { activity: pool_status::activity(&server.pool, self.age_ms()) }
             }
             Request::Models {} => Reply::Models { all: models::figures(&server.pool)? },
-            Request::Properties { path } => Reply::Properties { values: server.properties(&path)? },
+            Request::Properties { path } => Reply::Properties { values: server.properties.of(&path)? },
             Request::Set { path, name, value } => {
                 server.set_property(&path, &name, &value)?;
                 Reply::Done {}
             }
             Request::Datasets {} => Reply::Datasets {
-                all: datasets::all(&server.pool, &|id| server.mounted_at(id))?,
+                all: datasets::all(&server.pool, &|id| server.exports.mounted_at(id))?,
                 partials: streams::partials(&server.pool),
             },
             Request::Operation { operation } => Reply::Operation { outcome: server.perform(&operation)? },
@@ -71,7 +75,7 @@ impl Answers {
                     Attached::StillUsed(device) => Reply::Waiting { devices: vec![device] },
                 }
             }
-            Request::Unmount { devices, mode } => server.unmount(&devices, mode)?,
+            Request::Unmount { devices, mode } => self.unmount(&devices, mode)?,
             Request::Events { after, wait_ms } => {
                 let (events, lost) = server.ring.after(after, Duration::from_millis(wait_ms.into()));
                 Reply::Events { events, lost }
@@ -85,23 +89,28 @@ impl Answers {
                 return Err(Failure::new(format!("{} inodes are too many for one question", inodes.len())));
             }
             Request::Usage { device, inodes } => {
-                let of = server.mount_of(device)?;
+                let of = server.exports.of(device)?;
                 Reply::Usage { files: inodes.into_iter().map(|ino| usage(&of, Ino(ino))).collect() }
             }
             Request::Survey { device, inodes } => {
-                let of = server.mount_of(device)?;
-                Reply::Survey { files: inodes.into_iter().map(|ino| server.survey(&of, Ino(ino))).collect() }
+                let of = server.exports.of(device)?;
+                Reply::Survey {
+                    files: inodes
+                        .into_iter()
+                        .map(|ino| recompress::survey(&server.pool, &of, Ino(ino)))
+                        .collect(),
+                }
             }
             Request::Codecs { device, inodes, from } => {
-                server.codecs(&*server.mount_of(device)?, &inodes, from)
+                recompress::codecs(&server.pool, &*server.exports.of(device)?, &inodes, from)
             }
             Request::Recompress { device, inodes, from } => {
-                server.recompress(&*server.mount_of(device)?, &inodes, from)
+                recompress::recompress(&server.pool, &*server.exports.of(device)?, &inodes, from)
             }
-            Request::ScrubStart { rate } => server.scrub_start(rate)?,
-            Request::ScrubStop {} => server.scrub_stop()?,
-            Request::TrimStart { rate } => server.trim_start(rate)?,
-            Request::TrimStop {} => server.trim_stop()?,
+            Request::ScrubStart { rate } => self.scrub_start(rate)?,
+            Request::ScrubStop {} => self.scrub_stop()?,
+            Request::TrimStart { rate } => self.trim_start(rate)?,
+            Request::TrimStop {} => self.trim_stop()?,
             Request::Clear { device, now } => {
                 let (devices, struck) = pool_errors::clear(&server.pool, device, now)?;
                 Reply::Cleared { devices, struck }
@@ -110,11 +119,13 @@ impl Answers {
                 Reply::Stream { expected_bytes: streams::expected(&server.pool, &what)? }
             }
             Request::Await { devices, wait_ms } => {
-                server.await_end(&devices, Duration::from_millis(wait_ms.into()))?
+                server.exports.await_end(&devices, Duration::from_millis(wait_ms.into()))?
             }
-            Request::Remount { device, options, dry_run } => server.remount(device, &options, dry_run)?,
+            Request::Remount { device, options, dry_run } => {
+                remount::remount(server, device, &options, dry_run)?
+            }
             Request::ReadOnly { device, on } => {
-                server.mount_of(device)?.set_read_only(server, on)?;
+                server.exports.of(device)?.set_read_only(&server.pool, on)?;
                 Reply::Done {}
             }
             Request::Send { .. }
@@ -128,48 +139,66 @@ impl Answers {
     }
 }
 
-impl Server {
+impl Answers {
+    /// Carries out a request for which [`Request::is_stream`] is true; returns the last reply.
+    fn answer_stream(&self, request: &Request, connection: &UnixStream) -> Result<Reply> {
+        let streaming = self.0.streaming();
+        let done = match request {
+            Request::Send { what } => streaming.send(what, connection),
+            Request::Receive { path, force } => streaming.receive(path, *force, connection),
+            Request::Diff { old, new, ranges } => streaming.diff((old, new), *ranges, connection),
+            Request::Rebase { what } => streaming.rebase(what, connection),
+            Request::Rewrite { what } => rewriting::rewrite(streaming, what, connection),
+            _ => Err(Failure::new("that is no stream")),
+        };
+        match &done {
+            Ok(_) => tracing::info!(?request, "done"),
+            Err(failure) => tracing::warn!(?request, failure = failure.what(), "failed"),
+        }
+        done
+    }
+
     fn figures(&self) -> PoolFigures {
+        let server = &self.0;
         let mounts: Vec<MountFigures> =
-            self.mounts().iter().map(|mounted| self.mount_figures(mounted)).collect();
-        let mounts = if self.is_serving() { mounts } else { Vec::new() };
+            server.exports.all().iter().map(|mounted| self.mount_figures(mounted)).collect();
+        let mounts = if server.exports.is_serving() { mounts } else { Vec::new() };
         PoolFigures {
             pid: Some(std::process::id()),
-            takeover: Some(self.handover.figures()),
-            confinement: Some(self.confinement.clone()),
-            memory: Some(memory(&self.pool.memory())),
+            takeover: Some(server.handover.figures()),
+            confinement: Some(server.confinement.clone()),
+            memory: Some(memory(&server.pool.memory())),
             mount: mounts.iter().find(|mount| mount.path.is_empty()).or(mounts.first()).cloned(),
             mounts,
-            ..pool_status::figures(&self.pool)
+            ..pool_status::figures(&server.pool)
         }
     }
 
     fn mount_figures(&self, mounted: &Mounted) -> MountFigures {
-        let path = self.pool.path_of(mounted.id).unwrap_or_default();
+        let path = self.0.pool.path_of(mounted.id).unwrap_or_default();
         let mut places = mounted.places().into_iter();
-        let dir = places.next().unwrap_or_else(|| mounted.session.dir().to_owned());
+        let dir = places.next().unwrap_or_else(|| mounted.export.place().to_owned());
         MountFigures {
-            name: names::full(self.pool.name(), &path),
+            name: names::full(self.0.pool.name(), &path),
             path,
             dir,
             also_at: places.collect(),
-            device: mounted.session.device_minor(),
+            device: mounted.export.device(),
             read_only: mounted.is_read_only(),
             pid: std::process::id(),
             since: mounted.since,
-            transport: (if mounted.session.agreement().over_ring() { "io_uring" } else { "/dev/fuse" })
-                .into(),
+            transport: mounted.export.transport().into(),
         }
     }
 
     fn scrub_start(&self, rate: u64) -> Result<Reply> {
         let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
-        self.pool.scrub_start(now, rate).map_err(|error| engine_errors::failed("cannot scrub", &error))?;
+        self.0.pool.scrub_start(now, rate).map_err(|error| engine_errors::failed("cannot scrub", &error))?;
         Ok(Reply::Done {})
     }
 
     fn scrub_stop(&self) -> Result<Reply> {
-        match self.pool.scrub_stop() {
+        match self.0.pool.scrub_stop() {
             Ok(true) => Ok(Reply::Done {}),
             Ok(false) => Err(Failure::new("no scrub is under way")),
             Err(error) => Err(engine_errors::failed("cannot stop the scrub", &error)),
@@ -178,40 +207,28 @@ impl Server {
 
     fn trim_start(&self, rate: u64) -> Result<Reply> {
         let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
-        self.pool.trim_start(now, rate).map_err(|error| engine_errors::failed("cannot trim", &error))?;
+        self.0.pool.trim_start(now, rate).map_err(|error| engine_errors::failed("cannot trim", &error))?;
         Ok(Reply::Done {})
     }
 
     fn trim_stop(&self) -> Result<Reply> {
-        if self.pool.trim_stop() { Ok(Reply::Done {}) } else { Err(Failure::new("no trim is under way")) }
+        if self.0.pool.trim_stop() { Ok(Reply::Done {}) } else { Err(Failure::new("no trim is under way")) }
     }
 
     fn age_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// Returns the properties of a dataset or snapshot, with those that hold for its mount.
-    fn properties(&self, path: &str) -> Result<Vec<crate::control::PropertyValue>> {
-        let mounted = self
-            .mounts()
-            .into_iter()
-            .find(|mounted| self.pool.path_of(mounted.id).is_some_and(|of| of == path));
-        let mut temporary = mounted.map(|mounted| mounted.temporary()).unwrap_or_default();
-        // The last of a name counts: a remount changes those of the whole pool here, and not in the mount's own options.
-        temporary.extend(self.temporary.lock().iter().cloned());
-        dataset_properties::all(&self.pool, path, &temporary)
+        u64::try_from(self.0.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn unmount(&self, devices: &[u32], mode: UnmountMode) -> Result<Reply> {
-        let all = self.mounts();
-        let of =
-            |mounted: &&Arc<Mounted>| devices.is_empty() || devices.contains(&mounted.session.device_minor());
+        let server = &self.0;
+        let all = server.exports.all();
+        let of = |mounted: &&Arc<Mounted>| devices.is_empty() || devices.contains(&mounted.export.device());
         let mounts: Vec<Arc<Mounted>> = all.iter().filter(of).cloned().collect();
-        Ok(match self.detach(&mounts, mode).map_err(Failure::new)? {
+        Ok(match server.detach(&mounts, mode).map_err(Failure::new)? {
             Some(dir) => Reply::Busy { dir },
             None if mode == UnmountMode::Lazy => Reply::Done {},
-            None if self.wait_until_gone(&mounts).map_err(Failure::new)? => Reply::Closed {},
-            None if self.only_streams() => Reply::Streaming {},
+            None if server.exports.wait_until_gone(&mounts).map_err(Failure::new)? => Reply::Closed {},
+            None if server.exports.only_streams() => Reply::Streaming {},
             None => Reply::Done {},
         })
     }
@@ -242,8 +259,9 @@ fn memory(used: &MemoryUse) -> MemoryFigures {
 
 /// Returns the space that one file takes; `None` if it is no regular file.
 fn usage(of: &Mounted, ino: Ino) -> Option<FileUsage> {
-    let attr = of.fs.getattr(ino).ok()?;
-    let usage = of.fs.usage(ino).ok()?;
+    let fs = of.files().ok()?;
+    let attr = fs.getattr(ino).ok()?;
+    let usage = fs.usage(ino).ok()?;
     let pages_bytes = usage.pages.saturating_mul(attr.blksize.into());
     // The last page may reach beyond the end of the file.
     let end = attr.size.next_multiple_of(u64::from(attr.blksize).max(1));

@@ -31,12 +31,13 @@ pub struct Background {
 }
 
 impl Background {
-    /// Starts the thread.
-    pub fn start(fs: Arc<Fs>, pool: Arc<Pool>, watched: Watched) -> Result<Self> {
+    /// Starts the thread. Without a file system it only warns.
+    pub fn start(fs: Option<Arc<Fs>>, pool: Arc<Pool>, watched: Watched) -> Result<Self> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let stopped = Arc::clone(&stop);
-        let thread =
-            thread::Builder::new().name("reap".into()).spawn(move || work(&fs, &pool, &watched, &stopped));
+        let thread = thread::Builder::new()
+            .name("reap".into())
+            .spawn(move || work(fs.as_deref(), &pool, &watched, &stopped));
         let thread = thread.context(|| "cannot start a thread".into())?;
         Ok(Self { stop, thread: Mutex::new(Some(thread)) })
     }
@@ -51,26 +52,11 @@ impl Background {
     }
 }
 
-fn work(fs: &Fs, pool: &Pool, watched: &Watched, stop: &(Mutex<bool>, Condvar)) {
+fn work(fs: Option<&Fs>, pool: &Pool, watched: &Watched, stop: &(Mutex<bool>, Condvar)) {
     let mut times_written = Instant::now();
     loop {
         watched.lock().look(pool);
-        let mut pause = REAP_INTERVAL;
-        match fs.reap(REAP_PAGES) {
-            Ok(true) => pause = Duration::ZERO,
-            Ok(false) => {}
-            Err(error) => {
-                tracing::warn!(%error, "cannot free what was deleted or cut out of files");
-                pause = FAILURE_PAUSE;
-            }
-        }
-        if times_written.elapsed() >= TIMES_INTERVAL || fs.are_times_due() {
-            times_written = Instant::now();
-            if let Err(error) = fs.flush_times() {
-                tracing::warn!(%error, "cannot write access times");
-                pause = FAILURE_PAUSE;
-            }
-        }
+        let pause = fs.map_or(REAP_INTERVAL, |fs| tend(fs, &mut times_written));
         let mut stopped = stop.0.lock();
         if !*stopped && !pause.is_zero() {
             stop.1.wait_for(&mut stopped, pause);
@@ -82,4 +68,25 @@ fn work(fs: &Fs, pool: &Pool, watched: &Watched, stop: &(Mutex<bool>, Condvar)) 
             return;
         }
     }
+}
+
+/// Frees some pages, and writes access times if that is due. Returns the pause before the next turn.
+fn tend(fs: &Fs, times_written: &mut Instant) -> Duration {
+    let mut pause = REAP_INTERVAL;
+    match fs.reap(REAP_PAGES) {
+        Ok(true) => pause = Duration::ZERO,
+        Ok(false) => {}
+        Err(error) => {
+            tracing::warn!(%error, "cannot free what was deleted or cut out of files");
+            pause = FAILURE_PAUSE;
+        }
+    }
+    if times_written.elapsed() >= TIMES_INTERVAL || fs.are_times_due() {
+        *times_written = Instant::now();
+        if let Err(error) = fs.flush_times() {
+            tracing::warn!(%error, "cannot write access times");
+            pause = FAILURE_PAUSE;
+        }
+    }
+    pause
 }

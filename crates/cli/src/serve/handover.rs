@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use pagefold_engine::dataset::Journal;
 use pagefold_engine::pool::OpenOptions;
-use pagefold_fuse::{Agreement, Held};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
+use super::export::ExportState;
 use super::pool_lock::PoolLock;
 use crate::control::{Listener, TakeoverFigures};
 use crate::failure::{Context, Failure, Result};
-use crate::mountopts::{IoUring, MountOptions, Takeover};
+use crate::mountopts::MountOptions;
 use crate::pools::{self, Devices};
 use crate::props;
 use crate::registry::Known;
@@ -28,7 +29,8 @@ const TEMPORARY: &str = "temporary";
 /// Prefix of the names of mounts; the number of their connection follows.
 const MOUNT: &str = "mount:";
 
-/// Facts about a mount, kept beside its connection.
+/// Facts about an export, kept beside its connection. The fields of the front end ([`ExportState::detail`]) stand among
+/// the others, where servers of earlier versions wrote them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct MountRecord {
     /// Number of the connection in the journal.
@@ -46,11 +48,10 @@ pub(super) struct MountRecord {
     #[serde(with = "crate::raw::path")]
     dir: PathBuf,
     device_minor: u32,
-    minor: u32,
-    flags: u64,
-    atomic_write_bytes: usize,
     /// Numbers of the snapshots that were looked into.
     pub(super) looked_into: Vec<u64>,
+    #[serde(flatten)]
+    detail: Map<String, Value>,
 }
 
 impl MountRecord {
@@ -60,7 +61,7 @@ impl MountRecord {
         read_only: bool,
         since: u64,
         options: &MountOptions,
-        held: &Held,
+        state: &ExportState,
     ) -> Self {
         let properties = options.properties.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         Self {
@@ -71,12 +72,10 @@ impl MountRecord {
             threads: options.threads,
             properties: properties.collect(),
             options: Some(options.clone()),
-            dir: held.dir.clone(),
-            device_minor: held.device_minor,
-            minor: held.agreement.minor,
-            flags: held.agreement.flags,
-            atomic_write_bytes: held.agreement.atomic_write_bytes,
+            dir: state.place.clone(),
+            device_minor: state.device,
             looked_into: Vec::new(),
+            detail: state.detail.clone(),
         }
     }
 
@@ -95,10 +94,13 @@ impl MountRecord {
         &self.dir
     }
 
-    fn held(&self, device: OwnedFd) -> Held {
-        let agreement =
-            Agreement { minor: self.minor, flags: self.flags, atomic_write_bytes: self.atomic_write_bytes };
-        Held { device: Arc::new(device), dir: self.dir.clone(), device_minor: self.device_minor, agreement }
+    fn state(&self, connection: OwnedFd) -> ExportState {
+        ExportState {
+            connection: Arc::new(connection),
+            place: self.dir.clone(),
+            device: self.device_minor,
+            detail: self.detail.clone(),
+        }
     }
 }
 
@@ -106,7 +108,7 @@ impl MountRecord {
 #[derive(Debug)]
 pub(super) struct InheritedMount {
     pub(super) record: MountRecord,
-    pub(super) held: Held,
+    pub(super) state: ExportState,
 }
 
 /// The server's side of the state that the supervisor keeps. Without a supervisor nothing is kept.
@@ -156,8 +158,8 @@ impl Handover {
             let Some(device) = kept.fd.filter(|_| name.starts_with(MOUNT)) else { continue };
             let record: MountRecord = serde_json::from_slice(&kept.body)
                 .map_err(|error| Failure::new(format!("cannot take over {name}: {error}")))?;
-            let held = record.held(device);
-            left.push(InheritedMount { record, held });
+            let state = record.state(device);
+            left.push(InheritedMount { record, state });
         }
         left.sort_by_key(|left| left.record.connection);
         let next = left.last().map_or(0, |left| left.record.connection) + 1;
@@ -315,16 +317,16 @@ impl StoredMount {
     pub(super) fn new(handover: &Handover, left: Option<&InheritedMount>) -> Self {
         let connection = left.map_or_else(|| handover.connection(), |left| left.record.connection);
         let state = left.map_or_else(StoredState::default, |left| StoredState {
-            mounted: Some((left.record.clone(), Arc::clone(&left.held.device))),
+            mounted: Some((left.record.clone(), Arc::clone(&left.state.connection))),
             looked_into: left.record.looked_into.clone(),
         });
         Self { link: handover.link.clone(), connection, state: Mutex::new(state) }
     }
 
     /// Has the supervisor keep the mount, now that it exists.
-    pub(super) fn made(&self, record: MountRecord, held: &Held) -> Result<()> {
+    pub(super) fn made(&self, record: MountRecord, connection: Arc<OwnedFd>) -> Result<()> {
         let mut state = self.state.lock();
-        state.mounted = Some((record, Arc::clone(&held.device)));
+        state.mounted = Some((record, connection));
         self.send(&mut state)
     }
 
@@ -353,33 +355,23 @@ impl StoredMount {
     }
 }
 
-/// Returns true if a server with these options gets a supervisor. Fails if the options exclude each other, or the
-/// kernel cannot do it.
-pub(super) fn is_wanted(options: &MountOptions) -> Result<bool> {
-    let possible = pagefold_fuse::kernel_resends();
-    match options.takeover.unwrap_or(Takeover::Off) {
-        Takeover::Off => Ok(false),
-        // A recording has one writer from beginning to end.
-        Takeover::Auto if options.record.is_some() => Ok(false),
-        Takeover::On if options.record.is_some() => {
-            Err(Failure::usage("takeover=on and record=FILE exclude each other"))
-        }
-        Takeover::Auto => {
-            let ring = match options.io_uring {
-                IoUring::Auto => pagefold_fuse::ring_enabled(),
-                IoUring::On => true,
-                IoUring::Off => false,
-            };
-            Ok(possible && !ring)
-        }
-        Takeover::On if options.io_uring == IoUring::On => Err(Failure::usage(
-            "takeover=on and io_uring=on exclude each other",
-        )
-        .hint("what is under way over io_uring when a server dies is lost with it; leave one of them out (the pool may have one as a property: pagefold get takeover,io_uring POOL)")),
-        Takeover::On if !possible => {
-            Err(Failure::new("the kernel does not ask again what a server left unanswered: no takeover")
-                .hint("mount with takeover=off, or use Linux 6.9 or newer"))
-        }
-        Takeover::On => Ok(true),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record as servers without front ends wrote it.
+    const EARLIER: &str = r#"{"connection":3,"id":7,"read_only":false,"since":1795266462,"threads":2,
+        "properties":[["sync","always"]],"dir":"/mnt/tank","device_minor":61,"minor":41,"flags":18446744073709551615,
+        "atomic_write_bytes":1048576,"looked_into":[4,9]}"#;
+
+    #[test]
+    fn records_of_earlier_servers_are_taken_over_and_written_the_same() {
+        let record: MountRecord = serde_json::from_str(EARLIER).unwrap();
+        let detail: Vec<&str> = record.detail.keys().map(String::as_str).collect();
+        assert_eq!(detail, ["atomic_write_bytes", "flags", "minor"]);
+        assert_eq!(record.options().unwrap().properties, [("sync", "always".to_owned())]);
+        let mut written = serde_json::to_value(&record).unwrap();
+        assert_eq!(written.as_object_mut().unwrap().remove("options"), Some(Value::Null));
+        assert_eq!(written, serde_json::from_str::<Value>(EARLIER).unwrap());
     }
 }

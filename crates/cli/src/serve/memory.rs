@@ -3,14 +3,15 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use pagefold_engine::pool::MemoryUse;
+use pagefold_engine::pool::{MemoryUse, Pool};
 use parking_lot::{Condvar, Mutex};
 
-use super::server::Server;
+use super::export::FrontEnd;
+use super::exports::Exports;
 use crate::allocator;
 use crate::failure::{Context, Result};
 
@@ -37,18 +38,18 @@ pub struct MemoryMonitor {
 
 impl MemoryMonitor {
     /// Starts the thread.
-    pub fn start(server: &Arc<Server>) -> Result<Self> {
+    pub(super) fn start(pool: Arc<Pool>, exports: Arc<Exports>, front: Arc<dyn FrontEnd>) -> Result<Self> {
         let status = File::open(STATUS).context(|| format!("cannot open {STATUS}"))?;
         let stop: Arc<(Mutex<bool>, Condvar)> = Arc::default();
-        let (server, stopped) = (Arc::downgrade(server), Arc::clone(&stop));
-        let thread =
-            thread::Builder::new().name("memory".into()).spawn(move || work(&server, &status, &stopped));
+        let stopped = Arc::clone(&stop);
+        let looking = Looking { pool, exports, front, status };
+        let thread = thread::Builder::new().name("memory".into()).spawn(move || looking.work(&stopped));
         let thread = thread.context(|| "cannot start a thread".into())?;
         Ok(Self { stop, thread: Mutex::new(Some(thread)) })
     }
 
     /// Stops the thread and waits for its end.
-    pub fn stop(&self) {
+    pub(super) fn stop(&self) {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();
         if self.thread.lock().take().is_some_and(|thread| thread.join().is_err()) {
@@ -57,47 +58,58 @@ impl MemoryMonitor {
     }
 }
 
-fn work(server: &Weak<Server>, status: &File, stop: &(Mutex<bool>, Condvar)) {
-    let mut looks = 0u32;
-    let mut failed = false;
-    loop {
-        let Some(server) = server.upgrade() else { return };
-        server.pool.beside().requests.set(pagefold_fuse::request_bytes());
-        match settled_bytes(&server, status) {
-            Ok(bytes) => server.pool.observe_resident(bytes),
-            Err(error) if !failed => {
-                failed = true;
-                tracing::warn!(%error, "the system does not tell how much memory is resident; what is counted bounds it alone");
-            }
-            Err(_) => {}
-        }
-        looks = looks.wrapping_add(1);
-        if looks.is_multiple_of(TRIM_EVERY) {
-            for mounted in server.mounts() {
-                mounted.fs.trim_inodes();
-                mounted.tree.trim_inodes();
-            }
-        }
-        drop(server);
-        let mut stopped = stop.0.lock();
-        if !*stopped {
-            stop.1.wait_for(&mut stopped, INTERVAL);
-        }
-        if *stopped {
-            return;
-        }
+impl Drop for MemoryMonitor {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
-/// Returns the resident memory of this process, after giving back freed memory if that is much.
-fn settled_bytes(server: &Server, status: &File) -> io::Result<u64> {
-    let bytes = anonymous_bytes(status)?;
-    let used = MemoryUse { resident_bytes: bytes, ..server.pool.memory() };
-    if used.other_bytes() < FREED_BYTES {
-        return Ok(bytes);
+/// The thread's view of its server.
+struct Looking {
+    pool: Arc<Pool>,
+    exports: Arc<Exports>,
+    front: Arc<dyn FrontEnd>,
+    status: File,
+}
+
+impl Looking {
+    fn work(&self, stop: &(Mutex<bool>, Condvar)) {
+        let mut looks = 0u32;
+        let mut failed = false;
+        loop {
+            self.pool.beside().requests.set(self.front.request_bytes());
+            match self.settled_bytes() {
+                Ok(bytes) => self.pool.observe_resident(bytes),
+                Err(error) if !failed => {
+                    failed = true;
+                    tracing::warn!(%error, "the system does not tell how much memory is resident; what is counted bounds it alone");
+                }
+                Err(_) => {}
+            }
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(TRIM_EVERY) {
+                self.exports.all().iter().for_each(|mounted| mounted.export.trim_memory());
+            }
+            let mut stopped = stop.0.lock();
+            if !*stopped {
+                stop.1.wait_for(&mut stopped, INTERVAL);
+            }
+            if *stopped {
+                return;
+            }
+        }
     }
-    allocator::give_back();
-    anonymous_bytes(status)
+
+    /// Returns the resident memory of this process, after giving back freed memory if that is much.
+    fn settled_bytes(&self) -> io::Result<u64> {
+        let bytes = anonymous_bytes(&self.status)?;
+        let used = MemoryUse { resident_bytes: bytes, ..self.pool.memory() };
+        if used.other_bytes() < FREED_BYTES {
+            return Ok(bytes);
+        }
+        allocator::give_back();
+        anonymous_bytes(&self.status)
+    }
 }
 
 /// Returns the resident memory of this process in bytes, without pages of files and shared pages.

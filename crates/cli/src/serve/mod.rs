@@ -9,31 +9,40 @@
 mod answers;
 mod background;
 pub mod events;
+mod export;
+mod exports;
 mod fullness;
+pub mod fuse;
 mod handover;
 mod limits;
 mod memory;
-pub mod mounted;
+mod mounted;
+mod opening;
 pub mod plan;
 mod policy;
 mod pool_lock;
+mod properties;
 mod recompress;
 mod remount;
 pub mod report;
+mod rewrites;
 mod rewriting;
 mod server;
 mod signals;
-mod snapdir;
 mod snapshotter;
+mod stopping;
+mod stream_list;
 mod streams;
+#[cfg(test)]
+mod toy;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 
+pub use export::MountRequest;
 pub use fullness::{FULL_PERCENT, percent};
-pub use mounted::MountRequest;
 pub use report::StartReport;
 
 use crate::args::Mount;
@@ -42,10 +51,11 @@ use crate::failure::{Context, Failure, Result};
 use crate::registry::Known;
 use crate::supervisor::{self, Link};
 use crate::{mounter, spawn, startup};
+use fuse::FuseFrontEnd;
 use handover::Handover;
 use plan::MountPlan;
 use pool_lock::PoolLock;
-use server::Server;
+use server::{Beginning, Server};
 
 /// Runs as the server of a mount until that ends, as the supervisor of servers, or as a mounter.
 pub fn run(args: &Mount) -> Result<()> {
@@ -74,7 +84,7 @@ pub fn run(args: &Mount) -> Result<()> {
 }
 
 fn wants_supervisor(args: &Mount) -> Result<bool> {
-    Ok(args.supervisor.is_none() && handover::is_wanted(&startup::options(args)?)?)
+    Ok(args.supervisor.is_none() && fuse::is_takeover_wanted(&startup::options(args)?)?)
 }
 
 /// Takes the pool's name and devices, and supervises servers until one ends by itself; then ends this process.
@@ -149,7 +159,9 @@ fn begin(args: &Mount, ring: Arc<events::Ring>, handover: Handover) -> Result<(A
     let plan: MountPlan = plan::make(args)?;
     let listener = handover.listen(&plan.known.name)?;
     leave_directory()?;
-    Ok((Server::start(&plan, ring, handover)?, listener))
+    let MountPlan { known, wanted, given, .. } = plan;
+    let front = Arc::new(FuseFrontEnd::start(&known.name, &wanted.options)?);
+    Ok((Server::start(&known, &wanted, Beginning { ring, handover, front, given })?, listener))
 }
 
 /// Goes on for the previous server. Nothing on the mounts may be touched before they are served again.
@@ -161,7 +173,9 @@ fn go_on(
 ) -> Result<(Arc<Server>, Listener)> {
     let listener = handover.listen(&known.name)?;
     leave_directory()?;
-    let server = Server::resume(known, &startup::options(args)?, startup::given(args)?, ring, handover)?;
+    let (options, given) = (startup::options(args)?, startup::given(args)?);
+    let front = Arc::new(FuseFrontEnd::resume(&known.name, &options)?);
+    let server = Server::resume(known, &options, Beginning { ring, handover, front, given })?;
     Ok((server, listener))
 }
 
@@ -172,7 +186,7 @@ fn leave_directory() -> Result<()> {
 
 impl RunningServer {
     fn until_the_end(self) -> Result<()> {
-        self.server.wait_for_unmount();
+        self.server.exports.wait_for_unmount();
         self.server.handover.notify("STOPPING=1");
         let closed = self.server.close();
         // New requests find no server any more; replies that wait for the end are sent first.

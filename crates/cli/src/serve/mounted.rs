@@ -1,52 +1,130 @@
-//! One dataset or snapshot with its file system and its mount.
+//! One dataset or snapshot that is exported, with its policy, its background work and its export.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use pagefold_engine::Key;
 use pagefold_engine::dataset::{Dataset, LiveDataset};
+use pagefold_engine::pool::Pool;
 use pagefold_engine::record::recordsize_hint;
-use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, SystemClock};
-use pagefold_fuse::{
-    Dispatch, Handler, MountError, Mounter, Session, SnapshotTree, Transport, WithSnapshots,
-};
-use parking_lot::Mutex;
+use pagefold_fs::{AtimePolicy, Fs, FsOptions};
+use parking_lot::{Mutex, RwLock};
 
-use super::background::Background;
-use super::handover::{InheritedMount, MountRecord, StoredMount};
+use super::background::{Background, Watched};
+use super::export::{Export, ExportSource, FrontEnd, MountRequest};
+use super::handover::{Handover, InheritedMount, MountRecord, StoredMount};
 use super::policy::{Policed, SyncMode};
-use super::rewriting::Rewrites;
-use super::server::Server;
-use super::snapdir::SnapshotsOf;
-use crate::failure::{Context, Failure, Result};
+use super::rewrites::Rewrites;
+use crate::failure::{Failure, Result};
 use crate::incomplete::{self, Fetcher, OpenedDataset, OverlayMode};
-use crate::mountopts::{IoUring, MountOptions};
+use crate::mountopts::MountOptions;
 use crate::props::{self, Scope};
-use crate::{engine_errors, mounts, names, pools, raw, settings, units};
+use crate::{engine_errors, names, raw, settings, units};
 
 /// Name of the property that the engine itself follows, by dataset.
 const COMPRESSION: &str = "compression";
 
-/// A mount that was asked for.
-#[derive(Clone, Debug)]
-pub struct MountRequest {
-    /// Path of the dataset or snapshot, below the pool.
-    pub path: String,
-    /// Directory of the mount, an absolute path.
-    pub dir: PathBuf,
-    /// Options of the mount.
-    pub options: MountOptions,
+/// The parts of a server that its mounts use.
+pub(super) struct MountContext<'a> {
+    pub(super) pool: &'a Arc<Pool>,
+    pub(super) front: &'a dyn FrontEnd,
+    pub(super) handover: &'a Handover,
+    pub(super) dataset_lock: &'a Arc<RwLock<()>>,
+    pub(super) watched: &'a Watched,
+    /// True if the pool is open read-only.
+    pub(super) read_only: bool,
+}
+
+impl MountContext<'_> {
+    /// Returns the value of a property that holds for a mount: one of its options, or else the dataset's.
+    fn effective(&self, wanted: &MountRequest, name: &str) -> Result<String> {
+        match wanted.options.properties.iter().rev().find(|(temporary, _)| *temporary == name) {
+            Some((_, value)) => Ok(value.clone()),
+            None => Ok(settings::of(self.pool, &wanted.path, props::find(name)?)?.0),
+        }
+    }
+
+    fn is_read_only(&self, wanted: &MountRequest, left: Option<&InheritedMount>) -> Result<bool> {
+        Ok(match left {
+            // A property that waits for the next mount waits on.
+            Some(left) => left.record.read_only,
+            None => {
+                wanted.options.read_only
+                    || wanted.is_snapshot()
+                    || self.effective(wanted, "readonly")? == "on"
+            }
+        })
+    }
+}
+
+/// A dataset as mounts see it, and the settings that change while it is mounted.
+struct PolicedDataset {
+    policy: Arc<Policed>,
+    /// The `recordsize` property in bytes; 0 is `auto`.
+    record_size: Arc<AtomicU32>,
+    bringing: Option<Fetcher>,
+}
+
+impl PolicedDataset {
+    fn open(
+        context: &MountContext<'_>,
+        wanted: &MountRequest,
+        version: Arc<LiveDataset>,
+        how: OverlayMode,
+    ) -> Result<Self> {
+        let OpenedDataset { dataset, bringing } =
+            incomplete::open(context.pool, &wanted.path, version as Arc<dyn Dataset>, how)?;
+        let policy = Arc::new(Policed::new(dataset, SyncMode::Standard));
+        let record_size = Arc::new(AtomicU32::new(0));
+        for name in ["recordsize", "sync"] {
+            take_effect(&policy, &record_size, name, &context.effective(wanted, name)?)?;
+        }
+        Ok(Self { policy, record_size, bringing })
+    }
+
+    /// Returns the source of an export of this dataset. `connection` is its number in the journal.
+    fn source(
+        &self,
+        context: &MountContext<'_>,
+        wanted: &MountRequest,
+        (id, read_only): (u64, bool),
+        (kept, left): (&Arc<StoredMount>, Option<&InheritedMount>),
+    ) -> Result<ExportSource> {
+        let MountContext { pool, handover, dataset_lock, .. } = context;
+        let fs_options = FsOptions {
+            atime: atime(&context.effective(wanted, "atime")?),
+            read_only,
+            recordsize: None,
+            hint: Some(hint(&self.record_size)),
+            inodes: Some(Arc::clone(&pool.beside().inodes)),
+            free_pages: None,
+            piece_bytes: None,
+        };
+        let journal = handover.journal().filter(|_| !wanted.is_snapshot() && !context.read_only);
+        let noted = Arc::clone(kept);
+        Ok(ExportSource {
+            name: names::full(pool.name(), &wanted.path),
+            id,
+            wanted: wanted.clone(),
+            read_only,
+            is_supervised: handover.is_supervised(),
+            dataset: Arc::clone(&self.policy) as Arc<dyn Dataset>,
+            fs_options,
+            pool: Arc::clone(pool),
+            dataset_lock: Arc::clone(dataset_lock),
+            journal: journal.cloned(),
+            connection: kept.connection,
+            looked_into: left.map_or_else(Vec::new, |left| left.record.looked_into.clone()),
+            note_snapshots: Arc::new(move |numbers| noted.looked_into(numbers)),
+        })
+    }
 }
 
 /// A mount that is served.
 pub struct Mounted {
     /// Number of the dataset or snapshot.
     pub(super) id: u64,
-    pub(super) fs: Arc<Fs>,
-    /// The snapshots that the mount shows.
-    pub(super) tree: Arc<SnapshotTree>,
-    pub(super) session: Session,
+    pub(super) export: Box<dyn Export>,
     pub(super) read_only: AtomicBool,
     /// Time at which it became usable, in seconds since 1970.
     pub(super) since: u64,
@@ -71,106 +149,47 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Opens the file system of `wanted` and mounts it, or goes on with the mount `left` by the previous server.
+    /// Opens the dataset of `wanted` and exports it, or goes on with the mount `left` by the previous server.
     pub(super) fn start(
-        server: &Server,
+        context: &MountContext<'_>,
         wanted: &MountRequest,
         left: Option<InheritedMount>,
     ) -> Result<Self> {
-        let Server { pool, handover, dataset_lock, watched, mounter, .. } = server;
+        let MountContext { pool, front, handover, watched, .. } = context;
         let name = names::full(pool.name(), &wanted.path);
         let version = pool.version(&wanted.path);
-        let version = version.map_err(|error| engine_errors::no_such_dataset(&name, &error))?;
-        let temporary = &wanted.options.properties;
-        let effective = |name: &str| -> Result<String> {
-            match temporary.iter().rev().find(|(temporary, _)| *temporary == name) {
-                Some((_, value)) => Ok(value.clone()),
-                None => Ok(settings::of(pool, &wanted.path, props::find(name)?)?.0),
-            }
-        };
-        let is_snapshot = wanted.path.contains('@');
-        let read_only = match &left {
-            // A property that waits for the next mount waits on.
-            Some(left) => left.record.read_only,
-            None => wanted.options.read_only || is_snapshot || effective("readonly")? == "on",
-        };
-        let mut fuse_options = fuse_options(&name, &wanted.options, read_only);
-        fuse_options.takeover = handover.is_supervised();
-        let id = version.id;
-        let own = Arc::clone(&version);
+        let dataset = version.map_err(|error| engine_errors::no_such_dataset(&name, &error))?;
+        let read_only = context.is_read_only(wanted, left.as_ref())?;
         let how = OverlayMode { writable: !read_only, resumed: left.is_some() };
-        let OpenedDataset { dataset: whole, bringing } =
-            incomplete::open(pool, &wanted.path, version as Arc<dyn Dataset>, how)?;
-        let policy = Arc::new(Policed::new(whole, SyncMode::Standard));
-        let record_size = Arc::new(AtomicU32::new(0));
-        for name in ["recordsize", "sync"] {
-            take_effect(&policy, &record_size, name, &effective(name)?)?;
-        }
-        let fs_options = FsOptions {
-            atime: atime(&effective("atime")?),
-            read_only,
-            recordsize: None,
-            hint: Some(hint(&record_size)),
-            inodes: Some(Arc::clone(&pool.beside().inodes)),
-            free_pages: None,
-            piece_bytes: None,
-        };
-        let dataset = Arc::clone(&policy) as Arc<dyn Dataset>;
-        let open = || Fs::mount(Arc::clone(&dataset), Arc::new(SystemClock), fs_options.clone());
-        let fs = match open() {
-            // A crash came after the dataset was made, and before its file system was.
-            Err(FsError::NotFound) if !read_only && is_empty(dataset.as_ref())? => {
-                pools::format(dataset.as_ref())?;
-                open()
-            }
-            opened => opened,
-        };
-        let fs = Arc::new(fs.context(|| format!("cannot open the file system of {name}"))?);
+        let policed = PolicedDataset::open(context, wanted, Arc::clone(&dataset), how)?;
         let kept = Arc::new(StoredMount::new(handover, left.as_ref()));
-        let snapshots = SnapshotsOf {
-            pool: Arc::clone(pool),
-            id,
-            dataset_lock: Arc::clone(dataset_lock),
-            kept: Arc::clone(&kept),
-        };
-        let looked_into = left.as_ref().map_or_else(Vec::new, |left| left.record.looked_into.clone());
-        let tree = Arc::new(SnapshotTree::resume(Box::new(snapshots), looked_into));
-        let live = match handover.journal().filter(|_| !is_snapshot && !server.read_only) {
-            Some(journal) => Dispatch::with_journal(Arc::clone(&fs), Arc::clone(journal), kept.connection),
-            None => Dispatch::new(Arc::clone(&fs)),
-        };
-        let handler: Arc<dyn Handler> =
-            if is_snapshot { Arc::new(live) } else { Arc::new(WithSnapshots::new(live, Arc::clone(&tree))) };
+        let source = policed.source(context, wanted, (dataset.id, read_only), (&kept, left.as_ref()))?;
         let now = units::now();
         let since = left.as_ref().map_or(now, |left| left.record.since);
         let is_new = left.is_none();
-        let session = match left {
-            Some(left) => Session::resume(Arc::clone(mounter), handler, left.held, wanted.options.threads),
-            None => Session::mount_by(Arc::clone(mounter), handler, &wanted.dir, &fuse_options),
-        };
-        let session = session.map_err(|error| mount_failed(&error))?;
+        let export = match left {
+            Some(left) => front.resume(&source, left.state),
+            None => front.start(&source),
+        }?;
         if is_new {
-            let held = session.held();
-            kept.made(
-                MountRecord::new(kept.connection, id, read_only, since, &wanted.options, &held),
-                &held,
-            )?;
+            let (id, options, state) = (dataset.id, &wanted.options, export.hand_over());
+            let record = MountRecord::new(kept.connection, id, read_only, since, options, &state);
+            kept.made(record, state.connection)?;
         }
         let temporary = wanted.options.properties.iter().rev().find(|(name, _)| *name == COMPRESSION);
-        obey_codec(&own, temporary.map(|(_, value)| value.as_str()))?;
-        let work = Background::start(Arc::clone(&fs), Arc::clone(pool), Arc::clone(watched))?;
-        tracing::info!(dataset = name, dir = raw::text(session.dir()), "mounted");
+        obey_codec(&dataset, temporary.map(|(_, value)| value.as_str()))?;
+        let work = Background::start(export.files().cloned(), Arc::clone(pool), Arc::clone(watched))?;
+        tracing::info!(dataset = name, dir = raw::text(export.place()), "mounted");
+        let PolicedDataset { policy, record_size, bringing } = policed;
         Ok(Self {
-            id,
-            fs,
-            tree,
-            session,
+            id: dataset.id,
+            export,
             read_only: AtomicBool::new(read_only),
             since,
             options: Mutex::new(wanted.options.clone()),
             policy,
             record_size,
-            dataset: own,
+            dataset,
             work,
             bringing: Mutex::new(bringing),
             rewrites: Rewrites::default(),
@@ -180,13 +199,22 @@ impl Mounted {
         })
     }
 
+    /// Returns its file system.
+    pub(super) fn files(&self) -> Result<&Arc<Fs>> {
+        let files = self.export.files();
+        files.ok_or_else(|| Failure::new(format!("{} has no files", raw::text(self.export.place()))))
+    }
+
     /// Stops the background work and writes access times, which are only in memory.
     pub(super) fn settle(&self) -> Result<(), String> {
         self.rewrites.stop();
         drop(self.bringing.lock().take());
         self.work.stop();
         self.dataset.set_mount_compression(None);
-        if self.is_read_only() { Ok(()) } else { self.fs.flush_times().map_err(|error| error.to_string()) }
+        match self.export.files() {
+            Some(fs) if !self.is_read_only() => fs.flush_times().map_err(|error| error.to_string()),
+            _ => Ok(()),
+        }
     }
 
     /// Returns true if the mount refuses changes.
@@ -202,13 +230,7 @@ impl Mounted {
     /// Returns the directories where it is mounted, in this process's namespace: its own directory first, if it is
     /// still mounted there. Empty if the mount was taken away and only programs that use it keep it.
     pub(super) fn places(&self) -> Vec<PathBuf> {
-        let found = mounts::of_devices(&[self.session.device_minor()]).unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot see what is mounted where");
-            Vec::new()
-        });
-        let mut dirs: Vec<PathBuf> = found.into_iter().map(|mount| mount.dir).collect();
-        dirs.sort_by_key(|dir| dir != self.session.dir());
-        dirs
+        self.export.places()
     }
 
     /// Applies a property that was set while this is mounted, unless an option of the mount overrides it.
@@ -222,29 +244,14 @@ impl Mounted {
 
     /// Applies the value of a property, which may come from the dataset or from an option of this mount.
     pub(super) fn obey(&self, name: &str, value: &str) -> Result<()> {
-        if name == "atime" {
-            self.fs.set_atime(atime(value));
+        if let ("atime", Some(fs)) = (name, self.export.files()) {
+            fs.set_atime(atime(value));
         }
         if name == COMPRESSION {
             return obey_codec(&self.dataset, Some(value));
         }
         take_effect(&self.policy, &self.record_size, name, value)
     }
-}
-
-/// Returns true if a dataset has no entries at all.
-fn is_empty(dataset: &dyn Dataset) -> Result<bool> {
-    let found = dataset.range(&Key::new(0, 0, 0), &Key::new(u64::MAX, 0, 0), 1);
-    found
-        .map(|found| found.is_empty())
-        .map_err(|error| engine_errors::failed("cannot read the dataset", &error))
-}
-
-/// Returns an error if `wanted` cannot be mounted because of its directory. Nothing else is touched.
-pub(super) fn check_dir(mounter: &dyn Mounter, pool: &str, wanted: &MountRequest) -> Result<()> {
-    let read_only = wanted.options.read_only || wanted.path.contains('@');
-    let options = fuse_options(&names::full(pool, &wanted.path), &wanted.options, read_only);
-    mounter.check(&wanted.dir, &options).map(drop).map_err(|error| mount_failed(&error))
 }
 
 /// Returns the properties among a mount's options that hold for the whole pool.
@@ -289,38 +296,5 @@ fn atime(value: &str) -> AtimePolicy {
         "on" => AtimePolicy::Strict,
         "off" => AtimePolicy::Never,
         _ => AtimePolicy::Relative,
-    }
-}
-
-/// Returns the front end's options for a mount.
-pub fn fuse_options(name: &str, wanted: &MountOptions, read_only: bool) -> pagefold_fuse::MountOptions {
-    let mut options = pagefold_fuse::MountOptions {
-        source: name.to_owned(),
-        read_only,
-        suid: wanted.suid,
-        dev: wanted.dev,
-        exec: wanted.exec,
-        nonempty: wanted.nonempty,
-        replace_dead: true,
-        transport: match wanted.io_uring {
-            IoUring::Auto => Transport::Auto,
-            IoUring::On => Transport::IoUring,
-            IoUring::Off => Transport::Dev,
-        },
-        threads_max: wanted.threads,
-        ..pagefold_fuse::MountOptions::default()
-    };
-    if let Some(allow_other) = wanted.allow_other {
-        options.allow_other = allow_other;
-    }
-    options
-}
-
-/// Converts an error of the front end. Its text has advice after a semicolon, which becomes a line of its own.
-pub fn mount_failed(error: &MountError) -> Failure {
-    let text = error.to_string();
-    match text.split_once("; ") {
-        Some((what, hint)) => Failure::new(what).hint(hint),
-        None => Failure::new(text),
     }
 }

@@ -2,8 +2,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::handover;
-use super::mounted::MountRequest;
+use super::export::MountRequest;
+use super::fuse;
 use crate::control::{Client, Reply, Request};
 use crate::failure::{Context, Failure, Result};
 use crate::registry::{Known, paths_text};
@@ -34,7 +34,7 @@ impl MountPlan {
 pub fn make(args: &args::Mount) -> Result<MountPlan> {
     let options = startup::options(args)?;
     // Options that exclude each other, or that the kernel cannot do, are reported before a server is started.
-    handover::is_wanted(&options)?;
+    fuse::is_takeover_wanted(&options)?;
     let source = args.source.as_deref().unwrap_or_default();
     let (known, path, by_device) = target::source(source).map_err(|failure| swapped(args, failure))?;
     let dir = match &args.dir {

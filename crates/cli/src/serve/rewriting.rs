@@ -5,11 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use pagefold_fs::{Ended, FsError, Ino, Rewrite, Step};
-use parking_lot::{Condvar, Mutex};
 
 use super::mounted::Mounted;
-use super::server::Server;
-use super::streams::{has_gone, send_reply};
+use super::streams::{StreamContext, has_gone, send_reply};
 use crate::control::{FileRewrite, Reply};
 use crate::failure::{Context, Failure, Result};
 use crate::units;
@@ -19,96 +17,50 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 /// Time after which a client that reads no reports counts as gone.
 const TELL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The rewrites of a mount, all of which end before the mount does.
-#[derive(Default)]
-pub(super) struct Rewrites {
-    state: Mutex<RewriteState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct RewriteState {
-    stopped: bool,
-    running: usize,
-}
-
-/// A rewrite that is under way.
-struct RewriteGuard<'a>(&'a Rewrites);
-
-impl Drop for RewriteGuard<'_> {
-    fn drop(&mut self) {
-        self.0.state.lock().running -= 1;
-        self.0.changed.notify_all();
+/// Gives one file another recordsize, and reports progress on the connection.
+pub(super) fn rewrite(
+    context: StreamContext<'_>,
+    what: &FileRewrite,
+    connection: &UnixStream,
+) -> Result<Reply> {
+    let of = context.exports.of(what.device)?;
+    // This guard is dropped last, after the stream has ended: unmounting waits for it, and then nothing uses the pool.
+    let _running = of.rewrites.begin().ok_or_else(unmounted)?;
+    let _under_way = context.begin(connection, None)?;
+    connection.set_write_timeout(Some(TELL_PATIENCE)).context(|| "cannot answer".into())?;
+    let begun = of.files()?.rewrite(Ino(what.inode), what.recordsize);
+    let begun = begun.map_err(|error| refused(&of, what, &error))?;
+    let Some(mut rewrite) = begun else { return Ok(Reply::Rewritten { copied_bytes: None }) };
+    let mut pace = Pace::new(what.rate);
+    loop {
+        match rewrite.step().map_err(|error| refused(&of, what, &error))? {
+            Step::More => {}
+            Step::Done => return Ok(Reply::Rewritten { copied_bytes: Some(rewrite.copied_bytes()) }),
+            Step::Ended(why) => return Err(ended(&why)),
+        }
+        pace.report(&rewrite, connection)?;
+        pause(&of, &pace, rewrite.copied_bytes(), connection)?;
     }
 }
 
-impl Rewrites {
-    /// Begins a rewrite; `None` if the mount is just ending.
-    fn begin(&self) -> Option<RewriteGuard<'_>> {
-        let mut state = self.state.lock();
-        (!state.stopped).then(|| {
-            state.running += 1;
-            RewriteGuard(self)
-        })
-    }
-
-    /// Lets no more rewrites begin, and returns when all have ended.
-    pub(super) fn stop(&self) {
-        let mut state = self.state.lock();
-        state.stopped = true;
-        self.changed.notify_all();
-        while state.running > 0 {
-            self.changed.wait(&mut state);
+/// Waits until the next piece is due. Returns an error if the mount ends or the client goes meanwhile.
+fn pause(of: &Mounted, pace: &Pace, copied_bytes: u64, connection: &UnixStream) -> Result<()> {
+    loop {
+        let rest = pace.due(copied_bytes);
+        if of.rewrites.rest(rest.min(TELL_EVERY)) {
+            return Err(unmounted());
+        }
+        if has_gone(connection) {
+            return Err(Failure::new("whoever asked for it has gone"));
+        }
+        if rest <= TELL_EVERY {
+            return Ok(());
         }
     }
-
-    /// Waits for `duration`, or until rewrites are stopped. Returns true if they are.
-    fn rest(&self, duration: Duration) -> bool {
-        let mut state = self.state.lock();
-        if !state.stopped && !duration.is_zero() {
-            self.changed.wait_for(&mut state, duration);
-        }
-        state.stopped
-    }
 }
 
-impl Server {
-    /// Gives one file another recordsize, and reports progress on the connection.
-    pub(super) fn rewrite(&self, what: &FileRewrite, connection: &UnixStream) -> Result<Reply> {
-        let of = self.mount_of(what.device)?;
-        let unmounted = || {
-            Failure::new("its dataset was unmounted").hint("the file is as it was; what was copied is freed")
-        };
-        // This guard is dropped last, after the stream has ended: unmounting waits for it, and then nothing uses the
-        // pool.
-        let _running = of.rewrites.begin().ok_or_else(unmounted)?;
-        let _under_way = self.stream_begins(connection, None)?;
-        connection.set_write_timeout(Some(TELL_PATIENCE)).context(|| "cannot answer".into())?;
-        let begun =
-            of.fs.rewrite(Ino(what.inode), what.recordsize).map_err(|error| refused(&of, what, &error))?;
-        let Some(mut rewrite) = begun else { return Ok(Reply::Rewritten { copied_bytes: None }) };
-        let mut pace = Pace::new(what.rate);
-        loop {
-            match rewrite.step().map_err(|error| refused(&of, what, &error))? {
-                Step::More => {}
-                Step::Done => return Ok(Reply::Rewritten { copied_bytes: Some(rewrite.copied_bytes()) }),
-                Step::Ended(why) => return Err(ended(&why)),
-            }
-            pace.report(&rewrite, connection)?;
-            loop {
-                let rest = pace.due(rewrite.copied_bytes());
-                if of.rewrites.rest(rest.min(TELL_EVERY)) {
-                    return Err(unmounted());
-                }
-                if has_gone(connection) {
-                    return Err(Failure::new("whoever asked for it has gone"));
-                }
-                if rest <= TELL_EVERY {
-                    break;
-                }
-            }
-        }
-    }
+fn unmounted() -> Failure {
+    Failure::new("its dataset was unmounted").hint("the file is as it was; what was copied is freed")
 }
 
 /// Pace of a rewrite, and of its reports.
@@ -158,7 +110,7 @@ fn refused(of: &Mounted, what: &FileRewrite, error: &FsError) -> Failure {
             "the file is as it was, and what was copied is freed; while it is copied the file takes its space twice",
         ),
         FsError::Engine(_) | FsError::Corrupt { .. } => {
-            failure.hint(format!("the file is as it was; pagefold check tells more ({})", of.session.dir().display()))
+            failure.hint(format!("the file is as it was; pagefold check tells more ({})", of.export.place().display()))
         }
         _ => failure,
     }

@@ -59,11 +59,11 @@ impl Signals {
 /// Ends streams and unmounts; detaches mounts that stay in use, and at last cuts off their users, also those in other
 /// mount namespaces.
 fn end(server: &Server) {
-    server.refuse_mounts();
-    server.cut_streams(true);
+    server.exports.refuse_mounts();
+    server.exports.cut_streams(true);
     if !unmount(server) {
         tracing::warn!("a mount is in use: detaching it");
-        if let Err(error) = server.detach(&server.mounts(), UnmountMode::Lazy) {
+        if let Err(error) = server.detach(&server.exports.all(), UnmountMode::Lazy) {
             tracing::warn!(error, "cannot detach a mount");
         }
         if let Err(error) = server.sync() {
@@ -71,9 +71,9 @@ fn end(server: &Server) {
         }
     }
     // A mount that is taken away here may live on elsewhere.
-    if !server.wait_until_unmounted(timeouts::TOLD_TO_END_AT_LAST) {
+    if !server.exports.wait_until_unmounted(timeouts::TOLD_TO_END_AT_LAST) {
         tracing::warn!("a mount is still in use: cutting its users off");
-        if let Err(error) = server.detach(&server.mounts(), UnmountMode::Force) {
+        if let Err(error) = server.detach(&server.exports.all(), UnmountMode::Force) {
             tracing::error!(error, "cannot cut off the users of a mount");
         }
     }
@@ -84,7 +84,7 @@ fn end(server: &Server) {
 fn unmount(server: &Server) -> bool {
     let patience = Instant::now() + timeouts::TOLD_TO_END;
     loop {
-        match server.detach(&server.mounts(), UnmountMode::Normal) {
+        match server.detach(&server.exports.all(), UnmountMode::Normal) {
             Ok(None) => return true,
             Ok(Some(_)) if Instant::now() < patience => thread::sleep(timeouts::TOLD_TO_END_STEP),
             Ok(Some(_)) => return false,

@@ -1,7 +1,7 @@
 //! Makes and removes snapshots by policy, once a minute.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use pagefold_engine::Error;
 use pagefold_engine::pool::{Listed, Pool};
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use super::exports::Exports;
 use super::fullness::percent;
-use super::server::Server;
 use crate::failure::{Context, Failure, Result};
 use crate::operations::Mounts;
 use crate::retention::{self, MARK, POLICY, Period, SnapshotChanges, SnapshotPolicy};
@@ -139,6 +139,21 @@ struct Signal {
     look: bool,
 }
 
+/// The parts of a server that snapshots by policy need.
+pub(super) struct SnapshotContext {
+    pub(super) pool: Arc<Pool>,
+    pub(super) exports: Arc<Exports>,
+    pub(super) dataset_lock: Arc<RwLock<()>>,
+}
+
+impl SnapshotContext {
+    /// Makes and removes the snapshots that are due at `now`, in seconds since 1970.
+    fn turn(&self, turns: &mut Turns, now: u64) -> Result<()> {
+        let Self { pool, exports, dataset_lock } = self;
+        if exports.is_serving() { turns.turn(pool, &**exports, dataset_lock, now) } else { Ok(()) }
+    }
+}
+
 /// The thread that takes the turns of a server.
 pub struct Snapshotter {
     signal: Arc<(Mutex<Signal>, Condvar)>,
@@ -147,10 +162,11 @@ pub struct Snapshotter {
 
 impl Snapshotter {
     /// Starts the thread, whose first turn comes at once: a snapshot that was missed is made once.
-    pub fn start(server: &Arc<Server>) -> Result<Self> {
+    pub(super) fn start(context: SnapshotContext) -> Result<Self> {
         let signal: Arc<(Mutex<Signal>, Condvar)> = Arc::default();
-        let (server, signalled) = (Arc::downgrade(server), Arc::clone(&signal));
-        let thread = thread::Builder::new().name("snapshots".into()).spawn(move || work(&server, &signalled));
+        let signalled = Arc::clone(&signal);
+        let thread =
+            thread::Builder::new().name("snapshots".into()).spawn(move || work(&context, &signalled));
         let thread = thread.context(|| "cannot start a thread".into())?;
         Ok(Self { signal, thread: Mutex::new(Some(thread)) })
     }
@@ -171,14 +187,18 @@ impl Snapshotter {
     }
 }
 
-fn work(server: &Weak<Server>, signal: &(Mutex<Signal>, Condvar)) {
+impl Drop for Snapshotter {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn work(context: &SnapshotContext, signal: &(Mutex<Signal>, Condvar)) {
     let mut turns = Turns::default();
     let mut failed = false;
     loop {
         let now = units::now();
-        let Some(server) = server.upgrade() else { return };
-        let done = server.keep_snapshots(&mut turns, now);
-        drop(server);
+        let done = context.turn(&mut turns, now);
         if let (Err(failure), false) = (&done, failed) {
             // The error is logged once, not every minute.
             tracing::error!(failure = failure.what(), "snapshots are not kept by policy");

@@ -8,7 +8,6 @@ use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, SystemClock};
 use pagefold_fuse::Snapshots;
 use parking_lot::RwLock;
 
-use super::handover::StoredMount;
 use crate::incomplete::{self, OverlayMode};
 
 /// The snapshots of one dataset.
@@ -17,8 +16,8 @@ pub(super) struct SnapshotsOf {
     pub(super) id: u64,
     /// Lock that is held for writing while snapshots are destroyed.
     pub(super) dataset_lock: Arc<RwLock<()>>,
-    /// Record of the snapshots that were looked into.
-    pub(super) kept: Arc<StoredMount>,
+    /// Notes the snapshots that were looked into.
+    pub(super) note_snapshots: Arc<dyn Fn(&[u64]) + Send + Sync>,
 }
 
 impl Snapshots for SnapshotsOf {
@@ -50,6 +49,6 @@ impl Snapshots for SnapshotsOf {
     }
 
     fn entered(&self, numbers: &[u64]) {
-        self.kept.looked_into(numbers);
+        (self.note_snapshots)(numbers);
     }
 }
