@@ -98,7 +98,7 @@ pub fn dead(pool: &str) -> Result<Vec<MountEntry>> {
 
 /// Returns true if the kernel says that a mount has no server any more. It asks with statvfs, which always reaches the
 /// server: attributes may come from the kernel's cache. A request that is under way when the connection ends is
-/// aborted. A server that does not answer for [`PATIENCE`] may live.
+/// aborted. A server that does not answer for some seconds may live.
 pub fn is_dead(mount: &MountEntry) -> bool {
     use rustix::io::Errno;
     let (dir, (tell, told)) = (mount.dir.clone(), mpsc::channel());

@@ -29,7 +29,7 @@ pub enum Values {
     Backup,
     /// Bytes, or `none`; stored exactly.
     Size,
-    /// Bytes of memory, from [`CACHE_BYTES_MIN`] to [`CACHE_BYTES_MAX`]; stored exactly.
+    /// Bytes of memory, from `CACHE_BYTES_MIN` to `CACHE_BYTES_MAX`; stored exactly.
     Memory,
     /// A value that Pagefold computes, with the form in which it is printed.
     ReadOnly(Shape),

@@ -29,7 +29,7 @@ pub fn is_ours(text: &str) -> bool {
     text.chars().any(|c| byte_of(c).is_some())
 }
 
-/// Converts bytes to a text, from which [`bytes_of`] makes the same bytes.
+/// Converts bytes to a text, from which `bytes_of` makes the same bytes.
 pub fn text_of(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     let stands_for = |byte: &u8| char::from_u32(FIRST + u32::from(*byte)).unwrap_or_default();

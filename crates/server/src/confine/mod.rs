@@ -10,6 +10,7 @@ mod capabilities;
 mod paths;
 mod syscalls;
 #[cfg(test)]
+#[allow(clippy::print_stdout, reason = "a process of the tests tells the one that has started it")]
 mod tests;
 
 use pagefold_backup::Location;

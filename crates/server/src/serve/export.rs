@@ -44,6 +44,9 @@ impl MountRequest {
     }
 }
 
+/// Notes the numbers of the snapshots that clients have looked into.
+pub(crate) type NoteSnapshots = Arc<dyn Fn(&[u64]) + Send + Sync>;
+
 /// A dataset or snapshot that is to be exported, and the parts of the server that a front end may use for that.
 pub(crate) struct ExportSource {
     /// Its name, with the pool's.
@@ -71,7 +74,7 @@ pub(crate) struct ExportSource {
     /// Numbers of the snapshots that clients of the previous server had looked into.
     pub looked_into: Vec<u64>,
     /// To be called with the numbers of all snapshots that clients have looked into, whenever these change.
-    pub note_snapshots: Arc<dyn Fn(&[u64]) + Send + Sync>,
+    pub note_snapshots: NoteSnapshots,
 }
 
 impl ExportSource {

@@ -8,6 +8,7 @@ use pagefold_fs::{AtimePolicy, Fs, FsError, FsOptions, SystemClock};
 use pagefold_fuse::Snapshots;
 use parking_lot::RwLock;
 
+use super::super::export::NoteSnapshots;
 use crate::incomplete::{self, OverlayMode};
 
 /// The snapshots of one dataset.
@@ -17,7 +18,7 @@ pub(super) struct SnapshotsOf {
     /// Lock that is held for writing while snapshots are destroyed.
     pub(super) dataset_lock: Arc<RwLock<()>>,
     /// Notes the snapshots that were looked into.
-    pub(super) note_snapshots: Arc<dyn Fn(&[u64]) + Send + Sync>,
+    pub(super) note_snapshots: NoteSnapshots,
 }
 
 impl Snapshots for SnapshotsOf {
