@@ -10,7 +10,7 @@ pub mod events;
 mod export;
 mod exports;
 mod fullness;
-pub mod fuse;
+mod fuse;
 mod handover;
 mod limits;
 mod memory;
