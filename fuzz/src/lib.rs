@@ -13,7 +13,7 @@ pub mod memory;
 pub mod mutate;
 // Messages of the control socket have paths in this form.
 #[allow(dead_code, unreachable_pub, reason = "the program uses more of it")]
-#[path = "../../crates/cli/src/raw.rs"]
+#[path = "../../crates/server/src/raw.rs"]
 mod raw;
 pub mod run;
 pub mod targets;

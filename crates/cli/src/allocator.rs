@@ -1,7 +1,5 @@
 //! The program's allocator.
 
-use std::ptr::null_mut;
-
 /// jemalloc, because the C library's allocator gives memory of server threads back late and is slow with large buffers.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -12,14 +10,3 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// resident.
 #[unsafe(export_name = "_rjem_malloc_conf")]
 pub static CONF: &[u8; 72] = b"narenas:4,tcache_max:4096,dirty_decay_ms:100,muzzy_decay_ms:0,thp:never\0";
-
-/// Gives freed memory back to the system now. By itself the allocator does so only after a while, when a thread
-/// allocates or frees: a server that comes to rest would keep that memory.
-pub fn give_back() {
-    // 4096 stands for all arenas (MALLCTL_ARENAS_ALL).
-    let purge = c"arena.4096.purge".as_ptr();
-    // SAFETY: the name ends with a zero; the call reads and writes no memory of ours; and any thread may make it at any
-    // time.
-    let failed = unsafe { tikv_jemalloc_sys::mallctl(purge, null_mut(), null_mut(), null_mut(), 0) };
-    debug_assert_eq!(failed, 0, "jemalloc has no arenas to purge");
-}

@@ -444,7 +444,7 @@ Examples:
   pagefold events --level warn tank --json")]
     Events(Events),
     /// Show properties.
-    #[command(after_long_help = crate::props::help() + "
+    #[command(after_long_help = crate::help::properties() + "
 Examples:
   pagefold get all tank
   pagefold get -r mountpoint tank            and of all datasets and snapshots below
@@ -452,7 +452,7 @@ Examples:
   pagefold get -Hp used /var/lib/postgresql")]
     Get(Get),
     /// Set a property.
-    #[command(after_long_help = crate::props::help() + "
+    #[command(after_long_help = crate::help::properties() + "
 Examples:
   pagefold set compression=zstd-3 tank
   pagefold set compression=lz4 tank/logs
@@ -636,7 +636,7 @@ Examples:
   pagefold mount -o remount,ro /mnt          other options while it is in use
   mount -t pagefold tank /mnt                the same, by mount(8)
   tank /var/lib/postgresql pagefold defaults,nofail 0 0    in /etc/fstab",
-        crate::mountopts::help()
+        crate::help::mount_options()
     )
 }
 
@@ -1246,7 +1246,7 @@ pub struct Fold {
     #[arg(required = true)]
     pub targets: Vec<String>,
     /// Pages looked at per second at most, as bytes before compression.
-    #[arg(long, value_parser = crate::units::parse_size, value_name = "BYTES")]
+    #[arg(long, value_parser = pagefold_server::units::parse_size, value_name = "BYTES")]
     pub rate: Option<u64>,
     /// How to print.
     #[command(flatten)]
@@ -1260,13 +1260,13 @@ pub struct Rewrite {
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
     /// A power of two from 4K to 1M.
-    #[arg(long, value_parser = crate::units::parse_size, value_name = "BYTES")]
+    #[arg(long, value_parser = pagefold_server::units::parse_size, value_name = "BYTES")]
     pub recordsize: u64,
     /// All files in directories, and in those below them on the same mount.
     #[arg(short, long)]
     pub recursive: bool,
     /// Bytes copied per second at most, before compression.
-    #[arg(long, value_parser = crate::units::parse_size, value_name = "BYTES")]
+    #[arg(long, value_parser = pagefold_server::units::parse_size, value_name = "BYTES")]
     pub rate: Option<u64>,
     /// How to print.
     #[command(flatten)]
@@ -1288,7 +1288,7 @@ pub struct Scrub {
     #[arg(short, long)]
     pub wait: bool,
     /// Stored bytes read per second at most.
-    #[arg(long, value_parser = crate::units::parse_size, value_name = "BYTES", conflicts_with = "status")]
+    #[arg(long, value_parser = pagefold_server::units::parse_size, value_name = "BYTES", conflicts_with = "status")]
     pub rate: Option<u64>,
     /// How to print.
     #[command(flatten)]
@@ -1313,7 +1313,7 @@ pub struct Trim {
     #[arg(short, long)]
     pub wait: bool,
     /// Bytes told of per second at most.
-    #[arg(long, value_parser = crate::units::parse_size, value_name = "BYTES", conflicts_with = "status")]
+    #[arg(long, value_parser = pagefold_server::units::parse_size, value_name = "BYTES", conflicts_with = "status")]
     pub rate: Option<u64>,
     /// How to print.
     #[command(flatten)]

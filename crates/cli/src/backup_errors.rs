@@ -1,9 +1,8 @@
 //! Errors of repositories as users read them: what was attempted, and what to do.
 
 use pagefold_backup::Error;
-
-use crate::backups::PASSPHRASE;
-use crate::failure::Failure;
+use pagefold_server::backups::PASSPHRASE;
+use pagefold_server::failure::Failure;
 
 /// Returns an error of the backup crate as a failure, with a hint what to do about it.
 pub fn failed(doing: impl std::fmt::Display, error: &Error) -> Failure {

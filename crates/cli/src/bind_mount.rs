@@ -5,13 +5,12 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::files;
+use pagefold_server::mountopts::MountOptions;
+use pagefold_server::raw::shown;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
-
-use crate::failure::{Context, Failure, Result};
-use crate::files;
-use crate::mountopts::MountOptions;
-use crate::raw::shown;
 
 /// `struct mount_attr` of mount_setattr(2).
 #[repr(C)]

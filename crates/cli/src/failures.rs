@@ -1,8 +1,8 @@
 //! Collects the failures of several tasks, each of which is done even if others fail.
 
+use pagefold_server::failure::{Failure, Result};
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, Result};
 use crate::table;
 
 /// Failures, each with the name of its object.

@@ -4,11 +4,10 @@ use std::fs::File;
 use std::thread;
 use std::time::Instant;
 
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::timeouts;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-
-use crate::failure::{Context, Failure, Result};
-use crate::timeouts;
 
 /// Locks `file`, and waits for other processes that have it, for at most [`timeouts::TURN`]. `others` names these
 /// processes in the message that is printed after a second.

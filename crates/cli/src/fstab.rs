@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::mounts::unescape;
+use pagefold_server::mounts::unescape;
 
 /// File that mount(8) reads, unless the variable `LIBMOUNT_FSTAB` names another.
 const FILE: &str = "/etc/fstab";

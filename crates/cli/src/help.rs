@@ -1,7 +1,11 @@
 //! Formats help for terminals of 80 columns. The texts of the verbs are written in `args`, in lines of any length; here
 //! their paragraphs are broken into lines that no terminal wraps again.
 
+use std::fmt::Write as _;
+
 use clap::Command;
+use pagefold_server::mountopts;
+use pagefold_server::props::PROPERTIES;
 
 use crate::table::{self, COLUMNS};
 
@@ -62,6 +66,38 @@ fn narrowed(block: &[&str]) -> String {
         Some((command, what)) => format!("{command}\n{}", table::wrapped(&what, 6)),
     };
     block.iter().map(one).collect()
+}
+
+/// Returns the section of `mount --help` that lists the options.
+pub fn mount_options() -> String {
+    let mut text = String::new();
+    for (option, doc) in mountopts::OWN {
+        let doc = table::wrapped(doc, 26);
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {option:<22}  {}", doc.trim());
+    }
+    text
+}
+
+/// Returns the section of the help that lists the properties.
+pub fn properties() -> String {
+    let mut text = String::from("Properties that can be set:\n");
+    for property in PROPERTIES.iter().filter(|property| property.settable()) {
+        let (name, values) = (property.name, property.values_text());
+        let default = property.human(property.default);
+        text.push_str(&table::wrapped(&format!("{name} = {values}"), 2));
+        text.push_str(&table::wrapped(&format!("Default: {default}. {}", property.doc), 6));
+    }
+    text.push_str(
+        "  NAME:WITH:COLON = any text\n      User properties: for you and your programs. Datasets below inherit them.\n",
+    );
+    text.push_str("\nComputed properties:\n");
+    for property in PROPERTIES.iter().filter(|property| !property.settable()) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {}", property.name);
+        text.push_str(&table::wrapped(property.doc, 6));
+    }
+    text
 }
 
 #[cfg(test)]

@@ -1,87 +1,47 @@
 //! The `pagefold` program: pools, mounts and their servers.
 //!
+//! It parses arguments, asks and prints. What it does to pools is done by `pagefold_server`, in this process or in the
+//! server that has the pool.
+//!
 //! ```text
 //! verbs, args, help     one module per verb; the command line, from which help, man pages and completions are made
-//! serve, control        the server of a pool, and its socket
-//! supervisor, mounter   the process above a server, which keeps what must outlive it; the one that mounts for it
-//! reader, incomplete    the process that reads a backup; datasets whose pages are still in one
-//! confine, spawn        what each process gives up, and what it begins with
-//! operations, streams, rebase, datasets   what can be done to datasets, on a pool that is served or opened briefly
-//! pools, discovery, registry, last_state, signature   pools and their devices; those that this machine knows
-//! pool_status, dataset_properties   figures of a pool; properties of datasets and snapshots
-//! props, settings, mountopts   the one table of properties; the value that holds for a dataset; mount options
-//! startup, boot, fstab, mount_helper   what must be known before a pool is opened; systemd and mount(8)
-//! mounts, mount_lookup, unmounting, mount_users   the kernel's mounts: finds one, takes several away, names users
+//! serve, plan           starts as a server; finds the pool and the directory of a mount
+//! reader                the process that reads a backup
+//! datasets, target      datasets of a pool, from its server or its devices; pools and datasets as words name them
+//! boot, fstab, mount_helper   systemd and mount(8)
+//! mount_lookup, unmounting, mount_users   the kernel's mounts: finds one, takes several away, names users
 //! mountpoint, bind_mount   directories to mount on; a second mount of a dataset
-//! retention, backups    which snapshots and backups are due by policy
-//! pool_errors, event_log   errors with the names of files; events that outlive servers
-//! engine_errors, backup_errors   errors of the engine and of repositories, with advice
-//! failure, failures     the error of a verb; what failed while others went on
-//! stderr, timeouts      lines on standard error, of processes that outlive a full disc; bounds of waiting
-//! names, target, suggest, raw, timestamp, units, table, progress   words and figures, as people read and write them
-//! files, file_lock, allocator, models   directories of small files; locks of files; memory; lists of models
+//! backup_errors, failures   errors of repositories, with advice; what failed while others went on
+//! timestamp, table, progress   times, tables and progress, as people read them
+//! signature, file_lock, allocator   what else is on a device; locks of files; the allocator
 //! ```
 
 #![allow(unreachable_pub, reason = "a program has no outside: pub says that other modules use it")]
 
-mod abandoned;
 mod allocator;
 // Its comments are the text of --help: [OPTION] is no link there.
 #[allow(rustdoc::broken_intra_doc_links)]
 mod args;
 mod backup_errors;
-mod backups;
 mod bind_mount;
 mod boot;
-mod confine;
-mod control;
-mod dataset_properties;
 mod datasets;
-mod discovery;
-mod engine_errors;
-mod event_log;
-mod failure;
 mod failures;
 mod file_lock;
-mod files;
 mod fstab;
 mod help;
-mod incomplete;
-mod last_state;
-mod models;
 mod mount_helper;
 mod mount_lookup;
 mod mount_users;
-mod mounter;
-mod mountopts;
 mod mountpoint;
-mod mounts;
-mod names;
-mod operations;
-mod pool_errors;
-mod pool_status;
-mod pools;
+mod plan;
 mod progress;
-mod props;
-mod raw;
 mod reader;
-mod rebase;
-mod registry;
-mod retention;
 mod serve;
-mod settings;
 mod signature;
-mod spawn;
-mod startup;
-mod stderr;
-mod streams;
-mod suggest;
-mod supervisor;
 mod table;
 mod target;
-mod timeouts;
 mod timestamp;
-mod units;
 mod unmounting;
 mod verbs;
 
@@ -92,13 +52,15 @@ use std::process::ExitCode;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::{notices, raw, stderr};
 
 use crate::args::Cli;
-use crate::failure::{Failure, Result};
 
 fn main() -> ExitCode {
     restore_sigpipe();
     hear_of_children();
+    notices::print_with(stderr::write_line);
     let words: Vec<OsString> = std::env::args_os().collect();
     let outcome = match mount_helper::translate(&words) {
         Some(translated) => translated.and_then(|words| parse(&words)),

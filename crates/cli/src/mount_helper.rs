@@ -9,7 +9,8 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::failure::{Failure, Result};
+use pagefold_server::failure::{Failure, Result};
+
 use crate::fstab;
 
 /// Translates a helper's command line to one of this program; `None` if the program was not called as a helper.

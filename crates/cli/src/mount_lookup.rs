@@ -4,9 +4,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::failure::{Context, Failure, Result};
-use crate::mounts::{self, MountEntry};
-use crate::raw::shown;
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::mounts::{self, MountEntry};
+use pagefold_server::raw::shown;
+
 use crate::table;
 
 /// Returns the mount of ours whose mount point is `path`: absolute, relative, through links, with slashes behind it.

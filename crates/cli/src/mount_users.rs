@@ -6,9 +6,9 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use pagefold_server::mounts::{self, MountEntry};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-use crate::mounts::{self, MountEntry};
 use crate::table;
 
 /// Largest number of users that an error or a notice lists.
@@ -56,7 +56,7 @@ pub fn elsewhere(device: (u32, u32)) -> Vec<MountUser> {
         }
         for mount in mounts::of_process(pid) {
             if mount.device == device {
-                let dir = table::printable(&crate::raw::text(&mount.dir));
+                let dir = table::printable(&pagefold_server::raw::text(&mount.dir));
                 let what = format!("a copy of the mount in its mount namespace, at {dir}");
                 found.push(MountUser { pid: Some(pid), command: command(pid), what, passes: false });
             }
@@ -118,7 +118,7 @@ fn held_by(pid: u32, holds: &impl Fn(&Path, &Path) -> bool) -> Option<String> {
     }
     let open = fs::read_dir(process.join("fd")).ok()?;
     let target = open.flatten().find_map(|link| is_held(&link.path()))?;
-    Some(format!("open file {}", table::printable(&crate::raw::text(&target))))
+    Some(format!("open file {}", table::printable(&pagefold_server::raw::text(&target))))
 }
 
 /// Finds a mapped file of a device. Lines of `maps` are `start-end perms offset major:minor inode path`.
@@ -148,7 +148,7 @@ fn mounted_below(mount: &MountEntry) -> Vec<MountUser> {
     let all = mounts::all().unwrap_or_default();
     let below = all.iter().filter(|other| other.parent == mount.id && other.id != mount.id).map(|other| {
         let (source, dir) =
-            (table::printable(&other.source), table::printable(&crate::raw::text(&other.dir)));
+            (table::printable(&other.source), table::printable(&pagefold_server::raw::text(&other.dir)));
         kernel(format!("{source} is mounted below it, at {dir}"), false)
     });
     let mut found: Vec<MountUser> = below.collect();
@@ -157,7 +157,7 @@ fn mounted_below(mount: &MountEntry) -> Vec<MountUser> {
         let Ok(file) = fs::read(device.path().join("loop/backing_file")) else { continue };
         let file = Path::new(std::ffi::OsStr::from_bytes(file.trim_ascii_end()));
         if file.starts_with(&mount.dir) {
-            let (name, file) = (device.file_name(), table::printable(&crate::raw::text(file)));
+            let (name, file) = (device.file_name(), table::printable(&pagefold_server::raw::text(file)));
             found.push(kernel(format!("/dev/{} lies on its file {file}", name.to_string_lossy()), true));
         }
     }

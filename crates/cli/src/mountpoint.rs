@@ -9,12 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pagefold_engine::walk::{self, ReachedDir};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::files;
+use pagefold_server::raw::shown;
 use rustix::fs::{AtFlags, Mode, Stat};
 use rustix::io::Errno;
-
-use crate::failure::{Context, Failure, Result};
-use crate::files;
-use crate::raw::shown;
 
 /// Permissions of a directory of root's.
 const MODE_OF_ROOT: Mode = Mode::empty();

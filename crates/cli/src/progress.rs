@@ -2,9 +2,12 @@
 //! a delay.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pagefold_server::discovery::{self, FoundPool};
+use pagefold_server::failure::Result;
 use parking_lot::Mutex;
 
 /// Delay before anything is drawn.
@@ -72,4 +75,12 @@ impl Progress {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
     }
+}
+
+/// Finds pools as [`discovery::scan`] does, and shows how many devices were looked at.
+pub fn scan(paths: &[PathBuf]) -> Result<Vec<FoundPool>> {
+    let progress = Progress::counter("devices looked at");
+    let found = discovery::scan(paths, &mut || progress.step(1))?;
+    progress.finish();
+    Ok(found)
 }

@@ -2,9 +2,9 @@
 
 use std::io::IsTerminal;
 
-use crate::raw;
-pub use crate::raw::printable;
 use comfy_table::{CellAlignment, ContentArrangement, Table as Grid, presets};
+use pagefold_server::raw;
+pub use pagefold_server::raw::printable;
 
 /// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]

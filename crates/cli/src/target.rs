@@ -3,12 +3,14 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::control::Client;
-use crate::failure::{Context, Failure, Result};
-use crate::mounts::{self, MountEntry};
-use crate::names::Name;
-use crate::registry::{Known, Registry};
-use crate::{discovery, files, raw, registry, table};
+use pagefold_server::control::Client;
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::mounts::{self, MountEntry};
+use pagefold_server::names::Name;
+use pagefold_server::registry::{Known, Registry};
+use pagefold_server::{discovery, files, raw, registry};
+
+use crate::table;
 
 /// Returns the dataset or snapshot that `word` names, or whose mount contains the path `word`. A word that is both
 /// counts as a name.

@@ -1,7 +1,7 @@
 //! Reads and writes moments as people and PostgreSQL write them: `2026-11-25 18:00:00.5+00`.
 
-use crate::failure::{Failure, Result};
-use crate::units;
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::units;
 
 const SECOND_US: i64 = 1_000_000;
 

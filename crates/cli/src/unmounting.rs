@@ -8,13 +8,14 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::files;
+use pagefold_server::mounts::MountEntry;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree};
 
-use crate::failure::{Failure, Result};
-use crate::mounts::MountEntry;
-use crate::{files, table};
+use crate::table;
 
 /// Result of taking mounts away.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub enum UnmountOutcome {
 /// covered by another mount, which would go in its place.
 pub fn unmount_all(mounts: &[MountEntry], lazy: bool) -> Result<UnmountOutcome> {
     if let Some(covered) = mounts.iter().find(|mount| !is_reached(mount, mounts)) {
-        let dir = table::printable(&crate::raw::text(&covered.dir));
+        let dir = table::printable(&pagefold_server::raw::text(&covered.dir));
         return Err(Failure::new(format!(
             "something else was mounted above {}, at {dir} or above that",
             covered.source
@@ -104,7 +105,7 @@ fn put_back(gone: Vec<DetachedMount<'_>>) -> Vec<MountEntry> {
     let mut lost = Vec::new();
     for DetachedMount { mount, copy } in gone.into_iter().rev() {
         if let Err(errno) = move_mount(&copy, c"", CWD, &mount.dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH) {
-            let dir = table::printable(&crate::raw::text(&mount.dir));
+            let dir = table::printable(&pagefold_server::raw::text(&mount.dir));
             eprintln!("pagefold: cannot mount {} at {dir} again: {errno}", mount.source);
             lost.push(mount.clone());
         }
@@ -115,7 +116,7 @@ fn put_back(gone: Vec<DetachedMount<'_>>) -> Vec<MountEntry> {
 /// Returns a text that lists the mounts that are gone although others stayed.
 pub fn undone(gone: &[MountEntry]) -> String {
     let one = |mount: &MountEntry| {
-        format!("{} from {}", mount.source, table::printable(&crate::raw::text(&mount.dir)))
+        format!("{} from {}", mount.source, table::printable(&pagefold_server::raw::text(&mount.dir)))
     };
     let all: Vec<String> = gone.iter().map(one).collect();
     format!("unmounted before that, and not mounted again: {}", all.join(", "))
@@ -161,12 +162,12 @@ fn unmount(mount: &MountEntry, lazy: bool) -> Result<bool> {
     match pagefold_fuse::unmount(&mount.dir, lazy) {
         Ok(()) | Err(MountError::NotMounted(_)) => Ok(true),
         Err(MountError::InUse(_)) => Ok(false),
-        Err(error) => Err(crate::failure::Failure::new(error.to_string())),
+        Err(error) => Err(pagefold_server::failure::Failure::new(error.to_string())),
     }
 }
 
 /// Returns the error for mounts of which only some could be taken away.
 pub fn half_done(gone: &[MountEntry], busy: &MountEntry, who: &str) -> Failure {
-    let dir = table::printable(&crate::raw::text(&busy.dir));
+    let dir = table::printable(&pagefold_server::raw::text(&busy.dir));
     Failure::new(format!("{dir} is in use")).hint(format!("{who}\n  {}", undone(gone)))
 }

@@ -316,7 +316,7 @@ fn hints_name_verbs_that_there_are() {
     }
     let mut files = Vec::new();
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    for dir in ["src", "../engine/src", "../fuse/src"] {
+    for dir in ["src", "../engine/src", "../fuse/src", "../server/src"] {
         sources(&root.join(dir), &mut files);
     }
     let mut checked = 0;

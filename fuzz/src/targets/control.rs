@@ -1,10 +1,10 @@
-#[path = "../../../crates/cli/src/control/datasets.rs"]
+#[path = "../../../crates/server/src/control/datasets.rs"]
 pub mod datasets;
-#[path = "../../../crates/cli/src/control/figures.rs"]
+#[path = "../../../crates/server/src/control/figures.rs"]
 pub mod figures;
-#[path = "../../../crates/cli/src/control/frame.rs"]
+#[path = "../../../crates/server/src/control/frame.rs"]
 pub mod frame;
-#[path = "../../../crates/cli/src/control/model.rs"]
+#[path = "../../../crates/server/src/control/model.rs"]
 pub mod model;
 
 use model::{Reply, Request, UnmountMode};

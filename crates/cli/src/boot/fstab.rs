@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use crate::mounts;
+use pagefold_server::mounts;
 
 /// A line of type `pagefold`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,13 +14,15 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use pagefold_server::failure::{Context, Result};
+use pagefold_server::raw;
+use pagefold_server::registry::{Known, Registry};
+
 pub use databases::Database;
 pub use fstab::Entry;
 
-use crate::failure::{Context, Result};
-use crate::registry::{Known, Registry};
 use crate::table::printable;
-use crate::{raw, target};
+use crate::target;
 
 /// First line of every file that Pagefold writes; a file that does not begin with it is somebody else's.
 pub const MARK: &str = "# Written by pagefold";

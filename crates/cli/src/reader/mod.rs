@@ -19,6 +19,12 @@ use pagefold_engine::dataset::Dataset;
 use pagefold_fs::{AtimePolicy, Fs, FsOptions, SystemClock};
 use pagefold_fuse::{Dispatch, Mounter, Session};
 use pagefold_lazy::{Answers, BackupDataset, Greeting, ReadOptions, Token, Wishes, origin_of, serve};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::mounter::MounterClient;
+use pagefold_server::mountopts::{self, MountOptions};
+use pagefold_server::report::{self, StartReport};
+use pagefold_server::serve::{self, events};
+use pagefold_server::{confine, files, mounts, spawn, units};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -27,11 +33,7 @@ use signal_hook::iterator::Signals;
 use socket::{Lock, Socket};
 pub use task::{MountSpec, Opening, RepositorySource, Task};
 
-use crate::failure::{Context, Failure, Result};
-use crate::mounter::MounterClient;
-use crate::mountopts::{self, MountOptions};
-use crate::serve::{StartReport, events, mounted, report};
-use crate::{backup_errors, confine, files, mounts, spawn, units};
+use crate::backup_errors;
 
 /// Largest length of a task in bytes.
 const TASK_BYTES_MAX: u64 = 1 << 20;
@@ -189,11 +191,11 @@ fn mount(
     let fs = Fs::mount(Arc::clone(dataset) as Arc<dyn Dataset>, Arc::new(SystemClock), fs_options);
     let fs = fs.context(|| format!("cannot open the file system of {name}"))?;
     let source = mounts::backup_source(dataset.contents().backup());
-    let fuse = mounted::fuse_options(&source, options, true);
+    let fuse_options = serve::fuse_options(&source, options, true);
     let handler = Arc::new(Dispatch::new(Arc::new(fs)));
-    let session = Session::mount_by(mounter, handler, &place.dir, &fuse);
-    let session = session.map_err(|error| mounted::mount_failed(&error))?;
-    tracing::info!(backup = name, dir = crate::raw::text(session.dir()), "mounted");
+    let session = Session::mount_by(mounter, handler, &place.dir, &fuse_options);
+    let session = session.map_err(|error| serve::mount_failed(&error))?;
+    tracing::info!(backup = name, dir = pagefold_server::raw::text(session.dir()), "mounted");
     Ok(session)
 }
 

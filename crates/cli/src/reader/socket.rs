@@ -10,10 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefold_lazy::{Link, LinkError, Token};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::files;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
-
-use crate::failure::{Context, Failure, Result};
-use crate::files;
 
 /// Name of the lock. No lock of a pool has it: those end in `.lock`.
 const LOCK: &str = "backup-readers";

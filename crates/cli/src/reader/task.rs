@@ -4,10 +4,9 @@
 use std::path::PathBuf;
 
 use pagefold_backup::{Location, Patience, Repository, Secret, Seen, Store};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::{files, raw};
 use serde::{Deserialize, Serialize};
-
-use crate::failure::{Context, Failure, Result};
-use crate::{files, raw};
 
 /// A repository, and the keys that open it; it must never be printed.
 #[derive(Clone, Serialize, Deserialize)]

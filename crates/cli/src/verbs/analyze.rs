@@ -6,12 +6,12 @@ use std::fs;
 
 use pagefold_analyze::{Estimate, FileReport, Finding, Options, Report, Totals, analyze, walk};
 use pagefold_engine::record::Compression;
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::{raw, units};
 
 use crate::args::{Analyze, SortBy};
-use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
 use crate::table::{Align, Table, printable};
-use crate::{raw, units};
 
 /// Predicts, and prints the report.
 pub fn run(args: &Analyze) -> Result<()> {

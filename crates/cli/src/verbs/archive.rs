@@ -9,14 +9,14 @@ use std::time::Duration;
 use pagefold_backup::{Error, LogFile, Pushed};
 use pagefold_basebackup::control::{self, Control};
 use pagefold_basebackup::segment::{self, Head, Name, Part};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::raw::shown;
 use serde_json::json;
 
 use super::backup::{open, open_for_logs};
 use super::{archived_logs, print_json};
 use crate::args::{Archive, ArchiveFetch, ArchiveList, ArchivePush};
 use crate::backup_errors;
-use crate::failure::{Context, Failure, Result};
-use crate::raw::shown;
 use crate::table::printable;
 
 /// Exit status of a fetch that failed: PostgreSQL takes a status above 125 for an error, and any other for the end of

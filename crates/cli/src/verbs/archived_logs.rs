@@ -2,10 +2,11 @@
 
 use pagefold_backup::ClusterLog;
 use pagefold_basebackup::control;
+use pagefold_server::units;
 
 use crate::args::Output;
 use crate::table::{Align, Table};
-use crate::{timestamp, units};
+use crate::timestamp;
 
 /// Prints how far each backup can be restored, and the archived logs of clusters that have no backup.
 pub(super) fn print(logs: &[ClusterLog], output: &Output) {

@@ -23,6 +23,9 @@ use pagefold_backup::{
     Checked, Error, InitOptions, Keep, Location, PrunedLogs, Repacked, Repository, Secret, Seen,
     ServeOptions, Store, limits,
 };
+use pagefold_server::backups::PASSPHRASE;
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::{files, units};
 use serde_json::json;
 
 use super::{archived_logs, print_json};
@@ -30,11 +33,9 @@ use crate::args::{
     Access, Backup, BackupCheck, BackupForget, BackupInit, BackupList, BackupPrune, BackupRestore,
     BackupServe, BackupShow, BackupVerify,
 };
-use crate::backups::PASSPHRASE;
-use crate::failure::{Context, Failure, Result};
+use crate::backup_errors;
 use crate::progress::Progress;
 use crate::table::{Align, Table};
-use crate::{backup_errors, files, units};
 
 pub(super) use replica::{Behind, replicas};
 pub(super) use status::{BackupStatus, backup_statuses};

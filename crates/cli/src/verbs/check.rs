@@ -3,13 +3,14 @@
 use pagefold_engine::pool::{CheckReport, Listed, Pool};
 use pagefold_fs::lost::{self, Lost, What};
 use pagefold_lazy::without_marks;
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::{engine_errors, names, pools, raw, registry, units};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::args::Check;
-use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
-use crate::{engine_errors, names, pools, raw, registry, table, target, units};
+use crate::{table, target};
 
 /// Bytes of cache for the check's walk over the trees.
 const CACHE_BYTES: u64 = 256 << 20;
@@ -25,7 +26,7 @@ pub fn run(args: &Check) -> Result<()> {
         _ => {
             let devices =
                 args.device.iter().map(|path| registry::absolute(path)).collect::<Result<Vec<_>>>()?;
-            let name = args.pool.clone().unwrap_or_else(|| crate::registry::paths_text(&devices));
+            let name = args.pool.clone().unwrap_or_else(|| pagefold_server::registry::paths_text(&devices));
             (name, devices)
         }
     };

@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
+use pagefold_server::control::{PoolFigures, Reply, Request, StruckFigures};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::pool_errors::{self, Cleared};
+use pagefold_server::registry::Registry;
+use pagefold_server::{pool_status, pools, units};
 use serde_json::json;
 
 use crate::args::Clear;
-use crate::control::{PoolFigures, Reply, Request, StruckFigures};
-use crate::failure::{Failure, Result};
-use crate::pool_errors::{self, Cleared};
-use crate::registry::Registry;
 use crate::table::printable;
-use crate::{pool_status, pools, target, units};
+use crate::target;
 
 /// Clears the errors, and tells which they were.
 pub fn run(args: &Clear) -> Result<()> {
@@ -49,7 +50,7 @@ pub fn run(args: &Clear) -> Result<()> {
 }
 
 fn paths_of(figures: &PoolFigures) -> Vec<String> {
-    figures.devices.iter().map(|device| printable(&crate::raw::text(&device.path))).collect()
+    figures.devices.iter().map(|device| printable(&pagefold_server::raw::text(&device.path))).collect()
 }
 
 /// Returns the number of the device that was named; `None` if none was.
@@ -62,8 +63,12 @@ fn number_of(figures: &PoolFigures, device: Option<&Path>) -> Result<Option<u16>
     let number = found.and_then(|number| u16::try_from(number).ok());
     number.map(Some).ok_or_else(|| {
         let devices = paths_of(figures).join(", ");
-        Failure::new(format!("{} is no device of pool {}", printable(&crate::raw::text(named)), figures.name))
-            .hint(format!("its devices: {devices}"))
+        Failure::new(format!(
+            "{} is no device of pool {}",
+            printable(&pagefold_server::raw::text(named)),
+            figures.name
+        ))
+        .hint(format!("its devices: {devices}"))
     })
 }
 

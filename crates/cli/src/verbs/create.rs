@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 
 use pagefold_engine::limits::DEVICE_BYTES_MIN;
 use pagefold_engine::walk;
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::pools::Held;
+use pagefold_server::raw::shown;
+use pagefold_server::registry::{Known, Registry};
+use pagefold_server::{files, pools, props, registry, startup, units};
 use rustix::fs::{OFlags, statvfs};
 
 use crate::args::Create;
-use crate::failure::{Context, Failure, Result};
-use crate::pools::Held;
-use crate::raw::shown;
-use crate::registry::{Known, Registry};
-use crate::{files, pools, props, registry, signature, startup, units};
+use crate::signature;
 
 /// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
 pub fn run(args: &Create) -> Result<()> {
@@ -30,7 +31,7 @@ pub fn run(args: &Create) -> Result<()> {
         return Err(Failure::new(format!(
             "a pool named {} is known already, on {}",
             known.name,
-            crate::registry::paths_text(&known.devices)
+            pagefold_server::registry::paths_text(&known.devices)
         ))
         .hint(format!(
             "choose another name; or forget that pool, which stays as it is: pagefold export {}",

@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::names::Name;
+use pagefold_server::operations::{self, Operation, OperationResult};
+use pagefold_server::units;
 use serde_json::json;
 
 use crate::args::{
     CreateDataset, Dataset, Destroy, Hold, Holds, MakeClone, Output, Promote, Rename, Reset, Rollback,
     Snapshot,
 };
-use crate::failure::{Failure, Result};
-use crate::names::Name;
-use crate::operations::{self, Operation, OperationResult};
+use crate::datasets;
 use crate::table::{Align, Table};
-use crate::{datasets, units};
 
 /// `dataset VERB`.
 pub fn run(args: &Dataset) -> Result<()> {
@@ -187,7 +188,7 @@ pub fn holds(args: &Holds) -> Result<()> {
         for figures in datasets::of_pool(&name.pool)? {
             let same = figures.path == name.path;
             let below = args.recursive
-                && crate::names::is_within(&figures.path, name.dataset())
+                && pagefold_server::names::is_within(&figures.path, name.dataset())
                 && figures.path.split('@').nth(1) == name.path.split('@').nth(1);
             if same || below {
                 rows.extend(figures.holds.into_iter().map(|(tag, at)| (figures.name.clone(), tag, at)));
@@ -258,7 +259,9 @@ pub(super) fn same_pool(from: &Name, to: &Name) -> Result<()> {
 /// Parses and checks the properties that `-o` gives to what is to be made.
 fn settings(words: &[String], name: &Name) -> Result<Vec<(String, String)>> {
     let properties = operations::parse_properties(words)?;
-    properties.iter().try_for_each(|(property, _)| crate::props::check_settable_on(property, name))?;
+    properties
+        .iter()
+        .try_for_each(|(property, _)| pagefold_server::props::check_settable_on(property, name))?;
     Ok(properties)
 }
 

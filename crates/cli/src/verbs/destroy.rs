@@ -2,11 +2,13 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use pagefold_server::control::UnmountMode;
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::registry::{Known, Registry, paths_text};
+use pagefold_server::{event_log, pools};
+
 use crate::args::Destroy;
-use crate::control::UnmountMode;
-use crate::failure::{Context, Failure, Result};
-use crate::registry::{Known, Registry, paths_text};
-use crate::{event_log, pools, target};
+use crate::target;
 
 /// Destroys after the user has confirmed it.
 pub fn run(args: &Destroy) -> Result<()> {

@@ -2,16 +2,17 @@
 
 use std::io::{BufRead, BufReader, Read};
 
+use pagefold_server::control::{Difference, Reply, Request};
+use pagefold_server::failure::{Context, Result};
+use pagefold_server::names::Name;
+use pagefold_server::registry::Registry;
+use pagefold_server::{pools, streams};
 use serde_json::json;
 
 use super::dataset::{same_pool, snapshot_name, wrong_order};
 use crate::args::Diff;
-use crate::control::{Difference, Reply, Request};
-use crate::failure::{Context, Result};
-use crate::names::Name;
-use crate::registry::Registry;
 use crate::table::printable;
-use crate::{pools, streams, target};
+use crate::target;
 
 /// Prints how the versions differ.
 pub fn run(args: &Diff) -> Result<()> {

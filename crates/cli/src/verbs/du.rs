@@ -5,15 +5,15 @@ mod codecs;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use pagefold_server::control::{Client, FileSurvey, FileUsage, Reply, Request};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::{raw, units};
 use serde::Serialize;
 
 use super::walk::Walk;
 use crate::args::{Du, SortBy};
-use crate::control::{Client, FileSurvey, FileUsage, Reply, Request};
-use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 use crate::table::{Align, Table};
-use crate::{raw, units};
 
 /// Number of files whose pages are surveyed per request.
 const SURVEY_FILES: usize = 64;
@@ -21,7 +21,7 @@ const SURVEY_FILES: usize = 64;
 /// A line of the output: for one file, one page size, or one argument.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Line {
-    #[serde(serialize_with = "crate::raw::maybe_path::serialize")]
+    #[serde(serialize_with = "pagefold_server::raw::maybe_path::serialize")]
     path: Option<PathBuf>,
     record_size: Option<u32>,
     files: u64,

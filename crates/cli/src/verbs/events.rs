@@ -4,11 +4,13 @@ use std::io::Write;
 use std::thread;
 use std::time::Duration;
 
+use pagefold_server::control::{Client, Event, Reply, Request};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::registry::Registry;
+use pagefold_server::{event_log, units};
+
 use crate::args::Events;
-use crate::control::{Client, Event, Reply, Request};
-use crate::failure::{Context, Failure, Result};
-use crate::registry::Registry;
-use crate::{event_log, target, units};
+use crate::target;
 
 /// Milliseconds that one request waits for the next event.
 const FOLLOW_WAIT_MS: u32 = 30_000;
@@ -101,7 +103,7 @@ impl Shown<'_> {
 fn print(event: &Event, json: bool) -> Result<()> {
     let printing = || "cannot print".to_owned();
     let line = if json {
-        crate::raw::printed(serde_json::to_value(event).context(printing)?).to_string()
+        pagefold_server::raw::printed(serde_json::to_value(event).context(printing)?).to_string()
     } else {
         text(event)
     };

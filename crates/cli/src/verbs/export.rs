@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
+use pagefold_server::control::UnmountMode;
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::pools;
+use pagefold_server::registry::Registry;
+
 use crate::args::Export;
-use crate::control::UnmountMode;
-use crate::failure::{Failure, Result};
-use crate::registry::Registry;
-use crate::{mount_lookup, pools, target};
+use crate::{mount_lookup, target};
 
 /// Exports a pool. All of its mounts go, or none does.
 pub fn run(args: &Export) -> Result<()> {

@@ -3,16 +3,17 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use pagefold_server::control::{Client, MountFigures, RecompressFigures, Reply, Request};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::names::{self, Name};
+use pagefold_server::registry::Registry;
+use pagefold_server::{raw, units};
 use serde_json::json;
 
 use super::walk::Walk;
 use crate::args::Fold;
-use crate::control::{Client, MountFigures, RecompressFigures, Reply, Request};
-use crate::failure::{Failure, Result};
-use crate::names::{self, Name};
 use crate::progress::Progress;
-use crate::registry::Registry;
-use crate::{raw, target, units};
+use crate::target;
 
 /// Files of one mount whose records are to be coded again.
 struct RecompressJob {

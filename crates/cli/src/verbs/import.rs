@@ -3,19 +3,20 @@
 use std::path::PathBuf;
 
 use pagefold_engine::pool;
+use pagefold_server::discovery::{self, FoundPool};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::last_state::LastStateFile;
+use pagefold_server::registry::{Known, Registry, paths_text};
+use pagefold_server::{engine_errors, files, pools, raw, registry, suggest};
 use serde_json::json;
 
 use crate::args::Import;
-use crate::discovery::{self, FoundPool};
-use crate::failure::{Failure, Result};
-use crate::last_state::LastStateFile;
-use crate::registry::{Known, Registry, paths_text};
 use crate::table::{Align, Table};
-use crate::{engine_errors, files, pools, raw, registry, suggest, table, target};
+use crate::{progress, table, target};
 
 /// Shows the pools that are found, or remembers them.
 pub fn run(args: &Import) -> Result<()> {
-    let found = discovery::scan(&where_to_look(args)?)?;
+    let found = progress::scan(&where_to_look(args)?)?;
     match &args.pool {
         Some(wanted) => import(args, one(args, &found, wanted)?),
         None if args.all => all(args, &found),
@@ -142,7 +143,7 @@ fn import(args: &Import, pool: &FoundPool) -> Result<()> {
             .map_err(|error| engine_errors::failed(format!("cannot rename pool {}", pool.name), &error))?;
     }
     registry.add(known.clone())?;
-    if args.accept_loss { pools::give_up_damaged_log(&known) } else { Ok(()) }
+    if args.accept_loss { pools::give_up_damaged_log(&known, &mut |line| println!("{line}")) } else { Ok(()) }
 }
 
 /// Refuses to take the pool from under its server.

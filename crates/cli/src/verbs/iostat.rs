@@ -3,14 +3,15 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use pagefold_server::control::{Activity, Client, Counter, LengthFigures, Reply, Request, RewriteFigures};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::units;
 use serde_json::json;
 
 use crate::args::Iostat;
-use crate::control::{Activity, Client, Counter, LengthFigures, Reply, Request, RewriteFigures};
-use crate::failure::{Context, Failure, Result};
 use crate::failures::Failures;
 use crate::table::{Align, Table};
-use crate::{target, units};
+use crate::target;
 
 /// End of the sentence "N of M could not be ..." about pools that failed.
 const WATCHED: &str = "looked at to the end";

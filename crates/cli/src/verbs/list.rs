@@ -1,14 +1,15 @@
 //! `list -t` and `dataset list`: list datasets and snapshots with what they hold.
 
+use pagefold_server::failure::Result;
+use pagefold_server::names::{Name, is_within};
+use pagefold_server::{raw, units};
 use serde_json::json;
 
 use crate::args::{List, ListDatasets, ListType, Output};
 use crate::datasets::{self, DatasetFigures};
-use crate::failure::Result;
 use crate::failures::Failures;
-use crate::names::{Name, is_within};
 use crate::table::{Align, Table};
-use crate::{raw, target, units};
+use crate::target;
 
 /// Which datasets and snapshots are to be listed, and how.
 struct ListRequest<'a> {

@@ -7,9 +7,9 @@ use std::path::Path;
 use clap::{Arg, ArgAction, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use pagefold_server::failure::{Context, Result};
 
 use crate::args::Cli;
-use crate::failure::{Context, Result};
 use crate::help::in_columns;
 
 /// Date of the last revision of the pages, so that those of one version are the same whenever they are made.

@@ -42,8 +42,9 @@ mod walk;
 use std::ffi::OsString;
 use std::io::Write;
 
+use pagefold_server::failure::{Context, Failure, Result};
+
 use crate::args::{Cli, Verb};
-use crate::failure::{Context, Failure, Result};
 
 /// Returns the exit status of a command line that failed.
 pub fn exit_status(words: &[OsString], failure: &Failure) -> u8 {
@@ -57,7 +58,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Mount(_) | Verb::Unmount(_) | Verb::Status(_) | Verb::Import(_) | Verb::Export(_)
     ) {
         // Nothing below may wait for a server that will not answer.
-        crate::abandoned::abort_all()?;
+        pagefold_server::abandoned::abort_all()?;
     }
     match cli.verb {
         Verb::Create(args) => create::run(&args),
@@ -112,13 +113,16 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Completion { shell } => manual::completion(shell),
         Verb::Man { dir } => manual::write(&dir),
         Verb::Serve(args) => crate::serve::run(&args),
-        Verb::Probe { devices } => crate::startup::probe(&devices),
+        Verb::Probe { devices } => {
+            println!("{}", pagefold_server::startup::probe(&devices)?);
+            Ok(())
+        }
     }
 }
 
 /// Prints a value as JSON.
 fn print_json(value: &serde_json::Value) -> Result<()> {
-    let text = serde_json::to_string_pretty(&crate::raw::printed(value.clone()))
+    let text = serde_json::to_string_pretty(&pagefold_server::raw::printed(value.clone()))
         .context(|| "cannot print".into())?;
     writeln!(std::io::stdout(), "{text}").context(|| "cannot print".into())
 }

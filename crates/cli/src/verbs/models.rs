@@ -1,15 +1,16 @@
 //! `status --models`: lists the files that have models of their pages, or wait for one.
 
+use pagefold_server::control::{ModelFigures, Reply, Request};
+use pagefold_server::failure::Result;
+use pagefold_server::registry::Registry;
+use pagefold_server::{models, pools, units};
 use serde_json::json;
 
 use super::show::{SHOWN, named_pools};
 use crate::args::{Output, Status};
-use crate::control::{ModelFigures, Reply, Request};
-use crate::failure::Result;
 use crate::failures::Failures;
-use crate::registry::Registry;
 use crate::table::{Align, Table, printable};
-use crate::{models, pools, target, units};
+use crate::target;
 
 /// Prints the models, pool by pool.
 pub fn status(args: &Status) -> Result<()> {

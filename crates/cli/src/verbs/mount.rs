@@ -8,14 +8,16 @@ use std::sync::mpsc;
 use std::thread;
 
 use pagefold_engine::walk;
+use pagefold_server::control::{Client, Reply, Request};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::report::StartReport;
+use pagefold_server::serve::MountRequest;
+use pagefold_server::spawn::{self, Purpose};
+use pagefold_server::{files, names, raw, timeouts};
 
 use crate::args::Mount;
-use crate::control::{Client, Reply, Request};
-use crate::failure::{Context, Failure, Result};
-use crate::serve::plan::{self, MountPlan};
-use crate::serve::{MountRequest, StartReport};
-use crate::spawn::{self, Purpose};
-use crate::{bind_mount, file_lock, files, mount_users, mountpoint, names, raw, table, timeouts};
+use crate::plan::{self, MountPlan};
+use crate::{bind_mount, file_lock, mount_users, mountpoint, table};
 
 /// Number of bytes of the log's end that are shown when a server dies without an error message.
 const LOG_TAIL_BYTES: u64 = 2048;
@@ -33,7 +35,7 @@ pub fn run(args: &Mount) -> Result<()> {
         return Ok(());
     }
     if let Some(dir) = make(args, &plan)? {
-        eprintln!("pagefold: made the directory {}", table::printable(&crate::raw::text(&dir)));
+        eprintln!("pagefold: made the directory {}", table::printable(&pagefold_server::raw::text(&dir)));
     }
     Ok(())
 }

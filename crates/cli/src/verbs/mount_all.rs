@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
+use pagefold_server::control::{Client, MountFigures, Reply, Request};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::names::{Name, is_within};
+use pagefold_server::registry::{Known, Registry};
+
 use crate::args::Mount;
-use crate::control::{Client, MountFigures, Reply, Request};
 use crate::datasets::{self, DatasetFigures};
-use crate::failure::{Failure, Result};
 use crate::failures::Failures;
-use crate::names::{Name, is_within};
-use crate::registry::{Known, Registry};
 use crate::{table, target};
 
 /// Mounts, parents first. A failure is reported, and the rest is mounted all the same, except what belongs below it.
@@ -27,7 +28,7 @@ pub fn run(args: &Mount) -> Result<()> {
         let mut failed: Vec<PathBuf> = Vec::new();
         for (name, dir) in missing {
             if let Some(above) = failed.iter().find(|above| dir.starts_with(above)) {
-                let above = table::printable(&crate::raw::text(above));
+                let above = table::printable(&pagefold_server::raw::text(above));
                 let failure =
                     Failure::new(format!("it belongs below {above}, where nothing could be mounted"));
                 failures.take::<()>(&name, Err(failure));

@@ -1,8 +1,9 @@
 //! `policy`: sets or shows which snapshots the server keeps of datasets.
 
+use pagefold_server::failure::Result;
+use pagefold_server::retention::POLICY;
+
 use crate::args::{Get, Policy, Set};
-use crate::failure::Result;
-use crate::retention::POLICY;
 
 /// Sets the policy, or prints the one that holds.
 pub fn run(args: Policy) -> Result<()> {

@@ -1,18 +1,19 @@
 //! `get`, `set` and `inherit`.
 
+use pagefold_server::control::{Client, PropertyValue, Reply, Request, ValueSource};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::names::Name;
+use pagefold_server::operations::Operation;
+use pagefold_server::props::{self, Scope};
+use pagefold_server::registry::Registry;
+use pagefold_server::{dataset_properties, pools};
 use serde::Serialize;
 
 use super::dataset::wrong_order;
 use crate::args::{Get, Inherit, Set};
-use crate::control::{Client, PropertyValue, Reply, Request, ValueSource};
-use crate::failure::{Context, Failure, Result};
 use crate::failures::Failures;
-use crate::names::Name;
-use crate::operations::Operation;
-use crate::props::{self, Scope};
-use crate::registry::Registry;
 use crate::table::{Align, Table};
-use crate::{dataset_properties, datasets, pools, target};
+use crate::{datasets, target};
 
 #[derive(Serialize)]
 struct Row {
@@ -76,7 +77,8 @@ fn targets(args: &Get, failures: &mut Failures) -> Result<Vec<Name>> {
     let mut all = Vec::new();
     for name in names {
         let Some(below) = failures.need(&name.to_string(), datasets::of_pool(&name.pool)) else { continue };
-        let within = below.iter().filter(|figures| crate::names::is_within(&figures.path, &name.path));
+        let within =
+            below.iter().filter(|figures| pagefold_server::names::is_within(&figures.path, &name.path));
         all.extend(within.map(|figures| Name::new(&name.pool, &figures.path)));
     }
     Ok(all)

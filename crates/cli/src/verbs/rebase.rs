@@ -1,16 +1,17 @@
 //! `rebase`: moves a clone onto a newer snapshot.
 
+use pagefold_server::control::{Moving, Rebased, Reply, Request};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::operations::{self, NoMounts};
+use pagefold_server::registry::Registry;
+use pagefold_server::{pools, rebase};
 use parking_lot::RwLock;
 use serde_json::json;
 
 use super::dataset::{dataset, same_pool, snapshot_name};
 use crate::args::Rebase;
-use crate::control::{Moving, Rebased, Reply, Request};
-use crate::failure::{Failure, Result};
-use crate::operations::{self, NoMounts};
-use crate::registry::Registry;
 use crate::table::printable;
-use crate::{pools, rebase, target};
+use crate::target;
 
 /// Moves the clone, or tells what is in the way.
 pub fn run(args: &Rebase) -> Result<()> {

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use pagefold_engine::pool::{self, Guid};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::last_state::LastStateFile;
+use pagefold_server::registry::{Known, Registry, paths_text};
+use pagefold_server::{engine_errors, pools, registry};
 
 use crate::args::Reguid;
-use crate::failure::{Failure, Result};
-use crate::last_state::LastStateFile;
-use crate::registry::{Known, Registry, paths_text};
-use crate::{engine_errors, pools, registry, target};
+use crate::target;
 
 /// Changes the GUID, and tells the new one.
 pub fn run(args: &Reguid) -> Result<()> {

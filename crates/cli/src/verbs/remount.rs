@@ -5,16 +5,17 @@
 
 use std::path::Path;
 
+use pagefold_server::control::{Client, MountFigures, Reply, Request};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::files;
+use pagefold_server::mounts::{self, MountEntry};
+use pagefold_server::names::{self, Name};
+use pagefold_server::raw::shown;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
 
 use crate::args::Mount;
-use crate::control::{Client, MountFigures, Reply, Request};
-use crate::failure::{Failure, Result};
-use crate::mounts::{self, MountEntry};
-use crate::names::{self, Name};
-use crate::raw::shown;
-use crate::{files, mount_lookup, mount_users, table, target};
+use crate::{mount_lookup, mount_users, table, target};
 
 /// Options that a mount is to have; `None` leaves one as it is.
 #[derive(Clone, Copy, Default)]

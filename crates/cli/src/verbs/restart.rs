@@ -3,11 +3,13 @@
 use std::thread;
 use std::time::Instant;
 
+use pagefold_server::control::{Client, PoolFigures, Reply, Request};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::timeouts;
+
 use crate::args::Restart;
-use crate::control::{Client, PoolFigures, Reply, Request};
-use crate::failure::{Failure, Result};
 use crate::failures::Failures;
-use crate::{target, timeouts};
+use crate::target;
 
 /// Restarts the servers of the pools that are named.
 pub fn run(args: &Restart) -> Result<()> {

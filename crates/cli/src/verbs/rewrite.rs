@@ -2,15 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use pagefold_server::control::{Client, FileRewrite, Reply, Request};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::{raw, units};
 use serde_json::json;
 
 use super::walk::Walk;
 use crate::args::Rewrite;
-use crate::control::{Client, FileRewrite, Reply, Request};
-use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
 use crate::table::printable;
-use crate::{raw, target, units};
+use crate::target;
 
 /// A file to be rewritten.
 struct RewriteJob {

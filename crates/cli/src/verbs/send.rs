@@ -5,17 +5,18 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use pagefold_engine::pool::Background;
+use pagefold_server::control::{Client, Reply, Request, Sendable, Transferred};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::names::Name;
+use pagefold_server::operations::{self, Operation};
+use pagefold_server::registry::Registry;
+use pagefold_server::{engine_errors, pools, streams, units};
 use serde_json::json;
 
 use super::dataset::{dataset, snapshot_name};
 use crate::args::{Receive, Send};
-use crate::control::{Client, Reply, Request, Sendable, Transferred};
-use crate::failure::{Context, Failure, Result};
-use crate::names::Name;
-use crate::operations::{self, Operation};
 use crate::progress::Progress;
-use crate::registry::Registry;
-use crate::{datasets, engine_errors, pools, streams, target, units};
+use crate::{datasets, target};
 
 /// Number of bytes that are read and written at a time.
 const BUFFER_BYTES: usize = 256 << 10;

@@ -2,20 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use pagefold_server::control::{
+    Client, ConfinementFigures, MemoryFigures, PoolFigures, QuotaFigures, Reply, Request, TakeoverFigures,
+};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::registry::{Known, Registry};
+use pagefold_server::serve::{FULL_PERCENT, percent};
+use pagefold_server::{mounts, pool_status, raw, units};
 use serde_json::json;
 
 use super::backup::{BackupStatus, Behind, backup_statuses, replicas};
 
 use crate::args::{Output, Pools, Status};
-use crate::control::{
-    Client, ConfinementFigures, MemoryFigures, PoolFigures, QuotaFigures, Reply, Request, TakeoverFigures,
-};
-use crate::failure::{Context, Failure, Result};
 use crate::failures::Failures;
-use crate::registry::{Known, Registry};
-use crate::serve::{FULL_PERCENT, percent};
 use crate::table::{self, Align, Table};
-use crate::{mounts, pool_status, raw, target, units};
+use crate::target;
 
 /// End of the sentence "N of M could not be ..." about pools that failed.
 pub(super) const SHOWN: &str = "shown in full";
@@ -258,15 +259,19 @@ fn print_status(pool: &PoolFigures, show: Numbers) {
         let how = if mount.read_only { "read-only, " } else { "" };
         let dir = table::printable(&raw::text(&mount.dir));
         let since = units::utc(mount.since);
-        let also =
-            mount.also_at.iter().map(|dir| format!(", and at {}", table::printable(&crate::raw::text(dir))));
+        let also = mount
+            .also_at
+            .iter()
+            .map(|dir| format!(", and at {}", table::printable(&pagefold_server::raw::text(dir))));
         let dir = format!("{dir}{}", also.collect::<String>());
         line("mounted", &format!("{} at {dir} ({how}over {}, since {since})", mount.name, mount.transport));
     }
     if pool.state == UNAVAILABLE {
         line(
             "devices",
-            &crate::registry::paths_text(&pool.devices.iter().map(|d| d.path.clone()).collect::<Vec<_>>()),
+            &pagefold_server::registry::paths_text(
+                &pool.devices.iter().map(|d| d.path.clone()).collect::<Vec<_>>(),
+            ),
         );
         return;
     }
@@ -385,7 +390,11 @@ fn print_errors(pool: &PoolFigures) {
     }
     println!("      errors: {since}, all openings of the pool counted");
     for device in pool.devices.iter().filter(|device| !device.errors.is_zero()) {
-        println!("    {}: {}", table::printable(&crate::raw::text(&device.path)), device.errors.text());
+        println!(
+            "    {}: {}",
+            table::printable(&pagefold_server::raw::text(&device.path)),
+            device.errors.text()
+        );
     }
     errors.struck.iter().for_each(|struck| println!("    {}", struck.text()));
     if errors.unlisted > 0 {

@@ -1,8 +1,9 @@
 //! `sync`: makes everything written so far durable.
 
+use pagefold_server::control::{Client, Reply, Request};
+use pagefold_server::failure::Result;
+
 use crate::args::Sync;
-use crate::control::{Client, Reply, Request};
-use crate::failure::Result;
 use crate::failures::Failures;
 use crate::target;
 

@@ -3,12 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::raw;
 use serde_json::json;
 
 use crate::args::{Systemd, SystemdInstall, SystemdRemove, SystemdShow};
 use crate::boot::{self, DropIns, Machine};
-use crate::failure::{Context, Failure, Result};
-use crate::{raw, target};
+use crate::target;
 
 /// Folder of the administrator's units.
 const UNITS: &str = "/etc/systemd/system";

@@ -3,13 +3,14 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use pagefold_server::control::{Client, PoolFigures, Reply, Request, TrimFigures};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::units;
 use serde_json::json;
 
 use crate::args::Trim;
-use crate::control::{Client, PoolFigures, Reply, Request, TrimFigures};
-use crate::failure::{Failure, Result};
 use crate::progress::Progress;
-use crate::{target, units};
+use crate::target;
 
 /// Interval between two requests for the progress of a trim that is waited for.
 const POLL: Duration = Duration::from_millis(200);

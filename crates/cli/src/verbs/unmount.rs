@@ -5,16 +5,17 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use pagefold_engine::pool::FoundState;
+use pagefold_server::control::{Client, MountFigures, PoolFigures, Reply, Request, UnmountMode};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::mounts::{self, MountEntry};
+use pagefold_server::names::{self, Name};
+use pagefold_server::raw::shown;
+use pagefold_server::registry::Registry;
+use pagefold_server::{discovery, raw, timeouts};
 
 use crate::args::Unmount;
-use crate::control::{Client, MountFigures, PoolFigures, Reply, Request, UnmountMode};
-use crate::failure::{Failure, Result};
-use crate::mounts::{self, MountEntry};
-use crate::names::{self, Name};
-use crate::raw::shown;
-use crate::registry::Registry;
 use crate::unmounting::{self, UnmountOutcome};
-use crate::{discovery, failures, mount_lookup, mount_users, raw, table, target, timeouts};
+use crate::{failures, mount_lookup, mount_users, progress, table, target};
 
 /// Which of a pool's mounts are to go.
 #[derive(Clone, Debug)]
@@ -339,7 +340,7 @@ fn ended_before(client: &Client, devices: &[u32], before: &PoolFigures) -> Resul
         return Ok(());
     }
     let paths: Vec<PathBuf> = before.devices.iter().map(|device| device.path.clone()).collect();
-    let found = discovery::scan(&paths)?;
+    let found = progress::scan(&paths)?;
     match found.iter().find(|found| found.guid == before.guid).map(|found| found.state) {
         // In use means that somebody has opened the pool since.
         Some(FoundState::Exported | FoundState::InUse) => Ok(()),
@@ -407,7 +408,7 @@ fn has_not_ended(client: &Client, devices: &[u32]) -> Failure {
 /// Returns the failure that nothing of a pool is mounted, that its server is dead, or that nobody knows it.
 fn not_mounted(word: &str, pool: &str) -> Result<()> {
     match target::server(word) {
-        Err(failure) if crate::mounts::dead(pool)?.is_empty() && target::known(pool).is_ok() => {
+        Err(failure) if pagefold_server::mounts::dead(pool)?.is_empty() && target::known(pool).is_ok() => {
             Err(Failure::new(failure.what()).hint("see what is mounted: pagefold list"))
         }
         other => other.map(drop),

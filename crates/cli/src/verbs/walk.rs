@@ -6,11 +6,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::control::{Client, Reply, Request};
-use crate::failure::{Context, Failure, Result};
+use pagefold_server::control::{Client, Reply, Request};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::mounts;
+use pagefold_server::raw::shown;
+
 use crate::progress::Progress;
-use crate::raw::shown;
-use crate::{mounts, target};
+use crate::target;
 
 /// Number of files per call of the visitor.
 const BATCH: usize = 4096;

@@ -4,10 +4,10 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use pagefold_analyze::{Report, Totals};
+use pagefold_server::failure::{Context, Result};
+use pagefold_server::units;
 
 use super::{ratio, sentence};
-use crate::failure::{Context, Result};
-use crate::units;
 
 /// Largest number of files that are listed; the largest files come first.
 const FILES_MAX: usize = 500;

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::files;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-
-use crate::failure::{Context, Failure, Result};
-use crate::files;
 
 /// An attempt that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,9 +6,9 @@ use std::path::Path;
 use pagefold_backup::Cluster;
 use pagefold_basebackup::control::Control;
 use pagefold_basebackup::wal::Wal;
+use pagefold_server::failure::{Context, Result};
+use pagefold_server::names::Name;
 
-use crate::failure::{Context, Result};
-use crate::names::Name;
 use crate::verbs::basebackup::view::View;
 use crate::verbs::branch::data;
 use crate::verbs::branch::record::Product;

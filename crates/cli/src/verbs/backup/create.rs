@@ -4,18 +4,19 @@ use std::io::{self, Read};
 
 use pagefold_backup::{Backup, CreateOptions, Created, Error, Keep, Repository};
 use pagefold_engine::pool::StreamReader;
+use pagefold_server::control::{self, DatasetFigures, PropertyValue, Sendable};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::names::Name;
+use pagefold_server::operations::Operation;
+use pagefold_server::props::{self, Property};
+use pagefold_server::units;
 use serde_json::json;
 
 use super::{as_file, clusters, open, pipe};
 use crate::args::BackupCreate;
-use crate::control::{self, DatasetFigures, PropertyValue, Sendable};
-use crate::failure::{Failure, Result};
-use crate::names::Name;
-use crate::operations::Operation;
-use crate::props::{self, Property};
 use crate::verbs::send::{Unsent, send_to};
 use crate::verbs::{print_json, properties};
-use crate::{backup_errors, datasets, units};
+use crate::{backup_errors, datasets};
 
 /// Prefix of the names of snapshots that are made to be backed up.
 const SNAPSHOT: &str = "backup-";

@@ -8,19 +8,20 @@ use std::process::{Command, Stdio};
 use pagefold_backup::{Contents, Patience};
 use pagefold_engine::pool::{Guid, Origin as SnapshotOrigin, StreamHead};
 use pagefold_lazy::{Link, Origin, Token, Wishes, skeleton};
+use pagefold_server::control::DatasetFigures;
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::incomplete::OF;
+use pagefold_server::names::Name;
+use pagefold_server::operations::Operation;
+use pagefold_server::spawn::{self, Purpose};
+use pagefold_server::{files, mounts, raw, units};
 
 use super::{as_file, pipe, secret_bytes};
 use crate::args::{Access, BackupMount, BackupMounts, Mount, Set};
-use crate::control::DatasetFigures;
-use crate::failure::{Context, Failure, Result};
-use crate::incomplete::OF;
-use crate::names::Name;
-use crate::operations::Operation;
 use crate::reader::{self, MountSpec, Opening, RepositorySource, Task};
-use crate::spawn::{self, Purpose};
 use crate::table::{Align, Table, printable};
 use crate::verbs::{dataset, print_json, properties, send};
-use crate::{backup_errors, datasets, files, mountpoint, mounts, raw, target, units};
+use crate::{backup_errors, datasets, mountpoint, target};
 
 /// Prefix of the name of the snapshot that such a dataset is received as; it is destroyed at once.
 const SKELETON: &str = "backup-mount-";
@@ -100,7 +101,7 @@ fn read_only(args: &BackupMount) -> Result<()> {
     let dir = raw::path_of(&args.target);
     let dir = std::path::absolute(&dir).context(|| format!("cannot resolve {}", dir.display()))?;
     // A wrong option is reported before anything is read.
-    crate::mountopts::parse(&args.options)?;
+    pagefold_server::mountopts::parse(&args.options)?;
     let mut task = task(args)?;
     let made = mountpoint::make(&dir)?;
     task.place = Some(MountSpec { dir, options: args.options.clone() });
@@ -235,7 +236,7 @@ fn build(name: &Name, contents: &Contents, place: &str, token: Token) -> Result<
     }
 }
 
-fn is_ours(partial: &crate::control::PartialFigures, snapshot: &SnapshotOrigin) -> bool {
+fn is_ours(partial: &pagefold_server::control::PartialFigures, snapshot: &SnapshotOrigin) -> bool {
     let token: Option<pagefold_engine::pool::Token> = partial.receive_resume_token.parse().ok();
     token.is_some_and(|token| token.to == *snapshot)
 }

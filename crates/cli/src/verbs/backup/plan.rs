@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use pagefold_backup::Keep;
+use pagefold_server::backups::{self, BackupPolicy};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::names::Name;
+use pagefold_server::units;
 
 use super::run::access;
 use crate::args::{Access, Replicate};
-use crate::backups::{self, BackupPolicy};
-use crate::failure::{Context, Failure, Result};
-use crate::names::Name;
-use crate::{datasets, units};
+use crate::datasets;
 
 /// Seconds that the repository may be behind, if nothing else is said.
 const EVERY: u64 = 10;

@@ -12,6 +12,10 @@ use std::path::{Path, PathBuf};
 use pagefold_backup::{Backup, Cluster, ClusterLog, Line, Reach, Repository};
 use pagefold_basebackup::control::{self, Control};
 use pagefold_basebackup::wal::Wal;
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::names::Name;
+use pagefold_server::operations::Operation;
+use pagefold_server::{files, raw, units};
 use serde_json::json;
 
 pub(super) use self::settings::RecoveryTarget;
@@ -20,15 +24,12 @@ use self::start::start;
 use super::open;
 use super::restore::{Done, restore_into};
 use crate::args::{BackupRestore, Mount, RecoveryAction, Unmount};
-use crate::failure::{Context, Failure, Result};
-use crate::names::Name;
-use crate::operations::Operation;
 use crate::table::printable;
 use crate::verbs::basebackup::{temporary, view};
 use crate::verbs::branch::data::{self, DataDir};
 use crate::verbs::branch::postgres;
 use crate::verbs::print_json;
-use crate::{backup_errors, datasets, files, raw, timestamp, units};
+use crate::{backup_errors, datasets, timestamp};
 
 /// The file of settings that a server reads last.
 const SETTINGS: &str = "postgresql.auto.conf";

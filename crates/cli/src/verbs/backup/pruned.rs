@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use pagefold_server::backups::PRUNE_EVERY;
+use pagefold_server::failure::{Context, Result};
+use pagefold_server::{files, units};
 use serde::{Deserialize, Serialize};
 
 use super::attempts::{folder, read_state, write_state};
-use crate::backups::PRUNE_EVERY;
-use crate::failure::{Context, Result};
-use crate::{files, units};
 
 /// Times of the last prunes, in seconds since 1970, by repository.
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -6,13 +6,14 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::{backups, files, units};
 use serde::{Deserialize, Serialize};
 
 use super::attempts::{Failed, folder, read_state, write_state};
 use super::create::snapshot_of;
 use super::run::planned;
-use crate::failure::{Context, Failure, Result};
-use crate::{backups, datasets, files, target, units};
+use crate::{datasets, target};
 
 const SUFFIX: &str = ".replica";
 

@@ -13,6 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefold_backup::{Backup, Created, Repository, Requests, limits};
+use pagefold_server::control::DatasetFigures;
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::names::Name;
+use pagefold_server::units;
 
 use super::attempts::Failed;
 use super::create::{BackupSource, snapshot_of, warn_of_what_stays};
@@ -21,10 +25,7 @@ use super::plan::ReplicationPlan;
 use super::pruned::{self, LastPrune};
 use super::replica::{Replica, lock, now_ms};
 use crate::args::Replicate;
-use crate::control::DatasetFigures;
-use crate::failure::{Failure, Result};
-use crate::names::Name;
-use crate::{backup_errors, datasets, target, units};
+use crate::{backup_errors, datasets, target};
 
 /// Shortest time from cycle to cycle.
 const CYCLE_MIN: Duration = Duration::from_secs(1);

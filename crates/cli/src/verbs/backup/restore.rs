@@ -4,16 +4,17 @@ use std::io::Write;
 
 use pagefold_backup::{Backup, Error, Repository, Restored};
 use pagefold_engine::pool::{Origin, Token};
+use pagefold_server::control::Transferred;
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::names::Name;
+use pagefold_server::{names, units};
 use serde_json::json;
 
 use super::{as_file, figures, open, pipe};
 use crate::args::BackupRestore;
-use crate::control::Transferred;
-use crate::failure::{Failure, Result};
-use crate::names::Name;
 use crate::verbs::print_json;
 use crate::verbs::send::receive_from;
-use crate::{backup_errors, datasets, names, units};
+use crate::{backup_errors, datasets};
 
 /// Returns the dataset that a backup is to be restored into.
 pub(super) fn dataset_of(args: &BackupRestore) -> Result<Name> {

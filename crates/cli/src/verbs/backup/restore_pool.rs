@@ -3,19 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pagefold_backup::{Backup, Described};
+use pagefold_server::backups::BACKUP;
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::names::{self, Name};
+use pagefold_server::operations::Operation;
+use pagefold_server::props::{self, Scope};
+use pagefold_server::units;
 use serde_json::json;
 
 use super::open;
 use super::restore::{newest_backup, restore_into};
 use crate::args::{BackupRestorePool, Create};
-use crate::backups::BACKUP;
-use crate::failure::{Failure, Result};
 use crate::failures::Failures;
-use crate::names::{self, Name};
-use crate::operations::Operation;
-use crate::props::{self, Scope};
 use crate::verbs::{create, print_json, properties};
-use crate::{backup_errors, datasets, units};
+use crate::{backup_errors, datasets};
 
 /// Dataset that receives the files of a pool's own dataset, if no other has that name.
 const OWN: &str = "restored";

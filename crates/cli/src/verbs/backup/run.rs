@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 
 use pagefold_backup::{Keep, Repository, limits, select};
+use pagefold_server::backups::{BACKUP, BackupPolicy, KEY_FILE};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::names::{self, Name};
+use pagefold_server::registry::Registry;
+use pagefold_server::units;
 use serde_json::json;
 
 use super::attempts::{self, AttemptLog, Failed};
@@ -10,13 +15,9 @@ use super::create::{BackupSource, line};
 use super::open;
 use super::pruned::{self, LastPrune};
 use crate::args::{Access, BackupRun};
-use crate::backups::{BACKUP, BackupPolicy, KEY_FILE};
-use crate::failure::{Failure, Result};
 use crate::failures::Failures;
-use crate::names::{self, Name};
-use crate::registry::Registry;
 use crate::verbs::print_json;
-use crate::{backup_errors, datasets, target, units};
+use crate::{backup_errors, datasets, target};
 
 /// A dataset and its policy.
 pub struct Planned {

@@ -1,12 +1,13 @@
 //! The state of backups by policy, as `status` tells it.
 
+use pagefold_server::backups::{BackupPolicy, every_text};
+use pagefold_server::failure::Result;
+use pagefold_server::units;
 use serde::Serialize;
 
 use super::attempts::{AttemptLog, Failed};
 use super::run::planned;
-use crate::backups::{BackupPolicy, every_text};
-use crate::failure::Result;
-use crate::{target, units};
+use crate::target;
 
 /// A dataset with a policy, and its newest backup.
 #[derive(Clone, Debug, Serialize)]

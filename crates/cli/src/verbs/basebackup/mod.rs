@@ -17,6 +17,9 @@ use pagefold_basebackup::compress::{Compression, Method};
 use pagefold_basebackup::manifest::Checksums;
 use pagefold_basebackup::{Done, Error, Format, Options, Start};
 use pagefold_engine::walk::{self, WalkError};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::raw::shown;
+use pagefold_server::{raw, units};
 use rustix::io::Errno;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -26,11 +29,8 @@ use self::temporary::Temporary;
 use self::view::View;
 use super::print_json;
 use crate::args::{BaseFormat, Basebackup};
-use crate::failure::{Context, Failure, Result};
 use crate::progress::Progress;
-use crate::raw::shown;
 use crate::table::printable;
-use crate::{raw, units};
 
 /// Makes a base backup.
 pub fn run(args: &Basebackup) -> Result<()> {

@@ -12,9 +12,9 @@ use std::thread::JoinHandle;
 use pagefold_basebackup::Start;
 use pagefold_basebackup::control::{self, Control};
 use pagefold_basebackup::wal::Range;
+use pagefold_server::failure::{Context, Failure, Result};
 
 use crate::args::Basebackup;
-use crate::failure::{Context, Failure, Result};
 use crate::table::printable;
 use crate::verbs::branch::data::DataDir;
 use crate::verbs::branch::owner::Owner;

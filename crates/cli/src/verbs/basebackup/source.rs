@@ -4,16 +4,17 @@ use std::path::{Path, PathBuf};
 
 use pagefold_basebackup::tablespace::{self, Tablespace};
 use pagefold_basebackup::{Error, Source};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::names::Name;
+use pagefold_server::{mounts, raw};
 
 use super::view::View;
 use super::{failed, shown, without_links};
 use crate::args::Basebackup;
-use crate::failure::{Context, Failure, Result};
-use crate::names::Name;
 use crate::table::printable;
 use crate::verbs::branch::data;
 use crate::verbs::branch::record::Product;
-use crate::{datasets, mounts, raw, target};
+use crate::{datasets, target};
 
 /// The dataset, snapshot and data directory that the command line names.
 pub struct SourceSpec {

@@ -3,11 +3,13 @@
 
 use std::fs;
 
-use crate::failure::{Context, Failure, Result};
-use crate::names::Name;
-use crate::operations::Operation;
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::names::Name;
+use pagefold_server::operations::Operation;
+use pagefold_server::units;
+
+use crate::datasets;
 use crate::verbs::properties;
-use crate::{datasets, units};
 
 /// Prefix of their names.
 const PREFIX: &str = "basebackup-";

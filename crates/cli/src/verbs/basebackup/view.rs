@@ -3,11 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::names::Name;
+use pagefold_server::{files, mounts};
+
 use super::temporary;
 use crate::args::{Mount, Unmount};
-use crate::failure::{Context, Failure, Result};
-use crate::names::Name;
-use crate::{datasets, files, mounts};
+use crate::datasets;
 
 /// Largest number of snapshots that one backup reads: one for its files, and one for its log.
 const MOUNTS_MAX: usize = 2;

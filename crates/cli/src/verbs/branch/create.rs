@@ -3,6 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use pagefold_engine::walk;
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::names::{self, Name};
+use pagefold_server::operations::Operation;
+use pagefold_server::{raw, retention};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
@@ -12,10 +16,6 @@ use super::settings::Settings;
 use super::{branch_name, list, mariadb, ports, postgres, process, server};
 use crate::args::CreateBranch;
 use crate::datasets::{self, DatasetFigures};
-use crate::failure::{Context, Failure, Result};
-use crate::names::{self, Name};
-use crate::operations::Operation;
-use crate::{raw, retention};
 
 /// Parts of a branch that have been made so far, so that they can be undone.
 #[derive(Default)]
@@ -145,7 +145,7 @@ fn make(
     // Snapshots by an inherited policy would be in the way of the branch's reset and its end; so would those of
     // backups.
     let none = |name: &str| (name.to_owned(), "none".to_owned());
-    let mut properties = vec![none(retention::POLICY), none(crate::backups::BACKUP)];
+    let mut properties = vec![none(retention::POLICY), none(pagefold_server::backups::BACKUP)];
     properties.extend(place.property.iter().map(|dir| ("mountpoint".to_owned(), dir.clone())));
     datasets::perform(
         &name.pool,

@@ -12,13 +12,13 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use pagefold_engine::walk;
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::names::Name;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::record::Product;
-use crate::failure::{Context, Failure, Result};
-use crate::names::Name;
 use crate::table::printable;
 
 /// Largest depth below the dataset's root at which data directories are searched.
@@ -51,7 +51,7 @@ pub struct DataDir {
 
 /// Opens the root of a mount; no link leads to it that somebody else could have made.
 fn open_root(mount: &Path) -> Result<OwnedFd> {
-    let opening = || format!("cannot open {}", printable(&crate::raw::text(mount)));
+    let opening = || format!("cannot open {}", printable(&pagefold_server::raw::text(mount)));
     Ok(walk::reach(mount).and_then(|place| place.open()).context(opening)?.into())
 }
 
@@ -61,7 +61,8 @@ impl DataDir {
     /// Errors: there is no directory, or a link leads to it.
     pub fn open(mount: &Path, relative: &str) -> Result<Self> {
         let path = if relative == "." { mount.to_owned() } else { mount.join(relative) };
-        let opening = || format!("cannot open the data directory {}", printable(&crate::raw::text(&path)));
+        let opening =
+            || format!("cannot open the data directory {}", printable(&pagefold_server::raw::text(&path)));
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
         let root = open_root(mount)?;
         let fd = rustix::fs::openat2(&root, relative, flags, Mode::empty(), INSIDE).map_err(|error| {
@@ -223,7 +224,7 @@ impl DataDir {
         Err(Failure::new(format!(
             "{} is a link to {}, which is not in the branch",
             self.shown(name),
-            printable(&crate::raw::text_of(target.to_bytes()))
+            printable(&pagefold_server::raw::text_of(target.to_bytes()))
         ))
         .hint(
             "a server on the branch would write into what it is a copy of; a database that is to be branched has all it writes to in one dataset, and links in it are relative",
@@ -232,7 +233,7 @@ impl DataDir {
 
     /// Returns the path of a name in it, in a form for messages.
     pub fn shown(&self, name: &str) -> String {
-        printable(&crate::raw::text(&self.path.join(name)))
+        printable(&pagefold_server::raw::text(&self.path.join(name)))
     }
 }
 
@@ -318,7 +319,7 @@ pub fn find(mount: &Path) -> Result<Vec<Found>> {
     let mut looked_at = 0;
     while let Some((relative, depth)) = queue.pop_front() {
         let path = if relative == "." { mount.to_owned() } else { mount.join(&relative) };
-        let listing = || format!("cannot list {}", printable(&crate::raw::text(&path)));
+        let listing = || format!("cannot list {}", printable(&pagefold_server::raw::text(&path)));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = match rustix::fs::openat2(&root, relative.as_str(), flags, Mode::empty(), INSIDE) {
             Ok(dir) => dir,
@@ -357,7 +358,7 @@ fn product_of(dir: &OwnedFd, path: &Path) -> Result<Option<Product>> {
         return Ok(None);
     }
     if is_file("mysql.ibd") {
-        let path = printable(&crate::raw::text(path));
+        let path = printable(&pagefold_server::raw::text(path));
         return Err(Failure::new(format!("{path} is a data directory of MySQL"))
             .hint("branches are of PostgreSQL and MariaDB; others: pagefold snapshot, clone, mount"));
     }

@@ -2,14 +2,16 @@
 
 use std::fs;
 
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::names;
+use pagefold_server::names::Name;
+use pagefold_server::operations::Operation;
+
 use super::record::Options;
 use super::settings::Settings;
 use super::{create, server};
 use crate::args::DeleteBranch;
-use crate::failure::{Failure, Result};
-use crate::names::Name;
-use crate::operations::Operation;
-use crate::{datasets, names};
+use crate::datasets;
 
 /// Stops the server, unmounts, and destroys the branch and the snapshot that was made for it.
 pub fn run(args: &DeleteBranch) -> Result<()> {

@@ -1,5 +1,7 @@
 //! `branch list`, and the messages about a branch that was made or started.
 
+use pagefold_server::failure::Result;
+use pagefold_server::{names, raw, units};
 use serde_json::{Value, json};
 
 use super::data::DataDir;
@@ -7,10 +9,9 @@ use super::process::Processes;
 use super::record::Product;
 use super::{Branch, server};
 use crate::args::ListBranches;
-use crate::failure::Result;
 use crate::failures::Failures;
 use crate::table::{Align, Table, printable};
-use crate::{names, raw, target, units};
+use crate::target;
 
 /// The facts that are told of a branch.
 struct BranchStatus {

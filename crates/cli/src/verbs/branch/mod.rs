@@ -33,15 +33,17 @@ mod start;
 
 use std::path::{Path, PathBuf};
 
+use pagefold_server::control::{PropertyValue, ValueSource};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::names::Name;
+use pagefold_server::operations::Operation;
+use pagefold_server::registry::Registry;
+use pagefold_server::{dataset_properties, names, pools};
+
 use crate::args::BranchVerb as Verb;
-use crate::control::{PropertyValue, ValueSource};
 use crate::datasets::{self, DatasetFigures};
-use crate::failure::{Failure, Result};
-use crate::names::Name;
-use crate::operations::Operation;
-use crate::registry::Registry;
+use crate::target;
 use crate::verbs::properties;
-use crate::{dataset_properties, names, pools, target};
 use record::Record;
 use settings::Settings;
 

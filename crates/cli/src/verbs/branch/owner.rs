@@ -10,13 +10,13 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::files;
+use pagefold_server::spawn::{self, Purpose};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::data::DataDir;
 use super::programs::machine_said;
-use crate::failure::{Failure, Result};
-use crate::files;
-use crate::spawn::{self, Purpose};
 
 /// Users that packages of the databases make.
 const USERS: [&str; 4] = ["postgres", "mysql", "mariadb", "pgsql"];
@@ -37,7 +37,7 @@ impl Owner {
     /// Errors: the owner is root, as which no database server runs; the owner is another user, and we are not root; or
     /// it is somebody who has nothing to do with databases and was not named.
     pub fn of(data: &DataDir, named: Option<&str>) -> Result<Self> {
-        let (uid, dir) = (data.uid, crate::table::printable(&crate::raw::text(&data.path)));
+        let (uid, dir) = (data.uid, crate::table::printable(&pagefold_server::raw::text(&data.path)));
         if uid == 0 {
             return Err(Failure::new(format!("the data directory {dir} belongs to root")).hint(
                 "database servers do not run as root: give it to the user that they run as (chown -R)",

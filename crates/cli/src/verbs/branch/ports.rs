@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
 
+use pagefold_server::control::Client;
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::files;
+
 use super::record::Product;
-use crate::control::Client;
-use crate::failure::{Failure, Result};
-use crate::{file_lock, files};
+use crate::file_lock;
 
 /// Last port that branches get; it lies below those that kernels give to outgoing connections.
 const LAST: u16 = 32_767;

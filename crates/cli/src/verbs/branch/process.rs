@@ -9,13 +9,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
+use pagefold_server::failure::{Context, Failure, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::data::DataDir;
-use crate::failure::{Context, Failure, Result};
-pub use crate::raw::shown;
+pub use pagefold_server::raw::shown;
 
 /// Names of servers' programs.
 const PROGRAMS: [&str; 4] = ["postgres", "postmaster", "mariadbd", "mysqld"];

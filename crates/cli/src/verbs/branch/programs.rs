@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use pagefold_engine::walk::{self, WalkError};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::spawn::{self, Purpose};
 use rustix::io::Errno;
 
-use crate::failure::{Failure, Result};
-use crate::spawn::{self, Purpose};
 use crate::table::printable;
 
 /// The bits set-user-ID and set-group-ID of a mode.
@@ -56,7 +56,7 @@ impl Search {
     /// Returns the failure that none will do: `what` is missing, `hint` says what helps.
     pub fn failure(&self, what: String, hint: &str) -> Failure {
         let Some(refused) = self.refused.first() else { return Failure::new(what).hint(hint) };
-        let path = printable(&crate::raw::text(refused));
+        let path = printable(&pagefold_server::raw::text(refused));
         Failure::new(what).hint(format!(
             "{path} is not run: others than root can change it or the way to it, or it lies on a pool; {hint}"
         ))
@@ -99,7 +99,7 @@ mod tests {
             fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
             let _ = std::os::unix::fs::chown(&file, None, Some(12_345));
             fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
-            if mode == 0o775 && !crate::files::is_root() {
+            if mode == 0o775 && !pagefold_server::files::is_root() {
                 continue;
             }
             assert_eq!(search().found.len(), usize::from(fine), "{mode:o}");

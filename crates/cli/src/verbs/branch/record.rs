@@ -1,15 +1,15 @@
 //! The facts about a branch, as user properties of its dataset.
 
+use pagefold_server::control::PropertyValue;
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::registry;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 use crate::args::ServerOptions;
-use crate::control::PropertyValue;
-use crate::failure::{Failure, Result};
 use crate::table::printable;
 
 use super::local;
-use crate::registry;
 
 /// Property of a snapshot that was made for a branch; its value is the path of the branch.
 pub const OWN: &str = "branch:own";
@@ -68,10 +68,10 @@ pub struct Position {
 #[serde(default)]
 pub struct Options {
     /// Folder of the server's programs.
-    #[serde(skip_serializing_if = "Option::is_none", with = "crate::raw::maybe_path")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "pagefold_server::raw::maybe_path")]
     pub bindir: Option<PathBuf>,
     /// Configuration file.
-    #[serde(skip_serializing_if = "Option::is_none", with = "crate::raw::maybe_path")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "pagefold_server::raw::maybe_path")]
     pub config: Option<PathBuf>,
     /// User as which the server may run, beside those of database packages.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -189,7 +189,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::ValueSource;
+    use pagefold_server::control::ValueSource;
 
     fn stored(record: &Record, source: &ValueSource) -> Vec<PropertyValue> {
         let value = |(name, value)| PropertyValue { name, value, source: source.clone() };

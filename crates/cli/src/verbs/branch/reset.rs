@@ -4,15 +4,17 @@
 //! moment there is a branch: after a crash in between, the new one may still be called `NAME.reset`. Obstacles are
 //! reported before the server ends; what was made until then is undone.
 
+use pagefold_server::control::ValueSource;
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::names::{self, Name};
+use pagefold_server::operations::Operation;
+use pagefold_server::props;
+
 use super::record::Record;
 use super::{Branch, create, list, process, server};
 use crate::args::ResetBranch;
-use crate::control::ValueSource;
-use crate::failure::{Failure, Result};
-use crate::names::{self, Name};
-use crate::operations::Operation;
+use crate::datasets;
 use crate::verbs::properties;
-use crate::{datasets, props};
 
 /// Resets a branch.
 pub fn run(args: &ResetBranch) -> Result<()> {

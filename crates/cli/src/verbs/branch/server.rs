@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::files;
+use pagefold_server::names::Name;
 use rustix::process::Signal;
 
 use super::data::DataDir;
@@ -11,9 +14,6 @@ use super::owner::Owner;
 use super::postgres::Goal;
 use super::record::{Product, Record};
 use super::{Branch, mariadb, ports, postgres, process};
-use crate::failure::{Context, Failure, Result};
-use crate::files;
-use crate::names::Name;
 use crate::verbs::mount::{open_log, tail};
 
 /// Longest time a server may take until it answers, recovery included.

@@ -7,12 +7,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::files;
+use pagefold_server::names::Name;
 use serde::{Deserialize, Serialize};
 
 use super::record::Options;
-use crate::failure::{Context, Failure, Result};
-use crate::files;
-use crate::names::Name;
 
 /// Version of the file's format.
 const VERSION: u32 = 1;

@@ -1,9 +1,10 @@
 //! `branch start` and `branch stop`.
 
+use pagefold_server::failure::{Failure, Result};
+
 use super::record::Options;
 use super::{list, process, server};
 use crate::args::{StartBranch, StopBranch};
-use crate::failure::{Failure, Result};
 
 /// `branch start`.
 pub fn start(args: &StartBranch) -> Result<()> {

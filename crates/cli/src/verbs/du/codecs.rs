@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use pagefold_server::control::{Client, CodecFigures, Reply, Request};
+use pagefold_server::failure::Result;
+use pagefold_server::units;
+
 use super::left_out;
 use crate::args::Du;
-use crate::control::{Client, CodecFigures, Reply, Request};
-use crate::failure::Result;
 use crate::progress::Progress;
 use crate::table::{Align, Table};
-use crate::units;
 use crate::verbs::walk::Walk;
 
 /// Sums by codec.

@@ -4,12 +4,13 @@ use std::path::Path;
 
 use pagefold_backup::{Line, Reach, Repository};
 use pagefold_basebackup::control;
+use pagefold_server::backups::PASSPHRASE;
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::{raw, registry};
 
 use super::Candidate;
 use crate::args::{BackupRestore, RecoveryAction};
-use crate::backups::PASSPHRASE;
-use crate::failure::{Context, Failure, Result};
-use crate::{raw, registry, timestamp};
+use crate::timestamp;
 
 /// Settings that end a recovery.
 const TARGETS: [&str; 5] = [

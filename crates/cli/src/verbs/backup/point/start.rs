@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::names::Name;
+
 use super::Candidate;
 use crate::args::{BackupRestore, Mount};
 use crate::datasets;
-use crate::failure::{Failure, Result};
-use crate::names::Name;
 use crate::verbs::branch::data::DataDir;
 use crate::verbs::branch::owner::Owner;
 use crate::verbs::branch::postgres::{self, Goal};

@@ -5,8 +5,9 @@
 
 use std::ffi::OsString;
 
+use pagefold_server::failure::{Failure, Result};
+
 use super::DataDir;
-use crate::failure::{Failure, Result};
 
 /// Ends of the names of lists of logs.
 const LISTS: [&str; 2] = [".index", ".~rec~"];

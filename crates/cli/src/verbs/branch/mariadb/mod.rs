@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use pagefold_server::failure::{Failure, Result};
+
 use super::data::DataDir;
 use super::owner::Owner;
 use super::programs::{self, Search};
 use super::record::{Options, Position, Record};
-use crate::failure::{Failure, Result};
 
 /// Names of the server's program, the newer one first.
 const PROGRAMS: [&str; 2] = ["mariadbd", "mysqld"];

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use pagefold_server::failure::{Context, Failure, Result};
+
 use super::data::DataDir;
 use super::owner::Owner;
 use super::programs::{self, Search};
 use super::record::{Position, Record};
-use crate::failure::{Context, Failure, Result};
 use crate::table::printable;
 
 /// Oldest version; before 12, recovery was configured elsewhere.

@@ -1,0 +1,261 @@
+//! The client's side of the control socket.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::net::{UCred, sockopt};
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+use super::model::{Reply, Request};
+use super::pieces::{PieceReader, PieceWriter};
+use crate::failure::{Context, Failure, Result};
+use crate::{files, notices, timeouts};
+
+/// A connection to the server of a mounted pool.
+pub struct Client {
+    pool: String,
+    stream: UnixStream,
+    /// The server's process, if it lived when the connection was made.
+    process: Option<OwnedFd>,
+    /// True once the connection broke.
+    lost: bool,
+}
+
+/// Returns an error if a socket belongs neither to root nor to our own user: what its owner says would be believed.
+fn check_peer(pool: &str, path: &Path, peer: Option<UCred>) -> Result<()> {
+    let believed = peer.is_some_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid());
+    if believed {
+        return Ok(());
+    }
+    let who = peer.map_or_else(|| "nobody knows who".into(), |peer| format!("user {}", peer.uid.as_raw()));
+    Err(Failure::new(format!("{who} listens at {}, in the place of pool {pool}'s server", path.display()))
+        .hint("look who that is; root's servers and your own are asked, nobody else's"))
+}
+
+impl Client {
+    /// Connects to the server of `pool`; `None` if there is none.
+    pub fn connect(pool: &str) -> Result<Option<Self>> {
+        let path = files::socket_of(pool);
+        if !files::is_private(&files::runtime_dir())? {
+            return Ok(None);
+        }
+        match UnixStream::connect(&path) {
+            Ok(stream) => {
+                let peer = sockopt::socket_peercred(&stream).ok();
+                check_peer(pool, &path, peer)?;
+                let process = peer.and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()).ok());
+                Ok(Some(Self { pool: pool.to_owned(), stream, process, lost: false }))
+            }
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(Failure::new(format!(
+                "cannot reach the server of pool {pool} at {}: {error}",
+                path.display()
+            ))
+            .hint("only root and the user who mounted the pool may")),
+        }
+    }
+
+    /// Connects to the servers of all mounted pools that this user can reach, sorted by the pools' names.
+    pub fn all() -> Result<Vec<Self>> {
+        Self::sockets()?.iter().filter_map(|pool| Self::connect(pool).transpose()).collect()
+    }
+
+    /// Does the same as [`Client::all`], with a result for each: one that cannot be reached hides no other.
+    pub fn each() -> Result<Vec<(String, Result<Self>)>> {
+        let found = Self::sockets()?.into_iter();
+        Ok(found.filter_map(|pool| Some((pool.clone(), Self::connect(&pool).transpose()?))).collect())
+    }
+
+    /// Returns the names of the pools that have a socket here.
+    fn sockets() -> Result<Vec<String>> {
+        if !files::is_private(&files::runtime_dir())? {
+            return Ok(Vec::new());
+        }
+        let Ok(entries) = std::fs::read_dir(files::runtime_dir()) else { return Ok(Vec::new()) };
+        let mut pools: Vec<String> = entries
+            .flatten()
+            .map(|entry| PathBuf::from(entry.file_name()))
+            .filter(|name| name.extension().is_some_and(|extension| extension == "sock"))
+            .filter_map(|name| Some(name.file_stem()?.to_str()?.to_owned()))
+            .collect();
+        pools.sort();
+        Ok(pools)
+    }
+
+    /// Returns the pool whose server this is.
+    pub fn pool(&self) -> &str {
+        &self.pool
+    }
+
+    /// Returns the number of the server's process, to stand behind its name in a message; empty if it is not known.
+    pub fn named(&self) -> String {
+        let peer = sockopt::socket_peercred(&self.stream).ok();
+        peer.map_or_else(String::new, |peer| format!(" (process {})", peer.pid.as_raw_nonzero()))
+    }
+
+    /// Waits until the server's process has ended.
+    pub fn wait_for_end(&self) -> Result<()> {
+        match &self.process {
+            Some(process) => {
+                let has_ended = |within: Duration| {
+                    let within = timespec(within);
+                    retry_on_intr(|| poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&within))) != Ok(0)
+                };
+                if has_ended(timeouts::TELL_AFTER) {
+                    return Ok(());
+                }
+                notices::tell(&format!(
+                    "pagefold: waiting: the server of pool {}{} has to end",
+                    self.pool,
+                    self.named()
+                ));
+                if has_ended(timeouts::END_OF_SERVER) {
+                    return Ok(());
+                }
+                Err(Failure::new(format!(
+                    "the server of pool {}{} has closed the pool, or is about to, and does not end",
+                    self.pool,
+                    self.named()
+                ))
+                .hint(format!("its log may say why: pagefold events {}", self.pool)))
+            }
+            // The process had ended before a descriptor for it could be opened.
+            None => Ok(()),
+        }
+    }
+
+    /// Sends a request that is answered at once, and returns the reply.
+    pub fn ask(&mut self, request: &Request) -> Result<Reply> {
+        self.exchange(request, Some(timeouts::ANSWER))
+    }
+
+    /// Sends a request that others may delay. After a second, calls `tell`, which says what is waited for. `patience`
+    /// is the time after which the server answers at the latest.
+    pub fn ask_telling(
+        &mut self,
+        request: &Request,
+        patience: Option<Duration>,
+        tell: &mut dyn FnMut(),
+    ) -> Result<Reply> {
+        let limit = patience.map(|patience| patience + timeouts::ANSWER_MARGIN);
+        let reply = self
+            .stream
+            .set_read_timeout(limit)
+            .and_then(|()| frame::write(&mut self.stream, request, REQUEST_BYTES_MAX))
+            .and_then(|()| {
+                let soon = timespec(timeouts::TELL_AFTER);
+                let answered = |stream: &UnixStream| {
+                    retry_on_intr(|| poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&soon)))
+                };
+                if answered(&self.stream)? == 0 {
+                    tell();
+                }
+                self.read()
+            });
+        self.understand(reply)
+    }
+
+    /// Sends a request that takes as long as the devices do.
+    pub fn ask_and_wait(&mut self, request: &Request) -> Result<Reply> {
+        self.exchange(request, None)
+    }
+
+    /// Returns true if the last request got no answer because the server had ended or was ending; waits for its end.
+    pub fn has_ended(&self) -> bool {
+        self.lost && self.wait_for_end().is_ok()
+    }
+
+    /// Returns a reader of the bytes that follow a reply. Its errors are explained by [`Client::lost`].
+    pub fn pieces(&self) -> PieceReader<'_> {
+        PieceReader::new(&self.stream)
+    }
+
+    /// Returns a writer of the bytes that follow a request. [`Client::last_reply`] tells why it failed.
+    pub fn piece_writer(&self) -> PieceWriter<'_> {
+        PieceWriter::new(&self.stream)
+    }
+
+    /// Waits until `input` has something to read, and returns true; or returns false if the server sends something, or
+    /// ends, before that.
+    pub fn wait_for(&self, input: BorrowedFd<'_>) -> Result<bool> {
+        let mut both =
+            [PollFd::from_borrowed_fd(input, PollFlags::IN), PollFd::new(&self.stream, PollFlags::IN)];
+        retry_on_intr(|| poll(&mut both, None)).context(|| "cannot wait for input".into())?;
+        Ok(both[1].revents().is_empty())
+    }
+
+    /// Returns the reply at the end of a stream.
+    pub fn last_reply(&mut self) -> Result<Reply> {
+        let reply = self.stream.set_read_timeout(None).and_then(|()| self.read());
+        self.understand(reply)
+    }
+
+    /// Returns true if the connection broke.
+    pub fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Notes that the connection broke, and returns the failure to report.
+    pub fn lost(&mut self, error: &io::Error) -> Failure {
+        self.lost = true;
+        let pool = &self.pool;
+        Failure::new(format!("lost the server of pool {pool}: {error}"))
+            .hint(format!("its log may say why; mounting {pool} again recovers it"))
+    }
+
+    fn exchange(&mut self, request: &Request, patience: Option<Duration>) -> Result<Reply> {
+        let reply = self
+            .stream
+            .set_read_timeout(patience)
+            .and_then(|()| frame::write(&mut self.stream, request, REQUEST_BYTES_MAX))
+            .and_then(|()| self.read());
+        self.understand(reply)
+    }
+
+    fn read(&mut self) -> io::Result<Reply> {
+        let reply: Option<Reply> = frame::read(&mut self.stream, REPLY_BYTES_MAX)?;
+        reply.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn understand(&mut self, reply: io::Result<Reply>) -> Result<Reply> {
+        let pool = &self.pool;
+        match reply {
+            Ok(Reply::Error { what, hint }) => {
+                let failure = Failure::new(what);
+                Err(match hint {
+                    Some(hint) => failure.hint(hint),
+                    None => failure,
+                })
+            }
+            Ok(reply) => Ok(reply),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Err(Failure::new(format!("the server of pool {pool} does not answer"))
+                    .hint(format!("its log may say why: pagefold events {pool}")))
+            }
+            Err(error) => Err(self.lost(&error)),
+        }
+    }
+
+    /// Returns the error for a reply that does not fit the request, which means that the server is of another version.
+    pub fn misunderstood(&self) -> Failure {
+        Failure::new(format!(
+            "the server of pool {} gave an answer that does not fit the question",
+            self.pool
+        ))
+        .hint("it is of another version of pagefold: unmount the pool and mount it again")
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs().cast_signed(), tv_nsec: duration.subsec_nanos().into() }
+}

@@ -1,0 +1,32 @@
+//! The control socket of a mounted pool's server: one request, one reply, as JSON behind a length.
+//!
+//! A frame is a length in bytes (32 bits, little endian) and that number of bytes of JSON. Only root and the user whom
+//! the server belongs to are answered. No input is trusted: lengths are bounded, unknown requests and fields are
+//! refused, slow senders are dropped. A stream of any length follows its reply or request in pieces (`pieces`).
+
+mod client;
+mod datasets;
+mod figures;
+mod frame;
+mod model;
+mod pieces;
+mod server;
+
+pub use client::Client;
+pub use datasets::{
+    DatasetFigures, Difference, Moving, Operation, OperationResult, PartialFigures, Rebased, Sendable,
+    Transferred,
+};
+pub use figures::{
+    Activity, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, Counter, DeviceErrors,
+    DeviceFigures, ErrorFigures, Event, FileSurvey, FileUsage, KindShare, LengthFigures, MemoryFigures,
+    ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures, RewriteFigures,
+    ScrubFigures, SnapshotFigures, StruckFigures, TakeoverFigures, TrimFigures, ValueSource,
+};
+pub use frame::{REPLY_BYTES_MAX, write as write_frame};
+pub use model::{FileRewrite, Reply, Request, UnmountMode};
+pub use pieces::{PieceReader, PieceWriter};
+pub(crate) use server::{Handler, Listener, lock_name};
+
+#[cfg(test)]
+mod tests;

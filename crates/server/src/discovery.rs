@@ -1,0 +1,284 @@
+//! Finds pools on devices, and tells which of several copies is the pool.
+
+use std::path::{Path, PathBuf};
+
+use pagefold_engine::device::{FileDevice, OpenMode};
+use pagefold_engine::pool::label::Label;
+use pagefold_engine::pool::{self, FoundState, Relation};
+use serde::{Serialize, Serializer};
+
+use crate::engine_errors::failed;
+use crate::failure::{Context, Failure, Result};
+use crate::raw::shown;
+use crate::registry::{Known, Registry, paths_text};
+use crate::{last_state, raw, registry, units};
+
+/// A pool that was found on devices, or one of several copies of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct FoundPool {
+    /// Its name.
+    pub name: String,
+    /// Its unique number.
+    pub guid: String,
+    /// The devices that were found.
+    #[serde(serialize_with = "raw::paths::serialize")]
+    pub devices: Vec<PathBuf>,
+    /// Number of devices that the pool has.
+    pub expected: u16,
+    /// `EXPORTED`, `CRASHED`, `INUSE`, `INCOMPLETE`, `COPIES`, `OLD`, `APART`.
+    #[serde(serialize_with = "state_as_text")]
+    pub state: FoundState,
+    /// True if a process has it open.
+    pub in_use: bool,
+    /// Number of times that it was opened for writing, its creation included.
+    pub openings: u64,
+    /// Time at which it was opened last, in seconds since 1970.
+    pub opened: u64,
+    /// Number of its last checkpoint.
+    pub checkpoint: u64,
+    /// Other paths to its devices.
+    #[serde(serialize_with = "raw::paths::serialize")]
+    pub also: Vec<PathBuf>,
+    /// Devices of which several identical copies were found.
+    #[serde(serialize_with = "lists_of_paths")]
+    pub alike: Vec<Vec<PathBuf>>,
+    /// The reason why it cannot be imported, if there is one.
+    pub problem: Option<String>,
+    /// Advice about that.
+    pub action: Option<String>,
+}
+
+fn lists_of_paths<S: Serializer>(
+    lists: &[Vec<PathBuf>],
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    let texts = |list: &Vec<PathBuf>| list.iter().map(|path| raw::text(path)).collect::<Vec<_>>();
+    serializer.collect_seq(lists.iter().map(texts))
+}
+
+impl FoundPool {
+    fn new(found: pool::FoundPool) -> Result<Self> {
+        let guid = found.guid.to_string();
+        let mut state = found.state;
+        let known = last_state::read(&guid)?;
+        let relation = known.as_ref().map(|(known, _)| found.standing.relation(known));
+        match relation {
+            Some(Relation::Before) => state = FoundState::Old,
+            Some(Relation::Apart) => state = FoundState::Apart,
+            _ => {}
+        }
+        let mut new = Self {
+            name: raw::printable(&found.name),
+            guid,
+            devices: found.devices,
+            expected: found.expected,
+            state,
+            in_use: found.in_use,
+            openings: found.standing.opening.id.number,
+            opened: found.standing.opening.time,
+            checkpoint: found.standing.generation,
+            also: found.also,
+            alike: found.alike,
+            problem: None,
+            action: None,
+        };
+        let formerly = found.formerly.map(|guid| guid.to_string());
+        let went_on = match (relation, known) {
+            (Some(Relation::Before | Relation::Apart), Some((_, noted))) => {
+                Some(went_on(&new.guid, noted, &new.devices)?)
+            }
+            _ => None,
+        };
+        (new.problem, new.action) = new.explained(formerly.as_deref(), went_on.as_deref());
+        Ok(new)
+    }
+
+    /// Returns what is wrong, and advice about it.
+    fn explained(&self, formerly: Option<&str>, went_on: Option<&str>) -> (Option<String>, Option<String>) {
+        let Self { name, guid, .. } = self;
+        let devices: Vec<String> = self.devices.iter().map(|path| format!(" -d {}", shown(path))).collect();
+        let devices = devices.concat();
+        let own = devices.replace(" -d ", " --device ");
+        let as_own = format!("to use it as a pool of its own: pagefold reguid{own}");
+        let (problem, action) = match self.state {
+            FoundState::Exported | FoundState::NotExported | FoundState::InUse => return (None, None),
+            FoundState::Incomplete => {
+                let few = format!("only {} of its {} devices were found", self.devices.len(), self.expected);
+                match formerly {
+                    Some(formerly) => (
+                        format!("{few}; its GUID was {formerly} before"),
+                        format!(
+                            "if changing that was interrupted, go on: pagefold reguid{own} and --device for each of the others"
+                        ),
+                    ),
+                    None => (
+                        few,
+                        format!("connect the others, or tell where they are: pagefold import -d DIR {name}"),
+                    ),
+                }
+            }
+            FoundState::Copies => {
+                let alike: Vec<String> = self.alike.iter().map(|paths| paths_text(paths)).collect();
+                (
+                    format!("these are copies that are alike: {}", alike.join("; ")),
+                    format!("say which by its devices: pagefold import{devices} {guid}"),
+                )
+            }
+            FoundState::Old => (
+                went_on.map_or_else(
+                    || "an older copy: the pool went on, on other devices that were found".into(),
+                    |went_on| format!("an older copy: the pool went on {went_on}"),
+                ),
+                format!(
+                    "{as_own}; to go back to it for good: pagefold import --accept-older{devices} {guid}"
+                ),
+            ),
+            FoundState::Apart => match went_on {
+                Some(went_on) => (
+                    format!("a copy that went on by itself: the pool went on {went_on}"),
+                    format!(
+                        "{as_own}; to use it instead of the other one: pagefold import --accept-older{devices} {guid}"
+                    ),
+                ),
+                None => (
+                    "one of several copies that went on, each by itself".into(),
+                    format!("say which by its devices: pagefold import{devices} {guid}; {as_own}"),
+                ),
+            },
+        };
+        (Some(problem), Some(action))
+    }
+
+    /// Returns true if each of its devices was found, and only once.
+    pub fn is_whole(&self) -> bool {
+        self.devices.len() == usize::from(self.expected) && self.alike.is_empty()
+    }
+
+    /// Returns true unless it is known to be an older copy of the pool, or a copy that went on by itself.
+    pub fn is_current(&self) -> bool {
+        !matches!(self.state, FoundState::Old | FoundState::Apart)
+    }
+
+    /// Returns its entry for the registry. The pool stays adopted if it was before and was used here, since whoever
+    /// made these devices had the pool then. A copy that went on by itself is not adopted.
+    pub fn known(&self) -> Result<Known> {
+        let before = Registry::open()?.of_guid(&self.guid)?;
+        let trusted = last_state::read(&self.guid)?.is_some() && self.state != FoundState::Apart;
+        Ok(Known {
+            name: self.name.clone(),
+            guid: self.guid.clone(),
+            devices: self.devices.clone(),
+            adopted: trusted && before.is_some_and(|before| before.adopted),
+            altroot: None,
+        })
+    }
+
+    /// Of identical copies, chooses the one at `path`.
+    fn choose(&mut self, path: &Path) {
+        let group = self.alike.iter().position(|group| group.iter().any(|one| one == path));
+        let Some(group) = group.map(|at| self.alike.remove(at)) else { return };
+        if let Some(device) = self.devices.iter_mut().find(|device| group.contains(device)) {
+            path.clone_into(device);
+        }
+    }
+}
+
+fn state_as_text<S: Serializer>(state: &FoundState, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(state_text(*state))
+}
+
+/// Returns a state as it is printed.
+pub fn state_text(state: FoundState) -> &'static str {
+    match state {
+        FoundState::Exported => "EXPORTED",
+        FoundState::NotExported => "CRASHED",
+        FoundState::InUse => "INUSE",
+        FoundState::Incomplete => "INCOMPLETE",
+        FoundState::Copies => "COPIES",
+        FoundState::Old => "OLD",
+        FoundState::Apart => "APART",
+    }
+}
+
+/// Returns a text that tells until when the pool with this GUID is known to have gone on, and on which devices if not
+/// on these.
+pub(crate) fn went_on(guid: &str, noted: u64, devices: &[PathBuf]) -> Result<String> {
+    let known = Registry::open()?.of_guid(guid)?.filter(|known| known.devices != devices);
+    let on = known.map_or_else(String::new, |known| format!(", on {}", paths_text(&known.devices)));
+    Ok(format!("until {}{on}", units::utc(noted)))
+}
+
+/// Finds pools on the devices and in the directories given, or on all block devices if none are given. Calls `looked`
+/// after each device.
+pub fn scan(paths: &[PathBuf], looked: &mut dyn FnMut()) -> Result<Vec<FoundPool>> {
+    let named = paths;
+    let paths = if named.is_empty() { block_devices()? } else { named.to_vec() };
+    let paths: Vec<PathBuf> = paths.iter().map(|path| registry::absolute(path)).collect::<Result<_>>()?;
+    let found =
+        pool::scan(&paths, &mut |_| looked()).map_err(|error| failed("cannot look for pools", &error))?;
+    if let ([], [device], [_]) = (found.as_slice(), paths.as_slice(), named)
+        && !device.is_dir()
+    {
+        return Err(why_no_pool(device));
+    }
+    found.into_iter().map(FoundPool::new).collect()
+}
+
+/// Returns all block devices that the kernel knows (`/proc/partitions`: major, minor, blocks, name).
+pub fn block_devices() -> Result<Vec<PathBuf>> {
+    let text =
+        std::fs::read_to_string("/proc/partitions").context(|| "cannot read /proc/partitions".into())?;
+    let names = text.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3));
+    Ok(names.map(|name| Path::new("/dev").join(name)).filter(|path| path.exists()).collect())
+}
+
+/// Finds the pool that a device belongs to, with its other devices if they lie in the same directory.
+pub fn identify(device: &Path) -> Result<FoundPool> {
+    let of = |paths: &[PathBuf]| -> Result<Vec<pool::FoundPool>> {
+        pool::scan(paths, &mut |_| ())
+            .map_err(|error| failed(format!("cannot look at {}", shown(device)), &error))
+    };
+    let Some(found) = of(&[device.to_owned()])?.into_iter().next() else {
+        return Err(why_no_pool(device));
+    };
+    if found.state != FoundState::Incomplete {
+        return FoundPool::new(found);
+    }
+    // The device itself comes first: of several paths to one device the first counts.
+    let beside =
+        device.parent().map(|dir| of(&[device.to_owned(), dir.to_owned()])).transpose()?.unwrap_or_default();
+    let has = |other: &pool::FoundPool| {
+        other.guid == found.guid
+            && other.devices.iter().chain(other.alike.iter().flatten()).any(|one| one == device)
+    };
+    let mut found = FoundPool::new(beside.into_iter().find(has).unwrap_or(found))?;
+    found.choose(device);
+    if found.alike.is_empty() {
+        return Ok(found);
+    }
+    let alike: Vec<String> = found.alike.iter().map(|paths| paths_text(paths)).collect();
+    Err(Failure::new(format!(
+        "pool {} has other devices of which there are copies that are alike: {}",
+        found.name,
+        alike.join("; ")
+    ))
+    .hint(format!(
+        "name all of its devices: pagefold import -d {} -d OTHER {}",
+        shown(device),
+        found.guid
+    )))
+}
+
+/// Returns an error that tells why no pool was found on a device.
+fn why_no_pool(device: &Path) -> Failure {
+    let read = FileDevice::open(device, OpenMode::Unlocked).and_then(|opened| Label::read(&opened));
+    match read {
+        Err(error) => failed(format!("cannot use {}", shown(device)), &error),
+        Ok(label) => Failure::new(format!(
+            "{} belongs to pool {}, but has no whole superblock",
+            shown(device),
+            raw::printable(&label.name)
+        ))
+        .hint("give a copy of the device, or another device of the pool"),
+    }
+}

@@ -1,0 +1,387 @@
+//! Pools as the verbs need them: creates, opens and destroys them.
+
+#![deny(clippy::print_stderr, reason = "write_line does not panic where standard error fails")]
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pagefold_engine::Error;
+use pagefold_engine::dataset::Dataset;
+use pagefold_engine::device::{Device, FileDevice, OpenMode, SimDevice};
+use pagefold_engine::pool::label::Label;
+use pagefold_engine::pool::{self, CreateOptions, Guid, OpenOptions, Pool, Relation, Witness};
+use pagefold_fs::{FormatOptions, Fs, SystemClock};
+use rustix::io::retry_on_intr;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::dataset_properties::set_one;
+use crate::engine_errors::{failed, failed_on_devices};
+use crate::failure::{Context, Failure, Result};
+use crate::last_state::{self, LastStateFile};
+use crate::props::Property;
+use crate::raw::shown;
+use crate::registry::{Known, paths_text};
+use crate::{discovery, notices, raw, units};
+
+/// Devices that are open.
+pub type Devices = Vec<Arc<dyn Device>>;
+
+/// Size of the cache, in bytes, of a pool that is opened only for a moment.
+const CACHE_BYTES_BRIEF: u64 = 64 << 20;
+/// Permissions of a new pool's root directory.
+const ROOT_PERM: u16 = 0o755;
+
+/// A pool that would be lost if a device were overwritten.
+pub enum Held {
+    /// A pool of this version.
+    Pool {
+        /// Its name.
+        name: String,
+        /// Its unique number.
+        guid: String,
+    },
+    /// A pool of another version of the format, or with unknown features: a text with the problem and advice.
+    Other(String),
+}
+
+/// Returns the pool that `device` belongs to, in any state; `None` if no pool is recognised.
+pub fn held_by(device: &Path) -> Option<Held> {
+    let read = FileDevice::open(device, OpenMode::Unlocked).and_then(|opened| Label::read(&opened));
+    match read {
+        Ok(label) => Some(Held::Pool { name: raw::printable(&label.name), guid: label.pool.to_string() }),
+        Err(Error::Unsupported(why)) => Some(Held::Other(why)),
+        Err(_) => None,
+    }
+}
+
+/// Creates a pool with an empty file system and returns its GUID. The devices must exist and have been checked.
+pub fn create(
+    name: &str,
+    devices: &[PathBuf],
+    properties: &[(&'static Property, String)],
+    force: bool,
+    trim: bool,
+) -> Result<String> {
+    let doing = || format!("cannot create pool {name}");
+    let guid = Guid(random()?);
+    let created = units::now();
+    if force && !properties.is_empty() {
+        rehearse(name, devices, properties).map_err(|failure| refused(&doing(), &failure))?;
+    }
+    let make = if trim { pool::create_trimmed } else { pool::create };
+    make(name, devices, &CreateOptions { force, created, guid })
+        .map_err(|error| failed_on_devices(doing(), &error))?;
+    let filled = open_new(devices, guid).and_then(|pool| fill(&pool, properties));
+    if let Err(failure) = filled {
+        // A pool that is only half made must not stay.
+        if let Err(error) = pool::destroy(devices) {
+            notices::tell(&format!("cannot take pool {name} back: {error}"));
+        }
+        return Err(refused(&doing(), &failure));
+    }
+    Ok(guid.to_string())
+}
+
+fn refused(doing: &str, failure: &Failure) -> Failure {
+    Failure::new(format!("{doing}: {}", failure.what()))
+}
+
+/// Makes the pool in memory, on devices of the same sizes: what is refused is refused before the pool now on the
+/// devices is lost.
+fn rehearse(name: &str, devices: &[PathBuf], properties: &[(&'static Property, String)]) -> Result<()> {
+    let mut made: Vec<Arc<dyn Device>> = Vec::new();
+    for path in devices {
+        let opened = FileDevice::open(path, OpenMode::Unlocked)
+            .map_err(|error| failed_on_devices("cannot look at it", &error))?;
+        made.push(Arc::new(SimDevice::new(opened.size_bytes(), 0)));
+    }
+    let options = CreateOptions { force: true, created: units::now(), guid: Guid(random()?) };
+    pool::create_on(name, &made, &options).map_err(|error| failed("cannot make it", &error))?;
+    let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, ..OpenOptions::default() };
+    fill(&Pool::open_on(made, &options).map_err(|error| failed("cannot open it", &error))?, properties)
+}
+
+fn open_new(devices: &[PathBuf], guid: Guid) -> Result<Arc<Pool>> {
+    let witness = Some(witness(LastStateFile::open(&guid.to_string())?));
+    let now = units::now();
+    let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, witness, now, ..OpenOptions::default() };
+    Pool::open(devices, &options).map_err(|error| failed("cannot open it", &error))
+}
+
+fn fill(pool: &Arc<Pool>, properties: &[(&'static Property, String)]) -> Result<()> {
+    format(pool.dataset().as_ref())?;
+    for (property, value) in properties {
+        set_one(pool, "", property.name, Some(value))?;
+    }
+    pool.export().map_err(|error| failed("cannot close it", &error))
+}
+
+/// Makes an empty file system in a fresh dataset; its root directory belongs to the user of this process.
+pub fn format(dataset: &dyn Dataset) -> Result<()> {
+    let options = FormatOptions {
+        seed: u64::from_le_bytes(random()?),
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        perm: ROOT_PERM,
+    };
+    Fs::format(dataset, &SystemClock, &options).context(|| "cannot make its file system".into())
+}
+
+/// Returns random bytes from the kernel.
+pub fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let drawing = || "cannot draw random bytes".to_owned();
+    // So few bytes come at once, or not at all.
+    let drawn = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())).context(drawing)?;
+    if drawn == N { Ok(bytes) } else { Err(Failure::new(drawing())) }
+}
+
+/// Erases a pool's labels. Every device is checked first: one that does not belong to the pool any more is not touched.
+pub fn destroy(known: &Known) -> Result<()> {
+    for device in &known.devices {
+        match held_by(device) {
+            Some(Held::Pool { guid, .. }) if guid == known.guid => demand_current(known, device)?,
+            Some(Held::Other(why)) => {
+                return Err(Failure::new(format!("cannot destroy pool {}: {why}", known.name)));
+            }
+            _ => {
+                return Err(Failure::new(format!(
+                    "cannot destroy pool {}: {} does not hold it, or cannot be read",
+                    known.name,
+                    shown(device)
+                ))
+                .hint(format!(
+                    "nothing was changed; to forget the pool: pagefold export -f {}",
+                    known.name
+                )));
+            }
+        }
+    }
+    pool::destroy(&known.devices)
+        .map_err(|error| failed_on_devices(format!("cannot destroy pool {}", known.name), &error))
+}
+
+/// Returns a text if a device has a copy of its pool that is older than the newest seen here, or that went on by
+/// itself.
+pub fn not_as_seen(guid: &str, name: &str, device: &Path) -> Result<Option<String>> {
+    let Some((last, _)) = last_state::read(guid)? else { return Ok(None) };
+    // A device whose state cannot be read is damaged, and not an older copy.
+    let Ok((label, standing)) = pool::stands(device) else { return Ok(None) };
+    if label.pool.to_string() != guid {
+        return Ok(None);
+    }
+    let (path, number) = (shown(device), label.device);
+    Ok(match standing.relation(&last) {
+        Relation::Same | Relation::After => None,
+        Relation::Before => Some(format!("{path} is an older copy of device {number} of pool {name}")),
+        Relation::Apart => {
+            Some(format!("{path} is a copy of device {number} of pool {name} that went on by itself"))
+        }
+    })
+}
+
+/// Returns an error if [`not_as_seen`] returns a text.
+fn demand_current(known: &Known, device: &Path) -> Result<()> {
+    let Some(what) = not_as_seen(&known.guid, &known.name, device)? else { return Ok(()) };
+    // If there are several devices, the others may well be current.
+    let stale = if known.devices.len() > 1 { vec![device.to_owned()] } else { Vec::new() };
+    Err(not_opened(known, &Error::NotCurrent { what, stale }))
+}
+
+/// Returns a witness that notes how far a pool has come.
+fn witness(seen: Arc<LastStateFile>) -> Witness {
+    Witness::new(move |standing| {
+        // A failure does not harm the pool; but an older copy of it may go unnoticed later.
+        if let Err(failure) = seen.note(standing) {
+            notices::tell(&format!("warning: {failure}"));
+        }
+    })
+}
+
+/// Adds options for opening a known pool: a copy that is older than the newest seen here is refused, and progress is
+/// noted.
+pub(crate) fn attentive(known: &Known, options: OpenOptions) -> Result<OpenOptions> {
+    if options.rescue {
+        return Ok(options);
+    }
+    // The engine checks again, with the devices locked; but a confined server cannot say where the newer copy was.
+    known.devices.iter().try_for_each(|device| demand_current(known, device))?;
+    if options.read_only {
+        let since = last_state::read(&known.guid)?.map(|(standing, _)| standing);
+        return Ok(OpenOptions { since, ..options });
+    }
+    let seen = LastStateFile::open(&known.guid)?;
+    Ok(OpenOptions { since: seen.standing(), now: units::now(), witness: Some(witness(seen)), ..options })
+}
+
+/// Does the same as [`attentive`] for a server that takes over from another one. The devices never were anybody else's
+/// in between; and where progress cannot be noted, the pool is served all the same: its mounts would end otherwise.
+pub(crate) fn attentive_still(known: &Known, options: OpenOptions) -> OpenOptions {
+    if options.rescue || options.read_only {
+        return options;
+    }
+    let now = units::now();
+    match LastStateFile::open(&known.guid) {
+        Ok(seen) => OpenOptions { since: seen.standing(), now, witness: Some(witness(seen)), ..options },
+        Err(failure) => {
+            tracing::warn!(%failure, "an older copy of the pool may go unnoticed later: its progress is not noted");
+            OpenOptions { now, ..options }
+        }
+    }
+}
+
+/// Opens a known pool, and checks that the devices hold this pool.
+pub(crate) fn open_known(known: &Known, options: &OpenOptions) -> Result<Arc<Pool>> {
+    let options = attentive(known, options.clone())?;
+    open_on(known, open_devices(known, &options)?, &options)
+}
+
+/// Opens the devices of a known pool for [`open_on`]. Only the labels on them are read.
+pub(crate) fn open_devices(known: &Known, options: &OpenOptions) -> Result<Devices> {
+    check_labels(known)?;
+    Pool::open_devices(&known.devices, options).map_err(|error| not_opened(known, &error))
+}
+
+/// Does the same as [`open_devices`] for [`adopt_devices`] in other processes: the devices are locked as long as any
+/// process has the descriptors.
+pub(crate) fn hand_over_devices(known: &Known, read_only: bool) -> Result<Vec<OwnedFd>> {
+    check_labels(known)?;
+    let mode = mode(read_only);
+    let opened = known.devices.iter().map(|path| FileDevice::open(path, mode)?.hand_over());
+    opened.collect::<Result<_, _>>().map_err(|error| not_opened(known, &error))
+}
+
+/// Opens the devices of a known pool from their descriptors.
+pub(crate) fn adopt_devices(known: &Known, files: &[OwnedFd], read_only: bool) -> Result<Devices> {
+    let adopt = |(path, file): (&PathBuf, &OwnedFd)| -> Result<Arc<dyn Device>> {
+        let file = file.try_clone().context(|| format!("cannot take over {}", shown(path)))?;
+        let device = FileDevice::adopt(file, path, mode(read_only));
+        Ok(Arc::new(device.map_err(|error| not_opened(known, &error))?))
+    };
+    known.devices.iter().zip(files).map(adopt).collect()
+}
+
+fn mode(read_only: bool) -> OpenMode {
+    if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite }
+}
+
+/// Opens a known pool on open devices, and checks that they hold this pool.
+pub fn open_on(known: &Known, devices: Devices, options: &OpenOptions) -> Result<Arc<Pool>> {
+    let pool = Pool::open_on(devices, options).map_err(|error| not_opened(known, &error))?;
+    let guid = pool.guid().to_string();
+    if guid != known.guid {
+        return Err(other_pool(known, &guid, pool.name()));
+    }
+    Ok(pool)
+}
+
+/// Returns an error if devices hold another pool by now; nothing has been written then.
+fn check_labels(known: &Known) -> Result<()> {
+    for device in &known.devices {
+        match held_by(device) {
+            Some(Held::Pool { guid, name }) if guid != known.guid => {
+                return Err(other_pool(known, &guid, &name));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn not_opened(known: &Known, error: &Error) -> Failure {
+    let doing = format!("cannot open pool {}", known.name);
+    match known.devices.iter().find(|path| !path.exists()) {
+        Some(path) => Failure::new(format!("{doing}: its device {} does not exist", shown(path)))
+            .hint(format!("connect it, or tell where it is now: pagefold import -d DIR {}", known.name)),
+        None => match error {
+            Error::NotCurrent { what, stale } => not_current(known, format!("{doing}: {what}"), stale),
+            _ => failed_on_devices(doing, error),
+        },
+    }
+}
+
+/// Returns the failure for devices that hold an older copy. It says where the newer one was seen last, and what to do.
+fn not_current(known: &Known, told: String, stale: &[PathBuf]) -> Failure {
+    let failure = Failure::new(told);
+    if !stale.is_empty() {
+        // The other devices may be current: together with them, an older copy can neither become another pool nor be
+        // gone back to.
+        return failure.hint(format!(
+            "leave {} out and bring back what took its place in the pool; look for it: pagefold import -d DIR {}",
+            paths_text(stale),
+            known.name
+        ));
+    }
+    let Ok(Some((_, noted))) = last_state::read(&known.guid) else {
+        return failure.hint("see which copies there are: pagefold import -d DIR");
+    };
+    let went_on = discovery::went_on(&known.guid, noted, &known.devices).unwrap_or_default();
+    let devices = |option: &str| -> String {
+        known.devices.iter().map(|path| format!(" {option} {}", shown(path))).collect()
+    };
+    failure.hint(format!(
+        "the pool went on {went_on}; look for the newer copy: pagefold import -d DIR; to use this one as a pool of its own: pagefold reguid{}; to go back to it for good: pagefold import --accept-older{} {}",
+        devices("--device"),
+        devices("-d"),
+        known.guid
+    ))
+}
+
+fn other_pool(known: &Known, guid: &str, name: &str) -> Failure {
+    Failure::new(format!(
+        "cannot open pool {}: its devices now hold pool {} (GUID {guid})",
+        known.name,
+        raw::printable(name)
+    ))
+    .hint(format!("find it again: pagefold import -d DIR {}", known.guid))
+}
+
+/// Opens a pool that is not mounted, to look at it or to close it.
+pub fn open_briefly(known: &Known, read_only: bool) -> Result<Arc<Pool>> {
+    open_known(known, &OpenOptions { read_only, cache_bytes: CACHE_BYTES_BRIEF, ..OpenOptions::default() })
+}
+
+/// Closes a pool that is not mounted: replays its log if it crashed, and marks it as exported.
+pub fn close_cleanly(known: &Known) -> Result<()> {
+    // A read-only opening is tried first, because it is not recorded as an opening of the pool.
+    if open_briefly(known, true)?.replayed().clean {
+        return Ok(());
+    }
+    let pool = open_briefly(known, false)?;
+    pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))
+}
+
+/// Opens a pool whose log is damaged in its state before the damage, and closes it. It can be mounted again; what was
+/// acknowledged after that state is lost. A pool whose log is intact loses nothing. Calls `tell` with what was lost
+/// before it closes the pool.
+pub fn give_up_damaged_log(known: &Known, tell: &mut dyn FnMut(&str)) -> Result<()> {
+    let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, accept_loss: true, ..OpenOptions::default() };
+    let pool = open_known(known, &options)?;
+    match pool.replayed().damage {
+        Some(lost) => {
+            let device =
+                known.devices.get(usize::from(lost.device)).map(|path| shown(path)).unwrap_or_default();
+            tell(&format!(
+                "pool {}: the log from byte {} of {device} on was given up",
+                known.name, lost.offset
+            ));
+        }
+        None => tell(&format!("pool {}: its log is whole, nothing was given up", known.name)),
+    }
+    pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error))
+}
+
+/// Opens a pool that is not mounted, read-only, and calls `look` with it.
+pub fn look_offline<T>(known: &Known, look: impl FnOnce(&Arc<Pool>) -> Result<T>) -> Result<T> {
+    look(&open_briefly(known, true)?)
+}
+
+/// Opens a pool that is not mounted, calls `work` with it, and closes it.
+pub fn with_offline<T>(known: &Known, work: impl FnOnce(&Arc<Pool>) -> Result<T>) -> Result<T> {
+    let pool = open_briefly(known, false)?;
+    let done = work(&pool);
+    let closed = pool.export().map_err(|error| failed(format!("cannot close pool {}", known.name), &error));
+    let done = done?;
+    closed.map(|()| done)
+}

@@ -1,0 +1,138 @@
+//! Watches the memory of this process, and makes caches and file systems keep to the pool's budget.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use pagefold_engine::pool::{MemoryUse, Pool};
+use parking_lot::{Condvar, Mutex};
+
+use super::export::FrontEnd;
+use super::exports::Exports;
+use crate::allocator;
+use crate::failure::{Context, Result};
+
+/// Interval between two looks. Memory that is allocated in between may exceed the budget for that long.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Number of looks after which file systems drop inodes that were not used since the last time.
+const TRIM_EVERY: u32 = 10;
+/// Resident bytes that no counter covers, above which the allocator gives back freed memory. Program and threads take
+/// some 20 MiB of it. The rest is soon used again, and need not be asked for anew then.
+const FREED_BYTES: u64 = 40 << 20;
+/// File in which the system tells the memory of a process.
+const STATUS: &str = "/proc/self/status";
+/// Field with resident memory, in KiB, that is neither of a file nor shared.
+const ANONYMOUS: &str = "RssAnon:";
+/// Length of the buffer for that file. It need not hold all of the file: on machines with very many CPUs their long
+/// masks come after the field.
+const STATUS_BYTES: usize = 4096;
+
+/// The thread that looks.
+pub(crate) struct MemoryMonitor {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl MemoryMonitor {
+    /// Starts the thread.
+    pub(super) fn start(pool: Arc<Pool>, exports: Arc<Exports>, front: Arc<dyn FrontEnd>) -> Result<Self> {
+        let status = File::open(STATUS).context(|| format!("cannot open {STATUS}"))?;
+        let stop: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+        let stopped = Arc::clone(&stop);
+        let looking = Looking { pool, exports, front, status };
+        let thread = thread::Builder::new().name("memory".into()).spawn(move || looking.work(&stopped));
+        let thread = thread.context(|| "cannot start a thread".into())?;
+        Ok(Self { stop, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Stops the thread and waits for its end.
+    pub(super) fn stop(&self) {
+        *self.stop.0.lock() = true;
+        self.stop.1.notify_all();
+        if self.thread.lock().take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that looks at memory panicked");
+        }
+    }
+}
+
+impl Drop for MemoryMonitor {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The thread's view of its server.
+struct Looking {
+    pool: Arc<Pool>,
+    exports: Arc<Exports>,
+    front: Arc<dyn FrontEnd>,
+    status: File,
+}
+
+impl Looking {
+    fn work(&self, stop: &(Mutex<bool>, Condvar)) {
+        let mut looks = 0u32;
+        let mut failed = false;
+        loop {
+            self.pool.beside().requests.set(self.front.request_bytes());
+            match self.settled_bytes() {
+                Ok(bytes) => self.pool.observe_resident(bytes),
+                Err(error) if !failed => {
+                    failed = true;
+                    tracing::warn!(%error, "the system does not tell how much memory is resident; what is counted bounds it alone");
+                }
+                Err(_) => {}
+            }
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(TRIM_EVERY) {
+                self.exports.all().iter().for_each(|mounted| mounted.export.trim_memory());
+            }
+            let mut stopped = stop.0.lock();
+            if !*stopped {
+                stop.1.wait_for(&mut stopped, INTERVAL);
+            }
+            if *stopped {
+                return;
+            }
+        }
+    }
+
+    /// Returns the resident memory of this process, after giving back freed memory if that is much.
+    fn settled_bytes(&self) -> io::Result<u64> {
+        let bytes = anonymous_bytes(&self.status)?;
+        let used = MemoryUse { resident_bytes: bytes, ..self.pool.memory() };
+        if used.other_bytes() < FREED_BYTES {
+            return Ok(bytes);
+        }
+        allocator::give_back();
+        anonymous_bytes(&self.status)
+    }
+}
+
+/// Returns the resident memory of this process in bytes, without pages of files and shared pages.
+fn anonymous_bytes(status: &File) -> io::Result<u64> {
+    let mut text = [0; STATUS_BYTES];
+    let len = status.read_at(&mut text, 0)?;
+    let text = String::from_utf8_lossy(&text[..len]);
+    let line = text.lines().find_map(|line| line.strip_prefix(ANONYMOUS));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| io::Error::other(format!("{STATUS} has no line {ANONYMOUS}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_touched_is_seen() {
+        let status = File::open(STATUS).unwrap();
+        let before = anonymous_bytes(&status).unwrap();
+        let memory = vec![1u8; 64 << 20];
+        let after = anonymous_bytes(&status).unwrap();
+        assert_eq!(memory.iter().map(|byte| u64::from(*byte)).sum::<u64>(), 64 << 20);
+        assert!(after >= before + (48 << 20), "{before} -> {after}");
+    }
+}

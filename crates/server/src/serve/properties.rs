@@ -1,0 +1,104 @@
+//! Properties that hold for the whole pool or a mount: passes them on when they change.
+
+use std::sync::Arc;
+
+use pagefold_engine::dataset::PrimaryCache;
+use pagefold_engine::pool::Pool;
+use parking_lot::Mutex;
+
+use super::exports::Exports;
+use crate::control::{PropertyValue, ValueSource};
+use crate::failure::{Failure, Result};
+use crate::{dataset_properties, props, settings};
+
+/// The properties of an open pool.
+pub(super) struct Properties {
+    pool: Arc<Pool>,
+    exports: Arc<Exports>,
+    /// Properties of the whole pool that hold while it is open.
+    temporary: Mutex<Vec<(&'static str, String)>>,
+}
+
+impl Properties {
+    /// Creates those of a pool, with the ones that hold while it is open.
+    pub(super) fn new(
+        pool: Arc<Pool>,
+        exports: Arc<Exports>,
+        temporary: Vec<(&'static str, String)>,
+    ) -> Self {
+        Self { pool, exports, temporary: Mutex::new(temporary) }
+    }
+
+    /// Returns the properties of a dataset or snapshot, with those that hold for its mount.
+    pub(super) fn of(&self, path: &str) -> Result<Vec<PropertyValue>> {
+        let mounted = self
+            .exports
+            .all()
+            .into_iter()
+            .find(|mounted| self.pool.path_of(mounted.id).is_some_and(|of| of == path));
+        let mut temporary = mounted.map(|mounted| mounted.temporary()).unwrap_or_default();
+        // The last of a name counts: a remount changes those of the whole pool here, and not in the mount's own options.
+        temporary.extend(self.temporary.lock().iter().cloned());
+        dataset_properties::all(&self.pool, path, &temporary)
+    }
+
+    /// Sets a property of the whole pool that holds while it is open. `note` gets all of them.
+    pub(super) fn set_temporary(
+        &self,
+        property: &'static str,
+        value: &str,
+        note: impl FnOnce(&[(&'static str, String)]),
+    ) -> Result<()> {
+        let mut temporary = self.temporary.lock();
+        temporary.retain(|(name, _)| *name != property);
+        temporary.push((property, value.to_owned()));
+        note(&temporary);
+        drop(temporary);
+        self.obey_all()
+    }
+
+    /// Applies to the mounts a property of datasets that was changed.
+    pub(super) fn obey_in_mounts(&self, name: &str) -> Result<()> {
+        for mounted in self.exports.all() {
+            let Some(of) = self.pool.path_of(mounted.id) else { continue };
+            if let Ok(property) = props::find(name) {
+                mounted.take_effect(name, &settings::of(&self.pool, &of, property)?.0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes to the engine the properties that hold for the whole pool, and the `compression` that its datasets
+    /// inherit.
+    pub(super) fn obey_all(&self) -> Result<()> {
+        let temporary = self.temporary.lock().clone();
+        let values = dataset_properties::all(&self.pool, "", &temporary)?;
+        for name in ["compression", "primarycache", "autotrim", "cache"] {
+            let found = values.iter().find(|value| value.name == name && value.source != ValueSource::None);
+            if let Some(value) = found {
+                self.obey_for_pool(name, &value.value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn obey_for_pool(&self, name: &str, value: &str) -> Result<()> {
+        let unknown = || {
+            Failure::new(format!(
+                "the pool's property {name} has the value \"{value}\", which is unknown here"
+            ))
+        };
+        match name {
+            "compression" => self.pool.set_compression(value.parse().map_err(|_| unknown())?),
+            "autotrim" => self.pool.set_autotrim(value == "on"),
+            "cache" => self.pool.set_cache_bytes(value.parse().map_err(|_| unknown())?),
+            _ => self.pool.set_primary_cache(match value {
+                "all" => PrimaryCache::All,
+                "metadata" => PrimaryCache::Metadata,
+                "none" => PrimaryCache::None,
+                _ => return Err(unknown()),
+            }),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+use pagefold_engine::device::{Device, SimDevice};
+use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
+use std::time::Duration;
+
+use super::*;
+use crate::control::{ConfinementFigures, UnmountMode};
+use crate::mountopts::MountOptions;
+use crate::serve::events::Ring;
+use crate::serve::exports::Attached;
+use crate::serve::handover::Handover;
+use crate::serve::opening::OpenedPool;
+use crate::serve::server::{Beginning, Server};
+
+fn open(devices: &[Arc<dyn Device>]) -> OpenedPool {
+    let pool = Pool::open_on(devices.to_vec(), &OpenOptions::default()).unwrap();
+    OpenedPool { pool, read_only: false, confinement: ConfinementFigures::default() }
+}
+
+fn start(opened: OpenedPool, wanted: &MountRequest) -> Result<Arc<Server>> {
+    let (ring, handover, front) = (Arc::new(Ring::default()), Handover::none(), Arc::new(Toy));
+    Server::start_on(opened, wanted, Beginning { ring, handover, front, given: Vec::new() })
+}
+
+fn request(path: &str, place: &Path) -> MountRequest {
+    MountRequest { path: path.into(), dir: place.into(), options: MountOptions::default() }
+}
+
+/// Sends lines to a place, and returns the answers.
+fn ask(connection: &UnixStream, lines: &[&str]) -> Vec<String> {
+    let mut answers = BufReader::new(connection).lines();
+    let mut ask_one = |line: &&str| {
+        writeln!(&*connection, "{line}").unwrap();
+        answers.next().unwrap().unwrap()
+    };
+    lines.iter().map(&mut ask_one).collect()
+}
+
+fn stop(server: &Server, mode: UnmountMode) -> Option<PathBuf> {
+    let mounts = server.exports.all();
+    let in_use = server.detach(&mounts, mode).unwrap();
+    if in_use.is_none() {
+        server.exports.wait_for_unmount();
+    }
+    in_use
+}
+
+#[test]
+fn a_server_exports_a_dataset_without_fuse() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("socket");
+    let devices = vec![Arc::new(SimDevice::new(160 << 20, 3)) as Arc<dyn Device>];
+    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"a pool for a toy") };
+    create_on("tank", &devices, &options).unwrap();
+    let opened = open(&devices);
+    opened.pool.create_dataset("db", 1).unwrap();
+    let server = start(opened, &request("db", &place)).unwrap();
+    let there = server.mount(&request("db", &folder.path().join("other"))).unwrap();
+    assert_eq!(there, Attached::There(place.clone(), 7, false));
+    let client = UnixStream::connect(&place).unwrap();
+    let answers = ask(&client, &["put 5 8190 across", "get 5 8190 6", "get 6 0 x", "sync"]);
+    assert_eq!(answers, ["ok", "ok across", "refused", "ok"]);
+    assert_eq!(stop(&server, UnmountMode::Normal), Some(place.clone()));
+    let mounted = server.exports.of(7).unwrap();
+    mounted.set_read_only(&server.pool, true).unwrap();
+    assert_eq!(ask(&client, &["put 5 0 late", "get 5 8191 4"]), ["refused", "ok cros"]);
+    assert!(mounted.files().is_err());
+    assert_eq!(stop(&server, UnmountMode::Force), None);
+    assert_eq!(BufReader::new(&client).lines().count(), 0, "its clients are cut off");
+    assert!(!server.exports.is_serving());
+    server.close().unwrap();
+    assert!(!place.exists());
+
+    // The next server of the pool has what was written, and a snapshot can be exported as well.
+    let opened = open(&devices);
+    opened.pool.snapshot(&["db"], "one", 2).unwrap();
+    let server = start(opened, &request("db@one", &place)).unwrap();
+    let client = UnixStream::connect(&place).unwrap();
+    assert_eq!(ask(&client, &["get 5 8190 6", "put 5 0 never"]), ["ok across", "refused"]);
+    drop(client);
+    while stop(&server, UnmountMode::Normal).is_some() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    server.close().unwrap();
+    assert!(start(open(&devices), &request("nothing", &place)).is_err());
+}
