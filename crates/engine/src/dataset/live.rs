@@ -35,7 +35,6 @@ impl Stages {
     /// Returns the newest version of a page that the tree does not have yet. It must be asked before the tree (D2):
     /// pages that leave memory are in the tree already.
     pub(super) fn page(&self, object: u64, page: u64) -> Option<&PageBuf> {
-        // A look-up in an empty map would still hash the key.
         let committing = self.committing.as_ref().map(|pending| &pending.pages);
         // An empty map is not asked, since that would still hash the key.
         [Some(&self.accepting.pages), committing]

@@ -139,6 +139,7 @@ impl LiveDataset {
         let first = offset / size;
         let end = (offset + buf.len() as u64).div_ceil(size);
         let count_pages = end.saturating_sub(first) as usize;
+        // Memory is searched before the tree (D2).
         let mut written: Vec<Option<PageBuf>> = Vec::new();
         {
             let stages = self.stages.read();
