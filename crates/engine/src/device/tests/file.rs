@@ -214,7 +214,7 @@ fn many_reads_at_once_fill_each_buffer_from_its_place() {
             assert!(buf.iter().all(|&b| b == (offset / 8192) as u8));
         }
     }
-    let mut outside = vec![(0, AlignedBuf::scratch(4096)), (DEVICE_BYTES_MIN, AlignedBuf::scratch(4096))];
+    let mut outside = [(0, AlignedBuf::scratch(4096)), (DEVICE_BYTES_MIN, AlignedBuf::scratch(4096))];
     assert!(matches!(device.read_many(&mut outside.iter_mut().collect::<Vec<_>>()), Err(Error::Invalid(_))));
 }
 
