@@ -46,7 +46,7 @@ fn measure(path: &Path) -> Result<()> {
 /// Runs `work` on so many threads; it returns how many calls and reads it made.
 fn run(name: &str, threads: u64, work: impl Fn(u64) -> Result<(u64, u64)> + Sync) -> Result<()> {
     let (started, cpu_before) = (Instant::now(), cpu_seconds());
-    let sums = std::thread::scope(|scope| {
+    let sums: Result<(u64, u64)> = std::thread::scope(|scope| {
         let work = &work;
         let workers: Vec<_> = (0..threads).map(|seed| scope.spawn(move || work(seed + 1))).collect();
         workers.into_iter().try_fold((0, 0), |(calls, reads), worker| {
@@ -77,7 +77,7 @@ fn batches(device: &FileDevice, seed: u64, depth: u64) -> Result<(u64, u64)> {
     let (started, mut calls, mut place) = (Instant::now(), 0, seed);
     while started.elapsed() < RUN {
         requests.iter_mut().for_each(|(offset, _)| *offset = next(&mut place));
-        device.read_many(&mut requests)?;
+        device.read_many(&mut requests.iter_mut().collect::<Vec<_>>())?;
         calls += 1;
     }
     Ok((calls, calls * depth))

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, LearnOptions, OpenOptions, Pool, create_on};
-use pagefold_engine::segment::Devices;
 
 const PAGE: u64 = 8192;
 /// Learning is tried after so many bytes.
@@ -56,7 +55,7 @@ fn main() -> ExampleResult {
     for path in std::env::args().skip(1) {
         let bytes = std::fs::read(&path)?;
         let device_bytes = (256 << 20) + 3 * bytes.len() as u64;
-        let devices: Devices = vec![Arc::new(SimDevice::new(device_bytes, 1)) as Arc<dyn Device>];
+        let devices = vec![Arc::new(SimDevice::new(device_bytes, 1)) as Arc<dyn Device>];
         let options = CreateOptions { force: false, created: 0, guid: Guid(*b"pool with models") };
         create_on("tank", &devices, &options)?;
         let pool = Pool::open_on(devices, &OpenOptions::default())?;

@@ -13,7 +13,6 @@ use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, LearnOptions, OpenOptions, Pool, create_on};
 use pagefold_engine::record::{Compression, Encoder};
-use pagefold_engine::segment::Devices;
 
 const PAGE: usize = 8192;
 /// Relations in which fewer pages differ are left out.
@@ -41,7 +40,7 @@ fn write(pool: &Pool, page: u64, data: &[u8]) -> Result<(), Box<dyn Error>> {
 /// Bytes of each rewritten page's record, ascending, and their number of deltas; and what they take by zstd-3.
 fn rewrite(before: &[u8], after: &[u8], compression: &str) -> Result<(Vec<u64>, u64, u64), Box<dyn Error>> {
     let device: Arc<dyn Device> = Arc::new(SimDevice::new((before.len() as u64 * 4).max(256 << 20), 1));
-    let devices: Devices = vec![device];
+    let devices = vec![device];
     create_on("rewrites", &devices, &CreateOptions { force: false, created: 0, guid: Guid([5; 16]) })?;
     let pool = Pool::open_on(devices, &OpenOptions { cache_bytes: 1 << 30, ..OpenOptions::default() })?;
     pool.set_compression(compression.parse()?);

@@ -21,7 +21,7 @@ fn a_block_device_is_written_flushed_discarded_and_locked() {
     }
     device.flush().unwrap();
     let mut requests: Vec<_> = [0, 1 << 20, last].map(|at| (at, AlignedBuf::scratch(4096))).into();
-    device.read_many(&mut requests).unwrap();
+    device.read_many(&mut requests.iter_mut().collect::<Vec<_>>()).unwrap();
     assert!(requests.iter().all(|(_, buf)| buf.iter().all(|&b| b == 0x5A)));
     device.discard(0, 4 << 20).unwrap();
     assert!(device.read(device.size_bytes(), &mut requests[0].1).is_err());

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
-use pagefold_engine::segment::Devices;
 
 const PAGE: usize = 8192;
 
@@ -16,7 +15,7 @@ fn written(pool: &Pool) -> u64 {
 
 #[test]
 fn causes_sum_up_to_what_devices_write() {
-    let devices: Devices =
+    let devices: Vec<Arc<dyn Device>> =
         (0..2).map(|n| Arc::new(SimDevice::new(160 << 20, n)) as Arc<dyn Device>).collect();
     create_on("tank", &devices, &CreateOptions { force: false, created: 0, guid: Guid([7; 16]) }).unwrap();
     let pool =

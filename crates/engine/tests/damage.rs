@@ -6,14 +6,13 @@ use std::sync::Arc;
 use pagefold_engine::dataset::{Change, Commit};
 use pagefold_engine::device::{AlignedBuf, Device, InjectedFault, SimDevice, SimOp};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
-use pagefold_engine::segment::Devices;
 use pagefold_engine::wal::batch;
 use pagefold_engine::{Error, Key};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u32 = 8192;
 
-fn devices(device: &Arc<SimDevice>) -> Devices {
+fn devices(device: &Arc<SimDevice>) -> Vec<Arc<dyn Device>> {
     vec![Arc::clone(device) as Arc<dyn Device>]
 }
 

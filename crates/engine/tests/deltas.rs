@@ -7,19 +7,18 @@ use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, PageRange, Pool, create_on};
 use pagefold_engine::record::{bases_of, is_delta};
-use pagefold_engine::segment::Devices;
 
 const PAGE: usize = 8192;
 const OBJECT: u64 = 5;
 
 fn open(device: &Arc<SimDevice>) -> Arc<Pool> {
-    let devices: Devices = vec![Arc::clone(device) as Arc<dyn Device>];
+    let devices = vec![Arc::clone(device) as Arc<dyn Device>];
     Pool::open_on(devices, &OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() }).unwrap()
 }
 
 fn new_pool() -> (Arc<SimDevice>, Arc<Pool>) {
     let device = Arc::new(SimDevice::new(256 << 20, 1));
-    let devices: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+    let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
     let options = CreateOptions { force: false, created: 0, guid: Guid(*b"small overwrites") };
     create_on("tank", &devices, &options).unwrap();
     let pool = open(&device);

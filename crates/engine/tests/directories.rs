@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use pagefold_engine::device::{AlignedBuf, Device, SimDevice};
-use pagefold_engine::segment::{Devices, DirEntry, Directory, Part, Segment, Segments};
+use pagefold_engine::device::{AlignedBuf, Device, Devices, SimDevice};
+use pagefold_engine::segment::{DirEntry, Directory, Part, Segment, Segments};
 use pagefold_engine::space::{Chunk, Extent};
 use pagefold_engine::{Addr, Error};
 use proptest::prelude::*;
@@ -42,7 +42,8 @@ fn stored(directory: &Directory) -> (Segments, Devices, Arc<SimDevice>, u32) {
     segments
         .insert(Segment { parts: parts.into(), slots: 64 << 10, ..Segment::fresh(SEGMENT, chunk) })
         .unwrap();
-    (segments, vec![Arc::clone(&device) as Arc<dyn Device>], device, start)
+    let devices = Devices::all(vec![Arc::clone(&device) as Arc<dyn Device>]);
+    (segments, devices, device, start)
 }
 
 proptest! {

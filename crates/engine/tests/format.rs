@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use pagefold_engine::dataset::redo::{Bases, CatalogueOp, PageRun, Redo, for_each};
 use pagefold_engine::dataset::{Change, ModelEntry, encode_ptrs};
-use pagefold_engine::device::{AlignedBuf, Device, SimDevice};
+use pagefold_engine::device::{AlignedBuf, Device, Devices, OneDevice, SimDevice};
 use pagefold_engine::faults::{FaultCounts, FaultReport, Struck, Subject};
 use pagefold_engine::pool::label::{self, Superblock};
 use pagefold_engine::pool::{
@@ -17,7 +17,7 @@ use pagefold_engine::pool::{
 };
 use pagefold_engine::record::{Codec, Compression, Encoder, NoModels, bases_of, decode, encode_delta};
 use pagefold_engine::segment::{
-    Devices, DirEntry, DirEntryState, DirRef, Directory, Located, PageIds, Part, Parts, Segment, Segments,
+    DirEntry, DirEntryState, DirRef, Directory, Located, PageIds, Part, Parts, Segment, Segments,
     decode_page, record_checksum,
 };
 use pagefold_engine::space::{Chunk, Chunks, Extent, reserved_places};
@@ -31,9 +31,9 @@ use tables::{assert_example, codes, example, number, table, unhex};
 const GUID: Guid = Guid(*b"0123456789abcdef");
 const MIB: u64 = 1 << 20;
 
-fn devices(size_bytes: u64) -> (Arc<SimDevice>, Devices) {
+fn devices(size_bytes: u64) -> (Arc<SimDevice>, Vec<Arc<dyn Device>>) {
     let device = Arc::new(SimDevice::new(size_bytes, 1));
-    let all: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+    let all = vec![Arc::clone(&device) as Arc<dyn Device>];
     (device, all)
 }
 
@@ -127,7 +127,7 @@ fn label_and_superblock() {
         membership: Membership { epoch: 3, ..Membership::single(0, 1) },
         name: "tank".into(),
     };
-    label.write(device.as_ref()).unwrap();
+    label.write(OneDevice::of(device.as_ref())).unwrap();
     for at in [0, 129 * MIB] {
         assert_example("label", &read(&device, at, 4096));
     }
@@ -149,7 +149,7 @@ fn label_and_superblock() {
         epoch: 3,
         opening,
     };
-    block.write(all[0].as_ref(), &label).unwrap();
+    block.write(OneDevice::of(all[0].as_ref()), &label).unwrap();
     let slot = label::RING_START + 34 % label::RING_SLOTS * 4096;
     for at in [slot, 129 * MIB + slot] {
         assert_example("superblock", &read(&device, at, 4096));
@@ -157,15 +157,15 @@ fn label_and_superblock() {
 
     let (device, _) = devices(256 * MIB);
     write(&device, 129 * MIB, &example("label"));
-    assert_eq!(Label::read(device.as_ref()).unwrap(), label);
+    assert_eq!(Label::read(OneDevice::of(device.as_ref())).unwrap(), label);
     write(&device, slot, &example("superblock"));
-    assert_eq!(Superblock::read_all(device.as_ref(), &label), [block]);
+    assert_eq!(Superblock::read_all(OneDevice::of(device.as_ref()), &label), [block]);
 }
 
 /// Root bytes of the newest checkpoint, found as the document says.
 fn newest_root(device: &SimDevice) -> (Superblock, Vec<u8>) {
-    let label = Label::read(device).unwrap();
-    let newest = Superblock::read_all(device, &label)[0];
+    let label = Label::read(OneDevice::of(device)).unwrap();
+    let newest = Superblock::read_all(OneDevice::of(device), &label)[0];
     let bytes = read(device, newest.root.offset, newest.root.len_bytes as usize);
     assert_eq!(record_checksum(newest.addr, &bytes), newest.root.checksum);
     let second = read(device, newest.second.offset, newest.root.len_bytes as usize);
@@ -401,7 +401,7 @@ fn batch() {
     segments.insert(Segment::fresh(9, chunk)).unwrap();
     let chain = 0x0123_4567_89ab_cdef;
     let position = Position { segment: 9, chunk, used: 8192, slots: 300, next, batch: 1000, chain };
-    let mut writer = LogWriter::new(GUID.low(), position, segments, chunks, all);
+    let mut writer = LogWriter::new(GUID.low(), position, segments, chunks, Devices::all(all));
     let record = Rec { kind: RecordKind::Page, model: None, bytes: example("record") };
     let put = Redo::Put(1, Key::new(1, 2, 3), b"val");
     let mut ops = Vec::new();

@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use pagefold_engine::Error;
 use pagefold_engine::dataset::Change;
-use pagefold_engine::device::{Device, FileDevice, OpenMode, SimDevice, create_file_device};
+use pagefold_engine::device::{Device, FileDevice, OneDevice, OpenMode, SimDevice, create_file_device};
 use pagefold_engine::pool::{
     self, CreateOptions, FoundState, Guid, Label, OpenOptions, Pool, Relation, Standing, Witness, create_on,
 };
-use pagefold_engine::segment::Devices;
 
 const MIB: u64 = 1 << 20;
 const PAGE: u32 = 8192;
@@ -19,7 +18,7 @@ const OTHER: Guid = Guid(*b"another GUID....");
 
 type Sims = Vec<Arc<SimDevice>>;
 
-fn handles(sims: &Sims) -> Devices {
+fn handles(sims: &Sims) -> Vec<Arc<dyn Device>> {
     sims.iter().map(|sim| Arc::clone(sim) as Arc<dyn Device>).collect()
 }
 
@@ -278,7 +277,7 @@ fn a_pool_of_its_own_whenever_the_power_goes() {
             let pool = open(image).unwrap();
             assert_eq!((pool.guid(), read(&pool, 0)), (guid, 1));
             pool.export().unwrap();
-            let label = Label::read(image[0].as_ref()).unwrap();
+            let label = Label::read(OneDevice::of(image[0].as_ref())).unwrap();
             assert_eq!(label.formerly, if guid == OTHER { GUID } else { Guid::NONE });
         }
         assert_eq!(between > 0, count > 1);

@@ -55,6 +55,61 @@ fn every_layer_uses_only_those_below() {
     assert!(checked > 30, "only {checked} uses were found: the test no longer sees the code");
 }
 
+/// Sources outside of the layer `device` that see devices which are open and no member of `Devices` yet, and the reason.
+const SEE_DEVICES: [(&str, &str); 9] = [
+    ("pool/crafting.rs", "makes a pool for a measurement on a file that it opens"),
+    ("pool/create.rs", "makes members of devices that hold no pool, and destroys what they are"),
+    ("pool/identity.rs", "compares devices before it is known which of them belong together"),
+    ("pool/members.rs", "finds out by labels which member each device is"),
+    ("pool/open.rs", "takes devices that a server has opened before"),
+    ("pool/relabel.rs", "gives devices labels of another pool"),
+    ("pool/scan.rs", "reads labels of whatever is found"),
+    ("pool/stored.rs", "takes devices that are open for another purpose"),
+    ("pool/testing.rs", "helps tests"),
+];
+
+/// Sources that have the handle of one device, and the reason.
+const SEE_ONE_DEVICE: [(&str, &str); 3] = [
+    ("pool/label.rs", "reads and writes labels and superblocks, by which members are known"),
+    ("pool/repair.rs", "writes labels again"),
+    ("pool/trim.rs", "asks which devices take discards"),
+];
+
+/// Returns true if `text`, without its comments, has `word` as a word of its own.
+fn names(text: &str, word: &str) -> bool {
+    let code = text.lines().map(|line| line.split("//").next().unwrap());
+    code.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_')).any(|found| found == word)
+}
+
+#[test]
+fn only_devices_reach_storage() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (mut see, mut see_one) = (Vec::new(), Vec::new());
+    for source in sources(&root) {
+        let place = source.strip_prefix(&root).unwrap().to_str().unwrap().to_string();
+        if place.starts_with("device/") || place.ends_with("tests.rs") || place.contains("/tests/") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&source).unwrap();
+        // `Devices` gives nobody a device's own interface, so who does not name one of its types has none.
+        if ["Device", "FileDevice", "RecordedDevice", "SimDevice"].iter().any(|word| names(&text, word)) {
+            for call in ["read", "read_many", "write", "flush", "discard"] {
+                for handle in ["device", "twin", "one", "other"] {
+                    let direct = format!("{handle}.{call}(");
+                    assert!(!text.contains(&direct), "{place} calls {direct} past `Devices`");
+                }
+            }
+            see.push(place);
+        } else if names(&text, "OneDevice") {
+            see_one.push(place);
+        }
+    }
+    see.sort_unstable();
+    see_one.sort_unstable();
+    assert_eq!(see, SEE_DEVICES.map(|(place, _)| place));
+    assert_eq!(see_one, SEE_ONE_DEVICE.map(|(place, _)| place));
+}
+
 #[test]
 fn the_ground_uses_no_layer() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

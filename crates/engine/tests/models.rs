@@ -10,7 +10,6 @@ use pagefold_engine::dataset::{Attempt, Change};
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, LearnOptions, Learned, OpenOptions, Pool, create_on};
 use pagefold_engine::record::model_of;
-use pagefold_engine::segment::Devices;
 
 const PAGE: usize = 8192;
 const OPTIONS: LearnOptions = LearnOptions { pages_min: 60, sample_pages: 60 };
@@ -24,14 +23,14 @@ struct ModelBench {
 }
 
 fn open(device: &Arc<SimDevice>, salt: u64) -> Arc<Pool> {
-    let devices: Devices = vec![Arc::clone(device) as Arc<dyn Device>];
+    let devices = vec![Arc::clone(device) as Arc<dyn Device>];
     Pool::open_on(devices, &OpenOptions { salt, cache_bytes: 32 << 20, ..OpenOptions::default() }).unwrap()
 }
 
 impl ModelBench {
     fn new() -> Self {
         let device = Arc::new(SimDevice::new(256 << 20, 1));
-        let devices: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+        let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
         let options = CreateOptions { force: false, created: 0, guid: Guid(*b"pool with models") };
         create_on("tank", &devices, &options).unwrap();
         let pool = open(&device, 0);

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use pagefold_engine::Key;
 use pagefold_engine::dataset::Change;
-use pagefold_engine::device::{Device, SimDevice};
+use pagefold_engine::device::{Device, OneDevice, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
-use pagefold_engine::segment::Devices;
 
 const MIB: u64 = 1 << 20;
 const PAGE: u32 = 8192;
@@ -21,7 +20,7 @@ fn device(size_bytes: u64) -> Arc<SimDevice> {
     Arc::new(SimDevice::new(size_bytes, 1))
 }
 
-fn devices(device: &Arc<SimDevice>) -> Devices {
+fn devices(device: &Arc<SimDevice>) -> Vec<Arc<dyn Device>> {
     vec![Arc::clone(device) as Arc<dyn Device>]
 }
 
@@ -296,14 +295,14 @@ fn features_unknown_to_this_version_are_respected() {
     pool.export().unwrap();
     drop(pool);
     let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let mut label = pagefold_engine::pool::Label::read(device.as_ref()).unwrap();
+    let mut label = pagefold_engine::pool::Label::read(OneDevice::of(device.as_ref())).unwrap();
     label.readonly_compat = 4;
-    label.write(device.as_ref()).unwrap();
+    label.write(OneDevice::of(device.as_ref())).unwrap();
     let refused = Pool::open_on(devices(&device), &OpenOptions::default()).err().unwrap();
     assert!(refused.to_string().contains("read-only"), "{refused}");
     assert!(read(&Pool::open_on(devices(&device), &read_only).unwrap(), 5, 0) == page(1));
     label.incompat = 4;
-    label.write(device.as_ref()).unwrap();
+    label.write(OneDevice::of(device.as_ref())).unwrap();
     let refused = Pool::open_on(devices(&device), &read_only).err().unwrap();
     assert!(matches!(refused, pagefold_engine::Error::Unsupported(_)), "{refused}");
 }

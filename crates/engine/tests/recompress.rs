@@ -13,20 +13,19 @@ use pagefold_engine::pool::{
     CreateOptions, Guid, LearnOptions, OpenOptions, PageRange, Pool, RecompressReport, create_on,
 };
 use pagefold_engine::record::{Compression, model_of};
-use pagefold_engine::segment::Devices;
 
 const PAGE: usize = 8192;
 const PAGES: u64 = 700;
 const LEARN: LearnOptions = LearnOptions { pages_min: 60, sample_pages: 100 };
 
 fn open(device: &Arc<SimDevice>, salt: u64) -> Arc<Pool> {
-    let devices: Devices = vec![Arc::clone(device) as Arc<dyn Device>];
+    let devices = vec![Arc::clone(device) as Arc<dyn Device>];
     Pool::open_on(devices, &OpenOptions { salt, cache_bytes: 32 << 20, ..OpenOptions::default() }).unwrap()
 }
 
 fn new_pool(compression: &str) -> (Arc<SimDevice>, Arc<Pool>) {
     let device = Arc::new(SimDevice::new(256 << 20, 1));
-    let devices: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+    let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
     let options = CreateOptions { force: false, created: 0, guid: Guid(*b"coded once again") };
     create_on("tank", &devices, &options).unwrap();
     let pool = open(&device, 0);

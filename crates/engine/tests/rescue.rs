@@ -7,7 +7,6 @@ use std::sync::Arc;
 use pagefold_engine::dataset::{Change, Dataset};
 use pagefold_engine::device::{AlignedBuf, Device, InjectedFault, SimDevice, SimOp};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
-use pagefold_engine::segment::Devices;
 use pagefold_engine::wal::{RecordKind, batch};
 use pagefold_engine::{Error, Key};
 
@@ -33,7 +32,7 @@ struct WrittenPool {
     versions: BTreeMap<&'static str, VersionModel>,
 }
 
-fn devices(device: &Arc<SimDevice>) -> Devices {
+fn devices(device: &Arc<SimDevice>) -> Vec<Arc<dyn Device>> {
     vec![Arc::clone(device) as Arc<dyn Device>]
 }
 

@@ -11,7 +11,6 @@ use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{
     CreateOptions, Guid, LearnOptions, OpenOptions, Pool, ReceiveOptions, Source, Token, Transfer, create_on,
 };
-use pagefold_engine::segment::Devices;
 use pagefold_engine::tree::{Value, Visit};
 use pagefold_engine::{Error, Key, Result};
 
@@ -26,7 +25,7 @@ struct SendBench {
 }
 
 fn open(device: &Arc<SimDevice>, salt: u64) -> Arc<Pool> {
-    let devices: Devices = vec![Arc::clone(device) as Arc<dyn Device>];
+    let devices = vec![Arc::clone(device) as Arc<dyn Device>];
     Pool::open_on(devices, &OpenOptions { salt, cache_bytes: 16 << 20, ..OpenOptions::default() }).unwrap()
 }
 
@@ -37,7 +36,7 @@ impl SendBench {
 
     fn of_size(guid: u8, mib: u64) -> Self {
         let device = Arc::new(SimDevice::new(mib * MIB, 1));
-        let devices: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+        let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
         let options = CreateOptions { force: false, created: 0, guid: Guid([guid; 16]) };
         create_on("tank", &devices, &options).unwrap();
         let pool = open(&device, 0);

@@ -28,7 +28,7 @@ const DEVICE_BYTES: u64 = 256 << 20;
 fn device() -> Arc<SimDevice> {
     let device = Arc::new(SimDevice::new(DEVICE_BYTES, 5));
     let options = CreateOptions { force: false, created: 0, guid: Guid(*b"fs-on-the-engine") };
-    create_on("tank", &vec![Arc::clone(&device) as Arc<dyn Device>], &options).unwrap();
+    create_on("tank", &[Arc::clone(&device) as Arc<dyn Device>], &options).unwrap();
     device
 }
 

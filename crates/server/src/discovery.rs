@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pagefold_engine::device::{FileDevice, OpenMode};
+use pagefold_engine::device::{FileDevice, OneDevice, OpenMode};
 use pagefold_engine::pool::label::Label;
 use pagefold_engine::pool::{self, FoundState, Relation};
 use serde::{Serialize, Serializer};
@@ -271,7 +271,8 @@ pub fn identify(device: &Path) -> Result<FoundPool> {
 
 /// Returns an error that tells why no pool was found on a device.
 fn why_no_pool(device: &Path) -> Failure {
-    let read = FileDevice::open(device, OpenMode::Unlocked).and_then(|opened| Label::read(&opened));
+    let read =
+        FileDevice::open(device, OpenMode::Unlocked).and_then(|opened| Label::read(OneDevice::of(&opened)));
     match read {
         Err(error) => failed(format!("cannot use {}", shown(device)), &error),
         Ok(label) => Failure::new(format!(

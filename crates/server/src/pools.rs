@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pagefold_engine::Error;
 use pagefold_engine::dataset::Dataset;
-use pagefold_engine::device::{Device, FileDevice, OpenMode, SimDevice};
+use pagefold_engine::device::{Device, FileDevice, OneDevice, OpenMode, SimDevice};
 use pagefold_engine::pool::label::Label;
 use pagefold_engine::pool::{self, CreateOptions, Guid, OpenOptions, Pool, Relation, Witness};
 use pagefold_fs::{FormatOptions, Fs, SystemClock};
@@ -25,7 +25,7 @@ use crate::registry::{Known, paths_text};
 use crate::{discovery, notices, raw, units};
 
 /// Devices that are open.
-pub type Devices = Vec<Arc<dyn Device>>;
+pub type OpenDevices = Vec<Arc<dyn Device>>;
 
 /// Size of the cache, in bytes, of a pool that is opened only for a moment.
 const CACHE_BYTES_BRIEF: u64 = 64 << 20;
@@ -47,7 +47,8 @@ pub enum Held {
 
 /// Returns the pool that `device` belongs to, in any state; `None` if no pool is recognised.
 pub fn held_by(device: &Path) -> Option<Held> {
-    let read = FileDevice::open(device, OpenMode::Unlocked).and_then(|opened| Label::read(&opened));
+    let read =
+        FileDevice::open(device, OpenMode::Unlocked).and_then(|opened| Label::read(OneDevice::of(&opened)));
     match read {
         Ok(label) => Some(Held::Pool { name: raw::printable(&label.name), guid: label.pool.to_string() }),
         Err(Error::Unsupported(why)) => Some(Held::Other(why)),
@@ -238,7 +239,7 @@ pub(crate) fn open_known(known: &Known, options: &OpenOptions) -> Result<Arc<Poo
 }
 
 /// Opens the devices of a known pool for [`open_on`]. Only the labels on them are read.
-pub(crate) fn open_devices(known: &Known, options: &OpenOptions) -> Result<Devices> {
+pub(crate) fn open_devices(known: &Known, options: &OpenOptions) -> Result<OpenDevices> {
     check_labels(known)?;
     Pool::open_devices(&known.devices, options).map_err(|error| not_opened(known, &error))
 }
@@ -253,7 +254,7 @@ pub(crate) fn hand_over_devices(known: &Known, read_only: bool) -> Result<Vec<Ow
 }
 
 /// Opens the devices of a known pool from their descriptors.
-pub(crate) fn adopt_devices(known: &Known, files: &[OwnedFd], read_only: bool) -> Result<Devices> {
+pub(crate) fn adopt_devices(known: &Known, files: &[OwnedFd], read_only: bool) -> Result<OpenDevices> {
     let adopt = |(path, file): (&PathBuf, &OwnedFd)| -> Result<Arc<dyn Device>> {
         let file = file.try_clone().context(|| format!("cannot take over {}", shown(path)))?;
         let device = FileDevice::adopt(file, path, mode(read_only));
@@ -267,7 +268,7 @@ fn mode(read_only: bool) -> OpenMode {
 }
 
 /// Opens a known pool on open devices, and checks that they hold this pool.
-pub fn open_on(known: &Known, devices: Devices, options: &OpenOptions) -> Result<Arc<Pool>> {
+pub fn open_on(known: &Known, devices: OpenDevices, options: &OpenOptions) -> Result<Arc<Pool>> {
     let pool = Pool::open_on(devices, options).map_err(|error| not_opened(known, &error))?;
     let guid = pool.guid().to_string();
     if guid != known.guid {

@@ -8,7 +8,7 @@ use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use pagefold_engine::record::Compression;
-use pagefold_engine::segment::{Devices, PageIds};
+use pagefold_engine::segment::PageIds;
 
 use crate::history::{History, Step};
 use crate::model::COUNTER;
@@ -82,7 +82,7 @@ impl Fates {
     }
 }
 
-fn handles(devices: &[Arc<SimDevice>]) -> Devices {
+fn handles(devices: &[Arc<SimDevice>]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
 }
 

@@ -11,7 +11,7 @@ use pagefold_engine::pool::{
     CALL_PAGES, CreateOptions, Flight, Guid, LearnOptions, OpenOptions, PageRange, Pool, Totals, create_on,
 };
 use pagefold_engine::record::Compression;
-use pagefold_engine::segment::{Devices, PageIds};
+use pagefold_engine::segment::PageIds;
 use pagefold_engine::space::reserved_places;
 
 use crate::history::{Act, Bounds, CatalogueOp, History, OBJECTS, Step, Theme};
@@ -240,7 +240,11 @@ fn options(history: &History, salt: u64) -> OpenOptions {
     }
 }
 
-fn open(history: &History, devices: Devices, options: &OpenOptions) -> pagefold_engine::Result<Arc<Pool>> {
+fn open(
+    history: &History,
+    devices: Vec<Arc<dyn Device>>,
+    options: &OpenOptions,
+) -> pagefold_engine::Result<Arc<Pool>> {
     let pool = Pool::open_on(devices, options)?;
     pool.set_compression(compression(history, false));
     Ok(pool)
@@ -371,7 +375,7 @@ impl<'a> Sim<'a> {
         states
     }
 
-    fn handles(&self) -> Devices {
+    fn handles(&self) -> Vec<Arc<dyn Device>> {
         self.devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use pagefold_engine::device::{AlignedBuf, Device, DeviceStats};
+use pagefold_engine::device::{AlignedBuf, Device, DeviceStats, Devices, OneDevice};
 use pagefold_engine::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use pagefold_engine::pool::label::{Label, Superblock};
 use pagefold_engine::pool::{CreateOptions, Guid, create_on};
@@ -85,7 +85,7 @@ fn checksummed(bytes: &[u8]) -> Vec<u8> {
 fn image() -> Option<Arc<pagefold_engine::device::SimDevice>> {
     let device = Arc::new(pagefold_engine::device::SimDevice::new(256 << 20, 1));
     let options = CreateOptions { force: false, created: 1, guid: POOL };
-    create_on("hostile", &vec![Arc::clone(&device) as Arc<dyn Device>], &options).ok()?;
+    create_on("hostile", &[Arc::clone(&device) as Arc<dyn Device>], &options).ok()?;
     Some(device)
 }
 
@@ -104,9 +104,9 @@ pub(super) fn label_seeds() -> Vec<Vec<u8>> {
 
 pub(super) fn label(bytes: &[u8]) -> bool {
     let device = Bytes::new(0, checksummed(bytes));
-    let Ok(label) = Label::read(&device) else { return false };
+    let Ok(label) = Label::read(OneDevice::of(&device)) else { return false };
     let _refused_or_not = label.check_writable();
-    let _blocks = Superblock::read_all(&device, &label);
+    let _blocks = Superblock::read_all(OneDevice::of(&device), &label);
     true
 }
 
@@ -120,12 +120,12 @@ pub(super) fn superblock(bytes: &[u8]) -> bool {
     let device = Bytes::new(pagefold_engine::pool::label::RING_START, checksummed(bytes));
     let mut label = sim;
     label.size_bytes = DEVICE_BYTES;
-    !Superblock::read_all(&device, &label).is_empty()
+    !Superblock::read_all(OneDevice::of(&device), &label).is_empty()
 }
 
 fn image_label() -> Option<Label> {
     static LABEL: std::sync::OnceLock<Option<Label>> = std::sync::OnceLock::new();
-    LABEL.get_or_init(|| Label::read(&*image()?).ok()).clone()
+    LABEL.get_or_init(|| Label::read(OneDevice::of(&*image()?)).ok()).clone()
 }
 
 pub(super) fn root_seeds() -> Vec<Vec<u8>> {
@@ -218,7 +218,7 @@ pub(super) fn replay(bytes: &[u8]) -> bool {
         device.extend(batch);
     }
     let place = start.chunk.offset().saturating_add(u64::from(start.used));
-    let devices = vec![Arc::new(Bytes::new(place, device)) as Arc<dyn Device>];
+    let devices = Devices::all(vec![Arc::new(Bytes::new(place, device)) as Arc<dyn Device>]);
     let chunks = Chunks::new(&[DEVICE_BYTES]);
     let mut batches = 0;
     let source = wal::LogSource {

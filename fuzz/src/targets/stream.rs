@@ -10,14 +10,13 @@ use pagefold_engine::pool::fuzzing::checksummed_stream;
 use pagefold_engine::pool::{
     CreateOptions, Guid, LearnOptions, OpenOptions, Pool, ReceiveOptions, Source, create_on,
 };
-use pagefold_engine::segment::Devices;
 use pagefold_engine::{Key, Result};
 
 /// Number of pages of the relation that a model is learned of.
 const PAGES: usize = 40;
 
 fn pool(guid: u8) -> Option<Arc<Pool>> {
-    let devices: Devices = vec![Arc::new(SimDevice::new(140 << 20, 1)) as Arc<dyn Device>];
+    let devices = vec![Arc::new(SimDevice::new(140 << 20, 1)) as Arc<dyn Device>];
     create_on("fuzz", &devices, &CreateOptions { force: false, created: 0, guid: Guid([guid; 16]) }).ok()?;
     let options = OpenOptions { cache_bytes: 4 << 20, salt: 1, ..OpenOptions::default() };
     let pool = Pool::open_on(devices, &options).ok()?;

@@ -18,14 +18,13 @@ use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{
     CreateOptions as MakePool, Guid, OpenOptions, Pool, ReceiveOptions, Source, create_on,
 };
-use pagefold_engine::segment::Devices;
 use pagefold_engine::tree::{Value, Visit};
 
 pub const PAGE: u32 = 8192;
 pub const RECEIVE: ReceiveOptions = ReceiveOptions { created: 5, keep: true, force: false };
 
 pub fn pool(guid: u8) -> Arc<Pool> {
-    let devices: Devices = vec![Arc::new(SimDevice::new(512 << 20, 1)) as Arc<dyn Device>];
+    let devices = vec![Arc::new(SimDevice::new(512 << 20, 1)) as Arc<dyn Device>];
     create_on("tank", &devices, &MakePool { force: false, created: 0, guid: Guid([guid; 16]) }).unwrap();
     Pool::open_on(devices, &OpenOptions { salt: 0, cache_bytes: 16 << 20, ..OpenOptions::default() }).unwrap()
 }

@@ -31,6 +31,25 @@ pub(super) struct Stages {
     pub(super) touched: bool,
 }
 
+impl Stages {
+    /// Returns the newest version of a page that the tree does not have yet. It must be asked before the tree (D2):
+    /// pages that leave memory are in the tree already.
+    pub(super) fn page(&self, object: u64, page: u64) -> Option<&PageBuf> {
+        let committing = self.committing.as_ref().map(|pending| &pending.pages);
+        // An empty map is not asked, since that would still hash the key.
+        [Some(&self.accepting.pages), committing]
+            .into_iter()
+            .flatten()
+            .find_map(|pages| if pages.is_empty() { None } else { pages.get(&(object, page)) })
+    }
+
+    /// Returns true if there is any such page.
+    pub(super) fn has_pages(&self) -> bool {
+        let committing = self.committing.as_ref().is_some_and(|pending| !pending.pages.is_empty());
+        committing || !self.accepting.pages.is_empty()
+    }
+}
+
 /// Largest number of objects whose usage waits in memory, so that a snapshot is made in constant time.
 const USAGE_OBJECTS_MAX: usize = 1024;
 

@@ -13,7 +13,8 @@
 //! claims, budget     what a change takes at most; whether it fits into quotas and reservations
 //! room, throttle     free chunks that are promised (A1); delays writers to the pace of the cleaner
 //! waits              how long writers waited, and for what
-//! read, one, part    plans and does reads; reads within one page without waiting; the part of a page that is wanted
+//! read, one          plans and does reads; reads within one page without waiting
+//! deliver, part      what both do with a record that was read; the part of a page that is wanted
 //! pages, references  the page map; pages that share a record
 //! usage              what each object stores
 //! accounting, dead   what a version holds and the fate of records that it unreferences; dead lists
@@ -28,6 +29,7 @@ pub mod budget;
 mod claims;
 mod codecs;
 mod dead;
+mod deliver;
 pub mod journal;
 mod live;
 mod models;

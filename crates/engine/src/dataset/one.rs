@@ -4,10 +4,11 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use super::deliver::{Keep, Wanted, deliver};
 use super::live::LiveDataset;
 use super::models::Loaded;
 use super::part::{copy_part, decode_part};
-use super::shared::{PrimaryCache, Shared, count};
+use super::shared::{Shared, count};
 use crate::segment::RecordFetch;
 use crate::{Addr, Error, Result};
 
@@ -69,13 +70,9 @@ impl PageFetch {
         let Ok(record) = self.record.record() else { return Ok(false) };
         let addr = self.record.addr();
         let models = Loaded(&self.shared);
-        let decoded = decode_part(self.page_bytes, &models, (addr, record), self.within, out, |_| {});
-        // If the caller reads again by [`super::Dataset::read`], that finds the record in the cache.
-        if matches!(decoded, Ok(()) | Err(Error::Busy(_))) && self.shared.primary_cache() == PrimaryCache::All
-        {
-            self.shared.cache.insert(addr, record);
-        }
-        match decoded {
+        let keep = Keep::of(&self.shared, false);
+        let wanted = Wanted { page_bytes: self.page_bytes, within: self.within, out: &mut *out };
+        match deliver(&self.shared, &models, (addr, record), wanted, keep) {
             Ok(()) => {}
             // [`super::Dataset::read`] may wait for the model or the bases, and it counts damage.
             Err(Error::Busy(_) | Error::Corrupt { .. }) => return Ok(false),
@@ -132,15 +129,9 @@ impl LiveDataset {
         })
     }
 
-    /// Fills `buf` from pages that are not in the log yet. It must be asked before the tree (D2).
+    /// Fills `buf` from a page that is not in the log yet.
     fn fill_from_memory(&self, object: u64, page: u64, within: usize, buf: &mut [u8]) -> Result<bool> {
-        let stages = self.stages.read();
-        let find = |pages: &std::collections::HashMap<(u64, u64), _>| {
-            if pages.is_empty() { None } else { pages.get(&(object, page)).map(Arc::clone) }
-        };
-        let accepted = find(&stages.accepting.pages);
-        let found = accepted.or_else(|| stages.committing.as_ref().and_then(|pending| find(&pending.pages)));
-        drop(stages);
+        let found = self.stages.read().page(object, page).cloned();
         found.map_or(Ok(false), |page| copy_part(&page, within, buf).map(|()| true))
     }
 

@@ -7,12 +7,13 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use super::deliver::{Keep, Wanted, deliver};
 use super::live::LiveDataset;
 use super::models::{Fetched, Loaded};
 use super::one::Attempt;
 use super::part::{copy_part, decode_part};
 use super::pending::PageBuf;
-use super::shared::{PrimaryCache, count};
+use super::shared::count;
 use crate::faults::Subject;
 use crate::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
 use crate::record::{Models, Record, bases_of};
@@ -138,20 +139,12 @@ impl LiveDataset {
         let first = offset / size;
         let end = (offset + buf.len() as u64).div_ceil(size);
         let count_pages = end.saturating_sub(first) as usize;
-        // Memory is searched first (D2): pages that leave it are in the tree already.
+        // Memory is searched before the tree (D2).
         let mut written: Vec<Option<PageBuf>> = Vec::new();
         {
             let stages = self.stages.read();
-            let accepting = &stages.accepting.pages;
-            let committing =
-                stages.committing.as_ref().map(|pending| &pending.pages).filter(|pages| !pages.is_empty());
-            if !accepting.is_empty() || committing.is_some() {
-                written = (first..end)
-                    .map(|page| {
-                        let key = (object, page);
-                        accepting.get(&key).or_else(|| committing?.get(&key)).cloned()
-                    })
-                    .collect();
+            if stages.has_pages() {
+                written = (first..end).map(|page| stages.page(object, page).cloned()).collect();
             }
         }
         let mut ptrs = vec![None; count_pages];
@@ -231,25 +224,23 @@ impl LiveDataset {
                 PageSource::Zeros | PageSource::Page(_) => fill_part(record_size, &*self.shared, part)?,
             }
         }
-        let keep = self.shared.primary_cache() == PrimaryCache::All;
+        let keep = Keep::of(&self.shared, scan);
         self.shared.segments.read(&self.shared.devices, &addrs, &mut |at, record| {
             let position = wanted.get(at).copied();
             let part = position.and_then(|position| parts.get_mut(position));
             let (Some(addr), Some(part), Some(position)) = (addrs.get(at), part, position) else {
                 return Ok(());
             };
-            match (keep, scan) {
-                (false, _) => {}
-                (true, false) => cache.insert(*addr, record),
-                (true, true) => cache.insert_scanned(*addr, record),
-            }
             let before = missing.len();
             missing.extend(bases_of(record)?.into_iter().filter(|base| !cache.has(*base)));
             if missing.len() > before {
+                keep.keep(&self.shared, *addr, record);
                 waiting.push((position, *addr, record.into()));
                 return Ok(());
             }
-            decode_part(record_size as usize, &*self.shared, (*addr, record), part.within, part.out, |_| {})
+            let wanted =
+                Wanted { page_bytes: record_size as usize, within: part.within, out: &mut *part.out };
+            deliver(&self.shared, &*self.shared, (*addr, record), wanted, keep)
         })?;
         if waiting.is_empty() {
             return Ok(());
@@ -269,12 +260,10 @@ impl LiveDataset {
         missing: &[Addr],
     ) -> Result<()> {
         let mut models = Fetched { shared: &self.shared, bases: HashMap::with_capacity(missing.len()) };
-        let keep = self.shared.primary_cache() == PrimaryCache::All;
+        let keep = Keep::of(&self.shared, false);
         self.shared.segments.read(&self.shared.devices, missing, &mut |at, record| {
             let Some(addr) = missing.get(at) else { return Ok(()) };
-            if keep {
-                self.shared.cache.insert(*addr, record);
-            }
+            keep.keep(&self.shared, *addr, record);
             models.bases.insert(*addr, record.into());
             Ok(())
         })?;

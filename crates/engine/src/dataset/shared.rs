@@ -14,11 +14,12 @@ use super::room::Room;
 use super::throttle::Throttle;
 use super::waits::Waits;
 use super::{Space, Synced};
+use crate::device::Devices;
 use crate::error::DamagedAt;
 use crate::faults::{FaultKind, Subject};
 use crate::limits::{ATOMIC_WRITE_MAX, REDO_BYTES_MAX};
 use crate::record::{Compression, RecordCache};
-use crate::segment::{Devices, Segments};
+use crate::segment::Segments;
 use crate::space::Chunks;
 use crate::sums::subtract_shared;
 use crate::tree::NodeCache;
@@ -347,8 +348,7 @@ impl Shared {
     fn place_of(&self, error: &Error) -> Option<DamagedAt> {
         match error {
             Error::Io { device, offset, .. } => {
-                let number = self.devices.iter().position(|other| other.path() == device)?;
-                Some(DamagedAt::new(u16::try_from(number).ok()?, *offset, None))
+                Some(DamagedAt::new(self.devices.number_of(device)?, *offset, None))
             }
             error => error.place(),
         }

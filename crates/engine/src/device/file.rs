@@ -178,8 +178,8 @@ impl Device for FileDevice {
         Ok(())
     }
 
-    fn read_many(&self, requests: &mut [(u64, AlignedBuf)]) -> Result<()> {
-        for (offset, buf) in &*requests {
+    fn read_many(&self, requests: &mut [&mut (u64, AlignedBuf)]) -> Result<()> {
+        for (offset, buf) in requests.iter().map(|request| &**request) {
             check_range(&self.path, self.size_bytes, *offset, buf.len() as u64)?;
         }
         for part in requests.chunks_mut(DEPTH) {

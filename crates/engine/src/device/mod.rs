@@ -2,7 +2,13 @@
 //!
 //! After a failed flush or durable write a device acknowledges nothing as durable any more ([`Device`]).
 //!
+//! Everything above this layer reaches devices by [`Devices`], which knows the members of a pool by number; labels and
+//! superblocks by [`OneDevice`]. Only those who open devices see the trait [`Device`].
+//!
 //! ```text
+//! devices    the members of a pool, and all that may be done with them (`Devices`)
+//! planned    a read in three steps: planned, carried out, verified (`PlannedRead`)
+//! flush      flushes of several devices at once
 //! file       regular files and block devices, opened with O_DIRECT and locked (`FileDevice`)
 //! sim        a device in memory that tears, loses and reorders what was not flushed (`SimDevice`)
 //! recorded   writes down what another device does, for crash tests (`RecordedDevice`)
@@ -19,9 +25,12 @@ use crate::limits::BLOCK_BYTES;
 use crate::{Error, Result};
 
 mod buffer;
+mod devices;
 mod file;
+mod flush;
 mod lock;
 mod open;
+mod planned;
 mod recorded;
 mod ring;
 mod sim;
@@ -30,9 +39,12 @@ mod stats;
 mod tests;
 
 pub use buffer::{AlignedBuf, kept_bytes};
+pub use devices::{AllocationClass, Devices, NoDevice, OneDevice};
 pub use file::FileDevice;
+pub use flush::FlushFailure;
 pub use lock::unlock;
 pub use open::{OpenMode, create_file_device};
+pub use planned::{PlannedRead, Span};
 pub use recorded::{Event, RecordedDevice, Recording};
 pub use sim::{InjectedFault, SimDevice, SimOp};
 pub use stats::{DeviceCounts, DeviceStats};
@@ -58,7 +70,7 @@ pub trait Device: Send + Sync {
     fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()>;
     /// Fills many buffers, each from its offset, at once where the device can: scattered reads of one thread take the
     /// time of a few. On error the content of all buffers is arbitrary.
-    fn read_many(&self, requests: &mut [(u64, AlignedBuf)]) -> Result<()> {
+    fn read_many(&self, requests: &mut [&mut (u64, AlignedBuf)]) -> Result<()> {
         requests.iter_mut().try_for_each(|(offset, buf)| self.read(*offset, buf))
     }
     /// Writes all of `buf` at `offset`; with `durable`, returns when these bytes are on stable storage.
@@ -81,6 +93,11 @@ pub trait Device: Send + Sync {
     /// Returns false if discards are known to have no effect.
     fn discards(&self) -> bool {
         true
+    }
+    /// Returns true if calls to several devices have to come in the same order whenever the same is done: only then does
+    /// a simulation repeat itself. Such devices are flushed one after the other.
+    fn keeps_order(&self) -> bool {
+        false
     }
     /// Returns counters of the calls since the device was opened.
     fn stats(&self) -> &DeviceStats;

@@ -144,7 +144,7 @@ impl Device for RecordedDevice {
         self.inner.read(offset, buf)
     }
 
-    fn read_many(&self, requests: &mut [(u64, AlignedBuf)]) -> Result<()> {
+    fn read_many(&self, requests: &mut [&mut (u64, AlignedBuf)]) -> Result<()> {
         self.inner.read_many(requests)
     }
 
@@ -168,6 +168,10 @@ impl Device for RecordedDevice {
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.event(Event::Discard, 0, (offset, len_bytes), false, &[])?;
         self.inner.discard(offset, len_bytes)
+    }
+
+    fn keeps_order(&self) -> bool {
+        self.inner.keeps_order()
     }
 
     fn data_from(&self, offset: u64) -> Option<u64> {

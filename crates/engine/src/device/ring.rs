@@ -31,7 +31,7 @@ enum ThreadRing {
 }
 
 /// Reads up to [`DEPTH`] requests; more are left alone. Bit `n` of the result is set if request `n` was filled.
-pub(super) fn read_batch(file: &File, requests: &mut [(u64, AlignedBuf)]) -> u64 {
+pub(super) fn read_batch(file: &File, requests: &mut [&mut (u64, AlignedBuf)]) -> u64 {
     RING.with_borrow_mut(|slot| {
         if matches!(slot, ThreadRing::Untried) {
             *slot = open();
@@ -71,7 +71,7 @@ struct RingBatch<'a> {
 }
 
 impl RingBatch<'_> {
-    fn push(&mut self, file: &File, requests: &mut [(u64, AlignedBuf)]) {
+    fn push(&mut self, file: &File, requests: &mut [&mut (u64, AlignedBuf)]) {
         let fd = types::Fd(file.as_raw_fd());
         for (n, (offset, buf)) in requests.iter_mut().enumerate().take(DEPTH) {
             let Ok(len_bytes) = u32::try_from(buf.len()) else { return };
@@ -86,7 +86,7 @@ impl RingBatch<'_> {
         }
     }
 
-    fn run(&mut self, requests: &[(u64, AlignedBuf)]) -> io::Result<()> {
+    fn run(&mut self, requests: &[&mut (u64, AlignedBuf)]) -> io::Result<()> {
         while self.in_ring > 0 {
             match self.ring.submit_and_wait(self.in_ring) {
                 Ok(_) => {}
@@ -101,11 +101,11 @@ impl RingBatch<'_> {
         Ok(())
     }
 
-    fn reap(&mut self, requests: &[(u64, AlignedBuf)]) {
+    fn reap(&mut self, requests: &[&mut (u64, AlignedBuf)]) {
         for completion in self.ring.completion() {
             self.in_ring -= 1;
             let n = completion.user_data();
-            let asked = requests.get(n as usize).map(|(_, buf)| buf.len());
+            let asked = requests.get(n as usize).map(|request| request.1.len());
             if asked.is_some_and(|asked| usize::try_from(completion.result()) == Ok(asked)) {
                 self.filled |= 1 << n;
             }
@@ -114,7 +114,7 @@ impl RingBatch<'_> {
 
     /// Waits, after a failed submission, for the requests that the kernel has taken. Those that it has not taken die
     /// with the ring.
-    fn drain(&mut self, requests: &[(u64, AlignedBuf)]) {
+    fn drain(&mut self, requests: &[&mut (u64, AlignedBuf)]) {
         self.in_ring -= self.ring.submission().len();
         self.reap(requests);
         while self.in_ring > 0 {

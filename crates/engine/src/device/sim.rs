@@ -334,6 +334,10 @@ impl Device for SimDevice {
         Ok(())
     }
 
+    fn keeps_order(&self) -> bool {
+        true
+    }
+
     fn data_from(&self, offset: u64) -> Option<u64> {
         let block = self.state.lock().visible.first_from(offset / BLOCK_BYTES as u64)?;
         Some((block * BLOCK_BYTES as u64).max(offset))

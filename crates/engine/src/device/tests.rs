@@ -1,4 +1,5 @@
 mod buffer;
+mod devices;
 mod file;
 mod recorded;
 mod sim;

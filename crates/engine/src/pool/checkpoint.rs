@@ -22,6 +22,7 @@ use super::versions::Versions;
 use super::{Maintenance, Pool};
 use crate::dataset::Dataset;
 use crate::dataset::count;
+use crate::device::Devices;
 use crate::limits::BLOCK_BYTES;
 use crate::record::encode_metadata;
 use crate::segment::{Located, TableSnapshot};
@@ -250,27 +251,24 @@ fn store_table(
 /// before is whole (I5). If there are several devices it goes to the first ring of all, and as confirmed to the second
 /// of all, so that a device which lacks it is known to be stale ([`super::identity`]).
 pub(super) fn write_superblock(
-    devices: &crate::segment::Devices,
+    devices: &Devices,
     labels: &[super::Label],
     superblock: &Superblock,
 ) -> Result<()> {
-    if let ([device], [label]) = (devices.as_slice(), labels) {
-        superblock.write(device.as_ref(), label)?;
+    if let [label] = labels {
+        superblock.write(devices.get(label.device)?, label)?;
         return flush(devices);
     }
     for (ring, confirmed) in [(0, false), (1, true)] {
         let written = Superblock { confirmed, ..*superblock };
-        for (device, label) in devices.iter().zip(labels) {
-            written.write_to(ring, device.as_ref(), label)?;
+        for label in labels {
+            written.write_to(ring, devices.get(label.device)?, label)?;
         }
         flush(devices)?;
     }
     Ok(())
 }
 
-fn flush(devices: &crate::segment::Devices) -> Result<()> {
-    for device in devices {
-        device.flush()?;
-    }
-    Ok(())
+fn flush(devices: &Devices) -> Result<()> {
+    Ok(devices.flush()?)
 }

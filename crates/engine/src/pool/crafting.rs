@@ -12,7 +12,7 @@ use smallvec::smallvec;
 use super::create::{FIRST_DATASET, create_with};
 use super::{CreateOptions, OpenOptions, Pool};
 use crate::dataset::redo::{Bases, PageRun};
-use crate::device::{AlignedBuf, Device, FileDevice, OpenMode};
+use crate::device::{AlignedBuf, Device, Devices, FileDevice, OpenMode};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::segment::{
     DirEntry, Directory, LiveMap, PART_OVERHEAD_BYTES, Part, RECORD_OVERHEAD_BYTES, Segment, held_bytes,
@@ -92,8 +92,8 @@ pub fn craft(path: &Path, options: &CreateOptions, crafted: &Crafted) -> Result<
     let (chunks, parts) = (chunks.saturating_sub(crafted.free_chunks), crafted.segments_per_chunk);
     let segments = chunks * parts;
     // The log goes on behind these segments.
-    create_with("crafted", &vec![Arc::clone(&device)], options, false, segments + 1)?;
-    let pool = Pool::open_on(vec![Arc::clone(&device)], &OpenOptions::default())?;
+    create_with("crafted", &Devices::all(vec![Arc::clone(&device)]), options, false, segments + 1)?;
+    let pool = Pool::open_on(vec![device], &OpenOptions::default())?;
     let maps = crafted.maps();
     let zeros = vec![0; crafted.record_bytes as usize];
     let entries = |id: u64, packed: &[u32]| {
@@ -127,7 +127,7 @@ pub fn craft(path: &Path, options: &CreateOptions, crafted: &Crafted) -> Result<
         if number < with_directory {
             let stored = entries(id, &packed);
             let bytes = AlignedBuf::from_bytes(&stored.bytes);
-            device.write(extent.offset() + u64::from(end), &bytes, false)?;
+            pool.shared.devices.write(chunk.device, extent.offset() + u64::from(end), &bytes, false)?;
             dir = stored.at(end, 0);
         }
         let count = u64::from(live.count());

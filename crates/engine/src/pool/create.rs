@@ -9,9 +9,9 @@ use super::membership::Membership;
 use super::opening::Opening;
 use super::root::Root;
 use super::trim::discard_chunks;
-use crate::device::{AlignedBuf, Device, FileDevice, OpenMode};
+use crate::device::{AlignedBuf, Device, Devices, FileDevice, OneDevice, OpenMode};
 use crate::limits::{DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
-use crate::segment::{Devices, Located, Segment, Segments, record_checksum};
+use crate::segment::{Located, Segment, Segments, record_checksum};
 use crate::space::{Chunk, Chunks};
 use crate::wal::{LogWriter, Position, Rec, RecordKind};
 use crate::{Error, Result};
@@ -36,22 +36,22 @@ pub struct CreateOptions {
 
 /// Makes a pool on these devices (files or block devices, which must exist).
 pub fn create(name: &str, paths: &[PathBuf], options: &CreateOptions) -> Result<()> {
-    create_with(name, &open_devices(paths)?, options, false, 1)
+    create_with(name, &Devices::all(open_devices(paths)?), options, false, 1)
 }
 
 /// As [`create`], but first tells the devices that they hold nothing.
 pub fn create_trimmed(name: &str, paths: &[PathBuf], options: &CreateOptions) -> Result<()> {
-    create_with(name, &open_devices(paths)?, options, true, 1)
+    create_with(name, &Devices::all(open_devices(paths)?), options, true, 1)
 }
 
-fn open_devices(paths: &[PathBuf]) -> Result<Devices> {
+fn open_devices(paths: &[PathBuf]) -> Result<Vec<Arc<dyn Device>>> {
     let open = |path: &PathBuf| Ok(Arc::new(FileDevice::open(path, OpenMode::ReadWrite)?) as Arc<dyn Device>);
     paths.iter().map(open).collect()
 }
 
 /// Makes a pool on devices that are open.
-pub fn create_on(name: &str, devices: &Devices, options: &CreateOptions) -> Result<()> {
-    create_with(name, devices, options, false, 1)
+pub fn create_on(name: &str, devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<()> {
+    create_with(name, &Devices::all(devices.to_vec()), options, false, 1)
 }
 
 /// Makes a pool whose log begins in segment `segment`; with `trim` it first tells the devices that they hold nothing.
@@ -68,27 +68,24 @@ pub(super) fn create_with(
     }
     let labels: Vec<Label> = devices
         .iter()
-        .zip(0..)
-        .map(|(device, number)| new_label(name, device.as_ref(), number, devices, options))
+        .map(|(number, device)| new_label(name, device, number, devices, options))
         .collect::<Result<_>>()?;
-    devices.iter().try_for_each(|device| Label::erase(device.as_ref()))?;
-    for (device, label) in devices.iter().zip(&labels).filter(|_| trim) {
-        discard_chunks(device.as_ref(), 0..Chunk::count(label.size_bytes).into())?;
+    devices.iter().try_for_each(|(_, device)| Label::erase(device))?;
+    for label in labels.iter().filter(|_| trim) {
+        discard_chunks(devices, label.device, 0..Chunk::count(label.size_bytes).into())?;
     }
     let superblock = write_first_root(devices, &labels, options, segment)?;
-    for (device, label) in devices.iter().zip(&labels) {
-        label.write(device.as_ref())?;
+    for label in &labels {
+        label.write(devices.get(label.device)?)?;
     }
     // Labels must be durable before the superblock that makes the pool count.
-    for device in devices {
-        device.flush()?;
-    }
+    devices.flush()?;
     write_superblock(devices, &labels, &superblock)
 }
 
 fn new_label(
     name: &str,
-    device: &dyn Device,
+    device: OneDevice<'_>,
     number: u16,
     devices: &Devices,
     options: &CreateOptions,
@@ -166,10 +163,7 @@ fn write_first_root(
     let appended = writer.append(1, &[record], 0, |_| Vec::new(), false)?;
     let ptr =
         appended.ptrs.first().ok_or_else(|| Error::corrupt("root of a checkpoint", "it was not stored"))?;
-    let device = devices.get(usize::from(copies.device));
-    let device =
-        device.ok_or_else(|| Error::corrupt("chunk", "it lies on a device that the pool does not have"))?;
-    device.write(copies.offset(), &copy, false)?;
+    devices.write(copies.device, copies.offset(), &copy, false)?;
     writer.flushes().wrote(copies.device);
     writer.flushes().flush()?;
     let checksum = record_checksum(ptr.addr.copy(), copy.get(..len_bytes as usize).unwrap_or_default());
@@ -201,8 +195,8 @@ fn check_name(name: &str) -> Result<()> {
 pub fn destroy(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
         let device = FileDevice::open(path, OpenMode::ReadWrite)?;
-        Label::read(&device)?;
-        Label::erase(&device)?;
+        Label::read(OneDevice::of(&device))?;
+        Label::erase(OneDevice::of(&device))?;
     }
     Ok(())
 }

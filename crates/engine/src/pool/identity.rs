@@ -15,11 +15,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::label::{Label, Superblock};
 use super::opening::{Relation, Standing};
-use crate::device::Device;
-use crate::segment::Devices;
+use crate::device::{Device, OneDevice};
 use crate::{Error, Result};
 
 /// A device, with its label and superblocks.
@@ -35,13 +35,18 @@ pub(super) struct Member {
 
 impl Member {
     /// Reads the label and the superblocks of a device.
-    pub(super) fn read(device: &dyn Device) -> Result<Self> {
+    pub(super) fn read(device: OneDevice<'_>) -> Result<Self> {
         let label = Label::read(device)?;
         Self::of(device, label)
     }
 
+    /// Reads labels and superblocks of devices, in their order.
+    pub(super) fn read_all(devices: &[Arc<dyn Device>]) -> Result<Vec<Self>> {
+        devices.iter().map(|device| Self::read(OneDevice::of(device.as_ref()))).collect()
+    }
+
     /// Reads the superblocks of a device whose label is known.
-    pub(super) fn of(device: &dyn Device, label: Label) -> Result<Self> {
+    pub(super) fn of(device: OneDevice<'_>, label: Label) -> Result<Self> {
         let path = device.path().to_path_buf();
         let all = Superblock::read_all(device, &label);
         let confirmed = all.iter().find(|block| block.confirmed).copied();
@@ -148,9 +153,8 @@ pub(super) fn judge(members: &[Member]) -> Result<Superblock> {
 }
 
 /// Returns an error if devices of one pool have not come equally far. Damage is for others to report.
-pub(super) fn refuse_stale(devices: &Devices) -> Result<()> {
-    let read: Result<Vec<Member>> = devices.iter().map(|device| Member::read(device.as_ref())).collect();
-    let Ok(members) = read else { return Ok(()) };
+pub(super) fn refuse_stale(devices: &[Arc<dyn Device>]) -> Result<()> {
+    let Ok(members) = Member::read_all(devices) else { return Ok(()) };
     let log = members.first().map(|member| member.label.log);
     if members.iter().any(|member| Some(member.label.log) != log) {
         return Ok(());

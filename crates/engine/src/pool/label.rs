@@ -60,7 +60,7 @@
 
 use super::membership::Membership;
 use super::opening::{Opening, Standing};
-use crate::device::{AlignedBuf, Device};
+use crate::device::{AlignedBuf, OneDevice};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
 use crate::segment::Located;
 use crate::space::reserved_places;
@@ -194,7 +194,7 @@ impl Label {
         checksummed_block(&out)
     }
 
-    fn decode(block: &[u8], device: &dyn Device) -> Result<Self> {
+    fn decode(block: &[u8], device: OneDevice<'_>) -> Result<Self> {
         let path = device.path().display();
         let mut reader = Reader::new(block, "pool label");
         if reader.take(8)? != LABEL_MAGIC {
@@ -273,7 +273,7 @@ impl Label {
 
     /// Reads the label of a device: the first copy that can be read. A device may have grown, so that all places are
     /// looked into that may have a copy; the lowest ones are those of the pool that was made last.
-    pub fn read(device: &dyn Device) -> Result<Self> {
+    pub fn read(device: OneDevice<'_>) -> Result<Self> {
         let mut first = None;
         for place in reserved_places(device.size_bytes()) {
             match read_block(device, place).and_then(|block| Self::decode(&block, device)) {
@@ -303,7 +303,7 @@ impl Label {
     }
 
     /// Writes the label to all of its places.
-    pub fn write(&self, device: &dyn Device) -> Result<()> {
+    pub fn write(&self, device: OneDevice<'_>) -> Result<()> {
         self.offsets().into_iter().try_for_each(|offset| self.write_at(device, offset))
     }
 
@@ -314,7 +314,7 @@ impl Label {
 
     /// Writes the label over another one of the same device, so that the device shows one of the two whenever the power
     /// fails: the first copy counts, and is written when all others are there.
-    pub(super) fn rewrite(&self, device: &dyn Device) -> Result<()> {
+    pub(super) fn rewrite(&self, device: OneDevice<'_>) -> Result<()> {
         let offsets = self.offsets();
         let (first, others) =
             offsets.split_first().ok_or_else(|| Error::corrupt("label", "it has no place"))?;
@@ -325,12 +325,12 @@ impl Label {
     }
 
     /// Writes one copy of the label.
-    pub(super) fn write_at(&self, device: &dyn Device, offset: u64) -> Result<()> {
-        device.write(offset, &self.encode(), false)
+    pub(super) fn write_at(&self, device: OneDevice<'_>, offset: u64) -> Result<()> {
+        device.write(offset, &self.encode())
     }
 
     /// Returns an error unless this label lies at `offset` of a device.
-    pub(super) fn verify_at(&self, device: &dyn Device, offset: u64) -> Result<()> {
+    pub(super) fn verify_at(&self, device: OneDevice<'_>, offset: u64) -> Result<()> {
         let block = read_block(device, offset)?;
         if block_holds(&block) && Self::decode(&block, device).is_ok_and(|there| there == *self) {
             return Ok(());
@@ -340,12 +340,12 @@ impl Label {
     }
 
     /// Makes a device hold no pool any more, neither this one nor another that had the device before.
-    pub fn erase(device: &dyn Device) -> Result<()> {
+    pub fn erase(device: OneDevice<'_>) -> Result<()> {
         // Nothing else of these places is ever read or written: the rest stays holes of a sparse file, which is known
         // by having holes.
         let zeros = AlignedBuf::zeroed(RING_START as usize + RING_SLOTS as usize * BLOCK_BYTES);
         let places = reserved_places(device.size_bytes());
-        places.into_iter().try_for_each(|place| device.write(place, &zeros, false))?;
+        places.into_iter().try_for_each(|place| device.write(place, &zeros))?;
         device.flush()
     }
 
@@ -441,18 +441,18 @@ impl Superblock {
     }
 
     /// Writes the superblock to both rings of a device.
-    pub fn write(&self, device: &dyn Device, label: &Label) -> Result<()> {
+    pub fn write(&self, device: OneDevice<'_>, label: &Label) -> Result<()> {
         (0..2).try_for_each(|ring| self.write_to(ring, device, label))
     }
 
     /// Writes the superblock to the first or the second ring of a device.
-    pub fn write_to(&self, ring: usize, device: &dyn Device, label: &Label) -> Result<()> {
+    pub fn write_to(&self, ring: usize, device: OneDevice<'_>, label: &Label) -> Result<()> {
         let slots = label.slots(self.generation);
-        device.write(slots[ring % 2], &self.encode(), false)
+        device.write(slots[ring % 2], &self.encode())
     }
 
     /// Returns all valid superblocks of a device, newest first.
-    pub fn read_all(device: &dyn Device, label: &Label) -> Vec<Self> {
+    pub fn read_all(device: OneDevice<'_>, label: &Label) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
         for start in label.rings() {
             let mut ring = AlignedBuf::zeroed((RING_SLOTS as usize) * BLOCK_BYTES);
@@ -483,7 +483,7 @@ fn block_holds(block: &[u8]) -> bool {
     block.len() == BLOCK_BYTES && crc32c::crc32c(&block[..CHECKSUM_AT]).to_le_bytes() == block[CHECKSUM_AT..]
 }
 
-fn read_block(device: &dyn Device, offset: u64) -> Result<AlignedBuf> {
+fn read_block(device: OneDevice<'_>, offset: u64) -> Result<AlignedBuf> {
     let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
     device.read(offset, &mut block)?;
     Ok(block)

@@ -4,13 +4,12 @@ use super::ahead::ReadAhead;
 use super::places::check_places;
 use super::rescue::Missing;
 use super::root::{PlacedRecord, Root, TablePage, append_list, decode_dead, decode_list};
+use crate::device::{Devices, Span};
 use crate::error::DamagedAt;
 use crate::faults::Subject;
 use crate::limits::CHUNK_BYTES;
 use crate::record::decode_metadata;
-use crate::segment::{
-    Devices, Located, Segment, Segments, decode_page, neighbours, read_span, record_checksum,
-};
+use crate::segment::{Located, Segment, Segments, decode_page, neighbours, record_checksum};
 use crate::space::{ByChunk, Chunk, Chunks};
 use crate::{Addr, Error, Result};
 
@@ -106,16 +105,21 @@ fn read_pages(
 ) -> Vec<(u64, Result<Vec<Segment>>)> {
     let first = pages.first().map(|page| page.placed.first);
     let together = first.and_then(|first| {
-        let device = devices.get(usize::from(first.device))?;
-        let (buf, start) = read_span(device.as_ref(), first.offset, end - first.offset).ok()?;
-        Some((first.offset, buf, start))
+        let span = Span { len_bytes: end - first.offset, ..first.span() };
+        let mut plan = devices.plan(span).ok()?;
+        plan.read().ok()?;
+        Some((first.offset, plan))
     });
     let read = |page: &TablePage| {
         let PlacedRecord { addr, first, .. } = page.placed;
-        let bytes = together.as_ref().and_then(|(offset, buf, start)| {
-            let from = start + usize::try_from(first.offset - offset).ok()?;
-            let bytes = buf.get(from..from + first.len_bytes as usize)?;
-            (record_checksum(addr, bytes) == first.checksum).then_some(bytes)
+        let bytes = together.as_ref().and_then(|(offset, plan)| {
+            let from = usize::try_from(first.offset - offset).ok()?;
+            let place = from..from + first.len_bytes as usize;
+            let sound = plan.verified(|read, path| {
+                let bytes = read.get(place).unwrap_or_default();
+                first.verify(addr, bytes, path).map(|()| bytes)
+            });
+            sound.ok()
         });
         match bytes {
             Some(bytes) => decode_page(segments.page_ids(), page.page, &decode_metadata(bytes)?),
@@ -130,9 +134,7 @@ fn read_pages(
 
 /// Reads one copy of a record.
 pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &str) -> Result<Vec<u8>> {
-    let device = devices
-        .get(usize::from(place.device))
-        .ok_or_else(|| Error::corrupt(what, "it lies on a device that the pool does not have"))?;
+    let device = devices.get(place.device).map_err(|none| none.in_place_of(what))?;
     if place.len_bytes as usize > crate::limits::RECORD_BYTES_MAX {
         return Err(Error::corrupt(what, "it is too long"));
     }
@@ -140,16 +142,16 @@ pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &s
     if end.is_none_or(|end| end > device.size_bytes()) {
         return Err(Error::corrupt(what, "it lies beyond the end of its device"));
     }
-    let (buf, start) = read_span(device.as_ref(), place.offset, place.len_bytes.into())?;
-    let bytes = buf.get(start..start + place.len_bytes as usize).unwrap_or_default();
-    if record_checksum(addr, bytes) != place.checksum {
-        return Err(Error::corrupt_at(
+    devices.read(place.span(), |bytes, path| {
+        if record_checksum(addr, bytes) == place.checksum {
+            return Ok(bytes.to_vec());
+        }
+        Err(Error::corrupt_at(
             DamagedAt::new(place.device, place.offset, Some(addr)),
-            format!("{what} at byte {} of {}", place.offset, device.path().display()),
+            format!("{what} at byte {} of {}", place.offset, path.display()),
             "its checksum does not hold",
-        ));
-    }
-    Ok(bytes.to_vec())
+        ))
+    })
 }
 
 /// Sums of the bytes that segments take of each chunk.

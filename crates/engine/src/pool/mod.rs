@@ -9,6 +9,7 @@
 //!
 //! ```text
 //! Opening     create, open, load, scan       makes pools; opens them; reads the segment table; finds pools on devices
+//!             members                        opens devices; which member of the pool each of them is
 //!             label, membership, opening     what a device says of itself; openings, by which copies are told apart
 //!             identity, paths, places        which devices belong together; which paths are one device; checks places
 //!             redo, ahead                    replay's second pass; many reads at once
@@ -58,6 +59,7 @@ mod late;
 mod listing;
 mod load;
 mod logs;
+mod members;
 mod membership;
 mod memory;
 mod modelled;
@@ -259,7 +261,7 @@ impl Pool {
 
     /// Returns the paths of the pool's devices.
     pub fn paths(&self) -> Vec<PathBuf> {
-        self.shared.devices.iter().map(|device| device.path().to_path_buf()).collect()
+        self.shared.devices.iter().map(|(_, device)| device.path().to_path_buf()).collect()
     }
 
     /// Returns the report of the replay at opening.

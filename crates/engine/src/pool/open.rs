@@ -13,10 +13,11 @@ use super::checkpoint::write_superblock;
 use super::clean::Cleaner;
 use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
-use super::identity::{Member, demand, judge};
+use super::identity::demand;
 use super::image::Image;
 use super::label::{Guid, Label, Superblock};
 use super::load::{ChunkBytes, load_lists, load_table, read_placed};
+use super::members::{in_order, weigh};
 use super::opening::Standing;
 use super::places::check_places;
 use super::redo::Redoing;
@@ -31,10 +32,10 @@ use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
 use crate::dataset::{
     Commit, Dataset, DeadBlocks, Journal, LiveDataset, ModelTable, PrimaryCache, Shared, SpaceAccounting,
 };
-use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, RecordedDevice, Recording};
+use crate::device::{AlignedBuf, Device, Devices};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::record::{Compression, RecordCache, model_of};
-use crate::segment::{Devices, DirEntryState, Directory, PageIds, Segment, Segments, TablePages};
+use crate::segment::{DirEntryState, Directory, PageIds, Segment, Segments, TablePages};
 use crate::space::{Chunk, Chunks};
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::types::COPIES;
@@ -81,7 +82,7 @@ pub struct OpenOptions {
     /// dead process left in it are redone. Not for `read_only` and `accept_loss`.
     pub journal: Option<Arc<Journal>>,
     /// Path of a file, which must not exist yet, to which every write and flush of the devices is recorded
-    /// ([`Recording`]).
+    /// ([`crate::device::Recording`]).
     pub record: Option<PathBuf>,
 }
 
@@ -213,21 +214,8 @@ impl Pool {
         Self::open_on(Self::open_devices(paths, options)?, options)
     }
 
-    /// Opens the devices of a pool as [`Pool::open`] does, for [`Pool::open_on`]. Does not read them.
-    pub fn open_devices(paths: &[PathBuf], options: &OpenOptions) -> Result<Vec<Arc<dyn Device>>> {
-        let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-        let mut devices: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
-        for path in paths {
-            devices.push(Arc::new(FileDevice::open(path, mode)?));
-        }
-        if let Some(path) = &options.record {
-            devices = recorded(devices, path)?;
-        }
-        Ok(devices)
-    }
-
     /// Opens the pool on devices that are already open, given in any order.
-    pub fn open_on(devices: Devices, options: &OpenOptions) -> Result<Arc<Self>> {
+    pub fn open_on(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Arc<Self>> {
         if options.rescue && !(options.read_only && options.accept_loss) {
             return Err(Error::Invalid("a pool that is opened for rescue is not changed".into()));
         }
@@ -250,75 +238,6 @@ impl Pool {
     }
 }
 
-/// Wraps the devices so that each of them records its writes and flushes.
-fn recorded(devices: Devices, path: &Path) -> Result<Devices> {
-    let sizes: Vec<u64> = devices.iter().map(|device| device.size_bytes()).collect();
-    let recording = Recording::create(path, &sizes)?;
-    let wrap = |(number, device)| {
-        let recording = Arc::clone(&recording);
-        Arc::new(RecordedDevice::new(device, number, recording)) as Arc<dyn Device>
-    };
-    Ok((0..=u16::MAX).zip(devices).map(wrap).collect())
-}
-
-/// Returns labels and devices, ordered by device number.
-pub(super) fn in_order(devices: Devices) -> Result<(Vec<Label>, Devices)> {
-    let mut found: BTreeMap<u16, (Label, Arc<dyn Device>)> = BTreeMap::new();
-    for device in devices {
-        let label = Label::read(device.as_ref())?;
-        if let Some((other, twin)) = found.values().next()
-            && other.pool != label.pool
-        {
-            return Err(Error::Invalid(two_pools((&label, device.as_ref()), (other, twin.as_ref()))));
-        }
-        if let Some((_, twin)) = found.insert(label.device, (label, Arc::clone(&device))) {
-            return Err(Error::Invalid(format!(
-                "{} and {} are the same device of the pool: one is a copy",
-                twin.path().display(),
-                device.path().display()
-            )));
-        }
-    }
-    let expected = found.values().next().map_or(0, |(label, _)| label.devices);
-    if usize::from(expected) != found.len() || expected == 0 {
-        let name = found.values().next().map_or(String::new(), |(label, _)| label.name.clone());
-        return Err(Error::NotAPool(format!(
-            "pool '{name}' has {expected} devices and {} of them are here; name them all, or import with -d",
-            found.len()
-        )));
-    }
-    Ok(found.into_values().unzip())
-}
-
-/// Returns a message that tells why two devices are not of one pool.
-fn two_pools((label, device): (&Label, &dyn Device), (other, twin): (&Label, &dyn Device)) -> String {
-    let (path, twin) = (device.path().display(), twin.path().display());
-    if label.log == other.log && (label.formerly == other.pool || other.formerly == label.pool) {
-        return format!(
-            "{path} and {twin} have GUIDs of two pools, one of which was made of the other: if that was interrupted, go on with pagefold reguid --device for each of them"
-        );
-    }
-    format!("{path} belongs to pool '{}' and not to '{}', as {twin} does", label.name, other.name)
-}
-
-/// Reads the superblocks of all devices; returns the devices as members, and the superblock that counts. With `rescue`,
-/// devices whose superblocks cannot be read are left out.
-pub(super) fn weigh(labels: &[Label], devices: &Devices, rescue: bool) -> Result<(Vec<Member>, Superblock)> {
-    let read = |(label, device): (&Label, &Arc<dyn Device>)| Member::of(device.as_ref(), label.clone());
-    let members: Vec<Result<Member>> = labels.iter().zip(devices).map(read).collect();
-    if rescue {
-        // The newest superblock that can be read counts; all that it leads to is verified when it is read.
-        let members: Vec<Member> = members.into_iter().filter_map(Result::ok).collect();
-        let newest = members.iter().map(|member| member.head).max_by_key(Superblock::order);
-        let name = labels.first().map_or("", |label| &label.name);
-        let none = || Error::corrupt(format!("pool '{name}'"), "none of its superblocks is sound");
-        return Ok((members, newest.ok_or_else(none)?));
-    }
-    let members = members.into_iter().collect::<Result<Vec<Member>>>()?;
-    let superblock = judge(&members)?;
-    Ok((members, superblock))
-}
-
 /// The superblocks by which a pool is opened.
 struct Identity {
     /// The superblock that counts.
@@ -330,7 +249,7 @@ struct Identity {
 fn identify(labels: &[Label], devices: &Devices, options: &OpenOptions) -> Result<Identity> {
     let (members, superblock) = weigh(labels, devices, options.rescue)?;
     if let (Some(known), Some(label)) = (&options.since, labels.first()) {
-        let paths: Vec<&Path> = devices.iter().map(|device| device.path()).collect();
+        let paths: Vec<&Path> = devices.iter().map(|(_, device)| device.path()).collect();
         demand(&superblock.standing(), known, &label.name, &paths)?;
     }
     if options.read_only {
@@ -650,7 +569,7 @@ impl OpeningPool {
         for id in self.segments.open_ids() {
             let Some((chunk, used)) = self.used.get(&id) else { continue };
             let directory = self.segments.open_directory(id).unwrap_or_default();
-            let dir = write_directory(self.device_of(*chunk)?, *chunk, *used, id, &directory)?;
+            let dir = write_directory(&self.devices, *chunk, *used, id, &directory)?;
             self.segments.close(id, dir)?;
         }
         self.write_unflushed()?;
@@ -664,7 +583,7 @@ impl OpeningPool {
         if flushed > self.superblock.flushed {
             // The new superblock tells that all batches that were found are there (T7): the log goes on at another
             // place, and only its last batches tell where.
-            self.devices.iter().try_for_each(|device| device.flush())?;
+            self.devices.flush()?;
             told.flushed = flushed;
         }
         // From here on the opening counts. All that was written before this point adds nothing to what was already
@@ -682,23 +601,17 @@ impl OpeningPool {
 impl OpeningPool {
     /// Erases the header at the start of a chunk (T8).
     fn erase_header(&self, chunk: Chunk) -> Result<()> {
-        self.device_of(chunk)?.write(chunk.offset(), &AlignedBuf::zeroed(BLOCK_BYTES), false)
-    }
-
-    fn device_of(&self, chunk: Chunk) -> Result<&dyn Device> {
-        let device = self.devices.get(usize::from(chunk.device)).map(AsRef::as_ref);
-        device.ok_or_else(|| Error::corrupt("log", "it lies on a device that the pool does not have"))
+        self.devices.write(chunk.device, chunk.offset(), &AlignedBuf::zeroed(BLOCK_BYTES), false)
     }
 
     /// Writes the log's last batches again. They can be read, but a flush of them may have failed: then a device may
     /// show them until the power goes, and no later flush makes them durable.
     fn write_unflushed(&self) -> Result<()> {
         for (_, UnflushedBatch { chunk, start, end }) in &self.unflushed {
-            let device = self.device_of(*chunk)?;
             let mut batch = AlignedBuf::zeroed(end.saturating_sub(*start) as usize);
             let offset = chunk.offset() + u64::from(*start);
-            device.read(offset, &mut batch)?;
-            device.write(offset, &batch, false)?;
+            self.devices.read_unverified(chunk.device, offset, &mut batch)?;
+            self.devices.write(chunk.device, offset, &batch, false)?;
         }
         Ok(())
     }

@@ -137,20 +137,18 @@ impl<'a> Packer<'a> {
     fn pause(&mut self) -> Result<Option<Begun>> {
         let Some(mut output) = self.output.take() else { return Ok(None) };
         let end = output.used.next_multiple_of(BLOCK_BYTES);
-        let device = self.pool.shared.devices.get(usize::from(output.chunk.device));
-        let device = device
-            .ok_or_else(|| Error::corrupt("chunk", "it lies on a device that the pool does not have"))?;
+        let (devices, device) = (&self.pool.shared.devices, output.chunk.device);
         let tail = output.tail / BLOCK_BYTES * BLOCK_BYTES;
         if output.tail < output.end {
             let offset = output.chunk.offset() + tail as u64;
             let bytes = output.at(tail, output.end - tail)?;
-            device.write(offset, &AlignedBuf::from_bytes(bytes), false)?;
+            devices.write(device, offset, &AlignedBuf::from_bytes(bytes), false)?;
             self.written_bytes += (output.end - tail) as u64;
         }
         let len = end - output.base;
         if len > 0 {
             output.buf.truncate(len);
-            device.write(output.chunk.offset() + output.base as u64, &output.buf, false)?;
+            devices.write(device, output.chunk.offset() + output.base as u64, &output.buf, false)?;
             self.written_bytes += len as u64;
         }
         Ok(Some(Begun { chunk: output.chunk, used: end, tail }))
@@ -250,12 +248,7 @@ impl<'a> Packer<'a> {
     /// Flushes the devices of the chunks that were begun.
     pub(super) fn flush(&self) -> Result<()> {
         let devices: BTreeSet<u16> = self.chunks.iter().map(|chunk| chunk.device).collect();
-        for number in devices {
-            if let Some(device) = self.pool.shared.devices.get(usize::from(number)) {
-                device.flush()?;
-            }
-        }
-        Ok(())
+        Ok(self.pool.shared.devices.flush_some(devices)?)
     }
 }
 

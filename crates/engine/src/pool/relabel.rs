@@ -9,12 +9,14 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::Pool;
 use super::identity::{Member, judge};
 use super::label::{Guid, is_name};
-use super::open::{OpenOptions, in_order};
-use crate::segment::Devices;
+use super::members::{in_order, weigh};
+use super::open::OpenOptions;
+use crate::device::{Device, OneDevice};
 use crate::{Error, Result};
 
 /// Gives the pool on these devices another name.
@@ -29,17 +31,16 @@ pub fn rename(paths: &[PathBuf], name: &str) -> Result<()> {
 ///
 /// # Errors
 /// As [`rename`].
-pub fn rename_on(devices: Devices, name: &str) -> Result<()> {
+pub fn rename_on(devices: Vec<Arc<dyn Device>>, name: &str) -> Result<()> {
     if !is_name(name) {
         return Err(Error::Invalid(format!("'{}' is no name for a pool", name.escape_default())));
     }
     let (labels, devices) = in_order(devices)?;
-    let members = members(&devices)?;
-    judge(&members)?;
+    weigh(&labels, &devices, false)?;
     labels.iter().try_for_each(super::Label::check_writable)?;
-    for (mut label, device) in labels.into_iter().zip(&devices).rev() {
+    for mut label in labels.into_iter().rev() {
         name.clone_into(&mut label.name);
-        label.rewrite(device.as_ref())?;
+        label.rewrite(devices.get(label.device)?)?;
     }
     Ok(())
 }
@@ -57,8 +58,8 @@ pub fn reguid(paths: &[PathBuf], guid: Guid) -> Result<Guid> {
 ///
 /// # Errors
 /// As [`reguid`].
-pub fn reguid_on(devices: &Devices, guid: Guid) -> Result<Guid> {
-    let members = members(devices)?;
+pub fn reguid_on(devices: &[Arc<dyn Device>], guid: Guid) -> Result<Guid> {
+    let members = Member::read_all(devices)?;
     let (old, new) = change(&members, guid)?;
     let name = members.first().map_or("", |member| &member.label.name);
     let numbers: BTreeSet<u16> = members.iter().map(|member| member.label.device).collect();
@@ -77,7 +78,7 @@ pub fn reguid_on(devices: &Devices, guid: Guid) -> Result<Guid> {
         label.guid = new.of_device(label.device);
         label.pool = new;
         label.formerly = old;
-        label.rewrite(device.as_ref())?;
+        label.rewrite(OneDevice::of(device.as_ref()))?;
     }
     Ok(new)
 }
@@ -105,8 +106,4 @@ fn change(members: &[Member], guid: Guid) -> Result<(Guid, Guid)> {
         [_] => Err(Error::Invalid("a pool's new GUID has to be another one".into())),
         _ => Err(Error::Invalid("these devices belong to different pools".into())),
     }
-}
-
-fn members(devices: &Devices) -> Result<Vec<Member>> {
-    devices.iter().map(|device| Member::read(device.as_ref())).collect()
 }

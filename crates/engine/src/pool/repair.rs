@@ -7,8 +7,9 @@
 use super::load::read_copy;
 use super::root::PlacedRecord;
 use super::{Label, Pool};
-use crate::device::Device;
-use crate::segment::{DirCopy, Part, read_span, record_checksum};
+use crate::device::{AlignedBuf, OneDevice};
+use crate::limits::BLOCK_BYTES;
+use crate::segment::{DirCopy, Part, record_checksum};
 use crate::{Addr, Error, Result};
 
 /// Name, in messages, of the records that no segment accounts for.
@@ -91,8 +92,7 @@ impl Pool {
     /// Verifies both copies of each device's label, as [`Pool::verify_placed`] does those of records.
     pub(super) fn verify_labels(&self, repair: bool, damaged: &mut Damaged<'_>) -> u64 {
         let mut sound = 0;
-        for (label, device) in self.labels.iter().zip(&self.shared.devices) {
-            let device: &dyn Device = device.as_ref();
+        for (label, (_, device)) in self.labels.iter().zip(self.shared.devices.iter()) {
             for offset in label.offsets() {
                 let Err(error) = label.verify_at(device, offset) else {
                     sound += 1;
@@ -109,7 +109,7 @@ impl Pool {
         sound
     }
 
-    fn repair_label(&self, label: &Label, device: &dyn Device, offset: u64) -> Result<()> {
+    fn repair_label(&self, label: &Label, device: OneDevice<'_>, offset: u64) -> Result<()> {
         self.shared.check_writable()?;
         label.write_at(device, offset)?;
         device.flush()?;
@@ -118,17 +118,16 @@ impl Pool {
 
     /// Writes bytes at any offset of a device, durably.
     fn overwrite(&self, device: u16, offset: u64, bytes: &[u8]) -> Result<()> {
-        let device: &dyn Device = self
-            .shared
-            .devices
-            .get(usize::from(device))
-            .ok_or_else(|| Error::corrupt("place", "it lies on a device that the pool does not have"))?
-            .as_ref();
-        let (mut blocks, start) = read_span(device, offset, bytes.len() as u64)?;
+        let devices = &self.shared.devices;
+        devices.get(device).map_err(|none| none.in_place_of("place"))?;
+        let start = (offset % BLOCK_BYTES as u64) as usize;
+        let first = offset - start as u64;
+        let mut blocks = AlignedBuf::scratch(start + bytes.len());
+        devices.read_unverified(device, first, &mut blocks)?;
         if let Some(place) = blocks.get_mut(start..start + bytes.len()) {
             place.copy_from_slice(bytes);
         }
-        device.write(offset - start as u64, &blocks, false)?;
-        device.flush()
+        devices.write(device, first, &blocks, false)?;
+        Ok(devices.flush_some([device])?)
     }
 }

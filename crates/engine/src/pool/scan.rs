@@ -7,7 +7,7 @@ use super::identity::{Member, MemberSet, versions};
 use super::label::{Guid, Label};
 use super::opening::{Relation, Standing};
 use super::paths::{PathTarget, SYS, made_of, target};
-use crate::device::{FileDevice, OpenMode};
+use crate::device::{FileDevice, OneDevice, OpenMode};
 use crate::limits::DEVICE_BYTES_MIN;
 use crate::{Error, Result};
 
@@ -189,7 +189,7 @@ fn look(path: &Path, target: PathTarget) -> Option<Seen> {
         Err(Error::Busy(_)) => (FileDevice::open(path, OpenMode::Unlocked).ok()?, true),
         Err(_) => return None,
     };
-    let member = Member::read(&device).ok()?;
+    let member = Member::read(OneDevice::of(&device)).ok()?;
     let exported = member.head.exported;
     Some(Seen { member, target, exported, in_use, also: Vec::new() })
 }
@@ -199,7 +199,7 @@ fn look(path: &Path, target: PathTarget) -> Option<Seen> {
 /// # Errors
 /// Errors of reading it; an error if it holds no pool.
 pub fn stands(path: &Path) -> Result<(Label, Standing)> {
-    let member = Member::read(&FileDevice::open(path, OpenMode::Unlocked)?)?;
+    let member = Member::read(OneDevice::of(&FileDevice::open(path, OpenMode::Unlocked)?))?;
     let standing = member.standing();
     Ok((member.label, standing))
 }

@@ -351,7 +351,6 @@ impl Pool {
         error: &Error,
     ) {
         let (number, offset) = place;
-        let device = self.shared.devices.get(usize::from(number));
         match error {
             Error::Corrupt { .. } => found.damaged += 1,
             _ => found.unreadable += 1,
@@ -360,6 +359,7 @@ impl Pool {
             self.shared.segments.faults.note(fault, subject, Some(place));
         }
         if before.saturating_add(found.damaged + found.unreadable) <= LOGGED {
+            let device = self.shared.devices.get(number);
             let device = device.map(|device| device.path().display().to_string()).unwrap_or_default();
             tracing::error!(device, offset, %error, "scrub: damage");
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Guid, Pool, ReplayReport, RescueReport, Rewrites};
 use crate::dataset::{Reason, Space, Waited};
+use crate::device::{AllocationClass, DeviceCounts};
 use crate::faults::FaultReport;
 use crate::limits::CHUNK_BYTES;
 use crate::record::RecordCacheStats;
@@ -17,9 +18,11 @@ pub struct DeviceStatus {
     /// Size in bytes.
     pub size_bytes: u64,
     /// Counts of the device's operations since the pool was opened.
-    pub counts: crate::device::DeviceCounts,
+    pub counts: DeviceCounts,
     /// True if the device takes discards, as far as is known.
     pub discards: bool,
+    /// Use for which space on the device is allocated.
+    pub class: AllocationClass,
 }
 
 /// Monotonic counters since the pool was opened, in bytes unless said.
@@ -223,11 +226,12 @@ impl Pool {
             (log.window_bytes, log.writer.position().batch)
         };
         let size_bytes = self.chunks.total() * CHUNK_BYTES;
-        let devices = self.shared.devices.iter().map(|device| DeviceStatus {
+        let devices = self.shared.devices.iter().map(|(_, device)| DeviceStatus {
             path: device.path().to_path_buf(),
             size_bytes: device.size_bytes(),
-            counts: device.stats().counts(),
+            counts: device.counts(),
             discards: device.discards(),
+            class: device.class(),
         });
         let label = self.labels.first();
         let models = self.shared.models.all();

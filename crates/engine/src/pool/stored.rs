@@ -9,12 +9,12 @@ use super::create::FIRST_DATASET;
 use super::image::{CatalogueHead, Image};
 use super::label::Superblock;
 use super::load::read_placed;
-use super::open::{in_order, weigh};
+use super::members::{in_order, weigh};
 use super::places::check_places;
 use super::root::{PlacedRecord, Root};
-use crate::device::Device;
+use crate::device::{Device, Devices};
 use crate::record::decode_metadata;
-use crate::segment::{Devices, Segments};
+use crate::segment::Segments;
 use crate::space::Chunks;
 use crate::{Ptr, Result};
 

@@ -6,8 +6,9 @@ use parking_lot::{Mutex, RwLock};
 
 use super::load::read_placed;
 use super::root::{PlacedRecord, TablePage};
+use crate::device::Devices;
 use crate::record::decode_metadata;
-use crate::segment::{Devices, Segment, Segments, TablePages, decode_page};
+use crate::segment::{Segment, Segments, TablePages, decode_page};
 use crate::{Error, Ptr, Result};
 
 /// The stored pages of the segment table.

@@ -6,14 +6,13 @@ use super::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use crate::Result;
 use crate::dataset::Change;
 use crate::device::{Device, SimDevice};
-use crate::segment::Devices;
 
 /// Size of pages in bytes.
 pub(super) const PAGE: u32 = 8192;
 
 /// Opens the pool on a device, with little memory.
 pub(super) fn try_open(device: &Arc<SimDevice>) -> Result<Arc<Pool>> {
-    let devices: Devices = vec![Arc::clone(device) as Arc<dyn Device>];
+    let devices = vec![Arc::clone(device) as Arc<dyn Device>];
     Pool::open_on(devices, &OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() })
 }
 
@@ -25,7 +24,7 @@ pub(super) fn open(device: &Arc<SimDevice>) -> Arc<Pool> {
 /// Makes a new pool on a device of 192 MiB.
 pub(super) fn fresh() -> (Arc<SimDevice>, Arc<Pool>) {
     let device = Arc::new(SimDevice::new(192 << 20, 1));
-    let devices: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+    let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
     let options = CreateOptions { force: false, created: 0, guid: Guid(*b"read from a disc") };
     create_on("tank", &devices, &options).unwrap();
     let pool = open(&device);

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::Pool;
-use crate::device::Device;
+use crate::device::{Devices, OneDevice};
 use crate::limits::CHUNK_BYTES;
 use crate::space::{Untrimmed, stretches};
 use crate::{Error, Result};
@@ -71,7 +71,7 @@ impl Pool {
         if self.trim.lock().state == TrimState::Running {
             return Err(Error::Busy("a trim is under way".into()));
         }
-        if !self.shared.devices.iter().any(|device| device.discards()) {
+        if !self.shared.devices.iter().any(|(_, device)| device.discards()) {
             return Err(Error::Unsupported(format!(
                 "no device of pool '{}' takes discards; a file does if it was sparse when it was opened",
                 self.name()
@@ -144,20 +144,18 @@ impl Pool {
             return Ok(None);
         }
         let discard =
-            &mut |device: u16, chunks: Range<u64>| match self.shared.devices.get(usize::from(device)) {
-                Some(device) => discard_chunks(device.as_ref(), chunks),
-                None => Ok(()),
-            };
+            &mut |device: u16, chunks: Range<u64>| discard_chunks(&self.shared.devices, device, chunks);
         let done = self.chunks.trim(which, most, &|device| self.discards(device), discard)?;
         Ok(done.map(|chunks| chunks * CHUNK_BYTES))
     }
 
     fn discards(&self, device: u16) -> bool {
-        self.shared.devices.get(usize::from(device)).is_some_and(|device| device.discards())
+        self.shared.devices.get(device).is_ok_and(OneDevice::discards)
     }
 }
 
 /// Tells a device that some of its chunks hold nothing.
-pub(super) fn discard_chunks(device: &dyn Device, chunks: Range<u64>) -> Result<()> {
-    stretches(chunks).into_iter().try_for_each(|(offset, len_bytes)| device.discard(offset, len_bytes))
+pub(super) fn discard_chunks(devices: &Devices, device: u16, chunks: Range<u64>) -> Result<()> {
+    let mut stretches = stretches(chunks).into_iter();
+    stretches.try_for_each(|(offset, len_bytes)| devices.discard(device, offset, len_bytes))
 }

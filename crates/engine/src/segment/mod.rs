@@ -44,7 +44,7 @@ pub use fetch::RecordFetch;
 pub use found::{FoundDirectory, find_directory, next_directory};
 pub use occupancy::Occupied;
 pub use paging::TablePages;
-pub use read::{Devices, DirCopy, Located, neighbours, read_span};
+pub use read::{DirCopy, Located, neighbours};
 pub use table::{DirEntryState, Segments, TableSnapshot, VisitChunk, decode_page};
 
 use crate::Addr;

@@ -1,20 +1,17 @@
 //! Reads records and directories from their devices.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::directory::{DirEntry, Directory, Index, LEAF_SLOTS};
 use super::entry::{DirRef, Part};
 use super::record_checksum;
 use super::table::{Piece, PieceKey, RecordPlace, Segments};
-use crate::device::{AlignedBuf, Device};
+use crate::device::{Devices, PlannedRead, Span};
 use crate::error::DamagedAt;
 use crate::faults::Subject;
-use crate::limits::BLOCK_BYTES;
 use crate::space::Extent;
 use crate::{Addr, Error, Result};
-
-/// The devices of a pool, by number.
-pub type Devices = Vec<Arc<dyn Device>>;
 
 /// Largest gap between two records that one request reads: reading the gap costs less than another request.
 const MERGE_GAP_BYTES: u64 = 16 << 10;
@@ -46,30 +43,28 @@ impl Located {
         let offset = extent.offset() + u64::from(entry.start);
         Self { device: extent.chunk.device, offset, len_bytes: entry.len_bytes, checksum: entry.checksum }
     }
+
     fn end(&self) -> u64 {
         self.offset + u64::from(self.len_bytes)
     }
-}
 
-/// Returns a request for the whole blocks of a device around some bytes, and the position of these bytes in it.
-pub(super) fn span(device: &dyn Device, offset: u64, len_bytes: u64) -> Result<((u64, AlignedBuf), usize)> {
-    let block = BLOCK_BYTES as u64;
-    let first = offset - offset % block;
-    let last = offset.saturating_add(len_bytes).checked_next_multiple_of(block);
-    let last = last.filter(|last| *last <= device.size_bytes()).ok_or_else(|| {
-        Error::corrupt(
-            format!("reference to byte {offset} of {}", device.path().display()),
-            "it lies beyond the end of the device",
-        )
-    })?;
-    Ok(((first, AlignedBuf::scratch((last - first) as usize)), (offset - first) as usize))
-}
+    /// Returns the bytes of the record on its device.
+    pub fn span(&self) -> Span {
+        Span { device: self.device, offset: self.offset, len_bytes: self.len_bytes.into() }
+    }
 
-/// Reads `len_bytes` at any `offset` of a device. Returns a buffer and the position in it at which the bytes begin.
-pub fn read_span(device: &dyn Device, offset: u64, len_bytes: u64) -> Result<(AlignedBuf, usize)> {
-    let ((first, mut buf), start) = span(device, offset, len_bytes)?;
-    device.read(first, &mut buf)?;
-    Ok((buf, start))
+    /// Returns an error unless `bytes` are those of the record at `addr`. They were read from the device at `path`.
+    pub fn verify(&self, addr: Addr, bytes: &[u8], path: &Path) -> Result<()> {
+        if record_checksum(addr, bytes) != self.checksum {
+            let (Self { offset, len_bytes, .. }, path) = (self, path.display());
+            return Err(Error::corrupt_at(
+                DamagedAt::new(self.device, *offset, Some(addr)),
+                format!("record {addr} at byte {offset} of {path} ({len_bytes} bytes)"),
+                "its checksum does not hold",
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// Returns the number of these places, which ascend, that one request should read, and the end of that request on the
@@ -108,34 +103,23 @@ impl<'a> ReadGroup<'a> {
         self.records.first().map_or(0, |(first, _)| first.device)
     }
 
-    fn offset(&self) -> u64 {
-        self.records.first().map_or(0, |(first, _)| first.offset)
+    fn span(&self) -> Span {
+        let offset = self.records.first().map_or(0, |(first, _)| first.offset);
+        Span { device: self.device(), offset, len_bytes: self.end - offset }
     }
 
-    fn len_bytes(&self) -> u64 {
-        self.end - self.offset()
-    }
-
-    /// Verifies the records in what was read, and hands them to `sink`.
+    /// Verifies the records in what was read of the group's span, and hands them to `sink`.
     fn deliver(
         &self,
-        read: &[u8],
-        device: &dyn Device,
+        (read, path): (&[u8], &Path),
         addrs: &[Addr],
         sink: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
     ) -> Result<()> {
+        let Span { offset, .. } = self.span();
         for (located, at) in self.records {
-            let from = (located.offset - self.offset()) as usize;
+            let from = (located.offset - offset) as usize;
             let bytes = read.get(from..from + located.len_bytes as usize).unwrap_or_default();
-            if record_checksum(addrs[*at], bytes) != located.checksum {
-                let Located { offset, len_bytes, .. } = located;
-                let path = device.path().display();
-                return Err(Error::corrupt_at(
-                    DamagedAt::new(located.device, *offset, Some(addrs[*at])),
-                    format!("record {} at byte {offset} of {path} ({len_bytes} bytes)", addrs[*at]),
-                    "its checksum does not hold",
-                ));
-            }
+            located.verify(addrs[*at], bytes, path)?;
             sink(*at, bytes)?;
         }
         Ok(())
@@ -206,15 +190,16 @@ impl DirReader<'_> {
         let offset = copy.offset(self.extent, self.dir);
         let offset = offset.ok_or_else(|| Error::corrupt("segment directory", "it has no second copy"))?;
         let offset = offset + u64::from(start);
-        let device = device(self.devices, self.extent.chunk.device)?;
-        let (buf, start) = read_span(device, offset, len_bytes.into())?;
-        decode(buf.get(start..start + len_bytes as usize).unwrap_or_default()).map_err(|error| match error {
-            Error::Corrupt { detail, .. } => Error::corrupt_at(
-                DamagedAt::new(self.extent.chunk.device, offset, None),
-                format!("directory of segment {} at byte {offset} of {}", self.id, device.path().display()),
-                detail,
-            ),
-            other => other,
+        let span = Span { device: self.extent.chunk.device, offset, len_bytes: len_bytes.into() };
+        self.devices.read(span, |bytes, path| {
+            decode(bytes).map_err(|error| match error {
+                Error::Corrupt { detail, .. } => Error::corrupt_at(
+                    DamagedAt::new(span.device, offset, None),
+                    format!("directory of segment {} at byte {offset} of {}", self.id, path.display()),
+                    detail,
+                ),
+                other => other,
+            })
         })
     }
 
@@ -388,7 +373,7 @@ impl Segments {
                 if !joins || groups.len() == BATCH_REQUESTS || bytes > MERGE_BYTES_MAX {
                     break;
                 }
-                bytes += group.len_bytes();
+                bytes += group.span().len_bytes;
                 groups.push(group);
                 rest = later;
             }
@@ -405,29 +390,13 @@ fn read_groups(
     addrs: &[Addr],
     sink: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
 ) -> Result<()> {
-    let device = device(devices, groups.first().map_or(0, ReadGroup::device))?;
-    let mut requests = Vec::with_capacity(groups.len());
-    let mut starts = Vec::with_capacity(groups.len());
-    for group in groups {
-        let (request, start) = span(device, group.offset(), group.len_bytes())?;
-        requests.push(request);
-        starts.push(start);
-    }
-    match requests.as_mut_slice() {
-        [(offset, buf)] => device.read(*offset, buf)?,
-        many => device.read_many(many)?,
-    }
-    for ((group, (_, buf)), start) in groups.iter().zip(&requests).zip(starts) {
-        group.deliver(buf.get(start..).unwrap_or_default(), device, addrs, sink)?;
+    let mut plans =
+        groups.iter().map(|group| devices.plan(group.span())).collect::<Result<Vec<PlannedRead>>>()?;
+    PlannedRead::read_all(&mut plans)?;
+    for (group, plan) in groups.iter().zip(&plans) {
+        plan.verified(|read, path| group.deliver((read, path), addrs, sink))?;
     }
     Ok(())
-}
-
-fn device(devices: &Devices, number: u16) -> Result<&dyn Device> {
-    let found = devices.get(usize::from(number));
-    found
-        .map(AsRef::as_ref)
-        .ok_or_else(|| Error::corrupt(format!("device number {number}"), "the pool has no such device"))
 }
 
 fn unknown(addr: Addr) -> Error {

@@ -7,8 +7,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
+use smallvec::SmallVec;
 
-use crate::segment::Devices;
+use crate::device::Devices;
 use crate::{Error, Result};
 
 /// The state of flushing: which writes of the log are on stable storage.
@@ -42,7 +43,7 @@ struct FlushTurns {
 impl Flushes {
     /// Creates the state for devices on which nothing waits for a flush.
     pub fn new(devices: Devices) -> Self {
-        let marks = devices.iter().map(|_| Mark::default()).collect();
+        let marks = (0..devices.len()).map(|_| Mark::default()).collect();
         let (written_batch, flushed_batch) = Default::default();
         Self { devices, marks, written_batch, flushed_batch, order: Mutex::default(), ended: Condvar::new() }
     }
@@ -103,12 +104,16 @@ impl Flushes {
     }
 
     fn flush_devices(&self) -> Result<()> {
-        for (device, mark) in self.devices.iter().zip(&self.marks) {
-            let written = mark.written.load(Ordering::Acquire);
-            if mark.flushed.load(Ordering::Acquire) < written {
-                device.flush()?;
-                mark.flushed.fetch_max(written, Ordering::AcqRel);
-            }
+        // Read before the flush, which then covers all of these writes.
+        let written = self.marks.iter().map(|mark| (mark, mark.written.load(Ordering::Acquire)));
+        let due: SmallVec<[(u16, &Mark, u64); 4]> = (0..)
+            .zip(written)
+            .filter(|(_, (mark, written))| mark.flushed.load(Ordering::Acquire) < *written)
+            .map(|(number, (mark, written))| (number, mark, written))
+            .collect();
+        self.devices.flush_some(due.iter().map(|(number, ..)| *number))?;
+        for (_, mark, written) in due {
+            mark.flushed.fetch_max(written, Ordering::AcqRel);
         }
         Ok(())
     }

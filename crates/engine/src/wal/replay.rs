@@ -13,9 +13,9 @@ use zerocopy::FromBytes;
 use super::Position;
 use super::batch::{BatchHeader, MAGIC, Verified, may_go_on};
 use super::writer::RecordKind;
-use crate::device::{AlignedBuf, Device};
+use crate::device::{AlignedBuf, Devices};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use crate::segment::{Devices, DirEntry, record_checksum};
+use crate::segment::{DirEntry, record_checksum};
 use crate::space::{Chunk, Chunks};
 use crate::types::SLOT_BITS;
 use crate::{Addr, Error, Result};
@@ -239,9 +239,9 @@ impl Replay<'_> {
             self.end.damage = Some(damage);
             return Ok(());
         }
-        let device = self.device(chunk)?.path().display();
+        let device = self.source.devices.get(chunk.device)?;
         Err(Error::corrupt(
-            format!("log at byte {offset} of {device}"),
+            format!("log at byte {offset} of {}", device.path().display()),
             format!(
                 "batch {} does not hold, and all up to {} had been flushed: changes that were acknowledged lie behind the \
                  damage. If the device had a bad moment, try again; to read what was before the damage: \
@@ -286,42 +286,36 @@ impl Replay<'_> {
         Ok(first == Some(true))
     }
 
-    fn device(&self, chunk: Chunk) -> Result<&dyn Device> {
-        let device = self.source.devices.get(usize::from(chunk.device)).map(AsRef::as_ref);
-        device.ok_or_else(|| Error::corrupt("log position", "the pool has no such device"))
-    }
-
     /// Reads part of a chunk into the same place of `buf`. If losses are accepted, blocks that cannot be read become
     /// zeros.
     fn read(&self, chunk: Chunk, (from, to): (usize, usize), buf: &mut [u8]) -> Result<()> {
         let Some(place) = buf.get_mut(from..to).filter(|place| !place.is_empty()) else { return Ok(()) };
-        let device = self.device(chunk)?;
-        let offset = chunk.offset() + from as u64;
+        let (devices, offset) = (self.source.devices, chunk.offset() + from as u64);
         if self.source.accept_loss {
-            read_or_zeros(device, offset, place);
+            read_or_zeros(devices, chunk.device, offset, place);
             return Ok(());
         }
         let mut parts = (offset..).step_by(READ_BYTES).zip(place.chunks_mut(READ_BYTES));
-        parts.try_for_each(|(at, place)| read_at(device, at, place))
+        parts.try_for_each(|(at, place)| read_at(devices, chunk.device, at, place))
     }
 }
 
 /// Fills `place`, which is whole blocks, from byte `offset` of the device on. Blocks that cannot be read become zeros.
-pub fn read_or_zeros(device: &dyn Device, offset: u64, place: &mut [u8]) {
+pub fn read_or_zeros(devices: &Devices, device: u16, offset: u64, place: &mut [u8]) {
     for (at, place) in (offset..).step_by(READ_BYTES).zip(place.chunks_mut(READ_BYTES)) {
-        if read_at(device, at, place).is_ok() {
+        if read_at(devices, device, at, place).is_ok() {
             continue;
         }
         for (at, block) in (at..).step_by(BLOCK_BYTES).zip(place.chunks_exact_mut(BLOCK_BYTES)) {
-            read_at(device, at, block).unwrap_or_else(|_| block.fill(0));
+            read_at(devices, device, at, block).unwrap_or_else(|_| block.fill(0));
         }
     }
 }
 
 /// Fills `place`, which is whole blocks, from byte `offset` of the device on.
-fn read_at(device: &dyn Device, offset: u64, place: &mut [u8]) -> Result<()> {
+fn read_at(devices: &Devices, device: u16, offset: u64, place: &mut [u8]) -> Result<()> {
     let mut part = AlignedBuf::scratch(place.len());
-    device.read(offset, &mut part)?;
+    devices.read_unverified(device, offset, &mut part)?;
     place.copy_from_slice(part.get(..place.len()).unwrap_or_default());
     Ok(())
 }

@@ -6,11 +6,9 @@ use zerocopy::IntoBytes;
 
 use super::batch::{self, BatchHeader, ENTRY_BYTES, HEADER_BYTES};
 use super::{Flushes, Position};
-use crate::device::AlignedBuf;
+use crate::device::{AlignedBuf, Devices};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
-use crate::segment::{
-    Devices, DirEntry, DirEntryState, DirRef, Directory, Segment, Segments, record_checksum,
-};
+use crate::segment::{DirEntry, DirEntryState, DirRef, Directory, Segment, Segments, record_checksum};
 use crate::space::Chunks;
 use crate::{Addr, Error, Ptr, Result};
 
@@ -276,12 +274,12 @@ impl LogWriter {
             slot += 1;
         }
         let chain = batch::set_checksums(&mut buf[..len]);
-        let device = self.device(position.chunk.device)?;
         // A write that is durable by itself saves the flush if nothing else is waiting for one.
-        let durable = alone && device.writes_durably() && self.flushes.nothing_waits();
-        device.write(position.chunk.offset() + u64::from(position.used), &buf, durable)?;
+        let device = position.chunk.device;
+        let durable = alone && self.devices.writes_durably(device)? && self.flushes.nothing_waits();
+        self.devices.write(device, position.chunk.offset() + u64::from(position.used), &buf, durable)?;
         if !durable {
-            self.flushes.wrote(position.chunk.device);
+            self.flushes.wrote(device);
         }
         self.flushes.wrote_batch(position.batch + 1, durable);
         appended.durable = durable;
@@ -294,11 +292,6 @@ impl LogWriter {
         appended.written_bytes += buf.len() as u64;
         appended.framing_bytes += (buf.len() - (len - fixed)) as u64;
         Ok(())
-    }
-
-    fn device(&self, number: u16) -> Result<&dyn crate::device::Device> {
-        let found = self.devices.get(usize::from(number)).map(AsRef::as_ref);
-        found.ok_or_else(|| Error::corrupt(format!("device number {number}"), "the pool has no such device"))
     }
 
     /// Closes the open segment, and goes on in the next chunk. Returns the number of bytes written for that.
@@ -325,13 +318,8 @@ impl LogWriter {
     fn close_segment(&mut self) -> Result<u64> {
         let position = self.position;
         let directory = self.segments.open_directory(position.segment).unwrap_or_default();
-        let dir = write_directory(
-            self.device(position.chunk.device)?,
-            position.chunk,
-            position.used,
-            position.segment,
-            &directory,
-        )?;
+        let dir =
+            write_directory(&self.devices, position.chunk, position.used, position.segment, &directory)?;
         self.flushes.wrote(position.chunk.device);
         self.segments.close(position.segment, dir)?;
         Ok(2 * u64::from(dir.len_bytes).next_multiple_of(BLOCK_BYTES as u64))
@@ -341,7 +329,7 @@ impl LogWriter {
 /// Writes a directory into a chunk at `start` (a block boundary) and once more at the chunk's end. Returns the
 /// reference to it.
 pub fn write_directory(
-    device: &dyn crate::device::Device,
+    devices: &Devices,
     chunk: crate::space::Chunk,
     start: u32,
     segment: u64,
@@ -352,7 +340,7 @@ pub fn write_directory(
     buf[..stored.bytes.len()].copy_from_slice(&stored.bytes);
     let second =
         (CHUNK_BYTES as usize).saturating_sub(stored.bytes.len().next_multiple_of(BLOCK_BYTES)) as u32;
-    device.write(chunk.offset() + u64::from(start), &buf, false)?;
-    device.write(chunk.offset() + u64::from(second), &buf, false)?;
+    devices.write(chunk.device, chunk.offset() + u64::from(start), &buf, false)?;
+    devices.write(chunk.device, chunk.offset() + u64::from(second), &buf, false)?;
     Ok(stored.at(start, second))
 }

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
-use pagefold_engine::segment::Devices;
 
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const PAGE: u32 = 8192;
 
-pub(crate) fn devices(device: &Arc<SimDevice>) -> Devices {
+pub(crate) fn devices(device: &Arc<SimDevice>) -> Vec<Arc<dyn Device>> {
     vec![Arc::clone(device) as Arc<dyn Device>]
 }
 

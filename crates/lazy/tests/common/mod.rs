@@ -21,7 +21,6 @@ use pagefold_engine::pool::{
     CreateOptions as MakePool, Guid, LearnOptions, OpenOptions, Origin as SnapshotOrigin, Pool,
     ReceiveOptions, Source, StreamHead, create_on,
 };
-use pagefold_engine::segment::Devices;
 use pagefold_fs::{Caller, Clock, FormatOptions, Fs, FsOptions, Time};
 use pagefold_lazy::{BackupDataset, Origin, ReadOptions, skeleton};
 
@@ -33,14 +32,14 @@ pub const MODELLED: u64 = 120;
 pub const DATASET: &str = "db";
 
 pub fn open(device: &Arc<SimDevice>, salt: u64) -> Arc<Pool> {
-    let devices: Devices = vec![Arc::clone(device) as Arc<dyn Device>];
+    let devices = vec![Arc::clone(device) as Arc<dyn Device>];
     Pool::open_on(devices, &OpenOptions { salt, cache_bytes: 16 << 20, ..OpenOptions::default() }).unwrap()
 }
 
 /// An empty pool.
 pub fn pool(guid: u8) -> (Arc<SimDevice>, Arc<Pool>) {
     let device = Arc::new(SimDevice::new(256 << 20, 1));
-    let devices: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+    let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
     create_on("tank", &devices, &MakePool { force: false, created: 0, guid: Guid([guid; 16]) }).unwrap();
     let pool = open(&device, 0);
     (device, pool)

@@ -18,7 +18,7 @@ use super::pool_lock::PoolLock;
 use crate::control::{Listener, TakeoverFigures};
 use crate::failure::{Context, Failure, Result};
 use crate::mountopts::MountOptions;
-use crate::pools::{self, Devices};
+use crate::pools::{self, OpenDevices};
 use crate::props;
 use crate::registry::Known;
 use crate::supervisor::{Hello, Inherited, Link, uptime};
@@ -220,7 +220,7 @@ impl Handover {
     }
 
     /// Returns the pool's devices: those of the supervisor, or else opens them.
-    pub(super) fn open_devices(&self, known: &Known, options: &OpenOptions) -> Result<Devices> {
+    pub(super) fn open_devices(&self, known: &Known, options: &OpenOptions) -> Result<OpenDevices> {
         match &self.pool_lock {
             Some(pool_lock) => pool_lock.open_devices(options.read_only),
             None => pools::open_devices(known, options),

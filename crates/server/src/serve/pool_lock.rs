@@ -10,7 +10,7 @@ use pagefold_engine::device;
 
 use crate::control::{Listener, lock_name};
 use crate::failure::{Context, Failure, Result};
-use crate::pools::{self, Devices};
+use crate::pools::{self, OpenDevices};
 use crate::registry::Known;
 use crate::supervisor::{Inherited, Link, StoredItem};
 
@@ -69,7 +69,7 @@ impl PoolLock {
         Listener::listen(&self.known.name, name)
     }
 
-    pub(super) fn open_devices(&self, read_only: bool) -> Result<Devices> {
+    pub(super) fn open_devices(&self, read_only: bool) -> Result<OpenDevices> {
         pools::adopt_devices(&self.known, &self.devices, read_only)
     }
 

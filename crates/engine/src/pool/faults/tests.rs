@@ -6,7 +6,6 @@ use crate::device::{Device, InjectedFault, SimDevice, SimOp};
 use crate::faults::{FaultCounts, STRUCK_MAX, Struck, Subject};
 use crate::pool::testing::{PAGE, fresh, open, write};
 use crate::pool::{OpenOptions, Pool};
-use crate::segment::Devices;
 
 /// Damages the record of a page of object 4.
 fn damage(device: &SimDevice, pool: &Pool, at: u64) {
@@ -164,7 +163,7 @@ fn a_pool_that_is_read_only_counts_and_writes_nothing() {
     let (device, pool) = damaged();
     pool.export().unwrap();
     drop(pool);
-    let devices: Devices = vec![Arc::clone(&device) as _];
+    let devices = vec![Arc::clone(&device) as _];
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let pool = Pool::open_on(devices, &options).unwrap();
     let writes = writes_of(&device);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::Addr;
-use crate::device::{AlignedBuf, Device, SimDevice};
+use crate::device::{AlignedBuf, Device, Devices, OneDevice, SimDevice};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::pool::label::{Label, Superblock};
 use crate::pool::load::read_copy;
@@ -13,7 +13,7 @@ use crate::pool::root::{Root, TablePage, encode_lists};
 use crate::pool::testing::try_open;
 use crate::pool::{CreateOptions, Guid, create_on};
 use crate::record::encode_metadata;
-use crate::segment::{Devices, Part, Segment, Segments, record_checksum};
+use crate::segment::{Part, Segment, Segments, record_checksum};
 use crate::space::Extent;
 
 const MIB: u64 = 1 << 20;
@@ -32,12 +32,12 @@ struct Forged {
 impl Forged {
     fn new(device_bytes: u64) -> Self {
         let device = Arc::new(SimDevice::new(device_bytes, 1));
-        let devices: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+        let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
         let options = CreateOptions { force: false, created: 0, guid: Guid(*b"read from a disc") };
         create_on("tank", &devices, &options).unwrap();
-        let label = Label::read(device.as_ref()).unwrap();
-        let superblock = Superblock::read_all(device.as_ref(), &label)[0];
-        let bytes = read_copy(&devices, superblock.addr, &superblock.root, "root").unwrap();
+        let label = Label::read(OneDevice::of(device.as_ref())).unwrap();
+        let superblock = Superblock::read_all(OneDevice::of(device.as_ref()), &label)[0];
+        let bytes = read_copy(&Devices::all(devices), superblock.addr, &superblock.root, "root").unwrap();
         let root = Root::decode(&bytes).unwrap();
         let chunks = 5..Chunk::count(device_bytes).min(4000);
         let free = chunks.rev().map(|index| Chunk { device: 0, index }.offset()).collect();
@@ -78,7 +78,7 @@ impl Forged {
             addr: root.addr,
             ..self.superblock
         };
-        superblock.write(self.device.as_ref(), &self.label).unwrap();
+        superblock.write(OneDevice::of(self.device.as_ref()), &self.label).unwrap();
     }
 
     /// Opens the pool with the root as it is now. Returns the error, and the number of bytes read.
@@ -244,7 +244,7 @@ fn a_rescue_passes_over_holes() {
     forged.root.lists = vec![list];
     forged.publish();
     let before = forged.device.stats().counts().read_bytes;
-    let devices: Devices = vec![Arc::clone(&forged.device) as Arc<dyn Device>];
+    let devices = vec![Arc::clone(&forged.device) as Arc<dyn Device>];
     let pool = crate::pool::Pool::open_on(devices, &crate::pool::OpenOptions::for_rescue()).unwrap();
     assert_eq!(pool.rescue().map(|report| report.pages), Some(1));
     let read_bytes = forged.device.stats().counts().read_bytes - before;

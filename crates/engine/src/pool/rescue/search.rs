@@ -14,9 +14,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::Addr;
+use crate::device::Devices;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::segment::{
-    Devices, DirEntry, DirRef, Directory, LiveMap, Part, Segment, Segments, find_directory, next_directory,
+    DirEntry, DirRef, Directory, LiveMap, Part, Segment, Segments, find_directory, next_directory,
     record_checksum,
 };
 use crate::space::{Chunk, Extent};
@@ -79,7 +80,7 @@ impl<'a> Search<'a> {
 
     /// Returns the next chunk of the device, from this one on, that may hold anything.
     pub(in crate::pool) fn next_data(&self, chunk: Chunk) -> Option<Chunk> {
-        let data = self.devices.get(usize::from(chunk.device))?.data_from(chunk.offset())?;
+        let data = self.devices.data_from(chunk.device, chunk.offset())?;
         Some(Chunk { index: Chunk::at(chunk.device, data).index.max(chunk.index), ..chunk })
     }
 
@@ -183,9 +184,7 @@ impl<'a> Search<'a> {
     /// Returns the bytes of a chunk, with zeros for bytes that cannot be read.
     fn read(&self, chunk: Chunk) -> Vec<u8> {
         let mut bytes = vec![0; CHUNK_BYTES as usize];
-        if let Some(device) = self.devices.get(usize::from(chunk.device)) {
-            read_or_zeros(device.as_ref(), chunk.offset(), &mut bytes);
-        }
+        read_or_zeros(self.devices, chunk.device, chunk.offset(), &mut bytes);
         bytes
     }
 

@@ -8,14 +8,13 @@ use crate::dataset::Change;
 use crate::device::{Device, SimDevice};
 use crate::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use crate::record::{Compression, Encoder, Needs};
-use crate::segment::Devices;
 use crate::{Error, Result};
 
 const PAGE: u32 = 8192;
 const OPTIONS: ReceiveOptions = ReceiveOptions { created: 1, keep: false, force: false };
 
 fn pool(guid: u8) -> Arc<Pool> {
-    let devices: Devices = vec![Arc::new(SimDevice::new(140 << 20, 1)) as Arc<dyn Device>];
+    let devices = vec![Arc::new(SimDevice::new(140 << 20, 1)) as Arc<dyn Device>];
     create_on("tank", &devices, &CreateOptions { force: false, created: 0, guid: Guid([guid; 16]) }).unwrap();
     Pool::open_on(devices, &OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() }).unwrap()
 }

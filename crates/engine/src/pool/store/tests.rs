@@ -6,9 +6,9 @@ use crate::Error;
 use crate::dataset::Bounds;
 use crate::dataset::ModelTable;
 use crate::dataset::shared::ATTEMPTS;
-use crate::device::{AlignedBuf, Device, DeviceStats, SimDevice};
+use crate::device::{AlignedBuf, Device, DeviceStats, Devices, SimDevice};
 use crate::record::{RecordCache, encode_metadata};
-use crate::segment::{Devices, Segment, Segments};
+use crate::segment::{Segment, Segments};
 use crate::space::Chunks;
 use crate::tree::NodeCache;
 use crate::wal::{LogWriter, Position, Rec, RecordKind};
@@ -53,7 +53,7 @@ impl Device for Reused {
 #[test]
 fn a_record_whose_place_was_reused_is_looked_up_again() {
     let device = Arc::new(Reused { inner: SimDevice::new(DEVICE_BYTES, 1), stale_reads: AtomicU32::new(0) });
-    let devices: Devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+    let devices = Devices::all(vec![Arc::clone(&device) as Arc<dyn Device>]);
     let segments = Arc::new(Segments::new(1 << 20));
     let chunks = Arc::new(Chunks::new(&[DEVICE_BYTES]));
     let (chunk, next) = (chunks.allocate().unwrap(), chunks.allocate().unwrap());

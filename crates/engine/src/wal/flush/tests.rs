@@ -2,13 +2,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Flushes;
-use crate::device::{AlignedBuf, Device, InjectedFault, SimDevice, SimOp};
-use crate::segment::Devices;
+use crate::device::{AlignedBuf, Device, Devices, InjectedFault, SimDevice, SimOp};
 
 fn two() -> (Vec<Arc<SimDevice>>, Devices) {
     let sims: Vec<_> = (0..2).map(|seed| Arc::new(SimDevice::new(1 << 20, seed))).collect();
     let devices = sims.iter().map(|sim| Arc::clone(sim) as Arc<dyn Device>).collect();
-    (sims, devices)
+    (sims, Devices::all(devices))
 }
 
 #[test]
@@ -74,7 +73,7 @@ impl Device for Slow {
 fn a_flush_that_overtook_another_learns_of_its_failure() {
     let (go, wait) = std::sync::mpsc::channel();
     let slow = Arc::new(Slow(SimDevice::new(1 << 20, 0), parking_lot::Mutex::new(Some(wait))));
-    let flushes = Arc::new(Flushes::new(vec![Arc::clone(&slow) as Arc<dyn Device>]));
+    let flushes = Arc::new(Flushes::new(Devices::all(vec![Arc::clone(&slow) as Arc<dyn Device>])));
     flushes.wrote(0);
     let first = std::thread::spawn({
         let flushes = Arc::clone(&flushes);

@@ -1,0 +1,64 @@
+//! The end of every read of a page from a device: its record, which has been verified, is decoded and kept. It is the
+//! same for a thread that has waited for the device and for a ring that has read the blocks itself.
+
+use super::part::decode_part;
+use super::shared::{PrimaryCache, Shared};
+use crate::record::Models;
+use crate::{Addr, Error, Result};
+
+/// How a record that was read is kept in memory.
+#[derive(Clone, Copy)]
+pub(super) enum Keep {
+    /// Not at all.
+    No,
+    /// Like a record that may be wanted again.
+    Record,
+    /// Like a record that a scan has read.
+    Scanned,
+}
+
+impl Keep {
+    /// Returns how the pool wants records to be kept.
+    pub(super) fn of(shared: &Shared, scan: bool) -> Self {
+        match (shared.primary_cache(), scan) {
+            (PrimaryCache::All, false) => Self::Record,
+            (PrimaryCache::All, true) => Self::Scanned,
+            (PrimaryCache::Metadata | PrimaryCache::None, _) => Self::No,
+        }
+    }
+
+    /// Keeps a record.
+    pub(super) fn keep(self, shared: &Shared, addr: Addr, record: &[u8]) {
+        match self {
+            Self::No => {}
+            Self::Record => shared.cache.insert(addr, record),
+            Self::Scanned => shared.cache.insert_scanned(addr, record),
+        }
+    }
+}
+
+/// The part of a page that a read wants, and its place in the caller's buffer.
+pub(super) struct Wanted<'a> {
+    pub(super) page_bytes: usize,
+    pub(super) within: usize,
+    pub(super) out: &'a mut [u8],
+}
+
+/// Fills what is wanted from a record, and keeps the record unless it is damaged.
+///
+/// # Errors
+/// Those of [`decode_part`]. If `models` may not wait, the record is kept for whoever waits.
+pub(super) fn deliver(
+    shared: &Shared,
+    models: &dyn Models,
+    (addr, record): (Addr, &[u8]),
+    wanted: Wanted<'_>,
+    keep: Keep,
+) -> Result<()> {
+    let Wanted { page_bytes, within, out } = wanted;
+    let decoded = decode_part(page_bytes, models, (addr, record), within, out, |_| {});
+    if matches!(decoded, Ok(()) | Err(Error::Busy(_))) {
+        keep.keep(shared, addr, record);
+    }
+    decoded
+}

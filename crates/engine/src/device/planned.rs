@@ -1,0 +1,112 @@
+//! Reads of a pool's devices: planned first, then carried out, then verified.
+//!
+//! [`Devices::plan`](super::Devices::plan) says which whole blocks of which device a read needs, and has memory for
+//! them. The caller carries the plan out, at once ([`PlannedRead::read`]) or with an io_uring of its own
+//! ([`PlannedRead::file`]). What was read comes out only through [`PlannedRead::verified`].
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{AlignedBuf, Device};
+use crate::limits::BLOCK_BYTES;
+use crate::{Error, Result};
+
+/// Bytes of one device of a pool. They need not be whole blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Device number.
+    pub device: u16,
+    /// First byte on the device.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len_bytes: u64,
+}
+
+/// The reading of a [`Span`]: the whole blocks around it, and memory for them.
+///
+/// The device stays open as long as the plan lives. Nothing keeps the bytes in their place meanwhile.
+pub struct PlannedRead {
+    device: Arc<dyn Device>,
+    /// First block on the device, and memory for all blocks.
+    request: (u64, AlignedBuf),
+    /// Position of the span in that memory.
+    start: usize,
+    len_bytes: usize,
+}
+
+impl PlannedRead {
+    /// Plans the reading of `span` from its device.
+    pub(super) fn new(device: &Arc<dyn Device>, span: Span) -> Result<Self> {
+        let Span { offset, len_bytes, .. } = span;
+        let block = BLOCK_BYTES as u64;
+        let first = offset - offset % block;
+        let last = offset.saturating_add(len_bytes).checked_next_multiple_of(block);
+        let last = last.filter(|last| *last <= device.size_bytes()).ok_or_else(|| {
+            Error::corrupt(
+                format!("reference to byte {offset} of {}", device.path().display()),
+                "it lies beyond the end of the device",
+            )
+        })?;
+        Ok(Self {
+            device: Arc::clone(device),
+            request: (first, AlignedBuf::scratch((last - first) as usize)),
+            start: (offset - first) as usize,
+            len_bytes: len_bytes as usize,
+        })
+    }
+
+    /// Returns a descriptor to read from, if the device has one.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.device.file()
+    }
+
+    /// Returns the first byte to read on the device, and the memory for the whole blocks from there on. A caller that
+    /// reads by the descriptor has to fill all of it. The memory stays where it is until `self` is dropped.
+    pub fn request(&mut self) -> (u64, &mut [u8]) {
+        let (offset, buf) = &mut self.request;
+        (*offset, buf)
+    }
+
+    /// Carries the plan out, which blocks.
+    ///
+    /// # Errors
+    /// Those of [`Device::read`].
+    pub fn read(&mut self) -> Result<()> {
+        let (offset, buf) = &mut self.request;
+        self.device.read(*offset, buf)
+    }
+
+    /// Carries out many plans, those that follow each other on one device at once.
+    ///
+    /// # Errors
+    /// Those of [`Device::read_many`].
+    pub fn read_all(plans: &mut [Self]) -> Result<()> {
+        for of_one in plans.chunk_by_mut(|a, b| Arc::ptr_eq(&a.device, &b.device)) {
+            match of_one {
+                [one] => one.read()?,
+                [first, ..] => {
+                    let device = Arc::clone(&first.device);
+                    let mut requests: Vec<_> = of_one.iter_mut().map(|plan| &mut plan.request).collect();
+                    device.read_many(&mut requests)?;
+                }
+                [] => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a read that the caller has made by the descriptor, without the device.
+    pub fn count(&self) {
+        self.device.stats().read(self.request.1.len());
+    }
+
+    /// Returns what `verify` makes of the bytes that were read. It gets the path of their device, too, for messages.
+    ///
+    /// # Errors
+    /// Those of `verify`.
+    pub fn verified<'a, T>(&'a self, verify: impl FnOnce(&'a [u8], &Path) -> Result<T>) -> Result<T> {
+        let bytes = self.request.1.get(self.start..self.start + self.len_bytes).unwrap_or_default();
+        verify(bytes, self.device.path())
+    }
+}
