@@ -4,22 +4,25 @@
 //! engine must hold what memory held after one of the changes since the last sync: a prefix, whole changes only.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+mod changes;
+mod twin;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
-
+use changes::meddle;
+use pagefold_engine::Error;
+use pagefold_engine::dataset::Dataset;
 use pagefold_engine::dataset::journal::{Asked, Journal, during};
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Synced, Usage};
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, create_on};
 use pagefold_engine::types::Key;
-use pagefold_engine::{Error, Result};
 use pagefold_fs::testing::{ManualClock, MemDataset};
 use pagefold_fs::{
-    Caller, Fallocate, FormatOptions, Fs, FsError, FsOptions, Ino, OpenFlags, RenameMode, SetAttr, Step,
-    WriteFlags, XattrMode,
+    Caller, Fallocate, FormatOptions, Fs, FsError, FsOptions, Ino, OpenFlags, SetAttr, WriteFlags,
 };
+use parking_lot::Mutex;
+use twin::difference;
 
 const USER: Caller = Caller { uid: 1, gid: 1, umask: 0o022 };
 const FORMAT: FormatOptions = FormatOptions { seed: 99, uid: 0, gid: 0, perm: 0o755 };
@@ -34,225 +37,6 @@ fn device() -> Arc<SimDevice> {
 
 fn open(device: &Arc<SimDevice>) -> Arc<Pool> {
     Pool::open_on(vec![Arc::clone(device) as Arc<dyn Device>], &OpenOptions::default()).unwrap()
-}
-
-/// The engine and a dataset in memory, side by side.
-struct Twin {
-    live: Arc<dyn Dataset>,
-    memory: MemDataset,
-    /// Memory after each change since the last sync, oldest first.
-    history: Mutex<Vec<MemDataset>>,
-}
-
-impl Twin {
-    fn new(live: Arc<dyn Dataset>, memory: MemDataset) -> Self {
-        let history = Mutex::new(vec![memory.crashed()]);
-        Self { live, memory, history }
-    }
-
-    /// Returns the state of memory that is the engine's state now; panics if there is none.
-    fn resolve(live: &dyn Dataset, history: &[MemDataset]) -> MemDataset {
-        let found = history.iter().rev().find(|memory| difference(live, memory).is_none());
-        let newest = history.last().unwrap();
-        found
-            .unwrap_or_else(|| panic!("no prefix: newest differs by {:?}", difference(live, newest)))
-            .crashed()
-    }
-}
-
-/// Describes how two datasets differ, if they do.
-fn difference(live: &dyn Dataset, memory: &MemDataset) -> Option<String> {
-    let (first, last) = (Key::new(0, 0, 0), Key::new(u64::MAX, Key::ENGINE_KINDS, 0));
-    let mut values = live.range(&first, &last, usize::MAX).unwrap();
-    values.retain(|(key, _)| key.kind < Key::ENGINE_KINDS);
-    let expected = memory.values();
-    if values != expected {
-        let differs = values.iter().zip(&expected).find(|(a, b)| a != b).map(|(a, b)| (a.0, b.0));
-        return Some(format!("{} values instead of {}, first {differs:?}", values.len(), expected.len()));
-    }
-    for (object, record_size, pages) in memory.objects() {
-        let (mut a, mut b) = (vec![1; record_size as usize], vec![2; record_size as usize]);
-        for page in pages {
-            let offset = page * u64::from(record_size);
-            live.read(object, record_size, offset, &mut a).unwrap();
-            memory.read(object, record_size, offset, &mut b).unwrap();
-            if a != b {
-                return Some(format!("page {page} of object {object}"));
-            }
-        }
-    }
-    None
-}
-
-impl Dataset for Twin {
-    fn get(&self, key: &Key) -> Result<Option<Vec<u8>>> {
-        let found = self.live.get(key)?;
-        assert_eq!(found, self.memory.get(key)?, "{key:?}");
-        Ok(found)
-    }
-
-    fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Vec<u8>)>> {
-        let found = self.live.range(from, to, limit)?;
-        assert_eq!(found, self.memory.range(from, to, limit)?, "{from:?}..{to:?}");
-        Ok(found)
-    }
-
-    fn apply(&self, changes: &[Change<'_>]) -> Result<()> {
-        self.live.apply(changes)?;
-        self.memory.apply(changes)?;
-        self.history.lock().push(self.memory.crashed());
-        Ok(())
-    }
-
-    fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.live.read(object, record_size, offset, buf)?;
-        let mut expected = vec![1; buf.len()];
-        self.memory.read(object, record_size, offset, &mut expected)?;
-        assert!(buf == expected, "{} bytes of object {object} at {offset}", buf.len());
-        Ok(())
-    }
-
-    fn try_read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<Attempt> {
-        self.live.try_read(object, record_size, offset, buf)
-    }
-
-    fn next_data(&self, object: u64, page: u64) -> Result<Option<u64>> {
-        let found = self.live.next_data(object, page)?;
-        // A page of zeros may count as data until it is committed; pages that memory holds must be found.
-        if let Some(expected) = self.memory.next_data(object, page)? {
-            assert!(found.is_some_and(|found| found <= expected), "{found:?} instead of {expected}");
-        }
-        Ok(found)
-    }
-
-    fn next_hole(&self, object: u64, page: u64) -> Result<u64> {
-        let found = self.live.next_hole(object, page)?;
-        assert!(found >= self.memory.next_hole(object, page)?);
-        Ok(found)
-    }
-
-    fn usage(&self, object: u64) -> Result<Usage> {
-        self.live.usage(object)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.live.sync()?;
-        let mut history = self.history.lock();
-        let last = history.len() - 1;
-        history.drain(..last);
-        Ok(())
-    }
-
-    fn sync_then(&self, then: Synced) {
-        then(self.sync());
-    }
-
-    fn space(&self) -> Space {
-        self.live.space()
-    }
-}
-
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-
-    fn bytes(&mut self, len: u64) -> Vec<u8> {
-        (0..len).map(|_| self.roll(7) as u8).collect()
-    }
-}
-
-/// Returns the value, or `None` for an error that a random call may cause; any other error is a failure.
-fn fine<T>(result: pagefold_fs::Result<T>) -> Option<T> {
-    match result {
-        Ok(value) => Some(value),
-        Err(FsError::Engine(error)) => panic!("{error}"),
-        Err(error @ FsError::Corrupt { .. }) => panic!("{error}"),
-        Err(_) => None,
-    }
-}
-
-/// Makes one random call, or a few that belong together.
-fn meddle(fs: &Fs, dice: &mut Dice) {
-    let mut dirs = vec![Ino::ROOT];
-    for name in [b"d0", b"d1"] {
-        dirs.extend(fine(fs.lookup(Ino::ROOT, name)).map(|e| e.ino));
-    }
-    let (a, b) = (dirs[dice.roll(dirs.len() as u64) as usize], dirs[dice.roll(dirs.len() as u64) as usize]);
-    let (x, y) = (format!("f{}", dice.roll(5)), format!("f{}", dice.roll(5)));
-    let (x, y) = (x.as_bytes(), y.as_bytes());
-    let (offset, len) = (dice.roll(200_000), 1 + dice.roll(40_000));
-    match dice.roll(17) {
-        0 => drop(
-            fine(fs.mkdir(a, format!("d{}", dice.roll(3)).as_bytes(), 0o755, &USER))
-                .map(|e| fs.forget(e.ino, 1)),
-        ),
-        1 => drop(fine(fs.unlink(a, x))),
-        2 => drop(fine(fs.rmdir(a, b"d2"))),
-        3 => drop(fine(fs.rename(a, x, b, y, RenameMode::Replace))),
-        4 => drop(fine(fs.rename(a, x, b, y, RenameMode::Exchange))),
-        5 => drop(fine(fs.reap(1 + dice.roll(20)))),
-        6 => drop(fine(fs.symlink(a, x, b"target", &USER)).map(|e| fs.forget(e.ino, 1))),
-        _ => {
-            let Some(f) = fine(fs.create(a, x, 0o644, OpenFlags::default(), &USER)) else { return };
-            if dice.roll(6) == 0 {
-                rewrite(fs, f.ino, (b, y), dice);
-            } else {
-                change_file(fs, f.ino, (b, y), (offset, len), dice);
-            }
-            fs.release(f.ino);
-            fs.forget(f.ino, 1);
-        }
-    }
-    dirs.iter().skip(1).for_each(|dir| fs.forget(*dir, 1));
-}
-
-fn change_file(fs: &Fs, f: Ino, other: (Ino, &[u8]), (offset, len): (u64, u64), dice: &mut Dice) {
-    let page = 16384;
-    let size = |size| SetAttr { size: Some(size), ..SetAttr::default() };
-    match dice.roll(12) {
-        0..4 => drop(fine(fs.write(f, offset, &dice.bytes(len), WriteFlags::default()))),
-        4 => drop(fine(fs.setattr(f, &size(offset)))),
-        5 => drop(fine(fs.setattr(f, &size(0)))),
-        6 => drop(fine(fs.fallocate(f, offset, len, Fallocate::PunchHole, false))),
-        7 => drop(fine(fs.fallocate(f, offset, len, Fallocate::ZeroRange { keep_size: false }, false))),
-        8 => drop(fine(fs.fallocate(f, offset / page * page, page, Fallocate::Collapse, false))),
-        9 => drop(fine(fs.fallocate(f, offset / page * page, page, Fallocate::Insert, false))),
-        10 => drop(fine(fs.setxattr(f, b"user.x", &dice.bytes(len / 100), XattrMode::Set, false))),
-        _ => {
-            if let Some(g) = fine(fs.create(other.0, other.1, 0o644, OpenFlags::default(), &USER)) {
-                // Most often both ranges begin at the same place within a record.
-                let to = if dice.roll(3) == 0 { offset + 1 } else { offset % page + dice.roll(4) * page };
-                fine(fs.copy_file_range(f, offset, g.ino, to, 3 * len, false));
-                fs.release(g.ino);
-                fs.forget(g.ino, 1);
-            }
-        }
-    }
-}
-
-/// Gives a file another recordsize while it and others are changed; sometimes stops before the end.
-fn rewrite(fs: &Fs, f: Ino, other: (Ino, &[u8]), dice: &mut Dice) {
-    let Some(Some(mut rewrite)) = fine(fs.rewrite(f, 4096 << dice.roll(5))) else { return };
-    for _ in 0..dice.roll(40) {
-        let place = (dice.roll(200_000), 1 + dice.roll(40_000));
-        match dice.roll(12) {
-            0..3 => change_file(fs, f, other, place, dice),
-            3 => change_file(fs, other.0, (Ino::ROOT, b"f0"), place, dice),
-            4 => drop(fine(fs.reap(1 + dice.roll(20)))),
-            5 => fs.sync().unwrap(),
-            _ => {}
-        }
-        match fine(rewrite.step()) {
-            Some(Step::More) => {}
-            Some(Step::Done | Step::Ended(_)) | None => return,
-        }
-    }
 }
 
 fn assert_clean(dataset: &dyn Dataset) {
@@ -274,6 +58,16 @@ fn mount_for_steps(dataset: Arc<dyn Dataset>) -> Fs {
     };
     Fs::mount(dataset, Arc::new(ManualClock::default()), options).unwrap()
 }
+
+/// The engine and a dataset in memory, side by side.
+struct Twin {
+    live: Arc<dyn Dataset>,
+    memory: MemDataset,
+    /// Memory after each change since the last sync, oldest first.
+    history: Mutex<Vec<MemDataset>>,
+}
+
+struct Dice(u64);
 
 #[test]
 fn crashes_leave_a_prefix_of_whole_calls() {
