@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::{Create, Output, Snapshot};
+use super::Output;
 
 /// See [`super::Verb::Destroy`].
 #[derive(Args, Debug)]
