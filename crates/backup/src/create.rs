@@ -155,22 +155,8 @@ impl Repository {
         let old_bytes = parent.map(|_| old.encode());
         let journal =
             self.seen.journal(&self.id, &to.to_string()).map(|path| Journal::open(&path)).transpose()?;
-        let mut making = Making {
-            repository: self,
-            epoch: head.epoch,
-            models: old.needs.models.keys().map(|model| (model.hash, *model)).collect(),
-            merge: Merge::new(self, old, from.is_none()),
-            data: PackBuilder::new(&self.sealer),
-            block: Vec::new(),
-            meta: PackBuilder::new(&self.sealer),
-            rows: Vec::new(),
-            unnamed_rows: 0,
-            numbered: HashMap::new(),
-            uploader: Uploader::start(&self.store, journal, options.rate)?,
-            packs: 0,
-            added_bytes: 0,
-            reused: Vec::new(),
-        };
+        let uploader = Uploader::start(&self.store, journal, options.rate)?;
+        let mut making = Making::new(self, head.epoch, old, from.is_none(), uploader);
         making.read(&mut stream, &mut |so_far| watch(so_far, expected))?;
         let (root, root_blocks) = making.finish(old_bytes.as_deref())?;
         let root_blocks = match (root_blocks, parent) {

@@ -1,5 +1,7 @@
 //! A backup that is being made: cuts records into blocks, packs and chunks, and uploads them.
 
+use std::collections::HashMap;
+
 use pagefold_engine::Key;
 use pagefold_engine::pool::{StreamEntry, StreamItem, StreamPage, StreamReader};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
@@ -9,15 +11,43 @@ use crate::block::{BlockRef, Kind, ModelRef, RecordRef};
 use crate::chunk::{self, CHUNK_BYTES_MAX, Entry, PageEntry};
 use crate::error::Result;
 use crate::limits::{BLOCK_BYTES, CHUNK_ENTRIES, PACK_BYTES, ROOT_PART_BYTES};
-use crate::merge::{Chunks, Made};
+use crate::merge::{Chunks, Made, Merge};
 use crate::pack::{PackBuilder, PackId, squeeze, unsqueeze};
+use crate::repository::Repository;
 use crate::root::{Root, Row};
-use crate::upload::Uploaded;
+use crate::upload::{Uploaded, Uploader};
 
 /// Largest number of entries that wait for their pack's name. They bound the memory: beyond it a pack is ended early.
 const WAITING_MAX: usize = 64 * CHUNK_ENTRIES;
 
-impl Making<'_> {
+impl<'r> Making<'r> {
+    /// Begins a backup in `epoch` that takes over from `old` what stays the same. `is_whole` tells that the stream will
+    /// have all of the snapshot, not only changes.
+    pub(super) fn new(
+        repository: &'r Repository,
+        epoch: u64,
+        old: Root,
+        is_whole: bool,
+        uploader: Uploader,
+    ) -> Self {
+        Self {
+            repository,
+            epoch,
+            models: old.needs.models.keys().map(|model| (model.hash, *model)).collect(),
+            merge: Merge::new(repository, old, is_whole),
+            data: PackBuilder::new(&repository.sealer),
+            block: Vec::new(),
+            meta: PackBuilder::new(&repository.sealer),
+            rows: Vec::new(),
+            unnamed_rows: 0,
+            numbered: HashMap::new(),
+            uploader,
+            packs: 0,
+            added_bytes: 0,
+            reused: Vec::new(),
+        }
+    }
+
     /// Takes in a stream; `watch` gets the number of bytes of records so far.
     pub(super) fn read(&mut self, stream: &mut StreamReader<'_>, watch: &mut dyn FnMut(u64)) -> Result<()> {
         while let Some(item) = stream.item()? {
