@@ -7,7 +7,6 @@ use super::{
     ALIGNED, CONTINUES, CRC_AT, FLAGS, Found, Header, LONG, LONG_HEADER, MANAGER_LOG, OPERATION, OVERWRITES,
     RECORD_HEADER, Reader, SHORT_HEADER, SWITCH,
 };
-
 use crate::error::{Error, Result};
 use crate::limits::{WAL_READ_BYTES, WAL_RECORD_BYTES_MAX};
 

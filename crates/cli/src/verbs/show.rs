@@ -10,7 +10,6 @@ use crate::control::{Client, PoolFigures, Reply, Request};
 use crate::failure::{Failure, Result};
 use crate::failures::Failures;
 use crate::registry::{Known, Registry};
-
 use crate::table::{Align, Table};
 use crate::{mounts, pool_status, raw, target, units};
 

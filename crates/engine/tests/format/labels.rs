@@ -15,7 +15,6 @@ use pagefold_engine::wire::Reader;
 use pagefold_engine::{Addr, Key};
 
 use super::tables::{self, assert_example, example, table, unhex};
-
 use super::{GUID, MIB, devices, fresh_pool, fresh_pool_of, read, write};
 
 #[test]

@@ -5,9 +5,8 @@ use pagefold_engine::dataset::Change;
 use pagefold_engine::pool::{LearnOptions, Source, Token};
 use pagefold_engine::wire::Reader;
 
-use super::labels::number_in;
-
 use super::fresh_pool;
+use super::labels::number_in;
 use super::tables::{assert_example, codes, example, table};
 
 /// Payloads of a stream's frames with their kinds, split as the document says.

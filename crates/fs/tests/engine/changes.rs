@@ -12,7 +12,7 @@ impl Dice {
         self.0 % sides
     }
 
-    pub(super) fn bytes(&mut self, len: u64) -> Vec<u8> {
+    fn bytes(&mut self, len: u64) -> Vec<u8> {
         (0..len).map(|_| self.roll(7) as u8).collect()
     }
 }

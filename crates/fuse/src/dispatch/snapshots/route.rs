@@ -5,7 +5,6 @@ use std::sync::Arc;
 use pagefold_fs::Ino;
 
 use super::super::Dispatch;
-
 use super::{HIDDEN_DIR, SnapshotTree, is_live};
 use crate::operation::{Change, Operation, Query};
 use crate::{Agreement, Blocking, Errno, Fetching, Handler, Kernel, Request, Wait};
