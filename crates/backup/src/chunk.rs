@@ -85,9 +85,44 @@ fn follows(before: &PageEntry, next: &Entry) -> bool {
         && before.page.checked_add(1) == Some(page.page))
 }
 
+/// Packs, blocks and models that records refer to, numbered.
+struct Tables {
+    packs: Table<PackId>,
+    blocks: Table<BlockRef>,
+    models: Table<ModelRef>,
+}
+
+/// Encodes a run of pages.
+fn put_run(body: &mut Vec<u8>, run: &[&PageEntry], tables: &mut Tables) {
+    let Some(first) = run.first() else { return };
+    body.push(TAG_PAGES);
+    for value in [first.object, first.record_size.into(), first.page, run.len() as u64] {
+        put_varint(body, value);
+    }
+    let mut expected = None;
+    for page in run {
+        let record = &page.record;
+        let _ = tables.packs.number(record.block.pack);
+        let block = tables.blocks.number(record.block);
+        let goes_on = expected == Some((block, record.at));
+        expected = Some((block, record.at + record.len));
+        put_varint(body, block << 2 | u64::from(page.shared.is_some()) << 1 | u64::from(goes_on));
+        if !goes_on {
+            put_varint(body, record.at.into());
+        }
+        put_varint(body, record.len.into());
+        put_varint(body, record.model.map_or(0, |model| tables.models.number(model) + 1));
+        if let Some((object, page)) = page.shared {
+            put_varint(body, object);
+            put_varint(body, page);
+        }
+        body.extend_from_slice(&record.hash.to_le_bytes());
+    }
+}
+
 /// Encodes a chunk.
 pub(crate) fn encode(entries: &[Entry]) -> Vec<u8> {
-    let (mut packs, mut blocks, mut models) = (Table::new(), Table::new(), Table::new());
+    let mut tables = Tables { packs: Table::new(), blocks: Table::new(), models: Table::new() };
     let mut body = Vec::with_capacity(entries.len() * 24);
     let mut at = 0;
     while let Some(first) = entries.get(at) {
@@ -108,35 +143,11 @@ pub(crate) fn encode(entries: &[Entry]) -> Vec<u8> {
                     run.push(page);
                 }
                 at += run.len();
-                body.push(TAG_PAGES);
-                for value in [first.object, first.record_size.into(), first.page, run.len() as u64] {
-                    put_varint(&mut body, value);
-                }
-                let mut expected = None;
-                for page in run {
-                    let record = &page.record;
-                    let _ = packs.number(record.block.pack);
-                    let block = blocks.number(record.block);
-                    let goes_on = expected == Some((block, record.at));
-                    expected = Some((block, record.at + record.len));
-                    put_varint(
-                        &mut body,
-                        block << 2 | u64::from(page.shared.is_some()) << 1 | u64::from(goes_on),
-                    );
-                    if !goes_on {
-                        put_varint(&mut body, record.at.into());
-                    }
-                    put_varint(&mut body, record.len.into());
-                    put_varint(&mut body, record.model.map_or(0, |model| models.number(model) + 1));
-                    if let Some((object, page)) = page.shared {
-                        put_varint(&mut body, object);
-                        put_varint(&mut body, page);
-                    }
-                    body.extend_from_slice(&record.hash.to_le_bytes());
-                }
+                put_run(&mut body, &run, &mut tables);
             }
         }
     }
+    let Tables { packs, blocks, models } = tables;
     let mut out = Vec::with_capacity(body.len() + 1024);
     put_varint(&mut out, packs.all.len() as u64);
     packs.all.iter().for_each(|pack| out.extend_from_slice(&pack.0));

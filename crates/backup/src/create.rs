@@ -1,27 +1,22 @@
 //! Makes a backup of a stream.
 
-use std::collections::HashMap;
+mod making;
+
+use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
 
-use pagefold_engine::Key;
-use pagefold_engine::pool::{StreamEntry, StreamItem, StreamPage, StreamReader};
+use pagefold_engine::pool::{Origin, StreamReader};
 use serde::Serialize;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use crate::block::{BlockRef, Kind, ModelRef, RecordRef};
-use crate::chunk::{self, CHUNK_BYTES_MAX, Entry, PageEntry};
+use crate::block::ModelRef;
 use crate::commit::{Backup, Cluster, Described};
 use crate::error::{Error, Result};
-use crate::limits::{BLOCK_BYTES, CHUNK_ENTRIES, PACK_BYTES, ROOT_PART_BYTES};
-use crate::merge::{Chunks, Made, Merge};
-use crate::pack::{PackBuilder, PackId, squeeze, unsqueeze};
+use crate::merge::Merge;
+use crate::pack::{PackBuilder, PackId};
 use crate::prune::{Keep, select};
 use crate::repository::Repository;
-use crate::root::{Root, Row};
+use crate::root::Row;
 use crate::upload::{Journal, Uploaded, Uploader};
-
-/// Largest number of entries that wait for their pack's name. They bound the memory: beyond it a pack is ended early.
-const WAITING_MAX: usize = 64 * CHUNK_ENTRIES;
 
 /// Options for making a backup.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +38,12 @@ pub struct CreateOptions {
 }
 
 impl CreateOptions {
+    /// Returns the latest backup of the dataset, by its name.
+    fn latest<'b>(&self, backups: &'b [Backup]) -> Option<&'b Backup> {
+        let named = |backup: &&Backup| backup.pool == self.pool && backup.dataset == self.dataset;
+        backups.iter().rev().find(named)
+    }
+
     /// Removes the backups of the dataset that are not kept; returns their number.
     fn thin_out(&self, new: &Backup, backups: &mut Vec<Backup>) -> u64 {
         let Some(keep) = &self.keep else { return 0 };
@@ -100,6 +101,25 @@ struct Making<'r> {
     reused: Vec<Uploaded>,
 }
 
+/// Fails if there is a backup of the snapshot `origin`.
+fn refuse_second(backups: &[Backup], origin: &Origin) -> Result<()> {
+    match backups.iter().find(|backup| backup.origin == *origin) {
+        Some(backup) => {
+            let (number, name) = (backup.number, backup.name());
+            Err(Error::Exists(format!("backup {number} has the snapshot already, as {name}")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the backup of the snapshot since which a stream has changes.
+fn backup_of<'b>(backups: &'b [Backup], from: &Origin) -> Result<&'b Backup> {
+    let found = backups.iter().find(|backup| backup.origin == *from);
+    found.ok_or_else(|| {
+        Error::NotFound("there is no backup of the snapshot that the stream comes after".into())
+    })
+}
+
 impl Repository {
     /// Makes a backup of a stream. The stream has a whole snapshot, or the changes since a snapshot that has a backup.
     ///
@@ -124,64 +144,20 @@ impl Repository {
             }
             (head.to, head.from, head.name.clone(), head.expected_bytes)
         };
-        let exists = |backups: &[Backup]| match backups.iter().find(|backup| backup.origin == to) {
-            Some(backup) => {
-                let (number, name) = (backup.number, backup.name());
-                Err(Error::Exists(format!("backup {number} has the snapshot already, as {name}")))
-            }
-            None => Ok(()),
-        };
-        exists(&head.backups)?;
-        let named = |backup: &&Backup| backup.pool == options.pool && backup.dataset == options.dataset;
-        let namesake = head.backups.iter().rev().find(named);
-        let namesake = namesake.filter(|backup| backup.origin.pool != to.pool).map(|backup| backup.number);
+        refuse_second(&head.backups, &to)?;
+        let named = options.latest(&head.backups);
+        let namesake = named.filter(|backup| backup.origin.pool != to.pool).map(|backup| backup.number);
         let parent = match &from {
-            Some(from) => {
-                let found = head.backups.iter().find(|backup| backup.origin == *from);
-                Some(found.ok_or_else(|| {
-                    Error::NotFound("there is no backup of the snapshot that the stream comes after".into())
-                })?)
-            }
-            None => head.backups.iter().rev().find(named),
+            Some(from) => Some(backup_of(&head.backups, from)?),
+            None => named,
         };
         let old = parent.map(|parent| self.root(parent)).transpose()?.unwrap_or_default();
         let old_bytes = parent.map(|_| old.encode());
         let journal =
             self.seen.journal(&self.id, &to.to_string()).map(|path| Journal::open(&path)).transpose()?;
-        let mut making = Making {
-            repository: self,
-            epoch: head.epoch,
-            models: old.needs.models.keys().map(|model| (model.hash, *model)).collect(),
-            merge: Merge::new(self, old, from.is_none()),
-            data: PackBuilder::new(&self.sealer),
-            block: Vec::new(),
-            meta: PackBuilder::new(&self.sealer),
-            rows: Vec::new(),
-            unnamed_rows: 0,
-            numbered: HashMap::new(),
-            uploader: Uploader::start(&self.store, journal, options.rate)?,
-            packs: 0,
-            added_bytes: 0,
-            reused: Vec::new(),
-        };
-        while let Some(item) = stream.item()? {
-            match item {
-                StreamItem::Model { id, body } => making.model(id, &body)?,
-                StreamItem::Entries(payload) => {
-                    let mut failed = None;
-                    let visited = stream.entries(&payload, &mut |entry| {
-                        making.entry(entry).map_err(|error| {
-                            failed = Some(error);
-                            pagefold_engine::Error::Invalid("the backup failed".into())
-                        })
-                    });
-                    failed.map_or(Ok(()), Err)?;
-                    visited?;
-                    making.drain()?;
-                    watch(stream.so_far().record_bytes, expected);
-                }
-            }
-        }
+        let uploader = Uploader::start(&self.store, journal, options.rate)?;
+        let mut making = Making::new(self, head.epoch, old, from.is_none(), uploader);
+        making.read(&mut stream, &mut |so_far| watch(so_far, expected))?;
         let (root, root_blocks) = making.finish(old_bytes.as_deref())?;
         let root_blocks = match (root_blocks, parent) {
             (Some(blocks), _) => blocks,
@@ -191,14 +167,8 @@ impl Repository {
         let (packs, added_bytes, reused, epoch) =
             (making.packs, making.added_bytes, making.reused, making.epoch);
         let journal = making.uploader.finish()?;
-        for pack in &reused {
-            if self.store.head(&pack.id.path())? != Some(pack.bytes) {
-                // The journal is removed, so that the next run uploads the pack again.
-                journal.as_ref().map_or(Ok(()), Journal::remove)?;
-                return Err(Error::Missing { object: pack.id.path() });
-            }
-        }
-        let needed: std::collections::BTreeSet<PackId> =
+        self.verify_reused(&reused, journal.as_ref())?;
+        let needed: BTreeSet<PackId> =
             root.packs().chain(root_blocks.iter().map(|block| block.pack)).collect();
         let mut backup = Backup {
             number: 0,
@@ -213,9 +183,38 @@ impl Repository {
             clusters: options.clusters.clone(),
             root: root_blocks,
         };
+        let forgotten = self.add(&mut backup, &needed, epoch, options)?;
+        // The backup is there, whatever happens on this machine now: `begun` removes a journal that stays.
+        let left = journal.as_ref().and_then(|journal| journal.remove().err());
+        let warning = left.map(|error| format!("the backup is complete, but {error}"));
+        let since = parent.map(|parent| parent.number);
+        Ok(Created { backup, since, packs, resumed_packs: reused.len() as u64, forgotten, namesake, warning })
+    }
+
+    /// Verifies that packs which an earlier run had uploaded are still there.
+    fn verify_reused(&self, reused: &[Uploaded], journal: Option<&Journal>) -> Result<()> {
+        for pack in reused {
+            if self.store.head(&pack.id.path())? != Some(pack.bytes) {
+                // The journal is removed, so that the next run uploads the pack again.
+                journal.map_or(Ok(()), Journal::remove)?;
+                return Err(Error::Missing { object: pack.id.path() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits a backup that was begun in `epoch` and needs the packs `needed`, and gives it its number. Returns the
+    /// number of earlier backups that were forgotten.
+    fn add(
+        &self,
+        backup: &mut Backup,
+        needed: &BTreeSet<PackId>,
+        epoch: u64,
+        options: &CreateOptions,
+    ) -> Result<u64> {
         let mut forgotten = 0;
         self.commit(&mut |state| {
-            exists(&state.backups)?;
+            refuse_second(&state.backups, &backup.origin)?;
             if state.epoch > epoch + 1 {
                 return Err(Error::Fenced(format!(
                     "{} prunes have passed by since the backup was begun, and may have deleted what it had uploaded: make it again",
@@ -227,7 +226,7 @@ impl Repository {
             state.backups.push(backup.clone());
             // A prune may have condemned them meanwhile. They are needed now: should that end, two prunes have to pass.
             state.condemned.retain(|id| !needed.contains(id));
-            forgotten = options.thin_out(&backup, &mut state.backups);
+            forgotten = options.thin_out(backup, &mut state.backups);
             state.describe(Described {
                 pool: options.pool.clone(),
                 dataset: options.dataset.clone(),
@@ -235,244 +234,6 @@ impl Repository {
             });
             Ok(())
         })?;
-        // The backup is there, whatever happens on this machine now: `begun` removes a journal that stays.
-        let left = journal.as_ref().and_then(|journal| journal.remove().err());
-        let warning = left.map(|error| format!("the backup is complete, but {error}"));
-        let since = parent.map(|parent| parent.number);
-        Ok(Created { backup, since, packs, resumed_packs: reused.len() as u64, forgotten, namesake, warning })
-    }
-}
-
-impl Making<'_> {
-    fn model(&mut self, id: u32, body: &[u8]) -> Result<()> {
-        let hash = xxh3_128(body);
-        self.numbered.insert(id, hash);
-        if !self.models.contains_key(&hash) {
-            self.close_block();
-            let block = self.data.push(Kind::Model, squeeze(body)?);
-            self.models.insert(hash, ModelRef { hash, block });
-        }
-        Ok(())
-    }
-
-    fn entry(&mut self, entry: StreamEntry<'_>) -> Result<()> {
-        match entry {
-            StreamEntry::Put(key, value) => self.merge.set(Entry::Value(key, value.into())),
-            StreamEntry::Delete(key) => self.merge.remove(&key, &key),
-            StreamEntry::Punch { object, first, count } => {
-                let last = first.saturating_add(count - 1);
-                self.merge.remove(&Key::page(object, first), &Key::page(object, last))
-            }
-            StreamEntry::Pages { object, record_size, first, pages } => {
-                for (page, what) in (first..).zip(pages) {
-                    let entry = match what {
-                        StreamPage::Record(record, needs) => {
-                            self.record((object, page), record_size, record, needs.model)?
-                        }
-                        StreamPage::Same(of, at) => {
-                            let found = self.find(of, at)?.filter(|found| found.record_size == record_size);
-                            let found = found.ok_or_else(|| {
-                                pagefold_engine::Error::corrupt(
-                                    "stream",
-                                    "a page is said to be the same as one that did not come",
-                                )
-                            })?;
-                            PageEntry { object, page, shared: Some((of, at)), ..found }
-                        }
-                    };
-                    self.merge.set(Entry::Page(entry))?;
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// Returns the entry of a page with this record. Stores the record unless the old manifest has it.
-    fn record(
-        &mut self,
-        page: (u64, u64),
-        record_size: u32,
-        record: &[u8],
-        model: Option<u32>,
-    ) -> Result<PageEntry> {
-        let hash = xxh3_64(record);
-        let model = model.map(|id| {
-            let model = self.numbered.get(&id).and_then(|hash| self.models.get(hash)).copied();
-            model.ok_or_else(|| {
-                pagefold_engine::Error::corrupt("stream", "a record needs a model that did not come")
-            })
-        });
-        let model = model.transpose()?;
-        let same =
-            self.merge.is_same(page, record_size, (hash, record.len()), model.map(|model| model.hash))?;
-        if let Some(same) = same {
-            return Ok(same);
-        }
-        if self.data.bytes() + self.block.len() >= PACK_BYTES {
-            self.finish_data()?;
-        }
-        if !self.block.is_empty() && self.block.len() + record.len() > BLOCK_BYTES {
-            self.close_block();
-        }
-        let at = self.block.len() as u32;
-        self.block.extend_from_slice(record);
-        let block = BlockRef { len: 0, ..self.data.next_place(0) };
-        // The model's pack may have been named by one of the calls above.
-        let model = model.and_then(|model| self.models.get(&model.hash)).copied();
-        let record = RecordRef { block, at, len: record.len() as u32, hash, model };
-        Ok(PageEntry { object: page.0, page: page.1, record_size, record, shared: None })
-    }
-
-    fn close_block(&mut self) {
-        if !self.block.is_empty() {
-            let block = std::mem::replace(&mut self.block, Vec::with_capacity(BLOCK_BYTES));
-            self.data.push(Kind::Records, block);
-        }
-    }
-
-    /// Returns the entry of a page that came earlier in the stream.
-    fn find(&mut self, object: u64, page: u64) -> Result<Option<PageEntry>> {
-        if let Some(found) = self.merge.unwritten(object, page)? {
-            return Ok(Some(found));
-        }
-        let key = Key::page(object, page);
-        let after = self.rows.partition_point(|row| row.first <= key);
-        let Some(row) = after.checked_sub(1).and_then(|at| self.rows.get(at)).copied() else {
-            return Ok(None);
-        };
-        if row.block.pack == PackId::OPEN {
-            let squeezed = self.meta.block(row.block.index).unwrap_or_default();
-            let name = "a chunk in memory";
-            let entries = chunk::decode(&unsqueeze(squeezed, CHUNK_BYTES_MAX, name)?)?;
-            let found = entries.binary_search_by_key(&key, Entry::key).ok().and_then(|at| entries.get(at));
-            return Ok(found.and_then(|entry| if let Entry::Page(page) = entry { Some(*page) } else { None }));
-        }
-        self.uploader.settle();
-        let root = Root { rows: vec![row], ..Root::default() };
-        Chunks::new(self.repository).page(&root, object, page)
-    }
-
-    /// Gives the pack of data, whose blocks are `places`, its name; entries and models that lie in it get it too.
-    fn name_data(&mut self, id: PackId, places: &[BlockRef]) {
-        self.merge.name_open(id, places);
-        let models = self.models.values_mut().filter(|model| model.block.pack == PackId::OPEN);
-        models.for_each(|model| model.block.pack = id);
-    }
-
-    fn finish_data(&mut self) -> Result<()> {
-        self.close_block();
-        if self.data.is_empty() {
-            return Ok(());
-        }
-        let pack = std::mem::replace(&mut self.data, PackBuilder::new(&self.repository.sealer));
-        let places = pack.places();
-        let id = self.upload(pack)?;
-        self.name_data(id, &places);
-        self.drain()
-    }
-
-    /// Uploads a pack, unless an earlier run did; returns its name.
-    fn upload(&mut self, pack: PackBuilder) -> Result<PackId> {
-        let content = pack.content_hash();
-        if let Some(known) = self.uploader.known(content, self.epoch) {
-            self.reused.push(known);
-            return Ok(known.id);
-        }
-        let id = PackId::new()?;
-        self.upload_as(pack, id, content)?;
-        Ok(id)
-    }
-
-    fn upload_as(&mut self, pack: PackBuilder, id: PackId, content: u128) -> Result<()> {
-        let bytes = pack.finish(&self.repository.id, id, &self.repository.sealer)?;
-        self.packs += 1;
-        self.added_bytes += bytes.len() as u64;
-        let uploaded = Uploaded { content, id, bytes: bytes.len() as u64, epoch: self.epoch };
-        self.uploader.upload(uploaded, bytes)
-    }
-
-    /// Writes the chunks all of whose records have places.
-    fn drain(&mut self) -> Result<()> {
-        let is_open = |entry: &Entry| match entry {
-            Entry::Page(page) => {
-                let model = page.record.model.is_some_and(|model| model.block.pack == PackId::OPEN);
-                model || page.record.block.pack == PackId::OPEN
-            }
-            Entry::Value(..) => false,
-        };
-        while let Some(made) = self.merge.made.front() {
-            if let Made::New(entries) = made
-                && entries.iter().any(is_open)
-            {
-                let waiting = |made: &Made| if let Made::New(entries) = made { entries.len() } else { 0 };
-                if self.merge.made.iter().map(waiting).sum::<usize>() > WAITING_MAX {
-                    return self.finish_data();
-                }
-                return Ok(());
-            }
-            match self.merge.made.pop_front() {
-                Some(Made::Kept(row)) => self.rows.push(row),
-                Some(Made::New(entries)) => {
-                    let Some(first) = entries.first().map(Entry::key) else { continue };
-                    let block = self.meta.push(Kind::Chunk, squeeze(&chunk::encode(&entries))?);
-                    self.rows.push(Row { first, entries: entries.len() as u32, block });
-                    if self.meta.bytes() >= PACK_BYTES {
-                        let pack =
-                            std::mem::replace(&mut self.meta, PackBuilder::new(&self.repository.sealer));
-                        let id = self.upload(pack)?;
-                        self.name_rows(id, (0, 0));
-                    }
-                }
-                None => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives the pack of chunks its name, and adds to the places of its blocks the number of blocks and bytes by which
-    /// they moved.
-    fn name_rows(&mut self, id: PackId, (index, offset): (u32, u32)) {
-        for row in self.rows.iter_mut().skip(self.unnamed_rows).filter(|row| row.block.pack == PackId::OPEN) {
-            let block = &mut row.block;
-            *block = BlockRef {
-                pack: id,
-                index: block.index + index,
-                offset: block.offset + offset,
-                len: block.len,
-            };
-        }
-        self.unnamed_rows = self.rows.len();
-    }
-
-    /// Writes the rest, and the root. Returns the root's blocks unless it is the same as that of the backup before.
-    fn finish(&mut self, old_root: Option<&[u8]>) -> Result<(Root, Option<Vec<BlockRef>>)> {
-        self.merge.end()?;
-        if self.data.bytes() + self.block.len() + self.meta.bytes() > PACK_BYTES {
-            self.finish_data()?;
-        }
-        self.close_block();
-        // The last pack has everything that is left: data, chunks, root.
-        let id = PackId::new()?;
-        self.name_data(id, &self.data.places());
-        self.drain()?;
-        let sealer = &self.repository.sealer;
-        let meta = std::mem::replace(&mut self.meta, PackBuilder::new(sealer));
-        let moved = self.data.append(meta);
-        self.name_rows(id, moved);
-        let root =
-            Root { needs: std::mem::take(&mut self.merge.needs), rows: std::mem::take(&mut self.rows) };
-        let bytes = root.encode();
-        if self.data.is_empty() && old_root == Some(bytes.as_slice()) {
-            return Ok((root, None));
-        }
-        let mut blocks = Vec::new();
-        for part in bytes.chunks(ROOT_PART_BYTES) {
-            let block = self.data.push(Kind::Root, squeeze(part)?);
-            blocks.push(BlockRef { pack: id, ..block });
-        }
-        let pack = std::mem::replace(&mut self.data, PackBuilder::new(sealer));
-        let content = pack.content_hash();
-        self.upload_as(pack, id, content)?;
-        Ok((root, Some(blocks)))
+        Ok(forgotten)
     }
 }

@@ -6,24 +6,19 @@
 //! the old manifests. As with a backup, the commit is made only while the newest epoch is at most one later than that
 //! in which the work began, so that what was uploaded is still there.
 
+mod copying;
+mod estimate;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use copying::Repacking;
 use serde::Serialize;
 
-use crate::block::{BlockRef, Kind, RecordRef};
-use crate::chunk::{self, Entry};
-use crate::commit::Backup;
+use crate::block::BlockRef;
 use crate::error::{Error, Result};
-use crate::limits::{
-    BLOCK_BYTES, PACK_BYTES, REPACK_RECORDS, REPACK_SMALL_BYTES, REPACK_SMALL_MIN, ROOT_PART_BYTES,
-    WINDOW_BYTES,
-};
-use crate::merge::Chunks;
-use crate::pack::{PackBuilder, PackId, squeeze};
+use crate::limits::{REPACK_RECORDS, REPACK_SMALL_BYTES, REPACK_SMALL_MIN};
+use crate::pack::PackId;
 use crate::repository::Repository;
-use crate::restore::Blocks;
-use crate::root::{Needs, Row};
-use crate::upload::{Uploaded, Uploader};
 
 /// The outcome of repacking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -93,25 +88,24 @@ type Place = (BlockRef, u32);
 /// The live records of a pack by their places: length and hash.
 type Live = BTreeMap<Place, (u32, u64)>;
 
-/// Changes the numbers of records that a backup needs of packs.
-fn recount(needs: &mut Needs, by_pack: &BTreeMap<PackId, i64>) {
-    for (id, by) in by_pack {
-        let count = needs.packs.entry(*id).or_default();
-        *count = count.checked_add_signed(*by).unwrap_or_default();
-        if *count == 0 {
-            needs.packs.remove(id);
-        }
-    }
-}
-
 /// Backups whose manifests were written anew, by number: the root that was read, the new one, and the number of packs
 /// that it needs.
 type Rewritten = HashMap<u64, (Vec<BlockRef>, Vec<BlockRef>, u64)>;
 
-/// A chunk of a manifest that was written anew, and the change of each pack's count of records.
-struct Moved {
-    row: Row,
-    counts: BTreeMap<PackId, i64>,
+#[derive(Default)]
+struct Estimated {
+    packs: BTreeMap<PackId, Figures>,
+    /// Bytes of chunks and roots in each pack.
+    meta_bytes: BTreeMap<PackId, u64>,
+    /// Number of bytes of all chunks.
+    manifest_bytes: u64,
+}
+
+#[derive(Default)]
+struct Found {
+    live: BTreeMap<PackId, Live>,
+    /// Chunks that mention a record of these packs.
+    touching: HashSet<BlockRef>,
 }
 
 impl Repository {
@@ -187,303 +181,6 @@ impl Repository {
             Ok(())
         })
         .map(drop)
-    }
-
-    /// Estimates from the roots which packs backups need, and about how much of each: it takes the records of the
-    /// backup that needs most of a pack, at the average length of that backup's records.
-    fn estimate(&self, backups: &[Backup]) -> Result<Estimated> {
-        let mut listed = HashMap::new();
-        self.store.list("packs", &mut |name, bytes| {
-            if let Ok(id) = name.parse::<PackId>() {
-                listed.insert(id, bytes);
-            }
-        })?;
-        let mut all = Estimated::default();
-        let mut chunks = HashSet::new();
-        for backup in backups {
-            let root = self.root(backup)?;
-            for block in root.rows.iter().map(|row| row.block) {
-                if chunks.insert(block) {
-                    all.manifest_bytes += u64::from(block.len);
-                    *all.meta_bytes.entry(block.pack).or_default() += u64::from(block.len);
-                }
-            }
-            for block in &backup.root {
-                *all.meta_bytes.entry(block.pack).or_default() += u64::from(block.len);
-            }
-            all.count_needs(&root.needs);
-        }
-        for (id, bytes) in &all.meta_bytes {
-            all.packs.entry(*id).or_default().live_bytes += bytes;
-        }
-        for (id, figures) in &mut all.packs {
-            let bytes = listed.get(id).copied();
-            figures.bytes = bytes.ok_or_else(|| Error::Missing { object: id.path() })?;
-        }
-        Ok(all)
-    }
-
-    /// Finds the records of these packs that backups need, and the chunks that mention them.
-    fn find_live(&self, backups: &[Backup], packs: &BTreeSet<PackId>) -> Result<Found> {
-        let mut found = Found::default();
-        let mut read = HashSet::new();
-        let mut chunks = Chunks::new(self);
-        for backup in backups {
-            let root = self.root(backup)?;
-            if !root.needs.packs.keys().any(|id| packs.contains(id)) {
-                continue;
-            }
-            for row in root.rows.iter().filter(|row| read.insert(row.block)) {
-                for entry in chunks.read(row)?.iter() {
-                    let Entry::Page(page) = entry else { continue };
-                    let RecordRef { block, at, len, hash, .. } = page.record;
-                    if packs.contains(&block.pack) {
-                        found.live.entry(block.pack).or_default().insert((block, at), (len, hash));
-                        found.touching.insert(row.block);
-                    }
-                }
-            }
-        }
-        Ok(found)
-    }
-}
-
-#[derive(Default)]
-struct Estimated {
-    packs: BTreeMap<PackId, Figures>,
-    /// Bytes of chunks and roots in each pack.
-    meta_bytes: BTreeMap<PackId, u64>,
-    /// Number of bytes of all chunks.
-    manifest_bytes: u64,
-}
-
-impl Estimated {
-    /// Counts the records and models that a backup needs.
-    fn count_needs(&mut self, needs: &Needs) {
-        let totals = needs.totals;
-        for (id, count) in &needs.packs {
-            let bytes =
-                u128::from(totals.record_bytes) * u128::from(*count) / u128::from(totals.pages.max(1));
-            let figures = self.packs.entry(*id).or_default();
-            figures.live_bytes = figures.live_bytes.max(u64::try_from(bytes).unwrap_or(u64::MAX));
-            figures.live_records = figures.live_records.max(*count);
-        }
-        for model in needs.models.keys() {
-            self.packs.entry(model.block.pack).or_default().has_model = true;
-        }
-    }
-
-    fn bytes_of(&self, ids: &BTreeSet<PackId>) -> u64 {
-        ids.iter().filter_map(|id| self.packs.get(id)).map(|figures| figures.bytes).sum()
-    }
-
-    /// Returns true if emptying these packs gains what it costs: all chunks of the backups are read to find records.
-    fn is_worth(&self, candidates: &BTreeSet<PackId>) -> bool {
-        let figures = candidates.iter().filter_map(|id| self.packs.get(id));
-        let gain: u64 = figures.map(|figures| figures.bytes.saturating_sub(figures.live_bytes)).sum();
-        let merges = candidates.len() >= REPACK_SMALL_MIN;
-        !candidates.is_empty() && (self.manifest_bytes <= gain || merges)
-    }
-
-    /// Returns the figures of these packs, with live records as they were counted.
-    fn exactly(
-        &self,
-        candidates: &BTreeSet<PackId>,
-        live: &BTreeMap<PackId, Live>,
-    ) -> BTreeMap<PackId, Figures> {
-        let exact = |id: &PackId| {
-            let records = live.get(id);
-            let mut figures = self.packs.get(id).copied().unwrap_or_default();
-            figures.live_bytes = self.meta_bytes.get(id).copied().unwrap_or_default()
-                + records.map_or(0, |live| live.values().map(|(len, _)| u64::from(*len)).sum());
-            figures.live_records = records.map_or(0, |live| live.len() as u64);
-            (*id, figures)
-        };
-        candidates.iter().map(exact).collect()
-    }
-}
-
-#[derive(Default)]
-struct Found {
-    live: BTreeMap<PackId, Live>,
-    /// Chunks that mention a record of these packs.
-    touching: HashSet<BlockRef>,
-}
-
-/// A pack that is being filled, and the name that it will have.
-struct Filling {
-    id: PackId,
-    pack: PackBuilder,
-}
-
-struct Repacking<'r> {
-    repository: &'r Repository,
-    epoch: u64,
-    uploader: Uploader,
-    data: Filling,
-    meta: Filling,
-    places: HashMap<Place, Place>,
-    moved: HashMap<BlockRef, Moved>,
-    /// The packs that were written.
-    packs: BTreeSet<PackId>,
-}
-
-impl<'r> Repacking<'r> {
-    fn start(repository: &'r Repository, epoch: u64) -> Result<Self> {
-        let filling =
-            || Ok::<_, Error>(Filling { id: PackId::new()?, pack: PackBuilder::new(&repository.sealer) });
-        Ok(Self {
-            repository,
-            epoch,
-            uploader: Uploader::start(&repository.store, None, None)?,
-            data: filling()?,
-            meta: filling()?,
-            places: HashMap::new(),
-            moved: HashMap::new(),
-            packs: BTreeSet::new(),
-        })
-    }
-
-    fn upload(&mut self, full: Filling) -> Result<()> {
-        if full.pack.is_empty() {
-            return Ok(());
-        }
-        let content = full.pack.content_hash();
-        let bytes = full.pack.finish(&self.repository.id, full.id, &self.repository.sealer)?;
-        self.packs.insert(full.id);
-        let uploaded = Uploaded { content, id: full.id, bytes: bytes.len() as u64, epoch: self.epoch };
-        self.uploader.upload(uploaded, bytes)
-    }
-
-    fn fresh(&self) -> Result<Filling> {
-        Ok(Filling { id: PackId::new()?, pack: PackBuilder::new(&self.repository.sealer) })
-    }
-
-    /// Copies the live records of these packs.
-    fn copy(&mut self, victims: &BTreeSet<PackId>, live: &BTreeMap<PackId, Live>) -> Result<()> {
-        let mut blocks = Blocks::new(self.repository);
-        let mut block = Vec::with_capacity(BLOCK_BYTES);
-        // Records in the block that is being filled: their old places, and their offsets in the block.
-        let mut waiting: Vec<(Place, u32)> = Vec::new();
-        for records in victims.iter().filter_map(|id| live.get(id)) {
-            let mut rest: Vec<(&Place, &(u32, u64))> = records.iter().collect();
-            while !rest.is_empty() {
-                let (mut wanted, mut bytes) = (HashSet::new(), 0);
-                let fits = |((of, _), _): &(&Place, &(u32, u64))| {
-                    if wanted.insert(*of) {
-                        bytes += of.len as usize;
-                    }
-                    bytes <= WINDOW_BYTES
-                };
-                let count = rest.iter().copied().take_while(fits).count().max(1);
-                let later = rest.split_off(count);
-                let now = std::mem::replace(&mut rest, later);
-                blocks.fetch(&now.iter().map(|((of, _), _)| *of).collect())?;
-                for ((of, at), (len, hash)) in now {
-                    let record = RecordRef { block: *of, at: *at, len: *len, hash: *hash, model: None };
-                    let record = blocks.record(&record)?;
-                    if !block.is_empty() && block.len() + record.len() > BLOCK_BYTES {
-                        self.close(&mut block, &mut waiting)?;
-                    }
-                    waiting.push(((*of, *at), block.len() as u32));
-                    block.extend_from_slice(record);
-                }
-            }
-        }
-        self.close(&mut block, &mut waiting)
-    }
-
-    /// Ends a block of records, which gives them their places.
-    fn close(&mut self, block: &mut Vec<u8>, waiting: &mut Vec<(Place, u32)>) -> Result<()> {
-        if block.is_empty() {
-            return Ok(());
-        }
-        let full = std::mem::replace(block, Vec::with_capacity(BLOCK_BYTES));
-        let place = BlockRef { pack: self.data.id, ..self.data.pack.push(Kind::Records, full) };
-        self.places.extend(waiting.drain(..).map(|(old, at)| (old, (place, at))));
-        if self.data.pack.bytes() >= PACK_BYTES {
-            let fresh = self.fresh()?;
-            let full = std::mem::replace(&mut self.data, fresh);
-            self.upload(full)?;
-        }
-        Ok(())
-    }
-
-    fn push_meta(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<BlockRef> {
-        let block = BlockRef { pack: self.meta.id, ..self.meta.pack.push(kind, bytes) };
-        if self.meta.pack.bytes() >= PACK_BYTES {
-            let fresh = self.fresh()?;
-            let full = std::mem::replace(&mut self.meta, fresh);
-            self.upload(full)?;
-        }
-        Ok(block)
-    }
-
-    /// Writes a backup's manifest anew, if anything of it lies in these packs. Returns the parts of its root, and the
-    /// number of packs that it needs.
-    fn manifest(
-        &mut self,
-        backup: &Backup,
-        victims: &BTreeSet<PackId>,
-        touching: &HashSet<BlockRef>,
-    ) -> Result<Option<(Vec<BlockRef>, u64)>> {
-        let mut root = self.repository.root(backup)?;
-        let of_root = backup.root.iter().map(|block| block.pack);
-        if !root.packs().chain(of_root).any(|id| victims.contains(&id)) {
-            return Ok(None);
-        }
-        let mut chunks = Chunks::new(self.repository);
-        let mut counts: BTreeMap<PackId, i64> = BTreeMap::new();
-        for row in &mut root.rows {
-            let is_concerned = touching.contains(&row.block) || victims.contains(&row.block.pack);
-            if !is_concerned {
-                continue;
-            }
-            if !self.moved.contains_key(&row.block) {
-                let entries = chunks.read(row)?;
-                let moved = self.chunk(row, &entries)?;
-                self.moved.insert(row.block, moved);
-            }
-            if let Some(moved) = self.moved.get(&row.block) {
-                *row = moved.row;
-                moved.counts.iter().for_each(|(id, by)| *counts.entry(*id).or_default() += by);
-            }
-        }
-        recount(&mut root.needs, &counts);
-        let mut blocks = Vec::new();
-        for part in root.encode().chunks(ROOT_PART_BYTES) {
-            blocks.push(self.push_meta(Kind::Root, squeeze(part)?)?);
-        }
-        let packs: BTreeSet<PackId> = root.packs().chain(blocks.iter().map(|block| block.pack)).collect();
-        Ok(Some((blocks, packs.len() as u64)))
-    }
-
-    fn chunk(&mut self, row: &Row, entries: &[Entry]) -> Result<Moved> {
-        let mut counts: BTreeMap<PackId, i64> = BTreeMap::new();
-        let mut entries = entries.to_vec();
-        for entry in &mut entries {
-            let Entry::Page(page) = entry else { continue };
-            let old = (page.record.block, page.record.at);
-            if let Some((block, at)) = self.places.get(&old) {
-                *counts.entry(old.0.pack).or_default() -= 1;
-                *counts.entry(block.pack).or_default() += 1;
-                (page.record.block, page.record.at) = (*block, *at);
-            }
-        }
-        let block = self.push_meta(Kind::Chunk, squeeze(&chunk::encode(&entries))?)?;
-        Ok(Moved { row: Row { block, ..*row }, counts })
-    }
-
-    /// Uploads the rest, and waits for all uploads; returns the packs.
-    fn finish(mut self) -> Result<BTreeSet<PackId>> {
-        let (fresh_data, fresh_meta) = (self.fresh()?, self.fresh()?);
-        let (data, meta) =
-            (std::mem::replace(&mut self.data, fresh_data), std::mem::replace(&mut self.meta, fresh_meta));
-        self.upload(data)?;
-        self.upload(meta)?;
-        let packs = self.packs;
-        self.uploader.finish()?;
-        Ok(packs)
     }
 }
 

@@ -259,47 +259,62 @@ impl Repository {
                 }
             };
             checked.chunks += 1;
-            let mut rest = entries.as_slice();
-            while !rest.is_empty() {
-                let (mut wanted, mut bytes) = (HashSet::new(), 0);
-                let fits = |entry: &&Entry| match entry {
-                    Entry::Page(page) if wanted.insert(page.record.block) => {
-                        bytes += page.record.block.len as usize;
-                        bytes <= WINDOW_BYTES
-                    }
-                    _ => true,
-                };
-                let count = rest.iter().take_while(fits).count().max(1);
-                let (now, later) = rest.split_at(count);
-                rest = later;
-                // The block at which the window ended comes with the next one.
-                let wanted: HashSet<BlockRef> = now.iter().filter_map(block_of).collect();
-                if blocks.fetch(&wanted).is_err() {
-                    // Each block is read alone, to find the damaged ones.
-                    for block in &wanted {
-                        if let Err(error) = blocks.fetch(&HashSet::from([*block])) {
-                            checked.note(backup, error)?;
-                        }
-                    }
-                }
-                for entry in now {
-                    let Entry::Page(page) = entry else { continue };
-                    if !blocks.has(&page.record.block) {
-                        continue;
-                    }
-                    match blocks.record(&page.record) {
-                        Ok(record) => {
-                            checked.records += 1;
-                            checked.record_bytes += record.len() as u64;
-                        }
-                        Err(error) => checked.note(backup, error)?,
-                    }
-                }
-                watch(checked.record_bytes);
-            }
+            verify_entries(backup, &entries, &mut blocks, checked, watch)?;
         }
         Ok(())
     }
+}
+
+/// Verifies the records of pages that entries refer to, a window of blocks at a time.
+fn verify_entries(
+    backup: u64,
+    mut rest: &[Entry],
+    blocks: &mut Blocks<'_>,
+    checked: &mut Checked,
+    watch: &mut dyn FnMut(u64),
+) -> Result<()> {
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at(window(rest));
+        rest = later;
+        // The block at which the window ended comes with the next one.
+        let wanted: HashSet<BlockRef> = now.iter().filter_map(block_of).collect();
+        if blocks.fetch(&wanted).is_err() {
+            // Each block is read alone, to find the damaged ones.
+            for block in &wanted {
+                if let Err(error) = blocks.fetch(&HashSet::from([*block])) {
+                    checked.note(backup, error)?;
+                }
+            }
+        }
+        for entry in now {
+            let Entry::Page(page) = entry else { continue };
+            if !blocks.has(&page.record.block) {
+                continue;
+            }
+            match blocks.record(&page.record) {
+                Ok(record) => {
+                    checked.records += 1;
+                    checked.record_bytes += record.len() as u64;
+                }
+                Err(error) => checked.note(backup, error)?,
+            }
+        }
+        watch(checked.record_bytes);
+    }
+    Ok(())
+}
+
+/// Returns the number of entries, at least one, whose blocks are read at once.
+fn window(entries: &[Entry]) -> usize {
+    let (mut wanted, mut bytes) = (HashSet::new(), 0);
+    let fits = |entry: &&Entry| match entry {
+        Entry::Page(page) if wanted.insert(page.record.block) => {
+            bytes += page.record.block.len as usize;
+            bytes <= WINDOW_BYTES
+        }
+        _ => true,
+    };
+    entries.iter().take_while(fits).count().max(1)
 }
 
 /// Returns a number from 0 on and below 1 that `name` draws; each `salt` gives another one.

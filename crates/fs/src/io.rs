@@ -7,10 +7,12 @@
 //! object by then, the reader may have read zeros of an object that was given up, and reads again. A record is read as
 //! it was at one instant.
 
+mod seek;
+
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use pagefold_engine::dataset::{Attempt, Change, PageFetch, Usage};
+use pagefold_engine::dataset::{Attempt, Change, PageFetch};
 use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_DEFAULT};
 
 use crate::codec::{Inode, flag, is_recordsize};
@@ -20,7 +22,7 @@ use crate::fs::Fs;
 use crate::inode::{Locked, Node};
 use crate::limits::{FILE_BYTES_MAX, ZEROS};
 use crate::orphan;
-use crate::types::{Attr, Ino, OpenFlags, Seek, WriteFlags, Written};
+use crate::types::{Attr, Ino, OpenFlags, WriteFlags, Written};
 
 /// Outcomes of a read that must not wait.
 pub enum TryRead {
@@ -302,70 +304,6 @@ impl Fs {
         Ok(self.dataset.sync()?)
     }
 
-    /// Returns the byte offset of the next data or hole at or after `offset`, to the record; the end of the file is a
-    /// hole.
-    ///
-    /// Errors: `NoData` at or beyond the end, or where no data follows.
-    pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
-        let node = self.node(ino)?;
-        loop {
-            let inode = node.snapshot();
-            let found = self.seek_in(&inode, offset, what);
-            if node.has_object(inode.object) {
-                return found;
-            }
-        }
-    }
-
-    fn seek_in(&self, inode: &Inode, offset: u64, what: Seek) -> Result<u64> {
-        self.want_file(inode)?;
-        if offset >= inode.size {
-            return Err(FsError::NoData);
-        }
-        if inode.object == 0 {
-            return if what == Seek::Hole { Ok(offset) } else { Err(FsError::NoData) };
-        }
-        let record_size = u64::from(inode.recordsize);
-        let page = offset / record_size;
-        let at = |page: u64| page.saturating_mul(record_size).max(offset);
-        match what {
-            // If it cannot be read which pages are stored, everything from here on counts as data: reading that reports
-            // the damage.
-            Seek::Hole => match self.next_hole(inode, page) {
-                Err(FsError::Engine(error)) if error.is_damage() => Ok(inode.size),
-                found => Ok(at(found?).min(inode.size)),
-            },
-            Seek::Data => {
-                let found = match self.next_data(inode, page) {
-                    Err(FsError::Engine(error)) if error.is_damage() => Some(offset),
-                    found => found?.map(at),
-                };
-                found.filter(|&found| found < inode.size).ok_or(FsError::NoData)
-            }
-        }
-    }
-
-    /// Returns the first page at or after `page` that is stored and not to be freed.
-    pub(crate) fn next_data(&self, inode: &Inode, page: u64) -> Result<Option<u64>> {
-        let mut page = page;
-        loop {
-            let Some(found) = self.dataset.next_data(inode.object, page)? else { return Ok(None) };
-            let Some(end) = inode.freeing.end_of(found) else { return Ok(Some(found)) };
-            page = end;
-        }
-    }
-
-    /// Returns the first page at or after `page` that is not stored, or is to be freed.
-    fn next_hole(&self, inode: &Inode, page: u64) -> Result<u64> {
-        match inode.freeing.first_in(page..u64::MAX) {
-            Some(range) if range.start == page => Ok(page),
-            range => {
-                let stored = self.dataset.next_hole(inode.object, page)?;
-                Ok(range.map_or(stored, |range| stored.min(range.start)))
-            }
-        }
-    }
-
     /// Gives up all data of a file. Of a large object the first pages are freed, and the object becomes an orphan: a
     /// full pool, too, admits a change that frees something.
     pub(crate) fn give_up_data(&self, inode: &mut Inode, changes: &mut Vec<Change<'_>>) {
@@ -384,20 +322,6 @@ impl Fs {
         inode.recordsize = 0;
         inode.freeing = Freeing::default();
         inode.set(flag::TAIL, false);
-    }
-
-    /// Returns the object that holds the file's pages; 0 if the file has none.
-    pub fn object(&self, ino: Ino) -> Result<u64> {
-        let inode = self.node(ino)?.snapshot();
-        self.want_file(&inode)?;
-        Ok(inode.object)
-    }
-
-    /// Returns the space that the file's pages take.
-    pub fn usage(&self, ino: Ino) -> Result<Usage> {
-        let inode = self.node(ino)?.snapshot();
-        self.want_file(&inode)?;
-        if inode.object == 0 { Ok(Usage::default()) } else { Ok(self.dataset.usage(inode.object)?) }
     }
 }
 

@@ -6,18 +6,21 @@
 //! completed before the read, and the one that is begun after it, and all versions that it read must lie between the
 //! two.
 
+mod ways;
+
 use std::fmt;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use io_uring::{IoUring, opcode, types};
 use pagefold_sim::random::Random;
-use rustix::fs::{self, Advice, Mode, OFlags};
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use rustix::fs::{self, Advice};
+use ways::{Aligned, READS, WRITES, Way, Ways};
 
 /// Bytes of a block: a page, since the kernel writes back stores into a mapping by the page.
 const BLOCK_BYTES: usize = 4096;
@@ -33,34 +36,6 @@ const THREADS: u64 = 8;
 const DEPTH: usize = 6;
 /// Number of operations after which a thread opens one of its files anew.
 const REOPEN_EVERY: u64 = 300;
-
-/// Ways to read and write blocks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
-    Buffered,
-    /// Opened with O_DIRECT.
-    Direct,
-    AsyncDirect,
-    /// Opened with O_DIRECT, through io_uring.
-    /// Made direct by fcntl(2).
-    LaterDirect,
-    AsyncLaterDirect,
-    /// Made direct by fcntl(2), through io_uring.
-    Mapped,
-    MappedPrivately,
-}
-
-const WRITES: [Way; 6] =
-    [Way::Buffered, Way::Direct, Way::AsyncDirect, Way::LaterDirect, Way::AsyncLaterDirect, Way::Mapped];
-const READS: [Way; 7] = [
-    Way::Buffered,
-    Way::Direct,
-    Way::AsyncDirect,
-    Way::LaterDirect,
-    Way::AsyncLaterDirect,
-    Way::Mapped,
-    Way::MappedPrivately,
-];
 
 /// Versions of a block.
 #[derive(Default)]
@@ -102,116 +77,6 @@ fn stamp(file: usize, block: usize, version: u64) -> [u8; 16] {
     bytes[..8].copy_from_slice(&((file << 32 | block) as u64).to_le_bytes());
     bytes[8..].copy_from_slice(&version.to_le_bytes());
     bytes
-}
-
-/// Memory that begins on a page.
-struct Aligned {
-    bytes: Vec<u8>,
-    start: usize,
-    len: usize,
-}
-
-impl Aligned {
-    fn new(len: usize) -> Self {
-        let bytes = vec![0; len + BLOCK_BYTES];
-        let start = bytes.as_ptr().align_offset(BLOCK_BYTES);
-        Self { bytes, start, len }
-    }
-
-    fn slice(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.len]
-    }
-}
-
-/// A mapping of a whole file, touched by single loads and stores.
-struct Map {
-    start: *mut u64,
-    len: usize,
-}
-
-impl Map {
-    fn new(file: &impl std::os::fd::AsFd, how: MapFlags) -> Result<Self> {
-        let len = BLOCKS * BLOCK_BYTES;
-        let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, rights, how, file, 0) };
-        Ok(Self { start: start.context("map a file")?.cast(), len })
-    }
-
-    fn word(&self, at: usize) -> *mut u64 {
-        assert!(at + 8 <= self.len && at.is_multiple_of(8));
-        self.start.wrapping_add(at / 8)
-    }
-
-    fn load(&self, at: usize, into: &mut [u8]) {
-        for (n, bytes) in into.chunks_exact_mut(8).enumerate() {
-            // SAFETY: an aligned word within the mapping; others may change it, as a device would.
-            let word = unsafe { self.word(at + n * 8).read_volatile() };
-            bytes.copy_from_slice(&word.to_ne_bytes());
-        }
-    }
-
-    fn store(&self, at: usize, from: &[u8]) {
-        for (n, bytes) in from.chunks_exact(8).enumerate() {
-            let mut word = [0; 8];
-            word.copy_from_slice(bytes);
-            // SAFETY: as above, in a mapping that may be written.
-            unsafe { self.word(at + n * 8).write_volatile(u64::from_ne_bytes(word)) };
-        }
-    }
-
-    fn sync(&self) -> Result<()> {
-        // SAFETY: the mapping is ours and has this length.
-        unsafe { rustix::mm::msync(self.start.cast(), self.len, MsyncFlags::SYNC) }.context("msync")
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: nothing refers to the mapping any more.
-        let _gone_with_the_process = unsafe { rustix::mm::munmap(self.start.cast(), self.len) };
-    }
-}
-
-/// One file, opened by every way.
-struct Ways {
-    buffered: std::fs::File,
-    direct: std::fs::File,
-    later: std::fs::File,
-    shared: Map,
-    private: Map,
-}
-
-impl Ways {
-    fn open(path: &Path, random: &mut Random) -> Result<Self> {
-        let open = |flags: OFlags| -> Result<std::fs::File> {
-            let flags = OFlags::RDWR | OFlags::CLOEXEC | flags;
-            Ok(fs::open(path, flags, Mode::empty()).context("open a file")?.into())
-        };
-        // The order of opening makes a difference to the kernel, so both orders are tried.
-        let direct_first = random.percent(50);
-        let early = direct_first.then(|| open(OFlags::DIRECT)).transpose()?;
-        let buffered = open(OFlags::empty())?;
-        let direct = match early {
-            Some(direct) => direct,
-            None => open(OFlags::DIRECT)?,
-        };
-        let later = open(OFlags::empty())?;
-        fs::fcntl_setfl(&later, OFlags::DIRECT).context("make a file direct")?;
-        // A mapping of a direct handle drops all cached pages of the file, also those that a buffered write is sending.
-        let of = if random.percent(50) { &buffered } else { &direct };
-        let shared = Map::new(of, MapFlags::SHARED)?;
-        let private = Map::new(&buffered, MapFlags::PRIVATE)?;
-        Ok(Self { buffered, direct, later, shared, private })
-    }
-
-    fn file(&self, way: Way) -> &std::fs::File {
-        match way {
-            Way::Direct | Way::AsyncDirect => &self.direct,
-            Way::LaterDirect | Way::AsyncLaterDirect => &self.later,
-            Way::Buffered | Way::Mapped | Way::MappedPrivately => &self.buffered,
-        }
-    }
 }
 
 /// An asynchronous write under way, with the locks of its blocks.

@@ -1,11 +1,14 @@
 //! Finds the valid name that is nearest to a mistyped one.
 
-/// Returns the candidate closest to `given`, if it is close enough to have been meant.
+use strsim::osa_distance;
+
+/// Returns the candidate closest to `given`, if it is close enough to have been meant. An edit inserts, deletes or
+/// replaces a letter, or swaps two neighbours.
 pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let given_lower = given.to_lowercase();
+    let given_head = head(given);
     candidates
         .into_iter()
-        .map(|candidate| (distance(&given_lower, &candidate.to_lowercase()), candidate))
+        .map(|candidate| (osa_distance(&given_head, &head(candidate)), candidate))
         .filter(|(edits, candidate)| *edits <= tolerance(given.len().max(candidate.len())))
         .min_by_key(|(edits, _)| *edits)
         .map(|(_, candidate)| candidate)
@@ -16,28 +19,9 @@ fn tolerance(len: usize) -> usize {
     len.div_ceil(3).max(1)
 }
 
-/// Returns the number of edits (insert, delete, replace, swap of neighbours) between two words: optimal string
-/// alignment distance.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
-    let mut rows = vec![vec![0usize; b.len() + 1]; a.len() + 1];
-    for (i, row) in rows.iter_mut().enumerate() {
-        row[0] = i;
-    }
-    for (j, cell) in rows[0].iter_mut().enumerate() {
-        *cell = j;
-    }
-    for i in 1..=a.len() {
-        for j in 1..=b.len() {
-            let replace = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut best = replace.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            rows[i][j] = best;
-        }
-    }
-    rows[a.len()][b.len()]
+/// Returns the first letters of a word, which are those that are compared: so words of any length take little time.
+fn head(word: &str) -> String {
+    word.to_lowercase().chars().take(64).collect()
 }
 
 #[cfg(test)]

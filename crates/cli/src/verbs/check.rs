@@ -1,5 +1,7 @@
 //! `check`: reads everything in a pool and verifies it.
 
+use std::path::PathBuf;
+
 use pagefold_engine::pool::{CheckReport, Listed, Pool};
 use pagefold_fs::lost::{self, Lost, What};
 use pagefold_lazy::without_marks;
@@ -8,7 +10,7 @@ use pagefold_server::{engine_errors, names, pools, raw, registry, units};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::args::Check;
+use crate::args::{Check, Output};
 use crate::progress::Progress;
 use crate::{table, target};
 
@@ -17,19 +19,7 @@ const CACHE_BYTES: u64 = 256 << 20;
 
 /// Checks, tells what was found, and fails if anything was.
 pub fn run(args: &Check) -> Result<()> {
-    let (name, devices) = match &args.pool {
-        Some(pool) if args.device.is_empty() => {
-            let (known, path, _) = target::source(pool)?;
-            target::check_whole_pool(&names::full(&known.name, &path), "check")?;
-            (known.name, known.devices)
-        }
-        _ => {
-            let devices =
-                args.device.iter().map(|path| registry::absolute(path)).collect::<Result<Vec<_>>>()?;
-            let name = args.pool.clone().unwrap_or_else(|| pagefold_server::registry::paths_text(&devices));
-            (name, devices)
-        }
-    };
+    let (name, devices) = named(args)?;
     if target::connect(&name)?.is_some() {
         return Err(Failure::new(format!("pool {name} is mounted: only a pool at rest can be checked"))
             .hint(format!("unmount it first: pagefold unmount {name}")));
@@ -48,30 +38,7 @@ pub fn run(args: &Check) -> Result<()> {
     for device in &devices {
         copies.extend(pools::not_as_seen(&guid, &table::printable(&name), device)?);
     }
-    if args.output.json {
-        super::print_json(&json!({
-            "name": name, "guid": guid, "records": report.records, "record_bytes": report.bytes,
-            "nodes": report.nodes, "pages": report.pages, "leaked": report.leaked,
-            "inodes": files.inodes, "directories": files.directories, "orphans": files.orphans,
-            "errors": errors, "copies": copies, "messages": report.messages.iter().chain(&files.problems).collect::<Vec<_>>(),
-            "unreadable": unreadable(&pool, &report)?,
-        }))?;
-    } else {
-        for message in report.messages.iter().chain(&files.problems) {
-            println!("{}", table::printable(message));
-        }
-        each_unreadable(&pool, &report, &mut |part| println!("{}", part.text()))?;
-        let count = |number: u64| {
-            if args.output.exact { number.to_string() } else { units::count(number as f64) }
-        };
-        let size = if args.output.exact { report.bytes.to_string() } else { units::size(report.bytes) };
-        println!(
-            "pool {name}: {} records ({size}), {} tree nodes, {} inodes: {errors} errors",
-            count(report.records),
-            count(report.nodes),
-            count(files.inodes)
-        );
-    }
+    print(args.output, &pool, &report, &files, &copies)?;
     for copy in &copies {
         eprintln!("pagefold: warning: {copy}: what was checked is not the pool as it was seen last");
     }
@@ -82,6 +49,60 @@ pub fn run(args: &Check) -> Result<()> {
         .hint(format!(
             "nothing was changed; mounted, `pagefold scrub --wait {name}` repairs what has another copy that is right; to copy what can be read: pagefold mount -o rescue {name} DIR"
         )))
+}
+
+/// Returns the name of the pool that is meant, and its devices.
+fn named(args: &Check) -> Result<(String, Vec<PathBuf>)> {
+    match &args.pool {
+        Some(pool) if args.device.is_empty() => {
+            let (known, path, _) = target::source(pool)?;
+            target::check_whole_pool(&names::full(&known.name, &path), "check")?;
+            Ok((known.name, known.devices))
+        }
+        _ => {
+            let devices =
+                args.device.iter().map(|path| registry::absolute(path)).collect::<Result<Vec<_>>>()?;
+            let name = args.pool.clone().unwrap_or_else(|| pagefold_server::registry::paths_text(&devices));
+            Ok((name, devices))
+        }
+    }
+}
+
+/// Prints what was found, and what cannot be read.
+fn print(
+    output: Output,
+    pool: &Pool,
+    report: &CheckReport,
+    files: &pagefold_fs::check::Report,
+    copies: &[String],
+) -> Result<()> {
+    let (name, guid) = (pool.name(), pool.guid().to_string());
+    let errors = report.errors.saturating_add(files.problem_count);
+    if output.json {
+        super::print_json(&json!({
+            "name": name, "guid": guid, "records": report.records, "record_bytes": report.bytes,
+            "nodes": report.nodes, "pages": report.pages, "leaked": report.leaked,
+            "inodes": files.inodes, "directories": files.directories, "orphans": files.orphans,
+            "errors": errors, "copies": copies, "messages": report.messages.iter().chain(&files.problems).collect::<Vec<_>>(),
+            "unreadable": unreadable(pool, report)?,
+        }))?;
+    } else {
+        for message in report.messages.iter().chain(&files.problems) {
+            println!("{}", table::printable(message));
+        }
+        each_unreadable(pool, report, &mut |part| println!("{}", part.text()))?;
+        let count = |number: u64| {
+            if output.exact { number.to_string() } else { units::count(number as f64) }
+        };
+        let size = if output.exact { report.bytes.to_string() } else { units::size(report.bytes) };
+        println!(
+            "pool {name}: {} records ({size}), {} tree nodes, {} inodes: {errors} errors",
+            count(report.records),
+            count(report.nodes),
+            count(files.inodes)
+        );
+    }
+    Ok(())
 }
 
 /// Checks the file system of every dataset whose metadata can be read. Snapshots are left out: each was a dataset's

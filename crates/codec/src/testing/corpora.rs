@@ -1,6 +1,7 @@
 //! Makes relations as applications have them, from a seed: heap pages of 8 KiB as a load leaves them, for measuring.
 
-use super::{Random, align, put_line, put16, put32, tuple_head};
+use super::heap::tuple_head;
+use super::{Random, align, put_line, put16, put32};
 
 const PAGE: usize = 8192;
 /// Microseconds of a day.

@@ -1,18 +1,16 @@
 //! Giving files that have data another recordsize, while they are read and changed.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+mod random;
+mod readers;
 
-use proptest::prelude::*;
+use pagefold_engine::dataset::{Change, Dataset};
 
-use super::freeing::{self, P, compare};
+use super::freeing::P;
 use super::{Bed, ROOT, USER, assert_err, pattern};
 use crate::Fallocate::{Collapse, PunchHole};
 use crate::limits::TODO_RANGES_MAX;
 use crate::mirror::Filling;
-use crate::{
-    Ended, Fs, FsError, FsOptions, Ino, OpenFlags, Rewrite, Seek, SetAttr, Step, WriteFlags, XattrMode,
-};
-use pagefold_engine::dataset::{Change, Dataset};
+use crate::{Ended, Fs, FsError, FsOptions, Ino, OpenFlags, Rewrite, Seek, SetAttr, Step, XattrMode};
 
 const ATTRIBUTE: &[u8] = b"user.pagefold.recordsize";
 
@@ -336,215 +334,6 @@ fn a_check_knows_objects_that_are_being_filled() {
     let listed = Change::Put(crate::mirror::key(bed.fs.object(f).unwrap()), vec![1]);
     bed.dataset.apply(&[listed]).unwrap();
     assert_eq!(crate::check::check(&*bed.dataset).unwrap().problems.len(), 1);
-}
-
-#[derive(Clone, Debug)]
-enum RewriteOp {
-    Plain(freeing::FreeOp),
-    Begin(usize, u32),
-    Step(usize, u8),
-    Finish(usize),
-    GiveUp(usize),
-}
-
-fn op() -> impl Strategy<Value = RewriteOp> {
-    prop_oneof![
-        8 => freeing::op().prop_map(RewriteOp::Plain),
-        2 => (0..2usize, 0..6u32).prop_map(|(f, n)| RewriteOp::Begin(f, 4096 << n)),
-        6 => (0..2usize, 1..4u8).prop_map(|(f, n)| RewriteOp::Step(f, n)),
-        1 => (0..2usize).prop_map(RewriteOp::Finish),
-        1 => (0..2usize).prop_map(RewriteOp::GiveUp),
-    ]
-}
-
-/// Does a step of a rewrite; returns false if it has ended.
-fn go_on(rewrite: &mut Rewrite<'_>) -> bool {
-    match rewrite.step().unwrap() {
-        Step::More => true,
-        Step::Done | Step::Ended(Ended::Moved) => false,
-        Step::Ended(why) => panic!("{why:?}"),
-    }
-}
-
-/// Does the operations before the next crash.
-fn run(bed: &Bed, files: [Ino; 2], model: &mut [Vec<u8>; 2], ops: &[RewriteOp]) {
-    let mut rewrites = [None, None];
-    for op in ops {
-        match op {
-            RewriteOp::Plain(op) => freeing::step(bed, files, model, op),
-            RewriteOp::Begin(f, size) => match bed.fs.rewrite(files[*f], *size) {
-                Ok(None) => {}
-                Ok(Some(rewrite)) => {
-                    assert!(rewrites[*f].is_none());
-                    rewrites[*f] = Some(rewrite);
-                }
-                Err(error) => assert!(matches!(error, FsError::Busy) && rewrites[*f].is_some(), "{error}"),
-            },
-            RewriteOp::Step(f, n) => {
-                for _ in 0..*n {
-                    if !rewrites[*f].as_mut().is_some_and(go_on) {
-                        rewrites[*f] = None;
-                    }
-                }
-            }
-            RewriteOp::Finish(f) => {
-                while rewrites[*f].as_mut().is_some_and(go_on) {}
-                rewrites[*f] = None;
-            }
-            RewriteOp::GiveUp(f) => rewrites[*f] = None,
-        }
-        compare(bed, files, model);
-    }
-}
-
-proptest! {
-
-    #[test]
-    fn rewrites_among_calls_match_plain_bytes(ops in prop::collection::vec(op(), 1..60), few in any::<bool>()) {
-        let options = FsOptions {
-            recordsize: Some(P as u32),
-            free_pages: few.then_some(4),
-            piece_bytes: Some(2 * P),
-            ..FsOptions::default()
-        };
-        let mut bed = Bed::with(u64::MAX, options);
-        let files = [bed.create(ROOT, "a").ino, bed.create(ROOT, "b").ino];
-        let mut model = [Vec::new(), Vec::new()];
-        for ops in ops.split(|op| matches!(op, RewriteOp::Plain(freeing::FreeOp::Crash))) {
-            run(&bed, files, &mut model, ops);
-            bed = bed.crash();
-            compare(&bed, files, &model);
-        }
-        bed.check();
-        compare(&bed, files, &model);
-        let owned = files.map(|f| bed.fs.object(f).unwrap());
-        prop_assert!(objects(&bed).iter().all(|object| owned.contains(object)), "pages of nobody");
-        prop_assert!(bed.dataset.values().iter().all(|(key, _)| !(key.object == 0 && key.kind > 3)), "lists are empty");
-    }
-}
-
-/// Ends the threads that read the flag, even if the test fails.
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-const BLOCKS: u64 = 64;
-
-fn block(number: u64, version: u64) -> Vec<u8> {
-    [number.to_le_bytes(), version.to_le_bytes()].concat().repeat(P as usize / 16)
-}
-
-/// Reads a block and checks that it is whole, in its place, and not older than `at_least`.
-fn check_block(bed: &Bed, f: Ino, number: u64, at_least: u64) {
-    let data = bed.read(f, number * P, P as usize);
-    let version = u64::from_le_bytes(data[8..16].try_into().unwrap());
-    assert!(data == block(number, version), "block {number}: not a version of it");
-    assert!(version >= at_least, "block {number}: version {version}, after {at_least} was written");
-}
-
-/// Readers see each block as it was written last, although the object that they began to read may be given up; writers
-/// lose nothing.
-#[test]
-fn readers_and_writers_beside_rewrites_see_what_was_written() {
-    let (bed, f, _) = bed_with(0);
-    for number in 0..BLOCKS {
-        bed.write(f, number * P, &block(number, 1));
-    }
-    let versions: Vec<AtomicU64> = (0..BLOCKS).map(|_| AtomicU64::new(1)).collect();
-    let stop = AtomicBool::new(false);
-    let goes_on = || !stop.load(Ordering::Relaxed);
-    std::thread::scope(|s| {
-        let _stop = StopOnDrop(&stop);
-        for reader in 0..2 {
-            let (bed, versions) = (&bed, &versions);
-            s.spawn(move || {
-                for number in (reader..).step_by(7).map(|n| n % BLOCKS).take_while(|_| goes_on()) {
-                    check_block(bed, f, number, versions[number as usize].load(Ordering::Acquire));
-                    assert_eq!(bed.fs.seek(f, number * P, Seek::Data).unwrap(), number * P);
-                }
-            });
-        }
-        // Each writer has blocks of its own.
-        for writer in 0..2 {
-            let (bed, versions) = (&bed, &versions);
-            s.spawn(move || {
-                for n in (0_u64..).take_while(|_| goes_on()) {
-                    let (number, version) = (2 * (n * 5 % (BLOCKS / 2)) + writer, n + 2);
-                    bed.fs.write(f, number * P, &block(number, version), WriteFlags::default()).unwrap();
-                    versions[number as usize].store(version, Ordering::Release);
-                    check_block(bed, f, number, version);
-                }
-            });
-        }
-        s.spawn(|| {
-            while goes_on() {
-                bed.fs.reap(5).unwrap();
-            }
-        });
-        for n in 0..300 {
-            finish(&mut begin(&bed.fs, f, [8192, 65_536, 4096, 16_384][n % 4]));
-        }
-    });
-    for number in 0..BLOCKS {
-        check_block(&bed, f, number, versions[number as usize].load(Ordering::Acquire));
-    }
-    bed.check();
-}
-
-/// Bytes that were copied, and then cut off the file, are zeros in the copy before the file gets it.
-#[test]
-fn what_is_cut_off_does_not_come_back() {
-    for size in [8192_u32, 65_536] {
-        let (bed, f, mut data) = bed_with(100 * P as usize);
-        let mut rewrite = begin(&bed.fs, f, size);
-        while rewrite.left_bytes() > 0 {
-            assert_eq!(rewrite.step().unwrap(), Step::More);
-        }
-        truncate(&bed, f, 33 * P + 5);
-        assert!(rewrite.left_bytes() > 0);
-        finish(&mut rewrite);
-        drop(rewrite);
-        truncate(&bed, f, 100 * P);
-        data[33 * P as usize + 5..].fill(0);
-        assert!(bed.read(f, 0, 999_999) == data);
-        assert_pages(&bed, f, (33 * P + 5).div_ceil(size.into()));
-    }
-}
-
-/// Between a reader's look at the inode and its look at the pages, the file gets another object, and the old one is
-/// freed.
-#[test]
-fn who_reads_of_an_object_that_is_given_up_reads_again() {
-    let rewrite: fn(&Bed, Ino) = |bed, f| {
-        let other = if recordsize(bed, f).0 == 16_384 { 8192 } else { 16_384 };
-        finish(&mut begin(&bed.fs, f, other));
-    };
-    let collapse: fn(&Bed, Ino) = |bed, f| bed.fs.fallocate(f, 0, P, Collapse, false).unwrap();
-    for (change, moved) in [(rewrite, 0), (collapse, P as usize)] {
-        let (bed, f, data) = bed_with(100 * P as usize);
-        let bed = std::sync::Arc::new(bed);
-        let meanwhile = |put: u8| {
-            let bed_of_others = std::sync::Arc::clone(&bed);
-            bed.dataset.before_read(move || {
-                change(&bed_of_others, f);
-                bed_of_others.write(f, 50 * P, &[put; 9]);
-                while bed_of_others.fs.reap(1000).unwrap() {}
-            });
-        };
-        meanwhile(7);
-        let mut wanted = data[moved..].to_vec();
-        wanted[50 * P as usize..][..9].fill(7);
-        assert!(bed.read(f, 0, data.len()) == wanted);
-        meanwhile(8);
-        assert_eq!(bed.fs.seek(f, 3 * P, Seek::Data).unwrap(), 3 * P);
-        meanwhile(9);
-        assert!(bed.fs.seek(f, 0, Seek::Hole).unwrap() > 90 * P);
-        bed.check();
-    }
 }
 
 /// A large hole is copied piece by piece, even where its pages were copied before.

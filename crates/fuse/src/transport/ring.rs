@@ -16,6 +16,21 @@
 //! (`io_uring_enter`; the ring is made with DEFER_TASKRUN), never while that thread does something else. And an entry
 //! whose header is still the one of the last reply has not been given another request.
 
+mod exchange;
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle, ThreadId};
+use std::{fs, io};
+
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use parking_lot::Mutex;
+use rustix::event::EventfdFlags;
+use rustix::thread::CpuSet;
+use zerocopy::FromBytes;
+
 use super::{Running, Wiring};
 use crate::blocking::Blocking;
 use crate::buffer::{Buffer, is_too_much_kept};
@@ -23,22 +38,10 @@ use crate::limits::{
     INIT_TIMEOUT, KEPT_SMALL_BYTES, PAGE_BYTES, PAYLOAD_BYTES, RING_DEPTH_MAX, RING_DEPTH_MIN,
     RING_ENTRIES_MAX, RING_IDLE,
 };
-use crate::operation::Arguments;
 use crate::protocol::{
-    InHeader, OutHeader, RING_CMD_COMMIT_AND_FETCH, RING_CMD_REGISTER, RING_HEADER_BYTES, RING_OP_BYTES,
-    RingEntryInOut,
+    InHeader, RING_CMD_COMMIT_AND_FETCH, RING_CMD_REGISTER, RING_HEADER_BYTES, RING_OP_BYTES, RingEntryInOut,
 };
-use crate::request::{Exchange, Fetching, Outcome, Request};
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
-use parking_lot::Mutex;
-use rustix::event::EventfdFlags;
-use rustix::thread::CpuSet;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle, ThreadId};
-use std::{fs, io};
-use zerocopy::{FromBytes, IntoBytes};
+use crate::request::{Fetching, Request};
 
 /// Offset of the entry's state within its header.
 const STATE_START: usize = RING_HEADER_BYTES + RING_OP_BYTES;
@@ -73,53 +76,6 @@ struct RingExchange {
     /// The kernel's number of the request that was answered last. It stays in the header until another request comes.
     answered: u64,
     queue: Arc<Queue>,
-}
-
-impl RingExchange {
-    /// Returns true if the kernel has given the entry no request since the last answer. For the queue's thread alone.
-    fn is_waiting(&self) -> bool {
-        let header = OutHeader::read_from_prefix(self.buffer.as_slice());
-        header.is_ok_and(|(header, _)| header.unique == self.answered)
-    }
-}
-
-impl Exchange for RingExchange {
-    fn arguments(&self) -> Arguments<'_> {
-        let bytes = self.buffer.as_slice();
-        Arguments {
-            head: &bytes[RING_HEADER_BYTES..STATE_START],
-            tail: Some(&bytes[PAGE_BYTES..PAGE_BYTES + self.payload_len]),
-        }
-    }
-
-    fn payload(&mut self) -> &mut [u8] {
-        &mut self.buffer.as_mut_slice()[PAGE_BYTES..]
-    }
-
-    fn finish(mut self: Box<Self>, unique: u64, reply: Outcome) {
-        // Every request over a ring wants an answer; FORGET and INTERRUPT come over /dev/fuse.
-        let (error, len) = match reply {
-            Outcome::Ok(len) => (0, len.min(PAYLOAD_BYTES)),
-            Outcome::Error(errno) => (-errno.raw_os_error(), 0),
-            Outcome::Silent => (-libc::EIO, 0),
-        };
-        let header = OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique };
-        let state =
-            RingEntryInOut { commit_id: self.commit_id, payload_sz: len as u32, ..RingEntryInOut::default() };
-        let bytes = self.buffer.as_mut_slice();
-        bytes[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
-        bytes[STATE_START..HEADER_BYTES].copy_from_slice(state.as_bytes());
-        self.answered = unique;
-        self.buffer.touch(PAGE_BYTES + len);
-        let queue = Arc::clone(&self.queue);
-        queue.done.lock().push(self);
-        if thread::current().id() != queue.thread
-            && queue.asleep.swap(false, SeqCst)
-            && let Err(errno) = rustix::io::write(&queue.wake, &1u64.to_ne_bytes())
-        {
-            tracing::error!(%errno, "cannot wake a ring's thread");
-        }
-    }
 }
 
 /// The threads of all queues.

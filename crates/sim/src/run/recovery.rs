@@ -134,20 +134,7 @@ impl Sim<'_> {
         };
         let least = self.committed.max(self.durable);
         if count < least {
-            if !self.is_damaged() {
-                return Err(format!(
-                    "{count} changes of {} survive, and {least} were acknowledged",
-                    self.log.len()
-                ));
-            }
-            if self.flips == 1 && !self.gave_up && self.forgotten + count < self.attested {
-                return Err(format!(
-                    "one bit has flipped, and changes {} to {} are lost without a word",
-                    self.forgotten + count + 1,
-                    self.attested
-                ));
-            }
-            self.stats.shortened += 1;
+            self.judge_loss(count, least)?;
         }
         let lost = self.log.split_off(count);
         self.now = now;
@@ -168,6 +155,25 @@ impl Sim<'_> {
         }
         self.check()?;
         self.repeat(&lost)
+    }
+
+    /// Fails if `count` changes have survived, fewer than the `least` that must, and damage does not explain it.
+    fn judge_loss(&mut self, count: usize, least: usize) -> Outcome {
+        if !self.is_damaged() {
+            return Err(format!(
+                "{count} changes of {} survive, and {least} were acknowledged",
+                self.log.len()
+            ));
+        }
+        if self.flips == 1 && !self.gave_up && self.forgotten + count < self.attested {
+            return Err(format!(
+                "one bit has flipped, and changes {} to {} are lost without a word",
+                self.forgotten + count + 1,
+                self.attested
+            ));
+        }
+        self.stats.shortened += 1;
+        Ok(())
     }
 
     /// Makes the first lost change again, byte for byte, as databases do after a crash.

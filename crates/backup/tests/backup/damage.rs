@@ -1,0 +1,147 @@
+//! Damaged, swapped and truncated objects.
+
+use pagefold_backup::{Error, Repository, Secret, Seen};
+
+use super::bench::{Bench, Chance, PAGE, create, noise, restore, write};
+
+#[test]
+fn damaged_swapped_truncated_and_replayed_objects_are_told() {
+    for secret in [None, Some("horse")] {
+        let bench = Bench::new(40);
+        let repository = bench.init(secret);
+        let one = bench.snapshot("one");
+        create(&repository, &bench.stream(&one, None)).unwrap();
+        write(&*bench.pool.open_dataset("db").unwrap(), 3, 1, &noise(12, PAGE as usize));
+        let two = bench.snapshot("two");
+        create(&repository, &bench.stream(&two, Some(&one))).unwrap();
+        let expected = restore(&repository, "2", None).unwrap();
+        let objects = bench.objects();
+        // The description has to be opened each time, which takes Argon2id: it comes once.
+        let opened = || {
+            Repository::open(
+                bench.store(),
+                Seen::default(),
+                secret.map(|text| Secret::new(text.into()).unwrap()).as_ref(),
+            )
+        };
+        let outcome = |repository: &Repository| match restore(repository, "2", None) {
+            Ok(stream) => assert!(stream == expected, "restored wrong"),
+            Err(
+                Error::Damaged { .. } | Error::Missing { .. } | Error::Unsupported(_) | Error::NotFound(_),
+            ) => {}
+            Err(error) => panic!("told as something else: {error}"),
+        };
+        let mut told = 0;
+        for (name, bytes) in objects.iter().filter(|(name, _)| !name.ends_with("repository")) {
+            let places = (0..12).map(|at| at * bytes.len() / 12);
+            let flipped = places.clone().map(|at| {
+                let mut bytes = bytes.clone();
+                bytes[at] ^= 1 << (at % 8);
+                bytes
+            });
+            let cut = places.map(|at| bytes[..at].to_vec());
+            let other = objects.iter().filter(|(other, _)| *other != name).map(|(_, bytes)| bytes.clone());
+            for bytes in flipped.chain(cut).chain(other) {
+                bench.set(name, Some(&bytes));
+                outcome(&repository);
+                let all = repository.backups();
+                let found = all.and_then(|all| repository.verify(&all, 1.0, 0, &mut |_| {}));
+                let checked = repository.check();
+                let is_told = !matches!((&found, &checked), (Ok(found), Ok(checked)) if found.damages + checked.damages == 0);
+                told += usize::from(is_told);
+            }
+            bench.set(name, None);
+            outcome(&repository);
+            bench.set(name, Some(bytes));
+        }
+        assert!(told > 60, "{told}");
+        let name = objects.keys().find(|name| name.ends_with("repository")).unwrap();
+        for at in 0..objects[name].len() {
+            let mut bytes = objects[name].clone();
+            bytes[at] ^= 1;
+            bench.set(name, Some(&bytes));
+            assert!(opened().is_err());
+        }
+        bench.set(name, Some(&objects[name]));
+        outcome(&opened().unwrap());
+        let wrong = Secret::new(b"cow".to_vec()).unwrap();
+        let error = Repository::open(bench.store(), Seen::default(), Some(&wrong)).err().unwrap();
+        assert!(matches!(error, Error::Key(_)), "{error}");
+        let none = Repository::open(bench.store(), Seen::default(), None);
+        assert_eq!(none.is_err(), secret.is_some());
+        if secret.is_some() {
+            assert!(objects.values().all(|bytes| !bytes.windows(4).any(|part| part == b"row ")));
+        }
+    }
+}
+
+/// PAGEFOLD_DAMAGES says how many. An object is changed in some bytes, cut, swapped with another one, replaced by an older one, or taken away; half
+/// of the time a restore is under way on top of what is there. What comes back is right, or it is told.
+#[test]
+fn damaged_by_the_thousand_and_nothing_comes_back_wrong() {
+    let count: u64 = std::env::var("PAGEFOLD_DAMAGES").map_or(300, |count| count.parse().unwrap());
+    let (mut told, mut harmless) = (0, 0);
+    for secret in [None, Some("horse")] {
+        let bench = Bench::new(60);
+        let repository = bench.init(secret);
+        let mut last: Option<String> = None;
+        for number in 0..4_u64 {
+            write(&*bench.pool.open_dataset("db").unwrap(), 3, number, &noise(number + 12, PAGE as usize));
+            let path = bench.snapshot(&format!("s{number}"));
+            create(&repository, &bench.stream(&path, last.as_deref())).unwrap();
+            last = Some(path);
+        }
+        let expected =
+            [restore(&repository, "4", None).unwrap(), restore(&repository, "4", Some("2")).unwrap()];
+        let objects = bench.objects();
+        let names: Vec<&String> = objects.keys().filter(|name| !name.ends_with("repository")).collect();
+        let mut chance = Chance(7);
+        for round in 0..count / 2 {
+            let name = names[chance.below(names.len() as u64) as usize];
+            let other = names[chance.below(names.len() as u64) as usize];
+            let mut bytes = objects[name].clone();
+            let mut also = None;
+            match chance.below(5) {
+                0 => bytes.truncate(chance.below(bytes.len() as u64) as usize),
+                1 => {
+                    also = Some((other, bytes));
+                    bytes = objects[other].clone();
+                }
+                2 => bytes.clone_from(&objects[other]),
+                _ => {
+                    for _ in 0..=chance.below(3) {
+                        let at = chance.below(bytes.len() as u64) as usize;
+                        bytes[at] ^= 1 << chance.below(8);
+                    }
+                }
+            }
+            bench.set(name, (chance.below(20) > 0).then_some(&bytes[..]));
+            if let Some((other, bytes)) = &also {
+                bench.set(other, Some(bytes));
+            }
+            let which = (round % 2) as usize;
+            match restore(&repository, "4", [None, Some("2")][which]) {
+                Ok(stream) => {
+                    assert!(
+                        stream == expected[which],
+                        "round {round}: {name} was damaged, and something else came back"
+                    );
+                    harmless += 1;
+                }
+                Err(
+                    Error::Damaged { .. }
+                    | Error::Missing { .. }
+                    | Error::Unsupported(_)
+                    | Error::NotFound(_),
+                ) => told += 1,
+                Err(error) => panic!("round {round}: {name}: told as something else: {error}"),
+            }
+            for name in [Some(name), also.map(|(other, _)| other)].into_iter().flatten() {
+                bench.set(name, Some(&objects[name]));
+            }
+        }
+        assert!(restore(&repository, "4", None).unwrap() == expected[0]);
+    }
+    println!("{count} damaged objects: {told} told, {harmless} of which nothing was needed");
+    assert!(told >= count / 10, "{told}");
+}

@@ -1,0 +1,92 @@
+//! Tells whether something is wrong with a pool, and what to do about it.
+
+use pagefold_server::control::{PoolFigures, QuotaFigures};
+use pagefold_server::serve::{FULL_PERCENT, percent};
+use pagefold_server::units;
+
+use super::UNAVAILABLE;
+
+/// Returns true if errors were met since they were cleared.
+pub(super) fn has_errors(pool: &PoolFigures) -> bool {
+    let errors = &pool.errors;
+    !errors.struck.is_empty()
+        || errors.unlisted > 0
+        || pool.devices.iter().any(|device| !device.errors.is_zero())
+}
+
+/// Returns true if something is wrong with a pool; being nearly full does not count.
+pub(super) fn has_problem(pool: &PoolFigures) -> bool {
+    let sound = matches!(pool.state.as_str(), "ONLINE" | "EXPORTED" | "CRASHED") && pool.problem.is_none();
+    !sound || has_errors(pool) || pool.second_copies_read > 0 || pool.account_faults > 0
+}
+
+/// Returns how full a pool is, in per cent; space that is reserved for accepted writes counts as used.
+fn fullness(pool: &PoolFigures) -> u64 {
+    percent(pool.capacity_bytes.saturating_sub(pool.available_bytes), pool.capacity_bytes)
+}
+
+/// Returns the quotas that are nearly used up.
+pub(super) fn full_quotas(pool: &PoolFigures) -> impl Iterator<Item = &QuotaFigures> {
+    pool.quotas.iter().filter(|quota| percent(quota.used_bytes, quota.limit_bytes) >= FULL_PERCENT)
+}
+
+/// Returns what to do about a pool's state.
+pub(super) fn advice(pool: &PoolFigures) -> Option<String> {
+    match pool.state.as_str() {
+        "CRASHED" => Some(format!("none: it recovers when it is mounted (pagefold mount {} DIR)", pool.name)),
+        "FAULTED" => Some(format!(
+            "unmount it, mend the device, mount it again: pagefold unmount --force {}",
+            pool.name
+        )),
+        "RESCUE" => Some(format!(
+            "copy what can be read; then, unmounted, `pagefold check {}` lists what cannot",
+            pool.name
+        )),
+        UNAVAILABLE => {
+            Some("connect its devices again, or tell where they are: pagefold import -d DIR".into())
+        }
+        _ if has_errors(pool) => Some(error_advice(pool)),
+        "ONLINE" if pool.second_copies_read > 0 => Some(format!(
+            "metadata is damaged, its second copy was read {} times; repair it: pagefold scrub {}",
+            pool.second_copies_read, pool.name
+        )),
+        "ONLINE" if pool.account_faults > 0 => Some(format!(
+            "{} times an account would have fallen below zero; unmount it and verify everything: pagefold check {}",
+            pool.account_faults, pool.name
+        )),
+        "ONLINE" | "EXPORTED" if fullness(pool) >= FULL_PERCENT => Some(full_advice(pool)),
+        "ONLINE" | "EXPORTED" => full_quotas(pool).next().map(|quota| {
+            format!(
+                "the {} of {} is nearly taken: delete something there, or raise it: pagefold set {}=SIZE {}",
+                quota.property, quota.name, quota.property, quota.name
+            )
+        }),
+        _ => None,
+    }
+}
+
+/// Returns what to do about errors that were met.
+fn error_advice(pool: &PoolFigures) -> String {
+    let name = &pool.name;
+    let files = pool.errors.struck.iter().any(|struck| struck.what == "file");
+    let first = if files { "copy these files from a backup; " } else { "" };
+    format!(
+        "{first}`pagefold scrub --wait {name}` verifies everything and repairs what is kept twice, and `pagefold check {name}` \
+         (unmounted) lists what cannot be read; then `pagefold clear {name}`"
+    )
+}
+
+/// Returns what to do about a pool that is nearly full.
+fn full_advice(pool: &PoolFigures) -> String {
+    let full = format!("it is {} % full: ", fullness(pool));
+    match &pool.snapshots {
+        Some(held) if held.bytes >= pool.used_bytes / 10 => format!(
+            "{full}snapshots hold {}; {} alone holds most, {} (pagefold destroy -n {}): destroy some, or delete something that no snapshot has",
+            units::size(held.bytes),
+            held.largest,
+            units::size(held.largest_bytes),
+            held.largest
+        ),
+        _ => format!("{full}delete something, or move it elsewhere; what is deleted is free a moment later"),
+    }
+}

@@ -1,0 +1,336 @@
+//! `status`: shows everything about a pool.
+
+use std::collections::BTreeMap;
+
+use pagefold_server::control::{ConfinementFigures, MemoryFigures, PoolFigures, TakeoverFigures};
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::serve::percent;
+use pagefold_server::{raw, units};
+use serde_json::json;
+
+use super::super::backup::{BackupStatus, Behind, backup_statuses, replicas};
+use super::advice::{advice, full_quotas, has_errors, has_problem};
+use super::{Numbers, SHOWN, UNAVAILABLE, gather};
+use crate::args::Status;
+use crate::table::{self, Align, Table};
+
+/// Prints everything about each pool.
+pub fn status(args: &Status) -> Result<()> {
+    let (mut pools, mut failures) = gather(&args.targets)?;
+    let all = pools.len();
+    let mut backups: BTreeMap<String, Vec<BackupStatus>> = BTreeMap::new();
+    // Summing up what all datasets hold is worth it only where one of them has a policy.
+    for pool in pools.iter().filter(|pool| pool.backup_policies) {
+        let backup_statuses = failures.need(&pool.name, backup_statuses(&pool.name));
+        backups.insert(pool.name.clone(), backup_statuses.unwrap_or_default());
+    }
+    let mut behind: BTreeMap<String, Vec<Behind>> = BTreeMap::new();
+    for pool in &pools {
+        let found = failures.need(&pool.name, replicas(&pool.name));
+        behind.insert(pool.name.clone(), found.unwrap_or_default());
+    }
+    let backups_of = |pool: &PoolFigures| backups.get(&pool.name).map(Vec::as_slice).unwrap_or_default();
+    let replicas_of = |pool: &PoolFigures| behind.get(&pool.name).map(Vec::as_slice).unwrap_or_default();
+    if args.problems {
+        let is_wrong = |pool: &PoolFigures| {
+            backups_of(pool).iter().any(BackupStatus::is_wrong)
+                || replicas_of(pool).iter().any(Behind::is_wrong)
+        };
+        pools.retain(|pool| has_problem(pool) || is_wrong(pool));
+    }
+    if args.output.json {
+        let pool = |pool: &PoolFigures| with_backups(pool, backups_of(pool), replicas_of(pool));
+        let told = pools.iter().map(pool).collect::<Result<Vec<_>>>()?;
+        crate::verbs::print_json(&json!({ "pools": told, "failures": failures.json() }))?;
+        return failures.finish(args.targets.len(), SHOWN).and_then(|()| problems(args, &pools));
+    }
+    if args.problems && pools.is_empty() && all > 0 {
+        println!("all pools are healthy");
+        return failures.finish(args.targets.len(), SHOWN);
+    }
+    if all == 0 && failures.is_empty() {
+        eprintln!("no pools are known here: `pagefold create` one, or find one with `pagefold import`");
+    }
+    for (index, pool) in pools.iter().enumerate() {
+        if index > 0 {
+            println!();
+        }
+        print_status(pool, Numbers(args.output));
+        for standing in backups_of(pool) {
+            println!("{:>12}: {}", "backup", table::printable(&standing.text()));
+        }
+        for replica in replicas_of(pool) {
+            println!("{:>12}: {}", "replica", table::printable(&replica.text()));
+        }
+    }
+    failures.finish(args.targets.len(), SHOWN).and_then(|()| problems(args, &pools))
+}
+
+/// Returns the figures of a pool, with the state of its backups by policy and of its replicas.
+fn with_backups(
+    pool: &PoolFigures,
+    backups: &[BackupStatus],
+    replicas: &[Behind],
+) -> Result<serde_json::Value> {
+    let doing = || format!("cannot tell the figures of pool {}", pool.name);
+    let mut figures = serde_json::to_value(pool).context(doing)?;
+    if let Some(figures) = figures.as_object_mut() {
+        figures.insert("backups".into(), json!(backups));
+        figures.insert("replicas".into(), json!(replicas));
+    }
+    Ok(figures)
+}
+
+/// Fails if anything is wrong with a pool; only `-x` asks for that.
+fn problems(args: &Status, pools: &[PoolFigures]) -> Result<()> {
+    if !args.problems || pools.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+    Err(Failure::new(format!("something is wrong with {}", names.join(", "))))
+}
+
+/// Returns what happens to the mounts when their server dies, and what has happened so far.
+fn takeover_text(takeover: &TakeoverFigures) -> String {
+    if !takeover.on {
+        return "off: the mounts end with their server".into();
+    }
+    match (takeover.restarts, takeover.last_stall_ms) {
+        (0, _) | (_, None) => "on: another server goes on when this one dies".into(),
+        (restarts, Some(stall)) => {
+            let reason = table::printable(&takeover.last_reason);
+            format!(
+                "on: {restarts} servers went before this one, the last one by {reason}; requests waited {stall} ms"
+            )
+        }
+    }
+}
+
+/// Returns the privileges that a server has given up.
+fn confinement_text(confinement: &ConfinementFigures) -> String {
+    if !confinement.on {
+        return "off: the server keeps all privileges that it was started with".into();
+    }
+    let capabilities = match confinement.capabilities.join(", ") {
+        none if none.is_empty() => "no capabilities".into(),
+        some => some,
+    };
+    let calls = if confinement.system_calls { "; system calls are filtered" } else { "" };
+    let paths = if confinement.paths { "; paths are restricted" } else { "" };
+    let missing = confinement.missing.iter().map(|missing| format!("; missing: {missing}"));
+    format!("{capabilities}{calls}{paths}{}", missing.collect::<String>())
+}
+
+/// Prints a figure with its label.
+fn line(label: &str, text: &str) {
+    println!("{label:>12}: {text}");
+}
+
+fn print_status(pool: &PoolFigures, show: Numbers) {
+    print_state(pool);
+    if pool.state == UNAVAILABLE {
+        line(
+            "devices",
+            &pagefold_server::registry::paths_text(
+                &pool.devices.iter().map(|d| d.path.clone()).collect::<Vec<_>>(),
+            ),
+        );
+        return;
+    }
+    print_space(pool, show);
+    if pool.models > 0 {
+        let text = format!(
+            "{} of pages, {} stored, {} in memory",
+            pool.models,
+            show.size(pool.model_bytes),
+            show.size(pool.model_memory_bytes)
+        );
+        line("models", &text);
+    }
+    line(
+        "next batch",
+        &format!("{}, {} of log since the last checkpoint", pool.next_batch, show.size(pool.log_bytes)),
+    );
+    if pool.pid.is_some() {
+        print_server(pool, show);
+    }
+    print_devices(pool, show);
+    print_errors(pool);
+}
+
+/// Prints the state of a pool and of its server, and its mounts.
+fn print_state(pool: &PoolFigures) {
+    line("pool", &pool.name);
+    line("state", &table::state(&pool.state));
+    if let Some(problem) = &pool.problem {
+        line("problem", problem);
+    }
+    if let Some(advice) = advice(pool) {
+        line("action", &advice);
+    }
+    line("guid", &pool.guid);
+    if let Some(pid) = pool.pid {
+        line("server", &format!("process {pid}"));
+    }
+    if let Some(takeover) = &pool.takeover {
+        line("takeover", &takeover_text(takeover));
+    }
+    if let Some(confinement) = &pool.confinement {
+        line("confined", &confinement_text(confinement));
+    }
+    for mount in &pool.mounts {
+        let how = if mount.read_only { "read-only, " } else { "" };
+        let dir = table::printable(&raw::text(&mount.dir));
+        let since = units::utc(mount.since);
+        let also = mount
+            .also_at
+            .iter()
+            .map(|dir| format!(", and at {}", table::printable(&pagefold_server::raw::text(dir))));
+        let dir = format!("{dir}{}", also.collect::<String>());
+        line("mounted", &format!("{} at {dir} ({how}over {}, since {since})", mount.name, mount.transport));
+    }
+}
+
+/// Prints what of a pool's space is taken, reserved, and yet to be freed.
+fn print_space(pool: &PoolFigures, show: Numbers) {
+    line(
+        "space",
+        &format!(
+            "{} used of {} ({}), {} available",
+            show.size(pool.used_bytes),
+            show.size(pool.capacity_bytes),
+            units::percent(pool.used_bytes, pool.capacity_bytes),
+            show.size(pool.available_bytes)
+        ),
+    );
+    if pool.reserved_bytes > 0 {
+        line(
+            "reserved",
+            &format!("{} are kept for datasets with a reservation", show.size(pool.reserved_bytes)),
+        );
+    }
+    for quota in full_quotas(pool) {
+        let (used, limit) = (quota.used_bytes, quota.limit_bytes);
+        let told = format!(
+            "{} % of {} of {} ({}) are taken",
+            percent(used, limit),
+            quota.property,
+            quota.name,
+            show.size(limit)
+        );
+        line("quota", &told);
+    }
+    line(
+        "logical",
+        &format!(
+            "{}, stored in {}: ratio {}",
+            show.size(pool.logical_bytes),
+            show.size(pool.physical_bytes),
+            show.ratio(pool.logical_bytes, pool.physical_bytes)
+        ),
+    );
+    if pool.freeing {
+        line(
+            "freeing",
+            &format!("what was destroyed; {} of snapshots are left", show.size(pool.freeing_bytes)),
+        );
+    }
+}
+
+/// Prints what a server holds in memory, and what it does in the background.
+fn print_server(pool: &PoolFigures, show: Numbers) {
+    let cache = &pool.cache;
+    line(
+        "cache",
+        &format!(
+            "{} of {}, {} of {} reads hit",
+            show.size(cache.used_bytes),
+            show.size(cache.limit_bytes),
+            units::percent(cache.hits, cache.hits.saturating_add(cache.misses)),
+            units::count(cache.hits.saturating_add(cache.misses) as f64),
+        ),
+    );
+    if let Some(memory) = &pool.memory {
+        line("memory", &told_memory(show, memory));
+    }
+    if let Some(scrub) = &pool.scrub {
+        line("scrub", &crate::verbs::scrub::text(scrub, show.0.exact));
+    }
+    if let Some(trim) = &pool.trim {
+        line("trim", &crate::verbs::trim::text(trim, show.0.exact));
+    }
+    line("waiting", &format!("{} accepted and not yet durable", show.size(pool.dirty_bytes)));
+}
+
+/// Prints a table of a pool's devices.
+fn print_devices(pool: &PoolFigures, show: Numbers) {
+    let mut devices = Table::new(&[
+        ("DEVICE", Align::Left),
+        ("SIZE", Align::Right),
+        ("READ", Align::Right),
+        ("WRITE", Align::Right),
+        ("CKSUM", Align::Right),
+    ]);
+    for device in &pool.devices {
+        devices.row(vec![
+            raw::text(&device.path),
+            show.size(device.size_bytes),
+            device.errors.read_errors.to_string(),
+            device.errors.write_errors.to_string(),
+            device.errors.checksum_errors.to_string(),
+        ]);
+    }
+    println!();
+    for row in devices.render(false).lines() {
+        println!("    {row}");
+    }
+    println!();
+}
+
+/// Prints what errors have struck.
+fn print_errors(pool: &PoolFigures) {
+    let errors = &pool.errors;
+    let since = match errors.cleared {
+        0 => "since the pool was made".to_owned(),
+        cleared => format!("since {}", units::utc(cleared)),
+    };
+    if !has_errors(pool) {
+        println!("      errors: none {since}");
+        return;
+    }
+    println!("      errors: {since}, all openings of the pool counted");
+    for device in pool.devices.iter().filter(|device| !device.errors.is_zero()) {
+        println!(
+            "    {}: {}",
+            table::printable(&pagefold_server::raw::text(&device.path)),
+            device.errors.text()
+        );
+    }
+    errors.struck.iter().for_each(|struck| println!("    {}", struck.text()));
+    if errors.unlisted > 0 {
+        println!("    and {} errors of what is not listed", errors.unlisted);
+    }
+}
+
+/// Returns how much memory is resident, and for which uses; uses that take nothing are left out.
+fn told_memory(show: Numbers, memory: &MemoryFigures) -> String {
+    let kinds = [
+        ("records", memory.records_bytes),
+        ("pages", memory.pages_bytes),
+        ("nodes", memory.nodes_bytes + memory.changed_nodes_bytes),
+        ("directories", memory.directories_bytes),
+        ("segment table", memory.segments_bytes),
+        ("catalogue", memory.catalogue_bytes),
+        ("models", memory.models_bytes),
+        ("accepted", memory.accepted_bytes),
+        ("journal", memory.journal_bytes),
+        ("inodes", memory.inodes_bytes),
+        ("requests", memory.requests_bytes),
+        ("device reads", memory.device_buffers_bytes),
+        ("other", memory.other_bytes),
+    ];
+    let told = kinds.iter().filter(|(_, bytes)| *bytes > 0);
+    let told: Vec<String> = told.map(|(kind, bytes)| format!("{kind} {}", show.size(*bytes))).collect();
+    let (resident, budget) = (show.size(memory.resident_bytes), show.size(memory.budget_bytes));
+    format!("{resident} resident, budget {budget}: {}", told.join(", "))
+}

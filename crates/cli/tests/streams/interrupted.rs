@@ -1,0 +1,177 @@
+//! Streams that end early, and are gone on with.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+
+use super::{
+    assert_sound, kill_server, names, receive, received, same_files, send, spawn, token, with_files,
+    with_pools,
+};
+use crate::common::{Sandbox, assert_failure, can_mount, outcome, wait_until};
+
+#[test]
+fn what_came_in_part_is_kept_and_gone_on_with() {
+    let sandbox = with_pools();
+    sandbox.ok(&["snapshot", "tank/db@one"]);
+    send(&sandbox, &["tank/db@one"], "one");
+    let stream = fs::read(sandbox.path("one")).unwrap();
+    fs::write(sandbox.path("part"), &stream[..stream.len() - 9]).unwrap();
+    let cut = receive(&sandbox, &["vault/copy"], "part");
+    assert_failure(
+        &cut,
+        1,
+        &[
+            "cannot receive into vault/copy",
+            "it ends too early",
+            "what came is kept",
+            "pagefold send --resume 1-",
+            "pagefold receive --abort vault/copy",
+        ],
+    );
+    assert_eq!(names(&sandbox, "vault"), ["vault"]);
+    let partial = sandbox.json(&["list", "-t", "partial"])["partials"][0].clone();
+    let token = token(&sandbox, "vault/copy").unwrap();
+    assert_eq!(
+        (&partial["name"], &partial["receive_resume_token"]),
+        (&"vault/copy".into(), &token.clone().into())
+    );
+    assert_failure(
+        &receive(&sandbox, &["vault/copy"], "one"),
+        1,
+        &["part of another stream", "send --resume"],
+    );
+    for hidden in ["vault/%copy", "vault/%copy@x"] {
+        assert_failure(&sandbox.run(&["snapshot", hidden]), 2, &["is no name"]);
+    }
+    send(&sandbox, &["--resume", &token], "rest");
+    assert_failure(&receive(&sandbox, &["vault/other"], "rest"), 1, &["no part of that was received"]);
+    received(&sandbox, &["vault/copy"], "rest");
+    assert_eq!(names(&sandbox, "vault"), ["vault", "vault/copy", "vault/copy@one"]);
+
+    // Given up: by itself, and with what it came on top of.
+    sandbox.ok(&["snapshot", "tank/db@two"]);
+    send(&sandbox, &["-i", "@one", "tank/db@two"], "two");
+    let stream = fs::read(sandbox.path("two")).unwrap();
+    fs::write(sandbox.path("part"), &stream[..stream.len() - 9]).unwrap();
+    // There may be nothing in it but its end.
+    if receive(&sandbox, &["vault/copy"], "part").stderr.contains("what came is kept") {
+        assert_failure(
+            &sandbox.run(&["destroy", "vault/copy@one"]),
+            1,
+            &["received on top of", "--abort vault/copy"],
+        );
+        sandbox.ok(&["receive", "--abort", "vault/copy"]);
+    }
+    assert_failure(&sandbox.run(&["receive", "--abort", "vault/copy"]), 1, &["nothing was received in part"]);
+    sandbox.ok(&["destroy", "-r", "vault/copy"]);
+    receive(&sandbox, &["vault/copy"], "part");
+    let first = fs::read(sandbox.path("one")).unwrap();
+    sandbox.ok(&["dataset", "create", "vault/up"]);
+    fs::write(sandbox.path("part"), &first[..first.len() - 9]).unwrap();
+    receive(&sandbox, &["vault/up/copy"], "part");
+    assert_failure(&sandbox.run(&["destroy", "vault/up"]), 1, &["--abort vault/up/copy"]);
+    sandbox.ok(&["destroy", "-r", "vault/up"]);
+    assert_eq!(sandbox.json(&["list", "-t", "partial"])["partials"], Value::Array(vec![]));
+    ["tank", "vault"].iter().for_each(|pool| assert_sound(&sandbox, pool));
+}
+
+/// A `receive` that was given the first half of a stream.
+fn half_received(sandbox: &Sandbox, file: &str) -> Child {
+    let stream = fs::read(sandbox.path(file)).unwrap();
+    let mut child = spawn(sandbox, &["receive", "vault/copy"], Stdio::piped(), Stdio::piped());
+    child.stdin.as_mut().unwrap().write_all(&stream[..stream.len() / 2]).unwrap();
+    child
+}
+
+#[test]
+fn killed_receivers_and_their_servers_leave_what_can_be_gone_on_with() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_files();
+    send(&sandbox, &["tank/db@one"], "one");
+    sandbox.ok(&["mount", "-o", "takeover=off", "vault", "b"]);
+    let partial = || sandbox.json(&["list", "-t", "partial", "vault"])["partials"][0]["used_bytes"].as_u64();
+    // The client is killed.
+    let mut child = half_received(&sandbox, "one");
+    wait_until(|| partial().is_some_and(|bytes| bytes > 2_000_000));
+    child.kill().unwrap();
+    outcome(child);
+    let first = token(&sandbox, "vault/copy").unwrap();
+    send(&sandbox, &["--resume", &first], "rest");
+    assert!(
+        fs::metadata(sandbox.path("rest")).unwrap().len() < fs::metadata(sandbox.path("one")).unwrap().len()
+    );
+    // The server is killed.
+    let mut child = half_received(&sandbox, "rest");
+    wait_until(|| partial().is_some_and(|bytes| bytes > 5_000_000));
+    sandbox.ok(&["sync", "vault"]);
+    kill_server(&sandbox, "vault");
+    let stdin = child.stdin.take();
+    assert_failure(
+        &outcome(child),
+        1,
+        &["lost the server of pool vault", "get receive_resume_token vault/copy"],
+    );
+    drop(stdin);
+    sandbox.ok(&["unmount", "vault"]);
+    sandbox.ok(&["mount", "vault", "b"]);
+    let second = token(&sandbox, "vault/copy").unwrap();
+    assert_ne!(first, second);
+    send(&sandbox, &["--resume", &second], "rest");
+    // The sender is gone, and its reader knows.
+    let stream = fs::read(sandbox.path("rest")).unwrap();
+    fs::write(sandbox.path("part"), &stream[..stream.len() - 100]).unwrap();
+    assert_failure(&receive(&sandbox, &["vault/copy"], "part"), 1, &["it ends too early", "send --resume"]);
+    send(&sandbox, &["--resume", &token(&sandbox, "vault/copy").unwrap(), "tank"], "rest");
+    received(&sandbox, &["vault/copy"], "rest");
+    sandbox.ok(&["mount", "vault/copy", "c"]);
+    assert!(same_files(&sandbox, "a/.pagefold/snapshot/one", "c"));
+    sandbox.ok(&["unmount", "-a"]);
+    ["tank", "vault"].iter().for_each(|pool| assert_sound(&sandbox, pool));
+}
+
+#[test]
+fn senders_tell_who_has_gone() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_files();
+    // This child reads the pool.
+    let mut child = spawn(&sandbox, &["send", "tank/db@one"], Stdio::null(), Stdio::piped());
+    let mut head = [0; 1000];
+    child.stdout.as_mut().unwrap().read_exact(&mut head).unwrap();
+    drop(child.stdout.take());
+    assert_failure(&outcome(child), 1, &["whoever read it has ended"]);
+    // The last mount: the server stays for the stream.
+    let mut child = spawn(&sandbox, &["send", "tank/db@two"], Stdio::null(), Stdio::piped());
+    child.stdout.as_mut().unwrap().read_exact(&mut head).unwrap();
+    let unmounted = sandbox.run(&["unmount", "tank"]);
+    assert!(unmounted.status.success() && unmounted.stderr.contains("stays open"), "{}", unmounted.stderr);
+    let mut rest = Vec::new();
+    child.stdout.as_mut().unwrap().read_to_end(&mut rest).unwrap();
+    assert!(outcome(child).status.success());
+    let state = || sandbox.json(&["status", "tank"])["pools"][0]["state"].as_str().unwrap().to_owned();
+    wait_until(|| state() == "EXPORTED");
+    fs::write(sandbox.path("two"), [&head[..], &rest].concat()).unwrap();
+    received(&sandbox, &["vault/copy"], "two");
+    // Told to go, it does not.
+    sandbox.ok(&["mount", "tank/db", "a"]);
+    let mut child = spawn(&sandbox, &["send", "tank/db@two"], Stdio::null(), Stdio::piped());
+    child.stdout.as_mut().unwrap().read_exact(&mut head).unwrap();
+    sandbox.ok(&["unmount", "--force", "tank"]);
+    child.stdout.as_mut().unwrap().read_to_end(&mut rest).unwrap();
+    assert_failure(&outcome(child), 1, &["the stream is not complete", "send --resume"]);
+    // The server dies.
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank/db", "a"]);
+    let mut child = spawn(&sandbox, &["send", "tank/db@two"], Stdio::null(), Stdio::piped());
+    child.stdout.as_mut().unwrap().read_exact(&mut head).unwrap();
+    kill_server(&sandbox, "tank");
+    child.stdout.as_mut().unwrap().read_to_end(&mut rest).unwrap();
+    assert_failure(&outcome(child), 1, &["the stream is not complete", "lost the server of pool tank"]);
+    sandbox.ok(&["unmount", "tank"]);
+    ["tank", "vault"].iter().for_each(|pool| assert_sound(&sandbox, pool));
+}

@@ -1,0 +1,106 @@
+//! Objects whose model came late, or that nobody counted, are known until they are coded again.
+
+use std::sync::Arc;
+
+use pagefold_codec::testing::Random;
+use pagefold_engine::pool::{LearnOptions, Pool};
+
+use super::{
+    LEARN, PAGE, PAGES, assert_holds, assert_sound, before_the_model, heap, modelled, new_pool, open,
+    recompress, whole, write,
+};
+
+#[test]
+fn objects_whose_model_came_late_are_known_until_they_are_coded_again() {
+    let (_, pool, pages) = before_the_model();
+    assert_eq!(pool.late(), [((1, 5), 0)]);
+    write(&pool, 5, 0, &pages[..10]);
+    assert_eq!(pool.late(), [((1, 5), 10)]);
+    let mut at = 0;
+    for step in 1..=4 {
+        let next = pool.recompress_late((1, 5), at, 200).unwrap();
+        assert_eq!(next.is_none(), step == 4, "700 pages");
+        at = next.unwrap_or(at);
+    }
+    assert_eq!(pool.late(), []);
+    assert_eq!(modelled(&pool, 5), PAGES as usize);
+    assert_holds(&pool, 5, &pages);
+    assert_sound(&pool);
+}
+
+#[test]
+fn what_is_coded_again_gets_a_model_first() {
+    let (device, pool) = new_pool("page-1");
+    let pages = heap(2);
+    write(&pool, 5, 0, &pages);
+    drop(pool);
+    // Who wrote these pages is forgotten: nobody learns from them by himself.
+    let pool = open(&device, 1);
+    assert_eq!(pool.learn(&LEARN).unwrap(), None);
+    let report = recompress(&pool, &[whole(5)]);
+    assert_eq!((report.recompressed, modelled(&pool, 5)), (PAGES, PAGES as usize));
+    assert_holds(&pool, 5, &pages);
+    assert_sound(&pool);
+}
+
+/// All calls that the objects take which wait to be coded again.
+pub(super) fn recompress_late(pool: &Pool) {
+    while let Some((of, _)) = pool.late().first().copied() {
+        let mut at = Some(0);
+        while let Some(from) = at {
+            at = pool.recompress_late(of, from, 300).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_waits_to_be_coded_again_waits_over_restarts_until_all_of_it_was() {
+    let (device, pool, pages) = before_the_model();
+    assert_eq!(pool.recompress_late((1, 5), 0, 300).unwrap(), Some(300));
+    drop(pool);
+    let device = Arc::new(device.crash(&mut |_| 0));
+    let pool = open(&device, 1);
+    assert_eq!(pool.late(), [((1, 5), 0)]);
+    recompress_late(&pool);
+    assert_eq!(modelled(&pool, 5), PAGES as usize);
+    assert_sound(&pool);
+    pool.checkpoint(false).unwrap();
+    drop(pool);
+    let pool = open(&Arc::new(device.crash(&mut |_| 0)), 2);
+    assert_eq!((pool.late(), modelled(&pool, 5)), (vec![], PAGES as usize));
+    assert_holds(&pool, 5, &pages);
+    assert_sound(&pool);
+}
+
+/// All that the search finds.
+fn seek(pool: &Pool) {
+    let mut at = Some((0, 0));
+    while let Some(from) = at {
+        at = pool.seek(from).unwrap();
+    }
+}
+
+#[test]
+fn objects_that_nobody_counted_are_sought() {
+    let (device, pool) = new_pool("zstd-1");
+    let pages = heap(2);
+    let noise: Vec<Vec<u8>> = (0..100).map(|seed| Random::new(seed).bytes(PAGE)).collect();
+    write(&pool, 5, 0, &pages);
+    write(&pool, 6, 0, &noise);
+    write(&pool, 7, 0, &pages[..7]);
+    seek(&pool);
+    assert_eq!(pool.learn(&LearnOptions::IDLE).unwrap(), None, "compression says so");
+    drop(pool);
+    let pool = open(&device, 1);
+    pool.set_compression("auto".parse().unwrap());
+    assert_eq!(pool.learn(&LearnOptions::IDLE).unwrap(), None, "who wrote them is forgotten");
+    seek(&pool);
+    let learned = pool.learn(&LearnOptions::IDLE).unwrap().unwrap();
+    assert_eq!((learned.object, learned.adopted, learned.first), (5, Some(1), true));
+    assert_eq!(pool.learn(&LearnOptions::IDLE).unwrap(), None, "neither noise nor what is too small");
+    recompress_late(&pool);
+    assert_eq!(modelled(&pool, 5), PAGES as usize);
+    assert_holds(&pool, 5, &pages);
+    assert_holds(&pool, 6, &noise);
+    assert_sound(&pool);
+}

@@ -1,0 +1,56 @@
+//! Tries power cuts in the middle of steps, on images of the devices.
+
+use super::setup::options;
+use super::{Outcome, Sim};
+use crate::history::Theme;
+use crate::images::{Camera, States};
+
+/// Divisor of the number of images where pools are full or aged, which take much longer to compare. Pools of small
+/// chunks do not.
+const FULL_SHARE: usize = if cfg!(feature = "small-chunks") { 1 } else { 8 };
+
+impl<'a> Sim<'a> {
+    /// Begins to take images of the present devices.
+    pub(super) fn watch(&mut self) {
+        // With flipped bits, an image that lost data would prove nothing: the flips may have cost it.
+        if self.history.images == 0 || self.history.theme == Theme::Flips {
+            return;
+        }
+        let most = match self.history.theme {
+            Theme::Full | Theme::Aged => self.history.images.div_ceil(FULL_SHARE),
+            _ => self.history.images,
+        };
+        let camera = Camera::new(&self.devices, most, self.shutter.bits());
+        camera.acknowledge(self.forgotten + self.durable);
+        self.camera = Some(camera);
+    }
+
+    /// Judges the images that were taken so far: each must recover to a state that the events so far allow.
+    pub(super) fn develop(&mut self) -> Outcome {
+        let images = self.camera.as_ref().map_or_else(Vec::new, |camera| camera.develop());
+        if images.is_empty() {
+            return Ok(());
+        }
+        let states = self.states();
+        let count = images.len();
+        for (at, image) in images.into_iter().enumerate() {
+            let least = image.durable.saturating_sub(self.forgotten);
+            let salt = self.shutter.bits();
+            let judged = image.judge(&states, least, &options(self.history, salt), &mut self.shutter);
+            self.stats.images +=
+                judged.map_err(|what| format!("power cut {} of {count} on the way: {what}", at + 1))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the states that a power cut may leave, oldest first.
+    fn states(&self) -> States {
+        let mut world = self.base.clone();
+        let mut states = vec![(world.signature(), world.clone())];
+        for event in &self.log {
+            event.happen(&mut world);
+            states.push((world.signature(), world.clone()));
+        }
+        states
+    }
+}

@@ -1,0 +1,61 @@
+//! Counts of what a run did.
+
+/// Counts of what a run did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Changes accepted.
+    pub applies: u64,
+    /// Changes refused for lack of space.
+    pub refused: u64,
+    /// Models adopted.
+    pub learned: u64,
+    /// Pages coded again.
+    pub recoded: u64,
+    /// Operations on the catalogue that were done.
+    pub catalogue_ops: u64,
+    /// Streams received without interruption.
+    pub received: u64,
+    /// Streams received after they had been interrupted and were resumed.
+    pub resumed: u64,
+    /// Clones that were reset to their origin.
+    pub reset: u64,
+    /// Clones that were moved onto a newer snapshot.
+    pub rebased: u64,
+    /// Power cuts between steps, in the middle of calls (where an earlier step armed one), and during recovery from
+    /// these.
+    pub crashes: u64,
+    /// Power cuts that were tried on copies of the devices, in the middle of steps, and during recovery from these.
+    pub images: u64,
+    /// Times that the pool was opened.
+    pub opens: u64,
+    /// Calls that failed because of a fault.
+    pub failed: u64,
+    /// Damaged pools that could not be opened.
+    pub unopenable: u64,
+    /// Damaged pools that were opened by accepting the loss of what lay behind the damage.
+    pub given_up: u64,
+    /// Damaged pools whose log ended before the last acknowledged change.
+    pub shortened: u64,
+}
+
+impl Stats {
+    /// Adds the counts of another run.
+    pub const fn add(&mut self, other: &Self) {
+        self.applies += other.applies;
+        self.refused += other.refused;
+        self.learned += other.learned;
+        self.recoded += other.recoded;
+        self.catalogue_ops += other.catalogue_ops;
+        self.received += other.received;
+        self.resumed += other.resumed;
+        self.reset += other.reset;
+        self.rebased += other.rebased;
+        self.crashes += other.crashes;
+        self.images += other.images;
+        self.opens += other.opens;
+        self.failed += other.failed;
+        self.unopenable += other.unopenable;
+        self.given_up += other.given_up;
+        self.shortened += other.shortened;
+    }
+}

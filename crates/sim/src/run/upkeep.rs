@@ -1,0 +1,118 @@
+//! Learns models, codes pages again, exports the pool, and keeps account of the errors that were counted.
+
+use std::sync::Arc;
+
+use pagefold_engine::Error;
+use pagefold_engine::device::Device;
+use pagefold_engine::limits::BLOCK_BYTES;
+use pagefold_engine::pool::{CALL_PAGES, PageRange, Pool};
+
+use super::setup::{compression, options};
+use super::{LEARN, Outcome, Sim};
+use crate::history::OBJECTS;
+
+impl<'a> Sim<'a> {
+    pub(super) fn learn(&mut self) -> Outcome {
+        // `learn` commits nothing, unless it has to make room.
+        let (before, opens) = ((self.committed, self.settled), self.stats.opens);
+        let mut adopted = false;
+        let learn = |pool: &Pool| {
+            let learned = pool.learn(&LEARN)?;
+            adopted = learned.is_some_and(|learned| learned.adopted.is_some());
+            Ok(())
+        };
+        self.call(learn, false)?;
+        if self.stats.opens == opens {
+            (self.committed, self.settled) = before;
+        }
+        self.stats.learned += u64::from(adopted);
+        Ok(())
+    }
+
+    pub(super) fn recode(&mut self) -> Outcome {
+        let (now, again) = (compression(self.history, false), compression(self.history, true));
+        let ranges: Vec<PageRange> =
+            OBJECTS.map(|object| PageRange { object, from: 0, to: u64::MAX }).collect();
+        let mut recoded = 0;
+        let recode = |pool: &Pool| {
+            pool.set_compression(again);
+            let mut done = pool.recompress(&ranges, (0, 0), CALL_PAGES).map(|report| report.recompressed);
+            // The background, too, codes late pages of any dataset again.
+            if let (Ok(_), Some((of, _))) = (&done, pool.late().first().copied()) {
+                done = pool.recompress_late(of, 0, CALL_PAGES).and(done);
+            }
+            pool.set_compression(now);
+            match done {
+                Ok(pages) => recoded = pages,
+                // No chunk is free to clean into, which is no failure of the pool.
+                Err(Error::NoSpace(_)) if pool.status().failure.is_none() => {}
+                Err(error) => return Err(error),
+            }
+            Ok(())
+        };
+        self.call(recode, false)?;
+        self.stats.recoded += recoded;
+        Ok(())
+    }
+
+    /// Returns the number of errors that the pool has counted, over all openings.
+    pub(super) fn count_errors(&mut self) -> u64 {
+        let counted = self.pool.as_ref().map_or(self.errors.1, |pool| {
+            pool.faults().devices.iter().map(|of| of.reads + of.writes + of.checksums).sum()
+        });
+        self.errors.1 = counted;
+        counted
+    }
+
+    /// Drops the pool, as if its process had ended. The errors that it has met may be among those that the next
+    /// opening finds stored.
+    pub(super) fn close(&mut self) {
+        self.count_errors();
+        self.pool = None;
+    }
+
+    /// Verifies the count of errors after an opening: all stored ones are in it, and none that were never met, except
+    /// those that the opening itself met.
+    pub(super) fn verify_errors(&mut self) -> Outcome {
+        let (stored, met) = self.errors;
+        let counted = self.count_errors();
+        self.errors.0 = self.errors.0.min(counted);
+        let own = self.devices.iter().any(|device| device.stats().counts().errors > 0);
+        let may_differ = self.flips > 0 || self.gave_up;
+        if !may_differ && (counted < stored || (counted > met && !own)) {
+            return Err(format!(
+                "{counted} errors are counted after opening; {stored} were stored, {met} met"
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn export(&mut self) -> Outcome {
+        while !self.begun.is_empty() {
+            self.end(false)?;
+        }
+        let pool = Arc::clone(self.pool()?);
+        let counted = self.count_errors();
+        if let Err(error) = pool.export() {
+            drop(pool);
+            return self.failed(&error);
+        }
+        self.errors.0 = counted;
+        let (used, paged) = (pool.status().used_bytes, options(self.history, 0).table_bytes.is_some());
+        drop(pool);
+        self.close();
+        self.committed = self.log.len();
+        self.durable = self.log.len();
+        self.forget();
+        self.reopen()?;
+        let found = self.pool.as_ref().map(|pool| pool.status().used_bytes);
+        // Segments whose page of the table was away are accounted with the directories that they had before, which may
+        // be larger: in an empty pool they are all that is used.
+        let same =
+            |found| found == used || (paged && found < used && used - found < used / 8 + BLOCK_BYTES as u64);
+        if self.terms().may_fail || found.is_none_or(same) {
+            return Ok(());
+        }
+        Err(format!("{used} bytes were accounted as used before export, {found:?} are after"))
+    }
+}
