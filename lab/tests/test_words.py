@@ -66,7 +66,6 @@ def test_a_word_in_the_name_of_a_file_is_found(tmp_path):
         ("crates/backup/src/keys.rs", "// An epoch that was sealed."),
         ("crates/bench/src/data.rs", 'sql("VACUUM (FREEZE, ANALYZE) t");'),
         ("lab/suites.py", "@dataclass(frozen=True)"),
-        ("crates/cli/src/control/model.rs", '#[serde(rename = "deed")]'),
         ("crates/engine/src/device/lock.rs", "// The lock's holder is a dying server."),
         ("docs/SEMANTICS.md", "Files that were folded."),
         ("docs/decisions/0001-x.md", "A txg is a deed."),

@@ -8,7 +8,7 @@ mod common;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -172,4 +172,42 @@ fn a_pool_whose_processes_are_all_killed_is_mounted_again() {
         assert_eq!(fs::read(&path).unwrap().len(), PAGES as usize * PAGE);
     }
     sandbox.ok(&["unmount", "tank"]);
+}
+
+/// The kernel gives the number of a file system that was unmounted to the next one that is mounted.
+#[test]
+fn a_mounter_whose_server_is_killed_takes_no_mount_of_others_away() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    for pool in ["tank", "lake"] {
+        sandbox.dir(pool);
+        sandbox.ok(&["create", pool, &format!("{pool}.pf"), "--size", "256M"]);
+    }
+    sandbox.dir("monday");
+    sandbox.ok(&["mount", "-o", "takeover=off", "tank", "tank"]);
+    sandbox.ok(&["snapshot", "tank@monday"]);
+    sandbox.ok(&["mount", "tank@monday", "monday"]);
+    let number = |name: &str| fs::metadata(sandbox.path(name)).unwrap().dev();
+    let of_monday = number("monday");
+    sandbox.ok(&["unmount", "monday"]);
+    wait_until(|| {
+        sandbox.ok(&["mount", "-o", "takeover=off", "lake", "lake"]);
+        let is_again = number("lake") == of_monday;
+        if !is_again {
+            sandbox.ok(&["unmount", "lake"]);
+        }
+        is_again
+    });
+    let [server, mounter] = family(i32::try_from(sandbox.pool()["pid"].as_i64().unwrap()).unwrap())[..]
+    else {
+        panic!("a server and its mounter");
+    };
+    signal(server, Signal::KILL);
+    wait_until(|| has_ended(server) && has_ended(mounter));
+    fs::write(sandbox.path("lake/file"), b"kept").unwrap();
+    assert_eq!(number("lake/file"), of_monday, "it lies below the mount, which has gone");
+    sandbox.ok(&["sync", "lake"]);
+    sandbox.ok(&["unmount", "lake"]);
 }

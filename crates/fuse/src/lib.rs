@@ -43,7 +43,8 @@ pub use errno::errno;
 pub use init::{Agreement, InitError};
 pub use killed::{abandoned, ended_but_for_drops};
 pub use mount::{
-    Here, MountError, MountOptions, Mounted, Mounter, Unmount, check_mount_point, is_mount_point, unmount,
+    Here, MountError, MountOptions, Mounted, Mounter, OneMount, Unmount, abort_abandoned, check_mount_point,
+    is_mount_point, unmount,
 };
 pub use request::{Fetching, Handler, Kernel, Request};
 pub use rustix::io::Errno;

@@ -4,6 +4,7 @@ mod error;
 mod helper;
 mod make;
 mod mountinfo;
+mod one;
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -19,6 +20,7 @@ pub use error::MountError;
 pub use make::check_mount_point;
 pub(crate) use mountinfo::is_mount_of;
 pub use mountinfo::is_mount_point;
+pub use one::{OneMount, abort_abandoned};
 
 /// Options of a mount.
 #[derive(Clone, Debug)]

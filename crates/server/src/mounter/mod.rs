@@ -11,12 +11,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pagefold_fuse::{Here, MountError, Mounter as _};
+use pagefold_fuse::{Here, MountError, Mounter as _, OneMount};
 
 use crate::failure::{Context, Result};
 use crate::stderr::write_line;
 use crate::supervisor::wire::{self, Kind};
-use crate::{abandoned, confine, mountopts, mounts, supervisor};
+use crate::{confine, mountopts, mounts, supervisor};
 pub use client::MounterClient;
 use protocol::{MountFlags, MounterReply, MounterRequest};
 pub(crate) use takeover::TakeoverMounter;
@@ -27,9 +27,8 @@ struct Bounds {
     suid: bool,
     dev: bool,
     nonempty: bool,
-    /// Connections that end with the server, by the minor numbers of their devices: those that it has mounted and
-    /// nobody else takes over.
-    own: Mutex<Vec<u32>>,
+    /// Mounts that end with the server: those that it has made and nobody else takes over.
+    own: Mutex<Vec<OneMount>>,
 }
 
 /// Mounts and unmounts for the server of `pool` at the other end of descriptor `raw`, until the server closes its end.
@@ -62,7 +61,8 @@ pub fn run(pool: &str, options: &[String], raw: i32) -> Result<()> {
             write_line(&format!("mounter: cannot start a thread: {error}"));
         }
     }
-    bounds.abort_own()
+    bounds.abort_own();
+    Ok(())
 }
 
 fn ignore_ends() {
@@ -112,21 +112,19 @@ impl Bounds {
         let takeover = how.takeover;
         let mounted = Here.mount(dir, &how.into())?;
         let (device_minor, pages_max) = (mounted.device_minor, mounted.pages_max);
-        if !takeover {
-            self.own.lock().unwrap_or_else(PoisonError::into_inner).push(device_minor);
+        if !takeover && let Some(mount) = OneMount::at(&mounted.dir) {
+            self.own.lock().unwrap_or_else(PoisonError::into_inner).push(mount);
         }
         Ok((MounterReply::Mounted { dir: mounted.dir, device_minor, pages_max }, Some(mounted.device)))
     }
 
     /// Aborts what the server has left mounted: it has ended. The kernel does that, too, unless a thread of the server
-    /// waits for a request that nobody answers any more ([`abandoned`]).
-    fn abort_own(&self) -> Result<()> {
+    /// waits for a request that nobody answers any more ([`pagefold_fuse::abandoned`]).
+    fn abort_own(&self) {
         let own = std::mem::take(&mut *self.own.lock().unwrap_or_else(PoisonError::into_inner));
-        let all = mounts::all()?;
-        for connection in own {
-            abandoned::abort(&all, connection);
+        for mount in own.iter().filter(|mount| mount.abort()) {
+            tracing::debug!(?mount, "the server has left it mounted");
         }
-        Ok(())
     }
 
     /// Returns an error if the mount is of another pool, or asks for rights that the server was not started with.
