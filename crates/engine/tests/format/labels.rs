@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pagefold_engine::dataset::Change;
 
-use pagefold_engine::device::{Device, SimDevice};
+use pagefold_engine::device::{Device, OneDevice, SimDevice};
 use pagefold_engine::pool::label::{self, Superblock};
 use pagefold_engine::pool::{Guid, Label, Membership, OpenOptions, Opening, Pool};
 use pagefold_engine::record::{NoModels, decode};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pagefold_engine::dataset::redo::{Bases, CatalogueOp, PageRun, Redo, for_each};
+use pagefold_engine::device::Devices;
 use pagefold_engine::segment::{Segment, Segments, record_checksum};
 use pagefold_engine::space::Chunks;
 use pagefold_engine::wal::batch::{BatchHeader, ENTRY_BYTES, HEADER_BYTES, Verified};

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use pagefold_engine::device::{AlignedBuf, Device, SimDevice};
 use pagefold_engine::pool::label;
 use pagefold_engine::pool::{CreateOptions, EARLIER_OPENINGS, Guid, OpenOptions, Pool, create_on};
-use pagefold_engine::segment::{self, Devices};
+use pagefold_engine::segment;
 use pagefold_engine::space::{Chunk, reserved_places};
 use pagefold_engine::{Addr, Ptr, limits, types};
 use tables::{number, table};

@@ -1,9 +1,9 @@
 //! Opens the pool of a history, with the options that follow from the history.
 
-use pagefold_engine::device::Device;
 use std::sync::Arc;
 
 use pagefold_engine::dataset::Journal;
+use pagefold_engine::device::Device;
 use pagefold_engine::pool::{OpenOptions, Pool};
 use pagefold_engine::record::Compression;
 use pagefold_engine::segment::PageIds;
