@@ -143,7 +143,10 @@ def _is_there(pid: int, started: int) -> bool:
 
 
 def _waits_for_clients(pid: int, task: str) -> bool:
-    status = Path(f"/proc/{pid}/task/{task}/status").read_text()
+    try:
+        status = Path(f"/proc/{pid}/task/{task}/status").read_text()
+    except OSError:
+        return True  # It has ended.
     return status.startswith("Name:\tpf-drop\n") and "State:\tD" in status
 
 

@@ -27,7 +27,11 @@ fn every_module_uses_only_those_below() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut uses = 0;
     for (depth, module) in ORDER.iter().enumerate() {
-        let text = std::fs::read_to_string(root.join(format!("{module}.rs"))).unwrap();
+        let mut text = std::fs::read_to_string(root.join(format!("{module}.rs"))).unwrap();
+        // Parts of a module stand where it does.
+        for part in std::fs::read_dir(root.join(module)).into_iter().flatten() {
+            text += &std::fs::read_to_string(part.unwrap().path()).unwrap();
+        }
         for part in text.split("crate::").skip(1) {
             let used: String = part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
             let Some(place) = ORDER.iter().position(|other| *other == used) else { continue };
@@ -40,7 +44,7 @@ fn every_module_uses_only_those_below() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let known = ["lib.rs", "wal_tests.rs", "segment_tests.rs", "compress_tests.rs"]
             .contains(&name.as_str())
-            || ORDER.iter().any(|m| name == format!("{m}.rs"));
+            || ORDER.iter().any(|m| name == format!("{m}.rs") || name == *m);
         assert!(known, "{name} has no place in the order");
     }
 }

@@ -19,6 +19,10 @@ pub fn run(args: &Mount) -> Result<()> {
         return mounter::run(args.source.as_deref().unwrap_or_default(), &args.options, line);
     }
     serve::run(args.report, || {
+        if args.supervisor.is_none() {
+            // What is mounted here may wait for requests that nobody answers.
+            pagefold_server::abandoned::abort_all();
+        }
         settle(args)?;
         serve::start(server_options(args)?, args)
     })

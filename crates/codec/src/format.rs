@@ -36,7 +36,7 @@ pub enum PageCoding {
         /// Below [`FIRST_MODEL_CODEC`].
         codec: u8,
     },
-    /// As any other bytes.
+    /// As any other bytes are, unless a page also parses as one of a format with a model.
     Generic,
 }
 

@@ -130,19 +130,21 @@ impl Pool {
                 }
                 worker.work();
             });
+            let mut own_job = None;
+            if let Err(error) = &spawned {
+                state.threads -= 1;
+                // Without any thread the job would never run: the caller's thread does it.
+                if state.threads == 0 {
+                    own_job = state.jobs.pop_back();
+                    tracing::warn!(%error, "no thread for a request that waits; its transport thread waits instead");
+                }
+            }
+            drop(state);
             if let Some(beside) = beside {
                 beside();
             }
-            if let Err(error) = spawned {
-                state.threads -= 1;
-                // Without any thread the job would never run: the caller's thread does it.
-                if state.threads == 0
-                    && let Some(job) = state.jobs.pop_back()
-                {
-                    drop(state);
-                    tracing::warn!(%error, "no thread for a request that waits; its transport thread waits instead");
-                    job();
-                }
+            if let Some(job) = own_job {
+                job();
             }
         }
     }

@@ -115,6 +115,8 @@ pub(crate) struct Coherence {
     named: AtomicU64,
     /// Number of times that the kernel was told to drop pages.
     drops: AtomicU64,
+    /// The last error of telling the kernel for which no caller waited any more.
+    untold: Arc<Mutex<Option<io::Error>>>,
     threads: Arc<Pool>,
 }
 
@@ -150,6 +152,7 @@ impl Coherence {
             attributes: (0..CACHE_NOTES).map(|_| AtomicU64::new(0)).collect(),
             named: AtomicU64::new(0),
             drops: AtomicU64::new(0),
+            untold: Arc::default(),
             threads: Pool::with_births(DROP_THREADS, DROP_THREADS_MAX, birth),
         }
     }
@@ -264,11 +267,19 @@ impl Coherence {
         let Some(kernel) = self.kernel.get().cloned() else { return };
         self.drops.fetch_add(1, SeqCst);
         let told = Arc::new((Mutex::new(None::<io::Result<()>>), Condvar::new()));
-        let (tell, write) = (Arc::clone(&told), *write);
+        let (tell, write, untold) = (Arc::clone(&told), *write, Arc::clone(&self.untold));
+        if let Some(error) = self.untold.lock().take() {
+            tracing::error!(%error, "the kernel did not drop what it has cached: readers may see old bytes");
+        }
         self.threads.run(Box::new(move || {
             let dropped =
                 own_files::tell(&kernel, |device| drop_pages(device, write.ino, write.offset, write.len));
-            *tell.0.lock() = Some(dropped);
+            let mut done = tell.0.lock();
+            // Nobody else has it any more if the caller has given up.
+            match dropped {
+                Err(error) if Arc::strong_count(&tell) == 1 => *untold.lock() = Some(error),
+                dropped => *done = Some(dropped),
+            }
             tell.1.notify_one();
         }));
         let chunks = Chunks::new(write.ino, write.offset, write.len);

@@ -6,8 +6,8 @@
 //! the thread's file of it ([`crate::own_files`]) is the only one left, so the kernel does not end it.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use crate::DROP_THREADS;
 
@@ -21,18 +21,22 @@ pub fn ended_but_for_drops(pid: u32) -> bool {
 }
 
 /// Returns the connections, by the minor numbers of their devices, that only killed processes hold. Their clients wait
-/// until somebody aborts them. Linux tells who holds a connection since 6.15 or so; before that, none are found.
+/// until somebody aborts them. Linux tells who holds a connection since 6.15 or so; before that, none are found. None
+/// are found either unless this process may look at the files of all processes (as root, with CAP_SYS_PTRACE): a
+/// process that cannot be looked at may hold any connection.
 pub fn abandoned() -> BTreeSet<u32> {
     let (dead, alive): (Vec<u32>, Vec<u32>) =
         processes().into_iter().partition(|pid| ended_but_for_drops(*pid));
-    let mut left: BTreeSet<u32> = dead.into_iter().flat_map(of_threads).collect();
+    let Ok(left) = dead.into_iter().map(of_threads).collect::<io::Result<Vec<_>>>() else {
+        return BTreeSet::new();
+    };
+    let mut left: BTreeSet<u32> = left.into_iter().flatten().collect();
     for pid in alive {
         if left.is_empty() {
             break;
         }
-        for connection in of_files(Path::new(&format!("/proc/{pid}"))) {
-            left.remove(&connection);
-        }
+        let Ok(held) = of_threads(pid) else { return BTreeSet::new() };
+        left.retain(|connection| !held.contains(connection));
     }
     left
 }
@@ -42,23 +46,37 @@ fn processes() -> Vec<u32> {
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Returns the connections that threads of a process hold; each may have a table of files of its own.
-fn of_threads(pid: u32) -> Vec<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    tasks.flat_map(|task| of_files(&task.path())).collect()
+/// Returns the connections that threads of a process hold; each may have a table of files of its own. None if the
+/// process has ended.
+fn of_threads(pid: u32) -> io::Result<Vec<u32>> {
+    let mut held = Vec::new();
+    for task in unless_gone(fs::read_dir(format!("/proc/{pid}/task")))?.into_iter().flatten() {
+        held.extend(of_files(&task?.path())?);
+    }
+    Ok(held)
 }
 
-/// Returns the connections among the files of a process or thread, given its directory in /proc.
-fn of_files(process: &Path) -> Vec<u32> {
-    let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-    let is_fuse =
-        |file: &fs::DirEntry| fs::read_link(file.path()).is_ok_and(|to| to == Path::new("/dev/fuse"));
-    let told = |file: fs::DirEntry| fs::read_to_string(process.join("fdinfo").join(file.file_name())).ok();
-    files.filter(is_fuse).filter_map(told).filter_map(|text| connection_of(&text)).collect()
+/// Returns the connections among the files of a thread, given its directory in /proc.
+fn of_files(thread: &Path) -> io::Result<Vec<u32>> {
+    let mut held = Vec::new();
+    for file in unless_gone(fs::read_dir(thread.join("fdinfo")))?.into_iter().flatten() {
+        let told = unless_gone(fs::read_to_string(file?.path()))?;
+        held.extend(told.as_deref().and_then(connection_of));
+    }
+    Ok(held)
+}
+
+/// Returns `None` for what belongs to a thread that has ended, or a file that was closed, meanwhile.
+fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Parses what /proc/PID/fdinfo tells of a file of /dev/fuse.
-fn connection_of(text: &str) -> Option<u32> {
+pub(crate) fn connection_of(text: &str) -> Option<u32> {
     field(text, "fuse_connection")?.parse().ok()
 }
 

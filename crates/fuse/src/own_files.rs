@@ -30,6 +30,7 @@ pub(crate) fn part(kernel: &Kernel) -> Option<Birth> {
     let kept = device.as_raw_fd();
     let (done, parted) = mpsc::channel::<()>();
     let on_thread = move || {
+        block_signals();
         match keep_only(kept) {
             // SAFETY: the thread's own table has this descriptor, and nothing else there owns it.
             Ok(()) => OWN.set(Some(unsafe { OwnedFd::from_raw_fd(kept) })),
@@ -53,6 +54,16 @@ pub(crate) fn tell(kernel: &Kernel, tell: impl Fn(&OwnedFd) -> io::Result<()>) -
         Some(device) => tell(device),
         None => kernel.with_device(|device| tell(device)).unwrap_or(Ok(())),
     })
+}
+
+/// Leaves signals to other threads: a handler would find none of the files that it uses.
+fn block_signals() {
+    // SAFETY: the set is filled before it is read, and only this thread's mask changes.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    }
 }
 
 /// Gives the calling thread a table of its own with no file but `kept`.

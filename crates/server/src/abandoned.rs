@@ -1,14 +1,15 @@
 //! Aborts connections whose servers were killed, and cannot end by themselves ([`pagefold_fuse::abandoned`]).
 
-use crate::failure::Result;
 use crate::mounts::{self, MountEntry};
 use crate::stderr::write_line;
+use crate::{files, raw};
 
-/// Aborts the connections of our mounts that only killed processes hold. Says which they were.
-pub fn abort_all() -> Result<()> {
-    let all = mounts::all()?;
+/// Aborts the connections of our mounts that only killed processes hold, and says which they were. Only root can tell
+/// who holds a connection; for others, and where the kernel does not tell its mounts, this does nothing.
+pub fn abort_all() {
+    let Some(all) = files::is_root().then(mounts::all).and_then(Result::ok) else { return };
     if !all.iter().any(MountEntry::is_ours) {
-        return Ok(());
+        return;
     }
     for connection in pagefold_fuse::abandoned() {
         let is_it = |mount: &&MountEntry| mount.is_ours() && mount.device == (0, connection);
@@ -17,10 +18,9 @@ pub fn abort_all() -> Result<()> {
         if let Some(mount) = all.iter().filter(is_it).find(aborts) {
             write_line(&format!(
                 "the server of {} at {} was killed, and requests had no answer: they fail now",
-                crate::raw::printable(&mount.source),
+                raw::printable(&mount.source),
                 mount.dir.display()
             ));
         }
     }
-    Ok(())
 }

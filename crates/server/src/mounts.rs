@@ -103,8 +103,9 @@ pub fn is_dead(mount: &MountEntry) -> bool {
     use rustix::io::Errno;
     let (dir, (tell, told)) = (mount.dir.clone(), mpsc::channel());
     // A thread that goes on waiting ends with the process.
-    thread::spawn(move || tell.send(rustix::fs::statvfs(&dir).map(drop)));
-    matches!(told.recv_timeout(PATIENCE), Ok(Err(Errno::NOTCONN | Errno::CONNABORTED)))
+    let asks = move || tell.send(rustix::fs::statvfs(&dir).map(drop));
+    let begun = thread::Builder::new().name("asks-mount".into()).spawn(asks);
+    begun.is_ok() && matches!(told.recv_timeout(PATIENCE), Ok(Err(Errno::NOTCONN | Errno::CONNABORTED)))
 }
 
 /// Longest time that a server is waited for only to learn whether it lives.

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 static TELL: OnceLock<fn(&str)> = OnceLock::new();
 
-/// Sets the function that prints lines, once per process.
+/// Sets the function that prints lines, once per process. It puts the program's name before each.
 pub fn print_with(tell: fn(&str)) {
     // A second call changes nothing.
     let _ = TELL.set(tell);

@@ -44,7 +44,7 @@ use std::io::Write;
 
 use pagefold_server::failure::{Context, Failure, Result};
 
-use crate::args::{Cli, Verb};
+use crate::args::{Cli, Mount, Verb};
 
 /// Returns the exit status of a command line that failed.
 pub fn exit_status(words: &[OsString], failure: &Failure) -> u8 {
@@ -55,10 +55,14 @@ pub fn exit_status(words: &[OsString], failure: &Failure) -> u8 {
 pub fn run(cli: Cli) -> Result<()> {
     if matches!(
         cli.verb,
-        Verb::Mount(_) | Verb::Unmount(_) | Verb::Status(_) | Verb::Import(_) | Verb::Export(_)
+        Verb::Mount(Mount { dry_run: false, .. })
+            | Verb::Unmount(_)
+            | Verb::Status(_)
+            | Verb::Import(_)
+            | Verb::Export(_)
     ) {
         // Nothing below may wait for a server that will not answer.
-        pagefold_server::abandoned::abort_all()?;
+        pagefold_server::abandoned::abort_all();
     }
     match cli.verb {
         Verb::Create(args) => create::run(&args),

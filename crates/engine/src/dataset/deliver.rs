@@ -44,7 +44,7 @@ pub(super) struct Wanted<'a> {
     pub(super) out: &'a mut [u8],
 }
 
-/// Fills what is wanted from a record, and keeps the record unless it is damaged.
+/// Fills what is wanted from a record, and keeps the record if it could be decoded, or if that has to wait.
 ///
 /// # Errors
 /// Those of [`decode_part`]. If `models` may not wait, the record is kept for whoever waits.

@@ -92,7 +92,9 @@ impl Pool {
     /// Verifies both copies of each device's label, as [`Pool::verify_placed`] does those of records.
     pub(super) fn verify_labels(&self, repair: bool, damaged: &mut Damaged<'_>) -> u64 {
         let mut sound = 0;
-        for (label, (_, device)) in self.labels.iter().zip(self.shared.devices.iter()) {
+        for label in &self.labels {
+            // A device that is missing has no label to be verified, and gets none of another one.
+            let Ok(device) = self.shared.devices.get(label.device) else { continue };
             for offset in label.offsets() {
                 let Err(error) = label.verify_at(device, offset) else {
                     sound += 1;

@@ -15,13 +15,15 @@ pub(super) enum Way {
     Buffered,
     /// Opened with O_DIRECT.
     Direct,
-    AsyncDirect,
     /// Opened with O_DIRECT, through io_uring.
+    AsyncDirect,
     /// Made direct by fcntl(2).
     LaterDirect,
-    AsyncLaterDirect,
     /// Made direct by fcntl(2), through io_uring.
+    AsyncLaterDirect,
+    /// Through a shared mapping.
     Mapped,
+    /// Through a private mapping.
     MappedPrivately,
 }
 

@@ -115,7 +115,7 @@ impl Client {
                     return Ok(());
                 }
                 notices::tell(&format!(
-                    "pagefold: waiting: the server of pool {}{} has to end",
+                    "waiting: the server of pool {}{} has to end",
                     self.pool,
                     self.named()
                 ));

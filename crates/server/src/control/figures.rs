@@ -534,7 +534,7 @@ pub struct PoolFigures {
     /// Number of subtractions that would have left an account below zero: faults of the engine, or damage.
     #[serde(default)]
     pub account_faults: u64,
-    /// Number of the transaction group (batch) that was committed last.
+    /// Number that the next batch of the log gets.
     pub next_batch: u64,
     /// Number of checkpoints since the pool was opened.
     pub checkpoints: u64,

@@ -112,8 +112,10 @@ impl Bounds {
         let takeover = how.takeover;
         let mounted = Here.mount(dir, &how.into())?;
         let (device_minor, pages_max) = (mounted.device_minor, mounted.pages_max);
-        if !takeover && let Some(mount) = OneMount::at(&mounted.dir) {
-            self.own.lock().unwrap_or_else(PoisonError::into_inner).push(mount);
+        if !takeover && let Some(mount) = OneMount::at(&mounted.dir, device_minor) {
+            let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+            own.retain(OneMount::is_there);
+            own.push(mount);
         }
         Ok((MounterReply::Mounted { dir: mounted.dir, device_minor, pages_max }, Some(mounted.device)))
     }

@@ -20,6 +20,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pagefold_fuse::OneMount;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -305,6 +306,17 @@ impl Supervisor {
         Ok(end)
     }
 
+    /// Ends the connections that are kept. The kernel does that when their last files are closed, unless threads of a
+    /// dead server have files of them, too, and wait for requests that nobody answers any more.
+    fn abort_kept(&mut self) {
+        let files = self.kept.values().filter_map(|kept| kept.fd.as_ref());
+        let mounts: Vec<OneMount> = files.filter_map(OneMount::of_file).collect();
+        self.kept.clear();
+        for mount in mounts.iter().filter(|mount| !mount.abort()) {
+            log(&format!("a connection cannot be aborted: {mount:?}"));
+        }
+    }
+
     /// Counts a death, and pauses if the server did not serve. Returns an exit status if there were too many.
     fn died(&mut self, how: &str) -> Option<i32> {
         let got_far = self.serving.is_some_and(|since| since.elapsed() >= SERVED_MIN);
@@ -313,6 +325,7 @@ impl Supervisor {
             log(&format!(
                 "{how}, as {DEATHS_MAX} did one after the other: giving up; their mounts end, and what was not synced is lost"
             ));
+            self.abort_kept();
             return Some(1);
         }
         log(&format!("{how}: starting another"));
