@@ -22,23 +22,30 @@ pub fn ended_but_for_drops(pid: u32) -> bool {
 
 /// Returns the connections, by the minor numbers of their devices, that only killed processes hold. Their clients wait
 /// until somebody aborts them. Linux tells who holds a connection since 6.15 or so; before that, none are found. None
-/// are found either unless this process may look at the files of all processes (as root, with CAP_SYS_PTRACE): a
-/// process that cannot be looked at may hold any connection.
+/// are found either unless this process may look at the files of servers (as root, with CAP_SYS_PTRACE). A living
+/// process that has the name of a killed one, and cannot be looked at, may hold what that one held.
 pub fn abandoned() -> BTreeSet<u32> {
     let (dead, alive): (Vec<u32>, Vec<u32>) =
         processes().into_iter().partition(|pid| ended_but_for_drops(*pid));
-    let Ok(left) = dead.into_iter().map(of_threads).collect::<io::Result<Vec<_>>>() else {
-        return BTreeSet::new();
-    };
-    let mut left: BTreeSet<u32> = left.into_iter().flatten().collect();
+    let names: BTreeSet<String> = dead.iter().filter_map(|pid| name_of(*pid)).collect();
+    let mut left: BTreeSet<u32> =
+        dead.into_iter().flat_map(|pid| of_threads(pid).unwrap_or_default()).collect();
     for pid in alive {
         if left.is_empty() {
             break;
         }
-        let Ok(held) = of_threads(pid) else { return BTreeSet::new() };
-        left.retain(|connection| !held.contains(connection));
+        match of_threads(pid) {
+            Ok(held) => left.retain(|connection| !held.contains(connection)),
+            Err(_) if name_of(pid).is_some_and(|name| names.contains(&name)) => return BTreeSet::new(),
+            Err(_) => {}
+        }
     }
     left
+}
+
+/// Returns the name of a process's first thread, which is that of its program.
+fn name_of(pid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/comm")).ok()
 }
 
 fn processes() -> Vec<u32> {
