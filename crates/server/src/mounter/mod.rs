@@ -114,7 +114,7 @@ impl Bounds {
         let (device_minor, pages_max) = (mounted.device_minor, mounted.pages_max);
         if !takeover && let Some(mount) = OneMount::at(&mounted.dir, device_minor) {
             let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-            own.retain(OneMount::is_there);
+            own.retain(OneMount::may_be_there);
             own.push(mount);
         }
         Ok((MounterReply::Mounted { dir: mounted.dir, device_minor, pages_max }, Some(mounted.device)))
