@@ -25,7 +25,7 @@ impl Running {
         Ok(run(&mut self.psql(database, sql))?.seconds)
     }
 
-    /// Makes [`TABLES`] with about `bytes` bytes of heap each.
+    /// Makes [`TABLES`](super::TABLES) with about `bytes` bytes of heap each.
     ///
     /// # Errors
     /// When a statement fails.
