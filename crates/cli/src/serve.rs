@@ -20,7 +20,7 @@ pub fn run(args: &Mount) -> Result<()> {
     }
     serve::run(args.report, || {
         if args.supervisor.is_none() {
-            // What is mounted here may wait for requests that nobody answers.
+            // A mount of a dead server may wait for requests that nobody answers, and stand at this directory.
             pagefold_server::abandoned::abort_all();
         }
         settle(args)?;

@@ -31,10 +31,13 @@ struct Pools {
 pub(crate) struct Pool {
     name: &'static str,
     threads_max: usize,
-    birth: Option<Box<dyn Fn() -> Option<Birth> + Send + Sync>>,
+    birth: Option<MakeBirth>,
     state: Mutex<State>,
     work: Condvar,
 }
+
+/// Makes the preparations of a new thread; none if it needs none.
+type MakeBirth = Box<dyn Fn() -> Option<Birth> + Send + Sync>;
 
 /// Preparations of a new thread.
 pub(crate) struct Birth {
@@ -92,7 +95,7 @@ impl Blocking {
 
 impl Pool {
     pub(crate) fn new(name: &'static str, threads_max: usize) -> Arc<Self> {
-        Arc::new(Self { name, threads_max, birth: None, state: Mutex::default(), work: Condvar::new() })
+        Self::of(name, threads_max, None)
     }
 
     /// Returns a pool whose threads are each prepared by what `birth` returns.
@@ -101,14 +104,11 @@ impl Pool {
         threads_max: usize,
         birth: impl Fn() -> Option<Birth> + Send + Sync + 'static,
     ) -> Arc<Self> {
-        let birth: Box<dyn Fn() -> Option<Birth> + Send + Sync> = Box::new(birth);
-        Arc::new(Self {
-            name,
-            threads_max,
-            birth: Some(birth),
-            state: Mutex::default(),
-            work: Condvar::new(),
-        })
+        Self::of(name, threads_max, Some(Box::new(birth)))
+    }
+
+    fn of(name: &'static str, threads_max: usize, birth: Option<MakeBirth>) -> Arc<Self> {
+        Arc::new(Self { name, threads_max, birth, state: Mutex::default(), work: Condvar::new() })
     }
 
     /// Runs `job` on a thread; if all are busy and no more may be started, jobs wait in order.

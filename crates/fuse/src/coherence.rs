@@ -115,8 +115,8 @@ pub(crate) struct Coherence {
     named: AtomicU64,
     /// Number of times that the kernel was told to drop pages.
     drops: AtomicU64,
-    /// The last error of telling the kernel for which no caller waited any more.
-    untold: Arc<Mutex<Option<io::Error>>>,
+    /// The last error of telling the kernel that was not logged yet: the threads that tell have no file to log to.
+    failed: Arc<Mutex<Option<io::Error>>>,
     threads: Arc<Pool>,
 }
 
@@ -152,7 +152,7 @@ impl Coherence {
             attributes: (0..CACHE_NOTES).map(|_| AtomicU64::new(0)).collect(),
             named: AtomicU64::new(0),
             drops: AtomicU64::new(0),
-            untold: Arc::default(),
+            failed: Arc::default(),
             threads: Pool::with_births(DROP_THREADS, DROP_THREADS_MAX, birth),
         }
     }
@@ -266,38 +266,34 @@ impl Coherence {
     pub(crate) fn drop_pages(&self, write: &Direct) {
         let Some(kernel) = self.kernel.get().cloned() else { return };
         self.drops.fetch_add(1, SeqCst);
-        let told = Arc::new((Mutex::new(None::<io::Result<()>>), Condvar::new()));
-        let (tell, write, untold) = (Arc::clone(&told), *write, Arc::clone(&self.untold));
-        if let Some(error) = self.untold.lock().take() {
-            tracing::error!(%error, "the kernel did not drop what it has cached: readers may see old bytes");
-        }
+        let told = Arc::new((Mutex::new(false), Condvar::new()));
+        let (tell, write, failed) = (Arc::clone(&told), *write, Arc::clone(&self.failed));
         self.threads.run(Box::new(move || {
             let dropped =
                 own_files::tell(&kernel, |device| drop_pages(device, write.ino, write.offset, write.len));
-            let mut done = tell.0.lock();
-            // Nobody else has it any more if the caller has given up.
-            match dropped {
-                Err(error) if Arc::strong_count(&tell) == 1 => *untold.lock() = Some(error),
-                dropped => *done = Some(dropped),
+            if let Err(error) = dropped {
+                *failed.lock() = Some(error);
             }
+            *tell.0.lock() = true;
             tell.1.notify_one();
         }));
         let chunks = Chunks::new(write.ino, write.offset, write.len);
         let mut was_quiet = false;
         let mut done = told.0.lock();
-        while done.is_none() {
+        while !*done {
             if !told.1.wait_for(&mut done, DROP_PATIENCE).timed_out() {
                 continue;
             }
             let quiet = self.notes(&chunks).all(|note| note.under_way.load(SeqCst) == 0);
-            if quiet && was_quiet && done.is_none() {
+            if quiet && was_quiet && !*done {
                 tracing::debug!(?write, "answering a write although pages beside it are being read");
-                return;
+                break;
             }
             was_quiet = quiet;
         }
-        if let Some(Err(error)) = &*done {
-            tracing::error!(%error, ?write, "the kernel does not drop what it has cached: readers may see old bytes");
+        // It may be that of an earlier write, which was answered before its pages were dropped.
+        if let Some(error) = self.failed.lock().take() {
+            tracing::error!(%error, "the kernel does not drop what it has cached: readers may see old bytes");
         }
     }
 }

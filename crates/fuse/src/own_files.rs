@@ -5,8 +5,8 @@
 //! the devices, which no other server could lock, and the connection, whose requests fail only when its last file is
 //! closed, although they are what the thread waits for. So each of these threads has a table with a single file,
 //! another one of the connection ([`clone_device`]). When the process is killed the kernel closes the others, the
-//! requests that were being answered over `/dev/fuse` fail, their pages are unlocked, and the thread ends. (Requests over a ring fail
-//! only when the connection is aborted.)
+//! requests that were being answered over `/dev/fuse` fail, their pages are unlocked, and the thread ends. (Requests
+//! over a ring fail only when the connection is aborted.)
 
 use std::cell::RefCell;
 use std::io;

@@ -171,7 +171,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let dir = self.parent.path().join("mnt");
-        // What still waits for an answer gets an error.
+        // Requests that still wait for an answer get errors.
         let _ = unmount(&dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
         let _ = self.child.wait();
     }

@@ -77,7 +77,7 @@ pub struct ListDatasets {
     pub output: Output,
 }
 
-/// What `list` lists.
+/// Kinds of things that `list` shows.
 #[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListType {
     /// Pools.
@@ -89,7 +89,7 @@ pub enum ListType {
     Snapshot,
     /// Datasets and snapshots.
     All,
-    /// What was received in part, with the tokens to go on.
+    /// Datasets that were received in part, with the tokens to go on.
     Partial,
 }
 
@@ -98,10 +98,10 @@ pub enum ListType {
 pub struct List {
     /// Pools, datasets, snapshots or directories; all pools if left out.
     pub targets: Vec<String>,
-    /// What is listed: pools unless a dataset or snapshot is named.
+    /// Kind of things to show: pools unless a dataset or snapshot is named.
     #[arg(short = 't', long = "type", value_enum)]
     pub kind: Option<ListType>,
-    /// What lies below a dataset that is named, too.
+    /// Also those below a dataset that is named.
     #[arg(short, long)]
     pub recursive: bool,
     /// How to print.
@@ -114,6 +114,6 @@ pub struct List {
 pub struct Rename {
     /// DATASET or DATASET@NAME.
     pub from: String,
-    /// What it is to be; of a snapshot the new name is enough.
+    /// The new name; of a snapshot, the part behind @ is enough.
     pub to: String,
 }

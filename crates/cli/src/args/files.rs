@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::Output;
 
-/// What `du` sorts by.
+/// Orders in which `du` shows files.
 #[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SortBy {
     /// Stored size, largest first.

@@ -22,7 +22,7 @@ pub struct Get {
     pub properties: String,
     /// Pools, datasets, snapshots or directories; all pools if left out.
     pub targets: Vec<String>,
-    /// What lies below, too.
+    /// Also datasets and snapshots below.
     #[arg(short, long)]
     pub recursive: bool,
     /// How to print.
@@ -33,7 +33,7 @@ pub struct Get {
 /// See [`super::Verb::Set`].
 #[derive(Args, Debug)]
 pub struct Set {
-    /// What to set: one or more PROPERTY=VALUE, then pools, datasets, snapshots or directories.
+    /// One or more PROPERTY=VALUE, then pools, datasets, snapshots or directories.
     #[arg(required = true, num_args = 1.., value_name = "PROPERTY=VALUE|TARGET")]
     pub words: Vec<String>,
 }

@@ -84,3 +84,8 @@ pub(crate) fn check(page: &[u8], block: Option<u32>) -> Checksum {
         _ => Checksum::Wrong,
     }
 }
+
+/// Clears the checksum in a page.
+pub(crate) fn clear(page: &mut [u8]) {
+    page[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
+}

@@ -85,7 +85,7 @@ impl OneMount {
 #[must_use]
 pub fn abort_abandoned(dir: &Path, connection: u32) -> bool {
     let is_abandoned = || crate::abandoned().contains(&connection);
-    // What is open here is of this connection, whoever gets its number next.
+    // The open file stays that of this connection, whoever gets its number next.
     if let Some(file) = abort_file(connection) {
         return is_abandoned() && write_abort(&file);
     }

@@ -7,8 +7,8 @@ use crate::columns::plan::Plans;
 use crate::entropy::{Decoder, Sink, Stream};
 use crate::format::{Checksum, Facts, PageCoding, PageFormat};
 use crate::postgres::FILES;
-use crate::postgres::checksum::check;
-use crate::postgres::page::{CHECKSUM_AT, verify_size};
+use crate::postgres::checksum::{check, clear};
+use crate::postgres::page::verify_size;
 use crate::stale::Stale;
 use crate::wire::Reader;
 
@@ -88,7 +88,7 @@ impl PageFormat for PostgresHeap {
     }
 
     fn clear_checksum(page: &mut [u8]) {
-        page[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
+        clear(page);
     }
 
     fn write_checksum(parts: &HeapPage, page: &mut [u8]) {

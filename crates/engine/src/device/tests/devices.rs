@@ -52,7 +52,7 @@ fn a_number_without_a_device_is_an_error_of_its_own() {
         assert_eq!((flushed.device, flushed.error.to_string().as_str()), (number, told));
         assert!(devices.writes_durably(number).is_err());
     }
-    // What is there is not held up by what is missing.
+    // A missing device does not keep the others from being flushed.
     devices.flush().unwrap();
     assert_eq!(all.iter().map(|sim| sim.stats().counts().flushes).collect::<Vec<_>>(), [1, 1]);
 }
