@@ -79,10 +79,12 @@ pub struct History {
     pub journalled: bool,
     /// Quotas and a reservation of the pool's own dataset, below which all others are.
     pub bounds: Option<Bounds>,
+    /// True if the pool has so many pages that they take long to compare.
+    pub dense: bool,
     /// Seed of the devices.
     pub seed: u64,
     /// Largest number of power cuts that are tried in the middle of each step, beside those that are steps. Where pools
-    /// are full or aged, and chunks are not small, it is an eighth of this.
+    /// are full or aged, and chunks are not small, or pages are many, it is an eighth of this.
     pub images: usize,
     /// Its steps.
     pub steps: Vec<Step>,
@@ -127,7 +129,19 @@ impl History {
         let bounds =
             (theme != Theme::Full && seed % 4 == 2).then(|| Bounds::new(&mut Random::new(seed ^ 0x9_0074)));
         let (modelled, forked) = (writer.modelled, writer.forked);
-        Self { theme, devices, cache_bytes, modelled, forked, journalled, bounds, seed, images: 0, steps }
+        Self {
+            theme,
+            devices,
+            cache_bytes,
+            modelled,
+            forked,
+            journalled,
+            bounds,
+            dense: false,
+            seed,
+            images: 0,
+            steps,
+        }
     }
 }
 

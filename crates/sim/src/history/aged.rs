@@ -10,7 +10,10 @@ impl History {
     /// Returns the history of a pool that is filled to a share of its size, and then overwritten until that share was
     /// written several times.
     pub(super) fn aged(seed: u64, mut random: Random) -> Self {
-        let devices: Vec<u64> = vec![small_device(&mut random)];
+        let mut devices: Vec<u64> = vec![small_device(&mut random)];
+        if seed % 8 == 3 {
+            devices.extend(further_devices(seed));
+        }
         let cache_bytes = if random.percent(50) { 64 << 10 } else { 32 * MIB };
         // Small pools can hold at least a third of their size.
         let live_bytes = devices.iter().sum::<u64>() / 1000 * random.within(200, 440);
@@ -41,7 +44,7 @@ impl History {
                 acts.push(Act::Put { key, len: random.skewed(4000), seed: random.bits() });
             }
             steps.push(Step::Apply(acts));
-            steps.extend(between_overwrites(&mut random));
+            steps.extend(between_overwrites(&mut random, devices.len()));
         }
         Self::of_one_object(seed, &mut random, devices, cache_bytes, object, steps)
     }
@@ -50,23 +53,30 @@ impl History {
     /// places, in bands, and in strides that differ from place to place. So chunks become empty in groups of very
     /// different liveness, and the cleaner's next pass tells little about the ones after it.
     pub(super) fn brim(seed: u64, mut random: Random) -> Self {
+        // Pages that compress well make many records, and so checkpoints of more than a chunk.
+        let dense = seed % 8 == 4;
         // The smallest devices are mostly reserve.
-        let devices: Vec<u64> = vec![DEVICE_BYTES_MIN + random.within(8, 80) * CHUNK_BYTES];
+        let chunks = random.within(8, if dense { 16 } else { 80 });
+        let mut devices: Vec<u64> = vec![DEVICE_BYTES_MIN + chunks * CHUNK_BYTES];
+        if seed % 8 == 2 {
+            devices.extend(further_devices(seed));
+        }
         let cache_bytes = if random.percent(50) { 64 << 10 } else { 32 * MIB };
         let live_bytes = devices.iter().sum::<u64>() / 1000 * random.within(300, 660);
-        let object = random.within(4, 6);
+        let object = if dense { 3 } else { random.within(4, 6) };
         let size = u64::from(record_size(object));
-        let pages = (live_bytes / size).max(1);
-        let noise = |page: u64, count: u64, seed: u64| {
+        let (fill, stored_bytes) = if dense { (Fill::Rows, DENSE_BYTES) } else { (Fill::Noise, size) };
+        let pages = (live_bytes / stored_bytes).max(1);
+        let overwrite = |page: u64, count: u64, seed: u64| {
             let count = count.min(pages - page);
-            Act::Write { object, offset: page * size, len: count * size, fill: Fill::Noise, seed }
+            Act::Write { object, offset: page * size, len: count * size, fill, seed }
         };
         let per_act = (MIB / size).max(1);
         let mut steps: Vec<Step> = (0..pages)
             .step_by(per_act as usize)
-            .map(|page| Step::Apply(vec![noise(page, per_act, random.bits())]))
+            .map(|page| Step::Apply(vec![overwrite(page, per_act, random.bits())]))
             .collect();
-        let mut left = pages * random.within(3, 8);
+        let mut left = pages * if dense { 2 } else { random.within(3, 8) };
         while left > 0 {
             // One phase.
             let mut phase = random.within(pages / 32 + 1, pages / 2 + 1).min(left);
@@ -77,13 +87,13 @@ impl History {
             let (mut next, mut stride) = (first, random.within(2, 9));
             while phase > 0 {
                 let mut acts = Vec::new();
-                for _ in 0..random.within(1, 40).min(phase) {
+                for _ in 0..random.within(1, if dense { 600 } else { 40 }).min(phase) {
                     let page = match kind {
                         0 | 1 => first + random.below(width),
                         2 => next,
                         _ => next + random.below(2),
                     };
-                    acts.push(noise(page.min(pages - 1), 1, random.bits()));
+                    acts.push(overwrite(page.min(pages - 1), 1, random.bits()));
                     next += if kind == 3 { stride } else { 1 };
                     if next >= first + width {
                         (next, stride) = (first, random.within(2, 9));
@@ -91,10 +101,10 @@ impl History {
                     phase -= 1;
                 }
                 steps.push(Step::Apply(acts));
-                steps.extend(between_overwrites(&mut random));
+                steps.extend(between_overwrites(&mut random, devices.len()));
             }
         }
-        Self::of_one_object(seed, &mut random, devices, cache_bytes, object, steps)
+        Self { dense, ..Self::of_one_object(seed, &mut random, devices, cache_bytes, object, steps) }
     }
 
     /// Returns the history of a pool in which `object` is overwritten by `steps`, and then punched: a full pool can
@@ -117,6 +127,7 @@ impl History {
             forked: false,
             journalled: random.percent(20),
             bounds: None,
+            dense: false,
             seed,
             images: 0,
             steps,
@@ -124,8 +135,17 @@ impl History {
     }
 }
 
+/// Bytes that a page of rows takes at most.
+const DENSE_BYTES: u64 = 768;
+
+/// Returns the sizes of one or two devices beside the first.
+fn further_devices(seed: u64) -> Vec<u64> {
+    let mut random = Random::new(seed ^ 0xDE_71CE5);
+    (0..random.within(1, 2)).map(|_| small_device(&mut random)).collect()
+}
+
 /// Returns the step that follows some overwrites, if any does.
-fn between_overwrites(random: &mut Random) -> Option<Step> {
+fn between_overwrites(random: &mut Random, devices: usize) -> Option<Step> {
     match random.below(100) {
         0..12 => Some(Step::Sync),
         12..16 => Some(Step::Commit),
@@ -136,7 +156,11 @@ fn between_overwrites(random: &mut Random) -> Option<Step> {
             let again = (0..random.below(2)).map(|_| random.below(6)).collect();
             Some(Step::Crash { seed: random.bits(), again })
         }
-        26 if random.percent(30) => Some(Step::Cut { device: 0, calls: random.skewed(40) }),
+        26 if random.percent(30) => {
+            let calls = random.skewed(40);
+            let device = if devices > 1 { random.below(devices as u64) } else { 0 };
+            Some(Step::Cut { device, calls })
+        }
         _ => None,
     }
 }

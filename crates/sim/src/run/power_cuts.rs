@@ -5,9 +5,9 @@ use super::{Outcome, Sim};
 use crate::history::Theme;
 use crate::images::{Camera, States};
 
-/// Divisor of the number of images where pools are full or aged, which take much longer to compare. Pools of small
-/// chunks do not.
-const FULL_SHARE: usize = if cfg!(feature = "small-chunks") { 1 } else { 8 };
+/// Divisor of the number of images of pools that take long to compare: full and aged ones whose chunks are not small,
+/// and those with many pages.
+const SHARE: usize = 8;
 
 impl<'a> Sim<'a> {
     /// Begins to take images of the present devices.
@@ -16,10 +16,9 @@ impl<'a> Sim<'a> {
         if self.history.images == 0 || self.history.theme == Theme::Flips {
             return;
         }
-        let most = match self.history.theme {
-            Theme::Full | Theme::Aged => self.history.images.div_ceil(FULL_SHARE),
-            _ => self.history.images,
-        };
+        let full = matches!(self.history.theme, Theme::Full | Theme::Aged);
+        let long = self.history.dense || full && !cfg!(feature = "small-chunks");
+        let most = if long { self.history.images.div_ceil(SHARE) } else { self.history.images };
         let camera = Camera::new(&self.devices, most, self.shutter.bits());
         camera.acknowledge(self.forgotten + self.durable);
         self.camera = Some(camera);
