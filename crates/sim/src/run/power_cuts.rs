@@ -1,13 +1,24 @@
 //! Tries power cuts in the middle of steps, on images of the devices.
 
+use pagefold_engine::pool::OpenOptions;
+
 use super::setup::options;
 use super::{Outcome, Sim};
-use crate::history::Theme;
+use crate::history::{History, Theme};
 use crate::images::{Camera, States};
 
 /// Divisor of the number of images of pools that take long to compare: full and aged ones whose chunks are not small,
 /// and those with many pages.
 const SHARE: usize = 8;
+/// The smaller of the caches that histories have.
+const CACHE_BYTES_MIN: u64 = 64 << 10;
+
+/// Returns the options with which an image is opened. Most are read once, for which a cache only takes memory that has
+/// to be mapped first; one in four has the history's.
+fn image_options(history: &History, salt: u64) -> OpenOptions {
+    let options = options(history, salt);
+    if salt.is_multiple_of(4) { options } else { OpenOptions { cache_bytes: CACHE_BYTES_MIN, ..options } }
+}
 
 impl<'a> Sim<'a> {
     /// Begins to take images of the present devices.
@@ -35,7 +46,7 @@ impl<'a> Sim<'a> {
         for (at, image) in images.into_iter().enumerate() {
             let least = image.durable.saturating_sub(self.forgotten);
             let salt = self.shutter.bits();
-            let judged = image.judge(&states, least, &options(self.history, salt), &mut self.shutter);
+            let judged = image.judge(&states, least, &image_options(self.history, salt), &mut self.shutter);
             self.stats.images +=
                 judged.map_err(|what| format!("power cut {} of {count} on the way: {what}", at + 1))?;
         }
