@@ -81,6 +81,8 @@ pub struct History {
     pub bounds: Option<Bounds>,
     /// True if the pool has so many pages that they take long to compare.
     pub dense: bool,
+    /// Number of long properties of the pool's own dataset, which every checkpoint stores.
+    pub properties: u64,
     /// Seed of the devices.
     pub seed: u64,
     /// Largest number of power cuts that are tried in the middle of each step, beside those that are steps. Where pools
@@ -138,6 +140,7 @@ impl History {
             journalled,
             bounds,
             dense: false,
+            properties: 0,
             seed,
             images: 0,
             steps,

@@ -159,6 +159,13 @@ fn run_steps(history: &History, at: &mut usize) -> Outcome<Stats> {
     Ok(sim.stats)
 }
 
+/// Returns a long text that does not compress below three quarters.
+fn text(seed: u64) -> String {
+    const LETTERS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-";
+    let mut random = Random::new(seed);
+    (0..8 << 10).map(|_| char::from(LETTERS[random.below(64) as usize])).collect()
+}
+
 impl<'a> Sim<'a> {
     fn new(history: &'a History) -> Outcome<Self> {
         let devices: Vec<Arc<SimDevice>> = (0_u64..)
@@ -202,6 +209,10 @@ impl<'a> Sim<'a> {
         for (name, bytes) in history.bounds.iter().flat_map(Bounds::properties) {
             let set = pool.set_property(name, Some(&bytes.to_string()));
             set.map_err(|error| format!("{name} of {bytes} bytes: {error}"))?;
+        }
+        for at in 0..history.properties {
+            let set = pool.set_property(&format!("user:{at}"), Some(&text(history.seed ^ at)));
+            set.map_err(|error| format!("property {at}: {error}"))?;
         }
         sim.pool = Some(pool);
         sim.watch();

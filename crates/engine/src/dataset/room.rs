@@ -53,6 +53,8 @@ const DELAY_MAX: Duration = Duration::from_millis(100);
 pub struct Room {
     /// Bytes of one copy of what a checkpoint writes even if nothing changed: lists, catalogue, root.
     pub fixed_bytes: AtomicU64,
+    /// Bytes by which the catalogue may have grown since the last checkpoint, or is about to grow.
+    pub grown_bytes: AtomicU64,
     /// Stored bytes of one copy of the nodes of all datasets.
     pub node_bytes: AtomicU64,
     /// Free chunks that the cleaner needs at present in order to begin. By its own passes it gets from these to all
@@ -72,6 +74,7 @@ impl Room {
     pub(super) fn new(clean_chunks: u64) -> Self {
         Self {
             fixed_bytes: AtomicU64::default(),
+            grown_bytes: AtomicU64::default(),
             node_bytes: AtomicU64::default(),
             clean_chunks: clean_chunks.into(),
             log_used_bytes: AtomicU64::default(),
@@ -79,6 +82,11 @@ impl Room {
             checkpoint_bytes: AtomicU64::default(),
             commit_ns_per_mib: AtomicU64::default(),
         }
+    }
+
+    /// Returns the bytes of one copy of what the next checkpoint writes even if no page changed.
+    pub fn always_bytes(&self) -> u64 {
+        self.fixed_bytes.load(Ordering::Relaxed) + self.grown_bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -101,7 +109,7 @@ impl Shared {
         let dead = claimed.saturating_add(redo) / PAGE_BYTES_MIN
             + (2 * changed.memory + to_change + edits) / NODE_BYTES_MIN;
         let tables: u64 = self.segments.to_store(dead, PASS_TABLE_BYTES).iter().sum();
-        let tables = 2 * (tables + 2 * get(&self.room.fixed_bytes));
+        let tables = 2 * (tables + 2 * self.room.always_bytes());
         let nodes = nodes.saturating_add(COPIES_STORED * changed.stored);
         claimed.saturating_add(edits).saturating_add(redo + nodes + tables)
     }

@@ -92,6 +92,8 @@ pub(super) struct Catalogue {
     pub(super) next_id: u64,
     pub(super) versions: BTreeMap<u64, Version>,
     pub(super) unreferenced: VecDeque<Unreferenced>,
+    /// Bytes by which the stored form may have grown, by operations since the last quiesce point.
+    pub(super) grown_bytes: u64,
     /// Versions that are being sent or received, and the number of times: nobody destroys them meanwhile.
     pub(super) pins: BTreeMap<u64, usize>,
     /// While the log is replayed: a raw address above those of all nodes, since the nodes of a checkpoint may come
@@ -106,6 +108,11 @@ fn unknown(id: u64) -> Error {
 /// Bytes in memory of a dataset or snapshot beside its dead lists: names, properties, space accounting, the ends of its
 /// tree.
 const VERSION_BYTES: u64 = 1 << 10;
+/// Most bytes that the stored form of a version, of an unreferenced item, or of both takes, beside names, properties and
+/// what its dead list has open.
+const VERSION_STORED_BYTES: u64 = 512;
+/// Most bytes that the lengths of two texts take.
+const TEXTS_BYTES: usize = 2 * 3;
 
 impl Catalogue {
     /// Returns the bytes that the catalogue takes in memory.
@@ -126,6 +133,7 @@ impl Catalogue {
             next_id: image.next_id,
             versions: BTreeMap::new(),
             unreferenced: VecDeque::new(),
+            grown_bytes: 0,
             pins: BTreeMap::new(),
             nodes_below: 0,
         };
@@ -288,6 +296,9 @@ impl Catalogue {
     /// # Errors
     /// Of reading trees; [`Error::Corrupt`] for a catalogue operation that is not possible.
     pub(super) fn perform(&mut self, op: &CatalogueOp<'_>) -> Result<()> {
+        let growth = self.growth_of(op);
+        self.grown_bytes += growth;
+        self.parts.shared.room.grown_bytes.fetch_add(growth, Ordering::Relaxed);
         match *op {
             CatalogueOp::Create { id, created, name } => {
                 let data = self.dataset_of(id, self.tree(None), SpaceAccounting::default());
@@ -322,6 +333,24 @@ impl Catalogue {
                 Ok(())
             }
         }
+    }
+
+    /// Returns the most bytes by which an operation makes the stored form grow.
+    pub(super) fn growth_of(&self, op: &CatalogueOp<'_>) -> u64 {
+        let text = match *op {
+            CatalogueOp::Property { id, name, value } => {
+                let before = self.get(id).ok().and_then(|version| version.properties.get(name));
+                let of = |value: &str| name.len() + value.len() + TEXTS_BYTES;
+                return value.map_or(0, of).saturating_sub(before.map_or(0, |before| of(before))) as u64;
+            }
+            CatalogueOp::Create { name, .. }
+            | CatalogueOp::Snapshot { name, .. }
+            | CatalogueOp::Clone { name, .. }
+            | CatalogueOp::Rename { name, .. }
+            | CatalogueOp::Hold { tag: name, .. } => name,
+            CatalogueOp::Destroy { .. } | CatalogueOp::Rollback { .. } | CatalogueOp::Promote { .. } => "",
+        };
+        VERSION_STORED_BYTES + text.len() as u64
     }
 
     fn add(

@@ -5,7 +5,7 @@
 //! closed, so that the trees are what the log says. No operation takes longer with more data.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Pool;
 use super::catalogue::Catalogue;
@@ -163,6 +163,28 @@ impl Catalogue {
             Some(ancestor) if ancestor.node_bound.is_none() => Err(Error::Busy(NOT_STORED.into())),
             _ => Ok(()),
         }
+    }
+}
+
+/// Growth of the catalogue that is about to happen: counted in [`Room::grown_bytes`] until this is dropped. What has
+/// happened by then is counted for itself.
+///
+/// [`Room::grown_bytes`]: crate::dataset::Room::grown_bytes
+struct GrowthClaim<'a> {
+    grown_bytes: &'a AtomicU64,
+    bytes: u64,
+}
+
+impl<'a> GrowthClaim<'a> {
+    fn new(grown_bytes: &'a AtomicU64, bytes: u64) -> Self {
+        grown_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Self { grown_bytes, bytes }
+    }
+}
+
+impl Drop for GrowthClaim<'_> {
+    fn drop(&mut self) {
+        self.grown_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -470,7 +492,7 @@ impl Pool {
         plan: impl Fn(&Catalogue, u64) -> Result<Vec<CatalogueOp<'a>>>,
     ) -> Result<()> {
         self.shared.check_writable()?;
-        self.prepare_commit()?;
+        let _claim = self.claim_growth(&plan)?;
         let mut state = self.maintenance.lock();
         for _ in 1..ATTEMPTS {
             match self.perform_now(&plan) {
@@ -490,8 +512,33 @@ impl Pool {
         plan: impl Fn(&Catalogue, u64) -> Result<Vec<CatalogueOp<'a>>>,
     ) -> Result<()> {
         self.shared.check_writable()?;
-        self.prepare_commit()?;
+        let _claim = self.claim_growth(&plan)?;
         self.perform_now(&plan)
+    }
+
+    /// Claims room for operations that `plan` makes of the catalogue: for their entry in the log, and for what they add
+    /// to the catalogue, which every checkpoint from now on may have to store.
+    ///
+    /// # Errors
+    /// Errors of the plan; [`Error::NoSpace`].
+    fn claim_growth<'a>(
+        &self,
+        plan: &dyn Fn(&Catalogue, u64) -> Result<Vec<CatalogueOp<'a>>>,
+    ) -> Result<GrowthClaim<'_>> {
+        let (growth, redo) = {
+            let catalogue = self.catalogue.read();
+            let ops = match plan(&catalogue, 0) {
+                // A checkpoint comes first, and nothing is known before it.
+                Err(Error::Busy(why)) if why == NOT_STORED => Vec::new(),
+                planned => planned?,
+            };
+            let mut encoded = Vec::new();
+            ops.iter().for_each(|op| op.encode(&mut encoded));
+            (ops.iter().map(|op| catalogue.growth_of(op)).sum(), encoded.len() as u64)
+        };
+        let claim = GrowthClaim::new(&self.shared.room.grown_bytes, growth);
+        self.prepare_commit_of(redo)?;
+        Ok(claim)
     }
 
     fn perform_now<'a>(&self, plan: &dyn Fn(&Catalogue, u64) -> Result<Vec<CatalogueOp<'a>>>) -> Result<()> {

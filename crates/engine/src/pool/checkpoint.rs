@@ -37,6 +37,8 @@ struct QuiescedState {
     open_directory: Vec<u8>,
     table: TableSnapshot,
     recycle: Vec<Chunk>,
+    /// See [`super::catalogue::Catalogue::grown_bytes`].
+    growth_bytes: u64,
 }
 
 impl Pool {
@@ -75,7 +77,8 @@ impl Pool {
     ) -> Result<()> {
         let number = state.superblock + 1;
         self.shared.segments.read_heavy(&state.page_ptrs);
-        let QuiescedState { mut versions, position, open_directory, table, recycle } = self.quiesce(state)?;
+        let quiesced = self.quiesce(state)?;
+        let QuiescedState { mut versions, position, open_directory, table, recycle, growth_bytes } = quiesced;
         meanwhile();
         let mut copies = Copies::new(self, number, state.copies.begun.take());
         let own = versions.persist(self, &mut copies)?;
@@ -110,7 +113,7 @@ impl Pool {
         meanwhile();
         self.retire(versions)?;
         self.chunks.recycle(recycle);
-        self.note_sizes(state);
+        self.note_sizes(state, growth_bytes);
         self.shared.throttle.gained();
         count(&self.shared.counters.checkpoints, 1);
         tracing::debug!(
@@ -146,7 +149,11 @@ impl Pool {
         // The last checkpoint may have added to dead lists.
         self.catalogue.read().flush_dead()?;
         self.place_faults()?;
-        let versions = Versions::take(&self.catalogue.read(), &self.own, &state.catalogue_pages);
+        let (versions, growth_bytes) = {
+            let mut catalogue = self.catalogue.write();
+            let growth_bytes = std::mem::take(&mut catalogue.grown_bytes);
+            (Versions::take(&catalogue, &self.own, &state.catalogue_pages), growth_bytes)
+        };
         let replaced: Vec<Ptr> = versions
             .changed()
             .iter()
@@ -171,6 +178,7 @@ impl Pool {
             open_directory: directory.encode(position.segment).bytes,
             table,
             recycle,
+            growth_bytes,
         })
     }
 

@@ -541,7 +541,7 @@ impl OpeningPool {
         // Budgets come after the journal: changes that were accepted before must not be refused now.
         pool.catalogue.read().rebudget(&shared);
         pool.catalogue.read().inherit_compression();
-        pool.note_sizes(&pool.maintenance.lock());
+        pool.note_sizes(&pool.maintenance.lock(), 0);
         pool.load_late();
         pool.load_scrub()?;
         pool.load_faults(end.damaged);

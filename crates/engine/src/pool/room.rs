@@ -19,11 +19,16 @@ impl Pool {
     /// Makes sure that a commit finds memory for tree nodes, and free chunks. The chunks of accepted changes are kept
     /// for the commit (A1), so only those of its padding may be missing.
     pub(super) fn prepare_commit(&self) -> Result<()> {
+        self.prepare_commit_of(0)
+    }
+
+    /// As [`Pool::prepare_commit`], for a commit of which `redo_bytes` are not accepted yet.
+    pub(super) fn prepare_commit_of(&self, redo_bytes: u64) -> Result<()> {
         if self.shared.read_only.load(Ordering::Relaxed) {
             return Ok(());
         }
         self.make_tree_room()?;
-        self.make_room(0, COMMIT_BYTES)
+        self.make_room(0, COMMIT_BYTES + redo_bytes)
     }
 
     /// Makes sure that changed tree nodes keep within their share of memory: waits for the checkpoint that is under
@@ -75,9 +80,11 @@ impl Pool {
         while self.reap()? {
             steps += 1;
         }
-        // The log since the last checkpoint can be neither cleaned nor reused, and changed nodes count at their
-        // largest.
-        let is_settled = self.chunks.pending_free() == 0 && self.nodes.unstored_bytes() == 0;
+        // The log since the last checkpoint can be neither cleaned nor reused, and changed nodes and the growth of the
+        // catalogue count at their largest.
+        let is_settled = self.chunks.pending_free() == 0
+            && self.nodes.unstored_bytes() == 0
+            && 4 * self.shared.room.grown_bytes.load(Ordering::Relaxed) < CHUNK_BYTES;
         if steps > 0 || !is_settled || self.log.lock().window_bytes >= CHUNK_BYTES {
             self.checkpoint_locked(state, false)?;
             if self.shared.spare_chunks() > before {
@@ -118,13 +125,15 @@ impl Pool {
 
     /// Returns the least number of chunks that a pass has to gain: one, and those that its checkpoint writes.
     pub(super) fn least_gain(&self) -> u64 {
-        1 + 2 * self.shared.room.fixed_bytes.load(Ordering::Relaxed) / CHUNK_BYTES
+        1 + 2 * self.shared.room.always_bytes() / CHUNK_BYTES
     }
 
     /// Notes, after a checkpoint, the sizes from which the room for the next one follows (A1): bytes that every
     /// checkpoint writes, and may write of the catalogue; bytes of all trees; recent bytes per checkpoint; chunks that
     /// the cleaner needs.
-    pub(super) fn note_sizes(&self, state: &Maintenance) {
+    /// The catalogue has not grown any more by the `stored_growth` that the checkpoint has stored.
+    pub(super) fn note_sizes(&self, state: &Maintenance, stored_growth: u64) {
+        self.shared.room.grown_bytes.fetch_sub(stored_growth, Ordering::Relaxed);
         let roots = state.copies.roots.iter().map(|placed| u64::from(placed.first.len_bytes));
         let versions = state.catalogue_pages.values().map(|bytes| bytes.len() as u64);
         let fixed: u64 = roots.chain(versions).sum();

@@ -76,6 +76,8 @@ impl History {
             .step_by(per_act as usize)
             .map(|page| Step::Apply(vec![overwrite(page, per_act, random.bits())]))
             .collect();
+        // Each opening begins chunks that it may leave unfilled.
+        let mut restless = (seed % 8 == 6).then(|| Random::new(seed ^ 0x2E57_1E55));
         let mut left = pages * if dense { 2 } else { random.within(3, 8) };
         while left > 0 {
             // One phase.
@@ -102,9 +104,19 @@ impl History {
                 }
                 steps.push(Step::Apply(acts));
                 steps.extend(between_overwrites(&mut random, devices.len()));
+                if let Some(random) = &mut restless
+                    && random.percent(15)
+                {
+                    steps.push([Step::Kill, Step::Export, Step::Sync][random.below(3) as usize].clone());
+                }
             }
         }
-        Self { dense, ..Self::of_one_object(seed, &mut random, devices, cache_bytes, object, steps) }
+        let properties = if seed % 8 == 0 { 30 + seed / 8 % 50 } else { 0 };
+        Self {
+            dense,
+            properties,
+            ..Self::of_one_object(seed, &mut random, devices, cache_bytes, object, steps)
+        }
     }
 
     /// Returns the history of a pool in which `object` is overwritten by `steps`, and then punched: a full pool can
@@ -128,6 +140,7 @@ impl History {
             journalled: random.percent(20),
             bounds: None,
             dense: false,
+            properties: 0,
             seed,
             images: 0,
             steps,
