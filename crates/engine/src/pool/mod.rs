@@ -311,6 +311,7 @@ impl Pool {
         if self.shared.read_only.load(Ordering::Relaxed) {
             return Ok(());
         }
+        self.restore_room(&mut self.maintenance.lock())?;
         self.checkpoint(true)?;
         self.shared.read_only.store(true, Ordering::Relaxed);
         if let Some(witness) = &self.witness {

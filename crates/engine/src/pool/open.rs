@@ -549,6 +549,11 @@ impl OpeningPool {
             // Replay starts at this checkpoint from now on, and so does not meet the damage any more.
             pool.checkpoint(false)?;
         }
+        // Each opening begins chunks, and each export: without this, those of a full pool would use up the cleaner's,
+        // since nobody else cleans while no change is accepted.
+        if !options.read_only {
+            pool.restore_room(&mut pool.maintenance.lock())?;
+        }
         Ok(pool)
     }
 
