@@ -98,7 +98,7 @@ impl<'a> Sim<'a> {
             return self.failed(&error);
         }
         self.errors.0 = counted;
-        let (used, paged) = (pool.status().used_bytes, options(self.history, 0).table_bytes.is_some());
+        let used = pool.status().used_bytes;
         drop(pool);
         self.close();
         self.committed = self.log.len();
@@ -111,7 +111,7 @@ impl<'a> Sim<'a> {
         // Segments whose page of the table was away are accounted with the directories that they had before, which may
         // be larger: in an empty pool they are all that is used.
         let near = |found: u64| used.abs_diff(found) < used / 8 + BLOCK_BYTES as u64;
-        let same = |found| found == used || ((moved || paged && found < used) && near(found));
+        let same = |found| found == used || ((moved || found < used) && near(found));
         if self.terms().may_fail || found.is_none_or(same) {
             return Ok(());
         }
