@@ -148,3 +148,70 @@ fn changes_that_free_little_and_store_more_are_refused_in_the_end() {
     }
     panic!("the pool takes more than it can hold");
 }
+
+/// Seed 16 of pools with small chunks and a large catalogue: nothing was promised to the checkpoint for what the
+/// catalogue grew by.
+#[test]
+fn what_the_catalogue_grows_by_is_promised_to_the_next_checkpoint() {
+    let (_device, pool) = fresh(130);
+    pool.checkpoint(false).unwrap();
+    let text = |seed: u64| -> String {
+        let mut state = seed + 1;
+        let letter = |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            char::from(b'0' + (state >> 58) as u8)
+        };
+        (0..8 << 10).map(letter).collect()
+    };
+    for at in 0..100 {
+        pool.set_property(&format!("user:{at}"), Some(&text(at))).unwrap();
+    }
+    for at in 0..100 {
+        pool.create_dataset(&format!("d{at}"), 1).unwrap();
+        pool.snapshot(&[""], &format!("s{at}"), 1).unwrap();
+    }
+    let (promised, before) = (pool.promised_bytes(), pool.totals());
+    pool.checkpoint(false).unwrap();
+    let after = pool.totals();
+    let written = [after.tree_bytes, after.checkpoint_bytes, after.copy_bytes].iter().sum::<u64>()
+        - [before.tree_bytes, before.checkpoint_bytes, before.copy_bytes].iter().sum::<u64>();
+    assert!(written > (8 * 100) << 10, "the checkpoint stores the properties: {written}");
+    assert!(written <= promised, "{written} bytes are written, {promised} were promised");
+    // The growth is stored, and counts no more.
+    assert!(pool.promised_bytes() < promised, "{} after {promised}", pool.promised_bytes());
+}
+
+/// Seed 2638 of pools with small chunks that are opened again and again: each opening, and each export, began chunks,
+/// and nobody cleaned while the pool was too full to accept anything.
+#[test]
+fn a_full_pool_may_be_opened_and_exported_any_number_of_times() {
+    let (device, pool) = fresh(130);
+    let mut state = 1_u64;
+    let mut noise = || -> Vec<u8> {
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        };
+        (0..PAGE).map(|_| next()).collect()
+    };
+    let pages = (0..).find(|at| pool.dataset().apply(&[write(4, *at, &noise())]).is_err()).unwrap();
+    for at in 0..pages {
+        let _ = pool.dataset().apply(&[write(4, at * 7 % pages, &noise())]);
+    }
+    pool.sync().unwrap();
+    drop(pool);
+    for round in 0..40 {
+        let pool = open(&device);
+        pool.verify_reserves().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        if round % 2 == 0 {
+            pool.export().unwrap();
+        }
+    }
+    let pool = open(&device);
+    pool.dataset().apply(&[Change::Punch { object: 4, from: 0, to: pages / 8 }]).unwrap();
+    pool.sync().unwrap();
+    pool.dataset().apply(&[write(4, 0, &noise())]).unwrap();
+    assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
+}

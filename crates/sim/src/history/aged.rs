@@ -111,7 +111,7 @@ impl History {
                 }
             }
         }
-        let properties = if seed % 8 == 0 { 30 + seed / 8 % 50 } else { 0 };
+        let properties = if seed.is_multiple_of(8) { 30 + seed / 8 % 50 } else { 0 };
         Self {
             dense,
             properties,

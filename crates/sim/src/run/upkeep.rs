@@ -7,7 +7,7 @@ use pagefold_engine::device::Device;
 use pagefold_engine::limits::BLOCK_BYTES;
 use pagefold_engine::pool::{CALL_PAGES, PageRange, Pool};
 
-use super::setup::{compression, options};
+use super::setup::compression;
 use super::{LEARN, Outcome, Sim};
 use crate::history::OBJECTS;
 
