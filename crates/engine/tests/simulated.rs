@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use pagefold_engine::Key;
 use pagefold_engine::dataset::{Change, Commit};
-use pagefold_engine::pool::Pool;
+use pagefold_engine::pool::{OpenOptions, Pool};
+use pagefold_engine::segment::PageIds;
 
-use common::{MIB, PAGE, fresh, open};
+use common::{MIB, PAGE, devices, fresh, open};
 
 fn write(object: u64, page: u64, data: &[u8]) -> Change<'_> {
     Change::Write { object, record_size: PAGE, offset: page * u64::from(PAGE), data }
@@ -186,6 +187,11 @@ fn what_the_catalogue_grows_by_is_promised_to_the_next_checkpoint() {
 #[test]
 fn a_full_pool_may_be_opened_and_exported_any_number_of_times() {
     let (device, pool) = fresh(130);
+    drop(pool);
+    // With few ids per page, the table has as many pages as the table of a large pool.
+    let options = OpenOptions { table_page_ids: PageIds::new(3), ..OpenOptions::default() };
+    let open = |device| Pool::open_on(devices(device), &options).unwrap();
+    let pool = open(&device);
     let mut state = 1_u64;
     let mut noise = || -> Vec<u8> {
         let mut next = || {
