@@ -105,8 +105,8 @@ fn unknown(id: u64) -> Error {
     Error::corrupt(format!("dataset or snapshot {id}"), "the catalogue does not have it")
 }
 
-/// Bytes in memory of a dataset or snapshot beside its dead lists: names, properties, space accounting, the ends of its
-/// tree.
+/// Bytes in memory of a dataset or snapshot beside its dead lists and properties: name, space accounting, the ends of
+/// its tree.
 const VERSION_BYTES: u64 = 1 << 10;
 /// Most bytes that the stored form of a version, of an unreferenced item, or of both takes, beside names, properties and
 /// what its dead list has open.
@@ -118,7 +118,12 @@ impl Catalogue {
     /// Returns the bytes that the catalogue takes in memory.
     pub(super) fn memory_bytes(&self) -> u64 {
         let dead = |version: &Version| version.data.accounting.lock().dead.memory_bytes();
-        let versions = self.versions.values().map(|version| VERSION_BYTES + dead(version));
+        // The pages as they were stored last stay in memory, too (`Maintenance::catalogue_pages`).
+        let texts = |version: &Version| {
+            let properties = version.properties.iter();
+            2 * properties.map(|(name, value)| (name.len() + value.len()) as u64).sum::<u64>()
+        };
+        let versions = self.versions.values().map(|version| VERSION_BYTES + texts(version) + dead(version));
         let unreferenced = self.unreferenced.iter().map(|item| match item {
             Unreferenced::Records { bucket, .. } => bucket.memory_bytes(),
             Unreferenced::List { .. } | Unreferenced::Tree { .. } => VERSION_BYTES,

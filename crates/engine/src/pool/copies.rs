@@ -127,16 +127,12 @@ impl<'a> Copies<'a> {
         placed.first().copied().ok_or_else(|| Error::corrupt("root of a checkpoint", "it was not stored"))
     }
 
-    /// Writes what is left. A flush of the log makes it durable.
+    /// Writes what is left.
     pub(super) fn finish(mut self) -> Result<CopiesState> {
-        let chunks = self.packer.chunks.clone();
         let begun = self.packer.suspend()?;
-        let pool = self.pool;
-        for chunk in &chunks {
-            pool.flushes.wrote(chunk.device);
-        }
+        self.packer.flush_later();
         self.packer.release();
-        count(&pool.shared.counters.copy_bytes, self.packer.written_bytes);
+        count(&self.pool.shared.counters.copy_bytes, self.packer.written_bytes);
         Ok(CopiesState { begun, roots: self.roots })
     }
 }

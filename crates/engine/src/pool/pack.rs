@@ -245,10 +245,11 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// Flushes the devices of the chunks that were begun.
-    pub(super) fn flush(&self) -> Result<()> {
+    /// Leaves the flush of what was packed to whoever flushes next, at the latest the checkpoint that makes it count:
+    /// until then all that a crash leaves refers to the places before (G4).
+    pub(super) fn flush_later(&self) {
         let devices: BTreeSet<u16> = self.chunks.iter().map(|chunk| chunk.device).collect();
-        Ok(self.pool.shared.devices.flush_some(devices)?)
+        devices.into_iter().for_each(|device| self.pool.flushes.wrote(device));
     }
 }
 

@@ -313,7 +313,7 @@ impl Pool {
         let packed = self.pack_recompressed(state, plan, spare, &mut packer);
         let published = packed.and_then(|moved| {
             state.cleaner.begun = packer.suspend()?;
-            packer.flush()?;
+            packer.flush_later();
             moved.into_iter().try_for_each(|(id, to, recompressed)| {
                 self.publish_recompressed(dataset, id, to, &recompressed, report)
             })

@@ -157,8 +157,8 @@ impl Pool {
         let outputs = (records.begun_now() + copies.begun_now()) as u64;
         let written = moved.and_then(|moved| {
             let begun = (records.suspend()?, copies.suspend()?);
-            records.flush()?;
-            copies.flush()?;
+            records.flush_later();
+            copies.flush_later();
             let segments = moved.len() as u64;
             self.with_log(|| moved.into_iter().try_for_each(|(id, to)| self.relocate(id, to)))?;
             Ok((begun, segments))
