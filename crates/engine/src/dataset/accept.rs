@@ -14,6 +14,7 @@ use super::journal::EntryRoom;
 use super::live::LiveDataset;
 use super::pending::PageBuf;
 use super::redo::{REDO_FIXED_BYTES, REDO_PTR_BYTES};
+use super::room::RoomRequest;
 use super::shared::{Beyond, Shortage, count};
 use super::waits::Reason;
 use crate::limits::{
@@ -254,8 +255,9 @@ impl LiveDataset {
                 }
                 Shortage::Room => {
                     in_log = false;
-                    let redo_bytes = redo_bytes.saturating_add(edits);
-                    waits.time(Reason::Room, || committer.make_room(claim.bytes, redo_bytes))?;
+                    // What is asked for here is what is reserved above: with less, this would go on for ever.
+                    let wanted = RoomRequest { claim_bytes: claim.bytes, redo_bytes, edit_bytes: edits };
+                    waits.time(Reason::Room, || committer.make_room(wanted))?;
                     continue;
                 }
                 // Pages that exist already take nothing more. They are counted only here, where that decides.

@@ -58,7 +58,7 @@ pub use models::{ModelEntry, ModelPin, ModelTable};
 pub use one::{Attempt, PageFetch};
 pub use read_amplification::ReadAmplification;
 pub use references::references;
-pub use room::{BEGUN_CHUNKS, PASS_TABLE_BYTES, Room};
+pub use room::{BEGUN_CHUNKS, PASS_TABLE_BYTES, Room, RoomRequest};
 pub use shared::{Bounds, Commit, Counters, PrimaryCache, Shared, count};
 pub use throttle::Throttle;
 pub use waits::{Reason, Waited, Waits};

@@ -90,19 +90,37 @@ impl Room {
     }
 }
 
+/// Bytes for which room is wanted beyond all that is accepted. What is reserved already ([`Shared::reserve`],
+/// [`Shared::reserve_redo`]) counts as accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoomRequest {
+    /// Bytes to be claimed.
+    pub claim_bytes: u64,
+    /// Bytes of operations in the log.
+    pub redo_bytes: u64,
+    /// Bytes that are taken at once: memory of tree nodes that values change, padding.
+    pub edit_bytes: u64,
+}
+
+impl RoomRequest {
+    /// No more than what is accepted.
+    pub const NONE: Self = Self { claim_bytes: 0, redo_bytes: 0, edit_bytes: 0 };
+}
+
 impl Shared {
-    /// Returns the bytes that commits and two checkpoints will write in the worst case for what is accepted, if `more`
-    /// bytes are claimed and `edits` bytes are taken at once.
-    pub fn promised_bytes(&self, more: u64, edits: u64) -> u64 {
-        self.promised_of(self.claimed_bytes.load(Ordering::Acquire).saturating_add(more), edits)
+    /// Returns the bytes that commits and two checkpoints will write in the worst case for what is accepted and
+    /// `wanted`.
+    pub fn promised_bytes(&self, wanted: RoomRequest) -> u64 {
+        self.promised_of(self.claimed_bytes.load(Ordering::Acquire), wanted)
     }
 
-    fn promised_of(&self, claimed: u64, edits: u64) -> u64 {
+    fn promised_of(&self, claimed: u64, wanted: RoomRequest) -> u64 {
+        let (claimed, edits) = (claimed.saturating_add(wanted.claim_bytes), wanted.edit_bytes);
         let get = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
         let changed = self.nodes.unstored_nodes();
         let to_change = claimed.saturating_mul(PAGE_NODES);
         let to_change = to_change.min(TREE_MEMORY * get(&self.room.node_bytes) + claimed / NEW_PAGES_NODES);
-        let redo = get(&self.redo_bytes);
+        let redo = get(&self.redo_bytes).saturating_add(wanted.redo_bytes);
         let nodes = claimed.saturating_mul(PAGE_NODES_STORED);
         let nodes = nodes.min(COPIES_STORED * get(&self.room.node_bytes) + claimed / NEW_PAGES_NODES_STORED);
         // Each change replaces something, whose records die.
@@ -116,8 +134,8 @@ impl Shared {
 
     /// Returns the number of free chunks that the promised bytes need ([`Shared::promised_bytes`]), with those that are
     /// begun and not filled, and without those of the cleaner.
-    fn promised_chunks(&self, more: u64, edits: u64) -> u64 {
-        self.promised_bytes(more, edits).div_ceil(LOG_CHUNK_BYTES) + BEGUN_CHUNKS
+    fn promised_chunks(&self, wanted: RoomRequest) -> u64 {
+        self.promised_bytes(wanted).div_ceil(LOG_CHUNK_BYTES) + BEGUN_CHUNKS
     }
 
     /// Returns the number of free chunks that the cleaner needs in order to begin.
@@ -133,28 +151,28 @@ impl Shared {
         (free, kept.saturating_sub(lent))
     }
 
-    /// Returns true if `more` bytes may be claimed now, and `edits` bytes be taken at once (A1).
-    pub fn has_room(&self, more: u64, edits: u64) -> bool {
+    /// Returns true if there is room for all that is accepted and `wanted` (A1).
+    pub fn has_room(&self, wanted: RoomRequest) -> bool {
         let (free, kept) = self.free_and_kept();
-        self.promised_chunks(more, edits) + kept <= free
+        self.promised_chunks(wanted) + kept <= free
     }
 
     /// Returns the number of chunks that the cleaner may begin now.
     pub fn clean_outputs(&self) -> u64 {
-        self.chunks.free().saturating_sub(self.promised_chunks(0, 0))
+        self.chunks.free().saturating_sub(self.promised_chunks(RoomRequest::NONE))
     }
 
     /// Returns true if the cleaner could begin now. There may be room for it and none for the next change
     /// ([`Shared::has_room`]): a commit or checkpoint may just have begun chunks that it had to leave unfilled.
     pub fn is_cleanable(&self) -> bool {
         let (free, kept) = self.free_and_kept();
-        free.saturating_sub(self.promised_chunks(0, 0)) + BEGUN_CHUNKS > kept
+        free.saturating_sub(self.promised_chunks(RoomRequest::NONE)) + BEGUN_CHUNKS > kept
     }
 
     /// Returns the number of chunks that are free beyond all that is promised.
     pub fn spare_chunks(&self) -> u64 {
         let (free, kept) = self.free_and_kept();
-        free.saturating_sub(self.promised_chunks(0, 0) + kept)
+        free.saturating_sub(self.promised_chunks(RoomRequest::NONE) + kept)
     }
 
     /// Returns the room for writers. A commit's worth of bytes counts as claimed in any case, since what is promised
@@ -165,7 +183,7 @@ impl Shared {
         let claimed = self.claimed_bytes.load(Ordering::Acquire).max(self.bounds.dirty_soft_bytes);
         let chunks = free.saturating_sub(kept + BEGUN_CHUNKS);
         let of_next = self.room.log_used_bytes.load(Ordering::Relaxed) * LOG_CHUNK_BYTES / CHUNK_BYTES;
-        let taken = self.promised_of(claimed, 0) + of_next + MARGIN_BYTES;
+        let taken = self.promised_of(claimed, RoomRequest::NONE) + of_next + MARGIN_BYTES;
         let spare_bytes = (chunks * LOG_CHUNK_BYTES).saturating_sub(taken);
         Left { spare_bytes, low_bytes: self.bounds.low_chunks * LOG_CHUNK_BYTES }
     }

@@ -10,7 +10,7 @@ use super::budget::{Budget, Claim, Refused};
 use super::journal::Journal;
 use super::models::ModelTable;
 use super::read_amplification::ReadAmplification;
-use super::room::Room;
+use super::room::{Room, RoomRequest};
 use super::throttle::Throttle;
 use super::waits::Waits;
 use super::{Space, Synced};
@@ -37,11 +37,11 @@ pub trait Commit: Send + Sync {
     fn commit_then(&self, then: Synced);
     /// Wakes the background committer, because there is something worth committing soon. Never blocks.
     fn nudge(&self);
-    /// Cleans until `bytes` may be claimed and the change may take `edits` bytes at once ([`Shared::has_room`]).
+    /// Cleans until there is room for `wanted` ([`Shared::has_room`]).
     ///
     /// # Errors
     /// [`Error::NoSpace`] if there is nothing left to gain; errors of the devices.
-    fn make_room(&self, bytes: u64, edits: u64) -> Result<()>;
+    fn make_room(&self, wanted: RoomRequest) -> Result<()>;
     /// Stores what is in memory, so that it counts with the bytes that it takes instead of those that it may take.
     ///
     /// # Errors
@@ -438,7 +438,7 @@ impl Shared {
         let reserved = reserved.max(self.reserved_bytes.load(Ordering::Acquire));
         let shortage = if self.taken_bytes(claimed).saturating_add(reserved) > limit {
             Shortage::Pool
-        } else if !self.has_room(0, edits) {
+        } else if !self.has_room(RoomRequest { edit_bytes: edits, ..RoomRequest::NONE }) {
             Shortage::Room
         } else {
             return Ok(());
@@ -469,7 +469,7 @@ impl Shared {
         let taken = self.taken_bytes(claimed).saturating_add(reserved);
         let shortage = if taken > self.bounds.capacity_bytes.saturating_add(beyond.pool_bytes) {
             Shortage::Pool
-        } else if !self.has_room(0, edits) {
+        } else if !self.has_room(RoomRequest { edit_bytes: edits, ..RoomRequest::NONE }) {
             Shortage::Room
         } else {
             return Ok(());

@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use super::Pool;
-use crate::dataset::{Commit, Synced, count};
+use crate::dataset::{Commit, RoomRequest, Synced, count};
 use crate::{Error, Result};
 
 /// The turn to write to the log, and the callers that wait.
@@ -87,8 +87,8 @@ impl Commit for Pool {
         }
     }
 
-    fn make_room(&self, bytes: u64, edits: u64) -> Result<()> {
-        Self::make_room(self, bytes, edits)
+    fn make_room(&self, wanted: RoomRequest) -> Result<()> {
+        Self::make_room(self, wanted)
     }
 
     fn settle(&self) -> Result<()> {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::Pool;
 use super::catalogue::{Catalogue, Version};
 use super::send::is_hidden;
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, RoomRequest};
 use crate::sums::remainder;
 use crate::{Error, Result};
 
@@ -197,7 +197,7 @@ impl Pool {
     /// Returns the bytes that free chunks are promised to now: for changes that are accepted and not committed, for the
     /// checkpoint after them, and for the checkpoint by which the cleaner's next pass counts (A1).
     pub fn promised_bytes(&self) -> u64 {
-        self.shared.promised_bytes(0, 0)
+        self.shared.promised_bytes(RoomRequest::NONE)
     }
 
     /// Returns all datasets and snapshots, by path, without those that are being received, which [`Pool::partials`]

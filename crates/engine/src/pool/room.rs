@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{Maintenance, Pool};
+use crate::dataset::RoomRequest;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::{Error, Result};
 
@@ -28,7 +29,7 @@ impl Pool {
             return Ok(());
         }
         self.make_tree_room()?;
-        self.make_room(0, COMMIT_BYTES + redo_bytes)
+        self.make_room(RoomRequest { claim_bytes: 0, redo_bytes, edit_bytes: COMMIT_BYTES })
     }
 
     /// Makes sure that changed tree nodes keep within their share of memory: waits for the checkpoint that is under
@@ -44,22 +45,23 @@ impl Pool {
         Ok(())
     }
 
-    /// Cleans until `bytes` may be claimed, and `edits` bytes may be taken at once.
+    /// Cleans until there is room for `wanted`.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if nothing is left to gain.
-    pub(super) fn make_room(&self, bytes: u64, edits: u64) -> Result<()> {
-        while !self.shared.has_room(bytes, edits) {
+    pub(super) fn make_room(&self, wanted: RoomRequest) -> Result<()> {
+        while !self.shared.has_room(wanted) {
             let mut state = self.maintenance.lock();
-            if self.shared.has_room(bytes, edits) {
+            if self.shared.has_room(wanted) {
                 break;
             }
             self.check_failed()?;
-            if !self.gain_room(&mut state)? && !self.shared.has_room(bytes, edits) {
+            if !self.gain_room(&mut state)? && !self.shared.has_room(wanted) {
                 let space = self.shared.space();
                 let (left, capacity) = (space.available_bytes, space.capacity_bytes);
                 return Err(Error::NoSpace(format!(
-                    "{bytes} bytes were asked for, {left} of {capacity} are left, and there is no chunk to gain; delete something, or snapshots that hold it"
+                    "{} bytes were asked for, {left} of {capacity} are left, and there is no chunk to gain; delete something, or snapshots that hold it",
+                    wanted.claim_bytes
                 )));
             }
         }
@@ -69,7 +71,7 @@ impl Pool {
     /// Cleans until the room that the next checkpoint is promised is free, after a checkpoint has written what was
     /// promised to it (A1). If there is nothing to gain, the next change to be accepted gets the error.
     pub(super) fn restore_room(&self, state: &mut Maintenance) -> Result<()> {
-        while !self.shared.has_room(0, 0) && self.gain_room(state)? {}
+        while !self.shared.has_room(RoomRequest::NONE) && self.gain_room(state)? {}
         Ok(())
     }
 
@@ -150,5 +152,38 @@ impl Pool {
         let lately = room.checkpoint_bytes.load(Ordering::Relaxed);
         room.checkpoint_bytes.store(lately - lately / 4 + last / 4, Ordering::Relaxed);
         self.shared.room.clean_chunks.store(self.needed_chunks(state), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::OpenOptions;
+    use super::super::testing::{fresh, write};
+    use super::*;
+    use crate::segment::PageIds;
+
+    /// A writer that finds no room asks for it, and then reserves it. If it asked for less than it reserves, it would
+    /// ask again and again, and get the same answer.
+    #[test]
+    fn room_that_is_asked_for_is_room_that_is_reserved() {
+        let (device, pool) = fresh();
+        drop(pool);
+        // With few ids per page, the table has as many pages as the table of a large pool.
+        let options = OpenOptions { table_page_ids: PageIds::new(3), ..OpenOptions::default() };
+        let pool = Pool::open_on(vec![device], &options).unwrap();
+        write(&pool, 0..6000, 0);
+        pool.checkpoint(false).unwrap();
+        let shared = &pool.shared;
+        for (claim_bytes, redo_bytes, edit_bytes) in
+            [(0, 0, 0), (8192, 300, 0), (1 << 20, 512 << 10, 128 << 10)]
+        {
+            let asked = shared.promised_bytes(RoomRequest { claim_bytes, redo_bytes, edit_bytes });
+            assert!(shared.reserve_redo(redo_bytes));
+            shared.claimed_bytes.fetch_add(claim_bytes, Ordering::Relaxed);
+            let reserved = shared.promised_bytes(RoomRequest { edit_bytes, ..RoomRequest::NONE });
+            shared.release_redo(redo_bytes);
+            shared.release(claim_bytes);
+            assert_eq!(asked, reserved, "claim {claim_bytes}, redo {redo_bytes}, edits {edit_bytes}");
+        }
     }
 }

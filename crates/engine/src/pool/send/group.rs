@@ -6,7 +6,7 @@ use super::wire::{self, EndFrame, StreamEntry, StreamPage};
 use super::{PROGRESS, Token};
 use crate::dataset::redo::{Bases, CatalogueOp, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Redo};
 use crate::dataset::shared::{Beyond, Shortage};
-use crate::dataset::{Claim, Commit, Dataset, LiveDataset, count};
+use crate::dataset::{Claim, Commit, Dataset, LiveDataset, RoomRequest, count};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::pool::Pool;
 use crate::record::{ModelId, with_model};
@@ -300,7 +300,9 @@ impl Pool {
             let bytes = claim.bytes;
             let (full, space) = (self.shared.is_full(bytes, 0) || tries == CLAIM_TRIES, data.space());
             match shortage {
-                Shortage::Room => self.make_room(bytes, bytes)?,
+                Shortage::Room => {
+                    self.make_room(RoomRequest { claim_bytes: bytes, redo_bytes: 0, edit_bytes: bytes })?
+                }
                 // Claims of others are upper bounds; a commit replaces them by the bytes that they really take.
                 Shortage::Quota(_) if tries == 0 => self.commit(false)?,
                 Shortage::Pool if !full => {
