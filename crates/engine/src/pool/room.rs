@@ -159,6 +159,8 @@ impl Pool {
 mod tests {
     use super::super::OpenOptions;
     use super::super::testing::{fresh, write};
+    use std::sync::Arc;
+
     use super::*;
     use crate::segment::PageIds;
 
@@ -170,12 +172,18 @@ mod tests {
         drop(pool);
         // With few ids per page, the table has as many pages as the table of a large pool.
         let options = OpenOptions { table_page_ids: PageIds::new(3), ..OpenOptions::default() };
-        let pool = Pool::open_on(vec![device], &options).unwrap();
-        write(&pool, 0..6000, 0);
-        pool.checkpoint(false).unwrap();
+        let open =
+            || Pool::open_on(vec![Arc::clone(&device) as Arc<dyn crate::device::Device>], &options).unwrap();
+        // Each opening begins segments.
+        for at in 0..60 {
+            let pool = open();
+            write(&pool, at * 8..at * 8 + 8, 0);
+            pool.checkpoint(false).unwrap();
+        }
+        let pool = open();
         let shared = &pool.shared;
         for (claim_bytes, redo_bytes, edit_bytes) in
-            [(0, 0, 0), (8192, 300, 0), (1 << 20, 512 << 10, 128 << 10)]
+            [(0, 0, 0), (0, 1024, 0), (0, 4096, 0), (8192, 300, 0), (1 << 20, 512 << 10, 128 << 10)]
         {
             let asked = shared.promised_bytes(RoomRequest { claim_bytes, redo_bytes, edit_bytes });
             assert!(shared.reserve_redo(redo_bytes));
