@@ -301,7 +301,7 @@ impl Pool {
             let (full, space) = (self.shared.is_full(bytes, 0) || tries == CLAIM_TRIES, data.space());
             match shortage {
                 Shortage::Room => {
-                    self.make_room(RoomRequest { claim_bytes: bytes, redo_bytes: 0, edit_bytes: bytes })?
+                    self.make_room(RoomRequest { claim_bytes: bytes, redo_bytes: 0, edit_bytes: bytes })?;
                 }
                 // Claims of others are upper bounds; a commit replaces them by the bytes that they really take.
                 Shortage::Quota(_) if tries == 0 => self.commit(false)?,
