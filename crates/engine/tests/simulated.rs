@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use pagefold_engine::Key;
 use pagefold_engine::dataset::{Change, Commit};
+use pagefold_engine::device::{Device, InjectedFault, SimDevice, SimOp};
+use pagefold_engine::limits::RESERVED_BYTES;
 use pagefold_engine::pool::{OpenOptions, Pool};
 use pagefold_engine::segment::PageIds;
 
@@ -190,7 +192,7 @@ fn a_full_pool_may_be_opened_and_exported_any_number_of_times() {
     drop(pool);
     // With few ids per page, the table has as many pages as the table of a large pool.
     let options = OpenOptions { table_page_ids: PageIds::new(3), ..OpenOptions::default() };
-    let open = |device| Pool::open_on(devices(device), &options).unwrap();
+    let open = |device: &Arc<SimDevice>| Pool::open_on(devices(device), &options).unwrap();
     let pool = open(&device);
     let mut state = 1_u64;
     let mut noise = || -> Vec<u8> {
@@ -208,13 +210,26 @@ fn a_full_pool_may_be_opened_and_exported_any_number_of_times() {
     }
     pool.sync().unwrap();
     drop(pool);
+    let data = RESERVED_BYTES..device.size_bytes() - RESERVED_BYTES;
+    let mut failed = 0;
     for round in 0..40 {
+        let images: Vec<_> = (0..8).map(|_| Arc::new(device.crash(&mut |versions| versions - 1))).collect();
         let pool = open(&device);
+        // Where an opening has begun to clean, and cannot go on, what is there can still be read. (Its first writes are
+        // others.)
+        let cleaned = pool.totals().moved_bytes > 0;
+        for (skip, image) in (0..).zip(images).filter(|_| cleaned) {
+            image.inject(InjectedFault { op: SimOp::Write, range: data.clone(), skip, times: u64::MAX });
+            let Ok(unwritable) = Pool::open_on(devices(&image), &options) else { continue };
+            failed += u64::from(unwritable.status().failure.is_some());
+            assert!(read(&unwritable, 4, pages / 2) == read(&pool, 4, pages / 2));
+        }
         pool.verify_reserves().unwrap_or_else(|error| panic!("round {round}: {error}"));
         if round % 2 == 0 {
             pool.export().unwrap();
         }
     }
+    assert!(failed > 0, "no opening failed while it cleaned");
     let pool = open(&device);
     pool.dataset().apply(&[Change::Punch { object: 4, from: 0, to: pages / 8 }]).unwrap();
     pool.sync().unwrap();

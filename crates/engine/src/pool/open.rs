@@ -552,7 +552,9 @@ impl OpeningPool {
         // Each opening begins chunks, and each export: without this, those of a full pool would use up the cleaner's,
         // since nobody else cleans while no change is accepted.
         if !options.read_only {
-            pool.restore_room(&mut pool.maintenance.lock())?;
+            let restored = pool.restore_room(&mut pool.maintenance.lock());
+            // A pool that cannot be written to any more has failed (W6), and can still be read.
+            restored.or_else(|error| if pool.check_failed().is_err() { Ok(()) } else { Err(error) })?;
         }
         Ok(pool)
     }
