@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::image::{Image, UnreferencedImage, VersionImage};
 use crate::dataset::redo::CatalogueOp;
@@ -93,7 +93,7 @@ pub(super) struct Catalogue {
     pub(super) versions: BTreeMap<u64, Version>,
     pub(super) unreferenced: VecDeque<Unreferenced>,
     /// Bytes by which the stored form may have grown, by operations since the last quiesce point.
-    pub(super) grown_bytes: u64,
+    pub(super) grown_bytes: AtomicU64,
     /// Versions that are being sent or received, and the number of times: nobody destroys them meanwhile.
     pub(super) pins: BTreeMap<u64, usize>,
     /// While the log is replayed: a raw address above those of all nodes, since the nodes of a checkpoint may come
@@ -138,7 +138,7 @@ impl Catalogue {
             next_id: image.next_id,
             versions: BTreeMap::new(),
             unreferenced: VecDeque::new(),
-            grown_bytes: 0,
+            grown_bytes: AtomicU64::default(),
             pins: BTreeMap::new(),
             nodes_below: 0,
         };
@@ -302,7 +302,7 @@ impl Catalogue {
     /// Of reading trees; [`Error::Corrupt`] for a catalogue operation that is not possible.
     pub(super) fn perform(&mut self, op: &CatalogueOp<'_>) -> Result<()> {
         let growth = self.growth_of(op);
-        self.grown_bytes += growth;
+        self.grown_bytes.fetch_add(growth, Ordering::Relaxed);
         self.parts.shared.room.grown_bytes.fetch_add(growth, Ordering::Relaxed);
         match *op {
             CatalogueOp::Create { id, created, name } => {

@@ -150,8 +150,8 @@ impl Pool {
         self.catalogue.read().flush_dead()?;
         self.place_faults()?;
         let (versions, growth_bytes) = {
-            let mut catalogue = self.catalogue.write();
-            let growth_bytes = std::mem::take(&mut catalogue.grown_bytes);
+            let catalogue = self.catalogue.read();
+            let growth_bytes = catalogue.grown_bytes.swap(0, Ordering::Relaxed);
             (Versions::take(&catalogue, &self.own, &state.catalogue_pages), growth_bytes)
         };
         let replaced: Vec<Ptr> = versions
