@@ -158,9 +158,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::super::OpenOptions;
-    use super::super::testing::{fresh, write};
-    use std::sync::Arc;
-
+    use super::super::testing::{fresh, open_with, write};
     use super::*;
     use crate::segment::PageIds;
 
@@ -172,8 +170,7 @@ mod tests {
         drop(pool);
         // With few ids per page, the table has as many pages as the table of a large pool.
         let options = OpenOptions { table_page_ids: PageIds::new(3), ..OpenOptions::default() };
-        let open =
-            || Pool::open_on(vec![Arc::clone(&device) as Arc<dyn crate::device::Device>], &options).unwrap();
+        let open = || open_with(&device, &options).unwrap();
         // Each opening begins segments.
         for at in 0..60 {
             let pool = open();

@@ -12,8 +12,12 @@ pub(super) const PAGE: u32 = 8192;
 
 /// Opens the pool on a device, with little memory.
 pub(super) fn try_open(device: &Arc<SimDevice>) -> Result<Arc<Pool>> {
-    let devices = vec![Arc::clone(device) as Arc<dyn Device>];
-    Pool::open_on(devices, &OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() })
+    open_with(device, &OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() })
+}
+
+/// Opens the pool on a device with these options.
+pub(super) fn open_with(device: &Arc<SimDevice>, options: &OpenOptions) -> Result<Arc<Pool>> {
+    Pool::open_on(vec![Arc::clone(device) as Arc<dyn Device>], options)
 }
 
 /// Opens the pool on a device, and panics if that fails.
