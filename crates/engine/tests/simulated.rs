@@ -24,6 +24,18 @@ fn read(pool: &Pool, object: u64, page: u64) -> Vec<u8> {
     out
 }
 
+/// Returns a source of bytes that do not compress.
+fn noise() -> impl FnMut(usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    move |len| (0..len).map(|_| next()).collect()
+}
+
 /// Seed 9: an object without pages knows no recordsize, and its holes said 0 to the target.
 #[test]
 fn sharing_holes_of_an_empty_object_keeps_the_targets_accounts() {
@@ -120,16 +132,7 @@ fn a_cleaning_pass_that_no_checkpoint_followed_is_undone() {
 #[test]
 fn changes_that_free_little_and_store_more_are_refused_in_the_end() {
     let (_device, pool) = fresh(130);
-    let mut state = 1_u64;
-    let mut noise = |len: usize| -> Vec<u8> {
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as u8
-        };
-        (0..len).map(|_| next()).collect()
-    };
+    let mut noise = noise();
     for at in 0.. {
         if pool.dataset().apply(&[write(4, at * 128, &noise(MIB as usize))]).is_err() {
             break;
@@ -194,19 +197,11 @@ fn a_full_pool_may_be_opened_and_exported_any_number_of_times() {
     let options = OpenOptions { table_page_ids: PageIds::new(3), ..OpenOptions::default() };
     let open = |device: &Arc<SimDevice>| Pool::open_on(devices(device), &options).unwrap();
     let pool = open(&device);
-    let mut state = 1_u64;
-    let mut noise = || -> Vec<u8> {
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as u8
-        };
-        (0..PAGE).map(|_| next()).collect()
-    };
-    let pages = (0..).find(|at| pool.dataset().apply(&[write(4, *at, &noise())]).is_err()).unwrap();
+    let mut noise = noise();
+    let mut page = || noise(PAGE as usize);
+    let pages = (0..).find(|at| pool.dataset().apply(&[write(4, *at, &page())]).is_err()).unwrap();
     for at in 0..pages {
-        let _ = pool.dataset().apply(&[write(4, at * 7 % pages, &noise())]);
+        let _ = pool.dataset().apply(&[write(4, at * 7 % pages, &page())]);
     }
     pool.sync().unwrap();
     drop(pool);
@@ -233,6 +228,6 @@ fn a_full_pool_may_be_opened_and_exported_any_number_of_times() {
     let pool = open(&device);
     pool.dataset().apply(&[Change::Punch { object: 4, from: 0, to: pages / 8 }]).unwrap();
     pool.sync().unwrap();
-    pool.dataset().apply(&[write(4, 0, &noise())]).unwrap();
+    pool.dataset().apply(&[write(4, 0, &page())]).unwrap();
     assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
 }

@@ -255,7 +255,7 @@ impl LiveDataset {
                 }
                 Shortage::Room => {
                     in_log = false;
-                    // What is asked for here is what is reserved above: with less, this would go on for ever.
+                    // This asks for as much as is reserved above. With less, the loop would not end.
                     let wanted = RoomRequest { claim_bytes: claim.bytes, redo_bytes, edit_bytes: edits };
                     waits.time(Reason::Room, || committer.make_room(wanted))?;
                     continue;

@@ -92,7 +92,7 @@ impl Room {
 
 /// Bytes for which room is wanted beyond all that is accepted. What is reserved already ([`Shared::reserve`],
 /// [`Shared::reserve_redo`]) counts as accepted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoomRequest {
     /// Bytes to be claimed.
     pub claim_bytes: u64,

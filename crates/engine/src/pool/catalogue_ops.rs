@@ -166,8 +166,8 @@ impl Catalogue {
     }
 }
 
-/// Growth of the catalogue that is about to happen: counted in [`Room::grown_bytes`] until this is dropped. What has
-/// happened by then is counted for itself.
+/// Growth of the catalogue that is about to happen: counted in [`Room::grown_bytes`] until this is dropped. By then
+/// [`Catalogue::perform`] has counted the growth that has happened.
 ///
 /// [`Room::grown_bytes`]: crate::dataset::Room::grown_bytes
 struct GrowthClaim<'a> {

@@ -106,7 +106,7 @@ impl<'a> Sim<'a> {
         self.forget();
         self.reopen()?;
         let found = self.pool.as_ref().map(|pool| pool.status().used_bytes);
-        // What the opening has moved has other directories.
+        // Records that the opening has moved have other directories.
         let moved = self.pool.as_ref().is_some_and(|pool| pool.totals().moved_bytes > 0);
         // Segments whose page of the table was away are accounted with the directories that they had before, which may
         // be larger: in an empty pool they are all that is used.
