@@ -76,7 +76,8 @@ pub struct Bounds {
     pub slack_bytes: u64,
     /// Free chunks that are kept for the cleaner alone when the pool is as full as it may be.
     pub clean_chunks: u64,
-    /// Least number of free chunks that are kept for the cleaner, however much there is to gain.
+    /// Least number of free chunks that are kept for the cleaner, however much there is to gain, beside those that may
+    /// be begun.
     pub least_clean_chunks: u64,
     /// Number of free chunks beyond all that is promised, below which the cleaner is at work.
     pub low_chunks: u64,

@@ -182,7 +182,11 @@ impl Pool {
             )));
         }
         self.shared.segments.verify_sums()?;
-        if self.shared.is_cleanable() || self.shared.check_writable().is_err() {
+        if self.shared.check_writable().is_err() {
+            return Ok(());
+        }
+        let state = self.maintenance.lock();
+        if self.shared.is_cleanable() && self.is_climbing(&state) {
             return Ok(());
         }
         let (free, pending) = (self.chunks.free(), self.chunks.pending_free());

@@ -12,9 +12,8 @@ const FIXED_CHUNKS: u64 = 4;
 /// Further needs depend on what is dirty (`dataset/room.rs`).
 const COMMIT_CHUNKS: u64 = 6;
 /// Chunks that the cleaner keeps where there is much to gain (`clean/choose.rs`), as a part of all chunks: one in this
-/// number, and at least [`LEAST_CLEAN_CHUNKS`]. A large pool keeps no more than that, however full it is.
+/// number, and at least one more than may be begun. A large pool keeps no more than that, however full it is.
 const LENDING_PART: u64 = 1024;
-const LEAST_CLEAN_CHUNKS: u64 = BEGUN_CHUNKS + 1;
 /// Thousandths of all other chunks that live records may take at most: the fuller they are, the more the cleaner moves
 /// for each chunk that it gains. At this value a pass moves four chunks for one, if all are equally full; and with
 /// random overwrites at 95 % of it the device is written at most one and a quarter times what an ideal cleaner needs
@@ -76,7 +75,8 @@ impl Sizing {
                 dirty_hard_bytes,
                 slack_bytes,
                 clean_chunks,
-                least_clean_chunks: (total_chunks / LENDING_PART).max(LEAST_CLEAN_CHUNKS).min(clean_chunks),
+                least_clean_chunks: (total_chunks / LENDING_PART).clamp(BEGUN_CHUNKS + 1, clean_chunks)
+                    - BEGUN_CHUNKS,
                 low_chunks: (total_chunks / 128).clamp(2, 16),
             },
             dirty_tree_bytes,

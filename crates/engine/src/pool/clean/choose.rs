@@ -129,7 +129,7 @@ impl Pool {
                 has >= all
                     || self.climbs(
                         state,
-                        (has + plan.gained).saturating_sub(self.least_gain()),
+                        (has + plan.gained).saturating_sub(self.least_gain() + BEGUN_CHUNKS),
                         &plan.sources,
                     )
             })
@@ -139,25 +139,26 @@ impl Pool {
     /// Returns the number of chunks that the cleaner needs to begin with, as things are. It keeps more, for a pool as
     /// full as it may be, and these are lent to writers while so much can be gained that its own passes bring them
     /// back. (Records that die, and chunks that the log fills, only make that easier.) Never lent are the chunks that
-    /// the next pass worth its checkpoint takes.
+    /// the next pass worth its checkpoint takes. [`BEGUN_CHUNKS`] are added: commits and checkpoints may just have begun
+    /// as many, and as many are promised to them again.
     pub(in super::super) fn needed_chunks(&self, state: &Maintenance) -> u64 {
         let Bounds { clean_chunks: all, least_clean_chunks: least, .. } = self.sizing.bounds;
-        if least < all && self.shared.clean_outputs() < all {
+        if least + BEGUN_CHUNKS < all && self.shared.clean_outputs() < all {
             self.shared.segments.rank();
         }
         let none = BTreeSet::new();
-        let Some(chunks) = (least..all).find(|chunks| self.climbs(state, *chunks, &none)) else { return all };
+        let climbing = (least..all - BEGUN_CHUNKS).find(|chunks| self.climbs(state, *chunks, &none));
+        let Some(chunks) = climbing else { return all };
         let wish = Wish { outputs: all, gain: self.least_gain(), wanted: self.wanted_gain() };
         let next = self.choose(state, wish, CleanOrder::Worth, Default::default(), &none);
-        chunks.max(next.map_or(all, |plan| plan.sources.len() as u64 - plan.gained))
+        let kept = chunks + BEGUN_CHUNKS;
+        kept.max(next.map_or(all, |plan| plan.sources.len() as u64 - plan.gained))
     }
 
     /// Returns true if a cleaner that begins with `chunks` chunks gets to all that it keeps, by passes that each gain
-    /// more than their checkpoints may take, and that leave alone the chunks in `taken`. [`BEGUN_CHUNKS`] are
-    /// subtracted first: commits and checkpoints may just have begun as many, and as many are promised to them again.
-    fn climbs(&self, state: &Maintenance, chunks: u64, taken: &BTreeSet<Chunk>) -> bool {
+    /// more than their checkpoints may take, and that leave alone the chunks in `taken`.
+    fn climbs(&self, state: &Maintenance, mut chunks: u64, taken: &BTreeSet<Chunk>) -> bool {
         let cost = self.least_gain();
-        let mut chunks = chunks.saturating_sub(BEGUN_CHUNKS);
         let mut taken = Cow::Borrowed(taken);
         while chunks < self.sizing.bounds.clean_chunks {
             let wish = Wish { outputs: chunks, gain: cost + 1, wanted: self.sizing.bounds.clean_chunks };
@@ -168,6 +169,12 @@ impl Pool {
             chunks += plan.gained - cost;
         }
         true
+    }
+
+    /// Returns true if the cleaner gets to all the chunks that it keeps from those that it has now, or has lent none.
+    pub(in super::super) fn is_climbing(&self, state: &Maintenance) -> bool {
+        let all = self.sizing.bounds.clean_chunks;
+        self.shared.kept_chunks() >= all || self.climbs(state, self.shared.clean_outputs(), &BTreeSet::new())
     }
 
     /// Chooses chunks by `order`, without those in `taken`, as far as the wish goes. Returns `None` if they gain less

@@ -68,7 +68,7 @@ fn a_record_whose_place_was_reused_is_looked_up_again() {
         dirty_hard_bytes: 2,
         slack_bytes: 0,
         clean_chunks: 4,
-        least_clean_chunks: 4,
+        least_clean_chunks: 1,
         low_chunks: 2,
     };
     let nodes = Arc::new(NodeCache::new(1 << 20).unwrap());
