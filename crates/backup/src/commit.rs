@@ -5,6 +5,7 @@ use pagefold_engine::wire::{Reader, put_bytes, put_varint};
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::binlog::BinlogPlace;
 use crate::block::{BlockRef, Kind};
 use crate::chunk::table;
 use crate::error::{Decoded, Error, Result};
@@ -45,6 +46,8 @@ pub struct Backup {
     pub packs: u64,
     /// The database clusters in it; `None` if nobody looked for them.
     pub clusters: Option<Vec<Cluster>>,
+    /// Where the binary logs in it end.
+    pub binlogs: Vec<BinlogEnd>,
     /// Blocks with the parts of its manifest's root.
     #[serde(skip)]
     pub(crate) root: Vec<BlockRef>,
@@ -96,6 +99,64 @@ impl Cluster {
             return Err(reader.bad("a log has segments of a size that no server has"));
         }
         Ok(cluster)
+    }
+}
+
+/// The end of the binary log in a data directory of MariaDB, as it was when the snapshot was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BinlogEnd {
+    /// Path of the data directory, relative to the dataset's root; `.` for the root.
+    pub data: String,
+    /// Place behind the last transaction.
+    pub place: BinlogPlace,
+    /// Mark of the file.
+    pub mark: u64,
+    /// Time of the last transaction in it, in seconds since 1970, if it was found.
+    pub last_s: Option<u32>,
+}
+
+impl BinlogEnd {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, self.data.as_bytes());
+        encode_place(self.place, out);
+        out.extend_from_slice(&self.mark.to_le_bytes());
+        put_varint(out, self.last_s.unwrap_or_default().into());
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
+        Ok(Self {
+            data: text(reader, DATA_PATH_BYTES_MAX)?,
+            place: decode_place(reader)?,
+            mark: reader.u64()?,
+            last_s: Some(reader.varint_u32()?).filter(|last| *last > 0),
+        })
+    }
+}
+
+fn encode_place(place: BinlogPlace, out: &mut Vec<u8>) {
+    put_varint(out, place.file.into());
+    put_varint(out, place.offset);
+}
+
+fn decode_place(reader: &mut Reader<'_>) -> Decoded<BinlogPlace> {
+    Ok(BinlogPlace { file: reader.varint_u32()?, offset: reader.varint()? })
+}
+
+/// The place in an archived binary log before which no backup that the last prune kept needs anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BinlogFloor {
+    pub(crate) log: String,
+    pub(crate) place: BinlogPlace,
+}
+
+impl BinlogFloor {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, self.log.as_bytes());
+        encode_place(self.place, out);
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
+        Ok(Self { log: text(reader, NAME_BYTES_MAX)?, place: decode_place(reader)? })
     }
 }
 
@@ -161,6 +222,7 @@ impl Backup {
             packs: reader.varint()?,
             totals: Totals::decode(reader)?,
             clusters: None,
+            binlogs: Vec::new(),
             root: table(reader, BlockRef::decode)?,
         })
     }
@@ -221,6 +283,8 @@ pub(crate) struct State {
     pub(crate) floors: Vec<Floor>,
     /// Datasets of which more than their backups is known.
     pub(crate) described: Vec<Described>,
+    /// Places up to which the last prune would have deleted archived binary logs.
+    pub(crate) binlog_floors: Vec<BinlogFloor>,
 }
 
 impl State {
@@ -251,6 +315,32 @@ impl State {
             last = Some(number);
         }
         self.floors = table(reader, Floor::decode)?;
+        Ok(())
+    }
+
+    /// Encodes where binary logs end in backups: a part that older commits lack.
+    fn encode_binlogs(&self, out: &mut Vec<u8>) {
+        let with = || self.backups.iter().filter(|backup| !backup.binlogs.is_empty());
+        put_varint(out, with().count() as u64);
+        for backup in with() {
+            put_varint(out, backup.number);
+            put_varint(out, backup.binlogs.len() as u64);
+            backup.binlogs.iter().for_each(|end| end.encode(out));
+        }
+        put_varint(out, self.binlog_floors.len() as u64);
+        self.binlog_floors.iter().for_each(|floor| floor.encode(out));
+    }
+
+    fn decode_binlogs(&mut self, reader: &mut Reader<'_>) -> Decoded<()> {
+        let all = table(reader, |reader| Ok((reader.varint()?, table(reader, BinlogEnd::decode)?)))?;
+        let mut last = None;
+        for (number, ends) in all {
+            let of = self.backups.iter_mut().find(|backup| backup.number == number);
+            let of = of.filter(|_| last < Some(number) && !ends.is_empty());
+            of.ok_or_else(|| reader.bad("binary logs of no backup"))?.binlogs = ends;
+            last = Some(number);
+        }
+        self.binlog_floors = table(reader, BinlogFloor::decode)?;
         Ok(())
     }
 
@@ -307,6 +397,7 @@ pub(crate) fn encode_body(nonce: &[u8; 16], before: u128, state: &State) -> Vec<
     state.encode_clusters(&mut body);
     put_varint(&mut body, state.described.len() as u64);
     state.described.iter().for_each(|described| described.encode(&mut body));
+    state.encode_binlogs(&mut body);
     body
 }
 
@@ -366,11 +457,15 @@ pub(crate) fn decode_body(body: &[u8]) -> Decoded<(u128, State)> {
         condemned: table(&mut reader, PackId::decode)?,
         floors: Vec::new(),
         described: Vec::new(),
+        binlog_floors: Vec::new(),
     };
     // Commits of the first versions end here.
     if reader.remaining() > 0 {
         state.decode_clusters(&mut reader)?;
         state.described = table(&mut reader, Described::decode)?;
+    }
+    if reader.remaining() > 0 {
+        state.decode_binlogs(&mut reader)?;
     }
     if state.described.iter().any(|described| described.properties.is_empty()) {
         return Err(reader.bad("a dataset is described by nothing"));

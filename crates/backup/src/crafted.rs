@@ -89,6 +89,7 @@ pub fn large(store: Store, pages: u64) -> Result<Backup> {
         added_bytes: root.needs.totals.record_bytes,
         packs: root.needs.packs.len() as u64,
         clusters: None,
+        binlogs: Vec::new(),
         root: blocks,
     };
     repository.commit(&mut |state| {

@@ -9,7 +9,7 @@ use pagefold_engine::pool::{Origin, StreamReader};
 use serde::Serialize;
 
 use crate::block::ModelRef;
-use crate::commit::{Backup, Cluster, Described};
+use crate::commit::{Backup, BinlogEnd, Cluster, Described};
 use crate::error::{Error, Result};
 use crate::merge::Merge;
 use crate::pack::{PackBuilder, PackId};
@@ -31,6 +31,8 @@ pub struct CreateOptions {
     pub rate: Option<u64>,
     /// The database clusters in the snapshot, if they were looked for.
     pub clusters: Option<Vec<Cluster>>,
+    /// The binary logs in it, if databases were looked for.
+    pub binlogs: Vec<BinlogEnd>,
     /// Rule by which the same commit forgets earlier backups of the dataset; the new one stays in any case.
     pub keep: Option<Keep>,
     /// Properties that are set on the dataset.
@@ -181,6 +183,7 @@ impl Repository {
             added_bytes,
             packs: needed.len() as u64,
             clusters: options.clusters.clone(),
+            binlogs: options.binlogs.clone(),
             root: root_blocks,
         };
         let forgotten = self.add(&mut backup, &needed, epoch, options)?;

@@ -24,7 +24,7 @@ use object_store::{
 use crate::error::{Error, Result};
 
 /// Folders in which uploads leave files if they are killed.
-const UPLOADED: [&str; 2] = ["packs", "wal"];
+const UPLOADED: [&str; 3] = ["packs", "wal", "binlog"];
 /// Folder of commits.
 const COMMITS: &str = "log";
 /// Age from which a file of an upload counts as left behind: no upload of one object takes nearly as long.

@@ -76,6 +76,7 @@ fn tables_are_what_is_written() {
             "COMMIT_BYTES_MAX" => limits::COMMIT_BYTES_MAX as u64,
             "WAL_BLOCK_BYTES" => limits::WAL_BLOCK_BYTES as u64,
             "WAL_FILE_BYTES_MAX" => limits::WAL_FILE_BYTES_MAX as u64,
+            "BINLOG_PART_BYTES_MAX" => limits::BINLOG_PART_BYTES_MAX as u64,
             "WAL_HEAD_BYTES_MAX" => limits::WAL_HEAD_BYTES_MAX as u64,
             other => panic!("{other} is no limit"),
         };

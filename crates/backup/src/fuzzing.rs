@@ -6,6 +6,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::archive::object;
 use crate::archive::timeline::History;
+use crate::binlog::Scan;
+use crate::binlog::crafted::Server;
 use crate::chunk;
 use crate::commit;
 use crate::keys::Sealer;
@@ -119,17 +121,28 @@ pub fn wal_head_seeds() -> Vec<Vec<u8>> {
     vec![samples::wal_head().encode()]
 }
 
-/// Opens an archived file of a log, and reads it as a segment and as a history, which servers have written; returns
-/// true if it is any of these.
+/// Opens an archived file of a log, and reads it as a segment, a history and a binary log, which servers have written;
+/// returns true if it is any of these.
 pub fn wal(bytes: &[u8]) -> bool {
     let is_object = object::decode(bytes, "wal", &REPOSITORY, &Sealer::plain()).is_ok();
     let is_history = History::parse(9, bytes).is_some();
-    segment::times(bytes).is_some() || is_history || is_object
+    let mut scan = Scan::default();
+    let is_binlog =
+        scan.feed(bytes, &mut |event| assert!(event.begin < event.end)).is_ok() && scan.mark() != 0;
+    segment::times(bytes).is_some() || is_history || is_object || is_binlog
 }
 
 /// Seeds of [`wal()`].
 pub fn wal_seeds() -> Vec<Vec<u8>> {
-    vec![samples::wal_object(), b"1\t0/3000028\tno recovery target specified\n\n2\t0/4000000\twhy\n".to_vec()]
+    let mut server = Server::new(100);
+    server.rows(101, 300);
+    server.query(102, "COMMIT");
+    server.close();
+    vec![
+        samples::wal_object(),
+        server.bytes,
+        b"1\t0/3000028\tno recovery target specified\n\n2\t0/4000000\twhy\n".to_vec(),
+    ]
 }
 
 /// Reads frames of a client or a serving host; returns true if any was right.

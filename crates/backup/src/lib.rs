@@ -20,6 +20,7 @@
 //! restore, contents                 write a backup as a stream; read parts of one
 //! verify, prune, repack             read back; delete what nothing needs; empty packs that are mostly dead
 //! archive                           logs of database clusters, file by file; which points can be restored
+//! binlog                            binary logs of MariaDB, part by part
 //! pack, block                       immutable objects of blocks, and places in them
 //! keys                              seals, and encryption
 //! store, directory, remote          the one door to objects: in a directory, on another host, in a bucket
@@ -27,6 +28,7 @@
 //! ```
 
 mod archive;
+mod binlog;
 mod block;
 mod chunk;
 mod commit;
@@ -59,9 +61,13 @@ mod verify;
 
 pub use archive::timeline::{ClusterLog, Line, Reach, Stretch};
 pub use archive::{Archived, LogFile, PrunedLogs, Pushed};
+pub use binlog::{
+    ArchivedPart, Binlog, BinlogLine, BinlogName, BinlogPart, BinlogPlace, Event, PartFacts, Role, Scan,
+    clear_in_use,
+};
 pub use block::{BlockRef, ModelRef, RecordRef};
 pub use chunk::{Entry, PageEntry};
-pub use commit::{Backup, Cluster, Described};
+pub use commit::{Backup, BinlogEnd, Cluster, Described};
 pub use contents::Contents;
 pub use create::{CreateOptions, Created};
 pub use error::{Error, Result};

@@ -71,6 +71,8 @@ pub const WAL_OBJECT_BYTES_MAX: usize =
 /// Largest length in bytes of the sealed head of such an object: 512 blocks, whose lengths take up to five bytes each,
 /// and a name.
 pub const WAL_HEAD_BYTES_MAX: usize = 4096;
+/// Largest length in bytes of an archived part of a binary log: a part is in memory as a whole.
+pub const BINLOG_PART_BYTES_MAX: usize = 8 << 20;
 /// Largest number of databases in one dataset that a backup notes.
 pub const CLUSTERS_MAX: usize = 1000;
 /// Largest length in bytes of a data directory's path.

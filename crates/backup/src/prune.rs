@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use crate::archive::{self, PrunedLogs};
+use crate::binlog::ArchivedPart;
 use crate::block::BlockRef;
 use crate::commit::Backup;
 use crate::error::{Error, Result};
@@ -153,8 +154,8 @@ impl Repository {
                 listed.insert(id, bytes);
             }
         })?;
-        let files = self.logs()?;
-        let mut doomed_logs = Vec::new();
+        let (files, binlogs) = (self.logs()?, self.binlog_marks()?);
+        let (mut doomed_logs, mut doomed_parts) = (Vec::new(), Vec::new());
         // The key is the root: a repacking gives backups other roots, and may come between two attempts to commit.
         let mut packs_of: HashMap<Vec<BlockRef>, Vec<PackId>> = HashMap::new();
         let mut pruned = Pruned::default();
@@ -190,6 +191,14 @@ impl Repository {
             pruned.forgotten = forgotten;
             let found = archive::unneeded(&files, &state.backups, &state.floors, now);
             (doomed_logs, state.floors, pruned.logs) = found;
+            let found = crate::binlog::unneeded(&binlogs, &state.backups, &state.binlog_floors, now);
+            pruned.logs.deleted_files += found.doomed.len() as u64;
+            pruned.logs.deleted_bytes += found.doomed.iter().map(|part| part.stored_bytes).sum::<u64>();
+            pruned.logs.left_files += found.left;
+            if !binlogs.is_empty() && pruned.logs.unknown_backups.is_empty() {
+                pruned.logs.unknown_backups = archive::unknown(&state.backups);
+            }
+            (doomed_parts, state.binlog_floors) = (found.doomed, found.floors);
             Ok(())
         };
         if dry_run {
@@ -197,8 +206,8 @@ impl Repository {
             return Ok(pruned);
         }
         self.commit(&mut plan)?;
-        let objects: Vec<String> =
-            doomed.iter().map(PackId::path).chain(archive::paths(&doomed_logs)).collect();
+        let objects = doomed.iter().map(PackId::path).chain(archive::paths(&doomed_logs));
+        let objects: Vec<String> = objects.chain(doomed_parts.iter().map(ArchivedPart::path)).collect();
         for some in objects.chunks(1000) {
             self.store.delete(some)?;
         }

@@ -4,9 +4,10 @@ use pagefold_engine::Key;
 use pagefold_engine::pool::{Guid, Origin};
 
 use crate::archive::object;
+use crate::binlog::BinlogPlace;
 use crate::block::{BlockRef, Kind, ModelRef, RecordRef};
 use crate::chunk::{Entry, PageEntry};
-use crate::commit::{Backup, Cluster, Described, Floor, State};
+use crate::commit::{Backup, BinlogEnd, BinlogFloor, Cluster, Described, Floor, State};
 use crate::keys::Sealer;
 use crate::pack::{PackBuilder, PackId};
 use crate::root::{Needs, Root, Row, Totals};
@@ -62,6 +63,16 @@ fn cluster() -> Cluster {
     }
 }
 
+/// Returns the end of a binary log in a backup.
+pub(crate) fn binlog_end() -> BinlogEnd {
+    BinlogEnd {
+        data: "mysql".into(),
+        place: BinlogPlace { file: 7, offset: 0x1000 },
+        mark: 0x1234_5678,
+        last_s: Some(1_600_000_000),
+    }
+}
+
 /// Returns the head of an archived file of a log, of two blocks.
 pub(crate) fn wal_head() -> object::Head {
     object::Head {
@@ -71,6 +82,7 @@ pub(crate) fn wal_head() -> object::Head {
         segment_bytes: 16 << 20,
         hash: u128::from_le_bytes(*b"hash of a file.."),
         times: Some((1_600_000_000_000_000, 1_600_000_001_000_000)),
+        is_last: false,
         blocks: vec![20, 300],
     }
 }
@@ -82,6 +94,7 @@ pub(crate) fn wal_object() -> Vec<u8> {
         name: "00000002.history",
         segment_bytes: 0,
         times: None,
+        is_last: false,
         content: b"1\t0/3000000\n",
     };
     object::encode_as(&REPOSITORY, &Sealer::plain(), &PACK.0, &file).unwrap_or_default()
@@ -100,6 +113,7 @@ pub(crate) fn state() -> State {
         added_bytes: 102,
         packs: 1,
         clusters: Some(vec![cluster()]),
+        binlogs: vec![binlog_end()],
         root: vec![block(3)],
     };
     let described = Described {
@@ -114,6 +128,7 @@ pub(crate) fn state() -> State {
         condemned: vec![PackId(*b"a condemned pack")],
         floors: vec![Floor { system: SYSTEM, place: 0x200_0000 }],
         described: vec![described],
+        binlog_floors: vec![BinlogFloor { log: "shop".into(), place: BinlogPlace { file: 6, offset: 0 } }],
     }
 }
 

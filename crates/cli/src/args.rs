@@ -18,7 +18,7 @@ mod verbs;
 
 use clap::{Args, Parser};
 
-pub use archive::{Archive, ArchiveFetch, ArchiveList, ArchivePush};
+pub use archive::{Archive, ArchiveFetch, ArchiveFollow, ArchiveList, ArchivePush};
 pub use backup::{
     Access, Backup, BackupCheck, BackupCreate, BackupForget, BackupInit, BackupList, BackupMount,
     BackupMounts, BackupPrune, BackupRestore, BackupRestorePool, BackupRun, BackupServe, BackupShow,

@@ -111,7 +111,7 @@ impl Repository {
         }
         let name = file.name.to_string();
         let (system, segment_bytes, times) = (file.system, file.segment_bytes, file.times);
-        let file = File { system, name: &name, segment_bytes, times, content: file.content };
+        let file = File { system, name: &name, segment_bytes, times, is_last: false, content: file.content };
         let bytes = Bytes::from(object::encode(&self.id, &self.sealer, &file)?);
         if self.store.create(&path, bytes)? {
             return Ok(Pushed::New);
@@ -290,7 +290,7 @@ impl Repository {
             }
             watch(checked.log_bytes);
         }
-        Ok(())
+        self.verify_binlogs(share, salt, checked, watch)
     }
 
     /// Checks whether a segment is missing between two others.
@@ -298,6 +298,7 @@ impl Repository {
         let files = self.logs()?;
         checked.log_files = files.len() as u64;
         checked.log_bytes = files.iter().map(|file| file.stored_bytes).sum();
+        self.check_binlogs(checked, true)?;
         let logs = match self.cluster_logs(backups) {
             Ok(logs) => logs,
             Err(error) => return checked.note(0, error),
@@ -319,6 +320,11 @@ fn check_name(head: &Head, path: &str, system: u64, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Returns the numbers of the backups whose databases are unknown.
+pub(crate) fn unknown(backups: &[Backup]) -> Vec<u64> {
+    backups.iter().filter(|backup| backup.clusters.is_none()).map(|backup| backup.number).collect()
+}
+
 /// Returns the files that no backup needs, by the floors of this prune and of the one before; and the floors of this
 /// one. If the clusters of any backup are unknown, nothing is deleted.
 pub(crate) fn unneeded(
@@ -327,9 +333,7 @@ pub(crate) fn unneeded(
     before: &[Floor],
     now: bool,
 ) -> (Vec<Archived>, Vec<Floor>, PrunedLogs) {
-    let mut pruned = PrunedLogs::default();
-    let unknown = backups.iter().filter(|backup| backup.clusters.is_none());
-    pruned.unknown_backups = unknown.map(|backup| backup.number).collect();
+    let mut pruned = PrunedLogs { unknown_backups: unknown(backups), ..PrunedLogs::default() };
     if files.is_empty() || !pruned.unknown_backups.is_empty() {
         if files.is_empty() {
             pruned.unknown_backups.clear();

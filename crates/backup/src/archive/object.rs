@@ -21,6 +21,8 @@ pub(crate) const FIXED_BYTES: usize = 44;
 const NAME_BYTES_MAX: usize = 64;
 /// Flag of a head that has times.
 const HAS_TIMES: u8 = 1;
+/// Flag of the last part of a file of a binary log.
+const IS_LAST: u8 = 2;
 
 /// A file that is to be archived.
 pub(crate) struct File<'a> {
@@ -30,6 +32,8 @@ pub(crate) struct File<'a> {
     pub(crate) segment_bytes: u32,
     /// Ends of the first and the last of its transactions, in microseconds since 1970.
     pub(crate) times: Option<(i64, i64)>,
+    /// True if it is the last part of a file of a binary log.
+    pub(crate) is_last: bool,
     pub(crate) content: &'a [u8],
 }
 
@@ -44,6 +48,7 @@ pub(crate) struct Head {
     /// XXH3 of the file, 128 bits.
     pub(crate) hash: u128,
     pub(crate) times: Option<(i64, i64)>,
+    pub(crate) is_last: bool,
     /// Lengths of the blocks as they are stored.
     pub(crate) blocks: Vec<u32>,
 }
@@ -56,7 +61,8 @@ impl Head {
         put_varint(&mut out, self.len);
         put_varint(&mut out, self.segment_bytes.into());
         out.extend_from_slice(&self.hash.to_le_bytes());
-        out.push(if self.times.is_some() { HAS_TIMES } else { 0 });
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        out.push(flag(self.times.is_some(), HAS_TIMES) | flag(self.is_last, IS_LAST));
         if let Some((first, last)) = self.times {
             out.extend_from_slice(&first.to_le_bytes());
             out.extend_from_slice(&last.to_le_bytes());
@@ -74,11 +80,15 @@ impl Head {
         let (len, segment_bytes) = (reader.varint()?, reader.varint_u32()?);
         let mut hash = [0; 16];
         hash.copy_from_slice(reader.take(16)?);
-        let times = match reader.u8()? {
-            0 => None,
-            HAS_TIMES => Some((reader.u64()?.cast_signed(), reader.u64()?.cast_signed())),
-            _ => return Err(reader.bad("it has flags that are not known")),
+        let flags = reader.u8()?;
+        if flags & !(HAS_TIMES | IS_LAST) != 0 {
+            return Err(reader.bad("it has flags that are not known"));
+        }
+        let times = match flags & HAS_TIMES != 0 {
+            true => Some((reader.u64()?.cast_signed(), reader.u64()?.cast_signed())),
+            false => None,
         };
+        let is_last = flags & IS_LAST != 0;
         let blocks = crate::chunk::table(&mut reader, length)?;
         if len > WAL_FILE_BYTES_MAX as u64
             || blocks.len() as u64 != len.div_ceil(WAL_BLOCK_BYTES as u64)
@@ -87,7 +97,7 @@ impl Head {
             return Err(reader.bad("its sizes are not those of a file of a log"));
         }
         reader.end()?;
-        Ok(Self { system, name, len, segment_bytes, hash: u128::from_le_bytes(hash), times, blocks })
+        Ok(Self { system, name, len, segment_bytes, hash: u128::from_le_bytes(hash), times, is_last, blocks })
     }
 }
 
@@ -128,6 +138,7 @@ pub(crate) fn encode_as(
         segment_bytes: file.segment_bytes,
         hash: xxh3_128(file.content),
         times: file.times,
+        is_last: file.is_last,
         blocks: blocks.iter().map(|block| block.len() as u32).collect(),
     };
     let mut sealed = Vec::new();

@@ -262,10 +262,14 @@ fn commits_of_before_have_neither_clusters_nor_properties() {
     let state = crate::samples::state();
     let body = crate::commit::encode_body(&[1; 16], 9, &state);
     let mut old = state.clone();
-    (old.backups[0].clusters, old.floors, old.described) = (None, Vec::new(), Vec::new());
-    let mut without = crate::commit::encode_body(&[1; 16], 9, &old);
-    assert_eq!(&without[without.len() - 3..], [0, 0, 0]);
-    without.truncate(without.len() - 3);
-    assert_eq!(crate::commit::decode_body(&without).unwrap().1, old);
+    (old.backups[0].binlogs, old.binlog_floors) = (Vec::new(), Vec::new());
+    // Commits of the second version have nothing of binary logs, those of the first one neither of clusters.
+    for cut in [2, 5] {
+        let mut without = crate::commit::encode_body(&[1; 16], 9, &old);
+        assert_eq!(&without[without.len() - cut..], &[0; 5][..cut]);
+        without.truncate(without.len() - cut);
+        assert_eq!(crate::commit::decode_body(&without).unwrap().1, old);
+        (old.backups[0].clusters, old.floors, old.described) = (None, Vec::new(), Vec::new());
+    }
     assert_eq!(crate::commit::decode_body(&body).unwrap().1, state);
 }

@@ -30,6 +30,17 @@ Examples:
   pagefold archive fetch /mnt/backup/tank 000000010000000000000003 ./segment"
     )]
     Fetch(ArchiveFetch),
+    /// Archive the binary log of a MariaDB server, for as long as this runs.
+    #[command(
+        after_long_help = "The log is archived while the server writes it: at most TIME after a transaction was committed, it is durable in the repository. Run it as the
+server's user, under systemd for instance; it can be killed at any time, and goes on where it ended. If the server has purged a file that was not
+archived yet, or another log is archived under this name, it says so and ends.
+
+Examples:
+  pagefold archive follow /mnt/backup/tank /srv/db --as shop
+  pagefold archive follow s3://bucket/tank /var/log/mysql/mysql-bin.index --as shop --every 10s"
+    )]
+    Follow(ArchiveFollow),
     /// List how far each backup can be restored, and where segments are missing.
     #[command(after_long_help = "Examples:
   pagefold archive list /mnt/backup/tank
@@ -64,6 +75,27 @@ pub struct ArchiveFetch {
     /// The cluster's number, where it is not run in the data directory.
     #[arg(long, value_name = "N")]
     pub system: Option<u64>,
+    /// How it is opened.
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`Archive::Follow`].
+#[derive(Args, Debug)]
+pub struct ArchiveFollow {
+    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    pub repository: String,
+    /// The server's data directory, or the list of its binary logs: NAME.index.
+    pub log: PathBuf,
+    /// Name of the log in the repository: each server has another one.
+    #[arg(long = "as", value_name = "NAME")]
+    pub name: String,
+    /// How far it may be behind: 10s, 1m.
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    pub every: String,
+    /// Archive what there is, and end.
+    #[arg(long)]
+    pub once: bool,
     /// How it is opened.
     #[command(flatten)]
     pub access: Access,

@@ -1,5 +1,7 @@
 //! `archive`: the commands by which PostgreSQL stores files of its log and fetches them.
 
+pub mod follow;
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -33,6 +35,7 @@ pub fn run(verb: &Archive) -> Result<()> {
     match verb {
         Archive::Push(args) => push(args),
         Archive::Fetch(args) => fetch(args),
+        Archive::Follow(args) => follow::run(args),
         Archive::List(args) => list(args),
     }
 }
@@ -182,13 +185,14 @@ fn write(to: &Path, content: &[u8]) -> std::io::Result<()> {
 
 fn list(args: &ArchiveList) -> Result<()> {
     let repository = open(&args.repository, &args.access)?;
-    let logs = repository.backups().and_then(|backups| repository.cluster_logs(&backups));
-    let logs =
-        logs.map_err(|error| backup_errors::failed(format!("cannot list {}", args.repository), &error))?;
+    let failed = |error| backup_errors::failed(format!("cannot list {}", args.repository), &error);
+    let backups = repository.backups().map_err(failed)?;
+    let logs = repository.cluster_logs(&backups).map_err(failed)?;
+    let binlogs = repository.binlogs(&backups).map_err(failed)?;
     if args.output.json {
-        return print_json(&json!({ "repository": repository.id(), "logs": logs }));
+        return print_json(&json!({ "repository": repository.id(), "logs": logs, "binlogs": binlogs }));
     }
-    archived_logs::print(&logs, &args.output);
+    archived_logs::print_all(&logs, &binlogs, &args.output);
     Ok(())
 }
 

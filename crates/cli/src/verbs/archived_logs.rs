@@ -1,6 +1,6 @@
 //! Prints the logs of database clusters that a repository has.
 
-use pagefold_backup::ClusterLog;
+use pagefold_backup::{Binlog, ClusterLog};
 use pagefold_basebackup::control;
 use pagefold_server::units;
 
@@ -8,8 +8,54 @@ use crate::args::Output;
 use crate::table::{Align, Table};
 use crate::timestamp;
 
+/// Prints how far each backup can be restored: first those of PostgreSQL, then those of MariaDB.
+pub(super) fn print_all(logs: &[ClusterLog], binlogs: &[Binlog], output: &Output) {
+    if !logs.is_empty() || binlogs.is_empty() {
+        print(logs, output);
+    }
+    if !logs.is_empty() && !binlogs.is_empty() {
+        println!();
+    }
+    if !binlogs.is_empty() {
+        print_binlogs(binlogs, output);
+    }
+}
+
+/// Prints how far each backup can be restored along binary logs, and the logs that belong to no backup.
+fn print_binlogs(binlogs: &[Binlog], output: &Output) {
+    let exact = output.exact || output.script;
+    let time = |seconds: u64| if exact { seconds.to_string() } else { units::utc(seconds) };
+    let none = || "-".to_owned();
+    let mut table = Table::new(&[
+        ("BINARY LOG", Align::Left),
+        ("BACKUP", Align::Right),
+        ("DATASET", Align::Left),
+        ("FROM", Align::Left),
+        ("UNTIL", Align::Left),
+        ("PLACES", Align::Left),
+    ]);
+    for log in binlogs {
+        let until = log.last_s.map_or_else(none, |last| time(last.into()));
+        for line in &log.lines {
+            table.row(vec![
+                log.name.to_string(),
+                line.backup.to_string(),
+                line.dataset.clone(),
+                time(line.since_s),
+                until.clone(),
+                format!("{} to {}", line.from, log.until),
+            ]);
+        }
+        if log.lines.is_empty() {
+            let places = format!("{} to {}", log.from, log.until);
+            table.row(vec![log.name.to_string(), none(), none(), none(), until, places]);
+        }
+    }
+    table.print(output.script);
+}
+
 /// Prints how far each backup can be restored, and the archived logs of clusters that have no backup.
-pub(super) fn print(logs: &[ClusterLog], output: &Output) {
+fn print(logs: &[ClusterLog], output: &Output) {
     let exact = output.exact || output.script;
     let mut table = Table::new(&[
         ("CLUSTER", Align::Right),

@@ -195,9 +195,10 @@ fn list(args: &BackupList) -> Result<()> {
     // Scripts have `archive list`, and the columns that they read here stay as they were.
     if !args.output.script {
         let logs = repository.cluster_logs(&backups).map_err(failed)?;
-        if !logs.is_empty() {
+        let binlogs = repository.binlogs(&backups).map_err(failed)?;
+        if !logs.is_empty() || !binlogs.is_empty() {
             println!();
-            archived_logs::print(&logs, &args.output);
+            archived_logs::print_all(&logs, &binlogs, &args.output);
         }
     }
     Ok(())
@@ -215,6 +216,7 @@ fn figures(backup: &pagefold_backup::Backup) -> serde_json::Value {
         "added_bytes": backup.added_bytes,
         "packs": backup.packs,
         "clusters": backup.clusters,
+        "binlogs": backup.binlogs,
         "pool_guid": backup.origin.pool.to_string(),
     })
 }

@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
-use pagefold_backup::Cluster;
+use pagefold_backup::{BinlogEnd, BinlogPlace, Cluster};
 use pagefold_basebackup::control::Control;
 use pagefold_basebackup::wal::Wal;
-use pagefold_server::failure::{Context, Result};
+use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::names::Name;
 
+use crate::verbs::archive::follow;
 use crate::verbs::basebackup::view::View;
 use crate::verbs::branch::data;
 use crate::verbs::branch::record::Product;
@@ -18,7 +19,7 @@ const UNKNOWN: u64 = u64::MAX;
 
 /// Looks for clusters. If that fails, prints a warning and returns `None`: the backup notes that its clusters are
 /// unknown.
-pub(super) fn known(snapshot: &Name) -> Option<Vec<Cluster>> {
+pub(super) fn known(snapshot: &Name) -> Option<(Vec<Cluster>, Vec<BinlogEnd>)> {
     match of(snapshot) {
         Ok(clusters) => Some(clusters),
         Err(failure) => {
@@ -37,9 +38,13 @@ fn ends(log: &Path, control: &Control) -> pagefold_basebackup::Result<(u64, Opti
     Ok((end, wal.last_end_before(control.timeline, end)?))
 }
 
-fn of(snapshot: &Name) -> Result<Vec<Cluster>> {
+fn of(snapshot: &Name) -> Result<(Vec<Cluster>, Vec<BinlogEnd>)> {
     let view = View::of(snapshot)?;
     let found = data::find(&view.root)?;
+    let mut binlogs = Vec::new();
+    for found in found.iter().filter(|found| found.product == Product::MariaDb) {
+        binlogs.extend(binlog_end(&view, &found.relative)?);
+    }
     let clusters = found.into_iter().filter(|found| found.product == Product::PostgreSql).map(|found| {
         let folder = view.root.join(&found.relative);
         let reading = || format!("cannot read the control file of {}", found.relative);
@@ -61,5 +66,27 @@ fn of(snapshot: &Name) -> Result<Vec<Cluster>> {
             last_us,
         })
     });
-    clusters.collect()
+    let clusters: Result<Vec<Cluster>> = clusters.collect();
+    Ok((clusters?, binlogs))
+}
+
+/// Returns where the binary log of a MariaDB server ends; `None` if it has none in the data directory.
+fn binlog_end(view: &View, relative: &str) -> Result<Option<BinlogEnd>> {
+    let reading = || format!("cannot read the binary log of {relative}");
+    let Ok(index) = follow::index_in(&view.root.join(relative)) else { return Ok(None) };
+    let files = follow::listed(&index)?;
+    let Some((number, last)) = files.last() else { return Ok(None) };
+    let ended = follow::scanned(last).map_err(|failure| Failure::new(format!("{}: {failure}", reading())))?;
+    // A file that the server has just begun has no transaction.
+    let before = files.iter().rev().nth(1).filter(|_| ended.last_s.is_none());
+    let last_s = match before {
+        Some((_, before)) => follow::scanned(before).ok().and_then(|ended| ended.last_s),
+        None => ended.last_s,
+    };
+    Ok(Some(BinlogEnd {
+        data: relative.to_owned(),
+        place: BinlogPlace { file: *number, offset: ended.whole },
+        mark: ended.mark,
+        last_s,
+    }))
 }

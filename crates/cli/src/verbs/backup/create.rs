@@ -221,6 +221,7 @@ impl BackupSource<'_> {
             keep: self.keep.cloned(),
             properties: self.properties()?,
             clusters: None,
+            binlogs: Vec::new(),
         };
         let path = |name: &str| format!("{}@{name}", self.name.dataset());
         let what = Sendable::Snapshot { path: path(name), from: from.map(path) };
@@ -286,8 +287,10 @@ impl BackupSource<'_> {
     ) -> Result<Option<Created>, Error> {
         let create = |input: &mut dyn Read| {
             let path = format!("{}@{snapshot}", self.name.dataset());
-            let clusters = clusters::known(&Name::new(&self.name.pool, &path));
-            let options = CreateOptions { clusters, ..options };
+            let known = clusters::known(&Name::new(&self.name.pool, &path));
+            let (clusters, binlogs) =
+                known.map_or_else(Default::default, |(clusters, binlogs)| (Some(clusters), binlogs));
+            let options = CreateOptions { clusters, binlogs, ..options };
             self.repository.create(input, &options, &mut |_, _| {}).map(Some)
         };
         if !idle {
