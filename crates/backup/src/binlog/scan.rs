@@ -64,7 +64,7 @@ pub struct Event {
     pub begin: u64,
     /// Offset behind it.
     pub end: u64,
-    /// Time of the event in seconds since 1970.
+    /// Time of the event in seconds since 1970; where a transaction begins or ends, the time at which its commit began.
     pub time_s: u32,
     /// Its part in a transaction.
     pub role: Role,
@@ -75,8 +75,12 @@ pub struct Event {
 pub enum Role {
     /// It belongs to no transaction.
     Between,
+    /// It tells which transactions the files before this one have.
+    State,
     /// It is the last one of a log that the server has closed.
     Last,
+    /// It begins a transaction.
+    Begins,
     /// It belongs to a transaction that goes on.
     Inside,
     /// It ends the transaction that began at this offset.
@@ -94,6 +98,15 @@ enum At {
     Rest(u64),
 }
 
+/// A transaction that is coming.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    begin: u64,
+    time_s: u32,
+    /// True if it is one statement, which nothing else ends.
+    is_alone: bool,
+}
+
 /// Finds the events of a log, and what they are in a transaction.
 #[derive(Debug)]
 pub struct Scan {
@@ -104,8 +117,7 @@ pub struct Scan {
     begin: u64,
     /// True if events end with a checksum.
     checksums: bool,
-    /// Where the transaction that is coming began, and whether it is one statement.
-    group: Option<(u64, bool)>,
+    group: Option<Group>,
     /// Where the last event ended that leaves no transaction open.
     whole: u64,
     is_closed: bool,
@@ -219,10 +231,15 @@ impl Scan {
     }
 
     fn end_event(&mut self, visit: &mut dyn FnMut(Event)) -> Result<()> {
-        let (begin, time_s) = (self.begin, self.number(0));
+        let begin = self.begin;
         let end = begin + u64::from(self.number(9));
+        let group = self.group;
         let role = self.role()?;
-        if role != Role::Inside {
+        let time_s = match (role, group) {
+            (Role::Ends(_), Some(group)) => group.time_s,
+            _ => self.number(0),
+        };
+        if !matches!(role, Role::Begins | Role::Inside) {
             self.whole = end;
         }
         self.is_closed = role == Role::Last;
@@ -250,21 +267,25 @@ impl Scan {
                 if self.group.is_some() {
                     return Err(bad(begin, "a transaction begins within another one"));
                 }
-                self.group = Some((begin, flags & STANDALONE != 0));
-                return Ok(Role::Inside);
+                let is_alone = flags & STANDALONE != 0;
+                self.group = Some(Group { begin, time_s: self.number(0), is_alone });
+                return Ok(Role::Begins);
             }
             kind => {
-                let Some((began, is_alone)) = self.group else {
-                    let is_last = matches!(kind, kind::ROTATE | kind::STOP);
-                    return Ok(if is_last { Role::Last } else { Role::Between });
+                let Some(group) = self.group else {
+                    return Ok(match kind {
+                        kind::ROTATE | kind::STOP => Role::Last,
+                        kind::GTID_LIST => Role::State,
+                        _ => Role::Between,
+                    });
                 };
                 let is_query = matches!(kind, kind::QUERY | kind::QUERY_COMPRESSED);
                 let ends = matches!(kind, kind::XID | kind::XA_PREPARE)
-                    || (is_query && is_alone)
+                    || (is_query && group.is_alone)
                     || (kind == kind::QUERY && self.is_end_of_transaction());
                 if ends {
                     self.group = None;
-                    return Ok(Role::Ends(began));
+                    return Ok(Role::Ends(group.begin));
                 }
                 if matches!(kind, kind::ROTATE | kind::STOP | kind::CHECKPOINT | kind::GTID_LIST) {
                     return Err(bad(begin, "the log ends within a transaction"));

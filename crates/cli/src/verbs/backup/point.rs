@@ -1,13 +1,17 @@
-//! `backup restore --to-time`, `--to-lsn`, `--to-latest`: restores a PostgreSQL cluster as it was at a point in time.
+//! `backup restore --to-time`, `--to-lsn`, `--to-latest`: restores a database as it was at a point in time. Here:
+//! PostgreSQL; `point/binlog.rs` has MariaDB.
 //!
 //! A backup is made of a snapshot and has no `backup_label`. So PostgreSQL recovers it as after a crash, with the log
 //! that is in it, and then goes on with the archive as `recovery.signal` says. It is consistent where the log in the
 //! backup ends; a point before that is refused here, before the server would refuse it (docs/decisions/0047).
 
+mod binlog;
+mod private;
+mod replay;
 mod settings;
 mod start;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use pagefold_backup::{Backup, Cluster, ClusterLog, Line, Reach, Repository};
 use pagefold_basebackup::control::{self, Control};
@@ -15,19 +19,20 @@ use pagefold_basebackup::wal::Wal;
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::names::Name;
 use pagefold_server::operations::Operation;
-use pagefold_server::{files, raw, units};
+use pagefold_server::{raw, units};
 use serde_json::json;
 
 pub(super) use self::settings::RecoveryTarget;
 use self::settings::{fetch_command, settings};
-use self::start::start;
+use self::start::{mount, start};
 use super::open;
 use super::restore::{Done, restore_into};
-use crate::args::{BackupRestore, Mount, RecoveryAction, Unmount};
+use crate::args::{BackupRestore, RecoveryAction};
 use crate::table::printable;
-use crate::verbs::basebackup::{temporary, view};
+use crate::verbs::basebackup::view;
 use crate::verbs::branch::data::{self, DataDir};
 use crate::verbs::branch::postgres;
+use crate::verbs::branch::record::Product;
 use crate::verbs::print_json;
 use crate::{backup_errors, datasets, timestamp};
 
@@ -48,6 +53,10 @@ struct Candidate {
 /// Restores into a new dataset, sets recovery up, and starts the server if that was asked for.
 pub(super) fn restore(args: &BackupRestore, name: &Name, target: RecoveryTarget) -> Result<()> {
     let doing = || format!("cannot restore {} to {}", args.backup, target.text());
+    let repository = open(&args.repository, &args.access)?;
+    if binlog::is_meant(args, &repository)? {
+        return binlog::restore(args, &repository, name, target);
+    }
     if args.start && args.action != RecoveryAction::Promote {
         return Err(Failure::usage(
             "--start waits until the server has recovered, and is for --action promote",
@@ -59,15 +68,7 @@ pub(super) fn restore(args: &BackupRestore, name: &Name, target: RecoveryTarget)
         ))
         .hint("restore without --start, and start the server with them in its environment"));
     }
-    // A mount that a killed restore has left would keep its dataset from being destroyed.
-    if let Err(failure) = view::unmount_left_behind() {
-        eprintln!("pagefold: {failure}");
-    }
-    if datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == name.path) {
-        return Err(Failure::new(format!("{}: there is a dataset {name} already", doing()))
-            .hint("a point in time is restored into a new dataset: name another one"));
-    }
-    let repository = open(&args.repository, &args.access)?;
+    require_new(name, &doing())?;
     let fetch = fetch_command(args, &repository)?;
     let candidates = candidates(args, &repository, target)?;
     let mut too_early = None;
@@ -78,11 +79,7 @@ pub(super) fn restore(args: &BackupRestore, name: &Name, target: RecoveryTarget)
             Ok(None) => return finish(args, name, &repository, &candidate, &done, target),
             Ok(Some(why)) => too_early = Some(why),
             Err(failure) => {
-                if let Err(also) = destroy(name) {
-                    eprintln!(
-                        "pagefold: {name} is left: {also}\n  before the next try: pagefold destroy -r {name}"
-                    );
-                }
+                give_up(name);
                 return Err(failure);
             }
         }
@@ -94,6 +91,37 @@ pub(super) fn restore(args: &BackupRestore, name: &Name, target: RecoveryTarget)
 
 fn hint(args: &BackupRestore) -> String {
     format!("see what can be restored: pagefold archive list {}", args.repository)
+}
+
+/// Fails if there is a dataset of this name.
+fn require_new(name: &Name, doing: &str) -> Result<()> {
+    // A mount that a killed restore has left would keep its dataset from being destroyed.
+    if let Err(failure) = view::unmount_left_behind() {
+        eprintln!("pagefold: {failure}");
+    }
+    if datasets::of_pool(&name.pool)?.iter().any(|figures| figures.path == name.path) {
+        return Err(Failure::new(format!("{doing}: there is a dataset {name} already"))
+            .hint("a point in time is restored into a new dataset: name another one"));
+    }
+    Ok(())
+}
+
+/// Returns the backups that the command line means, the newest snapshot first.
+fn meant<'a>(args: &BackupRestore, backups: &'a [Backup]) -> Vec<&'a Backup> {
+    let is_meant = |backup: &&Backup| match args.backup.parse::<u64>() {
+        Ok(number) => backup.number == number,
+        Err(_) => backup.name() == args.backup || backup.name().split('@').next() == Some(&args.backup),
+    };
+    let mut meant: Vec<&Backup> = backups.iter().filter(is_meant).collect();
+    meant.sort_by_key(|backup| std::cmp::Reverse(backup.order()));
+    meant
+}
+
+/// Destroys what a restore that failed has made.
+fn give_up(name: &Name) {
+    if let Err(also) = destroy(name) {
+        eprintln!("pagefold: {name} is left: {also}\n  before the next try: pagefold destroy -r {name}");
+    }
 }
 
 fn destroy(name: &Name) -> Result<()> {
@@ -113,14 +141,8 @@ fn candidates(
     repository.find(&args.backup).map_err(failed)?;
     let backups = repository.backups().map_err(failed)?;
     let logs = repository.cluster_logs(&backups).map_err(failed)?;
-    let is_meant = |backup: &&Backup| match args.backup.parse::<u64>() {
-        Ok(number) => backup.number == number,
-        Err(_) => backup.name() == args.backup || backup.name().split('@').next() == Some(&args.backup),
-    };
-    let mut meant: Vec<&Backup> = backups.iter().filter(is_meant).collect();
-    meant.sort_by_key(|backup| std::cmp::Reverse(backup.order()));
     let (mut found, mut unfit, mut later, mut earlier) = (Vec::new(), None, None, None);
-    for backup in meant {
+    for backup in meant(args, &backups) {
         let cluster = match cluster_of(args, backup) {
             Ok(cluster) => cluster,
             Err(failure) => {
@@ -194,28 +216,6 @@ fn line_of(
     }
 }
 
-/// The dataset at a private mount, while its settings are changed.
-struct Private(PathBuf);
-
-impl Private {
-    fn mount(name: &Name) -> Result<Self> {
-        let runtime = files::runtime_dir();
-        files::make_private(&runtime)?;
-        let own = temporary::own_name(temporary::RESTORE, 1);
-        let dir = runtime.join(
-            own.ok_or_else(|| Failure::new(format!("cannot name a mount for {name}: /proc/self/stat")))?,
-        );
-        crate::verbs::mount::run_quietly(&Mount::of(name.to_string(), Some(dir.clone())))?;
-        Ok(Self(dir))
-    }
-
-    fn unmount(self) -> Result<()> {
-        let target = Some(raw::text(&self.0));
-        crate::verbs::unmount::run(&Unmount { target, all: false, lazy: false, force: false })?;
-        std::fs::remove_dir(&self.0).context(|| format!("cannot remove {}", self.0.display()))
-    }
-}
-
 /// Configures the server to recover to the target when it is started. If the backup turns out to have changes later
 /// than the target, returns why.
 fn set_up(
@@ -225,16 +225,7 @@ fn set_up(
     target: RecoveryTarget,
     action: RecoveryAction,
 ) -> Result<Option<String>> {
-    let private = Private::mount(name)?;
-    let outcome = prepare(&private.0, candidate, fetch, target, action);
-    let unmounted = private.unmount();
-    match (outcome, unmounted) {
-        (Err(failure), Err(also)) => {
-            eprintln!("pagefold: the mount of {name} is left: {also}");
-            Err(failure)
-        }
-        (outcome, unmounted) => outcome.and_then(|outcome| unmounted.map(|()| outcome)),
-    }
+    private::at(name, |mount| prepare(mount, candidate, fetch, target, action))
 }
 
 fn prepare(
@@ -292,7 +283,11 @@ fn finish(
     if let Some(gap) = &gap {
         eprintln!("pagefold: {gap}");
     }
-    let started = if args.start { Some(start(args, name, candidate)?) } else { None };
+    let data = &candidate.cluster.data;
+    let started = match args.start {
+        true => Some(start(args, name, mount(args, name)?, data, Product::PostgreSql)?),
+        false => None,
+    };
     if args.json {
         let mut told = done.json(repository);
         told["point"] = json!({

@@ -19,7 +19,7 @@ mod create;
 pub(super) mod data;
 mod delete;
 mod list;
-mod mariadb;
+pub(super) mod mariadb;
 pub(super) mod owner;
 pub(super) mod ports;
 pub(super) mod postgres;

@@ -67,7 +67,9 @@ pub fn check(record: &Record, data: &DataDir) -> Result<()> {
         Product::MariaDb => mariadb::check(data)?,
     }
     let socket = socket(record, &data.path);
-    if socket.as_os_str().len() > SOCKET_PATH_MAX {
+    // A relative path begins at the data directory.
+    let is_relative = record.options.settings.iter().any(|setting| setting == mariadb::RELATIVE_SOCKET);
+    if !is_relative && socket.as_os_str().len() > SOCKET_PATH_MAX {
         return Err(Failure::new(format!(
             "the path of the server's socket would have {} bytes, and {SOCKET_PATH_MAX} are possible: {}",
             socket.as_os_str().len(),

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::names::Name;
 
-use super::Candidate;
 use crate::args::{BackupRestore, Mount};
 use crate::datasets;
 use crate::verbs::branch::data::DataDir;
+use crate::verbs::branch::mariadb;
 use crate::verbs::branch::owner::Owner;
 use crate::verbs::branch::postgres::{self, Goal};
 use crate::verbs::branch::record::{Options, Position, Product, Record};
@@ -21,13 +21,23 @@ pub(super) struct Started {
     pub(super) log: PathBuf,
 }
 
-/// Mounts the dataset and starts the server; returns when it has recovered.
-pub(super) fn start(args: &BackupRestore, name: &Name, candidate: &Candidate) -> Result<Started> {
+/// Mounts the dataset for everybody; returns where.
+pub(super) fn mount(args: &BackupRestore, name: &Name) -> Result<PathBuf> {
     crate::verbs::mount::run_quietly(&Mount::of(name.to_string(), args.mountpoint.clone()))?;
     let mounted = datasets::find(name)?.mounted;
-    let mounted =
-        mounted.ok_or_else(|| Failure::new(format!("{name} was mounted, and is not mounted any more")))?;
-    let data = DataDir::open(&mounted, &candidate.cluster.data)?;
+    mounted.ok_or_else(|| Failure::new(format!("{name} was mounted, and is not mounted any more")))
+}
+
+/// Starts the server on a mounted dataset; returns when it has recovered.
+pub(super) fn start(
+    args: &BackupRestore,
+    name: &Name,
+    mounted: PathBuf,
+    data: &str,
+    product: Product,
+) -> Result<Started> {
+    let path = data.to_owned();
+    let data = DataDir::open(&mounted, data)?;
     let mut options = Options::default();
     options.update(&args.server)?;
     // The owner is checked before anything is begun, since the message is about that user.
@@ -35,12 +45,16 @@ pub(super) fn start(args: &BackupRestore, name: &Name, candidate: &Candidate) ->
     let turn = ports::turn()?;
     let port = match args.server.port {
         Some(port) => port,
-        None => ports::choose(&turn, Product::PostgreSql)?,
+        None => ports::choose(&turn, product)?,
+    };
+    let version = match product {
+        Product::PostgreSql => postgres::version(&data)?.to_string(),
+        Product::MariaDb => mariadb::version_and_position(&data)?.0,
     };
     let record = Record {
-        product: Product::PostgreSql,
-        version: postgres::version(&data)?.to_string(),
-        data: candidate.cluster.data.clone(),
+        product,
+        version,
+        data: path,
         port,
         position: Position::default(),
         options,

@@ -25,6 +25,8 @@ const FOLDERS: [&str; 5] =
 const TMPDIR: &str = ".pagefold-branch-tmp";
 const PID_FILE: &str = ".pagefold-branch.pid";
 const SOCKET: &str = ".pagefold-branch.sock";
+/// The setting by which a server names its socket from its data directory on, however long the path of that is.
+pub const RELATIVE_SOCKET: &str = "socket=.pagefold-branch.sock";
 /// Longest time in which a server that listens has to send its greeting.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 /// Version of the protocol, in the greeting's fifth byte; a refusal has 0xFF there.
@@ -141,11 +143,28 @@ fn settings(configured: bool) -> Vec<&'static str> {
     all
 }
 
-fn program(options: &Options, owner: &Owner) -> Result<PathBuf> {
-    let folders: Vec<PathBuf> = match &options.bindir {
+fn folders(options: &Options) -> Vec<PathBuf> {
+    match &options.bindir {
         Some(folder) => vec![folder.clone()],
         None => programs::folders().into_iter().chain(FOLDERS.map(PathBuf::from)).collect(),
-    };
+    }
+}
+
+/// Returns the path of a client program: its name, and the older one.
+pub fn client(names: [&str; 2], options: &Options) -> Result<PathBuf> {
+    // A folder of servers need not have the clients.
+    let folders: Vec<PathBuf> = folders(options).into_iter().chain(programs::folders()).collect();
+    let search = Search::of(&names, &folders);
+    search.found.first().cloned().ok_or_else(|| {
+        search.failure(
+            format!("there is no {} on this machine", names[0]),
+            "install the package mariadb-client",
+        )
+    })
+}
+
+fn program(options: &Options, owner: &Owner) -> Result<PathBuf> {
+    let folders = folders(options);
     let is_mariadb = |path: &&PathBuf| {
         let told = owner.output_of(path, &["--no-defaults".as_ref(), "--version".as_ref()]);
         told.is_some_and(|told| told.contains("MariaDB"))

@@ -1,0 +1,282 @@
+//! Restores a MariaDB database to a point in time: the backup, and the transactions that followed in the archived binary
+//! log.
+//!
+//! A server recovers the backup as after a crash: its own binary log in it decides which transactions it has
+//! (docs/decisions/0052). Then it repeats those that follow, up to the point. It listens to nobody else meanwhile.
+
+use std::path::Path;
+use std::time::Duration;
+
+use pagefold_backup::{ArchivedPart, Backup, BinlogEnd, BinlogLine, BinlogName, Reach, Repository};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::names::Name;
+use pagefold_server::{raw, units};
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::replay::{PACKET_BYTES, Replay, Replayed};
+use super::settings::RecoveryTarget;
+use super::start::{Started, mount, start};
+use super::{give_up, hint, meant, require_new};
+use crate::args::{BackupRestore, RecoveryAction, Unmount};
+use crate::backup_errors;
+use crate::table::printable;
+use crate::verbs::archive::follow;
+use crate::verbs::backup::restore::{Done, restore_into};
+use crate::verbs::branch::data::{self, DataDir};
+use crate::verbs::branch::owner::Owner;
+use crate::verbs::branch::record::{Options, Position, Product, Record};
+use crate::verbs::branch::{mariadb, ports, process, server};
+use crate::verbs::print_json;
+
+/// Longest time an orderly end may take: the server writes what it holds in memory.
+const STOP_PATIENCE: Duration = Duration::from_secs(600);
+
+/// A backup from which the point can be reached.
+struct Candidate {
+    backup: Backup,
+    end: BinlogEnd,
+    log: BinlogName,
+    line: BinlogLine,
+}
+
+/// Returns true if the command line means a database of MariaDB.
+pub(super) fn is_meant(args: &BackupRestore, repository: &Repository) -> Result<bool> {
+    let failed = |error| backup_errors::failed(format!("cannot restore {}", args.backup), &error);
+    // This fails if no backup has that name, or backups of several pools have it.
+    repository.find(&args.backup).map_err(failed)?;
+    let backups = repository.backups().map_err(failed)?;
+    let wanted = args.data.as_deref().map(data::normal).transpose()?;
+    Ok(meant(args, &backups).first().is_some_and(|backup| match &wanted {
+        Some(wanted) => backup.binlogs.iter().any(|end| end.data == *wanted),
+        None => !backup.binlogs.is_empty() && backup.clusters.as_ref().is_none_or(Vec::is_empty),
+    }))
+}
+
+/// Restores into a new dataset, has a server repeat the log, and starts it if that was asked for.
+pub(super) fn restore(
+    args: &BackupRestore,
+    repository: &Repository,
+    name: &Name,
+    target: RecoveryTarget,
+) -> Result<()> {
+    let doing = format!("cannot restore {} to {}", args.backup, target.text());
+    let until_us = match target {
+        RecoveryTarget::Time(time) => Some(time),
+        RecoveryTarget::Latest => None,
+        RecoveryTarget::Place(_) => {
+            return Err(Failure::usage("a database of MariaDB has no LSN that a log could be followed to")
+                .hint("name a time: --to-time '2026-11-25 18:00:00+00'"));
+        }
+    };
+    if args.timeline.is_some() || args.action != RecoveryAction::Promote {
+        return Err(Failure::usage(
+            "--timeline and --action are for PostgreSQL, and this is a database of MariaDB",
+        ));
+    }
+    require_new(name, &doing)?;
+    let (candidate, parts) = candidate(args, repository, target)?;
+    let done = restore_into(repository, &candidate.backup, name, false)?;
+    let (replayed, started) = recover(args, repository, name, (&candidate, &parts), until_us)?;
+    tell(args, name, repository, &candidate, (&done, replayed), target, started.as_ref())
+}
+
+/// Mounts the dataset, has a server repeat the log on it, and starts the server for others if that was asked for. If it
+/// cannot repeat the log, the dataset goes again.
+fn recover(
+    args: &BackupRestore,
+    repository: &Repository,
+    name: &Name,
+    (candidate, parts): (&Candidate, &[ArchivedPart]),
+    until_us: Option<i64>,
+) -> Result<(Replayed, Option<Started>)> {
+    // The server runs as another user, so a private mount will not do.
+    let mounted = mount(args, name).inspect_err(|_| give_up(name))?;
+    let unmount = || {
+        let target = Some(raw::text(&mounted));
+        crate::verbs::unmount::run(&Unmount { target, all: false, lazy: false, force: false })
+    };
+    let replayed = replay(args, repository, name, &mounted, (candidate, parts), until_us);
+    let replayed = replayed.inspect_err(|_| match unmount() {
+        Ok(()) => give_up(name),
+        Err(also) => eprintln!("pagefold: {name} is left: {also}"),
+    })?;
+    if !args.start {
+        unmount()?;
+        return Ok((replayed, None));
+    }
+    let started = start(args, name, mounted.clone(), &candidate.end.data, Product::MariaDb)?;
+    Ok((replayed, Some(started)))
+}
+
+/// Returns the newest backup from which the point can be reached, and the parts of the log that follow it.
+fn candidate(
+    args: &BackupRestore,
+    repository: &Repository,
+    target: RecoveryTarget,
+) -> Result<(Candidate, Vec<ArchivedPart>)> {
+    let doing = format!("cannot restore {} to {}", args.backup, target.text());
+    let failed = |error| backup_errors::failed(&doing, &error);
+    let backups = repository.backups().map_err(failed)?;
+    let logs = repository.binlogs(&backups).map_err(failed)?;
+    let wanted = args.data.as_deref().map(data::normal).transpose()?;
+    let mut why = None;
+    for backup in meant(args, &backups) {
+        let number = backup.number;
+        let fits = |end: &&BinlogEnd| wanted.as_ref().is_none_or(|wanted| *wanted == end.data);
+        let ends: Vec<&BinlogEnd> = backup.binlogs.iter().filter(fits).collect();
+        let end = match ends.as_slice() {
+            [end] => *end,
+            [] => {
+                why.get_or_insert(format!("backup {number} has no database with a binary log, or not there"));
+                continue;
+            }
+            _ => {
+                return Err(Failure::usage(format!("{doing}: backup {number} has several databases"))
+                    .hint("say which with --data DIR"));
+            }
+        };
+        let is_of = |line: &&BinlogLine| line.backup == number && line.data == end.data;
+        // The file may have been archived under two names: the one that goes further counts.
+        let along = logs.iter().filter_map(|log| Some((log, log.lines.iter().find(is_of)?)));
+        let Some((log, line)) = along.max_by_key(|(log, _)| log.until) else {
+            why.get_or_insert(format!("no binary log is archived that goes on where backup {number} ends"));
+            continue;
+        };
+        let reach = match target {
+            RecoveryTarget::Time(time) => line.reaches_time(time),
+            _ => Reach::Within,
+        };
+        match reach {
+            Reach::Within => {
+                let mut parts =
+                    repository.binlog_parts().map_err(failed)?.remove(&log.name).unwrap_or_default();
+                let first = parts.partition_point(|part| part.place <= end.place).saturating_sub(1);
+                parts.drain(..first);
+                repository.binlog_chain(&parts).map_err(failed)?;
+                let candidate = Candidate {
+                    backup: backup.clone(),
+                    end: end.clone(),
+                    log: log.name.clone(),
+                    line: line.clone(),
+                };
+                return Ok((candidate, parts));
+            }
+            Reach::TooLate => {
+                let until = line.until_s.map_or_else(|| "none".into(), |until| units::utc(until.into()));
+                why = Some(format!("it is later than what is archived: the last transaction is of {until}"));
+                break;
+            }
+            // The last backup in this order is the oldest.
+            Reach::TooEarly => {
+                let since = units::utc(line.since_s);
+                why =
+                    Some(format!("it is earlier than backup {number}, which has transactions up to {since}"));
+            }
+        }
+    }
+    let why = why.unwrap_or_else(|| "there is no backup".into());
+    Err(Failure::new(format!("{doing}: {why}")).hint(hint(args)))
+}
+
+/// Starts a server on the mounted dataset, has it repeat the log, and ends it.
+fn replay(
+    args: &BackupRestore,
+    repository: &Repository,
+    name: &Name,
+    mount: &Path,
+    (candidate, parts): (&Candidate, &[ArchivedPart]),
+    until_us: Option<i64>,
+) -> Result<Replayed> {
+    let end = &candidate.end;
+    let data = DataDir::open(mount, &end.data)?;
+    let mut options = Options::default();
+    options.update(&args.server)?;
+    let owner = Owner::of(&data, options.user.as_deref())?;
+    // The programs are looked for before a server is started.
+    for names in [["mariadb", "mysql"], ["mariadb-binlog", "mysqlbinlog"]] {
+        mariadb::client(names, &options)?;
+    }
+    let index = follow::index_in(&data.path)?;
+    let files = follow::listed(&index)?;
+    let own = files.iter().find(|(number, _)| *number == end.place.file);
+    let own = own.ok_or_else(|| Failure::new(format!("{} does not list {}", index.display(), end.place)))?;
+    let own = follow::open(&own.1)?;
+    mariadb::settle(&data)?;
+    let turn = ports::turn()?;
+    let port = match args.server.port {
+        Some(port) => port,
+        None => ports::choose(&turn, Product::MariaDb)?,
+    };
+    options.settings.extend(
+        [
+            "skip-networking=1",
+            "skip-grant-tables=1",
+            "read-only=0",
+            mariadb::RELATIVE_SOCKET,
+            // The server is ended in an orderly way before anybody gets the data.
+            "innodb-flush-log-at-trx-commit=0",
+            "sync-binlog=0",
+        ]
+        .map(str::to_owned),
+    );
+    options.settings.push(format!("max-allowed-packet={PACKET_BYTES}"));
+    let version = mariadb::version_and_position(&data)?.0;
+    let (product, position) = (Product::MariaDb, Position::default());
+    let record =
+        Record { product, version, data: end.data.clone(), port, position, options, made_mountpoint: false };
+    let replay = Replay { repository, parts, from: end.place, own: &own, until_us };
+    let replayed =
+        server::start(name, &record, &data).and_then(|()| replay.run(&data, &owner, &record.options));
+    let ended = process::end(&data, Signal::TERM, STOP_PATIENCE);
+    let replayed = replayed?;
+    ended.map(|_| replayed)
+}
+
+fn tell(
+    args: &BackupRestore,
+    name: &Name,
+    repository: &Repository,
+    candidate: &Candidate,
+    (done, replayed): (&Done, Replayed),
+    target: RecoveryTarget,
+    started: Option<&Started>,
+) -> Result<()> {
+    if args.json {
+        let mut told = done.json(repository);
+        told["point"] = json!({
+            "target": target.text(),
+            "log": candidate.log,
+            "data": candidate.end.data,
+            "from": candidate.line.from,
+            "transactions": replayed.transactions,
+            "last_s": replayed.last_s,
+            "mounted": started.map(|started| raw::text(&started.mounted)),
+            "port": started.map(|started| started.port),
+            "server_log": started.map(|started| raw::text(&started.log)),
+        });
+        return print_json(&told);
+    }
+    println!("{}", done.line(name));
+    let made = units::utc(candidate.backup.origin.created);
+    let last = replayed
+        .last_s
+        .map_or_else(String::new, |last| format!(", the last one of {}", units::utc(last.into())));
+    println!(
+        "  its snapshot is of {made}; {} transactions of the log {} followed{last}",
+        replayed.transactions, candidate.log
+    );
+    match started {
+        Some(started) => println!(
+            "  its server runs in {} on port {}; its log is {}",
+            printable(&raw::text(&started.mounted.join(&candidate.end.data))),
+            started.port,
+            started.log.display()
+        ),
+        None => {
+            println!("  go on: pagefold mount {name} DIR");
+            println!("         then start its server with DIR/{} as its data directory", candidate.end.data);
+        }
+    }
+    Ok(())
+}
