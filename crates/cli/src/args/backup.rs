@@ -53,8 +53,9 @@ Examples:
 changed in it since is given up with --force alone. It must not be mounted. Nothing is to be seen before all has come
 and was verified. What was interrupted is gone on with.
 
-With --to-time, --to-lsn or --to-latest a PostgreSQL cluster is restored to a point in time, by the log that `archive push` has stored: the newest backup from before is
-restored into a new dataset, and its recovery is set up. --start mounts it and starts the server, which recovers and is then a database of its own.
+With --to-time, --to-lsn or --to-latest a database is restored to a point in time, by the log that `archive push` or `archive follow` has stored: the newest backup from before is
+restored into a new dataset. A PostgreSQL is set up to recover when it is started; a MariaDB has recovered already. --start mounts the dataset and starts the
+server, as a database of its own.
 
 Examples:
   pagefold backup restore /mnt/backup/tank tank/db tank/restored

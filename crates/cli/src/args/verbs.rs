@@ -199,7 +199,7 @@ Examples:
   pagefold backup prune /mnt/backup/tank --keep hourly=24,daily=7"
     )]
     Backup(Backup),
-    /// Archive the log of a PostgreSQL cluster in a repository of backups, and fetch it for recovery.
+    /// Archive the log of a database in a repository of backups, and fetch it for recovery.
     #[command(
         subcommand,
         after_long_help = "With it, and backups of the dataset, a database can be restored to any point in time: pagefold backup restore --to-time.
@@ -207,6 +207,7 @@ Examples:
 Examples:
   pagefold archive push /mnt/backup/tank %p         as archive_command
   pagefold archive fetch /mnt/backup/tank %f %p     as restore_command
+  pagefold archive follow /mnt/backup/tank /srv/db --as shop
   pagefold archive list /mnt/backup/tank"
     )]
     Archive(Archive),

@@ -168,12 +168,24 @@ pub struct Scanned {
     pub last_s: Option<u32>,
 }
 
-/// Scans a file of a binary log from its beginning to its end.
-pub fn scanned(path: &Path) -> Result<Scanned> {
+/// Scans a file of a binary log to its end. If it is the file with that mark in which `before` was a place between two
+/// transactions, the scan goes on there.
+pub fn scanned(path: &Path, before: Option<(u64, BinlogPlace)>) -> Result<Scanned> {
     let reading = || format!("cannot read {}", path.display());
+    let bad = |error: Error| Failure::new(format!("{}: {error}", reading()));
     let file = open(path)?;
     let (mut scan, mut last_s) = (Scan::default(), None);
     let (mut buf, mut at) = (vec![0; STEP_BYTES], 0);
+    let first = buf.get_mut(..DESCRIPTION_BYTES).unwrap_or_default();
+    let len = file.read_at(first, 0).context(reading)?;
+    scan.feed(first.get(..len).unwrap_or_default(), &mut |_| {}).map_err(bad)?;
+    match before {
+        Some((mark, place)) if mark == scan.mark() => {
+            at = place.offset;
+            scan.go_on_at(at);
+        }
+        _ => scan = Scan::default(),
+    }
     loop {
         let len = file.read_at(&mut buf, at).context(reading)?;
         if len == 0 {
@@ -185,8 +197,7 @@ pub fn scanned(path: &Path) -> Result<Scanned> {
                 last_s = Some(event.time_s);
             }
         };
-        scan.feed(buf.get(..len).unwrap_or_default(), ends)
-            .map_err(|error| Failure::new(format!("{}: {error}", reading())))?;
+        scan.feed(buf.get(..len).unwrap_or_default(), ends).map_err(bad)?;
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use pagefold_backup::{BinlogEnd, BinlogPlace, Cluster};
 use pagefold_basebackup::control::Control;
 use pagefold_basebackup::wal::Wal;
-use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::failure::{Context, Result};
 use pagefold_server::names::Name;
 
 use crate::verbs::archive::follow;
@@ -19,8 +19,8 @@ const UNKNOWN: u64 = u64::MAX;
 
 /// Looks for clusters. If that fails, prints a warning and returns `None`: the backup notes that its clusters are
 /// unknown.
-pub(super) fn known(snapshot: &Name) -> Option<(Vec<Cluster>, Vec<BinlogEnd>)> {
-    match of(snapshot) {
+pub(super) fn known(snapshot: &Name, before: &[BinlogEnd]) -> Option<(Vec<Cluster>, Vec<BinlogEnd>)> {
+    match of(snapshot, before) {
         Ok(clusters) => Some(clusters),
         Err(failure) => {
             eprintln!(
@@ -38,12 +38,12 @@ fn ends(log: &Path, control: &Control) -> pagefold_basebackup::Result<(u64, Opti
     Ok((end, wal.last_end_before(control.timeline, end)?))
 }
 
-fn of(snapshot: &Name) -> Result<(Vec<Cluster>, Vec<BinlogEnd>)> {
+fn of(snapshot: &Name, before: &[BinlogEnd]) -> Result<(Vec<Cluster>, Vec<BinlogEnd>)> {
     let view = View::of(snapshot)?;
     let found = data::find(&view.root)?;
     let mut binlogs = Vec::new();
     for found in found.iter().filter(|found| found.product == Product::MariaDb) {
-        binlogs.extend(binlog_end(&view, &found.relative)?);
+        binlogs.extend(binlog_end(&view, &found.relative, before));
     }
     let clusters = found.into_iter().filter(|found| found.product == Product::PostgreSql).map(|found| {
         let folder = view.root.join(&found.relative);
@@ -70,23 +70,30 @@ fn of(snapshot: &Name) -> Result<(Vec<Cluster>, Vec<BinlogEnd>)> {
     Ok((clusters?, binlogs))
 }
 
-/// Returns where the binary log of a MariaDB server ends; `None` if it has none in the data directory.
-fn binlog_end(view: &View, relative: &str) -> Result<Option<BinlogEnd>> {
-    let reading = || format!("cannot read the binary log of {relative}");
-    let Ok(index) = follow::index_in(&view.root.join(relative)) else { return Ok(None) };
-    let files = follow::listed(&index)?;
-    let Some((number, last)) = files.last() else { return Ok(None) };
-    let ended = follow::scanned(last).map_err(|failure| Failure::new(format!("{}: {failure}", reading())))?;
+/// Returns where the binary log of a MariaDB server ends; `None` if it has none in the data directory, or one that
+/// cannot be followed. `before` has the ends in the last backup, from which on the log is read.
+fn binlog_end(view: &View, relative: &str, before: &[BinlogEnd]) -> Option<BinlogEnd> {
+    let index = follow::index_in(&view.root.join(relative)).ok()?;
+    let found = end_of(&index, before.iter().find(|end| end.data == relative));
+    found.unwrap_or_else(|failure| {
+        eprintln!(
+            "pagefold: warning: the database {relative} cannot be restored to a point in time from this backup: {failure}"
+        );
+        None
+    })
+    .map(|end| BinlogEnd { data: relative.to_owned(), ..end })
+}
+
+fn end_of(index: &Path, before: Option<&BinlogEnd>) -> Result<Option<BinlogEnd>> {
+    let files = follow::listed(index)?;
+    let Some((file, last)) = files.last() else { return Ok(None) };
+    let of_file = before.filter(|end| end.place.file == *file);
+    let ended = follow::scanned(last, of_file.map(|end| (end.mark, end.place)))?;
+    let mut last_s = ended.last_s.or_else(|| of_file.filter(|end| end.mark == ended.mark)?.last_s);
     // A file that the server has just begun has no transaction.
-    let before = files.iter().rev().nth(1).filter(|_| ended.last_s.is_none());
-    let last_s = match before {
-        Some((_, before)) => follow::scanned(before).ok().and_then(|ended| ended.last_s),
-        None => ended.last_s,
-    };
-    Ok(Some(BinlogEnd {
-        data: relative.to_owned(),
-        place: BinlogPlace { file: *number, offset: ended.whole },
-        mark: ended.mark,
-        last_s,
-    }))
+    if let (None, Some((_, earlier))) = (last_s, files.iter().rev().nth(1)) {
+        last_s = follow::scanned(earlier, None).ok().and_then(|ended| ended.last_s);
+    }
+    let place = BinlogPlace { file: *file, offset: ended.whole };
+    Ok(Some(BinlogEnd { data: String::new(), place, mark: ended.mark, last_s }))
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use pagefold_backup::{Backup, CreateOptions, Created, Error, Keep, Repository};
+use pagefold_backup::{Backup, BinlogEnd, CreateOptions, Created, Error, Keep, Repository};
 use pagefold_engine::pool::StreamReader;
 use pagefold_server::control::{self, DatasetFigures, PropertyValue, Sendable};
 use pagefold_server::failure::{Failure, Result};
@@ -135,6 +135,15 @@ impl BackupSource<'_> {
     /// Destroys a snapshot of the dataset.
     pub(super) fn destroy(&self, snapshot: &str) -> Result<()> {
         destroy(&Name::new(&self.name.pool, self.name.dataset()), snapshot)
+    }
+
+    /// Returns where the binary logs ended in the newest backup of the dataset, from which on they are read.
+    fn binlogs_before(&self) -> Vec<BinlogEnd> {
+        let is_ours =
+            |backup: &Backup| backup.pool == self.name.pool && backup.dataset == self.name.dataset();
+        // Without it they are read from their beginning.
+        let backups = self.repository.backups().unwrap_or_default();
+        backups.into_iter().rfind(is_ours).map(|backup| backup.binlogs).unwrap_or_default()
     }
 
     /// Returns the prefix of the names of snapshots for backups to this repository: it has the repository's id in it.
@@ -287,7 +296,7 @@ impl BackupSource<'_> {
     ) -> Result<Option<Created>, Error> {
         let create = |input: &mut dyn Read| {
             let path = format!("{}@{snapshot}", self.name.dataset());
-            let known = clusters::known(&Name::new(&self.name.pool, &path));
+            let known = clusters::known(&Name::new(&self.name.pool, &path), &self.binlogs_before());
             let (clusters, binlogs) =
                 known.map_or_else(Default::default, |(clusters, binlogs)| (Some(clusters), binlogs));
             let options = CreateOptions { clusters, binlogs, ..options };
