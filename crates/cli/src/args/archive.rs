@@ -38,7 +38,7 @@ archived yet, or another log is archived under this name, it says so and ends.
 
 Examples:
   pagefold archive follow /mnt/backup/tank /srv/db --as shop
-  pagefold archive follow s3://bucket/tank /var/log/mysql/mysql-bin.index --as shop --every 10s"
+  pagefold archive follow s3://b/tank /srv/db/bin.index --as shop --every 10s"
     )]
     Follow(ArchiveFollow),
     /// List how far each backup can be restored, and where segments are missing.

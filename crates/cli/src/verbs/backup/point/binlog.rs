@@ -33,7 +33,7 @@ use crate::verbs::print_json;
 const STOP_PATIENCE: Duration = Duration::from_secs(600);
 
 /// A backup from which the point can be reached.
-struct Candidate {
+struct LoggedBackup {
     backup: Backup,
     end: BinlogEnd,
     log: BinlogName,
@@ -87,7 +87,7 @@ fn recover(
     args: &BackupRestore,
     repository: &Repository,
     name: &Name,
-    (candidate, parts): (&Candidate, &[ArchivedPart]),
+    (candidate, parts): (&LoggedBackup, &[ArchivedPart]),
     until_us: Option<i64>,
 ) -> Result<(Replayed, Option<Started>)> {
     // The server runs as another user, so a private mount will not do.
@@ -114,7 +114,7 @@ fn candidate(
     args: &BackupRestore,
     repository: &Repository,
     target: RecoveryTarget,
-) -> Result<(Candidate, Vec<ArchivedPart>)> {
+) -> Result<(LoggedBackup, Vec<ArchivedPart>)> {
     let doing = format!("cannot restore {} to {}", args.backup, target.text());
     let failed = |error| backup_errors::failed(&doing, &error);
     let backups = repository.backups().map_err(failed)?;
@@ -154,7 +154,7 @@ fn candidate(
                 let first = parts.partition_point(|part| part.place <= end.place).saturating_sub(1);
                 parts.drain(..first);
                 repository.binlog_chain(&parts).map_err(failed)?;
-                let candidate = Candidate {
+                let candidate = LoggedBackup {
                     backup: backup.clone(),
                     end: end.clone(),
                     log: log.name.clone(),
@@ -185,7 +185,7 @@ fn replay(
     repository: &Repository,
     name: &Name,
     mount: &Path,
-    (candidate, parts): (&Candidate, &[ArchivedPart]),
+    (candidate, parts): (&LoggedBackup, &[ArchivedPart]),
     until_us: Option<i64>,
 ) -> Result<Replayed> {
     let end = &candidate.end;
@@ -237,7 +237,7 @@ fn tell(
     args: &BackupRestore,
     name: &Name,
     repository: &Repository,
-    candidate: &Candidate,
+    candidate: &LoggedBackup,
     (done, replayed): (&Done, Replayed),
     target: RecoveryTarget,
     started: Option<&Started>,
