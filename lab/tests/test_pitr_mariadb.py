@@ -147,14 +147,18 @@ def test_points_under_load_have_the_rows_up_to_them_and_none_later(shop):
     time.sleep(2)
     before = int(time.time())
     time.sleep(2)
-    # Accounts, schemas, distributed transactions and savepoints come back as well.
+    # Accounts, schemas, distributed transactions, savepoints, and a transaction of several parts come back as well.
     shop.server.sql(
         """CREATE TABLE later (i INT PRIMARY KEY) ENGINE=Aria; INSERT INTO later VALUES (1);
         XA START 'x'; INSERT INTO ledger (id, note) VALUES (1000001, 'xa'); XA END 'x'; XA PREPARE 'x'; XA COMMIT 'x';
         START TRANSACTION; INSERT INTO ledger (id, note) VALUES (1000002, 'kept'); SAVEPOINT a;
-        INSERT INTO ledger (id, note) VALUES (1000003, 'gone'); ROLLBACK TO a; COMMIT;""",
+        INSERT INTO ledger (id, note) VALUES (1000003, 'gone'); ROLLBACK TO a; COMMIT;
+        SET SESSION binlog_format = ROW;
+        INSERT INTO ledger (id, note) SELECT 1100000 + seq, REPEAT(UUID(), 400) FROM seq_1_to_1500;""",
         database="lab",
     )
+    shop.server.sql("FLUSH PRIVILEGES; CREATE USER reader@localhost IDENTIFIED BY 'secret'; GRANT SELECT ON lab.* TO reader@localhost")
+    assert shop.follow().returncode == 0
     second = shop.backup()
     assert second == first + 1
     time.sleep(2)
