@@ -36,9 +36,11 @@
 //! The GUID of the pool can be changed ([`super::reguid`]), the GUID of its log never: so changing the former touches
 //! labels alone.
 //!
-//! Superblock:
+//! Superblock. Its fields take the first 508 bytes of each 512, and the last 4 have the crc32c of all fields: a device
+//! may write any of its sectors and not the others. If two superblocks shared a sector, a torn one could become whole by
+//! the next one, torn as well, in the same slot.
 //!
-//! | offset | field | size |
+//! | place among the fields | field | size |
 //! |---|---|---|
 //! | 0 | magic `PFsuperb` | 8 |
 //! | 8 | generation | 8 |
@@ -56,7 +58,6 @@
 //! | 81 | 1: all devices have this superblock or one that has 0 here, flushed | 1 |
 //! | 82 | epoch of membership | 8 |
 //! | 90 | number, nonce and time of the opening; number, nonce and last checkpoint of the 128 before it | 3096 |
-//! | 4092 | crc32c of the bytes before | 4 |
 
 use super::membership::Membership;
 use super::opening::{Opening, Standing};
@@ -72,7 +73,7 @@ pub const LABEL_MAGIC: [u8; 8] = *b"PAGEFOLD";
 /// First bytes of a superblock.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"PFsuperb";
 /// Version of the format that this program writes.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 /// Features that this program knows.
 pub const KNOWN_FEATURES: u64 = 0;
 /// Number of slots of a ring of superblocks.
@@ -83,6 +84,10 @@ pub const RING_START: u64 = 64 << 10;
 pub const NAME_BYTES_MAX: usize = 63;
 
 const CHECKSUM_AT: usize = BLOCK_BYTES - 4;
+/// Bytes that a device writes as a whole at least.
+const SECTOR_BYTES: usize = 512;
+/// Bytes of a sector that have fields of a superblock; a checksum follows.
+const SECTOR_FIELDS: usize = SECTOR_BYTES - 4;
 
 /// Identifier of a pool or a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -415,14 +420,12 @@ impl Superblock {
         out.push(u8::from(self.confirmed));
         out.extend_from_slice(&self.epoch.to_le_bytes());
         self.opening.encode(&mut out);
-        checksummed_block(&out)
+        checksummed_sectors(out)
     }
 
     fn decode(block: &[u8]) -> Option<Self> {
-        if !block_holds(block) {
-            return None;
-        }
-        let mut reader = Reader::new(block, "superblock");
+        let fields = fields_of_sectors(block)?;
+        let mut reader = Reader::new(&fields, "superblock");
         if reader.take(8).ok()? != SUPERBLOCK_MAGIC {
             return None;
         }
@@ -483,8 +486,79 @@ fn block_holds(block: &[u8]) -> bool {
     block.len() == BLOCK_BYTES && crc32c::crc32c(&block[..CHECKSUM_AT]).to_le_bytes() == block[CHECKSUM_AT..]
 }
 
+/// Returns a block with these fields of a superblock, each sector with the checksum of all.
+fn checksummed_sectors(mut fields: Vec<u8>) -> AlignedBuf {
+    fields.resize(BLOCK_BYTES / SECTOR_BYTES * SECTOR_FIELDS, 0);
+    let checksum = crc32c::crc32c(&fields).to_le_bytes();
+    let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+    for (sector, fields) in block.chunks_mut(SECTOR_BYTES).zip(fields.chunks(SECTOR_FIELDS)) {
+        let (place, end) = sector.split_at_mut(SECTOR_FIELDS);
+        place.copy_from_slice(fields);
+        end.copy_from_slice(&checksum);
+    }
+    block
+}
+
+/// Returns the fields of a superblock; `None` if not all sectors are of one superblock.
+fn fields_of_sectors(block: &[u8]) -> Option<Vec<u8>> {
+    let sectors =
+        || block.chunks(SECTOR_BYTES).map(|sector| sector.split_at(SECTOR_FIELDS.min(sector.len())));
+    let fields: Vec<u8> = sectors().flat_map(|(fields, _)| fields).copied().collect();
+    let checksum = crc32c::crc32c(&fields).to_le_bytes();
+    let is_whole = block.len() == BLOCK_BYTES && sectors().all(|(_, end)| end == checksum);
+    is_whole.then_some(fields)
+}
+
 fn read_block(device: OneDevice<'_>, offset: u64) -> Result<AlignedBuf> {
     let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
     device.read(offset, &mut block)?;
     Ok(block)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A power cut may have left all of a superblock but one sector; the next opening then writes its own superblock
+    /// into the slot, and the power goes again when it has written that sector only.
+    #[test]
+    fn a_torn_superblock_does_not_become_whole_by_the_next_one() {
+        let opening = Opening::first(1, 100);
+        let root = Located { device: 0, offset: 1 << 21, len_bytes: 77, checksum: 5 };
+        let block = |nonce| Superblock {
+            generation: 42,
+            log: Guid([7; 16]),
+            root,
+            second: root,
+            addr: Addr::new(9, 5),
+            exported: false,
+            flushed: 3,
+            confirmed: true,
+            epoch: 0,
+            opening: opening.next(41, 1, nonce, 200).unwrap(),
+        };
+        let (torn, next) = (block(34), block(35));
+        let (torn_bytes, next_bytes) = (torn.encode(), next.encode());
+        assert_eq!(
+            (Superblock::decode(&torn_bytes), Superblock::decode(&next_bytes)),
+            (Some(torn), Some(next))
+        );
+        for sectors in 1..255_u32 {
+            let mut mixed = torn_bytes.to_vec();
+            for (at, sector) in mixed.chunks_mut(SECTOR_BYTES).enumerate() {
+                if sectors >> at & 1 == 1 {
+                    sector.copy_from_slice(&next_bytes[at * SECTOR_BYTES..][..SECTOR_BYTES]);
+                }
+            }
+            assert_eq!(Superblock::decode(&mixed), None, "sectors {sectors:08b} of the next one");
+        }
+        // Any byte that differs, and any other length, is told.
+        for at in 0..BLOCK_BYTES {
+            let mut damaged = torn_bytes.to_vec();
+            damaged[at] ^= 1 << (at % 8);
+            assert_eq!(Superblock::decode(&damaged), None, "{at}");
+        }
+        assert_eq!(Superblock::decode(&torn_bytes[..BLOCK_BYTES - 1]), None);
+        assert_eq!(Superblock::decode(&[]), None);
+    }
 }

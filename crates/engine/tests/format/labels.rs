@@ -21,7 +21,7 @@ use super::{GUID, MIB, devices, fresh_pool, fresh_pool_of, read, write};
 fn label_and_superblock() {
     let (device, all) = devices(256 * MIB);
     let label = Label {
-        version: 4,
+        version: 5,
         device: 0,
         devices: 1,
         incompat: 0,
@@ -60,14 +60,27 @@ fn label_and_superblock() {
     block.write(OneDevice::of(all[0].as_ref()), &label).unwrap();
     let slot = label::RING_START + 34 % label::RING_SLOTS * 4096;
     for at in [slot, 129 * MIB + slot] {
-        assert_example("superblock", &read(&device, at, 4096));
+        assert_example("superblock", &gathered(&read(&device, at, 4096)));
     }
 
     let (device, _) = devices(256 * MIB);
     write(&device, 129 * MIB, &example("label"));
     assert_eq!(Label::read(OneDevice::of(device.as_ref())).unwrap(), label);
-    write(&device, slot, &example("superblock"));
+    write(&device, slot, &scattered(&example("superblock")));
     assert_eq!(Superblock::read_all(OneDevice::of(device.as_ref()), &label), [block]);
+}
+
+/// The fields of a superblock and their checksum, as the document shows them one after the other.
+fn gathered(block: &[u8]) -> Vec<u8> {
+    let sectors = || block.chunks(512);
+    assert!(sectors().all(|sector| sector[508..] == block[508..512]));
+    sectors().flat_map(|sector| &sector[..508]).chain(&block[508..512]).copied().collect()
+}
+
+/// What [`gathered`] was given.
+fn scattered(shown: &[u8]) -> Vec<u8> {
+    let (fields, checksum) = shown.split_at(4064);
+    fields.chunks(508).flat_map(|fields| fields.iter().chain(checksum)).copied().collect()
 }
 
 /// Root bytes of the newest checkpoint, found as the document says.
