@@ -19,6 +19,9 @@ from lab.snapshots import Mounted
 
 POOL_BYTES = 3 << 30
 SETTINGS = {"skip_log_bin": "OFF", "log_bin": "bin", "max_binlog_size": "1M", "binlog_format": "MIXED"}
+SETTINGS |= {"log_bin_compress": "ON", "log_bin_trust_function_creators": "ON"}
+PART_BYTES = 8 << 20
+"""Bytes of the longest part of a log."""
 
 
 class Shop:
@@ -92,6 +95,11 @@ class Shop:
         return {int(number): (int(second), note) for number, second, note in fields}
 
 
+def parts(shop: Shop, name: str) -> list[Path]:
+    """Returns the archived parts of a log, in order."""
+    return sorted((shop.repository / "binlog").glob(f"{name}-{'[0-9]' * 10}-*"))
+
+
 def quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
@@ -121,14 +129,25 @@ def checked_point(shop: Shop, name: str, at_s: int | None) -> dict:
     expected = {number: row for number, row in shop.rows().items() if at_s is None or row[0] < at_s}
     try:
         assert shop.rows(str(socket)) == expected
-        words = [word if not word.startswith("--socket=") else f"--socket={socket}" for word in shop.server.client(database="lab")]
-        for table in proc.run(words, input="SHOW TABLES").split():
-            assert proc.run(words, input=f"CHECK TABLE `{table}` EXTENDED").split()[-1] == "OK"
+        tables = proc.run(words_of(shop, socket), input="SHOW TABLES").split()
+        if at_s is None:
+            assert proc.run(words_of(shop, socket), input="SELECT COUNT(*), answer() FROM later").split() == ["4902", "42"]
+        # What restored it has gone.
+        assert not proc.run(words_of(shop, socket), input="SELECT User FROM mysql.user WHERE User LIKE 'pagefold%'").strip()
+        assert not list((Path(point["mounted"]) / "data" / ".pagefold-branch-tmp").iterdir())
+        for table in tables:
+            assert proc.run(words_of(shop, socket), input=f"CHECK TABLE `{table}` EXTENDED").split()[-1] == "OK"
     finally:
         end_server(socket)
         shop.pool.pagefold("unmount", point["mounted"])
         shop.pool.pagefold("destroy", "-r", f"{shop.pool.pool}/{name}")
     return point
+
+
+def words_of(shop: Shop, socket: Path) -> list[str]:
+    """Returns the command line of a client of another server."""
+    words = shop.server.client(database="lab")
+    return [word if not word.startswith("--socket=") else f"--socket={socket}" for word in words]
 
 
 def end_server(socket: Path) -> None:
@@ -147,14 +166,20 @@ def test_points_under_load_have_the_rows_up_to_them_and_none_later(shop):
     time.sleep(2)
     before = int(time.time())
     time.sleep(2)
-    # Accounts, schemas, distributed transactions, savepoints, and a transaction of several parts come back as well.
+    # Accounts, schemas, functions, loaded files, distributed transactions, savepoints, and a transaction of several
+    # parts come back as well.
+    loaded = shop.server.tmpdir / "loaded"
+    loaded.write_text("".join(f"{number}\n" for number in range(100, 5000)))
     shop.server.sql(
-        """CREATE TABLE later (i INT PRIMARY KEY) ENGINE=Aria; INSERT INTO later VALUES (1);
+        f"""CREATE TABLE later (i INT PRIMARY KEY) ENGINE=Aria; INSERT INTO later VALUES (1);
         XA START 'x'; INSERT INTO ledger (id, note) VALUES (1000001, 'xa'); XA END 'x'; XA PREPARE 'x'; XA COMMIT 'x';
         START TRANSACTION; INSERT INTO ledger (id, note) VALUES (1000002, 'kept'); SAVEPOINT a;
         INSERT INTO ledger (id, note) VALUES (1000003, 'gone'); ROLLBACK TO a; COMMIT;
+        CREATE DEFINER = root@localhost FUNCTION answer() RETURNS INT SQL SECURITY INVOKER RETURN 42;
+        SET SESSION binlog_format = STATEMENT;
+        LOAD DATA INFILE '{loaded}' INTO TABLE later; INSERT INTO later VALUES (answer());
         SET SESSION binlog_format = ROW;
-        INSERT INTO ledger (id, note) SELECT 1100000 + seq, REPEAT(UUID(), 400) FROM seq_1_to_1500;""",
+        INSERT INTO ledger (id, note) SELECT 1100000 + seq, HEX(RANDOM_BYTES(1024)) FROM seq_1_to_16000;""",
         database="lab",
     )
     shop.server.sql("FLUSH PRIVILEGES; CREATE USER reader@localhost IDENTIFIED BY 'secret'; GRANT SELECT ON lab.* TO reader@localhost")
@@ -209,6 +234,64 @@ def test_a_killed_follower_goes_on_and_two_do_no_harm(shop):
     checked_point(shop, "killed", None)
 
 
+def test_an_archive_that_ends_before_the_newest_backup_gives_that_backup(shop):
+    shop.end_load()
+    assert shop.follow().returncode == 0
+    insert = "INSERT INTO ledger (id, note) VALUES ({}, 'not archived yet')"
+    shop.server.sql(insert.format(2_500_000), database="lab")
+    shop.backup()
+    point = checked_point(shop, "behind", None)
+    assert point["log"] == "shop" and point["transactions"] == 0
+    # The server has gone on to a file of which nothing is archived.
+    shop.server.sql("FLUSH BINARY LOGS", database="lab")
+    shop.server.sql(insert.format(2_500_001), database="lab")
+    shop.backup()
+    assert checked_point(shop, "further-behind", None)["log"] is None
+
+
+def test_a_large_transaction_that_is_archived_in_part_goes_on_or_never_happened(shop):
+    shop.end_load()
+    assert shop.follow("large").returncode == 0
+    places = [(path.name.rsplit("-", 1)[0], int(path.name.rsplit("-", 1)[1], 16), path) for path in parts(shop, "large")]
+    within = [
+        at for at, ((name, begin, _), (after, end, _)) in enumerate(zip(places, places[1:], strict=False))
+        if name == after and end - begin == PART_BYTES
+    ]
+    assert within, "no transaction has several parts"
+    # As if the follower had been killed after the first part of the last such transaction.
+    for _, _, path in places[within[-1] + 1 :]:
+        path.unlink()
+    done = shop.follow("large")
+    assert done.returncode == 0, done.stderr
+    again = [path.name for path in parts(shop, "large")]
+    assert again == [path.name for _, _, path in places]
+    assert shop.words("backup", "verify", shop.repository).returncode == 0
+
+
+def test_a_server_that_was_set_back_begins_another_log(shop, run):
+    """A dataset that was rolled back has a shorter file of the same beginning, and then files of the same numbers."""
+    shop.end_load()
+    shop.server.sql("FLUSH BINARY LOGS; INSERT INTO ledger (id, note) VALUES (2600000, 'x')", database="lab")
+    *_, closed, newest = sorted(shop.server.data.glob("bin.[0-9]*"))
+
+    def folder(name: str, **files: bytes) -> Path:
+        path = run.fresh(name)
+        path.mkdir()
+        for file, content in files.items():
+            (path / file.replace("_", ".")).write_bytes(content)
+        (path / "bin.index").write_text("".join(f"./{file.replace('_', '.')}\n" for file in files))
+        proc.run(["chown", "-R", f"{USER}:", path])
+        return path
+
+    first, second = (path.name.replace(".", "_") for path in (closed, newest))
+    before = folder("before", **{first: closed.read_bytes()})
+    assert shop.follow("set-back", before).returncode == 0
+    after = folder("after", **{first: closed.read_bytes()[:-200], second: newest.read_bytes()})
+    done = shop.follow("set-back", after)
+    assert done.returncode == 1 and "is not the file that was archived" in done.stderr, done
+    assert "rolled back" in done.stderr and len(parts(shop, "set-back")) == 1
+
+
 def test_a_log_that_is_another_one_or_has_a_gap_is_told(shop, run):
     shop.end_load()
     assert shop.follow().returncode == 0
@@ -223,7 +306,7 @@ def test_a_log_that_is_another_one_or_has_a_gap_is_told(shop, run):
     (other / "bin.index").write_text(f"./{last.name}\n")
     proc.run(["chown", "-R", f"{USER}:", other])
     done = shop.follow(log=other)
-    assert done.returncode == 1 and "is not the file of which" in done.stderr and "--as shop-2" in done.stderr, done
+    assert done.returncode == 1 and "is not the file that was archived" in done.stderr and "--as shop-2" in done.stderr, done
     # The server has purged what was not archived.
     for _ in range(3):
         shop.server.sql("FLUSH BINARY LOGS; INSERT INTO ledger (id, note) VALUES (3000000 + @@pseudo_thread_id, 'x')", database="lab")
@@ -241,12 +324,17 @@ def test_a_log_that_is_another_one_or_has_a_gap_is_told(shop, run):
 
 def test_prunes_keep_what_the_oldest_backup_needs(shop):
     shop.end_load()
-    archived = lambda: sorted(path.name for path in (shop.repository / "binlog").iterdir())  # noqa: E731
-    before = archived()
+    before = [path.name for path in parts(shop, "shop-2")]
+    other = parts(shop, "shop")
     done = shop.words("backup", "prune", shop.repository, "--keep", "last=1", "--now", "--json")
     assert done.returncode == 0, done.stderr
-    after = archived()
-    # Of the first log no backup is left, so it stays; of the second, what lies before the backup goes.
-    assert [name for name in before if name.startswith("shop-0")] == [name for name in after if name.startswith("shop-0")]
-    assert len(after) < len(before)
+    # Of the first log no backup is left, so it stays. Of the second one stay the part in which the backup ends, and those
+    # behind it.
+    assert parts(shop, "shop") == other
+    after = [path.name for path in parts(shop, "shop-2")]
+    line = json.loads(shop.words("archive", "list", shop.repository, "--json").stdout)["binlogs"]
+    place = next(log for log in line if log["name"] == "shop-2")["lines"][0]["from"]
+    end = f"shop-2-{place['file']:010}-{place['offset']:012x}"
+    assert after == before[-len(after) :] and 0 < len(after) < len(before)
+    assert after[0] <= end < [*after, "~"][1]
     checked_point(shop, "pruned", None)

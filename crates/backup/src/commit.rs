@@ -111,7 +111,7 @@ pub struct BinlogEnd {
     pub place: BinlogPlace,
     /// Mark of the file.
     pub mark: u64,
-    /// Time of the last transaction in it, in seconds since 1970, if it was found.
+    /// Latest time of a transaction in it, in seconds since 1970, if it was found.
     pub last_s: Option<u32>,
 }
 

@@ -83,6 +83,7 @@ pub(crate) fn wal_head() -> object::Head {
         hash: u128::from_le_bytes(*b"hash of a file.."),
         times: Some((1_600_000_000_000_000, 1_600_000_001_000_000)),
         is_last: false,
+        is_inside: false,
         blocks: vec![20, 300],
     }
 }
@@ -95,6 +96,7 @@ pub(crate) fn wal_object() -> Vec<u8> {
         segment_bytes: 0,
         times: None,
         is_last: false,
+        is_inside: false,
         content: b"1\t0/3000000\n",
     };
     object::encode_as(&REPOSITORY, &Sealer::plain(), &PACK.0, &file).unwrap_or_default()

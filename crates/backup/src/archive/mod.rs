@@ -111,7 +111,15 @@ impl Repository {
         }
         let name = file.name.to_string();
         let (system, segment_bytes, times) = (file.system, file.segment_bytes, file.times);
-        let file = File { system, name: &name, segment_bytes, times, is_last: false, content: file.content };
+        let file = File {
+            system,
+            name: &name,
+            segment_bytes,
+            times,
+            is_last: false,
+            is_inside: false,
+            content: file.content,
+        };
         let bytes = Bytes::from(object::encode(&self.id, &self.sealer, &file)?);
         if self.store.create(&path, bytes)? {
             return Ok(Pushed::New);

@@ -23,6 +23,8 @@ const NAME_BYTES_MAX: usize = 64;
 const HAS_TIMES: u8 = 1;
 /// Flag of the last part of a file of a binary log.
 const IS_LAST: u8 = 2;
+/// Flag of a part of a binary log that ends within a transaction.
+const IS_INSIDE: u8 = 4;
 
 /// A file that is to be archived.
 pub(crate) struct File<'a> {
@@ -34,6 +36,8 @@ pub(crate) struct File<'a> {
     pub(crate) times: Option<(i64, i64)>,
     /// True if it is the last part of a file of a binary log.
     pub(crate) is_last: bool,
+    /// True if it is a part of a binary log that ends within a transaction.
+    pub(crate) is_inside: bool,
     pub(crate) content: &'a [u8],
 }
 
@@ -49,6 +53,7 @@ pub(crate) struct Head {
     pub(crate) hash: u128,
     pub(crate) times: Option<(i64, i64)>,
     pub(crate) is_last: bool,
+    pub(crate) is_inside: bool,
     /// Lengths of the blocks as they are stored.
     pub(crate) blocks: Vec<u32>,
 }
@@ -62,7 +67,11 @@ impl Head {
         put_varint(&mut out, self.segment_bytes.into());
         out.extend_from_slice(&self.hash.to_le_bytes());
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-        out.push(flag(self.times.is_some(), HAS_TIMES) | flag(self.is_last, IS_LAST));
+        out.push(
+            flag(self.times.is_some(), HAS_TIMES)
+                | flag(self.is_last, IS_LAST)
+                | flag(self.is_inside, IS_INSIDE),
+        );
         if let Some((first, last)) = self.times {
             out.extend_from_slice(&first.to_le_bytes());
             out.extend_from_slice(&last.to_le_bytes());
@@ -81,14 +90,14 @@ impl Head {
         let mut hash = [0; 16];
         hash.copy_from_slice(reader.take(16)?);
         let flags = reader.u8()?;
-        if flags & !(HAS_TIMES | IS_LAST) != 0 {
+        if flags & !(HAS_TIMES | IS_LAST | IS_INSIDE) != 0 {
             return Err(reader.bad("it has flags that are not known"));
         }
         let times = match flags & HAS_TIMES != 0 {
             true => Some((reader.u64()?.cast_signed(), reader.u64()?.cast_signed())),
             false => None,
         };
-        let is_last = flags & IS_LAST != 0;
+        let (is_last, is_inside) = (flags & IS_LAST != 0, flags & IS_INSIDE != 0);
         let blocks = crate::chunk::table(&mut reader, length)?;
         if len > WAL_FILE_BYTES_MAX as u64
             || blocks.len() as u64 != len.div_ceil(WAL_BLOCK_BYTES as u64)
@@ -97,7 +106,17 @@ impl Head {
             return Err(reader.bad("its sizes are not those of a file of a log"));
         }
         reader.end()?;
-        Ok(Self { system, name, len, segment_bytes, hash: u128::from_le_bytes(hash), times, is_last, blocks })
+        Ok(Self {
+            system,
+            name,
+            len,
+            segment_bytes,
+            hash: u128::from_le_bytes(hash),
+            times,
+            is_last,
+            is_inside,
+            blocks,
+        })
     }
 }
 
@@ -139,6 +158,7 @@ pub(crate) fn encode_as(
         hash: xxh3_128(file.content),
         times: file.times,
         is_last: file.is_last,
+        is_inside: file.is_inside,
         blocks: blocks.iter().map(|block| block.len() as u32).collect(),
     };
     let mut sealed = Vec::new();

@@ -4,7 +4,7 @@
 //!   the one before is marked as the last of its file.
 //! - N2: a part is made by a create that fails if there is one at its place. So of two that archive a log, one goes on
 //!   where the other one has ended, or is told that they archive two logs under one name.
-//! - N3: a part ends between two transactions.
+//! - N3: a part ends between two transactions, or says that it does not.
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod crafted;
@@ -96,6 +96,8 @@ pub struct BinlogPart<'a> {
     pub times: Option<(u32, u32)>,
     /// True if the server has gone on to the next file, and nothing of this one follows. Such a part may be empty.
     pub is_last: bool,
+    /// True if it ends within a transaction, which is too long for a part.
+    pub is_inside: bool,
     /// Its bytes. Where it is the first of a file, the server's flag has been cleared ([`clear_in_use`]).
     pub content: &'a [u8],
 }
@@ -124,6 +126,8 @@ pub struct PartFacts {
     pub times: Option<(u32, u32)>,
     /// True if the log goes on in the next file.
     pub is_last: bool,
+    /// True if it ends within a transaction.
+    pub is_inside: bool,
 }
 
 impl PartFacts {
@@ -166,8 +170,7 @@ pub struct BinlogLine {
     pub data: String,
     /// Place at which the log goes on behind what the backup has.
     pub from: BinlogPlace,
-    /// Time of the last transaction in the backup, in seconds since 1970, if it is known; otherwise that of the
-    /// snapshot.
+    /// Latest time of a transaction in the backup, in seconds since 1970, if it is known; otherwise that of the snapshot.
     pub since_s: u64,
     /// Time of the latest transaction in the archive, in seconds since 1970.
     pub until_s: Option<u32>,
@@ -215,6 +218,7 @@ fn facts(head: &Head, place: BinlogPlace) -> PartFacts {
         mark: head.system,
         times: head.times.map(|(first, last)| (seconds(first), seconds(last))),
         is_last: head.is_last,
+        is_inside: head.is_inside,
     }
 }
 
@@ -237,13 +241,15 @@ impl Repository {
             segment_bytes: 0,
             times,
             is_last: part.is_last,
+            is_inside: part.is_inside,
             content: part.content,
         };
         let bytes = Bytes::from(object::encode(&self.id, &self.sealer, &file)?);
         let path = format!("{FOLDER}/{id}");
         if self.store.create(&path, bytes)? {
             let end = BinlogPlace { offset: part.place.offset + part.content.len() as u64, ..part.place };
-            return Ok(PartFacts { end, mark, times: part.times, is_last: part.is_last });
+            let (is_last, is_inside) = (part.is_last, part.is_inside);
+            return Ok(PartFacts { end, mark, times: part.times, is_last, is_inside });
         }
         let (head, content) =
             self.read_part(&path, &id)?.ok_or_else(|| Error::Missing { object: path.clone() })?;
@@ -309,15 +315,20 @@ impl Repository {
         Ok(all)
     }
 
-    /// Returns where the archive of a log ends, and what is known of its last part; `None` if there is none of this
-    /// name.
+    /// Returns what is known of the last part of a log that ends between two transactions; `None` if there is none. Who
+    /// archives goes on there, and finds the parts that are there already.
     ///
     /// # Errors
     /// [`Error::Damaged`]; errors of the store.
     pub fn binlog_end(&self, log: &BinlogName) -> Result<Option<PartFacts>> {
         let parts = self.binlog_parts()?.remove(log).unwrap_or_default();
-        let Some(last) = parts.last() else { return Ok(None) };
-        Ok(self.binlog_facts(std::slice::from_ref(last))?.pop())
+        for part in parts.iter().rev() {
+            let facts = self.binlog_facts(std::slice::from_ref(part))?.pop();
+            if facts.is_some_and(|facts| !facts.is_inside) {
+                return Ok(facts);
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the parts of all binary logs, and by file the marks of the logs that they are of.
@@ -483,7 +494,8 @@ impl Binlog {
             dataset: dataset.split('@').next().unwrap_or(&dataset).to_owned(),
             data: end.data.clone(),
             from: end.place,
-            since_s: end.last_s.map_or(backup.origin.created, u64::from),
+            // A clock that was ahead says nothing about what the backup has.
+            since_s: end.last_s.map_or(u64::MAX, u64::from).min(backup.origin.created),
             until_s: self.last_s,
         }
     }

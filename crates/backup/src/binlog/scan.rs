@@ -64,7 +64,8 @@ pub struct Event {
     pub begin: u64,
     /// Offset behind it.
     pub end: u64,
-    /// Time of the event in seconds since 1970; where a transaction begins or ends, the time at which its commit began.
+    /// Time of the event in seconds since 1970; where a transaction begins or ends, the time at which its last
+    /// statement began.
     pub time_s: u32,
     /// Its part in a transaction.
     pub role: Role,

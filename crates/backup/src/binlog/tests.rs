@@ -31,7 +31,15 @@ fn push_as(server: &Server, repository: &Repository, place: BinlogPlace, is_last
         clear_in_use(&mut content);
     }
     let (log, mark) = (&shop(), scan.mark());
-    repository.push_binlog(&BinlogPart { log, place, mark, times, is_last, content: &content })
+    repository.push_binlog(&BinlogPart {
+        log,
+        place,
+        mark,
+        times,
+        is_last,
+        is_inside: false,
+        content: &content,
+    })
 }
 
 fn begin_of(file: u32) -> BinlogPlace {
@@ -224,7 +232,7 @@ fn a_log_is_archived_part_by_part_and_comes_back() {
 
     // A backup in which the log ends after the first transaction can be restored to points behind that.
     let mut backup = ended(BinlogPlace { file: 1, offset: end.offset }, scan(&first.bytes).unwrap().0.mark());
-    backup.binlogs[0].last_s = Some(110);
+    (backup.binlogs[0].last_s, backup.origin.created) = (Some(110), 115);
     let line = repository.binlogs(&[backup.clone()]).unwrap().remove(0).lines.remove(0);
     let reach = |second: f64| line.reaches_time((second * 1e6) as i64);
     assert_eq!((line.since_s, line.until_s), (110, Some(120)));
@@ -246,8 +254,15 @@ fn a_log_is_archived_part_by_part_and_comes_back() {
     // Parts of more than the bound are refused, as are empty ones.
     let too_long = vec![0; BINLOG_PART_BYTES_MAX + 1];
     for content in [too_long.as_slice(), &[]] {
-        let part =
-            BinlogPart { log: &log, place: begin_of(3), mark: 1, times: None, is_last: false, content };
+        let part = BinlogPart {
+            log: &log,
+            place: begin_of(3),
+            mark: 1,
+            times: None,
+            is_last: false,
+            is_inside: false,
+            content,
+        };
         assert!(repository.push_binlog(&part).is_err());
     }
 }

@@ -56,7 +56,11 @@ pub fn run(args: &ArchiveFollow) -> Result<()> {
     let name: BinlogName = args.name.parse().map_err(|error| backup_errors::failed(doing(), &error))?;
     let every = Duration::from_secs(backups::every(&args.every).map_err(Failure::usage)?);
     let index = match args.log.is_dir() {
-        true => index_in(&args.log)?,
+        true => index_in(&args.log)?.ok_or_else(|| {
+            Failure::new(format!("{} has no binary log", args.log.display())).hint(
+                "the server writes one with log_bin=NAME; where it lies elsewhere, name its list: NAME.index",
+            )
+        })?,
         false => args.log.clone(),
     };
     let repository = open_for_logs(&args.repository, &args.access)?;
@@ -94,8 +98,8 @@ pub fn run(args: &ArchiveFollow) -> Result<()> {
     }
 }
 
-/// Returns the list of the binary logs in a data directory.
-pub fn index_in(folder: &Path) -> Result<PathBuf> {
+/// Returns the list of the binary logs in a data directory; `None` if the server writes none there.
+pub fn index_in(folder: &Path) -> Result<Option<PathBuf>> {
     let reading = || format!("cannot read {}", folder.display());
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).context(reading)? {
@@ -110,12 +114,9 @@ pub fn index_in(folder: &Path) -> Result<PathBuf> {
         }
     }
     match found.as_slice() {
-        [one] => Ok(one.clone()),
-        [] => Err(Failure::new(format!("{} has no binary log", folder.display())).hint(
-            "the server writes one with log_bin=NAME; where it lies elsewhere, name its list: NAME.index",
-        )),
-        [first, ..] => Err(Failure::new(format!("{} has several binary logs", folder.display()))
+        [first, _, ..] => Err(Failure::new(format!("{} has several binary logs", folder.display()))
             .hint(format!("name the list of one: {}", first.display()))),
+        _ => Ok(found.pop()),
     }
 }
 
@@ -164,7 +165,7 @@ pub struct Scanned {
     pub whole: u64,
     /// The file's mark; 0 if its description has not been written yet.
     pub mark: u64,
-    /// Time of the last transaction, in seconds since 1970.
+    /// Latest time of a transaction, in seconds since 1970.
     pub last_s: Option<u32>,
 }
 
@@ -177,10 +178,11 @@ pub fn scanned(path: &Path, before: Option<(u64, BinlogPlace)>) -> Result<Scanne
     let (mut scan, mut last_s) = (Scan::default(), None);
     let (mut buf, mut at) = (vec![0; STEP_BYTES], 0);
     let first = buf.get_mut(..DESCRIPTION_BYTES).unwrap_or_default();
+    let size = file.metadata().context(reading)?.len();
     let len = file.read_at(first, 0).context(reading)?;
     scan.feed(first.get(..len).unwrap_or_default(), &mut |_| {}).map_err(bad)?;
     match before {
-        Some((mark, place)) if mark == scan.mark() => {
+        Some((mark, place)) if mark == scan.mark() && place.offset <= size => {
             at = place.offset;
             scan.go_on_at(at);
         }
@@ -194,7 +196,7 @@ pub fn scanned(path: &Path, before: Option<(u64, BinlogPlace)>) -> Result<Scanne
         at += len as u64;
         let ends = &mut |event: pagefold_backup::Event| {
             if matches!(event.role, Role::Ends(_)) {
-                last_s = Some(event.time_s);
+                last_s = last_s.max(Some(event.time_s));
             }
         };
         scan.feed(buf.get(..len).unwrap_or_default(), ends).map_err(bad)?;
@@ -203,6 +205,7 @@ pub fn scanned(path: &Path, before: Option<(u64, BinlogPlace)>) -> Result<Scanne
 
 /// Transactions of a file that follow those that are archived.
 struct Window {
+    file: File,
     mark: u64,
     end: u64,
     times: Option<(u32, u32)>,
@@ -244,6 +247,9 @@ impl Follower {
                 }
                 return Err(Trouble::Lasting(self.gap(next, &files)));
             };
+            if let Some(end) = self.end.filter(|_| next.offset == 0) {
+                self.require_predecessor(&end, &files)?;
+            }
             let goes_on = next.file != *newest;
             let window = self.window(path, next, goes_on)?;
             let Some(window) = window else { return Ok(done) };
@@ -255,6 +261,30 @@ impl Follower {
                 return Ok(done);
             }
         }
+    }
+
+    /// Fails unless the file before the next one is as it was archived: a dataset that was rolled back, or a restored
+    /// copy, has another history, and files of the same numbers.
+    fn require_predecessor(&self, end: &PartFacts, files: &[(u32, PathBuf)]) -> Result<()> {
+        let Some((_, path)) = files.iter().find(|(file, _)| *file == end.end.file) else {
+            return Err(self.gap(end.next(), files));
+        };
+        // A server that was killed may have left a file with nothing in it.
+        let found = scanned(path, Some((end.mark, end.end)))?;
+        match (found.mark, found.whole) == (end.mark, end.end.offset) {
+            true => Ok(()),
+            false => Err(self.other(path, end.end)),
+        }
+    }
+
+    /// Returns the failure that a file is another one than was archived up to a place.
+    fn other(&self, path: &Path, place: BinlogPlace) -> Failure {
+        let name = &self.name;
+        Failure::new(format!("{} is not the file that was archived as {name} up to {place}", path.display())).hint(
+            format!(
+                "each server's log has a name of its own, and so has one that was begun anew, restored or rolled back: --as {name}-2, and make a backup"
+            ),
+        )
     }
 
     fn gap(&self, next: BinlogPlace, files: &[(u32, PathBuf)]) -> Failure {
@@ -275,9 +305,9 @@ impl Follower {
         let reading = || format!("cannot read {}", path.display());
         let bad = |error: Error| Failure::new(format!("{}: {error}", reading()));
         let file = open(path)?;
-        // The bytes that are read now are on disc before they are archived.
-        file.sync_data().context(reading)?;
+        // The bytes up to here are on disc before they are archived.
         let len = file.metadata().context(reading)?.len();
+        file.sync_data().context(reading)?;
         let mut scan = Scan::default();
         let mut first = vec![0; DESCRIPTION_BYTES.min(len as usize)];
         file.read_exact_at(&mut first, 0).context(reading)?;
@@ -288,21 +318,12 @@ impl Follower {
         }
         if mark == 0 {
             // A server that was killed may have left a file with nothing in it.
-            let nothing = Window { mark, end: 0, times: None, is_closed: false, is_full: false };
+            let nothing = Window { file, mark, end: 0, times: None, is_closed: false, is_full: false };
             return Ok(Some(nothing).filter(|_| goes_on && next.offset == 0));
         }
         let known = self.end.filter(|_| next.offset > 0);
         if known.is_some_and(|known| known.mark != mark || len < next.offset) {
-            return Err(Failure::new(format!(
-                "{} is not the file of which {} was archived as {} up to {next}",
-                path.display(),
-                path.file_name().unwrap_or_default().display(),
-                self.name
-            ))
-            .hint(format!(
-                "each server's log has a name of its own, and so has one that was begun anew (RESET MASTER): --as {}-2",
-                self.name
-            )));
+            return Err(self.other(path, next));
         }
         let begin = match next.offset {
             0 => {
@@ -330,7 +351,7 @@ impl Follower {
             scan.feed(some, ends).map_err(bad)?;
         }
         let (end, is_closed) = (scan.whole().max(begin), scan.is_closed());
-        Ok(Some(Window { mark, end, times, is_closed, is_full: at < len }))
+        Ok(Some(Window { file, mark, end, times, is_closed, is_full: at < len }))
     }
 
     /// Archives what a window has, in parts.
@@ -343,11 +364,10 @@ impl Follower {
         done: &mut Round,
     ) -> Result<(), Trouble> {
         let reading = || format!("cannot read {}", path.display());
-        let file = open(path)?;
         loop {
             let len = (window.end - next.offset).min(limits::BINLOG_PART_BYTES_MAX as u64);
             let mut content = vec![0; len as usize];
-            file.read_exact_at(&mut content, next.offset).context(reading)?;
+            window.file.read_exact_at(&mut content, next.offset).context(reading)?;
             if next.offset == 0 {
                 clear_in_use(&mut content);
             }
@@ -358,6 +378,7 @@ impl Follower {
                 mark: window.mark,
                 times: window.times.filter(|_| is_end),
                 is_last: is_end && is_last,
+                is_inside: !is_end,
                 content: &content,
             };
             let pushed = self.repository.push_binlog(&part).map_err(|error| {
@@ -373,7 +394,10 @@ impl Follower {
             })?;
             done.parts += 1;
             done.bytes += len;
-            self.end = Some(pushed);
+            // After a failure it goes on between two transactions.
+            if !pushed.is_inside {
+                self.end = Some(pushed);
+            }
             // Somebody else may have archived more, or less.
             next = pushed.next();
             if next.file != part.place.file || next.offset >= window.end {
@@ -395,10 +419,10 @@ mod tests {
         let files = listed(&index).unwrap();
         assert_eq!(files.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [9, 10, 1_000_000]);
         assert!(files.iter().all(|(_, path)| path.parent() == Some(dir.path())));
-        assert_eq!(index_in(dir.path()).unwrap(), index);
+        assert_eq!(index_in(dir.path()).unwrap().unwrap(), index);
         std::fs::write(dir.path().join("relay-bin.index"), "./relay-bin.000001\n").unwrap();
         std::fs::write(dir.path().join("notes.index"), "no log\n").unwrap();
-        assert_eq!(index_in(dir.path()).unwrap(), index);
+        assert_eq!(index_in(dir.path()).unwrap().unwrap(), index);
         std::fs::write(dir.path().join("more.index"), "./more.000001\n").unwrap();
         assert!(index_in(dir.path()).unwrap_err().to_string().contains("several binary logs"));
         // No link is followed.

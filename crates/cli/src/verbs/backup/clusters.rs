@@ -73,8 +73,8 @@ fn of(snapshot: &Name, before: &[BinlogEnd]) -> Result<(Vec<Cluster>, Vec<Binlog
 /// Returns where the binary log of a MariaDB server ends; `None` if it has none in the data directory, or one that
 /// cannot be followed. `before` has the ends in the last backup, from which on the log is read.
 fn binlog_end(view: &View, relative: &str, before: &[BinlogEnd]) -> Option<BinlogEnd> {
-    let index = follow::index_in(&view.root.join(relative)).ok()?;
-    let found = end_of(&index, before.iter().find(|end| end.data == relative));
+    let index = follow::index_in(&view.root.join(relative)).transpose()?;
+    let found = index.and_then(|index| end_of(&index, before.iter().find(|end| end.data == relative)));
     found.unwrap_or_else(|failure| {
         eprintln!(
             "pagefold: warning: the database {relative} cannot be restored to a point in time from this backup: {failure}"
@@ -89,7 +89,8 @@ fn end_of(index: &Path, before: Option<&BinlogEnd>) -> Result<Option<BinlogEnd>>
     let Some((file, last)) = files.last() else { return Ok(None) };
     let of_file = before.filter(|end| end.place.file == *file);
     let ended = follow::scanned(last, of_file.map(|end| (end.mark, end.place)))?;
-    let mut last_s = ended.last_s.or_else(|| of_file.filter(|end| end.mark == ended.mark)?.last_s);
+    let earlier = of_file.filter(|end| end.mark == ended.mark).and_then(|end| end.last_s);
+    let mut last_s = ended.last_s.max(earlier);
     // A file that the server has just begun has no transaction.
     if let (None, Some((_, earlier))) = (last_s, files.iter().rev().nth(1)) {
         last_s = follow::scanned(earlier, None).ok().and_then(|ended| ended.last_s);

@@ -14,7 +14,7 @@ use pagefold_server::{raw, units};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::replay::{PACKET_BYTES, Replay, Replayed};
+use super::replay::{Account, PACKET_BYTES, Replay, Replayed};
 use super::settings::RecoveryTarget;
 use super::start::{Started, mount, start};
 use super::{give_up, hint, meant, require_new};
@@ -36,8 +36,8 @@ const STOP_PATIENCE: Duration = Duration::from_secs(600);
 struct LoggedBackup {
     backup: Backup,
     end: BinlogEnd,
-    log: BinlogName,
-    line: BinlogLine,
+    /// The archived log that goes on where the backup ends; `None` if nothing is archived from there on.
+    log: Option<BinlogName>,
 }
 
 /// Returns true if the command line means a database of MariaDB.
@@ -96,7 +96,10 @@ fn recover(
         let target = Some(raw::text(&mounted));
         crate::verbs::unmount::run(&Unmount { target, all: false, lazy: false, force: false })
     };
-    let replayed = replay(args, repository, name, &mounted, (candidate, parts), until_us);
+    let replayed = match parts {
+        [] => Ok(Replayed::default()),
+        parts => replay(args, repository, name, &mounted, (candidate, parts), until_us),
+    };
     let replayed = replayed.inspect_err(|_| match unmount() {
         Ok(()) => give_up(name),
         Err(also) => eprintln!("pagefold: {name} is left: {also}"),
@@ -140,6 +143,13 @@ fn candidate(
         // The file may have been archived under two names: the one that goes further counts.
         let along = logs.iter().filter_map(|log| Some((log, log.lines.iter().find(is_of)?)));
         let Some((log, line)) = along.max_by_key(|(log, _)| log.until) else {
+            // The end of the archive lies before the end of the newest backup: no older one is taken for it.
+            if target == RecoveryTarget::Latest {
+                return Ok((
+                    LoggedBackup { backup: backup.clone(), end: end.clone(), log: None },
+                    Vec::new(),
+                ));
+            }
             why.get_or_insert(format!("no binary log is archived that goes on where backup {number} ends"));
             continue;
         };
@@ -153,13 +163,12 @@ fn candidate(
                     repository.binlog_parts().map_err(failed)?.remove(&log.name).unwrap_or_default();
                 let first = parts.partition_point(|part| part.place <= end.place).saturating_sub(1);
                 parts.drain(..first);
-                repository.binlog_chain(&parts).map_err(failed)?;
-                let candidate = LoggedBackup {
-                    backup: backup.clone(),
-                    end: end.clone(),
-                    log: log.name.clone(),
-                    line: line.clone(),
-                };
+                let facts = repository.binlog_chain(&parts).map_err(failed)?;
+                // A transaction of which the rest was not archived any more never happened.
+                let whole = facts.iter().rposition(|facts| !facts.is_inside).map_or(0, |last| last + 1);
+                parts.truncate(whole);
+                let (backup, end, log) = (backup.clone(), end.clone(), Some(log.name.clone()));
+                let candidate = LoggedBackup { backup, end, log };
                 return Ok((candidate, parts));
             }
             Reach::TooLate => {
@@ -198,22 +207,20 @@ fn replay(
         mariadb::client(names, &options)?;
     }
     let index = follow::index_in(&data.path)?;
-    let files = follow::listed(&index)?;
+    let files = index.as_deref().map_or_else(|| Ok(Vec::new()), follow::listed)?;
     let own = files.iter().find(|(number, _)| *number == end.place.file);
-    let own = own.ok_or_else(|| Failure::new(format!("{} does not list {}", index.display(), end.place)))?;
+    let own = own.ok_or_else(|| Failure::new(format!("the restored database has no log {}", end.place)))?;
     let own = follow::open(&own.1)?;
     mariadb::settle(&data)?;
-    let turn = ports::turn()?;
-    let port = match args.server.port {
-        Some(port) => port,
-        None => ports::choose(&turn, Product::MariaDb)?,
-    };
+    let (account, init) = Account::prepare(&data)?;
     options.settings.extend(
         [
             "skip-networking=1",
-            "skip-grant-tables=1",
             "read-only=0",
+            "log-bin-trust-function-creators=1",
+            "local-infile=1",
             mariadb::RELATIVE_SOCKET,
+            &init,
             // The server is ended in an orderly way before anybody gets the data.
             "innodb-flush-log-at-trx-commit=0",
             "sync-binlog=0",
@@ -223,14 +230,31 @@ fn replay(
     options.settings.push(format!("max-allowed-packet={PACKET_BYTES}"));
     let version = mariadb::version_and_position(&data)?.0;
     let (product, position) = (Product::MariaDb, Position::default());
+    // Without network it needs no port, but starting demands one that is free.
+    let port = args.server.port.map_or_else(|| ports::choose(&ports::turn()?, product), Ok)?;
     let record =
         Record { product, version, data: end.data.clone(), port, position, options, made_mountpoint: false };
     let replay = Replay { repository, parts, from: end.place, own: &own, until_us };
-    let replayed =
-        server::start(name, &record, &data).and_then(|()| replay.run(&data, &owner, &record.options));
+    let replayed = server::start(name, &record, &data)
+        .and_then(|()| replay.run(&data, &owner, &record.options, &account));
     let ended = process::end(&data, Signal::TERM, STOP_PATIENCE);
-    let replayed = replayed?;
-    ended.map(|_| replayed)
+    let replayed = match (replayed, ended) {
+        (Ok(replayed), Ok(true)) => replayed,
+        (Ok(_), Ok(false)) => {
+            return Err(Failure::new(
+                "the server that repeated the log ended by itself, and may have lost some of it",
+            )
+            .hint(format!("its log is {}", server::log_of(name)?.display())));
+        }
+        (Err(failure), Ok(_)) | (Ok(_), Err(failure)) => return Err(failure),
+        (Err(failure), Err(also)) => {
+            eprintln!("pagefold: {also}");
+            return Err(failure);
+        }
+    };
+    Account::settle(&data)?;
+    mariadb::settle(&data)?;
+    Ok(replayed)
 }
 
 fn tell(
@@ -242,15 +266,21 @@ fn tell(
     target: RecoveryTarget,
     started: Option<&Started>,
 ) -> Result<()> {
+    if let (true, Some(place)) = (replayed.earlier, replayed.stopped) {
+        eprintln!(
+            "pagefold: warning: transactions behind {place} in the log have earlier times, and were left out: the clock was set, or ran ahead there"
+        );
+    }
     if args.json {
         let mut told = done.json(repository);
         told["point"] = json!({
             "target": target.text(),
             "log": candidate.log,
             "data": candidate.end.data,
-            "from": candidate.line.from,
+            "from": candidate.end.place,
             "transactions": replayed.transactions,
             "last_s": replayed.last_s,
+            "earlier_left_out": replayed.earlier,
             "mounted": started.map(|started| raw::text(&started.mounted)),
             "port": started.map(|started| started.port),
             "server_log": started.map(|started| raw::text(&started.log)),
@@ -259,13 +289,15 @@ fn tell(
     }
     println!("{}", done.line(name));
     let made = units::utc(candidate.backup.origin.created);
-    let last = replayed
-        .last_s
-        .map_or_else(String::new, |last| format!(", the last one of {}", units::utc(last.into())));
-    println!(
-        "  its snapshot is of {made}; {} transactions of the log {} followed{last}",
-        replayed.transactions, candidate.log
-    );
+    let last =
+        replayed.last_s.map_or_else(String::new, |last| format!(", up to {}", units::utc(last.into())));
+    match &candidate.log {
+        Some(log) => println!(
+            "  its snapshot is of {made}; {} transactions of the log {log} followed{last}",
+            replayed.transactions
+        ),
+        None => println!("  its snapshot is of {made}; no log is archived from there on"),
+    }
     match started {
         Some(started) => println!(
             "  its server runs in {} on port {}; its log is {}",

@@ -22,7 +22,8 @@ const PROGRAMS: [&str; 2] = ["mariadbd", "mysqld"];
 const FOLDERS: [&str; 5] =
     ["/usr/sbin", "/usr/libexec", "/usr/local/sbin", "/usr/local/mysql/bin", "/usr/local/mariadb/bin"];
 /// Names in the data directory begin with a dot, since the server takes no such name for a database.
-const TMPDIR: &str = ".pagefold-branch-tmp";
+/// The server's folder for temporary files, below the data directory.
+pub const TMPDIR: &str = ".pagefold-branch-tmp";
 const PID_FILE: &str = ".pagefold-branch.pid";
 const SOCKET: &str = ".pagefold-branch.sock";
 /// The setting by which a server names its socket from its data directory on, however long the path of that is.
