@@ -232,7 +232,7 @@ fn manual_pages_exist_for_every_verb() {
         assert!(page.contains(".TH pagefold") && page.contains("pagefold"), "{name}:\n{page}");
     }
     let below: [(&str, &[&str]); 5] = [
-        ("archive", &["push", "fetch", "list"]),
+        ("archive", &["push", "fetch", "follow", "list"]),
         (
             "backup",
             &[

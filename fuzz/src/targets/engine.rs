@@ -20,6 +20,8 @@ use pagefold_engine::wire::Reader;
 use pagefold_engine::{Addr, Error, Key, Ptr, Result, dataset};
 use pagefold_sim::random::Random;
 
+/// Bytes of a sector of a superblock.
+const SECTOR_BYTES: usize = 512;
 const POOL: Guid = Guid(*b"hostile-bytes-16");
 /// Size in bytes of the device that targets read from.
 const DEVICE_BYTES: u64 = 256 << 20;
@@ -81,6 +83,14 @@ fn checksummed(bytes: &[u8]) -> Vec<u8> {
     block
 }
 
+/// Returns a block with these fields of a superblock, and their checksum at the end of each sector.
+fn checksummed_sectors(bytes: &[u8]) -> Vec<u8> {
+    let mut fields = bytes.to_vec();
+    fields.resize(BLOCK_BYTES / SECTOR_BYTES * (SECTOR_BYTES - 4), 0);
+    let checksum = crc32c::crc32c(&fields).to_le_bytes();
+    fields.chunks(SECTOR_BYTES - 4).flat_map(|fields| fields.iter().chain(&checksum)).copied().collect()
+}
+
 /// Returns the device of a new pool.
 fn image() -> Option<Arc<pagefold_engine::device::SimDevice>> {
     let device = Arc::new(pagefold_engine::device::SimDevice::new(256 << 20, 1));
@@ -111,13 +121,20 @@ pub(super) fn label(bytes: &[u8]) -> bool {
 }
 
 pub(super) fn superblock_seeds() -> Vec<Vec<u8>> {
-    first_blocks(64).into_iter().filter(|block| block.starts_with(b"PF")).collect()
+    let blocks = first_blocks(64).into_iter().filter(|block| block.starts_with(b"PF"));
+    let fields = |block: Vec<u8>| block.chunks(SECTOR_BYTES).flat_map(fields_of).copied().collect();
+    blocks.map(fields).collect()
 }
 
-/// Reads a ring of superblocks with this one at its start.
+/// Returns the bytes of a sector without the checksum.
+fn fields_of(sector: &[u8]) -> &[u8] {
+    &sector[..sector.len().min(SECTOR_BYTES - 4)]
+}
+
+/// Reads a ring of superblocks with the one that has these fields at its start.
 pub(super) fn superblock(bytes: &[u8]) -> bool {
     let Some(sim) = image_label() else { return false };
-    let device = Bytes::new(pagefold_engine::pool::label::RING_START, checksummed(bytes));
+    let device = Bytes::new(pagefold_engine::pool::label::RING_START, checksummed_sectors(bytes));
     let mut label = sim;
     label.size_bytes = DEVICE_BYTES;
     !Superblock::read_all(OneDevice::of(&device), &label).is_empty()
