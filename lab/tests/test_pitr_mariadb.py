@@ -217,13 +217,13 @@ def test_a_killed_follower_goes_on_and_two_do_no_harm(shop):
     shop.end_load()
     argv = [pagefold(), "archive", "follow", str(shop.repository), str(shop.server.data), "--as", "shop", "--every", "1s"]
     argv += ["--key-file", str(shop.key)]
-    for round_of in range(6):
+    for round_of in range(4):
         several = [subprocess.Popen(argv, stdout=subprocess.DEVNULL, **proc.as_user(USER)) for _ in range(2)]
         for number in range(30):
             shop.server.sql(f"INSERT INTO ledger (id, note) VALUES ({2_000_000 + 100 * round_of + number}, REPEAT('x', 9000))", database="lab")
         if round_of % 2:
             shop.server.sql("FLUSH BINARY LOGS")
-        time.sleep(0.1 + 0.3 * round_of)
+        time.sleep(0.1 + 0.4 * round_of)
         for follower in several:
             assert follower.poll() is None, "a follower has ended by itself"
             follower.kill()
