@@ -150,20 +150,27 @@ impl Repository {
 
     /// Reads the heads of archived files, several at once.
     fn log_heads(&self, files: &[Archived]) -> Result<Vec<Head>> {
-        let wanted: Vec<_> = files
-            .iter()
-            .map(|file| {
-                let end = file.stored_bytes.min((object::FIXED_BYTES + WAL_HEAD_BYTES_MAX) as u64);
-                (file.path(), 0..end)
-            })
-            .collect();
-        let read = self.store.ranges(&wanted)?;
-        let open = |(file, bytes): (&Archived, Bytes)| {
-            let (head, ..) = object::open_head(&bytes, &file.path(), &self.id, &self.sealer)?;
-            check_name(&head, &file.path(), file.system, &file.name.to_string())?;
-            Ok(head)
-        };
-        files.iter().zip(read).map(open).collect()
+        let objects = files.iter().map(|file| (file.path(), file.stored_bytes)).collect();
+        let heads = self.object_heads(objects)?;
+        for (head, file) in heads.iter().zip(files) {
+            check_name(head, &file.path(), file.system, &file.name.to_string())?;
+        }
+        Ok(heads)
+    }
+
+    /// Reads the heads of archived objects, several at once: each is given by its path and its length.
+    pub(crate) fn object_heads(&self, objects: Vec<(String, u64)>) -> Result<Vec<Head>> {
+        let head_bytes = (object::FIXED_BYTES + WAL_HEAD_BYTES_MAX) as u64;
+        let wanted: Vec<_> =
+            objects.into_iter().map(|(path, stored_bytes)| (path, 0..stored_bytes.min(head_bytes))).collect();
+        let mut heads = Vec::with_capacity(wanted.len());
+        // What is read at a time is bounded, however many there are.
+        for some in wanted.chunks(READS * 16) {
+            for ((path, _), bytes) in some.iter().zip(self.store.ranges(some)?) {
+                heads.push(object::open_head(&bytes, path, &self.id, &self.sealer)?.0);
+            }
+        }
+        Ok(heads)
     }
 
     /// Returns all archived files, in order. Objects whose names are not ours are left out.

@@ -24,7 +24,7 @@ use crate::archive::object::{self, File, Head};
 use crate::archive::timeline::Reach;
 use crate::commit::{Backup, BinlogEnd, BinlogFloor};
 use crate::error::{Error, Result};
-use crate::limits::{BINLOG_PART_BYTES_MAX, READS, WAL_HEAD_BYTES_MAX, WAL_OBJECT_BYTES_MAX};
+use crate::limits::{BINLOG_PART_BYTES_MAX, READS, WAL_OBJECT_BYTES_MAX};
 use crate::repository::Repository;
 use crate::verify::Checked;
 
@@ -282,22 +282,13 @@ impl Repository {
     /// # Errors
     /// [`Error::Damaged`], [`Error::Missing`]; errors of the store.
     pub fn binlog_facts(&self, parts: &[ArchivedPart]) -> Result<Vec<PartFacts>> {
-        let mut all = Vec::with_capacity(parts.len());
-        for some in parts.chunks(READS * 16) {
-            let wanted: Vec<_> = some
-                .iter()
-                .map(|part| {
-                    let end = part.stored_bytes.min((object::FIXED_BYTES + WAL_HEAD_BYTES_MAX) as u64);
-                    (part.path(), 0..end)
-                })
-                .collect();
-            for (part, bytes) in some.iter().zip(self.store.ranges(&wanted)?) {
-                let (head, ..) = object::open_head(&bytes, &part.path(), &self.id, &self.sealer)?;
-                check_id(&head, &part.path(), &part.id())?;
-                all.push(facts(&head, part.place));
-            }
-        }
-        Ok(all)
+        let objects = parts.iter().map(|part| (part.path(), part.stored_bytes)).collect();
+        let heads = self.object_heads(objects)?;
+        let known = heads.iter().zip(parts).map(|(head, part)| {
+            check_id(head, &part.path(), &part.id())?;
+            Ok(facts(head, part.place))
+        });
+        known.collect()
     }
 
     /// Returns the parts of all binary logs, by name, in order. Objects whose names are not ours are left out.
