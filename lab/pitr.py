@@ -98,6 +98,18 @@ def exact(micros: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(micros // 1_000_000)) + f".{micros % 1_000_000:06}+00"
 
 
+def keyed_repository(pool: Pool, folder: str, user: str) -> tuple[Path, Path]:
+    """Makes an encrypted repository, into whose `folder` the server's user may archive. Returns it and its key file."""
+    repository, key = pool.run.fresh("repository"), pool.run.fresh("key")
+    key.write_text("horse battery")
+    proc.run(["chown", f"{user}:", key])
+    key.chmod(0o600)
+    pool.pagefold("backup", "init", repository, "--key-file", key)
+    (repository / folder).mkdir()
+    proc.run(["chown", f"{user}:", repository / folder])
+    return repository, key
+
+
 class Production:
     """A cluster on a dataset of its own, which archives into an encrypted repository."""
 
@@ -106,15 +118,7 @@ class Production:
         self.dataset = Mounted(pool, "db")
         pool.pagefold("dataset", "create", self.dataset.name)
         self.dataset.mount()
-        self.repository, self.key = self.run.fresh("repository"), self.run.fresh("key")
-        self.key.write_text("horse battery")
-        proc.run(["chown", f"{USER}:", self.key])
-        self.key.chmod(0o600)
-        pool.pagefold("backup", "init", self.repository, "--key-file", self.key)
-        # The server archives as its own user.
-        wal = self.repository / "wal"
-        wal.mkdir()
-        proc.run(["chown", f"{USER}:", wal])
+        self.repository, self.key = keyed_repository(pool, "wal", USER)
         archive = f"'{pagefold()}' archive push --key-file '{self.key}' '{self.repository}' %p"
         settings = {"archive_mode": "on", "archive_command": archive, "track_commit_timestamp": "on", "full_page_writes": "off"}
         settings |= {"checkpoint_timeout": "30s", "max_wal_size": "64MB", "min_wal_size": "8MB", "shared_buffers": "32MB"}

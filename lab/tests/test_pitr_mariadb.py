@@ -14,6 +14,7 @@ import pytest
 from lab import load, proc
 from lab.mariadb import USER, MariaDB
 from lab.paths import pagefold
+from lab.pitr import keyed_repository
 from lab.pool import Pool
 from lab.snapshots import Mounted
 
@@ -32,14 +33,7 @@ class Shop:
         self.dataset = Mounted(pool, "shop")
         pool.pagefold("dataset", "create", self.dataset.name)
         self.dataset.mount()
-        self.repository, self.key = self.run.fresh("repository"), self.run.fresh("key")
-        self.key.write_text("horse battery")
-        proc.run(["chown", f"{USER}:", self.key])
-        self.key.chmod(0o600)
-        pool.pagefold("backup", "init", self.repository, "--key-file", self.key)
-        binlog = self.repository / "binlog"
-        binlog.mkdir()
-        proc.run(["chown", f"{USER}:", binlog])
+        self.repository, self.key = keyed_repository(pool, "binlog", USER)
         self.server = MariaDB(self.run, self.dataset.folder("data", USER), settings=SETTINGS, name="shop")
         load.prepare_sysbench(self.server, "lab", 2_000)
         # The server notes the time at which a statement begins, with which the log notes it as well.

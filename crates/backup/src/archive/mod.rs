@@ -164,7 +164,7 @@ impl Repository {
         let wanted: Vec<_> =
             objects.into_iter().map(|(path, stored_bytes)| (path, 0..stored_bytes.min(head_bytes))).collect();
         let mut heads = Vec::with_capacity(wanted.len());
-        // What is read at a time is bounded, however many there are.
+        // Few are read at a time, so that memory is bounded.
         for some in wanted.chunks(READS * 16) {
             for ((path, _), bytes) in some.iter().zip(self.store.ranges(some)?) {
                 heads.push(object::open_head(&bytes, path, &self.id, &self.sealer)?.0);
@@ -313,7 +313,7 @@ impl Repository {
         let files = self.logs()?;
         checked.log_files = files.len() as u64;
         checked.log_bytes = files.iter().map(|file| file.stored_bytes).sum();
-        self.check_binlogs(checked, true)?;
+        self.check_binlogs(checked)?;
         let logs = match self.cluster_logs(backups) {
             Ok(logs) => logs,
             Err(error) => return checked.note(0, error),

@@ -5,7 +5,7 @@ use super::scan::MAGIC;
 
 /// A binary log that grows as a server writes it.
 pub(crate) struct Server {
-    /// What the file has.
+    /// The bytes of the file.
     pub(crate) bytes: Vec<u8>,
     checksums: bool,
     seq: u64,

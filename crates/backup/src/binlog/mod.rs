@@ -115,7 +115,7 @@ pub struct ArchivedPart {
 /// Parts of logs by name, each with the marks of its files by number.
 pub(crate) type MarkedParts = BTreeMap<BinlogName, (Vec<ArchivedPart>, BTreeMap<u32, u64>)>;
 
-/// What is known of an archived part.
+/// Facts that the head of an archived part tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartFacts {
     /// Place behind it.
@@ -157,6 +157,8 @@ pub struct Binlog {
     pub last_s: Option<u32>,
     /// Backups in which it goes on.
     pub lines: Vec<BinlogLine>,
+    #[serde(skip)]
+    archived: Vec<ArchivedPart>,
 }
 
 /// The part of a log along which a database of a backup can be restored.
@@ -351,6 +353,7 @@ impl Repository {
                 until: last.place,
                 last_s: None,
                 lines: Vec::new(),
+                archived: Vec::new(),
             };
             // Parts at the end may have no transaction.
             for some in parts.rchunks(READS) {
@@ -369,6 +372,7 @@ impl Repository {
                 .filter(|(_, end)| marks.get(&end.place.file) == Some(&end.mark) && end.place >= first.place)
                 .map(|(backup, end)| binlog.line(backup, end))
                 .collect();
+            binlog.archived = parts;
             all.push(binlog);
         }
         Ok(all)
@@ -414,21 +418,24 @@ impl Repository {
                 watch(checked.log_bytes);
             }
         }
-        self.check_binlogs(checked, false)
-    }
-
-    /// Notes gaps in archived logs.
-    pub(crate) fn check_binlogs(&self, checked: &mut Checked, counts: bool) -> Result<()> {
         for parts in self.binlog_parts()?.into_values() {
-            if counts {
-                checked.log_files += parts.len() as u64;
-                checked.log_bytes += parts.iter().map(|part| part.stored_bytes).sum::<u64>();
-            }
-            if let Err(error) = self.binlog_chain(&parts) {
-                checked.note(0, error)?;
-            }
+            self.note_gap(&parts, checked)?;
         }
         Ok(())
+    }
+
+    /// Counts all parts, and notes gaps in archived logs.
+    pub(crate) fn check_binlogs(&self, checked: &mut Checked) -> Result<()> {
+        for parts in self.binlog_parts()?.into_values() {
+            checked.log_files += parts.len() as u64;
+            checked.log_bytes += parts.iter().map(|part| part.stored_bytes).sum::<u64>();
+            self.note_gap(&parts, checked)?;
+        }
+        Ok(())
+    }
+
+    fn note_gap(&self, parts: &[ArchivedPart], checked: &mut Checked) -> Result<()> {
+        self.binlog_chain(parts).map(drop).or_else(|error| checked.note(0, error))
     }
 }
 
@@ -438,7 +445,7 @@ pub(crate) struct UnneededParts {
     pub(crate) doomed: Vec<ArchivedPart>,
     /// Number of parts that no backup needs, and that the next prune deletes.
     pub(crate) left: u64,
-    /// What this prune has found.
+    /// Floors that this prune has found.
     pub(crate) floors: Vec<BinlogFloor>,
 }
 
@@ -478,6 +485,12 @@ pub(crate) fn unneeded(
 }
 
 impl Binlog {
+    /// Returns the parts from the one on in which a place lies.
+    pub fn parts_from(&self, place: BinlogPlace) -> &[ArchivedPart] {
+        let first = self.archived.partition_point(|part| part.place <= place).saturating_sub(1);
+        self.archived.get(first..).unwrap_or_default()
+    }
+
     fn line(&self, backup: &Backup, end: &BinlogEnd) -> BinlogLine {
         let dataset = backup.name();
         BinlogLine {

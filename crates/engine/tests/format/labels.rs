@@ -77,7 +77,7 @@ fn gathered(block: &[u8]) -> Vec<u8> {
     sectors().flat_map(|sector| &sector[..508]).chain(&block[508..512]).copied().collect()
 }
 
-/// What [`gathered`] was given.
+/// The inverse of [`gathered`]: the block.
 fn scattered(shown: &[u8]) -> Vec<u8> {
     let (fields, checksum) = shown.split_at(4064);
     fields.chunks(508).flat_map(|fields| fields.iter().chain(checksum)).copied().collect()

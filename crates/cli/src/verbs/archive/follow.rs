@@ -158,7 +158,7 @@ pub fn listed(index: &Path) -> Result<Vec<(u32, PathBuf)>> {
         .collect()
 }
 
-/// What a scan of a file has found.
+/// Findings of a scan of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Scanned {
     /// Offset behind the last transaction.
@@ -235,7 +235,7 @@ impl Follower {
     /// Archives everything that there is.
     fn round(&mut self) -> Result<Round, Trouble> {
         let mut done = Round::default();
-        // What a file that is not the last of the list has now, it will have for ever.
+        // Files that are not the last of the list do not change any more.
         let files = listed(&self.index)?;
         let (Some((oldest, _)), Some((newest, _))) = (files.first(), files.last()) else { return Ok(done) };
         loop {

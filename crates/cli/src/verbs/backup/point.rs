@@ -54,8 +54,9 @@ struct Candidate {
 pub(super) fn restore(args: &BackupRestore, name: &Name, target: RecoveryTarget) -> Result<()> {
     let doing = || format!("cannot restore {} to {}", args.backup, target.text());
     let repository = open(&args.repository, &args.access)?;
-    if binlog::is_meant(args, &repository)? {
-        return binlog::restore(args, &repository, name, target);
+    let backups = listed(args, &repository, target)?;
+    if binlog::is_meant(args, &backups)? {
+        return binlog::restore(args, &repository, &backups, name, target);
     }
     if args.start && args.action != RecoveryAction::Promote {
         return Err(Failure::usage(
@@ -70,7 +71,7 @@ pub(super) fn restore(args: &BackupRestore, name: &Name, target: RecoveryTarget)
     }
     require_new(name, &doing())?;
     let fetch = fetch_command(args, &repository)?;
-    let candidates = candidates(args, &repository, target)?;
+    let candidates = candidates(args, &repository, &backups, target)?;
     let mut too_early = None;
     for candidate in candidates {
         let done = restore_into(&repository, &candidate.backup, name, false)?;
@@ -106,6 +107,13 @@ fn require_new(name: &Name, doing: &str) -> Result<()> {
     Ok(())
 }
 
+/// Returns all backups. Fails if none has the name that the command line says, or backups of several pools have it.
+fn listed(args: &BackupRestore, repository: &Repository, target: RecoveryTarget) -> Result<Vec<Backup>> {
+    let backups = repository.find(&args.backup).and_then(|_| repository.backups());
+    let doing = || format!("cannot restore {} to {}", args.backup, target.text());
+    backups.map_err(|error| backup_errors::failed(doing(), &error))
+}
+
 /// Returns the backups that the command line means, the newest snapshot first.
 fn meant<'a>(args: &BackupRestore, backups: &'a [Backup]) -> Vec<&'a Backup> {
     let is_meant = |backup: &&Backup| match args.backup.parse::<u64>() {
@@ -133,16 +141,14 @@ fn destroy(name: &Name) -> Result<()> {
 fn candidates(
     args: &BackupRestore,
     repository: &Repository,
+    backups: &[Backup],
     target: RecoveryTarget,
 ) -> Result<Vec<Candidate>> {
     let doing = format!("cannot restore {} to {}", args.backup, target.text());
     let failed = |error: pagefold_backup::Error| backup_errors::failed(&doing, &error);
-    // This fails if no backup has that name, or backups of several pools have it.
-    repository.find(&args.backup).map_err(failed)?;
-    let backups = repository.backups().map_err(failed)?;
-    let logs = repository.cluster_logs(&backups).map_err(failed)?;
+    let logs = repository.cluster_logs(backups).map_err(failed)?;
     let (mut found, mut unfit, mut later, mut earlier) = (Vec::new(), None, None, None);
-    for backup in meant(args, &backups) {
+    for backup in meant(args, backups) {
         let cluster = match cluster_of(args, backup) {
             Ok(cluster) => cluster,
             Err(failure) => {

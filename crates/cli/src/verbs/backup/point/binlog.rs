@@ -41,13 +41,9 @@ struct LoggedBackup {
 }
 
 /// Returns true if the command line means a database of MariaDB.
-pub(super) fn is_meant(args: &BackupRestore, repository: &Repository) -> Result<bool> {
-    let failed = |error| backup_errors::failed(format!("cannot restore {}", args.backup), &error);
-    // This fails if no backup has that name, or backups of several pools have it.
-    repository.find(&args.backup).map_err(failed)?;
-    let backups = repository.backups().map_err(failed)?;
+pub(super) fn is_meant(args: &BackupRestore, backups: &[Backup]) -> Result<bool> {
     let wanted = args.data.as_deref().map(data::normal).transpose()?;
-    Ok(meant(args, &backups).first().is_some_and(|backup| match &wanted {
+    Ok(meant(args, backups).first().is_some_and(|backup| match &wanted {
         Some(wanted) => backup.binlogs.iter().any(|end| end.data == *wanted),
         None => !backup.binlogs.is_empty() && backup.clusters.as_ref().is_none_or(Vec::is_empty),
     }))
@@ -57,6 +53,7 @@ pub(super) fn is_meant(args: &BackupRestore, repository: &Repository) -> Result<
 pub(super) fn restore(
     args: &BackupRestore,
     repository: &Repository,
+    backups: &[Backup],
     name: &Name,
     target: RecoveryTarget,
 ) -> Result<()> {
@@ -75,7 +72,7 @@ pub(super) fn restore(
         ));
     }
     require_new(name, &doing)?;
-    let (candidate, parts) = candidate(args, repository, target)?;
+    let (candidate, parts) = candidate(args, repository, backups, target)?;
     let done = restore_into(repository, &candidate.backup, name, false)?;
     let (replayed, started) = recover(args, repository, name, (&candidate, &parts), until_us)?;
     tell(args, name, repository, &candidate, (&done, replayed), target, started.as_ref())
@@ -116,15 +113,15 @@ fn recover(
 fn candidate(
     args: &BackupRestore,
     repository: &Repository,
+    backups: &[Backup],
     target: RecoveryTarget,
 ) -> Result<(LoggedBackup, Vec<ArchivedPart>)> {
     let doing = format!("cannot restore {} to {}", args.backup, target.text());
     let failed = |error| backup_errors::failed(&doing, &error);
-    let backups = repository.backups().map_err(failed)?;
-    let logs = repository.binlogs(&backups).map_err(failed)?;
+    let logs = repository.binlogs(backups).map_err(failed)?;
     let wanted = args.data.as_deref().map(data::normal).transpose()?;
     let mut why = None;
-    for backup in meant(args, &backups) {
+    for backup in meant(args, backups) {
         let number = backup.number;
         let fits = |end: &&BinlogEnd| wanted.as_ref().is_none_or(|wanted| *wanted == end.data);
         let ends: Vec<&BinlogEnd> = backup.binlogs.iter().filter(fits).collect();
@@ -159,10 +156,7 @@ fn candidate(
         };
         match reach {
             Reach::Within => {
-                let mut parts =
-                    repository.binlog_parts().map_err(failed)?.remove(&log.name).unwrap_or_default();
-                let first = parts.partition_point(|part| part.place <= end.place).saturating_sub(1);
-                parts.drain(..first);
+                let mut parts = log.parts_from(end.place).to_vec();
                 let facts = repository.binlog_chain(&parts).map_err(failed)?;
                 // A transaction of which the rest was not archived any more never happened.
                 let whole = facts.iter().rposition(|facts| !facts.is_inside).map_or(0, |last| last + 1);

@@ -183,7 +183,7 @@ impl Replay<'_> {
             Program::start("mariadb-binlog", binlog, (owner, None), &data.path, to_client.into())?;
         let mut to_binlog = BufWriter::with_capacity(1 << 20, binlog.input()?);
         let written = self.write(&mut to_binlog);
-        // What is left in it must not be written by dropping it, if the archive could not be read.
+        // If the archive could not be read, dropping the buffer must not write the rest of it.
         let (input, _) = to_binlog.into_parts();
         drop(input);
         let (converted, sent) = (binlog.end(), client.end());
