@@ -157,8 +157,12 @@ impl Scan {
         self.mark
     }
 
-    /// Goes on at `offset`, between two transactions. The first event must have come.
+    /// Goes on at `offset`, between two transactions. The first event must have come. At 0 it begins again.
     pub fn go_on_at(&mut self, offset: u64) {
+        if offset == 0 {
+            *self = Self::default();
+            return;
+        }
         self.seen.clear();
         (self.at, self.begin, self.whole, self.group) = (At::Header, offset, offset, None);
     }

@@ -176,18 +176,14 @@ pub fn scanned(path: &Path, before: Option<(u64, BinlogPlace)>) -> Result<Scanne
     let bad = |error: Error| Failure::new(format!("{}: {error}", reading()));
     let file = open(path)?;
     let (mut scan, mut last_s) = (Scan::default(), None);
-    let (mut buf, mut at) = (vec![0; STEP_BYTES], 0);
+    let mut buf = vec![0; STEP_BYTES];
     let first = buf.get_mut(..DESCRIPTION_BYTES).unwrap_or_default();
     let size = file.metadata().context(reading)?.len();
     let len = file.read_at(first, 0).context(reading)?;
     scan.feed(first.get(..len).unwrap_or_default(), &mut |_| {}).map_err(bad)?;
-    match before {
-        Some((mark, place)) if mark == scan.mark() && place.offset <= size => {
-            at = place.offset;
-            scan.go_on_at(at);
-        }
-        _ => scan = Scan::default(),
-    }
+    let known = before.filter(|(mark, place)| *mark == scan.mark() && place.offset <= size);
+    let mut at = known.map_or(0, |(_, place)| place.offset);
+    scan.go_on_at(at);
     loop {
         let len = file.read_at(&mut buf, at).context(reading)?;
         if len == 0 {
@@ -325,16 +321,8 @@ impl Follower {
         if known.is_some_and(|known| known.mark != mark || len < next.offset) {
             return Err(self.other(path, next));
         }
-        let begin = match next.offset {
-            0 => {
-                scan = Scan::default();
-                0
-            }
-            offset => {
-                scan.go_on_at(offset);
-                offset
-            }
-        };
+        let begin = next.offset;
+        scan.go_on_at(begin);
         let (mut at, mut times): (u64, Option<(u32, u32)>) = (begin, None);
         let mut buf = vec![0; STEP_BYTES];
         while at < len && scan.whole() < begin + PART_BYTES {
