@@ -22,9 +22,12 @@ TRIPS = $(if $(filter command line,$(origin N)),$(N),1000000)
 STATES = $(if $(filter command line,$(origin N)),$(N),300)
 # Of cuts: of pools of either kind.
 HALF = $$(( $(if $(filter command line,$(origin N)),$(N),1000000) / 2 ))
+# Of the simulator, which copies whole devices: a fifth less time.
+HUGE_PAGES = _RJEM_MALLOC_CONF=thp:always
 ONLY ?=
 SCALE ?= 1
 GB ?= 5
+STORE ?= versitygw
 TB ?= 10
 SECONDS ?= 60
 TARGET ?=
@@ -75,12 +78,12 @@ lint: ## rustfmt, clippy, words, links of the documentation, dependencies that n
 
 sim: ## Crashes, faults and flipped bits on simulated devices: SEEDS=1000 histories from SEED=1 on [IMAGES=16]
 	@scripts/setup build
-	cargo run --profile sim --locked --quiet -p pagefold-sim -- --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) $(if $(IMAGES),--images $(IMAGES))
+	$(HUGE_PAGES) cargo run --profile sim --locked --quiet -p pagefold-sim -- --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) $(if $(IMAGES),--images $(IMAGES))
 
 cuts: ## A million power cuts, half of them on pools that are full or aged: N=1000000 [SEED=1]
 	@scripts/setup build
-	cargo run --profile sim --locked --quiet -p pagefold-sim -- --seeds 100000000 $(if $(SEED),--seed $(SEED)) --images 16 --cuts $(HALF)
-	cargo run --profile sim --locked --quiet --target-dir target/small -p pagefold-sim --features small-chunks -- --seeds 100000000 $(if $(SEED),--seed $(SEED)) --images 16 --theme full --theme aged --cuts $(HALF)
+	$(HUGE_PAGES) cargo run --profile sim --locked --quiet -p pagefold-sim -- --seeds 100000000 $(if $(SEED),--seed $(SEED)) --images 16 --cuts $(HALF)
+	$(HUGE_PAGES) cargo run --profile sim --locked --quiet --target-dir target/small -p pagefold-sim --features small-chunks -- --seeds 100000000 $(if $(SEED),--seed $(SEED)) --images 16 --theme full --theme aged --cuts $(HALF)
 
 mutants: ## Bugs planted in the engine, each of which the simulator must find: [ONLY=name]
 	@scripts/setup build
@@ -98,10 +101,10 @@ backup-s3: ## Backups to an S3 server on this machine (moto)
 	@scripts/setup build test
 	@scripts/backup-s3
 
-backup-kills: ## N=500 kills of backups, restores, prunes, servers and stores (versitygw); two writers at once
-	@scripts/setup build test
+backup-kills: ## N=500 kills of backups, restores, prunes, servers and stores; two writers at once: STORE=versitygw|ceph
+	@scripts/setup build $(if $(filter ceph,$(STORE)),ceph,test)
 	@$(BUILD)
-	@$(LAB) backups $(if $(filter command line,$(origin N)),--kills $(N)) $(if $(SEED),--seed $(SEED))
+	@$(LAB) backups --store $(STORE) $(if $(filter command line,$(origin N)),--kills $(N)) $(if $(SEED),--seed $(SEED))
 
 backup-damage: ## N=10000 damaged, cut, swapped and replayed objects of backups, each told or harmless
 	@scripts/setup build
@@ -156,10 +159,10 @@ branches: ## A branch of a database, timed until it answers, and many at once: S
 	@$(BUILD)
 	@$(LAB) branches $(if $(filter command line,$(origin SCALE)),--scale $(SCALE)) $(if $(filter command line,$(origin N)),--count $(N))
 
-backup-mount: ## A PostgreSQL on a backup in a bucket (versitygw) that is 20 ms away, timed: SCALE=340
-	@scripts/setup build test
+backup-mount: ## A PostgreSQL on a backup in a bucket that is 20 ms away, timed: SCALE=340 STORE=versitygw|ceph
+	@scripts/setup build $(if $(filter ceph,$(STORE)),ceph,test)
 	@$(BUILD)
-	@$(LAB) backup-mount $(if $(filter command line,$(origin SCALE)),--scale $(SCALE))
+	@$(LAB) backup-mount --store $(STORE) $(if $(filter command line,$(origin SCALE)),--scale $(SCALE))
 
 streams-db: ## A database sent from pool to pool, killed and gone on with; CPU beside pg_basebackup: SCALE=100 ROUNDS=20
 	@scripts/setup build test

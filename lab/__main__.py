@@ -86,10 +86,13 @@ def main() -> int:
     pitr.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     backup_mount = verbs.add_parser("backup-mount", help="a PostgreSQL on a backup in a bucket that is 20 ms away, timed")
     backup_mount.add_argument("--scale", type=int, default=340, help="of pgbench: 340 makes 5 GB")
-    backup_mount.add_argument("--delay-ms", type=float, default=20.0, help="by which requests come later")
+    backup_mount.add_argument("--latency-ms", type=int, default=20, help="by which requests come later")
+    backup_mount.add_argument("--link-mb", type=int, default=125, help="MB/s that the link to the store carries")
+    backup_mount.add_argument("--store", choices=["versitygw", "ceph"], default="versitygw")
     backups = verbs.add_parser("backups", help="backups, restores and prunes killed at random points; two writers at once")
     backups.add_argument("--kills", type=int, default=500)
     backups.add_argument("--writers", type=int, help="how often two write at once: a fifth as often as somebody is killed unless said")
+    backups.add_argument("--store", choices=["versitygw", "ceph"], default="versitygw")
     backups.add_argument("--seed", type=int, help="of the moments of death (random)")
     backups.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     compare = verbs.add_parser("backup-compare", help="a database backed up by pg_basebackup, pgBackRest and pagefold, measured")
@@ -179,7 +182,7 @@ def run(options: argparse.Namespace) -> int:
             from .backups import backups
 
             writers = max(1, options.kills // 5) if options.writers is None else options.writers
-            return backups(options.kills, writers, seed=options.seed, keep_logs=logs / "backups-logs")
+            return backups(options.kills, writers, store_name=options.store, seed=options.seed, keep_logs=logs / "backups-logs")
         case "backup-compare":
             from .backup_compare import compare
 
@@ -240,7 +243,9 @@ def run(options: argparse.Namespace) -> int:
         case "backup-mount":
             from .backup_mount import run as backup_mount_run
 
-            return backup_mount_run(options.scale, options.delay_ms)
+            return backup_mount_run(
+                options.store, options.scale, latency_ms=options.latency_ms, bytes_per_s=options.link_mb * 1_000_000
+            )
         case "streams":
             from .streams import streams
 

@@ -1,91 +1,34 @@
-"""`lab backup-mount`: runs a PostgreSQL on a backup in a bucket that is 20 ms away. Measures when it answers, how much
-was read by then, how fast the rest comes, and how fast a restore of the same backup is.
-
-The store is versitygw (`go install github.com/versity/versitygw/cmd/versitygw@v1.8.0`), behind a proxy that delays each
-piece of a request.
+"""`lab backup-mount`: runs a PostgreSQL on a backup in a bucket that is 20 ms and a gigabit link away. Measures when it
+answers, how much was read by then, how fast the rest comes, how fast a restore of the same backup is, and how fast plain
+parallel downloads of the same objects are.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
-import threading
 import time
-import urllib.error
-import urllib.request
+import xml.etree.ElementTree as ElementTree
 
-from . import load, proc
+from . import proc
 from .ledger import Run
 from .paths import pagefold, require_room, tool
 from .pool import Pool
 from .postgres import Postgres
+from .stores import BUCKET, KEYS, STORES, FarHost, Store, s3, signed
 
 POOL_BYTES = 40 << 30
 """Bytes of the sparse file in which the pool lies."""
 BYTES_PER_SCALE = 15 << 20
-PIECE_BYTES = 256 << 10
-KEYS = {"AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "password", "AWS_REGION": "us-east-1"}
-
-
-class Delay:
-    """A port on this machine that leads to another one. Bytes from a client arrive `seconds` later, answers at once."""
-
-    def __init__(self, to: int, seconds: float):
-        self.to, self.seconds = to, seconds
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            client, _ = self.listener.accept()
-            server = socket.create_connection(("127.0.0.1", self.to))
-            for here, there, delay in ((client, server, self.seconds), (server, client, 0.0)):
-                threading.Thread(target=self._pump, args=(here, there, delay), daemon=True).start()
-
-    def _pump(self, here: socket.socket, there: socket.socket, delay: float) -> None:
-        try:
-            while piece := here.recv(PIECE_BYTES):
-                time.sleep(delay)
-                there.sendall(piece)
-            there.shutdown(socket.SHUT_WR)
-        except OSError:
-            here.close()
-            there.close()
-
-
-class Gateway:
-    """versitygw over a directory."""
-
-    def __init__(self, run: Run):
-        folder = run.fresh("bucket")
-        folder.mkdir()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        keys = [f"ROOT_ACCESS_KEY={KEYS['AWS_ACCESS_KEY_ID']}", f"ROOT_SECRET_KEY={KEYS['AWS_SECRET_ACCESS_KEY']}"]
-        program = os.environ.get("VERSITYGW") or tool("versitygw")
-        argv = ["env", *keys, program, "--port", f"127.0.0.1:{self.port}", "posix", folder]
-        self.process = proc.spawn(argv, log=run.logs / "versitygw.log")
-        run.process(self.process.pid, "versitygw")
-        (folder / "backups").mkdir()
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=5)
-            except urllib.error.HTTPError:
-                return
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
+DOWNLOADS = 16
+REPOSITORY = f"s3://{BUCKET}/tank"
 
 
 class Campaign:
-    def __init__(self, run: Run, pool: Pool, port: int):
-        self.run, self.pool = run, pool
-        self.access = ["--endpoint", f"http://127.0.0.1:{port}", "--key-file", run.fresh("key")]
+    def __init__(self, run: Run, pool: Pool, store: Store, url: str):
+        self.run, self.pool, self.store, self.url = run, pool, store, url
+        self.access = ["--endpoint", url, "--key-file", run.fresh("key")]
         self.access[-1].write_text("horse battery")
         self.environment = {**os.environ, **pool.environment, **KEYS}
 
@@ -119,8 +62,8 @@ class Campaign:
         proc.run(server.client("pgbench", "-i", "-q", "-s", str(scale), database="bench"), timeout_s=3600)
         server.sql("CHECKPOINT")
         self.logical = int(server.sql("SELECT pg_database_size('bench')"))
-        self.backup("init", "s3://backups/tank", *self.access)
-        self.backup("create", f"{tank}/db", "--to", "s3://backups/tank", *self.access)
+        self.backup("init", REPOSITORY, *self.access)
+        self.backup("create", f"{tank}/db", "--to", REPOSITORY, *self.access)
         server.stop()
         self.pool.pagefold("unmount", at)
 
@@ -130,7 +73,7 @@ class Campaign:
         at.mkdir()
         self.run.mount(at)
         begun = time.monotonic()
-        self.backup("mount", "s3://backups/tank", "1", name, at, *self.access)
+        self.backup("mount", REPOSITORY, "1", name, at, *self.access)
         mounted_s = time.monotonic() - begun
         server = Postgres(self.run, at / "data", name="again")
         server.start()
@@ -146,7 +89,7 @@ class Campaign:
         )
         log = self.run.logs / f"{self.pool.pool}.log"
         begun, before = time.monotonic(), reader["read_bytes"]
-        self.backup("mount", "s3://backups/tank", "1", name, at, *self.access, "--hydrate")
+        self.backup("mount", REPOSITORY, "1", name, at, *self.access, "--hydrate")
         while f'the backup is not needed any more dataset="{name}"' not in log.read_text():
             if time.monotonic() > begun + 3600:
                 raise RuntimeError("the rest has not come in an hour")
@@ -160,19 +103,44 @@ class Campaign:
 
     def restore(self) -> None:
         begun = time.monotonic()
-        told = json.loads(self.backup("restore", "--json", "s3://backups/tank", "1", f"{self.pool.pool}/whole", *self.access))
+        told = json.loads(self.backup("restore", "--json", REPOSITORY, "1", f"{self.pool.pool}/whole", *self.access))
         taken, read = time.monotonic() - begun, told["requests"]["get_bytes"]
         print(f"a restore of the same: {read / 1e9:.2f} GB in {taken:.1f} s, {read / taken / 1e6:.0f} MB/s from the store", flush=True)
 
 
-def run(scale: int, delay_ms: float) -> int:
+    def download(self) -> None:
+        """Downloads all packs of the repository, as a plain client does it."""
+        space = {"s3": "http://s3.amazonaws.com/doc/2006-03-01/"}
+        listed = ElementTree.fromstring(s3(self.store, "GET", "?list-type=2&max-keys=1000"))
+        if listed.findtext("s3:IsTruncated", namespaces=space) == "true":
+            raise RuntimeError("the repository has more than 1,000 objects")
+        objects = [(one.findtext("s3:Key", namespaces=space), int(one.findtext("s3:Size", namespaces=space))) for one in listed.findall("s3:Contents", space)]
+        packs = [(key, size) for key, size in objects if "/packs/" in key]
+        config = self.run.fresh("curl")
+        config.write_text("".join(f'url = "{self.url}/{BUCKET}/{key}"\noutput = "/dev/null"\n' for key, _ in packs))
+        begun = time.monotonic()
+        argv = [tool("curl"), "-sS", "--fail", *signed(), "--parallel", "--parallel-max", str(DOWNLOADS), "--config", config]
+        subprocess.run(argv, check=True)
+        taken, read = time.monotonic() - begun, sum(size for _, size in packs)
+        print(
+            f"plain downloads of all {len(packs)} packs, {DOWNLOADS} at a time: {read / 1e9:.2f} GB in {taken:.1f} s, {read / taken / 1e6:.0f} MB/s",
+            flush=True,
+        )
+
+
+def run(store_name: str, scale: int, *, latency_ms: int, bytes_per_s: int) -> int:
     """Runs the campaign; returns its exit status."""
     require_room(3 * scale * BYTES_PER_SCALE)
     with Run("backup-mount") as ledger, Pool(ledger, POOL_BYTES, compression="page") as pool:
-        delay = Delay(Gateway(ledger).port, delay_ms / 1000)
-        campaign = Campaign(ledger, pool, delay.port)
+        host = FarHost(ledger, bytes_per_s=bytes_per_s, latency_ms=latency_ms)
+        store = STORES[store_name](ledger, host)
+        store.start()
+        print(f"{store_name}, {latency_ms} ms away, {bytes_per_s / 1e6:.0f} MB/s", flush=True)
+        campaign = Campaign(ledger, pool, store, host.delayed(store))
         campaign.fill(scale)
         campaign.answer(scale)
         campaign.restore()
+        campaign.download()
         pool.unmount()
+        store.end()
     return 0

@@ -4,7 +4,8 @@ again.
 The victim is drawn by lot: the program that makes a backup, restores or prunes; the pool's server; or the store, an S3
 server whose objects are files (versitygw), which is started again at once. Every backup that was said to be complete,
 and every one that the repository lists, has to be restored byte for byte, unless a prune forgot it. Then two writers
-work at once, many times, and both backups have to be there.
+work at once, many times, and both backups have to be there. At last a PostgreSQL under load is backed up while somebody
+is killed: what is restored has the files of its snapshot, recovers, has its balances right, and amcheck finds nothing.
 """
 
 from __future__ import annotations
@@ -13,82 +14,37 @@ import hashlib
 import json
 import os
 import random
-import socket
 import subprocess
 import time
-import urllib.request
 from pathlib import Path
 
-from . import proc
-from .ledger import Run
-from .paths import ROOT, Missing, pagefold, require_room, tool
+from . import load, proc, verify
+from .ledger import Run, unmount
+from .paths import pagefold, require_room
 from .pool import Pool
+from .postgres import USER, Postgres
 from .snapshots import Mounted
+from .stores import STORES, Store
 
 POOL_BYTES = 4 << 30
 NOISE_BYTES = 24 << 20
 """Bytes of the file of noise: more than one pack."""
 KEEP = 8
+DATABASE_SHARE = 10
+"""For so many kills there is one more while a database is backed up."""
+PGBENCH_SCALE, PGBENCH_RATE = 1, 100
 PUT_BYTES = 8 << 20
 """Largest number of bytes per write request. A backup may take one request for each, and two more."""
 TIMEOUT_S = 300
 VICTIMS = ("writer", "reader", "pruner", "server", "store")
 
 
-class Store:
-    """An S3 server of our own, whose objects outlive its process."""
-
-    def __init__(self, run: Run):
-        told = subprocess.run([ROOT / "scripts/versitygw"], capture_output=True, text=True)
-        if told.returncode != 0:
-            raise Missing(told.stderr.strip())
-        self.program, self.run = told.stdout.strip(), run
-        self.folder, self.log = run.fresh("objects"), run.logs / "versitygw.log"
-        (self.folder / "bucket").mkdir(parents=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.environment = {
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": self.url,
-        }
-        self.process: subprocess.Popen | None = None
-        self._entry: int | None = None
-
-    def start(self) -> None:
-        """Starts it and waits until it answers."""
-        keys = ["ROOT_ACCESS_KEY=test", "ROOT_SECRET_KEY=test"]
-        argv = [tool("env"), *keys, self.program, "--port", f"127.0.0.1:{self.port}", "--quiet", "posix", str(self.folder)]
-        self.process = proc.spawn(argv, log=self.log)
-        self._entry = self.run.process(self.process.pid, "versitygw")
-        for _ in range(200):
-            try:
-                urllib.request.urlopen(self.url, timeout=5)
-                return
-            except urllib.error.HTTPError:
-                return
-            except OSError:
-                if self.process.poll() is not None:
-                    break
-                time.sleep(0.05)
-        raise RuntimeError(f"versitygw does not answer; its log ends:\n{proc.tail(self.log)}")
-
-    def kill(self) -> None:
-        """SIGKILLs it."""
-        self.process.kill()
-        self.process.wait(30)
-        self.run.done(self._entry)
-
-
 def digest(folder: Path) -> str:
-    """Returns a digest of the names and contents of all files in a folder."""
+    """Returns a digest of the names and contents of all files below a folder."""
     total = hashlib.blake2b()
-    for file in sorted(folder.iterdir()):
-        if file.is_file():
-            total.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and not file.is_symlink():
+            total.update(f"{file.relative_to(folder)}\0{file.stat().st_size}\0".encode())
             total.update(file.read_bytes())
     return total.hexdigest()
 
@@ -104,6 +60,8 @@ class Campaign:
         """Digest of the contents of each snapshot, by its name."""
         self.complete: set[int] = set()
         """Numbers of the backups that were said to be complete, and not forgotten since."""
+        self.database_complete: set[int] = set()
+        """Numbers of the complete backups of the database, of which none is forgotten."""
         self.restores = self.backups = self.prunes = self.kills = 0
         self.longest = {"writer": 1.0, "reader": 1.0, "pruner": 0.5}
         self.ends: dict[str, list[int]] = {victim: [0, 0] for victim in VICTIMS}
@@ -144,10 +102,10 @@ class Campaign:
             if name.startswith("backup-"):
                 self.contents.setdefault(name, before)
 
-    def listed(self) -> dict[int, dict]:
-        """Returns the backups of the dataset, by number, without those of the two writers' datasets."""
+    def listed(self, dataset: str | None = None) -> dict[int, dict]:
+        """Returns the backups of a dataset, the pool's own unless said, by number."""
         told = json.loads(self.done("backup", "list", "--json", self.repository))["backups"]
-        return {one["number"]: one for one in told if "/" not in one["name"]}
+        return {one["number"]: one for one in told if one["name"].partition("@")[0] == (dataset or self.pool.pool)}
 
     def require_listed(self) -> dict[int, dict]:
         """Verifies that all complete backups are listed, and returns the listed ones."""
@@ -221,7 +179,7 @@ class Campaign:
             case "server":
                 self.pool.crash()
             case "store":
-                self.store.kill()
+                self.store.kill(self.chance)
                 time.sleep(self.chance.random() * 0.5)
                 self.store.start()
             case _:
@@ -283,7 +241,97 @@ class Campaign:
         self.tell(f"two writers at once, {rounds} times: {len(numbers)} backups, none lost")
 
 
-def backups(kills: int, writers: int, *, seed: int | None, keep_logs: Path) -> int:
+class Database:
+    """A PostgreSQL under load on a dataset of its own, of which backups are made while somebody is killed."""
+
+    VICTIMS = ("writer", "server", "store")
+
+    def __init__(self, campaign: Campaign):
+        self.campaign, self.pool, self.run = campaign, campaign.pool, campaign.run
+        self.dataset = Mounted(self.pool, "db")
+        self.pool.pagefold("dataset", "create", self.dataset.name)
+        self.dataset.mount()
+        self.server = self.on(self.dataset.folder("data", USER), "pg")
+        load.prepare_pgbench(self.server, "lab", PGBENCH_SCALE)
+        self.server.sql("CREATE EXTENSION amcheck", database="lab")
+        self.load = self.start_load()
+        self.longest = 1.0
+        self.kills = self.transactions = 0
+
+    def on(self, data: Path, name: str) -> Postgres:
+        return Postgres(self.run, data, settings={"full_page_writes": "off", "shared_buffers": "32MB"}, name=name)
+
+    def start_load(self) -> load.Load:
+        return load.pgbench_load(self.server, "lab", clients=2, rate=PGBENCH_RATE)
+
+    def round(self) -> None:
+        """Kills once during a backup, and recovers the database from one of its backups."""
+        campaign = self.campaign
+        self.load.require_running()
+        victim = campaign.chance.choice(self.VICTIMS)
+        process, begun = campaign.spawn("backup", "create", "--json", self.dataset.name, "--to", campaign.repository), time.monotonic()
+        time.sleep(campaign.chance.random() * self.longest * 1.1)
+        alive = process.poll() is None
+        if victim == "server":
+            self.server.expect_no_disk()
+        campaign.kill(victim, process)
+        out, said = process.communicate(timeout=TIMEOUT_S)
+        if victim == "server":
+            self.load.stop()
+            self.server.kill()
+            unmount(self.dataset.mountpoint, lazy=True)
+            self.dataset.forget()
+            self.pool.recover()
+            self.dataset.mount()
+            self.server.start()
+            self.load = self.start_load()
+        self.kills += alive
+        if process.returncode == 0:
+            campaign.database_complete.add(json.loads(out)["created"]["backup"]["number"])
+            self.longest = max(0.5, time.monotonic() - begun)
+        elif not alive:
+            raise RuntimeError(f"a backup of the database failed before anybody was killed: {said}")
+        listed = campaign.listed(self.dataset.name)
+        missing = campaign.database_complete - listed.keys()
+        if missing:
+            raise RuntimeError(f"backups {sorted(missing)} of the database were said to be complete, and are not in the repository")
+        if listed:
+            self.recover(listed[campaign.chance.choice(sorted(listed))])
+
+    def recover(self, backup: dict) -> None:
+        """Restores a backup, compares it with its snapshot if the pool still has that, and has PostgreSQL recover and
+        verify it."""
+        campaign, name = self.campaign, backup["name"].rpartition("/")[2]
+        campaign.done("backup", "restore", campaign.repository, str(backup["number"]), f"{self.pool.pool}/db-back")
+        back = Mounted(self.pool, "db-back")
+        back.mount()
+        snapshots = json.loads(self.pool.pagefold("list", "-t", "snapshot", "--json", self.pool.pool))["datasets"]
+        if any(one["name"] == backup["name"] for one in snapshots):
+            there = Mounted(self.pool, name)
+            there.mount()
+            same = digest(there.mountpoint) == digest(back.mountpoint)
+            there.unmount()
+            if not same:
+                raise RuntimeError(f"backup {backup['number']} came back as something else than {backup['name']}")
+        (back.mountpoint / "data/postmaster.pid").unlink(missing_ok=True)
+        server = self.on(back.mountpoint / "data", "pg-back")
+        server.start()
+        self.transactions += verify.pgbench_balances(server, "lab")
+        server.amcheck("lab")
+        server.stop()
+        server.verify_checksums()
+        back.unmount()
+        self.pool.pagefold("destroy", "-r", back.name)
+        proc.run(["rm", "-rf", server.socket_dir])
+        campaign.restores += 1
+
+    def stop(self) -> None:
+        self.load.stop()
+        self.server.stop()
+        self.dataset.unmount()
+
+
+def backups(kills: int, writers: int, *, store_name: str, seed: int | None, keep_logs: Path) -> int:
     """Runs the campaign; raises if anything is lost."""
     require_room(8 << 30)
     seed = random.randrange(1 << 32) if seed is None else seed
@@ -294,7 +342,7 @@ def backups(kills: int, writers: int, *, seed: int | None, keep_logs: Path) -> i
 
     tell(f"seed {seed}")
     with Run("backups", keep_logs=keep_logs) as run:
-        store = Store(run)
+        store = STORES[store_name](run)
         store.start()
         with Pool(run, POOL_BYTES) as pool:
             campaign = Campaign(run, pool, store, random.Random(seed), tell)
@@ -322,8 +370,13 @@ def backups(kills: int, writers: int, *, seed: int | None, keep_logs: Path) -> i
             tell(f"{campaign.kills} kills ({ends})")
             tell(f"{campaign.backups} backups, {campaign.prunes} prunes, {campaign.restores} restores, each byte for byte; none lost")
             campaign.race(writers)
+            database = Database(campaign)
+            while database.kills < max(1, kills // DATABASE_SHARE):
+                database.round()
+            tell(f"{database.kills} kills while a PostgreSQL under load was backed up, {len(campaign.database_complete)} backups complete, each that was restored recovered with its balances right, amcheck and checksums clean")
+            database.stop()
             pool.unmount()
             pool.check()
-        store.kill()
+        store.end()
     tell(f"passed in {time.monotonic() - begun:.0f} s")
     return 0

@@ -57,6 +57,10 @@ class Mounted:
     def unmount(self) -> None:
         """Unmounts it."""
         self.pool.pagefold("unmount", self.mountpoint)
+        self.forget()
+
+    def forget(self) -> None:
+        """Notes that it is not mounted any more."""
         self.pool.run.done(self._entry)
 
     def folder(self, name: str, owner: str) -> Path:

@@ -58,7 +58,7 @@ pub fn large(store: Store, pages: u64) -> Result<Backup> {
         for (entries, squeezed) in made? {
             entries.iter().for_each(|entry| needs.add(entry));
             let first = entries.first().map_or(Key::page(OBJECT, 0), Entry::key);
-            let block = BlockRef { pack: meta.0, ..meta.1.push(Kind::Chunk, squeezed) };
+            let block = BlockRef { pack: meta.0, ..meta.1.push(Kind::Chunk, &squeezed) };
             rows.push(Row { first, entries: entries.len() as u32, block });
             if meta.1.bytes() >= PACK_BYTES {
                 let (id, full) =
@@ -75,7 +75,7 @@ pub fn large(store: Store, pages: u64) -> Result<Backup> {
     let root = Root { needs, rows };
     let mut blocks = Vec::new();
     for part in root.encode().chunks(ROOT_PART_BYTES) {
-        blocks.push(BlockRef { pack: meta.0, ..meta.1.push(Kind::Root, squeeze(part)?) });
+        blocks.push(BlockRef { pack: meta.0, ..meta.1.push(Kind::Root, &squeeze(part)?) });
     }
     put(&repository, meta.0, meta.1)?;
     let backup = Backup {
@@ -117,7 +117,7 @@ fn records(repository: &Repository) -> Result<Vec<RecordRef>> {
             .zip(0..)
             .map(|(record, number)| (number * RECORD, xxh3_64(record)))
             .collect();
-        let block = BlockRef { pack: id, ..pack.push(Kind::Records, bytes) };
+        let block = BlockRef { pack: id, ..pack.push(Kind::Records, &bytes) };
         records.extend(found.into_iter().map(|(at, hash)| RecordRef {
             block,
             at,

@@ -77,6 +77,7 @@ fn tables_are_what_is_written() {
             "WAL_BLOCK_BYTES" => limits::WAL_BLOCK_BYTES as u64,
             "WAL_FILE_BYTES_MAX" => limits::WAL_FILE_BYTES_MAX as u64,
             "BINLOG_PART_BYTES_MAX" => limits::BINLOG_PART_BYTES_MAX as u64,
+            "WAL_MODEL_BYTES_MAX" => limits::WAL_MODEL_BYTES_MAX as u64,
             "WAL_HEAD_BYTES_MAX" => limits::WAL_HEAD_BYTES_MAX as u64,
             other => panic!("{other} is no limit"),
         };
@@ -89,7 +90,7 @@ fn tables_are_what_is_written() {
 fn hostile_objects_are_told() {
     use crate::fuzzing;
     type Decoder = (fn(&[u8]) -> bool, fn() -> Vec<Vec<u8>>);
-    let decoders: [Decoder; 7] = [
+    let decoders: [Decoder; 8] = [
         (fuzzing::pack, fuzzing::pack_seeds),
         (fuzzing::manifest, fuzzing::manifest_seeds),
         (fuzzing::root, fuzzing::root_seeds),
@@ -97,6 +98,7 @@ fn hostile_objects_are_told() {
         (fuzzing::frames, fuzzing::frames_seeds),
         (fuzzing::wal_head, fuzzing::wal_head_seeds),
         (fuzzing::wal, fuzzing::wal_seeds),
+        (fuzzing::wal_block, fuzzing::wal_block_seeds),
     ];
     let count = std::env::var("PAGEFOLD_MUTATIONS").map_or(5000, |count| count.parse().unwrap());
     let mut state = 1_u64;

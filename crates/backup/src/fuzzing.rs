@@ -1,11 +1,13 @@
 //! Opens decoders to fuzz targets. Seals and checksums are made to hold, since an enemy can compute them if nothing is
 //! encrypted.
 
+use std::sync::OnceLock;
+
 use pagefold_basebackup::segment;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::archive::object;
 use crate::archive::timeline::History;
+use crate::archive::{model, object};
 use crate::binlog::Scan;
 use crate::binlog::crafted::Server;
 use crate::chunk;
@@ -63,7 +65,7 @@ pub fn pack_seeds() -> Vec<Vec<u8>> {
     let mut all = PackBuilder::new(&sealer);
     for kind in 1..5 {
         if let (Some(kind), Ok(block)) = (crate::block::Kind::of_block(kind), squeeze(&[kind; 60])) {
-            all.push(kind, block);
+            all.push(kind, &block);
         }
     }
     vec![samples::pack(), all.finish(&REPOSITORY, PACK, &sealer).unwrap_or_default()]
@@ -130,6 +132,34 @@ pub fn wal(bytes: &[u8]) -> bool {
     let is_binlog =
         scan.feed(bytes, &mut |event| assert!(event.begin < event.end)).is_ok() && scan.mark() != 0;
     segment::times(bytes).is_some() || is_history || is_object || is_binlog
+}
+
+/// Decodes a block of a log of two pages and a half, coded by a model.
+pub fn wal_block(bytes: &[u8]) -> bool {
+    model::decode_block(&log_model().model, bytes, LOG_BLOCK_BYTES, "block").is_ok()
+}
+
+/// Seeds of [`wal_block()`].
+pub fn wal_block_seeds() -> Vec<Vec<u8>> {
+    let log = log_pages().concat();
+    let mut odd = log.get(..LOG_BLOCK_BYTES).unwrap_or_default().to_vec();
+    let encode = |block: &[u8]| model::encode_block(&log_model().model, block).unwrap_or_default();
+    let whole = encode(&odd);
+    odd.iter_mut().skip(8192).step_by(2).for_each(|byte| *byte = byte.wrapping_mul(31));
+    vec![whole, encode(&odd), encode(&vec![0; LOG_BLOCK_BYTES])]
+}
+
+const LOG_BLOCK_BYTES: usize = 20 << 10;
+
+fn log_pages() -> Vec<Vec<u8>> {
+    pagefold_codec::testing::logs::wal_pages(&mut pagefold_codec::testing::Random::new(1), 8192, 256)
+}
+
+/// Returns a model of some log.
+fn log_model() -> &'static model::Stored {
+    static MODEL: OnceLock<model::Stored> = OnceLock::new();
+    #[allow(clippy::expect_used, reason = "the pages are always the same")]
+    MODEL.get_or_init(|| model::Kept::learn(&log_pages().concat()).model.expect("a log can be learned from"))
 }
 
 /// Seeds of [`wal()`].

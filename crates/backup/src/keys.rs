@@ -5,7 +5,7 @@
 //! enemy.
 
 use argon2::{Algorithm, Argon2, Params, Version};
-use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::aead::{Aead, AeadInOut, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -104,25 +104,34 @@ impl Sealer {
         self.0.is_some()
     }
 
-    /// Returns the number of bytes that a seal adds.
-    pub(crate) fn overhead(&self) -> usize {
-        if self.is_encrypting() { NONCE_BYTES + TAG_BYTES } else { TAG_BYTES }
+    /// Returns the numbers of bytes that a seal has before and behind what it seals.
+    pub(crate) fn around(&self) -> (usize, usize) {
+        (if self.is_encrypting() { NONCE_BYTES } else { 0 }, TAG_BYTES)
     }
 
     /// Appends the seal of `plain`, which is bound to `name`.
     pub(crate) fn seal(&self, name: &[u8], plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        let ((before, behind), begin) = (self.around(), out.len());
+        out.resize(begin + before, 0);
+        out.extend_from_slice(plain);
+        out.resize(out.len() + behind, 0);
+        self.seal_in_place(name, out.get_mut(begin..).unwrap_or_default())
+    }
+
+    /// Seals what lies in `place`, which has [`Self::around`] bytes of room before and behind it.
+    pub(crate) fn seal_in_place(&self, name: &[u8], place: &mut [u8]) -> Result<()> {
+        let (before, _) = self.around();
+        let bad =
+            || Error::Invalid("a block is too long to be encrypted, or has no room for its seal".into());
+        let (nonce, rest) = place.split_at_mut_checked(before).ok_or_else(bad)?;
+        let (plain, tag) = rest.split_last_chunk_mut::<TAG_BYTES>().ok_or_else(bad)?;
         match &self.0 {
-            None => {
-                out.extend_from_slice(plain);
-                out.extend_from_slice(&checksum(name, plain));
-            }
+            None => *tag = checksum(name, plain),
             Some(cipher) => {
-                let nonce = random::<NONCE_BYTES>()?;
-                let sealed = cipher.encrypt(&XNonce::from(nonce), Payload { msg: plain, aad: name });
-                let sealed =
-                    sealed.map_err(|_| Error::Invalid("a block is too long to be encrypted".into()))?;
-                out.extend_from_slice(&nonce);
-                out.extend_from_slice(&sealed);
+                let drawn = random::<NONCE_BYTES>()?;
+                nonce.copy_from_slice(&drawn);
+                let made = cipher.encrypt_inout_detached(&XNonce::from(drawn), name, plain.into());
+                *tag = made.map_err(|_| bad())?.into();
             }
         }
         Ok(())
@@ -160,7 +169,7 @@ mod tests {
         for sealer in [Sealer::plain(), Sealer::encrypting(&[7; 32])] {
             let mut sealed = Vec::new();
             sealer.seal(b"name", b"something", &mut sealed).unwrap();
-            assert_eq!(sealed.len(), 9 + sealer.overhead());
+            assert_eq!(sealed.len(), 9 + sealer.around().0 + sealer.around().1);
             assert_eq!(sealer.open(b"name", &sealed).unwrap(), b"something");
             assert!(sealer.open(b"other", &sealed).is_none());
             for at in 0..sealed.len() {

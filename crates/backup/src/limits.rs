@@ -67,7 +67,9 @@ pub const WAL_BLOCK_BYTES: usize = 2 << 20;
 pub const WAL_FILE_BYTES_MAX: usize = 1 << 30;
 /// Largest length in bytes of the object of such a file: a block that cannot be compressed takes some bytes more.
 pub const WAL_OBJECT_BYTES_MAX: usize =
-    WAL_FILE_BYTES_MAX + (WAL_FILE_BYTES_MAX / WAL_BLOCK_BYTES + 2) * 4096;
+    WAL_FILE_BYTES_MAX + WAL_MODEL_BYTES_MAX + (WAL_FILE_BYTES_MAX / WAL_BLOCK_BYTES + 2) * 4096;
+/// Largest length in bytes of a sealed model of a log: that of the codec's models, and a seal.
+pub const WAL_MODEL_BYTES_MAX: usize = (512 << 10) + 64;
 /// Largest length in bytes of the sealed head of such an object: 512 blocks, whose lengths take up to five bytes each,
 /// and a name.
 pub const WAL_HEAD_BYTES_MAX: usize = 4096;

@@ -76,24 +76,34 @@ pub(crate) fn seal_name(repository: &[u8; 16], kind: Kind, object: &[u8; 16], in
 }
 
 /// A pack that is being made. It gets its name when it is finished.
+///
+/// Blocks lie in one buffer where they will lie in the object, with room for their seals, and are sealed in place.
 pub(crate) struct PackBuilder {
-    overhead: usize,
-    blocks: Vec<(Kind, Vec<u8>)>,
-    /// Length so far, in bytes as they will be stored.
-    bytes: usize,
+    /// Bytes that a seal puts before and behind a block.
+    around: (usize, usize),
+    blocks: Vec<(Kind, BlockRef)>,
+    bytes: Vec<u8>,
 }
 
 impl PackBuilder {
     pub(crate) fn new(sealer: &Sealer) -> Self {
-        Self { overhead: sealer.overhead(), blocks: Vec::new(), bytes: HEAD_BYTES }
+        Self::in_buffer(sealer, Vec::new())
+    }
+
+    /// As [`Self::new`], in a buffer that was used before.
+    pub(crate) fn in_buffer(sealer: &Sealer, mut bytes: Vec<u8>) -> Self {
+        bytes.clear();
+        bytes.resize(HEAD_BYTES, 0);
+        Self { around: sealer.around(), blocks: Vec::new(), bytes }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
+    /// Returns the length so far, in bytes as they will be stored.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes.len()
     }
 
     /// Returns the place of the next block if it has `len` bytes.
@@ -101,47 +111,50 @@ impl PackBuilder {
         BlockRef {
             pack: PackId::OPEN,
             index: self.blocks.len() as u32,
-            offset: self.bytes as u32,
-            len: (len + self.overhead) as u32,
+            offset: self.bytes.len() as u32,
+            len: (self.around.0 + len + self.around.1) as u32,
         }
     }
 
-    pub(crate) fn push(&mut self, kind: Kind, block: Vec<u8>) -> BlockRef {
+    pub(crate) fn push(&mut self, kind: Kind, block: &[u8]) -> BlockRef {
         let place = self.next_place(block.len());
-        self.bytes += place.len as usize;
-        self.blocks.push((kind, block));
+        self.bytes.resize(self.bytes.len() + self.around.0, 0);
+        self.bytes.extend_from_slice(block);
+        self.bytes.resize(self.bytes.len() + self.around.1, 0);
+        self.blocks.push((kind, place));
         place
     }
 
     /// Returns the places of its blocks.
     pub(crate) fn places(&self) -> Vec<BlockRef> {
-        let mut offset = HEAD_BYTES;
-        let place = |(index, (_, block)): (u32, &(Kind, Vec<u8>))| {
-            let len = block.len() + self.overhead;
-            let place = BlockRef { pack: PackId::OPEN, index, offset: offset as u32, len: len as u32 };
-            offset += len;
-            place
-        };
-        (0..).zip(&self.blocks).map(place).collect()
+        self.blocks.iter().map(|(_, place)| *place).collect()
     }
 
     /// Returns the content of a block.
     pub(crate) fn block(&self, index: u32) -> Option<&[u8]> {
-        self.blocks.get(index as usize).map(|(_, block)| block.as_slice())
+        self.blocks.get(index as usize).map(|(_, place)| self.content(place))
+    }
+
+    fn content(&self, place: &BlockRef) -> &[u8] {
+        let begin = place.offset as usize + self.around.0;
+        let end = (place.offset + place.len) as usize - self.around.1;
+        self.bytes.get(begin..end).unwrap_or_default()
     }
 
     /// Takes over all blocks of another pack; returns by how much their indices and offsets move.
-    pub(crate) fn append(&mut self, other: Self) -> (u32, u32) {
-        let moved = (self.blocks.len() as u32, (self.bytes - HEAD_BYTES) as u32);
-        self.bytes += other.bytes - HEAD_BYTES;
-        self.blocks.extend(other.blocks);
+    pub(crate) fn append(&mut self, other: &Self) -> (u32, u32) {
+        let moved = (self.blocks.len() as u32, (self.bytes.len() - HEAD_BYTES) as u32);
+        for (kind, place) in &other.blocks {
+            self.push(*kind, other.content(place));
+        }
         moved
     }
 
     /// Returns a hash of the whole content: packs with the same hash differ only in name and nonces.
     pub(crate) fn content_hash(&self) -> u128 {
         let mut hasher = Xxh3::new();
-        for (kind, block) in &self.blocks {
+        for (kind, place) in &self.blocks {
+            let block = self.content(place);
             hasher.update(&[*kind as u8]);
             hasher.update(&(block.len() as u64).to_le_bytes());
             hasher.update(block);
@@ -150,31 +163,28 @@ impl PackBuilder {
     }
 
     /// Encodes the pack as an object.
-    pub(crate) fn finish(self, repository: &[u8; 16], id: PackId, sealer: &Sealer) -> Result<Vec<u8>> {
-        let sealed: Result<Vec<Vec<u8>>> = self
-            .blocks
-            .par_iter()
-            .zip(0_u32..self.blocks.len() as u32)
-            .map(|((kind, block), index)| {
-                let mut out = Vec::with_capacity(block.len() + self.overhead);
-                sealer.seal(&seal_name(repository, *kind, &id.0, index), block, &mut out)?;
-                Ok(out)
-            })
-            .collect();
-        let mut out = Vec::with_capacity(self.bytes + self.blocks.len() * 8 + TAIL_BYTES + self.overhead);
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(repository);
-        out.extend_from_slice(&id.0);
-        let sum = xxh3_64(&out);
-        out.extend_from_slice(&sum.to_le_bytes());
-        let mut directory = Vec::new();
-        for ((kind, _), sealed) in self.blocks.iter().zip(sealed?) {
-            directory.push(*kind as u8);
-            put_varint(&mut directory, sealed.len() as u64);
-            out.extend_from_slice(&sealed);
+    pub(crate) fn finish(mut self, repository: &[u8; 16], id: PackId, sealer: &Sealer) -> Result<Vec<u8>> {
+        let (head, mut rest) = self.bytes.split_at_mut(HEAD_BYTES);
+        let parts = MAGIC.iter().chain(repository).chain(&id.0);
+        head.iter_mut().zip(parts).for_each(|(place, byte)| *place = *byte);
+        if let Some((named, sum)) = head.split_last_chunk_mut::<8>() {
+            *sum = xxh3_64(named).to_le_bytes();
         }
+        let mut places = Vec::with_capacity(self.blocks.len());
+        let mut directory = Vec::new();
+        for (kind, place) in &self.blocks {
+            directory.push(*kind as u8);
+            put_varint(&mut directory, place.len.into());
+            let (block, behind) = std::mem::take(&mut rest).split_at_mut(place.len as usize);
+            places.push((*kind, place.index, block));
+            rest = behind;
+        }
+        places.into_par_iter().try_for_each(|(kind, index, block)| {
+            sealer.seal_in_place(&seal_name(repository, kind, &id.0, index), block)
+        })?;
+        let out = &mut self.bytes;
         let begin = out.len();
-        sealer.seal(&seal_name(repository, Kind::Directory, &id.0, 0), &directory, &mut out)?;
+        sealer.seal(&seal_name(repository, Kind::Directory, &id.0, 0), &directory, out)?;
         let directory_bytes = (out.len() - begin) as u32;
         let tail = out.len();
         out.extend_from_slice(&directory_bytes.to_le_bytes());
@@ -182,7 +192,7 @@ impl PackBuilder {
         out.extend_from_slice(&MAGIC_END);
         let sum = tail_checksum(id, out.get(tail..).unwrap_or_default());
         out.extend_from_slice(&sum.to_le_bytes());
-        Ok(out)
+        Ok(self.bytes)
     }
 }
 

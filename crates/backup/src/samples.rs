@@ -84,6 +84,7 @@ pub(crate) fn wal_head() -> object::Head {
         times: Some((1_600_000_000_000_000, 1_600_000_001_000_000)),
         is_last: false,
         is_inside: false,
+        past: Some(crate::archive::model::Past { age: 3, share: 2000 }),
         blocks: vec![20, 300],
     }
 }
@@ -99,7 +100,7 @@ pub(crate) fn wal_object() -> Vec<u8> {
         is_inside: false,
         content: b"1\t0/3000000\n",
     };
-    object::encode_as(&REPOSITORY, &Sealer::plain(), &PACK.0, &file).unwrap_or_default()
+    object::encode_as(&REPOSITORY, &Sealer::plain(), &PACK.0, &file, None).unwrap_or_default()
 }
 
 /// Returns a state with one backup and one condemned pack.
@@ -138,6 +139,6 @@ pub(crate) fn state() -> State {
 pub(crate) fn pack() -> Vec<u8> {
     let sealer = Sealer::plain();
     let mut pack = PackBuilder::new(&sealer);
-    pack.push(Kind::Records, b"rows".to_vec());
+    pack.push(Kind::Records, b"rows");
     pack.finish(&REPOSITORY, PACK, &sealer).unwrap_or_default()
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::error::{Error, Result};
-use crate::limits::UPLOADS;
+use crate::limits::{BLOCK_BYTES, PACK_BYTES, UPLOADS};
 use crate::pack::PackId;
 use crate::store::Store;
 
@@ -106,6 +106,8 @@ struct UploadQueue {
     /// Time at which the next upload may begin.
     next: Mutex<Instant>,
     rate: Option<u64>,
+    /// Buffers of packs that were uploaded: memory that has been touched already.
+    spare: Mutex<Vec<Vec<u8>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -134,6 +136,7 @@ impl Uploader {
             settled: Condvar::new(),
             next: Mutex::new(Instant::now()),
             rate: rate.filter(|rate| *rate > 0),
+            spare: Mutex::default(),
         });
         let mut threads = Vec::new();
         for _ in 0..UPLOADS {
@@ -161,6 +164,12 @@ impl Uploader {
         let jobs = self.jobs.as_ref().ok_or_else(gone)?;
         *lock(&self.shared.under_way) += 1;
         jobs.send(QueuedPack { pack, bytes: bytes.into() }).map_err(|_| gone())
+    }
+
+    /// Returns a buffer for the next pack.
+    pub(crate) fn buffer(&self) -> Vec<u8> {
+        let spare = lock(&self.shared.spare).pop();
+        spare.unwrap_or_else(|| Vec::with_capacity(PACK_BYTES + 2 * BLOCK_BYTES))
     }
 
     /// Waits for all uploads; returns the journal, which is to be removed when the backup is complete.
@@ -212,7 +221,10 @@ impl UploadQueue {
 
     fn upload(&self, job: QueuedPack) -> Result<()> {
         self.wait_for_turn(job.bytes.len() as u64);
-        self.store.put(&job.pack.id.path(), job.bytes)?;
+        self.store.put(&job.pack.id.path(), job.bytes.clone())?;
+        if job.bytes.is_unique() {
+            lock(&self.spare).push(job.bytes.into());
+        }
         lock(&self.journal).as_mut().map_or(Ok(()), |journal| journal.note(&job.pack))
     }
 

@@ -81,6 +81,16 @@ impl Name {
         let per_log = (1_u64 << 32).checked_div(segment_bytes).unwrap_or(1);
         u64::from(self.log) * per_log + u64::from(self.segment)
     }
+
+    /// Returns the name of the segment before this one on the same timeline, for segments of this length; `None` if
+    /// this is none, or the first.
+    #[must_use]
+    pub fn before(&self, segment_bytes: u64) -> Option<Self> {
+        let per_log = (1_u64 << 32).checked_div(segment_bytes).filter(|count| *count > 0)?;
+        let number = self.number(segment_bytes).checked_sub(1).filter(|_| self.part == Part::Segment)?;
+        let (log, segment) = (number.checked_div(per_log)?, number.checked_rem(per_log)?);
+        Some(Self { log: u32::try_from(log).ok()?, segment: u32::try_from(segment).ok()?, ..*self })
+    }
 }
 
 fn hex(text: &str) -> Option<u32> {

@@ -3,7 +3,8 @@
 use pagefold_backup::fuzzing;
 
 pub(super) use fuzzing::{
-    commit_seeds, frames_seeds, manifest_seeds, pack_seeds, root_seeds, wal_head_seeds, wal_seeds,
+    commit_seeds, frames_seeds, manifest_seeds, pack_seeds, root_seeds, wal_block_seeds, wal_head_seeds,
+    wal_seeds,
 };
 
 /// Decodes a pack: its directory, and all blocks that it names.
@@ -19,6 +20,11 @@ pub(super) fn manifest(bytes: &[u8]) -> bool {
 /// Decodes the head of an archived file of a log. If that succeeds, encoding gives the same bytes.
 pub(super) fn wal_head(bytes: &[u8]) -> bool {
     fuzzing::wal_head(bytes)
+}
+
+/// A block of an archived log, coded by a model.
+pub(super) fn wal_block(bytes: &[u8]) -> bool {
+    fuzzing::wal_block(bytes)
 }
 
 /// Decodes an archived file of a log, a segment, and a timeline's history.

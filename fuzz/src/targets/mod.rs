@@ -35,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "backup-commit", run: backup::commit, seeds: backup::commit_seeds },
     Target { name: "backup-log-head", run: backup::wal_head, seeds: backup::wal_head_seeds },
     Target { name: "backup-log", run: backup::wal, seeds: backup::wal_seeds },
+    Target { name: "backup-log-block", run: backup::wal_block, seeds: backup::wal_block_seeds },
     Target { name: "backup-frames", run: backup::frames, seeds: backup::frames_seeds },
     Target { name: "inode", run: fs::inode, seeds: fs::seeds },
     Target { name: "entry", run: fs::entry, seeds: fs::seeds },

@@ -3,10 +3,11 @@
 //! - A1: a file lies under the number of its cluster and its own name. It is made by a create that fails if there is
 //!   one: a second writer finds the same content, or is refused.
 //! - A2: a file needs no commit: [`Repository::push_log`] is one request beside the one that opens the repository,
-//!   whatever the repository holds.
+//!   whatever the repository holds. For a segment there are two more, for the model of the segment before.
 //! - A3: [`Repository::prune`] deletes what lies before the start of recovery of all kept backups of the cluster, if
 //!   the prune before found that, too.
 
+pub(crate) mod model;
 pub(crate) mod object;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,8 @@ use bytes::Bytes;
 use pagefold_basebackup::segment::{Name, Part};
 use serde::Serialize;
 
-use self::object::{File, Head};
+use self::model::{Kept, LEARN_BYTES_MIN, share};
+use self::object::{FIXED_BYTES, File, Head};
 use self::timeline::{ClusterLog, History, Line};
 use crate::commit::{Backup, Cluster, Floor};
 use crate::error::{Error, Result};
@@ -111,6 +113,7 @@ impl Repository {
         }
         let name = file.name.to_string();
         let (system, segment_bytes, times) = (file.system, file.segment_bytes, file.times);
+        let before = file.name.before(segment_bytes.into()).map(|before| self::path(system, &before));
         let file = File {
             system,
             name: &name,
@@ -120,7 +123,7 @@ impl Repository {
             is_inside: false,
             content: file.content,
         };
-        let bytes = Bytes::from(object::encode(&self.id, &self.sealer, &file)?);
+        let bytes = Bytes::from(self.encode_log(&file, before.as_deref())?);
         if self.store.create(&path, bytes)? {
             return Ok(Pushed::New);
         }
@@ -130,6 +133,37 @@ impl Repository {
             return Ok(Pushed::Same);
         }
         Err(Error::Exists(format!("{name} of cluster {system} was archived before, with another content")))
+    }
+
+    /// Encodes a file, a segment by a model: that of the segment before, whose object is at `before`, or a new one.
+    fn encode_log(&self, file: &File<'_>, before: Option<&str>) -> Result<Vec<u8>> {
+        let encode = |kept: Option<&Kept>| object::encode(&self.id, &self.sealer, file, kept);
+        if file.segment_bytes == 0 || file.content.len() < LEARN_BYTES_MIN {
+            return encode(None);
+        }
+        let Some(kept) = before.map(|before| self.kept(before)).transpose()?.flatten() else {
+            return encode(Some(&Kept::learn(file.content)));
+        };
+        let bytes = encode(Some(&kept))?;
+        match kept.is_worse(share(bytes.len() as u64, file.content.len() as u64)) {
+            true => encode(Some(&Kept::learn(file.content))),
+            false => Ok(bytes),
+        }
+    }
+
+    /// Returns what an archived segment has for the one behind it. That one does not depend on it, so one that is
+    /// missing or damaged has nothing.
+    fn kept(&self, object: &str) -> Result<Option<Kept>> {
+        let read =
+            |len: u64| Ok(self.store.ranges(&[(object.to_owned(), 0..len)])?.pop().unwrap_or_default());
+        let found = read(FIXED_BYTES as u64)
+            .and_then(|fixed| object::begin_bytes(&fixed, object, &self.id))
+            .and_then(read)
+            .and_then(|begin| object::open_kept(&begin, object, &self.id, &self.sealer));
+        match found {
+            Err(Error::Missing { .. } | Error::Damaged { .. }) => Ok(None),
+            found => found,
+        }
     }
 
     /// Returns an archived file; `None` if there is none of this name.
@@ -167,7 +201,7 @@ impl Repository {
         // Few are read at a time, so that memory is bounded.
         for some in wanted.chunks(READS * 16) {
             for ((path, _), bytes) in some.iter().zip(self.store.ranges(some)?) {
-                heads.push(object::open_head(&bytes, path, &self.id, &self.sealer)?.0);
+                heads.push(object::open_head(&bytes, path, &self.id, &self.sealer)?.head);
             }
         }
         Ok(heads)

@@ -135,6 +135,100 @@ fn damage_and_files_that_were_swapped_are_told() {
     }
 }
 
+/// Returns segments of a log of PostgreSQL, of 2 MiB each.
+fn log(seed: u64, segments: usize) -> Vec<Vec<u8>> {
+    let mut random = pagefold_codec::testing::Random::new(seed);
+    let pages = pagefold_codec::testing::logs::wal_pages(&mut random, 8192, segments * 256);
+    pages.chunks(256).map(<[Vec<u8>]>::concat).collect()
+}
+
+fn push_segment(repository: &Repository, number: u32, content: &[u8]) {
+    let (name, segment_bytes) = (Name::parse(&segment(1, number)).unwrap(), 2 << 20);
+    let file = LogFile { system: SYSTEM, name, segment_bytes, times: None, content };
+    assert_eq!(repository.push_log(&file).unwrap(), Pushed::New);
+    assert!(repository.fetch_log(SYSTEM, &name).unwrap().unwrap() == content, "segment {number}");
+}
+
+/// Returns the age of the model that a segment has, and the bytes of its blocks and of the model.
+fn of_segment(repository: &Repository, number: u32) -> (u32, u64, usize) {
+    let object = path(SYSTEM, &Name::parse(&segment(1, number)).unwrap());
+    let bytes = repository.store.get(&object, WAL_OBJECT_BYTES_MAX).unwrap().unwrap();
+    let head = object::open_head(&bytes, &object, &repository.id, &repository.sealer).unwrap().head;
+    let kept = object::open_kept(&bytes, &object, &repository.id, &repository.sealer).unwrap().unwrap();
+    let blocks = head.blocks.iter().map(|len| u64::from(*len)).sum();
+    (head.past.unwrap().age, blocks, kept.model.map_or(0, |stored| stored.bytes.len()))
+}
+
+#[test]
+fn segments_are_coded_by_the_model_of_the_one_before() {
+    for secret in [None, Some("horse")] {
+        let (memory, repository) = repository(secret);
+        let log = log(1, 4);
+        push_segment(&repository, 1, &log[0]);
+        let before = repository.store.requests();
+        push_segment(&repository, 2, &log[1]);
+        let after = repository.store.requests();
+        // Two for the model, and one that reads the segment back.
+        assert_eq!((after.puts - before.puts, after.gets - before.gets, after.lists), (1, 3, before.lists));
+        let (first, second) = (of_segment(&repository, 1), of_segment(&repository, 2));
+        assert_eq!((first.0, second.0, first.2), (0, 1, second.2));
+        let squeezed = zstd::bulk::compress(&log[1], 3).unwrap().len() as u64;
+        assert!(second.1 < squeezed, "{} bytes, and {squeezed} by zstd", second.1);
+        // A segment that is missing or damaged has no model for the next one.
+        push_segment(&repository, 4, &log[3]);
+        assert_eq!(of_segment(&repository, 4).0, 0);
+        let place = Path::from(path(SYSTEM, &Name::parse(&segment(1, 2)).unwrap()));
+        let damage = async {
+            let mut bytes = memory.get(&place).await.unwrap().bytes().await.unwrap().to_vec();
+            let at = object::begin_bytes(&bytes, "", &repository.id).unwrap() as usize - 30;
+            bytes[at] ^= 1;
+            memory.put(&place, bytes.into()).await.unwrap()
+        };
+        repository.store.wait(damage);
+        push_segment(&repository, 3, &log[2]);
+        assert_eq!(of_segment(&repository, 3).0, 0);
+    }
+}
+
+#[test]
+fn a_model_that_has_become_worse_is_learned_again() {
+    let (_memory, repository) = repository(None);
+    // Nothing can be learned of noise, which is found out once in a while.
+    let mut random = pagefold_codec::testing::Random::new(7);
+    let noise: Vec<u8> = (0..1 << 20).map(|_| random.next() as u8).collect();
+    for number in 1..=18 {
+        push_segment(&repository, number, &noise);
+    }
+    let ages: Vec<_> =
+        (1..=18).map(|number| of_segment(&repository, number)).map(|found| (found.0, found.2)).collect();
+    let expected: Vec<_> = (0..16).chain([0, 1]).map(|age| (age, 0)).collect();
+    assert_eq!(ages, expected);
+    // With nothing but a log behind it, a model stays; half a log and half noise is worse, and a new model is no better.
+    let log = log(2, 1);
+    push_segment(&repository, 30, &log[0]);
+    for number in 31..=47 {
+        push_segment(&repository, number, &log[0]);
+    }
+    assert_eq!(of_segment(&repository, 47).0, 17);
+    let half = [&log[0][..1 << 20], &noise].concat();
+    push_segment(&repository, 48, &half);
+    assert_eq!(of_segment(&repository, 48).0, 0);
+}
+
+#[test]
+fn pages_that_no_model_describes_come_back() {
+    let log = log(3, 1);
+    let Some(stored) = Kept::learn(&log[0]).model else { panic!("no model") };
+    let mut odd = log[0].clone();
+    odd[8192 * 3..8192 * 4].fill(0);
+    odd[8192 * 5 + 100..8192 * 6].reverse();
+    for len in [0, 1, 8191, 8192, 8193, 30_000, 8192 * 7, odd.len()] {
+        let block = &odd[..len];
+        let coded = model::encode_block(&stored.model, block).unwrap();
+        assert!(model::decode_block(&stored.model, &coded, len, "block").unwrap() == block, "{len} bytes");
+    }
+}
+
 #[test]
 fn gaps_are_told_and_times_found() {
     let (_memory, repository) = repository(None);

@@ -246,7 +246,7 @@ impl Repository {
             is_inside: part.is_inside,
             content: part.content,
         };
-        let bytes = Bytes::from(object::encode(&self.id, &self.sealer, &file)?);
+        let bytes = Bytes::from(object::encode(&self.id, &self.sealer, &file, None)?);
         let path = format!("{FOLDER}/{id}");
         if self.store.create(&path, bytes)? {
             let end = BinlogPlace { offset: part.place.offset + part.content.len() as u64, ..part.place };

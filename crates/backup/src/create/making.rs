@@ -76,7 +76,7 @@ impl<'r> Making<'r> {
         self.numbered.insert(id, hash);
         if !self.models.contains_key(&hash) {
             self.close_block();
-            let block = self.data.push(Kind::Model, squeeze(body)?);
+            let block = self.data.push(Kind::Model, &squeeze(body)?);
             self.models.insert(hash, ModelRef { hash, block });
         }
         Ok(())
@@ -152,8 +152,8 @@ impl<'r> Making<'r> {
 
     fn close_block(&mut self) {
         if !self.block.is_empty() {
-            let block = std::mem::replace(&mut self.block, Vec::with_capacity(BLOCK_BYTES));
-            self.data.push(Kind::Records, block);
+            self.data.push(Kind::Records, &self.block);
+            self.block.clear();
         }
     }
 
@@ -191,7 +191,8 @@ impl<'r> Making<'r> {
         if self.data.is_empty() {
             return Ok(());
         }
-        let pack = std::mem::replace(&mut self.data, PackBuilder::new(&self.repository.sealer));
+        let next = PackBuilder::in_buffer(&self.repository.sealer, self.uploader.buffer());
+        let pack = std::mem::replace(&mut self.data, next);
         let places = pack.places();
         let id = self.upload(pack)?;
         self.name_data(id, &places);
@@ -241,7 +242,7 @@ impl<'r> Making<'r> {
                 Some(Made::Kept(row)) => self.rows.push(row),
                 Some(Made::New(entries)) => {
                     let Some(first) = entries.first().map(Entry::key) else { continue };
-                    let block = self.meta.push(Kind::Chunk, squeeze(&chunk::encode(&entries))?);
+                    let block = self.meta.push(Kind::Chunk, &squeeze(&chunk::encode(&entries))?);
                     self.rows.push(Row { first, entries: entries.len() as u32, block });
                     if self.meta.bytes() >= PACK_BYTES {
                         let pack =
@@ -284,7 +285,7 @@ impl<'r> Making<'r> {
         self.drain()?;
         let sealer = &self.repository.sealer;
         let meta = std::mem::replace(&mut self.meta, PackBuilder::new(sealer));
-        let moved = self.data.append(meta);
+        let moved = self.data.append(&meta);
         self.name_rows(id, moved);
         let root =
             Root { needs: std::mem::take(&mut self.merge.needs), rows: std::mem::take(&mut self.rows) };
@@ -294,7 +295,7 @@ impl<'r> Making<'r> {
         }
         let mut blocks = Vec::new();
         for part in bytes.chunks(ROOT_PART_BYTES) {
-            let block = self.data.push(Kind::Root, squeeze(part)?);
+            let block = self.data.push(Kind::Root, &squeeze(part)?);
             blocks.push(BlockRef { pack: id, ..block });
         }
         let pack = std::mem::replace(&mut self.data, PackBuilder::new(sealer));

@@ -78,7 +78,8 @@ impl<'r> Repacking<'r> {
     }
 
     fn fresh(&self) -> Result<Filling> {
-        Ok(Filling { id: PackId::new()?, pack: PackBuilder::new(&self.repository.sealer) })
+        let pack = PackBuilder::in_buffer(&self.repository.sealer, self.uploader.buffer());
+        Ok(Filling { id: PackId::new()?, pack })
     }
 
     /// Copies the live records of these packs.
@@ -120,8 +121,8 @@ impl<'r> Repacking<'r> {
         if block.is_empty() {
             return Ok(());
         }
-        let full = std::mem::replace(block, Vec::with_capacity(BLOCK_BYTES));
-        let place = BlockRef { pack: self.data.id, ..self.data.pack.push(Kind::Records, full) };
+        let place = BlockRef { pack: self.data.id, ..self.data.pack.push(Kind::Records, block) };
+        block.clear();
         self.places.extend(waiting.drain(..).map(|(old, at)| (old, (place, at))));
         if self.data.pack.bytes() >= PACK_BYTES {
             let fresh = self.fresh()?;
@@ -132,7 +133,7 @@ impl<'r> Repacking<'r> {
     }
 
     fn push_meta(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<BlockRef> {
-        let block = BlockRef { pack: self.meta.id, ..self.meta.pack.push(kind, bytes) };
+        let block = BlockRef { pack: self.meta.id, ..self.meta.pack.push(kind, &bytes) };
         if self.meta.pack.bytes() >= PACK_BYTES {
             let fresh = self.fresh()?;
             let full = std::mem::replace(&mut self.meta, fresh);

@@ -106,6 +106,12 @@ pub struct Odd {
     pub delay_ms: AtomicU64,
     /// It shows nothing.
     pub empty: AtomicBool,
+    /// Number of reads so far.
+    pub reads: AtomicU64,
+    /// Number of reads under way.
+    under_way: AtomicU64,
+    /// The largest number of reads that were under way at once.
+    pub most_at_once: AtomicU64,
 }
 
 impl std::fmt::Display for Odd {
@@ -127,7 +133,11 @@ impl ObjectStore for Odd {
         self.inner.put_multipart_opts(at, options).await
     }
     async fn get_opts(&self, at: &Path, options: GetOptions) -> StoreResult<GetResult> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        let at_once = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most_at_once.fetch_max(at_once, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(self.delay_ms.load(Ordering::Relaxed))).await;
+        self.under_way.fetch_sub(1, Ordering::SeqCst);
         let fails = self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         if fails.is_ok() {
             return Err(object_store::Error::Generic { store: "odd", source: "no route to host".into() });
@@ -171,6 +181,9 @@ impl Bench {
             failing: AtomicU64::new(0),
             delay_ms: AtomicU64::new(0),
             empty: AtomicBool::new(false),
+            reads: AtomicU64::new(0),
+            under_way: AtomicU64::new(0),
+            most_at_once: AtomicU64::new(0),
         });
         let bench = Self { pool, odd, secret };
         let options = InitOptions { secret: bench.secret(), ..InitOptions::default() };
