@@ -119,8 +119,8 @@ class Campaign:
         config = self.run.fresh("curl")
         config.write_text("".join(f'url = "{self.url}/{BUCKET}/{key}"\noutput = "/dev/null"\n' for key, _ in packs))
         begun = time.monotonic()
-        argv = [tool("curl"), "-sS", "--fail", *signed(), "--parallel", "--parallel-max", str(DOWNLOADS), "--config", config]
-        subprocess.run(argv, check=True)
+        argv = [tool("curl"), "-s", "--fail", *signed(), "--parallel", "--parallel-max", str(DOWNLOADS), "--config", config]
+        subprocess.run(argv, check=True, stderr=subprocess.DEVNULL)
         taken, read = time.monotonic() - begun, sum(size for _, size in packs)
         print(
             f"plain downloads of all {len(packs)} packs, {DOWNLOADS} at a time: {read / 1e9:.2f} GB in {taken:.1f} s, {read / taken / 1e6:.0f} MB/s",

@@ -256,7 +256,8 @@ class FarHost(Host):
         ip, tc = tool("ip"), tool("tc")
         subnet = f"10.{random.randrange(64, 128)}.{random.randrange(256)}"
         self.address = f"{subnet}.2"
-        self.prefix = [ip, "netns", "exec", self.name]
+        # `ip netns exec` would take copies of all mounts along.
+        self.prefix = [tool("nsenter"), f"--net=/run/netns/{self.name}"]
         run.command(ip, "netns", "delete", self.name)
         proc.run([ip, "netns", "add", self.name])
         here, there = f"{self.name}h", f"{self.name}t"

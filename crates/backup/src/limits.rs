@@ -28,7 +28,7 @@ pub const CONFIG_BYTES_MAX: usize = 64 << 10;
 /// Number of packs that are uploaded at once, each of them in memory.
 pub const UPLOADS: usize = 3;
 /// Bytes of blocks that are read ahead for the next pages.
-pub const WINDOW_BYTES: usize = 16 << 20;
+pub const WINDOW_BYTES: usize = 32 << 20;
 /// Bytes of blocks that are kept after they were used.
 pub const BLOCK_CACHE_BYTES: usize = 24 << 20;
 /// Number of read requests at once.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use config::key_name;
 use pagefold_engine::pool::Origin;
+use rayon::prelude::*;
 
 use crate::block::{BlockRef, Kind};
 use crate::commit::{self, Backup, Commit, Described, State};
@@ -366,17 +367,23 @@ impl Repository {
             parts.push((at, ranges.len() - 1, within));
         }
         let read = self.store.ranges(&ranges)?;
-        let mut opened: Vec<Vec<u8>> = vec![Vec::new(); wanted.len()];
-        for (at, range, within) in parts {
-            let (Some((kind, block)), Some(bytes)) = (wanted.get(at), read.get(range)) else { continue };
-            let begin = usize::try_from(within).unwrap_or(usize::MAX);
-            let sealed = bytes.get(begin..begin.saturating_add(block.len as usize)).unwrap_or_default();
-            let plain = open_block(sealed, &self.id, *kind, block, &self.sealer)?;
-            if let Some(place) = opened.get_mut(at) {
+        let opened: Result<Vec<(usize, Vec<u8>)>> = parts
+            .into_par_iter()
+            .filter_map(|(at, range, within)| {
+                let ((kind, block), bytes) = wanted.get(at).zip(read.get(range))?;
+                let begin = usize::try_from(within).unwrap_or(usize::MAX);
+                let sealed = bytes.get(begin..begin.saturating_add(block.len as usize)).unwrap_or_default();
+                let plain = open_block(sealed, &self.id, *kind, block, &self.sealer);
+                Some(plain.map(|plain| (at, plain)))
+            })
+            .collect();
+        let mut all: Vec<Vec<u8>> = vec![Vec::new(); wanted.len()];
+        for (at, plain) in opened? {
+            if let Some(place) = all.get_mut(at) {
                 *place = plain;
             }
         }
-        Ok(opened)
+        Ok(all)
     }
 
     /// Reads the root of a backup's manifest.

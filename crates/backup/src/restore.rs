@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 use pagefold_engine::Key;
 use pagefold_engine::pool::{StreamHead, StreamWriter};
@@ -135,7 +136,7 @@ fn is_same(new: &Entry, old: &Entry) -> bool {
 /// Fetches blocks of records, and keeps the most recent ones.
 pub(crate) struct Blocks<'a> {
     repository: &'a Repository,
-    kept: HashMap<BlockRef, Vec<u8>>,
+    kept: HashMap<BlockRef, Arc<Vec<u8>>>,
     order: VecDeque<BlockRef>,
     bytes: usize,
 }
@@ -166,15 +167,20 @@ impl<'a> Blocks<'a> {
             wanted.iter().filter(|block| !self.has(block)).map(|block| (Kind::Records, *block)).collect();
         for ((_, block), bytes) in missing.iter().zip(self.repository.read(&missing)?) {
             self.bytes += bytes.len();
-            self.kept.insert(*block, bytes);
+            self.kept.insert(*block, Arc::new(bytes));
             self.order.push_back(*block);
         }
         Ok(())
     }
 
+    /// Returns those of these blocks that were fetched.
+    fn shared(&self, wanted: &HashSet<BlockRef>) -> HashMap<BlockRef, Arc<Vec<u8>>> {
+        wanted.iter().filter_map(|block| Some((*block, Arc::clone(self.kept.get(block)?)))).collect()
+    }
+
     /// Returns a verified record of a block that was fetched.
     pub(crate) fn record(&self, record: &RecordRef) -> Result<&[u8]> {
-        record.of(self.kept.get(&record.block).map_or(&[], Vec::as_slice))
+        record.of(self.kept.get(&record.block).map_or(&[], |bytes| bytes.as_slice()))
     }
 }
 
@@ -212,7 +218,7 @@ impl Repository {
     /// difference from the backup `since`. `after` is the last key that came of an earlier stream of the same, which
     /// was interrupted.
     ///
-    /// Takes memory for two windows of blocks, whatever the backup's size, and for its root.
+    /// Takes memory for three windows of blocks (one is written, one fetched, one kept from before), whatever the backup's size, and for its root.
     ///
     /// # Errors
     /// [`Error::Damaged`] and [`Error::Missing`] before anything wrong is written; [`Error::Stream`] for errors of
@@ -236,7 +242,6 @@ impl Repository {
         };
         let mut restoring = Restoring {
             repository: self,
-            blocks: Blocks::new(self),
             chunks: Chunks::new(self),
             // If only a part is sent, it is unknown which pages the receiver has.
             root: (since.is_none() && after.is_none()).then(|| Arc::clone(&new)),
@@ -248,49 +253,84 @@ impl Repository {
         if let Some(after) = &after {
             changes.skip_to(after);
         }
-        let (mut window, mut wanted, mut bytes) = (Vec::new(), HashSet::new(), 0);
-        loop {
-            let change = changes.next()?;
-            let ended = change.is_none();
-            let key = match &change {
-                Some(Change::Set(entry)) => Some(entry.key()),
-                Some(Change::Removed(key)) => Some(*key),
-                None => None,
-            };
-            if let (Some(key), Some(after)) = (key, after)
-                && key <= after
-            {
-                continue;
-            }
-            if let Some(Change::Set(Entry::Page(page))) = &change
-                && wanted.insert(page.record.block)
-                && !restoring.blocks.has(&page.record.block)
-            {
-                bytes += page.record.block.len as usize;
-            }
-            window.extend(change);
-            if ended || bytes >= WINDOW_BYTES || window.len() >= WINDOW_ENTRIES {
-                restoring.blocks.fetch(&wanted)?;
-                for change in window.drain(..) {
-                    restoring.write(change)?;
+        let mut windows = Windows { changes, after, blocks: Blocks::new(self), ended: false };
+        // The next window comes while this one is written.
+        std::thread::scope(|scope| {
+            let (sender, receiver) = sync_channel(0);
+            let fetching = std::thread::Builder::new().name("fetch".into()).spawn_scoped(scope, move || {
+                while let Some(window) = windows.next() {
+                    let failed = window.is_err();
+                    // Whoever writes has ended by an error of its own.
+                    if sender.send(window).is_err() || failed {
+                        return;
+                    }
                 }
-                wanted.clear();
-                bytes = 0;
+            });
+            fetching.map_err(|source| Error::Local { doing: "cannot start to fetch".into(), source })?;
+            for window in receiver {
+                let Window { changes, blocks } = window?;
+                for change in changes {
+                    restoring.write(change, &blocks)?;
+                }
                 watch(restoring.done.record_bytes, head.expected_bytes);
             }
-            if ended {
-                break;
-            }
-        }
+            Ok::<_, Error>(())
+        })?;
         let done = restoring.done;
         restoring.out.end()?;
         Ok(done)
     }
 }
 
+/// Successive changes, and the blocks of their records.
+struct Window {
+    changes: Vec<Change>,
+    blocks: HashMap<BlockRef, Arc<Vec<u8>>>,
+}
+
+/// Cuts changes into windows, and fetches their blocks.
+struct Windows<'a> {
+    changes: Changes<'a>,
+    /// The last key that is not wanted.
+    after: Option<Key>,
+    blocks: Blocks<'a>,
+    ended: bool,
+}
+
+impl Windows<'_> {
+    fn next(&mut self) -> Option<Result<Window>> {
+        (!self.ended).then(|| self.window())
+    }
+
+    fn window(&mut self) -> Result<Window> {
+        let (mut changes, mut wanted, mut bytes) = (Vec::new(), HashSet::new(), 0);
+        while bytes < WINDOW_BYTES && changes.len() < WINDOW_ENTRIES {
+            let Some(change) = self.changes.next()? else {
+                self.ended = true;
+                break;
+            };
+            let key = match &change {
+                Change::Set(entry) => entry.key(),
+                Change::Removed(key) => *key,
+            };
+            if self.after.is_some_and(|after| key <= after) {
+                continue;
+            }
+            if let Change::Set(Entry::Page(page)) = &change
+                && wanted.insert(page.record.block)
+                && !self.blocks.has(&page.record.block)
+            {
+                bytes += page.record.block.len as usize;
+            }
+            changes.push(change);
+        }
+        self.blocks.fetch(&wanted)?;
+        Ok(Window { changes, blocks: self.blocks.shared(&wanted) })
+    }
+}
+
 struct Restoring<'a, 'o> {
     repository: &'a Repository,
-    blocks: Blocks<'a>,
     chunks: Chunks<'a>,
     /// Root of the manifest, if all of it is restored.
     root: Option<Arc<Root>>,
@@ -301,7 +341,7 @@ struct Restoring<'a, 'o> {
 }
 
 impl Restoring<'_, '_> {
-    fn write(&mut self, change: Change) -> Result<()> {
+    fn write(&mut self, change: Change, blocks: &HashMap<BlockRef, Arc<Vec<u8>>>) -> Result<()> {
         match change {
             Change::Set(Entry::Value(key, value)) => {
                 self.done.values += 1;
@@ -312,12 +352,12 @@ impl Restoring<'_, '_> {
                 self.done.values += 1;
                 self.out.delete(key)?;
             }
-            Change::Set(Entry::Page(page)) => self.page(&page)?,
+            Change::Set(Entry::Page(page)) => self.page(&page, blocks)?,
         }
         Ok(())
     }
 
-    fn page(&mut self, page: &PageEntry) -> Result<()> {
+    fn page(&mut self, page: &PageEntry, blocks: &HashMap<BlockRef, Arc<Vec<u8>>>) -> Result<()> {
         self.done.pages += 1;
         if let (Some(root), Some(of)) = (&self.root, page.shared)
             && let Some(found) = self.chunks.page(root, of.0, of.1)?
@@ -339,7 +379,7 @@ impl Restoring<'_, '_> {
                 }
             }),
         };
-        let record = self.blocks.record(&page.record)?;
+        let record = page.record.of(blocks.get(&page.record.block).map_or(&[], |bytes| bytes.as_slice()))?;
         self.done.record_bytes += record.len() as u64;
         let written = self.out.page(page.object, page.record_size, page.page, record, model);
         written.map_err(Error::in_object(&page.record.block.pack.path()))

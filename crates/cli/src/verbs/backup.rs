@@ -4,6 +4,7 @@ mod attempts;
 mod clusters;
 mod create;
 mod mount;
+mod passage;
 mod plan;
 mod point;
 mod pruned;
@@ -152,14 +153,8 @@ fn init(args: &BackupInit) -> Result<()> {
     Repository::init(store, seen()?, &options).map(drop).map_err(|error| backup_errors::failed(doing, &error))
 }
 
-/// Largest size of a pipe in bytes that everybody may ask for.
-const PIPE_BYTES: usize = 1 << 20;
-
 fn pipe() -> Result<(PipeReader, PipeWriter)> {
-    let (reader, writer) = std::io::pipe().context(|| "cannot make a pipe".into())?;
-    // Both ends wake each other less often. Who has used up his share of the memory for pipes gets a shorter one.
-    let _ = rustix::pipe::fcntl_setpipe_size(&writer, PIPE_BYTES);
-    Ok((reader, writer))
+    std::io::pipe().context(|| "cannot make a pipe".into())
 }
 
 fn as_file(end: impl Into<OwnedFd>) -> File {

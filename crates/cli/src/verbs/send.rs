@@ -28,7 +28,7 @@ fn unbuffered(fd: BorrowedFd<'_>) -> Result<File> {
 
 /// The destination of a stream. It remembers what failed there, and shows the progress.
 struct StreamOutput {
-    file: File,
+    to: Box<dyn Write>,
     failed: Option<io::Error>,
     written: u64,
     expected: u64,
@@ -40,8 +40,8 @@ impl StreamOutput {
         Ok(Self::to(unbuffered(rustix::stdio::stdout())?))
     }
 
-    fn to(file: File) -> Self {
-        Self { file, failed: None, written: 0, expected: 0, progress: Progress::bytes("sending") }
+    fn to(to: impl Write + 'static) -> Self {
+        Self { to: Box::new(to), failed: None, written: 0, expected: 0, progress: Progress::bytes("sending") }
     }
 
     /// Returns the failure of the output if it had one, else `other`, which is said of the stream.
@@ -60,7 +60,7 @@ impl StreamOutput {
 
 impl Write for StreamOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.file.write(bytes) {
+        match self.to.write(bytes) {
             Ok(written) => {
                 self.written += written as u64;
                 self.progress.at(self.written, self.expected.max(self.written));
@@ -76,7 +76,7 @@ impl Write for StreamOutput {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.to.flush()
     }
 }
 
@@ -120,9 +120,9 @@ pub(super) enum Unsent {
     Failed(Failure),
 }
 
-/// Writes a stream to a pipe or file, for another verb.
-pub(super) fn send_to(pool: &str, what: Sendable, file: File) -> Result<(), Unsent> {
-    let mut out = StreamOutput::to(file);
+/// Writes a stream for another verb.
+pub(super) fn send_to(pool: &str, what: Sendable, to: impl Write + 'static) -> Result<(), Unsent> {
+    let mut out = StreamOutput::to(to);
     let done = write_stream(pool, what, &mut out);
     out.progress.finish();
     done.map_err(|failure| match &out.failed {

@@ -12,7 +12,8 @@ use pagefold_server::props::{self, Property};
 use pagefold_server::units;
 use serde_json::json;
 
-use super::{as_file, clusters, open, pipe};
+use super::passage::passage;
+use super::{clusters, open};
 use crate::args::BackupCreate;
 use crate::verbs::send::{Unsent, send_to};
 use crate::verbs::{print_json, properties};
@@ -234,10 +235,10 @@ impl BackupSource<'_> {
         };
         let path = |name: &str| format!("{}@{name}", self.name.dataset());
         let what = Sendable::Snapshot { path: path(name), from: from.map(path) };
-        let (mut reader, writer) = pipe()?;
+        let (mut reader, writer) = passage();
         let pool = &self.name.pool;
         let (sent, created) = std::thread::scope(|scope| {
-            let sending = scope.spawn(move || send_to(pool, what, as_file(writer)));
+            let sending = scope.spawn(move || send_to(pool, what, writer));
             let created = self.take(&mut reader, options, name, idle);
             // Closing the reader tells the sender that nobody reads any more.
             drop(reader);
