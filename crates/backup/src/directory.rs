@@ -167,7 +167,7 @@ fn write_directly(path: &FilePath, payload: &PutPayload) -> io::Result<()> {
     let mut file = DirectFile::create(path)?;
     let mut step = AlignedBuf::scratch(DIRECT_STEP_BYTES);
     let mut filled = 0;
-    for mut bytes in payload.iter().map(|bytes| bytes.as_ref()) {
+    for mut bytes in payload.iter().map(AsRef::<[u8]>::as_ref) {
         while !bytes.is_empty() {
             let (now, later) = bytes.split_at(bytes.len().min(step.len() - filled));
             step.get_mut(filled..filled + now.len()).unwrap_or_default().copy_from_slice(now);

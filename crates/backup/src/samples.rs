@@ -84,7 +84,7 @@ pub(crate) fn wal_head() -> object::Head {
         times: Some((1_600_000_000_000_000, 1_600_000_001_000_000)),
         is_last: false,
         is_inside: false,
-        past: Some(crate::archive::model::Past { age: 3, share: 2000 }),
+        past: Some(crate::archive::model::Past { age: 3, wait: 4, share: 2000 }),
         blocks: vec![20, 300],
     }
 }

@@ -379,22 +379,23 @@ impl Drop for Loop {
 
 #[test]
 fn several_paths_to_one_device_are_one() {
-    let sandbox = with_pool("tank");
-    fs::hard_link(sandbox.path("tank.pf"), sandbox.path("hard.pf")).unwrap();
-    std::os::unix::fs::symlink("tank.pf", sandbox.path("soft.pf")).unwrap();
-    let found = pools(&sandbox, &["-d", ".", "-d", "soft.pf", "-d", "tank.pf"]);
+    // Whoever looks on all devices for a pool of another test must not find this one.
+    let sandbox = with_pool("ways");
+    fs::hard_link(sandbox.path("ways.pf"), sandbox.path("hard.pf")).unwrap();
+    std::os::unix::fs::symlink("ways.pf", sandbox.path("soft.pf")).unwrap();
+    let found = pools(&sandbox, &["-d", ".", "-d", "soft.pf", "-d", "ways.pf"]);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((&found[0]["state"], found[0]["devices"].as_array().unwrap().len()), (&"EXPORTED".into(), 1));
     assert_eq!(found[0]["also"].as_array().unwrap().len(), 1, "{found:?}");
     assert!(sandbox.ok(&["import", "-d", "."]).contains("other paths to the same"));
-    sandbox.ok(&["import", "-d", ".", "-d", "soft.pf", "tank"]);
-    let made = Command::new("losetup").args(["-f", "--show"]).arg(sandbox.path("tank.pf")).output();
+    sandbox.ok(&["import", "-d", ".", "-d", "soft.pf", "ways"]);
+    let made = Command::new("losetup").args(["-f", "--show"]).arg(sandbox.path("ways.pf")).output();
     let Some(made) = made.ok().filter(|made| made.status.success()) else {
         eprintln!("skipped: no loop devices here");
         return;
     };
     let device = Loop(String::from_utf8(made.stdout).unwrap().trim().to_owned());
-    let found = pools(&sandbox, &["-d", "tank.pf", "-d", &device.0]);
+    let found = pools(&sandbox, &["-d", "ways.pf", "-d", &device.0]);
     assert_eq!((found.len(), &found[0]["state"]), (1, &"EXPORTED".into()), "{found:?}");
     assert_eq!(found[0]["also"][0], device.0.as_str());
 }

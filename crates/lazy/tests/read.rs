@@ -107,7 +107,7 @@ fn who_reads_on_waits_for_few_requests() {
     }
     let requests = bench.odd.reads.load(Ordering::SeqCst) - before;
     let at_once = bench.odd.most_at_once.load(Ordering::SeqCst);
-    assert!(requests < 160 && at_once >= 3, "{requests} requests for 160 reads, {at_once} at once");
+    assert!(requests < 40 && at_once >= 2, "{requests} requests for 160 reads, {at_once} at once");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_store_that_stays_away_is_an_error_after_a_bounded_time_and_no_lasting_one()
     // It has been away for so long: who comes now does not wait as long again.
     lazy.read(3, PAGE, 9 << 20, &mut bytes).unwrap_err();
     let second = tried() - before - first;
-    assert!(first > 1 && second == 1, "{first} requests, then {second}");
+    assert!(second * 2 < first, "{first} requests, then {second}");
     assert!(lazy.figures().outage.unwrap().1.contains("no route"));
     // All that was read before is still there, and the rest is once the store is.
     read(&*lazy, 3, 0, 1);

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use pagefold_basebackup::segment::{Name, Part};
 use serde::Serialize;
 
-use self::model::{Kept, LEARN_BYTES_MIN, share};
+use self::model::{Kept, LEARN_BYTES_MIN, is_better, share};
 use self::object::{FIXED_BYTES, File, Head};
 use self::timeline::{ClusterLog, History, Line};
 use crate::commit::{Backup, Cluster, Floor};
@@ -145,9 +145,13 @@ impl Repository {
             return encode(Some(&Kept::learn(file.content)));
         };
         let bytes = encode(Some(&kept))?;
-        match kept.is_worse(share(bytes.len() as u64, file.content.len() as u64)) {
-            true => encode(Some(&Kept::learn(file.content))),
-            false => Ok(bytes),
+        if !kept.is_worse(share(bytes.len() as u64, file.content.len() as u64)) {
+            return Ok(bytes);
+        }
+        let learned = encode(Some(&Kept::learn(file.content)))?;
+        match is_better(learned.len(), bytes.len()) {
+            true => Ok(learned),
+            false => encode(Some(&kept.tried())),
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! - Each object has its model with it, so that none needs another one. A push takes over the model of the segment
 //!   before, which costs two requests; to learn one takes a second.
-//! - A model is learned again if it has grown old and codes worse than it did.
+//! - A model that codes worse than it did is learned again, at once if the last learning was worth it, and after ever
+//!   more segments if it was not.
 
 use pagefold_codec::{Model, Options, Scratch};
 use pagefold_engine::wire::{Reader, put_bytes, put_varint};
@@ -23,8 +24,11 @@ const SAMPLES_MAX: usize = 410;
 const LEVEL: i32 = 3;
 /// Number of segments for which a model should be worth its bytes.
 const SEGMENTS: u64 = 16;
-/// Number of segments after which a model may be learned again: learning then takes a sixteenth of it, per segment.
-const OLD: u32 = 16;
+/// Largest number of segments between two attempts to learn a better model: learning takes a sixteenth of its time per
+/// segment, then.
+const WAIT_MAX: u32 = 16;
+/// A new model replaces the old one if it makes at most so many percent of what the old one makes.
+const BETTER_PERCENT: usize = 90;
 /// A model is learned again if it makes more than so many percent of what it made when it was learned.
 const WORSE_PERCENT: u64 = 125;
 /// A block that is compressed as a whole.
@@ -47,10 +51,12 @@ pub(crate) struct Stored {
 }
 
 /// How a model, or that there is none, has come to a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Past {
-    /// Number of segments since that from which it was learned.
+    /// Number of segments since that in which a model was learned, or learning was tried.
     pub(crate) age: u32,
+    /// Number of segments after which it may be tried again.
+    pub(crate) wait: u32,
     /// What the blocks of that segment took, in parts of 65,536 of the file.
     pub(crate) share: u32,
 }
@@ -63,7 +69,7 @@ pub(crate) fn share(part: u64, whole: u64) -> u32 {
 impl Kept {
     /// Learns a model of a segment.
     pub(crate) fn learn(content: &[u8]) -> Self {
-        Self { model: Self::learned(content), past: Past::default() }
+        Self { model: Self::learned(content), past: Past { age: 0, wait: 1, share: 0 } }
     }
 
     /// Returns a model; `None` if the file is no log, or would not gain.
@@ -94,8 +100,19 @@ impl Kept {
     /// Returns true if a new model may make less of a file of which this one has made `made`.
     pub(crate) fn is_worse(&self, made: u32) -> bool {
         let is_worse = u64::from(made) * 100 > u64::from(self.past.share) * WORSE_PERCENT;
-        self.past.age >= OLD && (self.model.is_none() || is_worse)
+        self.past.age >= self.past.wait && (self.model.is_none() || is_worse)
     }
+
+    /// Notes that another model would not have made much less.
+    pub(crate) fn tried(self) -> Self {
+        let wait = self.past.wait.saturating_mul(2).min(WAIT_MAX);
+        Self { past: Past { age: 0, wait, ..self.past }, ..self }
+    }
+}
+
+/// Returns true if a new model that makes `new` bytes is to replace one that makes `old`.
+pub(crate) fn is_better(new: usize, old: usize) -> bool {
+    new.saturating_mul(100) <= old.saturating_mul(BETTER_PERCENT)
 }
 
 /// Decodes a model that the object has.

@@ -85,8 +85,9 @@ impl Head {
             out.extend_from_slice(&first.to_le_bytes());
             out.extend_from_slice(&last.to_le_bytes());
         }
-        if let Some(Past { age, share }) = self.past {
+        if let Some(Past { age, wait, share }) = self.past {
             put_varint(&mut out, age.into());
+            put_varint(&mut out, wait.into());
             put_varint(&mut out, share.into());
         }
         put_varint(&mut out, self.blocks.len() as u64);
@@ -112,7 +113,11 @@ impl Head {
         };
         let (is_last, is_inside) = (flags & IS_LAST != 0, flags & IS_INSIDE != 0);
         let past = match flags & HAS_PAST != 0 {
-            true => Some(Past { age: reader.varint_u32()?, share: reader.varint_u32()? }),
+            true => Some(Past {
+                age: reader.varint_u32()?,
+                wait: reader.varint_u32()?,
+                share: reader.varint_u32()?,
+            }),
             false => None,
         };
         let blocks = crate::chunk::table(&mut reader, length)?;
@@ -184,7 +189,7 @@ pub(crate) fn encode_as(
     let blocks = blocks?;
     let block_bytes = blocks.iter().map(Vec::len).sum::<usize>();
     let past = kept.map(|kept| match kept.past.age {
-        0 => Past { age: 0, share: share(block_bytes as u64, file.content.len() as u64) },
+        0 => Past { share: share(block_bytes as u64, file.content.len() as u64), ..kept.past },
         _ => kept.past,
     });
     let head = Head {

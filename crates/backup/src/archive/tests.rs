@@ -193,26 +193,36 @@ fn segments_are_coded_by_the_model_of_the_one_before() {
 #[test]
 fn a_model_that_has_become_worse_is_learned_again() {
     let (_memory, repository) = repository(None);
-    // Nothing can be learned of noise, which is found out once in a while.
     let mut random = pagefold_codec::testing::Random::new(7);
     let noise: Vec<u8> = (0..1 << 20).map(|_| random.next() as u8).collect();
-    for number in 1..=18 {
-        push_segment(&repository, number, &noise);
-    }
-    let ages: Vec<_> =
-        (1..=18).map(|number| of_segment(&repository, number)).map(|found| (found.0, found.2)).collect();
-    let expected: Vec<_> = (0..16).chain([0, 1]).map(|age| (age, 0)).collect();
-    assert_eq!(ages, expected);
-    // With nothing but a log behind it, a model stays; half a log and half noise is worse, and a new model is no better.
     let log = log(2, 1);
-    push_segment(&repository, 30, &log[0]);
-    for number in 31..=47 {
-        push_segment(&repository, number, &log[0]);
-    }
-    assert_eq!(of_segment(&repository, 47).0, 17);
+    let ages = |numbers: std::ops::RangeInclusive<u32>| -> Vec<_> {
+        numbers
+            .map(|number| of_segment(&repository, number))
+            .map(|(age, _, model)| (age, model > 0))
+            .collect()
+    };
+    // Nothing can be learned of noise: that is found out after ever more segments.
+    (1..=40).for_each(|number| push_segment(&repository, number, &noise));
+    let waits = [1, 2, 4, 8, 16].into_iter().flat_map(|wait| 0..wait);
+    assert_eq!(ages(1..=40), waits.chain(0..9).map(|age| (age, false)).collect::<Vec<_>>());
+    // What comes of this log is hardly shorter by a model than by zstd, so no model replaces none.
+    (41..=49).for_each(|number| push_segment(&repository, number, &log[0]));
+    assert_eq!(ages(47..=49), [(15, false), (0, false), (1, false)]);
+    // A model stays where it makes what it made.
+    (100..=120).for_each(|number| push_segment(&repository, number, &log[0]));
+    assert_eq!(ages(120..=120), [(20, true)]);
+    // Half a log and half noise is worse. A new model makes no less of it, so the old one stays.
     let half = [&log[0][..1 << 20], &noise].concat();
-    push_segment(&repository, 48, &half);
-    assert_eq!(of_segment(&repository, 48).0, 0);
+    (121..=124).for_each(|number| push_segment(&repository, number, &half));
+    assert_eq!(ages(121..=124), [(0, true), (1, true), (2, true), (3, true)]);
+    assert_eq!(of_segment(&repository, 124).2, of_segment(&repository, 100).2);
+    // Zeros behind a switch of segments are no reason to learn, and something else is.
+    let switched = [&log[0][..1 << 19], &vec![0; 3 << 19]].concat();
+    push_segment(&repository, 200, &switched);
+    push_segment(&repository, 201, &noise);
+    push_segment(&repository, 202, &log[0]);
+    assert_eq!(ages(200..=202), [(0, true), (0, true), (1, true)]);
 }
 
 #[test]

@@ -132,8 +132,8 @@ impl<'r> Repacking<'r> {
         Ok(())
     }
 
-    fn push_meta(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<BlockRef> {
-        let block = BlockRef { pack: self.meta.id, ..self.meta.pack.push(kind, &bytes) };
+    fn push_meta(&mut self, kind: Kind, bytes: &[u8]) -> Result<BlockRef> {
+        let block = BlockRef { pack: self.meta.id, ..self.meta.pack.push(kind, bytes) };
         if self.meta.pack.bytes() >= PACK_BYTES {
             let fresh = self.fresh()?;
             let full = std::mem::replace(&mut self.meta, fresh);
@@ -175,7 +175,7 @@ impl<'r> Repacking<'r> {
         recount(&mut root.needs, &counts);
         let mut blocks = Vec::new();
         for part in root.encode().chunks(ROOT_PART_BYTES) {
-            blocks.push(self.push_meta(Kind::Root, squeeze(part)?)?);
+            blocks.push(self.push_meta(Kind::Root, &squeeze(part)?)?);
         }
         let packs: BTreeSet<PackId> = root.packs().chain(blocks.iter().map(|block| block.pack)).collect();
         Ok(Some((blocks, packs.len() as u64)))
@@ -193,7 +193,7 @@ impl<'r> Repacking<'r> {
                 (page.record.block, page.record.at) = (*block, *at);
             }
         }
-        let block = self.push_meta(Kind::Chunk, squeeze(&chunk::encode(&entries))?)?;
+        let block = self.push_meta(Kind::Chunk, &squeeze(&chunk::encode(&entries))?)?;
         Ok(Moved { row: Row { block, ..*row }, counts })
     }
 
