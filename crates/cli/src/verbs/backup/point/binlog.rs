@@ -262,7 +262,7 @@ fn tell(
 ) -> Result<()> {
     if let (true, Some(place)) = (replayed.earlier, replayed.stopped) {
         eprintln!(
-            "pagefold: warning: transactions behind {place} in the log have earlier times, and were left out: the clock was set, or ran ahead there"
+            "pagefold: warning: transactions behind {place} in the log began before that time, and were left out: they were committed after one that began later, or the clock was set"
         );
     }
     if args.json {
