@@ -160,7 +160,7 @@ branches: ## A branch of a database, timed until it answers, and many at once: S
 	@$(LAB) branches $(if $(filter command line,$(origin SCALE)),--scale $(SCALE)) $(if $(filter command line,$(origin N)),--count $(N))
 
 backup-mount: ## A PostgreSQL on a backup in a bucket that is 20 ms away, timed: SCALE=340 STORE=versitygw|ceph
-	@scripts/setup build $(if $(filter ceph,$(STORE)),ceph,test)
+	@scripts/setup build $(if $(filter ceph,$(STORE)),ceph,backup)
 	@$(BUILD)
 	@$(LAB) backup-mount --store $(STORE) $(if $(filter command line,$(origin SCALE)),--scale $(SCALE))
 

@@ -119,7 +119,7 @@ class Campaign:
         config = self.run.fresh("curl")
         config.write_text("".join(f'url = "{self.url}/{BUCKET}/{key}"\noutput = "/dev/null"\n' for key, _ in packs))
         begun = time.monotonic()
-        argv = [tool("curl"), "-s", "--fail", *signed(), "--parallel", "--parallel-max", str(DOWNLOADS), "--config", config]
+        argv = [tool("curl", profile="backup"), "-s", "--fail", *signed(), "--parallel", "--parallel-max", str(DOWNLOADS), "--config", config]
         subprocess.run(argv, check=True, stderr=subprocess.DEVNULL)
         taken, read = time.monotonic() - begun, sum(size for _, size in packs)
         print(

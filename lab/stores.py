@@ -223,7 +223,7 @@ def signed() -> list[str]:
 
 def s3(store: Store, method: str, key: str, *words: str) -> bytes:
     """Makes a request."""
-    argv = [tool("curl"), "-sS", "--fail-with-body", *signed(), "-X", method, *words, f"{store.url}/{BUCKET}/{key}"]
+    argv = [tool("curl", profile="backup"), "-sS", "--fail-with-body", *signed(), "-X", method, *words, f"{store.url}/{BUCKET}/{key}"]
     done = subprocess.run(argv, capture_output=True)
     if done.returncode != 0:
         raise proc.CommandFailed(argv, done.returncode, (done.stdout + done.stderr).decode(errors="replace"))
@@ -253,7 +253,7 @@ class FarHost(Host):
     def __init__(self, run: Run, *, bytes_per_s: int, latency_ms: int):
         self.run, self.latency_ms = run, latency_ms
         self.name, self.ports = f"pf{os.getpid()}", itertools.count(8500)
-        ip, tc = tool("ip"), tool("tc")
+        ip, tc = tool("ip", profile="backup"), tool("tc", profile="backup")
         subnet = f"10.{random.randrange(64, 128)}.{random.randrange(256)}"
         self.address = f"{subnet}.2"
         # `ip netns exec` would take copies of all mounts along.

@@ -57,7 +57,7 @@ pub(crate) struct Past {
     pub(crate) age: u32,
     /// Number of segments after which it may be tried again.
     pub(crate) wait: u32,
-    /// What the blocks of that segment took, in parts of 65,536 of the file.
+    /// The share that the blocks of that segment took of it, in parts of 65,536.
     pub(crate) share: u32,
 }
 

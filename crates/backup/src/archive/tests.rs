@@ -206,7 +206,7 @@ fn a_model_that_has_become_worse_is_learned_again() {
     (1..=40).for_each(|number| push_segment(&repository, number, &noise));
     let waits = [1, 2, 4, 8, 16].into_iter().flat_map(|wait| 0..wait);
     assert_eq!(ages(1..=40), waits.chain(0..9).map(|age| (age, false)).collect::<Vec<_>>());
-    // What comes of this log is hardly shorter by a model than by zstd, so no model replaces none.
+    // A model makes this log hardly shorter than zstd does, so none is taken where there was none.
     (41..=49).for_each(|number| push_segment(&repository, number, &log[0]));
     assert_eq!(ages(47..=49), [(15, false), (0, false), (1, false)]);
     // A model stays where it makes what it made.
