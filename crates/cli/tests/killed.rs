@@ -144,7 +144,9 @@ fn a_pool_whose_processes_are_all_killed_is_mounted_again() {
     sandbox.ok(&["mount", "-o", "takeover=off", "tank", "mnt"]);
     let path = sandbox.path("mnt/file");
     for round in 0..ROUNDS as u64 {
-        fs::write(&path, vec![b'o'; PAGES as usize * PAGE]).unwrap();
+        let file = File::create(&path).unwrap();
+        file.write_all_at(&vec![b'o'; PAGES as usize * PAGE], 0).unwrap();
+        file.sync_all().unwrap();
         let readers: Vec<_> = (0..READERS)
             .map(|reader| {
                 let path = path.clone();

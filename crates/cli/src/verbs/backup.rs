@@ -4,7 +4,6 @@ mod attempts;
 mod clusters;
 mod create;
 mod mount;
-mod passage;
 mod plan;
 mod point;
 mod pruned;
@@ -16,8 +15,8 @@ mod run;
 mod status;
 
 use std::fs::File;
-use std::io::{PipeReader, PipeWriter, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::Read;
+use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 
 use pagefold_backup::{
@@ -151,14 +150,6 @@ fn init(args: &BackupInit) -> Result<()> {
     let store = store(&args.repository, &args.access, true)?;
     let options = InitOptions { secret, created: units::now(), single_writer: args.single_writer };
     Repository::init(store, seen()?, &options).map(drop).map_err(|error| backup_errors::failed(doing, &error))
-}
-
-fn pipe() -> Result<(PipeReader, PipeWriter)> {
-    std::io::pipe().context(|| "cannot make a pipe".into())
-}
-
-fn as_file(end: impl Into<OwnedFd>) -> File {
-    File::from(end.into())
 }
 
 fn list(args: &BackupList) -> Result<()> {

@@ -23,6 +23,7 @@ mod manual;
 mod models;
 mod mount;
 mod mount_all;
+mod passage;
 mod policy;
 mod properties;
 mod rebase;

@@ -1,8 +1,9 @@
 //! `send` and `receive`: snapshots as streams, to standard output and from standard input.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use pagefold_engine::pool::Background;
 use pagefold_server::control::{Client, Reply, Request, Sendable, Transferred};
@@ -14,12 +15,15 @@ use pagefold_server::{engine_errors, pools, streams, units};
 use serde_json::json;
 
 use super::dataset::{dataset, snapshot_name};
+use super::passage::Outlet;
 use crate::args::{Receive, Send};
 use crate::progress::Progress;
 use crate::{datasets, target};
 
 /// Number of bytes that are read and written at a time.
 const BUFFER_BYTES: usize = 256 << 10;
+/// Time for which a thread that makes a stream may be silent before it is seen to whether the server has ended.
+const SILENCE: Duration = Duration::from_millis(100);
 
 /// Returns standard input or output as a file without a buffer.
 fn unbuffered(fd: BorrowedFd<'_>) -> Result<File> {
@@ -131,9 +135,10 @@ pub(super) fn send_to(pool: &str, what: Sendable, to: impl Write + 'static) -> R
     })
 }
 
-/// Receives a stream from a pipe or file, for another verb.
-pub(super) fn receive_from(name: &Name, force: bool, file: File) -> Result<Transferred> {
-    let mut input = Input { file, read: 0, ended: false, len: None, progress: Progress::flow("received") };
+/// Receives a stream that another thread writes, for another verb.
+pub(super) fn receive_from(name: &Name, force: bool, from: Outlet) -> Result<Transferred> {
+    let progress = Progress::flow("received");
+    let mut input = Input { from: Source::Thread(from), read: 0, ended: false, len: None, progress };
     let received = take_stream(name, force, &mut input);
     input.progress.finish();
     received
@@ -273,9 +278,17 @@ pub fn receive(args: &Receive) -> Result<()> {
     Ok(())
 }
 
+/// A writer of streams.
+enum Source {
+    /// Another process, by a pipe, or whoever wrote a file.
+    File(BufReader<File>),
+    /// A thread of this process.
+    Thread(Outlet),
+}
+
 /// The source of a stream. It shows the progress.
 struct Input {
-    file: File,
+    from: Source,
     read: u64,
     /// True if it was read to its end.
     ended: bool,
@@ -290,16 +303,61 @@ impl Input {
         let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file);
         let len = metadata.map(|metadata| metadata.len());
         let progress = if len.is_some() { Progress::bytes("receiving") } else { Progress::flow("received") };
-        Ok(Self { file, read: 0, ended: false, len, progress })
+        let from = Source::File(BufReader::with_capacity(BUFFER_BYTES, file));
+        Ok(Self { from, read: 0, ended: false, len, progress })
+    }
+
+    fn came(&mut self, len: usize) {
+        self.read += len as u64;
+        self.progress.at(self.read, self.len.unwrap_or(0).max(self.read));
+    }
+
+    /// Waits until there is something to read, or the stream has ended, and returns true; or returns false if the
+    /// server sends something, or ends, before that.
+    fn wait(&mut self, client: &Client) -> Result<bool> {
+        match &mut self.from {
+            Source::File(file) => client.wait_for(file.get_ref().as_fd()),
+            Source::Thread(outlet) => {
+                while !client.has_word()? {
+                    if outlet.wait(SILENCE) {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+        }
+    }
+}
+
+impl BufRead for Input {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        let bytes = match &mut self.from {
+            Source::File(file) => file.fill_buf()?,
+            Source::Thread(outlet) => outlet.fill_buf()?,
+        };
+        self.ended |= bytes.is_empty();
+        Ok(bytes)
+    }
+
+    fn consume(&mut self, len: usize) {
+        match &mut self.from {
+            Source::File(file) => file.consume(len),
+            Source::Thread(outlet) => outlet.consume(len),
+        }
+        self.came(len);
     }
 }
 
 impl Read for Input {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(out)?;
-        self.read += read as u64;
+        // What follows the stream in a file is left to others.
+        let read = match &mut self.from {
+            Source::File(file) if file.buffer().is_empty() => file.get_mut().read(out)?,
+            Source::File(file) => file.read(out)?,
+            Source::Thread(outlet) => outlet.read(out)?,
+        };
+        self.came(read);
         self.ended |= read == 0 && !out.is_empty();
-        self.progress.at(self.read, self.len.unwrap_or(0).max(self.read));
         Ok(read)
     }
 }
@@ -308,21 +366,20 @@ impl Read for Input {
 fn pass_on(client: &mut Client, name: &Name, force: bool, input: &mut Input) -> Result<Transferred> {
     let request = Request::Receive { path: name.path.clone(), force };
     let Reply::Ready {} = client.ask_and_wait(&request)? else { return Err(client.misunderstood()) };
-    let mut buffer = vec![0; BUFFER_BYTES];
     // A server that has ended, or wants no more of the stream, tells why in its last reply.
-    while client.wait_for(input.file.as_fd())? {
-        match input.read(&mut buffer) {
-            Ok(0) => {
+    while input.wait(client)? {
+        let passed = match input.fill_buf() {
+            Ok([]) => {
                 let _ = client.piece_writer().end();
                 break;
             }
-            Ok(read) => {
-                if client.piece_writer().write_all(&buffer[..read]).is_err() {
-                    break;
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(bytes) => client.piece_writer().write_all(bytes).map(|()| bytes.len()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(Failure::new(format!("cannot read the stream: {error}"))),
+        };
+        match passed {
+            Ok(len) => input.consume(len),
+            Err(_) => break,
         }
     }
     match client.last_reply() {

@@ -194,6 +194,14 @@ impl Client {
         Ok(both[1].revents().is_empty())
     }
 
+    /// Returns true if the server has sent something, or has ended.
+    pub fn has_word(&self) -> Result<bool> {
+        let now = timespec(Duration::ZERO);
+        let mut stream = [PollFd::new(&self.stream, PollFlags::IN)];
+        let found = retry_on_intr(|| poll(&mut stream, Some(&now)));
+        Ok(found.context(|| "cannot look for a reply of the server".into())? > 0)
+    }
+
     /// Returns the reply at the end of a stream.
     pub fn last_reply(&mut self) -> Result<Reply> {
         let reply = self.stream.set_read_timeout(None).and_then(|()| self.read());

@@ -12,9 +12,9 @@ use pagefold_server::props::{self, Property};
 use pagefold_server::units;
 use serde_json::json;
 
-use super::passage::passage;
 use super::{clusters, open};
 use crate::args::BackupCreate;
+use crate::verbs::passage::passage;
 use crate::verbs::send::{Unsent, send_to};
 use crate::verbs::{print_json, properties};
 use crate::{backup_errors, datasets};

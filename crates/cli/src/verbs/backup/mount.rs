@@ -16,10 +16,11 @@ use pagefold_server::operations::Operation;
 use pagefold_server::spawn::{self, Purpose};
 use pagefold_server::{files, mounts, raw, units};
 
-use super::{as_file, pipe, secret_bytes};
+use super::secret_bytes;
 use crate::args::{Access, BackupMount, BackupMounts, Mount, Set};
 use crate::reader::{self, MountSpec, Opening, RepositorySource, Task};
 use crate::table::{Align, Table, printable};
+use crate::verbs::passage::passage;
 use crate::verbs::{dataset, print_json, properties, send};
 use crate::{backup_errors, datasets, mountpoint, target};
 
@@ -218,16 +219,16 @@ fn build(name: &Name, contents: &Contents, place: &str, token: Token) -> Result<
         name: format!("{SKELETON}{token}"),
         expected_bytes: 0,
     };
-    let (input, output) = pipe()?;
     crate::ignore_sigpipe();
+    let (outlet, inlet) = passage();
     let (received, built) = std::thread::scope(|scope| {
         let building = scope.spawn(move || {
-            let mut out = BufWriter::with_capacity(1 << 20, output);
+            let mut out = BufWriter::with_capacity(1 << 20, inlet);
             let built = skeleton(contents, &origin, &head, &mut out);
             out.flush().ok();
             built
         });
-        (send::receive_from(name, false, as_file(input)), building.join())
+        (send::receive_from(name, false, outlet), building.join())
     });
     match (received, built.map_err(|_| Failure::new("it ended by a bug"))?) {
         (Ok(_), Ok(_)) => Ok(()),

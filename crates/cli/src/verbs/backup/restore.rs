@@ -10,8 +10,9 @@ use pagefold_server::names::Name;
 use pagefold_server::{names, units};
 use serde_json::json;
 
-use super::{as_file, figures, open, pipe};
+use super::{figures, open};
 use crate::args::BackupRestore;
+use crate::verbs::passage::passage;
 use crate::verbs::print_json;
 use crate::verbs::send::receive_from;
 use crate::{backup_errors, datasets};
@@ -98,17 +99,17 @@ pub(super) fn restore_into(
         }
         None => (newest_backup(name, &backups)?, None),
     };
-    let (reader, writer) = pipe()?;
     crate::ignore_sigpipe();
+    let (outlet, inlet) = passage();
     let (received, restored) = std::thread::scope(|scope| {
         let since = since.as_ref();
         let restoring = scope.spawn(move || {
-            let mut out = std::io::BufWriter::with_capacity(1 << 20, writer);
+            let mut out = std::io::BufWriter::with_capacity(1 << 20, inlet);
             let restored = repository.restore(backup, since, after, &mut out, &mut |_, _| {});
             out.flush().ok();
             restored
         });
-        let received = receive_from(name, force, as_file(reader));
+        let received = receive_from(name, force, outlet);
         (received, restoring.join())
     });
     let restored = restored.map_err(|_| Failure::new(format!("{}: it ended by a bug", doing())))?;

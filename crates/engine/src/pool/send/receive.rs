@@ -73,7 +73,7 @@ impl Pool {
         let (FrameKind::Head, payload) = frames.next()? else {
             return Err(Error::corrupt("stream", "it does not begin with its head"));
         };
-        let head = HeadFrame::decode(&payload)?;
+        let head = HeadFrame::decode(payload)?;
         let mut receiving = self.begin_receive(path, options, head)?;
         let done = receiving.read(&mut frames, watch).and_then(|()| receiving.finish());
         let came = receiving.last.is_some();
@@ -247,16 +247,16 @@ impl Receiving<'_> {
             let (kind, payload) = frames.next()?;
             match kind {
                 FrameKind::Head => return Err(Error::corrupt("stream", "it has two heads")),
-                FrameKind::Model => self.model(&payload)?,
+                FrameKind::Model => self.model(payload)?,
                 FrameKind::Entries => {
-                    let group = FrameChanges::read(&payload, self.last, self.end, &self.data, &self.models)?;
+                    let group = FrameChanges::read(payload, self.last, self.end, &self.data, &self.models)?;
                     let (last, end) = (group.last, group.end);
                     let token = Token { to: self.head.to, from: self.head.from, after: last };
                     self.pool.commit_group(&self.data, &group, &token)?;
                     (self.last, self.end) = (last, end);
                 }
                 FrameKind::End => {
-                    if EndFrame::decode(&payload)? != self.end {
+                    if EndFrame::decode(payload)? != self.end {
                         return Err(Error::corrupt(
                             "stream",
                             "it says at its end that it had something else",

@@ -72,7 +72,7 @@ impl<'a> StreamReader<'a> {
         let (FrameKind::Head, payload) = frames.next()? else {
             return Err(Error::corrupt("stream", "it does not begin with its head"));
         };
-        let HeadFrame { to, from, after, name, expected_bytes } = HeadFrame::decode(&payload)?;
+        let HeadFrame { to, from, after, name, expected_bytes } = HeadFrame::decode(payload)?;
         let head = StreamHead { to, from, after, name, expected_bytes };
         Ok(Self { frames, head, last: after, end: EndFrame::default() })
     }
@@ -97,12 +97,12 @@ impl<'a> StreamReader<'a> {
         Ok(match kind {
             FrameKind::Head => return Err(Error::corrupt("stream", "it has two heads")),
             FrameKind::Model => {
-                let model = SentModel::decode(&payload)?;
+                let model = SentModel::decode(payload)?;
                 Some(StreamItem::Model { id: model.id, body: SentModel { id: 0, ..model }.encode() })
             }
-            FrameKind::Entries => Some(StreamItem::Entries(payload)),
+            FrameKind::Entries => Some(StreamItem::Entries(payload.to_vec())),
             FrameKind::End => {
-                if EndFrame::decode(&payload)? != self.end {
+                if EndFrame::decode(payload)? != self.end {
                     return Err(Error::corrupt("stream", "it says at its end that it had something else"));
                 }
                 None

@@ -106,61 +106,70 @@ pub(super) struct FrameReader<'a> {
     input: &'a mut dyn Read,
     chain: u64,
     pub(super) bytes: u64,
+    /// Bytes of the frame that was read last, and room that is used again.
+    buffer: Vec<u8>,
 }
 
 impl<'a> FrameReader<'a> {
     pub(super) fn new(input: &'a mut dyn Read) -> Self {
-        Self { input, chain: 0, bytes: 0 }
+        Self { input, chain: 0, bytes: 0, buffer: Vec::new() }
     }
 
-    fn take(&mut self, out: &mut Vec<u8>, mut len: usize) -> Result<()> {
-        while len > 0 {
-            let begin = out.len();
-            let now = len.min(READ_BYTES);
-            out.resize(begin + now, 0);
-            let room = out.get_mut(begin..).unwrap_or_default();
+    /// Reads the buffer's bytes from `begin` to `end`.
+    fn fill(&mut self, begin: usize, end: usize) -> Result<()> {
+        let mut begin = begin;
+        while begin < end {
+            // Only room that no frame has used before is cleared.
+            if self.buffer.len() <= begin {
+                self.buffer.resize(end.min(begin + READ_BYTES), 0);
+            }
+            let until = end.min(self.buffer.len());
+            let room = self.buffer.get_mut(begin..until).unwrap_or_default();
+            let now = room.len();
             self.input.read_exact(room).map_err(|source| match source.kind() {
                 ErrorKind::UnexpectedEof => Error::corrupt("stream", "it ends too early"),
                 _ => failed("read", self.bytes, now, source),
             })?;
             self.bytes += now as u64;
-            len -= now;
+            begin = until;
         }
         Ok(())
     }
 
-    /// Reads the next frame and verifies its checksum. Must not be called after [`FrameKind::End`].
-    pub(super) fn next(&mut self) -> Result<(FrameKind, Vec<u8>)> {
-        let mut bytes = Vec::new();
+    fn read(&self, begin: usize, end: usize) -> &[u8] {
+        self.buffer.get(begin..end).unwrap_or_default()
+    }
+
+    /// Reads the next frame, verifies its checksum, and returns its payload. Must not be called after
+    /// [`FrameKind::End`].
+    pub(super) fn next(&mut self) -> Result<(FrameKind, &[u8])> {
         if self.bytes == 0 {
-            self.take(&mut bytes, MAGIC.len())?;
-            if bytes != MAGIC {
-                return Err(match bytes.starts_with(b"PFsend") {
+            self.fill(0, MAGIC.len())?;
+            let magic = self.read(0, MAGIC.len());
+            if magic != MAGIC {
+                return Err(match magic.starts_with(b"PFsend") {
                     true => Error::Unsupported("the stream is of another version of Pagefold".into()),
                     false => Error::corrupt("stream", "it is not one that 'send' makes"),
                 });
             }
-            bytes.clear();
         }
-        self.take(&mut bytes, FRAME_HEAD_BYTES)?;
-        let mut head = Reader::new(&bytes, "frame of a stream");
+        self.fill(0, FRAME_HEAD_BYTES)?;
+        let mut head = Reader::new(self.read(0, FRAME_HEAD_BYTES), "frame of a stream");
         let (len, kind) = (head.u32()? as usize, head.u8()?);
         let kind = [FrameKind::Head, FrameKind::Model, FrameKind::Entries, FrameKind::End]
             .into_iter()
             .find(|known| *known as u8 == kind);
         let kind = kind.filter(|_| len <= FRAME_BYTES_MAX);
         let kind = kind.ok_or_else(|| Error::corrupt("frame of a stream", "its head says what cannot be"))?;
-        self.take(&mut bytes, len)?;
-        let chain = xxh3_64_with_seed(&bytes, self.chain);
-        let mut sum = Vec::new();
-        self.take(&mut sum, CHECKSUM_BYTES)?;
-        if sum != chain.to_le_bytes() {
+        let end = FRAME_HEAD_BYTES + len;
+        self.fill(FRAME_HEAD_BYTES, end + CHECKSUM_BYTES)?;
+        let chain = xxh3_64_with_seed(self.read(0, end), self.chain);
+        if self.read(end, end + CHECKSUM_BYTES) != chain.to_le_bytes() {
             let detail = format!("the checksum of what ends at byte {} does not hold", self.bytes);
             return Err(Error::corrupt("stream", detail));
         }
         self.chain = chain;
-        bytes.drain(..FRAME_HEAD_BYTES);
-        Ok((kind, bytes))
+        Ok((kind, self.read(FRAME_HEAD_BYTES, end)))
     }
 }
 

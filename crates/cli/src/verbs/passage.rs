@@ -1,11 +1,12 @@
 //! A pipe between two threads of this process: a stream's bytes stay in the processor's cache, and the kernel copies
 //! nothing.
 
-use std::io::{self, Read, Write};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::io::{self, BufRead, Read, Write};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
 
 /// Number of pieces that wait for the reader.
-const PIECES: usize = 4;
+const PIECES: usize = 8;
 /// Largest length of a piece in bytes.
 const PIECE_BYTES: usize = 256 << 10;
 
@@ -48,20 +49,49 @@ impl Write for Inlet {
     }
 }
 
+impl Outlet {
+    /// Waits until there is something to read, or the stream has ended. Returns false if that takes longer than `limit`.
+    pub(super) fn wait(&mut self, limit: Duration) -> bool {
+        while self.at == self.piece.len() {
+            match self.pieces.recv_timeout(limit) {
+                Ok(next) => self.begin(next),
+                Err(RecvTimeoutError::Timeout) => return false,
+                Err(RecvTimeoutError::Disconnected) => return true,
+            }
+        }
+        true
+    }
+
+    fn begin(&mut self, next: Vec<u8>) {
+        let read = std::mem::replace(&mut self.piece, next);
+        self.at = 0;
+        // The writer may have ended.
+        let _ = self.read.try_send(read);
+    }
+}
+
+impl BufRead for Outlet {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        while self.at == self.piece.len() {
+            let Ok(next) = self.pieces.recv() else { return Ok(&[]) };
+            self.begin(next);
+        }
+        Ok(self.piece.get(self.at..).unwrap_or_default())
+    }
+
+    fn consume(&mut self, len: usize) {
+        self.at = self.piece.len().min(self.at + len);
+    }
+}
+
 impl Read for Outlet {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        while self.at == self.piece.len() {
-            let Ok(next) = self.pieces.recv() else { return Ok(0) };
-            let read = std::mem::replace(&mut self.piece, next);
-            self.at = 0;
-            // The writer may have ended.
-            let _ = self.read.try_send(read);
-        }
-        let rest = self.piece.get(self.at..).unwrap_or_default();
+        let rest = self.fill_buf()?;
         let (now, _) = rest.split_at(rest.len().min(out.len()));
         out.get_mut(..now.len()).unwrap_or_default().copy_from_slice(now);
-        self.at += now.len();
-        Ok(now.len())
+        let read = now.len();
+        self.consume(read);
+        Ok(read)
     }
 }
 
@@ -86,6 +116,20 @@ mod tests {
             outlet.read_to_end(&mut found).unwrap();
         });
         assert!(found == all);
+    }
+
+    #[test]
+    fn waiting_ends_with_the_limit_with_bytes_or_with_the_stream() {
+        let (mut outlet, mut inlet) = passage();
+        assert!(!outlet.wait(Duration::ZERO), "there is nothing yet");
+        inlet.write_all(b"one").unwrap();
+        assert!(outlet.wait(Duration::ZERO));
+        assert_eq!(outlet.fill_buf().unwrap(), b"one");
+        outlet.consume(3);
+        assert!(!outlet.wait(Duration::ZERO), "all was read");
+        drop(inlet);
+        assert!(outlet.wait(Duration::ZERO));
+        assert_eq!(outlet.fill_buf().unwrap(), b"");
     }
 
     #[test]
