@@ -38,6 +38,7 @@ pub mod crafted;
 mod create;
 mod directory;
 mod error;
+mod fetch;
 #[cfg(test)]
 mod format_tests;
 #[cfg(any(test, feature = "fuzzing"))]

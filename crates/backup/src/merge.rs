@@ -12,7 +12,7 @@ use pagefold_engine::Key;
 use crate::block::{BlockRef, Kind};
 use crate::chunk::{self, CHUNK_BYTES_MAX, Entry, PageEntry};
 use crate::error::{Error, Result};
-use crate::limits::{CHUNK_BYTES, CHUNK_CACHE, CHUNK_ENTRIES, CHUNK_ENTRIES_MIN};
+use crate::limits::{CHUNK_BYTES, CHUNK_CACHE, CHUNK_ENTRIES, CHUNK_ENTRIES_MIN, CHUNKS_AHEAD};
 use crate::pack::{PackId, unsqueeze};
 use crate::repository::Repository;
 use crate::root::{Needs, Root, Row};
@@ -21,25 +21,61 @@ use crate::root::{Needs, Root, Row};
 pub(crate) struct Chunks<'a> {
     repository: &'a Repository,
     kept: VecDeque<(BlockRef, Arc<Vec<Entry>>)>,
+    /// Chunks that were read before anybody wanted them, as they are stored.
+    ahead: VecDeque<(BlockRef, Vec<u8>)>,
 }
 
 impl<'a> Chunks<'a> {
     pub(crate) fn new(repository: &'a Repository) -> Self {
-        Self { repository, kept: VecDeque::new() }
+        Self { repository, kept: VecDeque::new(), ahead: VecDeque::new() }
     }
 
     pub(crate) fn read(&mut self, row: &Row) -> Result<Arc<Vec<Entry>>> {
+        self.read_on(row, [])
+    }
+
+    /// Reads a chunk, for a reader that will read the chunks of `then` as well: `row` may be the first of them.
+    pub(crate) fn read_on<'r>(
+        &mut self,
+        row: &Row,
+        then: impl IntoIterator<Item = &'r Row>,
+    ) -> Result<Arc<Vec<Entry>>> {
         if let Some((_, chunk)) = self.kept.iter().find(|(block, _)| *block == row.block) {
             return Ok(Arc::clone(chunk));
         }
-        let squeezed = self.repository.read(&[(Kind::Chunk, row.block)])?;
-        let entries = open_chunk(row, squeezed.first().map_or(&[], Vec::as_slice))?;
+        let squeezed = match self.ahead.iter().position(|(block, _)| *block == row.block) {
+            Some(at) => self.ahead.remove(at).map(|(_, squeezed)| squeezed).unwrap_or_default(),
+            None => self.fetch(row.block, then)?,
+        };
+        let entries = open_chunk(row, &squeezed)?;
         if self.kept.len() == CHUNK_CACHE {
             self.kept.pop_front();
         }
         let entries = Arc::new(entries);
         self.kept.push_back((row.block, Arc::clone(&entries)));
         Ok(entries)
+    }
+
+    /// Returns the block, and keeps those of `then` for later.
+    fn fetch<'r>(&mut self, block: BlockRef, then: impl IntoIterator<Item = &'r Row>) -> Result<Vec<u8>> {
+        let later = then.into_iter().map(|row| row.block).filter(|later| *later != block);
+        let all: Vec<_> = std::iter::once(block)
+            .chain(later)
+            .take(CHUNKS_AHEAD)
+            .map(|block| (Kind::Chunk, block))
+            .collect();
+        // If one of the others is damaged, that is told to whoever wants it.
+        let read = match self.repository.read(&all) {
+            Err(_) if all.len() > 1 => self.repository.read(&[(Kind::Chunk, block)]),
+            read => read,
+        };
+        let mut read = read?.into_iter();
+        let first = read.next().unwrap_or_default();
+        let later = all.into_iter().skip(1).map(|(_, block)| block).zip(read);
+        self.ahead.extend(later);
+        let surplus = self.ahead.len().saturating_sub(2 * CHUNKS_AHEAD);
+        self.ahead.drain(..surplus);
+        Ok(first)
     }
 
     /// Returns the page's entry in a manifest.

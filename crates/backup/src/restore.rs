@@ -8,13 +8,14 @@ use std::sync::mpsc::sync_channel;
 use pagefold_engine::Key;
 use pagefold_engine::pool::{StreamHead, StreamWriter};
 use serde::Serialize;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::block::{BlockRef, Kind, ModelRef, RecordRef};
 use crate::chunk::{Entry, PageEntry};
 use crate::commit::Backup;
 use crate::error::{Error, Result};
-use crate::limits::{BLOCK_CACHE_BYTES, WINDOW_BYTES};
+use crate::fetch::{Blocks, Fetched, Missing, Plan, fetch, record_of};
+use crate::limits::{RESTORE_WINDOW_BYTES, WINDOWS_AHEAD};
 use crate::merge::Chunks;
 use crate::pack::unsqueeze;
 use crate::repository::Repository;
@@ -60,9 +61,12 @@ impl Cursor {
         if self.open.is_empty() { self.root.rows.get(self.next).copied() } else { None }
     }
 
-    fn pop(&mut self, chunks: &mut Chunks<'_>) -> Result<Option<Entry>> {
+    /// Returns the next entry. Rows that `other` has too are not read ahead, as they are skipped.
+    fn pop(&mut self, other: &Self, chunks: &mut Chunks<'_>) -> Result<Option<Entry>> {
         if let Some(row) = self.unopened() {
-            self.open = chunks.read(&row)?.iter().cloned().collect();
+            let rest = self.root.rows.get(self.next..).unwrap_or_default();
+            let is_wanted = |row: &&Row| other.root.rows.is_empty() || !other.root.has_row(row);
+            self.open = chunks.read_on(&row, rest.iter().filter(is_wanted))?.iter().cloned().collect();
             self.next += 1;
         }
         Ok(self.open.pop_front())
@@ -103,8 +107,8 @@ impl<'a> Changes<'a> {
                         self.old.next += 1;
                         continue;
                     }
-                    let new = self.new.pop(&mut self.chunks)?;
-                    let old = self.old.pop(&mut self.chunks)?;
+                    let new = self.new.pop(&self.old, &mut self.chunks)?;
+                    let old = self.old.pop(&self.new, &mut self.chunks)?;
                     match (new, old) {
                         (Some(new), Some(old)) if is_same(&new, &old) => {}
                         (Some(new), _) => return Ok(Some(Change::Set(new))),
@@ -112,9 +116,12 @@ impl<'a> Changes<'a> {
                     }
                 }
                 (Some(new), old) if old.is_none_or(|old| new < old) => {
-                    return Ok(self.new.pop(&mut self.chunks)?.map(Change::Set));
+                    return Ok(self.new.pop(&self.old, &mut self.chunks)?.map(Change::Set));
                 }
-                _ => return Ok(self.old.pop(&mut self.chunks)?.map(|entry| Change::Removed(entry.key()))),
+                _ => {
+                    let removed = self.old.pop(&self.new, &mut self.chunks)?;
+                    return Ok(removed.map(|entry| Change::Removed(entry.key())));
+                }
             }
         }
     }
@@ -133,92 +140,32 @@ fn is_same(new: &Entry, old: &Entry) -> bool {
     }
 }
 
-/// Fetches blocks of records, and keeps the most recent ones.
-pub(crate) struct Blocks<'a> {
-    repository: &'a Repository,
-    kept: HashMap<BlockRef, Arc<Vec<u8>>>,
-    order: VecDeque<BlockRef>,
-    bytes: usize,
-}
-
-impl<'a> Blocks<'a> {
-    pub(crate) fn new(repository: &'a Repository) -> Self {
-        Self { repository, kept: HashMap::new(), order: VecDeque::new(), bytes: 0 }
-    }
-
-    pub(crate) fn has(&self, block: &BlockRef) -> bool {
-        self.kept.contains_key(block)
-    }
-
-    /// Reads these blocks into memory, beside some of those before.
-    pub(crate) fn fetch(&mut self, wanted: &HashSet<BlockRef>) -> Result<()> {
-        while self.bytes > BLOCK_CACHE_BYTES {
-            let Some(oldest) = self.order.pop_front() else { break };
-            if wanted.contains(&oldest) {
-                self.order.push_back(oldest);
-                if self.order.iter().all(|block| wanted.contains(block)) {
-                    break;
-                }
-                continue;
-            }
-            self.bytes -= self.kept.remove(&oldest).map_or(0, |bytes| bytes.len());
-        }
-        let missing: Vec<_> =
-            wanted.iter().filter(|block| !self.has(block)).map(|block| (Kind::Records, *block)).collect();
-        for ((_, block), bytes) in missing.iter().zip(self.repository.read(&missing)?) {
-            self.bytes += bytes.len();
-            self.kept.insert(*block, Arc::new(bytes));
-            self.order.push_back(*block);
-        }
-        Ok(())
-    }
-
-    /// Returns those of these blocks that were fetched.
-    fn shared(&self, wanted: &HashSet<BlockRef>) -> HashMap<BlockRef, Arc<Vec<u8>>> {
-        wanted.iter().filter_map(|block| Some((*block, Arc::clone(self.kept.get(block)?)))).collect()
-    }
-
-    /// Returns a verified record of a block that was fetched.
-    pub(crate) fn record(&self, record: &RecordRef) -> Result<&[u8]> {
-        record.of(self.kept.get(&record.block).map_or(&[], |bytes| bytes.as_slice()))
-    }
-}
-
-impl RecordRef {
-    /// Returns the record, verified, from its block's opened bytes.
-    ///
-    /// # Errors
-    /// [`Error::Damaged`] if the block does not have it.
-    pub fn of<'a>(&self, block: &'a [u8]) -> Result<&'a [u8]> {
-        let (begin, end) = (self.at as usize, self.at as usize + self.len as usize);
-        let found = block.get(begin..end).filter(|found| xxh3_64(found) == self.hash);
-        found.ok_or_else(|| {
-            let BlockRef { pack, index, .. } = self.block;
-            Error::damaged(
-                pack.path(),
-                format!("the record at {begin} of block {index} is not the one that the manifest means"),
-            )
-        })
-    }
-}
-
 impl Repository {
     /// Reads a model, and verifies it.
     pub(crate) fn model(&self, model: &ModelRef) -> Result<Vec<u8>> {
-        let object = model.block.pack.path();
-        let squeezed = self.read(&[(Kind::Model, model.block)])?;
-        let body = unsqueeze(squeezed.first().map_or(&[], Vec::as_slice), MODEL_BYTES_MAX, &object)?;
-        if xxh3_128(&body) != model.hash {
-            return Err(Error::damaged(object, "a model is not the one that the manifest means"));
-        }
-        Ok(body)
+        let mut read = self.models(std::slice::from_ref(model))?;
+        Ok(read.pop().unwrap_or_default())
+    }
+
+    /// Reads models, and verifies them.
+    fn models(&self, models: &[ModelRef]) -> Result<Vec<Vec<u8>>> {
+        let wanted: Vec<_> = models.iter().map(|model| (Kind::Model, model.block)).collect();
+        let verified = |(model, squeezed): (&ModelRef, Vec<u8>)| {
+            let object = model.block.pack.path();
+            let body = unsqueeze(&squeezed, MODEL_BYTES_MAX, &object)?;
+            if xxh3_128(&body) != model.hash {
+                return Err(Error::damaged(object, "a model is not the one that the manifest means"));
+            }
+            Ok(body)
+        };
+        models.iter().zip(self.read(&wanted)?).map(verified).collect()
     }
 
     /// Writes a backup to `out` as a stream that [`pagefold_engine::pool::Pool::receive`] takes: all of it, or its
     /// difference from the backup `since`. `after` is the last key that came of an earlier stream of the same, which
     /// was interrupted.
     ///
-    /// Takes memory for three windows of blocks (one is written, one fetched, one kept from before), whatever the backup's size, and for its root.
+    /// Takes memory for some windows of blocks, whatever the backup's size, and for its root.
     ///
     /// # Errors
     /// [`Error::Damaged`] and [`Error::Missing`] before anything wrong is written; [`Error::Stream`] for errors of
@@ -241,7 +188,6 @@ impl Repository {
             expected_bytes: new.needs.totals.record_bytes,
         };
         let mut restoring = Restoring {
-            repository: self,
             chunks: Chunks::new(self),
             // If only a part is sent, it is unknown which pages the receiver has.
             root: (since.is_none() && after.is_none()).then(|| Arc::clone(&new)),
@@ -253,24 +199,38 @@ impl Repository {
         if let Some(after) = &after {
             changes.skip_to(after);
         }
-        let mut windows = Windows { changes, after, blocks: Blocks::new(self), ended: false };
-        // The next window comes while this one is written.
+        let (blocks, models) = (Blocks::new(self), HashSet::new());
+        let mut windows = Windows { changes, after, blocks, models, ended: false };
+        // The next windows come while one is written: no line is idle because of another one.
         std::thread::scope(|scope| {
-            let (sender, receiver) = sync_channel(0);
-            let fetching = std::thread::Builder::new().name("fetch".into()).spawn_scoped(scope, move || {
-                while let Some(window) = windows.next() {
-                    let failed = window.is_err();
+            let (sender, receiver) = sync_channel(WINDOWS_AHEAD);
+            let begin = |name: &str| std::thread::Builder::new().name(name.into());
+            let failed = |source| Error::Local { doing: "cannot start to fetch".into(), source };
+            let planning = begin("plan").spawn_scoped(scope, move || {
+                while let Some(planned) = windows.next() {
+                    let fetching = planned.and_then(|planned| {
+                        let Planned { window, models, missing } = planned;
+                        let fetching = begin("fetch").spawn_scoped(scope, move || {
+                            fetch(self, &missing)?;
+                            self.models(&models).map(|bodies| (models, bodies))
+                        });
+                        Ok((window, fetching.map_err(failed)?))
+                    });
+                    let is_last = fetching.is_err();
                     // Whoever writes has ended by an error of its own.
-                    if sender.send(window).is_err() || failed {
+                    if sender.send(fetching).is_err() || is_last {
                         return;
                     }
                 }
             });
-            fetching.map_err(|source| Error::Local { doing: "cannot start to fetch".into(), source })?;
-            for window in receiver {
-                let Window { changes, blocks } = window?;
-                for change in changes {
-                    restoring.write(change, &blocks)?;
+            planning.map_err(failed)?;
+            for next in receiver {
+                let (window, fetching) = next?;
+                let fetched = fetching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                let (models, bodies) = fetched?;
+                models.iter().zip(&bodies).try_for_each(|(model, body)| restoring.model(model, body))?;
+                for change in window.changes {
+                    restoring.write(change, &window.blocks)?;
                 }
                 watch(restoring.done.record_bytes, head.expected_bytes);
             }
@@ -285,26 +245,38 @@ impl Repository {
 /// Successive changes, and the blocks of their records.
 struct Window {
     changes: Vec<Change>,
-    blocks: HashMap<BlockRef, Arc<Vec<u8>>>,
+    blocks: HashMap<BlockRef, Fetched>,
 }
 
-/// Cuts changes into windows, and fetches their blocks.
+/// A window, and what is to be fetched for it.
+struct Planned {
+    window: Window,
+    /// Models that no window before it has.
+    models: Vec<ModelRef>,
+    /// Blocks that no window before it has.
+    missing: Missing,
+}
+
+/// Cuts changes into windows.
 struct Windows<'a> {
     changes: Changes<'a>,
     /// The last key that is not wanted.
     after: Option<Key>,
     blocks: Blocks<'a>,
+    /// Models of the windows so far, by their hashes.
+    models: HashSet<u128>,
     ended: bool,
 }
 
 impl Windows<'_> {
-    fn next(&mut self) -> Option<Result<Window>> {
+    fn next(&mut self) -> Option<Result<Planned>> {
         (!self.ended).then(|| self.window())
     }
 
-    fn window(&mut self) -> Result<Window> {
-        let (mut changes, mut wanted, mut bytes) = (Vec::new(), HashSet::new(), 0);
-        while bytes < WINDOW_BYTES && changes.len() < WINDOW_ENTRIES {
+    fn window(&mut self) -> Result<Planned> {
+        let (mut changes, mut wanted, mut bytes, mut last) = (Vec::new(), HashSet::new(), 0, None);
+        let mut models = Vec::new();
+        while bytes < RESTORE_WINDOW_BYTES && changes.len() < WINDOW_ENTRIES {
             let Some(change) = self.changes.next()? else {
                 self.ended = true;
                 break;
@@ -316,21 +288,30 @@ impl Windows<'_> {
             if self.after.is_some_and(|after| key <= after) {
                 continue;
             }
+            // Most pages have the block and the model of the page before.
             if let Change::Set(Entry::Page(page)) = &change
-                && wanted.insert(page.record.block)
-                && !self.blocks.has(&page.record.block)
+                && last.replace((page.record.block, page.record.model))
+                    != Some((page.record.block, page.record.model))
             {
-                bytes += page.record.block.len as usize;
+                let RecordRef { block, model, .. } = page.record;
+                if wanted.insert(block) && !self.blocks.has(&block) {
+                    bytes += block.len as usize;
+                }
+                if let Some(model) = model
+                    && self.models.insert(model.hash)
+                {
+                    bytes += model.block.len as usize;
+                    models.push(model);
+                }
             }
             changes.push(change);
         }
-        self.blocks.fetch(&wanted)?;
-        Ok(Window { changes, blocks: self.blocks.shared(&wanted) })
+        let Plan { blocks, missing } = self.blocks.plan(&wanted);
+        Ok(Planned { window: Window { changes, blocks }, models, missing })
     }
 }
 
 struct Restoring<'a, 'o> {
-    repository: &'a Repository,
     chunks: Chunks<'a>,
     /// Root of the manifest, if all of it is restored.
     root: Option<Arc<Root>>,
@@ -341,7 +322,15 @@ struct Restoring<'a, 'o> {
 }
 
 impl Restoring<'_, '_> {
-    fn write(&mut self, change: Change, blocks: &HashMap<BlockRef, Arc<Vec<u8>>>) -> Result<()> {
+    /// Sends a model, which gets the next number.
+    fn model(&mut self, model: &ModelRef, body: &[u8]) -> Result<()> {
+        let number = self.models.len() as u32 + 1;
+        self.out.model(number, body).map_err(in_pack(&model.block))?;
+        self.models.insert(model.hash, number);
+        Ok(())
+    }
+
+    fn write(&mut self, change: Change, blocks: &HashMap<BlockRef, Fetched>) -> Result<()> {
         match change {
             Change::Set(Entry::Value(key, value)) => {
                 self.done.values += 1;
@@ -357,7 +346,7 @@ impl Restoring<'_, '_> {
         Ok(())
     }
 
-    fn page(&mut self, page: &PageEntry, blocks: &HashMap<BlockRef, Arc<Vec<u8>>>) -> Result<()> {
+    fn page(&mut self, page: &PageEntry, blocks: &HashMap<BlockRef, Fetched>) -> Result<()> {
         self.done.pages += 1;
         if let (Some(root), Some(of)) = (&self.root, page.shared)
             && let Some(found) = self.chunks.page(root, of.0, of.1)?
@@ -366,22 +355,21 @@ impl Restoring<'_, '_> {
         {
             return Ok(self.out.same(page.object, page.record_size, page.page, of)?);
         }
-        let model = match &page.record.model {
-            None => None,
-            Some(model) => Some(match self.models.get(&model.hash) {
-                Some(number) => *number,
-                None => {
-                    let number = self.models.len() as u32 + 1;
-                    let body = self.repository.model(model)?;
-                    self.out.model(number, &body).map_err(Error::in_object(&model.block.pack.path()))?;
-                    self.models.insert(model.hash, number);
-                    number
-                }
-            }),
+        let number = |model: ModelRef| {
+            let number = self.models.get(&model.hash).copied();
+            number.ok_or_else(|| Error::damaged(model.block.pack.path(), "a model was not fetched"))
         };
-        let record = page.record.of(blocks.get(&page.record.block).map_or(&[], |bytes| bytes.as_slice()))?;
+        let model = page.record.model.map(number).transpose()?;
+        let record = record_of(blocks, &page.record)?;
         self.done.record_bytes += record.len() as u64;
         let written = self.out.page(page.object, page.record_size, page.page, record, model);
-        written.map_err(Error::in_object(&page.record.block.pack.path()))
+        written.map_err(in_pack(&page.record.block))
     }
+}
+
+/// Returns a function that says of an error in which pack it was found. Names of packs are made only for errors: there
+/// are millions of pages.
+fn in_pack(block: &BlockRef) -> impl FnOnce(pagefold_engine::Error) -> Error {
+    let pack = block.pack;
+    move |error| Error::in_object(&pack.path())(error)
 }

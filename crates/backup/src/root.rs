@@ -129,6 +129,12 @@ impl Root {
         self.rows.get(after.checked_sub(1)?)
     }
 
+    /// Returns true if a row that begins with the same key has the same chunk.
+    pub(crate) fn has_row(&self, row: &Row) -> bool {
+        let found = self.rows.binary_search_by_key(&row.first, |row| row.first);
+        found.is_ok_and(|at| self.rows.get(at).is_some_and(|found| found.block == row.block))
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.needs.totals.encode(&mut out);

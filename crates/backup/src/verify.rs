@@ -10,12 +10,12 @@ use crate::block::BlockRef;
 use crate::chunk::Entry;
 use crate::commit::Backup;
 use crate::error::{Error, Result};
+use crate::fetch::Blocks;
 use crate::limits::{CHECK_COMMITS, PACK_BYTES_MAX, WINDOW_BYTES};
 use crate::merge::Chunks;
 use crate::pack::{PackId, open_block};
 use crate::repository::Repository;
-use crate::restore::Blocks;
-use crate::root::{Needs, Root};
+use crate::root::{Needs, Root, Row};
 
 /// Largest number of damages that are told one by one; the others are only counted.
 const TOLD_MAX: usize = 100;
@@ -134,8 +134,8 @@ impl Repository {
         }
         let mut chunks = Chunks::new(self);
         let (mut needs, mut whole) = (Needs::default(), true);
-        for row in &root.rows {
-            match chunks.read(row) {
+        for (at, row) in root.rows.iter().enumerate() {
+            match chunks.read_on(row, root.rows.get(at + 1..).unwrap_or_default()) {
                 Ok(entries) => entries.iter().for_each(|entry| needs.add(entry)),
                 Err(error) => {
                     whole = false;
@@ -245,13 +245,15 @@ impl Repository {
     ) -> Result<()> {
         let mut chunks = Chunks::new(self);
         let mut blocks = Blocks::new(self);
-        for row in &root.rows {
+        let mut is_drawn = |row: &&Row| {
             let mut name = Vec::new();
             row.block.encode(&mut name);
-            if drawn(salt, &name) >= share || !seen.insert(row.block) {
-                continue;
-            }
-            let entries = match chunks.read(row) {
+            drawn(salt, &name) < share && seen.insert(row.block)
+        };
+        let rows: Vec<&Row> = root.rows.iter().filter(|row| is_drawn(row)).collect();
+        for (at, row) in rows.iter().enumerate() {
+            let then = rows.get(at + 1..).unwrap_or_default();
+            let entries = match chunks.read_on(row, then.iter().copied()) {
                 Ok(entries) => entries,
                 Err(error) => {
                     checked.note(backup, error)?;

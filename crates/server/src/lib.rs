@@ -48,6 +48,7 @@ pub mod mounts;
 pub mod names;
 pub mod notices;
 pub mod operations;
+pub mod passage;
 pub mod pool_errors;
 pub mod pool_status;
 pub mod pools;

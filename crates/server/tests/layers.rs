@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const ROOMS: &str = "serve rebase operations pool_status dataset_figures pools dataset_properties mounter startup \
     supervisor confine mountopts settings discovery models props streams event_log incomplete \
     pool_errors registry retention abandoned backups control last_state names spawn engine_errors files \
-    mounts report units failure allocator notices raw stderr suggest timeouts";
+    mounts report units failure allocator notices passage raw stderr suggest timeouts";
 
 /// The rooms of the server itself, as above.
 const SERVE: &str = "answers remount signals rewriting server memory properties snapshotter stopping streams exports \

@@ -7,11 +7,11 @@ use crate::block::{BlockRef, Kind, RecordRef};
 use crate::chunk::{self, Entry};
 use crate::commit::Backup;
 use crate::error::{Error, Result};
+use crate::fetch::Blocks;
 use crate::limits::{BLOCK_BYTES, PACK_BYTES, ROOT_PART_BYTES, WINDOW_BYTES};
 use crate::merge::Chunks;
 use crate::pack::{PackBuilder, PackId, squeeze};
 use crate::repository::Repository;
-use crate::restore::Blocks;
 use crate::root::{Needs, Row};
 use crate::upload::{Uploaded, Uploader};
 

@@ -11,7 +11,7 @@ use crate::limits::REPACK_SMALL_MIN;
 use crate::merge::Chunks;
 use crate::pack::PackId;
 use crate::repository::Repository;
-use crate::root::Needs;
+use crate::root::{Needs, Row};
 
 impl Repository {
     /// Estimates from the roots which packs backups need, and about how much of each: it takes the records of the
@@ -58,8 +58,10 @@ impl Repository {
             if !root.needs.packs.keys().any(|id| packs.contains(id)) {
                 continue;
             }
-            for row in root.rows.iter().filter(|row| read.insert(row.block)) {
-                for entry in chunks.read(row)?.iter() {
+            let rows: Vec<&Row> = root.rows.iter().filter(|row| read.insert(row.block)).collect();
+            for (at, row) in rows.iter().enumerate() {
+                let then = rows.get(at + 1..).unwrap_or_default();
+                for entry in chunks.read_on(row, then.iter().copied())?.iter() {
                     let Entry::Page(page) = entry else { continue };
                     let RecordRef { block, at, len, hash, .. } = page.record;
                     if packs.contains(&block.pack) {

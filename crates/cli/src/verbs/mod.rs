@@ -23,7 +23,6 @@ mod manual;
 mod models;
 mod mount;
 mod mount_all;
-mod passage;
 mod policy;
 mod properties;
 mod rebase;

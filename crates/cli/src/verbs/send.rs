@@ -10,12 +10,12 @@ use pagefold_server::control::{Client, Reply, Request, Sendable, Transferred};
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::names::Name;
 use pagefold_server::operations::{self, Operation};
+use pagefold_server::passage::Outlet;
 use pagefold_server::registry::Registry;
 use pagefold_server::{engine_errors, pools, streams, units};
 use serde_json::json;
 
 use super::dataset::{dataset, snapshot_name};
-use super::passage::Outlet;
 use crate::args::{Receive, Send};
 use crate::progress::Progress;
 use crate::{datasets, target};

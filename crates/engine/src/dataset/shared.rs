@@ -152,6 +152,8 @@ pub struct Counters {
     pub pages_delta: AtomicU64,
     /// Bytes of the records of deltas. `data_bytes` counts them too.
     pub delta_bytes: AtomicU64,
+    /// Bytes of streams that were sent and received.
+    pub streamed_bytes: AtomicU64,
 }
 
 /// Adds `by` to a counter.

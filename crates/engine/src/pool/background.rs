@@ -1,6 +1,7 @@
 //! Runs the pool's background work: commits at least every second, checkpoints, cleaning, learning, scrubs and trims.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(200);
 const LEARNING_SHARE: u32 = 2;
 const LEARNING_SHARE_FIRST: u32 = 3;
 const LEARNING_SHARE_BUSY: u32 = 16;
-/// A pool is idle while applications read and write fewer bytes per second than this.
+/// A pool is idle while applications and streams read and write fewer bytes per second than this.
 const IDLE_BYTES_PER_S: u64 = 8 << 20;
 /// A scrub takes one part in this many of the time of one thread while the pool is idle; the next holds while it is
 /// not.
@@ -325,15 +326,15 @@ impl CommitSpeed {
         let (before, then) = self.seen.replace((bytes, now)).unwrap_or((bytes, now));
         let (written, took) = (bytes.saturating_sub(before), now.duration_since(then));
         // A pool at rest does not show how fast it could write.
-        if written > pool.shared.dirty_limit.load(std::sync::atomic::Ordering::Relaxed) / 2 {
+        if written > pool.shared.dirty_limit.load(Ordering::Relaxed) / 2 {
             let ns = took.as_nanos() as f64 / (written as f64 / f64::from(1 << 20));
             let ns = approach(&mut self.commit_ns_per_mib, ns);
-            pool.shared.room.commit_ns_per_mib.store(ns, std::sync::atomic::Ordering::Relaxed);
+            pool.shared.room.commit_ns_per_mib.store(ns, Ordering::Relaxed);
         }
     }
 }
 
-/// Traffic of applications, as seen from time to time.
+/// Traffic of applications and streams, as seen from time to time.
 #[derive(Default)]
 pub(super) struct Traffic {
     /// Bytes that they had read and written at the last look, and its time.
@@ -355,10 +356,12 @@ fn now_s() -> u64 {
 }
 
 impl Traffic {
-    /// Looks at the bytes that applications have read and written.
+    /// Looks at the bytes that applications have read and written, and those of streams.
     fn observe(&mut self, pool: &Pool, now: Instant) {
         let totals = pool.totals();
-        let bytes = totals.accepted_bytes + totals.read_bytes;
+        let bytes = totals.accepted_bytes
+            + totals.read_bytes
+            + pool.shared.counters.streamed_bytes.load(Ordering::Relaxed);
         let (before, then) = self.seen.replace((bytes, now)).unwrap_or((bytes, now));
         let bound = IDLE_BYTES_PER_S as f64 * now.duration_since(then).as_secs_f64();
         if bytes.saturating_sub(before) as f64 > bound {
@@ -378,5 +381,36 @@ impl Background {
                 tracing::error!("a background thread of the pool panicked");
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::pool::testing::{fresh, write};
+    use crate::pool::{ReceiveOptions, Source};
+
+    #[test]
+    fn streams_are_traffic() {
+        let (_, pool) = fresh();
+        write(&pool, 0..64, 1);
+        pool.snapshot(&[""], "one", 1).unwrap();
+        let (mut traffic, mut now) = (Traffic::default(), Instant::now());
+        let mut is_idle = |rest: Duration| {
+            now += rest;
+            traffic.observe(&pool, now);
+            traffic.idle_since.is_some()
+        };
+        let (short, long) = (Duration::from_millis(1), Duration::from_secs(10));
+        assert!(is_idle(short) && is_idle(short));
+        let mut stream = Vec::new();
+        pool.send(&Source::Snapshot { path: "@one", from: None }, &mut stream, &mut |_| {}).unwrap();
+        assert!(!is_idle(short), "a stream was sent");
+        assert!(is_idle(long));
+        let options = ReceiveOptions { created: 1, keep: false, force: false };
+        pool.receive("copy", &options, &mut stream.as_slice(), &mut |_| {}).unwrap();
+        assert!(!is_idle(short), "a stream was received");
+        assert!(is_idle(long));
     }
 }

@@ -1,17 +1,28 @@
 //! Streams over the control socket. They count as users of the pool, as mounts do, so that the server stays until they
 //! have ended.
 
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use pagefold_engine::pool::Pool;
 use parking_lot::RwLock;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use super::exports::Exports;
 use crate::control::{Moving, PieceReader, PieceWriter, REPLY_BYTES_MAX, Reply, Sendable, write_frame};
 use crate::failure::{Context, Result};
+use crate::passage::{Inlet, passage};
 use crate::{names, operations, rebase, streams};
+
+/// Number of bytes that are read at a time.
+const BUFFER_BYTES: usize = 256 << 10;
+/// Time for which a client may be silent before it is seen to whether the receiver still wants anything.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// A stream that is under way.
 pub(crate) struct UnderWay<'a> {
@@ -38,6 +49,30 @@ pub(super) fn has_gone(connection: &UnixStream) -> bool {
     !matches!(recv(connection, &mut [0_u8], flags), Err(Errno::AGAIN | Errno::INTR))
 }
 
+/// Reads a stream for a receiver that is busy with what came before, until it ends or the receiver has.
+fn read_ahead(connection: &UnixStream, mut inlet: Inlet, received: &AtomicBool) {
+    let mut pieces = PieceReader::new(connection);
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let pause = Timespec::try_from(PAUSE).ok();
+    while !received.load(Ordering::Acquire) {
+        match poll(&mut [PollFd::new(connection, PollFlags::IN)], pause.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(error) => return inlet.fail(error.into()),
+        }
+        match pieces.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(read) => {
+                if inlet.write_all(buffer.get(..read).unwrap_or_default()).is_err() {
+                    return;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return inlet.fail(error),
+        }
+    }
+}
+
 /// The parts of a server that streams use.
 #[derive(Clone, Copy)]
 pub(super) struct StreamContext<'a> {
@@ -61,8 +96,19 @@ impl<'a> StreamContext<'a> {
         let target = self.pool.version(path).ok().map(|dataset| dataset.id);
         let _under_way = self.begin(connection, target)?;
         send_reply(connection, &Reply::Ready {})?;
-        let mut input = PieceReader::new(connection);
-        let all = streams::receive(self.pool, path, force, &mut input, &mut |_| {})?;
+        let (mut outlet, inlet) = passage();
+        let received = AtomicBool::new(false);
+        let all = thread::scope(|scope| {
+            thread::Builder::new()
+                .name("stream".into())
+                .spawn_scoped(scope, || read_ahead(connection, inlet, &received))
+                .context(|| "cannot start a thread for the stream".into())?;
+            let all = streams::receive(self.pool, path, force, &mut outlet, &mut |_| {});
+            received.store(true, Ordering::Release);
+            // A thread that waits for room has none to wait for.
+            drop(outlet);
+            all
+        })?;
         Ok(Reply::Transferred { all })
     }
 

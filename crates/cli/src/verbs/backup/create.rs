@@ -8,13 +8,13 @@ use pagefold_server::control::{self, DatasetFigures, PropertyValue, Sendable};
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::names::Name;
 use pagefold_server::operations::Operation;
+use pagefold_server::passage::passage;
 use pagefold_server::props::{self, Property};
 use pagefold_server::units;
 use serde_json::json;
 
 use super::{clusters, open};
 use crate::args::BackupCreate;
-use crate::verbs::passage::passage;
 use crate::verbs::send::{Unsent, send_to};
 use crate::verbs::{print_json, properties};
 use crate::{backup_errors, datasets};

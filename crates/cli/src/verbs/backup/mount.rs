@@ -13,6 +13,7 @@ use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::incomplete::OF;
 use pagefold_server::names::Name;
 use pagefold_server::operations::Operation;
+use pagefold_server::passage::passage;
 use pagefold_server::spawn::{self, Purpose};
 use pagefold_server::{files, mounts, raw, units};
 
@@ -20,7 +21,6 @@ use super::secret_bytes;
 use crate::args::{Access, BackupMount, BackupMounts, Mount, Set};
 use crate::reader::{self, MountSpec, Opening, RepositorySource, Task};
 use crate::table::{Align, Table, printable};
-use crate::verbs::passage::passage;
 use crate::verbs::{dataset, print_json, properties, send};
 use crate::{backup_errors, datasets, mountpoint, target};
 

@@ -7,12 +7,12 @@ use pagefold_engine::pool::{Origin, Token};
 use pagefold_server::control::Transferred;
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::names::Name;
+use pagefold_server::passage::passage;
 use pagefold_server::{names, units};
 use serde_json::json;
 
 use super::{figures, open};
 use crate::args::BackupRestore;
-use crate::verbs::passage::passage;
 use crate::verbs::print_json;
 use crate::verbs::send::receive_from;
 use crate::{backup_errors, datasets};

@@ -10,7 +10,7 @@ use super::group::FrameChanges;
 use super::wire::{EndFrame, FrameKind, FrameReader, HeadFrame, SentModel};
 use super::{ORIGIN, PROGRESS, Token, Transfer, VersionPins, hidden, is_hidden};
 use crate::dataset::redo::CatalogueOp;
-use crate::dataset::{LiveDataset, ModelEntry};
+use crate::dataset::{LiveDataset, ModelEntry, count};
 use crate::limits::MODELS_MAX;
 use crate::pool::Pool;
 use crate::pool::catalogue::Catalogue;
@@ -245,6 +245,7 @@ impl Receiving<'_> {
         loop {
             watch(&self.so_far(frames));
             let (kind, payload) = frames.next()?;
+            count(&self.pool.shared.counters.streamed_bytes, payload.len() as u64);
             match kind {
                 FrameKind::Head => return Err(Error::corrupt("stream", "it has two heads")),
                 FrameKind::Model => self.model(payload)?,

@@ -9,7 +9,7 @@ use super::wire::{
     EndFrame, FRAME_BYTES, FrameKind, FrameWriter, HeadFrame, SentModel, StreamEntry, StreamPage,
 };
 use super::{Token, Transfer, VersionPins};
-use crate::dataset::{LiveDataset, ModelPin};
+use crate::dataset::{LiveDataset, ModelPin, count};
 use crate::limits::SHARE_PAGES_MAX;
 use crate::pool::Pool;
 use crate::pool::catalogue::Catalogue;
@@ -207,6 +207,7 @@ impl Sending<'_> {
                 entry.encode(&mut frame);
                 at += taken;
             }
+            count(&self.pool.shared.counters.streamed_bytes, frame.len() as u64);
             frames.finish(FrameKind::Entries, frame)?;
             watch(&self.so_far(frames));
         }

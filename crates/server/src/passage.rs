@@ -11,27 +11,37 @@ const PIECES: usize = 8;
 const PIECE_BYTES: usize = 256 << 10;
 
 /// The end that is written to. Dropping it ends the stream.
-pub(super) struct Inlet {
-    pieces: SyncSender<Vec<u8>>,
+pub struct Inlet {
+    pieces: SyncSender<io::Result<Vec<u8>>>,
     /// Pieces that were read, to be filled again.
     read: Receiver<Vec<u8>>,
 }
 
 /// The end that is read from. After it is dropped, writes fail with `BrokenPipe`.
-pub(super) struct Outlet {
-    pieces: Receiver<Vec<u8>>,
+pub struct Outlet {
+    pieces: Receiver<io::Result<Vec<u8>>>,
     read: SyncSender<Vec<u8>>,
     piece: Vec<u8>,
     /// Number of bytes of `piece` that were read.
     at: usize,
+    /// The error that comes next.
+    failed: Option<io::Error>,
 }
 
-/// Makes a pipe.
-pub(super) fn passage() -> (Outlet, Inlet) {
+/// Makes a pipe. It holds some MiB.
+pub fn passage() -> (Outlet, Inlet) {
     let (sender, pieces) = sync_channel(PIECES);
     // There is room for all pieces that there can be.
     let (read, again) = sync_channel(PIECES + 2);
-    (Outlet { pieces, read, piece: Vec::new(), at: 0 }, Inlet { pieces: sender, read: again })
+    (Outlet { pieces, read, piece: Vec::new(), at: 0, failed: None }, Inlet { pieces: sender, read: again })
+}
+
+impl Inlet {
+    /// Ends the stream by an error, which the reader gets after all that was written.
+    pub fn fail(self, error: io::Error) {
+        // The reader may have ended.
+        let _ = self.pieces.send(Err(error));
+    }
 }
 
 impl Write for Inlet {
@@ -40,7 +50,7 @@ impl Write for Inlet {
         let mut piece = self.read.try_recv().unwrap_or_default();
         piece.clear();
         piece.extend_from_slice(bytes);
-        self.pieces.send(piece).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        self.pieces.send(Ok(piece)).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
         Ok(bytes.len())
     }
 
@@ -51,8 +61,8 @@ impl Write for Inlet {
 
 impl Outlet {
     /// Waits until there is something to read, or the stream has ended. Returns false if that takes longer than `limit`.
-    pub(super) fn wait(&mut self, limit: Duration) -> bool {
-        while self.at == self.piece.len() {
+    pub fn wait(&mut self, limit: Duration) -> bool {
+        while self.at == self.piece.len() && self.failed.is_none() {
             match self.pieces.recv_timeout(limit) {
                 Ok(next) => self.begin(next),
                 Err(RecvTimeoutError::Timeout) => return false,
@@ -62,17 +72,25 @@ impl Outlet {
         true
     }
 
-    fn begin(&mut self, next: Vec<u8>) {
-        let read = std::mem::replace(&mut self.piece, next);
-        self.at = 0;
-        // The writer may have ended.
-        let _ = self.read.try_send(read);
+    fn begin(&mut self, next: io::Result<Vec<u8>>) {
+        match next {
+            Ok(next) => {
+                let read = std::mem::replace(&mut self.piece, next);
+                self.at = 0;
+                // The writer may have ended.
+                let _ = self.read.try_send(read);
+            }
+            Err(error) => self.failed = Some(error),
+        }
     }
 }
 
 impl BufRead for Outlet {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         while self.at == self.piece.len() {
+            if let Some(error) = self.failed.take() {
+                return Err(error);
+            }
             let Ok(next) = self.pieces.recv() else { return Ok(&[]) };
             self.begin(next);
         }
@@ -130,6 +148,17 @@ mod tests {
         drop(inlet);
         assert!(outlet.wait(Duration::ZERO));
         assert_eq!(outlet.fill_buf().unwrap(), b"");
+    }
+
+    #[test]
+    fn an_error_comes_after_what_was_written() {
+        let (mut outlet, mut inlet) = passage();
+        inlet.write_all(b"one").unwrap();
+        inlet.fail(io::ErrorKind::ConnectionAborted.into());
+        let mut found = Vec::new();
+        assert!(outlet.wait(Duration::ZERO));
+        let error = outlet.read_to_end(&mut found).unwrap_err();
+        assert_eq!((found.as_slice(), error.kind()), (b"one".as_slice(), io::ErrorKind::ConnectionAborted));
     }
 
     #[test]
