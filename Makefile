@@ -159,10 +159,10 @@ branches: ## A branch of a database, timed until it answers, and many at once: S
 	@$(BUILD)
 	@$(LAB) branches $(if $(filter command line,$(origin SCALE)),--scale $(SCALE)) $(if $(filter command line,$(origin N)),--count $(N))
 
-backup-mount: ## A PostgreSQL on a backup in a bucket that is 20 ms away, timed: SCALE=340 STORE=versitygw|ceph
+backup-mount: ## A PostgreSQL on a backup in a bucket that is 20 ms away, timed: GB=5 ROWS=prices|pgbench STORE=versitygw|ceph
 	@scripts/setup build $(if $(filter ceph,$(STORE)),ceph,backup)
 	@$(BUILD)
-	@$(LAB) backup-mount --store $(STORE) $(if $(filter command line,$(origin SCALE)),--scale $(SCALE))
+	@$(LAB) backup-mount --store $(STORE) $(if $(ROWS),--rows $(ROWS)) $(if $(filter command line,$(origin GB)),--gb $(GB))
 
 streams-db: ## A database sent from pool to pool, killed and gone on with; CPU beside pg_basebackup: SCALE=100 ROUNDS=20
 	@scripts/setup build test

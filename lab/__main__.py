@@ -85,7 +85,8 @@ def main() -> int:
     pitr.add_argument("--seed", type=int, help="of the moments (random)")
     pitr.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     backup_mount = verbs.add_parser("backup-mount", help="a PostgreSQL on a backup in a bucket that is 20 ms away, timed")
-    backup_mount.add_argument("--scale", type=int, default=340, help="of pgbench: 340 makes 5 GB")
+    backup_mount.add_argument("--gb", type=float, default=5, help="size of the database")
+    backup_mount.add_argument("--rows", choices=["prices", "pgbench"], default="prices")
     backup_mount.add_argument("--latency-ms", type=int, default=20, help="by which requests come later")
     backup_mount.add_argument("--link-mb", type=int, default=125, help="MB/s that the link to the store carries")
     backup_mount.add_argument("--store", choices=["versitygw", "ceph"], default="versitygw")
@@ -244,7 +245,7 @@ def run(options: argparse.Namespace) -> int:
             from .backup_mount import run as backup_mount_run
 
             return backup_mount_run(
-                options.store, options.scale, latency_ms=options.latency_ms, bytes_per_s=options.link_mb * 1_000_000
+                options.store, options.rows, options.gb, latency_ms=options.latency_ms, bytes_per_s=options.link_mb * 1_000_000
             )
         case "streams":
             from .streams import streams

@@ -1,6 +1,7 @@
 """`lab backup-mount`: runs a PostgreSQL on a backup in a bucket that is 20 ms and a gigabit link away. Measures when it
 answers, how much was read by then, how fast the rest comes, how fast a restore of the same backup is, and how fast plain
-parallel downloads of the same objects are.
+parallel downloads of the same objects are. The database has the rows of pgbench, which compress well, or those of a
+land registry, which do not.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import subprocess
 import time
 import xml.etree.ElementTree as ElementTree
 
-from . import proc
+from . import backup_compare, proc
 from .ledger import Run
 from .paths import pagefold, require_room, tool
 from .pool import Pool
@@ -21,8 +22,43 @@ from .stores import BUCKET, KEYS, STORES, FarHost, Store, s3, signed
 POOL_BYTES = 40 << 30
 """Bytes of the sparse file in which the pool lies."""
 BYTES_PER_SCALE = 15 << 20
+ROWS_PER_SCALE = 100_000
+"""Rows that pgbench makes for each unit of its scale."""
 DOWNLOADS = 16
 REPOSITORY = f"s3://{BUCKET}/tank"
+
+
+class Pgbench:
+    """The tables of pgbench."""
+
+    name = "bench"
+
+    def __init__(self, gb: float):
+        self.scale = round(gb * 1e9 / BYTES_PER_SCALE)
+        self.count = f"SELECT count(*) = {self.scale * ROWS_PER_SCALE} FROM pgbench_accounts"
+        aid = self.scale * ROWS_PER_SCALE * 7 // 9
+        self.row = f"SELECT aid = {aid} FROM pgbench_accounts WHERE aid = {aid}"
+
+    def load(self, server: Postgres) -> None:
+        server.createdb(self.name)
+        proc.run(server.client("pgbench", "-i", "-q", "-s", str(self.scale), database=self.name), timeout_s=3600)
+
+
+class Prices:
+    """The prices that were paid for houses, as in `lab backup-compare`."""
+
+    name = backup_compare.DATABASE
+
+    def __init__(self, gb: float):
+        self.gb, rows = gb, int(gb * backup_compare.ROWS_PER_GB)
+        self.count = f"SELECT count(*) = {rows} FROM price_paid"
+        self.row = f"SELECT price > 0 FROM price_paid WHERE transaction_id = md5('transaction {rows * 7 // 9}')::uuid"
+
+    def load(self, server: Postgres) -> None:
+        backup_compare.load(server, self.gb, lambda text: None)
+
+
+DATABASES = {"pgbench": Pgbench, "prices": Prices}
 
 
 class Campaign:
@@ -44,7 +80,7 @@ class Campaign:
         self.run.process(reader["pid"], "pagefold")
         return reader
 
-    def fill(self, scale: int) -> None:
+    def fill(self, database: Pgbench | Prices) -> None:
         """Makes a database, and its backup."""
         tank = self.pool.pool
         self.pool.pagefold("dataset", "create", f"{tank}/db")
@@ -58,16 +94,15 @@ class Campaign:
         server = Postgres(self.run, data, settings={"full_page_writes": "off", "max_wal_size": "4GB"})
         server.initdb()
         server.start()
-        server.createdb("bench")
-        proc.run(server.client("pgbench", "-i", "-q", "-s", str(scale), database="bench"), timeout_s=3600)
+        database.load(server)
         server.sql("CHECKPOINT")
-        self.logical = int(server.sql("SELECT pg_database_size('bench')"))
+        self.logical = int(server.sql(f"SELECT pg_database_size('{database.name}')"))
         self.backup("init", REPOSITORY, *self.access)
         self.backup("create", f"{tank}/db", "--to", REPOSITORY, *self.access)
         server.stop()
         self.pool.pagefold("unmount", at)
 
-    def answer(self, scale: int) -> None:
+    def answer(self, database: Pgbench | Prices) -> None:
         """Runs a PostgreSQL on the backup."""
         name, at = f"{self.pool.pool}/again", self.run.fresh("again")
         at.mkdir()
@@ -77,8 +112,7 @@ class Campaign:
         mounted_s = time.monotonic() - begun
         server = Postgres(self.run, at / "data", name="again")
         server.start()
-        aid = scale * 100_000 * 7 // 9
-        assert server.sql(f"SELECT aid FROM pgbench_accounts WHERE aid = {aid}", database="bench") == str(aid)
+        assert server.sql(database.row, database=database.name) == "t"
         answered_s = time.monotonic() - begun
         reader = self.reader()
         share = reader["read_bytes"] / reader["record_bytes"]
@@ -97,7 +131,7 @@ class Campaign:
         taken = time.monotonic() - begun
         rest = self.reader()["read_bytes"] - before
         print(f"the rest, {rest / 1e9:.2f} GB, after {taken:.1f} s: {rest / taken / 1e6:.0f} MB/s from the store", flush=True)
-        assert server.sql("SELECT count(*) FROM pgbench_accounts", database="bench") == str(scale * 100_000)
+        assert server.sql(database.count, database=database.name) == "t"
         server.stop()
         self.pool.pagefold("unmount", at)
 
@@ -128,17 +162,18 @@ class Campaign:
         )
 
 
-def run(store_name: str, scale: int, *, latency_ms: int, bytes_per_s: int) -> int:
+def run(store_name: str, rows: str, gb: float, *, latency_ms: int, bytes_per_s: int) -> int:
     """Runs the campaign; returns its exit status."""
-    require_room(3 * scale * BYTES_PER_SCALE)
+    require_room(int(3e9 * gb))
+    database = DATABASES[rows](gb)
     with Run("backup-mount") as ledger, Pool(ledger, POOL_BYTES, compression="page") as pool:
         host = FarHost(ledger, bytes_per_s=bytes_per_s, latency_ms=latency_ms)
         store = STORES[store_name](ledger, host)
         store.start()
-        print(f"{store_name}, {latency_ms} ms away, {bytes_per_s / 1e6:.0f} MB/s", flush=True)
+        print(f"{rows}, {store_name}, {latency_ms} ms away, {bytes_per_s / 1e6:.0f} MB/s", flush=True)
         campaign = Campaign(ledger, pool, store, host.delayed(store))
-        campaign.fill(scale)
-        campaign.answer(scale)
+        campaign.fill(database)
+        campaign.answer(database)
         campaign.restore()
         campaign.download()
         pool.unmount()
