@@ -31,8 +31,10 @@ pub const UPLOADS: usize = 3;
 pub const WINDOW_BYTES: usize = 32 << 20;
 /// Bytes of blocks that a restore fetches at once. While it writes them it fetches ...
 pub const RESTORE_WINDOW_BYTES: usize = 8 << 20;
-/// ... this many windows more. What is on its way at a time fills a line of 10 Gbit/s whose answers take 20 ms.
+/// ... this many windows more, each with at most ...
 pub const WINDOWS_AHEAD: usize = 4;
+/// ... this many models, which may take a MiB each once they are opened. What is on its way at a time fills a line of 10 Gbit/s whose answers take 20 ms.
+pub const WINDOW_MODELS: usize = 8;
 /// Bytes of blocks that are kept after they were used.
 pub const BLOCK_CACHE_BYTES: usize = 24 << 20;
 /// Number of read requests at once.
@@ -41,8 +43,10 @@ pub const READS: usize = 8;
 pub const COALESCE_BYTES: u64 = 256 << 10;
 /// Number of chunks of manifests that are kept decoded.
 pub const CHUNK_CACHE: usize = 8;
-/// Number of chunks that are read at once by whoever reads one after the other.
+/// Number of chunks that are read at once by whoever reads one after the other ...
 pub const CHUNKS_AHEAD: usize = 16;
+/// ... and their bytes, as they are stored.
+pub const CHUNKS_AHEAD_BYTES: usize = 2 << 20;
 /// Number of creates that race at `init`.
 pub const PROBE_RACERS: usize = 8;
 /// Number of times that a commit is tried before it gives up because other writers took its number.

@@ -12,7 +12,9 @@ use pagefold_engine::Key;
 use crate::block::{BlockRef, Kind};
 use crate::chunk::{self, CHUNK_BYTES_MAX, Entry, PageEntry};
 use crate::error::{Error, Result};
-use crate::limits::{CHUNK_BYTES, CHUNK_CACHE, CHUNK_ENTRIES, CHUNK_ENTRIES_MIN, CHUNKS_AHEAD};
+use crate::limits::{
+    CHUNK_BYTES, CHUNK_CACHE, CHUNK_ENTRIES, CHUNK_ENTRIES_MIN, CHUNKS_AHEAD, CHUNKS_AHEAD_BYTES,
+};
 use crate::pack::{PackId, unsqueeze};
 use crate::repository::Repository;
 use crate::root::{Needs, Root, Row};
@@ -58,12 +60,13 @@ impl<'a> Chunks<'a> {
 
     /// Returns the block, and keeps those of `then` for later.
     fn fetch<'r>(&mut self, block: BlockRef, then: impl IntoIterator<Item = &'r Row>) -> Result<Vec<u8>> {
+        let mut bytes = block.len as usize;
         let later = then.into_iter().map(|row| row.block).filter(|later| *later != block);
-        let all: Vec<_> = std::iter::once(block)
-            .chain(later)
-            .take(CHUNKS_AHEAD)
-            .map(|block| (Kind::Chunk, block))
-            .collect();
+        let later = later.take(CHUNKS_AHEAD - 1).take_while(|later| {
+            bytes += later.len as usize;
+            bytes <= CHUNKS_AHEAD_BYTES
+        });
+        let all: Vec<_> = std::iter::once(block).chain(later).map(|block| (Kind::Chunk, block)).collect();
         // If one of the others is damaged, that is told to whoever wants it.
         let read = match self.repository.read(&all) {
             Err(_) if all.len() > 1 => self.repository.read(&[(Kind::Chunk, block)]),

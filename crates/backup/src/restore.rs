@@ -15,7 +15,7 @@ use crate::chunk::{Entry, PageEntry};
 use crate::commit::Backup;
 use crate::error::{Error, Result};
 use crate::fetch::{Blocks, Fetched, Missing, Plan, fetch, record_of};
-use crate::limits::{RESTORE_WINDOW_BYTES, WINDOWS_AHEAD};
+use crate::limits::{RESTORE_WINDOW_BYTES, WINDOW_MODELS, WINDOWS_AHEAD};
 use crate::merge::Chunks;
 use crate::pack::unsqueeze;
 use crate::repository::Repository;
@@ -276,7 +276,7 @@ impl Windows<'_> {
     fn window(&mut self) -> Result<Planned> {
         let (mut changes, mut wanted, mut bytes, mut last) = (Vec::new(), HashSet::new(), 0, None);
         let mut models = Vec::new();
-        while bytes < RESTORE_WINDOW_BYTES && changes.len() < WINDOW_ENTRIES {
+        while bytes < RESTORE_WINDOW_BYTES && changes.len() < WINDOW_ENTRIES && models.len() < WINDOW_MODELS {
             let Some(change) = self.changes.next()? else {
                 self.ended = true;
                 break;
@@ -372,4 +372,44 @@ impl Restoring<'_, '_> {
 fn in_pack(block: &BlockRef) -> impl FnOnce(pagefold_engine::Error) -> Error {
     let pack = block.pack;
     move |error| Error::in_object(&pack.path())(error)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+    use crate::crafted;
+    use crate::limits::{CHUNK_ENTRIES, CHUNKS_AHEAD};
+    use crate::seen::Seen;
+    use crate::store::Store;
+
+    /// With a store that takes its time for each request, their number is what a restore takes.
+    #[test]
+    fn windows_ask_for_many_chunks_at_once_and_for_no_block_twice() {
+        let objects = Arc::new(InMemory::new());
+        let store = || Store::new(Arc::<InMemory>::clone(&objects), "").unwrap();
+        let chunks = 2 * CHUNKS_AHEAD as u64;
+        let backup = crafted::large(store(), chunks * CHUNK_ENTRIES as u64).unwrap();
+        let repository = Repository::open(store(), Seen::default(), None).unwrap();
+        let before = repository.store().requests();
+        let new = Arc::new(repository.root(&backup).unwrap());
+        let changes = Changes::new(&repository, new, Arc::default());
+        let (blocks, models) = (Blocks::new(&repository), HashSet::new());
+        let mut windows = Windows { changes, after: None, blocks, models, ended: false };
+        let mut pages = 0;
+        while let Some(planned) = windows.next() {
+            let planned = planned.unwrap();
+            pages += planned.window.changes.len() as u64;
+            fetch(&repository, &planned.missing).unwrap();
+        }
+        assert_eq!(pages, chunks * CHUNK_ENTRIES as u64);
+        let after = repository.store().requests();
+        // The root, the chunks, and the blocks of 8 MiB of records, at most 4 MiB a request.
+        let gets = after.gets - before.gets;
+        assert!(gets <= 1 + chunks.div_ceil(CHUNKS_AHEAD as u64) + 1 + 3, "{gets} requests");
+        let bytes = after.get_bytes - before.get_bytes;
+        assert!(bytes < 12 << 20, "{bytes} bytes for 8 MiB of records");
+    }
 }
