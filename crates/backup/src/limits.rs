@@ -29,12 +29,13 @@ pub const CONFIG_BYTES_MAX: usize = 64 << 10;
 pub const UPLOADS: usize = 3;
 /// Bytes of blocks that are read ahead for the next pages.
 pub const WINDOW_BYTES: usize = 32 << 20;
-/// Bytes of blocks that a restore fetches at once. While it writes them it fetches ...
+/// Bytes of blocks that a restore fetches at once ...
 pub const RESTORE_WINDOW_BYTES: usize = 8 << 20;
-/// ... this many windows more, each with at most ...
-pub const WINDOWS_AHEAD: usize = 4;
-/// ... this many models, which may take a MiB each once they are opened. What is on its way at a time fills a line of 10 Gbit/s whose answers take 20 ms.
+/// ... and number of models, which may take a MiB each once they are opened.
 pub const WINDOW_MODELS: usize = 8;
+/// Number of such windows that a restore fetches while it writes one: together they fill a line of 10 Gbit/s whose
+/// answers take 20 ms.
+pub const WINDOWS_AHEAD: usize = 4;
 /// Bytes of blocks that are kept after they were used.
 pub const BLOCK_CACHE_BYTES: usize = 24 << 20;
 /// Number of read requests at once.

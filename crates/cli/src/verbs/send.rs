@@ -350,7 +350,7 @@ impl BufRead for Input {
 
 impl Read for Input {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        // What follows the stream in a file is left to others.
+        // A file may have more behind the stream, which is left to others: nothing is read ahead.
         let read = match &mut self.from {
             Source::File(file) if file.buffer().is_empty() => file.get_mut().read(out)?,
             Source::File(file) => file.read(out)?,
