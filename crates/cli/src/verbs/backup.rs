@@ -110,7 +110,16 @@ fn store(repository: &str, access: &Access, make: bool) -> Result<Store> {
     let location =
         Location::parse(repository, endpoint.as_deref(), region.as_deref(), access.remote_command.as_deref());
     let location = location.map_err(|error| backup_errors::failed(doing(), &error))?;
-    Store::open(&location, make).map_err(|error| backup_errors::failed(doing(), &error))
+    Store::open(&location, make).map_err(|error| not_opened(doing(), &error, repository))
+}
+
+/// A repository could not be opened; if it is not there, the user is told how to make it.
+fn not_opened(doing: String, error: &Error, repository: &str) -> Failure {
+    let failure = backup_errors::failed(doing, error);
+    match error {
+        Error::NotFound(_) => failure.hint(format!("make one: pagefold backup init {repository}")),
+        _ => failure,
+    }
 }
 
 fn seen() -> Result<Seen> {
@@ -129,13 +138,9 @@ pub(super) fn open_for_logs(repository: &str, access: &Access) -> Result<Reposit
 
 fn open_with(repository: &str, access: &Access, seen: Seen) -> Result<Repository> {
     let store = store(repository, access, false)?;
-    Repository::open(store, seen, secret(access)?.as_ref()).map_err(|error| {
-        let failure = backup_errors::failed(format!("cannot open the repository {repository}"), &error);
-        match error {
-            Error::NotFound(_) => failure.hint(format!("make one: pagefold backup init {repository}")),
-            _ => failure,
-        }
-    })
+    let doing = || format!("cannot open the repository {repository}");
+    Repository::open(store, seen, secret(access)?.as_ref())
+        .map_err(|error| not_opened(doing(), &error, repository))
 }
 
 fn init(args: &BackupInit) -> Result<()> {

@@ -246,6 +246,10 @@ fn a_mounted_pool_is_backed_up_through_kills_and_comes_back_as_it_was() {
     fs::write(sandbox.path("key"), "horse battery\n").unwrap();
     let key = ["--key-file", "key"];
     assert_failure(&sandbox.run(&["backup", "init", "repo"]), 2, &["--key-file", "--unencrypted"]);
+    for folder in ["nowhere", "a"] {
+        let refused = sandbox.run(&[&["backup", "list", folder], &key[..]].concat());
+        assert_failure(&refused, 1, &["make one: pagefold backup init", folder]);
+    }
     sandbox.ok(&[&["backup", "init", "repo"], &key[..]].concat());
     assert_failure(&sandbox.run(&[&["backup", "init", "repo"], &key[..]].concat()), 1, &["already"]);
 
