@@ -503,7 +503,7 @@ fn checksummed_sectors(mut fields: Vec<u8>) -> AlignedBuf {
 fn fields_of_sectors(block: &[u8]) -> Option<Vec<u8>> {
     let sectors =
         || block.chunks(SECTOR_BYTES).map(|sector| sector.split_at(SECTOR_FIELDS.min(sector.len())));
-    let fields: Vec<u8> = sectors().flat_map(|(fields, _)| fields).copied().collect();
+    let fields: Vec<u8> = sectors().map(|(fields, _)| fields).collect::<Vec<_>>().concat();
     let checksum = crc32c::crc32c(&fields).to_le_bytes();
     let is_whole = block.len() == BLOCK_BYTES && sectors().all(|(_, end)| end == checksum);
     is_whole.then_some(fields)
