@@ -7,7 +7,9 @@ use std::thread;
 
 use parking_lot::Mutex;
 
-use crate::limits::{AHEAD_BYTES_MAX, AHEAD_BYTES_MIN, AHEAD_OBJECTS, AHEAD_QUEUE, AHEAD_THREADS};
+use crate::limits::{
+    AHEAD_BYTES_MAX, AHEAD_BYTES_MIN, AHEAD_OBJECTS, AHEAD_PART, AHEAD_QUEUE, AHEAD_THREADS,
+};
 
 /// Largest distance in bytes between reads that count as one reader's: the kernel sends two requests of a MiB at once.
 const NEAR_BYTES: u64 = 2 << 20;
@@ -31,14 +33,19 @@ struct ReadPosition {
     window: u64,
 }
 
-#[derive(Default)]
 struct ReadPositions {
+    /// Most bytes that are requested ahead of a reader.
+    window_max: u64,
     of: HashMap<u64, ReadPosition>,
     /// Objects, oldest first.
     order: VecDeque<u64>,
 }
 
 impl ReadPositions {
+    fn new(window_max: u64) -> Self {
+        Self { window_max, of: HashMap::new(), order: VecDeque::new() }
+    }
+
     /// Notes a read; returns the pages to read ahead, if any.
     fn note(&mut self, read: Pages, record_size: u64) -> Option<Pages> {
         let Pages { object, from, to } = read;
@@ -68,7 +75,7 @@ impl ReadPositions {
         if ahead > position.window / 2 {
             return None;
         }
-        position.window = (position.window * 2).min(AHEAD_BYTES_MAX);
+        position.window = (position.window * 2).min(self.window_max);
         let begin = position.asked.max(position.next);
         let end = position.next.saturating_add((position.window / record_size).max(1));
         position.asked = position.asked.max(end);
@@ -89,8 +96,9 @@ pub(crate) trait Prepare: Send + Sync + 'static {
 }
 
 impl Ahead {
-    /// Starts the threads; they end when both `who` and this are gone.
-    pub(crate) fn start<P: Prepare>(who: &Weak<P>) -> Self {
+    /// Starts the threads; they end when both `who` and this are gone. What they read has to find room in `cache_bytes`
+    /// until it is wanted.
+    pub(crate) fn start<P: Prepare>(who: &Weak<P>, cache_bytes: u64) -> Self {
         let (queue, jobs) = sync_channel(AHEAD_QUEUE);
         let jobs = Arc::new(Mutex::new(jobs));
         for _ in 0..AHEAD_THREADS {
@@ -101,7 +109,8 @@ impl Ahead {
                 tracing::warn!(%error, "cannot start a thread: less is read ahead");
             }
         }
-        Self { positions: Mutex::default(), queue }
+        let window_max = AHEAD_BYTES_MAX.min(cache_bytes / AHEAD_PART);
+        Self { positions: Mutex::new(ReadPositions::new(window_max)), queue }
     }
 
     /// Notes that pages of `record_size` bytes are read, and has threads read the pages that follow.
@@ -135,7 +144,7 @@ mod tests {
 
     #[test]
     fn who_reads_on_is_read_ahead_of_and_who_jumps_is_not() {
-        let mut positions = ReadPositions::default();
+        let mut positions = ReadPositions::new(AHEAD_BYTES_MAX);
         assert_eq!(read(&mut positions, 1, 0, 16), None);
         let first = read(&mut positions, 1, 16, 16).unwrap();
         assert_eq!((first.from, first.to), (32, 32 + AHEAD_BYTES_MIN / PAGE));
@@ -155,7 +164,7 @@ mod tests {
 
     #[test]
     fn memory_for_it_is_bounded() {
-        let mut positions = ReadPositions::default();
+        let mut positions = ReadPositions::new(AHEAD_BYTES_MAX);
         for object in 0..5 * AHEAD_OBJECTS as u64 {
             read(&mut positions, object, 0, 1);
         }

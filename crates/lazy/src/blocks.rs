@@ -10,6 +10,7 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use crate::kept::kept;
+use crate::limits::BLOCKS_OFTEN;
 use crate::patience::Waiting;
 
 /// An opened block.
@@ -53,7 +54,7 @@ impl Drop for Reading<'_> {
 impl Blocks {
     pub(crate) fn new(contents: Arc<Contents>, waiting: Arc<Waiting>, cache_bytes: u64) -> Self {
         let (pending, arrived) = (Mutex::default(), Condvar::new());
-        Self { contents, waiting, kept: kept(cache_bytes, BlockWeight), pending, arrived }
+        Self { contents, waiting, kept: kept(cache_bytes, BLOCKS_OFTEN, BlockWeight), pending, arrived }
     }
 
     /// Returns the bytes of the blocks that are kept.

@@ -75,7 +75,7 @@ impl BackupDataset {
             looking: Mutex::new(()),
             blocks: Blocks::new(Arc::clone(&contents), Arc::clone(&waiting), options.cache_bytes),
             models: Models::new(Arc::clone(&contents), Arc::clone(&waiting)),
-            ahead: Ahead::start(this),
+            ahead: Ahead::start(this, options.cache_bytes),
             contents,
             waiting,
         })

@@ -11,14 +11,20 @@ use crate::limits::TYPICAL_BYTES;
 /// has 4 MiB.
 const SHARDS: usize = 4;
 
-/// Makes a cache of `bytes` bytes.
+/// Makes a cache of `bytes` bytes. At most the part `often` of it is for what was wanted again; what was wanted once, or
+/// was read ahead, has the rest.
 pub(crate) fn kept<K: Eq + Hash, V: Clone, W: Weighter<K, V> + Clone>(
     bytes: u64,
+    often: f64,
     weighter: W,
 ) -> Cache<K, V, W> {
     let items = (bytes / TYPICAL_BYTES) as usize;
-    let options =
-        OptionsBuilder::new().estimated_items_capacity(items).weight_capacity(bytes).shards(SHARDS).build();
+    let options = OptionsBuilder::new()
+        .estimated_items_capacity(items)
+        .weight_capacity(bytes)
+        .hot_allocation(often)
+        .shards(SHARDS)
+        .build();
     let (hashing, lifecycle) = (DefaultHashBuilder::default(), DefaultLifecycle::default());
     match options {
         Ok(options) => Cache::with_options(options, weighter, hashing, lifecycle),

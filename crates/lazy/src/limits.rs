@@ -8,6 +8,11 @@ pub const BLOCK_CACHE_BYTES: u64 = 64 << 20;
 pub const CHUNK_CACHE_BYTES: u64 = 32 << 20;
 /// Bytes of models that are kept.
 pub const MODEL_CACHE_BYTES: u64 = 64 << 20;
+/// Part of the memory for blocks that is for those which were wanted again. The rest must hold what is read ahead until
+/// it is wanted.
+pub const BLOCKS_OFTEN: f64 = 0.5;
+/// The same part of the memory for chunks and models: nearly all, because each is wanted by many pages.
+pub const OTHERS_OFTEN: f64 = 0.97;
 /// Typical size in bytes of a kept block, chunk or model, by which the maps are sized.
 pub const TYPICAL_BYTES: u64 = 128 << 10;
 /// Number of threads that read ahead.
@@ -21,6 +26,8 @@ pub const AHEAD_OBJECTS: usize = 1024;
 pub const AHEAD_BYTES_MIN: u64 = 512 << 10;
 /// ... up to this many. Eight requests of a MiB at 20 ms each fill a line of 3 Gbit/s.
 pub const AHEAD_BYTES_MAX: u64 = 8 << 20;
+/// ... and to one part in this many of the memory for blocks.
+pub const AHEAD_PART: u64 = 8;
 /// Number of chunks of a manifest that are read at once if all of them are wanted.
 pub const CHUNKS_AT_ONCE: usize = 64;
 /// First pause before a store that fails is tried again.

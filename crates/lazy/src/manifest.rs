@@ -8,7 +8,7 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use crate::kept::kept;
-use crate::limits::CHUNK_CACHE_BYTES;
+use crate::limits::{CHUNK_CACHE_BYTES, OTHERS_OFTEN};
 use crate::patience::Waiting;
 
 /// A page, in less memory than an entry takes: block and model are numbers in its chunk.
@@ -112,7 +112,7 @@ pub(crate) struct Manifest {
 
 impl Manifest {
     pub(crate) fn new(contents: Arc<Contents>, waiting: Arc<Waiting>) -> Self {
-        Self { contents, waiting, chunks: kept(CHUNK_CACHE_BYTES, ChunkWeight) }
+        Self { contents, waiting, chunks: kept(CHUNK_CACHE_BYTES, OTHERS_OFTEN, ChunkWeight) }
     }
 
     /// Returns chunk number `at`. Threads that want a chunk that is being read wait for it.

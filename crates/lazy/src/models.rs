@@ -11,7 +11,7 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use crate::kept::kept;
-use crate::limits::MODEL_CACHE_BYTES;
+use crate::limits::{MODEL_CACHE_BYTES, OTHERS_OFTEN};
 use crate::patience::Waiting;
 
 /// Largest length in bytes of a stored model: that of a stream's model.
@@ -37,7 +37,7 @@ pub(crate) struct Models {
 
 impl Models {
     pub(crate) fn new(contents: Arc<Contents>, waiting: Arc<Waiting>) -> Self {
-        Self { contents, waiting, kept: kept(MODEL_CACHE_BYTES, ModelWeight) }
+        Self { contents, waiting, kept: kept(MODEL_CACHE_BYTES, OTHERS_OFTEN, ModelWeight) }
     }
 
     pub(crate) fn get(&self, model: &ModelRef) -> Result<Arc<Model>> {

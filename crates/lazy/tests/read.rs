@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{Bench, DATASET, MODELLED, PAGE, noise, read, write};
@@ -108,6 +108,37 @@ fn who_reads_on_waits_for_few_requests() {
     let requests = bench.odd.reads.load(Ordering::SeqCst) - before;
     let at_once = bench.odd.most_at_once.load(Ordering::SeqCst);
     assert!(requests < 40 && at_once >= 2, "{requests} requests for 160 reads, {at_once} at once");
+}
+
+/// The memory is smaller than what is read, and full of what nobody wants any more.
+#[test]
+fn who_reads_all_reads_hardly_a_block_twice() {
+    let bench = Bench::new(None);
+    let options = ReadOptions { cache_bytes: 8 << 20, ..ReadOptions::default() };
+    let lazy = bench.lazy_with(options);
+    for object in [4, 5, 6] {
+        read(&*lazy, object, 0, 12 << 20);
+    }
+    bench.odd.delay_ms.store(5, Ordering::SeqCst);
+    let before = lazy.figures().requests.get_bytes;
+    let next = AtomicU64::new(0);
+    // As hydration does it: each thread takes the next MiB.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1 << 20, Ordering::SeqCst);
+                    if at >= 10 << 20 {
+                        break;
+                    }
+                    read(&*lazy, 3, at, 1 << 20);
+                }
+            });
+        }
+    });
+    let (read, stored) = (lazy.figures().requests.get_bytes - before, lazy.usage(3).unwrap().stored_bytes);
+    assert!(stored > 8 << 20, "more than is kept: {stored}");
+    assert!(read < stored + stored / 8, "{read} bytes were read of {stored}");
 }
 
 #[test]
