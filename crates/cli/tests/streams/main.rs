@@ -286,6 +286,17 @@ fn a_mounted_pool_is_backed_up_through_kills_and_comes_back_as_it_was() {
     let refused = sandbox.run(&[&["backup", "check", "repo"], &wrong[..]].concat());
     assert_failure(&refused, 1, &["not that of the repository"]);
 
+    // Into a pool without room for all of it, then with room.
+    sandbox.ok(&["create", "small", "small.pf", "--size", "160M"]);
+    sandbox.dir("c");
+    sandbox.ok(&["mount", "small", "c"]);
+    fs::write(sandbox.path("c/noise"), noise(2, 40 << 20)).unwrap();
+    let words = [&["backup", "restore", "repo", "1", "small/db"], &key[..]].concat();
+    assert_failure(&sandbox.run(&words), 1, &["no space left", "give the same command again"]);
+    fs::remove_file(sandbox.path("c/noise")).unwrap();
+    sandbox.ok(&words);
+    sandbox.ok(&["unmount", "small"]);
+
     // Into another pool, which nobody serves: the first, then what the second has.
     let restore =
         |backup: &str| sandbox.json(&[&["backup", "restore", "repo", backup, "vault/db"], &key[..]].concat());

@@ -119,8 +119,19 @@ pub(super) fn restore_into(
             Ok(Done { backup: backup.clone(), since, restored, received })
         }
         // If the store or an object failed, the pool knows only that the stream has ended.
-        (Err(failure), Err(Error::Stream(_)) | Ok(_)) => Err(failure),
+        (Err(failure), Err(Error::Stream(_)) | Ok(_)) => Err(kept(name, failure)),
         (_, Err(error)) => Err(failed(error)),
+    }
+}
+
+/// The pool did not take all of a restore. If it has kept what came, the user is told how the restore goes on.
+fn kept(name: &Name, failure: Failure) -> Failure {
+    let partials = datasets::partials_of(&name.pool).unwrap_or_default();
+    match partials.iter().any(|partial| partial.path == name.path) {
+        true => failure.hint(format!(
+            "what came is kept: give the same command again to go on, or give it up: pagefold receive --abort {name}"
+        )),
+        false => failure,
     }
 }
 
