@@ -112,7 +112,7 @@ impl Repository {
         if !created && repository.store.get(CONFIG, CONFIG_BYTES_MAX)? != Some(config) {
             return Err(Error::Exists("another repository was made there just now".into()));
         }
-        repository.remember_made(&first);
+        repository.remember(&first);
         Ok(repository)
     }
 
@@ -227,19 +227,18 @@ impl Repository {
         }
         let head = self.read_commit(there)?;
         let head = head.ok_or_else(|| Error::Missing { object: commit::path(&self.id, there) })?;
-        self.remember(&head)?;
+        self.remember(&head);
         Ok(head)
     }
 
-    fn remember(&self, head: &Commit) -> Result<()> {
-        self.seen.remember(&self.id, Newest { number: head.number, hash: halves(head.hash) })
-    }
-
-    /// Remembers a commit that was made just now. It counts even if this machine cannot remember it; the next call tries
-    /// again, and fails then.
-    fn remember_made(&self, made: &Commit) {
-        if let Err(error) = self.remember(made) {
-            tracing::warn!(%error, "a commit was made, and this machine cannot remember it");
+    /// Remembers the newest commit. Who cannot write here, or has no room, can still read, and restore.
+    fn remember(&self, head: &Commit) {
+        let newest = Newest { number: head.number, hash: halves(head.hash) };
+        if let Err(error) = self.seen.remember(&self.id, newest) {
+            tracing::warn!(
+                %error,
+                "the newest state of the repository is not remembered: nobody notices here if the store goes back to an older one"
+            );
         }
     }
 
@@ -259,7 +258,7 @@ impl Repository {
             if self.store.create(&path, bytes.clone())?
                 || self.store.get(&path, COMMIT_BYTES_MAX)?.is_some_and(|found| found == bytes)
             {
-                self.remember_made(&new);
+                self.remember(&new);
                 return Ok(new);
             }
         }

@@ -174,6 +174,20 @@ fn an_interrupted_backup_goes_on_where_it_was() {
     assert!(error.to_string().contains("gone back"), "{error}");
 }
 
+/// A service without a home, or with a full disc.
+#[test]
+fn who_cannot_remember_a_repository_can_read_it() {
+    let bench = Bench::new(20);
+    let one = bench.snapshot("one");
+    let repository = bench.init(None);
+    create(&repository, &bench.stream(&one, None)).unwrap();
+    // Nobody can make a folder there, whatever his rights.
+    let seen = Seen { folder: Some("/proc/pagefold".into()) };
+    let forgetful = Repository::open(bench.store(), seen, None).unwrap();
+    assert_eq!(forgetful.backups().unwrap(), repository.backups().unwrap());
+    assert_eq!(restore(&forgetful, "1", None).unwrap(), restore(&repository, "1", None).unwrap());
+}
+
 /// Prunes when the stream comes to its end.
 struct Meanwhile<'a>(&'a [u8], &'a Repository, usize);
 impl Read for Meanwhile<'_> {
