@@ -235,10 +235,13 @@ impl Repository {
     fn remember(&self, head: &Commit) {
         let newest = Newest { number: head.number, hash: halves(head.hash) };
         if let Err(error) = self.seen.remember(&self.id, newest) {
-            tracing::warn!(
-                %error,
-                "the newest state of the repository is not remembered: nobody notices here if the store goes back to an older one"
+            let text = format!(
+                "nobody notices here if the store goes back to an older state, since what was seen cannot be remembered: {error}"
             );
+            tracing::warn!("{text}");
+            if let Some(warn) = self.seen.warn {
+                warn(&text);
+            }
         }
     }
 

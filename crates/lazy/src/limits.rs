@@ -26,7 +26,7 @@ pub const AHEAD_OBJECTS: usize = 1024;
 pub const AHEAD_BYTES_MIN: u64 = 512 << 10;
 /// ... up to this many. Eight requests of a MiB at 20 ms each fill a line of 3 Gbit/s.
 pub const AHEAD_BYTES_MAX: u64 = 8 << 20;
-/// ... and to one part in this many of the memory for blocks.
+/// One part in this many of the memory for blocks is the most that is read ahead of one reader, too.
 pub const AHEAD_PART: u64 = 8;
 /// Number of chunks of a manifest that are read at once if all of them are wanted.
 pub const CHUNKS_AT_ONCE: usize = 64;

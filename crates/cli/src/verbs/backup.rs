@@ -18,6 +18,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
+use std::sync::Once;
 
 use pagefold_backup::{
     Checked, Error, InitOptions, Keep, Location, PrunedLogs, Repacked, Repository, Secret, Seen,
@@ -35,7 +36,7 @@ use crate::args::{
 };
 use crate::backup_errors;
 use crate::progress::Progress;
-use crate::table::{Align, Table};
+use crate::table::{Align, Table, printable};
 
 pub(super) use replica::{Behind, replicas};
 pub(super) use status::{BackupStatus, backup_statuses};
@@ -123,7 +124,13 @@ fn not_opened(doing: String, error: &Error, repository: &str) -> Failure {
 }
 
 fn seen() -> Result<Seen> {
-    Ok(Seen { folder: Some(files::state_dir()?.join("backup")) })
+    Ok(Seen { folder: Some(files::state_dir()?.join("backup")), warn: Some(warn_once) })
+}
+
+/// Prints a warning; a command that reads the newest commit again does not repeat it.
+fn warn_once(text: &str) {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| eprintln!("pagefold: warning: {}", printable(text)));
 }
 
 pub(super) fn open(repository: &str, access: &Access) -> Result<Repository> {
