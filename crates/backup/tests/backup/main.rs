@@ -178,12 +178,12 @@ fn an_interrupted_backup_goes_on_where_it_was() {
 /// A service without a home, or with a full disc.
 #[test]
 fn who_cannot_remember_a_repository_can_read_it() {
+    static WARNED: AtomicBool = AtomicBool::new(false);
     let bench = Bench::new(20);
     let one = bench.snapshot("one");
     let repository = bench.init(None);
     create(&repository, &bench.stream(&one, None)).unwrap();
     // Nobody can make a folder there, whatever his rights.
-    static WARNED: AtomicBool = AtomicBool::new(false);
     let warn: fn(&str) = |text| WARNED.store(text.contains("/proc/pagefold"), Ordering::SeqCst);
     let seen = Seen { folder: Some("/proc/pagefold".into()), warn: Some(warn) };
     let forgetful = Repository::open(bench.store(), seen, None).unwrap();
