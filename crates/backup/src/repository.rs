@@ -3,7 +3,7 @@
 mod config;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use bytes::Bytes;
 use config::key_name;
@@ -43,6 +43,8 @@ pub struct Repository {
     pub(crate) id: [u8; 16],
     pub(crate) sealer: Sealer,
     pub(crate) seen: Seen,
+    /// Done when the user was warned that what was seen cannot be remembered.
+    forgets: Once,
 }
 
 /// The contents of the object that describes a repository.
@@ -103,7 +105,7 @@ impl Repository {
                 (Sealer::encrypting(&key), Some((derivation, sealed)))
             }
         };
-        let repository = Self { store: Arc::new(store), id, sealer, seen };
+        let repository = Self { store: Arc::new(store), id, sealer, seen, forgets: Once::new() };
         let state = State { next_number: 1, ..State::default() };
         let (bytes, first) = commit::encode(&id, 0, 0, state, &repository.sealer)?;
         repository.store.put(&commit::path(&id, 0), bytes.into())?;
@@ -146,7 +148,7 @@ impl Repository {
                 Sealer::encrypting(&key)
             }
         };
-        Ok(Self { store: Arc::new(store), id, sealer, seen })
+        Ok(Self { store: Arc::new(store), id, sealer, seen, forgets: Once::new() })
     }
 
     /// Returns the repository's name, in hexadecimal.
@@ -235,13 +237,8 @@ impl Repository {
     fn remember(&self, head: &Commit) {
         let newest = Newest { number: head.number, hash: halves(head.hash) };
         if let Err(error) = self.seen.remember(&self.id, newest) {
-            let text = format!(
-                "nobody notices here if the store goes back to an older state, since what was seen cannot be remembered: {error}"
-            );
-            tracing::warn!("{text}");
-            if let Some(warn) = self.seen.warn {
-                warn(&text);
-            }
+            let doing = "nobody notices here if the store goes back to an older state, since what was seen cannot be remembered";
+            self.forgets.call_once(|| tracing::warn!(%error, "{doing}"));
         }
     }
 

@@ -19,8 +19,6 @@ static CALLS: AtomicU64 = AtomicU64::new(0);
 pub struct Seen {
     /// The folder.
     pub folder: Option<PathBuf>,
-    /// Function that tells the user what could not be remembered; the log has it in any case.
-    pub warn: Option<fn(&str)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

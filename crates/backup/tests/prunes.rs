@@ -153,7 +153,7 @@ fn what_fails_on_this_machine_after_the_commit_is_no_failed_backup() {
             assert_eq!(journals.len(), 1);
             journals.iter().for_each(|path| std::fs::remove_file(path).unwrap());
         });
-        let repository = Repository::open(store, Seen { folder: Some(folder), warn: None }, None).unwrap();
+        let repository = Repository::open(store, Seen { folder: Some(folder) }, None).unwrap();
         let path = bench.snapshot(&format!("s{round}"));
         let created = create(&repository, &bench.stream(&path, None)).unwrap();
         assert_eq!((created.backup.number, created.warning.is_some()), (round, whole_folder));

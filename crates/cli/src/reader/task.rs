@@ -78,7 +78,7 @@ impl RepositorySource {
         let store = Store::open_with(&location, false, &self.settings, patience).map_err(Opening::Told)?;
         let secret = self.secret.clone().map(Secret::new).transpose().map_err(Opening::Told)?;
         let folder = Some(files::state_dir().map_err(Opening::Failed)?.join("backup"));
-        Repository::open(store, Seen { folder, warn: None }, secret.as_ref()).map_err(Opening::Told)
+        Repository::open(store, Seen { folder }, secret.as_ref()).map_err(Opening::Told)
     }
 }
 

@@ -18,7 +18,6 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
-use std::sync::Once;
 
 use pagefold_backup::{
     Checked, Error, InitOptions, Keep, Location, PrunedLogs, Repacked, Repository, Secret, Seen,
@@ -36,7 +35,7 @@ use crate::args::{
 };
 use crate::backup_errors;
 use crate::progress::Progress;
-use crate::table::{Align, Table, printable};
+use crate::table::{Align, Table};
 
 pub(super) use replica::{Behind, replicas};
 pub(super) use status::{BackupStatus, backup_statuses};
@@ -124,13 +123,7 @@ fn not_opened(doing: String, error: &Error, repository: &str) -> Failure {
 }
 
 fn seen() -> Result<Seen> {
-    Ok(Seen { folder: Some(files::state_dir()?.join("backup")), warn: Some(warn_once) })
-}
-
-/// Prints a warning; a command that reads the newest commit again does not repeat it.
-fn warn_once(text: &str) {
-    static WARNED: Once = Once::new();
-    WARNED.call_once(|| eprintln!("pagefold: warning: {}", printable(text)));
+    Ok(Seen { folder: Some(files::state_dir()?.join("backup")) })
 }
 
 pub(super) fn open(repository: &str, access: &Access) -> Result<Repository> {

@@ -43,8 +43,10 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::serve::events::tell_warnings;
+use pagefold_server::stderr;
 
-use crate::args::{Cli, Mount, Verb};
+use crate::args::{Backup, Cli, Mount, Verb};
 
 /// Returns the exit status of a command line that failed.
 pub fn exit_status(words: &[OsString], failure: &Failure) -> u8 {
@@ -63,6 +65,10 @@ pub fn run(cli: Cli) -> Result<()> {
     ) {
         // Nothing below may wait for a server that will not answer.
         pagefold_server::abandoned::abort_all();
+    }
+    // A server and a reader log.
+    if !matches!(cli.verb, Verb::Serve(_) | Verb::Backup(Backup::Reader)) {
+        tell_warnings(warn);
     }
     match cli.verb {
         Verb::Create(args) => create::run(&args),
@@ -122,6 +128,11 @@ pub fn run(cli: Cli) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// Prints a warning.
+fn warn(text: &str) {
+    stderr::write_line(&format!("warning: {text}"));
 }
 
 /// Prints a value as JSON.

@@ -282,6 +282,17 @@ fn a_mounted_pool_is_backed_up_through_kills_and_comes_back_as_it_was() {
     let second = sandbox.json(&words);
     assert_eq!((&second["created"]["since"], &second["created"]["packs"]), (&first["number"], &1.into()));
     assert!(second["created"]["backup"]["added_bytes"].as_u64().unwrap() < 300 << 10, "{second}");
+    // A service without a home is warned, once, and served.
+    let mut homeless = sandbox.command(&[&["backup", "list", "repo"], &key[..]].concat());
+    let homeless: Output = homeless.env("PAGEFOLD_STATE_DIR", "/proc/pagefold").output().unwrap().into();
+    assert!(homeless.status.success() && homeless.stdout.contains("tank/db"), "{}", homeless.stdout);
+    assert_eq!(
+        homeless.stderr.matches("pagefold: warning: nobody notices here").count(),
+        1,
+        "{}",
+        homeless.stderr
+    );
+
     let wrong = ["--key-command", "echo cow"];
     let refused = sandbox.run(&[&["backup", "check", "repo"], &wrong[..]].concat());
     assert_failure(&refused, 1, &["not that of the repository"]);

@@ -1,5 +1,5 @@
 //! Logging of a server: structured lines on standard error, and a ring of the last events. The ring is written to
-//! files, and later servers of the pool continue it ([`crate::event_log`]).
+//! files, and later servers of the pool continue it ([`crate::event_log`]). Commands have warnings told to their user.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -10,7 +10,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex};
 use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
 use tracing::{Event as Traced, Subscriber};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -19,6 +21,7 @@ use super::limits;
 use crate::control::Event;
 use crate::event_log::EventLog;
 use crate::failure::{Context as _, Result};
+use crate::raw;
 use crate::stderr::write_line;
 
 /// Largest number of events in the ring.
@@ -181,9 +184,46 @@ pub fn start() -> Arc<Ring> {
     ring
 }
 
+/// The layer that tells the user of a command.
+struct TellLayer(fn(&str));
+
+impl<S: Subscriber> Layer<S> for TellLayer {
+    fn on_event(&self, traced: &Traced<'_>, _: Context<'_, S>) {
+        let mut collector = Collector::default();
+        traced.record(&mut collector);
+        let mut line = collector.message;
+        for (name, value) in collector.fields {
+            // Errors say themselves what they are.
+            let follows = if name == "error" { format!(": {value}") } else { format!(", {name} {value}") };
+            line.push_str(&follows);
+        }
+        (self.0)(&raw::printable(&line));
+    }
+}
+
+/// Has each warning and error that Pagefold's crates log told by `tell`, as one line: for a command, whose user would
+/// not learn of them otherwise. A process that calls [`start`] does not call this.
+pub fn tell_warnings(tell: fn(&str)) {
+    let own = Targets::new().with_target("pagefold", LevelFilter::WARN);
+    let started = tracing_subscriber::registry().with(TellLayer(tell).with_filter(own)).try_init();
+    if let Err(error) = started {
+        tell(&format!("warnings are not told: {error}"));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_warning_is_told_as_one_line() {
+        static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        let layer = TellLayer(|line| TOLD.lock().push(line.to_owned()));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            tracing::warn!(path = %"/a\nb", error = %"no such file", "a file stays");
+        });
+        assert_eq!(*TOLD.lock(), [r"a file stays, path /a\nb: no such file"]);
+    }
 
     #[test]
     fn the_ring_keeps_the_last_and_counts_the_lost() {

@@ -104,7 +104,7 @@ fn options<'a>(
         rate: args.rate.as_deref().map(units::parse_size).transpose()?,
         stop,
         progress,
-        warn: &|text| eprintln!("pagefold: warning: {}", printable(text)),
+        warn: &|text| super::warn(&printable(text)),
     })
 }
 
