@@ -86,8 +86,6 @@ struct Making<'r> {
     epoch: u64,
     merge: Merge<'r>,
     data: PackBuilder,
-    /// Records of the block that is being filled.
-    block: Vec<u8>,
     /// Pack of chunks and roots.
     meta: PackBuilder,
     rows: Vec<Row>,

@@ -25,6 +25,7 @@ use pagefold_engine::device::AlignedBuf;
 use rustix::fs::OFlags;
 
 use crate::error::{Error, Result};
+use crate::limits::DIRECT_ALIGN_BYTES;
 
 /// Folders in which uploads leave files if they are killed.
 const UPLOADED: [&str; 3] = ["packs", "wal", "binlog"];
@@ -37,8 +38,6 @@ const LEFT_BEHIND: Duration = Duration::from_secs(24 * 3600);
 const DIRECT_BYTES_MIN: usize = 1 << 20;
 /// Bytes that are written at a time then; the buffer of as many stays in the processor's cache.
 const DIRECT_STEP_BYTES: usize = 512 << 10;
-/// Alignment of direct writes in bytes: a multiple of all devices' blocks.
-const DIRECT_ALIGN_BYTES: usize = 4096;
 
 /// A store of objects in a directory.
 ///
@@ -165,6 +164,13 @@ fn put_directly(path: &FilePath, payload: &PutPayload) -> io::Result<()> {
 
 fn write_directly(path: &FilePath, payload: &PutPayload) -> io::Result<()> {
     let mut file = DirectFile::create(path)?;
+    let mut pieces = payload.iter();
+    if let (Some(one), None) = (pieces.next(), pieces.next())
+        && one.as_ptr().align_offset(DIRECT_ALIGN_BYTES) == 0
+    {
+        file.write(one)?;
+        return file.file.sync_all();
+    }
     let mut step = AlignedBuf::scratch(DIRECT_STEP_BYTES);
     let mut filled = 0;
     for mut bytes in payload.iter().map(AsRef::<[u8]>::as_ref) {
@@ -309,6 +315,15 @@ mod tests {
             let payload: PutPayload = pieces.map(bytes::Bytes::copy_from_slice).collect();
             put_directly(&path, &payload).unwrap();
             assert!(std::fs::read(&path).unwrap() == content, "{len} bytes");
+        }
+        // One piece that lies as a direct write needs it.
+        let sevens = vec![7; (1 << 20) + 2 * DIRECT_ALIGN_BYTES + 1];
+        let skipped = sevens.as_ptr().align_offset(DIRECT_ALIGN_BYTES);
+        let aligned = bytes::Bytes::from(sevens).slice(skipped..);
+        for len in [0, 1, 4095, 4096, 8192, (1 << 20) + 4097] {
+            let path = folder.path().join("packs/one");
+            put_directly(&path, &aligned.slice(..len).into()).unwrap();
+            assert!(std::fs::read(&path).unwrap() == vec![7; len], "{len} bytes");
         }
         // A folder has the name.
         std::fs::create_dir_all(folder.path().join("packs/two/three")).unwrap();

@@ -68,7 +68,10 @@ pub fn pack_seeds() -> Vec<Vec<u8>> {
             all.push(kind, &block);
         }
     }
-    vec![samples::pack(), all.finish(&REPOSITORY, PACK, &sealer).unwrap_or_default()]
+    vec![
+        samples::pack(),
+        all.finish(&REPOSITORY, PACK, &sealer).map(|pack| pack.to_vec()).unwrap_or_default(),
+    ]
 }
 
 /// Decodes a chunk. Entries that decode must survive being encoded and decoded again.

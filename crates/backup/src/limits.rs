@@ -3,6 +3,8 @@
 /// Length in bytes at which a pack is ended: long enough that requests cost little, short enough that some packs fit
 /// into memory.
 pub const PACK_BYTES: usize = 16 << 20;
+/// Alignment of direct writes in bytes, in memory and in a file: a multiple of all devices' blocks.
+pub const DIRECT_ALIGN_BYTES: usize = 4096;
 /// Largest length in bytes of a pack that is accepted: [`PACK_BYTES`], one block more, and a manifest's last parts.
 pub const PACK_BYTES_MAX: u64 = 256 << 20;
 /// Largest length in bytes of records that are sealed together, unless one alone is longer: to read a record, its whole

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use crate::block::{BlockRef, Kind};
 use crate::error::{Error, Result};
 use crate::keys::{Sealer, random};
-use crate::limits::{BLOCK_BYTES_MAX, PACK_BYTES_MAX};
+use crate::limits::{BLOCK_BYTES_MAX, DIRECT_ALIGN_BYTES, PACK_BYTES_MAX};
 
 const MAGIC: [u8; 8] = *b"PFpack\x01\0";
 const MAGIC_END: [u8; 8] = *b"PFpend\x01\0";
@@ -77,12 +77,33 @@ pub(crate) fn seal_name(repository: &[u8; 16], kind: Kind, object: &[u8; 16], in
 
 /// A pack that is being made. It gets its name when it is finished.
 ///
-/// Blocks lie in one buffer where they will lie in the object, with room for their seals, and are sealed in place.
+/// Blocks lie in one buffer where they will lie in the object, with room for their seals, and are sealed in place. A
+/// block of records is filled record by record ([`PackBuilder::add_record`]) until it is closed.
 pub(crate) struct PackBuilder {
     /// Bytes that a seal puts before and behind a block.
     around: (usize, usize),
     blocks: Vec<(Kind, BlockRef)>,
-    bytes: Vec<u8>,
+    /// Begin of the block that is being filled, in the buffer.
+    open: Option<usize>,
+    /// Hash of the content so far.
+    content: Xxh3,
+    buffer: Vec<u8>,
+    /// Bytes of the buffer before the pack, so that the pack lies in memory as a direct write needs it.
+    skipped: usize,
+}
+
+/// A pack as an object, in the buffer that it was made in.
+pub(crate) struct PackObject {
+    pub(crate) buffer: Vec<u8>,
+    /// Bytes of the buffer before the object.
+    pub(crate) skipped: usize,
+}
+
+impl std::ops::Deref for PackObject {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.buffer.get(self.skipped..).unwrap_or_default()
+    }
 }
 
 impl PackBuilder {
@@ -91,19 +112,66 @@ impl PackBuilder {
     }
 
     /// As [`Self::new`], in a buffer that was used before.
-    pub(crate) fn in_buffer(sealer: &Sealer, mut bytes: Vec<u8>) -> Self {
-        bytes.clear();
-        bytes.resize(HEAD_BYTES, 0);
-        Self { around: sealer.around(), blocks: Vec::new(), bytes }
+    pub(crate) fn in_buffer(sealer: &Sealer, mut buffer: Vec<u8>) -> Self {
+        buffer.clear();
+        let skipped = buffer.as_ptr().align_offset(DIRECT_ALIGN_BYTES);
+        let skipped = if skipped < buffer.capacity() { skipped } else { 0 };
+        buffer.resize(skipped + HEAD_BYTES, 0);
+        Self {
+            around: sealer.around(),
+            blocks: Vec::new(),
+            open: None,
+            content: Xxh3::new(),
+            buffer,
+            skipped,
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
+        self.blocks.is_empty() && self.open.is_none()
+    }
+
+    /// Returns the number of bytes of records in the block that is being filled.
+    pub(crate) fn open_bytes(&self) -> usize {
+        self.open.map_or(0, |begin| self.buffer.len() - begin - self.around.0)
+    }
+
+    /// Appends a record, whose hash is `hash`, to the block that is being filled, or begins one. Returns the place of the
+    /// block, without its length, and that of the record in it.
+    pub(crate) fn add_record(&mut self, record: &[u8], hash: u64) -> (BlockRef, u32) {
+        let block = match self.open {
+            Some(begin) => BlockRef { offset: (begin - self.skipped) as u32, len: 0, ..self.next_place(0) },
+            None => {
+                let place = BlockRef { len: 0, ..self.next_place(0) };
+                self.open = Some(self.buffer.len());
+                self.buffer.resize(self.buffer.len() + self.around.0, 0);
+                place
+            }
+        };
+        let at = self.open_bytes() as u32;
+        self.buffer.extend_from_slice(record);
+        self.content.update(&hash.to_le_bytes());
+        (block, at)
+    }
+
+    /// Ends the block that is being filled, if there is one.
+    pub(crate) fn close(&mut self) {
+        let Some(begin) = self.open.take() else { return };
+        self.buffer.resize(self.buffer.len() + self.around.1, 0);
+        let len = (self.buffer.len() - begin) as u32;
+        let place = BlockRef { offset: (begin - self.skipped) as u32, len, ..self.next_place(0) };
+        self.note(Kind::Records, len);
+        self.blocks.push((Kind::Records, place));
+    }
+
+    fn note(&mut self, kind: Kind, len: u32) {
+        self.content.update(&[kind as u8]);
+        self.content.update(&len.to_le_bytes());
     }
 
     /// Returns the length so far, in bytes as they will be stored.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes.len()
+        self.buffer.len() - self.skipped
     }
 
     /// Returns the place of the next block if it has `len` bytes.
@@ -111,16 +179,19 @@ impl PackBuilder {
         BlockRef {
             pack: PackId::OPEN,
             index: self.blocks.len() as u32,
-            offset: self.bytes.len() as u32,
+            offset: self.bytes() as u32,
             len: (self.around.0 + len + self.around.1) as u32,
         }
     }
 
     pub(crate) fn push(&mut self, kind: Kind, block: &[u8]) -> BlockRef {
+        self.close();
         let place = self.next_place(block.len());
-        self.bytes.resize(self.bytes.len() + self.around.0, 0);
-        self.bytes.extend_from_slice(block);
-        self.bytes.resize(self.bytes.len() + self.around.1, 0);
+        self.content.update(block);
+        self.note(kind, place.len);
+        self.buffer.resize(self.buffer.len() + self.around.0, 0);
+        self.buffer.extend_from_slice(block);
+        self.buffer.resize(self.buffer.len() + self.around.1, 0);
         self.blocks.push((kind, place));
         place
     }
@@ -136,35 +207,31 @@ impl PackBuilder {
     }
 
     fn content(&self, place: &BlockRef) -> &[u8] {
-        let begin = place.offset as usize + self.around.0;
-        let end = (place.offset + place.len) as usize - self.around.1;
-        self.bytes.get(begin..end).unwrap_or_default()
+        let offset = self.skipped + place.offset as usize;
+        let (begin, end) = (offset + self.around.0, offset + place.len as usize - self.around.1);
+        self.buffer.get(begin..end).unwrap_or_default()
     }
 
     /// Takes over all blocks of another pack; returns by how much their indices and offsets move.
     pub(crate) fn append(&mut self, other: &Self) -> (u32, u32) {
-        let moved = (self.blocks.len() as u32, (self.bytes.len() - HEAD_BYTES) as u32);
+        let moved = (self.blocks.len() as u32, (self.bytes() - HEAD_BYTES) as u32);
         for (kind, place) in &other.blocks {
             self.push(*kind, other.content(place));
         }
         moved
     }
 
-    /// Returns a hash of the whole content: packs with the same hash differ only in name and nonces.
+    /// Returns a hash of the content, of records by their own hashes: packs with the same hash differ only in name and
+    /// nonces. No block is being filled.
     pub(crate) fn content_hash(&self) -> u128 {
-        let mut hasher = Xxh3::new();
-        for (kind, place) in &self.blocks {
-            let block = self.content(place);
-            hasher.update(&[*kind as u8]);
-            hasher.update(&(block.len() as u64).to_le_bytes());
-            hasher.update(block);
-        }
-        hasher.digest128()
+        self.content.digest128()
     }
 
     /// Encodes the pack as an object.
-    pub(crate) fn finish(mut self, repository: &[u8; 16], id: PackId, sealer: &Sealer) -> Result<Vec<u8>> {
-        let (head, mut rest) = self.bytes.split_at_mut(HEAD_BYTES);
+    pub(crate) fn finish(mut self, repository: &[u8; 16], id: PackId, sealer: &Sealer) -> Result<PackObject> {
+        self.close();
+        let object = self.buffer.get_mut(self.skipped..).unwrap_or_default();
+        let (head, mut rest) = object.split_at_mut(HEAD_BYTES);
         let parts = MAGIC.iter().chain(repository).chain(&id.0);
         head.iter_mut().zip(parts).for_each(|(place, byte)| *place = *byte);
         if let Some((named, sum)) = head.split_last_chunk_mut::<8>() {
@@ -182,7 +249,7 @@ impl PackBuilder {
         places.into_par_iter().try_for_each(|(kind, index, block)| {
             sealer.seal_in_place(&seal_name(repository, kind, &id.0, index), block)
         })?;
-        let out = &mut self.bytes;
+        let out = &mut self.buffer;
         let begin = out.len();
         sealer.seal(&seal_name(repository, Kind::Directory, &id.0, 0), &directory, out)?;
         let directory_bytes = (out.len() - begin) as u32;
@@ -192,7 +259,7 @@ impl PackBuilder {
         out.extend_from_slice(&MAGIC_END);
         let sum = tail_checksum(id, out.get(tail..).unwrap_or_default());
         out.extend_from_slice(&sum.to_le_bytes());
-        Ok(self.bytes)
+        Ok(PackObject { buffer: self.buffer, skipped: self.skipped })
     }
 }
 
@@ -301,4 +368,70 @@ pub(crate) fn unsqueeze(bytes: &[u8], max: usize, object: &str) -> Result<Vec<u8
     let len = len.ok_or_else(|| Error::damaged(object, "a compressed part says to be too long"))?;
     zstd::bulk::decompress(bytes, len)
         .map_err(|_| Error::damaged(object, "a compressed part cannot be decompressed"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    const REPOSITORY: [u8; 16] = [1; 16];
+    const ID: PackId = PackId([2; 16]);
+
+    /// Fills a pack with blocks of these records; returns it with the place of each record.
+    fn filled(mut pack: PackBuilder, blocks: &[&[&[u8]]]) -> (PackBuilder, Vec<(BlockRef, u32)>) {
+        let mut places = Vec::new();
+        for records in blocks {
+            places.extend(records.iter().map(|record| pack.add_record(record, xxh3_64(record))));
+            pack.close();
+        }
+        (pack, places)
+    }
+
+    #[test]
+    fn records_lie_where_they_were_said_to() {
+        let blocks: [&[&[u8]]; 3] = [&[b"one", b"", b"three"], &[b"four"], &[b"five", b"six"]];
+        for sealer in [Sealer::plain(), Sealer::encrypting(&[7; 32])] {
+            for buffer in [Vec::new(), vec![0xEE; 3 << 20]] {
+                let aligned = !buffer.is_empty();
+                let (mut pack, places) = filled(PackBuilder::in_buffer(&sealer, buffer), &blocks);
+                let chunk = pack.push(Kind::Chunk, b"a chunk");
+                assert_eq!(pack.block(1), Some(b"four".as_slice()));
+                assert_eq!(pack.block(chunk.index), Some(b"a chunk".as_slice()));
+                let object = pack.finish(&REPOSITORY, ID, &sealer).unwrap();
+                assert!(!aligned || object.as_ptr().align_offset(DIRECT_ALIGN_BYTES) == 0);
+                let found = parse(&object, &REPOSITORY, ID, &sealer).unwrap();
+                assert_eq!(found.len(), 4);
+                let records = blocks.iter().flat_map(|records| records.iter());
+                for ((place, at), record) in places.iter().zip(records) {
+                    let (kind, block) = found[place.index as usize];
+                    assert_eq!((kind, block.offset), (Kind::Records, place.offset));
+                    let sealed = &object[block.offset as usize..(block.offset + block.len) as usize];
+                    let open = open_block(sealed, &REPOSITORY, kind, &block, &sealer).unwrap();
+                    assert_eq!(&open[*at as usize..*at as usize + record.len()], *record);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_pack_that_is_taken_over_keeps_its_blocks() {
+        let sealer = Sealer::plain();
+        let (mut pack, _) = filled(PackBuilder::new(&sealer), &[&[b"one", b"two"]]);
+        let mut other = PackBuilder::in_buffer(&sealer, Vec::with_capacity(1 << 16));
+        let place = other.push(Kind::Chunk, b"a chunk");
+        let (index, offset) = pack.append(&other);
+        assert_eq!(pack.block(place.index + index), Some(b"a chunk".as_slice()));
+        assert_eq!(pack.places()[1].offset, place.offset + offset);
+    }
+
+    #[test]
+    fn the_hash_of_the_content_tells_packs_apart() {
+        let hash = |blocks: &[&[&[u8]]]| filled(PackBuilder::new(&Sealer::plain()), blocks).0.content_hash();
+        let one = hash(&[&[b"one", b"two"]]);
+        assert_eq!(one, hash(&[&[b"one", b"two"]]));
+        let others: [&[&[&[u8]]]; 4] =
+            [&[&[b"two", b"one"]], &[&[b"onetwo"]], &[&[b"one"], &[b"two"]], &[&[b"one"]]];
+        others.iter().for_each(|other| assert_ne!(one, hash(other)));
+    }
 }

@@ -140,5 +140,5 @@ pub(crate) fn pack() -> Vec<u8> {
     let sealer = Sealer::plain();
     let mut pack = PackBuilder::new(&sealer);
     pack.push(Kind::Records, b"rows");
-    pack.finish(&REPOSITORY, PACK, &sealer).unwrap_or_default()
+    pack.finish(&REPOSITORY, PACK, &sealer).map(|pack| pack.to_vec()).unwrap_or_default()
 }

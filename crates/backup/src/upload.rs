@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::error::{Error, Result};
-use crate::limits::{BLOCK_BYTES, PACK_BYTES, UPLOADS};
-use crate::pack::PackId;
+use crate::limits::{BLOCK_BYTES, DIRECT_ALIGN_BYTES, PACK_BYTES, UPLOADS};
+use crate::pack::{PackId, PackObject};
 use crate::store::Store;
 
 /// The packs that a backup has uploaded so far, kept on this machine, so that a backup that was killed can be
@@ -93,7 +93,7 @@ pub(crate) fn remove_journal(path: &Path) -> Result<()> {
 
 struct QueuedPack {
     pack: Uploaded,
-    bytes: Bytes,
+    object: PackObject,
 }
 
 struct UploadQueue {
@@ -156,20 +156,20 @@ impl Uploader {
 
     /// Has a pack uploaded; waits until a thread is free. An earlier failure is returned here, or by
     /// [`Uploader::finish`].
-    pub(crate) fn upload(&self, pack: Uploaded, bytes: Vec<u8>) -> Result<()> {
+    pub(crate) fn upload(&self, pack: Uploaded, object: PackObject) -> Result<()> {
         if let Some(error) = lock(&self.shared.failed).take() {
             return Err(error);
         }
         let gone = || Error::Invalid("uploads have ended: a bug".into());
         let jobs = self.jobs.as_ref().ok_or_else(gone)?;
         *lock(&self.shared.under_way) += 1;
-        jobs.send(QueuedPack { pack, bytes: bytes.into() }).map_err(|_| gone())
+        jobs.send(QueuedPack { pack, object }).map_err(|_| gone())
     }
 
     /// Returns a buffer for the next pack.
     pub(crate) fn buffer(&self) -> Vec<u8> {
         let spare = lock(&self.shared.spare).pop();
-        spare.unwrap_or_else(|| Vec::with_capacity(PACK_BYTES + 2 * BLOCK_BYTES))
+        spare.unwrap_or_else(|| Vec::with_capacity(PACK_BYTES + 2 * BLOCK_BYTES + DIRECT_ALIGN_BYTES))
     }
 
     /// Waits for all uploads; returns the journal, which is to be removed when the backup is complete.
@@ -220,10 +220,13 @@ impl UploadQueue {
     }
 
     fn upload(&self, job: QueuedPack) -> Result<()> {
-        self.wait_for_turn(job.bytes.len() as u64);
-        self.store.put(&job.pack.id.path(), job.bytes.clone())?;
-        if job.bytes.is_unique() {
-            lock(&self.spare).push(job.bytes.into());
+        let PackObject { buffer, skipped } = job.object;
+        let buffer = Bytes::from(buffer);
+        let object = buffer.slice(skipped..);
+        self.wait_for_turn(object.len() as u64);
+        self.store.put(&job.pack.id.path(), object)?;
+        if buffer.is_unique() {
+            lock(&self.spare).push(buffer.into());
         }
         lock(&self.journal).as_mut().map_or(Ok(()), |journal| journal.note(&job.pack))
     }

@@ -36,7 +36,6 @@ impl<'r> Making<'r> {
             models: old.needs.models.keys().map(|model| (model.hash, *model)).collect(),
             merge: Merge::new(repository, old, is_whole),
             data: PackBuilder::new(&repository.sealer),
-            block: Vec::new(),
             meta: PackBuilder::new(&repository.sealer),
             rows: Vec::new(),
             unnamed_rows: 0,
@@ -53,9 +52,9 @@ impl<'r> Making<'r> {
         while let Some(item) = stream.item()? {
             match item {
                 StreamItem::Model { id, body } => self.model(id, &body)?,
-                StreamItem::Entries(payload) => {
+                StreamItem::Entries(entries) => {
                     let mut failed = None;
-                    let visited = stream.entries(&payload, &mut |entry| {
+                    let visited = stream.entries(entries.payload(), &mut |entry| {
                         self.entry(entry).map_err(|error| {
                             failed = Some(error);
                             pagefold_engine::Error::Invalid("the backup failed".into())
@@ -63,6 +62,7 @@ impl<'r> Making<'r> {
                     });
                     failed.map_or(Ok(()), Err)?;
                     visited?;
+                    stream.give_back(entries);
                     self.drain()?;
                     watch(stream.so_far().record_bytes);
                 }
@@ -75,7 +75,6 @@ impl<'r> Making<'r> {
         let hash = xxh3_128(body);
         self.numbered.insert(id, hash);
         if !self.models.contains_key(&hash) {
-            self.close_block();
             let block = self.data.push(Kind::Model, &squeeze(body)?);
             self.models.insert(hash, ModelRef { hash, block });
         }
@@ -135,26 +134,17 @@ impl<'r> Making<'r> {
         if let Some(same) = same {
             return Ok(same);
         }
-        if self.data.bytes() + self.block.len() >= PACK_BYTES {
+        if self.data.bytes() >= PACK_BYTES {
             self.finish_data()?;
         }
-        if !self.block.is_empty() && self.block.len() + record.len() > BLOCK_BYTES {
-            self.close_block();
+        if self.data.open_bytes() + record.len() > BLOCK_BYTES {
+            self.data.close();
         }
-        let at = self.block.len() as u32;
-        self.block.extend_from_slice(record);
-        let block = BlockRef { len: 0, ..self.data.next_place(0) };
+        let (block, at) = self.data.add_record(record, hash);
         // The model's pack may have been named by one of the calls above.
         let model = model.and_then(|model| self.models.get(&model.hash)).copied();
         let record = RecordRef { block, at, len: record.len() as u32, hash, model };
         Ok(PageEntry { object: page.0, page: page.1, record_size, record, shared: None })
-    }
-
-    fn close_block(&mut self) {
-        if !self.block.is_empty() {
-            self.data.push(Kind::Records, &self.block);
-            self.block.clear();
-        }
     }
 
     /// Returns the entry of a page that came earlier in the stream.
@@ -187,7 +177,7 @@ impl<'r> Making<'r> {
     }
 
     fn finish_data(&mut self) -> Result<()> {
-        self.close_block();
+        self.data.close();
         if self.data.is_empty() {
             return Ok(());
         }
@@ -275,10 +265,10 @@ impl<'r> Making<'r> {
     /// Writes the rest, and the root. Returns the root's blocks unless it is the same as that of the backup before.
     pub(super) fn finish(&mut self, old_root: Option<&[u8]>) -> Result<(Root, Option<Vec<BlockRef>>)> {
         self.merge.end()?;
-        if self.data.bytes() + self.block.len() + self.meta.bytes() > PACK_BYTES {
+        if self.data.bytes() + self.meta.bytes() > PACK_BYTES {
             self.finish_data()?;
         }
-        self.close_block();
+        self.data.close();
         // The last pack has everything that is left: data, chunks, root.
         let id = PackId::new()?;
         self.name_data(id, &self.data.places());

@@ -10,7 +10,7 @@ use pagefold_server::control::{Client, Reply, Request, Sendable, Transferred};
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::names::Name;
 use pagefold_server::operations::{self, Operation};
-use pagefold_server::passage::Outlet;
+use pagefold_server::passage::{Inlet, Outlet, Unpoured};
 use pagefold_server::registry::Registry;
 use pagefold_server::{engine_errors, pools, streams, units};
 use serde_json::json;
@@ -30,9 +30,17 @@ fn unbuffered(fd: BorrowedFd<'_>) -> Result<File> {
     Ok(fd.try_clone_to_owned().context(|| "cannot use standard input or output".into())?.into())
 }
 
+/// Place that a stream is written to.
+enum Destination {
+    /// A file, or a pipe.
+    File(Box<dyn Write>),
+    /// Another thread.
+    Thread(Inlet),
+}
+
 /// The destination of a stream. It remembers what failed there, and shows the progress.
 struct StreamOutput {
-    to: Box<dyn Write>,
+    to: Destination,
     failed: Option<io::Error>,
     written: u64,
     expected: u64,
@@ -41,11 +49,11 @@ struct StreamOutput {
 
 impl StreamOutput {
     fn new() -> Result<Self> {
-        Ok(Self::to(unbuffered(rustix::stdio::stdout())?))
+        Ok(Self::to(Destination::File(Box::new(unbuffered(rustix::stdio::stdout())?))))
     }
 
-    fn to(to: impl Write + 'static) -> Self {
-        Self { to: Box::new(to), failed: None, written: 0, expected: 0, progress: Progress::bytes("sending") }
+    fn to(to: Destination) -> Self {
+        Self { to, failed: None, written: 0, expected: 0, progress: Progress::bytes("sending") }
     }
 
     /// Returns the failure of the output if it had one, else `other`, which is said of the stream.
@@ -62,25 +70,52 @@ impl StreamOutput {
     }
 }
 
-impl Write for StreamOutput {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.to.write(bytes) {
-            Ok(written) => {
-                self.written += written as u64;
-                self.progress.at(self.written, self.expected.max(self.written));
-                Ok(written)
-            }
-            Err(error) => {
-                if error.kind() != io::ErrorKind::Interrupted {
-                    self.failed = Some(io::Error::new(error.kind(), error.to_string()));
-                }
-                Err(error)
-            }
+impl StreamOutput {
+    /// Writes what one call of `read` on `from` gives; `buffer` is memory for it. Returns the number of bytes, which is 0
+    /// at the end.
+    fn pour(&mut self, from: &mut dyn Read, buffer: &mut [u8]) -> Result<usize, Unpoured> {
+        let Destination::Thread(inlet) = &mut self.to else {
+            let read = from.read(buffer).map_err(Unpoured::Source)?;
+            self.write_all(&buffer[..read]).map_err(Unpoured::Output)?;
+            return Ok(read);
+        };
+        match inlet.pour(from) {
+            Err(Unpoured::Output(error)) => self.note(Err(error)).map_err(Unpoured::Output),
+            Err(error) => Err(error),
+            Ok(read) => self.note(Ok(read)).map_err(Unpoured::Output),
         }
     }
 
+    /// Notes the outcome of writing.
+    fn note(&mut self, written: io::Result<usize>) -> io::Result<usize> {
+        match &written {
+            Ok(bytes) => {
+                self.written += *bytes as u64;
+                self.progress.at(self.written, self.expected.max(self.written));
+            }
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                self.failed = Some(io::Error::new(error.kind(), error.to_string()));
+            }
+            Err(_) => {}
+        }
+        written
+    }
+}
+
+impl Write for StreamOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = match &mut self.to {
+            Destination::File(to) => to.write(bytes),
+            Destination::Thread(to) => to.write(bytes),
+        };
+        self.note(written)
+    }
+
     fn flush(&mut self) -> io::Result<()> {
-        self.to.flush()
+        match &mut self.to {
+            Destination::File(to) => to.flush(),
+            Destination::Thread(to) => to.flush(),
+        }
     }
 }
 
@@ -124,9 +159,9 @@ pub(super) enum Unsent {
     Failed(Failure),
 }
 
-/// Writes a stream for another verb.
-pub(super) fn send_to(pool: &str, what: Sendable, to: impl Write + 'static) -> Result<(), Unsent> {
-    let mut out = StreamOutput::to(to);
+/// Writes a stream for another verb, which reads it in another thread.
+pub(super) fn send_to(pool: &str, what: Sendable, to: Inlet) -> Result<(), Unsent> {
+    let mut out = StreamOutput::to(Destination::Thread(to));
     let done = write_stream(pool, what, &mut out);
     out.progress.finish();
     done.map_err(|failure| match &out.failed {
@@ -222,13 +257,13 @@ fn fetch(client: &mut Client, what: Sendable, out: &mut StreamOutput) -> Result<
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut pieces = client.pieces();
     loop {
-        let read = match pieces.read(&mut buffer) {
+        match out.pour(&mut pieces, &mut buffer) {
             Ok(0) => break,
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(interrupted(&client.lost(&error))),
-        };
-        out.write_all(&buffer[..read]).context(|| "cannot write the stream".into())?;
+            Ok(_) => {}
+            Err(Unpoured::Source(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(Unpoured::Source(error)) => return Err(interrupted(&client.lost(&error))),
+            Err(Unpoured::Output(error)) => return Err(error).context(|| "cannot write the stream".into()),
+        }
     }
     match client.last_reply()? {
         Reply::Transferred { .. } => Ok(()),

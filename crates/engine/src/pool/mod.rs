@@ -125,8 +125,8 @@ pub use rewrites::{Rewrites, Rewritten};
 pub use scan::{FoundPool, FoundState, scan, stands};
 pub use scrub::{ScrubState, ScrubStatus};
 pub use send::{
-    Origin, Partial, ReceiveOptions, Source, StreamEnd, StreamEntry, StreamHead, StreamItem, StreamPage,
-    StreamReader, StreamWriter, Token, Transfer,
+    EntriesFrame, Origin, Partial, ReceiveOptions, Source, StreamEnd, StreamEntry, StreamHead, StreamItem,
+    StreamPage, StreamReader, StreamWriter, Token, Transfer,
 };
 pub use status::{DeviceStatus, Status, Totals};
 pub use survey::{CodecReport, CodecUse, Survey};

@@ -1,7 +1,7 @@
 //! Streams over the control socket. They count as users of the pool, as mounts do, so that the server stays until they
 //! have ended.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,11 +16,9 @@ use rustix::net::{RecvFlags, recv};
 use super::exports::Exports;
 use crate::control::{Moving, PieceReader, PieceWriter, REPLY_BYTES_MAX, Reply, Sendable, write_frame};
 use crate::failure::{Context, Result};
-use crate::passage::{Inlet, passage};
+use crate::passage::{Inlet, Unpoured, passage};
 use crate::{names, operations, rebase, streams};
 
-/// Number of bytes that are read at a time.
-const BUFFER_BYTES: usize = 256 << 10;
 /// Time for which a client may be silent before it is seen to whether the receiver still wants anything.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -52,7 +50,6 @@ pub(super) fn has_gone(connection: &UnixStream) -> bool {
 /// Reads a stream for a receiver that is busy with what came before, until it ends or the receiver has.
 fn read_ahead(connection: &UnixStream, mut inlet: Inlet, received: &AtomicBool) {
     let mut pieces = PieceReader::new(connection);
-    let mut buffer = vec![0; BUFFER_BYTES];
     let pause = Timespec::try_from(PAUSE).ok();
     while !received.load(Ordering::Acquire) {
         match poll(&mut [PollFd::new(connection, PollFlags::IN)], pause.as_ref()) {
@@ -60,15 +57,11 @@ fn read_ahead(connection: &UnixStream, mut inlet: Inlet, received: &AtomicBool) 
             Ok(_) => {}
             Err(error) => return inlet.fail(error.into()),
         }
-        match pieces.read(&mut buffer) {
-            Ok(0) => return,
-            Ok(read) => {
-                if inlet.write_all(buffer.get(..read).unwrap_or_default()).is_err() {
-                    return;
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return inlet.fail(error),
+        match inlet.pour(&mut pieces) {
+            Ok(0) | Err(Unpoured::Output(_)) => return,
+            Ok(_) => {}
+            Err(Unpoured::Source(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(Unpoured::Source(error)) => return inlet.fail(error),
         }
     }
 }

@@ -7,8 +7,8 @@ use std::io::{Read, Write};
 
 use super::token::{Origin, Token};
 use super::wire::{
-    self, EndFrame, FRAME_BYTES, FRAME_ENTRIES_MAX, FRAME_VALUES_MAX, FrameKind, FrameReader, FrameWriter,
-    HeadFrame, SentModel, StreamEntry,
+    self, EndFrame, FRAME_BYTES, FRAME_ENTRIES_MAX, FRAME_VALUES_MAX, Frame, FrameKind, FrameReader,
+    FrameWriter, HeadFrame, SentModel, StreamEntry,
 };
 use crate::record::{needs, with_model};
 use crate::wire::{put_bytes, put_varint};
@@ -51,7 +51,18 @@ pub enum StreamItem {
         body: Vec<u8>,
     },
     /// Entries of the tree, for [`StreamReader::entries`].
-    Entries(Vec<u8>),
+    Entries(EntriesFrame),
+}
+
+/// Entries of a stream, as they came.
+#[derive(Clone, Debug)]
+pub struct EntriesFrame(Frame);
+
+impl EntriesFrame {
+    /// Returns the encoded entries.
+    pub fn payload(&self) -> &[u8] {
+        self.0.payload()
+    }
 }
 
 /// Takes a stream apart.
@@ -100,7 +111,7 @@ impl<'a> StreamReader<'a> {
                 let model = SentModel::decode(payload)?;
                 Some(StreamItem::Model { id: model.id, body: SentModel { id: 0, ..model }.encode() })
             }
-            FrameKind::Entries => Some(StreamItem::Entries(payload.to_vec())),
+            FrameKind::Entries => Some(StreamItem::Entries(EntriesFrame(self.frames.take()))),
             FrameKind::End => {
                 if EndFrame::decode(payload)? != self.end {
                     return Err(Error::corrupt("stream", "it says at its end that it had something else"));
@@ -108,6 +119,11 @@ impl<'a> StreamReader<'a> {
                 None
             }
         })
+    }
+
+    /// Gives entries back that are no longer needed: the next part is read into their memory.
+    pub fn give_back(&mut self, entries: EntriesFrame) {
+        self.frames.give_back(entries.0);
     }
 
     /// Visits the entries of a part, in the order of keys.
