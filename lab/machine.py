@@ -12,14 +12,16 @@ import re
 import subprocess
 from dataclasses import dataclass
 
-from .paths import ROOT, pagefold
+from .paths import LAB_DIR, ROOT, pagefold
 
 OVERLAID = ["/etc", "/mnt", "/srv", "/var/lib", "/var/log", "/usr/local", "/usr/sbin", "/usr/lib/systemd", "/usr/share"]
 """Folders of the machine that are changed. A folder of the run is mounted over each."""
 
 MACHINE = r"""
 set -euo pipefail
-scratch=$1 program=$2 root=$3
+scratch=$1 program=$2 root=$3 lab=$4
+# The namespace has copies of all mounts. Those of other tests would stay in use when they are unmounted there.
+awk -v lab="$lab/" '$3 ~ /^fuse/ || index($2, lab) == 1 { print $2 }' /proc/self/mounts | tac | xargs -r -d '\n' umount -l
 mount -t tmpfs none "$scratch/over"
 n=0
 for dir in @OVERLAID@; do
@@ -35,7 +37,7 @@ unset PAGEFOLD_STATE_DIR PAGEFOLD_RUNTIME_DIR PAGEFOLD_LOG_DIR
 cat > /usr/local/bin/make <<'SCRIPT'
 #!/bin/sh
 [ "$*" = build ] || [ "$*" = install ] || { echo "make $*: not in this test" >&2; exit 2; }
-[ "$*" = build ] || exec "$TOUR_ROOT/dist/install.sh" "$TOUR_PROGRAM"
+[ "$*" = build ] || exec "$PROJECT/dist/install.sh" "$PROGRAM"
 SCRIPT
 cat > /usr/local/bin/sudo <<'SCRIPT'
 #!/bin/sh
@@ -47,7 +49,7 @@ cat > /usr/local/bin/ssh <<'SCRIPT'
 [ "$1" = backup ] && shift && exec "$@"
 SCRIPT
 chmod 755 /usr/local/bin/make /usr/local/bin/sudo /usr/local/bin/ssh
-export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TOUR_ROOT=$root TOUR_PROGRAM=$program
+export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin PROJECT=$root PROGRAM=$program
 cd "$root"
 test ! -e /srv/tank
 """.replace("@OVERLAID@", " ".join(OVERLAID))
@@ -80,7 +82,7 @@ def commands(text: str, begin: str, end: str) -> list[Command]:
     return found
 
 
-def run_on_machine(run, script: str, *, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+def run_on_machine(run, script: str) -> subprocess.CompletedProcess[str]:
     """Runs a script on a machine that has nothing yet."""
     scratch = run.fresh("machine")
     (scratch / "over").mkdir(parents=True)
@@ -90,13 +92,13 @@ def run_on_machine(run, script: str, *, timeout_s: float = 300) -> subprocess.Co
         folder.chmod(0o755)
     words = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
     return subprocess.run(
-        [*words, "bash", "-c", MACHINE + script, "bash", str(scratch), pagefold(), str(ROOT)],
+        [*words, "bash", "-c", MACHINE + script, "bash", str(scratch), pagefold(), str(ROOT), str(LAB_DIR)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        timeout=timeout_s,
+        timeout=300,
     )
 
 

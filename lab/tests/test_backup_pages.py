@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from lab import proc
 from lab.machine import Command, commands, outputs, run_on_machine, script_of
 from lab.paths import ROOT, postgres_bin
 
@@ -135,6 +136,18 @@ done
     printed = outputs(run_on_machine(run, script_of(steps)), PAGE.name, steps)
     counts = [printed[str(n)].strip() for n, step in enumerate(steps) if step.text == ask]
     assert counts == ["10", "10", "20"]
+
+
+def test_a_machine_holds_no_mounts_of_others(run):
+    """What others unmount while it runs would stay in use otherwise."""
+    place = run.fresh("others")
+    place.mkdir()
+    entry = run.mount(place)
+    proc.run(["mount", "-t", "tmpfs", "none", place])
+    seen = run_on_machine(run, f"grep -c ' {place} ' /proc/self/mounts || true")
+    proc.run(["umount", place])
+    run.done(entry)
+    assert seen.stdout.strip() == "0", seen.stdout
 
 
 def test_the_pages_have_their_lines():

@@ -102,7 +102,7 @@ pub fn large(store: Store, pages: u64) -> Result<Backup> {
 
 fn put(repository: &Repository, id: PackId, pack: PackBuilder) -> Result<()> {
     let bytes = pack.finish(&repository.id, id, &repository.sealer)?;
-    repository.store.put(&id.path(), bytes.to_vec().into())
+    repository.store.put(&id.path(), bytes.into())
 }
 
 /// Writes the records that really exist.

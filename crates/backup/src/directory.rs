@@ -36,7 +36,8 @@ const LEFT_BEHIND: Duration = Duration::from_secs(24 * 3600);
 /// Length in bytes from which an object is written without the page cache: copying it there took more of a processor
 /// than all else that a backup does.
 const DIRECT_BYTES_MIN: usize = 1 << 20;
-/// Bytes that are written at a time then; the buffer of as many stays in the processor's cache.
+/// Bytes that are written at a time if they do not lie in memory as a direct write needs them, and are copied: a buffer
+/// of as many stays in the processor's cache.
 const DIRECT_STEP_BYTES: usize = 512 << 10;
 
 /// A store of objects in a directory.

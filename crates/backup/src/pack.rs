@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use bytes::Bytes;
 use pagefold_engine::wire::{Reader, put_varint};
 use rayon::prelude::*;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -83,7 +84,7 @@ pub(crate) struct PackBuilder {
     /// Bytes that a seal puts before and behind a block.
     around: (usize, usize),
     blocks: Vec<(Kind, BlockRef)>,
-    /// Begin of the block that is being filled, in the buffer.
+    /// Begin of the block of records that is being filled, in the pack.
     open: Option<usize>,
     /// Hash of the content so far.
     content: Xxh3,
@@ -103,6 +104,12 @@ impl std::ops::Deref for PackObject {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         self.buffer.get(self.skipped..).unwrap_or_default()
+    }
+}
+
+impl From<PackObject> for Bytes {
+    fn from(object: PackObject) -> Self {
+        Self::from(object.buffer).slice(object.skipped..)
     }
 }
 
@@ -131,69 +138,63 @@ impl PackBuilder {
         self.blocks.is_empty() && self.open.is_none()
     }
 
-    /// Returns the number of bytes of records in the block that is being filled.
-    pub(crate) fn open_bytes(&self) -> usize {
-        self.open.map_or(0, |begin| self.buffer.len() - begin - self.around.0)
-    }
-
-    /// Appends a record, whose hash is `hash`, to the block that is being filled, or begins one. Returns the place of the
-    /// block, without its length, and that of the record in it.
-    pub(crate) fn add_record(&mut self, record: &[u8], hash: u64) -> (BlockRef, u32) {
-        let block = match self.open {
-            Some(begin) => BlockRef { offset: (begin - self.skipped) as u32, len: 0, ..self.next_place(0) },
-            None => {
-                let place = BlockRef { len: 0, ..self.next_place(0) };
-                self.open = Some(self.buffer.len());
-                self.buffer.resize(self.buffer.len() + self.around.0, 0);
-                place
-            }
-        };
-        let at = self.open_bytes() as u32;
-        self.buffer.extend_from_slice(record);
-        self.content.update(&hash.to_le_bytes());
-        (block, at)
-    }
-
-    /// Ends the block that is being filled, if there is one.
-    pub(crate) fn close(&mut self) {
-        let Some(begin) = self.open.take() else { return };
-        self.buffer.resize(self.buffer.len() + self.around.1, 0);
-        let len = (self.buffer.len() - begin) as u32;
-        let place = BlockRef { offset: (begin - self.skipped) as u32, len, ..self.next_place(0) };
-        self.note(Kind::Records, len);
-        self.blocks.push((Kind::Records, place));
-    }
-
-    fn note(&mut self, kind: Kind, len: u32) {
-        self.content.update(&[kind as u8]);
-        self.content.update(&len.to_le_bytes());
-    }
-
     /// Returns the length so far, in bytes as they will be stored.
     pub(crate) fn bytes(&self) -> usize {
         self.buffer.len() - self.skipped
     }
 
-    /// Returns the place of the next block if it has `len` bytes.
-    pub(crate) fn next_place(&self, len: usize) -> BlockRef {
-        BlockRef {
-            pack: PackId::OPEN,
-            index: self.blocks.len() as u32,
-            offset: self.bytes() as u32,
-            len: (self.around.0 + len + self.around.1) as u32,
+    /// Returns the number of bytes of records in the block that is being filled.
+    pub(crate) fn open_bytes(&self) -> usize {
+        self.open.map_or(0, |begin| self.bytes() - begin - self.around.0)
+    }
+
+    /// Appends a record, whose hash is `hash`, to the block that is being filled, or begins one. Returns the place of the
+    /// block, without its length, and that of the record in it.
+    pub(crate) fn add_record(&mut self, record: &[u8], hash: u64) -> (BlockRef, u32) {
+        let begin = self.open.unwrap_or_else(|| self.begin());
+        self.open = Some(begin);
+        let at = self.open_bytes() as u32;
+        self.buffer.extend_from_slice(record);
+        self.content.update(&hash.to_le_bytes());
+        (self.next_place(begin, 0), at)
+    }
+
+    /// Ends the block of records that is being filled, if there is one.
+    pub(crate) fn close(&mut self) {
+        if let Some(begin) = self.open.take() {
+            self.end(Kind::Records, begin);
         }
     }
 
     pub(crate) fn push(&mut self, kind: Kind, block: &[u8]) -> BlockRef {
         self.close();
-        let place = self.next_place(block.len());
-        self.content.update(block);
-        self.note(kind, place.len);
-        self.buffer.resize(self.buffer.len() + self.around.0, 0);
+        let begin = self.begin();
         self.buffer.extend_from_slice(block);
+        self.content.update(block);
+        self.end(kind, begin)
+    }
+
+    /// Begins a block; returns its place in the pack.
+    fn begin(&mut self) -> usize {
+        let begin = self.bytes();
+        self.buffer.resize(self.buffer.len() + self.around.0, 0);
+        begin
+    }
+
+    /// Ends the block that begins at `begin`.
+    fn end(&mut self, kind: Kind, begin: usize) -> BlockRef {
         self.buffer.resize(self.buffer.len() + self.around.1, 0);
+        let place = self.next_place(begin, self.bytes() - begin);
+        self.content.update(&[kind as u8]);
+        self.content.update(&place.len.to_le_bytes());
         self.blocks.push((kind, place));
         place
+    }
+
+    /// Returns the place of the next block, which begins at `begin` and takes `len` bytes.
+    fn next_place(&self, begin: usize, len: usize) -> BlockRef {
+        let index = self.blocks.len() as u32;
+        BlockRef { pack: PackId::OPEN, index, offset: begin as u32, len: len as u32 }
     }
 
     /// Returns the places of its blocks.

@@ -75,9 +75,7 @@ impl Inlet {
         // The reader may have ended.
         let _ = self.pieces.send(Err(error));
     }
-}
 
-impl Inlet {
     /// Passes on what one call of `read` on `from` gives, without copying it; returns the number of bytes, which is 0 at
     /// the end.
     pub fn pour(&mut self, from: &mut dyn Read) -> Result<usize, Unpoured> {

@@ -36,6 +36,7 @@ use crate::args::{
 use crate::backup_errors;
 use crate::progress::Progress;
 use crate::table::{Align, Table};
+use crate::verbs::warn;
 
 pub(super) use replica::{Behind, replicas};
 pub(super) use status::{BackupStatus, backup_statuses};
@@ -339,7 +340,7 @@ fn prune(args: &BackupPrune) -> Result<()> {
     if !args.dry_run
         && let Err(failure) = pruned::note(&args.repository)
     {
-        eprintln!("pagefold: warning: backups by policy do not know of this prune: {failure}");
+        warn(&format!("backups by policy do not know of this prune: {failure}"));
     }
     let mut pruned = repository.prune(keep.as_ref(), args.now, args.dry_run).map_err(failed)?;
     let repacked = match bound {

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::args::{Check, Output};
 use crate::progress::Progress;
+use crate::verbs::warn;
 use crate::{table, target};
 
 /// Bytes of cache for the check's walk over the trees.
@@ -40,7 +41,7 @@ pub fn run(args: &Check) -> Result<()> {
     }
     print(args.output, &pool, &report, &files, &copies)?;
     for copy in &copies {
-        eprintln!("pagefold: warning: {copy}: what was checked is not the pool as it was seen last");
+        warn(&format!("{copy}: what was checked is not the pool as it was seen last"));
     }
     if errors == 0 {
         return Ok(());

@@ -16,6 +16,7 @@ use rustix::fs::{OFlags, statvfs};
 
 use crate::args::Create;
 use crate::signature;
+use crate::verbs::warn;
 
 /// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
 pub fn run(args: &Create) -> Result<()> {
@@ -178,12 +179,12 @@ fn check_missing(path: &Path, size: Option<u64>) -> Result<()> {
     }
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     if size > free {
-        eprintln!(
-            "pagefold: warning: {} is more than the {} free at {}: writes fail when it is full",
+        warn(&format!(
+            "{} is more than the {} free at {}: writes fail when it is full",
             units::size(size),
             units::size(free),
             shown(dir)
-        );
+        ));
     }
     Ok(())
 }

@@ -32,8 +32,8 @@ fn unbuffered(fd: BorrowedFd<'_>) -> Result<File> {
 
 /// Place that a stream is written to.
 enum Destination {
-    /// A file, or a pipe.
-    File(Box<dyn Write>),
+    /// A file or a pipe, with memory for what is written to it.
+    File(File, Vec<u8>),
     /// Another thread.
     Thread(Inlet),
 }
@@ -49,7 +49,7 @@ struct StreamOutput {
 
 impl StreamOutput {
     fn new() -> Result<Self> {
-        Ok(Self::to(Destination::File(Box::new(unbuffered(rustix::stdio::stdout())?))))
+        Ok(Self::to(Destination::File(unbuffered(rustix::stdio::stdout())?, vec![0; BUFFER_BYTES])))
     }
 
     fn to(to: Destination) -> Self {
@@ -68,22 +68,21 @@ impl StreamOutput {
             Some(error) => Failure::new(format!("cannot write the stream: {error}")),
         }
     }
-}
 
-impl StreamOutput {
-    /// Writes what one call of `read` on `from` gives; `buffer` is memory for it. Returns the number of bytes, which is 0
-    /// at the end.
-    fn pour(&mut self, from: &mut dyn Read, buffer: &mut [u8]) -> Result<usize, Unpoured> {
-        let Destination::Thread(inlet) = &mut self.to else {
-            let read = from.read(buffer).map_err(Unpoured::Source)?;
-            self.write_all(&buffer[..read]).map_err(Unpoured::Output)?;
-            return Ok(read);
+    /// Writes what one call of `read` on `from` gives; returns the number of bytes, which is 0 at the end.
+    fn pour(&mut self, from: &mut dyn Read) -> Result<usize, Unpoured> {
+        let written = match &mut self.to {
+            Destination::File(to, buffer) => {
+                let read = from.read(buffer).map_err(Unpoured::Source)?;
+                to.write_all(&buffer[..read]).map(|()| read)
+            }
+            Destination::Thread(to) => match to.pour(from) {
+                Err(Unpoured::Output(error)) => Err(error),
+                Err(source) => return Err(source),
+                Ok(read) => Ok(read),
+            },
         };
-        match inlet.pour(from) {
-            Err(Unpoured::Output(error)) => self.note(Err(error)).map_err(Unpoured::Output),
-            Err(error) => Err(error),
-            Ok(read) => self.note(Ok(read)).map_err(Unpoured::Output),
-        }
+        self.note(written).map_err(Unpoured::Output)
     }
 
     /// Notes the outcome of writing.
@@ -105,7 +104,7 @@ impl StreamOutput {
 impl Write for StreamOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = match &mut self.to {
-            Destination::File(to) => to.write(bytes),
+            Destination::File(to, _) => to.write(bytes),
             Destination::Thread(to) => to.write(bytes),
         };
         self.note(written)
@@ -113,7 +112,7 @@ impl Write for StreamOutput {
 
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.to {
-            Destination::File(to) => to.flush(),
+            Destination::File(to, _) => to.flush(),
             Destination::Thread(to) => to.flush(),
         }
     }
@@ -254,10 +253,9 @@ fn fetch(client: &mut Client, what: Sendable, out: &mut StreamOutput) -> Result<
         return Err(client.misunderstood());
     };
     out.expected = expected_bytes;
-    let mut buffer = vec![0; BUFFER_BYTES];
     let mut pieces = client.pieces();
     loop {
-        match out.pour(&mut pieces, &mut buffer) {
+        match out.pour(&mut pieces) {
             Ok(0) => break,
             Ok(_) => {}
             Err(Unpoured::Source(error)) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -305,7 +305,7 @@ fn a_mounted_pool_is_backed_up_through_kills_and_comes_back_as_it_was() {
     let words = [&["backup", "restore", "repo", "1", "small/db"], &key[..]].concat();
     assert_failure(&sandbox.run(&words), 1, &["no space left", "give the same command again"]);
     fs::remove_file(sandbox.path("c/noise")).unwrap();
-    // What is deleted is free a moment later.
+    // The space becomes free a moment after the file is gone.
     wait_until(|| sandbox.run(&words).status.success());
     sandbox.ok(&["unmount", "small"]);
 

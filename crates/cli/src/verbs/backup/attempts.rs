@@ -9,6 +9,8 @@ use pagefold_server::files;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::verbs::warn;
+
 /// An attempt that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
@@ -56,10 +58,8 @@ pub(super) fn read_state<T: DeserializeOwned>(file: &Path, follows: &str) -> Res
     match serde_json::from_slice(&bytes) {
         Ok(state) => Ok(Some(state)),
         Err(error) => {
-            eprintln!(
-                "pagefold: warning: {} is not whole, and counts as none ({error}): {follows}",
-                file.display()
-            );
+            let file = file.display();
+            warn(&format!("{file} is not whole, and counts as none ({error}): {follows}"));
             Ok(None)
         }
     }

@@ -13,6 +13,7 @@ use crate::verbs::archive::follow;
 use crate::verbs::basebackup::view::View;
 use crate::verbs::branch::data;
 use crate::verbs::branch::record::Product;
+use crate::verbs::warn;
 
 /// The end of a log that is not known, since the log lies in another dataset.
 const UNKNOWN: u64 = u64::MAX;
@@ -23,9 +24,9 @@ pub(super) fn known(snapshot: &Name, before: &[BinlogEnd]) -> Option<(Vec<Cluste
     match of(snapshot, before) {
         Ok(clusters) => Some(clusters),
         Err(failure) => {
-            eprintln!(
-                "pagefold: warning: it was not found out which databases are in {snapshot}, so no archived log is deleted as long as there is this backup: {failure}"
-            );
+            warn(&format!(
+                "it was not found out which databases are in {snapshot}, so no archived log is deleted as long as there is this backup: {failure}"
+            ));
             None
         }
     }
@@ -75,13 +76,14 @@ fn of(snapshot: &Name, before: &[BinlogEnd]) -> Result<(Vec<Cluster>, Vec<Binlog
 fn binlog_end(view: &View, relative: &str, before: &[BinlogEnd]) -> Option<BinlogEnd> {
     let index = follow::index_in(&view.root.join(relative)).transpose()?;
     let found = index.and_then(|index| end_of(&index, before.iter().find(|end| end.data == relative)));
-    found.unwrap_or_else(|failure| {
-        eprintln!(
-            "pagefold: warning: the database {relative} cannot be restored to a point in time from this backup: {failure}"
-        );
-        None
-    })
-    .map(|end| BinlogEnd { data: relative.to_owned(), ..end })
+    found
+        .unwrap_or_else(|failure| {
+            warn(&format!(
+                "the database {relative} cannot be restored to a point in time from this backup: {failure}"
+            ));
+            None
+        })
+        .map(|end| BinlogEnd { data: relative.to_owned(), ..end })
 }
 
 fn end_of(index: &Path, before: Option<&BinlogEnd>) -> Result<Option<BinlogEnd>> {

@@ -16,6 +16,7 @@ use serde_json::json;
 use super::{clusters, open};
 use crate::args::BackupCreate;
 use crate::verbs::send::{Unsent, send_to};
+use crate::verbs::warn;
 use crate::verbs::{print_json, properties};
 use crate::{backup_errors, datasets};
 
@@ -83,10 +84,10 @@ impl BackupSource<'_> {
         let from = self.newest(&there, &name)?;
         let created = self.send(&name, from.as_deref()).inspect_err(|_| self.give_up(&there, &name))?;
         if let Some(number) = created.namesake {
-            eprintln!(
-                "pagefold: warning: {}: backup {number} in {} is of another pool of that name: the backups of each are kept and pruned apart",
+            warn(&format!(
+                "{}: backup {number} in {} is of another pool of that name: the backups of each are kept and pruned apart",
                 self.name, self.to
-            );
+            ));
         }
         // The next backup needs only this snapshot.
         let gone = ours.iter().filter(|other| !self.name.is_snapshot() && snapshot_of(other) != name);
@@ -217,7 +218,7 @@ impl BackupSource<'_> {
         }
         let created = outcome(attempt, || self.doing())?;
         if let Some(warning) = created.as_ref().and_then(|created| created.warning.as_ref()) {
-            eprintln!("pagefold: warning: {}: {warning}", self.name);
+            warn(&format!("{}: {warning}", self.name));
         }
         Ok(created)
     }
@@ -337,7 +338,7 @@ pub(super) fn destroy(dataset: &Name, snapshot: &str) -> Result<()> {
 /// Warns that a snapshot of a dataset could not be destroyed.
 pub(super) fn warn_of_what_stays(name: &Name, snapshot: &str, failure: &Failure) {
     let snapshot = Name::new(&name.pool, &format!("{}@{snapshot}", name.dataset()));
-    eprintln!("pagefold: warning: the snapshot {snapshot} stays: {failure}");
+    warn(&format!("the snapshot {snapshot} stays: {failure}"));
 }
 
 pub(super) fn snapshot_of(figures: &DatasetFigures) -> &str {

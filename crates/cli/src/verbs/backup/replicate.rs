@@ -25,6 +25,7 @@ use super::plan::ReplicationPlan;
 use super::pruned::{self, LastPrune};
 use super::replica::{Replica, lock, now_ms};
 use crate::args::Replicate;
+use crate::verbs::warn;
 use crate::{backup_errors, datasets, target};
 
 /// Shortest time from cycle to cycle.
@@ -81,7 +82,7 @@ fn end(name: &Name) -> Result<()> {
     let Some(replica) = Replica::read(&text)? else {
         // Its file may be there and not be whole.
         if Replica::remove(&text)? {
-            eprintln!("pagefold: warning: a snapshot of {text} may stay: pagefold list -t snapshot {text}");
+            warn(&format!("a snapshot of {text} may stay: pagefold list -t snapshot {text}"));
             return Ok(());
         }
         return Err(Failure::new(format!("{text} is not replicated from this machine"))

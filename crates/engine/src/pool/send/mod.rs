@@ -26,9 +26,9 @@ mod wire;
 mod write;
 
 pub use receive::ReceiveOptions;
-pub use stream::{EntriesFrame, StreamEnd, StreamHead, StreamItem, StreamReader, StreamWriter};
+pub use stream::{StreamEnd, StreamHead, StreamItem, StreamReader, StreamWriter};
 pub use token::{Origin, Token};
-pub use wire::{StreamEntry, StreamPage};
+pub use wire::{EntriesFrame, StreamEntry, StreamPage};
 pub use write::Source;
 
 use super::Pool;

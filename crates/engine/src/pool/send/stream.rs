@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 
 use super::token::{Origin, Token};
 use super::wire::{
-    self, EndFrame, FRAME_BYTES, FRAME_ENTRIES_MAX, FRAME_VALUES_MAX, Frame, FrameKind, FrameReader,
+    self, EndFrame, EntriesFrame, FRAME_BYTES, FRAME_ENTRIES_MAX, FRAME_VALUES_MAX, FrameKind, FrameReader,
     FrameWriter, HeadFrame, SentModel, StreamEntry,
 };
 use crate::record::{needs, with_model};
@@ -52,17 +52,6 @@ pub enum StreamItem {
     },
     /// Entries of the tree, for [`StreamReader::entries`].
     Entries(EntriesFrame),
-}
-
-/// Entries of a stream, as they came.
-#[derive(Clone, Debug)]
-pub struct EntriesFrame(Frame);
-
-impl EntriesFrame {
-    /// Returns the encoded entries.
-    pub fn payload(&self) -> &[u8] {
-        self.0.payload()
-    }
 }
 
 /// Takes a stream apart.
@@ -111,7 +100,10 @@ impl<'a> StreamReader<'a> {
                 let model = SentModel::decode(payload)?;
                 Some(StreamItem::Model { id: model.id, body: SentModel { id: 0, ..model }.encode() })
             }
-            FrameKind::Entries => Some(StreamItem::Entries(EntriesFrame(self.frames.take()))),
+            FrameKind::Entries => {
+                let payload_bytes = payload.len();
+                Some(StreamItem::Entries(self.frames.take(payload_bytes)))
+            }
             FrameKind::End => {
                 if EndFrame::decode(payload)? != self.end {
                     return Err(Error::corrupt("stream", "it says at its end that it had something else"));
@@ -123,7 +115,7 @@ impl<'a> StreamReader<'a> {
 
     /// Gives entries back that are no longer needed: the next part is read into their memory.
     pub fn give_back(&mut self, entries: EntriesFrame) {
-        self.frames.give_back(entries.0);
+        self.frames.give_back(entries);
     }
 
     /// Visits the entries of a part, in the order of keys.

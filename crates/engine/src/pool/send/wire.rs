@@ -108,26 +108,25 @@ pub(super) struct FrameReader<'a> {
     pub(super) bytes: u64,
     /// Bytes of the frame that was read last, and room that is used again.
     buffer: Vec<u8>,
-    /// Length in bytes of that frame's payload.
-    payload_bytes: usize,
 }
 
-/// A frame that was taken out of its reader.
+/// A frame of entries, in the memory that it was read into.
 #[derive(Clone, Debug)]
-pub(super) struct Frame {
+pub struct EntriesFrame {
     buffer: Vec<u8>,
     payload_bytes: usize,
 }
 
-impl Frame {
-    pub(super) fn payload(&self) -> &[u8] {
+impl EntriesFrame {
+    /// Returns the encoded entries.
+    pub fn payload(&self) -> &[u8] {
         self.buffer.get(FRAME_HEAD_BYTES..FRAME_HEAD_BYTES + self.payload_bytes).unwrap_or_default()
     }
 }
 
 impl<'a> FrameReader<'a> {
     pub(super) fn new(input: &'a mut dyn Read) -> Self {
-        Self { input, chain: 0, bytes: 0, buffer: Vec::new(), payload_bytes: 0 }
+        Self { input, chain: 0, bytes: 0, buffer: Vec::new() }
     }
 
     /// Reads the buffer's bytes from `begin` to `end`.
@@ -184,20 +183,17 @@ impl<'a> FrameReader<'a> {
             return Err(Error::corrupt("stream", detail));
         }
         self.chain = chain;
-        self.payload_bytes = len;
         Ok((kind, self.read(FRAME_HEAD_BYTES, end)))
     }
 
-    /// Takes the frame that was read last, with its memory.
-    pub(super) fn take(&mut self) -> Frame {
-        Frame { buffer: std::mem::take(&mut self.buffer), payload_bytes: self.payload_bytes }
+    /// Takes the frame that was read last, whose payload has `payload_bytes`, with its memory.
+    pub(super) fn take(&mut self, payload_bytes: usize) -> EntriesFrame {
+        EntriesFrame { buffer: std::mem::take(&mut self.buffer), payload_bytes }
     }
 
     /// Gives a frame's memory back, for the next one.
-    pub(super) fn give_back(&mut self, frame: Frame) {
-        if self.buffer.capacity() < frame.buffer.capacity() {
-            self.buffer = frame.buffer;
-        }
+    pub(super) fn give_back(&mut self, frame: EntriesFrame) {
+        self.buffer = frame.buffer;
     }
 }
 

@@ -27,7 +27,7 @@ use crate::verbs::branch::data::{self, DataDir};
 use crate::verbs::branch::owner::Owner;
 use crate::verbs::branch::record::{Options, Position, Product, Record};
 use crate::verbs::branch::{mariadb, ports, process, server};
-use crate::verbs::print_json;
+use crate::verbs::{print_json, warn};
 
 /// Longest time an orderly end may take: the server writes what it holds in memory.
 const STOP_PATIENCE: Duration = Duration::from_secs(600);
@@ -261,9 +261,9 @@ fn tell(
     started: Option<&Started>,
 ) -> Result<()> {
     if let (true, Some(place)) = (replayed.earlier, replayed.stopped) {
-        eprintln!(
-            "pagefold: warning: transactions behind {place} in the log began before that time, and were left out: they were committed after one that began later, or the clock was set"
-        );
+        warn(&format!(
+            "transactions behind {place} in the log began before that time, and were left out: they were committed after one that began later, or the clock was set"
+        ));
     }
     if args.json {
         let mut told = done.json(repository);
