@@ -105,6 +105,8 @@ def keyed_repository(pool: Pool, folder: str, user: str) -> tuple[Path, Path]:
     proc.run(["chown", f"{user}:", key])
     key.chmod(0o600)
     pool.pagefold("backup", "init", repository, "--key-file", key)
+    proc.run(["chgrp", user, repository])
+    repository.chmod(0o710)
     (repository / folder).mkdir()
     proc.run(["chown", f"{user}:", repository / folder])
     return repository, key

@@ -98,10 +98,10 @@ def test_the_database_is_there_each_time(told):
 def test_a_point_in_time_is_restored(run):
     psql = "sudo -u postgres psql -qAtX"
     settings = [command.text for command in POINT if re.match(r"\w+ = ", command.text)]
-    install = [command for command in POINT if command.text.startswith("install")]
+    install = [command for command in POINT if command.text.startswith(("install", "chgrp"))]
     restore = {way: next(command for command in POINT if f"--to-{way}" in command.text) for way in ("time", "lsn", "latest")}
     listing = next(command for command in POINT if command.text.startswith("pagefold archive list"))
-    assert len(settings) == 3 and len(install) == 2
+    assert len(settings) == 3 and len(install) == 3
     # A moment between two changes, with a third behind it.
     change = f"{psql} -c \"INSERT INTO customer SELECT id, 'of @' FROM generate_series(1, 10) id\""
     moments = f"""

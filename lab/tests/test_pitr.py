@@ -95,12 +95,22 @@ def test_a_file_is_archived_once_and_comes_back(production, run):
     assert archive(production, "push", repository, to / "x").returncode == 2
     done = archive(production, "push", "--system", "5", repository, production.server.data / "pg_wal" / "00000009.history")
     assert done.returncode == 1 and "No such file" in done.stderr
-    # The server's user cannot write to this repository.
+    # The server's user can neither enter this repository nor write to it.
     closed = run.fresh("closed")
     production.pool.pagefold("backup", "init", closed, "--unencrypted")
+    assert closed.stat().st_mode & 0o777 == 0o700
     argv = [pagefold(), "archive", "push", str(closed), str(production.server.data / "pg_wal" / newest(production))]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, **proc.as_user(USER))
+    assert done.returncode == 1 and f"chgrp GROUP {closed} && chmod 750 {closed}" in done.stderr, done
+    proc.run(["chgrp", USER, closed])
+    closed.chmod(0o750)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, **proc.as_user(USER))
     assert done.returncode == 1 and f"install -d -o postgres {closed}/wal" in done.stderr, done
+    # One that others may enter as it was made before, and is not encrypted.
+    open_to_all = run.fresh("open")
+    open_to_all.mkdir(0o755)
+    done = subprocess.run([pagefold(), "backup", "init", open_to_all, "--unencrypted"], capture_output=True, text=True, env=production.pool.environment)
+    assert done.returncode == 0 and f"chmod 700 {open_to_all}" in done.stderr, done
     # Segments of another cluster are kept apart.
     assert archive(production, "fetch", "--system", "5", repository, name, to / "y").returncode == 1
 

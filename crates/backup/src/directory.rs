@@ -7,9 +7,9 @@
 //!   leaves an object to which D1 does not apply.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,6 +31,10 @@ use crate::limits::DIRECT_ALIGN_BYTES;
 const UPLOADED: [&str; 3] = ["packs", "wal", "binlog"];
 /// Folder of commits.
 const COMMITS: &str = "log";
+/// Permissions of a repository's directory that is made here: nobody else reads what may not be encrypted.
+const OWN: u32 = 0o700;
+/// Permissions of other folders, before the umask.
+const ANY: u32 = 0o777;
 /// Age from which a file of an upload counts as left behind: no upload of one object takes nearly as long.
 const LEFT_BEHIND: Duration = Duration::from_secs(24 * 3600);
 /// Length in bytes from which an object is written without the page cache: copying it there took more of a processor
@@ -84,15 +88,16 @@ impl std::fmt::Display for Directory {
     }
 }
 
-/// Makes a directory and those above it that are missing, so that they survive a crash.
-fn make(path: &FilePath) -> io::Result<()> {
+/// Makes a directory with these permissions, and those above it that are missing, so that they survive a crash. One that
+/// is there stays as it is.
+fn make(path: &FilePath, mode: u32) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     let above = above.unwrap_or(FilePath::new("."));
-    make(above)?;
-    match std::fs::create_dir(path) {
+    make(above, ANY)?;
+    match DirBuilder::new().mode(mode).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
         made => made?,
     }
@@ -150,7 +155,7 @@ impl DirectFile {
 fn put_directly(path: &FilePath, payload: &PutPayload) -> io::Result<()> {
     let no_folder = || io::Error::new(io::ErrorKind::InvalidInput, "an object needs a folder and a name");
     let (folder, name) = path.parent().zip(path.file_name()).ok_or_else(no_folder)?;
-    make(folder)?;
+    make(folder, ANY)?;
     // As `object_store` calls such a file.
     let mut part = name.to_owned();
     part.push("#1");
@@ -190,13 +195,13 @@ fn write_directly(path: &FilePath, payload: &PutPayload) -> io::Result<()> {
 }
 
 impl Directory {
-    /// Opens the directory; `create` makes it if it is missing.
+    /// Opens the directory; `create` makes it if it is missing, for its owner alone.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Local`] if it cannot be made; [`Error::Invalid`].
     pub(crate) fn open(path: &FilePath, create: bool) -> Result<Self> {
         if create {
-            make(path).map_err(|source| Error::Local {
+            make(path, OWN).map_err(|source| Error::Local {
                 doing: format!("cannot make the directory {}", path.display()),
                 source,
             })?;

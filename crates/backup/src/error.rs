@@ -84,6 +84,15 @@ impl Error {
         matches!(self, Self::Store { .. } | Self::Connection { .. })
     }
 
+    /// Returns true if the operating system has refused access to a file or folder.
+    pub fn is_denied(&self) -> bool {
+        let first: &(dyn std::error::Error + 'static) = self;
+        std::iter::successors(Some(first), |error| error.source()).any(|error| {
+            let error = error.downcast_ref::<std::io::Error>();
+            error.is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+        })
+    }
+
     /// Returns the error of a damaged object.
     pub(crate) fn damaged(object: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::Damaged { object: object.into(), detail: detail.into() }

@@ -17,6 +17,8 @@ mod status;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use pagefold_backup::{
@@ -43,6 +45,8 @@ pub(super) use status::{BackupStatus, backup_statuses};
 
 /// Largest number of bytes that are read of a key file.
 const KEY_BYTES_MAX: u64 = 64 << 10;
+/// Permissions of a directory by which others than its owner and group read or write there.
+const OTHERS: u32 = 0o007;
 
 /// Does what the command line asks of backups.
 pub fn run(args: &Backup) -> Result<()> {
@@ -114,11 +118,14 @@ fn store(repository: &str, access: &Access, make: bool) -> Result<Store> {
     Store::open(&location, make).map_err(|error| not_opened(doing(), &error, repository))
 }
 
-/// A repository could not be opened; if it is not there, the user is told how to make it.
+/// A repository could not be opened; if it is not there or belongs to somebody else, the user is told what helps.
 fn not_opened(doing: String, error: &Error, repository: &str) -> Failure {
     let failure = backup_errors::failed(doing, error);
     match error {
         Error::NotFound(_) => failure.hint(format!("make one: pagefold backup init {repository}")),
+        _ if error.is_denied() && !repository.contains("://") => failure.hint(format!(
+            "only its owner may enter it; to let a group in: chgrp GROUP {repository} && chmod 750 {repository}"
+        )),
         _ => failure,
     }
 }
@@ -155,7 +162,17 @@ fn init(args: &BackupInit) -> Result<()> {
     }
     let store = store(&args.repository, &args.access, true)?;
     let options = InitOptions { secret, created: units::now(), single_writer: args.single_writer };
-    Repository::init(store, seen()?, &options).map(drop).map_err(|error| backup_errors::failed(doing, &error))
+    let unencrypted = options.secret.is_none();
+    Repository::init(store, seen()?, &options).map_err(|error| backup_errors::failed(doing, &error))?;
+    let open =
+        Path::new(&args.repository).metadata().is_ok_and(|meta| meta.permissions().mode() & OTHERS != 0);
+    if unencrypted && open {
+        warn(&format!(
+            "it is not encrypted, and all users of this machine may enter it: chmod 700 {}",
+            args.repository
+        ));
+    }
+    Ok(())
 }
 
 fn list(args: &BackupList) -> Result<()> {
