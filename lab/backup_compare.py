@@ -187,9 +187,9 @@ def rest(pool: Pool, tell) -> None:
         before = cpu_s(pid)
         time.sleep(REST_S)
         if cpu_s(pid) - before < REST_CPU_S:
-            tell(f"the pool's server rests, {time.monotonic() - begun:.0f} s after the load")
+            tell(f"the pool's server rests after {time.monotonic() - begun:.0f} s")
             return
-    tell(f"the pool's server does not rest {REST_MAX_S} s after the load: its work counts as that of the backups")
+    tell(f"the pool's server does not rest in {REST_MAX_S} s: its work counts as that of the backups")
 
 
 def compare(gb: float, *, compression: str, as_json: bool, keep_logs: Path) -> int:

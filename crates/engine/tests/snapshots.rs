@@ -224,6 +224,40 @@ fn a_full_pool_is_emptied_by_destroying() {
     }
 }
 
+/// Nobody frees in the background what was destroyed: the writes do it that find no space.
+#[test]
+fn a_full_pool_takes_writes_right_after_destroying() {
+    let (_device, pool) = fresh(136);
+    pool.create_dataset("db", 1).unwrap();
+    let db = pool.open_dataset("db").unwrap();
+    let fill = |object: u64, path: &dyn Dataset| {
+        let write = |at: u64| {
+            let data = noise(object << 32 | at);
+            path.apply(&[Change::Write { object, record_size: PAGE, offset: at << 20, data: &data }])
+        };
+        (0..).find(|at| matches!(write(*at), Err(Error::NoSpace(_)))).unwrap()
+    };
+    let first = fill(1, &*db);
+    assert!(first > 50, "{first}");
+    // A snapshot holds what is deleted, a quarter at a time.
+    for round in 0..3_u64 {
+        pool.snapshot(&["db"], "one", round).unwrap();
+        let gone = Change::Punch { object: 1 + round, from: 0, to: u64::MAX };
+        db.apply(&[gone]).unwrap();
+        let held = fill(2 + round, &*db);
+        assert!(held <= 2, "{held} writes fit while a snapshot holds everything");
+        pool.destroy_snapshots(&["db@one"]).unwrap();
+        db.apply(&[Change::Punch { object: 2 + round, from: 0, to: u64::MAX }]).unwrap();
+        let again = fill(2 + round, &*db);
+        assert!(again + 2 >= first, "{again} of {first} writes fit after the snapshot was destroyed");
+    }
+    // So with a dataset, for another one.
+    drop(db);
+    pool.destroy_dataset("db").unwrap();
+    let other = fill(9, &*pool.dataset());
+    assert!(other + 3 >= first, "{other} of {first} writes fit after the dataset was destroyed");
+}
+
 #[test]
 fn what_is_not_possible_changes_nothing() {
     let (_device, pool) = fresh(136);

@@ -24,6 +24,17 @@ impl Fs {
     /// Errors: `Invalid` for an empty range, and if collapse or insert are not aligned to the recordsize
     /// (`Attr::blksize`) or reach the end of the file; `TooBig`, `NoSpace`.
     pub fn fallocate(&self, ino: Ino, offset: u64, len: u64, mode: Fallocate, kill_suid: bool) -> Result<()> {
+        self.with_space(|| self.fallocate_once(ino, offset, len, mode, kill_suid))
+    }
+
+    fn fallocate_once(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+        mode: Fallocate,
+        kill_suid: bool,
+    ) -> Result<()> {
         self.writable()?;
         if len == 0 {
             return Err(FsError::Invalid("an empty range"));
@@ -179,6 +190,18 @@ impl Fs {
     ///
     /// Errors: `Invalid` for overlapping ranges of one file; `TooBig`, `NoSpace`.
     pub fn copy_file_range(
+        &self,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len: u64,
+        kill_suid: bool,
+    ) -> Result<u64> {
+        self.with_space(|| self.copy_file_range_once(from, from_offset, to, to_offset, len, kill_suid))
+    }
+
+    fn copy_file_range_once(
         &self,
         from: Ino,
         from_offset: u64,

@@ -31,6 +31,10 @@ impl Fs {
     /// Errors: `IsADirectory` or `Invalid` for the size of an inode that is not a file; `TooBig`, `NoSpace`,
     /// `ReadOnly`.
     pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.with_space(|| self.setattr_once(ino, set))
+    }
+
+    fn setattr_once(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         self.writable()?;
         let node = self.node(ino)?;
         let mut txn = Txn::lock(&[&node]);

@@ -3,12 +3,12 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 
 use pagefold_engine::dataset::journal::aside;
-use pagefold_engine::dataset::{Change, Dataset};
+use pagefold_engine::dataset::{Change, Dataset, Reaper};
 use pagefold_engine::limits::RECORDSIZE_DEFAULT;
 
 use crate::codec::{COUNTER_KEY, HEADER_KEY, Header, Inode, decode_counter, flag, is_recordsize};
@@ -37,6 +37,8 @@ pub struct Fs {
     pub(crate) rename_lock: Mutex<()>,
     /// True if there may be orphans that can be reaped.
     pub(crate) orphans: AtomicBool,
+    /// Held while orphans are reaped: they are reaped by one thread at a time.
+    pub(crate) reaping: Mutex<()>,
     /// Objects that reaping leaves alone.
     pub(crate) spared: Mutex<HashSet<u64>>,
     /// True once a listing has left out names that cannot be read.
@@ -77,11 +79,21 @@ impl Fs {
     }
 
     /// Opens the file system in `dataset`, which must not be opened twice at a time. Orphans that a crash left are
-    /// removed by [`Fs::reap`].
+    /// removed by [`Fs::reap`], also when a change of any dataset of the pool finds no space.
     ///
     /// Errors: `NotFound` if the dataset holds no file system, `Invalid` for a recordsize that cannot be, `Corrupt` for
     /// a damaged header or counter.
-    pub fn mount(dataset: Arc<dyn Dataset>, clock: Arc<dyn Clock>, options: FsOptions) -> Result<Self> {
+    pub fn mount(dataset: Arc<dyn Dataset>, clock: Arc<dyn Clock>, options: FsOptions) -> Result<Arc<Self>> {
+        Self::mount_with(dataset, clock, options, Places::new)
+    }
+
+    /// As [`Fs::mount`]; `places` returns the places of names from the seed of their hashes.
+    pub(crate) fn mount_with(
+        dataset: Arc<dyn Dataset>,
+        clock: Arc<dyn Clock>,
+        options: FsOptions,
+        places: impl FnOnce(u64) -> Places,
+    ) -> Result<Arc<Self>> {
         if options.recordsize.is_some_and(|bytes| !is_recordsize(bytes)) {
             return Err(FsError::Invalid("the recordsize is not a power of two from 4 KiB to 1 MiB"));
         }
@@ -90,7 +102,7 @@ impl Fs {
         if next <= Ino::ROOT.0 {
             return Err(FsError::Corrupt { ino: 0, what: "inode counter", detail: format!("it is {next}") });
         }
-        let fs = Self {
+        let fs = Arc::new(Self {
             dataset,
             clock,
             // A read-only mount removes nothing, so it need not count references.
@@ -98,17 +110,20 @@ impl Fs {
             read_only: AtomicBool::new(options.read_only),
             atime: AtomicU8::new(options.atime as u8),
             options,
-            places: Places::new(header.seed),
+            places: places(header.seed),
             ids: Mutex::new(Ids { next, reserved: next }),
             rename_lock: Mutex::new(()),
             orphans: AtomicBool::new(true),
+            reaping: Mutex::new(()),
             spared: Mutex::new(HashSet::new()),
             passed_damage: AtomicBool::new(false),
             atimes: Mutex::new(HashSet::new()),
             holds: OnceLock::new(),
-        };
+        });
         let root = fs.node(Ino::ROOT)?;
         fs.want_dir(&root.snapshot())?;
+        let reaper: Weak<dyn Reaper> = Arc::downgrade(&fs) as _;
+        fs.dataset.add_reaper(reaper);
         Ok(fs)
     }
 
@@ -272,6 +287,23 @@ impl Fs {
             (0, 0) => self.options.recordsize.unwrap_or(RECORDSIZE_DEFAULT),
             (0, wish) => wish,
             (decided, _) => decided,
+        }
+    }
+
+    /// Makes a change that may find no space. If it does, space of files that were deleted anywhere in the pool is
+    /// freed, and the change is made again, until there is space or nothing is left to free. The caller holds no lock.
+    pub(crate) fn with_space<T>(&self, change: impl Fn() -> Result<T>) -> Result<T> {
+        loop {
+            let before = self.dataset.frees();
+            let refused = match change() {
+                Err(error @ FsError::NoSpace(_)) => error,
+                done => return done,
+            };
+            // What is freed is no part of the request.
+            aside(|| self.dataset.reclaim());
+            if self.dataset.frees() == before {
+                return Err(refused);
+            }
         }
     }
 

@@ -156,6 +156,10 @@ impl Fs {
     ///
     /// Errors: `TooBig` beyond 2^63 - 1 bytes; `NoSpace`, and then nothing is written.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], flags: WriteFlags) -> Result<Written> {
+        self.with_space(|| self.write_once(ino, offset, data, flags))
+    }
+
+    fn write_once(&self, ino: Ino, offset: u64, data: &[u8], flags: WriteFlags) -> Result<Written> {
         self.writable()?;
         let node = self.node(ino)?;
         let data = &data[..data.len().min(ATOMIC_WRITE_MAX)];

@@ -33,6 +33,10 @@ impl Fs {
     ///
     /// Errors: `NotPermitted` for directories, `TooManyLinks`, `Exists`, `NotFound` for an inode that was unlinked.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
+        self.with_space(|| self.link_once(ino, parent, name))
+    }
+
+    fn link_once(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
         self.writable()?;
         check_new_name(name)?;
         let (node, dir) = (self.node(ino)?, self.node(parent)?);
@@ -108,6 +112,17 @@ impl Fs {
     /// Errors: `NotFound`; `Exists` for `NoReplace` with a target; `NotEmpty`, `IsADirectory`, `NotADirectory` where the
     /// target does not fit; `Invalid` for moving a directory below itself.
     pub fn rename(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.with_space(|| self.rename_once(parent, name, new_parent, new_name, mode))
+    }
+
+    fn rename_once(
         &self,
         parent: Ino,
         name: &[u8],

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use pagefold_engine::dataset::Change;
+use pagefold_engine::dataset::{Change, Reaper};
 use pagefold_engine::types::Key;
 
 use crate::codec::{Inode, kind};
@@ -30,6 +30,17 @@ pub(crate) fn delete_inode(ino: u64) -> Change<'static> {
 /// Returns the change that puts data object `object` on the list.
 pub(crate) fn put_data(object: u64) -> Change<'static> {
     Change::Put(Key::new(0, kind::ORPHAN_DATA, object), vec![1])
+}
+
+/// Number of pages that are freed for a change that found no space, before it is tried again.
+const SLICE_PAGES: u64 = 4096;
+
+impl Reaper for Fs {
+    fn reap_some(&self) {
+        if let Err(error) = self.reap(SLICE_PAGES) {
+            tracing::warn!(%error, "cannot free what was deleted or cut out of files");
+        }
+    }
 }
 
 impl Fs {
@@ -56,8 +67,10 @@ impl Fs {
     }
 
     /// Frees up to about `pages` pages of deleted files and of what was cut out of others; returns true if there is
-    /// more to do. Called from a background thread, and after mounting. Does nothing on a read-only mount.
+    /// more to do. Called from a background thread, and by changes that find no space. Does nothing on a read-only
+    /// mount.
     pub fn reap(&self, pages: u64) -> Result<bool> {
+        let _one = self.reaping.lock();
         if self.is_read_only() || !self.orphans.swap(false, Ordering::AcqRel) {
             return Ok(false);
         }

@@ -2,11 +2,12 @@
 //! engine's, and a limit of space.
 
 use std::collections::BTreeMap;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Synced, Usage};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Reaper, Reapers, Space, Synced, Usage};
 use pagefold_engine::error::{Error, Result};
 use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, VALUE_BYTES_MAX};
 use pagefold_engine::pool::Unreadable;
@@ -27,6 +28,7 @@ pub struct MemDataset {
     failure: Mutex<Option<String>>,
     damage: RwLock<Unreadable>,
     before_read: Mutex<Option<Meanwhile>>,
+    reapers: Reapers,
 }
 
 /// Something that others do while a call is under way.
@@ -60,6 +62,7 @@ impl MemDataset {
             failure: Mutex::default(),
             damage: RwLock::default(),
             before_read: Mutex::default(),
+            reapers: Reapers::default(),
         }
     }
 
@@ -309,6 +312,9 @@ impl Dataset for MemDataset {
         } else {
             self.applies.fetch_add(1, Ordering::Relaxed);
             self.most_freed.fetch_max(freed, Ordering::Relaxed);
+            if freed > 0 {
+                self.reapers.note();
+            }
         }
         done
     }
@@ -387,6 +393,18 @@ impl Dataset for MemDataset {
         let used_bytes = self.state.read().used();
         let available_bytes = self.limit_bytes.saturating_sub(used_bytes);
         Space { capacity_bytes: self.limit_bytes, used_bytes, available_bytes, logical_bytes: used_bytes }
+    }
+
+    fn add_reaper(&self, reaper: Weak<dyn Reaper>) {
+        self.reapers.add(reaper);
+    }
+
+    fn frees(&self) -> u64 {
+        self.reapers.frees()
+    }
+
+    fn reclaim(&self) {
+        self.reapers.reap_some();
     }
 }
 

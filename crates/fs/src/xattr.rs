@@ -41,6 +41,17 @@ impl Fs {
         mode: XattrMode,
         kill_sgid: bool,
     ) -> Result<()> {
+        self.with_space(|| self.setxattr_once(ino, name, value, mode, kill_sgid))
+    }
+
+    fn setxattr_once(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        kill_sgid: bool,
+    ) -> Result<()> {
         self.writable()?;
         check_name(name)?;
         if value.len() > XATTR_VALUE_MAX {

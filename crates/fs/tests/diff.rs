@@ -24,7 +24,7 @@ fn pool() -> Arc<Pool> {
     pool
 }
 
-fn mount(pool: &Pool) -> (Fs, Arc<ManualClock>) {
+fn mount(pool: &Pool) -> (Arc<Fs>, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::default());
     let fs = Fs::mount(pool.dataset(), Arc::<ManualClock>::clone(&clock), FsOptions::default()).unwrap();
     (fs, clock)

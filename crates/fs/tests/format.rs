@@ -27,7 +27,7 @@ impl Clock for Noon {
     }
 }
 
-fn mounted() -> (Arc<MemDataset>, Fs) {
+fn mounted() -> (Arc<MemDataset>, Arc<Fs>) {
     let dataset = Arc::new(MemDataset::new(64 << 20));
     let options = FormatOptions { seed: SEED, uid: 0, gid: 0, perm: 0o755 };
     Fs::format(dataset.as_ref(), &Noon, &options).unwrap();
@@ -35,13 +35,13 @@ fn mounted() -> (Arc<MemDataset>, Fs) {
     (dataset, fs)
 }
 
-fn mount(dataset: &Arc<MemDataset>) -> Fs {
+fn mount(dataset: &Arc<MemDataset>) -> Arc<Fs> {
     let dataset: Arc<dyn Dataset> = Arc::clone(dataset) as Arc<dyn Dataset>;
     Fs::mount(dataset, Arc::new(Noon), FsOptions::default()).unwrap()
 }
 
 /// Mounts so that a change frees at most 4 pages.
-fn mount_for_steps(dataset: &Arc<MemDataset>) -> Fs {
+fn mount_for_steps(dataset: &Arc<MemDataset>) -> Arc<Fs> {
     let dataset: Arc<dyn Dataset> = Arc::clone(dataset) as Arc<dyn Dataset>;
     let options = FsOptions { free_pages: Some(4), ..FsOptions::default() };
     Fs::mount(dataset, Arc::new(Noon), options).unwrap()

@@ -31,7 +31,7 @@ fn dataset(pool: &Pool, path: &str) {
 
 /// A file system, used by paths alone.
 struct Tree {
-    fs: Fs,
+    fs: Arc<Fs>,
     clock: Arc<ManualClock>,
 }
 

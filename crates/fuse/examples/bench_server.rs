@@ -21,7 +21,7 @@ fn memory(size: u64) -> Result<Dispatch, Box<dyn Error>> {
     for page in 0..size / 8192 {
         fs.write(file.ino, page * 8192, &data, WriteFlags::default())?;
     }
-    Ok(Dispatch::new(Arc::new(fs)))
+    Ok(Dispatch::new(fs))
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -242,7 +242,7 @@ fn memory_as_user() -> (Arc<pagefold_fs::testing::MemDataset>, Arc<pagefold_fs::
     let dataset = Arc::new(MemDataset::new(u64::MAX));
     Fs::format(&*dataset, &SystemClock, &FormatOptions { seed: 1, uid, gid, perm: 0o755 }).unwrap();
     let fs = Fs::mount(Arc::clone(&dataset) as _, Arc::new(SystemClock), FsOptions::default()).unwrap();
-    (dataset, Arc::new(fs))
+    (dataset, fs)
 }
 
 fn a_killed_server_leaves_a_mount_that_can_be_replaced(transport: &str) {

@@ -215,7 +215,7 @@ pub fn serve(pool: &Path, dir: &Path, transport: Transport) -> Result<()> {
         hint: Some(Arc::new(recordsize_hint)),
         ..FsOptions::default()
     };
-    let fs = Arc::new(Fs::mount(opened.dataset(), Arc::new(SystemClock), options)?);
+    let fs = Fs::mount(opened.dataset(), Arc::new(SystemClock), options)?;
     let work = opened.run()?;
     let mount = MountOptions {
         source: "posix".into(),

@@ -192,7 +192,7 @@ fn mount(
     let fs = fs.context(|| format!("cannot open the file system of {name}"))?;
     let source = mounts::backup_source(dataset.contents().backup());
     let fuse_options = serve::fuse_options(&source, options, true);
-    let handler = Arc::new(Dispatch::new(Arc::new(fs)));
+    let handler = Arc::new(Dispatch::new(fs));
     let session = Session::mount_by(mounter, handler, &place.dir, &fuse_options);
     let session = session.map_err(|error| serve::mount_failed(&error))?;
     tracing::info!(backup = name, dir = pagefold_server::raw::text(session.dir()), "mounted");

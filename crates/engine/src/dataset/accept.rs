@@ -271,6 +271,10 @@ impl LiveDataset {
                 Shortage::Quota(_) if commits > 0 => break shortage,
                 Shortage::Pool if commits > 0 => {
                     if commits == COMMITS_MAX || self.shared.is_full(claim.bytes, beyond.pool_bytes) {
+                        // The space of what was destroyed comes back step by step.
+                        if waits.time(Reason::Room, || committer.reap_some())? {
+                            continue;
+                        }
                         break shortage;
                     }
                     if !std::mem::replace(&mut settled, true) {
@@ -319,6 +323,7 @@ impl LiveDataset {
                 Ready::Punch { object, from, to } => {
                     stages = None;
                     self.punch(object, from, to)?;
+                    self.shared.reapers.note();
                 }
                 Ready::Share { from_object, from_page, to_object, to_page, count } => {
                     stages = None;

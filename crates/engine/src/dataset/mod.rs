@@ -13,6 +13,7 @@
 //! claims, budget     what a change takes at most; whether it fits into quotas and reservations
 //! room, throttle     free chunks that are promised (A1); delays writers to the pace of the cleaner
 //! waits              how long writers waited, and for what
+//! reapers            asks file systems to free what was deleted, for a write that finds no space
 //! read, one          plans and does reads; reads within one page without waiting
 //! deliver, part      what both do with a record that was read; the part of a page that is wanted
 //! pages, references  the page map; pages that share a record
@@ -39,6 +40,7 @@ mod part;
 pub mod pending;
 mod read;
 mod read_amplification;
+mod reapers;
 pub mod redo;
 mod references;
 mod rescue;
@@ -57,11 +59,14 @@ pub use live::LiveDataset;
 pub use models::{ModelEntry, ModelPin, ModelTable};
 pub use one::{Attempt, PageFetch};
 pub use read_amplification::ReadAmplification;
+pub use reapers::{Reaper, Reapers};
 pub use references::references;
 pub use room::{BEGUN_CHUNKS, PASS_TABLE_BYTES, Room, RoomRequest};
 pub use shared::{Bounds, Commit, Counters, PrimaryCache, Shared, count};
 pub use throttle::Throttle;
 pub use waits::{Reason, Waited, Waits};
+
+use std::sync::Weak;
 
 use crate::Result;
 use crate::types::Key;
@@ -197,4 +202,15 @@ pub trait Dataset: Send + Sync {
 
     /// Returns the space of the pool as this dataset sees it.
     fn space(&self) -> Space;
+
+    /// Has [`Dataset::reclaim`] of every dataset of the pool ask `reaper` for space.
+    fn add_reaper(&self, reaper: Weak<dyn Reaper>);
+
+    /// Returns the number of changes of the pool so far that may have freed space.
+    fn frees(&self) -> u64;
+
+    /// Frees some space of files that were deleted anywhere in the pool, for a caller whose change was refused with
+    /// [`crate::Error::NoSpace`]. If [`Dataset::frees`] is the same afterwards as before that change, there was nothing
+    /// to free. The caller holds no lock that a change takes.
+    fn reclaim(&self);
 }

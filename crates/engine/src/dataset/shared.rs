@@ -10,6 +10,7 @@ use super::budget::{Budget, Claim, Refused};
 use super::journal::Journal;
 use super::models::ModelTable;
 use super::read_amplification::ReadAmplification;
+use super::reapers::Reapers;
 use super::room::{Room, RoomRequest};
 use super::throttle::Throttle;
 use super::waits::Waits;
@@ -49,6 +50,11 @@ pub trait Commit: Send + Sync {
     fn settle(&self) -> Result<()>;
     /// Wakes the cleaner, because room runs short. Never blocks.
     fn nudge_cleaner(&self);
+    /// Frees some of what was destroyed. Returns false if there is nothing to free.
+    ///
+    /// # Errors
+    /// Errors of the devices.
+    fn reap_some(&self) -> Result<bool>;
 }
 
 /// Kinds of records that the record cache holds.
@@ -209,6 +215,8 @@ pub struct Shared {
     pub counters: Counters,
     /// Costs of deltas for readers.
     pub read_amplification: ReadAmplification,
+    /// File systems that free the space of what was deleted in them.
+    pub reapers: Reapers,
     /// Compression of new pages.
     pub compression: RwLock<Compression>,
     /// A [`PrimaryCache`], as its number.
@@ -252,6 +260,7 @@ impl Shared {
             landed: Condvar::default(),
             counters: Counters::default(),
             read_amplification: ReadAmplification::default(),
+            reapers: Reapers::default(),
             compression: RwLock::new(Compression::default()),
             primary_cache: AtomicU8::default(),
             read_only: AtomicBool::default(),

@@ -27,8 +27,6 @@ const SCRUB_SHARE: u32 = 2;
 const SCRUB_SHARE_BUSY: u32 = 8;
 /// Discarding by the way takes one part in this many of the time: some drives do nothing else meanwhile.
 const AUTOTRIM_SHARE: u32 = 8;
-/// Largest number of steps in which a round of maintenance frees what was destroyed.
-const REAP_STEPS: usize = 64;
 
 /// Threads that keep a pool going; stopped by [`Pool::export`] or [`Background::stop`].
 pub struct Background {
@@ -274,10 +272,7 @@ impl Pool {
             return Ok(false);
         }
         let window = self.log.lock().window_bytes;
-        let mut steps = 0;
-        while steps < REAP_STEPS && self.reap()? {
-            steps += 1;
-        }
+        let steps = self.reap_steps()?;
         let low = self.shared.wants_cleaning();
         let due = window >= self.sizing.window_bytes
             || self.nodes.dirty_bytes() >= self.sizing.dirty_tree_bytes

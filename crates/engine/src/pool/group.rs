@@ -98,6 +98,10 @@ impl Commit for Pool {
         self.checkpoint(false)
     }
 
+    fn reap_some(&self) -> Result<bool> {
+        Self::reap_some(self)
+    }
+
     fn nudge_cleaner(&self) {
         let mut wanted = self.cleaning.lock();
         if !std::mem::replace(&mut *wanted, true) {

@@ -15,6 +15,8 @@ use crate::{Error, Key, Ptr, Result};
 
 /// Approximate number of records of a tree that a step examines.
 const STEP_RECORDS: usize = 2048;
+/// Largest number of steps before other work gets its turn.
+const STEPS_MAX: usize = 64;
 /// Number of buckets of a dead list that a step forgets.
 const STEP_BUCKETS: usize = 64;
 /// Number of tries of a step before the space of what cannot be read is given up: a device may have had a bad moment.
@@ -87,6 +89,35 @@ impl Pool {
         *failed = 0;
         self.with_log(|| self.take_step(&step))?;
         Ok(true)
+    }
+
+    /// Frees at most [`STEPS_MAX`] steps of what was destroyed. Returns their number.
+    pub(super) fn reap_steps(&self) -> Result<usize> {
+        let mut steps = 0;
+        while steps < STEPS_MAX && self.reap()? {
+            steps += 1;
+        }
+        Ok(steps)
+    }
+
+    /// As [`Pool::reap_steps`], but makes a checkpoint if what is left waits for one. Returns false if nothing was freed.
+    pub(super) fn reap_some(&self) -> Result<bool> {
+        let mut steps = self.reap_steps()?;
+        if steps == 0 && self.is_reaping() {
+            self.checkpoint(false)?;
+            steps = self.reap_steps()?;
+        }
+        Ok(steps > 0)
+    }
+
+    /// Has space freed of what was destroyed or deleted anywhere in the pool. Returns false if nothing was freed since
+    /// [`Reapers::frees`](crate::dataset::Reapers::frees) was `before`. The caller holds no lock that a change takes.
+    pub(super) fn reclaim(&self, before: u64) -> Result<bool> {
+        if self.reap_some()? {
+            return Ok(true);
+        }
+        self.shared.reapers.reap_some();
+        Ok(self.shared.reapers.frees() != before)
     }
 
     /// Reads what the next step needs; on the `last` try, leaves out what cannot be read. Only steps take from the

@@ -119,6 +119,10 @@ impl Fs {
 
     /// Makes a regular file without a name and opens it (O_TMPFILE): one reference and one open. [`Fs::link`] names it.
     pub fn tmpfile(&self, parent: Ino, perm: u32, caller: &Caller) -> Result<Entry> {
+        self.with_space(|| self.tmpfile_once(parent, perm, caller))
+    }
+
+    fn tmpfile_once(&self, parent: Ino, perm: u32, caller: &Caller) -> Result<Entry> {
         self.writable()?;
         let ino = self.new_id()?;
         let dir = self.node(parent)?;
@@ -146,6 +150,10 @@ impl Fs {
     }
 
     fn make(&self, parent: Ino, name: &[u8], new: &New<'_>, caller: &Caller) -> Result<Entry> {
+        self.with_space(|| self.make_once(parent, name, new, caller))
+    }
+
+    fn make_once(&self, parent: Ino, name: &[u8], new: &New<'_>, caller: &Caller) -> Result<Entry> {
         self.writable()?;
         check_new_name(name)?;
         let dir = self.node(parent)?;

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::{Bed, ROOT, USER, assert_err, pattern};
-use crate::{FsError, FsOptions, OpenFlags, Seek, SetAttr, WriteFlags, XattrMode};
+use crate::{Fallocate, FsError, FsOptions, OpenFlags, Seek, SetAttr, WriteFlags, XattrMode};
 
 const K: u64 = 1 << 10;
 
@@ -183,6 +183,44 @@ fn seek_tells_data_from_holes() {
     assert_eq!(seek(97 * K, Seek::Hole).unwrap(), 100 * K, "the end is a hole");
     assert_err!(seek(100 * K, Seek::Hole), FsError::NoData);
     assert_err!(bed.fs.seek(ROOT, 0, Seek::Data), FsError::IsADirectory);
+    bed.check();
+}
+
+/// Nobody frees in the background what was deleted: the change does it that finds no space.
+#[test]
+fn a_full_pool_takes_writes_right_after_deleting() {
+    let bed = Bed::with(4 << 20, FsOptions { free_pages: Some(3), ..FsOptions::default() });
+    let fill = |name: &str| {
+        let f = bed.create(ROOT, name).ino;
+        let write = |at: u64| bed.fs.write(f, at * 16384, &pattern(at, 16384), WriteFlags::default());
+        let refused = (0..).find(|at| write(*at).is_err()).unwrap();
+        assert_err!(write(refused), FsError::NoSpace(_));
+        (f, refused)
+    };
+    let (mut last, first) = fill("0");
+    for round in 1..5 {
+        let before = format!("{}", round - 1);
+        bed.fs.unlink(ROOT, before.as_bytes()).unwrap();
+        bed.fs.release(last);
+        bed.fs.forget(last, 1);
+        let (f, again) = fill(&format!("{round}"));
+        assert!(again + 1 >= first, "{again} of {first} writes fit");
+        last = f;
+    }
+    // Into the same file after it was made empty, or shorter, or after a hole was punched.
+    for (size, kept) in [(0, 0), (16384, 1)] {
+        truncate(&bed, last, size);
+        let again = (kept..first).take_while(|at| {
+            bed.fs.write(last, at * 16384, &pattern(*at, 16384), WriteFlags::default()).is_ok()
+        });
+        assert!(again.count() as u64 + kept + 1 >= first, "after a truncation to {size}");
+    }
+    bed.fs.fallocate(last, 0, 8 << 20, Fallocate::PunchHole, false).unwrap();
+    let (_, again) = fill("more");
+    assert!(again + 1 >= first, "{again} of {first} writes fit after a hole was punched");
+    // An open file that was deleted still holds its space.
+    bed.fs.unlink(ROOT, b"more").unwrap();
+    assert_err!(bed.fs.write(last, 0, &pattern(9, 1 << 20), WriteFlags::default()), FsError::NoSpace(_));
     bed.check();
 }
 

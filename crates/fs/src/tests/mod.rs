@@ -28,7 +28,7 @@ const FORMAT: FormatOptions = FormatOptions { seed: 7, uid: 0, gid: 0, perm: 0o7
 
 /// A mounted file system, with its dataset and clock.
 pub(super) struct Bed {
-    pub(super) fs: Fs,
+    pub(super) fs: Arc<Fs>,
     pub(super) dataset: Arc<MemDataset>,
     pub(super) clock: Arc<ManualClock>,
 }
@@ -48,16 +48,17 @@ impl Bed {
 
     /// Returns a file system that uses so few bits of hash that names collide.
     pub(super) fn colliding(bits: u32) -> Self {
-        let mut bed = Self::new();
-        bed.fs.places = Places::narrow(FORMAT.seed, bits);
-        bed
+        let Self { dataset, clock, .. } = Self::new();
+        let narrow = |seed| Places::narrow(seed, bits);
+        let fs = Fs::mount_with(dataset.clone(), clock.clone(), FsOptions::default(), narrow).unwrap();
+        Self { fs, dataset, clock }
     }
 
     /// Returns the file system as it is found after a crash at this instant.
     pub(super) fn crash(&self) -> Self {
         let dataset = Arc::new(self.dataset.crashed());
-        let mut fs = Fs::mount(dataset.clone(), self.clock.clone(), self.fs.options.clone()).unwrap();
-        fs.places = self.fs.places;
+        let (options, places) = (self.fs.options.clone(), self.fs.places);
+        let fs = Fs::mount_with(dataset.clone(), self.clock.clone(), options, |_| places).unwrap();
         Self { fs, dataset, clock: self.clock.clone() }
     }
 

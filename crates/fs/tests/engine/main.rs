@@ -44,12 +44,12 @@ fn assert_clean(dataset: &dyn Dataset) {
     assert!(report.is_clean(), "{:#?}", report.problems);
 }
 
-fn mount(dataset: Arc<dyn Dataset>) -> Fs {
+fn mount(dataset: Arc<dyn Dataset>) -> Arc<Fs> {
     Fs::mount(dataset, Arc::new(ManualClock::default()), FsOptions::default()).unwrap()
 }
 
 /// As [`mount`], with small pages, of which a change frees a few.
-fn mount_for_steps(dataset: Arc<dyn Dataset>) -> Fs {
+fn mount_for_steps(dataset: Arc<dyn Dataset>) -> Arc<Fs> {
     let options = FsOptions {
         recordsize: Some(4096),
         free_pages: Some(3),
@@ -80,7 +80,7 @@ fn crashes_between_the_steps_of_freeing_leave_a_prefix() {
     crashes_leave_a_prefix(mount_for_steps);
 }
 
-fn crashes_leave_a_prefix(mount: fn(Arc<dyn Dataset>) -> Fs) {
+fn crashes_leave_a_prefix(mount: fn(Arc<dyn Dataset>) -> Arc<Fs>) {
     for seed in 1..=6 {
         let mut dice = Dice(seed * 0x9E37_79B9);
         let mut device = device();
@@ -216,6 +216,62 @@ fn a_full_pool_admits_what_frees() {
     assert!(after.blocks_available > before.blocks_available + after.blocks / 2, "{before:?} {after:?}");
     fs.create(Ino::ROOT, b"again", 0o644, OpenFlags::default(), &USER).unwrap();
     assert_clean(&*pool.dataset());
+}
+
+/// Fills a new file with bytes that do not compress, a record at a time; returns the number of records.
+fn fill(fs: &Fs, name: &[u8]) -> u64 {
+    let f = fs.create(Ino::ROOT, name, 0o644, OpenFlags::default(), &USER).unwrap().ino;
+    let mut x = u64::from(name[0]);
+    let mut record = || {
+        let mut next = || {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (x >> 32) as u32
+        };
+        (0..4096).flat_map(|_| next().to_le_bytes()).collect::<Vec<u8>>()
+    };
+    let write = |at: &u64| fs.write(f, at * 16384, &record(), WriteFlags::default()).is_err();
+    let written = (0..).find(write).unwrap();
+    fs.release(f);
+    fs.forget(f, 1);
+    written
+}
+
+/// Nobody frees in the background what was deleted: the write does it that finds no space, of whichever dataset.
+#[test]
+fn space_of_deleted_files_is_there_for_all_datasets_at_once() {
+    let device = device();
+    let pool = open(&device);
+    let datasets = ["a", "b", "small"].map(|path| {
+        pool.create_dataset(path, 1).unwrap();
+        let dataset = pool.open_dataset(path).unwrap();
+        Fs::format(&*dataset, &ManualClock::default(), &FORMAT).unwrap();
+        mount(dataset)
+    });
+    let [a, b, small] = &datasets;
+    // Within a quota.
+    pool.set_property_of("small", "refquota", Some("8388608")).unwrap();
+    let first = fill(small, b"0");
+    assert!((200..600).contains(&first), "{first}");
+    for _ in 0..5 {
+        small.unlink(Ino::ROOT, b"0").unwrap();
+        let again = fill(small, b"0");
+        assert!(again + 8 >= first, "{again} of {first} records fit into the quota");
+    }
+    let most = fill(a, b"0");
+    assert!(most > 1000, "{most}");
+    for (gone, full) in [(a, a), (a, b), (b, a), (a, a)] {
+        gone.unlink(Ino::ROOT, b"0").unwrap();
+        let again = fill(full, b"0");
+        assert!(again + 64 >= most, "{again} of {most} records fit after the deletion");
+    }
+    drop(datasets);
+    for path in ["a", "b", "small"] {
+        assert_clean(&*pool.open_dataset(path).unwrap());
+    }
+    pool.sync().unwrap();
+    pool.checkpoint(false).unwrap();
+    let report = pool.check_open(&mut |_| {});
+    assert!(report.messages.is_empty(), "{:?}", report.messages);
 }
 
 /// Freeing that makes room for ranges does not count as the request itself: a server that goes on after this one

@@ -1,9 +1,9 @@
 //! A dataset of the engine, beside one in memory that must have the same content.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use pagefold_engine::Result;
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Synced, Usage};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Reaper, Space, Synced, Usage};
 use pagefold_engine::types::Key;
 use pagefold_fs::testing::MemDataset;
 use parking_lot::Mutex;
@@ -115,5 +115,17 @@ impl Dataset for Twin {
 
     fn space(&self) -> Space {
         self.live.space()
+    }
+
+    fn add_reaper(&self, reaper: Weak<dyn Reaper>) {
+        self.live.add_reaper(reaper);
+    }
+
+    fn frees(&self) -> u64 {
+        self.live.frees()
+    }
+
+    fn reclaim(&self) {
+        self.live.reclaim();
     }
 }

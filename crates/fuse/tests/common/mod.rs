@@ -73,7 +73,7 @@ pub fn memory(fs_options: FsOptions, limit_bytes: u64) -> (Arc<MemDataset>, Arc<
     let format = FormatOptions { seed: 42, uid: 0, gid: 0, perm: 0o755 };
     Fs::format(&*dataset, &SystemClock, &format).unwrap();
     let fs = Fs::mount(Arc::clone(&dataset) as _, Arc::new(SystemClock), fs_options).unwrap();
-    (dataset, Arc::new(fs))
+    (dataset, fs)
 }
 
 /// Returns bytes that are neither all the same nor repeat at a page's distance.

@@ -294,7 +294,7 @@ impl Clock for Still {
 }
 
 /// Makes a file system in a new dataset.
-pub fn format(pool: &Pool) -> Fs {
+pub fn format(pool: &Pool) -> Arc<Fs> {
     pool.create_dataset(DATASET, 1).unwrap();
     let dataset = pool.open_dataset(DATASET).unwrap();
     let options = FormatOptions { seed: 1, uid: 0, gid: 0, perm: 0o755 };
@@ -302,7 +302,7 @@ pub fn format(pool: &Pool) -> Fs {
     mount(dataset, false)
 }
 
-pub fn mount(dataset: Arc<dyn Dataset>, read_only: bool) -> Fs {
+pub fn mount(dataset: Arc<dyn Dataset>, read_only: bool) -> Arc<Fs> {
     Fs::mount(dataset, Arc::new(Still), FsOptions { read_only, ..FsOptions::default() }).unwrap()
 }
 

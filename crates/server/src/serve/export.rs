@@ -89,7 +89,7 @@ impl ExportSource {
             }
             opened => opened,
         };
-        Ok(Arc::new(fs.context(|| format!("cannot open the file system of {}", self.name))?))
+        fs.context(|| format!("cannot open the file system of {}", self.name))
     }
 }
 

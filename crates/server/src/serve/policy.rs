@@ -1,9 +1,9 @@
 //! The `sync` property, which says when a caller waits until its changes are durable.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
 
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Space, Synced, Usage};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Reaper, Space, Synced, Usage};
 use pagefold_engine::{Key, Result};
 
 /// Values of the `sync` property.
@@ -104,5 +104,17 @@ impl Dataset for Policed {
 
     fn space(&self) -> Space {
         self.inner.space()
+    }
+
+    fn add_reaper(&self, reaper: Weak<dyn Reaper>) {
+        self.inner.add_reaper(reaper);
+    }
+
+    fn frees(&self) -> u64 {
+        self.inner.frees()
+    }
+
+    fn reclaim(&self) {
+        self.inner.reclaim();
     }
 }

@@ -296,12 +296,18 @@ impl Pool {
         self.shared.check_writable()?;
         let claim = Claim { bytes: group.claim_bytes, logical_bytes: 0 };
         let mut tries = 0;
-        while let Err(shortage) = data.reserve(claim, Beyond::default(), claim.bytes) {
+        loop {
+            let frees = self.shared.reapers.frees();
+            let Err(shortage) = data.reserve(claim, Beyond::default(), claim.bytes) else { break };
             let bytes = claim.bytes;
             let (full, space) = (self.shared.is_full(bytes, 0) || tries == CLAIM_TRIES, data.space());
             match shortage {
                 Shortage::Room => {
-                    self.make_room(RoomRequest { claim_bytes: bytes, redo_bytes: 0, edit_bytes: bytes })?;
+                    let wanted = RoomRequest { claim_bytes: bytes, redo_bytes: 0, edit_bytes: bytes };
+                    match self.make_room(wanted) {
+                        Err(Error::NoSpace(_)) if self.reclaim(frees)? => self.commit(false)?,
+                        made => made?,
+                    }
                 }
                 // Claims of others are upper bounds; a commit replaces them by the bytes that they really take.
                 Shortage::Quota(_) if tries == 0 => self.commit(false)?,
@@ -309,6 +315,7 @@ impl Pool {
                     self.commit(false)?;
                     self.settle()?;
                 }
+                Shortage::Quota(_) | Shortage::Pool if self.reclaim(frees)? => self.commit(false)?,
                 Shortage::Quota(refused) => {
                     return Err(Error::NoSpace(format!("{bytes} bytes are to be received, and {refused}")));
                 }

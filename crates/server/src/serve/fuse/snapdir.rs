@@ -45,7 +45,7 @@ impl Snapshots for SnapshotsOf {
         let inodes = Some(Arc::clone(&self.pool.beside().inodes));
         let options =
             FsOptions { atime: AtimePolicy::Never, read_only: true, inodes, ..FsOptions::default() };
-        enter(Arc::new(Fs::mount(over.dataset, Arc::new(SystemClock), options)?));
+        enter(Fs::mount(over.dataset, Arc::new(SystemClock), options)?);
         Ok(())
     }
 
