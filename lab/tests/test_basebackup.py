@@ -305,7 +305,7 @@ def test_a_wrong_checksum_is_told_and_kept(run, pool, small):
         file.write(bytes([byte[0] ^ 1]))
     to = run.fresh("damaged")
     said = fails(pool, f"{pool.pool}/small", "-D", to)
-    assert "base/1/1259, block 1: its checksum is" in said and "checksums of 1 pages are wrong" in said
+    assert "base/1/1259, block 1: its checksum is" in said and "checksums of 1 page are wrong" in said
     # All files that were read are there.
     verified(to)
     again = run.fresh("damaged")

@@ -52,6 +52,11 @@ pub fn count(value: f64) -> String {
     scaled(value, 1000.0, false)
 }
 
+/// Returns a count with its noun, which takes an s unless the count is 1: `1 pack`, `2 packs`.
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 fn scaled(mut value: f64, base: f64, whole: bool) -> String {
     let mut power = 0;
     while value >= base - 0.5 && power + 1 < SUFFIXES.len() {

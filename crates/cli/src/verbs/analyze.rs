@@ -53,7 +53,7 @@ pub fn run(args: &Analyze) -> Result<()> {
     if report.problems.is_empty() {
         Ok(())
     } else {
-        Err(Failure::new(format!("{} names were left out", report.problems.len())))
+        Err(Failure::new(format!("{} left out", units::counted(report.problems.len() as u64, "name"))))
     }
 }
 

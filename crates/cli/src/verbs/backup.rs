@@ -27,6 +27,7 @@ use pagefold_backup::{
 };
 use pagefold_server::backups::PASSPHRASE;
 use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::units::counted;
 use pagefold_server::{files, units};
 use serde_json::json;
 
@@ -319,20 +320,20 @@ fn print_result(name: &str, checked: &Checked, json: bool) -> Result<()> {
             }
         }
         println!(
-            "{name}: {} errors; {} backups, {} packs, {} chunks, {} records ({}), {} files of logs ({})",
-            checked.damages,
-            checked.backups,
-            checked.packs,
-            checked.chunks,
-            checked.records,
+            "{name}: {}; {}, {}, {}, {} ({}), {} of logs ({})",
+            counted(checked.damages, "error"),
+            counted(checked.backups, "backup"),
+            counted(checked.packs, "pack"),
+            counted(checked.chunks, "chunk"),
+            counted(checked.records, "record"),
             units::size(checked.record_bytes),
-            checked.log_files,
+            counted(checked.log_files, "file"),
             units::size(checked.log_bytes)
         );
     }
     match checked.damages {
         0 => Ok(()),
-        count => Err(Failure::new(format!("{name} has {count} errors"))
+        count => Err(Failure::new(format!("{name} has {}", counted(count, "error")))
             .hint("what was backed up since can be restored if it needs nothing of this; make a new backup elsewhere")),
     }
 }
@@ -375,10 +376,10 @@ fn prune(args: &BackupPrune) -> Result<()> {
         return print_json(&told);
     }
     println!(
-        "{}: {} backups forgotten, {} packs deleted ({}), {} left to the next prune ({})",
+        "{}: {} forgotten, {} deleted ({}), {} left to the next prune ({})",
         args.repository,
-        pruned.forgotten.len(),
-        pruned.deleted_packs,
+        counted(pruned.forgotten.len() as u64, "backup"),
+        counted(pruned.deleted_packs, "pack"),
         units::size(pruned.deleted_bytes),
         pruned.condemned_packs,
         units::size(pruned.condemned_bytes)
@@ -394,30 +395,31 @@ fn prune(args: &BackupPrune) -> Result<()> {
 fn print_logs(name: &str, logs: &PrunedLogs) {
     if logs.deleted_files + logs.left_files > 0 {
         println!(
-            "{name}: {} files of logs deleted ({}), {} left to the next prune",
-            logs.deleted_files,
+            "{name}: {} of logs deleted ({}), {} left to the next prune",
+            counted(logs.deleted_files, "file"),
             units::size(logs.deleted_bytes),
             logs.left_files
         );
     }
     if let Some(first) = logs.unknown_backups.first() {
         println!(
-            "{name}: no file of a log is deleted: it is not known which databases are in {} backups, among them {first}",
-            logs.unknown_backups.len()
+            "{name}: no file of a log is deleted: it is not known which databases are in {}, among them {first}",
+            counted(logs.unknown_backups.len() as u64, "backup")
         );
     }
 }
 
 /// Returns in words which packs were emptied.
 fn repacked_text(repacked: &Repacked, dry_run: bool) -> String {
-    let Repacked { packs, new_packs, backups, .. } = repacked;
+    let (packs, new_packs) = (counted(repacked.packs, "pack"), repacked.new_packs);
+    let backups = counted(repacked.backups, "backup");
     let freed = units::size(repacked.freed_bytes);
     if dry_run {
-        return format!("about {packs} packs would be emptied ({freed})");
+        return format!("about {packs} would be emptied ({freed})");
     }
     let (read, written) = (units::size(repacked.read_bytes), units::size(repacked.written_bytes));
     format!(
-        "{packs} packs emptied ({freed}, left to the prune after the next) into {new_packs}; {read} read, {written} written, manifests of {backups} backups anew"
+        "{packs} emptied ({freed}, left to the prune after the next) into {new_packs}; {read} read, {written} written, manifests of {backups} anew"
     )
 }
 

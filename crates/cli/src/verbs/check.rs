@@ -46,7 +46,7 @@ pub fn run(args: &Check) -> Result<()> {
     if errors == 0 {
         return Ok(());
     }
-    Err(Failure::new(format!("pool {name} is damaged: {errors} errors"))
+    Err(Failure::new(format!("pool {name} is damaged: {}", units::counted(errors, "error")))
         .hint(format!(
             "nothing was changed; mounted, `pagefold scrub --wait {name}` repairs what has another copy that is right; to copy what can be read: pagefold mount -o rescue {name} DIR"
         )))
@@ -97,10 +97,11 @@ fn print(
         };
         let size = if output.exact { report.bytes.to_string() } else { units::size(report.bytes) };
         println!(
-            "pool {name}: {} records ({size}), {} tree nodes, {} inodes: {errors} errors",
+            "pool {name}: {} records ({size}), {} tree nodes, {} inodes: {}",
             count(report.records),
             count(report.nodes),
-            count(files.inodes)
+            count(files.inodes),
+            units::counted(errors, "error")
         );
     }
     Ok(())

@@ -106,7 +106,7 @@ fn left_out(problems: &[String]) -> Result<()> {
     if problems.is_empty() {
         Ok(())
     } else {
-        Err(Failure::new(format!("{} names were left out", problems.len())))
+        Err(Failure::new(format!("{} left out", units::counted(problems.len() as u64, "name"))))
     }
 }
 

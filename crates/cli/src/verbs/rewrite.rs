@@ -148,6 +148,9 @@ fn print_result(args: &Rewrite, done: &[RewriteResult]) -> Result<()> {
         return Ok(());
     }
     let shown = if args.output.exact { bytes.to_string() } else { units::size(bytes) };
-    println!("{files} files rewritten, {shown} copied; {left} had nothing to be copied");
+    println!(
+        "{} rewritten, {shown} copied; {left} had nothing to be copied",
+        units::counted(files as u64, "file")
+    );
     Ok(())
 }

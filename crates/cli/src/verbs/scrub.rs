@@ -79,9 +79,12 @@ pub(super) fn text(scrub: &ScrubFigures, exact: bool) -> String {
     };
     match (scrub.damaged, scrub.unreadable, scrub.repaired) {
         (0, 0, _) => format!("{how}, no damage"),
-        (damaged, unreadable, 0) => format!("{how}, {damaged} records damaged, {unreadable} unreadable"),
+        (damaged, unreadable, 0) => {
+            format!("{how}, {} damaged, {unreadable} unreadable", units::counted(damaged, "record"))
+        }
         (damaged, unreadable, repaired) => {
-            format!("{how}, {damaged} records damaged, {unreadable} unreadable, {repaired} repaired")
+            let damaged = units::counted(damaged, "record");
+            format!("{how}, {damaged} damaged, {unreadable} unreadable, {repaired} repaired")
         }
     }
 }

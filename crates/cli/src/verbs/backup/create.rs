@@ -45,13 +45,13 @@ pub(super) fn line(created: &Created) -> String {
         count => format!(", {count} were there"),
     };
     format!(
-        "backup {}: {}, {} in {} pages, {} added in {} packs{resumed}",
+        "backup {}: {}, {} in {}, {} added in {}{resumed}",
         backup.number,
         backup.name(),
         units::size(backup.totals.record_bytes),
-        backup.totals.pages,
+        units::counted(backup.totals.pages, "page"),
         units::size(backup.added_bytes),
-        created.packs,
+        units::counted(created.packs, "pack"),
     )
 }
 

@@ -64,10 +64,10 @@ impl Done {
     pub(super) fn line(&self, name: &Name) -> String {
         let since = self.since.map_or_else(String::new, |since| format!(", on top of backup {since}"));
         format!(
-            "{name}: restored backup {}, {} in {} pages{since}",
+            "{name}: restored backup {}, {} in {}{since}",
             self.backup.number,
             units::size(self.restored.record_bytes),
-            self.restored.pages,
+            units::counted(self.restored.pages, "page"),
         )
     }
 }

@@ -179,9 +179,9 @@ fn print_result(
         }
     }
     println!(
-        "{}: {} datasets are there, as of their own newest backups. Not there: snapshots besides these, holds, and what was written later",
+        "{}: {} restored, as of their own newest backups. Not there: snapshots besides these, holds, and what was written later",
         args.pool,
-        done.len()
+        units::counted(done.len() as u64, "dataset")
     );
     Ok(())
 }

@@ -215,8 +215,8 @@ fn print_result(args: &Basebackup, snapshot: &str, told_server: bool, done: &Don
         if args.to == Path::new("-") { eprintln!("{json:#}") } else { print_json(&json)? }
     } else {
         eprintln!(
-            "{snapshot}: {} files, {}, in {} at {to}; the log from {} to {}",
-            done.files,
+            "{snapshot}: {}, {}, in {} at {to}; the log from {} to {}",
+            units::counted(done.files, "file"),
             units::size(done.bytes),
             units::size(done.written_bytes),
             done.start_lsn,
@@ -225,8 +225,8 @@ fn print_result(args: &Basebackup, snapshot: &str, told_server: bool, done: &Don
     }
     if done.wrong_pages > 0 {
         return Err(Failure::new(format!(
-            "the checksums of {} pages are wrong: the database is damaged; the backup was made and kept",
-            done.wrong_pages
+            "the checksums of {} are wrong: the database is damaged; the backup was made and kept",
+            units::counted(done.wrong_pages, "page")
         ))
         .hint("look at the relations that were named (pg_amcheck), or restore an older backup"));
     }
