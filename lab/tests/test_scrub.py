@@ -87,7 +87,7 @@ def test_damage_is_found_told_and_counted(pool):
     assert found["state"] == "finished" and found["damaged"] >= 1
     status = pool.figures("status")
     assert status["devices"][0]["checksum_errors"] == found["damaged"]
-    assert f"{found['damaged']} records damaged" in pool.pagefold("status", pool.pool)
+    assert f"{found['damaged']} record" in pool.pagefold("status", pool.pool)
     assert "scrub: damage" in pool.pagefold("events", pool.pool)
     with pytest.raises(proc.CommandFailed):
         pool.unmount()
