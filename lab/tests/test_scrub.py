@@ -87,7 +87,8 @@ def test_damage_is_found_told_and_counted(pool):
     assert found["state"] == "finished" and found["damaged"] >= 1
     status = pool.figures("status")
     assert status["devices"][0]["checksum_errors"] == found["damaged"]
-    assert f"{found['damaged']} record" in pool.pagefold("status", pool.pool)
+    damaged = "1 record damaged" if found["damaged"] == 1 else f"{found['damaged']} records damaged"
+    assert damaged in pool.pagefold("status", pool.pool)
     assert "scrub: damage" in pool.pagefold("events", pool.pool)
     with pytest.raises(proc.CommandFailed):
         pool.unmount()

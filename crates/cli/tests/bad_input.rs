@@ -168,7 +168,7 @@ fn any_label_or_ring_of_superblocks_may_be_lost() {
         let label = at.is_multiple_of(RESERVED);
         if label {
             let told = sandbox.run(&["check", "tank"]);
-            assert_failure(&told, 1, &["tank is damaged: 1 error", "pagefold scrub --wait tank"]);
+            assert_failure(&told, 1, &["tank is damaged: 1 error\n", "pagefold scrub --wait tank"]);
             assert!(told.stdout.contains(&format!("label at byte {at} of ")), "{}", told.stdout);
         }
         // It is written again: by a scrub, or by every opening.

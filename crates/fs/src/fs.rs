@@ -122,8 +122,10 @@ impl Fs {
         });
         let root = fs.node(Ino::ROOT)?;
         fs.want_dir(&root.snapshot())?;
-        let reaper: Weak<dyn Reaper> = Arc::downgrade(&fs) as _;
-        fs.dataset.add_reaper(reaper);
+        if let Some(reapers) = fs.dataset.reapers() {
+            let reaper: Weak<dyn Reaper> = Arc::downgrade(&fs) as _;
+            reapers.add(reaper);
+        }
         Ok(fs)
     }
 
@@ -293,15 +295,16 @@ impl Fs {
     /// Makes a change that may find no space. If it does, space of files that were deleted anywhere in the pool is
     /// freed, and the change is made again, until there is space or nothing is left to free. The caller holds no lock.
     pub(crate) fn with_space<T>(&self, change: impl Fn() -> Result<T>) -> Result<T> {
+        let Some(reapers) = self.dataset.reapers() else { return change() };
         loop {
-            let before = self.dataset.frees();
+            let before = reapers.frees();
             let refused = match change() {
                 Err(error @ FsError::NoSpace(_)) => error,
                 done => return done,
             };
-            // What is freed is no part of the request.
-            aside(|| self.dataset.reclaim());
-            if self.dataset.frees() == before {
+            // The request is not carried out by freeing.
+            aside(|| reapers.reap_some());
+            if reapers.frees() == before {
                 return Err(refused);
             }
         }

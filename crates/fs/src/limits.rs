@@ -40,6 +40,9 @@ pub const SHARE_PAGES_MAX: u64 = 4 << 10;
 /// Largest number of pages that one change frees; reaping frees larger amounts slice by slice. Other changes of the
 /// dataset wait for a slice: 1,024 pages lie in a few leaves of the tree, and are freed in about a millisecond.
 pub const FREE_PAGES_MAX: u64 = 1024;
+/// Number of pages of deleted files, and of what was cut out of others, freed before other work gets its turn, or before
+/// a change that found no space is tried again.
+pub const REAP_PAGES: u64 = 4096;
 /// Largest number of ranges of an inode that are yet to be freed: they are stored with the inode, which stays small.
 pub const FREEING_RANGES_MAX: usize = 64;
 /// Number of bytes that a rewrite copies by one change, unless a record is longer. Other changes of the file wait for

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::freeing;
 use crate::fs::Fs;
 use crate::inode::Retired;
-use crate::limits::READDIR_BATCH;
+use crate::limits::{READDIR_BATCH, REAP_PAGES};
 use crate::types::{FileKind, Ino};
 
 /// Returns the change that puts inode `ino` on the list.
@@ -32,12 +32,9 @@ pub(crate) fn put_data(object: u64) -> Change<'static> {
     Change::Put(Key::new(0, kind::ORPHAN_DATA, object), vec![1])
 }
 
-/// Number of pages that are freed for a change that found no space, before it is tried again.
-const SLICE_PAGES: u64 = 4096;
-
 impl Reaper for Fs {
     fn reap_some(&self) {
-        if let Err(error) = self.reap(SLICE_PAGES) {
+        if let Err(error) = self.reap(REAP_PAGES) {
             tracing::warn!(%error, "cannot free what was deleted or cut out of files");
         }
     }

@@ -2,12 +2,11 @@
 //! engine's, and a limit of space.
 
 use std::collections::BTreeMap;
-use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Reaper, Reapers, Space, Synced, Usage};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Reapers, Space, Synced, Usage};
 use pagefold_engine::error::{Error, Result};
 use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_MAX, RECORDSIZE_MIN, VALUE_BYTES_MAX};
 use pagefold_engine::pool::Unreadable;
@@ -395,16 +394,8 @@ impl Dataset for MemDataset {
         Space { capacity_bytes: self.limit_bytes, used_bytes, available_bytes, logical_bytes: used_bytes }
     }
 
-    fn add_reaper(&self, reaper: Weak<dyn Reaper>) {
-        self.reapers.add(reaper);
-    }
-
-    fn frees(&self) -> u64 {
-        self.reapers.frees()
-    }
-
-    fn reclaim(&self) {
-        self.reapers.reap_some();
+    fn reapers(&self) -> Option<&Reapers> {
+        Some(&self.reapers)
     }
 }
 

@@ -1,11 +1,11 @@
 //! A backup as a dataset that cannot be changed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use pagefold_backup::{BlockRef, Contents, Requests};
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Reaper, Space, Synced, Usage};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Reapers, Space, Synced, Usage};
 use pagefold_engine::record::decode;
 use pagefold_engine::{Error, Key, Result};
 use parking_lot::{Mutex, RwLock};
@@ -271,11 +271,7 @@ impl Dataset for BackupDataset {
         Space { capacity_bytes: stored, used_bytes: stored, available_bytes: 0, logical_bytes: stored }
     }
 
-    fn add_reaper(&self, _reaper: Weak<dyn Reaper>) {}
-
-    fn frees(&self) -> u64 {
-        0
+    fn reapers(&self) -> Option<&Reapers> {
+        None
     }
-
-    fn reclaim(&self) {}
 }

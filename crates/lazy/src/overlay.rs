@@ -3,13 +3,13 @@
 //! An absent page that is read is copied into the dataset at once, so that it is read from the backup once. If the
 //! dataset cannot take it (it is read-only, or full), the page is only passed on. All values are the dataset's own.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
 use pagefold_engine::dataset::journal::aside;
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Reaper, Space, Synced, Usage};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Reapers, Space, Synced, Usage};
 use pagefold_engine::{Error, Key, Result};
 
 use crate::absent::{Absent, Amended, Run, changes as stored};
@@ -377,15 +377,7 @@ impl Dataset for Overlay {
         self.upper.space()
     }
 
-    fn add_reaper(&self, reaper: Weak<dyn Reaper>) {
-        self.upper.add_reaper(reaper);
-    }
-
-    fn frees(&self) -> u64 {
-        self.upper.frees()
-    }
-
-    fn reclaim(&self) {
-        self.upper.reclaim();
+    fn reapers(&self) -> Option<&Reapers> {
+        self.upper.reapers()
     }
 }

@@ -1,8 +1,8 @@
 //! A dataset without the marks that pages of it are absent.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Reaper, Space, Synced, Usage};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Reapers, Space, Synced, Usage};
 use pagefold_engine::{Key, Result};
 
 use crate::absent::{END, ORIGIN_KEY};
@@ -74,13 +74,7 @@ impl Dataset for Unmarked {
     fn space(&self) -> Space {
         self.0.space()
     }
-    fn add_reaper(&self, reaper: Weak<dyn Reaper>) {
-        self.0.add_reaper(reaper);
-    }
-    fn frees(&self) -> u64 {
-        self.0.frees()
-    }
-    fn reclaim(&self) {
-        self.0.reclaim();
+    fn reapers(&self) -> Option<&Reapers> {
+        self.0.reapers()
     }
 }

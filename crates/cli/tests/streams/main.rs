@@ -305,8 +305,8 @@ fn a_mounted_pool_is_backed_up_through_kills_and_comes_back_as_it_was() {
     let words = [&["backup", "restore", "repo", "1", "small/db"], &key[..]].concat();
     assert_failure(&sandbox.run(&words), 1, &["no space left", "give the same command again"]);
     fs::remove_file(sandbox.path("c/noise")).unwrap();
-    // The space becomes free a moment after the file is gone.
-    wait_until(|| sandbox.run(&words).status.success());
+    // The space is there at once.
+    sandbox.ok(&words);
     sandbox.ok(&["unmount", "small"]);
 
     // Into another pool, which nobody serves: the first, then what the second has.
@@ -331,6 +331,6 @@ fn a_mounted_pool_is_backed_up_through_kills_and_comes_back_as_it_was() {
     let pack = files_below(&sandbox.path("repo/packs"), "").pop().unwrap();
     fs::write(&pack, "something else").unwrap();
     let damaged = sandbox.run(&[&["backup", "verify", "repo"], &key[..]].concat());
-    assert_failure(&damaged, 1, &["errors"]);
+    assert_failure(&damaged, 1, &["repo has ", " error"]);
     ["tank", "vault"].iter().for_each(|pool| drop(sandbox.run(&["unmount", pool])));
 }

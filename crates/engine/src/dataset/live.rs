@@ -6,8 +6,8 @@
 //! - D4: page operations wait for a commit in flight that touches their pages, so that the tree sees page changes in
 //!   the order of the log.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -18,7 +18,7 @@ use super::dead::DeadBlocks;
 use super::pending::{PageBuf, Pending};
 use super::shared::{Beyond, ROOMY_BYTES, Shared, Shortage};
 use super::usage::{UsageDelta, UsageTable};
-use super::{Attempt, Change, Dataset, Reaper, Space, Synced, Usage};
+use super::{Attempt, Change, Dataset, Reapers, Space, Synced, Usage};
 use crate::limits::TREE_LEVELS_MAX;
 use crate::tree::{Applied, Edit, Tree, Value};
 use crate::{Key, Ptr, Result};
@@ -340,16 +340,8 @@ impl Dataset for LiveDataset {
         self.apply_changes(changes)
     }
 
-    fn add_reaper(&self, reaper: Weak<dyn Reaper>) {
-        self.shared.reapers.add(reaper);
-    }
-
-    fn frees(&self) -> u64 {
-        self.shared.reapers.frees()
-    }
-
-    fn reclaim(&self) {
-        self.shared.reapers.reap_some();
+    fn reapers(&self) -> Option<&Reapers> {
+        Some(&self.shared.reapers)
     }
 
     fn accepts_at_once(&self) -> bool {

@@ -66,8 +66,6 @@ pub use shared::{Bounds, Commit, Counters, PrimaryCache, Shared, count};
 pub use throttle::Throttle;
 pub use waits::{Reason, Waited, Waits};
 
-use std::sync::Weak;
-
 use crate::Result;
 use crate::types::Key;
 
@@ -203,14 +201,7 @@ pub trait Dataset: Send + Sync {
     /// Returns the space of the pool as this dataset sees it.
     fn space(&self) -> Space;
 
-    /// Has [`Dataset::reclaim`] of every dataset of the pool ask `reaper` for space.
-    fn add_reaper(&self, reaper: Weak<dyn Reaper>);
-
-    /// Returns the number of changes of the pool so far that may have freed space.
-    fn frees(&self) -> u64;
-
-    /// Frees some space of files that were deleted anywhere in the pool, for a caller whose change was refused with
-    /// [`crate::Error::NoSpace`]. If [`Dataset::frees`] is the same afterwards as before that change, there was nothing
-    /// to free. The caller holds no lock that a change takes.
-    fn reclaim(&self);
+    /// Returns those who can free space of the pool when a change was refused with [`crate::Error::NoSpace`]; `None` if
+    /// the dataset takes no changes.
+    fn reapers(&self) -> Option<&Reapers>;
 }

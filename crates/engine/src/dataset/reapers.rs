@@ -1,7 +1,7 @@
 //! Space of what was deleted and is not freed yet.
 //!
 //! Deleting is quick, and the space of what was deleted is freed in the background. A write that finds no space in the
-//! meantime is not refused: its file system asks for that space first ([`super::Dataset::reclaim`]).
+//! meantime is not refused: its file system asks for that space first ([`Reapers::reap_some`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -39,7 +39,8 @@ impl Reapers {
         self.frees.load(Ordering::Acquire)
     }
 
-    /// Has one reaper after another free some space, until one does.
+    /// Has one reaper after another free some space, until one does. If [`Reapers::frees`] is the same afterwards as
+    /// before a change was refused, there was nothing to free. The caller holds no lock that a change takes.
     pub fn reap_some(&self) {
         let before = self.frees();
         let all: Vec<Arc<dyn Reaper>> = self.all.lock().iter().filter_map(Weak::upgrade).collect();

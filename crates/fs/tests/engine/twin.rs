@@ -1,9 +1,9 @@
 //! A dataset of the engine, beside one in memory that must have the same content.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use pagefold_engine::Result;
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Reaper, Space, Synced, Usage};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Reapers, Space, Synced, Usage};
 use pagefold_engine::types::Key;
 use pagefold_fs::testing::MemDataset;
 use parking_lot::Mutex;
@@ -117,15 +117,7 @@ impl Dataset for Twin {
         self.live.space()
     }
 
-    fn add_reaper(&self, reaper: Weak<dyn Reaper>) {
-        self.live.add_reaper(reaper);
-    }
-
-    fn frees(&self) -> u64 {
-        self.live.frees()
-    }
-
-    fn reclaim(&self) {
-        self.live.reclaim();
+    fn reapers(&self) -> Option<&Reapers> {
+        self.live.reapers()
     }
 }

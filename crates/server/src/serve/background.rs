@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use pagefold_engine::pool::Pool;
 use pagefold_fs::Fs;
+use pagefold_fs::limits::REAP_PAGES;
 use parking_lot::{Condvar, Mutex};
 
 use super::fullness::PoolWatch;
 use crate::failure::{Context, Result};
 
-/// Number of pages of deleted files, and of what was cut out of others, freed before other work gets its turn.
-const REAP_PAGES: u64 = 4096;
 /// Interval between two checks whether there are such pages.
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval at which access times are written.

@@ -1,9 +1,9 @@
 //! The `sync` property, which says when a caller waits until its changes are durable.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Weak};
 
-use pagefold_engine::dataset::{Attempt, Change, Dataset, Reaper, Space, Synced, Usage};
+use pagefold_engine::dataset::{Attempt, Change, Dataset, Reapers, Space, Synced, Usage};
 use pagefold_engine::{Key, Result};
 
 /// Values of the `sync` property.
@@ -106,15 +106,7 @@ impl Dataset for Policed {
         self.inner.space()
     }
 
-    fn add_reaper(&self, reaper: Weak<dyn Reaper>) {
-        self.inner.add_reaper(reaper);
-    }
-
-    fn frees(&self) -> u64 {
-        self.inner.frees()
-    }
-
-    fn reclaim(&self) {
-        self.inner.reclaim();
+    fn reapers(&self) -> Option<&Reapers> {
+        self.inner.reapers()
     }
 }
