@@ -154,6 +154,27 @@ def test_killed_anywhere_it_goes_on(pool, run):
     pool.pagefold("replicate", pool.pool, repository, "--once")
     assert len(snapshots(pool)) == 1 and restored(pool, repository) == files_of(pool)
     assert ": 0 errors" in pool.pagefold("backup", "verify", repository)
+    # A process that was killed right behind its commit leaves no backup that nobody replaces.
+    assert len(backups(pool, repository)) == 1
+
+
+def test_backups_that_it_did_not_make_stay(pool, run):
+    repository = run.fresh("repository")
+    pool.pagefold("backup", "init", repository, "--unencrypted")
+    pool.pagefold("snapshot", f"{pool.pool}@monday")
+    pool.pagefold("backup", "create", f"{pool.pool}@monday", "--to", repository)
+    pool.pagefold("backup", "create", pool.pool, "--to", repository)
+    for number in range(3):
+        (pool.mountpoint / "file").write_text(str(number))
+        pool.pagefold("replicate", pool.pool, repository, "--once")
+        assert [one["number"] for one in backups(pool, repository)] == [1, 2, 3 + number]
+    # What is said to be kept holds for all.
+    (pool.mountpoint / "file").write_text("last")
+    pool.pagefold("replicate", pool.pool, repository, "--once", "--keep", "last=2")
+    assert [one["number"] for one in backups(pool, repository)] == [5, 6]
+    with pytest.raises(proc.CommandFailed, match="there is no dataset"):
+        pool.pagefold("replicate", f"{pool.pool}/nowhere", repository, "--once")
+    assert [one["name"] for one in pool.figures("status")["replicas"]] == [pool.pool]
 
 
 def test_by_property_and_kept_by_the_hour(pool, run):
@@ -360,7 +381,9 @@ def test_another_machine_makes_the_pool_of_it(pool, run):
         elsewhere.pagefold("unmount", back)
         # Run again, as after an interruption, it keeps the datasets that are there and restores the others.
         elsewhere.pagefold("destroy", "-r", f"{copy}/a/b/c")
-        assert "2 datasets" in elsewhere.pagefold("backup", "restore-pool", repository, copy, "--into")
+        again = elsewhere.pagefold("backup", "restore-pool", repository, copy, "--into")
+        assert "1 dataset restored" in again and f"{copy}/restored: as of" in again, again
+        assert "restored before, and left as it is now" in again, again
         elsewhere.pagefold("mount", f"{copy}/a/b/c", back)
         assert (back / "rows").read_text() == "newer rows\n" * 10_000
         elsewhere.pagefold("unmount", back)

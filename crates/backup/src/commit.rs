@@ -372,9 +372,19 @@ pub(crate) struct Commit {
     pub(crate) state: State,
 }
 
+/// Returns the folder of a repository's commits.
+pub(crate) fn folder(repository: &[u8; 16]) -> String {
+    format!("log/{}", PackId(*repository))
+}
+
+/// Returns the name of commit `number` in its folder; names sort as numbers do.
+pub(crate) fn object_name(number: u64) -> String {
+    format!("{number:016x}")
+}
+
 /// Returns the path of commit `number`.
 pub(crate) fn path(repository: &[u8; 16], number: u64) -> String {
-    format!("log/{}/{number:016x}", PackId(*repository))
+    format!("{}/{}", folder(repository), object_name(number))
 }
 
 fn name_of(repository: &[u8; 16], number: u64) -> [u8; 37] {

@@ -35,6 +35,8 @@ pub struct CreateOptions {
     pub binlogs: Vec<BinlogEnd>,
     /// Rule by which the same commit forgets earlier backups of the dataset; the new one stays in any case.
     pub keep: Option<Keep>,
+    /// Number of an earlier backup that the same commit forgets, if there is no such rule.
+    pub replaces: Option<u64>,
     /// Properties that are set on the dataset.
     pub properties: Vec<(String, String)>,
 }
@@ -48,7 +50,11 @@ impl CreateOptions {
 
     /// Removes the backups of the dataset that are not kept; returns their number.
     fn thin_out(&self, new: &Backup, backups: &mut Vec<Backup>) -> u64 {
-        let Some(keep) = &self.keep else { return 0 };
+        let before = backups.len();
+        let Some(keep) = &self.keep else {
+            backups.retain(|backup| backup.number == new.number || Some(backup.number) != self.replaces);
+            return (before - backups.len()) as u64;
+        };
         // Another pool of this name may back up to the same repository.
         let of_it = |backup: &&Backup| {
             backup.origin.pool == new.origin.pool
@@ -56,7 +62,6 @@ impl CreateOptions {
                 && backup.dataset == self.dataset
         };
         let gone = select(&backups.iter().filter(of_it).cloned().collect::<Vec<_>>(), keep);
-        let before = backups.len();
         backups.retain(|backup| backup.number == new.number || !gone.contains(&backup.number));
         (before - backups.len()) as u64
     }

@@ -104,6 +104,20 @@ fn make(path: &FilePath, mode: u32) -> io::Result<()> {
     File::open(above)?.sync_all()
 }
 
+/// Sees whether there is a directory of this name. One below a directory that the caller may not enter may well exist.
+fn see(path: &FilePath) -> Result<()> {
+    match path.metadata() {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(Error::Invalid(format!("{} is not a directory", path.display()))),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Err(Error::NotFound(format!("there is no directory {}", path.display())))
+        }
+        Err(source) => {
+            Err(Error::Local { doing: format!("cannot look at the directory {}", path.display()), source })
+        }
+    }
+}
+
 /// A file that is written from its beginning on, past the page cache as far as the file system takes that.
 struct DirectFile {
     file: File,
@@ -205,8 +219,8 @@ impl Directory {
                 doing: format!("cannot make the directory {}", path.display()),
                 source,
             })?;
-        } else if !path.is_dir() {
-            return Err(Error::NotFound(format!("there is no directory {}", path.display())));
+        } else {
+            see(path)?;
         }
         let inner = LocalFileSystem::new_with_prefix(path).map_err(|error| {
             Error::Invalid(format!("the directory {} cannot be used: {error}", path.display()))
@@ -297,6 +311,13 @@ impl ObjectStore for Directory {
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, StoreResult<ObjectMeta>> {
         self.look(prefix.map_or("", Path::as_ref));
         self.inner.list(prefix)
+    }
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, StoreResult<ObjectMeta>> {
+        self.inner.list_with_offset(prefix, offset)
     }
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> StoreResult<ListResult> {
         self.inner.list_with_delimiter(prefix).await

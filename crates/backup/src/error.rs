@@ -35,6 +35,18 @@ pub enum Error {
         /// The object's path in the repository.
         object: String,
     },
+    /// The repository is older than a state of it that this machine has seen.
+    #[error(
+        "{object} {what}: this machine has seen a newer state of the repository, and the store has gone back to an older one"
+    )]
+    Older {
+        /// The newest commit that was seen.
+        object: String,
+        /// Condition that it does not meet.
+        what: String,
+        /// The file in which this machine remembers the commit.
+        seen: std::path::PathBuf,
+    },
     /// The passphrase or key does not open the repository; or none was given, or one that is not needed.
     #[error("{0}")]
     Key(String),

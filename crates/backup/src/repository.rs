@@ -3,6 +3,7 @@
 mod config;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 
 use bytes::Bytes;
@@ -22,6 +23,7 @@ use crate::pack::{PackId, open_block, unsqueeze};
 use crate::root::Root;
 use crate::seen::{Newest, Seen, halves};
 use crate::store::Store;
+use crate::{archive, binlog};
 
 pub(crate) use config::CONFIG;
 
@@ -45,7 +47,12 @@ pub struct Repository {
     pub(crate) seen: Seen,
     /// Done when the user was warned that what was seen cannot be remembered.
     forgets: Once,
+    /// True if no commit comes behind one that is missing: it was looked for.
+    has_no_gap: AtomicBool,
 }
+
+/// Folders of all that a repository keeps besides its commits.
+const DATA: [&str; 3] = ["packs", archive::FOLDER, binlog::FOLDER];
 
 /// The contents of the object that describes a repository.
 pub(crate) struct Config {
@@ -82,6 +89,16 @@ fn probe(store: &Store) -> Result<()> {
     Ok(())
 }
 
+/// Returns true if the store has what a repository keeps. One whose making was interrupted has nothing yet.
+fn has_data(store: &Store) -> Result<bool> {
+    for folder in DATA {
+        if store.has_after(folder, "")? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 impl Repository {
     /// Makes a repository in a store that has none.
     ///
@@ -90,6 +107,11 @@ impl Repository {
     pub fn init(store: Store, seen: Seen, options: &InitOptions) -> Result<Self> {
         if store.head(CONFIG)?.is_some() {
             return Err(Error::Exists("there is a repository already".into()));
+        }
+        if has_data(&store)? {
+            return Err(Error::Exists(
+                "what lies there belongs to a repository that has lost its object 'repository'".into(),
+            ));
         }
         if !options.single_writer {
             probe(&store)?;
@@ -105,7 +127,14 @@ impl Repository {
                 (Sealer::encrypting(&key), Some((derivation, sealed)))
             }
         };
-        let repository = Self { store: Arc::new(store), id, sealer, seen, forgets: Once::new() };
+        let repository = Self {
+            store: Arc::new(store),
+            id,
+            sealer,
+            seen,
+            forgets: Once::new(),
+            has_no_gap: AtomicBool::new(false),
+        };
         let state = State { next_number: 1, ..State::default() };
         let (bytes, first) = commit::encode(&id, 0, 0, state, &repository.sealer)?;
         repository.store.put(&commit::path(&id, 0), bytes.into())?;
@@ -125,7 +154,12 @@ impl Repository {
     /// needed; [`Error::Damaged`]; errors of the store.
     pub fn open(store: Store, seen: Seen, secret: Option<&Secret>) -> Result<Self> {
         let bytes = store.get(CONFIG, CONFIG_BYTES_MAX)?;
-        let bytes = bytes.ok_or_else(|| Error::NotFound("there is no repository".into()))?;
+        let Some(bytes) = bytes else {
+            return Err(match has_data(&store)? {
+                true => Error::Missing { object: CONFIG.into() },
+                false => Error::NotFound("there is no repository".into()),
+            });
+        };
         let Config { id, key, .. } = Config::decode(&bytes)?;
         let sealer = match (key, secret) {
             (None, None) => Sealer::plain(),
@@ -148,7 +182,14 @@ impl Repository {
                 Sealer::encrypting(&key)
             }
         };
-        Ok(Self { store: Arc::new(store), id, sealer, seen, forgets: Once::new() })
+        Ok(Self {
+            store: Arc::new(store),
+            id,
+            sealer,
+            seen,
+            forgets: Once::new(),
+            has_no_gap: AtomicBool::new(false),
+        })
     }
 
     /// Returns the repository's name, in hexadecimal.
@@ -193,25 +234,52 @@ impl Repository {
     }
 
     /// Returns the newest commit. Numbers have no gaps, so it is found by doubling and halving.
+    ///
+    /// A commit that was lost would hide those behind it. Therefore the first call also lists what comes behind the one
+    /// that it found.
     pub(crate) fn head(&self) -> Result<Commit> {
         let seen = self.seen.newest(&self.id)?;
-        let older = |what: &str| {
-            Error::damaged(
-                commit::path(&self.id, seen.map_or(0, |seen| seen.number)),
-                format!(
-                    "{what}: this machine has seen a newer state of the repository, and the store has gone back to an older one"
-                ),
-            )
+        let older = |what: &str| Error::Older {
+            object: commit::path(&self.id, seen.map_or(0, |seen| seen.number)),
+            what: what.to_owned(),
+            seen: self.seen.newest_file(&self.id).unwrap_or_default(),
         };
         let mut there = seen.map_or(0, |seen| seen.number);
         let mut known = None;
         if let Some(seen) = seen {
-            let commit = self.read_commit(there)?.ok_or_else(|| older("it is missing"))?;
+            let commit = self.read_commit(there)?.ok_or_else(|| older("is missing"))?;
             if halves(commit.hash) != seen.hash {
-                return Err(older("it is another commit"));
+                return Err(older("is another commit"));
             }
             known = Some(commit);
         }
+        loop {
+            there = self.last_from(there)?;
+            if self.has_no_gap.load(Ordering::Relaxed) {
+                break;
+            }
+            let (folder, name) = (commit::folder(&self.id), commit::object_name(there));
+            if !self.store.has_after(&folder, &name)? {
+                self.has_no_gap.store(true, Ordering::Relaxed);
+                break;
+            }
+            // Another writer may have appended it just now.
+            if !self.has_commit(there + 1)? {
+                return Err(Error::Missing { object: commit::path(&self.id, there + 1) });
+            }
+        }
+        // If no newer commit came, it was read just now.
+        if let Some(known) = known.filter(|known| known.number == there) {
+            return Ok(known);
+        }
+        let head = self.read_commit(there)?;
+        let head = head.ok_or_else(|| Error::Missing { object: commit::path(&self.id, there) })?;
+        self.remember(&head);
+        Ok(head)
+    }
+
+    /// Returns the number of the last commit, by doubling and halving from one that is there.
+    fn last_from(&self, mut there: u64) -> Result<u64> {
         let mut step = 1;
         while self.has_commit(there.saturating_add(step))? {
             there = there.saturating_add(step);
@@ -223,14 +291,7 @@ impl Repository {
                 there += step;
             }
         }
-        // If no newer commit came, it was read just now.
-        if let Some(known) = known.filter(|known| known.number == there) {
-            return Ok(known);
-        }
-        let head = self.read_commit(there)?;
-        let head = head.ok_or_else(|| Error::Missing { object: commit::path(&self.id, there) })?;
-        self.remember(&head);
-        Ok(head)
+        Ok(there)
     }
 
     /// Remembers the newest commit. Who cannot write here, or has no room, can still read, and restore.

@@ -38,8 +38,13 @@ impl Seen {
         self.folder.as_ref().map(|folder| folder.join(format!("{}.{suffix}", PackId(*repository))))
     }
 
+    /// Returns the path of the file with the newest commit that was seen.
+    pub(crate) fn newest_file(&self, repository: &[u8; 16]) -> Option<PathBuf> {
+        self.file(repository, "seen")
+    }
+
     pub(crate) fn newest(&self, repository: &[u8; 16]) -> Result<Option<Newest>> {
-        let Some(file) = self.file(repository, "seen") else { return Ok(None) };
+        let Some(file) = self.newest_file(repository) else { return Ok(None) };
         match fs::read(&file) {
             // A file that is not whole counts as none.
             Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
@@ -49,7 +54,7 @@ impl Seen {
     }
 
     pub(crate) fn remember(&self, repository: &[u8; 16], newest: Newest) -> Result<()> {
-        let Some(file) = self.file(repository, "seen") else { return Ok(()) };
+        let Some(file) = self.newest_file(repository) else { return Ok(()) };
         let text = serde_json::to_vec(&newest).unwrap_or_default();
         replace(&file, &text)
     }

@@ -383,6 +383,16 @@ impl Store {
         })
     }
 
+    /// Returns true if the folder has an object whose name comes after `name`, or any object if `name` is empty.
+    pub(crate) fn has_after(&self, folder: &str, name: &str) -> Result<bool> {
+        let (path, after) = (self.path(folder), self.path(&format!("{folder}/{name}")));
+        self.runtime.block_on(async {
+            add(&self.counters.lists, 1);
+            let found = self.inner.list_with_offset(Some(&path), &after).next().await;
+            Ok(found.transpose().map_err(Self::failed("list", folder))?.is_some())
+        })
+    }
+
     /// Deletes objects; one that does not exist counts as deleted.
     pub(crate) fn delete(&self, objects: &[String]) -> Result<()> {
         self.runtime.block_on(async {

@@ -3,6 +3,7 @@
 use pagefold_backup::Error;
 use pagefold_server::backups::PASSPHRASE;
 use pagefold_server::failure::Failure;
+use pagefold_server::raw;
 
 /// Returns an error of the backup crate as a failure, with a hint what to do about it.
 pub fn failed(doing: impl std::fmt::Display, error: &Error) -> Failure {
@@ -16,6 +17,12 @@ pub fn failed(doing: impl std::fmt::Display, error: &Error) -> Failure {
         }
         Error::Damaged { .. } | Error::Missing { .. } => {
             failure.hint("see what else is damaged: pagefold backup check, pagefold backup verify")
+        }
+        Error::Older { seen, .. } => {
+            let seen = raw::shown(seen);
+            failure.hint(format!(
+                "if this is a copy that is meant to take its place, this machine can forget what it has seen: rm {seen}"
+            ))
         }
         Error::Connection { hint: Some(hint), .. } => failure.hint(hint),
         Error::UnsafeStore(_) => failure.hint("--single-writer vouches that there is only one writer"),

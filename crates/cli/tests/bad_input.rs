@@ -5,7 +5,7 @@
 mod common;
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -317,6 +317,20 @@ fn without_permission_it_says_so() {
     for words in [&["mount", device, "/mnt"][..], &["create", "new", device], &["check", "-d", device]] {
         assert_failure(&nobody(words), 1, &["ermission"]);
     }
+    // A repository below a directory that is closed is not said to be missing.
+    fs::set_permissions(sandbox.path("."), fs::Permissions::from_mode(0o755)).unwrap();
+    let closed = sandbox.path("closed");
+    let repository = closed.join("backups/r");
+    let repository = repository.to_str().unwrap();
+    sandbox.ok(&["backup", "init", repository, "--unencrypted"]);
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    let output = nobody(&["backup", "list", repository]);
+    let closed = format!("you may not enter {};", closed.display());
+    assert_failure(&output, 1, &["cannot look at the directory", "ermission", &closed]);
+    assert!(!output.stderr.contains("make one"), "{}", output.stderr);
+    // What is no directory is not to be made either.
+    let output = sandbox.run(&["backup", "list", device]);
+    assert_failure(&output, 2, &["tank.pf is not a directory"]);
 }
 
 fn told(output: &std::process::Output) -> Output {

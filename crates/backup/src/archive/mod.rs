@@ -29,7 +29,7 @@ use crate::repository::Repository;
 use crate::verify::Checked;
 
 /// Folder of all archived files.
-const FOLDER: &str = "wal";
+pub(crate) const FOLDER: &str = "wal";
 
 /// A file that is to be archived.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +112,9 @@ impl Repository {
             )));
         }
         let name = file.name.to_string();
+        if file.name.part == Part::History && History::parse(file.name.timeline, file.content).is_none() {
+            return Err(Error::Invalid(format!("{name} is not the history of a timeline")));
+        }
         let (system, segment_bytes, times) = (file.system, file.segment_bytes, file.times);
         let before = file.name.before(segment_bytes.into()).map(|before| self::path(system, &before));
         let file = File {

@@ -322,6 +322,9 @@ fn prune_keeps_what_a_kept_backup_needs() {
     }
     push(&repository, SYSTEM, &format!("{}.00000028.backup", segment(1, 2)), b"x").unwrap();
     push(&repository, SYSTEM, "00000001.history", b"").unwrap();
+    // A file that no server has made would keep the whole archive from being listed.
+    let refused = push(&repository, SYSTEM, "00000005.history", b"x\n").unwrap_err();
+    assert!(matches!(refused, Error::Invalid(_)), "{refused}");
     let backups = [backup(1, 1, (3 << 20) + 5, 15), backup(2, 1, 6 << 20, 45)];
     let names = || {
         let of = |file: &Archived| (file.system == SYSTEM).then(|| file.name.to_string());

@@ -1,6 +1,6 @@
 //! Damaged, swapped and truncated objects.
 
-use pagefold_backup::{Error, Repository, Secret, Seen};
+use pagefold_backup::{Error, InitOptions, Repository, Secret, Seen};
 
 use super::bench::{Bench, Chance, PAGE, create, noise, restore, write};
 
@@ -144,4 +144,55 @@ fn damaged_by_the_thousand_and_nothing_comes_back_wrong() {
     }
     println!("{count} damaged objects: {told} told, {harmless} of which nothing was needed");
     assert!(told >= count / 10, "{told}");
+}
+
+#[test]
+fn a_lost_commit_hides_none_behind_it() {
+    let bench = Bench::new(20);
+    let repository = bench.init(None);
+    for name in ["one", "two", "three"] {
+        let snapshot = bench.snapshot(name);
+        create(&repository, &bench.stream(&snapshot, None)).unwrap();
+    }
+    let objects = bench.objects();
+    let four = bench.snapshot("four");
+    let stream = bench.stream(&four, None);
+    let stranger = || Repository::open(bench.store(), Seen::default(), None).unwrap();
+    let name_of =
+        |number: u64| objects.keys().find(|name| name.ends_with(&format!("{number:016x}"))).unwrap();
+    // The newest one is 3; a machine that has not seen it tries 1, 3 and 7.
+    let name = name_of(1);
+    bench.set(name, None);
+    let missing = |error: Error| match error {
+        Error::Missing { object } => assert!(name.ends_with(&object), "{object}"),
+        error => panic!("told as something else: {error}"),
+    };
+    missing(stranger().backups().unwrap_err());
+    missing(stranger().check().unwrap_err());
+    missing(create(&stranger(), &stream).unwrap_err());
+    missing(stranger().prune(None, true, false).unwrap_err());
+    bench.set(name, Some(&objects[name]));
+    // One that the newest one does not hide behind costs nothing, and is told.
+    bench.set(name_of(2), None);
+    assert_eq!(stranger().backups().unwrap().len(), 3);
+    assert_eq!(stranger().check().unwrap().damages, 1);
+    bench.set(name_of(2), Some(&objects[name_of(2)]));
+    assert_eq!(bench.objects(), objects);
+}
+
+#[test]
+fn what_has_lost_its_description_is_not_made_anew() {
+    let bench = Bench::new(20);
+    let repository = bench.init(None);
+    let one = bench.snapshot("one");
+    create(&repository, &bench.stream(&one, None)).unwrap();
+    let objects = bench.objects();
+    let name = objects.keys().find(|name| name.ends_with("repository")).unwrap();
+    bench.set(name, None);
+    let error = Repository::open(bench.store(), Seen::default(), None).err().unwrap();
+    assert!(matches!(&error, Error::Missing { object } if object == "repository"), "{error}");
+    let error = Repository::init(bench.store(), Seen::default(), &InitOptions::default()).err().unwrap();
+    assert!(matches!(error, Error::Exists(_)), "{error}");
+    bench.set(name, Some(&objects[name]));
+    assert_eq!(bench.objects(), objects);
 }

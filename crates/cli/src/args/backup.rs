@@ -276,7 +276,7 @@ pub struct Replicate {
     /// How far it may be behind: 10s, 1m [default: 10s, or what the property says].
     #[arg(long, value_name = "TIME", requires = "repository")]
     pub every: Option<String>,
-    /// Backups that are kept beside the newest: hourly=24,daily=7 and so on [default: none, or what the property says].
+    /// Backups of the dataset that are kept beside the newest: hourly=24,daily=7 and so on; all others go, whoever made them. If left out, a backup replaces the one that was made before it here, and all others stay.
     #[arg(long, requires = "repository")]
     pub keep: Option<String>,
     /// Upload so many bytes per second at most: 50M.

@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use pagefold_backup::{
@@ -28,7 +28,7 @@ use pagefold_backup::{
 use pagefold_server::backups::PASSPHRASE;
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::units::counted;
-use pagefold_server::{files, units};
+use pagefold_server::{files, raw, units};
 use serde_json::json;
 
 use super::{archived_logs, print_json};
@@ -124,11 +124,20 @@ fn not_opened(doing: String, error: &Error, repository: &str) -> Failure {
     let failure = backup_errors::failed(doing, error);
     match error {
         Error::NotFound(_) => failure.hint(format!("make one: pagefold backup init {repository}")),
-        _ if error.is_denied() && !repository.contains("://") => failure.hint(format!(
-            "only its owner may enter it; to let a group in: chgrp GROUP {repository} && chmod 750 {repository}"
-        )),
+        _ if error.is_denied() && !repository.contains("://") => {
+            let closed = closed_directory(Path::new(repository));
+            let closed = raw::shown(&closed);
+            failure.hint(format!(
+                "you may not enter {closed}; its owner lets a group in: chgrp GROUP {closed} && chmod 750 {closed}"
+            ))
+        }
         _ => failure,
     }
+}
+
+/// Returns the directory on the way to a repository that the caller may not enter: what lies below it cannot be seen.
+fn closed_directory(repository: &Path) -> PathBuf {
+    repository.ancestors().find(|path| path.metadata().is_ok()).unwrap_or(repository).to_owned()
 }
 
 fn seen() -> Result<Seen> {

@@ -271,7 +271,9 @@ fn a_mounted_pool_is_backed_up_through_kills_and_comes_back_as_it_was() {
     sandbox.ok(&["mount", "tank/db", "a"]);
     let told = sandbox.run(&words);
     assert!(told.status.success() && told.stderr.contains("interrupted"), "{}{}", told.stdout, told.stderr);
-    assert!(told.stdout.contains("were there"), "{}", told.stdout);
+    // It is finished as it was, and there is one of the dataset as it is now.
+    let lines: Vec<&str> = told.stdout.lines().collect();
+    assert!(lines.len() == 2 && lines[0].contains("were there"), "{}", told.stdout);
 
     // A backup adds what changed, and no more.
     let first = sandbox.json(&[&["backup", "show", "repo", "tank/db"], &key[..]].concat());
@@ -313,7 +315,7 @@ fn a_mounted_pool_is_backed_up_through_kills_and_comes_back_as_it_was() {
     let restore =
         |backup: &str| sandbox.json(&[&["backup", "restore", "repo", backup, "vault/db"], &key[..]].concat());
     restore("1");
-    let restored = restore("2");
+    let restored = restore("3");
     assert_eq!(restored["since"], 1);
     assert!(restored["restored"]["pages"].as_u64().unwrap() < 20, "{restored}");
     sandbox.ok(&["mount", "vault/db", "b"]);
@@ -333,4 +335,64 @@ fn a_mounted_pool_is_backed_up_through_kills_and_comes_back_as_it_was() {
     let damaged = sandbox.run(&[&["backup", "verify", "repo"], &key[..]].concat());
     assert_failure(&damaged, 1, &["repo has ", " error"]);
     ["tank", "vault"].iter().for_each(|pool| drop(sandbox.run(&["unmount", pool])));
+}
+
+#[test]
+fn a_pool_at_rest_is_backed_up_and_restored_without_a_surprise() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_pools();
+    sandbox.ok(&["mount", "tank/db", "a"]);
+    fs::write(sandbox.path("a/noise"), noise(1, 36 << 20)).unwrap();
+    sandbox.ok(&["unmount", "tank"]);
+    sandbox.ok(&["backup", "init", "repo", "--unencrypted"]);
+    let create = |name: &str| sandbox.run(&["backup", "create", name, "--to", "repo"]);
+    // The pool is opened to be sent, and mounted to look for databases: one after the other.
+    let told = create("tank/db");
+    assert!(told.status.success() && told.stderr.is_empty(), "{}{}", told.stdout, told.stderr);
+    // Nothing is looked for in a snapshot that does not exist.
+    let refused = create("tank/db@nowhere");
+    assert_failure(&refused, 1, &["there is no such snapshot", "pagefold list -t snapshot tank"]);
+    assert!(!refused.stderr.contains("warning"), "{}", refused.stderr);
+    // Under another name it is the same dataset.
+    sandbox.ok(&["rename", "tank/db", "tank/data"]);
+    let renamed = sandbox.json(&["backup", "create", "tank/data", "--to", "repo"]);
+    assert_eq!(renamed["created"]["since"], 1, "{renamed}");
+    assert!(renamed["created"]["backup"]["added_bytes"].as_u64().unwrap() < 1 << 20, "{renamed}");
+
+    // What was restored is not restored again unless that is said.
+    sandbox.ok(&["backup", "restore", "repo", "2", "vault/data"]);
+    sandbox.ok(&["mount", "vault/data", "b"]);
+    fs::remove_file(sandbox.path("b/noise")).unwrap();
+    sandbox.ok(&["unmount", "vault"]);
+    let again = sandbox.run(&["backup", "restore", "repo", "2", "vault/data"]);
+    assert_failure(&again, 1, &["vault/data has backup 2 already", "pagefold rollback vault/data@backup-"]);
+    let whole = sandbox.ok(&["backup", "restore-pool", "repo", "vault", "--into"]);
+    assert!(whole.contains("backup 2; restored before, and left as it is now"), "{whole}");
+    assert!(whole.contains("1 dataset restored"), "the other one: {whole}");
+    sandbox.ok(&["backup", "restore", "repo", "2", "vault/data", "-F"]);
+    sandbox.ok(&["mount", "vault/data", "b"]);
+    assert!(fs::read(sandbox.path("b/noise")).unwrap() == noise(1, 36 << 20));
+}
+
+#[test]
+fn a_copy_that_is_older_says_how_it_takes_the_place_of_the_repository() {
+    let sandbox = with_pools();
+    sandbox.ok(&["backup", "init", "repo", "--unencrypted"]);
+    sandbox.ok(&["backup", "create", "tank/db", "--to", "repo"]);
+    sandbox.ok(&["backup", "create", "tank/db", "--to", "repo"]);
+    let newest = files_below(&sandbox.path("repo/log"), "").pop().unwrap();
+    fs::remove_file(newest.join("0000000000000002")).unwrap();
+    let refused = sandbox.run(&["backup", "list", "repo"]);
+    assert_failure(&refused, 1, &["gone back to an older one", "rm ", ".seen"]);
+    let hint = refused.stderr.split("rm ").nth(1).unwrap().trim();
+    fs::remove_file(hint).unwrap();
+    assert!(sandbox.ok(&["backup", "list", "repo"]).contains("tank/db@backup-"));
+    // Without the object that describes it, it is not made anew over what is there.
+    fs::remove_file(sandbox.path("repo/repository")).unwrap();
+    let refused = sandbox.run(&["backup", "list", "repo"]);
+    assert_failure(&refused, 1, &["repository is missing"]);
+    assert!(!refused.stderr.contains("init"), "{}", refused.stderr);
+    assert_failure(&sandbox.run(&["backup", "init", "repo", "--unencrypted"]), 1, &["has lost its object"]);
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use pagefold_backup::{Backup, BinlogEnd, CreateOptions, Created, Error, Keep, Repository};
+use pagefold_backup::{Backup, BinlogEnd, Cluster, CreateOptions, Created, Error, Keep, Repository};
 use pagefold_engine::pool::StreamReader;
 use pagefold_server::control::{self, DatasetFigures, PropertyValue, Sendable};
 use pagefold_server::failure::{Failure, Result};
@@ -18,7 +18,7 @@ use crate::args::BackupCreate;
 use crate::verbs::send::{Unsent, send_to};
 use crate::verbs::warn;
 use crate::verbs::{print_json, properties};
-use crate::{backup_errors, datasets};
+use crate::{backup_errors, datasets, target};
 
 /// Prefix of the names of snapshots that are made to be backed up.
 const SNAPSHOT: &str = "backup-";
@@ -28,12 +28,12 @@ pub(super) fn run(args: &BackupCreate) -> Result<()> {
     let rate = args.rate.as_deref().map(units::parse_size).transpose()?;
     let source = Name::parse(&args.source)?;
     let repository = open(&args.to, &args.access)?;
-    let created =
-        BackupSource { name: &source, repository: &repository, to: &args.to, rate, keep: None }.back_up()?;
+    let Made { continued, created } = BackupSource::new(&source, &repository, &args.to, rate).back_up()?;
     if args.json {
-        return print_json(&json!({ "created": created, "requests": repository.store().requests() }));
+        let requests = repository.store().requests();
+        return print_json(&json!({ "continued": continued, "created": created, "requests": requests }));
     }
-    println!("{}", line(&created));
+    continued.iter().chain([&created]).for_each(|created| println!("{}", line(created)));
     Ok(())
 }
 
@@ -66,6 +66,23 @@ pub(super) struct BackupSource<'a> {
     pub(super) rate: Option<u64>,
     /// Which backups of the dataset stay; all of them if `None`.
     pub(super) keep: Option<&'a Keep>,
+    /// Number of the backup that a new one replaces.
+    pub(super) replaces: Option<u64>,
+}
+
+/// The backups that one call has made.
+pub(super) struct Made {
+    /// One that was interrupted before.
+    pub(super) continued: Option<Created>,
+    /// That of the dataset as it was when the call began, or of the snapshot that was named.
+    pub(super) created: Created,
+}
+
+impl<'a> BackupSource<'a> {
+    /// Returns a source all of whose backups stay.
+    pub(super) fn new(name: &'a Name, repository: &'a Repository, to: &'a str, rate: Option<u64>) -> Self {
+        Self { name, repository, to, rate, keep: None, replaces: None }
+    }
 }
 
 impl BackupSource<'_> {
@@ -73,16 +90,37 @@ impl BackupSource<'_> {
         format!("cannot back {} up to {}", self.name, self.to)
     }
 
-    /// Makes the backup. If it is one of a dataset, the snapshots of earlier backups are destroyed once it is there.
-    pub(super) fn back_up(&self) -> Result<Created> {
+    /// Makes the backup. If it is one of a dataset, one that was interrupted is continued first: what has arrived of it
+    /// is not sent again.
+    pub(super) fn back_up(&self) -> Result<Made> {
+        if let Some((_, name)) = self.name.path.split_once('@') {
+            let there = self.there()?;
+            if !there.iter().any(|figures| snapshot_of(figures) == name) {
+                return Err(Failure::new(format!("{}: there is no such snapshot", self.doing())).hint(
+                    format!("see those that there are: pagefold list -t snapshot {}", self.name.pool),
+                ));
+            }
+            return Ok(Made { continued: None, created: self.back_up_as(&there, name)? });
+        }
         let there = self.there()?;
-        let ours = self.ours(&there);
-        let name = match self.name.path.split_once('@') {
-            Some((_, name)) => name.to_owned(),
-            None => self.snapshot(&there, &ours)?,
+        let begun = self.begun(&self.ours(&there))?;
+        let Some(name) = begun else {
+            let created = self.back_up_as(&there, &self.make(&there)?)?;
+            return Ok(Made { continued: None, created });
         };
-        let from = self.newest(&there, &name)?;
-        let created = self.send(&name, from.as_deref()).inspect_err(|_| self.give_up(&there, &name))?;
+        eprintln!("going on with the backup of {}@{name}, which was interrupted", self.name);
+        let continued = self.back_up_as(&there, &name)?;
+        let there = self.there()?;
+        let created = self.back_up_as(&there, &self.make(&there)?)?;
+        Ok(Made { continued: Some(continued), created })
+    }
+
+    /// Makes the backup of a snapshot. If it was made for a backup, those of earlier backups are destroyed once it is
+    /// there. `there` has the snapshots as they were before it was made.
+    fn back_up_as(&self, there: &[DatasetFigures], name: &str) -> Result<Created> {
+        let ours = self.ours(there);
+        let from = self.newest(there, name)?;
+        let created = self.send(name, from.as_deref()).inspect_err(|_| self.give_up(there, name))?;
         if let Some(number) = created.namesake {
             warn(&format!(
                 "{}: backup {number} in {} is of another pool of that name: the backups of each are kept and pruned apart",
@@ -107,13 +145,18 @@ impl BackupSource<'_> {
     pub(super) fn newest(&self, there: &[DatasetFigures], but: &str) -> Result<Option<String>> {
         let backups =
             self.repository.backups().map_err(|error| backup_errors::failed(self.doing(), &error))?;
-        let usable = |backup: &&Backup| {
-            backup.pool == self.name.pool
-                && backup.dataset == self.name.dataset()
-                && backup.snapshot != but
-                && there.iter().any(|figures| snapshot_of(figures) == backup.snapshot)
+        let is_there = |backup: &&Backup| {
+            let is_it = |figures: &DatasetFigures| {
+                snapshot_of(figures) == backup.snapshot && figures.created == backup.origin.created
+            };
+            backup.snapshot != but && there.iter().any(is_it)
         };
-        Ok(backups.iter().rev().find(usable).map(|backup| backup.snapshot.clone()))
+        let of_it = |backup: &&Backup| backup.pool == self.name.pool && backup.dataset == self.name.dataset();
+        // The dataset may have had another name, or have been restored under another one. Whether the snapshot is the
+        // same is compared by its origin later.
+        let found = backups.iter().rev().filter(of_it).find(is_there);
+        let found = found.or_else(|| backups.iter().rev().find(is_there));
+        Ok(found.map(|backup| backup.snapshot.clone()))
     }
 
     /// Destroys a snapshot of which no backup was made: the next attempt would make another one. A snapshot whose
@@ -182,15 +225,6 @@ impl BackupSource<'_> {
         Ok(found.map(|figures| snapshot_of(figures).to_owned()))
     }
 
-    /// Returns the snapshot whose backup was interrupted, or a new one.
-    fn snapshot(&self, there: &[DatasetFigures], ours: &[&DatasetFigures]) -> Result<String> {
-        if let Some(name) = self.begun(ours)? {
-            eprintln!("going on with the backup of {}@{name}, which was interrupted", self.name);
-            return Ok(name);
-        }
-        self.make(there)
-    }
-
     /// Makes a snapshot of the dataset as it is now.
     pub(super) fn make(&self, there: &[DatasetFigures]) -> Result<String> {
         let stem = format!("{}{}", self.prefix(), units::utc(units::now()).replace([' ', ':'], "-"));
@@ -230,9 +264,15 @@ impl BackupSource<'_> {
             made: units::now(),
             rate: self.rate,
             keep: self.keep.cloned(),
+            replaces: self.replaces,
             properties: self.properties()?,
             clusters: None,
             binlogs: Vec::new(),
+        };
+        // A pool that is not mounted is opened to be sent, and cannot be mounted then.
+        let known = match target::connect(&self.name.pool)? {
+            Some(_) => None,
+            None => Some(self.clusters_in(name)),
         };
         let path = |name: &str| format!("{}@{name}", self.name.dataset());
         let what = Sendable::Snapshot { path: path(name), from: from.map(path) };
@@ -240,7 +280,8 @@ impl BackupSource<'_> {
         let pool = &self.name.pool;
         let (sent, created) = std::thread::scope(|scope| {
             let sending = scope.spawn(move || send_to(pool, what, writer));
-            let created = self.take(&mut reader, options, name, idle);
+            let known = || known.unwrap_or_else(|| self.clusters_in(name));
+            let created = self.take(&mut reader, options, known, idle);
             // Closing the reader tells the sender that nobody reads any more.
             drop(reader);
             (sending.join(), created)
@@ -289,18 +330,22 @@ impl<R: Read> Read for Kept<'_, R> {
 }
 
 impl BackupSource<'_> {
+    /// Returns the clusters and binary logs in a snapshot.
+    fn clusters_in(&self, snapshot: &str) -> (Option<Vec<Cluster>>, Vec<BinlogEnd>) {
+        let path = format!("{}@{snapshot}", self.name.dataset());
+        let known = clusters::known(&Name::new(&self.name.pool, &path), &self.binlogs_before());
+        known.map_or_else(Default::default, |(clusters, binlogs)| (Some(clusters), binlogs))
+    }
+
     fn take<R: Read>(
         &self,
         reader: &mut R,
         options: CreateOptions,
-        snapshot: &str,
+        known: impl FnOnce() -> (Option<Vec<Cluster>>, Vec<BinlogEnd>),
         idle: bool,
     ) -> Result<Option<Created>, Error> {
         let create = |input: &mut dyn Read| {
-            let path = format!("{}@{snapshot}", self.name.dataset());
-            let known = clusters::known(&Name::new(&self.name.pool, &path), &self.binlogs_before());
-            let (clusters, binlogs) =
-                known.map_or_else(Default::default, |(clusters, binlogs)| (Some(clusters), binlogs));
+            let (clusters, binlogs) = known();
             let options = CreateOptions { clusters, binlogs, ..options };
             self.repository.create(input, &options, &mut |_, _| {}).map(Some)
         };

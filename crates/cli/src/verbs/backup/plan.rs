@@ -20,14 +20,15 @@ pub(super) struct ReplicationPlan {
     pub(super) repository: String,
     pub(super) access: Access,
     pub(super) every: Duration,
-    pub(super) keep: Keep,
+    /// Backups of the dataset that stay beside the newest one; if `None`, all but the one that a new one replaces.
+    pub(super) keep: Option<Keep>,
     pub(super) rate: Option<u64>,
 }
 
 /// Returns the rule by which backups stay: the newest one, and those that `text` names.
-fn keep(text: Option<&str>) -> Result<Keep> {
-    let text = text.map_or_else(|| "last=1".to_owned(), |text| format!("last=1,{text}"));
-    text.parse().map_err(|error: pagefold_backup::Error| Failure::usage(error.to_string()))
+fn keep(text: Option<&str>) -> Result<Option<Keep>> {
+    let rule = text.map(|text| format!("last=1,{text}").parse());
+    rule.transpose().map_err(|error: pagefold_backup::Error| Failure::usage(error.to_string()))
 }
 
 /// Returns the absolute path of a directory, which need not be there now: a disc may come back.

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use pagefold_backup::Backup;
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::{backups, files, units};
 use serde::{Deserialize, Serialize};
@@ -90,6 +91,19 @@ impl Replica {
     /// Returns the snapshots that the pool holds for the replica.
     pub(super) fn held(&self) -> BTreeSet<String> {
         self.snapshot.iter().chain(&self.sending).cloned().collect()
+    }
+
+    /// Returns true if this is a backup of the snapshot whose sending was interrupted.
+    pub(super) fn has_sent(&self, backup: &Backup) -> bool {
+        self.sending.as_ref() == Some(&backup.snapshot)
+    }
+
+    /// Notes that the repository has this backup.
+    pub(super) fn take(&mut self, backup: &Backup) {
+        self.snapshot = Some(backup.snapshot.clone());
+        self.sending = None;
+        self.number = Some(backup.number);
+        self.as_of_ms = Some(backup.origin.created.saturating_mul(1000));
     }
 
     /// Notes that a snapshot is gone.

@@ -49,6 +49,9 @@ pub fn run(args: &Replicate) -> Result<()> {
     }
     let plan = ReplicationPlan::of(args, &name)?;
     let text = name.to_string();
+    if target::connect(&name.pool)?.is_some() {
+        datasets::find(&name)?;
+    }
     let _alone = lock(&text)?;
     let before = Replica::read(&text)?.filter(|replica| replica.repository == plan.repository);
     let mut replica = before.unwrap_or_default();
@@ -193,7 +196,8 @@ impl Loop {
             repository: self.repository.insert(repository),
             to: &self.plan.repository,
             rate: self.plan.rate,
-            keep: Some(&self.plan.keep),
+            keep: self.plan.keep.as_ref(),
+            replaces: self.replica.number,
         };
         let there = source.there()?;
         let has = |name: &String| there.iter().any(|figures| snapshot_of(figures) == name);
@@ -239,10 +243,15 @@ impl Loop {
         let backups = backups.map_err(|error| {
             backup_errors::failed(format!("cannot read {}", self.plan.repository), &error)
         })?;
+        let is_ours = |backup: &&Backup| backup.pool == self.name.pool && backup.dataset == self.name.path;
+        // A process that was killed may have made a backup of which it did not hear.
+        let sent = backups.iter().filter(is_ours).find(|backup| self.replica.has_sent(backup));
+        if let Some(sent) = sent {
+            self.replica.take(sent);
+        }
         let Replica { snapshot, number, .. } = &self.replica;
         let is_it = |backup: &Backup| {
-            backup.pool == self.name.pool
-                && backup.dataset == self.name.path
+            is_ours(&backup)
                 && Some(backup.number) == *number
                 // Without a snapshot, the pool got full since.
                 && snapshot.as_ref().is_none_or(|snapshot| *snapshot == backup.snapshot)

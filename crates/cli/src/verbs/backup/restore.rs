@@ -7,6 +7,7 @@ use pagefold_engine::pool::{Origin, Token};
 use pagefold_server::control::Transferred;
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::names::Name;
+use pagefold_server::operations::Operation;
 use pagefold_server::passage::passage;
 use pagefold_server::{names, units};
 use serde_json::json;
@@ -34,11 +35,32 @@ pub(super) fn run(args: &BackupRestore, name: &Name) -> Result<()> {
     let backup = backup.map_err(|error| {
         backup_errors::failed(format!("cannot restore {} into {name}", args.backup), &error)
     })?;
+    let backups = repository.backups().map_err(|error| {
+        backup_errors::failed(format!("cannot restore {} into {name}", args.backup), &error)
+    })?;
+    if newest_backup(name, &backups, &backup)?.is_some_and(|there| there.number == backup.number) {
+        return go_back(args, &backup, name);
+    }
     let done = restore_into(&repository, &backup, name, args.force)?;
     if args.json {
         return print_json(&done.json(&repository));
     }
     println!("{}", done.line(name));
+    Ok(())
+}
+
+/// The newest snapshot of the dataset is the one that is wanted: nothing has to be brought.
+fn go_back(args: &BackupRestore, backup: &Backup, name: &Name) -> Result<()> {
+    let snapshot = Name::new(&name.pool, &format!("{}@{}", name.path, backup.snapshot));
+    if !args.force {
+        return Err(Failure::new(format!("{name} has backup {} already, as {snapshot}", backup.number))
+            .hint(format!("give up what was changed since: pagefold rollback {snapshot}")));
+    }
+    datasets::perform(&name.pool, Operation::Rollback { snapshot: snapshot.path, newer: false })?;
+    if args.json {
+        return print_json(&json!({ "backup": figures(backup), "since": backup.number }));
+    }
+    println!("{name}: is as backup {} again: what was changed since was given up", backup.number);
     Ok(())
 }
 
@@ -97,7 +119,7 @@ pub(super) fn restore_into(
             });
             (since.transpose()?, token.after())
         }
-        None => (newest_backup(name, &backups)?, None),
+        None => (newest_backup(name, &backups, backup)?, None),
     };
     crate::ignore_sigpipe();
     let (outlet, inlet) = passage();
@@ -135,8 +157,9 @@ fn kept(name: &Name, failure: Failure) -> Failure {
     }
 }
 
-/// Returns the backup of the newest snapshot of the dataset, if it has one.
-pub(super) fn newest_backup(name: &Name, backups: &[Backup]) -> Result<Option<Backup>> {
+/// Returns the backup of the newest snapshot of the dataset, if it has one. `wanted` is to be restored into it: of
+/// several snapshots of one name and second, that of the dataset of `wanted` is meant.
+pub(super) fn newest_backup(name: &Name, backups: &[Backup], wanted: &Backup) -> Result<Option<Backup>> {
     let all = datasets::of_pool(&name.pool)?;
     let of_dataset = |path: &str| names::dataset_of(path) == name.path && path.contains('@');
     let newest = all.iter().rfind(|figures| of_dataset(&figures.path));
@@ -146,9 +169,11 @@ pub(super) fn newest_backup(name: &Name, backups: &[Backup]) -> Result<Option<Ba
         .iter()
         .find(|figures| figures.path == format!("{}@{newest}", name.path))
         .map(|figures| figures.created);
-    Ok(backups
-        .iter()
-        .rev()
-        .find(|backup| backup.snapshot == newest && Some(backup.origin.created) == created)
-        .cloned())
+    let is_it = |backup: &&Backup| backup.snapshot == newest && Some(backup.origin.created) == created;
+    let is_alike = |backup: &&Backup| {
+        (backup.origin.pool, &backup.pool, &backup.dataset)
+            == (wanted.origin.pool, &wanted.pool, &wanted.dataset)
+    };
+    let found = backups.iter().rev().filter(is_it).find(is_alike);
+    Ok(found.or_else(|| backups.iter().rev().find(is_it)).cloned())
 }

@@ -46,18 +46,29 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
     for backup in newest.values() {
         let path = if backup.dataset.is_empty() { &own } else { backup.dataset.as_str() };
         let name = Name::new(&args.pool, path);
-        let restored = parents(&name).and_then(|()| match newest_backup(&name, &backups)? {
+        let is_new = parents(&name).and_then(|()| match newest_backup(&name, &backups, backup)? {
             // An earlier run has restored this one.
-            Some(there) if there.number == backup.number => Ok(()),
-            _ => restore_into(&repository, backup, &name, false).map(drop),
+            Some(there) if there.number == backup.number => Ok(false),
+            _ => restore_into(&repository, backup, &name, false).map(|_| true),
         });
-        let left_out = restored.and_then(|()| set(&described, backup, &args.pool));
-        if let Some(left_out) = failures.take(&name.to_string(), left_out) {
-            done.push((name.to_string(), *backup, left_out));
-        }
+        let one = is_new.and_then(|is_new| {
+            let left_out = set(&described, backup, &args.pool)?;
+            Ok(Done { name: name.to_string(), backup, is_new, left_out })
+        });
+        done.extend(failures.take(&name.to_string(), one));
     }
     print_result(args, &done, &failures)?;
     failures.finish_all("restored")
+}
+
+/// A dataset that has its backup.
+struct Done<'a> {
+    name: String,
+    backup: &'a Backup,
+    /// False if the dataset had it before: then it may have been changed since.
+    is_new: bool,
+    /// Properties that were not set.
+    left_out: Vec<String>,
 }
 
 /// Returns the backups of the pool that is meant: of one name, and of one GUID, since pools of several machines may share
@@ -157,23 +168,29 @@ fn set(described: &[Described], backup: &Backup, pool: &str) -> Result<Vec<Strin
     Ok(left.into_iter().map(|(name, value)| format!("{name}={value}")).collect())
 }
 
-fn print_result(
-    args: &BackupRestorePool,
-    done: &[(String, &Backup, Vec<String>)],
-    failures: &Failures,
-) -> Result<()> {
+fn print_result(args: &BackupRestorePool, done: &[Done<'_>], failures: &Failures) -> Result<()> {
     let now = units::now();
     if args.json {
-        let one = |(name, backup, left_out): &(String, &Backup, Vec<String>)| json!({ "name": name, "backup": super::figures(backup), "age_s": now.saturating_sub(backup.origin.created), "not_set": left_out });
+        let one = |done: &Done<'_>| {
+            json!({
+                "name": done.name,
+                "backup": super::figures(done.backup),
+                "age_s": now.saturating_sub(done.backup.origin.created),
+                "restored": done.is_new,
+                "not_set": done.left_out,
+            })
+        };
         return print_json(&json!({
             "pool": args.pool,
             "datasets": done.iter().map(one).collect::<Vec<_>>(),
             "failures": failures.json(),
         }));
     }
-    for (name, backup, left_out) in done {
+    for Done { name, backup, is_new, left_out } in done {
         let age = units::age(now.saturating_sub(backup.origin.created));
-        println!("{name}: as of {} ({age} ago), backup {}", units::utc(backup.origin.created), backup.number);
+        let before = if *is_new { "" } else { "; restored before, and left as it is now" };
+        let at = units::utc(backup.origin.created);
+        println!("{name}: as of {at} ({age} ago), backup {}{before}", backup.number);
         for property in left_out {
             println!("{name}: not set: {property}");
         }
@@ -181,7 +198,7 @@ fn print_result(
     println!(
         "{}: {} restored, as of their own newest backups. Not there: snapshots besides these, holds, and what was written later",
         args.pool,
-        units::counted(done.len() as u64, "dataset")
+        units::counted(done.iter().filter(|done| done.is_new).count() as u64, "dataset")
     );
     Ok(())
 }

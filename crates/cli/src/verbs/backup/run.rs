@@ -11,7 +11,7 @@ use pagefold_server::units;
 use serde_json::json;
 
 use super::attempts::{self, AttemptLog, Failed};
-use super::create::{BackupSource, line};
+use super::create::{BackupSource, Made, line};
 use super::open;
 use super::pruned::{self, LastPrune};
 use crate::args::{Access, BackupRun};
@@ -76,7 +76,9 @@ pub(super) fn run(args: &BackupRun) -> Result<()> {
             continue;
         }
         let done = back_up(name, policy, &mut memory);
-        made.extend(failures.take(&text, done).map(|created| (text, created)));
+        if let Some(Made { continued, created }) = failures.take(&text, done) {
+            made.extend(continued.into_iter().chain([created]).map(|created| (text.clone(), created)));
+        }
     }
     let pruned = prune(&plan, args.now, &mut failures);
     if args.json {
@@ -130,15 +132,14 @@ pub(super) fn access(policy: &BackupPolicy) -> Access {
 }
 
 /// Backs a dataset up, and remembers the outcome.
-fn back_up(name: &Name, policy: &BackupPolicy, memory: &mut AttemptLog) -> Result<pagefold_backup::Created> {
+fn back_up(name: &Name, policy: &BackupPolicy, memory: &mut AttemptLog) -> Result<Made> {
     let begun = units::now();
-    let created = open(&policy.repository, &access(policy)).and_then(|repository| {
-        let to = &policy.repository;
-        BackupSource { name, repository: &repository, to, rate: policy.rate, keep: None }.back_up()
+    let made = open(&policy.repository, &access(policy)).and_then(|repository| {
+        BackupSource::new(name, &repository, &policy.repository, policy.rate).back_up()
     });
     let attempts = memory.of_mut(&name.to_string(), &policy.repository);
-    match &created {
-        Ok(created) => {
+    match &made {
+        Ok(Made { created, .. }) => {
             attempts.newest = Some(begun);
             attempts.number = Some(created.backup.number);
             attempts.failed = None;
@@ -150,7 +151,7 @@ fn back_up(name: &Name, policy: &BackupPolicy, memory: &mut AttemptLog) -> Resul
     }
     // The memory is written at once: if this run is killed, the backups that it made still count.
     memory.write()?;
-    created
+    made
 }
 
 /// Prunes repositories, each once a day. Each dataset loses the backups that its own policy does not keep; backups of
