@@ -147,8 +147,15 @@ fn a_device_that_is_gone_truncated_or_of_another_pool() {
     refused(&sandbox, &tank, &["mount", "tank", "mnt"], &["now hold pool dozer"]);
     refused(&sandbox, &tank, &["destroy", "-f", "tank"], &["does not hold it", "nothing was changed"]);
     fs::rename(sandbox.path("away"), &tank).unwrap();
+    // What is told to do helps as far as anything can.
+    let remedy = format!("truncate -s {SIZE} ");
+    open(&tank).set_len(SIZE - (8 << 20)).unwrap();
+    refused(&sandbox, &tank, &["mount", "tank", "mnt"], &["it was truncated", &remedy]);
+    refused(&sandbox, &tank, &["mount", "-o", "rescue", "tank", "mnt"], &[&remedy]);
+    open(&tank).set_len(SIZE).unwrap();
+    sandbox.ok(&["check", "tank"]);
     open(&tank).set_len(SIZE / 2).unwrap();
-    refused(&sandbox, &tank, &["mount", "tank", "mnt"], &["tank.pf"]);
+    refused(&sandbox, &tank, &["mount", "tank", "mnt"], &["tank.pf is too small"]);
     assert_failure(&sandbox.run(&["export", "tank"]), 1, &["export -f tank"]);
     sandbox.ok(&["export", "-f", "tank"]);
     assert_failure(&sandbox.run(&["list", "tank"]), 1, &["there is no pool \"tank\"", "known pools: dozer"]);

@@ -1,7 +1,7 @@
 //! Ranges of files: fallocate and copy_file_range.
 
-use pagefold_engine::dataset::Change;
 use pagefold_engine::dataset::journal::note_result;
+use pagefold_engine::dataset::{Change, accepted_bytes};
 use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 
 use crate::codec::{Inode, flag};
@@ -56,7 +56,13 @@ impl Fs {
                     grow(inode, end, &mut changes);
                 }
             }
-            Fallocate::PunchHole => self.zero_range(inode, offset, end, &mut changes),
+            Fallocate::PunchHole => {
+                self.zero_range(inode, offset, end, &mut changes);
+                // Where only parts of records are zeroed, nothing else tells that this frees: it works on full pools.
+                if !changes.is_empty() {
+                    changes.push(Change::Punch { object: inode.object, from: 0, to: 0 });
+                }
+            }
             Fallocate::ZeroRange { keep_size } => {
                 self.zero_range(inode, offset, end, &mut changes);
                 if !keep_size {
@@ -107,7 +113,8 @@ impl Fs {
 
     fn check_room(&self, inode: &Inode, offset: u64, len: u64) -> Result<()> {
         let fresh = offset.saturating_add(len).saturating_sub(inode.size.max(offset));
-        let available = self.dataset.space().available_bytes;
+        let available =
+            accepted_bytes(self.dataset.space().available_bytes, self.recordsize_or_default(inode));
         if fresh > available {
             return Err(FsError::NoSpace(format!("{fresh} bytes to allocate, {available} available")));
         }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 
 use pagefold_engine::dataset::journal::aside;
-use pagefold_engine::dataset::{Change, Dataset, Reaper};
+use pagefold_engine::dataset::{Change, Dataset, Reaper, accepted_bytes};
 use pagefold_engine::limits::RECORDSIZE_DEFAULT;
 
 use crate::codec::{COUNTER_KEY, HEADER_KEY, Header, Inode, decode_counter, flag, is_recordsize};
@@ -151,11 +151,11 @@ impl Fs {
     }
 
     /// Returns the space of the pool, in physical terms as `st_blocks` is: a file of 1 GiB that takes 300 MiB lowers
-    /// the available blocks by 300 MiB.
+    /// the available blocks by 300 MiB. Available is what is certainly accepted in new files.
     pub fn statfs(&self) -> Result<StatFs> {
         let space = self.dataset.space();
         let unit = u64::from(STATFS_BLOCK_BYTES);
-        let available = space.available_bytes / unit;
+        let available = accepted_bytes(space.available_bytes, self.recordsize_of_new()) / unit;
         let free = space.capacity_bytes.saturating_sub(space.used_bytes) / unit;
         let files = self.ids.lock().next;
         // Inodes are made as needed; a quarter of a block for each is a generous estimate.
@@ -286,10 +286,17 @@ impl Fs {
     /// another.
     pub(crate) fn recordsize_or_default(&self, inode: &Inode) -> u32 {
         match (inode.recordsize, inode.wish) {
-            (0, 0) => self.options.recordsize.unwrap_or(RECORDSIZE_DEFAULT),
+            (0, 0) => self.recordsize_of_new(),
             (0, wish) => wish,
             (decided, _) => decided,
         }
+    }
+
+    /// Returns the recordsize in bytes that new files get unless their first writes tell another.
+    fn recordsize_of_new(&self) -> u32 {
+        // An empty write tells nothing but the property, if it is set.
+        let hinted = || self.options.hint.as_ref().and_then(|hint| hint(0, &[], None));
+        self.options.recordsize.or_else(hinted).unwrap_or(RECORDSIZE_DEFAULT)
     }
 
     /// Makes a change that may find no space. If it does, space of files that were deleted anywhere in the pool is

@@ -26,7 +26,10 @@ pub fn all(pool: &Pool, mounted: &dyn Fn(u64) -> Option<PathBuf>) -> Result<Vec<
             path: found.path.clone(),
             is_snapshot: found.is_snapshot,
             used_bytes: if found.path.is_empty() { status.used_bytes } else { found.used_bytes + children },
-            available_bytes: (!found.is_snapshot).then_some(found.available_bytes),
+            available_bytes: match found.is_snapshot {
+                true => None,
+                false => Some(dataset_properties::accepted_bytes(pool, found)?),
+            },
             referenced_bytes: found.referenced_bytes,
             logical_bytes: found.logical_bytes,
             physical_bytes: found.physical_bytes,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use pagefold_engine::Error;
-use pagefold_engine::limits::ATOMIC_WRITE_MAX;
+use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_DEFAULT, RECORDSIZE_MAX};
 use pagefold_engine::pool::{Listed, Pool, Status};
 
 use crate::control::{PropertyValue, ValueSource};
@@ -39,6 +39,8 @@ pub fn all(pool: &Pool, path: &str, temporary: &[(&'static str, String)]) -> Res
         (Err(Error::NotFound(_)), Some(token)) => return Ok(vec![token]),
         (listed, _) => listed.map_err(|error| no_such_dataset(&name, &error))?,
     };
+    let available_bytes = if listed.is_snapshot { 0 } else { accepted_bytes(pool, &listed)? };
+    let listed = Listed { available_bytes, ..listed };
     let all = pool.list().map_err(|error| failed("cannot list the datasets", &error))?;
     let below_bytes = if listed.is_snapshot { 0 } else { used_below(&all, path) };
     let status = pool.status();
@@ -62,6 +64,16 @@ pub fn all(pool: &Pool, path: &str, temporary: &[(&'static str, String)]) -> Res
     values.extend(token);
     values.extend(user_properties(pool, path)?);
     Ok(values)
+}
+
+/// Returns the bytes that new files of a dataset certainly get, whatever is in them.
+pub(crate) fn accepted_bytes(pool: &Pool, listed: &Listed) -> Result<u64> {
+    let (value, _) = settings::of(pool, &listed.path, props::find("recordsize")?)?;
+    let recordsize = match value.as_str() {
+        "auto" => RECORDSIZE_DEFAULT,
+        size => u32::try_from(units::parse_size(size)?).unwrap_or(RECORDSIZE_MAX),
+    };
+    Ok(pagefold_engine::dataset::accepted_bytes(listed.available_bytes, recordsize))
 }
 
 /// Returns the user properties of a dataset or snapshot, its own and inherited ones.

@@ -320,6 +320,7 @@ impl LiveDataset {
                     let more = stages.accepting.page_bytes - before.min(stages.accepting.page_bytes);
                     count(&self.shared.dirty_bytes, more);
                 }
+                Ready::Punch { from, to, .. } if from >= to => {}
                 Ready::Punch { object, from, to } => {
                     stages = None;
                     self.punch(object, from, to)?;

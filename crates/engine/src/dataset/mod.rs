@@ -52,6 +52,7 @@ mod waits;
 
 pub use accounting::{Ancestor, RecordRole, SpaceAccounting};
 pub use budget::{Bound, Budget, Claim, Limits};
+pub use claims::accepted_bytes;
 pub use codecs::Codecs;
 pub use dead::{Bucket, Chain, DeadBlocks, DeadList, SPACE_BYTES_MAX, Sublist, encode_ptrs, space_of};
 pub use journal::Journal;
@@ -88,7 +89,8 @@ pub enum Change<'a> {
         /// The bytes.
         data: &'a [u8],
     },
-    /// Removes the pages `from <= page < to` of `object`; they read as zeros afterwards.
+    /// Removes the pages `from <= page < to` of `object`; they read as zeros afterwards. An empty range removes none, and
+    /// tells that the whole change is made to free something.
     Punch {
         /// The object.
         object: u64,

@@ -481,9 +481,21 @@ impl Pool {
             return Err(Error::Invalid(format!("a property is longer than {TEXT_BYTES_MAX} bytes")));
         }
         quotas::check_value(name, value, path.contains('@'))?;
-        self.perform(|catalogue, _| {
-            Ok(vec![CatalogueOp::Property { id: catalogue.find(path)?, name, value }])
-        })
+        loop {
+            let before = self.shared.reapers.frees();
+            let set = self.perform(|catalogue, _| {
+                Ok(vec![CatalogueOp::Property { id: catalogue.find(path)?, name, value }])
+            });
+            match set {
+                // What was deleted does not count against a bound once it is freed.
+                Err(refused @ Error::NoSpace(_)) => {
+                    if !self.reclaim(before)? {
+                        return Err(refused);
+                    }
+                }
+                done => return done,
+            }
+        }
     }
 
     /// As [`Pool::perform`], for operations that need the snapshots to be stored, and no checkpoint to be writing them.

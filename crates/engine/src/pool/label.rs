@@ -249,7 +249,7 @@ impl Label {
             return Err(Error::corrupt(
                 format!("device {path}"),
                 format!(
-                    "it is {} bytes long and its label says {size_bytes}: it was truncated",
+                    "it is {} bytes long and its label says {size_bytes}: it was truncated. If it is a file, make it as long again, with zeros in place of what is lost (truncate -s {size_bytes} {path})",
                     device.size_bytes()
                 ),
             ));

@@ -76,7 +76,7 @@ const SHORT_BYTES_MAX: u64 = CHUNK_BYTES / 64;
 
 /// Returns the bytes at the ends of chunks that go unused because records of `len_bytes` do not fit there: the share of
 /// one record where a chunk holds no others. Records of 1 MiB leave a quarter of each chunk.
-pub(super) const fn tail_bytes(len_bytes: u64) -> u64 {
+pub const fn tail_bytes(len_bytes: u64) -> u64 {
     if len_bytes <= SHORT_BYTES_MAX {
         return 0;
     }

@@ -38,7 +38,7 @@ mod table;
 pub use directory::{DirEntry, Directory, StoredDirectory};
 pub use entry::{
     DirRef, LiveMap, Move, PART_OVERHEAD_BYTES, PARTS_MAX, PageIds, Part, Parts, RECORD_OVERHEAD_BYTES,
-    Segment, TABLE_PAGE_SEGMENTS, held_bytes,
+    Segment, TABLE_PAGE_SEGMENTS, held_bytes, tail_bytes,
 };
 pub use fetch::RecordFetch;
 pub use found::{FoundDirectory, find_directory, next_directory};

@@ -254,6 +254,9 @@ fn space_of_deleted_files_is_there_for_all_datasets_at_once() {
     assert!((200..600).contains(&first), "{first}");
     for _ in 0..5 {
         small.unlink(Ino::ROOT, b"0").unwrap();
+        // A lower bound holds at once, too.
+        pool.set_property_of("small", "refquota", Some("4194304")).unwrap();
+        pool.set_property_of("small", "refquota", Some("8388608")).unwrap();
         let again = fill(small, b"0");
         assert!(again + 8 >= first, "{again} of {first} records fit into the quota");
     }
@@ -272,6 +275,74 @@ fn space_of_deleted_files_is_there_for_all_datasets_at_once() {
     pool.checkpoint(false).unwrap();
     let report = pool.check_open(&mut |_| {});
     assert!(report.messages.is_empty(), "{:?}", report.messages);
+}
+
+/// What `statfs` tells to be available is accepted, in files of any recordsize, whatever is in them.
+#[test]
+fn what_is_told_to_be_available_is_accepted() {
+    for recordsize in [4 << 10, 16 << 10, 64 << 10, 128 << 10, 512 << 10, 1 << 20_u32] {
+        let device = device();
+        let pool = open(&device);
+        Fs::format(&*pool.dataset(), &ManualClock::default(), &FORMAT).unwrap();
+        let options = FsOptions { recordsize: Some(recordsize), ..FsOptions::default() };
+        let fs = Fs::mount(pool.dataset(), Arc::new(ManualClock::default()), options).unwrap();
+        let available = || {
+            let told = fs.statfs().unwrap();
+            told.blocks_available * u64::from(told.block_size)
+        };
+        let mut random = 1_u64;
+        let mut noise = |len: usize| -> Vec<u8> {
+            let mut next = || {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (random >> 32) as u32
+            };
+            (0..len.div_ceil(4)).flat_map(|_| next().to_le_bytes()).take(len).collect()
+        };
+        // Whole records at first, then a file of small appends with what is left, and again.
+        for (name, piece) in [(b"a", 1 << 20), (b"b", 4096), (b"c", 65_537), (b"d", 512)] {
+            let told = available();
+            let f = fs.create(Ino::ROOT, name, 0o644, OpenFlags::default(), &USER).unwrap().ino;
+            let part = if name == b"a" { told / 2 } else { told };
+            let mut written = 0;
+            while written < part {
+                let len = piece.min(usize::try_from(part - written).unwrap());
+                let done = fs.write(f, written, &noise(len), WriteFlags::default());
+                assert!(
+                    done.is_ok(),
+                    "recordsize {recordsize}, pieces of {piece}: {written} of {told} bytes, {}",
+                    done.unwrap_err()
+                );
+                written += len as u64;
+            }
+            fs.release(f);
+        }
+        // The promise is no excuse: hardly anything else would have fitted.
+        let most = u64::from(recordsize) * 4 + (1 << 20);
+        assert!(available() < most, "{} bytes are left", available());
+    }
+}
+
+/// On a full pool parts of records can be punched out, and whole ones.
+#[test]
+fn a_full_pool_lets_punch() {
+    for recordsize in [16 << 10, 64 << 10, 1 << 20_u32] {
+        let device = device();
+        let pool = open(&device);
+        Fs::format(&*pool.dataset(), &ManualClock::default(), &FORMAT).unwrap();
+        let options = FsOptions { recordsize: Some(recordsize), ..FsOptions::default() };
+        let fs = Fs::mount(pool.dataset(), Arc::new(ManualClock::default()), options).unwrap();
+        let records = fill(&fs, b"f") * 16384 / u64::from(recordsize);
+        let f = fs.lookup(Ino::ROOT, b"f").unwrap().ino;
+        for record in 0..records.min(30) {
+            let at = record * u64::from(recordsize);
+            fs.fallocate(f, at + 100, 4000, Fallocate::PunchHole, false).unwrap();
+            let mut out = vec![1; 4200];
+            assert_eq!(fs.read(f, at, &mut out).unwrap(), 4200);
+            assert!(
+                out[100..4100].iter().all(|byte| *byte == 0) && out[4100..].iter().any(|byte| *byte != 0)
+            );
+        }
+    }
 }
 
 /// Freeing that makes room for ranges does not count as the request itself: a server that goes on after this one
