@@ -374,6 +374,19 @@ fn a_pool_at_rest_is_backed_up_and_restored_without_a_surprise() {
     sandbox.ok(&["backup", "restore", "repo", "2", "vault/data", "-F"]);
     sandbox.ok(&["mount", "vault/data", "b"]);
     assert!(fs::read(sandbox.path("b/noise")).unwrap() == noise(1, 36 << 20));
+    sandbox.ok(&["unmount", "vault"]);
+
+    // A snapshot of the same name and second is not taken for the one of the backup.
+    sandbox.ok(&["dataset", "create", "tank/two"]);
+    sandbox.ok(&["snapshot", "-r", "tank@x"]);
+    sandbox.ok(&["backup", "create", "tank/two@x", "--to", "repo"]);
+    sandbox.ok(&["mount", "tank/data", "a"]);
+    fs::write(sandbox.path("a/later"), "later").unwrap();
+    sandbox.ok(&["unmount", "tank"]);
+    let other = sandbox.run(&["backup", "restore", "repo", "tank/two@x", "tank/data", "-F"]);
+    assert_failure(&other, 1, &["there is a dataset 'data' already"]);
+    sandbox.ok(&["mount", "tank/data", "a"]);
+    assert_eq!(fs::read(sandbox.path("a/later")).unwrap(), b"later");
 }
 
 #[test]

@@ -3,19 +3,20 @@
 use std::io::Write;
 
 use pagefold_backup::{Backup, Error, Repository, Restored};
-use pagefold_engine::pool::{Origin, Token};
-use pagefold_server::control::Transferred;
+use pagefold_engine::pool::{Origin, StreamReader, Token};
+use pagefold_server::control::{Sendable, Transferred};
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::names::Name;
 use pagefold_server::operations::Operation;
 use pagefold_server::passage::passage;
-use pagefold_server::{names, units};
+use pagefold_server::{engine_errors, names, units};
 use serde_json::json;
 
+use super::create::snapshot_of;
 use super::{figures, open};
 use crate::args::BackupRestore;
 use crate::verbs::print_json;
-use crate::verbs::send::receive_from;
+use crate::verbs::send::{Unsent, receive_from, send_to};
 use crate::{backup_errors, datasets};
 
 /// Returns the dataset that a backup is to be restored into.
@@ -38,7 +39,7 @@ pub(super) fn run(args: &BackupRestore, name: &Name) -> Result<()> {
     let backups = repository.backups().map_err(|error| {
         backup_errors::failed(format!("cannot restore {} into {name}", args.backup), &error)
     })?;
-    if newest_backup(name, &backups, &backup)?.is_some_and(|there| there.number == backup.number) {
+    if newest_backup(name, &backups)?.is_some_and(|there| there.number == backup.number) {
         return go_back(args, &backup, name);
     }
     let done = restore_into(&repository, &backup, name, args.force)?;
@@ -119,7 +120,7 @@ pub(super) fn restore_into(
             });
             (since.transpose()?, token.after())
         }
-        None => (newest_backup(name, &backups, backup)?, None),
+        None => (newest_backup(name, &backups)?, None),
     };
     crate::ignore_sigpipe();
     let (outlet, inlet) = passage();
@@ -157,23 +158,35 @@ fn kept(name: &Name, failure: Failure) -> Failure {
     }
 }
 
-/// Returns the backup of the newest snapshot of the dataset, if it has one. `wanted` is to be restored into it: of
-/// several snapshots of one name and second, that of the dataset of `wanted` is meant.
-pub(super) fn newest_backup(name: &Name, backups: &[Backup], wanted: &Backup) -> Result<Option<Backup>> {
+/// Returns the backup of the newest snapshot of the dataset, if it has one.
+pub(super) fn newest_backup(name: &Name, backups: &[Backup]) -> Result<Option<Backup>> {
     let all = datasets::of_pool(&name.pool)?;
     let of_dataset = |path: &str| names::dataset_of(path) == name.path && path.contains('@');
-    let newest = all.iter().rfind(|figures| of_dataset(&figures.path));
-    let Some((_, newest)) = newest.and_then(|figures| figures.path.split_once('@')) else { return Ok(None) };
-    // Name and time have to agree: the receiver then compares the ids by which a snapshot is known in all pools.
-    let created = all
-        .iter()
-        .find(|figures| figures.path == format!("{}@{newest}", name.path))
-        .map(|figures| figures.created);
-    let is_it = |backup: &&Backup| backup.snapshot == newest && Some(backup.origin.created) == created;
-    let is_alike = |backup: &&Backup| {
-        (backup.origin.pool, &backup.pool, &backup.dataset)
-            == (wanted.origin.pool, &wanted.pool, &wanted.dataset)
-    };
-    let found = backups.iter().rev().filter(is_it).find(is_alike);
-    Ok(found.or_else(|| backups.iter().rev().find(is_it)).cloned())
+    let Some(newest) = all.iter().rfind(|figures| of_dataset(&figures.path)) else { return Ok(None) };
+    // Datasets that are backed up together have snapshots of one name and time.
+    let is_alike =
+        |backup: &&Backup| backup.snapshot == snapshot_of(newest) && backup.origin.created == newest.created;
+    if !backups.iter().any(|backup| is_alike(&backup)) {
+        return Ok(None);
+    }
+    let origin = origin_of(&Name::new(&name.pool, &newest.path))?;
+    Ok(backups.iter().find(|backup| backup.origin == origin).cloned())
+}
+
+/// Returns the identity of a snapshot, which its stream begins with.
+fn origin_of(snapshot: &Name) -> Result<Origin> {
+    let what = Sendable::Snapshot { path: snapshot.path.clone(), from: None };
+    let (mut reader, writer) = passage();
+    let (sent, origin) = std::thread::scope(|scope| {
+        let sending = scope.spawn(move || send_to(&snapshot.pool, what, writer));
+        let origin = StreamReader::new(&mut reader).map(|stream| stream.head().to);
+        // Nobody reads the rest.
+        drop(reader);
+        (sending.join(), origin)
+    });
+    match (origin, sent) {
+        (Ok(origin), _) => Ok(origin),
+        (_, Ok(Err(Unsent::Failed(failure)))) => Err(failure),
+        (Err(error), _) => Err(engine_errors::failed(format!("cannot read {snapshot}"), &error)),
+    }
 }

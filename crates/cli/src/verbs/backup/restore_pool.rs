@@ -46,14 +46,14 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
     for backup in newest.values() {
         let path = if backup.dataset.is_empty() { &own } else { backup.dataset.as_str() };
         let name = Name::new(&args.pool, path);
-        let is_new = parents(&name).and_then(|()| match newest_backup(&name, &backups, backup)? {
+        let is_new = parents(&name).and_then(|()| match newest_backup(&name, &backups)? {
             // An earlier run has restored this one.
             Some(there) if there.number == backup.number => Ok(false),
             _ => restore_into(&repository, backup, &name, false).map(|_| true),
         });
         let one = is_new.and_then(|is_new| {
             let left_out = set(&described, backup, &args.pool)?;
-            Ok(Done { name: name.to_string(), backup, is_new, left_out })
+            Ok(InPlace { name: name.to_string(), backup, is_new, left_out })
         });
         done.extend(failures.take(&name.to_string(), one));
     }
@@ -62,7 +62,7 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
 }
 
 /// A dataset that has its backup.
-struct Done<'a> {
+struct InPlace<'a> {
     name: String,
     backup: &'a Backup,
     /// False if the dataset had it before: then it may have been changed since.
@@ -168,10 +168,10 @@ fn set(described: &[Described], backup: &Backup, pool: &str) -> Result<Vec<Strin
     Ok(left.into_iter().map(|(name, value)| format!("{name}={value}")).collect())
 }
 
-fn print_result(args: &BackupRestorePool, done: &[Done<'_>], failures: &Failures) -> Result<()> {
+fn print_result(args: &BackupRestorePool, done: &[InPlace<'_>], failures: &Failures) -> Result<()> {
     let now = units::now();
     if args.json {
-        let one = |done: &Done<'_>| {
+        let one = |done: &InPlace<'_>| {
             json!({
                 "name": done.name,
                 "backup": super::figures(done.backup),
@@ -186,7 +186,7 @@ fn print_result(args: &BackupRestorePool, done: &[Done<'_>], failures: &Failures
             "failures": failures.json(),
         }));
     }
-    for Done { name, backup, is_new, left_out } in done {
+    for InPlace { name, backup, is_new, left_out } in done {
         let age = units::age(now.saturating_sub(backup.origin.created));
         let before = if *is_new { "" } else { "; restored before, and left as it is now" };
         let at = units::utc(backup.origin.created);
