@@ -127,14 +127,7 @@ impl Repository {
                 (Sealer::encrypting(&key), Some((derivation, sealed)))
             }
         };
-        let repository = Self {
-            store: Arc::new(store),
-            id,
-            sealer,
-            seen,
-            forgets: Once::new(),
-            has_no_gap: AtomicBool::new(false),
-        };
+        let repository = Self::of(store, id, sealer, seen);
         let state = State { next_number: 1, ..State::default() };
         let (bytes, first) = commit::encode(&id, 0, 0, state, &repository.sealer)?;
         repository.store.put(&commit::path(&id, 0), bytes.into())?;
@@ -182,14 +175,12 @@ impl Repository {
                 Sealer::encrypting(&key)
             }
         };
-        Ok(Self {
-            store: Arc::new(store),
-            id,
-            sealer,
-            seen,
-            forgets: Once::new(),
-            has_no_gap: AtomicBool::new(false),
-        })
+        Ok(Self::of(store, id, sealer, seen))
+    }
+
+    fn of(store: Store, id: [u8; 16], sealer: Sealer, seen: Seen) -> Self {
+        let (store, forgets, has_no_gap) = (Arc::new(store), Once::new(), AtomicBool::new(false));
+        Self { store, id, sealer, seen, forgets, has_no_gap }
     }
 
     /// Returns the repository's name, in hexadecimal.
