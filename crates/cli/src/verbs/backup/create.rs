@@ -152,8 +152,8 @@ impl BackupSource<'_> {
             backup.snapshot != but && there.iter().any(is_it)
         };
         let of_it = |backup: &&Backup| backup.pool == self.name.pool && backup.dataset == self.name.dataset();
-        // The dataset may have had another name, or have been restored under another one. Whether the snapshot is the
-        // same is compared by its origin later.
+        // The dataset may have had another name, or have been restored under another one. That the snapshot is the same
+        // is verified later, by its origin.
         let found = backups.iter().rev().filter(of_it).find(is_there);
         let found = found.or_else(|| backups.iter().rev().find(is_there));
         Ok(found.map(|backup| backup.snapshot.clone()))
