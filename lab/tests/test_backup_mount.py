@@ -196,6 +196,10 @@ def test_a_store_that_is_away_is_waited_for_and_does_not_hold_the_mount(backed):
 def test_a_database_answers_before_its_pages_have_come_and_then_needs_no_store(backed):
     pool = backed.pool
     name, at = f"{pool.pool}/again", backed.folder("again")
+    # Without a place for it, nothing is made.
+    with pytest.raises(proc.CommandFailed, match=f"(?s)where is {name} to be mounted.*{name} DIR"):
+        pool.pagefold("backup", "mount", backed.repository, "1", name, "--key-file", backed.key)
+    assert name not in pool.pagefold("list", "-H", "-t", "all", pool.pool)
     begun = time.monotonic()
     backed.mount(name, at)
     server = backed.server(at / "data", "again")

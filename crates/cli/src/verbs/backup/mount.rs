@@ -120,6 +120,10 @@ fn writable(args: &BackupMount) -> Result<()> {
             .hint(format!("a backup becomes a dataset: {name}/NAME; to look at it: ./DIR")));
     }
     let doing = || format!("cannot mount {} as {name}", args.backup);
+    let there = find(&name)?;
+    if there.is_none() && args.dir.is_none() {
+        require_mountpoint(args, &name)?;
+    }
     let mut task = task(args)?;
     let failed = |error: &pagefold_backup::Error| backup_errors::failed(doing(), error);
     let repository = task.source.open(Patience::default()).map_err(|why| match why {
@@ -131,7 +135,6 @@ fn writable(args: &BackupMount) -> Result<()> {
     // The number fixes the backup: the newest one may be another a moment later.
     task.backup = contents.backup().number.to_string();
     let token = reader::token_of(&contents)?;
-    let there = find(&name)?;
     let of = format!("{}/{}", contents.repository_id(), contents.backup().number);
     match &there {
         Some(figures) => check_made_of(&name, &of, figures, &task)?,
@@ -164,6 +167,22 @@ fn in_doing(doing: &str, failure: &Failure) -> Failure {
 
 fn find(name: &Name) -> Result<Option<DatasetFigures>> {
     Ok(datasets::of_pool(&name.pool)?.into_iter().find(|figures| figures.path == name.path))
+}
+
+/// Fails if a dataset that is yet to be made would inherit no mount point, before anything is made.
+fn require_mountpoint(args: &BackupMount, name: &Name) -> Result<()> {
+    let all = datasets::of_pool(&name.pool)?;
+    let above = name.path.rmatch_indices('/').filter_map(|(at, _)| name.path.get(..at));
+    let above = above.chain([""]).find(|path| all.iter().any(|figures| figures.path == *path));
+    let values = properties::values(&Name::new(&name.pool, above.unwrap_or_default()))?;
+    match values.iter().find(|value| value.name == "mountpoint") {
+        Some(value) if value.value != "none" => Ok(()),
+        _ => Err(Failure::usage(format!("where is {name} to be mounted?")).hint(format!(
+            "pagefold backup mount {} {} {name} DIR",
+            printable(&args.repository),
+            printable(&args.backup)
+        ))),
+    }
 }
 
 /// Returns the name of the snapshot that the dataset of a backup is received as.
