@@ -50,18 +50,17 @@ impl CreateOptions {
 
     /// Removes the backups of the dataset that are not kept; returns their number.
     fn thin_out(&self, new: &Backup, backups: &mut Vec<Backup>) -> u64 {
-        let before = backups.len();
-        let Some(keep) = &self.keep else {
-            backups.retain(|backup| backup.number == new.number || Some(backup.number) != self.replaces);
-            return (before - backups.len()) as u64;
-        };
         // Another pool of this name may back up to the same repository.
         let of_it = |backup: &&Backup| {
             backup.origin.pool == new.origin.pool
                 && backup.pool == self.pool
                 && backup.dataset == self.dataset
         };
-        let gone = select(&backups.iter().filter(of_it).cloned().collect::<Vec<_>>(), keep);
+        let gone = match &self.keep {
+            Some(keep) => select(&backups.iter().filter(of_it).cloned().collect::<Vec<_>>(), keep),
+            None => self.replaces.into_iter().collect(),
+        };
+        let before = backups.len();
         backups.retain(|backup| backup.number == new.number || !gone.contains(&backup.number));
         (before - backups.len()) as u64
     }

@@ -27,8 +27,8 @@ use rustix::fs::OFlags;
 use crate::error::{Error, Result};
 use crate::limits::DIRECT_ALIGN_BYTES;
 
-/// Folders in which uploads leave files if they are killed.
-const UPLOADED: [&str; 3] = ["packs", "wal", "binlog"];
+/// Folders of all that a repository keeps besides its commits. Uploads leave files there if they are killed.
+pub(crate) const UPLOADED: [&str; 3] = ["packs", "wal", "binlog"];
 /// Folder of commits.
 const COMMITS: &str = "log";
 /// Permissions of a repository's directory that is made here: nobody else reads what may not be encrypted.

@@ -13,6 +13,7 @@ use rayon::prelude::*;
 
 use crate::block::{BlockRef, Kind};
 use crate::commit::{self, Backup, Commit, Described, State};
+use crate::directory::UPLOADED;
 use crate::error::{Error, Result};
 use crate::keys::{Derivation, Sealer, Secret, random};
 use crate::limits::{
@@ -23,7 +24,6 @@ use crate::pack::{PackId, open_block, unsqueeze};
 use crate::root::Root;
 use crate::seen::{Newest, Seen, halves};
 use crate::store::Store;
-use crate::{archive, binlog};
 
 pub(crate) use config::CONFIG;
 
@@ -50,9 +50,6 @@ pub struct Repository {
     /// True if no commit comes behind one that is missing: it was looked for.
     has_no_gap: AtomicBool,
 }
-
-/// Folders of all that a repository keeps besides its commits.
-const DATA: [&str; 3] = ["packs", archive::FOLDER, binlog::FOLDER];
 
 /// The contents of the object that describes a repository.
 pub(crate) struct Config {
@@ -91,7 +88,7 @@ fn probe(store: &Store) -> Result<()> {
 
 /// Returns true if the store has what a repository keeps. One whose making was interrupted has nothing yet.
 fn has_data(store: &Store) -> Result<bool> {
-    for folder in DATA {
+    for folder in UPLOADED {
         if store.has_after(folder, "")? {
             return Ok(true);
         }

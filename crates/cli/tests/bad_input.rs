@@ -147,7 +147,7 @@ fn a_device_that_is_gone_truncated_or_of_another_pool() {
     refused(&sandbox, &tank, &["mount", "tank", "mnt"], &["now hold pool dozer"]);
     refused(&sandbox, &tank, &["destroy", "-f", "tank"], &["does not hold it", "nothing was changed"]);
     fs::rename(sandbox.path("away"), &tank).unwrap();
-    // What is told to do helps as far as anything can.
+    // The advice helps as far as anything can.
     let remedy = format!("truncate -s {SIZE} ");
     open(&tank).set_len(SIZE - (8 << 20)).unwrap();
     refused(&sandbox, &tank, &["mount", "tank", "mnt"], &["it was truncated", &remedy]);
@@ -335,7 +335,7 @@ fn without_permission_it_says_so() {
     let closed = format!("you may not enter {};", closed.display());
     assert_failure(&output, 1, &["cannot look at the directory", "ermission", &closed]);
     assert!(!output.stderr.contains("make one"), "{}", output.stderr);
-    // What is no directory is not to be made either.
+    // A file is not said to be missing either.
     let output = sandbox.run(&["backup", "list", device]);
     assert_failure(&output, 2, &["tank.pf is not a directory"]);
 }

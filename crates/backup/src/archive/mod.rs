@@ -29,7 +29,7 @@ use crate::repository::Repository;
 use crate::verify::Checked;
 
 /// Folder of all archived files.
-pub(crate) const FOLDER: &str = "wal";
+const FOLDER: &str = "wal";
 
 /// A file that is to be archived.
 #[derive(Clone, Copy, Debug)]

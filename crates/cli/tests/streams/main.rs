@@ -361,7 +361,7 @@ fn a_pool_at_rest_is_backed_up_and_restored_without_a_surprise() {
     assert_eq!(renamed["created"]["since"], 1, "{renamed}");
     assert!(renamed["created"]["backup"]["added_bytes"].as_u64().unwrap() < 1 << 20, "{renamed}");
 
-    // What was restored is not restored again unless that is said.
+    // A dataset that was restored is not restored again unless that is said.
     sandbox.ok(&["backup", "restore", "repo", "2", "vault/data"]);
     sandbox.ok(&["mount", "vault/data", "b"]);
     fs::remove_file(sandbox.path("b/noise")).unwrap();

@@ -487,7 +487,7 @@ impl Pool {
                 Ok(vec![CatalogueOp::Property { id: catalogue.find(path)?, name, value }])
             });
             match set {
-                // What was deleted does not count against a bound once it is freed.
+                // Deleted files do not count against a bound once they are freed.
                 Err(refused @ Error::NoSpace(_)) => {
                     if !self.reclaim(before)? {
                         return Err(refused);

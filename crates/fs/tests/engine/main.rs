@@ -277,7 +277,7 @@ fn space_of_deleted_files_is_there_for_all_datasets_at_once() {
     assert!(report.messages.is_empty(), "{:?}", report.messages);
 }
 
-/// What `statfs` tells to be available is accepted, in files of any recordsize, whatever is in them.
+/// The bytes that `statfs` tells to be available are accepted, in files of any recordsize, whatever is in them.
 #[test]
 fn what_is_told_to_be_available_is_accepted() {
     for recordsize in [4 << 10, 16 << 10, 64 << 10, 128 << 10, 512 << 10, 1 << 20_u32] {

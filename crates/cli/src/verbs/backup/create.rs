@@ -93,8 +93,8 @@ impl BackupSource<'_> {
     /// Makes the backup. If it is one of a dataset, one that was interrupted is continued first: what has arrived of it
     /// is not sent again.
     pub(super) fn back_up(&self) -> Result<Made> {
+        let there = self.there()?;
         if let Some((_, name)) = self.name.path.split_once('@') {
-            let there = self.there()?;
             if !there.iter().any(|figures| snapshot_of(figures) == name) {
                 return Err(Failure::new(format!("{}: there is no such snapshot", self.doing())).hint(
                     format!("see those that there are: pagefold list -t snapshot {}", self.name.pool),
@@ -102,17 +102,15 @@ impl BackupSource<'_> {
             }
             return Ok(Made { continued: None, created: self.back_up_as(&there, name)? });
         }
-        let there = self.there()?;
         let begun = self.begun(&self.ours(&there))?;
-        let Some(name) = begun else {
-            let created = self.back_up_as(&there, &self.make(&there)?)?;
-            return Ok(Made { continued: None, created });
+        let continue_with = |name: String| {
+            eprintln!("going on with the backup of {}@{name}, which was interrupted", self.name);
+            self.back_up_as(&there, &name)
         };
-        eprintln!("going on with the backup of {}@{name}, which was interrupted", self.name);
-        let continued = self.back_up_as(&there, &name)?;
-        let there = self.there()?;
+        let continued = begun.map(continue_with).transpose()?;
+        let there = if continued.is_some() { self.there()? } else { there };
         let created = self.back_up_as(&there, &self.make(&there)?)?;
-        Ok(Made { continued: Some(continued), created })
+        Ok(Made { continued, created })
     }
 
     /// Makes the backup of a snapshot. If it was made for a backup, those of earlier backups are destroyed once it is

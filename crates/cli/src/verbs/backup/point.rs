@@ -26,7 +26,7 @@ pub(super) use self::settings::RecoveryTarget;
 use self::settings::{fetch_command, settings};
 use self::start::{mount, start};
 use super::open;
-use super::restore::{Done, restore_into};
+use super::restore::{Done, restore_into, there_already};
 use crate::args::{BackupRestore, RecoveryAction};
 use crate::table::printable;
 use crate::verbs::basebackup::view;
@@ -75,6 +75,7 @@ pub(super) fn restore(args: &BackupRestore, name: &Name, target: RecoveryTarget)
     let mut too_early = None;
     for candidate in candidates {
         let done = restore_into(&repository, &candidate.backup, name, false)?;
+        let done = done.ok_or_else(|| there_already(&candidate.backup, name))?;
         let set_up = set_up(name, &candidate, &format!("{fetch} %f \"%p\""), target, args.action);
         match set_up {
             Ok(None) => return finish(args, name, &repository, &candidate, &done, target),

@@ -36,13 +36,9 @@ pub(super) fn run(args: &BackupRestore, name: &Name) -> Result<()> {
     let backup = backup.map_err(|error| {
         backup_errors::failed(format!("cannot restore {} into {name}", args.backup), &error)
     })?;
-    let backups = repository.backups().map_err(|error| {
-        backup_errors::failed(format!("cannot restore {} into {name}", args.backup), &error)
-    })?;
-    if newest_backup(name, &backups)?.is_some_and(|there| there.number == backup.number) {
+    let Some(done) = restore_into(&repository, &backup, name, args.force)? else {
         return go_back(args, &backup, name);
-    }
-    let done = restore_into(&repository, &backup, name, args.force)?;
+    };
     if args.json {
         return print_json(&done.json(&repository));
     }
@@ -50,12 +46,18 @@ pub(super) fn run(args: &BackupRestore, name: &Name) -> Result<()> {
     Ok(())
 }
 
+/// Returns the failure of a restore of the backup that the dataset has as its newest snapshot.
+pub(super) fn there_already(backup: &Backup, name: &Name) -> Failure {
+    let snapshot = format!("{name}@{}", backup.snapshot);
+    Failure::new(format!("{name} has backup {} already, as {snapshot}", backup.number))
+        .hint(format!("give up what was changed since: pagefold rollback {snapshot}"))
+}
+
 /// The newest snapshot of the dataset is the one that is wanted: nothing has to be brought.
 fn go_back(args: &BackupRestore, backup: &Backup, name: &Name) -> Result<()> {
     let snapshot = Name::new(&name.pool, &format!("{}@{}", name.path, backup.snapshot));
     if !args.force {
-        return Err(Failure::new(format!("{name} has backup {} already, as {snapshot}", backup.number))
-            .hint(format!("give up what was changed since: pagefold rollback {snapshot}")));
+        return Err(there_already(backup, name));
     }
     datasets::perform(&name.pool, Operation::Rollback { snapshot: snapshot.path, newer: false })?;
     if args.json {
@@ -95,13 +97,14 @@ impl Done {
     }
 }
 
-/// Restores a backup into a dataset, on top of what the dataset has.
+/// Restores a backup into a dataset, on top of what the dataset has. Returns `None` if the dataset's newest snapshot is
+/// that of the backup: nothing was done then.
 pub(super) fn restore_into(
     repository: &Repository,
     backup: &Backup,
     name: &Name,
     force: bool,
-) -> Result<Done> {
+) -> Result<Option<Done>> {
     let doing = || format!("cannot restore {} into {name}", backup.name());
     let failed = |error: Error| backup_errors::failed(doing(), &error);
     let backups = repository.backups().map_err(failed)?;
@@ -122,6 +125,9 @@ pub(super) fn restore_into(
         }
         None => (newest_backup(name, &backups)?, None),
     };
+    if since.as_ref().is_some_and(|since| since.number == backup.number) {
+        return Ok(None);
+    }
     crate::ignore_sigpipe();
     let (outlet, inlet) = passage();
     let (received, restored) = std::thread::scope(|scope| {
@@ -139,7 +145,7 @@ pub(super) fn restore_into(
     match (received, restored) {
         (Ok(received), Ok(restored)) => {
             let since = since.map(|since| since.number);
-            Ok(Done { backup: backup.clone(), since, restored, received })
+            Ok(Some(Done { backup: backup.clone(), since, restored, received }))
         }
         // If the store or an object failed, the pool knows only that the stream has ended.
         (Err(failure), Err(Error::Stream(_)) | Ok(_)) => Err(kept(name, failure)),
@@ -159,7 +165,7 @@ fn kept(name: &Name, failure: Failure) -> Failure {
 }
 
 /// Returns the backup of the newest snapshot of the dataset, if it has one.
-pub(super) fn newest_backup(name: &Name, backups: &[Backup]) -> Result<Option<Backup>> {
+fn newest_backup(name: &Name, backups: &[Backup]) -> Result<Option<Backup>> {
     let all = datasets::of_pool(&name.pool)?;
     let of_dataset = |path: &str| names::dataset_of(path) == name.path && path.contains('@');
     let Some(newest) = all.iter().rfind(|figures| of_dataset(&figures.path)) else { return Ok(None) };

@@ -12,7 +12,7 @@ use pagefold_server::units;
 use serde_json::json;
 
 use super::open;
-use super::restore::{newest_backup, restore_into};
+use super::restore::restore_into;
 use crate::args::{BackupRestorePool, Create};
 use crate::failures::Failures;
 use crate::verbs::{create, print_json, properties};
@@ -46,13 +46,11 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
     for backup in newest.values() {
         let path = if backup.dataset.is_empty() { &own } else { backup.dataset.as_str() };
         let name = Name::new(&args.pool, path);
-        let is_new = parents(&name).and_then(|()| match newest_backup(&name, &backups)? {
-            // An earlier run has restored this one.
-            Some(there) if there.number == backup.number => Ok(false),
-            _ => restore_into(&repository, backup, &name, false).map(|_| true),
-        });
-        let one = is_new.and_then(|is_new| {
+        let restored = parents(&name).and_then(|()| restore_into(&repository, backup, &name, false));
+        let one = restored.and_then(|restored| {
             let left_out = set(&described, backup, &args.pool)?;
+            // An earlier run may have restored this one.
+            let is_new = restored.is_some();
             Ok(InPlace { name: name.to_string(), backup, is_new, left_out })
         });
         done.extend(failures.take(&name.to_string(), one));

@@ -22,7 +22,7 @@ use crate::args::{BackupRestore, RecoveryAction, Unmount};
 use crate::backup_errors;
 use crate::table::printable;
 use crate::verbs::archive::follow;
-use crate::verbs::backup::restore::{Done, restore_into};
+use crate::verbs::backup::restore::{Done, restore_into, there_already};
 use crate::verbs::branch::data::{self, DataDir};
 use crate::verbs::branch::owner::Owner;
 use crate::verbs::branch::record::{Options, Position, Product, Record};
@@ -74,6 +74,7 @@ pub(super) fn restore(
     require_new(name, &doing)?;
     let (candidate, parts) = candidate(args, repository, backups, target)?;
     let done = restore_into(repository, &candidate.backup, name, false)?;
+    let done = done.ok_or_else(|| there_already(&candidate.backup, name))?;
     let (replayed, started) = recover(args, repository, name, (&candidate, &parts), until_us)?;
     tell(args, name, repository, &candidate, (&done, replayed), target, started.as_ref())
 }
