@@ -25,7 +25,7 @@ BYTES_PER_SCALE = 15 << 20
 ROWS_PER_SCALE = 100_000
 """Rows that pgbench makes for each unit of its scale."""
 DOWNLOADS = 16
-REPOSITORY = f"s3://{BUCKET}/tank"
+REPOSITORY = Store.repository
 
 
 class Pgbench:

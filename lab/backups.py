@@ -54,7 +54,7 @@ class Campaign:
 
     def __init__(self, run: Run, pool: Pool, store: Store, chance: random.Random, tell):
         self.run, self.pool, self.store, self.chance, self.tell = run, pool, store, chance, tell
-        self.repository = "s3://bucket/tank"
+        self.repository = store.repository
         self.environment = {**os.environ, **pool.environment, **store.environment, "LC_ALL": "C.UTF-8"}
         self.contents: dict[str, str] = {}
         """Digest of the contents of each snapshot, by its name."""

@@ -1,17 +1,23 @@
-"""Object stores that speak S3, started on this machine, and a link that has the latency and the bandwidth of a far one.
+"""Object stores, started on this machine, and a link that has the latency and the bandwidth of a far one.
 
-Versitygw keeps objects as files. Ceph is a monitor, object servers (OSDs) with BlueStore and a gateway (RGW): a real
-distributed store. All listen on addresses of this machine only.
+S3: Moto keeps objects in memory, Versitygw as files. Ceph is a monitor, object servers (OSDs) with BlueStore and a
+gateway (RGW): a real distributed store. Azurite is Microsoft's emulator of Azure. All listen on addresses of this
+machine only.
 """
 
 from __future__ import annotations
 
+import base64
+import email.utils
+import hmac
+import http.server
 import itertools
 import json
 import os
 import random
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -28,9 +34,9 @@ BUCKET = "bucket"
 STARTS_S = 120
 
 
-def go_program(name: str) -> str:
-    """Returns the path of a program that is written in Go, which is built if need be."""
-    told = subprocess.run([ROOT / "scripts/go-program", name], capture_output=True, text=True)
+def store_program(name: str) -> str:
+    """Returns the path of a store's program, which is installed if need be."""
+    told = subprocess.run([ROOT / "scripts/store-program", name], capture_output=True, text=True)
     if told.returncode != 0:
         raise Missing(told.stderr.strip())
     return told.stdout.strip()
@@ -51,7 +57,9 @@ def await_http(url: str, process: subprocess.Popen, log: Path) -> None:
 
 
 class Store:
-    """An S3 server of our own, whose objects outlive its processes."""
+    """A server of our own, S3 unless it says otherwise, whose objects outlive its processes."""
+
+    repository = f"s3://{BUCKET}/tank"
 
     def __init__(self, run: Run, host: Host | None = None):
         self.run, self.host = run, host or Host(run)
@@ -98,7 +106,7 @@ class Versitygw(Store):
 
     def __init__(self, run: Run, host: Host | None = None):
         super().__init__(run, host)
-        self.program, self.folder = go_program("versitygw"), run.fresh("objects")
+        self.program, self.folder = store_program("versitygw"), run.fresh("objects")
         (self.folder / BUCKET).mkdir(parents=True)
 
     def start(self) -> None:
@@ -109,6 +117,85 @@ class Versitygw(Store):
 
     def kill(self, chance: random.Random) -> None:
         self.end()
+
+
+class Moto(Store):
+    """An S3 server that has its objects in memory: they end with it."""
+
+    def __init__(self, run: Run, host: Host | None = None):
+        super().__init__(run, host)
+        self.program = store_program("moto")
+
+    def start(self) -> None:
+        self.spawn("moto", [self.program, "-H", self.host.address, "-p", self.port])
+        self.await_answer("moto")
+        request(f"{self.url}/{BUCKET}", "PUT", {})
+
+
+class Azurite(Store):
+    """Microsoft's emulator of Azure's Blob Storage, with the account and key that every Azurite has."""
+
+    ACCOUNT = "devstoreaccount1"
+    KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+    repository = f"az://{BUCKET}/tank"
+
+    def __init__(self, run: Run, host: Host | None = None):
+        super().__init__(run, host)
+        self.program, self.folder, self.made = store_program("azurite"), run.fresh("azurite"), False
+        self.folder.mkdir(parents=True)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        endpoint = f"{self.url}/{self.ACCOUNT}"
+        # The names of Azure's own command line.
+        return {"AZURE_STORAGE_ACCOUNT": self.ACCOUNT, "AZURE_STORAGE_KEY": self.KEY, "AZURE_STORAGE_ENDPOINT": endpoint}
+
+    def start(self) -> None:
+        listen = ["--blobHost", self.host.address, "--blobPort", self.port]
+        self.spawn("azurite", [self.program, *listen, "--location", self.folder, "--silent", "--skipApiVersionCheck"])
+        self.await_answer("azurite")
+        if not self.made:
+            self.make_container()
+            self.made = True
+
+    def make_container(self) -> None:
+        # Shared Key: learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key
+        headers = {"x-ms-date": email.utils.formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+        named = "".join(f"{name}:{value}\n" for name, value in sorted(headers.items()))
+        to_sign = "PUT" + "\n" * 12 + f"{named}/{self.ACCOUNT}/{self.ACCOUNT}/{BUCKET}\nrestype:container"
+        signature = hmac.digest(base64.b64decode(self.KEY), to_sign.encode(), "sha256")
+        headers["Authorization"] = f"SharedKey {self.ACCOUNT}:{base64.b64encode(signature).decode()}"
+        request(f"{self.url}/{self.ACCOUNT}/{BUCKET}?restype=container", "PUT", headers, body=None)
+
+    def kill(self, chance: random.Random) -> None:
+        self.end()
+
+
+class Gcs(Moto):
+    """Google Cloud Storage as far as its XML requests are those of S3: Moto behind a door that translates the rest."""
+
+    repository = f"gs://{BUCKET}/tank"
+    keeps_conditions = True
+
+    def __init__(self, run: Run, host: Host | None = None):
+        super().__init__(run, host)
+        self.door = Door(self.url, keeps_conditions=self.keeps_conditions)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        # An account that needs no token.
+        account = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
+        return {"GOOGLE_BASE_URL": self.door.url, "GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(account)}
+
+    def end(self) -> None:
+        super().end()
+        self.door.close()
+
+
+class CarelessGcs(Gcs):
+    """The same, but conditions are ignored."""
+
+    keeps_conditions = False
 
 
 class Ceph(Store):
@@ -212,6 +299,67 @@ class Ceph(Store):
 
 
 STORES = {"versitygw": Versitygw, "ceph": Ceph}
+"""Stores of the campaigns, which talk to them by themselves."""
+
+
+def request(url: str, method: str, headers: dict[str, str], body: bytes | None = b"") -> bytes:
+    """Makes a request as it is."""
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers, method=method), timeout=30) as answer:
+        return answer.read()
+
+
+class Door:
+    """A proxy by which an S3 server serves the requests that are made to Google's: `x-goog-if-generation-match: 0` is
+    `if-none-match: *` there (cloud.google.com/storage/docs/xml-api/reference-headers)."""
+
+    CONDITION = "x-goog-if-generation-match"
+    SIGNED = f"AWS4-HMAC-SHA256 Credential={KEYS['AWS_ACCESS_KEY_ID']}/20260101/us-east-1/s3/aws4_request, Signature=unverified"
+    DROPPED = ("host", "authorization", "connection", "transfer-encoding", "content-length", "date", "server", CONDITION)
+
+    def __init__(self, upstream: str, *, keeps_conditions: bool):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_) -> None:
+                pass
+
+            def ask(self) -> tuple[int, dict[str, str], bytes]:
+                length = self.headers.get("content-length")
+                headers = {name: value for name, value in self.headers.items() if name.lower() not in Door.DROPPED}
+                headers["Authorization"] = Door.SIGNED
+                if keeps_conditions and self.headers.get(Door.CONDITION) == "0":
+                    headers["if-none-match"] = "*"
+                body = self.rfile.read(int(length)) if length else None
+                try:
+                    answer = urllib.request.urlopen(urllib.request.Request(upstream + self.path, body, headers, method=self.command))
+                except urllib.error.HTTPError as error:
+                    answer = error
+                with answer:
+                    return answer.status, dict(answer.headers.items()), answer.read()
+
+            def pass_on(self) -> None:
+                status, headers, body = self.ask()
+                self.send_response(status)
+                for name, value in headers.items():
+                    if name.lower() not in Door.DROPPED:
+                        self.send_header(name, value)
+                if self.command == "PUT":
+                    self.send_header("x-goog-generation", "1")
+                length = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(body))
+                self.send_header("Content-Length", length)
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            do_GET = do_PUT = do_HEAD = do_DELETE = pass_on
+
+        self.server = http.server.ThreadingHTTPServer((LOOPBACK, 0), Handler)
+        self.url = f"http://{LOOPBACK}:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
 
 
 def signed() -> list[str]:
@@ -278,7 +426,7 @@ class FarHost(Host):
         port, api_port = self.free_port(), self.free_port()
         api = f"http://{self.address}:{api_port}"
         log = self.run.logs / "toxiproxy.log"
-        process = proc.spawn([*self.prefix, go_program("toxiproxy"), "-host", self.address, "-port", str(api_port)], log=log)
+        process = proc.spawn([*self.prefix, store_program("toxiproxy"), "-host", self.address, "-port", str(api_port)], log=log)
         self.run.process(process.pid, "toxiproxy")
         await_http(f"{api}/version", process, log)
 

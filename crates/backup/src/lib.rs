@@ -23,13 +23,15 @@
 //! binlog                            binary logs of MariaDB, part by part
 //! pack, block                       immutable objects of blocks, and places in them
 //! keys                              seals, and encryption
-//! store, directory, remote          the one door to objects: in a directory, on another host, in a bucket
+//! store, directory, remote, bucket  the one door to objects: in a directory, on another host, in a bucket
+//! location                          names of these places
 //! seen                              what this machine remembers of repositories
 //! ```
 
 mod archive;
 mod binlog;
 mod block;
+mod bucket;
 mod chunk;
 mod commit;
 mod contents;
@@ -45,6 +47,7 @@ mod format_tests;
 pub mod fuzzing;
 mod keys;
 pub mod limits;
+mod location;
 mod merge;
 mod pack;
 mod prune;
@@ -67,12 +70,14 @@ pub use binlog::{
     clear_in_use,
 };
 pub use block::{BlockRef, ModelRef, RecordRef};
+pub use bucket::{Bucket, Service};
 pub use chunk::{Entry, PageEntry};
 pub use commit::{Backup, BinlogEnd, Cluster, Described};
 pub use contents::Contents;
 pub use create::{CreateOptions, Created};
 pub use error::{Error, Result};
 pub use keys::Secret;
+pub use location::{Location, Patience};
 pub use pack::PackId;
 pub use prune::{Keep, Pruned, select};
 pub use remote::{Host, ServeOptions, serve};
@@ -81,5 +86,5 @@ pub use repository::{InitOptions, Repository};
 pub use restore::Restored;
 pub use root::{Row, Totals};
 pub use seen::Seen;
-pub use store::{Location, Patience, Requests, Store};
+pub use store::{Requests, Store};
 pub use verify::{Checked, Damage};

@@ -1,116 +1,20 @@
 //! The one door to objects: in a directory, here or on another host, in a bucket, or in memory.
 
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream::{self, StreamExt};
-use object_store::aws::AmazonS3Builder;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::runtime::Runtime;
 
 use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::limits::READS;
-use crate::remote::{Host, Remote};
-
-/// Longest time that a request may take: a pack over a slow line.
-pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
-/// Longest time for which a request that fails is tried again, with growing pauses.
-pub(crate) const RETRY_TIMEOUT: Duration = Duration::from_secs(180);
-
-/// Bounds of waiting for requests to a bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// Longest time that a request may take.
-    pub request: Duration,
-    /// Longest time for which a request that fails is tried again.
-    pub retry: Duration,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self { request: REQUEST_TIMEOUT, retry: RETRY_TIMEOUT }
-    }
-}
-
-/// The place of a repository.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Location {
-    /// A directory.
-    Directory(PathBuf),
-    /// A directory on another host.
-    Host(Host),
-    /// A bucket of an S3-compatible store.
-    S3 {
-        /// The bucket.
-        bucket: String,
-        /// Path in the bucket; empty for all of it.
-        prefix: String,
-        /// URL of the store, if it is not Amazon's.
-        endpoint: Option<String>,
-        /// Region of the store, if it is not the one of the environment.
-        region: Option<String>,
-    },
-}
-
-impl Location {
-    /// Parses a directory, `s3://BUCKET/PREFIX`, or `ssh://[USER@]HOST[:PORT]/DIRECTORY`; `remote_command` is
-    /// Pagefold's name on that host, in words of a shell.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for other URLs, and for an endpoint or region of a directory.
-    pub fn parse(
-        text: &str,
-        endpoint: Option<&str>,
-        region: Option<&str>,
-        remote_command: Option<&str>,
-    ) -> Result<Self> {
-        if let Some(rest) = text.strip_prefix("ssh://") {
-            return Host::parse(rest, remote_command).map(Self::Host);
-        }
-        if let Some(rest) = text.strip_prefix("s3://") {
-            let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-            if bucket.is_empty() {
-                return Err(Error::Invalid(format!(
-                    "'{text}' names no bucket: s3://BUCKET/PREFIX is wanted"
-                )));
-            }
-            return Ok(Self::S3 {
-                bucket: bucket.into(),
-                prefix: prefix.trim_matches('/').into(),
-                endpoint: endpoint.map(Into::into),
-                region: region.map(Into::into),
-            });
-        }
-        if text.contains("://") {
-            return Err(Error::Invalid(format!(
-                "'{text}' is of a kind that is not known: a repository is a directory, s3://BUCKET/PREFIX, or ssh://HOST/DIRECTORY"
-            )));
-        }
-        if text.is_empty() || endpoint.is_some() || region.is_some() {
-            return Err(Error::Invalid(format!(
-                "'{text}' is a directory: it has no endpoint or region, and a name"
-            )));
-        }
-        Ok(Self::Directory(text.into()))
-    }
-}
-
-impl std::fmt::Display for Location {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Directory(path) => path.display().fmt(f),
-            Self::Host(host) => host.fmt(f),
-            Self::S3 { bucket, prefix, .. } if prefix.is_empty() => write!(f, "s3://{bucket}"),
-            Self::S3 { bucket, prefix, .. } => write!(f, "s3://{bucket}/{prefix}"),
-        }
-    }
-}
+use crate::location::{Location, Patience};
+use crate::remote::Remote;
 
 /// Counts of requests that were made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -166,11 +70,11 @@ impl Store {
     /// [`Error::NotFound`] if there is no such directory; [`Error::Connection`] to another host; [`Error::Invalid`] if
     /// the environment or the location is wrong.
     pub fn open(location: &Location, create: bool) -> Result<Self> {
-        let of_environment = std::env::vars_os().filter_map(|(name, value)| {
-            let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
-            name.starts_with("AWS_").then_some((name, value))
-        });
-        Self::open_with(location, create, &of_environment.collect::<Vec<_>>(), Patience::default())
+        let settings = match location {
+            Location::Bucket(bucket) => bucket.service.settings(),
+            Location::Directory(_) | Location::Host(_) => Vec::new(),
+        };
+        Self::open_with(location, create, &settings, Patience::default())
     }
 
     /// Opens a store as [`Store::open`] does, with `settings` of a bucket's access (`AWS_ACCESS_KEY_ID` and so on) in
@@ -191,33 +95,7 @@ impl Store {
                 let remote = runtime.block_on(Remote::open(host, create))?;
                 Ok(Self::on(runtime, Arc::new(remote), ""))
             }
-            Location::S3 { bucket, prefix, endpoint, region } => {
-                // The program may have installed another provider, which is used then.
-                let _ = rustls::crypto::ring::default_provider().install_default();
-                let options = ClientOptions::new().with_timeout(patience.request);
-                let retry = RetryConfig { retry_timeout: patience.retry, ..RetryConfig::default() };
-                let mut builder = AmazonS3Builder::new();
-                for (name, value) in settings {
-                    // Names that are unknown here are somebody else's, as in AmazonS3Builder::from_env.
-                    if let Ok(key) = name.to_ascii_lowercase().parse() {
-                        builder = builder.with_config(key, value);
-                    }
-                }
-                builder = builder.with_bucket_name(bucket);
-                if let Some(endpoint) = endpoint {
-                    builder = builder.with_endpoint(endpoint.trim_end_matches('/'));
-                }
-                if let Some(region) = region {
-                    builder = builder.with_region(region);
-                }
-                let plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
-                let builder = builder.with_client_options(options.with_allow_http(plain)).with_retry(retry);
-                let builder = builder.with_checksum_algorithm(object_store::aws::Checksum::SHA256);
-                let store = builder.build().map_err(|error| {
-                    Error::Invalid(format!("the store {location} cannot be used: {error}"))
-                })?;
-                Self::new(Arc::new(store), prefix)
-            }
+            Location::Bucket(bucket) => Self::new(bucket.open(settings, patience)?, &bucket.prefix),
         }
     }
 
@@ -388,7 +266,10 @@ impl Store {
         let (path, after) = (self.path(folder), self.path(&format!("{folder}/{name}")));
         self.runtime.block_on(async {
             add(&self.counters.lists, 1);
-            let found = self.inner.list_with_offset(Some(&path), &after).next().await;
+            let found = self.inner.list_with_offset(Some(&path), &after);
+            // Some stores do not know from where to list, and list all.
+            let behind = |found: &ObjectMeta| std::future::ready(found.location > after);
+            let found = std::pin::pin!(found.try_filter(behind)).next().await;
             Ok(found.transpose().map_err(Self::failed("list", folder))?.is_some())
         })
     }

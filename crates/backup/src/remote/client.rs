@@ -18,7 +18,7 @@ use super::link::{Link, Lost, Wire};
 use super::ssh::Host;
 use crate::error::{Error, Result};
 use crate::limits::{PART_BYTES, PARTS_AHEAD};
-use crate::store::RETRY_TIMEOUT;
+use crate::location::RETRY_TIMEOUT;
 
 /// First pause before another connection is tried; each next one is twice as long ...
 const PAUSE: Duration = Duration::from_millis(100);

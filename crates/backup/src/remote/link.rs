@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 use super::frame::{Answer, Frame, MAGIC, PROTOCOL, Request};
-use crate::store::REQUEST_TIMEOUT;
+use crate::location::REQUEST_TIMEOUT;
 
 /// Number of requests that wait to be sent.
 const QUEUE: usize = 16;

@@ -9,7 +9,7 @@ mod odd;
 use std::io::Read;
 
 use bench::{Bench, PAGE, contents, create, noise, options, pool, put, receive, restore, write};
-use pagefold_backup::{Error, InitOptions, Keep, Location, Repository, Secret, Seen, Store, select};
+use pagefold_backup::{Error, InitOptions, Keep, Repository, Seen, select};
 use pagefold_engine::Key;
 use pagefold_engine::dataset::Change;
 
@@ -237,57 +237,5 @@ fn writers_at_once_lose_nothing_and_late_ones_are_fenced() {
     assert_eq!(select(&repository.backups().unwrap(), &keep), [1, 2, 3, 4, 5, 6]);
     let pruned = repository.prune(Some(&keep), true, false).unwrap();
     assert_eq!(pruned.forgotten.len(), 6);
-    assert_eq!(repository.verify(&repository.backups().unwrap(), 1.0, 0, &mut |_| {}).unwrap().damages, 0);
-}
-
-/// Against the S3 server that PAGEFOLD_S3 names, with a bucket `pagefold`.
-#[test]
-#[ignore = "needs a server: make backup-s3"]
-fn backups_in_a_bucket_are_as_those_in_memory() {
-    let endpoint = std::env::var("PAGEFOLD_S3").unwrap();
-    let location =
-        Location::parse("s3://pagefold/some/where", Some(&endpoint), Some("us-east-1"), None).unwrap();
-    let open = || Store::open(&location, true).unwrap();
-    let secret = || Secret::new(b"horse".to_vec()).unwrap();
-    let missing = Repository::open(open(), Seen::default(), None).err().unwrap();
-    assert!(matches!(missing, Error::NotFound(_)), "{missing}");
-    let options = InitOptions { secret: Some(secret()), ..InitOptions::default() };
-    let repository = Repository::init(open(), Seen::default(), &options).unwrap();
-    assert!(matches!(Repository::init(open(), Seen::default(), &options), Err(Error::Exists(_))));
-    let bench = Bench::new(5200);
-    let one = bench.snapshot("one");
-    let before = repository.store().requests();
-    create(&repository, &bench.stream(&one, None)).unwrap();
-    let after = repository.store().requests();
-    assert!(after.puts - before.puts <= (after.put_bytes - before.put_bytes) / (8 << 20) + 2);
-    write(&*bench.pool.open_dataset("db").unwrap(), 3, 1, &noise(9999, PAGE as usize));
-    let two = bench.snapshot("two");
-    let before = repository.store().requests();
-    create(&repository, &bench.stream(&two, Some(&one))).unwrap();
-    println!("{:?}\n{before:?}\n{:?}", after, repository.store().requests());
-    assert_eq!(repository.store().requests().puts - before.puts, 2);
-    let other = pool(2);
-    receive(&other, "db", &restore(&repository, "1", None).unwrap());
-    receive(&other, "db", &restore(&repository, "2", Some("1")).unwrap());
-    for name in ["db@one", "db@two"] {
-        assert!(contents(&other, name) == contents(&bench.pool, name), "{name}");
-    }
-    let streams: Vec<_> =
-        (0..4).map(|number| bench.stream(&bench.snapshot(&format!("s{number}")), None)).collect();
-    std::thread::scope(|scope| {
-        for stream in &streams {
-            scope.spawn(|| {
-                let repository = Repository::open(open(), Seen::default(), Some(&secret())).unwrap();
-                create(&repository, stream).unwrap();
-            });
-        }
-    });
-    let all = repository.backups().unwrap();
-    assert_eq!(all.len(), 6);
-    assert_eq!(repository.check().unwrap().damages, 0);
-    assert_eq!(repository.verify(&all, 1.0, 0, &mut |_| {}).unwrap().damages, 0);
-    assert_eq!(repository.verify_packs(&all, 1.0, 0, &mut |_| {}).unwrap().damages, 0);
-    let keep: Keep = "last=1".parse().unwrap();
-    assert_eq!(repository.prune(Some(&keep), true, false).unwrap().forgotten.len(), 5);
     assert_eq!(repository.verify(&repository.backups().unwrap(), 1.0, 0, &mut |_| {}).unwrap().damages, 0);
 }

@@ -51,7 +51,7 @@ Examples:
 /// See [`Archive::Push`].
 #[derive(Args, Debug)]
 pub struct ArchivePush {
-    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    /// A directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// The file: %p.
     pub file: PathBuf,
@@ -66,7 +66,7 @@ pub struct ArchivePush {
 /// See [`Archive::Fetch`].
 #[derive(Args, Debug)]
 pub struct ArchiveFetch {
-    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    /// A directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// The file's name: %f.
     pub name: String,
@@ -83,7 +83,7 @@ pub struct ArchiveFetch {
 /// See [`Archive::Follow`].
 #[derive(Args, Debug)]
 pub struct ArchiveFollow {
-    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    /// A directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// The server's data directory, or the list of its binary logs: NAME.index.
     pub log: PathBuf,
@@ -104,7 +104,7 @@ pub struct ArchiveFollow {
 /// See [`Archive::List`].
 #[derive(Args, Debug)]
 pub struct ArchiveList {
-    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    /// A directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// How it is opened.
     #[command(flatten)]

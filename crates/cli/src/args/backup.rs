@@ -152,11 +152,13 @@ Examples:
 /// A repository, and what opens it.
 #[derive(Args, Debug)]
 pub struct Access {
-    /// URL of an S3-compatible store. Credentials, region and more come from the environment: AWS_ACCESS_KEY_ID and so on.
-    #[arg(long, value_name = "URL", env = "AWS_ENDPOINT_URL")]
+    /// URL of the store that has the bucket, if it is not the provider's own [env: AWS_ENDPOINT_URL, GOOGLE_BASE_URL,
+    /// AZURE_STORAGE_ENDPOINT]. Credentials and more come from the environment: AWS_ACCESS_KEY_ID, GOOGLE_SERVICE_ACCOUNT,
+    /// AZURE_STORAGE_ACCOUNT_NAME and so on.
+    #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
-    /// Region of the store.
-    #[arg(long, env = "AWS_REGION")]
+    /// Region of an S3 store [env: AWS_REGION].
+    #[arg(long)]
     pub region: Option<String>,
     /// Pagefold's name on the host of ssh://..., in words of a shell [default: pagefold].
     #[arg(long, value_name = "COMMAND", env = "PAGEFOLD_BACKUP_REMOTE_COMMAND")]
@@ -172,7 +174,7 @@ pub struct Access {
 /// See [`Backup::Init`].
 #[derive(Args, Debug)]
 pub struct BackupInit {
-    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    /// A directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// Make it without encryption.
     #[arg(long, conflicts_with_all = ["key_file", "key_command"])]
@@ -190,7 +192,7 @@ pub struct BackupInit {
 pub struct BackupCreate {
     /// POOL/DATASET@NAME, or POOL/DATASET.
     pub source: String,
-    /// The repository: a directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    /// The repository: a directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     #[arg(long, value_name = "REPO")]
     pub to: String,
     /// Upload so many bytes per second at most: 50M.
@@ -207,7 +209,7 @@ pub struct BackupCreate {
 /// See [`Backup::List`].
 #[derive(Args, Debug)]
 pub struct BackupList {
-    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    /// A directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// How it is opened.
     #[command(flatten)]
@@ -220,7 +222,7 @@ pub struct BackupList {
 /// See [`Backup::Show`].
 #[derive(Args, Debug)]
 pub struct BackupShow {
-    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    /// A directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// The backup.
     pub backup: String,
@@ -235,7 +237,7 @@ pub struct BackupShow {
 /// See [`Backup::Verify`].
 #[derive(Args, Debug)]
 pub struct BackupVerify {
-    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    /// A directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// The backups; all if left out.
     pub backups: Vec<String>,
@@ -256,7 +258,7 @@ pub struct BackupVerify {
 /// See [`Backup::Check`].
 #[derive(Args, Debug)]
 pub struct BackupCheck {
-    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    /// A directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// How it is opened.
     #[command(flatten)]
@@ -296,7 +298,7 @@ pub struct Replicate {
 /// See [`Backup::Forget`].
 #[derive(Args, Debug)]
 pub struct BackupForget {
-    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    /// A directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// Numbers of backups.
     #[arg(required = true)]
@@ -309,7 +311,7 @@ pub struct BackupForget {
 /// See [`Backup::Prune`].
 #[derive(Args, Debug)]
 pub struct BackupPrune {
-    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    /// A directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// Which backups are kept: last=N, hourly=N, daily=N, weekly=N, monthly=N, yearly=N, with commas between. All if left out.
     #[arg(long)]

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct RepositorySource {
     /// Name of the repository as the user gave it; for a directory, its absolute path.
     pub repository: String,
-    /// URL of an S3-compatible store.
+    /// URL of the store that has the bucket, if it is not the provider's own.
     pub endpoint: Option<String>,
     /// Its region.
     pub region: Option<String>,

@@ -23,7 +23,7 @@ use std::process::{Command, Stdio};
 
 use pagefold_backup::{
     Checked, Error, InitOptions, Keep, Location, PrunedLogs, Repacked, Repository, Secret, Seen,
-    ServeOptions, Store, limits,
+    ServeOptions, Service, Store, limits,
 };
 use pagefold_server::backups::PASSPHRASE;
 use pagefold_server::failure::{Context, Failure, Result};
@@ -107,11 +107,17 @@ fn secret_bytes(access: &Access) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes.get(..end).unwrap_or_default().to_vec()))
 }
 
+/// Returns endpoint and region of a repository: those of the command line, or for a bucket those of the environment.
+fn endpoint_and_region(repository: &str, access: &Access) -> (Option<String>, Option<String>) {
+    let service = Service::of(repository);
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let endpoint = || service.and_then(|service| variable(service.endpoint_variable()));
+    let region = || service.and_then(Service::region_variable).and_then(variable);
+    (access.endpoint.clone().or_else(endpoint), access.region.clone().or_else(region))
+}
+
 fn store(repository: &str, access: &Access, make: bool) -> Result<Store> {
-    // A directory has neither endpoint nor region, and the environment may have them for other uses.
-    let remote = repository.contains("://");
-    let only = |word: &Option<String>| word.clone().filter(|_| remote);
-    let (endpoint, region) = (only(&access.endpoint), only(&access.region));
+    let (endpoint, region) = endpoint_and_region(repository, access);
     let doing = || format!("cannot use the repository {repository}");
     let location =
         Location::parse(repository, endpoint.as_deref(), region.as_deref(), access.remote_command.as_deref());

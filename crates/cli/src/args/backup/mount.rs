@@ -21,7 +21,7 @@ pub struct BackupServe {
 /// See [`Backup::Mount`].
 #[derive(Args, Debug)]
 pub struct BackupMount {
-    /// A directory, s3://BUCKET/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
+    /// A directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
     /// The backup: a number, POOL/DATASET@SNAPSHOT, or POOL/DATASET for the newest.
     pub backup: String,

@@ -1,18 +1,21 @@
 //! `backup create`: makes a snapshot if none was named, and sends it into the repository.
 
+use std::fs::{self, File};
 use std::io::{self, Read};
 
 use pagefold_backup::{Backup, BinlogEnd, Cluster, CreateOptions, Created, Error, Keep, Repository};
 use pagefold_engine::pool::StreamReader;
 use pagefold_server::control::{self, DatasetFigures, PropertyValue, Sendable};
-use pagefold_server::failure::{Failure, Result};
-use pagefold_server::names::Name;
+use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::files;
+use pagefold_server::names::{Name, dataset_of};
 use pagefold_server::operations::Operation;
 use pagefold_server::passage::passage;
 use pagefold_server::props::{self, Property};
 use pagefold_server::units;
 use serde_json::json;
 
+use super::attempts::folder;
 use super::{clusters, open};
 use crate::args::BackupCreate;
 use crate::verbs::send::{Unsent, send_to};
@@ -90,9 +93,26 @@ impl BackupSource<'_> {
         format!("cannot back {} up to {}", self.name, self.to)
     }
 
+    /// Waits until no other process of this user backs the dataset up to the repository: the snapshot of a backup that is
+    /// under way would be taken for that of an interrupted one. The turn ends when the returned file is dropped.
+    pub(super) fn turn(&self) -> Result<File> {
+        let folder = folder()?;
+        let whole = self.name.to_string();
+        let dataset = dataset_of(&whole);
+        fs::create_dir_all(&folder).context(|| format!("cannot make {}", folder.display()))?;
+        // Two datasets of one checksum only wait for each other.
+        let lock = folder.join(format!("{}{:08x}.lock", self.prefix(), crc32c::crc32c(dataset.as_bytes())));
+        if let Some(turn) = files::try_locked(&lock)? {
+            return Ok(turn);
+        }
+        eprintln!("waiting for another backup of {dataset} to {}", self.to);
+        files::locked(&lock)
+    }
+
     /// Makes the backup. If it is one of a dataset, one that was interrupted is continued first: what has arrived of it
     /// is not sent again.
     pub(super) fn back_up(&self) -> Result<Made> {
+        let _turn = self.turn()?;
         let there = self.there()?;
         if let Some((_, name)) = self.name.path.split_once('@') {
             if !there.iter().any(|figures| snapshot_of(figures) == name) {
@@ -226,12 +246,20 @@ impl BackupSource<'_> {
     /// Makes a snapshot of the dataset as it is now.
     pub(super) fn make(&self, there: &[DatasetFigures]) -> Result<String> {
         let stem = format!("{}{}", self.prefix(), units::utc(units::now()).replace([' ', ':'], "-"));
-        let taken: Vec<&str> = there.iter().map(snapshot_of).collect();
-        let name = free_name(&stem, &taken);
-        let snapshots = vec![format!("{}@{name}", self.name.dataset())];
-        let operation = Operation::Snapshot { snapshots, recursive: false, properties: Vec::new() };
-        datasets::perform(&self.name.pool, operation)?;
-        Ok(name)
+        let free =
+            |there: &[DatasetFigures]| free_name(&stem, &there.iter().map(snapshot_of).collect::<Vec<_>>());
+        let mut name = free(there);
+        loop {
+            let snapshots = vec![format!("{}@{name}", self.name.dataset())];
+            let operation = Operation::Snapshot { snapshots, recursive: false, properties: Vec::new() };
+            let Err(failure) = datasets::perform(&self.name.pool, operation) else { return Ok(name) };
+            // Another backup may have taken the name meanwhile.
+            let next = free(&self.there()?);
+            if next == name {
+                return Err(failure);
+            }
+            name = next;
+        }
     }
 
     /// Sends a snapshot into the repository: the changes since `from`, or all of it.

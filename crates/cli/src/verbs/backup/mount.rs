@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use pagefold_backup::{Contents, Patience};
+use pagefold_backup::{Contents, Patience, Service};
 use pagefold_engine::pool::{Guid, Origin as SnapshotOrigin, StreamHead};
 use pagefold_lazy::{Link, Origin, Token, Wishes, skeleton};
 use pagefold_server::control::DatasetFigures;
@@ -17,7 +17,7 @@ use pagefold_server::passage::passage;
 use pagefold_server::spawn::{self, Purpose};
 use pagefold_server::{files, mounts, raw, units};
 
-use super::secret_bytes;
+use super::{endpoint_and_region, secret_bytes};
 use crate::args::{Access, BackupMount, BackupMounts, Mount, Set};
 use crate::reader::{self, MountSpec, Opening, RepositorySource, Task};
 use crate::table::{Align, Table, printable};
@@ -26,8 +26,6 @@ use crate::{backup_errors, datasets, mountpoint, target};
 
 /// Prefix of the name of the snapshot that such a dataset is received as; it is destroyed at once.
 const SKELETON: &str = "backup-mount-";
-/// Prefix of variables that give access to a bucket.
-const AWS: &str = "AWS_";
 /// Variables that a reader of backups gets beside those that all of our processes get: they lead to the network, and to
 /// keys that another program keeps.
 const ENVIRONMENT: &[&str] = &[
@@ -61,20 +59,16 @@ pub fn run(args: &BackupMount) -> Result<()> {
 
 fn source(repository: &str, access: &Access) -> Result<RepositorySource> {
     let remote = repository.contains("://");
-    let only = |word: &Option<String>| word.clone().filter(|_| remote);
     let path = raw::path_of(repository);
     let absolute =
         || std::path::absolute(&path).context(|| format!("cannot resolve {}", printable(repository)));
-    let settings = std::env::vars_os().filter_map(|(name, value)| {
-        let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
-        (remote && name.starts_with(AWS)).then_some((name, value))
-    });
+    let (endpoint, region) = endpoint_and_region(repository, access);
     Ok(RepositorySource {
         repository: if remote { repository.to_owned() } else { raw::text(&absolute()?) },
-        endpoint: only(&access.endpoint),
-        region: only(&access.region),
+        endpoint,
+        region,
         remote_command: access.remote_command.clone(),
-        settings: settings.collect(),
+        settings: Service::of(repository).map(Service::settings).unwrap_or_default(),
         secret: secret_bytes(access)?,
     })
 }

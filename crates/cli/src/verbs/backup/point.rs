@@ -13,7 +13,7 @@ mod start;
 
 use std::path::Path;
 
-use pagefold_backup::{Backup, Cluster, ClusterLog, Line, Reach, Repository};
+use pagefold_backup::{Backup, Cluster, ClusterLog, Line, Reach, Repository, Service};
 use pagefold_basebackup::control::{self, Control};
 use pagefold_basebackup::wal::Wal;
 use pagefold_server::failure::{Context, Failure, Result};
@@ -40,8 +40,6 @@ use crate::{backup_errors, datasets, timestamp};
 const SETTINGS: &str = "postgresql.auto.conf";
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 const SIGNAL: &str = "recovery.signal";
-/// Credentials of a bucket, for a machine that has no role by which it may read it.
-const CREDENTIALS: &str = "AWS_ACCESS_KEY_ID";
 
 /// A backup from which the point can be reached.
 struct Candidate {
@@ -63,9 +61,12 @@ pub(super) fn restore(args: &BackupRestore, name: &Name, target: RecoveryTarget)
             "--start waits until the server has recovered, and is for --action promote",
         ));
     }
-    if args.start && args.repository.starts_with("s3://") && std::env::var_os(CREDENTIALS).is_some() {
+    let credentials = Service::of(&args.repository).map(Service::credentials).unwrap_or_default();
+    if args.start
+        && let Some(variable) = credentials.iter().find(|variable| std::env::var_os(variable).is_some())
+    {
         return Err(Failure::usage(format!(
-            "the server would not find the bucket's credentials: it gets nothing of this environment, {CREDENTIALS} included"
+            "the server would not find the bucket's credentials: it gets nothing of this environment, {variable} included"
         ))
         .hint("restore without --start, and start the server with them in its environment"));
     }

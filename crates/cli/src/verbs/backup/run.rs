@@ -118,14 +118,11 @@ fn pools(args: &BackupRun, failures: &mut Failures) -> Result<Vec<String>> {
 }
 
 pub(super) fn access(policy: &BackupPolicy) -> Access {
-    let environment = |name: &str| std::env::var(name).ok();
+    let remote_command = || std::env::var("PAGEFOLD_BACKUP_REMOTE_COMMAND").ok();
     Access {
-        endpoint: policy.endpoint.clone().or_else(|| environment("AWS_ENDPOINT_URL")),
-        region: policy.region.clone().or_else(|| environment("AWS_REGION")),
-        remote_command: policy
-            .remote_command
-            .clone()
-            .or_else(|| environment("PAGEFOLD_BACKUP_REMOTE_COMMAND")),
+        endpoint: policy.endpoint.clone(),
+        region: policy.region.clone(),
+        remote_command: policy.remote_command.clone().or_else(remote_command),
         key_file: policy.key_file(|| std::path::Path::new(KEY_FILE).exists()),
         key_command: None,
     }

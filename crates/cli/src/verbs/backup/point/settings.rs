@@ -8,6 +8,7 @@ use pagefold_server::backups::PASSPHRASE;
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::{raw, registry};
 
+use super::super::endpoint_and_region;
 use super::Candidate;
 use crate::args::{BackupRestore, RecoveryAction};
 use crate::timestamp;
@@ -113,8 +114,9 @@ pub(super) fn fetch_command(args: &BackupRestore, repository: &Repository) -> Re
         words.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
     };
     if args.repository.contains("://") {
-        option("--endpoint", access.endpoint.clone());
-        option("--region", access.region.clone());
+        let (endpoint, region) = endpoint_and_region(&args.repository, access);
+        option("--endpoint", endpoint);
+        option("--region", region);
         option("--remote-command", access.remote_command.clone());
     }
     let key_file = access.key_file.as_deref().map(registry::absolute).transpose()?;
