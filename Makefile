@@ -42,7 +42,7 @@ else
 BUILD := :
 endif
 
-.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-s3 backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
+.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -97,9 +97,10 @@ streams: ## N=100000 damaged streams of 'send', each to be rejected whole
 	@scripts/setup build
 	PAGEFOLD_MUTATIONS=$(N) cargo test --locked --quiet -p pagefold-engine --test send -- damaged_streams
 
-backup-s3: ## Backups to an S3 server on this machine (moto)
+backup-stores: ## Backups in buckets: S3 (moto, versitygw), Azure (Azurite), Google's dialect
 	@scripts/setup build test
-	@scripts/backup-s3
+	@$(BUILD)
+	LAB_ALL_STORES=1 PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -p no:cacheprovider -q lab/tests/test_backup_stores.py
 
 backup-kills: ## N=500 kills of backups, restores, prunes, servers and stores; two writers at once: STORE=versitygw|ceph
 	@scripts/setup build $(if $(filter ceph,$(STORE)),ceph,test)

@@ -126,6 +126,12 @@ impl Bucket {
         if region.is_some() && service.region_variable().is_none() {
             return Err(Error::Invalid(format!("'{text}' has no region: its name is enough to find it")));
         }
+        let is_url = |url: &str| url.starts_with("https://") || url.starts_with("http://");
+        if let Some(endpoint) = endpoint.filter(|endpoint| !is_url(endpoint)) {
+            return Err(Error::Invalid(format!(
+                "the endpoint '{endpoint}' of '{text}' is no URL: https://HOST[:PORT] is wanted"
+            )));
+        }
         Ok(Self {
             service,
             name: name.into(),

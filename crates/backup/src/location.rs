@@ -116,6 +116,7 @@ mod tests {
         assert!(parse("gs://b", url, None).is_ok());
         assert!(parse("s3://b", url, Some("r")).is_ok());
         for (text, endpoint, region, why) in [
+            ("s3://b", Some("h:1"), None, "is no URL"),
             ("gs://b", None, Some("r"), "has no region"),
             ("az://c/x", None, Some("r"), "has no region"),
             ("dir", url, None, "neither endpoint nor region"),

@@ -154,7 +154,7 @@ Examples:
 pub struct Access {
     /// URL of the store that has the bucket, if it is not the provider's own [env: AWS_ENDPOINT_URL, GOOGLE_BASE_URL,
     /// AZURE_STORAGE_ENDPOINT]. Credentials and more come from the environment: AWS_ACCESS_KEY_ID, GOOGLE_SERVICE_ACCOUNT,
-    /// AZURE_STORAGE_ACCOUNT_NAME and so on.
+    /// AZURE_STORAGE_ACCOUNT and so on.
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
     /// Region of an S3 store [env: AWS_REGION].

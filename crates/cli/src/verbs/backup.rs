@@ -125,11 +125,24 @@ fn store(repository: &str, access: &Access, make: bool) -> Result<Store> {
     Store::open(&location, make).map_err(|error| not_opened(doing(), &error, repository))
 }
 
+/// Returns true if a repository is in a bucket, and the environment does not tell who one is.
+fn lacks_credentials(repository: &str) -> bool {
+    let set = |variable: &&str| std::env::var_os(variable).is_some();
+    Service::of(repository).is_some_and(|service| !service.credentials().iter().any(set))
+}
+
 /// A repository could not be opened; if it is not there or belongs to somebody else, the user is told what helps.
 fn not_opened(doing: String, error: &Error, repository: &str) -> Failure {
     let failure = backup_errors::failed(doing, error);
     match error {
         Error::NotFound(_) => failure.hint(format!("make one: pagefold backup init {repository}")),
+        Error::Invalid(_) | Error::Store { .. } if lacks_credentials(repository) => {
+            failure.hint(match Service::of(repository) {
+                Some(Service::Azure) => "AZURE_STORAGE_ACCOUNT must name the account; AZURE_STORAGE_KEY has its key, unless the machine itself may use the container",
+                Some(Service::Gcs) => "neither GOOGLE_APPLICATION_CREDENTIALS nor GOOGLE_SERVICE_ACCOUNT is set, so the machine itself must be allowed to use the bucket",
+                Some(Service::S3) | None => "AWS_ACCESS_KEY_ID is not set, so the machine itself must be allowed to use the bucket",
+            })
+        }
         _ if error.is_denied() && !repository.contains("://") => {
             let closed = closed_directory(Path::new(repository));
             let closed = raw::shown(&closed);
