@@ -69,9 +69,12 @@ impl FromStr for Keep {
                 "'{part}' does not say what to keep: last=N, hourly=N, daily=N, weekly=N, monthly=N, yearly=N are known, with commas between"
             ))
         };
-        let mut keep = Self::default();
+        let (mut keep, mut seen) = (Self::default(), BTreeSet::new());
         for part in text.split(',') {
             let (name, count) = part.trim().split_once('=').ok_or_else(|| bad(part))?;
+            if !seen.insert(name) {
+                return Err(Error::Invalid(format!("'{text}' says twice how many of {name} are kept")));
+            }
             let count: usize = count.parse().map_err(|_| bad(part))?;
             let period = match name {
                 "last" => {
@@ -256,7 +259,7 @@ mod tests {
         // Sunday 4 and Monday 5 January 1970.
         assert_eq!((Period::Week.of(3 * DAY), Period::Week.of(4 * DAY)), (0, 1));
         assert!("hourly=24,daily=7".parse::<Keep>().is_ok());
-        for bad in ["", "daily", "daily=x", "daily=0", "often=3"] {
+        for bad in ["", "daily", "daily=x", "daily=0", "often=3", "last=1,last=2", "daily=1, daily=1"] {
             assert!(bad.parse::<Keep>().is_err(), "{bad}");
         }
     }

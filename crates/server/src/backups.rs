@@ -98,7 +98,7 @@ impl BackupPolicy {
                 "key-file" if value == NONE || value.starts_with('/') => policy.key_file = own(),
                 "key-file" => return Err("key-file is an absolute path, or none".into()),
                 "rate" => {
-                    let rate = units::parse_size(value).map_err(|failure| failure.what().to_owned())?;
+                    let rate = units::parse_rate(value).map_err(|failure| failure.what().to_owned())?;
                     policy.rate = Some(rate);
                 }
                 "endpoint" => policy.endpoint = own(),
@@ -211,6 +211,8 @@ mod tests {
             ("/srv/b, daily=7,hourly=24 ,every=60m", "/srv/b,every=1h,hourly=24,daily=7"),
             ("/srv/b,every=90s,last=1", "/srv/b,every=90s,last=1"),
             ("s3://bucket/x,every=7d,rate=50M", "s3://bucket/x,every=1w,rate=52428800"),
+            ("gs://b/x,every=1h", "gs://b/x,every=1h"),
+            ("az://c,endpoint=https://h,daily=7", "az://c,every=1d,daily=7,endpoint=https://h"),
             ("s3://b,endpoint=http://h:1,region=r", "s3://b,every=1d,endpoint=http://h:1,region=r"),
             (
                 "ssh://joe@host:22/srv/b,every=90m,key-file=none,remote-command=sudo /opt/pagefold",
@@ -240,12 +242,14 @@ mod tests {
             ("/b,every=99999999999999999w", "at least 1s"),
             ("/b,every=1é", "no length of time"),
             ("/b,every=1h,every=2h", "twice"),
+            ("/b,rate=0", "nothing would ever be done"),
+            ("gs://b/x,region=r", "has no region"),
             ("/b,daily=x", "does not say what to keep"),
             ("/b,daily=0", "nothing would be kept"),
             ("/b,minutely=7", "not known"),
             ("/b,key-file=key", "absolute path"),
             ("/b,rate=fast", "fast"),
-            ("/b,endpoint=http://h", "has no endpoint"),
+            ("/b,endpoint=http://h", "neither endpoint nor region"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(told), "{text}: {error}");

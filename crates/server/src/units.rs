@@ -6,6 +6,15 @@ use crate::failure::{Failure, Result};
 
 const SUFFIXES: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
 
+/// Parses a rate in bytes per second, which is a size other than 0.
+pub fn parse_rate(text: &str) -> Result<u64> {
+    match parse_size(text)? {
+        0 => Err(Failure::usage(format!("at a rate of \"{text}\" nothing would ever be done"))
+            .hint("rates are written as 512K, 50M or 1G (bytes per second); without one there is no bound")),
+        rate => Ok(rate),
+    }
+}
+
 /// Parses a size in bytes such as `10G`, `512M`, `1.5T`, `4096`, `16KiB`: units are powers of 1024.
 pub fn parse_size(text: &str) -> Result<u64> {
     let wrong = || {
@@ -164,6 +173,14 @@ mod tests {
         {
             let failure = parse_size(text).unwrap_err();
             assert_eq!(failure.exit_status(), 2, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_rate_of_nothing_is_refused() {
+        assert_eq!(parse_rate("50M").unwrap(), 50 << 20);
+        for text in ["0", "0M", "0.1B", "fast"] {
+            assert_eq!(parse_rate(text).unwrap_err().exit_status(), 2, "{text}");
         }
     }
 

@@ -28,7 +28,7 @@ const SNAPSHOT: &str = "backup-";
 
 /// `backup create`.
 pub(super) fn run(args: &BackupCreate) -> Result<()> {
-    let rate = args.rate.as_deref().map(units::parse_size).transpose()?;
+    let rate = args.rate.as_deref().map(units::parse_rate).transpose()?;
     let source = Name::parse(&args.source)?;
     let repository = open(&args.to, &args.access)?;
     let Made { continued, created } = BackupSource::new(&source, &repository, &args.to, rate).back_up()?;
@@ -94,8 +94,16 @@ impl BackupSource<'_> {
     }
 
     /// Waits until no other process of this user backs the dataset up to the repository: the snapshot of a backup that is
-    /// under way would be taken for that of an interrupted one. The turn ends when the returned file is dropped.
-    pub(super) fn turn(&self) -> Result<File> {
+    /// under way would be taken for that of an interrupted one. The turn ends when the returned file is dropped. Without
+    /// a place for the lock there is a warning: backups must not stop because of it.
+    pub(super) fn turn(&self) -> Option<File> {
+        let told = |failure: Failure| {
+            warn(&format!("another backup of {} may be under way: {failure}", self.name));
+        };
+        self.wait().map_err(told).ok()
+    }
+
+    fn wait(&self) -> Result<File> {
         let folder = folder()?;
         let whole = self.name.to_string();
         let dataset = dataset_of(&whole);
@@ -112,7 +120,7 @@ impl BackupSource<'_> {
     /// Makes the backup. If it is one of a dataset, one that was interrupted is continued first: what has arrived of it
     /// is not sent again.
     pub(super) fn back_up(&self) -> Result<Made> {
-        let _turn = self.turn()?;
+        let _turn = self.turn();
         let there = self.there()?;
         if let Some((_, name)) = self.name.path.split_once('@') {
             if !there.iter().any(|figures| snapshot_of(figures) == name) {

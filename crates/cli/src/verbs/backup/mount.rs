@@ -81,7 +81,7 @@ fn task(args: &BackupMount) -> Result<Task> {
         patience_s: args.patience,
         cache_bytes: args.cache.as_deref().map(units::parse_size).transpose()?,
         hydrate: args.hydrate,
-        rate: args.rate.as_deref().map(units::parse_size).transpose()?,
+        rate: args.rate.as_deref().map(units::parse_rate).transpose()?,
     })
 }
 

@@ -58,7 +58,7 @@ impl ReplicationPlan {
             },
             every: Duration::from_secs(every.unwrap_or(EVERY)),
             keep: keep(args.keep.as_deref())?,
-            rate: args.rate.as_deref().map(units::parse_size).transpose()?,
+            rate: args.rate.as_deref().map(units::parse_rate).transpose()?,
         })
     }
 

@@ -199,7 +199,7 @@ impl Loop {
             keep: self.plan.keep.as_ref(),
             replaces: self.replica.number,
         };
-        let _turn = source.turn()?;
+        let _turn = source.turn();
         let there = source.there()?;
         let has = |name: &String| there.iter().any(|figures| snapshot_of(figures) == name);
         let last = self.replica.snapshot.clone().filter(has);

@@ -101,7 +101,7 @@ fn options<'a>(
         manifest: (!args.no_manifest).then_some(checksums),
         verify: !args.no_verify_checksums,
         sync: !args.no_sync,
-        rate: args.rate.as_deref().map(units::parse_size).transpose()?,
+        rate: args.rate.as_deref().map(units::parse_rate).transpose()?,
         stop,
         progress,
         warn: &|text| super::warn(&printable(text)),
