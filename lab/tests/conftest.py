@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable
 
@@ -15,6 +16,9 @@ from lab.server import Server
 from lab.storage import Place, place
 
 POOL_BYTES = 3 << 30
+BACKED_UP_BYTES = 1 << 30
+NOISE_BYTES = 24 << 20
+"""Bytes of a file of noise: more than one pack of a backup."""
 
 
 def pytest_addoption(parser) -> None:
@@ -66,6 +70,19 @@ def pages(run, where):
         yield pages
         pages.unmount()
         pages.check()
+
+
+@pytest.fixture(scope="module")
+def noisy(run, request):
+    """Provides a mounted pool with contents to be backed up."""
+    if not request.config.getoption("--on").startswith("pagefold"):
+        pytest.skip("backups are Pagefold's own")
+    with Pool(run, BACKED_UP_BYTES) as pool:
+        (pool.mountpoint / "noise").write_bytes(random.Random(1).randbytes(NOISE_BYTES))
+        (pool.mountpoint / "text").write_text("a row of a table\n" * 50_000)
+        yield pool
+        pool.unmount()
+        pool.check()
 
 
 def counter(pool: Pool, name: str) -> dict:

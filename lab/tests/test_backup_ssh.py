@@ -19,24 +19,6 @@ from lab.paths import Missing, pagefold, tool
 from lab.pool import Pool
 from lab.ssh import Relay, Sshd
 
-POOL_BYTES = 1 << 30
-NOISE_BYTES = 24 << 20
-"""Bytes of the file of noise: more than one pack."""
-
-
-@pytest.fixture(scope="module")
-def pool(run, request):
-    """Provides a mounted pool with some contents."""
-    if not request.config.getoption("--on").startswith("pagefold"):
-        pytest.skip("backups are Pagefold's own")
-    with Pool(run, POOL_BYTES) as pool:
-        (pool.mountpoint / "noise").write_bytes(random.Random(1).randbytes(NOISE_BYTES))
-        (pool.mountpoint / "text").write_text("a row of a table\n" * 50_000)
-        yield pool
-        pool.unmount()
-        pool.check()
-
-
 @pytest.fixture
 def relay(run):
     return Relay(run)
@@ -68,36 +50,36 @@ def change(pool: Pool, number: int) -> None:
         f.write(f"change {number}".encode() * 1000)
 
 
-def test_one_repository_by_path_and_by_ssh(pool, relay, run):
-    client = Client(pool, relay.environment())
+def test_one_repository_by_path_and_by_ssh(noisy, relay, run):
+    client = Client(noisy, relay.environment())
     path = run.fresh("repository") / "it's $(a) dir"
     url = f"ssh://joe@host:22{path}"
     assert "there is no directory" in client.backup("list", url, ok=False)
     client.backup("init", url, "--unencrypted")
     assert "already" in client.backup("init", path, "--unencrypted", ok=False)
-    client.backup("create", pool.pool, "--to", url)
-    change(pool, 1)
-    client.backup("create", pool.pool, "--to", path)
-    change(pool, 2)
-    created = json.loads(client.backup("create", "--json", pool.pool, "--to", url))["created"]
+    client.backup("create", noisy.pool, "--to", url)
+    change(noisy, 1)
+    client.backup("create", noisy.pool, "--to", path)
+    change(noisy, 2)
+    created = json.loads(client.backup("create", "--json", noisy.pool, "--to", url))["created"]
     assert created["since"] == 2 and created["backup"]["added_bytes"] < 1 << 20, created
     for place in (url, path):
         assert [one["number"] for one in json.loads(client.backup("list", "--json", place))["backups"]] == [1, 2, 3]
         for words in (["check"], ["verify"], ["verify", "--packs"]):
             assert ": 0 errors" in client.backup(*words, place)
-    assert client.restored(url, "3", "back") == files_of(pool)
+    assert client.restored(url, "3", "back") == files_of(noisy)
     assert json.loads(client.backup("show", "--json", url, "2"))["number"] == 2
     client.backup("forget", url, 1)
     pruned = json.loads(client.backup("prune", "--json", url, "--keep", "last=1", "--now"))
     assert len(pruned["forgotten"]) == 1, pruned
     assert ": 0 errors" in client.backup("verify", path)
-    assert client.restored(path, pool.pool, "back") == files_of(pool)
+    assert client.restored(path, noisy.pool, "back") == files_of(noisy)
 
 
-def test_a_host_that_dies_costs_an_attempt(pool, relay, run):
+def test_a_host_that_dies_costs_an_attempt(noisy, relay, run):
     """At whatever point the host dies, the run goes on over another connection, and all that was acknowledged is
     there."""
-    client = Client(pool, relay.environment())
+    client = Client(noisy, relay.environment())
     path = run.fresh("repository")
     url = f"ssh://host{path}"
     client.backup("init", url, "--unencrypted")
@@ -105,44 +87,44 @@ def test_a_host_that_dies_costs_an_attempt(pool, relay, run):
     # The host dies around each of the first requests, then within packs, of which the first one has 16 MiB.
     points = [150, 200, 260, 320, 400, 600, *(chance.randrange(1000, 40 << 20) for _ in range(4))]
     for number, point in enumerate(points):
-        change(pool, number)
+        change(noisy, number)
         relay.breaks(point, chance.randrange(100, 500), chance.randrange(100, 1 << 20))
-        client.backup("create", pool.pool, "--to", url)
+        client.backup("create", noisy.pool, "--to", url)
     relay.breaks()
     assert len(json.loads(client.backup("list", "--json", url))["backups"]) == len(points)
     assert ": 0 errors" in client.backup("verify", url)
     # Requests of a restore are short: some tens of bytes each.
     for point in (180, 300, 500, chance.randrange(500, 3000)):
         relay.breaks(point, chance.randrange(100, 1000))
-        assert client.restored(url, pool.pool, "back") == files_of(pool)
+        assert client.restored(url, noisy.pool, "back") == files_of(noisy)
 
 
-def test_after_a_backup_was_forgotten_the_next_one_is_of_now(pool, relay, run):
-    client = Client(pool, relay.environment())
+def test_after_a_backup_was_forgotten_the_next_one_is_of_now(noisy, relay, run):
+    client = Client(noisy, relay.environment())
     path = run.fresh("repository")
     client.backup("init", path, "--unencrypted")
-    client.backup("create", pool.pool, "--to", path)
+    client.backup("create", noisy.pool, "--to", path)
     client.backup("forget", path, 1)
-    change(pool, 30)
-    client.backup("create", pool.pool, "--to", path)
-    assert client.restored(path, pool.pool, "back") == files_of(pool)
+    change(noisy, 30)
+    client.backup("create", noisy.pool, "--to", path)
+    assert client.restored(path, noisy.pool, "back") == files_of(noisy)
 
 
-def test_a_client_that_is_killed_goes_on_in_the_next_run(pool, relay, run):
-    client = Client(pool, relay.environment())
+def test_a_client_that_is_killed_goes_on_in_the_next_run(noisy, relay, run):
+    client = Client(noisy, relay.environment())
     path = run.fresh("repository")
     url = f"ssh://host{path}"
     client.backup("init", url, "--unencrypted")
-    argv = [pagefold(), "backup", "create", pool.pool, "--to", url, "--rate", "16M"]
+    argv = [pagefold(), "backup", "create", noisy.pool, "--to", url, "--rate", "16M"]
     chance = random.Random(5)
     for _ in range(4):
         running = subprocess.Popen(argv, env={**os.environ, **client.environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(chance.uniform(0.05, 1.2))
         running.kill()
         running.wait()
-    client.backup("create", pool.pool, "--to", url)
+    client.backup("create", noisy.pool, "--to", url)
     assert ": 0 errors" in client.backup("verify", url)
-    assert client.restored(url, pool.pool, "back") == files_of(pool)
+    assert client.restored(url, noisy.pool, "back") == files_of(noisy)
     # The programs on the host have noticed that and are gone.
     deadline = time.monotonic() + 10
     while str(path) in proc.run(["ps", "-e", "-o", "args="]) and time.monotonic() < deadline:
@@ -162,16 +144,16 @@ def test_a_client_that_is_killed_goes_on_in_the_next_run(pool, relay, run):
         ("sh -c 'head -c 4000 /dev/urandom'", ["does not answer as pagefold"]),
     ],
 )
-def test_hosts_that_do_not_serve_are_told(pool, command, told):
-    client = Client(pool, {"PAGEFOLD_BACKUP_SSH": command})
+def test_hosts_that_do_not_serve_are_told(noisy, command, told):
+    client = Client(noisy, {"PAGEFOLD_BACKUP_SSH": command})
     begun = time.monotonic()
     said = client.backup("list", "ssh://host/srv", ok=False)
     assert all(words in said for words in told), said
     assert time.monotonic() - begun < 10
 
 
-def test_urls_that_are_none(pool):
-    client = Client(pool, {"PAGEFOLD_BACKUP_SSH": "false"})
+def test_urls_that_are_none(noisy):
+    client = Client(noisy, {"PAGEFOLD_BACKUP_SSH": "false"})
     for url in ("ssh://-oProxyCommand=touch%20x/srv", "ssh://host", "ssh://host;id/srv", "ssh://host/a/../b"):
         assert "ssh://[USER@]HOST" in client.backup("list", url, ok=False)
 
@@ -194,7 +176,7 @@ def synced(trace: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("by_ssh", [False, True])
-def test_what_is_acknowledged_is_flushed(pool, relay, run, by_ssh):
+def test_what_is_acknowledged_is_flushed(noisy, relay, run, by_ssh):
     """Objects are flushed before they get their name, and after that every folder in which a name was made, from the
     root of the repository on."""
     trace = run.fresh("trace")
@@ -202,10 +184,10 @@ def test_what_is_acknowledged_is_flushed(pool, relay, run, by_ssh):
     traced = [tool("strace"), "-f", "-y", "-s", "4096", "-o", str(trace), "-e", f"trace={calls}", str(pagefold())]
     path = run.fresh("new") / "repository"
     if by_ssh:
-        client = Client(pool, {**relay.environment(), "PAGEFOLD_BACKUP_REMOTE_COMMAND": shlex.join(traced)})
+        client = Client(noisy, {**relay.environment(), "PAGEFOLD_BACKUP_REMOTE_COMMAND": shlex.join(traced)})
         client.backup("init", f"ssh://host{path}", "--unencrypted")
     else:
-        proc.run([*traced, "backup", "init", path, "--unencrypted"], env=pool.environment)
+        proc.run([*traced, "backup", "init", path, "--unencrypted"], env=noisy.environment)
     calls = synced(trace.read_text())
     names = [(at, kind, name) for at, (kind, name) in enumerate(calls) if kind != "fsync" and name.startswith(str(path.parent))]
     assert {name for _, kind, name in names if kind == "mkdir"} >= {str(path.parent), str(path), f"{path}/log"}, calls
@@ -217,7 +199,7 @@ def test_what_is_acknowledged_is_flushed(pool, relay, run, by_ssh):
             assert any(call == "fsync" and re.fullmatch(re.escape(name) + r"#\d+", staged) for call, staged in calls[:at]), calls
 
 
-def test_a_real_sshd_with_a_key_that_may_only_back_up(pool, run):
+def test_a_real_sshd_with_a_key_that_may_only_back_up(noisy, run):
     try:
         tool("sshd")
     except Missing as missing:
@@ -225,11 +207,11 @@ def test_a_real_sshd_with_a_key_that_may_only_back_up(pool, run):
     top = run.fresh("srv")
     top.mkdir()
     with Sshd(run, forced=f"{pagefold()} backup serve --restrict {top} --append-only") as sshd:
-        client = Client(pool, sshd.environment())
+        client = Client(noisy, sshd.environment())
         url = f"ssh://127.0.0.1:{sshd.port}{top}/tank"
         client.backup("init", url, "--unencrypted")
-        client.backup("create", pool.pool, "--to", url)
-        assert client.restored(url, pool.pool, "back") == files_of(pool)
+        client.backup("create", noisy.pool, "--to", url)
+        assert client.restored(url, noisy.pool, "back") == files_of(noisy)
         elsewhere = client.backup("init", f"ssh://127.0.0.1:{sshd.port}{run.dir}/elsewhere", "--unencrypted", ok=False)
         assert f"only directories below {top}" in elsewhere, elsewhere
         client.backup("forget", url, 1)
@@ -238,12 +220,12 @@ def test_a_real_sshd_with_a_key_that_may_only_back_up(pool, run):
         (sshd.dir / "authorized").write_text("")
         assert "ssh has no connection" in client.backup("list", url, ok=False)
     with Sshd(run, forced=None) as sshd:
-        client = Client(pool, sshd.environment(program=pagefold()))
+        client = Client(noisy, sshd.environment(program=pagefold()))
         url = f"ssh://127.0.0.1:{sshd.port}{top}/tank"
-        change(pool, 7)
-        client.backup("create", pool.pool, "--to", url)
-        assert client.restored(url, pool.pool, "back") == files_of(pool)
+        change(noisy, 7)
+        client.backup("create", noisy.pool, "--to", url)
+        assert client.restored(url, noisy.pool, "back") == files_of(noisy)
         client.backup("prune", url, "--now")
         assert ": 0 errors" in client.backup("check", top / "tank")
-        wrong = Client(pool, sshd.environment(program="/opt/none/pagefold"))
+        wrong = Client(noisy, sshd.environment(program="/opt/none/pagefold"))
         assert "--remote-command" in wrong.backup("list", url, ok=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 
 import pytest
@@ -14,23 +13,7 @@ from lab.paths import Missing, pagefold
 from lab.pool import Pool
 from lab.stores import Azurite, CarelessGcs, Gcs, Moto, Store, Versitygw
 
-POOL_BYTES = 1 << 30
-NOISE_BYTES = 24 << 20
-"""Bytes of the file of noise: more than one pack."""
 PUT_BYTES = 8 << 20
-
-
-@pytest.fixture(scope="module")
-def pool(run, request):
-    """Provides a mounted pool with some contents."""
-    if not request.config.getoption("--on").startswith("pagefold"):
-        pytest.skip("backups are Pagefold's own")
-    with Pool(run, POOL_BYTES) as pool:
-        (pool.mountpoint / "noise").write_bytes(random.Random(1).randbytes(NOISE_BYTES))
-        (pool.mountpoint / "text").write_text("a row of a table\n" * 50_000)
-        yield pool
-        pool.unmount()
-        pool.check()
 
 
 def started(run, kind: type[Store]) -> Store:
@@ -85,8 +68,8 @@ def change(pool: Pool, number: int) -> None:
         f.write(f"change {number}".encode() * 1000)
 
 
-def test_a_bucket_has_what_a_directory_has(pool, store, run):
-    client, place = Client(pool, store), f"{store.repository}/all"
+def test_a_bucket_has_what_a_directory_has(noisy, store, run):
+    client, place = Client(noisy, store), f"{store.repository}/all"
     client.environment["PAGEFOLD_BACKUP_PASSPHRASE"] = "horse"
     assert "no repository" in client.backup("list", place, ok=False)
     client.backup("init", place)
@@ -95,18 +78,18 @@ def test_a_bucket_has_what_a_directory_has(pool, store, run):
     first = client.create(place)
     requests = first["requests"]
     assert requests["puts"] <= requests["put_bytes"] // PUT_BYTES + 2, first
-    change(pool, 1)
+    change(noisy, 1)
     second = client.create(place)
     assert second["requests"]["puts"] == 2 and second["created"]["backup"]["added_bytes"] < 1 << 20, second
 
-    writers = [client.begin("backup", "create", pool.pool, "--to", place) for _ in range(4)]
+    writers = [client.begin("backup", "create", noisy.pool, "--to", place) for _ in range(4)]
     for writer in writers:
         client.end(writer)
     assert client.listed(place) == [1, 2, 3, 4, 5, 6]
     for words in (["check"], ["verify"], ["verify", "--packs"]):
         assert ": 0 errors" in client.backup(*words, place)
-    client.backup("restore", place, "6", f"{pool.pool}/back")
-    assert contents_once(pool, f"{pool.pool}/back") == files_of(pool)
+    client.backup("restore", place, "6", f"{noisy.pool}/back")
+    assert contents_once(noisy, f"{noisy.pool}/back") == files_of(noisy)
 
     # The keys go to the process that reads, whatever the store wants.
     folder = run.fresh("mounted")
@@ -114,7 +97,7 @@ def test_a_bucket_has_what_a_directory_has(pool, store, run):
     run.mount(folder)
     client.backup("mount", place, "2", folder)
     try:
-        assert (folder / "text").read_bytes() == (pool.mountpoint / "text").read_bytes()
+        assert (folder / "text").read_bytes() == (noisy.mountpoint / "text").read_bytes()
     finally:
         client.end(client.begin("unmount", folder))
 
@@ -123,18 +106,18 @@ def test_a_bucket_has_what_a_directory_has(pool, store, run):
     assert ": 0 errors" in client.backup("verify", place) and client.listed(place) == [6]
 
 
-def test_a_store_that_ignores_conditions_is_refused(pool, run):
+def test_a_store_that_ignores_conditions_is_refused(noisy, run):
     store = started(run, CarelessGcs)
     try:
-        message = Client(pool, store).backup("init", store.repository, "--unencrypted", ok=False)
+        message = Client(noisy, store).backup("init", store.repository, "--unencrypted", ok=False)
         assert "lets several creates of one object succeed" in message and "If-None-Match" in message
     finally:
         store.end()
 
 
-def test_variables_of_another_service_are_not_used(pool, store):
+def test_variables_of_another_service_are_not_used(noisy, store):
     """An endpoint that the environment has for one service says nothing about another."""
-    client, place = Client(pool, store), f"{store.repository}/own"
+    client, place = Client(noisy, store), f"{store.repository}/own"
     client.backup("init", place, "--unencrypted")
     for name in {"AWS_ENDPOINT_URL", "GOOGLE_BASE_URL", "AZURE_STORAGE_ENDPOINT"} - store.environment.keys():
         client.environment[name] = "http://127.0.0.1:9"
