@@ -85,6 +85,13 @@ def noisy(run, request):
         pool.check()
 
 
+def change(pool: Pool, number: int) -> None:
+    """Changes 10 KB of the noise, elsewhere for each number."""
+    with open(pool.mountpoint / "noise", "r+b") as f:
+        f.seek(number * 100_000)
+        f.write(f"change {number}".encode() * 1000)
+
+
 def counter(pool: Pool, name: str) -> dict:
     """Returns one of the counters of `pagefold iostat`."""
     return next(c for c in pool.counters() if c["name"] == name)

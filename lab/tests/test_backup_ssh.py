@@ -19,6 +19,8 @@ from lab.paths import Missing, pagefold, tool
 from lab.pool import Pool
 from lab.ssh import Relay, Sshd
 
+from .conftest import change
+
 @pytest.fixture
 def relay(run):
     return Relay(run)
@@ -42,12 +44,6 @@ class Client:
         name = f"{self.pool.pool}/{path}"
         self.backup("restore", repository, backup, name)
         return contents_once(self.pool, name)
-
-
-def change(pool: Pool, number: int) -> None:
-    with open(pool.mountpoint / "noise", "r+b") as f:
-        f.seek(number * 100_000)
-        f.write(f"change {number}".encode() * 1000)
 
 
 def test_one_repository_by_path_and_by_ssh(noisy, relay, run):

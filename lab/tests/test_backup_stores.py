@@ -13,6 +13,8 @@ from lab.paths import Missing, pagefold
 from lab.pool import Pool
 from lab.stores import Azurite, CarelessGcs, Gcs, Moto, Store, Versitygw
 
+from .conftest import change
+
 PUT_BYTES = 8 << 20
 
 
@@ -60,12 +62,6 @@ class Client:
 
     def listed(self, repository: str) -> list[int]:
         return [one["number"] for one in json.loads(self.backup("list", "--json", repository))["backups"]]
-
-
-def change(pool: Pool, number: int) -> None:
-    with open(pool.mountpoint / "noise", "r+b") as f:
-        f.seek(number * 100_000)
-        f.write(f"change {number}".encode() * 1000)
 
 
 def test_a_bucket_has_what_a_directory_has(noisy, store, run):

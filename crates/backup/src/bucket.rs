@@ -47,12 +47,13 @@ impl Service {
         }
     }
 
-    /// Returns the settings of access that the environment has.
+    /// Returns the settings of access that the environment has. An empty variable is none.
     pub fn settings(self) -> Vec<(String, String)> {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
-        std::env::vars_os().filter_map(text).filter(|(name, _)| name.starts_with(self.prefix())).collect()
+        let is_ours = |(name, value): &(String, String)| name.starts_with(self.prefix()) && !value.is_empty();
+        std::env::vars_os().filter_map(text).filter(is_ours).collect()
     }
 
     /// Returns the name of the variable that has the URL of the store.
@@ -72,9 +73,10 @@ impl Service {
         }
     }
 
-    /// Returns the variables that tell who one is, on a machine that has no role by which it may use the bucket.
-    pub const fn credentials(self) -> &'static [&'static str] {
-        match self {
+    /// Returns the variable of this environment that tells who one is, if one does: a machine may have a role by which
+    /// it may use the bucket.
+    pub fn credentials(self) -> Option<&'static str> {
+        let variables: &[&str] = match self {
             Self::S3 => &["AWS_ACCESS_KEY_ID"],
             Self::Gcs => &[
                 "GOOGLE_SERVICE_ACCOUNT",
@@ -85,7 +87,8 @@ impl Service {
             ],
             // Without the account's name no container is found.
             Self::Azure => &["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"],
-        }
+        };
+        variables.iter().find(|variable| std::env::var_os(variable).is_some()).copied()
     }
 }
 
@@ -114,13 +117,11 @@ impl Bucket {
         let rest = text.strip_prefix(service.scheme()).unwrap_or_default();
         let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if name.is_empty() {
-            let (scheme, bucket) = match service {
-                Service::Azure => (service.scheme(), "CONTAINER"),
-                Service::S3 | Service::Gcs => (service.scheme(), "BUCKET"),
-            };
+            let bucket = if service == Service::Azure { "CONTAINER" } else { "BUCKET" };
             return Err(Error::Invalid(format!(
-                "'{text}' names no {}: {scheme}{bucket}/PREFIX is wanted",
-                bucket.to_lowercase()
+                "'{text}' names no {}: {}{bucket}/PREFIX is wanted",
+                bucket.to_lowercase(),
+                service.scheme()
             )));
         }
         if region.is_some() && service.region_variable().is_none() {

@@ -107,28 +107,16 @@ fn secret_bytes(access: &Access) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes.get(..end).unwrap_or_default().to_vec()))
 }
 
-/// Returns endpoint and region of a repository: those of the command line, or for a bucket those of the environment.
-fn endpoint_and_region(repository: &str, access: &Access) -> (Option<String>, Option<String>) {
-    let service = Service::of(repository);
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let endpoint = || service.and_then(|service| variable(service.endpoint_variable()));
-    let region = || service.and_then(Service::region_variable).and_then(variable);
-    (access.endpoint.clone().or_else(endpoint), access.region.clone().or_else(region))
-}
-
 fn store(repository: &str, access: &Access, make: bool) -> Result<Store> {
-    let (endpoint, region) = endpoint_and_region(repository, access);
     let doing = || format!("cannot use the repository {repository}");
-    let location =
-        Location::parse(repository, endpoint.as_deref(), region.as_deref(), access.remote_command.as_deref());
+    let location = Location::parse(
+        repository,
+        access.endpoint.as_deref(),
+        access.region.as_deref(),
+        access.remote_command.as_deref(),
+    );
     let location = location.map_err(|error| backup_errors::failed(doing(), &error))?;
     Store::open(&location, make).map_err(|error| not_opened(doing(), &error, repository))
-}
-
-/// Returns true if a repository is in a bucket, and the environment does not tell who one is.
-fn lacks_credentials(repository: &str) -> bool {
-    let set = |variable: &&str| std::env::var_os(variable).is_some();
-    Service::of(repository).is_some_and(|service| !service.credentials().iter().any(set))
 }
 
 /// A repository could not be opened; if it is not there or belongs to somebody else, the user is told what helps.
@@ -136,7 +124,7 @@ fn not_opened(doing: String, error: &Error, repository: &str) -> Failure {
     let failure = backup_errors::failed(doing, error);
     match error {
         Error::NotFound(_) => failure.hint(format!("make one: pagefold backup init {repository}")),
-        Error::Invalid(_) | Error::Store { .. } if lacks_credentials(repository) => {
+        Error::Invalid(_) | Error::Store { .. } if Service::of(repository).is_some_and(|service| service.credentials().is_none()) => {
             failure.hint(match Service::of(repository) {
                 Some(Service::Azure) => "AZURE_STORAGE_ACCOUNT must name the account; AZURE_STORAGE_KEY has its key, unless the machine itself may use the container",
                 Some(Service::Gcs) => "neither GOOGLE_APPLICATION_CREDENTIALS nor GOOGLE_SERVICE_ACCOUNT is set, so the machine itself must be allowed to use the bucket",

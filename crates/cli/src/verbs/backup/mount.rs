@@ -17,7 +17,7 @@ use pagefold_server::passage::passage;
 use pagefold_server::spawn::{self, Purpose};
 use pagefold_server::{files, mounts, raw, units};
 
-use super::{endpoint_and_region, secret_bytes};
+use super::secret_bytes;
 use crate::args::{Access, BackupMount, BackupMounts, Mount, Set};
 use crate::reader::{self, MountSpec, Opening, RepositorySource, Task};
 use crate::table::{Align, Table, printable};
@@ -62,11 +62,10 @@ fn source(repository: &str, access: &Access) -> Result<RepositorySource> {
     let path = raw::path_of(repository);
     let absolute =
         || std::path::absolute(&path).context(|| format!("cannot resolve {}", printable(repository)));
-    let (endpoint, region) = endpoint_and_region(repository, access);
     Ok(RepositorySource {
         repository: if remote { repository.to_owned() } else { raw::text(&absolute()?) },
-        endpoint,
-        region,
+        endpoint: access.endpoint.clone(),
+        region: access.region.clone(),
         remote_command: access.remote_command.clone(),
         settings: Service::of(repository).map(Service::settings).unwrap_or_default(),
         secret: secret_bytes(access)?,

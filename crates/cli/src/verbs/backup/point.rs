@@ -61,9 +61,8 @@ pub(super) fn restore(args: &BackupRestore, name: &Name, target: RecoveryTarget)
             "--start waits until the server has recovered, and is for --action promote",
         ));
     }
-    let credentials = Service::of(&args.repository).map(Service::credentials).unwrap_or_default();
     if args.start
-        && let Some(variable) = credentials.iter().find(|variable| std::env::var_os(variable).is_some())
+        && let Some(variable) = Service::of(&args.repository).and_then(Service::credentials)
     {
         return Err(Failure::usage(format!(
             "the server would not find the bucket's credentials: it gets nothing of this environment, {variable} included"

@@ -2,15 +2,14 @@
 
 use std::path::Path;
 
-use pagefold_backup::{Line, Reach, Repository};
+use pagefold_backup::{Line, Reach, Repository, Service};
 use pagefold_basebackup::control;
 use pagefold_server::backups::PASSPHRASE;
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::{raw, registry};
 
-use super::super::endpoint_and_region;
 use super::Candidate;
-use crate::args::{BackupRestore, RecoveryAction};
+use crate::args::{Access, BackupRestore, RecoveryAction};
 use crate::timestamp;
 
 /// Settings that end a recovery.
@@ -95,6 +94,16 @@ impl RecoveryTarget {
         }
         all
     }
+}
+
+/// Returns endpoint and region of a repository: those of the command line, or for a bucket those of the environment,
+/// which the server does not get.
+fn endpoint_and_region(repository: &str, access: &Access) -> (Option<String>, Option<String>) {
+    let service = Service::of(repository);
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let endpoint = || service.and_then(|service| variable(service.endpoint_variable()));
+    let region = || service.and_then(Service::region_variable).and_then(variable);
+    (access.endpoint.clone().or_else(endpoint), access.region.clone().or_else(region))
 }
 
 /// Returns the words of `restore_command`, apart from the file.
