@@ -99,6 +99,14 @@ impl FromStr for Keep {
     }
 }
 
+impl Keep {
+    /// Returns this rule, by which the newest backup stays too.
+    #[must_use]
+    pub fn with_newest(self) -> Self {
+        Self { last: self.last.max(1), ..self }
+    }
+}
+
 /// Returns the numbers of the backups that `keep` does not keep. In each dataset and each period, the backup of the
 /// newest snapshot stays, for as many periods with a backup as `keep` says. Pools that share a name are told apart by
 /// their GUIDs, and the newest snapshot by its number, since a clock may have been wrong.
@@ -239,6 +247,14 @@ mod tests {
         // A backup of an older snapshot that was made later.
         let later = [backup(1, 1, 2, 1_700_000_100), backup(2, 1, 1, 1_700_000_000)];
         assert_eq!(select(&later, &last), [2]);
+    }
+
+    #[test]
+    fn the_newest_backup_stays_whatever_else_is_said() {
+        let both = [backup(1, 1, 1, 100), backup(2, 1, 2, 200), backup(3, 1, 3, 300)];
+        let kept_with_newest = |rule: &str| select(&both, &rule.parse::<Keep>().unwrap().with_newest());
+        assert_eq!(kept_with_newest("last=2"), [1]);
+        assert_eq!(kept_with_newest("last=0,daily=1"), [1, 2]);
     }
 
     #[test]

@@ -27,8 +27,8 @@ pub(super) struct ReplicationPlan {
 
 /// Returns the rule by which backups stay: the newest one, and those that `text` names.
 fn keep(text: Option<&str>) -> Result<Option<Keep>> {
-    let rule = text.map(|text| format!("last=1,{text}").parse());
-    rule.transpose().map_err(|error: pagefold_backup::Error| Failure::usage(error.to_string()))
+    let rule = text.map(str::parse::<Keep>).transpose();
+    Ok(rule.map_err(|error| Failure::usage(error.to_string()))?.map(Keep::with_newest))
 }
 
 /// Returns the absolute path of a directory, which need not be there now: a disc may come back.
