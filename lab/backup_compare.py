@@ -205,7 +205,9 @@ def compare(gb: float, *, compression: str, as_json: bool, keep_logs: Path) -> i
         pool.pagefold("dataset", "create", name)
         mounted = Mounted(pool, "db")
         mounted.mount()
-        server = Postgres(run, mounted.folder("data", USER), settings={"full_page_writes": "off"})
+        # A backup that takes longer than a checkpoint fetches its log at its end, which must be there still.
+        settings = {"full_page_writes": "off", "wal_keep_size": "256MB"}
+        server = Postgres(run, mounted.folder("data", USER), settings=settings)
         server.initdb()
         server.start()
         try:
