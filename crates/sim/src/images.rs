@@ -105,36 +105,41 @@ pub(crate) fn crashed(device: &SimDevice, random: &mut Random) -> SimDevice {
     }
 }
 
-/// States that may be found, oldest first: the signature and the content of each.
-pub(crate) type States = Vec<(Signature, World)>;
+/// States that may be found.
+pub(crate) struct States<'a> {
+    /// Their signatures, oldest first.
+    pub(crate) signatures: Vec<Signature>,
+    /// Returns the content of the state at a position. Few of them are found, and copies of worlds take long to make.
+    pub(crate) world: Box<dyn Fn(usize) -> World + 'a>,
+}
 
 impl Image {
     /// Opens the pool and compares it with the newest of `states` that has its signature; at least `least` changes must
     /// have survived. Returns the number of power cuts.
     pub(crate) fn judge(
         self,
-        states: &States,
+        states: &States<'_>,
         least: usize,
         options: &OpenOptions,
         random: &mut Random,
     ) -> Result<u64, String> {
         let (pool, cuts) = self.recover(options, random)?;
         let found = signature(&pool).map_err(|error| format!("what there is cannot be read: {error}"))?;
-        let Some(at) = states.iter().rposition(|(signature, _)| *signature == found) else {
-            let ends = [states.first(), states.last()].map(|state| state.map(|(signature, _)| signature));
+        let Some(at) = states.signatures.iter().rposition(|signature| *signature == found) else {
+            let ends = [states.signatures.first(), states.signatures.last()];
             return Err(format!("{found:?} is there, which is nothing from {ends:?} that may be"));
         };
         if at < least {
             return Err(format!(
                 "{at} changes of {} survive, and {least} were acknowledged",
-                states.len() - 1
+                states.signatures.len() - 1
             ));
         }
         for partial in pool.partials() {
             let given_up = pool.abort_receive(&partial.path);
             given_up.map_err(|error| format!("what is left of a stream cannot be given up: {error}"))?;
         }
-        let world = &states[at].1;
+        let world = &(states.world)(at);
         let calls = if random.percent(50) { Calls::Try } else { Calls::Read };
         compare(&pool, world, Terms { settled: true, may_fail: false, calls })?;
         check(&pool, world)?;

@@ -3,21 +3,33 @@
 use pagefold_engine::pool::OpenOptions;
 
 use super::setup::options;
-use super::{Outcome, Sim};
+use super::{Event, Outcome, Sim};
 use crate::history::{History, Theme};
 use crate::images::{Camera, States};
+use crate::world::World;
 
 /// Divisor of the number of images of pools that take long to compare: full and aged ones whose chunks are not small,
 /// and those with many pages.
 const SHARE: usize = 8;
-/// The smaller of the caches that histories have.
-const CACHE_BYTES_MIN: u64 = 64 << 10;
+/// Bytes of the cache of most images. Their pages are read once, and a larger cache only takes memory that has to be
+/// mapped first.
+const IMAGE_CACHE_BYTES: u64 = 1 << 20;
+/// The same for pools with so many records that the directories of their segments take this much: each is read for every
+/// record that it names if it is not kept.
+const DENSE_CACHE_BYTES: u64 = 8 << 20;
+/// Number of events between two states whose content is kept. The others are made from those when they are found.
+const KEPT_STRIDE: usize = 32;
 
-/// Returns the options with which an image is opened. Most are read once, for which a cache only takes memory that has
-/// to be mapped first; one in four has the history's.
+/// Returns the options with which an image is opened. One in four has the history's cache, unless the pool
+/// is dense.
 fn image_options(history: &History, salt: u64) -> OpenOptions {
     let options = options(history, salt);
-    if salt.is_multiple_of(4) { options } else { OpenOptions { cache_bytes: CACHE_BYTES_MIN, ..options } }
+    let cache_bytes = match history.dense {
+        true => DENSE_CACHE_BYTES,
+        false if salt.is_multiple_of(4) => options.cache_bytes,
+        false => IMAGE_CACHE_BYTES,
+    };
+    OpenOptions { cache_bytes, ..options }
 }
 
 impl<'a> Sim<'a> {
@@ -41,7 +53,7 @@ impl<'a> Sim<'a> {
         if images.is_empty() {
             return Ok(());
         }
-        let states = self.states();
+        let states = states(&self.base, &self.log);
         let count = images.len();
         for (at, image) in images.into_iter().enumerate() {
             let least = image.durable.saturating_sub(self.forgotten);
@@ -52,15 +64,23 @@ impl<'a> Sim<'a> {
         }
         Ok(())
     }
+}
 
-    /// Returns the states that a power cut may leave, oldest first.
-    fn states(&self) -> States {
-        let mut world = self.base.clone();
-        let mut states = vec![(world.signature(), world.clone())];
-        for event in &self.log {
-            event.happen(&mut world);
-            states.push((world.signature(), world.clone()));
+/// Returns the states that a power cut may leave: `base`, and those after each event of `log`.
+fn states<'a>(base: &World, log: &'a [Event]) -> States<'a> {
+    let mut world = base.clone();
+    let (mut signatures, mut kept) = (vec![world.signature()], vec![world.clone()]);
+    for (at, event) in (1..).zip(log) {
+        event.happen(&mut world);
+        signatures.push(world.signature());
+        if at % KEPT_STRIDE == 0 {
+            kept.push(world.clone());
         }
-        states
     }
+    let world = move |at: usize| {
+        let mut world = kept[at / KEPT_STRIDE].clone();
+        log[at - at % KEPT_STRIDE..at].iter().for_each(|event| event.happen(&mut world));
+        world
+    };
+    States { signatures, world: Box::new(world) }
 }
