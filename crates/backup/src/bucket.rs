@@ -74,7 +74,7 @@ impl Service {
     }
 
     /// Returns the variable of this environment that tells who one is, if one does: a machine may have a role by which
-    /// it may use the bucket.
+    /// it may use the bucket. An empty variable tells nothing.
     pub fn credentials(self) -> Option<&'static str> {
         let variables: &[&str] = match self {
             Self::S3 => &["AWS_ACCESS_KEY_ID"],
@@ -88,7 +88,8 @@ impl Service {
             // Without the account's name no container is found.
             Self::Azure => &["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"],
         };
-        variables.iter().find(|variable| std::env::var_os(variable).is_some()).copied()
+        let is_set = |variable: &&&str| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
+        variables.iter().find(is_set).copied()
     }
 }
 

@@ -17,19 +17,23 @@ const IMAGE_CACHE_BYTES: u64 = 1 << 20;
 /// The same for pools with so many records that the directories of their segments take this much: each is read for every
 /// record that it names if it is not kept.
 const DENSE_CACHE_BYTES: u64 = 8 << 20;
+/// Bytes of the segment table that most images keep: a check asks the table for every record, in the order of the tree.
+const IMAGE_TABLE_BYTES: u64 = 8 << 20;
+/// One image in so many has the history's cache.
+const CACHE_SHARE: u64 = 16;
 /// Number of events between two states whose content is kept. The others are made from those when they are found.
 const KEPT_STRIDE: usize = 32;
 
-/// Returns the options with which an image is opened. One in four has the history's cache, unless the pool
-/// is dense.
+/// Returns the options with which an image is opened: for one in [`CACHE_SHARE`] the history's, unless the pool is dense.
 fn image_options(history: &History, salt: u64) -> OpenOptions {
     let options = options(history, salt);
-    let cache_bytes = match history.dense {
-        true => DENSE_CACHE_BYTES,
-        false if salt.is_multiple_of(4) => options.cache_bytes,
-        false => IMAGE_CACHE_BYTES,
-    };
-    OpenOptions { cache_bytes, ..options }
+    if history.dense {
+        OpenOptions { cache_bytes: DENSE_CACHE_BYTES, ..options }
+    } else if salt.is_multiple_of(CACHE_SHARE) {
+        options
+    } else {
+        OpenOptions { cache_bytes: IMAGE_CACHE_BYTES, table_bytes: Some(IMAGE_TABLE_BYTES), ..options }
+    }
 }
 
 impl<'a> Sim<'a> {
