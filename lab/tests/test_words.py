@@ -47,7 +47,7 @@ def plant(root: Path, path: str, text: str) -> Path:
         "// It is folded.",
     ],
 )
-@pytest.mark.parametrize("path", ["crates/engine/src/pool/mod.rs", "crates/sim/tests/slice.rs"])
+@pytest.mark.parametrize("path", ["crates/engine/src/pool/mod.rs", "crates/sim/tests/simulation.rs"])
 def test_a_planted_word_is_found_at_its_line(tmp_path, path, line):
     (found,) = set(report.rsplit(": '", 1)[0] for report in words(plant(tmp_path, path, f"// A pool.\n{line}\n")))
     assert found == f"{path}:2"
