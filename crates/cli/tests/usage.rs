@@ -135,12 +135,16 @@ fn bad_values_are_told_with_the_valid_ones() {
     let sandbox = Sandbox::new();
     let device = sandbox.path("d");
     let device = device.to_str().unwrap();
-    let cases: [(&[&str], &[&str]); 11] = [
+    let cases: [(&[&str], &[&str]); 12] = [
         (
             &["create", "1tank", device, "--size", "1G"],
             &["cannot be the name of a pool", "starts with a letter"],
         ),
         (&["create", "../tank", device, "--size", "1G"], &["cannot be the name of a pool"]),
+        (
+            &["create", "tank/db", device, "--size", "1G"],
+            &["cannot be the name of a pool", "pagefold dataset create tank/db"],
+        ),
         (&["create", "tank", device, "--size", "lots"], &["\"lots\" is not a size", "10G"]),
         (&["create", "tank", device, "--size", "1M"], &["too small", "at least"]),
         (

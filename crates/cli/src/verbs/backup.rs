@@ -392,9 +392,10 @@ fn prune(args: &BackupPrune) -> Result<()> {
         return print_json(&told);
     }
     println!(
-        "{}: {} forgotten, {} deleted ({}), {} left to the next prune ({})",
+        "{}: {} {}forgotten, {} deleted ({}), {} left to the next prune ({})",
         args.repository,
         counted(pruned.forgotten.len() as u64, "backup"),
+        would_be(args.dry_run),
         counted(pruned.deleted_packs, "pack"),
         units::size(pruned.deleted_bytes),
         pruned.condemned_packs,
@@ -403,16 +404,22 @@ fn prune(args: &BackupPrune) -> Result<()> {
     if repacked.packs > 0 {
         println!("{}: {}", args.repository, repacked_text(&repacked, args.dry_run));
     }
-    print_logs(&args.repository, &pruned.logs);
+    print_logs(&args.repository, &pruned.logs, args.dry_run);
     Ok(())
 }
 
+/// Returns the words before what was done, if it was not.
+fn would_be(dry_run: bool) -> &'static str {
+    if dry_run { "would be " } else { "" }
+}
+
 /// Tells of archived logs that were deleted or left, if there are any.
-fn print_logs(name: &str, logs: &PrunedLogs) {
+fn print_logs(name: &str, logs: &PrunedLogs, dry_run: bool) {
     if logs.deleted_files + logs.left_files > 0 {
         println!(
-            "{name}: {} of logs deleted ({}), {} left to the next prune",
+            "{name}: {} of logs {}deleted ({}), {} left to the next prune",
             counted(logs.deleted_files, "file"),
+            would_be(dry_run),
             units::size(logs.deleted_bytes),
             logs.left_files
         );

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use pagefold_engine::limits::DEVICE_BYTES_MIN;
 use pagefold_engine::walk;
 use pagefold_server::failure::{Context, Failure, Result};
+use pagefold_server::names::Name;
 use pagefold_server::pools::Held;
 use pagefold_server::raw::shown;
 use pagefold_server::registry::{Known, Registry};
@@ -20,7 +21,7 @@ use crate::verbs::warn;
 
 /// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
 pub fn run(args: &Create) -> Result<()> {
-    files::check_pool_name(&args.pool)?;
+    check_name(&args.pool)?;
     let properties: Vec<_> =
         args.properties.iter().map(|word| props::parse_assignment(word)).collect::<Result<_>>()?;
     let size = args.size.as_deref().map(units::parse_size).transpose()?;
@@ -69,6 +70,15 @@ pub fn run(args: &Create) -> Result<()> {
     }
     made.0.clear();
     Ok(())
+}
+
+fn check_name(name: &str) -> Result<()> {
+    files::check_pool_name(name).map_err(|failure| match Name::parse(name) {
+        Ok(dataset) if !dataset.path.is_empty() && !dataset.is_snapshot() => {
+            failure.hint(format!("a dataset is made with: pagefold dataset create {name}"))
+        }
+        _ => failure,
+    })
 }
 
 /// Files that are removed again unless the pool comes into being.

@@ -1,6 +1,6 @@
 //! `import`: finds pools on devices and remembers them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pagefold_engine::pool;
 use pagefold_server::discovery::{self, FoundPool};
@@ -73,7 +73,12 @@ fn not_found(args: &Import, found: &[FoundPool], wanted: &str) -> Failure {
     names.dedup();
     let near = suggest::nearest(wanted, names.iter().copied()).map(|n| format!("; did you mean {n}?"));
     let failure = Failure::new(format!("no pool \"{}\" was found", table::printable(wanted)));
-    if names.is_empty() && args.dir.is_empty() {
+    if args.dir.is_empty() && wanted.contains('/') && Path::new(wanted).exists() {
+        failure.hint(format!(
+            "the pools in it are found with: pagefold import -d {}",
+            raw::shown(Path::new(wanted))
+        ))
+    } else if names.is_empty() && args.dir.is_empty() {
         failure.hint("pools in files are found with: pagefold import -d DIR")
     } else if names.is_empty() {
         failure

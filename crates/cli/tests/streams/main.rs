@@ -329,7 +329,10 @@ fn a_mounted_pool_is_backed_up_through_kills_and_comes_back_as_it_was() {
     ] {
         assert!(sandbox.ok(&[words, &key].concat()).contains(": 0 errors"));
     }
-    sandbox.ok(&[&["backup", "prune", "repo", "--keep", "last=1", "--now"], &key[..]].concat());
+    let dry = sandbox.ok(&[&["backup", "prune", "repo", "--keep", "last=1", "-n"], &key[..]].concat());
+    assert!(dry.starts_with("repo: ") && dry.contains(" would be forgotten, "), "{dry}");
+    let done = sandbox.ok(&[&["backup", "prune", "repo", "--keep", "last=1", "--now"], &key[..]].concat());
+    assert!(done.contains(" forgotten, ") && !done.contains("would be"), "{done}");
     let pack = files_below(&sandbox.path("repo/packs"), "").pop().unwrap();
     fs::write(&pack, "something else").unwrap();
     let damaged = sandbox.run(&[&["backup", "verify", "repo"], &key[..]].concat());
