@@ -105,7 +105,7 @@ def parse_pjdfstest(text: str) -> Outcome:
     return outcome
 
 
-FSX = "[weights]\n" + "".join(
+FSX = "[opsize]\nmin = 1\n[weights]\n" + "".join(
     f"{name} = {weight}\n"
     for name, weight in {
         **dict.fromkeys(("read", "write", "mapread", "truncate", "punch_hole", "copy_file_range"), 10.0),
@@ -114,7 +114,7 @@ FSX = "[weights]\n" + "".join(
     }.items()
 )
 """All operations that fsx knows. Those that wait for the device are rarer (mapwrite does, since fsx syncs what it
-wrote)."""
+wrote). None is of 0 bytes: fsx takes the refusal of an empty posix_fallocate for a file system that has none."""
 
 
 FSX_RUN = 50_000
