@@ -56,6 +56,11 @@ impl Service {
         std::env::vars_os().filter_map(text).filter(is_ours).collect()
     }
 
+    /// Returns one of [`Service::settings`].
+    pub fn setting(self, name: &str) -> Option<String> {
+        self.settings().into_iter().find(|(of, _)| of == name).map(|(_, value)| value)
+    }
+
     /// Returns the name of the variable that has the URL of the store.
     pub const fn endpoint_variable(self) -> &'static str {
         match self {
@@ -88,8 +93,7 @@ impl Service {
             // Without the account's name no container is found.
             Self::Azure => &["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"],
         };
-        let is_set = |variable: &&&str| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
-        variables.iter().find(is_set).copied()
+        variables.iter().find(|name| self.setting(name).is_some()).copied()
     }
 }
 

@@ -19,7 +19,7 @@ const IMAGE_CACHE_BYTES: u64 = 1 << 20;
 const DENSE_CACHE_BYTES: u64 = 8 << 20;
 /// Bytes of the segment table that most images keep: a check asks the table for every record, in the order of the tree.
 const IMAGE_TABLE_BYTES: u64 = 8 << 20;
-/// One image in so many has the history's cache.
+/// One image in this many has the history's cache and table.
 const CACHE_SHARE: u64 = 16;
 /// Number of events between two states whose content is kept. The others are made from those when they are found.
 const KEPT_STRIDE: usize = 32;

@@ -100,9 +100,8 @@ impl RecoveryTarget {
 /// which the server does not get.
 fn endpoint_and_region(repository: &str, access: &Access) -> (Option<String>, Option<String>) {
     let service = Service::of(repository);
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let endpoint = || service.and_then(|service| variable(service.endpoint_variable()));
-    let region = || service.and_then(Service::region_variable).and_then(variable);
+    let endpoint = || service.and_then(|service| service.setting(service.endpoint_variable()));
+    let region = || service.and_then(|service| service.setting(service.region_variable()?));
     (access.endpoint.clone().or_else(endpoint), access.region.clone().or_else(region))
 }
 
