@@ -20,7 +20,9 @@ use crate::wire::{Reader, put_signed, put_varint};
 use crate::{Addr, Ptr, Result};
 
 pub(crate) use blocks::DeadBlocks;
-pub(crate) use bucket::{Bucket, Chain, Sublist};
+#[cfg(test)]
+pub(crate) use bucket::Chain;
+pub(crate) use bucket::{Bucket, Sublist};
 
 /// Largest number of records that a list keeps in memory before it puts them into their buckets together.
 const OPEN_RECORDS_MAX: usize = 1024;

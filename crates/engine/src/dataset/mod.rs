@@ -55,8 +55,10 @@ pub use budget::Bound;
 pub(crate) use budget::{Budget, Claim, Limits};
 pub use claims::accepted_bytes;
 pub(crate) use codecs::Codecs;
+#[cfg(test)]
+pub(crate) use dead::Chain;
 pub use dead::encode_ptrs;
-pub(crate) use dead::{Bucket, Chain, DeadBlocks, DeadList, SPACE_BYTES_MAX, Sublist, space_of};
+pub(crate) use dead::{Bucket, DeadBlocks, DeadList, SPACE_BYTES_MAX, Sublist, space_of};
 pub use journal::Journal;
 pub use live::LiveDataset;
 pub use models::ModelEntry;
