@@ -1,12 +1,39 @@
-//! Describes the machine and the programs of a run, for the report.
+//! Tells when and where a scenario runs, and with which programs, for the report.
 
 use std::fs;
 use std::path::Path;
 
 use crate::host::exec::{command, run};
+use crate::results::Setting;
+
+/// Returns what is so now. `dir` is the bench's folder.
+pub(crate) fn setting(dir: &Path) -> Setting {
+    Setting {
+        began: first_line("date", &["-u", "+%F %H:%M"]).unwrap_or_default(),
+        load: text("/proc/loadavg")
+            .map(|load| load.split_whitespace().take(3).collect::<Vec<_>>().join(" "))
+            .unwrap_or_default(),
+        commit: commit().unwrap_or_default(),
+        machine: describe(dir),
+    }
+}
+
+/// Returns the commit of the tree that the bench was started in, and says if its code was changed since.
+fn commit() -> Option<String> {
+    let hash = first_line("git", &["rev-parse", "--short", "HEAD"])?;
+    let changed = first_line("git", &["status", "--porcelain", "--", "crates", "Cargo.toml", "Cargo.lock"]);
+    Some(if changed.is_some() { format!("{hash}, with changes") } else { hash })
+}
+
+/// Returns the first line that a program prints; nothing if it prints none or fails.
+fn first_line(program: &str, args: &[&str]) -> Option<String> {
+    let done = run(&mut command(program, args)).ok()?;
+    let all = format!("{}{}", done.stdout, done.stderr);
+    all.lines().next().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty())
+}
 
 /// Returns pairs of a name and a value. A value that cannot be found out is left out.
-pub(crate) fn describe(dir: &Path) -> Vec<(String, String)> {
+fn describe(dir: &Path) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     let mut add = |what: &str, value: Option<String>| {
         if let Some(value) = value.filter(|v| !v.is_empty()) {
@@ -15,10 +42,6 @@ pub(crate) fn describe(dir: &Path) -> Vec<(String, String)> {
     };
     add("Processor", processor());
     add("Memory", memory());
-    add(
-        "Load average at the start (nothing but the bench should run)",
-        text("/proc/loadavg").map(|load| load.split_whitespace().take(3).collect::<Vec<_>>().join(" ")),
-    );
     add("Kernel", text("/proc/sys/kernel/osrelease"));
     add("Disc", disc(dir));
     add(
@@ -31,12 +54,6 @@ pub(crate) fn describe(dir: &Path) -> Vec<(String, String)> {
             }
         }),
     );
-    let first_line = |program: &str, args: &[&str]| {
-        run(&mut command(program, args)).ok().and_then(|done| {
-            let all = format!("{}{}", done.stdout, done.stderr);
-            all.lines().next().map(|line| line.trim().to_owned())
-        })
-    };
     add("fio", first_line("fio", &["--version"]));
     add("PostgreSQL", first_line("psql", &["--version"]));
     add("sysbench", first_line("sysbench", &["--version"]));

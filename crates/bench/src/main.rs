@@ -60,8 +60,8 @@ struct Places {
     /// Folder for everything that is set up, on the disc that is to be measured.
     #[arg(long, default_value = "/var/tmp/pagefold-bench")]
     dir: PathBuf,
-    /// Results of all runs.
-    #[arg(long, default_value = "target/bench/results.json")]
+    /// Raw results of all runs: each repetition of each figure.
+    #[arg(long, default_value = "docs/bench/results.json")]
     results: PathBuf,
     /// Folder of BENCHMARKS.md, bench/*.svg and bench/why.json (explanations of missed lines, by id).
     #[arg(long, default_value = "docs")]
@@ -167,8 +167,7 @@ fn lock(dir: &Path) -> Result<std::fs::File> {
 /// Runs the scenarios. Saves the results and writes the report after each. Returns the names of those that failed.
 fn measure_all(options: &Run, dir: &Path) -> Result<Vec<String>> {
     let places = &options.places;
-    let mut results = Results::load(&places.results)?;
-    results.machine = machine::describe(dir);
+    let results = Results::load(&places.results)?;
     let pagefold = std::path::absolute(&options.pagefold)?;
     let bench = Bench::new(dir, &pagefold, Scale::new(options.quick), options.without.clone(), results)?;
     let mut failures = Vec::new();

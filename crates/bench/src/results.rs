@@ -126,9 +126,24 @@ impl Line {
     }
 }
 
+/// When, where and with which program a scenario was measured.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Setting {
+    /// Day and time of its start, UTC.
+    pub(crate) began: String,
+    /// Load averages of the machine then.
+    pub(crate) load: String,
+    /// Commit of the tree that the bench was started in.
+    pub(crate) commit: String,
+    /// The machine and the programs of others, as lines of "what: value".
+    pub(crate) machine: Vec<(String, String)>,
+}
+
 /// Results of one scenario.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Section {
+    /// When, where and with which program.
+    pub(crate) setting: Setting,
     /// True if it was a quick run.
     pub(crate) quick: bool,
     /// Seconds it took altogether.
@@ -245,8 +260,6 @@ pub(crate) fn figure(value: f64) -> String {
 /// Results of all scenarios so far.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Results {
-    /// The machine, as lines of "what: value".
-    pub(crate) machine: Vec<(String, String)>,
     /// The proof that the throttle held, if a throttled scenario ran.
     pub(crate) throttle: Option<Verification>,
     /// LZ4 and zstd ratios of the pages that fill files, each page alone.

@@ -23,7 +23,7 @@ pub struct DamagedAt {
 
 impl DamagedAt {
     /// Creates a place at which nothing was counted yet.
-    pub const fn new(device: u16, offset: u64, addr: Option<Addr>) -> Self {
+    pub(crate) const fn new(device: u16, offset: u64, addr: Option<Addr>) -> Self {
         Self { device, offset, addr, counted: false }
     }
 }
@@ -121,12 +121,12 @@ impl Error {
     }
 
     /// Creates an error as [`Error::corrupt`] does, for an object at a known place.
-    pub fn corrupt_at(at: DamagedAt, what: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub(crate) fn corrupt_at(at: DamagedAt, what: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::Corrupt { what: what.into(), detail: detail.into(), at: Some(at) }
     }
 
     /// Returns the place of the damage, if that is known.
-    pub fn place(&self) -> Option<DamagedAt> {
+    pub(crate) fn place(&self) -> Option<DamagedAt> {
         match self {
             Self::Corrupt { at, .. } => *at,
             _ => None,
@@ -144,7 +144,7 @@ impl Error {
 
     /// Returns the same error, marked as counted.
     #[must_use]
-    pub fn as_counted(mut self) -> Self {
+    pub(crate) fn as_counted(mut self) -> Self {
         if let Self::Corrupt { at: Some(at), .. } = &mut self {
             at.counted = true;
         }

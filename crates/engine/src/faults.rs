@@ -1,9 +1,9 @@
 //! Counts errors, by device and by what they struck, until somebody clears the counts.
 //!
-//! - F1: memory and the stored form are bounded: at most [`STRUCK_MAX`] things that were struck are listed, errors of
+//! - F1: memory and the stored form are bounded: at most `STRUCK_MAX` things that were struck are listed, errors of
 //!   others are counted together.
 //! - F2: counting writes nothing. A checkpoint stores what was counted. Only when something new was struck or a count
-//!   has doubled it is stored before one ([`Faults::wants_store`]). So even if a damaged page is read for ever, its
+//!   has doubled it is stored before one (`Faults::wants_store`). So even if a damaged page is read for ever, its
 //!   count is stored 64 times at most.
 //! - F3: an error is counted once by its device, however often it is passed on ([`DamagedAt::counted`]).
 
@@ -17,7 +17,7 @@ use crate::wire::{Reader, put_varint};
 use crate::{Error, Result};
 
 /// Largest number of things that were struck and are listed.
-pub const STRUCK_MAX: usize = 128;
+pub(crate) const STRUCK_MAX: usize = 128;
 /// Version of the stored form.
 const VERSION: u8 = 1;
 
@@ -61,11 +61,6 @@ impl FaultCounts {
         [&mut self.reads, &mut self.writes, &mut self.checksums, &mut self.corrected, &mut self.repaired]
     }
 
-    /// Returns true if nothing was counted.
-    pub fn is_zero(&self) -> bool {
-        *self == Self::default()
-    }
-
     fn encode(mut self, out: &mut Vec<u8>) {
         self.all().into_iter().for_each(|count| put_varint(out, *count));
     }
@@ -107,8 +102,11 @@ pub struct FaultReport {
 
 impl FaultReport {
     /// Returns true if nothing was counted.
-    pub fn is_empty(&self) -> bool {
-        self.devices.iter().all(FaultCounts::is_zero) && self.struck.is_empty() && self.unlisted == 0
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.devices.iter().all(|counts| *counts == FaultCounts::default())
+            && self.struck.is_empty()
+            && self.unlisted == 0
     }
 
     /// Returns the stored form.
@@ -196,7 +194,7 @@ impl FaultReport {
 
 /// Kinds of error, or of what became of it, that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
+pub(crate) enum FaultKind {
     /// The device failed a read. The counts by device take such reads from the device's own statistics.
     Read,
     /// A checksum did not hold, or what was read is not well formed.
@@ -209,7 +207,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// Returns the kind of an error of reading; `None` for other errors.
-    pub fn of(error: &Error) -> Option<Self> {
+    pub(crate) fn of(error: &Error) -> Option<Self> {
         match error {
             Error::Corrupt { .. } => Some(Self::Checksum),
             Error::Io { op: "read", .. } => Some(Self::Read),
@@ -301,7 +299,7 @@ pub struct Faults(Mutex<FaultTable>);
 
 impl Faults {
     /// Adds the counts that earlier openings have stored.
-    pub fn load(&self, stored: FaultReport) {
+    pub(crate) fn load(&self, stored: FaultReport) {
         let mut counted = self.0.lock();
         let met = std::mem::take(&mut *counted);
         counted.cleared = stored.cleared;
@@ -334,26 +332,26 @@ impl Faults {
 
     /// Counts an error of `subject`, and notes its place as far as that is known: `at` on a device, and byte `offset`
     /// of an object. An error that its device has counted is not counted there again.
-    pub fn count(&self, fault: FaultKind, subject: Subject, at: Option<DamagedAt>, offset: u64) {
+    pub(crate) fn count(&self, fault: FaultKind, subject: Subject, at: Option<DamagedAt>, offset: u64) {
         let place = at.map(|at| (at.device, at.offset));
         let by_device = at.is_some_and(|at| !at.counted);
         self.0.lock().count(fault, subject, (place, offset), by_device);
     }
 
     /// Counts an error of reading a record, or something else of the pool's own. Other errors are not counted.
-    pub fn count_error(&self, error: &Error, subject: Subject) {
+    pub(crate) fn count_error(&self, error: &Error, subject: Subject) {
         if let Some(fault) = FaultKind::of(error) {
             self.count(fault, subject, error.place(), 0);
         }
     }
 
     /// Counts something at a place of a device, for the device too.
-    pub fn note(&self, fault: FaultKind, subject: Subject, place: Option<(u16, u64)>) {
+    pub(crate) fn note(&self, fault: FaultKind, subject: Subject, place: Option<(u16, u64)>) {
         self.0.lock().count(fault, subject, (place, 0), true);
     }
 
     /// Returns the addresses of listed records whose errors were not all repaired or answered by a second copy.
-    pub fn records(&self) -> Vec<Addr> {
+    pub(crate) fn records(&self) -> Vec<Addr> {
         let counted = self.0.lock();
         let harmed = counted.struck.values().filter(|struck| {
             let FaultCounts { reads, checksums, corrected, repaired, .. } = struck.counts;
@@ -365,7 +363,7 @@ impl Faults {
     }
 
     /// Notes that the record at an address is data of an object, at byte `offset` of it.
-    pub fn found(&self, addr: Addr, subject: Subject, offset: u64) {
+    pub(crate) fn found(&self, addr: Addr, subject: Subject, offset: u64) {
         let mut counted = self.0.lock();
         let Some(mut record) = counted.struck.remove(&Subject::Record(addr)) else { return };
         if let Some(known) = counted.struck.get_mut(&subject) {
@@ -379,7 +377,7 @@ impl Faults {
 
     /// Takes over what devices count themselves since they were opened: of each, the failed reads, and the failed
     /// writes and flushes.
-    pub fn take(&self, now: impl Iterator<Item = (u64, u64)>) {
+    pub(crate) fn take(&self, now: impl Iterator<Item = (u64, u64)>) {
         let mut counted = self.0.lock();
         for (number, (reads, writes)) in (0..).zip(now) {
             let at = usize::from(number);
@@ -398,24 +396,24 @@ impl Faults {
     }
 
     /// Returns all that was counted.
-    pub fn report(&self) -> FaultReport {
+    pub(crate) fn report(&self) -> FaultReport {
         self.0.lock().report()
     }
 
     /// Returns true if there is something new that should not wait for the next checkpoint.
-    pub fn wants_store(&self) -> bool {
+    pub(crate) fn wants_store(&self) -> bool {
         self.0.lock().news
     }
 
     /// Returns the counts to be stored; `None` if nothing was counted since the last call.
-    pub fn take_changed(&self) -> Option<FaultReport> {
+    pub(crate) fn take_changed(&self) -> Option<FaultReport> {
         let mut counted = self.0.lock();
         counted.news = false;
         std::mem::take(&mut counted.changed).then(|| counted.report())
     }
 
     /// Clears the counts of one device or of all, at `now` (seconds since 1970). Returns what they were.
-    pub fn clear(&self, device: Option<u16>, now: u64) -> FaultReport {
+    pub(crate) fn clear(&self, device: Option<u16>, now: u64) -> FaultReport {
         let mut counted = self.0.lock();
         counted.changed = true;
         let Some(device) = device else {

@@ -22,7 +22,7 @@ pub const RECORDSIZE_DEFAULT: u32 = 16 << 10;
 pub const ATOMIC_WRITE_MAX: usize = RECORDSIZE_MAX as usize;
 
 /// Largest number of pages that one change may share: its pointers lie in memory and in one batch of the log.
-pub const SHARE_PAGES_MAX: u64 = (1 << 16) / SHRINK;
+pub(crate) const SHARE_PAGES_MAX: u64 = (1 << 16) / SHRINK;
 
 /// Longest stored record: a raw page of the largest recordsize and its header.
 pub const RECORD_BYTES_MAX: usize = RECORDSIZE_MAX as usize + 16;
@@ -33,23 +33,23 @@ pub const VALUE_BYTES_MAX: usize = (64 << 10) + 512;
 
 /// Target size of a tree node before compression. A random overwrite of one page costs its leaf at the next checkpoint,
 /// so leaves are small: 8 KiB refer to about 1,500 pages.
-pub const NODE_BYTES: usize = 8 << 10;
+pub(crate) const NODE_BYTES: usize = 8 << 10;
 
 /// Longest encoded tree node: a leaf is split until it fits its target or holds a single entry.
-pub const NODE_ENCODED_MAX: usize = NODE_BYTES + VALUE_BYTES_MAX;
+pub(crate) const NODE_ENCODED_MAX: usize = NODE_BYTES + VALUE_BYTES_MAX;
 
 /// Largest number of children of a branch. A child costs about 10 bytes, at most 40, so a full branch stays near the
 /// target whatever its keys are.
 pub const NODE_FANOUT_MAX: usize = 512;
 /// Most bytes that one child takes in a stored branch: a key of 22 bytes, and a pointer of 15.
-pub const NODE_CHILD_BYTES_MAX: usize = 40;
+pub(crate) const NODE_CHILD_BYTES_MAX: usize = 40;
 
 /// Largest number of levels of a tree. With branches a quarter full (128 children), 9 levels address 2^63 leaves.
 pub const TREE_LEVELS_MAX: u8 = 10;
 
 /// Bytes of encoded tree nodes that a checkpoint hands to the log at once: enough for sequential writes, in little
 /// memory.
-pub const NODE_WRITE_BYTES: usize = CHUNK_BYTES as usize;
+pub(crate) const NODE_WRITE_BYTES: usize = CHUNK_BYTES as usize;
 
 /// Largest number of slots of a segment: its directory, and 64 bitmaps of live slots, each fit a record, however short
 /// records are.
@@ -57,7 +57,7 @@ pub const SEGMENT_SLOTS_MAX: u32 = (64 << 10) / SHRINK as u32;
 
 /// Largest number of bytes of redo operations that are accepted between two commits: a commit's operations lie in one
 /// batch, which lies in one segment beside its directory.
-pub const REDO_BYTES_MAX: u64 = CHUNK_BYTES / 2;
+pub(crate) const REDO_BYTES_MAX: u64 = CHUNK_BYTES / 2;
 
 /// Largest number of records that a delta may be based on: reading its page needs as many more. Two bits of a tree's
 /// key say which base it is.
@@ -65,9 +65,9 @@ pub const BASES_MAX: usize = 4;
 
 /// Bytes of the journal of a pool whose mounts can outlive its server: room for a few of the largest changes (a copy of
 /// 1 MiB with its edges), and so much that writers seldom have to commit for its sake. A power of two.
-pub const JOURNAL_BYTES: usize = 32 << 20;
+pub(crate) const JOURNAL_BYTES: usize = 32 << 20;
 /// Largest journal that is accepted, in bytes.
-pub const JOURNAL_BYTES_MAX: usize = 1 << 30;
+pub(crate) const JOURNAL_BYTES_MAX: usize = 1 << 30;
 
 /// Largest number of models of a pool: each is loaded as a whole, and segments list those that their records use.
 pub const MODELS_MAX: usize = 1024 / SHRINK as usize;

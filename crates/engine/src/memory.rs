@@ -37,7 +37,7 @@ impl Gauge {
     }
 
     /// Changes the bound, in bytes.
-    pub fn set_bound(&self, bytes: u64) {
+    pub(crate) fn set_bound(&self, bytes: u64) {
         self.bound_bytes.store(bytes, Relaxed);
     }
 

@@ -10,13 +10,13 @@ static INEXACT: AtomicU64 = AtomicU64::new(0);
 
 /// Subtracts `by` from a sum, which has to be at least as large.
 #[track_caller]
-pub fn subtract(sum: &mut u64, by: u64) {
+pub(crate) fn subtract(sum: &mut u64, by: u64) {
     *sum = remainder(*sum, by);
 }
 
 /// Does what [`subtract`] does, for a sum that several threads change.
 #[track_caller]
-pub fn subtract_shared(sum: &AtomicU64, by: u64) {
+pub(crate) fn subtract_shared(sum: &AtomicU64, by: u64) {
     let before = sum.fetch_sub(by, Ordering::AcqRel);
     if before < by {
         sum.fetch_add(by - before, Ordering::AcqRel);
@@ -26,7 +26,7 @@ pub fn subtract_shared(sum: &AtomicU64, by: u64) {
 
 /// Returns `sum` less `by`. The sum has to be at least as large.
 #[track_caller]
-pub fn remainder(sum: u64, by: u64) -> u64 {
+pub(crate) fn remainder(sum: u64, by: u64) -> u64 {
     sum.checked_sub(by).unwrap_or_else(|| {
         fault(sum, by);
         0
@@ -36,7 +36,7 @@ pub fn remainder(sum: u64, by: u64) -> u64 {
 /// Does what [`subtract`] does, for a sum that was read from a device, or a sum of records that were. If something is
 /// damaged there, the sum may be anything, which is no fault of the engine. Such subtractions are counted apart.
 #[track_caller]
-pub fn subtract_stored(sum: &mut u64, by: u64) {
+pub(crate) fn subtract_stored(sum: &mut u64, by: u64) {
     *sum = sum.checked_sub(by).unwrap_or_else(|| {
         tell(&INEXACT, *sum, by);
         0
@@ -44,13 +44,13 @@ pub fn subtract_stored(sum: &mut u64, by: u64) {
 }
 
 /// Returns the number of subtractions of this process from stored sums that were too small.
-pub fn inexact() -> u64 {
+pub(crate) fn inexact() -> u64 {
     INEXACT.load(Ordering::Relaxed)
 }
 
 /// Counts a fault: two accounts of the same thing differ.
 #[track_caller]
-pub fn differs(what: &str) {
+pub(crate) fn differs(what: &str) {
     debug_assert!(false, "{what} differ");
     if FAULTS.fetch_add(1, Ordering::Relaxed) == 0 {
         tracing::error!(
@@ -62,7 +62,7 @@ pub fn differs(what: &str) {
 
 /// Returns the number of faults of this process: subtractions that would have left less than nothing, and accounts that
 /// differ.
-pub fn faults() -> u64 {
+pub(crate) fn faults() -> u64 {
     FAULTS.load(Ordering::Relaxed)
 }
 

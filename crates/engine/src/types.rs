@@ -37,7 +37,7 @@ impl Addr {
         self.0 >> SLOT_BITS
     }
     /// Returns the slot within the segment.
-    pub const fn slot(self) -> u32 {
+    pub(crate) const fn slot(self) -> u32 {
         (self.0 & ((1 << SLOT_BITS) - 1)) as u32
     }
     /// Returns the address of the second copy of a record that is kept twice; for a second copy, its own.
@@ -45,11 +45,11 @@ impl Addr {
         Self(self.0 | COPIES << SLOT_BITS)
     }
     /// Returns true if it is the address of a second copy.
-    pub const fn is_copy(self) -> bool {
+    pub(crate) const fn is_copy(self) -> bool {
         self.segment() >= COPIES
     }
     /// Returns the address of the record that this is the second copy of; for anything else, its own.
-    pub const fn original(self) -> Self {
+    pub(crate) const fn original(self) -> Self {
         Self(self.0 & !(COPIES << SLOT_BITS))
     }
 }
@@ -69,10 +69,10 @@ impl fmt::Display for Addr {
 /// Hashes addresses for caches, with fixed constants (the finaliser of splitmix64): the same run evicts the same
 /// entries.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct AddrHasher(u64);
+pub(crate) struct AddrHasher(u64);
 
 /// Makes [`AddrHasher`]s.
-pub type AddrHashing = BuildHasherDefault<AddrHasher>;
+pub(crate) type AddrHashing = BuildHasherDefault<AddrHasher>;
 
 impl Hasher for AddrHasher {
     fn finish(&self) -> u64 {
@@ -129,9 +129,9 @@ impl Key {
     /// A block of a dead list (the pool's own tree, object = number of the sublist, `offset` = number of the block).
     pub const DEAD: u8 = 0xF5;
     /// A bucket of a dead list (the pool's own tree, object = number of the list, `offset` = birth).
-    pub const BUCKET: u8 = 0xF6;
+    pub(crate) const BUCKET: u8 = 0xF6;
     /// The sublist behind another one (the pool's own tree, object = number of that one, `offset` 0).
-    pub const LINK: u8 = 0xF7;
+    pub(crate) const LINK: u8 = 0xF7;
     /// Counts of errors (the pool's own tree, object 0, `offset` 0).
     pub const FAULTS: u8 = 0xF8;
 
@@ -145,12 +145,12 @@ impl Key {
         Self { object, kind, offset }
     }
     /// Returns the key of the model number `id`.
-    pub const fn model(id: u32) -> Self {
+    pub(crate) const fn model(id: u32) -> Self {
         Self::new(0, Self::MODEL, id as u64)
     }
     /// Returns the key of the base number `at` of page number `page` of `object`. If there can be no such page, the key
     /// is behind those of all bases.
-    pub const fn base(object: u64, page: u64, at: usize) -> Self {
+    pub(crate) const fn base(object: u64, page: u64, at: usize) -> Self {
         match page.checked_mul(BASES_MAX as u64) {
             Some(offset) if at < BASES_MAX => Self::new(object, Self::BASE, offset + at as u64),
             _ => Self::new(object, Self::BASE + 1, 0),

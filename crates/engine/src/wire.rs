@@ -15,7 +15,7 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Appends a signed number as a zigzag varint.
-pub fn put_signed(out: &mut Vec<u8>, value: i64) {
+pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
     put_varint(out, ((value << 1) ^ (value >> 63)) as u64);
 }
 
@@ -43,7 +43,7 @@ impl<'a> Reader<'a> {
         Error::corrupt(self.what, "it ends too early")
     }
     /// Returns true if a read failed because there were too few bytes.
-    pub fn ran_out(&self) -> bool {
+    pub(crate) fn ran_out(&self) -> bool {
         self.ran_out
     }
     /// Creates an error about this object.
@@ -77,7 +77,7 @@ impl<'a> Reader<'a> {
         Ok(self.array::<1>()?[0])
     }
     /// Reads a little-endian u16.
-    pub fn u16(&mut self) -> Result<u16> {
+    pub(crate) fn u16(&mut self) -> Result<u16> {
         Ok(u16::from_le_bytes(self.array()?))
     }
     /// Reads a little-endian u32.

@@ -21,14 +21,16 @@ pub(super) fn document(
     let mut out = String::new();
     out.push_str(
         "# Benchmarks\n\nMade by `make bench` (crates/bench); do not edit. Explanations of missed lines are in bench/why.json.\n\n\
-         Every figure is the median of alternated repetitions in one run on one machine; only the ratios mean something elsewhere.\n\n",
+         Every figure is the median of alternated repetitions in one run on one machine; only the ratios mean something elsewhere. \
+         bench/results.json has every repetition.\n\n",
     );
     promises(&mut out, results, why)?;
-    machine(&mut out, results)?;
+    let machines = machines(results);
+    write_machines(&mut out, results, &machines)?;
     for scenario in SCENARIOS {
         let Some(section) = results.sections.get(scenario.name) else { continue };
         let files = plots.get(scenario.name).map(Vec::as_slice).unwrap_or_default();
-        write_section(&mut out, (scenario.name, scenario.about), section, files)?;
+        write_section(&mut out, (scenario.name, scenario.about), section, &machines, files)?;
     }
     Ok(out)
 }
@@ -83,15 +85,43 @@ fn bound(line: &Line) -> String {
     }
 }
 
-fn machine(out: &mut String, results: &Results) -> Result<()> {
+/// A machine, as lines of "what: value".
+type Machine = [(String, String)];
+
+/// Returns the different machines that scenarios were measured on, in the order of the scenarios.
+fn machines(results: &Results) -> Vec<&Machine> {
+    let mut found: Vec<&Machine> = Vec::new();
+    for section in SCENARIOS.iter().filter_map(|scenario| results.sections.get(scenario.name)) {
+        if !found.contains(&section.setting.machine.as_slice()) {
+            found.push(&section.setting.machine);
+        }
+    }
+    found
+}
+
+/// Returns a machine's name among others.
+fn machine_name(machines: &[&Machine], machine: &Machine) -> String {
+    match machines.iter().position(|&other| other == machine) {
+        Some(n) if machines.len() > 1 => format!("machine {}", n + 1),
+        _ => "the machine".to_owned(),
+    }
+}
+
+fn write_machines(out: &mut String, results: &Results, machines: &[&Machine]) -> Result<()> {
     out.push_str("## Machine\n\n");
-    for (what, value) in &results.machine {
-        writeln!(out, "- {what}: {value}")?;
+    for machine in machines {
+        if machines.len() > 1 {
+            writeln!(out, "{}:\n", machine_name(machines, machine))?;
+        }
+        for (what, value) in *machine {
+            writeln!(out, "- {what}: {value}")?;
+        }
+        out.push('\n');
     }
     if let Some((lz4, zstd)) = results.corpus_ratios {
         writeln!(
             out,
-            "- Data: files are filled with pages of five PostgreSQL tables; each 8 KiB page compressed alone is {lz4:.2} times \
+            "Files are filled with pages of five PostgreSQL tables; each 8 KiB page compressed alone is {lz4:.2} times \
              smaller with LZ4 and {zstd:.2} times with zstd level 3."
         )?;
     }
@@ -128,12 +158,23 @@ fn write_section(
     out: &mut String,
     (name, about): (&str, &str),
     section: &Section,
+    machines: &[&Machine],
     plots: &[String],
 ) -> Result<()> {
     writeln!(
         out,
         "## {name}\n\n{about}\n\n`pagefold-bench run {name}{}`\n",
         if section.quick { " --quick" } else { "" }
+    )?;
+    let setting = &section.setting;
+    writeln!(
+        out,
+        "Begun on {} UTC on {}, load averages {} then, commit {}; took {:.0} s.\n",
+        setting.began,
+        machine_name(machines, &setting.machine),
+        setting.load,
+        setting.commit,
+        section.took_seconds
     )?;
     for note in &section.notes {
         writeln!(out, "{note}\n")?;
@@ -213,13 +254,20 @@ mod tests {
             target,
         };
         section.ratio_line(line);
+        section.setting.began = "2026-11-27 23:30".to_owned();
         let mut results = Results::default();
-        results.sections.insert("scan".to_owned(), section);
+        results.sections.insert("scan".to_owned(), section.clone());
         let why = BTreeMap::from([("scan-ext4-free".to_owned(), "one thread decodes".to_owned())]);
         let text = document(&results, &BTreeMap::new(), &why).unwrap();
         assert!(text.contains("| scan | free | >= 0.600x | 0.500x | **missed** by 17 % |"), "{text}");
         assert!(text.contains("- scan (free): one thread decodes"), "{text}");
         assert!(text.contains("| heap scanned (MB/s) | 1,000 | 500 |"), "{text}");
         assert!(text.contains("not run"), "scenarios that did not run must be visible");
+        assert!(text.contains("Begun on 2026-11-27 23:30 UTC on the machine, "), "{text}");
+        section.setting.machine = vec![("Memory".to_owned(), "1 GiB".to_owned())];
+        results.sections.insert("copy".to_owned(), section);
+        let text = document(&results, &BTreeMap::new(), &why).unwrap();
+        assert!(text.contains(" UTC on machine 1, ") && text.contains(" UTC on machine 2, "), "{text}");
+        assert!(text.contains("machine 2:\n\n- Memory: 1 GiB\n"), "{text}");
     }
 }

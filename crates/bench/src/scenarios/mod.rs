@@ -18,6 +18,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::bench::Bench;
+use crate::machine;
 use crate::results::{Profile, Section};
 use crate::systems::{Options, System, Volume};
 use crate::tools::postgres::copy_cluster;
@@ -118,7 +119,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 impl Scenario {
     /// Runs it under its profiles, or under the one asked for. Returns the results, also if it fails half-way.
     pub(crate) fn execute(&self, bench: &Bench, asked: Option<Profile>) -> Section {
-        let mut section = Section { quick: bench.scale().quick, ..Section::default() };
+        let setting = machine::setting(bench.dir());
+        let mut section = Section { setting, quick: bench.scale().quick, ..Section::default() };
         let started = Instant::now();
         let asked = asked.as_slice();
         for &profile in if asked.is_empty() { self.profiles } else { asked } {

@@ -19,7 +19,7 @@ use crate::{Addr, Ptr, Result};
 
 /// Role of a record in a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordRole {
+pub(crate) enum RecordRole {
     /// A page of an object.
     Page,
     /// A node of the tree.
@@ -39,7 +39,7 @@ pub struct Ancestor {
 
 impl Ancestor {
     /// Returns true if the snapshot is older than a record.
-    pub fn precedes(&self, role: RecordRole, addr: Addr) -> bool {
+    pub(crate) fn precedes(&self, role: RecordRole, addr: Addr) -> bool {
         match role {
             RecordRole::Page => self.bound <= addr.raw(),
             RecordRole::Node => self.node_bound.is_some_and(|bound| bound <= addr.raw()),
@@ -75,12 +75,12 @@ pub struct Follower {
 
 impl SpaceAccounting {
     /// Returns true if the newest snapshot has a record of the tree.
-    pub fn holds(&self, role: RecordRole, addr: Addr) -> bool {
+    pub(crate) fn holds(&self, role: RecordRole, addr: Addr) -> bool {
         self.ancestors.last().is_some_and(|newest| !newest.precedes(role, addr))
     }
 
     /// Returns the number of the newest snapshot that is older than a record; 0 if none is.
-    pub fn birth(&self, role: RecordRole, addr: Addr) -> u64 {
+    pub(crate) fn birth(&self, role: RecordRole, addr: Addr) -> u64 {
         let older = self.ancestors.partition_point(|ancestor| ancestor.precedes(role, addr));
         older.checked_sub(1).and_then(|at| self.ancestors.get(at)).map_or(0, |ancestor| ancestor.id)
     }
@@ -93,7 +93,7 @@ impl SpaceAccounting {
     }
 
     /// Counts records of the tree that were just stored.
-    pub fn born<'a>(&mut self, role: RecordRole, ptrs: impl Iterator<Item = &'a Ptr>) {
+    pub(crate) fn born<'a>(&mut self, role: RecordRole, ptrs: impl Iterator<Item = &'a Ptr>) {
         let bytes: u64 = ptrs.map(space_of).sum();
         let before = self.sums();
         *self.counter(role) += bytes;
@@ -102,7 +102,7 @@ impl SpaceAccounting {
     }
 
     /// Counts nodes of the tree that were just stored. The snapshot before does not have `fresh_bytes` of them.
-    pub fn nodes_stored<'a>(&mut self, ptrs: impl Iterator<Item = &'a Ptr>, fresh_bytes: u64) {
+    pub(crate) fn nodes_stored<'a>(&mut self, ptrs: impl Iterator<Item = &'a Ptr>, fresh_bytes: u64) {
         let before = self.sums();
         self.node_bytes += ptrs.map(space_of).sum::<u64>();
         self.fresh_bytes += fresh_bytes;
@@ -126,13 +126,13 @@ impl SpaceAccounting {
     }
 
     /// Makes another budget follow, which has counted nothing of this version yet.
-    pub fn follow(&mut self, follower: Option<Follower>) {
+    pub(crate) fn follow(&mut self, follower: Option<Follower>) {
         self.budget = follower;
         self.tell((0, 0));
     }
 
     /// Notes that pages that no snapshot has were coded again, and take `bytes` less.
-    pub fn shortened(&mut self, bytes: i64) {
+    pub(crate) fn shortened(&mut self, bytes: i64) {
         let before = self.sums();
         self.page_bytes = self.page_bytes.saturating_add_signed(-bytes);
         self.fresh_bytes = self.fresh_bytes.saturating_add_signed(-bytes);
@@ -188,7 +188,7 @@ impl LiveDataset {
     }
 
     /// Returns a copy of the space accounting.
-    pub fn accounting(&self) -> SpaceAccounting {
+    pub(crate) fn accounting(&self) -> SpaceAccounting {
         self.accounting.lock().clone()
     }
 }

@@ -34,11 +34,11 @@ pub struct Limits {
 /// A bound that a dataset can run into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bound {
-    /// [`Limits::quota`].
+    /// The property `quota`.
     Quota,
-    /// [`Limits::refquota`].
+    /// The property `refquota`.
     RefQuota,
-    /// [`Limits::logicalquota`].
+    /// The property `logicalquota`.
     LogicalQuota,
 }
 
@@ -55,7 +55,7 @@ impl Bound {
 
 impl Limits {
     /// Returns the quotas that are set, each with its bytes.
-    pub fn quotas(&self) -> impl Iterator<Item = (Bound, u64)> {
+    pub(crate) fn quotas(&self) -> impl Iterator<Item = (Bound, u64)> {
         let all = [
             (Bound::Quota, self.quota),
             (Bound::RefQuota, self.refquota),
@@ -67,7 +67,7 @@ impl Limits {
 
 /// Largest space that a change may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Claim {
+pub(crate) struct Claim {
     /// Stored bytes.
     pub bytes: u64,
     /// Bytes of pages that may be new, before compression. They are known only where there is a
@@ -77,7 +77,7 @@ pub struct Claim {
 
 impl Claim {
     /// Adds another claim to this one.
-    pub fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.logical_bytes += other.logical_bytes;
     }
@@ -85,7 +85,7 @@ impl Claim {
 
 /// Reason why a claim was refused.
 #[derive(Clone, Debug)]
-pub struct Refused {
+pub(crate) struct Refused {
     /// Path of the dataset that has the bound, as in [`Budget::path`].
     pub path: String,
     /// The bound.
@@ -130,7 +130,7 @@ pub struct Budget {
 impl Budget {
     /// Returns an empty budget below `above`. `reserved` is the sum of the pool (Q2), to which this budget adds the
     /// part of its reservation that no reservation above covers.
-    pub fn new(
+    pub(crate) fn new(
         path: String,
         limits: Limits,
         above: Option<Arc<Self>>,
@@ -198,25 +198,25 @@ impl Budget {
     }
 
     /// Notes a change of the bytes that are fresh in the dataset or in a snapshot of it.
-    pub fn follow_fresh(&self, before: u64, now: u64) {
+    pub(crate) fn follow_fresh(&self, before: u64, now: u64) {
         if before != now {
             self.shift_all(now > before, now.abs_diff(before));
         }
     }
 
     /// Notes a change of the bytes that the dataset itself refers to.
-    pub fn follow_referenced(&self, before: u64, now: u64) {
+    pub(crate) fn follow_referenced(&self, before: u64, now: u64) {
         follow(&self.referenced, before, now);
     }
 
     /// Notes a change of the bytes of the dataset's pages before compression.
-    pub fn follow_logical(&self, before: u64, now: u64) {
+    pub(crate) fn follow_logical(&self, before: u64, now: u64) {
         follow(&self.logical, before, now);
     }
 
     /// Claims without a check. Used for what was accepted before this budget was made. Returns the bytes that no
     /// reservation covers.
-    pub fn take(&self, claim: Claim) -> u64 {
+    pub(crate) fn take(&self, claim: Claim) -> u64 {
         self.referenced.fetch_add(claim.bytes, Ordering::AcqRel);
         self.logical.fetch_add(claim.logical_bytes, Ordering::AcqRel);
         for budget in self.chain() {
@@ -227,7 +227,7 @@ impl Budget {
 
     /// Claims, if the claim fits (Q3). A change that frees something may exceed each bound by `beyond` bytes. Returns
     /// the bytes that no reservation covers.
-    pub fn claim(&self, claim: Claim, beyond: u64) -> Result<u64, Box<Refused>> {
+    pub(crate) fn claim(&self, claim: Claim, beyond: u64) -> Result<u64, Box<Refused>> {
         // The check comes first, so that hardly any claim that does not fit takes room from others meanwhile.
         self.fits(claim, beyond, false)?;
         let uncovered = self.take(claim);
@@ -273,7 +273,7 @@ impl Budget {
     }
 
     /// Ends a claim.
-    pub fn release(&self, claim: Claim) {
+    pub(crate) fn release(&self, claim: Claim) {
         self.referenced.fetch_sub(claim.bytes, Ordering::AcqRel);
         self.logical.fetch_sub(claim.logical_bytes, Ordering::AcqRel);
         for budget in self.chain() {
@@ -283,7 +283,7 @@ impl Budget {
     }
 
     /// Returns the bytes that count against a bound. Accepted changes are counted as if nothing became shorter.
-    pub fn held(&self, bound: Bound) -> u64 {
+    pub(crate) fn held(&self, bound: Bound) -> u64 {
         let counter = match bound {
             Bound::Quota => &self.held,
             Bound::RefQuota => &self.referenced,
@@ -293,13 +293,13 @@ impl Budget {
     }
 
     /// Returns true if `bytes` fit into all bounds.
-    pub fn is_roomy(&self, bytes: u64) -> bool {
+    pub(crate) fn is_roomy(&self, bytes: u64) -> bool {
         self.fits(Claim { bytes, logical_bytes: bytes }, 0, false).is_ok()
     }
 
     /// Returns the space of the pool as the dataset sees it: the smallest of its bounds as capacity, what counts
     /// against that bound as used, and what can still be claimed as available.
-    pub fn space(&self, pool: Space) -> Space {
+    pub(crate) fn space(&self, pool: Space) -> Space {
         let mut space = pool;
         let mut narrow = |limit: u64, held: u64| {
             if limit < space.capacity_bytes {

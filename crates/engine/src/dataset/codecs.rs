@@ -21,7 +21,7 @@ pub(super) struct Setting {
 
 /// Codecs of the objects of one commit or one pass.
 #[derive(Debug)]
-pub struct Codecs {
+pub(crate) struct Codecs {
     default: Compression,
     /// Codecs of the objects that have a setting of their own.
     own: HashMap<u64, Compression>,
@@ -29,12 +29,12 @@ pub struct Codecs {
 
 impl Codecs {
     /// Returns the codec of new pages of `object`, which must be one of those that were asked for.
-    pub fn of(&self, object: u64) -> Compression {
+    pub(crate) fn of(&self, object: u64) -> Compression {
         self.own.get(&object).copied().unwrap_or(self.default)
     }
 
     /// Returns true if no object has pages that models may code.
-    pub fn are_plain(&self) -> bool {
+    pub(crate) fn are_plain(&self) -> bool {
         self.default.model_level().is_none() && self.own.values().all(|own| own.model_level().is_none())
     }
 }
@@ -42,7 +42,7 @@ impl Codecs {
 impl LiveDataset {
     /// Sets the value of the property `compression` of the dataset or of one above it; `None` stands for that of the
     /// pool. Returns true if the value has changed.
-    pub fn set_compression(&self, property: Option<Compression>) -> bool {
+    pub(crate) fn set_compression(&self, property: Option<Compression>) -> bool {
         let before = std::mem::replace(&mut self.compression.lock().property, property);
         before != property
     }
@@ -54,7 +54,7 @@ impl LiveDataset {
     }
 
     /// Returns the codec of new pages of objects that have no setting of their own.
-    pub fn compression(&self) -> Compression {
+    pub(crate) fn compression(&self) -> Compression {
         let setting = *self.compression.lock();
         setting.of_mount.or(setting.property).unwrap_or_else(|| *self.shared.compression.read())
     }
@@ -63,7 +63,7 @@ impl LiveDataset {
     ///
     /// # Errors
     /// Errors of reading; [`crate::Error::Corrupt`] if the value is no setting.
-    pub fn own_compression(&self, object: u64) -> Result<Option<Compression>> {
+    pub(crate) fn own_compression(&self, object: u64) -> Result<Option<Compression>> {
         match self.tree.get(&Key::new(object, Key::COMPRESSION, 0))? {
             Some(Value::Bytes(bytes)) => Compression::from_stored(&bytes).map(Some),
             _ => Ok(None),
@@ -72,7 +72,7 @@ impl LiveDataset {
 
     /// Returns the codec of new pages of `object`. If the object's setting cannot be read, the codec is the dataset's,
     /// and an error is logged.
-    pub fn compression_of(&self, object: u64) -> Compression {
+    pub(crate) fn compression_of(&self, object: u64) -> Compression {
         let own = self.own_compression(object).unwrap_or_else(|error| {
             tracing::error!(%error, object, "its setting of compression cannot be read; the dataset's is used");
             None
@@ -81,7 +81,7 @@ impl LiveDataset {
     }
 
     /// Returns the codecs of `objects`. Each object is looked up once where equal ones follow one another.
-    pub fn codecs(&self, objects: impl Iterator<Item = u64>) -> Codecs {
+    pub(crate) fn codecs(&self, objects: impl Iterator<Item = u64>) -> Codecs {
         let mut codecs = Codecs { default: self.compression(), own: HashMap::new() };
         let mut last = None;
         for object in objects {

@@ -19,17 +19,19 @@ use crate::sums::subtract_stored;
 use crate::wire::{Reader, put_signed, put_varint};
 use crate::{Addr, Ptr, Result};
 
-pub use blocks::DeadBlocks;
-pub use bucket::{Bucket, Chain, Sublist};
+pub(crate) use blocks::DeadBlocks;
+#[cfg(test)]
+pub(crate) use bucket::Chain;
+pub(crate) use bucket::{Bucket, Sublist};
 
 /// Largest number of records that a list keeps in memory before it puts them into their buckets together.
 const OPEN_RECORDS_MAX: usize = 1024;
 
 /// Bound on bytes and counts that were read, so that their sums do not overflow: more than any pool holds.
-pub const SPACE_BYTES_MAX: u64 = 1 << 50;
+pub(crate) const SPACE_BYTES_MAX: u64 = 1 << 50;
 
 /// Returns the space that a record takes, with its directory entry, in bytes.
-pub fn space_of(ptr: &Ptr) -> u64 {
+pub(crate) fn space_of(ptr: &Ptr) -> u64 {
     u64::from(ptr.len_bytes) + RECORD_OVERHEAD_BYTES
 }
 
@@ -47,26 +49,26 @@ pub struct DeadList {
 
 impl DeadList {
     /// Returns the memory that the list takes, in bytes.
-    pub fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         let entry = size_of::<(u64, Vec<Ptr>)>() * 4 / 3;
         let open = self.open.values().map(|ptrs| entry + ptrs.capacity() * size_of::<Ptr>());
         open.sum::<usize>() as u64
     }
 
     /// Adds a record. Returns true if it is time to [`DeadList::flush`].
-    pub fn push(&mut self, birth: u64, ptr: Ptr) -> bool {
+    pub(crate) fn push(&mut self, birth: u64, ptr: Ptr) -> bool {
         self.open.entry(birth).or_default().push(ptr);
         self.open_records += 1;
         self.open_records >= OPEN_RECORDS_MAX
     }
 
     /// Returns true if the list keeps records in memory, in no bucket yet.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.open_records > 0
     }
 
     /// Returns the records that are in no bucket yet, by birth.
-    pub fn open(&self) -> impl Iterator<Item = (u64, &[Ptr])> {
+    pub(crate) fn open(&self) -> impl Iterator<Item = (u64, &[Ptr])> {
         self.open.iter().map(|(birth, ptrs)| (*birth, ptrs.as_slice()))
     }
 
@@ -74,7 +76,7 @@ impl DeadList {
     ///
     /// # Errors
     /// Errors of reading buckets.
-    pub fn bytes_from(&self, birth: u64, blocks: &DeadBlocks) -> Result<u64> {
+    pub(crate) fn bytes_from(&self, birth: u64, blocks: &DeadBlocks) -> Result<u64> {
         let open = self.open.range(birth..).flat_map(|(_, ptrs)| ptrs);
         let mut sum: u64 = open.map(space_of).sum();
         blocks.buckets(self.id, birth, &mut |_, bucket| {
@@ -88,7 +90,7 @@ impl DeadList {
     ///
     /// # Errors
     /// Errors of reading and changing buckets.
-    pub fn take_from(&mut self, birth: u64, blocks: &DeadBlocks) -> Result<Bucket> {
+    pub(crate) fn take_from(&mut self, birth: u64, blocks: &DeadBlocks) -> Result<Bucket> {
         let mut taken = Bucket::default();
         for ptr in self.open.split_off(&birth).into_values().flatten() {
             self.open_records -= 1;
@@ -104,7 +106,7 @@ impl DeadList {
     ///
     /// # Errors
     /// Errors of reading and changing buckets.
-    pub fn absorb(&mut self, mut other: Self, blocks: &DeadBlocks) -> Result<()> {
+    pub(crate) fn absorb(&mut self, mut other: Self, blocks: &DeadBlocks) -> Result<()> {
         if self.buckets < other.buckets {
             std::mem::swap(self, &mut other);
         }
@@ -139,7 +141,7 @@ impl DeadList {
     ///
     /// # Errors
     /// Errors of reading and changing buckets.
-    pub fn flush(&mut self, blocks: &DeadBlocks) -> Result<()> {
+    pub(crate) fn flush(&mut self, blocks: &DeadBlocks) -> Result<()> {
         self.open_records = 0;
         for (birth, ptrs) in std::mem::take(&mut self.open) {
             let mut more = Bucket::default();
@@ -150,7 +152,7 @@ impl DeadList {
     }
 
     /// Appends the stored form, with the records that are in no bucket yet.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         for value in [self.id, self.buckets, self.open.len() as u64] {
             put_varint(out, value);
         }
@@ -164,7 +166,7 @@ impl DeadList {
     ///
     /// # Errors
     /// [`crate::Error::Corrupt`] if it is not well formed.
-    pub fn decode(reader: &mut Reader<'_>) -> Result<Self> {
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self> {
         let mut list = Self { id: reader.varint()?, buckets: reader.varint()?, ..Self::default() };
         if list.buckets > SPACE_BYTES_MAX || (list.id == 0 && list.buckets > 0) {
             return Err(reader.bad("a dead list has buckets that there cannot be"));

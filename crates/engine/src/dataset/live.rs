@@ -82,7 +82,7 @@ pub struct LiveDataset {
 impl LiveDataset {
     /// Returns the dataset `id` with this tree and this space accounting. [`LiveDataset::find_shared_records`] must be
     /// called before it is changed.
-    pub fn new(
+    pub(crate) fn new(
         id: u64,
         tree: Tree,
         shared: Arc<Shared>,
@@ -116,7 +116,7 @@ impl LiveDataset {
     /// Makes the next commit store a page in full, whose content was `content` when its record was `top`. Returns false
     /// if the page was changed or shared since, or if there is no room. The caller holds the gate's write side, and
     /// takes changes before it releases the gate.
-    pub fn plain(&self, (object, page): (u64, u64), top: Ptr, content: PageBuf) -> Result<bool> {
+    pub(crate) fn plain(&self, (object, page): (u64, u64), top: Ptr, content: PageBuf) -> Result<bool> {
         let mut found = [None];
         self.tree.pages(object, page, &mut found)?;
         let mut stages = self.stages.write();
@@ -146,7 +146,7 @@ impl LiveDataset {
 
     /// Begins a commit: moves what was accepted to `committing`, and returns it. The caller holds the gate's write
     /// side, and resets `redo_bytes` when all datasets were taken from.
-    pub fn take_accepted(&self) -> Option<Arc<Pending>> {
+    pub(crate) fn take_accepted(&self) -> Option<Arc<Pending>> {
         let mut stages = self.stages.write();
         stages.touched = false;
         if stages.accepting.is_empty() {
@@ -160,14 +160,14 @@ impl LiveDataset {
     }
 
     /// Ends a commit: its pages are in the tree.
-    pub fn land(&self, pending: &Pending) {
+    pub(crate) fn land(&self, pending: &Pending) {
         self.stages.write().committing = None;
         self.release(pending.claimed);
     }
 
     /// Reserves space for a change (contract W5), in the pool and within quotas. There must also be room for `edits`
     /// bytes, which the change takes at once.
-    pub fn reserve(&self, claim: Claim, beyond: Beyond, edits: u64) -> Result<(), Shortage> {
+    pub(crate) fn reserve(&self, claim: Claim, beyond: Beyond, edits: u64) -> Result<(), Shortage> {
         match self.budget() {
             Some(budget) => self.shared.reserve_within(&budget, claim, beyond, edits),
             None => self.shared.reserve(claim.bytes, beyond.pool_bytes, edits),
@@ -175,7 +175,7 @@ impl LiveDataset {
     }
 
     /// Gives reserved space back.
-    pub fn release(&self, claim: Claim) {
+    pub(crate) fn release(&self, claim: Claim) {
         if let Some(budget) = self.budget() {
             budget.release(claim);
         }
@@ -183,7 +183,7 @@ impl LiveDataset {
     }
 
     /// Returns the budget of the dataset, if it has one.
-    pub fn budget(&self) -> Option<Arc<Budget>> {
+    pub(crate) fn budget(&self) -> Option<Arc<Budget>> {
         if self.has_budget.load(Ordering::Acquire) { self.budget.read().clone() } else { None }
     }
 
@@ -195,7 +195,7 @@ impl LiveDataset {
     /// Replaces the budget. The new one takes over the dataset's claims and its bytes before compression; it gets the
     /// stored bytes by [`SpaceAccounting::follow`]. The caller holds the gate's write side and the log's lock, or is
     /// opening the pool.
-    pub fn set_budget(&self, budget: Option<Arc<Budget>>) {
+    pub(crate) fn set_budget(&self, budget: Option<Arc<Budget>>) {
         if let Some(budget) = &budget {
             budget.follow_logical(0, self.logical_bytes());
             let stages = self.stages.read();
@@ -224,7 +224,7 @@ impl LiveDataset {
     }
 
     /// Returns the number after that of the last page of `object` that is stored or accepted; 0 if there is none.
-    pub fn end_page(&self, object: u64) -> Result<u64> {
+    pub(crate) fn end_page(&self, object: u64) -> Result<u64> {
         let (mut low, mut high) = (0, u64::MAX);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -237,42 +237,42 @@ impl LiveDataset {
     }
 
     /// Puts usage into the tree, before the tree becomes immutable.
-    pub fn settle_usage(&self) -> Result<()> {
+    pub(crate) fn settle_usage(&self) -> Result<()> {
         let edits = self.usage.lock().drain();
         if edits.is_empty() { Ok(()) } else { self.edit(&mut edits.into_iter()) }
     }
 
     /// Puts usage into the tree if it is that of many objects.
-    pub fn bound_usage(&self) -> Result<()> {
+    pub(crate) fn bound_usage(&self) -> Result<()> {
         let many = self.usage.lock().len() > USAGE_OBJECTS_MAX;
         if many { self.settle_usage() } else { Ok(()) }
     }
 
     /// Returns true if nothing that was accepted waits for a commit.
-    pub fn has_nothing_pending(&self) -> bool {
+    pub(crate) fn has_nothing_pending(&self) -> bool {
         let stages = self.stages.read();
         stages.accepting.is_empty() && stages.committing.is_none()
     }
 
     /// Forgets what was known of the tree, because its content was replaced.
-    pub fn reset(&self) -> Result<()> {
+    pub(crate) fn reset(&self) -> Result<()> {
         *self.usage.lock() = UsageTable::default();
         self.find_shared_records()
     }
 
     /// Returns the logical and the stored bytes of all pages.
-    pub fn totals(&self) -> Result<(u64, u64)> {
+    pub(crate) fn totals(&self) -> Result<(u64, u64)> {
         let usage = self.usage.lock();
         Ok((usage.logical_bytes(&self.tree)?, usage.stored_bytes(&self.tree)?))
     }
 
     /// Returns the logical bytes of all pages; 0 if they cannot be read, which `check` reports.
-    pub fn logical_bytes(&self) -> u64 {
+    pub(crate) fn logical_bytes(&self) -> u64 {
         self.totals().map_or(0, |(logical, _)| logical)
     }
 
     /// Applies values to the tree alone. Keys ascend; `None` deletes.
-    pub fn put_values(&self, values: Vec<(Key, Option<Vec<u8>>)>) -> Result<()> {
+    pub(crate) fn put_values(&self, values: Vec<(Key, Option<Vec<u8>>)>) -> Result<()> {
         let edit = |(key, value): (Key, Option<Vec<u8>>)| {
             value.map_or(Edit::Delete(key), |bytes| Edit::Put(key, Value::Bytes(bytes.into())))
         };
@@ -282,7 +282,7 @@ impl LiveDataset {
     /// Brings the leaves of `keys`, which ascend, into memory. `load` gets one key of each node that is absent, level
     /// by level, and calls [`Dataset::get`] for it. Nodes that cannot be read are left out, and so are nodes that would
     /// evict others because not all fit the cache.
-    pub fn load_leaves(&self, keys: &[Key], load: &dyn Fn(&[Key])) {
+    pub(crate) fn load_leaves(&self, keys: &[Key], load: &dyn Fn(&[Key])) {
         for _ in 0..TREE_LEVELS_MAX {
             let absent = self.tree.absent(keys);
             if absent.is_empty() {
@@ -293,13 +293,13 @@ impl LiveDataset {
     }
 
     /// Returns the pointers that these keys have in the tree. Keys ascend.
-    pub fn ptrs(&self, keys: &[Key]) -> Result<Vec<Ptr>> {
+    pub(crate) fn ptrs(&self, keys: &[Key]) -> Result<Vec<Ptr>> {
         let ptr = |value| if let Value::Page(ptr) = value { Some(ptr) } else { None };
         Ok(self.tree.get_all(keys)?.into_iter().flatten().filter_map(ptr).collect())
     }
 
     /// Applies a value to the tree alone (replay).
-    pub fn replay_value(&self, key: Key, value: Option<&[u8]>) -> Result<()> {
+    pub(crate) fn replay_value(&self, key: Key, value: Option<&[u8]>) -> Result<()> {
         let edit = value.map_or(Edit::Delete(key), |bytes| Edit::Put(key, Value::Bytes(bytes.into())));
         self.edit(&mut std::iter::once(edit))
     }

@@ -25,8 +25,8 @@
 //! ```
 
 mod accept;
-pub mod accounting;
-pub mod budget;
+pub(crate) mod accounting;
+pub(crate) mod budget;
 mod claims;
 mod codecs;
 mod dead;
@@ -37,7 +37,7 @@ mod models;
 mod one;
 mod pages;
 mod part;
-pub mod pending;
+pub(crate) mod pending;
 mod read;
 mod read_amplification;
 mod reapers;
@@ -50,22 +50,27 @@ mod throttle;
 mod usage;
 mod waits;
 
-pub use accounting::{Ancestor, RecordRole, SpaceAccounting};
-pub use budget::{Bound, Budget, Claim, Limits};
+pub(crate) use accounting::{Ancestor, RecordRole, SpaceAccounting};
+pub use budget::Bound;
+pub(crate) use budget::{Budget, Claim, Limits};
 pub use claims::accepted_bytes;
-pub use codecs::Codecs;
-pub use dead::{Bucket, Chain, DeadBlocks, DeadList, SPACE_BYTES_MAX, Sublist, encode_ptrs, space_of};
+pub(crate) use codecs::Codecs;
+#[cfg(test)]
+pub(crate) use dead::Chain;
+pub use dead::encode_ptrs;
+pub(crate) use dead::{Bucket, DeadBlocks, DeadList, SPACE_BYTES_MAX, Sublist, space_of};
 pub use journal::Journal;
 pub use live::LiveDataset;
-pub use models::{ModelEntry, ModelPin, ModelTable};
+pub use models::ModelEntry;
+pub(crate) use models::{ModelPin, ModelTable};
 pub use one::{Attempt, PageFetch};
-pub use read_amplification::ReadAmplification;
 pub use reapers::{Reaper, Reapers};
-pub use references::references;
-pub use room::{BEGUN_CHUNKS, PASS_TABLE_BYTES, Room, RoomRequest};
-pub use shared::{Bounds, Commit, Counters, PrimaryCache, Shared, count};
-pub use throttle::Throttle;
-pub use waits::{Reason, Waited, Waits};
+pub(crate) use references::references;
+pub(crate) use room::{BEGUN_CHUNKS, PASS_TABLE_BYTES, RoomRequest};
+pub(crate) use shared::{Bounds, Shared, count};
+pub use shared::{Commit, PrimaryCache};
+pub use waits::Reason;
+pub(crate) use waits::Waited;
 
 use crate::Result;
 use crate::types::Key;

@@ -168,20 +168,20 @@ impl ModelIndex {
 }
 
 /// All models of a pool.
-pub struct ModelTable {
+pub(crate) struct ModelTable {
     known: Arc<RwLock<ModelIndex>>,
     loaded: Cache<ModelId, InMemory, ByMemory>,
 }
 
 /// A pin: its model is not dropped as long as it is held (M4).
-pub struct ModelPin {
+pub(crate) struct ModelPin {
     known: Arc<RwLock<ModelIndex>>,
     id: ModelId,
 }
 
 impl ModelPin {
     /// Returns the number of the model.
-    pub const fn id(&self) -> ModelId {
+    pub(crate) const fn id(&self) -> ModelId {
         self.id
     }
 }
@@ -199,7 +199,7 @@ impl Drop for ModelPin {
 
 impl ModelTable {
     /// Returns an empty table, whose models in memory may take `cache_bytes`.
-    pub fn new(cache_bytes: u64) -> Self {
+    pub(crate) fn new(cache_bytes: u64) -> Self {
         let bytes = cache_bytes.max(MEMORY_BYTES_MIN);
         let items = (bytes / MODEL_BYTES_TYPICAL).clamp(16, MODELS_MAX as u64) as usize;
         let shards = (bytes / SHARD_BYTES).clamp(1, SHARDS_MAX) as usize;
@@ -218,7 +218,7 @@ impl ModelTable {
     }
 
     /// Adds a model, which codes new pages of its object from now on.
-    pub fn insert(&self, id: ModelId, entry: ModelEntry, model: Option<Arc<Model>>) {
+    pub(crate) fn insert(&self, id: ModelId, entry: ModelEntry, model: Option<Arc<Model>>) {
         let mut known = self.known.write();
         known.entries.insert(id, entry);
         let current = known.current.entry((entry.dataset, entry.object)).or_insert(id);
@@ -231,12 +231,12 @@ impl ModelTable {
 
     /// Keeps a model as long as the pool is open. Its records were coded again without it, but whoever read them before
     /// may still need it.
-    pub fn keep(&self, id: ModelId) {
+    pub(crate) fn keep(&self, id: ModelId) {
         self.known.write().kept.insert(id);
     }
 
     /// Pins the model that codes new pages of `object` of `dataset`.
-    pub fn pin_current(&self, dataset: u64, object: u64) -> Option<ModelPin> {
+    pub(crate) fn pin_current(&self, dataset: u64, object: u64) -> Option<ModelPin> {
         let mut known = self.known.write();
         let id = known.current(dataset, object)?;
         *known.pins.entry(id).or_default() += 1;
@@ -260,45 +260,45 @@ impl ModelTable {
     }
 
     /// Returns the entry of a model.
-    pub fn get(&self, id: ModelId) -> Option<ModelEntry> {
+    pub(crate) fn get(&self, id: ModelId) -> Option<ModelEntry> {
         self.known.read().entries.get(&id).copied()
     }
 
     /// Returns all models, by number.
-    pub fn all(&self) -> Vec<(ModelId, ModelEntry)> {
+    pub(crate) fn all(&self) -> Vec<(ModelId, ModelEntry)> {
         self.known.read().entries.iter().map(|(id, entry)| (*id, *entry)).collect()
     }
 
     /// Returns the number of models.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.known.read().entries.len()
     }
 
     /// Returns the model that codes new pages of `object` of `dataset`: its own, or that of the object of which it is a
     /// clone.
-    pub fn current(&self, dataset: u64, object: u64) -> Option<ModelId> {
+    pub(crate) fn current(&self, dataset: u64, object: u64) -> Option<ModelId> {
         self.known.read().current(dataset, object)
     }
 
     /// Returns the latest model that was learned from this object.
-    pub fn own(&self, of: (u64, u64)) -> Option<ModelId> {
+    pub(crate) fn own(&self, of: (u64, u64)) -> Option<ModelId> {
         self.known.read().current.get(&of).copied()
     }
 
     /// Returns the objects, by dataset and number, whose latest model came late.
-    pub fn late(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn late(&self) -> Vec<(u64, u64)> {
         let known = self.known.read();
         let is_late = |id: &ModelId| known.entries.get(id).is_some_and(|entry| entry.late);
         known.current.iter().filter(|(_, id)| is_late(id)).map(|(of, _)| *of).collect()
     }
 
     /// Sets the dataset whose snapshot each clone was made of, by dataset.
-    pub fn set_parents(&self, parents: HashMap<u64, u64>) {
+    pub(crate) fn set_parents(&self, parents: HashMap<u64, u64>) {
         self.known.write().parents = parents;
     }
 
     /// Returns the number of the next model; `None` if there is no room for another one.
-    pub fn next_id(&self) -> Option<ModelId> {
+    pub(crate) fn next_id(&self) -> Option<ModelId> {
         let known = self.known.read();
         let last = known.entries.last_key_value().map_or(0, |(id, _)| *id);
         if known.entries.len() < MODELS_MAX { last.checked_add(1) } else { None }
@@ -309,7 +309,7 @@ impl ModelTable {
     }
 
     /// Returns the memory that loaded models take, in bytes.
-    pub fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         self.loaded.weight()
     }
 }
@@ -377,7 +377,7 @@ impl Models for Fetched<'_> {
 impl LiveDataset {
     /// Loads the entries of all models from the tree (when the pool is opened). For rescue, the parts of the tree that
     /// cannot be read are passed over.
-    pub fn load_models(&self, rescue: bool) -> Result<()> {
+    pub(crate) fn load_models(&self, rescue: bool) -> Result<()> {
         let all = (Key::model(0), Key::new(0, Key::MODEL + 1, 0));
         let parts = if rescue { self.tree.readable(&all.0, &all.1) } else { vec![all] };
         for (from, to) in parts {
@@ -398,7 +398,7 @@ impl LiveDataset {
     }
 
     /// Puts the entry of a model into the tree. The model is in the log.
-    pub fn put_model(&self, id: ModelId, entry: ModelEntry, model: Arc<Model>) -> Result<()> {
+    pub(crate) fn put_model(&self, id: ModelId, entry: ModelEntry, model: Arc<Model>) -> Result<()> {
         let value = Value::Bytes(entry.encode().into());
         self.edit(&mut std::iter::once(Edit::Put(Key::model(id), value)))?;
         self.shared.models.insert(id, entry, Some(model));
@@ -406,7 +406,7 @@ impl LiveDataset {
     }
 
     /// Replaces the entry of a model in the tree. The change is in the log.
-    pub fn restate_model(&self, id: ModelId, entry: ModelEntry) -> Result<()> {
+    pub(crate) fn restate_model(&self, id: ModelId, entry: ModelEntry) -> Result<()> {
         let value = Value::Bytes(entry.encode().into());
         self.edit(&mut std::iter::once(Edit::Put(Key::model(id), value)))?;
         self.shared.models.insert(id, entry, None);
@@ -415,7 +415,7 @@ impl LiveDataset {
 
     /// Drops the models that nothing needs (M2). `codes` returns whether the object of a model has pages. The caller
     /// holds the gate's write side, and nothing is pending: the tree is what the log says.
-    pub fn drop_models(&self, codes: &dyn Fn(&ModelEntry) -> Result<bool>) -> Result<()> {
+    pub(crate) fn drop_models(&self, codes: &dyn Fn(&ModelEntry) -> Result<bool>) -> Result<()> {
         let all = self.shared.models.all();
         let Some((last, _)) = all.last().copied() else { return Ok(()) };
         for (id, entry) in all {

@@ -57,7 +57,7 @@ impl LiveDataset {
     }
 
     /// Removes pages from the tree and frees their records (runtime and replay).
-    pub fn remove_pages(&self, object: u64, from: u64, to: u64) -> Result<()> {
+    pub(crate) fn remove_pages(&self, object: u64, from: u64, to: u64) -> Result<()> {
         let pages = Edit::DeleteRange(Key::page(object, from), page_end(object, to));
         let bases = Edit::DeleteRange(Key::base(object, from, 0), Key::base(object, to, 0));
         self.replace_pages(object, None, vec![pages, bases], &[]).map(drop)
@@ -65,7 +65,7 @@ impl LiveDataset {
 
     /// Points consecutive pages to records, and frees the records that they had, except for bases of the new records
     /// (runtime and replay). Returns the numbers of the pages that had a record before.
-    pub fn put_pages(&self, run: &PageRun) -> Result<Vec<u64>> {
+    pub(crate) fn put_pages(&self, run: &PageRun) -> Result<Vec<u64>> {
         let before =
             self.bases_between(run.object, run.first, run.first.saturating_add(run.ptrs.len() as u64))?;
         let Chains { edits: bases, added, moved } = self.chains(run, &before)?;
@@ -204,7 +204,7 @@ impl LiveDataset {
     /// with its record and the record's length now. A page that has another record by now keeps it. A page whose record
     /// is also in a snapshot or in another page keeps its pointer, so that all pointers to a record say the same. The
     /// caller holds the log's lock and the gate's write side; the log has no entry of this change.
-    pub fn restate(&self, object: u64, pages: &[(u64, Ptr)]) -> Result<()> {
+    pub(crate) fn restate(&self, object: u64, pages: &[(u64, Ptr)]) -> Result<()> {
         let mut edits = Vec::with_capacity(pages.len());
         let mut saved = 0;
         let shared = self.shared_among(&pages.iter().map(|(_, ptr)| *ptr).collect::<Vec<Ptr>>())?;

@@ -8,12 +8,12 @@ use crate::dataset::Claim;
 use crate::dataset::redo::{Bases, PageRun, REDO_FIXED_BYTES, REDO_PTR_BYTES, Redo};
 
 /// A page as an application wrote it: exactly one recordsize long.
-pub type PageBuf = Arc<[u8]>;
+pub(crate) type PageBuf = Arc<[u8]>;
 
 /// Changes that were accepted since the last quiesce point, as their net effect: only the last version of each page or
 /// value.
 #[derive(Default)]
-pub struct Pending {
+pub(crate) struct Pending {
     /// Pages by object and page number.
     pub pages: HashMap<(u64, u64), PageBuf>,
     /// Values; `None` deletes.
@@ -32,7 +32,7 @@ pub struct Pending {
 
 /// A change of the page map that writes no page.
 #[derive(Debug)]
-pub enum PageOp {
+pub(crate) enum PageOp {
     /// Pages were removed.
     Punch {
         /// Object.
@@ -48,18 +48,18 @@ pub enum PageOp {
 
 impl Pending {
     /// Returns true if there is nothing to commit.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.pages.is_empty() && self.values.is_empty() && self.page_ops.is_empty()
     }
 
     /// Adds a value or a deletion.
-    pub fn set(&mut self, key: Key, value: Option<Vec<u8>>) {
+    pub(crate) fn set(&mut self, key: Key, value: Option<Vec<u8>>) {
         self.redo_bytes += REDO_FIXED_BYTES + value.as_ref().map_or(0, Vec::len);
         self.values.insert(key, value);
     }
 
     /// Adds a page.
-    pub fn write(&mut self, object: u64, page: u64, buf: PageBuf) {
+    pub(crate) fn write(&mut self, object: u64, page: u64, buf: PageBuf) {
         self.page_bytes += buf.len() as u64;
         if let Some(old) = self.pages.insert((object, page), buf) {
             self.page_bytes -= old.len() as u64;
@@ -67,7 +67,7 @@ impl Pending {
     }
 
     /// Forgets pages that were written and are now removed.
-    pub fn forget(&mut self, object: u64, from: u64, to: u64) {
+    pub(crate) fn forget(&mut self, object: u64, from: u64, to: u64) {
         let span = to.saturating_sub(from);
         if span <= self.pages.len() as u64 {
             for page in from..to {
@@ -88,7 +88,7 @@ impl Pending {
     }
 
     /// Adds a page operation.
-    pub fn page_op(&mut self, op: PageOp) {
+    pub(crate) fn page_op(&mut self, op: PageOp) {
         self.redo_bytes += REDO_FIXED_BYTES;
         if let PageOp::Share(run) = &op {
             self.redo_bytes += run.ptrs.len() * (REDO_PTR_BYTES + 1);
@@ -100,7 +100,7 @@ impl Pending {
     }
 
     /// Returns true if any page of the range was written.
-    pub fn touches(&self, object: u64, from: u64, to: u64) -> bool {
+    pub(crate) fn touches(&self, object: u64, from: u64, to: u64) -> bool {
         if to.saturating_sub(from) <= self.pages.len() as u64 {
             (from..to).any(|page| self.pages.contains_key(&(object, page)))
         } else {
@@ -109,13 +109,13 @@ impl Pending {
     }
 
     /// Returns an upper bound of all redo operations, in bytes.
-    pub fn redo_bytes_max(&self) -> usize {
+    pub(crate) fn redo_bytes_max(&self) -> usize {
         self.redo_bytes + self.pages.len() * (REDO_FIXED_BYTES + REDO_PTR_BYTES)
     }
 
     /// Appends the redo operations of values and page operations. The order of values does not matter for the result:
     /// their keys differ, and a batch counts as a whole.
-    pub fn encode_redo(&self, dataset: u64, out: &mut Vec<u8>) {
+    pub(crate) fn encode_redo(&self, dataset: u64, out: &mut Vec<u8>) {
         let mut values: Vec<_> = self.values.iter().collect();
         // Values are sorted, so that the same changes make the same log.
         values.sort_unstable_by_key(|(key, _)| **key);

@@ -20,11 +20,11 @@ const OBJECTS_MAX: usize = 16 << 10;
 /// Read amplification by dataset and object, in bytes: the cost of reads of bases for which no page in full has paid
 /// yet.
 #[derive(Debug, Default)]
-pub struct ReadAmplification(Mutex<HashMap<(u64, u64), u32>>);
+pub(crate) struct ReadAmplification(Mutex<HashMap<(u64, u64), u32>>);
 
 impl ReadAmplification {
     /// Charges `object` with `reads` bases of its pages, which had to be read from a device.
-    pub fn charge(&self, object: (u64, u64), reads: usize) {
+    pub(crate) fn charge(&self, object: (u64, u64), reads: usize) {
         let mut amplification = self.0.lock();
         if amplification.len() >= OBJECTS_MAX && !amplification.contains_key(&object) {
             amplification.clear();
@@ -36,7 +36,7 @@ impl ReadAmplification {
 
     /// Returns true if the next page of `object`, `page_bytes` long, is to be stored in full. The page then pays for
     /// its part of the object's read amplification.
-    pub fn pay(&self, object: (u64, u64), page_bytes: usize) -> bool {
+    pub(crate) fn pay(&self, object: (u64, u64), page_bytes: usize) -> bool {
         let mut amplification = self.0.lock();
         let Some(bytes) = amplification.get_mut(&object) else { return false };
         *bytes = bytes.saturating_sub((page_bytes as u32 / SAVED_PART).max(1));

@@ -29,9 +29,9 @@ use crate::wire::{Reader, put_bytes, put_signed, put_varint};
 use crate::{Addr, Key, Ptr, Result};
 
 /// Upper bound of a redo operation's fixed fields, in bytes.
-pub const REDO_FIXED_BYTES: usize = 64;
+pub(crate) const REDO_FIXED_BYTES: usize = 64;
 /// Upper bound of a page's pointer in the log, in bytes.
-pub const REDO_PTR_BYTES: usize = 14;
+pub(crate) const REDO_PTR_BYTES: usize = 14;
 
 /// One operation of the log.
 #[derive(Debug, PartialEq, Eq)]
@@ -82,11 +82,11 @@ pub enum CatalogueOp<'a> {
 }
 
 /// Longest name and value in a [`CatalogueOp`], in bytes.
-pub const TEXT_BYTES_MAX: usize = 8 << 10;
+pub(crate) const TEXT_BYTES_MAX: usize = 8 << 10;
 
 impl<'a> CatalogueOp<'a> {
     /// Appends the stored form.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let (code, numbers, text): (u8, &[u64], Option<&str>) = match self {
             Self::Create { id, created, name } => (6, &[*id, *created], Some(name)),
             Self::Snapshot { dataset, id, bound, created, name } => {
@@ -249,7 +249,7 @@ impl PageRun {
     }
 
     /// Appends the stored form.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.code());
         for value in [self.dataset, self.object, self.record_size.into(), self.first, self.ptrs.len() as u64]
         {

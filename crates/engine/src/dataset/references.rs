@@ -22,7 +22,7 @@ impl LiveDataset {
     }
 
     /// Assumes from now on that records are shared, without looking.
-    pub fn assume_shared(&self) {
+    pub(crate) fn assume_shared(&self) {
         self.has_shared.store(true, Ordering::Relaxed);
     }
 
@@ -30,7 +30,7 @@ impl LiveDataset {
     ///
     /// # Errors
     /// Errors of reading the tree, except damage: then records are taken for shared.
-    pub fn find_shared_records(&self) -> Result<()> {
+    pub(crate) fn find_shared_records(&self) -> Result<()> {
         let found = match self.tree.range(&key_of(0), &END, 1) {
             Ok(found) => !found.is_empty(),
             // Whoever looks up a count will get the error.
@@ -61,7 +61,7 @@ impl LiveDataset {
 
     /// Returns true if a snapshot or another page also has one of these records, which then stays when a page
     /// unreferences it.
-    pub fn any_is_shared(&self, ptrs: &[Ptr]) -> Result<bool> {
+    pub(crate) fn any_is_shared(&self, ptrs: &[Ptr]) -> Result<bool> {
         let held = {
             let accounting = self.accounting.lock();
             ptrs.iter().any(|ptr| accounting.holds(RecordRole::Page, ptr.addr))
@@ -124,7 +124,7 @@ fn edit_of((addr, count): (Addr, u64)) -> Edit {
 ///
 /// # Errors
 /// [`Error::Corrupt`] if the value is not well formed.
-pub fn references(value: &Value) -> Result<u64> {
+pub(crate) fn references(value: &Value) -> Result<u64> {
     let Value::Bytes(bytes) = value else {
         return Err(Error::corrupt("reference count", "it is a record"));
     };

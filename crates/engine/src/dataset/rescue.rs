@@ -10,12 +10,12 @@ use crate::tree::{Edit, Value};
 
 impl LiveDataset {
     /// Sets a value, or removes it if it is `None`. Returns false if its place cannot be read.
-    pub fn rescue_value(&self, key: Key, value: Option<&[u8]>) -> bool {
+    pub(crate) fn rescue_value(&self, key: Key, value: Option<&[u8]>) -> bool {
         self.rescue(value.map_or(Edit::Delete(key), |bytes| Edit::Put(key, Value::Bytes(bytes.into()))))
     }
 
     /// Points pages to records, except for pages whose place cannot be read. Returns the number of these.
-    pub fn rescue_pages(&self, run: &PageRun) -> u64 {
+    pub(crate) fn rescue_pages(&self, run: &PageRun) -> u64 {
         let edits = (run.first..).zip(&run.ptrs).map(|(page, ptr)| {
             let key = Key::page(run.object, page);
             ptr.map_or(Edit::Delete(key), |ptr| Edit::Put(key, Value::Page(ptr)))
@@ -24,7 +24,7 @@ impl LiveDataset {
     }
 
     /// Removes pages, except for those whose place cannot be read. Returns false if there are such.
-    pub fn rescue_removed(&self, object: u64, from: u64, to: u64) -> bool {
+    pub(crate) fn rescue_removed(&self, object: u64, from: u64, to: u64) -> bool {
         let range = (Key::page(object, from), page_end(object, to));
         let readable = self.tree.readable(&range.0, &range.1);
         let all = readable == [range] || range.0 >= range.1;

@@ -18,7 +18,7 @@ use crate::limits::{ATOMIC_WRITE_MAX, CHUNK_BYTES};
 const LOG_CHUNK_BYTES: u64 = CHUNK_BYTES / 4 * 3;
 /// Chunks that are begun and not filled: the log's last one, that of second copies, and one where operations did not
 /// fit the end of a chunk.
-pub const BEGUN_CHUNKS: u64 = 3;
+pub(crate) const BEGUN_CHUNKS: u64 = 3;
 /// Memory of the tree nodes that committing a page changes at most, as a multiple of the page's size: a leaf and a
 /// branch for a page of 4 KiB.
 const PAGE_NODES: u64 = 16;
@@ -39,7 +39,7 @@ const PAGE_BYTES_MIN: u64 = 512;
 /// Least memory of a changed node, which replaces two records: the node and its copy.
 const NODE_BYTES_MIN: u64 = 2048;
 /// Largest size, in bytes, of the pages of the segment table that one pass changes by moving segments.
-pub const PASS_TABLE_BYTES: u64 = 32 << 20;
+pub(crate) const PASS_TABLE_BYTES: u64 = 32 << 20;
 /// Memory of the tree nodes that a value changes when it is accepted, in bytes: a leaf and a branch, counted twice as
 /// all changed nodes are.
 pub(super) const EDIT_ROOM_BYTES: u64 = 128 << 10;
@@ -50,7 +50,7 @@ const DELAY_MAX: Duration = Duration::from_millis(100);
 
 /// Figures of room that admission cannot get from elsewhere.
 #[derive(Debug)]
-pub struct Room {
+pub(crate) struct Room {
     /// Bytes of one copy of what a checkpoint writes even if nothing changed: lists, catalogue, root.
     pub fixed_bytes: AtomicU64,
     /// Bytes by which the catalogue may have grown since the last checkpoint, or is about to grow.
@@ -85,7 +85,7 @@ impl Room {
     }
 
     /// Returns the bytes of one copy of what the next checkpoint writes even if no page changed.
-    pub fn always_bytes(&self) -> u64 {
+    pub(crate) fn always_bytes(&self) -> u64 {
         self.fixed_bytes.load(Ordering::Relaxed) + self.grown_bytes.load(Ordering::Relaxed)
     }
 }
@@ -104,13 +104,13 @@ pub struct RoomRequest {
 
 impl RoomRequest {
     /// No more than what is accepted.
-    pub const NONE: Self = Self { claim_bytes: 0, redo_bytes: 0, edit_bytes: 0 };
+    pub(crate) const NONE: Self = Self { claim_bytes: 0, redo_bytes: 0, edit_bytes: 0 };
 }
 
 impl Shared {
     /// Returns the bytes that commits and two checkpoints will write in the worst case for what is accepted and
     /// `wanted`.
-    pub fn promised_bytes(&self, wanted: RoomRequest) -> u64 {
+    pub(crate) fn promised_bytes(&self, wanted: RoomRequest) -> u64 {
         self.promised_of(self.claimed_bytes.load(Ordering::Acquire), wanted)
     }
 
@@ -139,7 +139,7 @@ impl Shared {
     }
 
     /// Returns the number of free chunks that the cleaner needs in order to begin.
-    pub fn kept_chunks(&self) -> u64 {
+    pub(crate) fn kept_chunks(&self) -> u64 {
         self.room.clean_chunks.load(Ordering::Acquire)
     }
 
@@ -152,25 +152,25 @@ impl Shared {
     }
 
     /// Returns true if there is room for all that is accepted and `wanted` (A1).
-    pub fn has_room(&self, wanted: RoomRequest) -> bool {
+    pub(crate) fn has_room(&self, wanted: RoomRequest) -> bool {
         let (free, kept) = self.free_and_kept();
         self.promised_chunks(wanted) + kept <= free
     }
 
     /// Returns the number of chunks that the cleaner may begin now.
-    pub fn clean_outputs(&self) -> u64 {
+    pub(crate) fn clean_outputs(&self) -> u64 {
         self.chunks.free().saturating_sub(self.promised_chunks(RoomRequest::NONE))
     }
 
     /// Returns true if the cleaner could begin now. There may be room for it and none for the next change
     /// ([`Shared::has_room`]): a commit or checkpoint may just have begun chunks that it had to leave unfilled.
-    pub fn is_cleanable(&self) -> bool {
+    pub(crate) fn is_cleanable(&self) -> bool {
         let (free, kept) = self.free_and_kept();
         free.saturating_sub(self.promised_chunks(RoomRequest::NONE)) + BEGUN_CHUNKS > kept
     }
 
     /// Returns the number of chunks that are free beyond all that is promised.
-    pub fn spare_chunks(&self) -> u64 {
+    pub(crate) fn spare_chunks(&self) -> u64 {
         let (free, kept) = self.free_and_kept();
         free.saturating_sub(self.promised_chunks(RoomRequest::NONE) + kept)
     }
@@ -189,7 +189,7 @@ impl Shared {
     }
 
     /// Returns true if the cleaner should be at work.
-    pub fn wants_cleaning(&self) -> bool {
+    pub(crate) fn wants_cleaning(&self) -> bool {
         let Left { spare_bytes, low_bytes } = self.left();
         spare_bytes < low_bytes
     }
@@ -197,7 +197,7 @@ impl Shared {
     /// Returns the delay of a writer that was granted `bytes`, so that commits keep up: the delay grows with the bytes
     /// that wait for commits. A writer that has `waited` before it was granted them is delayed by at most `DELAY_MAX`
     /// in all.
-    pub fn commit_delay(&self, bytes: u64, waited: Duration) -> Duration {
+    pub(crate) fn commit_delay(&self, bytes: u64, waited: Duration) -> Duration {
         let (dirty, limit) =
             (self.dirty_bytes.load(Ordering::Relaxed), self.dirty_limit.load(Ordering::Relaxed));
         let (missing, left) = (dirty.saturating_sub(limit / 2), limit.saturating_sub(dirty).max(1));

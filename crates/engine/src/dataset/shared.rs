@@ -38,7 +38,7 @@ pub trait Commit: Send + Sync {
     fn commit_then(&self, then: Synced);
     /// Wakes the background committer, because there is something worth committing soon. Never blocks.
     fn nudge(&self);
-    /// Cleans until there is room for `wanted` ([`Shared::has_room`]).
+    /// Cleans until there is room for `wanted` (`Shared::has_room`).
     ///
     /// # Errors
     /// [`Error::NoSpace`] if there is nothing left to gain; errors of the devices.
@@ -71,7 +71,7 @@ pub enum PrimaryCache {
 
 /// Bounds of an open pool, which follow from its size.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub(crate) struct Bounds {
     /// Stored bytes that the pool may hold.
     pub capacity_bytes: u64,
     /// Accepted page bytes at which the background committer is woken.
@@ -94,7 +94,7 @@ pub(super) const ROOMY_BYTES: u64 = 2 * ATOMIC_WRITE_MAX as u64;
 
 /// Bytes by which a change that frees something may exceed the bounds.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Beyond {
+pub(crate) struct Beyond {
     /// Bytes beyond the capacity of the pool, which are taken from what it keeps back.
     pub pool_bytes: u64,
     /// Bytes beyond each quota.
@@ -103,7 +103,7 @@ pub struct Beyond {
 
 /// Reason why there is no room.
 #[derive(Debug)]
-pub enum Shortage {
+pub(crate) enum Shortage {
     /// The pool is full, or the rest of it is reserved.
     Pool,
     /// The pool may hold the change, but does not have enough free chunks until the cleaner has worked.
@@ -114,7 +114,7 @@ pub enum Shortage {
 
 /// Counters of the engine's I/O by purpose, most of them in bytes.
 #[derive(Default)]
-pub struct Counters {
+pub(crate) struct Counters {
     /// Bytes that applications wrote.
     pub accepted_bytes: AtomicU64,
     /// Bytes that applications read.
@@ -163,12 +163,12 @@ pub struct Counters {
 }
 
 /// Adds `by` to a counter.
-pub fn count(counter: &AtomicU64, by: u64) {
+pub(crate) fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
 /// State of an open pool that its datasets use.
-pub struct Shared {
+pub(crate) struct Shared {
     /// Changes are accepted under its read side; quiescing takes its write side. While the gate is held, nothing may be
     /// awaited but a commit in flight, which never takes the gate (invariant D1: no deadlock).
     pub gate: RwLock<()>,
@@ -230,7 +230,7 @@ pub struct Shared {
 
 impl Shared {
     /// Returns the state of a pool that is being opened.
-    pub fn new(
+    pub(crate) fn new(
         devices: Devices,
         (segments, chunks): (Arc<Segments>, Arc<Chunks>),
         nodes: Arc<NodeCache>,
@@ -271,17 +271,17 @@ impl Shared {
     }
 
     /// Sets the committer.
-    pub fn set_committer(&self, committer: Weak<dyn Commit>) {
+    pub(crate) fn set_committer(&self, committer: Weak<dyn Commit>) {
         let _ = self.committer.set(committer);
     }
 
     /// Has changes entered into `journal` from now on.
-    pub fn set_journal(&self, journal: Arc<Journal>) {
+    pub(crate) fn set_journal(&self, journal: Arc<Journal>) {
         let _ = self.journal.set(journal);
     }
 
     /// Returns the journal, if accepted changes are to survive the process.
-    pub fn journal(&self) -> Option<&Journal> {
+    pub(crate) fn journal(&self) -> Option<&Journal> {
         self.journal.get().map(AsRef::as_ref)
     }
 
@@ -289,13 +289,13 @@ impl Shared {
     ///
     /// # Errors
     /// [`Error::Failed`] once the pool is being closed.
-    pub fn committer(&self) -> Result<Arc<dyn Commit>> {
+    pub(crate) fn committer(&self) -> Result<Arc<dyn Commit>> {
         let found = self.committer.get().and_then(Weak::upgrade);
         found.ok_or_else(|| Error::Failed("the pool has been closed".into()))
     }
 
     /// Latches a failed write (contract W6): nothing is accepted any more.
-    pub fn fail(&self, error: &Error) {
+    pub(crate) fn fail(&self, error: &Error) {
         if self.failed.set(error.to_string()).is_ok() {
             tracing::error!(%error, "the pool stops accepting changes");
         }
@@ -303,7 +303,7 @@ impl Shared {
 
     /// Reads and verifies one record. If the record is kept twice, and its first copy is damaged or cannot be read, the
     /// second copy is returned.
-    pub fn read_record(&self, addr: Addr) -> Result<Vec<u8>> {
+    pub(crate) fn read_record(&self, addr: Addr) -> Result<Vec<u8>> {
         match self.read_one(addr) {
             // A record that was freed meanwhile has no second copy any more, and is not damaged.
             Err(error) if self.segments.has_copy(addr) => {
@@ -316,13 +316,13 @@ impl Shared {
 
     /// Reads and verifies one copy of a record. A record may be moved between look-up and read, and its old place used
     /// anew; then the next look-up finds its new place. A failure is counted, unless the record is not live any more.
-    pub fn read_one(&self, addr: Addr) -> Result<Vec<u8>> {
+    pub(crate) fn read_one(&self, addr: Addr) -> Result<Vec<u8>> {
         let read = self.read_uncounted(addr);
         read.map_err(|error| self.count_damage(error, Subject::Record(addr.original()), addr, 0))
     }
 
     /// As [`Shared::read_one`], for callers that count failures themselves.
-    pub fn read_uncounted(&self, addr: Addr) -> Result<Vec<u8>> {
+    pub(crate) fn read_uncounted(&self, addr: Addr) -> Result<Vec<u8>> {
         let mut attempts = 1..ATTEMPTS;
         loop {
             let mut record = Vec::new();
@@ -340,7 +340,7 @@ impl Shared {
 
     /// Counts damage to a subject, at byte `offset` if it is an object, unless `addr` is of a record that is not live.
     /// Returns the error, marked as counted if it was counted.
-    pub fn count_damage(
+    pub(crate) fn count_damage(
         &self,
         error: Error,
         subject: Subject,
@@ -369,7 +369,7 @@ impl Shared {
     /// Marks the records of pages as dead. Pointers to records that were coded again may be out of date, so their
     /// lengths are read from the directory. The caller holds the log's lock or the gate, so that no segment is coded
     /// again meanwhile.
-    pub fn free_pages(&self, ptrs: &[Ptr]) {
+    pub(crate) fn free_pages(&self, ptrs: &[Ptr]) {
         self.segments.mark_dead(&self.exact(ptrs));
     }
 
@@ -386,7 +386,7 @@ impl Shared {
 
     /// Returns the length of a record as it is stored now, in bytes. If its directory cannot be read, the length in the
     /// pointer is returned.
-    pub fn stored_len(&self, ptr: Ptr) -> u32 {
+    pub(crate) fn stored_len(&self, ptr: Ptr) -> u32 {
         match self.segments.locate(&self.devices, ptr.addr) {
             Ok(located) => located.len_bytes,
             Err(error) => {
@@ -397,7 +397,7 @@ impl Shared {
     }
 
     /// Returns the reason why the pool stopped, if it did.
-    pub fn failure(&self) -> Option<&str> {
+    pub(crate) fn failure(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
 
@@ -405,7 +405,7 @@ impl Shared {
     ///
     /// # Errors
     /// [`Error::Failed`] if the pool has stopped; [`Error::ReadOnly`] if it was opened read-only.
-    pub fn check_writable(&self) -> Result<()> {
+    pub(crate) fn check_writable(&self) -> Result<()> {
         if let Some(why) = self.failed.get() {
             return Err(Error::Failed(why.clone()));
         }
@@ -417,7 +417,7 @@ impl Shared {
 
     /// Returns true if a change of at most [`crate::limits::ATOMIC_WRITE_MAX`] bytes finds the gate open and room in
     /// memory, log and pool.
-    pub fn accepts_at_once(&self) -> bool {
+    pub(crate) fn accepts_at_once(&self) -> bool {
         let dirty = self.dirty_bytes.load(Ordering::Relaxed);
         let redo = self.redo_bytes.load(Ordering::Relaxed);
         let claimed = self.claimed_bytes.load(Ordering::Relaxed);
@@ -441,7 +441,7 @@ impl Shared {
     /// Reserves `bytes` of space for a change (contract W5). A change that frees space may exceed the capacity by
     /// `beyond` bytes, which come from the pool's reserve. There must also be room for `edits` more bytes, which the
     /// change takes at once.
-    pub fn reserve(&self, bytes: u64, beyond: u64, edits: u64) -> Result<(), Shortage> {
+    pub(crate) fn reserve(&self, bytes: u64, beyond: u64, edits: u64) -> Result<(), Shortage> {
         let reserved = self.reserved_bytes.load(Ordering::Acquire);
         let limit = self.bounds.capacity_bytes.saturating_add(beyond);
         let claimed = self.claimed_bytes.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
@@ -460,7 +460,7 @@ impl Shared {
     }
 
     /// As [`Shared::reserve`], for a dataset with a budget.
-    pub fn reserve_within(
+    pub(crate) fn reserve_within(
         &self,
         budget: &Budget,
         claim: Claim,
@@ -492,20 +492,20 @@ impl Shared {
     }
 
     /// Returns true if a change of `bytes` does not fit even if all other accepted changes take nothing.
-    pub fn is_full(&self, bytes: u64, beyond: u64) -> bool {
+    pub(crate) fn is_full(&self, bytes: u64, beyond: u64) -> bool {
         let taken = self.segments.used_bytes().saturating_add(bytes);
         let taken = taken.saturating_add(self.reserved_bytes.load(Ordering::Acquire));
         taken > self.bounds.capacity_bytes.saturating_add(beyond)
     }
 
     /// Gives reserved space back.
-    pub fn release(&self, bytes: u64) {
+    pub(crate) fn release(&self, bytes: u64) {
         subtract_shared(&self.claimed_bytes, bytes);
     }
 
     /// Reserves room for a change in the next batch of operations. Returns false if a commit must come first. The
     /// caller holds the gate, so that no quiesce point sees the reservation without its change.
-    pub fn reserve_redo(&self, bytes: u64) -> bool {
+    pub(crate) fn reserve_redo(&self, bytes: u64) -> bool {
         let before = self.redo_bytes.fetch_add(bytes, Ordering::Relaxed);
         // A change alone always fits, because each of its parts is bounded.
         let fits = before == 0 || before.saturating_add(bytes) <= REDO_BYTES_MAX;
@@ -516,12 +516,12 @@ impl Shared {
     }
 
     /// Gives back room that [`Shared::reserve_redo`] reserved.
-    pub fn release_redo(&self, bytes: u64) {
+    pub(crate) fn release_redo(&self, bytes: u64) {
         self.redo_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Waits until no commit is in flight.
-    pub fn wait_landed(&self) {
+    pub(crate) fn wait_landed(&self) {
         let mut in_flight = self.in_flight.lock();
         while *in_flight {
             self.landed.wait(&mut in_flight);
@@ -529,7 +529,7 @@ impl Shared {
     }
 
     /// Returns the kinds of records that the cache holds.
-    pub fn primary_cache(&self) -> PrimaryCache {
+    pub(crate) fn primary_cache(&self) -> PrimaryCache {
         match self.primary_cache.load(Ordering::Relaxed) {
             0 => PrimaryCache::All,
             1 => PrimaryCache::Metadata,
@@ -538,7 +538,7 @@ impl Shared {
     }
 
     /// Returns the space of the pool. `logical_bytes` is 0: datasets add theirs.
-    pub fn space(&self) -> Space {
+    pub(crate) fn space(&self) -> Space {
         let claimed = self.claimed_bytes.load(Ordering::Relaxed);
         let taken = self.taken_bytes(claimed).saturating_add(self.reserved_bytes.load(Ordering::Acquire));
         Space {

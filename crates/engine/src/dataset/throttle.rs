@@ -118,7 +118,7 @@ impl Pace {
 /// The pace, and the writers that wait for it. There is no pace, and nobody waits, unless somebody cleans in the
 /// background.
 #[derive(Debug)]
-pub struct Throttle {
+pub(crate) struct Throttle {
     begun: Instant,
     pace: Mutex<Option<Pace>>,
     gained: Condvar,
@@ -135,12 +135,12 @@ impl Default for Throttle {
 
 impl Throttle {
     /// Begins to delay writers: somebody cleans in the background from now on, so that it is worth waiting for.
-    pub fn start(&self) {
+    pub(crate) fn start(&self) {
         self.pace.lock().get_or_insert_default();
     }
 
     /// Ends the delays: nobody cleans in the background any more.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         *self.pace.lock() = None;
         self.gained.notify_all();
     }
@@ -152,18 +152,18 @@ impl Throttle {
     }
 
     /// Notes that a pass begins, which moves `moved_bytes`.
-    pub fn begin(&self, moved_bytes: u64) {
+    pub(crate) fn begin(&self, moved_bytes: u64) {
         self.tell(|pace, now| pace.begin(now, moved_bytes));
     }
 
     /// Notes that a checkpoint counts, so that the chunks that were emptied before are free.
-    pub fn gained(&self) {
+    pub(crate) fn gained(&self) {
         self.tell(Pace::gained);
         self.gained.notify_all();
     }
 
     /// Notes that the cleaner has found nothing to gain.
-    pub fn idle(&self) {
+    pub(crate) fn idle(&self) {
         self.tell(|pace, _| pace.idle());
         self.gained.notify_all();
     }

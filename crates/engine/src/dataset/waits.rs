@@ -52,7 +52,7 @@ struct WaitCounters {
 
 /// Waits by reason.
 #[derive(Debug, Default)]
-pub struct Waits([WaitCounters; Reason::ALL.len()]);
+pub(crate) struct Waits([WaitCounters; Reason::ALL.len()]);
 
 impl Waits {
     /// Calls `wait`, and counts the time that it takes.
@@ -75,7 +75,7 @@ impl Waits {
     }
 
     /// Returns the counts, and sets them to zero.
-    pub fn take(&self, reason: Reason) -> Waited {
+    pub(crate) fn take(&self, reason: Reason) -> Waited {
         let Some(counted) = self.0.get(reason as usize) else { return Waited::default() };
         let take = |number: &AtomicU64| number.swap(0, Ordering::Relaxed);
         let mut waited = Waited {

@@ -55,7 +55,7 @@ impl Drop for Small {
 
 /// Returns the memory of all threads' buffers that wait for the next read, in bytes. For small buffers it is the most
 /// that each thread has kept.
-pub fn kept_bytes() -> u64 {
+pub(crate) fn kept_bytes() -> u64 {
     LARGE.lock().bytes as u64 + SMALL_BYTES.load(Relaxed)
 }
 
@@ -107,7 +107,7 @@ impl AlignedBuf {
     }
 
     /// Shortens the buffer to `len_bytes`, rounded up to whole blocks (at least one); never lengthens it.
-    pub fn truncate(&mut self, len_bytes: usize) {
+    pub(crate) fn truncate(&mut self, len_bytes: usize) {
         self.len_bytes = self.len_bytes.min(whole_blocks(len_bytes));
     }
 }

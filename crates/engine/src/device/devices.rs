@@ -36,7 +36,7 @@ pub enum AllocationClass {
 
 /// The reason why no device can be reached by a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoDevice {
+pub(crate) enum NoDevice {
     /// The pool has no device of this number.
     #[error("the pool has no device number {0}")]
     Unknown(u16),
@@ -47,7 +47,7 @@ pub enum NoDevice {
 
 impl NoDevice {
     /// Returns the error for something that lies on such a device.
-    pub fn in_place_of(self, what: impl Into<String>) -> Error {
+    pub(crate) fn in_place_of(self, what: impl Into<String>) -> Error {
         let detail = match self {
             Self::Unknown(_) => "it lies on a device that the pool does not have",
             Self::Missing(_) => "it lies on a device that is missing",
@@ -77,7 +77,7 @@ impl Devices {
 
     /// Takes devices as the members of these numbers. A pool has `expected` members; those that are not given are
     /// missing.
-    pub fn of_pool(expected: u16, devices: impl IntoIterator<Item = (u16, Arc<dyn Device>)>) -> Self {
+    pub(crate) fn of_pool(expected: u16, devices: impl IntoIterator<Item = (u16, Arc<dyn Device>)>) -> Self {
         let mut members: Vec<MemberState> = (0..expected).map(|_| MemberState::Missing).collect();
         for (number, device) in devices {
             if members.len() <= usize::from(number) {
@@ -89,17 +89,17 @@ impl Devices {
     }
 
     /// Returns the number of members, missing ones included.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.members.len()
     }
 
     /// Returns true if there is no member.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
     /// Returns the numbers of the members that are missing.
-    pub fn missing(&self) -> Vec<u16> {
+    pub(crate) fn missing(&self) -> Vec<u16> {
         let is_missing = |(number, member)| matches!(member, &MemberState::Missing).then_some(number);
         (0..=u16::MAX).zip(self.members.iter()).filter_map(is_missing).collect()
     }
@@ -116,12 +116,12 @@ impl Devices {
     ///
     /// # Errors
     /// [`NoDevice`] if there is none of this number.
-    pub fn get(&self, number: u16) -> Result<OneDevice<'_>, NoDevice> {
+    pub(crate) fn get(&self, number: u16) -> Result<OneDevice<'_>, NoDevice> {
         self.online(number).map(|device| OneDevice(device.as_ref()))
     }
 
     /// Returns handles of all devices that are online, with their numbers, in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = (u16, OneDevice<'_>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, OneDevice<'_>)> {
         (0..=u16::MAX).zip(self.members.iter()).filter_map(|(number, member)| match member {
             MemberState::Online(device) => Some((number, OneDevice(device.as_ref()))),
             MemberState::Missing => None,
@@ -129,7 +129,7 @@ impl Devices {
     }
 
     /// Returns the number of the device with this path.
-    pub fn number_of(&self, path: &Path) -> Option<u16> {
+    pub(crate) fn number_of(&self, path: &Path) -> Option<u16> {
         self.iter().find(|(_, device)| device.path() == path).map(|(number, _)| number)
     }
 
@@ -137,7 +137,7 @@ impl Devices {
     ///
     /// # Errors
     /// [`NoDevice`]; [`Error::Corrupt`] if the span ends beyond its device.
-    pub fn plan(&self, span: Span) -> Result<PlannedRead> {
+    pub(crate) fn plan(&self, span: Span) -> Result<PlannedRead> {
         PlannedRead::new(self.online(span.device)?, span)
     }
 
@@ -147,7 +147,7 @@ impl Devices {
     ///
     /// # Errors
     /// Those of [`Devices::plan`], of the device, and of `verify`.
-    pub fn read<T>(&self, span: Span, verify: impl Fn(&[u8], &Path) -> Result<T>) -> Result<T> {
+    pub(crate) fn read<T>(&self, span: Span, verify: impl Fn(&[u8], &Path) -> Result<T>) -> Result<T> {
         let mut planned = self.plan(span)?;
         planned.read()?;
         planned.verified(verify)
@@ -158,7 +158,7 @@ impl Devices {
     ///
     /// # Errors
     /// [`NoDevice`]; errors of the device.
-    pub fn read_unverified(&self, number: u16, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+    pub(crate) fn read_unverified(&self, number: u16, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
         self.online(number)?.read(offset, buf)
     }
 
@@ -166,7 +166,7 @@ impl Devices {
     ///
     /// # Errors
     /// [`NoDevice`]; errors of the device.
-    pub fn write(&self, number: u16, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
+    pub(crate) fn write(&self, number: u16, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
         self.online(number)?.write(offset, buf, durable)
     }
 
@@ -174,7 +174,7 @@ impl Devices {
     ///
     /// # Errors
     /// [`NoDevice`] if there is none of this number.
-    pub fn writes_durably(&self, number: u16) -> Result<bool, NoDevice> {
+    pub(crate) fn writes_durably(&self, number: u16) -> Result<bool, NoDevice> {
         self.online(number).map(|device| device.writes_durably())
     }
 
@@ -182,7 +182,7 @@ impl Devices {
     ///
     /// # Errors
     /// [`FlushFailure`] names the first device, by number, whose flush failed.
-    pub fn flush(&self) -> Result<(), FlushFailure> {
+    pub(crate) fn flush(&self) -> Result<(), FlushFailure> {
         let online: Vec<(u16, &dyn Device)> =
             self.iter().map(|(number, OneDevice(device))| (number, device)).collect();
         flush_at_once(&online)
@@ -192,7 +192,7 @@ impl Devices {
     ///
     /// # Errors
     /// [`FlushFailure`] names the first device, in the order given, whose flush failed or that there is not.
-    pub fn flush_some(&self, numbers: impl IntoIterator<Item = u16>) -> Result<(), FlushFailure> {
+    pub(crate) fn flush_some(&self, numbers: impl IntoIterator<Item = u16>) -> Result<(), FlushFailure> {
         let online = |number| match self.online(number) {
             Ok(device) => Ok((number, device.as_ref())),
             Err(none) => Err(FlushFailure { device: number, error: none.into() }),
@@ -205,13 +205,13 @@ impl Devices {
     ///
     /// # Errors
     /// [`NoDevice`]; errors of the device.
-    pub fn discard(&self, number: u16, offset: u64, len_bytes: u64) -> Result<()> {
+    pub(crate) fn discard(&self, number: u16, offset: u64, len_bytes: u64) -> Result<()> {
         self.online(number)?.discard(offset, len_bytes)
     }
 
     /// Returns the first byte of a device from `offset` on that may be anything but zero, as [`Device::data_from`]
     /// does.
-    pub fn data_from(&self, number: u16, offset: u64) -> Option<u64> {
+    pub(crate) fn data_from(&self, number: u16, offset: u64) -> Option<u64> {
         self.online(number).ok()?.data_from(offset)
     }
 }
@@ -228,27 +228,27 @@ impl<'a> OneDevice<'a> {
     }
 
     /// Returns the path of the device as the user named it, for messages.
-    pub fn path(self) -> &'a Path {
+    pub(crate) fn path(self) -> &'a Path {
         self.0.path()
     }
 
     /// Returns the size in bytes, a multiple of the block size.
-    pub fn size_bytes(self) -> u64 {
+    pub(crate) fn size_bytes(self) -> u64 {
         self.0.size_bytes()
     }
 
     /// Returns the use for which space on the device is allocated.
-    pub fn class(self) -> AllocationClass {
+    pub(crate) fn class(self) -> AllocationClass {
         AllocationClass::Normal
     }
 
     /// Returns true if discards may have an effect on the device.
-    pub fn discards(self) -> bool {
+    pub(crate) fn discards(self) -> bool {
         self.0.discards()
     }
 
     /// Returns the values of the device's counters.
-    pub fn counts(self) -> DeviceCounts {
+    pub(crate) fn counts(self) -> DeviceCounts {
         self.0.stats().counts()
     }
 
@@ -256,7 +256,7 @@ impl<'a> OneDevice<'a> {
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn read(self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+    pub(crate) fn read(self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
         self.0.read(offset, buf)
     }
 
@@ -264,7 +264,7 @@ impl<'a> OneDevice<'a> {
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn write(self, offset: u64, buf: &AlignedBuf) -> Result<()> {
+    pub(crate) fn write(self, offset: u64, buf: &AlignedBuf) -> Result<()> {
         self.0.write(offset, buf, false)
     }
 
@@ -272,7 +272,7 @@ impl<'a> OneDevice<'a> {
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn flush(self) -> Result<()> {
+    pub(crate) fn flush(self) -> Result<()> {
         self.0.flush()
     }
 }

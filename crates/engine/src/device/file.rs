@@ -85,12 +85,6 @@ impl FileDevice {
         Self { path: path.to_path_buf(), file, size_bytes, mode, kind, handed, failed, discards, stats }
     }
 
-    /// Returns the mode in which the device was opened.
-    #[must_use]
-    pub fn mode(&self) -> OpenMode {
-        self.mode
-    }
-
     fn io_error(&self, op: &'static str, offset: u64, len_bytes: u64, source: io::Error) -> Error {
         self.stats.error(op);
         Error::Io { op, device: self.path.clone(), offset, len_bytes, source }

@@ -6,7 +6,7 @@ use crate::{Error, Result};
 /// A flush that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct FlushFailure {
+pub(crate) struct FlushFailure {
     /// Number of the device.
     pub device: u16,
     /// The device's error.

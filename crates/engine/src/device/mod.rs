@@ -38,14 +38,15 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
-pub use buffer::{AlignedBuf, kept_bytes};
-pub use devices::{AllocationClass, Devices, NoDevice, OneDevice};
+pub use buffer::AlignedBuf;
+pub(crate) use buffer::kept_bytes;
+pub(crate) use devices::AllocationClass;
+pub use devices::{Devices, OneDevice};
 pub use file::FileDevice;
-pub use flush::FlushFailure;
 pub use lock::unlock;
 pub use open::{OpenMode, create_file_device};
-pub use planned::{PlannedRead, Span};
-pub use recorded::{Event, RecordedDevice, Recording};
+pub(crate) use planned::{PlannedRead, Span};
+pub(crate) use recorded::{RecordedDevice, Recording};
 pub use sim::{InjectedFault, SimDevice, SimOp};
 pub use stats::{DeviceCounts, DeviceStats};
 

@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 /// Bytes of one device of a pool. They need not be whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub(crate) struct Span {
     /// Device number.
     pub device: u16,
     /// First byte on the device.
@@ -26,7 +26,7 @@ pub struct Span {
 /// The reading of a [`Span`]: the whole blocks around it, and memory for them.
 ///
 /// The device stays open as long as the plan lives. Nothing keeps the bytes in their place meanwhile.
-pub struct PlannedRead {
+pub(crate) struct PlannedRead {
     device: Arc<dyn Device>,
     /// First block on the device, and memory for all blocks.
     request: (u64, AlignedBuf),
@@ -57,13 +57,13 @@ impl PlannedRead {
     }
 
     /// Returns a descriptor to read from, if the device has one.
-    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         self.device.file()
     }
 
     /// Returns the first byte to read on the device, and the memory for the whole blocks from there on. A caller that
     /// reads by the descriptor has to fill all of it. The memory stays where it is until `self` is dropped.
-    pub fn request(&mut self) -> (u64, &mut [u8]) {
+    pub(crate) fn request(&mut self) -> (u64, &mut [u8]) {
         let (offset, buf) = &mut self.request;
         (*offset, buf)
     }
@@ -72,7 +72,7 @@ impl PlannedRead {
     ///
     /// # Errors
     /// Those of [`Device::read`].
-    pub fn read(&mut self) -> Result<()> {
+    pub(crate) fn read(&mut self) -> Result<()> {
         let (offset, buf) = &mut self.request;
         self.device.read(*offset, buf)
     }
@@ -81,7 +81,7 @@ impl PlannedRead {
     ///
     /// # Errors
     /// Those of [`Device::read_many`].
-    pub fn read_all(plans: &mut [Self]) -> Result<()> {
+    pub(crate) fn read_all(plans: &mut [Self]) -> Result<()> {
         for of_one in plans.chunk_by_mut(|a, b| Arc::ptr_eq(&a.device, &b.device)) {
             match of_one {
                 [one] => one.read()?,
@@ -97,7 +97,7 @@ impl PlannedRead {
     }
 
     /// Counts a read that the caller has made by the descriptor, without the device.
-    pub fn count(&self) {
+    pub(crate) fn count(&self) {
         self.device.stats().read(self.request.1.len());
     }
 
@@ -105,7 +105,7 @@ impl PlannedRead {
     ///
     /// # Errors
     /// Those of `verify`.
-    pub fn verified<'a, T>(&'a self, verify: impl FnOnce(&'a [u8], &Path) -> Result<T>) -> Result<T> {
+    pub(crate) fn verified<'a, T>(&'a self, verify: impl FnOnce(&'a [u8], &Path) -> Result<T>) -> Result<T> {
         let bytes = self.request.1.get(self.start..self.start + self.len_bytes).unwrap_or_default();
         verify(bytes, self.device.path())
     }

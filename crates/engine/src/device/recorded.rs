@@ -31,7 +31,7 @@ pub(super) const EVENT_BYTES: usize = 40;
 /// Kinds of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Event {
+pub(crate) enum Event {
     /// A write begins; its bytes follow.
     Write = 1,
     /// A write has ended.
@@ -45,7 +45,7 @@ pub enum Event {
 }
 
 /// The file to which all devices of a pool write their events.
-pub struct Recording {
+pub(crate) struct Recording {
     path: PathBuf,
     file: Mutex<(File, u64)>,
 }
@@ -56,7 +56,7 @@ impl Recording {
     ///
     /// # Errors
     /// [`Error::Io`] if the file cannot be made or written.
-    pub fn create(path: &Path, sizes: &[u64]) -> Result<Arc<Self>> {
+    pub(crate) fn create(path: &Path, sizes: &[u64]) -> Result<Arc<Self>> {
         let failed =
             |source| Error::Io { op: "record", device: path.into(), offset: 0, len_bytes: 0, source };
         let (dir, name) = walk::reach_parent(path).map_err(|error| failed(error.into()))?;
@@ -110,7 +110,7 @@ impl Recording {
 }
 
 /// A device that records its calls. A call that cannot be recorded fails, and is not done.
-pub struct RecordedDevice {
+pub(crate) struct RecordedDevice {
     inner: Arc<dyn Device>,
     number: u16,
     recording: Arc<Recording>,
@@ -118,7 +118,7 @@ pub struct RecordedDevice {
 
 impl RecordedDevice {
     /// Returns `inner` as the device `number` of a recording.
-    pub fn new(inner: Arc<dyn Device>, number: u16, recording: Arc<Recording>) -> Self {
+    pub(crate) fn new(inner: Arc<dyn Device>, number: u16, recording: Arc<Recording>) -> Self {
         Self { inner, number, recording }
     }
 

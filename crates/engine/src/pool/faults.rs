@@ -70,7 +70,7 @@ impl Pool {
     ///
     /// # Errors
     /// Of the devices; then the pool has failed.
-    pub fn store_new_faults(&self) -> Result<()> {
+    pub(crate) fn store_new_faults(&self) -> Result<()> {
         self.take_device_errors();
         if !self.shared.segments.faults.wants_store() || self.shared.check_writable().is_err() {
             return Ok(());

@@ -30,7 +30,7 @@
 //! | 100 | GUID that the pool had before, or zeros | 16 |
 //! | 116 | membership ([`Membership`]) | 24 |
 //! | 140 | length of the name | 1 |
-//! | 141 | name, as [`is_name`] demands | up to 63 |
+//! | 141 | name, as `is_name` demands | up to 63 |
 //! | 4092 | crc32c of the bytes before | 4 |
 //!
 //! The GUID of the pool can be changed ([`super::reguid`]), the GUID of its log never: so changing the former touches
@@ -69,9 +69,9 @@ use crate::wire::Reader;
 use crate::{Addr, Error, Result};
 
 /// First bytes of a label.
-pub const LABEL_MAGIC: [u8; 8] = *b"PAGEFOLD";
+pub(crate) const LABEL_MAGIC: [u8; 8] = *b"PAGEFOLD";
 /// First bytes of a superblock.
-pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"PFsuperb";
+pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"PFsuperb";
 /// Version of the format that this program writes.
 pub const FORMAT_VERSION: u32 = 5;
 /// Features that this program knows.
@@ -122,7 +122,7 @@ impl Guid {
 }
 
 /// Returns true if a pool can have this name. Such a name can be part of a file's name, and be shown as it is.
-pub fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     name.len() <= NAME_BYTES_MAX
         && name.starts_with(|first: char| first.is_ascii_alphabetic())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.:".contains(c))
@@ -313,7 +313,7 @@ impl Label {
     }
 
     /// Returns the offsets at which the label lies, in bytes.
-    pub fn offsets(&self) -> Vec<u64> {
+    pub(crate) fn offsets(&self) -> Vec<u64> {
         reserved_places(self.size_bytes)
     }
 
@@ -345,7 +345,7 @@ impl Label {
     }
 
     /// Makes a device hold no pool any more, neither this one nor another that had the device before.
-    pub fn erase(device: OneDevice<'_>) -> Result<()> {
+    pub(crate) fn erase(device: OneDevice<'_>) -> Result<()> {
         // Nothing else of these places is ever read or written: the rest stays holes of a sparse file, which is known
         // by having holes.
         let zeros = AlignedBuf::zeroed(RING_START as usize + RING_SLOTS as usize * BLOCK_BYTES);
@@ -393,7 +393,7 @@ pub struct Superblock {
 
 impl Superblock {
     /// Returns how far the pool had come when the superblock was written.
-    pub fn standing(&self) -> Standing {
+    pub(crate) fn standing(&self) -> Standing {
         Standing { opening: self.opening, generation: self.generation, open: !self.exported }
     }
 
@@ -449,7 +449,7 @@ impl Superblock {
     }
 
     /// Writes the superblock to the first or the second ring of a device.
-    pub fn write_to(&self, ring: usize, device: OneDevice<'_>, label: &Label) -> Result<()> {
+    pub(crate) fn write_to(&self, ring: usize, device: OneDevice<'_>, label: &Label) -> Result<()> {
         let slots = label.slots(self.generation);
         device.write(slots[ring % 2], &self.encode())
     }

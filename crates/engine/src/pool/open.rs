@@ -81,8 +81,7 @@ pub struct OpenOptions {
     /// Journal in which changes are entered when they are accepted, so that they survive the process. Changes that a
     /// dead process left in it are redone. Not for `read_only` and `accept_loss`.
     pub journal: Option<Arc<Journal>>,
-    /// Path of a file, which must not exist yet, to which every write and flush of the devices is recorded
-    /// ([`crate::device::Recording`]).
+    /// Path of a file, which must not exist yet, to which every write and flush of the devices is recorded.
     pub record: Option<PathBuf>,
 }
 
@@ -90,7 +89,7 @@ pub struct OpenOptions {
 pub const CACHE_BYTES_DEFAULT: u64 = 384 << 20;
 
 /// Default of [`OpenOptions::reads_at_once`]. It hides a latency of 5 ms per read, as of a disc or a remote volume.
-pub const READS_AT_ONCE_DEFAULT: usize = 64;
+pub(crate) const READS_AT_ONCE_DEFAULT: usize = 64;
 
 impl Default for OpenOptions {
     fn default() -> Self {

@@ -66,7 +66,7 @@ impl Opening {
     }
 
     /// Returns the opening right before this one.
-    pub fn before(&self) -> OpeningId {
+    pub(crate) fn before(&self) -> OpeningId {
         self.earlier[0].id
     }
 

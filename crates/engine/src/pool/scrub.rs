@@ -137,7 +137,7 @@ struct StepFindings {
 
 impl Pool {
     /// Returns the state of the last scrub, whether it is under way or not.
-    pub fn scrub_status(&self) -> ScrubStatus {
+    pub(crate) fn scrub_status(&self) -> ScrubStatus {
         self.scrub.lock().status
     }
 

@@ -121,7 +121,7 @@ impl Pool {
     }
 
     /// Returns true if devices are told in passing of chunks that become free.
-    pub fn autotrim(&self) -> bool {
+    pub(crate) fn autotrim(&self) -> bool {
         self.autotrim.load(Ordering::Relaxed)
     }
 

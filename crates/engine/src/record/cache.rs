@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::types::{Addr, AddrHashing};
 use doorkeeper::Doorkeeper;
-pub use pages::CachedPage;
+pub(crate) use pages::CachedPage;
 use pages::PageCache;
 pub use records::Record;
 use records::RecordMap;
@@ -29,7 +29,7 @@ const STEPS: u64 = 64;
 /// The budget is of real memory, with that of the map. Records come first. What they and others
 /// ([`RecordCache::set_elsewhere`]) leave of it holds decoded pages that were read again, so that a set of pages much
 /// smaller than the budget is read without decoding. Pages give way as soon as records need the room.
-pub struct RecordCache {
+pub(crate) struct RecordCache {
     records: RecordMap,
     pages: PageCache,
     /// Addresses that scans have offered before (`scanned`), and that others have (`offered`).
@@ -67,7 +67,7 @@ pub struct RecordCacheStats {
 impl RecordCache {
     /// Creates a cache of at most `budget_bytes`, overhead included. With 0 it holds nothing.
     #[must_use]
-    pub fn new(budget_bytes: u64) -> Self {
+    pub(crate) fn new(budget_bytes: u64) -> Self {
         let cache = Self {
             records: RecordMap::new(budget_bytes),
             pages: PageCache::new(budget_bytes),
@@ -86,7 +86,7 @@ impl RecordCache {
 
     /// Returns the record at `addr`, if it is held.
     #[must_use]
-    pub fn get(&self, addr: Addr) -> Option<Record> {
+    pub(crate) fn get(&self, addr: Addr) -> Option<Record> {
         let found = self.records.get(addr);
         let counter = if found.is_some() { &self.hits } else { &self.misses };
         counter.fetch_add(1, Relaxed);
@@ -95,33 +95,33 @@ impl RecordCache {
 
     /// Returns true if the record at `addr` is held. This does not count as a use of it.
     #[must_use]
-    pub fn has(&self, addr: Addr) -> bool {
+    pub(crate) fn has(&self, addr: Addr) -> bool {
         self.records.has(addr)
     }
 
     /// Returns the record at `addr`, if it is held, without counting a hit or a miss: for reads that no application has
     /// asked for.
     #[must_use]
-    pub fn at_hand(&self, addr: Addr) -> Option<Record> {
+    pub(crate) fn at_hand(&self, addr: Addr) -> Option<Record> {
         self.records.get(addr)
     }
 
     /// Returns the decoded page of `page_bytes` whose record is at `addr`, if it is held. Absence does not count as a
     /// miss, since the record may be held.
     #[must_use]
-    pub fn page(&self, addr: Addr, page_bytes: usize) -> Option<CachedPage> {
+    pub(crate) fn page(&self, addr: Addr, page_bytes: usize) -> Option<CachedPage> {
         let page = self.pages.get(addr).filter(|page| page.len() == page_bytes)?;
         self.hits.fetch_add(1, Relaxed);
         Some(page)
     }
 
     /// Offers the decoded page of a record that was held. It is kept if there is room that records do not need.
-    pub fn offer_page(&self, addr: Addr, page: &[u8]) {
+    pub(crate) fn offer_page(&self, addr: Addr, page: &[u8]) {
         self.pages.offer(addr, page);
     }
 
     /// Holds a copy of `record` for `addr`, if there is room.
-    pub fn insert(&self, addr: Addr, record: &[u8]) {
+    pub(crate) fn insert(&self, addr: Addr, record: &[u8]) {
         self.hold(addr, record, self.offered.knows(AddrHashing::default().hash_one(addr)));
     }
 
@@ -136,33 +136,34 @@ impl RecordCache {
 
     /// Holds a copy of a record that a scan has read, if a scan has read it before. Most scans never come again, and
     /// whoever reads a megabyte at a time keeps it himself.
-    pub fn insert_scanned(&self, addr: Addr, record: &[u8]) {
+    pub(crate) fn insert_scanned(&self, addr: Addr, record: &[u8]) {
         if self.scanned.knows(AddrHashing::default().hash_one(addr)) {
             self.hold(addr, record, false);
         }
     }
 
     /// Drops the record and the page at `addr`.
-    pub fn remove(&self, addr: Addr) {
+    #[cfg(test)]
+    pub(super) fn remove(&self, addr: Addr) {
         self.records.remove(addr);
         self.pages.remove(addr);
     }
 
     /// Changes the number of bytes that may be held, and drops what is too much.
-    pub fn resize(&self, budget_bytes: u64) {
+    pub(crate) fn resize(&self, budget_bytes: u64) {
         self.budget_bytes.store(budget_bytes, Relaxed);
         self.settle();
     }
 
     /// Returns the bytes that may be held, with those that others use.
     #[must_use]
-    pub fn budget_bytes(&self) -> u64 {
+    pub(crate) fn budget_bytes(&self) -> u64 {
         self.budget_bytes.load(Relaxed)
     }
 
     /// Sets the number of bytes of the budget that others use as of now. At least an eighth of it stays with the
     /// records.
-    pub fn set_elsewhere(&self, bytes: u64) {
+    pub(crate) fn set_elsewhere(&self, bytes: u64) {
         self.elsewhere_bytes.store(bytes, Relaxed);
         self.settle();
     }
@@ -187,7 +188,7 @@ impl RecordCache {
 
     /// Returns what the cache has done and holds.
     #[must_use]
-    pub fn stats(&self) -> RecordCacheStats {
+    pub(crate) fn stats(&self) -> RecordCacheStats {
         let (pages, page_bytes) = self.pages.held();
         RecordCacheStats {
             hits: self.hits.load(Relaxed),

@@ -320,7 +320,7 @@ impl Scratch {
 /// Returns true if a delta is worth it, compared with a full record of `full_bytes`. `base_bytes` is the length of the
 /// records that it is based on. All that the page then takes may be twice the full record.
 #[must_use]
-pub const fn delta_pays(delta_bytes: usize, base_bytes: usize, full_bytes: usize) -> bool {
+pub(crate) const fn delta_pays(delta_bytes: usize, base_bytes: usize, full_bytes: usize) -> bool {
     delta_bytes * 4 <= full_bytes * 3 && base_bytes + delta_bytes <= 2 * full_bytes
 }
 

@@ -18,7 +18,7 @@ pub fn encode_metadata(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 /// Returns the metadata in a record. [`Error::Corrupt`] if it holds something else.
-pub fn decode_metadata(record: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn decode_metadata(record: &[u8]) -> Result<Vec<u8>> {
     let mut bytes = vec![0; logical_len(record)?];
     decode(record, &NoModels, &mut bytes)?;
     if bytes.pop() != Some(END) {

@@ -9,7 +9,7 @@
 //! | rest    | payload        | what the codec made of these bytes; its length is the record's, less the header |
 //!
 //! A page of zeros is not stored at all. The record's own length and checksum are kept beside it, in its
-//! segment's directory; [`record_checksum`] computes the checksum.
+//! segment's directory; [`record_checksum`](crate::segment::record_checksum) computes the checksum.
 //!
 //! # Codec ids
 //!
@@ -57,29 +57,15 @@ mod recognise;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{CachedPage, Record, RecordCache, RecordCacheStats};
+pub use cache::Record;
+pub(crate) use cache::{RecordCache, RecordCacheStats};
 pub use codec::Codec;
 pub use compression::Compression;
-pub use delta::{bases_of, delta_pays, encode_delta, is_delta};
+pub(crate) use delta::delta_pays;
+pub use delta::{bases_of, encode_delta, is_delta};
 pub use encode::{Encoded, Encoder, decode, logical_len};
-pub use metadata::{decode_metadata, encode_metadata};
-pub use models::{ModelId, Models, Needs, NoModels, codec_of, model_of, needs, with_model};
+pub(crate) use metadata::decode_metadata;
+pub use metadata::encode_metadata;
+pub use models::{ModelId, Models, NoModels, model_of};
+pub(crate) use models::{Needs, codec_of, needs, with_model};
 pub use recognise::recordsize_hint;
-
-use crate::types::Addr;
-use crate::{Error, Result};
-
-pub use crate::segment::record_checksum;
-
-/// Checks a record against the checksum that [`record_checksum`] gave for it.
-pub fn verify(addr: Addr, record: &[u8], checksum: u32) -> Result<()> {
-    let found = record_checksum(addr, record);
-    if found == checksum {
-        return Ok(());
-    }
-    let len_bytes = record.len();
-    Err(Error::corrupt(
-        format!("record {addr}"),
-        format!("checksum {found:08x} over {len_bytes} bytes, expected {checksum:08x}"),
-    ))
-}

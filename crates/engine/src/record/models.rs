@@ -60,7 +60,7 @@ pub struct Needs {
 /// # Errors
 /// [`Error::Corrupt`] if it cannot be the record of such a page; [`Error::Unsupported`] for a codec that is not known
 /// here.
-pub fn needs(record: &[u8], record_size: u32) -> Result<Needs> {
+pub(crate) fn needs(record: &[u8], record_size: u32) -> Result<Needs> {
     let (header, payload) = parse(record).map_err(|why| Error::corrupt("record", why))?;
     let Some(codec) = Codec::from_id(header.codec) else {
         return Err(Error::Unsupported(format!(
@@ -80,7 +80,7 @@ pub fn needs(record: &[u8], record_size: u32) -> Result<Needs> {
 ///
 /// # Errors
 /// [`Error::Corrupt`] for what is no record.
-pub fn with_model(record: &[u8], id: ModelId) -> Result<Vec<u8>> {
+pub(crate) fn with_model(record: &[u8], id: ModelId) -> Result<Vec<u8>> {
     let (header, payload) = parse(record).map_err(|why| Error::corrupt("record", why))?;
     if !Codec::from_id(header.codec).is_some_and(Codec::has_model) {
         return Ok(record.to_vec());
@@ -104,7 +104,7 @@ fn split(payload: &[u8]) -> Result<(ModelId, &[u8])> {
 }
 
 /// Returns the codec of pages that `model` describes.
-pub fn codec_of(model: &Model) -> Codec {
+pub(crate) fn codec_of(model: &Model) -> Codec {
     Codec::Page(model.format())
 }
 

@@ -106,12 +106,12 @@ impl Directory {
     }
 
     /// Returns the memory that it takes, in bytes.
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<DirEntry>() + size_of::<Self>()
     }
 
     /// Returns its leaves with their numbers, ascending. Leaves without entries are left out.
-    pub fn leaves(&self) -> impl Iterator<Item = (u32, &[DirEntry])> {
+    pub(crate) fn leaves(&self) -> impl Iterator<Item = (u32, &[DirEntry])> {
         let alike = |a: &DirEntry, b: &DirEntry| a.slot / LEAF_SLOTS == b.slot / LEAF_SLOTS;
         let leaves = self.entries.chunk_by(alike);
         leaves.filter_map(|entries| Some((entries.first()?.slot / LEAF_SLOTS, entries)))

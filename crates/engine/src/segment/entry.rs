@@ -53,11 +53,11 @@ impl PageIds {
         (1..=TABLE_PAGE_SEGMENTS).contains(&ids.into()).then_some(Self(ids))
     }
     /// Returns the number of ids.
-    pub const fn get(self) -> u8 {
+    pub(crate) const fn get(self) -> u8 {
         self.0
     }
     /// Returns the number of the page that a segment is on.
-    pub fn page(self, id: u64) -> u64 {
+    pub(crate) fn page(self, id: u64) -> u64 {
         id / u64::from(self.0)
     }
 }
@@ -66,7 +66,8 @@ impl PageIds {
 pub const RECORD_OVERHEAD_BYTES: u64 = 16;
 
 /// Bytes that a part costs beside its records: those of the header and first leaf of its directory, twice.
-pub const PART_OVERHEAD_BYTES: u64 = 2 * Directory::stored_bytes_max(0) as u64 + 2 * LEAF_OVERHEAD_BYTES;
+pub(crate) const PART_OVERHEAD_BYTES: u64 =
+    2 * Directory::stored_bytes_max(0) as u64 + 2 * LEAF_OVERHEAD_BYTES;
 
 /// Bytes that a leaf of a directory costs in its index, rounded up.
 const LEAF_OVERHEAD_BYTES: u64 = 14;
@@ -76,7 +77,7 @@ const SHORT_BYTES_MAX: u64 = CHUNK_BYTES / 64;
 
 /// Returns the bytes at the ends of chunks that go unused because records of `len_bytes` do not fit there: the share of
 /// one record where a chunk holds no others. Records of 1 MiB leave a quarter of each chunk.
-pub const fn tail_bytes(len_bytes: u64) -> u64 {
+pub(crate) const fn tail_bytes(len_bytes: u64) -> u64 {
     if len_bytes <= SHORT_BYTES_MAX {
         return 0;
     }
@@ -124,7 +125,7 @@ impl LiveMap {
         fresh
     }
     /// Makes `slot` dead. Returns false if it already was.
-    pub fn clear(&mut self, slot: u32) -> bool {
+    pub(crate) fn clear(&mut self, slot: u32) -> bool {
         let Some(word) = self.words.get_mut(slot as usize / 64) else { return false };
         let bit = 1 << (slot % 64);
         let was = *word & bit != 0;
@@ -133,7 +134,7 @@ impl LiveMap {
         was
     }
     /// Returns the slots that are live, ascending.
-    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.words.len() as u32 * 64).filter(|slot| self.get(*slot))
     }
     /// Frees memory that was kept for growth, since the map grows no more.
@@ -208,12 +209,12 @@ pub const PARTS_MAX: usize = 32;
 
 impl Part {
     /// Returns true if both lie at one place. A part that gets other slots keeps its place.
-    pub fn lies_as(&self, other: &Self) -> bool {
+    pub(crate) fn lies_as(&self, other: &Self) -> bool {
         self.extent == other.extent && self.directory == other.directory
     }
 
     /// Appends the stored form.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let dir = self.directory.unwrap_or_default();
         put_varint(out, self.first_slot.into());
         put_varint(out, self.extent.chunk.device.into());
@@ -227,7 +228,7 @@ impl Part {
     }
 
     /// Reads the stored form of all parts of a segment.
-    pub fn decode_all(reader: &mut Reader<'_>) -> Result<Vec<Self>> {
+    pub(crate) fn decode_all(reader: &mut Reader<'_>) -> Result<Vec<Self>> {
         let count = reader.varint()?;
         if count == 0 || count > PARTS_MAX as u64 {
             return Err(reader.bad("a segment has an impossible number of parts"));
@@ -296,7 +297,7 @@ pub struct Segment {
 
 /// New parts of a segment that is moved.
 #[derive(Debug)]
-pub struct Move {
+pub(crate) struct Move {
     /// All of its parts from now on: new ones, and old ones that stay as they are.
     pub parts: Vec<Part>,
     /// Models that the records in new parts use, ascending.
@@ -309,7 +310,7 @@ pub struct Move {
 
 impl Segment {
     /// Returns the memory that it points to, in bytes.
-    pub fn pointed_bytes(&self) -> u64 {
+    pub(crate) fn pointed_bytes(&self) -> u64 {
         let parts = if self.parts.spilled() { self.parts.capacity() } else { 0 };
         let held = if self.held.spilled() { self.held.capacity() } else { 0 };
         let pointed = [
@@ -341,7 +342,7 @@ impl Segment {
         self.records_bytes() + parts * PART_OVERHEAD_BYTES + leaves * 2 * LEAF_OVERHEAD_BYTES
     }
     /// Returns the bytes of its live records with their entries in directories.
-    pub fn live_records_bytes(&self) -> u64 {
+    pub(crate) fn live_records_bytes(&self) -> u64 {
         u64::from(self.live_bytes) + u64::from(self.live.count()) * RECORD_OVERHEAD_BYTES
     }
 
@@ -354,7 +355,7 @@ impl Segment {
         self.live_records_bytes() + u64::from(self.tail_bytes)
     }
     /// Returns the most bytes that its stored form takes.
-    pub fn stored_bytes_max(&self) -> u64 {
+    pub(crate) fn stored_bytes_max(&self) -> u64 {
         let parts = self.parts.len() * (PART_BYTES_MAX + 5);
         (64 + parts + self.live.words.len() * 8 + self.models.len() * 5) as u64
     }

@@ -11,7 +11,7 @@ use crate::{Addr, Result};
 ///
 /// Nothing keeps the record in its place meanwhile. If the blocks hold something else when they are read, that fails
 /// the record's checksum (invariant G3).
-pub struct RecordFetch {
+pub(crate) struct RecordFetch {
     addr: Addr,
     located: Located,
     plan: PlannedRead,
@@ -20,7 +20,7 @@ pub struct RecordFetch {
 impl Segments {
     /// Prepares the reading of the record at `addr`. `None` if its place is not known without reading, or if the record
     /// is unknown by now.
-    pub fn prepare(&self, devices: &Devices, addr: Addr) -> Option<RecordFetch> {
+    pub(crate) fn prepare(&self, devices: &Devices, addr: Addr) -> Option<RecordFetch> {
         let located = self.try_locate(addr)?;
         let plan = devices.plan(located.span()).ok()?;
         Some(RecordFetch { addr, located, plan })
@@ -29,13 +29,13 @@ impl Segments {
 
 impl RecordFetch {
     /// Returns a descriptor to read from, if the device has one. The device stays open as long as `self` lives.
-    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         self.plan.file()
     }
 
     /// Returns the first byte to read on the device, and the buffer for the whole blocks from there on. The caller has
     /// to fill all of it. The memory stays where it is until `self` is dropped.
-    pub fn request(&mut self) -> (u64, &mut [u8]) {
+    pub(crate) fn request(&mut self) -> (u64, &mut [u8]) {
         self.plan.request()
     }
 
@@ -43,7 +43,7 @@ impl RecordFetch {
     ///
     /// # Errors
     /// Those of the device.
-    pub fn read(&mut self) -> Result<()> {
+    pub(crate) fn read(&mut self) -> Result<()> {
         self.plan.read()
     }
 
@@ -53,7 +53,7 @@ impl RecordFetch {
     }
 
     /// Returns the record's address.
-    pub fn addr(&self) -> Addr {
+    pub(crate) fn addr(&self) -> Addr {
         self.addr
     }
 
@@ -62,7 +62,7 @@ impl RecordFetch {
     /// # Errors
     /// [`crate::Error::Corrupt`] if the bytes are not the record's: they are damaged, or another record has got the
     /// place meanwhile.
-    pub fn record(&self) -> Result<&[u8]> {
+    pub(crate) fn record(&self) -> Result<&[u8]> {
         self.plan.verified(|bytes, path| self.located.verify(self.addr, bytes, path).map(|()| bytes))
     }
 }

@@ -7,7 +7,7 @@ use crate::wire::Reader;
 
 /// A directory as it was found.
 #[derive(Clone, Debug)]
-pub struct FoundDirectory {
+pub(crate) struct FoundDirectory {
     /// Number of the segment that it claims to belong to.
     pub segment: u64,
     /// Entries of its sound leaves. Only the checksums of the records tell whether these are right.
@@ -19,12 +19,12 @@ pub struct FoundDirectory {
 }
 
 /// Returns the position in `bytes` at which the next directory may begin.
-pub fn next_directory(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn next_directory(bytes: &[u8]) -> Option<usize> {
     bytes.windows(MAGIC.len()).position(|four| four == MAGIC)
 }
 
 /// Returns the directory at the start of `bytes`; `None` if its index cannot be one.
-pub fn find_directory(bytes: &[u8]) -> Option<FoundDirectory> {
+pub(crate) fn find_directory(bytes: &[u8]) -> Option<FoundDirectory> {
     let segment = u64::from_le_bytes(bytes.get(MAGIC.len()..MAGIC.len() + 8)?.try_into().ok()?);
     let mut reader = Reader::new(bytes, "segment directory");
     let index = Index::read(&mut reader, segment).ok()?;

@@ -37,15 +37,18 @@ mod table;
 
 pub use directory::{DirEntry, Directory, StoredDirectory};
 pub use entry::{
-    DirRef, LiveMap, Move, PART_OVERHEAD_BYTES, PARTS_MAX, PageIds, Part, Parts, RECORD_OVERHEAD_BYTES,
-    Segment, TABLE_PAGE_SEGMENTS, held_bytes, tail_bytes,
+    DirRef, LiveMap, PARTS_MAX, PageIds, Part, Parts, RECORD_OVERHEAD_BYTES, Segment, TABLE_PAGE_SEGMENTS,
+    held_bytes,
 };
-pub use fetch::RecordFetch;
-pub use found::{FoundDirectory, find_directory, next_directory};
-pub use occupancy::Occupied;
-pub use paging::TablePages;
-pub use read::{DirCopy, Located, neighbours};
-pub use table::{DirEntryState, Segments, TableSnapshot, VisitChunk, decode_page};
+pub(crate) use entry::{Move, PART_OVERHEAD_BYTES, tail_bytes};
+pub(crate) use fetch::RecordFetch;
+pub(crate) use found::{find_directory, next_directory};
+pub(crate) use occupancy::Occupied;
+pub(crate) use paging::TablePages;
+pub use read::Located;
+pub(crate) use read::{DirCopy, neighbours};
+pub(crate) use table::TableSnapshot;
+pub use table::{DirEntryState, Segments, decode_page};
 
 use crate::Addr;
 

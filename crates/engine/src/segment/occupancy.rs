@@ -37,7 +37,7 @@ const _: () = assert!(TABLE_PAGE_SEGMENTS * (PARTS_MAX as u64) < 1 << 16);
 
 /// A chunk in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Occupied {
+pub(crate) struct Occupied {
     /// Bytes that its live records hold.
     held_bytes: u32,
     /// Parts of segments that lie in it.
@@ -53,7 +53,7 @@ pub struct Occupied {
 
 impl Occupied {
     /// Returns the most bytes that its live records take if they are packed anew.
-    pub fn packed_bytes(&self) -> u64 {
+    pub(crate) fn packed_bytes(&self) -> u64 {
         if self.held_bytes == 0 {
             return 0;
         }
@@ -61,18 +61,19 @@ impl Occupied {
     }
 
     /// Returns the number of parts of segments that lie in it.
-    pub const fn parts(&self) -> u32 {
+    #[cfg(test)]
+    pub(crate) const fn parts(&self) -> u32 {
         self.parts
     }
 
     /// Returns the pages of the table whose segments have parts in it.
-    pub fn pages(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn pages(&self) -> impl Iterator<Item = u64> + '_ {
         self.pages.iter().map(|of| of.page())
     }
 
     /// Number of the youngest segment of the log of which it had records, or copies of records, since nothing was in
     /// it.
-    pub const fn youngest(&self) -> u64 {
+    pub(crate) const fn youngest(&self) -> u64 {
         self.youngest
     }
 

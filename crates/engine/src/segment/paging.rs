@@ -21,7 +21,7 @@ use crate::{Error, Result};
 const PUT_AWAY_AT_ONCE: usize = 64;
 
 /// The source of stored pages of the segment table.
-pub trait TablePages: Send + Sync {
+pub(crate) trait TablePages: Send + Sync {
     /// Returns the entries of a page, as the last checkpoint has stored it.
     ///
     /// # Errors
@@ -44,12 +44,12 @@ impl Paging {
 impl Segments {
     /// Allows pages to be put away: the table may take about `most_bytes` of memory, and reads pages from `pages`
     /// again.
-    pub fn page_from(&self, pages: Arc<dyn TablePages>, most_bytes: u64) {
+    pub(crate) fn page_from(&self, pages: Arc<dyn TablePages>, most_bytes: u64) {
         drop(self.paging.set(Paging { pages, most_bytes }));
     }
 
     /// Returns the number of pages that were read because an entry of them was needed.
-    pub fn pages_read(&self) -> u64 {
+    pub(crate) fn pages_read(&self) -> u64 {
         self.pages_read.load(Ordering::Relaxed)
     }
 
@@ -63,7 +63,7 @@ impl Segments {
     }
 
     /// Puts pages away as long as the table takes more than it may.
-    pub fn put_away(&self) {
+    pub(crate) fn put_away(&self) {
         if self.paging.get().is_none() {
             return;
         }
@@ -157,7 +157,7 @@ impl Segments {
     ///
     /// # Errors
     /// Fails if a page that is away cannot be read.
-    pub fn for_each_from(&self, id: u64, mut visit: impl FnMut(&Segment)) -> Result<()> {
+    pub(crate) fn for_each_from(&self, id: u64, mut visit: impl FnMut(&Segment)) -> Result<()> {
         let mut visit = |segment: &Segment| {
             if segment.id >= id {
                 visit(segment);

@@ -49,12 +49,12 @@ impl Located {
     }
 
     /// Returns the bytes of the record on its device.
-    pub fn span(&self) -> Span {
+    pub(crate) fn span(&self) -> Span {
         Span { device: self.device, offset: self.offset, len_bytes: self.len_bytes.into() }
     }
 
     /// Returns an error unless `bytes` are those of the record at `addr`. They were read from the device at `path`.
-    pub fn verify(&self, addr: Addr, bytes: &[u8], path: &Path) -> Result<()> {
+    pub(crate) fn verify(&self, addr: Addr, bytes: &[u8], path: &Path) -> Result<()> {
         if record_checksum(addr, bytes) != self.checksum {
             let (Self { offset, len_bytes, .. }, path) = (self, path.display());
             return Err(Error::corrupt_at(
@@ -69,7 +69,7 @@ impl Located {
 
 /// Returns the number of these places, which ascend, that one request should read, and the end of that request on the
 /// device.
-pub fn neighbours(mut sorted: impl Iterator<Item = Located>) -> Option<(usize, u64)> {
+pub(crate) fn neighbours(mut sorted: impl Iterator<Item = Located>) -> Option<(usize, u64)> {
     let first = sorted.next()?;
     let (mut count, mut end) = (1, first.end());
     for next in sorted {
@@ -137,7 +137,7 @@ struct DirReader<'a> {
 
 /// One of the two places of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DirCopy {
+pub(crate) enum DirCopy {
     /// In the extent, behind the records.
     First,
     /// At the end of the chunk.
@@ -146,7 +146,7 @@ pub enum DirCopy {
 
 impl DirCopy {
     /// Returns the first byte of this copy on its device; `None` if the directory has no such copy.
-    pub fn offset(self, extent: Extent, dir: DirRef) -> Option<u64> {
+    pub(crate) fn offset(self, extent: Extent, dir: DirRef) -> Option<u64> {
         match self {
             Self::First => Some(extent.offset() + u64::from(dir.start)),
             Self::Second => (dir.second > 0).then(|| extent.chunk.offset() + u64::from(dir.second)),
@@ -232,7 +232,7 @@ impl Segments {
     }
 
     /// Reads one copy of a directory. Returns it with its stored form.
-    pub fn read_directory_copy(
+    pub(crate) fn read_directory_copy(
         &self,
         devices: &Devices,
         id: u64,
@@ -245,7 +245,7 @@ impl Segments {
 
     /// Reads all copies of a directory. Returns of each which one it is, its first byte on its device, and what reading
     /// it gave.
-    pub fn read_directory_copies<'a>(
+    pub(crate) fn read_directory_copies<'a>(
         &'a self,
         devices: &'a Devices,
         id: u64,
@@ -352,7 +352,7 @@ impl Segments {
 
     /// Reads records and verifies their checksums; `sink` gets each with its position in `addrs`, in any order.
     /// Neighbours on the device are read together.
-    pub fn read(
+    pub(crate) fn read(
         &self,
         devices: &Devices,
         addrs: &[Addr],

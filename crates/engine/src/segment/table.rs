@@ -89,7 +89,7 @@ impl Weighter<PieceKey, Piece> for PieceWeight {
 
 /// A visitor of chunks. It gets a chunk, what is in it, and a function from the number of a page of the table to the
 /// most bytes that the page takes where it is stored. It returns false to end the visit.
-pub type VisitChunk<'a> = dyn FnMut(Chunk, &Occupied, &dyn Fn(u64) -> u64) -> bool + 'a;
+pub(crate) type VisitChunk<'a> = dyn FnMut(Chunk, &Occupied, &dyn Fn(u64) -> u64) -> bool + 'a;
 
 /// The segment table of an open pool.
 pub struct Segments {
@@ -126,24 +126,24 @@ impl Segments {
     }
 
     /// Sets the number of segment ids that share a page. The table has to be empty.
-    pub fn set_page_ids(&self, ids: PageIds) {
+    pub(crate) fn set_page_ids(&self, ids: PageIds) {
         self.inner.write().segments = Entries::new(ids);
     }
 
     /// Returns the number of segment ids that share a page.
-    pub fn page_ids(&self) -> PageIds {
+    pub(crate) fn page_ids(&self) -> PageIds {
         self.inner.read().segments.page_ids()
     }
 
     /// Returns the number of times that a second copy was read because the first one could not be, or was damaged.
-    pub fn stood_in(&self) -> u64 {
+    pub(crate) fn stood_in(&self) -> u64 {
         self.stood_in.load(Ordering::Relaxed)
     }
 
     /// Returns `first` if it is `Ok`; else what `second` reads of the second copy, or the error of `first` if that
     /// fails, too. The caller has counted that error; `subject` and `at` say what the first copy is of, and where it
     /// lies.
-    pub fn or_second<T>(
+    pub(crate) fn or_second<T>(
         &self,
         first: Result<T>,
         (subject, at): (Subject, Option<DamagedAt>),
@@ -177,7 +177,7 @@ impl Segments {
     ///
     /// # Errors
     /// Those of [`Segments::insert`].
-    pub fn insert_rescued(&self, segment: Segment, entries: Directory) -> Result<()> {
+    pub(crate) fn insert_rescued(&self, segment: Segment, entries: Directory) -> Result<()> {
         let id = segment.id;
         self.work(|inner| inner.take(id).map(drop))?;
         self.insert(segment)?;
@@ -224,22 +224,22 @@ impl Segments {
     }
 
     /// Returns the directory of an open segment with the entries so far; `None` if the segment is not open.
-    pub fn open_directory(&self, id: u64) -> Option<Directory> {
+    pub(crate) fn open_directory(&self, id: u64) -> Option<Directory> {
         self.inner.read().open.get(&id).cloned()
     }
 
     /// Replaces the directory of an open segment by one that was read back from a checkpoint.
-    pub fn set_open_directory(&self, id: u64, directory: Directory) {
+    pub(crate) fn set_open_directory(&self, id: u64, directory: Directory) {
         self.inner.write().open.insert(id, directory);
     }
 
     /// Returns the ids of the segments whose directory is not on the device.
-    pub fn open_ids(&self) -> Vec<u64> {
+    pub(crate) fn open_ids(&self) -> Vec<u64> {
         self.inner.read().open.keys().copied().collect()
     }
 
     /// Closes an open segment: its directory is on the device now, at `dir`.
-    pub fn close(&self, id: u64, dir: DirRef) -> Result<()> {
+    pub(crate) fn close(&self, id: u64, dir: DirRef) -> Result<()> {
         let closed = self.work(|inner| {
             let extent = inner.change(id, |segment| {
                 let part = segment.parts.first_mut()?;
@@ -265,7 +265,7 @@ impl Segments {
     }
 
     /// Moves a segment to other parts. Returns those that it had.
-    pub fn relocate(&self, id: u64, to: Move) -> Result<Vec<Part>> {
+    pub(crate) fn relocate(&self, id: u64, to: Move) -> Result<Vec<Part>> {
         let mut inner = self.bring(self.page_ids().page(id))?;
         let mut segment = inner.take(id).ok().flatten().ok_or_else(|| no_segment(id))?;
         inner.moved.insert(id);
@@ -287,18 +287,18 @@ impl Segments {
     }
 
     /// Returns the segments that moved since the last call. Each checkpoint calls this.
-    pub fn take_moved(&self) -> BTreeSet<u64> {
+    pub(crate) fn take_moved(&self) -> BTreeSet<u64> {
         std::mem::take(&mut self.inner.write().moved)
     }
 
     /// Returns true if any segment has records that were coded again.
-    pub fn has_recompressed(&self) -> bool {
+    pub(crate) fn has_recompressed(&self) -> bool {
         self.inner.read().recompressed > 0
     }
 
     /// Returns the positions of the pointers whose lengths may be out of date, since their segments have records that
     /// were coded again. If a segment's page is away, such records of any segment on it count.
-    pub fn recompressed(&self, ptrs: &[Ptr]) -> Vec<usize> {
+    pub(crate) fn recompressed(&self, ptrs: &[Ptr]) -> Vec<usize> {
         let inner = self.inner.read();
         if inner.recompressed == 0 {
             return Vec::new();
@@ -311,7 +311,7 @@ impl Segments {
     }
 
     /// Makes a record live, since replay has met an operation that refers to it.
-    pub fn mark_live(&self, ptr: Ptr) -> Result<()> {
+    pub(crate) fn mark_live(&self, ptr: Ptr) -> Result<()> {
         let slots = self.work(|inner| {
             let slots = inner.segments.get(ptr.addr.segment())?.map(|segment| segment.slots);
             if slots.is_some_and(|slots| ptr.addr.slot() < slots) {
@@ -331,7 +331,7 @@ impl Segments {
     ///
     /// # Errors
     /// Fails if a page that is away cannot be read.
-    pub fn add_copies(&self, id: u64, parts: &[Part], records: &[(u32, u32)]) -> Result<()> {
+    pub(crate) fn add_copies(&self, id: u64, parts: &[Part], records: &[(u32, u32)]) -> Result<()> {
         self.work(|inner| {
             let live = inner.segments.get(id)?.map(|segment| segment.live.clone()).unwrap_or_default();
             inner.copies_of(id)?;
@@ -347,7 +347,7 @@ impl Segments {
     ///
     /// # Errors
     /// Fails if a page that is away cannot be read.
-    pub fn set_copies(&self, id: u64, parts: &[Part]) -> Result<()> {
+    pub(crate) fn set_copies(&self, id: u64, parts: &[Part]) -> Result<()> {
         self.work(|inner| {
             inner.copies_of(id)?;
             let Some(mut segment) = inner.take(id | COPIES)? else { return Ok(()) };
@@ -360,7 +360,7 @@ impl Segments {
     ///
     /// # Errors
     /// Fails if a page that is away cannot be read.
-    pub fn copied(&self, ptr: Ptr) -> Result<()> {
+    pub(crate) fn copied(&self, ptr: Ptr) -> Result<()> {
         self.work(|inner| match inner.segments.get(ptr.addr.copy().segment())? {
             Some(_) => inner.copy(ptr),
             None => Ok(()),
@@ -371,12 +371,12 @@ impl Segments {
     ///
     /// # Errors
     /// Fails if a page that is away cannot be read.
-    pub fn copies(&self, id: u64) -> Result<Vec<Part>> {
+    pub(crate) fn copies(&self, id: u64) -> Result<Vec<Part>> {
         Ok(self.get(id | COPIES)?.map(|segment| segment.parts.into_vec()).unwrap_or_default())
     }
 
     /// Makes live records dead, and their second copies with them (G5), since nothing refers to them any more.
-    pub fn mark_dead(&self, ptrs: &[Ptr]) {
+    pub(crate) fn mark_dead(&self, ptrs: &[Ptr]) {
         if ptrs.is_empty() {
             return;
         }
@@ -388,7 +388,7 @@ impl Segments {
     ///
     /// # Errors
     /// Fails if a page that is away cannot be read.
-    pub fn is_live(&self, addr: Addr) -> Result<bool> {
+    pub(crate) fn is_live(&self, addr: Addr) -> Result<bool> {
         self.look(|inner| {
             let segment = inner.segments.get(addr.segment())?;
             Ok(segment.is_some_and(|segment| segment.live.get(addr.slot())))
@@ -396,7 +396,7 @@ impl Segments {
     }
 
     /// Returns true if a record has a second copy. (Pages of second copies are never away.)
-    pub fn has_copy(&self, addr: Addr) -> bool {
+    pub(crate) fn has_copy(&self, addr: Addr) -> bool {
         let (inner, copy) = (self.inner.read(), addr.copy());
         let segment = inner.segments.get(copy.segment()).ok().flatten();
         segment.is_some_and(|segment| segment.live.get(copy.slot()))
@@ -408,13 +408,13 @@ impl Segments {
     }
 
     /// Returns the memory that cached directories take, in bytes.
-    pub fn directories_bytes(&self) -> u64 {
+    pub(crate) fn directories_bytes(&self) -> u64 {
         self.directories.weight()
     }
 
     /// Returns the memory that the table takes, in bytes. Its entries are counted one by one only if there are over an
     /// eighth more or fewer of them than at the last count.
-    pub fn table_bytes(&self) -> u64 {
+    pub(crate) fn table_bytes(&self) -> u64 {
         let mut weighed = self.weighed.lock();
         let inner = self.inner.read();
         let entries = inner.segments.here();
@@ -428,18 +428,18 @@ impl Segments {
     }
 
     /// Returns the space that live records account for, in bytes.
-    pub fn used_bytes(&self) -> u64 {
+    pub(crate) fn used_bytes(&self) -> u64 {
         self.inner.read().used_bytes
     }
 
     /// Returns [`Segments::used_bytes`], and the bytes among them of records and their entries in directories.
-    pub fn used_by_records(&self) -> (u64, u64) {
+    pub(crate) fn used_by_records(&self) -> (u64, u64) {
         let inner = self.inner.read();
         (inner.used_bytes, inner.record_bytes)
     }
 
     /// Verifies the sums. Returns an error if one is not that of the entries.
-    pub fn verify_sums(&self) -> Result<()> {
+    pub(crate) fn verify_sums(&self) -> Result<()> {
         let inner = self.inner.read();
         let [used, records, stored, changed, held] = inner.counted();
         let counted = [
@@ -460,7 +460,7 @@ impl Segments {
     /// Returns the most bytes that the next checkpoint stores of the table if `dead` records die before it; and the
     /// most that the one after it stores if as many die again, and a pass moves segments whose pages take at most
     /// `moved_bytes` in all.
-    pub fn to_store(&self, dead: u64, moved_bytes: u64) -> [u64; 2] {
+    pub(crate) fn to_store(&self, dead: u64, moved_bytes: u64) -> [u64; 2] {
         let inner = self.inner.read();
         let all = inner.stored_bytes;
         let ids = inner.segments.page_ids();
@@ -472,32 +472,32 @@ impl Segments {
 
     /// Returns true if a checkpoint is due, since too many dead records are kept, or more of the table has changed than
     /// may stay in memory.
-    pub fn wants_checkpoint(&self) -> bool {
+    pub(crate) fn wants_checkpoint(&self) -> bool {
         let inner = self.inner.read();
         let may_change = self.paging.get().map_or(u64::MAX, |paging| paging.most_bytes() / CHANGED_PART);
         inner.deaths.are_many() || inner.dirty_bytes > may_change
     }
 
     /// Returns the most bytes that a page of the table takes where it is stored.
-    pub fn page_bytes(&self, page: u64) -> u64 {
+    pub(crate) fn page_bytes(&self, page: u64) -> u64 {
         self.inner.read().page_bytes(page)
     }
 
     /// Returns what is in a chunk; `None` if nothing is.
-    pub fn occupied(&self, chunk: Chunk) -> Option<Occupied> {
+    pub(crate) fn occupied(&self, chunk: Chunk) -> Option<Occupied> {
         self.inner.read().occupancy.get(chunk).cloned()
     }
 
     /// Ranks the chunks that were in use when the pool was opened, for [`Segments::chunks_by_score`]. The table's lock
     /// is released between steps, so that nobody waits long.
-    pub fn rank(&self) {
+    pub(crate) fn rank(&self) {
         while self.inner.write().occupancy.rank(RANKED_AT_ONCE) {}
     }
 
     /// Visits the ranked chunks that segments lie in, those with the highest `score` first, until `visit` returns
     /// false. `score` is a function of [`Occupied::packed_bytes`] and [`Occupied::youngest()`], and has to rise with
     /// age. `visit` also gets a function that returns the most bytes that a page of the table takes where it is stored.
-    pub fn chunks_by_score(&self, score: &dyn Fn(u64, u64) -> f64, visit: &mut VisitChunk<'_>) {
+    pub(crate) fn chunks_by_score(&self, score: &dyn Fn(u64, u64) -> f64, visit: &mut VisitChunk<'_>) {
         let inner = self.inner.read();
         let page_bytes = |page| inner.page_bytes(page);
         inner.occupancy.by_score(score, &mut |chunk, occupied| visit(chunk, occupied, &page_bytes));
@@ -515,7 +515,7 @@ impl Segments {
     ///
     /// # Errors
     /// Fails if the page is away and cannot be read.
-    pub fn of_page_in(&self, page: u64, chunks: &BTreeSet<Chunk>) -> Result<Vec<Segment>> {
+    pub(crate) fn of_page_in(&self, page: u64, chunks: &BTreeSet<Chunk>) -> Result<Vec<Segment>> {
         let lies = |segment: &&Segment| segment.parts.iter().any(|part| chunks.contains(&part.extent.chunk));
         self.look(|inner| Ok(inner.segments.page(page)?.iter().filter(lies).cloned().collect()))
     }
@@ -524,7 +524,7 @@ impl Segments {
     ///
     /// # Errors
     /// Fails if its page is away and cannot be read.
-    pub fn at_or_after(&self, id: u64) -> Result<Option<Segment>> {
+    pub(crate) fn at_or_after(&self, id: u64) -> Result<Option<Segment>> {
         self.look(|inner| match inner.segments.next_id(id) {
             Some(id) => Ok(inner.segments.get(id)?.cloned()),
             None => Ok(None),
@@ -532,22 +532,22 @@ impl Segments {
     }
 
     /// Returns the number of the first segment from this one on.
-    pub fn next_id(&self, id: u64) -> Option<u64> {
+    pub(crate) fn next_id(&self, id: u64) -> Option<u64> {
         self.inner.read().segments.next_id(id)
     }
 
     /// Returns true if there is an entry with this number.
-    pub fn has(&self, id: u64) -> bool {
+    pub(crate) fn has(&self, id: u64) -> bool {
         self.next_id(id) == Some(id)
     }
 
     /// Returns the highest number of a segment of the log.
-    pub fn last_id(&self) -> Option<u64> {
+    pub(crate) fn last_id(&self) -> Option<u64> {
         self.inner.read().segments.last_below(COPIES)
     }
 
     /// Returns the chunks that parts of segments lie in, each with the number of its parts.
-    pub fn chunks(&self) -> Vec<(Chunk, u32)> {
+    pub(crate) fn chunks(&self) -> Vec<(Chunk, u32)> {
         self.inner.read().occupancy.parts()
     }
 
@@ -564,7 +564,7 @@ impl Segments {
 
     /// Reads the pages that are away and that the next snapshot is to store because many of their records died, and
     /// those that may have segments without live records. A page that cannot be read stays as it is stored.
-    pub fn read_heavy(&self, page_ptrs: &BTreeMap<u64, Ptr>) {
+    pub(crate) fn read_heavy(&self, page_ptrs: &BTreeMap<u64, Ptr>) {
         let wanted: Vec<u64> = {
             let vacated = std::mem::take(&mut self.inner.write().vacated);
             let inner = self.inner.read();
@@ -627,14 +627,14 @@ impl Segments {
 
     /// Notes that the checkpoint counts which has stored the pages of all snapshots. Their stored form can be read now,
     /// so pages are put away.
-    pub fn stored(&self) {
+    pub(crate) fn stored(&self) {
         self.inner.write().under_way.clear();
         self.put_away();
     }
 
     /// Loads the list that a checkpoint has stored of records that died since their pages were stored. These pages have
     /// to be loaded later.
-    pub fn load_dead(&self, dead: &[Ptr]) {
+    pub(crate) fn load_dead(&self, dead: &[Ptr]) {
         let mut inner = self.inner.write();
         for ptr in dead {
             let page = inner.segments.page_of(ptr.addr.segment());
@@ -675,7 +675,7 @@ impl Segments {
 
     /// Returns a record that is listed as dead and whose page is not among `pages`, which ascend; `None` if there is
     /// none.
-    pub fn dead_elsewhere(&self, pages: &[u64]) -> Option<Addr> {
+    pub(crate) fn dead_elsewhere(&self, pages: &[u64]) -> Option<Addr> {
         let inner = self.inner.read();
         let page = inner.deaths.pages().find(|page| pages.binary_search(page).is_err())?;
         inner.deaths.of(page).first().map(|ptr| ptr.addr)
@@ -687,7 +687,7 @@ impl Segments {
     }
 
     /// Drops those of the segments that have no live records. Returns the parts that they had.
-    pub fn drop_dead(&self, ids: &[u64]) -> Vec<Part> {
+    pub(crate) fn drop_dead(&self, ids: &[u64]) -> Vec<Part> {
         let mut inner = self.inner.write();
         ids.iter().flat_map(|id| inner.drop_dead(*id)).collect()
     }

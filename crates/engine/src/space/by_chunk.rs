@@ -10,7 +10,7 @@ const TOGETHER: u32 = 64;
 
 /// Values by chunk. All are [`Default`] until they are changed.
 #[derive(Debug)]
-pub struct ByChunk<T> {
+pub(crate) struct ByChunk<T> {
     blocks: HashMap<(u16, u32), Box<[T]>>,
 }
 
@@ -22,25 +22,25 @@ impl<T> Default for ByChunk<T> {
 
 impl<T: Default> ByChunk<T> {
     /// Returns the value of a chunk; `None` if no value near it was ever changed.
-    pub fn get(&self, chunk: Chunk) -> Option<&T> {
+    pub(crate) fn get(&self, chunk: Chunk) -> Option<&T> {
         let block = self.blocks.get(&(chunk.device, chunk.index / TOGETHER))?;
         block.get((chunk.index % TOGETHER) as usize)
     }
 
     /// Returns the value of a chunk, to be changed.
-    pub fn get_mut(&mut self, chunk: Chunk) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, chunk: Chunk) -> Option<&mut T> {
         let block = self.blocks.entry((chunk.device, chunk.index / TOGETHER));
         let block = block.or_insert_with(|| (0..TOGETHER).map(|_| T::default()).collect());
         block.get_mut((chunk.index % TOGETHER) as usize)
     }
 
     /// Returns the values of all chunks that are near one that was ever changed, in no order.
-    pub fn values(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         self.blocks.values().flatten()
     }
 
     /// Returns what [`ByChunk::values`] does, with the chunks.
-    pub fn iter(&self) -> impl Iterator<Item = (Chunk, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Chunk, &T)> {
         self.blocks.iter().flat_map(|((device, block), values)| {
             let first = block * TOGETHER;
             (first..).zip(values).map(|(index, value)| (Chunk { device: *device, index }, value))
@@ -48,7 +48,7 @@ impl<T: Default> ByChunk<T> {
     }
 
     /// Returns the memory that it takes, in bytes, without what values point to.
-    pub fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         let block_bytes = TOGETHER as usize * size_of::<T>() + 2 * size_of::<((u16, u32), Box<[T]>)>();
         (self.blocks.len() * block_bytes) as u64
     }

@@ -69,7 +69,7 @@ pub fn reserved_places(size_bytes: u64) -> Vec<u64> {
 }
 
 /// Returns the first bytes and lengths of the few stretches of a device that are just these chunks, ascending.
-pub fn stretches(chunks: Range<u64>) -> Vec<(u64, u64)> {
+pub(crate) fn stretches(chunks: Range<u64>) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     let (mut start, end) = (chunks.start, chunks.end.min(u64::from(u32::MAX)));
     while start < end {

@@ -22,11 +22,12 @@ use std::collections::BTreeSet;
 
 use parking_lot::{Condvar, Mutex};
 
-pub use by_chunk::ByChunk;
-pub use geometry::{reserved_places, stretches};
-pub use ranges::Ranges;
+pub(crate) use by_chunk::ByChunk;
+pub use geometry::reserved_places;
+pub(crate) use geometry::stretches;
+pub(crate) use ranges::Ranges;
 use trim::Trims;
-pub use trim::Untrimmed;
+pub(crate) use trim::Untrimmed;
 
 use crate::limits::CHUNK_BYTES;
 use crate::{Error, Result};
@@ -46,11 +47,11 @@ impl Chunk {
         geometry::chunk_offset(self.index)
     }
     /// Returns the chunk that byte `offset` of a device lies in.
-    pub const fn at(device: u16, offset: u64) -> Self {
+    pub(crate) const fn at(device: u16, offset: u64) -> Self {
         Self { device, index: geometry::chunk_at(offset) }
     }
     /// Returns the number of chunks of a device of `size_bytes`.
-    pub const fn count(size_bytes: u64) -> u32 {
+    pub(crate) const fn count(size_bytes: u64) -> u32 {
         geometry::chunk_count(size_bytes)
     }
 }
@@ -68,11 +69,11 @@ pub struct Extent {
 
 impl Extent {
     /// Returns the byte offset of the extent on its device.
-    pub const fn offset(self) -> u64 {
+    pub(crate) const fn offset(self) -> u64 {
         self.chunk.offset() + self.start as u64
     }
     /// Returns true if it lies within its chunk.
-    pub const fn is_sane(self) -> bool {
+    pub(crate) const fn is_sane(self) -> bool {
         self.start as u64 + self.len_bytes as u64 <= CHUNK_BYTES
     }
 }
@@ -124,29 +125,29 @@ impl Chunks {
     }
 
     /// Returns true if the pool has this chunk.
-    pub fn exists(&self, chunk: Chunk) -> bool {
+    pub(crate) fn exists(&self, chunk: Chunk) -> bool {
         self.state.lock().counts.get(usize::from(chunk.device)).is_some_and(|count| chunk.index < *count)
     }
 
     /// Returns the number of chunks in the pool.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.state.lock().counts.iter().map(|count| u64::from(*count)).sum()
     }
 
     /// Returns the number of chunks that can be allocated now, those that are being discarded included.
-    pub fn free(&self) -> u64 {
+    pub(crate) fn free(&self) -> u64 {
         self.state.lock().free()
     }
 
     /// Returns [`Chunks::free`], and the number of chunks that come back by the next checkpoint because a pass of the
     /// cleaner has begun to fill them, which empties more (G6).
-    pub fn free_and_lent(&self) -> (u64, u64) {
+    pub(crate) fn free_and_lent(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.free(), state.lent)
     }
 
     /// Returns the number of chunks that the next checkpoint will free.
-    pub fn pending_free(&self) -> u64 {
+    pub(crate) fn pending_free(&self) -> u64 {
         self.state.lock().pending_free.len() as u64
     }
 
@@ -156,7 +157,7 @@ impl Chunks {
     }
 
     /// Does what [`Chunks::allocate`] does, for a pass of the cleaner that empties more than it takes.
-    pub fn lend(&self) -> Result<Chunk> {
+    pub(crate) fn lend(&self) -> Result<Chunk> {
         self.allocate_for(true)
     }
 
@@ -180,7 +181,7 @@ impl Chunks {
     }
 
     /// Adds a user to a chunk, taking it out of the free ones.
-    pub fn retain(&self, chunk: Chunk) {
+    pub(crate) fn retain(&self, chunk: Chunk) {
         let mut state = self.state.lock();
         state.take_free(chunk);
         state.pending_free.remove(&chunk);
@@ -188,7 +189,7 @@ impl Chunks {
     }
 
     /// Does what [`Chunks::retain`] does, for many chunks, each with a number of users.
-    pub fn retain_all(&self, mut chunks: Vec<(Chunk, u32)>) {
+    pub(crate) fn retain_all(&self, mut chunks: Vec<(Chunk, u32)>) {
         chunks.sort_unstable();
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -206,7 +207,7 @@ impl Chunks {
     }
 
     /// Removes a user. A chunk without users is pending free until [`Chunks::recycle`].
-    pub fn release(&self, chunk: Chunk) {
+    pub(crate) fn release(&self, chunk: Chunk) {
         let mut state = self.state.lock();
         let used = state.users.get(chunk).is_some_and(|users| *users > 0);
         if used && state.user(chunk, -1) == 0 {
@@ -215,7 +216,7 @@ impl Chunks {
     }
 
     /// Puts those of the chunks that nothing uses among those pending free (they were in use by the last checkpoint).
-    pub fn add_pending_free(&self, chunks: &[Chunk]) {
+    pub(crate) fn add_pending_free(&self, chunks: &[Chunk]) {
         let mut state = self.state.lock();
         for chunk in chunks {
             let used = state.users.get(*chunk).is_some_and(|users| *users > 0);
@@ -227,12 +228,12 @@ impl Chunks {
 
     /// Takes out the chunks that are pending free now. They are to be given to [`Chunks::recycle`] when the checkpoint
     /// that is being made is durable.
-    pub fn take_pending_free(&self) -> Vec<Chunk> {
+    pub(crate) fn take_pending_free(&self) -> Vec<Chunk> {
         std::mem::take(&mut self.state.lock().pending_free).into_iter().collect()
     }
 
     /// Frees chunks that were pending free before a checkpoint which is now durable. With that, what was lent is back.
-    pub fn recycle(&self, chunks: Vec<Chunk>) {
+    pub(crate) fn recycle(&self, chunks: Vec<Chunk>) {
         let mut state = self.state.lock();
         state.lent = 0;
         for chunk in chunks {
@@ -241,11 +242,6 @@ impl Chunks {
                 state.trims.freed(chunk);
             }
         }
-    }
-
-    /// Returns chunks to those pending free, after a checkpoint that was not completed.
-    pub fn restore_pending_free(&self, chunks: Vec<Chunk>) {
-        self.state.lock().pending_free.extend(chunks);
     }
 }
 

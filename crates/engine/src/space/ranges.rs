@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// A set of chunk indexes of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ranges {
+pub(crate) struct Ranges {
     /// End by start. Ranges are not empty, and neither overlap nor touch each other.
     ends: BTreeMap<u64, u64>,
     len: u64,
@@ -14,24 +14,25 @@ pub struct Ranges {
 
 impl Ranges {
     /// Creates the set of all indexes below `count`.
-    pub fn below(count: u32) -> Self {
+    pub(crate) fn below(count: u32) -> Self {
         let mut all = Self::default();
         all.insert_range(0..u64::from(count));
         all
     }
 
     /// Returns the number of indexes.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
     /// Returns true if there are none.
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Returns the ranges, ascending.
-    pub fn iter(&self) -> impl Iterator<Item = Range<u64>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.ends.iter().map(|(start, end)| *start..*end)
     }
 
@@ -42,19 +43,20 @@ impl Ranges {
     }
 
     /// Returns true if an index is in the set.
-    pub fn contains(&self, index: u32) -> bool {
+    #[cfg(test)]
+    fn contains(&self, index: u32) -> bool {
         self.around(index.into()).is_some()
     }
 
     /// Adds an index. Returns false if it was in the set.
-    pub fn insert(&mut self, index: u32) -> bool {
+    pub(crate) fn insert(&mut self, index: u32) -> bool {
         let before = self.len;
         self.insert_range(u64::from(index)..u64::from(index) + 1);
         self.len > before
     }
 
     /// Adds a range.
-    pub fn insert_range(&mut self, range: Range<u64>) {
+    pub(crate) fn insert_range(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
@@ -71,14 +73,14 @@ impl Ranges {
     }
 
     /// Removes an index. Returns false if it was not in the set.
-    pub fn remove(&mut self, index: u32) -> bool {
+    pub(crate) fn remove(&mut self, index: u32) -> bool {
         let before = self.len;
         self.remove_range(u64::from(index)..u64::from(index) + 1);
         self.len < before
     }
 
     /// Removes all indexes of a range.
-    pub fn remove_range(&mut self, range: Range<u64>) {
+    pub(crate) fn remove_range(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
@@ -98,7 +100,7 @@ impl Ranges {
     }
 
     /// Takes out the lowest index.
-    pub fn pop_first(&mut self) -> Option<u32> {
+    pub(crate) fn pop_first(&mut self) -> Option<u32> {
         let (start, end) = self.ends.pop_first()?;
         if start + 1 < end {
             self.ends.insert(start + 1, end);
@@ -108,7 +110,7 @@ impl Ranges {
     }
 
     /// Returns the lowest range of at most `most` indexes that are in this set and not in `other`.
-    pub fn first_without(&self, other: &Self, most: u64) -> Option<Range<u64>> {
+    pub(crate) fn first_without(&self, other: &Self, most: u64) -> Option<Range<u64>> {
         for range in self.iter() {
             let mut start = range.start;
             while start < range.end {
@@ -124,7 +126,7 @@ impl Ranges {
     }
 
     /// Returns the number of indexes that are in this set and not in `other`.
-    pub fn count_without(&self, other: &Self) -> u64 {
+    pub(crate) fn count_without(&self, other: &Self) -> u64 {
         let shared = |range: Range<u64>| -> u64 {
             let first = other.around(range.start).map_or(range.start, |around| around.start);
             let within = other.ends.range(first..range.end);

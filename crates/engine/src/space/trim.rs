@@ -12,7 +12,7 @@ use crate::Result;
 
 /// Choices of chunks to be discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Untrimmed {
+pub(crate) enum Untrimmed {
     /// All free chunks that the device was not told of.
     All,
     /// Those of these that became free since the pool was opened.
@@ -56,7 +56,7 @@ impl Trims {
 
 impl Chunks {
     /// Returns the number of free chunks that devices for which `wanted` is true were not told of.
-    pub fn untrimmed(&self, which: Untrimmed, wanted: &dyn Fn(u16) -> bool) -> u64 {
+    pub(crate) fn untrimmed(&self, which: Untrimmed, wanted: &dyn Fn(u16) -> bool) -> u64 {
         let state = self.state.lock();
         let of = |(device, (free, trims)): (u16, (&Ranges, (&Ranges, &Ranges)))| match which {
             _ if !wanted(device) => 0,
@@ -73,7 +73,7 @@ impl Chunks {
     ///
     /// # Errors
     /// Those of `discard`. The chunks are free then, as before.
-    pub fn trim(
+    pub(crate) fn trim(
         &self,
         which: Untrimmed,
         most: u64,

@@ -72,7 +72,7 @@ impl NodeCache {
     }
 
     /// Returns what it holds.
-    pub fn stats(&self) -> NodeCacheStats {
+    pub(crate) fn stats(&self) -> NodeCacheStats {
         NodeCacheStats {
             nodes: self.nodes.len() as u64,
             used_bytes: self.nodes.weight(),
@@ -83,18 +83,18 @@ impl NodeCache {
     }
 
     /// Returns the memory of the nodes that the next checkpoint writes, of all trees that use this cache, in bytes.
-    pub fn dirty_bytes(&self) -> u64 {
+    pub(crate) fn dirty_bytes(&self) -> u64 {
         self.unstored.dirty.get().memory
     }
 
     /// Returns the memory of all nodes that are not stored yet, those that a checkpoint is writing included, in bytes.
     /// [`NodeCache::stats`] counts none of them.
-    pub fn unstored_bytes(&self) -> u64 {
+    pub(crate) fn unstored_bytes(&self) -> u64 {
         self.unstored_nodes().memory
     }
 
     /// Returns the size of these nodes in memory, and their size once they are stored.
-    pub fn unstored_nodes(&self) -> NodeBytes {
+    pub(crate) fn unstored_nodes(&self) -> NodeBytes {
         let mut bytes = self.unstored.dirty.get();
         bytes += self.unstored.immutable.get();
         bytes
@@ -102,14 +102,14 @@ impl NodeCache {
 
     /// Notes that a checkpoint begins, after all trees were made immutable. Nodes left behind by trees that are gone
     /// now count as immutable, too. Returns the size of all immutable nodes.
-    pub fn make_left_immutable(&self) -> NodeBytes {
+    pub(crate) fn make_left_immutable(&self) -> NodeBytes {
         self.unstored.make_left_immutable();
         self.unstored.immutable.get()
     }
 
     /// Notes that this checkpoint counts, after all trees were settled. The nodes left behind are stored, or nobody has
     /// them any more.
-    pub fn settle_left(&self) {
+    pub(crate) fn settle_left(&self) {
         self.unstored.settle_left();
     }
 

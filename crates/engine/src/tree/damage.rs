@@ -6,7 +6,7 @@ use crate::types::Key;
 impl Tree {
     /// Returns the first keys of `from..to` that cannot be looked up because a node on the way to them cannot be read:
     /// from the first (inclusive) to the second (exclusive). `None` if there are no such keys.
-    pub fn first_damage(&self, from: &Key, to: &Key) -> Option<(Key, Key)> {
+    pub(crate) fn first_damage(&self, from: &Key, to: &Key) -> Option<(Key, Key)> {
         let mut cursor = *from;
         while cursor < *to {
             match self.retry_telling(|view| view.at_leaf(&cursor, |_, place| place.bounds.upper)) {
@@ -21,7 +21,7 @@ impl Tree {
     }
 
     /// Returns the parts of `from..to` in which every key can be looked up.
-    pub fn readable(&self, from: &Key, to: &Key) -> Vec<(Key, Key)> {
+    pub(crate) fn readable(&self, from: &Key, to: &Key) -> Vec<(Key, Key)> {
         let mut cursor = *from;
         let damage = std::iter::from_fn(|| {
             let damage = self.first_damage(&cursor, to);

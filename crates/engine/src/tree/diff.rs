@@ -225,7 +225,7 @@ impl Tree {
     ///
     /// It takes memory for one leaf, and for a branch per level, of each version; and it keeps nodes that are in memory
     /// only.
-    pub fn differences(&self, old: Option<&Self>, after: Option<Key>) -> Differences {
+    pub(crate) fn differences(&self, old: Option<&Self>, after: Option<Key>) -> Differences {
         let new = Cursor::new(self, after);
         let old = old.map_or_else(
             || Cursor {
@@ -242,7 +242,7 @@ impl Tree {
 
     /// Returns true if the two have the same content, told without reading. False is not certain: a change that was
     /// undone again makes it false, too.
-    pub fn is_version_of(&self, other: &Self) -> bool {
+    pub(crate) fn is_version_of(&self, other: &Self) -> bool {
         let root = |tree: &Self| {
             let child = tree.fork_root();
             child.map(|child| UnvisitedNode { child, level: None, bounds: KeyBounds::default() })

@@ -17,19 +17,18 @@ use crate::{Error, Result};
 
 /// Nodes in memory that have been written, with their pointers. The key tells one node from another as long as a
 /// version refers to it.
-pub type WrittenNodes = HashMap<usize, Ptr>;
+pub(crate) type WrittenNodes = HashMap<usize, Ptr>;
 
 /// A tree as it was at one instant, on its way to storage. It is made by [`Tree::make_immutable`].
 pub struct ImmutableTree {
     root: Option<Child>,
     cache: Arc<NodeCache>,
-    bytes: NodeBytes,
 }
 
 /// The nodes that [`Tree::settle`] has made, and those that it has unreferenced. It should be dropped when nobody waits
 /// any more: that frees all nodes that were written, one by one.
 #[derive(Default)]
-pub struct Settling {
+pub(crate) struct Settling {
     /// For each node that several versions share: the old node (so that its place in memory is not used anew
     /// meanwhile), and the node that replaces it, if anything below it had been written.
     made: HashMap<usize, (Arc<Node>, Option<Child>)>,
@@ -43,13 +42,13 @@ impl Tree {
         let root = self.live.read().root.clone();
         let bytes = self.dirty.set(NodeBytes::default());
         self.immutable.set(bytes);
-        ImmutableTree { root, cache: Arc::clone(&self.cache), bytes }
+        ImmutableTree { root, cache: Arc::clone(&self.cache) }
     }
 
     /// Returns another tree with the same content, in constant time. The two share nodes until one of them changes
     /// them.
     #[must_use]
-    pub fn fork(&self) -> Self {
+    pub(crate) fn fork(&self) -> Self {
         let _writer = self.writer.lock();
         let root = self.live.read().root.clone();
         self.sibling(root)
@@ -57,7 +56,7 @@ impl Tree {
 
     /// Takes the content of `other`, in constant time, and returns what it had as a tree of its own.
     #[must_use]
-    pub fn replace(&self, other: &Self) -> Self {
+    pub(crate) fn replace(&self, other: &Self) -> Self {
         let root = other.fork().live.into_inner().root;
         let _writer = self.writer.lock();
         let before = std::mem::replace(&mut self.live.write().root, root);
@@ -72,7 +71,7 @@ impl Tree {
 
     /// Returns `Some` with the pointer of the tree's root (`None` in it for an empty tree), or `None` if nodes of the
     /// tree are not stored or not settled.
-    pub fn stored_root(&self) -> Option<Option<Ptr>> {
+    pub(crate) fn stored_root(&self) -> Option<Option<Ptr>> {
         match &self.live.read().root {
             None => Some(None),
             Some(Child::Clean { len_bytes, addr }) => Some(Some(Ptr { addr: *addr, len_bytes: *len_bytes })),
@@ -81,7 +80,7 @@ impl Tree {
     }
 
     /// Returns the nodes in memory that have been written and not been settled.
-    pub fn written(&self) -> WrittenNodes {
+    pub(crate) fn written(&self) -> WrittenNodes {
         let mut found = WrittenNodes::new();
         if let Some(root) = &self.live.read().root {
             collect_written(root, &mut found);
@@ -92,7 +91,7 @@ impl Tree {
     /// Makes references to nodes that have been written clean ones. This takes as many steps as there are nodes in
     /// memory that have not been written. `settling` is the same for all versions that may share nodes; none of them
     /// may change between the first call and the last.
-    pub fn settle(&self, settling: &mut Settling) {
+    pub(crate) fn settle(&self, settling: &mut Settling) {
         let _writer = self.writer.lock();
         if let Some(root) = &mut self.live.write().root {
             settle(root, settling);
@@ -235,23 +234,18 @@ impl ImmutableTree {
     ///
     /// # Errors
     /// [`Error::Invalid`] as long as [`ImmutableTree::persist`] has not succeeded.
-    pub fn root(&self) -> Result<Option<Ptr>> {
+    pub(crate) fn root(&self) -> Result<Option<Ptr>> {
         let Some(root) = &self.root else { return Ok(None) };
         let unwritten = || Error::Invalid("the checkpoint of a tree has not been written".into());
         root.stored_ptr().map(Some).ok_or_else(unwritten)
     }
 
     /// Returns its nodes that were in memory when it was taken and have been written.
-    pub fn written(&self) -> WrittenNodes {
+    pub(crate) fn written(&self) -> WrittenNodes {
         let mut found = WrittenNodes::new();
         if let Some(root) = &self.root {
             collect_written(root, &mut found);
         }
         found
-    }
-
-    /// Returns the memory that the immutable nodes took at that instant, in bytes.
-    pub fn footprint_bytes(&self) -> u64 {
-        self.bytes.memory
     }
 }

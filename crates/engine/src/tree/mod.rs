@@ -11,7 +11,7 @@
 //!
 //! *Clean* nodes are stored. A tree refers to them by [`Ptr`], and finds them in the [`NodeCache`] or loads them.
 //! *Changed* nodes exist in memory only and belong to one tree, which edits them in place. [`Tree::make_immutable`] and
-//! [`Tree::fork`] make all changed nodes *shared*, in constant time: from then on two references lead to the root, the
+//! `Tree::fork` make all changed nodes *shared*, in constant time: from then on two references lead to the root, the
 //! tree's and the other version's, and whatever is below a shared node is shared too. An edit of a shared node copies
 //! it first.
 //!
@@ -23,8 +23,8 @@
 //! 2. Clean nodes have only clean descendants; written nodes have only written and clean ones (`Node::settled`,
 //!    invariant 1).
 //! 3. Each stored node that a tree stops referring to is reported once. A clean node goes to `freed` at once
-//!    (`Editor::own`, `Editor::take`, `Editor::discard`). A written node is found by comparing [`Tree::written`] of
-//!    another version with the tree's own, before the versions that have it are settled ([`Tree::settle`]).
+//!    (`Editor::own`, `Editor::take`, `Editor::discard`). A written node is found by comparing `Tree::written` of
+//!    another version with the tree's own, before the versions that have it are settled (`Tree::settle`).
 //! 4. Each value that is overwritten or deleted is reported once (`Editor`).
 //! 5. Keys of a node lie within the separators around it in its parent; the level falls by one with each step
 //!    down. Checked when a node is loaded (`read::Want`), because stored bytes are not trusted.
@@ -71,14 +71,17 @@ mod visit;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{NodeCache, NodeCacheStats};
+pub use cache::NodeCache;
+pub(crate) use cache::NodeCacheStats;
 pub(crate) use damage::without;
-pub use diff::{Difference, Differences};
-pub use edit::Applied;
-pub use immutable::{ImmutableTree, Settling, WrittenNodes};
-pub use reap::{Reaped, reap};
-pub use unstored::NodeBytes;
-pub use visit::{Visit, visit};
+pub use diff::Difference;
+pub(crate) use diff::Differences;
+pub(crate) use edit::Applied;
+pub(crate) use immutable::{ImmutableTree, Settling, WrittenNodes};
+pub(crate) use reap::reap;
+pub use visit::Visit;
+#[cfg(test)]
+use visit::visit;
 
 use branch::Child;
 use node::Shape;
@@ -151,13 +154,14 @@ impl Tree {
     }
 
     /// Returns true if somebody is changing the tree just now, and may be reading nodes for it.
-    pub fn is_changing(&self) -> bool {
+    pub(crate) fn is_changing(&self) -> bool {
         self.writer.is_locked()
     }
 
     /// Returns the memory that the nodes changed since the last [`Tree::make_immutable`] take, in bytes: about an upper
-    /// bound of what the next checkpoint writes. Immutable nodes are counted by [`ImmutableTree::footprint_bytes`].
-    pub fn dirty_bytes(&self) -> u64 {
+    /// bound of what the next checkpoint writes.
+    #[cfg(test)]
+    fn dirty_bytes(&self) -> u64 {
         self.dirty.get().memory
     }
 }

@@ -314,7 +314,7 @@ impl Tree {
     }
 
     /// Returns the values of `keys`, which ascend. Each leaf is looked at once, at an instant of its own.
-    pub fn get_all(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
+    pub(crate) fn get_all(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
         let mut out = Vec::with_capacity(keys.len());
         while let Some(rest) = keys.get(out.len()..).filter(|rest| !rest.is_empty()) {
             self.retry(|view| view.some(rest, &mut out))?;
@@ -324,7 +324,7 @@ impl Tree {
 
     /// Returns a key for each node that is not in memory and that lookups of `keys`, which ascend, would have to load
     /// first.
-    pub fn absent(&self, keys: &[Key]) -> Vec<Key> {
+    pub(crate) fn absent(&self, keys: &[Key]) -> Vec<Key> {
         let (live, held) = (self.live.read(), Held::new());
         let view = View { live: &live, held: &held, cache: &self.cache };
         let (mut absent, mut rest) = (Vec::new(), keys);
@@ -357,7 +357,7 @@ impl Tree {
 
     /// Does what [`Tree::pages`] does, without I/O and without waiting. Returns `false`, with `out` undefined, if a
     /// node is not in memory or a change is under way.
-    pub fn try_pages(&self, object: u64, first: u64, out: &mut [Option<Ptr>]) -> bool {
+    pub(crate) fn try_pages(&self, object: u64, first: u64, out: &mut [Option<Ptr>]) -> bool {
         let Some(live) = self.live.try_read() else { return false };
         View { live: &live, held: &Held::new(), cache: &self.cache }.pages(object, first, out).is_ok()
     }
@@ -383,13 +383,13 @@ impl Tree {
 
     /// Returns the first page of `object` at or after `page` that is present. Changes made during the call may or may
     /// not be seen.
-    pub fn next_data(&self, object: u64, page: u64) -> Result<Option<u64>> {
+    pub(crate) fn next_data(&self, object: u64, page: u64) -> Result<Option<u64>> {
         self.scan(object, page, next_data_in, None)
     }
 
     /// Returns the first page number at or after `page` that is absent; `None` if all up to 2^64 - 1 are present.
     /// Changes made during the call may or may not be seen.
-    pub fn next_hole(&self, object: u64, page: u64) -> Result<Option<u64>> {
+    pub(crate) fn next_hole(&self, object: u64, page: u64) -> Result<Option<u64>> {
         self.scan(object, page, next_hole_in, Some(page))
     }
 }

@@ -10,7 +10,7 @@ use crate::types::{Key, Ptr};
 
 /// The records that a step of [`reap`] has met.
 #[derive(Debug, Default)]
-pub struct Reaped {
+pub(crate) struct Reaped {
     /// Nodes.
     pub nodes: Vec<Ptr>,
     /// Pages that leaves refer to. A page may come several times.
@@ -32,7 +32,7 @@ struct Reap<'a> {
 /// Collects what is below `root` from key `from` on, in key order, until about `limit` pages were met. Nodes whose raw
 /// address is below `node_bound` are left out, with all below them. A branch comes with the last node below it: as long
 /// as there is a next step, the nodes that lead to it are not reported.
-pub fn reap(
+pub(crate) fn reap(
     root: Option<Ptr>,
     store: &dyn NodeStore,
     from: Option<Key>,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Size of nodes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NodeBytes {
+pub(crate) struct NodeBytes {
     /// Size in memory.
     pub memory: u64,
     /// Largest size of one copy in storage, with all that a record takes beside its bytes.

@@ -9,7 +9,7 @@ use super::{NodeStore, Tree, Value};
 use crate::types::{Key, Ptr};
 use crate::{Error, Result};
 
-/// Things that [`visit`] meets.
+/// Things that a walk over a stored tree meets.
 #[derive(Debug)]
 pub enum Visit {
     /// A well-formed node whose level and keys are what its parent says. Its entries or children follow.
@@ -39,7 +39,8 @@ pub enum Visit {
 ///
 /// # Errors
 /// Those of `each`, which end the walk.
-pub fn visit(
+#[cfg(test)]
+pub(super) fn visit(
     root: Option<Ptr>,
     store: &dyn NodeStore,
     each: &mut dyn FnMut(Visit) -> Result<()>,

@@ -74,13 +74,13 @@ pub struct BatchHeader {
     pub next_index: U32,
     /// Next chunk's device.
     pub next_device: U16,
-    /// Low bytes of [`super::LogWriter::with_salt`].
+    /// Low bytes of `LogWriter::with_salt`.
     pub salt: [u8; 6],
 }
 
 impl BatchHeader {
     /// Returns the next chunk.
-    pub fn next(&self) -> Chunk {
+    pub(crate) fn next(&self) -> Chunk {
         Chunk { device: self.next_device.get(), index: self.next_index.get() }
     }
 }
@@ -132,7 +132,7 @@ pub fn set_checksums(bytes: &mut [u8]) -> u64 {
 }
 
 /// Returns true if `bytes` may be the beginning of a batch that reaches beyond them.
-pub fn may_go_on(bytes: &[u8]) -> bool {
+pub(crate) fn may_go_on(bytes: &[u8]) -> bool {
     let Ok((header, _)) = BatchHeader::read_from_prefix(bytes) else { return true };
     header.magic == MAGIC && header.len_bytes.get() as usize > bytes.len()
 }
@@ -153,7 +153,7 @@ impl<'a> Verified<'a> {
 
     /// Returns the batch at the start of `bytes`, if header, directory and operations are sound. Its records need not
     /// be.
-    pub fn framed(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn framed(bytes: &'a [u8]) -> Option<Self> {
         let (header, _) = BatchHeader::read_from_prefix(bytes).ok()?;
         let len = header.len_bytes.get() as usize;
         let fixed = fixed_bytes(&header);
@@ -178,11 +178,11 @@ impl<'a> Verified<'a> {
     }
 
     /// Returns true if its records are sound too.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.whole
     }
     /// Returns its checksum, which the batch after it carries as its chain.
-    pub fn checksum(&self) -> u64 {
+    pub(crate) fn checksum(&self) -> u64 {
         self.checksum
     }
     /// Returns the header.
@@ -190,7 +190,7 @@ impl<'a> Verified<'a> {
         &self.header
     }
     /// Returns the next chunk.
-    pub fn next(&self) -> Chunk {
+    pub(crate) fn next(&self) -> Chunk {
         self.header.next()
     }
     /// Returns its length with padding, in bytes.
@@ -203,7 +203,7 @@ impl<'a> Verified<'a> {
         self.bytes.get(from..from + self.header.ops_bytes.get() as usize).unwrap_or_default()
     }
     /// Returns the bytes of a record. `entry` is what [`Verified::entries`] gave for the same `base`.
-    pub fn record(&self, entry: &DirEntry, base: u32) -> &'a [u8] {
+    pub(crate) fn record(&self, entry: &DirEntry, base: u32) -> &'a [u8] {
         let from = entry.start.saturating_sub(base) as usize;
         self.bytes.get(from..from + entry.len_bytes as usize).unwrap_or_default()
     }

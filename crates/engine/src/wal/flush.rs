@@ -16,7 +16,7 @@ use crate::{Error, Result};
 ///
 /// T6: flushes end in the order in which they began, and once one has failed all that end after it fail. A device tells
 /// a failure only to one of several concurrent flushes, but it concerns what all of them wait for (contract W6).
-pub struct Flushes {
+pub(crate) struct Flushes {
     devices: Devices,
     marks: Vec<Mark>,
     /// Batches below `written_batch` have been written; those below `flushed_batch` are on stable storage.
@@ -42,14 +42,14 @@ struct FlushTurns {
 
 impl Flushes {
     /// Creates the state for devices on which nothing waits for a flush.
-    pub fn new(devices: Devices) -> Self {
+    pub(crate) fn new(devices: Devices) -> Self {
         let marks = (0..devices.len()).map(|_| Mark::default()).collect();
         let (written_batch, flushed_batch) = Default::default();
         Self { devices, marks, written_batch, flushed_batch, order: Mutex::default(), ended: Condvar::new() }
     }
 
     /// Returns the number below which all batches are on stable storage.
-    pub fn flushed_batch(&self) -> u64 {
+    pub(crate) fn flushed_batch(&self) -> u64 {
         self.flushed_batch.load(Ordering::Acquire)
     }
 
@@ -62,7 +62,7 @@ impl Flushes {
     }
 
     /// Notes that a write has returned that is not durable by itself.
-    pub fn wrote(&self, device: u16) {
+    pub(crate) fn wrote(&self, device: u16) {
         if let Some(mark) = self.marks.get(usize::from(device)) {
             mark.written.fetch_add(1, Ordering::AcqRel);
         }
@@ -76,7 +76,7 @@ impl Flushes {
     }
 
     /// Returns when everything that was written before the call is on stable storage.
-    pub fn flush(&self) -> Result<()> {
+    pub(crate) fn flush(&self) -> Result<()> {
         let turn = {
             let mut order = self.order.lock();
             order.begun += 1;

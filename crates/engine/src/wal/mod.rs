@@ -12,7 +12,7 @@
 //! - T5: batches of different openings differ, by their salt. A crash may lose a batch and keep its successors. If the
 //!   lost batch were written again, byte for byte, the successors would continue it and count, though they never
 //!   happened. T8 is the other half of this.
-//! - T6: flushes end in the order in which they began; see [`Flushes`].
+//! - T6: flushes end in the order in which they began; see `Flushes`.
 //! - T7: a batch tells up to which batch all were flushed when it was written, and so does a superblock. If the log
 //!   ends before that batch, it is damaged, not torn; see [`replay`]. Damage to any one batch does not hide this: a
 //!   segment that the log has left has at least two batches that name the next chunk, and an opening has the superblock
@@ -33,9 +33,11 @@ mod flush;
 mod replay;
 mod writer;
 
-pub use flush::Flushes;
-pub use replay::{BatchView, LogDamage, LogEnd, LogSource, read_or_zeros, replay};
-pub use writer::{Appended, LogWriter, Rec, RecordKind, write_directory};
+pub(crate) use flush::Flushes;
+pub(crate) use replay::{BatchView, LogEnd, read_or_zeros};
+pub use replay::{LogDamage, LogSource, replay};
+pub(crate) use writer::write_directory;
+pub use writer::{Appended, LogWriter, Rec, RecordKind};
 
 use crate::Result;
 use crate::space::Chunk;
@@ -104,7 +106,7 @@ impl Position {
 }
 
 /// Reads a chunk: device and index, two varints.
-pub fn decode_chunk(reader: &mut Reader<'_>) -> Result<Chunk> {
+pub(crate) fn decode_chunk(reader: &mut Reader<'_>) -> Result<Chunk> {
     let device =
         u16::try_from(reader.varint()?).map_err(|_| reader.bad("a device number is out of range"))?;
     Ok(Chunk { device, index: reader.varint_u32()? })

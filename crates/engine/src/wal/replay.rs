@@ -301,7 +301,7 @@ impl Replay<'_> {
 }
 
 /// Fills `place`, which is whole blocks, from byte `offset` of the device on. Blocks that cannot be read become zeros.
-pub fn read_or_zeros(devices: &Devices, device: u16, offset: u64, place: &mut [u8]) {
+pub(crate) fn read_or_zeros(devices: &Devices, device: u16, offset: u64, place: &mut [u8]) {
     for (at, place) in (offset..).step_by(READ_BYTES).zip(place.chunks_mut(READ_BYTES)) {
         if read_at(devices, device, at, place).is_ok() {
             continue;

@@ -108,30 +108,30 @@ impl LogWriter {
 
     /// Marks all batches with the low 48 bits of `salt`, so that none of them equals one of another opening (T5).
     #[must_use]
-    pub fn with_salt(mut self, salt: u64) -> Self {
+    pub(crate) fn with_salt(mut self, salt: u64) -> Self {
         let [a, b, c, d, e, f, ..] = salt.to_le_bytes();
         self.salt = [a, b, c, d, e, f];
         self
     }
 
     /// Returns the state of flushing, by which the log is made durable without holding the writer.
-    pub fn flushes(&self) -> Arc<Flushes> {
+    pub(crate) fn flushes(&self) -> Arc<Flushes> {
         Arc::clone(&self.flushes)
     }
 
     /// Returns the place where the next batch goes.
-    pub fn position(&self) -> Position {
+    pub(crate) fn position(&self) -> Position {
         self.position
     }
 
     /// Returns true if damage to the last batches could be taken for a torn end of the log, since nothing tells that
     /// they were flushed (T7).
-    pub fn wants_attest(&self) -> bool {
+    pub(crate) fn wants_attest(&self) -> bool {
         self.attested_batch < self.position.batch
     }
 
     /// Notes that a superblock tells that all batches below `number` were flushed.
-    pub fn attested(&mut self, number: u64) {
+    pub(crate) fn attested(&mut self, number: u64) {
         self.attested_batch = self.attested_batch.max(number);
     }
 
@@ -139,7 +139,7 @@ impl LogWriter {
     ///
     /// # Errors
     /// Those of [`LogWriter::append`].
-    pub fn attest(&mut self) -> Result<Option<Appended>> {
+    pub(crate) fn attest(&mut self) -> Result<Option<Appended>> {
         if self.flushes.flushed_batch() < self.position.batch {
             return Ok(None);
         }
@@ -156,7 +156,7 @@ impl LogWriter {
 
     /// Appends `records` in order and then, in the last batch, the operations that `ops` makes of their addresses.
     /// `ops_bytes_max` bounds what `ops` returns. `alone` says that nobody else will wait for a flush of this, so the
-    /// last write may make itself durable if that saves a flush. Otherwise [`Flushes::flush`] has to follow.
+    /// last write may make itself durable if that saves a flush. Otherwise `Flushes::flush` has to follow.
     ///
     /// After an error the log must not be used again (contract W6).
     pub fn append(
@@ -295,7 +295,7 @@ impl LogWriter {
     }
 
     /// Closes the open segment, and goes on in the next chunk. Returns the number of bytes written for that.
-    pub fn roll(&mut self) -> Result<u64> {
+    pub(crate) fn roll(&mut self) -> Result<u64> {
         let next = self.chunks.allocate()?;
         let mut closing = Appended::default();
         // Two batches name the next chunk, so that damage to one does not hide what is behind it (T7).
@@ -328,7 +328,7 @@ impl LogWriter {
 
 /// Writes a directory into a chunk at `start` (a block boundary) and once more at the chunk's end. Returns the
 /// reference to it.
-pub fn write_directory(
+pub(crate) fn write_directory(
     devices: &Devices,
     chunk: crate::space::Chunk,
     start: u32,

@@ -14,14 +14,14 @@ use crate::{Error, Key, Ptr, Result};
 const BUCKETS_AT_ONCE: usize = 256;
 
 /// The buckets and blocks of dead lists, in the pool's own tree.
-pub struct DeadBlocks {
+pub(crate) struct DeadBlocks {
     own: Arc<LiveDataset>,
     next: AtomicU64,
 }
 
 impl DeadBlocks {
     /// Returns the buckets and blocks in `own`, whose next list gets the number `next`.
-    pub fn new(own: Arc<LiveDataset>, next: u64) -> Self {
+    pub(crate) fn new(own: Arc<LiveDataset>, next: u64) -> Self {
         Self { own, next: AtomicU64::new(next) }
     }
 
@@ -30,7 +30,7 @@ impl DeadBlocks {
     }
 
     /// Returns the number that the next list or sublist gets.
-    pub fn next_list(&self) -> u64 {
+    pub(crate) fn next_list(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
 
@@ -69,7 +69,7 @@ impl DeadBlocks {
     ///
     /// # Errors
     /// Errors of changing the tree.
-    pub fn remove_bucket(&self, list: u64, birth: u64) -> Result<()> {
+    pub(crate) fn remove_bucket(&self, list: u64, birth: u64) -> Result<()> {
         self.delete(Key::new(list, Key::BUCKET, birth))
     }
 
@@ -77,7 +77,7 @@ impl DeadBlocks {
     ///
     /// # Errors
     /// Errors of reading, and those of `visit`.
-    pub fn buckets(
+    pub(crate) fn buckets(
         &self,
         list: u64,
         birth: u64,
@@ -109,7 +109,7 @@ impl DeadBlocks {
     ///
     /// # Errors
     /// Errors of reading.
-    pub fn some_buckets(&self, list: u64, birth: u64, limit: usize) -> Result<Vec<(u64, Bucket)>> {
+    pub(crate) fn some_buckets(&self, list: u64, birth: u64, limit: usize) -> Result<Vec<(u64, Bucket)>> {
         let (from, to) = (Key::new(list, Key::BUCKET, birth), Key::new(list, Key::BUCKET + 1, 0));
         let found = self.own.tree.range(&from, &to, limit)?;
         let decode =
@@ -127,7 +127,7 @@ impl DeadBlocks {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the block does not exist or is not well formed.
-    pub fn load(&self, list: u64, at: u64) -> Result<Vec<Ptr>> {
+    pub(crate) fn load(&self, list: u64, at: u64) -> Result<Vec<Ptr>> {
         let block = self.get(&Key::new(list, Key::DEAD, at), "block of a dead list", decode_ptrs)?;
         let block = block.filter(|ptrs| !ptrs.is_empty());
         block.ok_or_else(|| Error::corrupt(format!("block {at} of dead list {list}"), "it is not there"))
@@ -137,7 +137,7 @@ impl DeadBlocks {
     ///
     /// # Errors
     /// Errors of changing the tree.
-    pub fn remove(&self, list: u64, at: u64) -> Result<()> {
+    pub(crate) fn remove(&self, list: u64, at: u64) -> Result<()> {
         self.delete(Key::new(list, Key::DEAD, at))
     }
 
@@ -152,7 +152,7 @@ impl DeadBlocks {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if none is linked.
-    pub fn linked(&self, list: u64) -> Result<Sublist> {
+    pub(crate) fn linked(&self, list: u64) -> Result<Sublist> {
         let next = self.get(&Key::new(list, Key::LINK, 0), "link of a dead list", Sublist::decode)?;
         next.ok_or_else(|| Error::corrupt(format!("dead list {list}"), "what is behind it is not there"))
     }
@@ -161,7 +161,7 @@ impl DeadBlocks {
     ///
     /// # Errors
     /// Errors of changing the tree.
-    pub fn unlink(&self, list: u64) -> Result<()> {
+    pub(crate) fn unlink(&self, list: u64) -> Result<()> {
         self.delete(Key::new(list, Key::LINK, 0))
     }
 }

@@ -13,7 +13,7 @@ const BLOCK_RECORDS: usize = 512;
 
 /// A list of stored blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sublist {
+pub(crate) struct Sublist {
     /// Number of the sublist, never used twice.
     pub id: u64,
     /// Number of blocks; they are numbered from 0 on.
@@ -22,7 +22,7 @@ pub struct Sublist {
 
 impl Sublist {
     /// Appends the stored form.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.id);
         put_varint(out, self.blocks);
     }
@@ -31,7 +31,7 @@ impl Sublist {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn decode(reader: &mut Reader<'_>) -> Result<Self> {
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self> {
         let list = Self { id: reader.varint()?, blocks: reader.varint()? };
         if list.id == 0 || list.blocks == 0 || list.blocks > SPACE_BYTES_MAX {
             return Err(reader.bad("a dead list has blocks that there cannot be"));
@@ -42,7 +42,7 @@ impl Sublist {
 
 /// A chain of sublists, each linked to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chain {
+pub(crate) struct Chain {
     /// First sublist.
     pub first: Sublist,
     /// Number of the last sublist.
@@ -51,7 +51,7 @@ pub struct Chain {
 
 /// The records of one birth.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bucket {
+pub(crate) struct Bucket {
     /// Number of records.
     pub records: u64,
     /// Bytes that the records take, with their directory entries.
@@ -64,12 +64,12 @@ pub struct Bucket {
 
 impl Bucket {
     /// Returns the memory that the bucket takes, in bytes.
-    pub fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         (size_of::<Self>() + self.open.capacity() * size_of::<Ptr>()) as u64
     }
 
     /// Adds a record.
-    pub fn push(&mut self, ptr: Ptr) {
+    pub(crate) fn push(&mut self, ptr: Ptr) {
         self.records += 1;
         self.bytes += space_of(&ptr);
         self.open.push(ptr);
@@ -79,7 +79,7 @@ impl Bucket {
     ///
     /// # Errors
     /// Errors of changing the pool's own tree.
-    pub fn absorb(&mut self, other: Self, blocks: &DeadBlocks) -> Result<()> {
+    pub(crate) fn absorb(&mut self, other: Self, blocks: &DeadBlocks) -> Result<()> {
         self.chain = match (self.chain, other.chain) {
             (Some(chain), Some(behind)) => {
                 blocks.link(chain.last, behind.first)?;
@@ -97,7 +97,7 @@ impl Bucket {
     ///
     /// # Errors
     /// Errors of changing the tree.
-    pub fn spill(&mut self, blocks: &DeadBlocks) -> Result<()> {
+    pub(crate) fn spill(&mut self, blocks: &DeadBlocks) -> Result<()> {
         let stays = self.open.len() % BLOCK_RECORDS;
         let full = self.open.split_off(stays);
         for block in full.chunks(BLOCK_RECORDS) {
@@ -112,21 +112,21 @@ impl Bucket {
     }
 
     /// Returns the block to be worked off next, as the number of its sublist and its own.
-    pub fn next_block(&self) -> Option<(u64, u64)> {
+    pub(crate) fn next_block(&self) -> Option<(u64, u64)> {
         let first = self.chain?.first;
         Some((first.id, first.blocks.saturating_sub(1)))
     }
 
     /// Returns the number of the first sublist, if the block to be worked off next is its last one and another sublist
     /// is linked to it.
-    pub fn link_due(&self) -> Option<u64> {
+    pub(crate) fn link_due(&self) -> Option<u64> {
         let chain = self.chain?;
         (chain.first.blocks <= 1 && chain.first.id != chain.last).then_some(chain.first.id)
     }
 
     /// Forgets the block that [`Bucket::next_block`] names, which had these records. `next` is the sublist to which
     /// [`Bucket::link_due`] leads.
-    pub fn drop_block(&mut self, records: &[Ptr], next: Option<Sublist>) {
+    pub(crate) fn drop_block(&mut self, records: &[Ptr], next: Option<Sublist>) {
         self.chain = self.chain.and_then(|Chain { first, last }| match first.blocks {
             0 | 1 => next.map(|first| Chain { first, last }),
             blocks => Some(Chain { first: Sublist { blocks: blocks - 1, ..first }, last }),
@@ -135,7 +135,7 @@ impl Bucket {
     }
 
     /// Takes the records that are in no block.
-    pub fn take_open(&mut self) -> Vec<Ptr> {
+    pub(crate) fn take_open(&mut self) -> Vec<Ptr> {
         let open = std::mem::take(&mut self.open);
         self.discount(&open);
         open
@@ -150,7 +150,7 @@ impl Bucket {
     ///
     /// # Errors
     /// Errors of reading the records; [`Error::Corrupt`] if a chain has no end.
-    pub fn for_each(&self, blocks: &DeadBlocks, visit: &mut dyn FnMut(Ptr)) -> Result<u64> {
+    pub(crate) fn for_each(&self, blocks: &DeadBlocks, visit: &mut dyn FnMut(Ptr)) -> Result<u64> {
         self.open.iter().copied().for_each(&mut *visit);
         let Some(Chain { mut first, last }) = self.chain else { return Ok(0) };
         let (mut records, mut entries) = (0, 0);
@@ -174,7 +174,7 @@ impl Bucket {
     }
 
     /// Appends the stored form.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.records);
         put_varint(out, self.bytes);
         put_varint(out, self.chain.map_or(0, |chain| chain.last));
@@ -188,7 +188,7 @@ impl Bucket {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn decode(reader: &mut Reader<'_>) -> Result<Self> {
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self> {
         let (records, bytes) = (reader.varint()?, reader.varint()?);
         if records.max(bytes) > SPACE_BYTES_MAX {
             return Err(reader.bad("a bucket has more than any pool holds"));

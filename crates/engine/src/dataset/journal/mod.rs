@@ -158,7 +158,7 @@ impl Journal {
     }
 
     /// Returns the memory that the journal may take, in bytes.
-    pub fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         self.map.ring_bytes() + HEAD_BYTES as u64
     }
 
@@ -232,7 +232,7 @@ impl Journal {
 
     /// Marks the end of the entries that the commit that begins with this batch takes along. The caller holds the
     /// gate's write side and the log.
-    pub fn mark(&self, batch: u64) {
+    pub(crate) fn mark(&self, batch: u64) {
         let end = self.end.lock();
         let at = end.redone.unwrap_or(end.next);
         if at > self.map.word(RELEASED_WORD).load(Acquire) {
@@ -252,7 +252,7 @@ impl Journal {
     }
 
     /// Releases the entries before the last mark. Their commit is in the log, which has all batches below `batch`.
-    pub fn release(&self, batch: u64) {
+    pub(crate) fn release(&self, batch: u64) {
         self.map.word(WRITTEN_WORD).store(batch, Release);
         let mark = self.map.word(MARK_WORD).load(Acquire);
         self.map.word(RELEASED_WORD).fetch_max(mark, Release);

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::device::devices::NoDevice;
 use crate::device::{
-    AlignedBuf, AllocationClass, Device, DeviceStats, Devices, InjectedFault, NoDevice, OneDevice, SimDevice,
-    SimOp, Span,
+    AlignedBuf, AllocationClass, Device, DeviceStats, Devices, InjectedFault, OneDevice, SimDevice, SimOp,
+    Span,
 };
 use crate::{Error, Result};
 

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
+use crate::device::recorded::Event;
 use crate::device::recorded::{EVENT_BYTES, MAGIC};
-use crate::device::{AlignedBuf, Device, Event, RecordedDevice, Recording, SimDevice};
+use crate::device::{AlignedBuf, Device, RecordedDevice, Recording, SimDevice};
 
 /// An event as read: kind, durable, device, call, offset, length, bytes of a write.
 type Read = (u8, u8, u16, u64, u64, u64, Vec<u8>);

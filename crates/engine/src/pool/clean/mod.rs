@@ -39,7 +39,7 @@ pub struct CleanReport {
 
 impl CleanReport {
     /// Returns the number of chunks that become free by the pass, beyond those that it took.
-    pub fn gained(&self) -> u64 {
+    pub(crate) fn gained(&self) -> u64 {
         self.chunks.saturating_sub(self.outputs)
     }
 }

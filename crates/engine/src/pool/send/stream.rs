@@ -341,11 +341,6 @@ impl<'a> StreamWriter<'a> {
 }
 
 impl Token {
-    /// Makes the token of a stream of `to` that goes on after key `after`.
-    pub fn new(to: Origin, from: Option<Origin>, after: Option<Key>) -> Self {
-        Self { to, from, after }
-    }
-
     /// Returns the last key that came.
     pub fn after(&self) -> Option<Key> {
         self.after

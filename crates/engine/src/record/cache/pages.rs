@@ -38,7 +38,7 @@ struct PageLocation {
 
 /// A decoded page. Its region stays in memory as long as this does.
 #[derive(Debug)]
-pub struct CachedPage(PageLocation);
+pub(crate) struct CachedPage(PageLocation);
 
 impl Deref for CachedPage {
     type Target = [u8];
@@ -151,6 +151,7 @@ impl PageCache {
         }
     }
 
+    #[cfg(test)]
     pub(super) fn remove(&self, addr: Addr) {
         self.shard(addr).write().remove(&addr);
     }

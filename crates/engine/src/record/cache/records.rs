@@ -311,6 +311,7 @@ impl RecordMap {
     }
 
     /// Drops the record at `addr`.
+    #[cfg(test)]
     pub(super) fn remove(&self, addr: Addr) {
         if let Some(entry) = self.shard(addr).write().remove(&addr) {
             entry.region.forget(entry.len_bytes);

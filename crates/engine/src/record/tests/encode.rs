@@ -1,9 +1,8 @@
 use proptest::prelude::*;
 
 use crate::limits::{RECORD_BYTES_MAX, RECORDSIZE_MAX};
-use crate::record::{
-    Codec, Compression, Encoded, Encoder, NoModels, decode, logical_len, record_checksum, verify,
-};
+use crate::record::{Codec, Compression, Encoded, Encoder, NoModels, decode, logical_len};
+use crate::segment::record_checksum;
 use crate::{Addr, Error};
 
 const ALL: [Compression; 10] = [
@@ -205,10 +204,8 @@ fn a_page_that_is_too_small_is_damage_not_overrun() {
 fn checksums_tell_wrong_bytes_and_wrong_places() {
     let (here, there) = (Addr::new(7, 1), Addr::new(7, 2));
     let checksum = record_checksum(here, b"record");
-    verify(here, b"record", checksum).unwrap();
-    assert!(matches!(verify(there, b"record", checksum), Err(Error::Corrupt { .. })));
-    let error = verify(here, b"recorc", checksum).unwrap_err().to_string();
-    assert!(error.starts_with("damaged record 7:1: checksum "), "{error}");
+    assert_ne!(record_checksum(there, b"record"), checksum);
+    assert_ne!(record_checksum(here, b"recorc"), checksum);
     // CRC-32C of the bytes 01 00 00 07 00 00 00 00, then "record", computed bit by bit.
     let bytes = [&here.raw().to_le_bytes()[..], b"record"].concat();
     let slow = !bytes.iter().fold(!0u32, |crc, &byte| {
