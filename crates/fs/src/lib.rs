@@ -59,6 +59,7 @@ mod names;
 mod options;
 mod orphan;
 pub mod paths;
+mod perm;
 pub mod rebase;
 mod rewrite;
 pub mod testing;

@@ -9,13 +9,13 @@ use pagefold_engine::record::Compression;
 use pagefold_engine::types::Key;
 
 use crate::acl::{Acl, Which};
-use crate::attr::without_sgid;
 use crate::codec::{Inode, flag, is_recordsize, kind};
 use crate::error::{FsError, Result};
 use crate::fs::Fs;
 use crate::inode::Txn;
 use crate::limits::{NAME_MAX, READDIR_BATCH, XATTR_LIST_MAX, XATTR_VALUE_MAX};
 use crate::named::{Probe, join, split};
+use crate::perm::without_sgid;
 use crate::types::{FileKind, Ino, XattrMode};
 
 /// File capabilities, which are removed when the contents change.

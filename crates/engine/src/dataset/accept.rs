@@ -13,6 +13,7 @@ use super::claims;
 use super::journal::EntryRoom;
 use super::live::LiveDataset;
 use super::pending::PageBuf;
+use super::ready::Ready;
 use super::redo::{REDO_FIXED_BYTES, REDO_PTR_BYTES};
 use super::room::RoomRequest;
 use super::shared::{Beyond, Shortage, count};
@@ -26,14 +27,6 @@ use crate::{Error, Key, Result};
 /// Largest number of commits that are tried before a change is refused because the pool is full. A commit frees what
 /// others have claimed in excess.
 const COMMITS_MAX: u32 = 8;
-
-/// A change made ready outside of the gate.
-pub(super) enum Ready {
-    Value(Key, Option<Vec<u8>>),
-    Page(u64, u64, PageBuf),
-    Punch { object: u64, from: u64, to: u64 },
-    Share { from_object: u64, from_page: u64, to_object: u64, to_page: u64, count: u64 },
-}
 
 /// Effects of earlier changes of the same call on pages.
 #[derive(Default)]

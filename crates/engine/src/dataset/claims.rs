@@ -1,8 +1,8 @@
 //! Claims of changes on the pool and on quotas.
 
-use super::accept::Ready;
 use super::budget::Claim;
 use super::live::LiveDataset;
+use super::ready::Ready;
 use super::room::EDIT_ROOM_BYTES;
 use super::shared::Beyond;
 use crate::Result;

@@ -40,6 +40,7 @@ mod part;
 pub(crate) mod pending;
 mod read;
 mod read_amplification;
+mod ready;
 mod reapers;
 pub mod redo;
 mod references;

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::open::{self, DeviceKind, OpenMode, Opened};
+use super::mode::OpenMode;
+use super::open::{self, DeviceKind, Opened};
 use super::ring::{self, DEPTH};
 use super::{AlignedBuf, Device, DeviceStats, check_range};
 use crate::limits::BLOCK_BYTES;

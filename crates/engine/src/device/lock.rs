@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use super::OpenMode;
+use super::mode::OpenMode;
 use crate::{Error, Result};
 
 /// Takes the lock that `mode` needs. The lock ends with the last copy of the descriptor.

@@ -11,19 +11,9 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::lock;
+use super::mode::OpenMode;
 use crate::limits::{BLOCK_BYTES, DEVICE_BYTES_MIN};
 use crate::{Error, Result, walk};
-
-/// Modes of opening a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenMode {
-    /// Reading alone, beside other readers; refused while a writer has the device open.
-    ReadOnly,
-    /// Reading and writing, by one opener at a time.
-    ReadWrite,
-    /// Reading alone, whoever else writes: for reading labels, never for data.
-    Unlocked,
-}
 
 /// An opened, locked and measured device.
 pub(super) struct Opened {

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::late::{self, Late};
+use super::traffic::Traffic;
 use super::{LearnOptions, Pool, ScrubState};
 use crate::dataset::{Commit, count};
 use crate::{Error, Result};
@@ -19,8 +20,6 @@ const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(200);
 const LEARNING_SHARE: u32 = 2;
 const LEARNING_SHARE_FIRST: u32 = 3;
 const LEARNING_SHARE_BUSY: u32 = 16;
-/// A pool is idle while applications and streams read and write fewer bytes per second than this.
-const IDLE_BYTES_PER_S: u64 = 8 << 20;
 /// A scrub takes one part in this many of the time of one thread while the pool is idle; the next holds while it is
 /// not.
 const SCRUB_SHARE: u32 = 2;
@@ -329,15 +328,6 @@ impl CommitSpeed {
     }
 }
 
-/// Traffic of applications and streams, as seen from time to time.
-#[derive(Default)]
-pub(super) struct Traffic {
-    /// Bytes that they had read and written at the last look, and its time.
-    seen: Option<(u64, Instant)>,
-    /// Time since which the pool has been idle.
-    pub(super) idle_since: Option<Instant>,
-}
-
 /// Returns the time that a scrub rests after a step that has read `bytes` in `took`. It stays within `rate` bytes per
 /// second (0: any), and takes half of the time while the pool is idle, an eighth while it is not.
 fn scrub_rest(bytes: u64, took: Duration, rate: u64, idle_since: Option<Instant>) -> Duration {
@@ -348,23 +338,6 @@ fn scrub_rest(bytes: u64, took: Duration, rate: u64, idle_since: Option<Instant>
 
 fn now_s() -> u64 {
     std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
-}
-
-impl Traffic {
-    /// Looks at the bytes that applications have read and written, and those of streams.
-    fn observe(&mut self, pool: &Pool, now: Instant) {
-        let totals = pool.totals();
-        let bytes = totals.accepted_bytes
-            + totals.read_bytes
-            + pool.shared.counters.streamed_bytes.load(Ordering::Relaxed);
-        let (before, then) = self.seen.replace((bytes, now)).unwrap_or((bytes, now));
-        let bound = IDLE_BYTES_PER_S as f64 * now.duration_since(then).as_secs_f64();
-        if bytes.saturating_sub(before) as f64 > bound {
-            self.idle_since = None;
-        } else {
-            self.idle_since.get_or_insert(now);
-        }
-    }
 }
 
 impl Background {

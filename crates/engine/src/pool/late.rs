@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use pagefold_codec::registry;
 
 use super::Pool;
-use super::background::Traffic;
 use super::models::draw;
 use super::recompress::PageRange;
+use super::traffic::Traffic;
 use crate::dataset::{Dataset, LiveDataset};
 use crate::{Error, Key, Result};
 

@@ -66,6 +66,7 @@ mod modelled;
 mod models;
 mod open;
 mod opening;
+mod options;
 mod pack;
 mod paths;
 mod places;
@@ -91,6 +92,7 @@ mod survey;
 mod table_pages;
 #[cfg(test)]
 mod testing;
+mod traffic;
 mod trim;
 mod versions;
 
@@ -115,8 +117,8 @@ pub use memory::MemoryUse;
 pub use modelled::{ModelInUse, Modelled};
 pub use models::{LearnOptions, Learned, ModelCandidate, learn_better};
 pub(crate) use open::ReplayReport;
-pub use open::{CACHE_BYTES_DEFAULT, OpenOptions, Witness};
 pub use opening::{EARLIER_OPENINGS, Earlier, Opening, OpeningId, Relation, Standing};
+pub use options::{CACHE_BYTES_DEFAULT, OpenOptions, Witness};
 pub use quotas::QuotaUse;
 pub use rebase::Rebase;
 pub use recompress::{CALL_PAGES, PageRange, RecompressReport};

@@ -15,7 +15,7 @@ use super::Pool;
 use super::identity::{Member, judge};
 use super::label::{Guid, is_name};
 use super::members::{in_order, weigh};
-use super::open::OpenOptions;
+use super::options::OpenOptions;
 use crate::device::{Device, OneDevice};
 use crate::{Error, Result};
 

@@ -20,7 +20,8 @@ use std::cell::RefCell;
 use pagefold_codec::frame;
 use zstd::zstd_safe::{CCtx, DCtx};
 
-use super::encode::{append_header, decode_full, parse, without_trailing_zeros};
+use super::full::decode_full;
+use super::header::{append_header, parse, without_trailing_zeros};
 use super::{Codec, Models};
 use crate::limits::BASES_MAX;
 use crate::types::Addr;

@@ -4,10 +4,9 @@ use std::cell::RefCell;
 
 use pagefold_codec::{Model, registry};
 
-use super::codec::Refusal;
-use super::{Codec, Compression, ModelId, Models, delta, models};
+use super::header::{append_header, without_trailing_zeros};
+use super::{Codec, Compression, ModelId, models};
 use crate::limits::RECORDSIZE_MAX;
-use crate::{Error, Result};
 
 /// A payload is kept compressed if it saves at least its length divided by this, about 3 %. Less does not pay for the
 /// decoding of every later read.
@@ -57,7 +56,7 @@ impl Encoder {
     /// about 3 % is stored raw, so a record is never longer than its page and four bytes of header. If `compression`
     /// uses models, pages of formats that need no model, such as arrays of floating-point numbers, are coded as such.
     ///
-    /// `page` is at most [`RECORDSIZE_MAX`] bytes long; a longer one makes a record that [`decode`] refuses.
+    /// `page` is at most [`RECORDSIZE_MAX`] bytes long; a longer one makes a record that [`decode`](super::decode) refuses.
     pub fn encode(&self, page: &[u8], compression: Compression, out: &mut Vec<u8>) -> Encoded {
         debug_assert!(page.len() <= RECORDSIZE_MAX as usize);
         let logical = without_trailing_zeros(page);
@@ -166,104 +165,4 @@ fn append(codec: Codec, logical_bytes: usize, payload: &[u8], out: &mut Vec<u8>)
     out.reserve(payload.len() + 4);
     append_header(codec, logical_bytes, out);
     out.extend_from_slice(payload);
-}
-
-pub(super) fn append_header(codec: Codec, logical_bytes: usize, out: &mut Vec<u8>) {
-    out.push(codec.id());
-    let mut rest = logical_bytes;
-    while rest >= 0x80 {
-        out.push(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    out.push(rest as u8);
-}
-
-pub(super) fn without_trailing_zeros(page: &[u8]) -> &[u8] {
-    const STEP: usize = 64;
-    let mut end = page.len();
-    while end >= STEP && page[end - STEP..end].iter().fold(0, |all, byte| all | byte) == 0 {
-        end -= STEP;
-    }
-    let last = page[..end].iter().rposition(|&byte| byte != 0);
-    &page[..last.map_or(0, |at| at + 1)]
-}
-
-/// A record's header, which was checked: `logical_bytes` is in 1..=[`RECORDSIZE_MAX`].
-pub(super) struct RecordHeader {
-    pub(super) codec: u8,
-    pub(super) logical_bytes: usize,
-}
-
-pub(super) fn parse(record: &[u8]) -> Result<(RecordHeader, &[u8]), Refusal> {
-    let (&codec, mut rest) = record.split_first().ok_or("it is empty")?;
-    let mut logical_bytes = 0;
-    for shift in [0, 7, 14] {
-        let (&byte, after) = rest.split_first().ok_or("its header is cut off")?;
-        rest = after;
-        logical_bytes |= usize::from(byte & 0x7F) << shift;
-        if byte < 0x80 {
-            if byte == 0 {
-                return Err("its length is zero or not in the shortest form");
-            }
-            if logical_bytes > RECORDSIZE_MAX as usize {
-                return Err("it says to be longer than the largest page");
-            }
-            return Ok((RecordHeader { codec, logical_bytes }, rest));
-        }
-    }
-    Err("it says to be longer than the largest page")
-}
-
-/// Returns the number of bytes of the page up to its last non-zero one, as the record says: 1..=[`RECORDSIZE_MAX`].
-pub fn logical_len(record: &[u8]) -> Result<usize> {
-    parse(record).map(|(header, _)| header.logical_bytes).map_err(|why| Error::corrupt("record", why))
-}
-
-/// Fills `out`, which is as long as the page, from its record.
-///
-/// [`Error::Corrupt`] if the record is not well formed or longer than `out`, or its model or a base of it is not among
-/// `models`; [`Error::Unsupported`] if its codec is not known here; and errors of `models`. The content of `out` is
-/// arbitrary then. Never panics, and never allocates by what the record says. Callers check the record's checksum first.
-pub fn decode(record: &[u8], models: &dyn Models, out: &mut [u8]) -> Result<()> {
-    let (header, payload) = parse(record).map_err(|why| Error::corrupt("record", why))?;
-    match Codec::from_id(header.codec).filter(|codec| codec.has_bases()) {
-        Some(codec) => delta::decode(codec, payload, models, (out, header.logical_bytes)),
-        None => decode_full(record, models, out),
-    }
-}
-
-/// Does what [`decode`] does, for records that are no deltas.
-pub(super) fn decode_full(record: &[u8], models: &dyn Models, out: &mut [u8]) -> Result<()> {
-    let (header, payload) = parse(record).map_err(|why| Error::corrupt("record", why))?;
-    let codec = match (header.codec, Codec::from_id(header.codec)) {
-        (_, Some(codec)) => codec,
-        (0, None) => return Err(Error::corrupt("record", "its codec id is zero")),
-        (id, None) => {
-            return Err(Error::Unsupported(format!(
-                "a record is coded with codec {id}, which this version does not know; use the version that wrote it or a \
-                 later one"
-            )));
-        }
-    };
-    let (page_bytes, logical_bytes) = (out.len(), header.logical_bytes);
-    let Some((logical, zeros)) = out.split_at_mut_checked(logical_bytes) else {
-        let detail = format!("it says to hold {logical_bytes} bytes of a page of {page_bytes}");
-        return Err(Error::corrupt("record", detail));
-    };
-    if codec.has_model() {
-        models::decode(codec, payload, models, logical)?;
-        zeros.fill(0);
-        return Ok(());
-    }
-    match codec.decompress(payload, logical) {
-        Ok(len_bytes) if len_bytes == logical_bytes => {
-            zeros.fill(0);
-            Ok(())
-        }
-        Ok(len_bytes) => {
-            let detail = format!("its {codec:?} payload holds {len_bytes} bytes, not {logical_bytes}");
-            Err(Error::corrupt("record", detail))
-        }
-        Err(why) => Err(Error::corrupt("record", format!("its {codec:?} payload: {why}"))),
-    }
 }

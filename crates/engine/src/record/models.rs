@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pagefold_codec::{Model, Scratch};
 
-use super::encode::parse;
+use super::header::{append_header, parse};
 use super::{Codec, Record};
 use crate::wire::{Reader, put_varint};
 use crate::{Addr, Error, Result};
@@ -112,7 +112,7 @@ pub(crate) fn codec_of(model: &Model) -> Codec {
 /// not describe the page. The model has decoded and compared what it coded.
 pub(super) fn encode(id: ModelId, model: &Model, page: &[u8], out: &mut Vec<u8>) -> bool {
     let begin = out.len();
-    super::encode::append_header(codec_of(model), page.len(), out);
+    append_header(codec_of(model), page.len(), out);
     put_varint(out, id.into());
     let coded = SCRATCH.with_borrow_mut(|scratch| model.encode(scratch, page, out));
     if !coded {

@@ -20,7 +20,6 @@
 //!
 //! One crc32c covers all before the leaves. It is kept in the [`DirRef`].
 
-use super::entry::DirRef;
 use crate::limits::{CHUNK_BYTES, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
 use crate::wire::{Reader, put_signed, put_varint};
 use crate::{Error, Result};
@@ -56,6 +55,21 @@ impl DirEntry {
     const fn end(&self) -> u32 {
         self.start + self.len_bytes
     }
+}
+
+/// Where a segment's directory lies within its extent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirRef {
+    /// First byte, from the start of the extent.
+    pub start: u32,
+    /// Length in bytes.
+    pub len_bytes: u32,
+    /// Length of its index in bytes, which comes first.
+    pub index_bytes: u32,
+    /// First byte of its second copy, from the start of the chunk; 0 if there is none.
+    pub second: u32,
+    /// crc32c of the index, which has the checksums of the leaves.
+    pub checksum: u32,
 }
 
 /// Records of a segment, by slot: all of them, or those of a leaf.

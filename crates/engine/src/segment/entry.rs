@@ -24,7 +24,7 @@ use std::ops::Range;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::directory::{Directory, LEAF_SLOTS};
+use super::directory::{DirRef, Directory, LEAF_SLOTS};
 use crate::Result;
 use crate::limits::{CHUNK_BYTES, MODELS_MAX, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX, SHRINK};
 use crate::memory::allocated_bytes;
@@ -174,21 +174,6 @@ impl LiveMap {
         let beyond = (slots..slots.next_multiple_of(64)).any(|slot| map.get(slot));
         if beyond { Err(reader.bad("a slot beyond the last is live")) } else { Ok(map) }
     }
-}
-
-/// Where a segment's directory lies within its extent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DirRef {
-    /// First byte, from the start of the extent.
-    pub start: u32,
-    /// Length in bytes.
-    pub len_bytes: u32,
-    /// Length of its index in bytes, which comes first.
-    pub index_bytes: u32,
-    /// First byte of its second copy, from the start of the chunk; 0 if there is none.
-    pub second: u32,
-    /// crc32c of the index, which has the checksums of the leaves.
-    pub checksum: u32,
 }
 
 /// A stretch of a segment's slots that lies in one chunk. A fresh segment has one part. Cleaning may split a segment's

@@ -1,7 +1,7 @@
 //! Finds directories on a device without anything that refers to them.
 
+use super::directory::DirRef;
 use super::directory::{DirEntry, Directory, Index, MAGIC};
-use super::entry::DirRef;
 use crate::limits::CHUNK_BYTES;
 use crate::wire::Reader;
 

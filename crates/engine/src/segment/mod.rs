@@ -28,27 +28,25 @@ mod entries;
 mod entry;
 mod fetch;
 mod found;
-mod inner;
 mod occupancy;
 mod page;
-mod paging;
 mod read;
 mod table;
 
-pub use directory::{DirEntry, Directory, StoredDirectory};
+pub use directory::{DirEntry, DirRef, Directory, StoredDirectory};
 pub use entry::{
-    DirRef, LiveMap, PARTS_MAX, PageIds, Part, Parts, RECORD_OVERHEAD_BYTES, Segment, TABLE_PAGE_SEGMENTS,
-    held_bytes,
+    LiveMap, PARTS_MAX, PageIds, Part, Parts, RECORD_OVERHEAD_BYTES, Segment, TABLE_PAGE_SEGMENTS, held_bytes,
 };
 pub(crate) use entry::{Move, PART_OVERHEAD_BYTES, tail_bytes};
 pub(crate) use fetch::RecordFetch;
 pub(crate) use found::{find_directory, next_directory};
 pub(crate) use occupancy::Occupied;
-pub(crate) use paging::TablePages;
+pub use page::decode_page;
 pub use read::Located;
 pub(crate) use read::{DirCopy, neighbours};
+pub(crate) use table::TablePages;
 pub(crate) use table::TableSnapshot;
-pub use table::{DirEntryState, Segments, decode_page};
+pub use table::{DirEntryState, Segments};
 
 use crate::Addr;
 

@@ -9,6 +9,7 @@ use super::entry::{PageIds, Segment, held_bytes};
 use crate::space::Chunk;
 use crate::sums::subtract;
 use crate::types::{COPIES, SLOT_BITS};
+use crate::wire::Reader;
 use crate::{Addr, Error, Ptr, Result};
 
 /// A run of addresses whose records lie in one chunk. It ends where the next begins.
@@ -192,6 +193,28 @@ pub(super) fn apply_deaths(page: &mut [Segment], dead: &[Ptr]) -> Option<Addr> {
         }
     }
     unknown
+}
+
+/// Decodes a stored page of the table.
+///
+/// # Errors
+/// [`Error::Corrupt`] if `bytes` are no page, or have segments of another page.
+pub fn decode_page(ids: PageIds, page: u64, bytes: &[u8]) -> Result<Vec<Segment>> {
+    let mut reader = Reader::new(bytes, "page of the segment table");
+    let mut segments: Vec<Segment> = Vec::new();
+    if bytes.is_empty() {
+        return Err(reader.bad("it has no segments"));
+    }
+    while reader.remaining() > 0 {
+        let previous = segments.last().map_or(0, |segment| segment.id);
+        let segment = Segment::decode(previous, &mut reader)?;
+        if ids.page(segment.id) != page || segment.id <= previous {
+            return Err(reader.bad("a segment is on the wrong page"));
+        }
+        segments.push(segment);
+    }
+    segments.shrink_to_fit();
+    Ok(segments)
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::directory::DirRef;
 use super::directory::{DirEntry, Directory, Index, LEAF_SLOTS};
-use super::entry::{DirRef, Part};
+use super::entry::Part;
 use super::record_checksum;
 use super::table::{Piece, PieceKey, RecordPlace, Segments};
 use crate::device::{Devices, PlannedRead, Span};

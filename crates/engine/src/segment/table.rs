@@ -1,5 +1,8 @@
 //! Keeps the segment table: an entry per segment, stored in pages, of which each checkpoint writes those that changed.
 
+mod inner;
+mod paging;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -9,19 +12,20 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use super::deaths::stored_bytes_max;
-use super::directory::{Directory, Index, LEAF_SLOTS};
+use super::directory::{DirRef, Directory, Index, LEAF_SLOTS};
 use super::entries::{Entries, IsAway};
-use super::entry::{DirRef, Move, PageIds, Part, Segment};
-use super::inner::Inner;
+use super::entry::{Move, PageIds, Part, Segment};
 use super::occupancy::Occupied;
 use super::page::apply_deaths;
-use super::paging::Paging;
 use crate::error::DamagedAt;
 use crate::faults::{FaultKind, Faults, Subject};
 use crate::space::{Chunk, Extent};
 use crate::types::COPIES;
-use crate::wire::Reader;
 use crate::{Addr, Error, Ptr, Result};
+
+use inner::Inner;
+use paging::Paging;
+pub(crate) use paging::TablePages;
 
 /// Number of chunks that are ranked under one hold of the table's lock: a few milliseconds.
 const RANKED_AT_ONCE: usize = 8 << 10;
@@ -691,28 +695,6 @@ impl Segments {
         let mut inner = self.inner.write();
         ids.iter().flat_map(|id| inner.drop_dead(*id)).collect()
     }
-}
-
-/// Decodes a stored page of the table.
-///
-/// # Errors
-/// [`Error::Corrupt`] if `bytes` are no page, or have segments of another page.
-pub fn decode_page(ids: PageIds, page: u64, bytes: &[u8]) -> Result<Vec<Segment>> {
-    let mut reader = Reader::new(bytes, "page of the segment table");
-    let mut segments: Vec<Segment> = Vec::new();
-    if bytes.is_empty() {
-        return Err(reader.bad("it has no segments"));
-    }
-    while reader.remaining() > 0 {
-        let previous = segments.last().map_or(0, |segment| segment.id);
-        let segment = Segment::decode(previous, &mut reader)?;
-        if ids.page(segment.id) != page || segment.id <= previous {
-            return Err(reader.bad("a segment is on the wrong page"));
-        }
-        segments.push(segment);
-    }
-    segments.shrink_to_fit();
-    Ok(segments)
 }
 
 /// A directory entry with what the segment table has to know of its record.

@@ -51,136 +51,21 @@
 //! | varint | length | zigzag(stored length - previous stored length), in bytes |
 
 use super::Value;
-use super::branch::{Branch, Child};
-use super::leaf::Leaf;
-use super::node::{Body, Node};
-use super::values::ValueRef;
-use super::varint::{Counter, NodeReader, Sink, unzigzag, zigzag};
+use super::entry::{
+    Base, HEADER_BYTES, TYPE_BYTES, TYPE_PAGE, decode_key, decode_ptr, encode_entry, encode_key, encode_ptr,
+    same_run,
+};
+use super::node::{Body, Branch, Child, Leaf, Node};
+use super::varint::{NodeReader, Sink};
 use crate::limits::{NODE_ENCODED_MAX, NODE_FANOUT_MAX, TREE_LEVELS_MAX, VALUE_BYTES_MAX};
-use crate::types::{Addr, Key, Ptr, SLOT_BITS};
+use crate::types::{Key, Ptr};
 use crate::{Error, Result};
 
 const MAGIC: [u8; 2] = *b"PN";
 const VERSION: u8 = 1;
-/// Bytes before the first entry.
-pub(super) const HEADER_BYTES: usize = 8;
-
-const TYPE_BYTES: u8 = 0;
-const TYPE_PAGE: u8 = 1;
 
 /// Largest number of children above the target that a branch may have: a failed edit can leave it unsplit.
 const BRANCH_EXCESS_MAX: usize = NODE_FANOUT_MAX;
-
-/// The pointer to which another one is coded relative.
-#[derive(Clone, Copy, Default)]
-struct Base {
-    segment: u64,
-    slot: u64,
-    len_bytes: u64,
-}
-
-impl From<Ptr> for Base {
-    fn from(ptr: Ptr) -> Self {
-        Self {
-            segment: ptr.addr.segment(),
-            slot: u64::from(ptr.addr.slot()),
-            len_bytes: u64::from(ptr.len_bytes),
-        }
-    }
-}
-
-fn encode_ptr(out: &mut impl Sink, base: Base, ptr: Ptr) {
-    let to = Base::from(ptr);
-    out.varint(zigzag(base.segment, to.segment));
-    out.varint(if to.segment == base.segment { zigzag(base.slot, to.slot) } else { to.slot });
-    out.varint(zigzag(base.len_bytes, to.len_bytes));
-}
-
-fn decode_ptr(from: &mut NodeReader<'_>, base: Base) -> Result<Ptr, &'static str> {
-    let segment = unzigzag(base.segment, from.varint()?);
-    let slot = from.varint()?;
-    let slot = if segment == base.segment { unzigzag(base.slot, slot) } else { slot };
-    let len_bytes = unzigzag(base.len_bytes, from.varint()?);
-    if segment >> (64 - SLOT_BITS) != 0 || slot >> SLOT_BITS != 0 {
-        return Err("pointer outside the address space");
-    }
-    let addr = Addr::from_raw((segment << SLOT_BITS) | slot).ok_or("pointer to nothing")?;
-    let len_bytes = u32::try_from(len_bytes).map_err(|_| "record longer than 4 GiB")?;
-    Ok(Ptr { addr, len_bytes })
-}
-
-fn encode_key(out: &mut impl Sink, previous: Option<Key>, key: Key, value_type: Option<u8>) {
-    out.varint(0);
-    out.varint(key.object - previous.map_or(0, |p| p.object));
-    out.byte(key.kind);
-    if let Some(value_type) = value_type {
-        out.byte(value_type);
-    }
-    out.varint(key.offset);
-}
-
-/// Reads the next key, which must be above `previous`, and the value type if a group starts.
-fn decode_key(
-    from: &mut NodeReader<'_>,
-    previous: Option<Key>,
-    typed: bool,
-) -> Result<(Key, Option<u8>), &'static str> {
-    let step = from.varint()?;
-    if step != 0 {
-        let previous = previous.ok_or("first key is relative")?;
-        let offset = previous.offset.checked_add(step).ok_or("offset over 64 bits")?;
-        return Ok((Key { offset, ..previous }, None));
-    }
-    let object = from.varint()?;
-    let object = previous.map_or(0, |p| p.object).checked_add(object).ok_or("object over 64 bits")?;
-    let kind = from.byte()?;
-    let value_type = if typed { from.byte()? } else { 0 };
-    let key = Key { object, kind, offset: from.varint()? };
-    if previous.is_some_and(|previous| previous >= key) {
-        return Err("keys do not ascend");
-    }
-    Ok((key, Some(value_type)))
-}
-
-fn same_run(a: Key, b: Key) -> bool {
-    a.object == b.object && a.kind == b.kind
-}
-
-/// Encodes one entry of a leaf after `previous`.
-pub(super) fn encode_entry(
-    out: &mut impl Sink,
-    previous: Option<(Key, ValueRef<'_>)>,
-    key: Key,
-    value: ValueRef<'_>,
-) {
-    let (value_type, base) = match (value, previous) {
-        (ValueRef::Bytes(_), _) => (TYPE_BYTES, Base::default()),
-        (ValueRef::Page(_), Some((before, ValueRef::Page(ptr)))) if same_run(before, key) => {
-            (TYPE_PAGE, Base::from(ptr))
-        }
-        (ValueRef::Page(_), _) => (TYPE_PAGE, Base::default()),
-    };
-    match previous {
-        Some((before, was)) if same_run(before, key) && was.same_type(value) => {
-            out.varint(key.offset - before.offset);
-        }
-        _ => encode_key(out, previous.map(|(before, _)| before), key, Some(value_type)),
-    }
-    match value {
-        ValueRef::Bytes(bytes) => {
-            out.varint(bytes.len() as u64);
-            out.bytes(bytes);
-        }
-        ValueRef::Page(ptr) => encode_ptr(out, base, ptr),
-    }
-}
-
-/// Returns the number of bytes that [`encode_entry`] makes.
-pub(super) fn entry_bytes(previous: Option<(Key, ValueRef<'_>)>, key: Key, value: ValueRef<'_>) -> usize {
-    let mut counter = Counter::default();
-    encode_entry(&mut counter, previous, key, value);
-    counter.0
-}
 
 fn header(level: u8, count: usize, capacity: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(capacity);

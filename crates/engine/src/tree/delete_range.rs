@@ -4,28 +4,21 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Live;
-use super::branch::{Branch, Child, KeyBounds};
-use super::edit::{Applied, before};
 use super::editor::Editor;
-use super::leaf::Leaf;
-use super::node::{Body, Node};
+use super::interval::Interval;
+use super::node::{Body, Branch, Child, KeyBounds, Leaf, Node};
 use super::read::Want;
-use crate::Result;
-use crate::types::{Key, Ptr};
+use crate::types::Ptr;
+use crate::{Error, Result};
 
-/// The interval of an [`Edit::DeleteRange`], with its last key.
-#[derive(Clone, Copy)]
-pub(super) struct Interval {
-    from: Key,
-    to: Key,
-    last: Key,
-}
-
-impl Interval {
-    /// Creates the interval from `from` (inclusive) to `to` (exclusive), which is above.
-    pub(super) fn new(from: &Key, to: &Key) -> Self {
-        Self { from: *from, to: *to, last: before(to) }
-    }
+/// The part of [`Tree::apply`] that could not be done, although all edits were applied.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Applied {
+    /// Nodes below a deleted range that could not be read, with the errors. The range is gone from the tree and the
+    /// node itself is in `freed`, but the values and nodes below were not reported: their space stays in use until a
+    /// check of the pool finds it.
+    pub unreadable: Vec<(Ptr, Error)>,
 }
 
 impl Editor<'_> {

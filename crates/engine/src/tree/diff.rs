@@ -8,8 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::branch::{Child, KeyBounds};
-use super::node::{Body, Node};
+use super::node::{Body, Child, KeyBounds, Node};
 use super::read::Want;
 use super::{NodeCache, NodeStore, Tree, Value};
 use crate::Result;

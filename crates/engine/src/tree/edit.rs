@@ -2,23 +2,15 @@
 
 use std::sync::Arc;
 
-use super::branch::KeyBounds;
+use super::delete_range::Applied;
 use super::editor::{Editor, changed_bytes};
+use super::interval::before;
+use super::node::KeyBounds;
 use super::read::{Held, Want};
 use super::{Edit, Tree, Value};
 use crate::limits::VALUE_BYTES_MAX;
 use crate::types::{Key, Ptr};
 use crate::{Error, Result};
-
-/// The part of [`Tree::apply`] that could not be done, although all edits were applied.
-#[derive(Debug, Default)]
-#[must_use]
-pub struct Applied {
-    /// Nodes below a deleted range that could not be read, with the errors. The range is gone from the tree and the
-    /// node itself is in `freed`, but the values and nodes below were not reported: their space stays in use until a
-    /// check of the pool finds it.
-    pub unreadable: Vec<(Ptr, Error)>,
-}
 
 impl Tree {
     /// Applies `edits` in order, at once for readers.
@@ -94,15 +86,6 @@ impl Tree {
             }
         }
         Ok(pins.held)
-    }
-}
-
-/// Returns the key before `key`, which must not be the first of all.
-pub(super) fn before(key: &Key) -> Key {
-    match (key.offset.checked_sub(1), key.kind.checked_sub(1)) {
-        (Some(offset), _) => Key { offset, ..*key },
-        (None, Some(kind)) => Key { kind, offset: u64::MAX, ..*key },
-        (None, None) => Key::new(key.object.saturating_sub(1), u8::MAX, u64::MAX),
     }
 }
 

@@ -4,10 +4,8 @@ use std::iter::Peekable;
 use std::sync::Arc;
 use std::vec;
 
-use super::branch::{Branch, Child, KeyBounds};
-use super::delete_range::Interval;
-use super::leaf::Leaf;
-use super::node::{Body, Node, Shape};
+use super::interval::Interval;
+use super::node::{Body, Branch, Child, KeyBounds, Leaf, Node, Shape};
 use super::read::{Held, Want};
 use super::unstored::NodeBytes;
 use super::{Edit, Live, NodeCache, NodeStore, Value};

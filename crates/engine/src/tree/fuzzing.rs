@@ -1,10 +1,8 @@
 //! Gives fuzz targets access to the decoders of this module.
 
 use super::Value;
-use super::branch::{Branch, Child};
 use super::codec::{decode, encode};
-use super::leaf::Leaf;
-use super::node::{Body, Node};
+use super::node::{Body, Branch, Child, Leaf, Node};
 use crate::{Addr, Key, Ptr};
 
 fn ptr(slot: u32) -> Ptr {

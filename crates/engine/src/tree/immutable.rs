@@ -7,8 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::branch::Child;
-use super::node::{Body, Node};
+use super::node::{Body, Child, Node};
 use super::unstored::NodeBytes;
 use super::{NodeCache, Tree, codec};
 use crate::limits::{NODE_WRITE_BYTES, TREE_LEVELS_MAX};

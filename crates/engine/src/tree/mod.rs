@@ -48,7 +48,6 @@ use parking_lot::{Mutex, RwLock};
 use crate::Result;
 use crate::types::{Key, Ptr};
 
-mod branch;
 mod cache;
 mod codec;
 mod damage;
@@ -56,10 +55,11 @@ mod delete_range;
 mod diff;
 mod edit;
 mod editor;
+mod entry;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod immutable;
-mod leaf;
+mod interval;
 mod node;
 mod read;
 mod reap;
@@ -74,17 +74,16 @@ mod tests;
 pub use cache::NodeCache;
 pub(crate) use cache::NodeCacheStats;
 pub(crate) use damage::without;
+pub(crate) use delete_range::Applied;
 pub use diff::Difference;
 pub(crate) use diff::Differences;
-pub(crate) use edit::Applied;
 pub(crate) use immutable::{ImmutableTree, Settling, WrittenNodes};
 pub(crate) use reap::reap;
 pub use visit::Visit;
 #[cfg(test)]
 use visit::visit;
 
-use branch::Child;
-use node::Shape;
+use node::{Child, Shape};
 use unstored::Share;
 
 /// The value of a key in a tree.

@@ -1,13 +1,17 @@
 //! Defines a node of a tree, a leaf or a branch, and its state.
 
+mod branch;
+mod leaf;
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::branch::{Branch, KeyBounds};
-use super::leaf::Leaf;
 use super::unstored::NodeBytes;
 use crate::limits::{NODE_BYTES, NODE_FANOUT_MAX};
 use crate::types::Ptr;
+
+pub(super) use branch::{Branch, Child, KeyBounds};
+pub(super) use leaf::{Leaf, search_run};
 
 /// Most bytes that a stored record takes beside its own: those of its header, and of its entries in both copies of a
 /// directory.

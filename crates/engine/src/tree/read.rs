@@ -7,9 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::branch::{Branch, Child, KeyBounds};
-use super::leaf::{Leaf, search_run};
-use super::node::{Body, Node};
+use super::node::{Body, Branch, Child, KeyBounds, Leaf, Node, search_run};
 use super::{Live, NodeCache, NodeStore, Tree, Value, codec};
 use crate::types::{Addr, Key, Ptr};
 use crate::{Error, Result};

@@ -1,8 +1,7 @@
 //! Walks a stored tree that is given up, step by step.
 
-use super::branch::KeyBounds;
 use super::delete_range::wants_all;
-use super::node::Body;
+use super::node::{Body, KeyBounds};
 use super::read::Want;
 use super::{NodeStore, Value};
 use crate::Error;

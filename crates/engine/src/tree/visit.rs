@@ -1,9 +1,7 @@
 //! Walks trees, for checks.
 
-use super::branch::{Child, KeyBounds};
 use super::delete_range::wants;
-use super::leaf::Leaf;
-use super::node::Body;
+use super::node::{Body, Child, KeyBounds, Leaf};
 use super::read::Want;
 use super::{NodeStore, Tree, Value};
 use crate::types::{Key, Ptr};

@@ -6,7 +6,6 @@ use pagefold_engine::types::Key;
 
 use super::{GENERATION, add_entry, check_new_name, remember_name};
 use crate::acl::Which;
-use crate::attr::{has_sgid, with_sgid};
 use crate::codec::{Inode, Pointee, flag, kind};
 use crate::error::{FsError, Result};
 use crate::fs::Fs;
@@ -14,6 +13,7 @@ use crate::inode::Txn;
 use crate::limits::TARGET_MAX;
 use crate::named::Probe;
 use crate::orphan;
+use crate::perm::{has_sgid, with_sgid};
 use crate::types::{Caller, Entry, FileKind, Ino, OpenFlags};
 
 /// Permissions of symbolic links.

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-use super::super::entry::{DirRef, LiveMap, Part};
+use super::super::entry::{LiveMap, Part};
 use super::*;
+use crate::segment::DirRef;
 use crate::space::Extent;
 
 struct Dice(u64);

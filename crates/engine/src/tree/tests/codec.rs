@@ -2,9 +2,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::limits::{NODE_ENCODED_MAX, VALUE_BYTES_MAX};
-use crate::tree::branch::Branch;
 use crate::tree::codec::{decode, encode};
-use crate::tree::leaf::Leaf;
+use crate::tree::node::Branch;
+use crate::tree::node::Leaf;
 use crate::tree::node::{Body, Node};
 
 fn ptr(segment: u64, slot: u32, len_bytes: u32) -> Ptr {

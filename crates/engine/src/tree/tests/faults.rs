@@ -1,9 +1,9 @@
 //! Tests damaged and unreadable nodes, and failing checkpoints.
 
 use super::*;
-use crate::tree::branch::Branch;
 use crate::tree::codec::encode;
-use crate::tree::leaf::Leaf;
+use crate::tree::node::Branch;
+use crate::tree::node::Leaf;
 use crate::tree::node::Node;
 
 const SMALL: Shape = Shape { leaf_bytes: 400, fanout: 8 };

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::tree::editor::changed_bytes;
-use crate::tree::leaf::Leaf;
+use crate::tree::node::Leaf;
 use crate::tree::node::{Body, Node};
 
 #[derive(Clone, Debug)]

@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use super::Value;
-use super::codec::{HEADER_BYTES, entry_bytes};
-use super::values::{ValueRef, Values, insert_tight};
+use crate::tree::Value;
+use crate::tree::entry::{HEADER_BYTES, entry_bytes};
+use crate::tree::values::{ValueRef, Values, insert_tight};
 use crate::types::{Key, Ptr};
 
 /// A run of entries of one object and kind, from index `start` to the next group.
@@ -23,7 +23,7 @@ struct KeyGroup {
 /// Invariants: `groups` ascend, start at 0 and are not empty; offsets ascend within a group; there are as many values
 /// as offsets; `encoded_bytes` is the exact length of what the codec makes of the leaf.
 #[derive(Clone)]
-pub(super) struct Leaf {
+pub(in crate::tree) struct Leaf {
     groups: Vec<KeyGroup>,
     offsets: Vec<u64>,
     values: Values,
@@ -33,7 +33,7 @@ pub(super) struct Leaf {
 }
 
 impl Leaf {
-    pub(super) fn with_capacity(entries: usize) -> Self {
+    pub(in crate::tree) fn with_capacity(entries: usize) -> Self {
         Self {
             groups: Vec::new(),
             offsets: Vec::with_capacity(entries),
@@ -43,17 +43,17 @@ impl Leaf {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::tree) fn len(&self) -> usize {
         self.offsets.len()
     }
 
     /// Returns the bytes of the stored form.
-    pub(super) fn encoded_bytes(&self) -> usize {
+    pub(in crate::tree) fn encoded_bytes(&self) -> usize {
         self.encoded_bytes
     }
 
     /// Returns the bytes on the heap.
-    pub(super) fn heap_bytes(&self) -> usize {
+    pub(in crate::tree) fn heap_bytes(&self) -> usize {
         self.groups.capacity() * size_of::<KeyGroup>()
             + self.offsets.capacity() * size_of::<u64>()
             + self.values.heap_bytes()
@@ -61,12 +61,12 @@ impl Leaf {
     }
 
     #[cfg(test)]
-    pub(super) fn value_bytes(&self) -> usize {
+    pub(in crate::tree) fn value_bytes(&self) -> usize {
         self.value_bytes
     }
 
     /// Returns a copy without spare capacity.
-    pub(super) fn without_spare(&self) -> Self {
+    pub(in crate::tree) fn without_spare(&self) -> Self {
         let mut copy = self.clone();
         copy.values.shrink();
         copy
@@ -82,7 +82,7 @@ impl Leaf {
     }
 
     /// Returns the index range of the entries of `object` and `kind`, and their offsets.
-    pub(super) fn run(&self, object: u64, kind: u8) -> (Range<usize>, &[u64]) {
+    pub(in crate::tree) fn run(&self, object: u64, kind: u8) -> (Range<usize>, &[u64]) {
         match self.find_group(object, kind) {
             Ok(g) => {
                 let range = self.group_range(g);
@@ -96,38 +96,38 @@ impl Leaf {
     }
 
     /// Returns the index of `key`, or as the error the index at which it would be inserted.
-    pub(super) fn search(&self, key: &Key) -> Result<usize, usize> {
+    pub(in crate::tree) fn search(&self, key: &Key) -> Result<usize, usize> {
         let (range, offsets) = self.run(key.object, key.kind);
         search_run(offsets, key.offset).map(|i| range.start + i).map_err(|i| range.start + i)
     }
 
-    pub(super) fn key(&self, i: usize) -> Key {
+    pub(in crate::tree) fn key(&self, i: usize) -> Key {
         let g = self.groups.partition_point(|group| group.start as usize <= i) - 1;
         Key { object: self.groups[g].object, kind: self.groups[g].kind, offset: self.offsets[i] }
     }
 
-    pub(super) fn value(&self, i: usize) -> ValueRef<'_> {
+    pub(in crate::tree) fn value(&self, i: usize) -> ValueRef<'_> {
         self.values.get(i)
     }
 
     /// Returns the pointer of entry `i`; `None` if its value is bytes.
-    pub(super) fn ptr(&self, i: usize) -> Option<Ptr> {
+    pub(in crate::tree) fn ptr(&self, i: usize) -> Option<Ptr> {
         match self.values.get(i) {
             ValueRef::Page(ptr) => Some(ptr),
             ValueRef::Bytes(_) => None,
         }
     }
 
-    pub(super) fn first_key(&self) -> Option<Key> {
+    pub(in crate::tree) fn first_key(&self) -> Option<Key> {
         (!self.offsets.is_empty()).then(|| self.key(0))
     }
 
-    pub(super) fn last_key(&self) -> Option<Key> {
+    pub(in crate::tree) fn last_key(&self) -> Option<Key> {
         self.offsets.len().checked_sub(1).map(|i| self.key(i))
     }
 
     /// Returns the entries in a range of indexes.
-    pub(super) fn entries(&self, range: Range<usize>) -> impl Iterator<Item = (Key, ValueRef<'_>)> {
+    pub(in crate::tree) fn entries(&self, range: Range<usize>) -> impl Iterator<Item = (Key, ValueRef<'_>)> {
         let mut g =
             self.groups.partition_point(|group| group.start as usize <= range.start).saturating_sub(1);
         range.map(move |i| {
@@ -156,14 +156,14 @@ impl Leaf {
 
     /// Appends an entry above all others.
     #[cfg(test)]
-    pub(super) fn push(&mut self, key: Key, value: Value) {
+    pub(in crate::tree) fn push(&mut self, key: Key, value: Value) {
         self.push_decoded(key, value);
         self.encoded_bytes += self.cost(self.len() - 1);
     }
 
     /// Appends an entry above all others, for the decoder, which knows the size of the whole and ends with
     /// [`Leaf::decoded_from`].
-    pub(super) fn push_decoded(&mut self, key: Key, value: Value) {
+    pub(in crate::tree) fn push_decoded(&mut self, key: Key, value: Value) {
         let i = self.len();
         if self.groups.last().is_none_or(|last| (last.object, last.kind) != (key.object, key.kind)) {
             self.groups.push(KeyGroup { object: key.object, start: i as u32, kind: key.kind });
@@ -174,12 +174,12 @@ impl Leaf {
     }
 
     /// Sets the number of bytes from which the pushed entries were decoded, header included.
-    pub(super) fn decoded_from(&mut self, bytes: usize) {
+    pub(in crate::tree) fn decoded_from(&mut self, bytes: usize) {
         self.encoded_bytes = bytes;
     }
 
     /// Inserts an entry where [`Leaf::search`] said.
-    pub(super) fn insert(&mut self, i: usize, key: Key, value: Value) {
+    pub(in crate::tree) fn insert(&mut self, i: usize, key: Key, value: Value) {
         let next = self.costs(i..i + 1);
         let after = match self.find_group(key.object, key.kind) {
             Ok(g) => g + 1,
@@ -198,7 +198,7 @@ impl Leaf {
     }
 
     /// Replaces the value of entry `i`, and returns the old one.
-    pub(super) fn replace(&mut self, i: usize, value: Value) -> Value {
+    pub(in crate::tree) fn replace(&mut self, i: usize, value: Value) -> Value {
         let before = self.costs(i..i + 2);
         self.value_bytes += value.heap_bytes();
         let old = self.values.replace(i, value);
@@ -209,7 +209,7 @@ impl Leaf {
     }
 
     /// Removes the entries in `range`, and calls `each` with them.
-    pub(super) fn remove(&mut self, range: Range<usize>, each: &mut dyn FnMut(Key, Value)) {
+    pub(in crate::tree) fn remove(&mut self, range: Range<usize>, each: &mut dyn FnMut(Key, Value)) {
         if range.is_empty() {
             return;
         }
@@ -244,12 +244,12 @@ impl Leaf {
     }
 
     /// Calls `each` with all entries.
-    pub(super) fn for_each(&self, each: &mut dyn FnMut(Key, Value)) {
+    pub(in crate::tree) fn for_each(&self, each: &mut dyn FnMut(Key, Value)) {
         self.entries(0..self.len()).for_each(|(key, value)| each(key, value.to_value()));
     }
 
     /// Appends all of `right`, whose keys are above.
-    pub(super) fn append(&mut self, right: Self) {
+    pub(in crate::tree) fn append(&mut self, right: Self) {
         let (seam, start) = (self.len(), self.len() as u32);
         self.encoded_bytes += right.encoded_bytes - HEADER_BYTES - right.costs(0..1);
         self.value_bytes += right.value_bytes;
@@ -298,7 +298,7 @@ impl Leaf {
     /// Splits off leaves at the right until each is at most `target` bytes when encoded, or holds one entry. `inserted`
     /// is the index of the newest entry. If that continues a run of pages, the run's leaf is left full, because the
     /// next page of the run will not go there.
-    pub(super) fn split(&mut self, inserted: Option<usize>, target: usize) -> Vec<Self> {
+    pub(in crate::tree) fn split(&mut self, inserted: Option<usize>, target: usize) -> Vec<Self> {
         if self.encoded_bytes <= target || self.len() < 2 {
             return Vec::new();
         }
@@ -336,7 +336,7 @@ impl Leaf {
 
 /// Returns the index of `offset` in ascending `offsets`, or as the error the index where it would be. It looks first
 /// where the offset is if there are no gaps.
-pub(super) fn search_run(offsets: &[u64], offset: u64) -> Result<usize, usize> {
+pub(in crate::tree) fn search_run(offsets: &[u64], offset: u64) -> Result<usize, usize> {
     if let Some(&first) = offsets.first() {
         let guess = offset.wrapping_sub(first);
         if guess < offsets.len() as u64 && offsets[guess as usize] == offset {

@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::RwLockWriteGuard;
 
-use super::entries::{EntriesPage, IsAway};
-use super::entry::Segment;
+use super::Segments;
 use super::inner::Inner;
-use super::page::Settled;
-use super::table::Segments;
+use crate::segment::entries::{EntriesPage, IsAway};
+use crate::segment::entry::Segment;
+use crate::segment::page::Settled;
 use crate::{Error, Result};
 
 /// Number of pages that are put away under one hold of the table's lock.
@@ -30,13 +30,13 @@ pub(crate) trait TablePages: Send + Sync {
 }
 
 /// The source of pages that are away, and the memory that entries may take, in bytes.
-pub(super) struct Paging {
+pub(in crate::segment) struct Paging {
     pages: Arc<dyn TablePages>,
     most_bytes: u64,
 }
 
 impl Paging {
-    pub(super) const fn most_bytes(&self) -> u64 {
+    pub(in crate::segment) const fn most_bytes(&self) -> u64 {
         self.most_bytes
     }
 }
@@ -80,7 +80,10 @@ impl Segments {
     }
 
     /// Returns what `attempt` finds, after reading the pages that it needs.
-    pub(super) fn look<T>(&self, attempt: impl Fn(&Inner) -> std::result::Result<T, IsAway>) -> Result<T> {
+    pub(in crate::segment) fn look<T>(
+        &self,
+        attempt: impl Fn(&Inner) -> std::result::Result<T, IsAway>,
+    ) -> Result<T> {
         let tried = attempt(&self.inner.read());
         match tried {
             Ok(found) => Ok(found),
@@ -90,7 +93,7 @@ impl Segments {
 
     /// Does `work`, after reading the pages that it needs. `work` may be called several times, and must not have
     /// changed anything when it returns that a page is away.
-    pub(super) fn work<T>(
+    pub(in crate::segment) fn work<T>(
         &self,
         mut work: impl FnMut(&mut Inner) -> std::result::Result<T, IsAway>,
     ) -> Result<T> {
@@ -115,7 +118,7 @@ impl Segments {
     }
 
     /// Returns the locked table with this page in memory, if there is such a page.
-    pub(super) fn bring(&self, page: u64) -> Result<RwLockWriteGuard<'_, Inner>> {
+    pub(in crate::segment) fn bring(&self, page: u64) -> Result<RwLockWriteGuard<'_, Inner>> {
         loop {
             let Some((version, read)) = self.read_away(page)? else { return Ok(self.inner.write()) };
             let mut inner = self.inner.write();

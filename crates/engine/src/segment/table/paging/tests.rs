@@ -6,9 +6,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::smallvec;
 
-use super::super::entry::{DirRef, Move, PageIds, Part, held_bytes};
-use super::super::table::decode_page;
 use super::*;
+use crate::segment::decode_page;
+use crate::segment::directory::DirRef;
+use crate::segment::entry::{Move, PageIds, Part, held_bytes};
 use crate::space::{Chunk, Extent};
 use crate::{Addr, Ptr};
 
@@ -212,7 +213,7 @@ fn dead_records_are_listed_only_as_long_as_that_is_shorter_than_their_page() {
             table.mark_dead(&[Ptr { addr: Addr::new(id, slot), len_bytes: LEN_BYTES }]);
             let promised = table.to_store(0, 0).iter().sum();
             assert!(
-                promised <= before + super::super::deaths::promised_bytes(1 << 20),
+                promised <= before + crate::segment::deaths::promised_bytes(1 << 20),
                 "{before} {promised}"
             );
             before = promised;

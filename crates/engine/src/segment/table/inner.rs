@@ -6,60 +6,60 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::deaths::{Deaths, promised_bytes, rewritten_bytes_max};
-use super::directory::Directory;
-use super::entries::{Entries, EntriesPage, IsAway};
-use super::entry::{Part, Segment};
-use super::occupancy::Occupancy;
-use super::page::{Away, Settled};
-use super::table::RecordPlace;
+use super::RecordPlace;
+use crate::segment::deaths::{Deaths, promised_bytes, rewritten_bytes_max};
+use crate::segment::directory::Directory;
+use crate::segment::entries::{Entries, EntriesPage, IsAway};
+use crate::segment::entry::{Part, Segment};
+use crate::segment::occupancy::Occupancy;
+use crate::segment::page::{Away, Settled};
 use crate::sums::{differs, subtract};
 use crate::types::COPIES;
 use crate::{Addr, Ptr};
 
 /// The state of the table.
 #[derive(Default)]
-pub(super) struct Inner {
-    pub(super) segments: Entries,
+pub(in crate::segment) struct Inner {
+    pub(in crate::segment) segments: Entries,
     /// Directories of the open segments: they have none on the device yet.
-    pub(super) open: BTreeMap<u64, Directory>,
+    pub(in crate::segment) open: BTreeMap<u64, Directory>,
     /// Pages to be stored by the next checkpoint: more has changed of their entries than that records died.
-    pub(super) dirty: BTreeSet<u64>,
+    pub(in crate::segment) dirty: BTreeSet<u64>,
     /// Sum of [`Segment::stored_bytes_max`] over the segments on `dirty` pages.
-    pub(super) dirty_bytes: u64,
+    pub(in crate::segment) dirty_bytes: u64,
     /// Pages that a checkpoint under way stores. They cannot be read from a device before it counts.
-    pub(super) under_way: BTreeSet<u64>,
+    pub(in crate::segment) under_way: BTreeSet<u64>,
     /// Records that died since their page was stored, for pages that are not in `dirty`.
-    pub(super) deaths: Deaths,
+    pub(in crate::segment) deaths: Deaths,
     /// Segments that may have no live records.
-    pub(super) vacant: BTreeSet<u64>,
+    pub(in crate::segment) vacant: BTreeSet<u64>,
     /// Pages that are away and have lost their last live record in a chunk: some of their segments may have no live
     /// records.
-    pub(super) vacated: BTreeSet<u64>,
+    pub(in crate::segment) vacated: BTreeSet<u64>,
     /// Segments that moved since the last checkpoint.
-    pub(super) moved: BTreeSet<u64>,
+    pub(in crate::segment) moved: BTreeSet<u64>,
     /// Upper bound of the sum of [`Segment::used_bytes`] over all segments. (On pages that are away, directories count
     /// as large as they were.)
-    pub(super) used_bytes: u64,
+    pub(in crate::segment) used_bytes: u64,
     /// Sum of [`Segment::live_records_bytes`] over all segments.
-    pub(super) record_bytes: u64,
+    pub(in crate::segment) record_bytes: u64,
     /// Sum of [`Segment::stored_bytes_max`] over all segments.
-    pub(super) stored_bytes: u64,
-    pub(super) occupancy: Occupancy,
+    pub(in crate::segment) stored_bytes: u64,
+    pub(in crate::segment) occupancy: Occupancy,
     /// Number of segments that list each model.
-    pub(super) models: BTreeMap<u32, u64>,
+    pub(in crate::segment) models: BTreeMap<u32, u64>,
     /// Number of segments that have records that were coded again.
-    pub(super) recompressed: u64,
+    pub(in crate::segment) recompressed: u64,
     /// Number of times that a page was put away.
-    pub(super) versions: u64,
+    pub(in crate::segment) versions: u64,
     /// Page from which the search for a page to be put away goes on.
-    pub(super) hand: u64,
+    pub(in crate::segment) hand: u64,
 }
 
 impl Inner {
     /// Marks a page, which must be in memory, to be stored by the next checkpoint. Its list of dead records is dropped,
     /// since the stored page will show them as dead.
-    pub(super) fn touch(&mut self, page: u64) {
+    pub(in crate::segment) fn touch(&mut self, page: u64) {
         debug_assert!(self.segments.away(page).is_none(), "page {page} is away");
         if self.dirty.insert(page) {
             self.dirty_bytes += self.page_bytes(page);
@@ -80,7 +80,7 @@ impl Inner {
     }
 
     /// Returns the most bytes that a page takes where it is stored.
-    pub(super) fn page_bytes(&self, page: u64) -> u64 {
+    pub(in crate::segment) fn page_bytes(&self, page: u64) -> u64 {
         match self.segments.page(page) {
             Ok(segments) => segments.iter().map(Segment::stored_bytes_max).sum(),
             Err(IsAway(_)) => self.segments.away(page).map_or(0, |away| away.stored_bytes),
@@ -98,7 +98,7 @@ impl Inner {
     }
 
     /// Puts a new segment into the table and its sums. Its page is to be stored.
-    pub(super) fn put(&mut self, segment: Segment) -> Result<(), IsAway> {
+    pub(in crate::segment) fn put(&mut self, segment: Segment) -> Result<(), IsAway> {
         let id = segment.id;
         let page = self.segments.page_of(id);
         self.segments.page(page)?;
@@ -125,7 +125,7 @@ impl Inner {
     }
 
     /// Puts the entries of a stored page into the table, which must have nothing of that page.
-    pub(super) fn load(&mut self, page: u64, segments: Vec<Segment>) {
+    pub(in crate::segment) fn load(&mut self, page: u64, segments: Vec<Segment>) {
         for segment in &segments {
             if segment.parts.iter().any(|part| part.directory.is_none()) {
                 self.open.entry(segment.id).or_default();
@@ -141,7 +141,7 @@ impl Inner {
 
     /// Puts the entries of a page that is away back into memory. Where they differ from what was kept of the page, the
     /// entries count.
-    pub(super) fn bring_back(&mut self, page: u64, Settled { segments, agrees }: Settled) {
+    pub(in crate::segment) fn bring_back(&mut self, page: u64, Settled { segments, agrees }: Settled) {
         let Some(away) = self.segments.away(page) else { return };
         subtract(&mut self.used_bytes, away.used_bytes);
         subtract(&mut self.record_bytes, away.record_bytes);
@@ -168,7 +168,7 @@ impl Inner {
     /// Puts pages away that were not asked for lately, except `but`, until at most `entries` entries are left in
     /// memory. It makes at most `most` steps, each of which puts away one page at most. Returns false if no page is
     /// left that could go.
-    pub(super) fn put_away(&mut self, entries: usize, mut most: usize, but: Option<u64>) -> bool {
+    pub(in crate::segment) fn put_away(&mut self, entries: usize, mut most: usize, but: Option<u64>) -> bool {
         // The search goes round twice: in the first round it may find that each page was used lately.
         let mut rounds = 2;
         while self.segments.here() > entries && most > 0 {
@@ -196,7 +196,7 @@ impl Inner {
     }
 
     /// Takes a segment out of the table and its sums; `None` if there is none.
-    pub(super) fn take(&mut self, id: u64) -> Result<Option<Segment>, IsAway> {
+    pub(in crate::segment) fn take(&mut self, id: u64) -> Result<Option<Segment>, IsAway> {
         let Some(segment) = self.segments.remove(id)? else { return Ok(None) };
         self.restored(id, segment.stored_bytes_max(), 0);
         subtract(&mut self.used_bytes, segment.used_bytes());
@@ -217,7 +217,7 @@ impl Inner {
 
     /// Changes a segment and the sums with it, except those of what its parts hold of chunks, of models, and of
     /// segments coded again. Its page is to be stored.
-    pub(super) fn change<T>(
+    pub(in crate::segment) fn change<T>(
         &mut self,
         id: u64,
         change: impl FnOnce(&mut Segment) -> T,
@@ -249,7 +249,7 @@ impl Inner {
     }
 
     /// Makes a record of `len_bytes` live.
-    pub(super) fn revive(&mut self, addr: Addr, len_bytes: u32) -> Result<(), IsAway> {
+    pub(in crate::segment) fn revive(&mut self, addr: Addr, len_bytes: u32) -> Result<(), IsAway> {
         if let Some(Some((chunk, bytes))) =
             self.change(addr.segment(), |segment| segment.revive(addr.slot(), len_bytes))?
         {
@@ -259,7 +259,7 @@ impl Inner {
     }
 
     /// Makes a record dead. Returns false if it was. If its page is away, callers have to know that it is live.
-    pub(super) fn kill(&mut self, ptr: Ptr) -> bool {
+    pub(in crate::segment) fn kill(&mut self, ptr: Ptr) -> bool {
         let id = ptr.addr.segment();
         let page = self.segments.page_of(id);
         let died = match self.segments.get(id) {
@@ -275,7 +275,7 @@ impl Inner {
     }
 
     /// Makes a record dead, and its second copy with it.
-    pub(super) fn kill_both(&mut self, ptr: Ptr) {
+    pub(in crate::segment) fn kill_both(&mut self, ptr: Ptr) {
         if self.kill(ptr) {
             // Pages of second copies are never away, so this finds whether there is one.
             self.kill(Ptr { addr: ptr.addr.copy(), ..ptr });
@@ -312,14 +312,18 @@ impl Inner {
     }
 
     /// Returns those pages for which `may` is true that a snapshot is to store because of the records that died.
-    pub(super) fn heavy(&self, page_ptrs: &BTreeMap<u64, Ptr>, may: &dyn Fn(u64) -> bool) -> Vec<u64> {
+    pub(in crate::segment) fn heavy(
+        &self,
+        page_ptrs: &BTreeMap<u64, Ptr>,
+        may: &dyn Fn(u64) -> bool,
+    ) -> Vec<u64> {
         let most = rewritten_bytes_max(self.deaths.fresh(), self.stored_bytes, self.segments.page_ids());
         let stored_bytes = |page| page_ptrs.get(&page).map(|ptr: &Ptr| ptr.len_bytes);
         self.deaths.heavy(may, &stored_bytes, &|page| self.page_bytes(page), most)
     }
 
     /// Returns the place of the part that `addr` lies in, and its directory entry if the segment is open.
-    pub(super) fn place(&self, addr: Addr) -> Result<Option<RecordPlace>, IsAway> {
+    pub(in crate::segment) fn place(&self, addr: Addr) -> Result<Option<RecordPlace>, IsAway> {
         let Some(segment) = self.segments.get(addr.segment())? else { return Ok(None) };
         let Some(part) = segment.part(addr.slot()) else { return Ok(None) };
         Ok(match part.directory {
@@ -336,7 +340,7 @@ impl Inner {
 
     /// Returns the segments without live records whose numbers in the log are below `open`, and forgets them as vacant.
     /// They stay in the table.
-    pub(super) fn take_vacant(&mut self, open: u64) -> Vec<u64> {
+    pub(in crate::segment) fn take_vacant(&mut self, open: u64) -> Vec<u64> {
         let mut vacant = std::mem::take(&mut self.vacant);
         vacant.retain(|id| self.is_vacant(*id));
         let (taken, left): (Vec<u64>, Vec<u64>) = vacant.into_iter().partition(|id| (*id & !COPIES) < open);
@@ -345,7 +349,7 @@ impl Inner {
     }
 
     /// Drops a segment if it has no live records. Returns the parts that it had.
-    pub(super) fn drop_dead(&mut self, id: u64) -> Vec<Part> {
+    pub(in crate::segment) fn drop_dead(&mut self, id: u64) -> Vec<Part> {
         if !self.is_vacant(id) {
             return Vec::new();
         }
@@ -360,7 +364,7 @@ impl Inner {
     }
 
     /// Makes sure that there is a segment for second copies of records of segment `id`. The caller gives it parts.
-    pub(super) fn copies_of(&mut self, id: u64) -> Result<(), IsAway> {
+    pub(in crate::segment) fn copies_of(&mut self, id: u64) -> Result<(), IsAway> {
         let id = id | COPIES;
         if self.segments.get(id)?.is_none() {
             self.put(Segment::without_parts(id))?;
@@ -370,7 +374,7 @@ impl Inner {
     }
 
     /// Adds parts to a segment. None of its live records lies in them yet.
-    pub(super) fn add_parts(&mut self, id: u64, parts: &[Part]) -> Result<(), IsAway> {
+    pub(in crate::segment) fn add_parts(&mut self, id: u64, parts: &[Part]) -> Result<(), IsAway> {
         self.change(id, |segment| {
             segment.parts.extend_from_slice(parts);
             segment.held.resize(segment.parts.len(), 0);
@@ -382,14 +386,14 @@ impl Inner {
     }
 
     /// Makes the second copy of the record live.
-    pub(super) fn copy(&mut self, ptr: Ptr) -> Result<(), IsAway> {
+    pub(in crate::segment) fn copy(&mut self, ptr: Ptr) -> Result<(), IsAway> {
         let addr = ptr.addr.copy();
         self.change(addr.segment(), |segment| segment.slots = segment.slots.max(addr.slot() + 1))?;
         self.revive(addr, ptr.len_bytes)
     }
 
     /// Returns the sums as the entries say them: bytes used, of records, stored, changed, and held of chunks.
-    pub(super) fn counted(&self) -> [u64; 5] {
+    pub(in crate::segment) fn counted(&self) -> [u64; 5] {
         let mut counted = [0; 5];
         let mut add = |sums: [u64; 5]| counted.iter_mut().zip(sums).for_each(|(sum, more)| *sum += more);
         for (_, page) in self.segments.pages_from(0) {

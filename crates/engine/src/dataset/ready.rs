@@ -1,0 +1,12 @@
+//! A change that was made ready outside of the gate.
+
+use super::pending::PageBuf;
+use crate::Key;
+
+/// A change made ready outside of the gate.
+pub(super) enum Ready {
+    Value(Key, Option<Vec<u8>>),
+    Page(u64, u64, PageBuf),
+    Punch { object: u64, from: u64, to: u64 },
+    Share { from_object: u64, from_page: u64, to_object: u64, to_page: u64, count: u64 },
+}
