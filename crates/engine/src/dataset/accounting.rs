@@ -13,9 +13,8 @@ use std::sync::Arc;
 
 use super::budget::Budget;
 use super::dead::{DeadList, space_of};
-use super::live::LiveDataset;
 use crate::sums::subtract_stored;
-use crate::{Addr, Ptr, Result};
+use crate::{Addr, Ptr};
 
 /// Role of a record in a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +140,12 @@ impl SpaceAccounting {
 
     /// Removes records that the tree no longer refers to. Those that nothing refers to are added to `unreferenced`.
     /// Returns true if the dead list is to be flushed.
-    fn unreference(&mut self, role: RecordRole, ptrs: &[Ptr], unreferenced: &mut Vec<Ptr>) -> bool {
+    pub(super) fn unreference(
+        &mut self,
+        role: RecordRole,
+        ptrs: &[Ptr],
+        unreferenced: &mut Vec<Ptr>,
+    ) -> bool {
         let mut full = false;
         let before = self.sums();
         for ptr in ptrs {
@@ -156,39 +160,5 @@ impl SpaceAccounting {
         }
         self.tell(before);
         full
-    }
-}
-
-impl LiveDataset {
-    /// Unreferences records that the tree no longer refers to: they are dead, unless a snapshot has them.
-    pub(super) fn unreference(&self, role: RecordRole, ptrs: &[Ptr]) -> Result<()> {
-        if ptrs.is_empty() {
-            return Ok(());
-        }
-        // The pool's own tree has no space accounting: nobody asks what it takes.
-        let Some(blocks) = &self.blocks else {
-            self.free(role, ptrs);
-            return Ok(());
-        };
-        let mut unreferenced = Vec::with_capacity(ptrs.len());
-        let mut accounting = self.accounting.lock();
-        if accounting.unreference(role, ptrs, &mut unreferenced) {
-            accounting.dead.flush(blocks)?;
-        }
-        drop(accounting);
-        self.free(role, &unreferenced);
-        Ok(())
-    }
-
-    fn free(&self, role: RecordRole, ptrs: &[Ptr]) {
-        match role {
-            RecordRole::Page => self.shared.free_pages(ptrs),
-            RecordRole::Node => self.shared.segments.mark_dead(ptrs),
-        }
-    }
-
-    /// Returns a copy of the space accounting.
-    pub(crate) fn accounting(&self) -> SpaceAccounting {
-        self.accounting.lock().clone()
     }
 }

@@ -10,6 +10,7 @@
 
 mod blocks;
 mod bucket;
+mod spill;
 
 use std::collections::BTreeMap;
 
@@ -19,8 +20,8 @@ use crate::sums::subtract_stored;
 use crate::wire::{Reader, put_signed, put_varint};
 use crate::{Addr, Ptr, Result};
 
-pub(crate) use blocks::DeadBlocks;
-#[cfg(test)]
+pub(crate) use blocks::{BlockTree, DeadBlocks};
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use bucket::Chain;
 pub(crate) use bucket::{Bucket, Sublist};
 

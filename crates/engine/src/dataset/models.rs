@@ -17,13 +17,10 @@ use parking_lot::RwLock;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
-use super::live::LiveDataset;
-use super::shared::{PrimaryCache, Shared};
 use crate::limits::{MODELS_MAX, RECORD_BYTES_MAX};
-use crate::record::{Codec, ModelId, Models, Record, codec_of, decode_metadata};
-use crate::tree::{Edit, Value};
+use crate::record::{Codec, ModelId};
 use crate::wire::{Reader, put_varint};
-use crate::{Addr, Error, Key, Ptr, Result};
+use crate::{Addr, Ptr, Result};
 
 /// Least memory for models, however small the budget is: otherwise each page that is read would load its model.
 const MEMORY_BYTES_MIN: u64 = 4 << 20;
@@ -246,7 +243,7 @@ impl ModelTable {
 
     /// Forgets a model, unless it is kept or pinned. Returns true if it was forgotten; then it cannot be pinned any
     /// more.
-    fn remove_unneeded(&self, id: ModelId) -> bool {
+    pub(super) fn remove_unneeded(&self, id: ModelId) -> bool {
         let mut known = self.known.write();
         let needed = known.kept.contains(&id) || known.pins.contains_key(&id);
         if !needed {
@@ -304,134 +301,17 @@ impl ModelTable {
         if known.entries.len() < MODELS_MAX { last.checked_add(1) } else { None }
     }
 
-    fn in_memory(&self, id: ModelId) -> Option<Arc<Model>> {
+    pub(super) fn in_memory(&self, id: ModelId) -> Option<Arc<Model>> {
         self.loaded.get(&id).map(|loaded| loaded.model)
+    }
+
+    /// Holds a model that was read in memory.
+    pub(super) fn hold(&self, id: ModelId, model: &Arc<Model>) {
+        self.loaded.insert(id, InMemory::new(Arc::clone(model)));
     }
 
     /// Returns the memory that loaded models take, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.loaded.weight()
     }
-}
-
-impl Models for Shared {
-    fn model(&self, id: ModelId) -> Result<Arc<Model>> {
-        if let Some(model) = self.models.in_memory(id) {
-            return Ok(model);
-        }
-        let entry = self.models.get(id).ok_or_else(|| unknown(id))?;
-        let bytes = decode_metadata(&self.read_record(entry.ptr.addr)?)?;
-        let model = Model::from_bytes(&bytes).map_err(|why| {
-            Error::corrupt(format!("model {id} (record {})", entry.ptr.addr), why.to_string())
-        })?;
-        if codec_of(&model) != entry.codec {
-            return Err(Error::corrupt(format!("model {id}"), "it is for another codec than its entry says"));
-        }
-        let model = Arc::new(model);
-        self.models.loaded.insert(id, InMemory::new(Arc::clone(&model)));
-        Ok(model)
-    }
-
-    fn base(&self, addr: Addr) -> Result<Record> {
-        if let Some(record) = self.cache.get(addr) {
-            return Ok(record);
-        }
-        let record = self.read_record(addr)?;
-        if self.primary_cache() == PrimaryCache::All {
-            self.cache.insert(addr, &record);
-        }
-        Ok(record.into())
-    }
-}
-
-/// Models and records that are in memory, for readers that must not wait. Others are answered with [`Error::Busy`].
-pub(super) struct Loaded<'a>(pub(super) &'a Shared);
-
-impl Models for Loaded<'_> {
-    fn model(&self, id: ModelId) -> Result<Arc<Model>> {
-        let found = self.0.models.in_memory(id);
-        found.ok_or_else(|| Error::Busy(format!("model {id} is not in memory")))
-    }
-
-    fn base(&self, addr: Addr) -> Result<Record> {
-        self.0.cache.get(addr).ok_or_else(|| Error::Busy(format!("record {addr} is not in memory")))
-    }
-}
-
-/// As [`Shared`], with some records that were fetched beforehand.
-pub(super) struct Fetched<'a> {
-    pub(super) shared: &'a Shared,
-    pub(super) bases: HashMap<Addr, Record>,
-}
-
-impl Models for Fetched<'_> {
-    fn model(&self, id: ModelId) -> Result<Arc<Model>> {
-        self.shared.model(id)
-    }
-
-    fn base(&self, addr: Addr) -> Result<Record> {
-        self.bases.get(&addr).map_or_else(|| self.shared.base(addr), |record| Ok(record.clone()))
-    }
-}
-
-impl LiveDataset {
-    /// Loads the entries of all models from the tree (when the pool is opened). For rescue, the parts of the tree that
-    /// cannot be read are passed over.
-    pub(crate) fn load_models(&self, rescue: bool) -> Result<()> {
-        let all = (Key::model(0), Key::new(0, Key::MODEL + 1, 0));
-        let parts = if rescue { self.tree.readable(&all.0, &all.1) } else { vec![all] };
-        for (from, to) in parts {
-            self.load_models_between(&from, &to)?;
-        }
-        Ok(())
-    }
-
-    fn load_models_between(&self, from: &Key, to: &Key) -> Result<()> {
-        for (key, value) in self.tree.range(from, to, usize::MAX)? {
-            let id = ModelId::try_from(key.offset).ok().filter(|id| *id > 0);
-            let (Some(id), Value::Bytes(bytes)) = (id, value) else {
-                return Err(Error::corrupt("models of the pool", "one has an impossible key or value"));
-            };
-            self.shared.models.insert(id, ModelEntry::decode(&bytes)?, None);
-        }
-        Ok(())
-    }
-
-    /// Puts the entry of a model into the tree. The model is in the log.
-    pub(crate) fn put_model(&self, id: ModelId, entry: ModelEntry, model: Arc<Model>) -> Result<()> {
-        let value = Value::Bytes(entry.encode().into());
-        self.edit(&mut std::iter::once(Edit::Put(Key::model(id), value)))?;
-        self.shared.models.insert(id, entry, Some(model));
-        Ok(())
-    }
-
-    /// Replaces the entry of a model in the tree. The change is in the log.
-    pub(crate) fn restate_model(&self, id: ModelId, entry: ModelEntry) -> Result<()> {
-        let value = Value::Bytes(entry.encode().into());
-        self.edit(&mut std::iter::once(Edit::Put(Key::model(id), value)))?;
-        self.shared.models.insert(id, entry, None);
-        Ok(())
-    }
-
-    /// Drops the models that nothing needs (M2). `codes` returns whether the object of a model has pages. The caller
-    /// holds the gate's write side, and nothing is pending: the tree is what the log says.
-    pub(crate) fn drop_models(&self, codes: &dyn Fn(&ModelEntry) -> Result<bool>) -> Result<()> {
-        let all = self.shared.models.all();
-        let Some((last, _)) = all.last().copied() else { return Ok(()) };
-        for (id, entry) in all {
-            let used = self.shared.segments.users_of_model(id) > 0;
-            let current = self.shared.models.own((entry.dataset, entry.object)) == Some(id);
-            if used || id == last || (current && codes(&entry)?) || !self.shared.models.remove_unneeded(id) {
-                continue;
-            }
-            let forgotten = self.edit(&mut std::iter::once(Edit::Delete(Key::model(id))));
-            forgotten.inspect_err(|_| self.shared.models.insert(id, entry, None))?;
-            self.shared.segments.mark_dead(&[entry.ptr]);
-        }
-        Ok(())
-    }
-}
-
-fn unknown(id: ModelId) -> Error {
-    Error::corrupt(format!("model {id}"), "the pool does not have it")
 }

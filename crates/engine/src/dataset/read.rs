@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::deliver::{Keep, Wanted, deliver};
 use super::live::LiveDataset;
-use super::models::{Fetched, Loaded};
-use super::one::Attempt;
+use super::model_reads::{Fetched, Loaded};
+use super::page_fetch::Attempt;
 use super::part::{copy_part, decode_part};
 use super::pending::PageBuf;
 use super::shared::count;

@@ -10,28 +10,12 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::image::{Image, UnreferencedImage, VersionImage};
+use super::image::{Image, UnreferencedImage, VersionImage, VersionKind};
 use crate::dataset::redo::CatalogueOp;
 use crate::dataset::{Ancestor, Bucket, DeadBlocks, LiveDataset, Shared, SpaceAccounting};
 use crate::sums::subtract_stored;
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::{Addr, Error, Key, Ptr, Result};
-
-/// Kinds of versions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum VersionKind {
-    /// A dataset, which changes.
-    Dataset,
-    /// A snapshot of the dataset `of`.
-    Snapshot {
-        /// Number of its dataset.
-        of: u64,
-        /// See [`Ancestor`].
-        bound: u64,
-        /// See [`Ancestor`].
-        node_bound: Option<u64>,
-    },
-}
 
 /// A dataset or snapshot.
 pub(super) struct Version {

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 
 use rayon::prelude::*;
 
-use super::deltas::{Before, Coded};
-use super::models::Current;
+use super::coded::{Coded, Current, PageRecord};
+use super::deltas::Before;
 use super::{Log, Pool};
 use crate::dataset::pending::{PageBuf, Pending};
 use crate::dataset::redo::{Bases, PageRun};
 use crate::dataset::{Codecs, LiveDataset, PrimaryCache, count};
-use crate::record::{Compression, Encoded, Encoder, ModelId, is_delta, model_of};
+use crate::record::{Compression, Encoded, Encoder, is_delta, model_of};
 use crate::wal::{Rec, RecordKind};
 use crate::{Ptr, Result};
 
@@ -252,9 +252,6 @@ impl Pool {
         change().inspect_err(|error| self.shared.fail(error))
     }
 }
-
-/// A page's record, and the model that it uses; `None` for a page of zeros.
-pub(super) type PageRecord = Option<(Vec<u8>, Option<ModelId>)>;
 
 pub(super) fn encode_page(
     object: u64,

@@ -14,8 +14,7 @@ use std::sync::atomic::Ordering;
 use pagefold_codec::Model;
 
 use super::Pool;
-use super::commit::PageRecord;
-use super::models::Current;
+use super::coded::{Coded, Current, PageRecord};
 use crate::dataset::pending::PageBuf;
 use crate::dataset::{Dataset, LiveDataset, Shared};
 use crate::limits::BASES_MAX;
@@ -79,19 +78,6 @@ impl Attempts {
 /// The records of a page before it is overwritten: its bases and its own record, all in memory.
 pub(super) struct Before {
     records: Vec<(Addr, Record)>,
-}
-
-/// A page as it is stored.
-pub(super) struct Coded {
-    pub(super) stored: PageRecord,
-    /// Number of the page's former records that are bases of this one.
-    pub(super) kept: u8,
-}
-
-impl Coded {
-    pub(super) fn full(stored: PageRecord) -> Self {
-        Self { stored, kept: 0 }
-    }
 }
 
 /// Finds models in the pool, and bases among the records of one page.

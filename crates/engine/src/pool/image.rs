@@ -17,18 +17,33 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::catalogue::VersionKind;
-use super::root::{PlacedRecord, put_lists, read_lists};
+use super::root::{PlacedRecord, put_lists, put_ptr, read_lists, read_ptr};
 use crate::dataset::redo::TEXT_BYTES_MAX;
 use crate::dataset::{Bucket, DeadList, SPACE_BYTES_MAX};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::wire::{Reader, put_bytes, put_varint};
-use crate::{Addr, Error, Key, Ptr, Result};
+use crate::{Error, Key, Ptr, Result};
 
 const MAGIC: [u8; 8] = *b"PFcata\x02\0";
 
 /// Consecutive numbers of versions that share a page.
 const PAGE_VERSIONS: u64 = 32;
+
+/// Kinds of versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum VersionKind {
+    /// A dataset, which changes.
+    Dataset,
+    /// A snapshot of the dataset `of`.
+    Snapshot {
+        /// Number of its dataset.
+        of: u64,
+        /// See [`Ancestor`].
+        bound: u64,
+        /// See [`Ancestor`].
+        node_bound: Option<u64>,
+    },
+}
 
 /// A dataset or snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -379,21 +394,6 @@ impl UnreferencedImage {
     }
 }
 
-/// Appends a tree's root.
-pub(super) fn put_ptr(out: &mut Vec<u8>, ptr: Option<Ptr>) {
-    put_varint(out, ptr.map_or(0, |ptr| ptr.len_bytes.into()));
-    put_varint(out, ptr.map_or(0, |ptr| ptr.addr.raw()));
-}
-
-/// Reads a tree's root.
-pub(super) fn read_ptr(reader: &mut Reader<'_>) -> Result<Option<Ptr>> {
-    let (len_bytes, raw) = (reader.varint_u32()?, reader.varint()?);
-    if len_bytes as usize > RECORD_BYTES_MAX {
-        return Err(reader.bad("a tree's root is out of range"));
-    }
-    Ok(Addr::from_raw(raw).map(|addr| Ptr { addr, len_bytes }))
-}
-
 /// Reads entries of a map, which ascend.
 fn read_map<K: Ord, V>(
     reader: &mut Reader<'_>,
@@ -415,6 +415,8 @@ fn read_text(reader: &mut Reader<'_>) -> Result<String> {
     text.map_err(|_| reader.bad("a text is not UTF-8"))
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+use crate::Addr;
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::dataset::{Chain, Sublist};
 

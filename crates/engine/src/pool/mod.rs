@@ -41,6 +41,7 @@ mod check;
 mod checkpoint;
 mod clean;
 mod codecs;
+mod coded;
 mod commit;
 mod compare;
 mod copies;

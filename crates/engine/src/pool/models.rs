@@ -4,14 +4,14 @@
 //! holds no lock while it reads and learns, and one call learns at most one model, so that its caller decides how much
 //! time learning takes. Its result follows from the state of the pool alone.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pagefold_codec::{Model, Options, registry};
 
 use super::Pool;
-use super::deltas::Coded;
+use super::coded::{Coded, Current};
 use crate::dataset::pending::PageBuf;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
 use crate::dataset::{Codecs, Dataset, LiveDataset, ModelEntry, ModelPin, count};
@@ -223,9 +223,6 @@ impl Watch {
         self.objects.retain(|_, watched| watched.pages() > least);
     }
 }
-
-/// Models in use for the objects of a commit.
-pub(super) type Current = HashMap<u64, (ModelId, Arc<Model>)>;
 
 impl Pool {
     /// Returns the models that code new pages of these objects.

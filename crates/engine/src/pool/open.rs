@@ -336,7 +336,7 @@ impl OpeningPool {
         let tree = Tree::new(self.root.own, Arc::clone(&store), Arc::clone(&nodes));
         let own =
             Arc::new(LiveDataset::new(OWN, tree, Arc::clone(&shared), SpaceAccounting::default(), None));
-        let blocks = Arc::new(DeadBlocks::new(Arc::clone(&own), self.image.next_list));
+        let blocks = Arc::new(DeadBlocks::new(Arc::clone(&own) as _, self.image.next_list));
         let parts = VersionContext { shared: Arc::clone(&shared), store, nodes: Arc::clone(&nodes), blocks };
         let mut catalogue = Catalogue::load(&self.image, parts)?;
         catalogue.nodes_below = Addr::new(end.position.segment + 1, 0).raw();

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Pool;
-use super::catalogue::{Catalogue, VersionKind};
+use super::catalogue::Catalogue;
+use super::image::VersionKind;
 use super::send::{HIDDEN, is_hidden};
 use crate::dataset::accounting::Follower;
 use crate::dataset::redo::CatalogueOp;

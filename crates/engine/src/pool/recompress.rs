@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 use rayon::prelude::*;
 
 use super::clean::{ChangedPages, move_to};
+use super::coded::Current;
 use super::commit::encode_page;
-use super::models::Current;
 use super::pack::{Packer, Survivor};
 use super::{Maintenance, Pool};
 use crate::dataset::{Codecs, Commit, Dataset, LiveDataset, ModelPin, PASS_TABLE_BYTES, count};

@@ -43,7 +43,6 @@
 //! | per record: raw address - that of the record before (the first: its address) | varint |
 //! | per record: its length, as its segment counts it | varint |
 
-use super::image::{put_ptr, read_ptr};
 use crate::limits::{CHUNK_BYTES, RECORD_BYTES_MAX};
 use crate::segment::{Located, PageIds, Part};
 use crate::types::COPIES;
@@ -270,6 +269,21 @@ pub(super) fn append_list(table: &mut Vec<TablePage>, list: Vec<TablePage>) -> R
     }
     table.extend(list);
     Ok(())
+}
+
+/// Appends a tree's root.
+pub(super) fn put_ptr(out: &mut Vec<u8>, ptr: Option<Ptr>) {
+    put_varint(out, ptr.map_or(0, |ptr| ptr.len_bytes.into()));
+    put_varint(out, ptr.map_or(0, |ptr| ptr.addr.raw()));
+}
+
+/// Reads a tree's root.
+pub(super) fn read_ptr(reader: &mut Reader<'_>) -> Result<Option<Ptr>> {
+    let (len_bytes, raw) = (reader.varint_u32()?, reader.varint()?);
+    if len_bytes as usize > RECORD_BYTES_MAX {
+        return Err(reader.bad("a tree's root is out of range"));
+    }
+    Ok(Addr::from_raw(raw).map(|addr| Ptr { addr, len_bytes }))
 }
 
 fn put_placed(out: &mut Vec<u8>, PlacedRecord { addr, first, second }: &PlacedRecord) {

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::Pool;
-use super::catalogue::{Catalogue, VersionKind};
+use super::catalogue::Catalogue;
 use super::copies::Copies;
+use super::image::VersionKind;
 use super::image::{Image, UnreferencedImage};
 use crate::dataset::{LiveDataset, space_of};
 use crate::limits::RECORD_BYTES_MAX;

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::bucket::{Bucket, Sublist};
 use super::{decode_ptrs, encode_ptrs};
-use crate::dataset::LiveDataset;
 use crate::tree::{Edit, Value};
 use crate::wire::Reader;
 use crate::{Error, Key, Ptr, Result};
@@ -13,15 +12,25 @@ use crate::{Error, Key, Ptr, Result};
 /// Number of buckets that are read together.
 const BUCKETS_AT_ONCE: usize = 256;
 
+/// The tree in which buckets and blocks of dead lists are kept.
+pub(crate) trait BlockTree: Send + Sync {
+    /// Returns the value of `key`.
+    fn get(&self, key: &Key) -> Result<Option<Value>>;
+    /// Returns at most `limit` values, from `from` (inclusive) to `to` (exclusive).
+    fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Value)>>;
+    /// Changes one value.
+    fn edit(&self, edit: Edit) -> Result<()>;
+}
+
 /// The buckets and blocks of dead lists, in the pool's own tree.
 pub(crate) struct DeadBlocks {
-    own: Arc<LiveDataset>,
+    own: Arc<dyn BlockTree>,
     next: AtomicU64,
 }
 
 impl DeadBlocks {
     /// Returns the buckets and blocks in `own`, whose next list gets the number `next`.
-    pub(crate) fn new(own: Arc<LiveDataset>, next: u64) -> Self {
+    pub(crate) fn new(own: Arc<dyn BlockTree>, next: u64) -> Self {
         Self { own, next: AtomicU64::new(next) }
     }
 
@@ -35,11 +44,11 @@ impl DeadBlocks {
     }
 
     fn put(&self, key: Key, bytes: Vec<u8>) -> Result<()> {
-        self.own.edit(&mut std::iter::once(Edit::Put(key, Value::Bytes(bytes.into()))))
+        self.own.edit(Edit::Put(key, Value::Bytes(bytes.into())))
     }
 
     fn delete(&self, key: Key) -> Result<()> {
-        self.own.edit(&mut std::iter::once(Edit::Delete(key)))
+        self.own.edit(Edit::Delete(key))
     }
 
     fn get<T>(
@@ -48,7 +57,7 @@ impl DeadBlocks {
         what: &'static str,
         decode: impl FnOnce(&mut Reader<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
-        match self.own.tree.get(key)? {
+        match self.own.get(key)? {
             Some(value) => decode_value(&value, what, decode).map(Some),
             None => Ok(None),
         }
@@ -111,7 +120,7 @@ impl DeadBlocks {
     /// Errors of reading.
     pub(crate) fn some_buckets(&self, list: u64, birth: u64, limit: usize) -> Result<Vec<(u64, Bucket)>> {
         let (from, to) = (Key::new(list, Key::BUCKET, birth), Key::new(list, Key::BUCKET + 1, 0));
-        let found = self.own.tree.range(&from, &to, limit)?;
+        let found = self.own.range(&from, &to, limit)?;
         let decode =
             |(key, value): (Key, Value)| Ok((key.offset, decode_value(&value, BUCKET, Bucket::decode)?));
         found.into_iter().map(decode).collect()

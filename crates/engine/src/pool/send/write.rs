@@ -13,8 +13,8 @@ use crate::dataset::{LiveDataset, ModelPin, count};
 use crate::limits::SHARE_PAGES_MAX;
 use crate::pool::Pool;
 use crate::pool::catalogue::Catalogue;
+use crate::pool::coded::Current;
 use crate::pool::commit::encode_page;
-use crate::pool::models::Current;
 use crate::record::{decode, decode_metadata, is_delta, needs};
 use crate::{Addr, Error, Key, Result};
 

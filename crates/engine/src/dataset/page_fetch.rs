@@ -1,0 +1,76 @@
+//! A read of one page whose record has to come from a device, for whoever reads in his own way.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::deliver::{Keep, Wanted, deliver};
+use super::model_reads::Loaded;
+use super::shared::{Shared, count};
+use crate::segment::RecordFetch;
+use crate::{Error, Result};
+
+/// Outcome of a read that must not wait.
+pub enum Attempt {
+    /// The buffer is filled.
+    Done,
+    /// The buffer can be filled after one device read, which the caller may do in its own way.
+    Fetch(PageFetch),
+    /// Nothing was read: [`super::Dataset::read`] does it, and waits.
+    Wait,
+}
+
+/// A read within one page whose record has to come from a device.
+pub struct PageFetch {
+    pub(super) record: RecordFetch,
+    pub(super) shared: Arc<Shared>,
+    pub(super) page_bytes: usize,
+    pub(super) within: usize,
+}
+
+impl PageFetch {
+    /// Returns a descriptor to read from, if the device has one. It stays open as long as `self` lives.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.record.file()
+    }
+
+    /// Returns the offset on the device, and the memory that must be filled with what is read there. The memory stays
+    /// where it is until `self` is finished or dropped.
+    pub fn request(&mut self) -> (u64, &mut [u8]) {
+        self.record.request()
+    }
+
+    /// Reads through the device, which waits, and then does the same as [`PageFetch::finish`].
+    ///
+    /// # Errors
+    /// Errors of the device, and those of [`PageFetch::finish`].
+    pub fn read(mut self, out: &mut [u8]) -> Result<bool> {
+        self.record.read()?;
+        self.deliver(out)
+    }
+
+    /// Fills `out`, which is as long as the buffer of the attempt, from what was read. Returns false if the record is
+    /// not there (any more); [`super::Dataset::read`] then finds the reason.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the object was read with another recordsize.
+    pub fn finish(self, out: &mut [u8]) -> Result<bool> {
+        self.record.count();
+        self.deliver(out)
+    }
+
+    fn deliver(&self, out: &mut [u8]) -> Result<bool> {
+        let Ok(record) = self.record.record() else { return Ok(false) };
+        let addr = self.record.addr();
+        let models = Loaded(&self.shared);
+        let keep = Keep::of(&self.shared, false);
+        let wanted = Wanted { page_bytes: self.page_bytes, within: self.within, out: &mut *out };
+        match deliver(&self.shared, &models, (addr, record), wanted, keep) {
+            Ok(()) => {}
+            // [`super::Dataset::read`] may wait for the model or the bases, and it counts damage.
+            Err(Error::Busy(_) | Error::Corrupt { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        count(&self.shared.counters.read_bytes, out.len() as u64);
+        Ok(true)
+    }
+}
