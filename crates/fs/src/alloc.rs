@@ -6,12 +6,13 @@ use pagefold_engine::limits::ATOMIC_WRITE_MAX;
 
 use crate::codec::{Inode, flag};
 use crate::error::{FsError, Result};
-use crate::freeing::{Freeing, uncover};
+use crate::freeing::uncover;
 use crate::fs::Fs;
 use crate::inode::{Node, Txn};
 use crate::io::clean_tail;
 use crate::limits::{FILE_BYTES_MAX, SHARE_PAGES_MAX, ZEROS};
 use crate::orphan;
+use crate::ranges::Ranges;
 use crate::types::{Fallocate, Ino};
 
 impl Fs {
@@ -42,7 +43,7 @@ impl Fs {
         let end = offset.checked_add(len).filter(|&end| end <= FILE_BYTES_MAX).ok_or(FsError::TooBig)?;
         let node = self.node(ino)?;
         let mut txn = Txn::lock(&[&node]);
-        txn.bound_freeing(self, ino.0)?;
+        txn.locked(ino.0).map_or(Ok(()), |locked| self.bound_freeing(locked))?;
         let inode = txn.edit(ino.0)?;
         self.want_file(inode)?;
         let moves = matches!(mode, Fallocate::Collapse | Fallocate::Insert);
@@ -187,7 +188,7 @@ impl Fs {
         }
         changes.push(orphan::put_data(from_object));
         inode.object = to_object;
-        inode.freeing = Freeing::default();
+        inode.freeing = Ranges::default();
         Ok(())
     }
 
@@ -220,7 +221,7 @@ impl Fs {
         self.writable()?;
         let (source, target) = (self.node(from)?, self.node(to)?);
         let mut txn = Txn::lock(&[&source, &target]);
-        txn.bound_freeing(self, to.0)?;
+        txn.locked(to.0).map_or(Ok(()), |locked| self.bound_freeing(locked))?;
         let src = txn.get(from.0)?.clone();
         let mut dst = txn.get(to.0)?.clone();
         self.want_file(&src)?;

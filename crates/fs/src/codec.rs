@@ -22,8 +22,8 @@ use pagefold_engine::record::Compression;
 use pagefold_engine::types::Key;
 
 use crate::error::{FsError, Result};
-use crate::freeing::Freeing;
 use crate::limits::{FILE_BYTES_MAX, XATTR_LIST_MAX};
+use crate::ranges::Ranges;
 use crate::types::{FileKind, Time};
 
 /// Kinds of keys.
@@ -117,7 +117,7 @@ pub(crate) struct Inode {
     pub(crate) displaced: u32,
     pub(crate) xattr_bytes: u32,
     /// Pages of `object` that read as zeros and are yet to be freed.
-    pub(crate) freeing: Freeing,
+    pub(crate) freeing: Ranges,
 }
 
 impl Inode {
@@ -147,7 +147,7 @@ impl Inode {
             entries: 0,
             displaced: 0,
             xattr_bytes: 0,
-            freeing: Freeing::default(),
+            freeing: Ranges::default(),
         }
     }
 
@@ -294,10 +294,15 @@ impl Inode {
     }
 }
 
-fn decode_freeing(bytes: &[u8]) -> Option<Freeing> {
+/// Returns the key that lists inode `ino` as one with pages to be freed.
+pub(crate) const fn freeing_key(ino: u64) -> Key {
+    Key::new(0, kind::FREEING, ino)
+}
+
+fn decode_freeing(bytes: &[u8]) -> Option<Ranges> {
     let (ranges, rest) = bytes.as_chunks::<RANGE_BYTES>();
     let range = |b: &[u8; RANGE_BYTES]| u64_at(b, 0)..u64_at(b, 8);
-    Freeing::new(ranges.iter().map(range).collect()).filter(|_| rest.is_empty())
+    Ranges::new(ranges.iter().map(range).collect()).filter(|_| rest.is_empty())
 }
 
 fn log2(recordsize: u32) -> u8 {

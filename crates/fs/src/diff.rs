@@ -13,8 +13,8 @@ use pagefold_engine::types::Key;
 
 use crate::codec::{Inode, Pointee, kind};
 use crate::error::{FsError, Result};
-use crate::freeing::Freeing;
 use crate::named::split;
+use crate::ranges::Ranges;
 use crate::types::{FileKind, Ino};
 
 /// Number of entries fetched at once.
@@ -240,8 +240,8 @@ pub(crate) fn collect(
 /// read as zeros in both versions: it is no difference that they were freed meanwhile.
 fn see_freed(changed: &BTreeMap<InodeNumber, Changed>, pages: &mut Pages, holes: &mut Pages) {
     let objects: HashSet<u64> = pages.keys().chain(holes.keys()).copied().collect();
-    let none = Freeing::default();
-    let mut freeing: HashMap<u64, (&Freeing, &Freeing)> = HashMap::new();
+    let none = Ranges::default();
+    let mut freeing: HashMap<u64, (&Ranges, &Ranges)> = HashMap::new();
     for one in changed.values() {
         for (inode, is_new) in [(&one.before, false), (&one.after, true)] {
             let Some(inode) = inode.as_ref().filter(|inode| !inode.freeing.is_empty()) else { continue };
@@ -249,7 +249,7 @@ fn see_freed(changed: &BTreeMap<InodeNumber, Changed>, pages: &mut Pages, holes:
             if is_new { both.1 = &inode.freeing } else { both.0 = &inode.freeing }
         }
     }
-    let outside = |runs: Vec<Range<u64>>, of: &Freeing| -> Vec<Range<u64>> {
+    let outside = |runs: Vec<Range<u64>>, of: &Ranges| -> Vec<Range<u64>> {
         let parts = runs.into_iter().flat_map(|run| of.split(run));
         parts.filter(|(_, is_freed)| !is_freed).map(|(run, _)| run).collect()
     };

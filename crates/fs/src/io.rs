@@ -17,11 +17,12 @@ use pagefold_engine::limits::{ATOMIC_WRITE_MAX, RECORDSIZE_DEFAULT};
 
 use crate::codec::{Inode, flag, is_recordsize};
 use crate::error::{FsError, Result};
-use crate::freeing::{Freeing, uncover};
+use crate::freeing::uncover;
 use crate::fs::Fs;
 use crate::inode::{Locked, Node};
 use crate::limits::{FILE_BYTES_MAX, ZEROS};
 use crate::orphan;
+use crate::ranges::Ranges;
 use crate::types::{Attr, Ino, OpenFlags, WriteFlags, Written};
 
 /// Outcomes of a read that must not wait.
@@ -324,7 +325,7 @@ impl Fs {
         }
         inode.object = 0;
         inode.recordsize = 0;
-        inode.freeing = Freeing::default();
+        inode.freeing = Ranges::default();
         inode.set(flag::TAIL, false);
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! limits, error, types, options   the ground
-//! codec      what is stored, byte by byte (with the ranges of `freeing`)
+//! codec      what is stored, byte by byte (with the ranges of `ranges`)
 //! named      names in the dataset's map
 //! inode      inodes in memory, their locks, changes of several at once
 //! mirror     a second object that is filled with a file's contents
@@ -60,6 +60,7 @@ mod options;
 mod orphan;
 pub mod paths;
 mod perm;
+mod ranges;
 pub mod rebase;
 mod rewrite;
 pub mod testing;
@@ -71,8 +72,9 @@ mod xattr;
 pub use error::{FsError, Result};
 pub use fs::Fs;
 pub use io::{Fetch, TryRead};
+pub use mirror::Ended;
 pub use options::{AtimePolicy, FormatOptions, FsOptions, KernelHolds, RecordsizeHint};
-pub use rewrite::{Ended, Rewrite, Step};
+pub use rewrite::{Rewrite, Step};
 pub use types::{
     Attr, Caller, Clock, DirEntry, Entry, Fallocate, FileKind, Ino, OpenFlags, RenameMode, Seek, SetAttr,
     SetTime, StatFs, SystemClock, Time, WriteFlags, Written, XattrMode,

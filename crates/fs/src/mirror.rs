@@ -11,9 +11,19 @@ use pagefold_engine::dataset::Change;
 use pagefold_engine::types::Key;
 
 use crate::codec::{Inode, kind};
-use crate::freeing::Freeing as Ranges;
 use crate::limits::{TODO_RANGES_MAX, ZEROS};
-use crate::rewrite::Ended;
+use crate::ranges::Ranges;
+
+/// Reasons why a rewrite was given up although nothing failed in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The file was truncated to nothing, or bytes were moved within it (FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_INSERT_RANGE).
+    Moved,
+    /// The file's last name was removed.
+    Deleted,
+    /// A change of the file could not be mirrored, and was made without the second object; the text says why.
+    NotMirrored(String),
+}
 
 /// An object that is being filled. The inode's lock `changing` guards it.
 #[derive(Debug)]

@@ -9,9 +9,8 @@ use std::sync::atomic::Ordering;
 use pagefold_engine::dataset::{Change, Reaper};
 use pagefold_engine::types::Key;
 
-use crate::codec::{Inode, kind};
+use crate::codec::{Inode, freeing_key, kind};
 use crate::error::Result;
-use crate::freeing;
 use crate::fs::Fs;
 use crate::inode::Retired;
 use crate::limits::{READDIR_BATCH, REAP_PAGES};
@@ -177,7 +176,7 @@ impl Fs {
                 last_changes.push(Change::Punch { object: inode.object, from: 0, to: u64::MAX });
                 Inode::code_pages(Some(&inode), None, &mut last_changes);
                 if !inode.freeing.is_empty() {
-                    last_changes.push(Change::Delete(freeing::key(ino)));
+                    last_changes.push(Change::Delete(freeing_key(ino)));
                 }
             }
         }

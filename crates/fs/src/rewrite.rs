@@ -20,25 +20,14 @@ use pagefold_engine::dataset::{Attempt, Change};
 
 use crate::codec::{Inode, flag, is_recordsize};
 use crate::error::{FsError, Result};
-use crate::freeing::Freeing;
 use crate::fs::Fs;
 use crate::inode::{Locked, Node, Txn};
 use crate::io::{is_zero, read_around};
 use crate::limits::PIECE_BYTES;
-use crate::mirror::{self, Filling, code_pages};
+use crate::mirror::{self, Ended, Filling, code_pages};
 use crate::orphan;
+use crate::ranges::Ranges;
 use crate::types::Ino;
-
-/// Reasons why a rewrite was given up although nothing failed in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// The file was truncated to nothing, or bytes were moved within it (FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_INSERT_RANGE).
-    Moved,
-    /// The file's last name was removed.
-    Deleted,
-    /// A change of the file could not be mirrored, and was made without the second object; the text says why.
-    NotMirrored(String),
-}
 
 /// The outcome of a step of a rewrite.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -270,7 +259,7 @@ impl Rewrite<'_> {
         inode.object = self.object;
         inode.recordsize = self.recordsize;
         inode.wish = self.recordsize;
-        inode.freeing = Freeing::default();
+        inode.freeing = Ranges::default();
         inode.set(flag::TAIL, false);
         inode.ctime = now;
         let mut changes = vec![Change::Delete(mirror::key(self.object)), orphan::put_data(before)];

@@ -18,12 +18,12 @@
 //! Notes are kept by a hash of inode and range: two ranges with the same hash cost a needless message, never more.
 
 use crate::blocking::Pool;
+use crate::kernel::{Kernel, drop_pages};
 use crate::limits::{
     CACHE_CHUNK_BYTES, CACHE_NOTES, CACHE_READS, DROP_PATIENCE, DROP_THREADS_MAX, ORDER_MARGIN,
     ORDER_MARGIN_EARLY, ORDER_MARGIN_FILLED,
 };
-use crate::transport::drop_pages;
-use crate::{Kernel, Request, own_files};
+use crate::own_files;
 use parking_lot::{Condvar, Mutex};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::SeqCst;
@@ -126,6 +126,17 @@ impl fmt::Debug for Coherence {
     }
 }
 
+/// A request, as the kernel sent it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    /// Its inode.
+    pub(crate) ino: u64,
+    /// Its place in the order in which the kernel sent requests.
+    pub(crate) number: u64,
+    /// True if the kernel asks it again, after a server died.
+    pub(crate) again: bool,
+}
+
 /// Marks a request that concerns cached pages as being answered.
 pub(crate) struct Caching {
     coherence: Arc<Coherence>,
@@ -173,9 +184,9 @@ impl Coherence {
         chunks.chunks.clone().map(move |chunk| &self.pages[place(ino, chunk)])
     }
 
-    /// Notes that `request` reads into the page cache, or writes from it. Must be called before the file is looked at.
-    pub(crate) fn caches(self: &Arc<Self>, request: &mut Request, offset: u64, len: u64, reads: bool) {
-        let (ino, number) = (request.ino(), request.number());
+    /// Notes that `sent` reads into the page cache, or writes from it. Must be called before the file is looked at.
+    pub(crate) fn caches(self: &Arc<Self>, sent: Sent, offset: u64, len: u64, reads: bool) -> Caching {
+        let Sent { ino, number, .. } = sent;
         let chunks = Chunks::new(ino, offset, len);
         for note in self.notes(&chunks) {
             if reads {
@@ -187,7 +198,7 @@ impl Coherence {
             note.under_way.fetch_add(1, SeqCst);
             note.last.fetch_max(number, SeqCst);
         }
-        request.keep(Caching { coherence: Arc::clone(self), chunks });
+        Caching { coherence: Arc::clone(self), chunks }
     }
 
     /// Notes that an inode is used directly. Must be called before this use can make the kernel drop pages.
@@ -199,25 +210,25 @@ impl Coherence {
         }
     }
 
-    /// Notes that `request` returns attributes of its inode. Must be called before these are looked at.
-    pub(crate) fn tells_attributes(&self, request: &Request) {
-        self.attributes[place(request.ino(), 0)].fetch_max(request.number(), SeqCst);
+    /// Notes that `sent` returns attributes of its inode. Must be called before these are looked at.
+    pub(crate) fn tells_attributes(&self, sent: Sent) {
+        self.attributes[place(sent.ino, 0)].fetch_max(sent.number, SeqCst);
     }
 
     /// As [`Self::tells_attributes`], for inodes that are not known yet.
-    pub(crate) fn tells_of_names(&self, request: &Request) {
-        self.named.fetch_max(request.number(), SeqCst);
+    pub(crate) fn tells_of_names(&self, sent: Sent) {
+        self.named.fetch_max(sent.number, SeqCst);
     }
 
-    /// Returns what the kernel may have cached of the range that `request` has written, since it sent the request. Must
+    /// Returns what the kernel may have cached of the range that `sent` has written, since it sent the request. Must
     /// be called after the write was applied.
-    pub(crate) fn stale(&self, request: &Request, write: &Direct) -> Stale {
+    pub(crate) fn stale(&self, sent: Sent, write: &Direct) -> Stale {
         fence(SeqCst);
         // Which reads ran beside a write that is asked again is not known.
-        if request.is_again() {
+        if sent.again {
             return Stale::Pages;
         }
-        let (number, margin) = (request.number(), margin(write.opened_direct));
+        let (number, margin) = (sent.number, margin(write.opened_direct));
         let since = |last: &AtomicU64, margin: u64| match last.load(SeqCst) {
             0 => false,
             last => last.saturating_add(margin) > number,
@@ -232,16 +243,16 @@ impl Coherence {
         }
     }
 
-    /// Returns true if pages that `request` writes from the cache were read after it was sent: then they were dropped
+    /// Returns true if pages that `sent` writes from the cache were read after it was sent: then they were dropped
     /// from the cache while it was on its way (by a direct write beside it, or by a mapping of a direct handle), and
     /// the pages that were read are old. The kernel fills pages before it gives the write its number, and may rest in
     /// between (for a processor, or for the caller's memory): so if an inode is used directly, reads with lower numbers
     /// count, too. Must be called after the write was applied.
-    pub(crate) fn was_read_beside(&self, request: &Request, write: &Direct) -> bool {
+    pub(crate) fn was_read_beside(&self, sent: Sent, write: &Direct) -> bool {
         fence(SeqCst);
         let is_used_directly = self.direct[place(write.ino, 0)].load(SeqCst);
         let margin = if is_used_directly { ORDER_MARGIN_FILLED } else { 0 };
-        let (number, end) = (request.number().saturating_sub(margin), write.offset.saturating_add(write.len));
+        let (number, end) = (sent.number.saturating_sub(margin), write.offset.saturating_add(write.len));
         let chunks = Chunks::new(write.ino, write.offset, write.len);
         let beside = |note: &Note| {
             let reads = note.reads.lock();
@@ -251,7 +262,7 @@ impl Coherence {
             // If all reads that are kept are newer, others may have been forgotten.
             reads.kept.iter().all(newer) || reads.kept.iter().any(|read| newer(read) && meets(read))
         };
-        request.is_again() || self.notes(&chunks).any(beside)
+        sent.again || self.notes(&chunks).any(beside)
     }
 
     /// Makes the kernel forget the attributes of an inode. Does not wait.

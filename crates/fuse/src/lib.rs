@@ -23,6 +23,7 @@ mod coherence;
 mod dispatch;
 mod errno;
 mod init;
+mod kernel;
 mod killed;
 pub mod limits;
 mod mount;
@@ -31,6 +32,7 @@ pub mod operation;
 mod own_files;
 pub mod protocol;
 mod request;
+mod ring_switch;
 mod session;
 mod stats;
 mod transport;
@@ -41,13 +43,15 @@ pub use coherence::DROP_THREADS;
 pub use dispatch::{Dispatch, HIDDEN_DIR, SNAPSHOT_DIR, SnapshotTree, Snapshots, WithSnapshots};
 pub use errno::errno;
 pub use init::{Agreement, InitError};
+pub use kernel::Kernel;
 pub use killed::{abandoned, ended_but_for_drops};
 pub use mount::{
     Here, MountError, MountOptions, Mounted, Mounter, OneMount, Unmount, abort_abandoned, check_mount_point,
     is_mount_point, unmount,
 };
-pub use request::{Fetching, Handler, Kernel, Request};
+pub use request::{Fetching, Handler, Request};
+pub use ring_switch::{Transport, enable_ring, ring_enabled};
 pub use rustix::io::Errno;
 pub use session::{Held, Session};
 pub use stats::{LATENCY_BUCKETS, OpcodeStats, Stats};
-pub use transport::{Transport, enable_ring, kernel_resends, ring_enabled};
+pub use transport::kernel_resends;

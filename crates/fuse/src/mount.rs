@@ -140,7 +140,7 @@ impl Mounter for Here {
         let place = make::examine(dir, options)?;
         if options.transport == crate::Transport::IoUring
             && !options.takeover
-            && let Err(error) = crate::transport::enable_ring()
+            && let Err(error) = crate::ring_switch::enable_ring()
         {
             tracing::debug!(%error, "FUSE over io_uring cannot be switched on");
         }

@@ -14,8 +14,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::mpsc;
 
 use crate::blocking::Birth;
-use crate::request::Kernel;
-use crate::transport::clone_device;
+use crate::kernel::{Kernel, clone_device};
 
 thread_local! {
     /// The file of the connection in this thread's own table; `None` in a thread that shares the process's table.

@@ -1,17 +1,16 @@
 //! Requests of the kernel as owned objects: a request can move to another thread and be answered later, once.
 
 use crate::blocking::Blocking;
-use crate::coherence::Caching;
+use crate::coherence::{Caching, Sent};
+use crate::kernel::Kernel;
 use crate::operation::{self, Arguments, Operation, ParseError, Span};
 use crate::protocol::{InHeader, Opcode, UNIQUE_RESEND};
 use crate::stats::Stats;
-use crate::transport;
 use pagefold_engine::dataset::Journal;
 use pagefold_engine::dataset::journal::{Asked, RequestOrigin, SlotGuard};
 use pagefold_fs::Fetch;
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::{fmt, time::Instant};
 use zerocopy::{Immutable, IntoBytes};
 
@@ -89,6 +88,11 @@ impl Request {
     /// Returns the request's place in the order in which the kernel sent requests.
     pub(crate) fn number(&self) -> u64 {
         self.header.unique & !UNIQUE_RESEND
+    }
+
+    /// Returns what the page cache has to know of the request.
+    pub(crate) fn sent(&self) -> Sent {
+        Sent { ino: self.ino(), number: self.number(), again: self.is_again() }
     }
 
     /// Keeps a mark until the request has been answered.
@@ -246,28 +250,6 @@ pub struct Fetching {
     pub(crate) fetch: Fetch,
     pub(crate) offset: u64,
     pub(crate) size: u32,
-}
-
-/// The kernel's end of a connection.
-#[derive(Clone, Debug)]
-pub struct Kernel(Weak<OwnedFd>);
-
-impl Kernel {
-    pub(crate) fn new(device: &Arc<OwnedFd>) -> Self {
-        Self(Arc::downgrade(device))
-    }
-
-    /// Returns true if the kernel refers to an inode, or if that cannot be told. The kernel also drops the inode's
-    /// attributes from its cache.
-    pub fn holds(&self, ino: u64) -> bool {
-        // Without a device there is no connection any more, and so nothing refers to the inode.
-        self.0.upgrade().is_some_and(|device| transport::kernel_holds(&device, ino))
-    }
-
-    /// Calls `what` with a file of the connection; returns `None` if it has ended.
-    pub(crate) fn with_device<T>(&self, what: impl FnOnce(&OwnedFd) -> T) -> Option<T> {
-        self.0.upgrade().map(|device| what(&device))
-    }
 }
 
 /// Answers requests: the file system as a transport sees it.

@@ -2,12 +2,14 @@
 
 use crate::dispatch::{Dispatch, SnapshotTree, WithSnapshots};
 use crate::init::{Agreement, InitError, RingWish, negotiate};
+use crate::kernel::Kernel;
 use crate::limits::{DEVICE_THREADS_MAX, INIT_TIMEOUT};
 use crate::mount::{self, Here, MountError, MountOptions, Mounted, Mounter, Unmount};
 use crate::operation::Operation;
-use crate::request::{Handler, Kernel};
+use crate::request::Handler;
+use crate::ring_switch::{self, Transport};
 use crate::stats::Stats;
-use crate::transport::{self, Running, Transport, Wiring};
+use crate::transport::{self, Running, Wiring};
 use pagefold_fs::Fs;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
@@ -99,7 +101,7 @@ impl Session {
         options: &MountOptions,
     ) -> Result<Self, MountError> {
         // This is read before mounting, because the mounter switches rings on if it has to.
-        let enabled = transport::ring_enabled();
+        let enabled = ring_switch::ring_enabled();
         let Mounted { device, dir, device_minor, pages_max } = mounter.mount(dir, options)?;
         let mut guard = Unserved(Some(dir.clone()), &*mounter);
         let ring = match options.transport {

@@ -4,12 +4,9 @@ use pagefold_engine::dataset::{Change, Dataset};
 use parking_lot::MutexGuard;
 
 use super::Node;
-use crate::codec::Inode;
+use crate::codec::{Inode, freeing_key};
 use crate::error::{FsError, Result};
-use crate::freeing;
-use crate::fs::Fs;
-use crate::mirror::Filling;
-use crate::rewrite::Ended;
+use crate::mirror::{Ended, Filling};
 
 /// One inode, locked for a change. The change works on a copy: if it fails, nothing has changed.
 pub(crate) struct Locked<'n> {
@@ -36,8 +33,8 @@ impl<'n> Locked<'n> {
     /// Adds the changes that store the new state.
     pub(crate) fn put(&self, changes: &mut Vec<Change<'_>>) {
         match (self.old.freeing.is_empty(), self.new.freeing.is_empty()) {
-            (true, false) => changes.push(Change::Put(freeing::key(self.node.ino), vec![1])),
-            (false, true) => changes.push(Change::Delete(freeing::key(self.node.ino))),
+            (true, false) => changes.push(Change::Put(freeing_key(self.node.ino), vec![1])),
+            (false, true) => changes.push(Change::Delete(freeing_key(self.node.ino))),
             _ => {}
         }
         Inode::code_pages(Some(&self.old), Some(&self.new), changes);
@@ -127,9 +124,9 @@ impl<'n> Txn<'n> {
         self.locked.iter_mut().find(|l| l.node.ino == ino).map(|l| &mut l.new).ok_or(FsError::Stale)
     }
 
-    /// As [`Fs::bound_freeing`], for a locked inode that has not been changed yet.
-    pub(crate) fn bound_freeing(&mut self, fs: &Fs, ino: u64) -> Result<()> {
-        self.locked.iter_mut().filter(|l| l.node.ino == ino).try_for_each(|locked| fs.bound_freeing(locked))
+    /// Returns a locked inode; nothing if it is not one of them.
+    pub(crate) fn locked(&mut self, ino: u64) -> Option<&mut Locked<'n>> {
+        self.locked.iter_mut().find(|locked| locked.node.ino == ino)
     }
 
     /// Returns the new state of a locked inode.

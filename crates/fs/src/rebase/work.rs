@@ -3,13 +3,13 @@
 use pagefold_engine::dataset::Change;
 
 use super::Work;
-use crate::codec::{COUNTER_KEY, Inode, Pointee, decode_counter, kind};
+use crate::codec::{COUNTER_KEY, Inode, Pointee, decode_counter, freeing_key, kind};
 use crate::diff::{Changed, InodeNumber, inode};
 use crate::dir::{add_entry, remove_entry};
 use crate::error::{FsError, Result};
-use crate::freeing::{self, Freeing};
 use crate::named::Probe;
 use crate::orphan;
+use crate::ranges::Ranges;
 use crate::types::{FileKind, Time};
 
 impl<'a> Work<'a> {
@@ -107,10 +107,10 @@ impl<'a> Work<'a> {
             if there.object == object {
                 there.freeing.ranges().iter().try_for_each(|pages| self.punch(object, pages.clone()))?;
             }
-            changes.push(Change::Delete(freeing::key(number)));
+            changes.push(Change::Delete(freeing_key(number)));
         }
         let given_up = one.was().filter(|was| was.object != 0 && was.object != is.object);
-        let stored = Inode { object, freeing: Freeing::default(), ..is };
+        let stored = Inode { object, freeing: Ranges::default(), ..is };
         Inode::code_pages(coded.as_ref(), Some(&stored), &mut changes);
         changes.push(stored.put(number));
         if let Some(was) = given_up {

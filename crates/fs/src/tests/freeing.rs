@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::{Bed, ROOT, assert_err, pattern};
 use crate::Fallocate::{Collapse, Insert, PunchHole, ZeroRange};
 use crate::codec::{Inode, kind};
-use crate::freeing::Freeing;
 use crate::limits::FREEING_RANGES_MAX;
+use crate::ranges::Ranges;
 use crate::{FsError, FsOptions, Ino, Seek, SetAttr};
 use pagefold_engine::Key;
 use pagefold_engine::dataset::{Change, Dataset};
@@ -42,7 +42,7 @@ fn ranges(bed: &Bed, f: Ino) -> Vec<std::ops::Range<u64>> {
 }
 
 fn listed(bed: &Bed, f: Ino) -> bool {
-    bed.dataset.get(&crate::freeing::key(f.0)).unwrap().is_some()
+    bed.dataset.get(&crate::codec::freeing_key(f.0)).unwrap().is_some()
 }
 
 #[test]
@@ -180,11 +180,11 @@ fn a_full_pool_is_truncated() {
 
 #[test]
 fn ranges_that_cannot_be_are_not_believed() {
-    assert!(Freeing::new(vec![1..2, 3..9]).is_some());
+    assert!(Ranges::new(vec![1..2, 3..9]).is_some());
     for bad in [&[(2, 2)][..], &[(3, 2)], &[(1, 2), (2, 3)], &[(5, 9), (1, 2)]] {
-        assert_eq!(Freeing::new(bad.iter().map(|(from, to)| *from..*to).collect()), None, "{bad:?}");
+        assert_eq!(Ranges::new(bad.iter().map(|(from, to)| *from..*to).collect()), None, "{bad:?}");
     }
-    assert_eq!(Freeing::new((0..65).map(|i| 2 * i..2 * i + 1).collect()), None);
+    assert_eq!(Ranges::new((0..65).map(|i| 2 * i..2 * i + 1).collect()), None);
     let (bed, f, _) = bed_with(300);
     truncate(&bed, f, P);
     let stored = bed.dataset.get(&Inode::key(f.0)).unwrap().unwrap();

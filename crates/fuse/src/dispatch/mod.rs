@@ -81,9 +81,9 @@ impl Dispatch {
                 | Operation::Create(Create::Named { .. })
         );
         if tells_attributes {
-            self.coherence.tells_attributes(request);
+            self.coherence.tells_attributes(request.sent());
         } else if tells_of_names {
-            self.coherence.tells_of_names(request);
+            self.coherence.tells_of_names(request.sent());
         }
     }
 
@@ -139,7 +139,7 @@ impl Dispatch {
         blocking: &Blocking,
     ) -> Option<Fetching> {
         if into_cache {
-            self.coherence.caches(&mut request, offset, u64::from(size), true);
+            request.keep(self.coherence.caches(request.sent(), offset, u64::from(size), true));
         } else {
             self.coherence.used_directly(request.ino());
         }
@@ -153,7 +153,7 @@ impl Dispatch {
     fn write(&self, mut request: Request, write: Write, blocking: &Blocking) {
         let len = write.data.len() as usize;
         if write.from_cache {
-            self.coherence.caches(&mut request, write.offset, len as u64, false);
+            request.keep(self.coherence.caches(request.sent(), write.offset, len as u64, false));
         }
         let writer = Writer {
             fs: Arc::clone(&self.fs),

@@ -48,7 +48,7 @@ impl Writer {
             reply(request, written);
         } else if !from_cache {
             self.in_time(request, write, move |request| reply(request, written));
-        } else if !write_back && self.coherence.was_read_beside(&request, &write) {
+        } else if !write_back && self.coherence.was_read_beside(request.sent(), &write) {
             // The mark is dropped, because the write must not wait for itself.
             request.unmark();
             self.dropped(request, write, move |request| reply(request, written));
@@ -59,7 +59,7 @@ impl Writer {
 
     /// Calls `go_on` when the kernel has nothing cached any more that is older than `write`, which was applied.
     fn in_time(self, request: Request, write: Direct, go_on: impl FnOnce(Request) + Send + 'static) {
-        match self.coherence.stale(&request, &write) {
+        match self.coherence.stale(request.sent(), &write) {
             Stale::Nothing => {}
             Stale::Attributes => self.coherence.drop_attributes(write.ino),
             Stale::Pages => return self.dropped(request, write, go_on),

@@ -8,6 +8,7 @@
 use super::{Running, Wiring};
 use crate::blocking::Blocking;
 use crate::buffer::Buffer;
+use crate::kernel::clone_device;
 use crate::limits::{
     DEVICE_IDLE, DEVICE_READERS_MAX, DEVICE_READERS_POPULATED_MAX, PAGE_BYTES, PAYLOAD_BYTES,
 };
@@ -19,7 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::{io, thread};
@@ -30,9 +31,6 @@ const REQUEST_START: usize = PAGE_BYTES - size_of::<InHeader>() - size_of::<Writ
 /// Offset from which a reply is written, so that its data begins on a page.
 const REPLY_START: usize = PAGE_BYTES - size_of::<OutHeader>();
 const BUFFER_BYTES: usize = PAGE_BYTES + PAYLOAD_BYTES;
-
-/// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, u32)`.
-const DEV_IOC_CLONE: libc::c_ulong = 0x8004_E500;
 
 /// A clone of the device and the buffers that wait for their next request.
 struct Channel {
@@ -229,19 +227,6 @@ impl Drop for Alive {
         self.0.threads.lock().alive -= 1;
         self.0.ended.notify_all();
     }
-}
-
-/// Returns another descriptor of the same connection, with its own list of requests in processing.
-pub(super) fn clone_device(device: &OwnedFd) -> io::Result<OwnedFd> {
-    let fresh = rustix::fs::open(
-        "/dev/fuse",
-        rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
-        rustix::fs::Mode::empty(),
-    )?;
-    let source: u32 = device.as_raw_fd().cast_unsigned();
-    // SAFETY: FUSE_DEV_IOC_CLONE reads one u32, the descriptor to clone, and touches nothing else of ours.
-    let done = unsafe { libc::ioctl(fresh.as_raw_fd(), DEV_IOC_CLONE, &raw const source) };
-    if done == 0 { Ok(fresh) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Reads and answers requests until the connection ends, or the thread has rested for long.

@@ -4,24 +4,12 @@ mod dev;
 mod ring;
 
 use crate::init::Agreement;
+use crate::kernel::notify;
 use crate::mount::{Mounter, Unmount};
-use crate::protocol::{NOTIFY_INVAL_INODE, NOTIFY_RESEND, NotifyInvalInodeOut, OutHeader};
+use crate::protocol::NOTIFY_RESEND;
 use crate::request::{Handler, Request};
 use crate::stats::Stats;
 use std::{fs, io, os::fd::OwnedFd, path::PathBuf, sync::Arc};
-use zerocopy::IntoBytes;
-
-/// Transports of a session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Transport {
-    /// The ring if the administrator has switched it on ([`enable_ring`]), `/dev/fuse` otherwise.
-    #[default]
-    Auto,
-    /// Reads and writes of `/dev/fuse`, one thread per request under way.
-    Dev,
-    /// FUSE over io_uring, switched on if need be and possible; a mount fails if it cannot be had.
-    IoUring,
-}
 
 /// Everything that a transport needs to run.
 #[derive(Clone)]
@@ -88,14 +76,6 @@ pub(crate) fn resume(wiring: Wiring) -> io::Result<Box<dyn Running>> {
     dev::start(wiring, asked)
 }
 
-/// Sends the kernel a notification.
-fn notify(device: &OwnedFd, code: i32, body: &[u8]) -> io::Result<()> {
-    let len = (size_of::<OutHeader>() + body.len()) as u32;
-    let mut message = OutHeader { len, error: code, unique: 0 }.as_bytes().to_vec();
-    message.extend_from_slice(body);
-    rustix::io::write(device, &message).map(drop).map_err(io::Error::from)
-}
-
 /// Returns true if the kernel asks again the requests that a server which died has left unanswered: Linux 6.9 and
 /// newer.
 pub fn kernel_resends() -> bool {
@@ -105,57 +85,7 @@ pub fn kernel_resends() -> bool {
     (number(), number()) >= (6, 9)
 }
 
-/// Returns true if the kernel refers to an inode of the connection, or if that cannot be told. The kernel also drops
-/// the inode's attributes from its cache.
-pub(crate) fn kernel_holds(device: &OwnedFd, ino: u64) -> bool {
-    let what = NotifyInvalInodeOut { ino, off: -1, len: 0 };
-    match notify(device, NOTIFY_INVAL_INODE, what.as_bytes()) {
-        Err(error) => error.raw_os_error() != Some(libc::ENOENT),
-        Ok(()) => true,
-    }
-}
-
-/// Makes the kernel drop what it has cached of an inode's bytes, and its attributes. Waits for reads of these bytes
-/// into the kernel's cache.
-pub(crate) fn drop_pages(device: &OwnedFd, ino: u64, offset: u64, len: u64) -> io::Result<()> {
-    let what = NotifyInvalInodeOut { ino, off: offset.cast_signed(), len: len.cast_signed() };
-    match notify(device, NOTIFY_INVAL_INODE, what.as_bytes()) {
-        // The kernel does not know the inode, or the connection has ended: nothing is cached.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTCONN)) => {
-            Ok(())
-        }
-        told => told,
-    }
-}
-
-/// Returns another file of the same connection, with its own list of requests in processing.
-pub(crate) fn clone_device(device: &OwnedFd) -> io::Result<OwnedFd> {
-    dev::clone_device(device)
-}
-
 /// Reads one request from `/dev/fuse` on the caller's thread.
 pub(crate) fn read_one(device: &Arc<OwnedFd>, stats: &Arc<Stats>) -> io::Result<Request> {
     dev::read_one(device, stats)
-}
-
-/// Parameter of the kernel's module that lets servers use rings; off by default.
-const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
-
-/// Returns true if the kernel lets servers use rings.
-pub fn ring_enabled() -> bool {
-    fs::read_to_string(ENABLE_URING).is_ok_and(|text| text.trim() == "Y")
-}
-
-/// Lets servers use rings, until the machine restarts; for all FUSE mounts made from now on. To make that last:
-/// `options fuse enable_uring=1` in `/etc/modprobe.d`.
-///
-/// # Errors
-/// `NotFound` before Linux 6.14, `PermissionDenied` for users other than root.
-pub fn enable_ring() -> io::Result<()> {
-    if ring_enabled() {
-        return Ok(());
-    }
-    // The parameter is not created if it does not exist.
-    let mut parameter = fs::OpenOptions::new().write(true).open(ENABLE_URING)?;
-    io::Write::write_all(&mut parameter, b"Y")
 }
