@@ -16,8 +16,12 @@
 //!    A read that comes later gets what was written; its page is dropped all the same once the read has been answered.
 //!
 //! Notes are kept by a hash of inode and range: two ranges with the same hash cost a needless message, never more.
+//!
+//! A buffered write of a part of a page may keep this page locked until it is answered. Telling the kernel to drop it
+//! then waits for nothing but the end of its patience, so buffered writes ask for it only where direct I/O is in use.
 
 use crate::blocking::Pool;
+use crate::direct_uses::DirectUses;
 use crate::kernel::{Kernel, drop_pages};
 use crate::limits::{
     CACHE_CHUNK_BYTES, CACHE_NOTES, CACHE_READS, DROP_PATIENCE, DROP_THREADS_MAX, ORDER_MARGIN,
@@ -27,7 +31,7 @@ use crate::own_files;
 use parking_lot::{Condvar, Mutex};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use std::sync::{Arc, OnceLock};
 use std::{fmt, io};
 
@@ -107,8 +111,8 @@ pub(crate) enum Stale {
 pub(crate) struct Coherence {
     kernel: Arc<OnceLock<Kernel>>,
     pages: Vec<Note>,
-    /// True for inodes that were ever opened or written for direct I/O, by hash.
-    direct: Vec<AtomicBool>,
+    /// Inodes that are used directly.
+    pub(crate) direct: DirectUses,
     /// Numbers of the last requests that returned attributes of inodes, by hash.
     attributes: Vec<AtomicU64>,
     /// Number of the last request that returned attributes of the inode that a name led to.
@@ -159,7 +163,7 @@ impl Coherence {
         Self {
             kernel,
             pages: (0..CACHE_NOTES).map(|_| Note::default()).collect(),
-            direct: (0..CACHE_NOTES).map(|_| AtomicBool::new(false)).collect(),
+            direct: DirectUses::default(),
             attributes: (0..CACHE_NOTES).map(|_| AtomicU64::new(0)).collect(),
             named: AtomicU64::new(0),
             drops: AtomicU64::new(0),
@@ -199,15 +203,6 @@ impl Coherence {
             note.last.fetch_max(number, SeqCst);
         }
         Caching { coherence: Arc::clone(self), chunks }
-    }
-
-    /// Notes that an inode is used directly. Must be called before this use can make the kernel drop pages.
-    pub(crate) fn used_directly(&self, ino: u64) {
-        let noted = &self.direct[place(ino, 0)];
-        // The mark is written only once: many threads may write one file.
-        if !noted.load(SeqCst) {
-            noted.store(true, SeqCst);
-        }
     }
 
     /// Notes that `sent` returns attributes of its inode. Must be called before these are looked at.
@@ -250,8 +245,7 @@ impl Coherence {
     /// count, too. Must be called after the write was applied.
     pub(crate) fn was_read_beside(&self, sent: Sent, write: &Direct) -> bool {
         fence(SeqCst);
-        let is_used_directly = self.direct[place(write.ino, 0)].load(SeqCst);
-        let margin = if is_used_directly { ORDER_MARGIN_FILLED } else { 0 };
+        let margin = if self.direct.counts(write.ino) { ORDER_MARGIN_FILLED } else { 0 };
         let (number, end) = (sent.number.saturating_sub(margin), write.offset.saturating_add(write.len));
         let chunks = Chunks::new(write.ino, write.offset, write.len);
         let beside = |note: &Note| {

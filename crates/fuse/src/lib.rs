@@ -20,6 +20,7 @@
 mod blocking;
 mod buffer;
 mod coherence;
+mod direct_uses;
 mod dispatch;
 mod errno;
 mod init;

@@ -47,6 +47,9 @@ pub const ORDER_MARGIN_EARLY: u64 = 2 << 20;
 /// As [`ORDER_MARGIN`], for a buffered write of a file that is used directly, too: from the filling of its pages to its
 /// sending.
 pub const ORDER_MARGIN_FILLED: u64 = ORDER_MARGIN_EARLY;
+/// Time after the last direct use of a file for which a buffered write of it may still be sending pages that were
+/// filled before.
+pub const DIRECT_REST: Duration = Duration::from_secs(10);
 /// Largest number of threads that wait for the kernel to drop pages. Each waits for a read, so that more would not be
 /// faster.
 pub const DROP_THREADS_MAX: usize = 64;

@@ -160,7 +160,9 @@ fn one_file(request: Request, operation: &Operation, file_size: u64) {
         Operation::Forget { .. } | Operation::BatchForget(_) | Operation::Interrupt { .. } => {
             request.silent();
         }
-        Operation::Release | Operation::Change(Change::Allocate { .. }) | Operation::Destroy => request.ok(),
+        Operation::Release { .. } | Operation::Change(Change::Allocate { .. }) | Operation::Destroy => {
+            request.ok()
+        }
         _ => request.error(Errno::NOSYS),
     }
 }

@@ -136,7 +136,10 @@ pub enum Operation {
         flags: u32,
         kill_privileges: bool,
     },
-    Release,
+    Release {
+        /// Its `fh`.
+        handle: u64,
+    },
     OpenDir,
     ReleaseDir,
     Flush,
@@ -223,7 +226,7 @@ impl Operation {
             | Self::Query(_)
             | Self::ReadDir { .. }
             | Self::Open { .. }
-            | Self::Release
+            | Self::Release { .. }
             | Self::OpenDir
             | Self::ReleaseDir
             | Self::Flush

@@ -51,7 +51,7 @@ pub(super) fn answer_done(
         | Operation::Query(_)
         | Operation::ReadDir { .. }
         | Operation::Open { .. }
-        | Operation::Release
+        | Operation::Release { .. }
         | Operation::OpenDir
         | Operation::ReleaseDir
         | Operation::Flush

@@ -134,6 +134,6 @@ pub(super) fn made_open(coherence: &Coherence, request: Request, made: Result<En
 /// Notes a handle opened for direct I/O, whose use makes the kernel drop pages, before anybody has the handle.
 pub(super) fn note_direct(coherence: &Coherence, ino: Ino, flags: u32) {
     if has(flags, libc::O_DIRECT) {
-        coherence.used_directly(ino.0);
+        coherence.direct.opened(ino.0);
     }
 }

@@ -141,7 +141,7 @@ impl Dispatch {
         if into_cache {
             request.keep(self.coherence.caches(request.sent(), offset, u64::from(size), true));
         } else {
-            self.coherence.used_directly(request.ino());
+            self.coherence.direct.used(request.ino());
         }
         if !blocking.is_inline() {
             return self.read_at_once(request, offset, size, blocking);
@@ -174,7 +174,9 @@ impl Dispatch {
         let truncate = change::has(flags, libc::O_TRUNC);
         let how = OpenFlags { truncate, exclusive: false, kill_suid: kill_privileges };
         let result = self.fs.open(ino, how);
-        change::note_direct(&self.coherence, ino, flags);
+        if result.is_ok() {
+            change::note_direct(&self.coherence, ino, flags);
+        }
         answer(request, result, |_| opened(flags));
     }
 
@@ -249,7 +251,10 @@ impl Dispatch {
             }
             Operation::Create(create) => self.create(request, create, blocking),
             Operation::Open { flags, kill_privileges } => self.open(request, flags, kill_privileges),
-            Operation::Release => {
+            Operation::Release { handle } => {
+                if handle == convert::DIRECT_HANDLE {
+                    self.coherence.direct.closed(ino.0);
+                }
                 self.fs.release(ino);
                 request.ok();
             }

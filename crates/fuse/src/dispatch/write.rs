@@ -32,7 +32,7 @@ impl Writer {
         let has = |flag: i32| flags & flag.cast_unsigned() != 0;
         let direct = handle == DIRECT_HANDLE || has(libc::O_DIRECT);
         if direct {
-            self.coherence.used_directly(ino.0);
+            self.coherence.direct.used(ino.0);
         }
         let durable = has(libc::O_DSYNC) && !write_back && (direct || !self.kernel_syncs);
         let fs = Arc::clone(&self.fs);

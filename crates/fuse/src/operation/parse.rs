@@ -41,7 +41,7 @@ impl Operation {
             Opcode::Create => Self::Create(create(c)?),
             Opcode::Tmpfile => Self::Create(temporary(c)?),
             Opcode::Open => open(c)?,
-            Opcode::Release => Self::Release,
+            Opcode::Release => Self::Release { handle: c.fixed::<p::ReleaseIn>()?.fh },
             Opcode::Opendir => Self::OpenDir,
             Opcode::Releasedir => Self::ReleaseDir,
             Opcode::Flush => Self::Flush,

@@ -13,6 +13,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use common::{Aligned, RingOn};
 
 use pagefold_fuse::Transport;
+use pagefold_fuse::limits::CACHE_NOTES;
 use pagefold_fuse::protocol::Opcode;
 use rig::{Aio, Map, Mounted, Writes};
 use rustix::fs::{Advice, OFlags, fadvise, fcntl_setfl};
@@ -143,6 +144,28 @@ fn files_that_are_used_one_way_cost_no_messages() {
     }
     assert_eq!(requests(Opcode::Write) - before.0, 1000);
     assert!(requests(Opcode::Read) - before.1 <= 16);
+    assert_eq!(m.gate.inner.drops(), 0);
+}
+
+/// Of thousands of other files that were used directly nothing is left to a buffered one: a database that creates and
+/// drops tables for days makes no write of its other files wait.
+#[test]
+fn direct_uses_of_other_files_cost_a_buffered_one_nothing() {
+    let m = Mounted::new(Transport::Dev);
+    for n in 0..3 * CACHE_NOTES {
+        let path = m.session.dir().join(format!("direct-{n}"));
+        let direct =
+            File::options().write(true).create_new(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+        drop(direct);
+        std::fs::remove_file(&path).unwrap();
+    }
+    let path = m.file("buffered", 16);
+    let buffered = open(&path, 0);
+    for round in 0..16 {
+        fadvise(&buffered, 0, None, Advice::DontNeed).unwrap();
+        buffered.read_exact_at(&mut [0; PAGE], (round * PAGE) as u64).unwrap();
+        buffered.write_all_at(&[b'n'; 100], (round * PAGE) as u64).unwrap();
+    }
     assert_eq!(m.gate.inner.drops(), 0);
 }
 

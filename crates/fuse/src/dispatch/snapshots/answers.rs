@@ -42,7 +42,7 @@ impl SnapshotTree {
             Operation::Query(query) => Inspection::Query(query),
             Operation::ReadDir { offset, size, plus } => Inspection::ReadDir { offset, size, plus },
             Operation::Open { flags, .. } => Inspection::Open { flags },
-            Operation::Release => Inspection::Release,
+            Operation::Release { .. } => Inspection::Release,
             Operation::StatFs => Inspection::StatFs,
             Operation::Write(_)
             | Operation::Change(_)
