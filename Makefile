@@ -70,6 +70,7 @@ test: ## All tests, with the real database servers: under twenty minutes on two 
 lint: ## rustfmt, clippy, words, links of the documentation, dependencies that nobody uses, licences
 	@scripts/setup build
 	@$(PYTHON) -B scripts/words
+	@$(PYTHON) -B scripts/house --circles engine server fs fuse cli
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet

@@ -30,6 +30,7 @@ mod fetch;
 mod found;
 mod occupancy;
 mod page;
+mod piece;
 mod read;
 mod table;
 

@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
-use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use super::deaths::stored_bytes_max;
-use super::directory::{DirRef, Directory, Index, LEAF_SLOTS};
+use super::directory::{DirRef, Directory, LEAF_SLOTS};
 use super::entries::{Entries, IsAway};
 use super::entry::{Move, PageIds, Part, Segment};
 use super::occupancy::Occupied;
 use super::page::apply_deaths;
+use super::piece::{Piece, PieceKey, PieceWeight};
 use crate::error::DamagedAt;
 use crate::faults::{FaultKind, Faults, Subject};
 use crate::space::{Chunk, Extent};
@@ -47,48 +47,6 @@ pub struct TableSnapshot {
     pub dead: Vec<Ptr>,
     /// Segments without live records, to be dropped when the checkpoint is durable.
     pub dropped: Vec<u64>,
-}
-
-/// Key of a part of a directory in the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct PieceKey {
-    segment: u64,
-    extent: Extent,
-    /// Tells two directories at one place apart: a segment that was moved twice may lie where it lay before.
-    checksum: u32,
-    /// Number of the leaf; `None` for the index.
-    leaf: Option<u32>,
-}
-
-impl PieceKey {
-    /// Returns the key of the leaf that has the entry of `slot`, in the directory at `dir` of `extent`.
-    pub(super) fn leaf(segment: u64, extent: Extent, dir: DirRef, slot: u32) -> Self {
-        Self { segment, extent, checksum: dir.checksum, leaf: Some(slot / LEAF_SLOTS) }
-    }
-
-    /// Returns the key of the index of the directory at `dir` of `extent`.
-    pub(super) fn index(segment: u64, extent: Extent, dir: DirRef) -> Self {
-        Self { segment, extent, checksum: dir.checksum, leaf: None }
-    }
-}
-
-/// A part of a directory, as it is cached.
-#[derive(Clone)]
-pub(super) enum Piece {
-    Index(Arc<Index>),
-    Leaf(Arc<Directory>),
-}
-
-#[derive(Clone)]
-pub(super) struct PieceWeight;
-impl Weighter<PieceKey, Piece> for PieceWeight {
-    fn weight(&self, _key: &PieceKey, piece: &Piece) -> u64 {
-        let memory_bytes = match piece {
-            Piece::Index(index) => index.memory_bytes(),
-            Piece::Leaf(leaf) => leaf.memory_bytes(),
-        };
-        memory_bytes as u64 + 64
-    }
 }
 
 /// A visitor of chunks. It gets a chunk, what is in it, and a function from the number of a page of the table to the
