@@ -144,7 +144,7 @@ impl Error {
 
     /// Returns the same error, marked as counted.
     #[must_use]
-    pub(crate) fn as_counted(mut self) -> Self {
+    pub(crate) fn counted(mut self) -> Self {
         if let Self::Corrupt { at: Some(at), .. } = &mut self {
             at.counted = true;
         }

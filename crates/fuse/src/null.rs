@@ -161,7 +161,7 @@ fn one_file(request: Request, operation: &Operation, file_size: u64) {
             request.silent();
         }
         Operation::Release { .. } | Operation::Change(Change::Allocate { .. }) | Operation::Destroy => {
-            request.ok()
+            request.ok();
         }
         _ => request.error(Errno::NOSYS),
     }

@@ -351,7 +351,7 @@ impl Shared {
         // If liveness cannot be determined, the record is taken for live.
         if addr.into().is_none_or(|addr| self.segments.is_live(addr).unwrap_or(true)) {
             self.segments.faults.count(fault, subject, self.place_of(&error), offset);
-            return error.as_counted();
+            return error.counted();
         }
         error
     }

@@ -75,7 +75,7 @@ fn an_error_that_is_passed_on_is_counted_once_by_device() {
     let faults = Faults::default();
     let error = Error::corrupt_at(DamagedAt::new(0, 0, None), "record", "damaged");
     faults.count_error(&error, Subject::Fixed);
-    faults.count_error(&error.as_counted(), Subject::Directory(5));
+    faults.count_error(&error.counted(), Subject::Directory(5));
     let report = faults.report();
     assert_eq!((report.devices[0].checksums, report.struck.len()), (1, 2));
 }

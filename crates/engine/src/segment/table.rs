@@ -605,7 +605,7 @@ impl Segments {
         inner.deaths.settle();
     }
 
-    /// Puts the segments of a stored page into the table, as [`decode_page`] has read them. Records that died since are
+    /// Puts the segments of a stored page into the table, as [`decode_page`](super::decode_page) has read them. Records that died since are
     /// made dead. Segments without live records are left out if their numbers in the log are below `open`, since the
     /// checkpoint has dropped them. Calls `visit` with each segment that is left. Returns a record that is listed as
     /// dead and is not live by the page, if there is one.
