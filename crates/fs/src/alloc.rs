@@ -43,7 +43,7 @@ impl Fs {
         let end = offset.checked_add(len).filter(|&end| end <= FILE_BYTES_MAX).ok_or(FsError::TooBig)?;
         let node = self.node(ino)?;
         let mut txn = Txn::lock(&[&node]);
-        txn.locked(ino.0).map_or(Ok(()), |locked| self.bound_freeing(locked))?;
+        self.bound_freeing(txn.locked(ino.0)?)?;
         let inode = txn.edit(ino.0)?;
         self.want_file(inode)?;
         let moves = matches!(mode, Fallocate::Collapse | Fallocate::Insert);
@@ -221,7 +221,7 @@ impl Fs {
         self.writable()?;
         let (source, target) = (self.node(from)?, self.node(to)?);
         let mut txn = Txn::lock(&[&source, &target]);
-        txn.locked(to.0).map_or(Ok(()), |locked| self.bound_freeing(locked))?;
+        self.bound_freeing(txn.locked(to.0)?)?;
         let src = txn.get(from.0)?.clone();
         let mut dst = txn.get(to.0)?.clone();
         self.want_file(&src)?;

@@ -35,7 +35,7 @@ impl Fs {
         let node = self.node(ino)?;
         let mut txn = Txn::lock(&[&node]);
         if set.size.is_some() {
-            txn.locked(ino.0).map_or(Ok(()), |locked| self.bound_freeing(locked))?;
+            self.bound_freeing(txn.locked(ino.0)?)?;
         }
         let now = self.now();
         let mut changes = Vec::new();

@@ -1,4 +1,4 @@
-//! What is promised: the free chunks that accepted changes and all that follows from them take in the worst case.
+//! The promise to accepted changes: the free chunks that they and all that follows from them take in the worst case.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

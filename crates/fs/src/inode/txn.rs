@@ -121,12 +121,12 @@ impl<'n> Txn<'n> {
 
     /// Returns the new state of a locked inode, to read and change.
     pub(crate) fn edit(&mut self, ino: u64) -> Result<&mut Inode> {
-        self.locked.iter_mut().find(|l| l.node.ino == ino).map(|l| &mut l.new).ok_or(FsError::Stale)
+        self.locked(ino).map(|locked| &mut locked.new)
     }
 
-    /// Returns a locked inode; nothing if it is not one of them.
-    pub(crate) fn locked(&mut self, ino: u64) -> Option<&mut Locked<'n>> {
-        self.locked.iter_mut().find(|locked| locked.node.ino == ino)
+    /// Returns a locked inode.
+    pub(crate) fn locked(&mut self, ino: u64) -> Result<&mut Locked<'n>> {
+        self.locked.iter_mut().find(|locked| locked.node.ino == ino).ok_or(FsError::Stale)
     }
 
     /// Returns the new state of a locked inode.
