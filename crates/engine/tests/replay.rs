@@ -4,8 +4,8 @@
 mod common;
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use common::{PAGE, fresh};
@@ -19,12 +19,52 @@ const PAGES: u64 = 30_000;
 
 const STEPS: u64 = 4000;
 
-/// Counts how many reads are under way at once; as long as `slow`, each takes a moment.
+/// Reads that have to be seen at once, where reading ahead is allowed.
+const EXPECTED: usize = 5;
+
+/// How long a read that is alone stays for a second one.
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// How long a read waits for others that are to come while it is under way.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Counts how many reads are under way at once. While `gathering`, a read that is not the only one stays until
+/// [`EXPECTED`] of them have been seen, so that the count does not depend on how busy the machine is.
 struct Counting {
     inner: Arc<SimDevice>,
-    now: AtomicUsize,
-    most: AtomicUsize,
-    slow: AtomicBool,
+    gathering: AtomicBool,
+    reads: Mutex<Reads>,
+    another: Condvar,
+}
+
+#[derive(Default)]
+struct Reads {
+    now: usize,
+    most: usize,
+}
+
+impl Counting {
+    fn begin_read(&self) {
+        let mut reads = self.reads.lock().unwrap();
+        reads.now += 1;
+        reads.most = reads.most.max(reads.now);
+        self.another.notify_all();
+        if self.gathering.load(Ordering::SeqCst) {
+            // A read alone gives the next one the time to come; in company, all the others have to.
+            let alone = |reads: &mut Reads| reads.now == 1 && reads.most < EXPECTED;
+            let (reads, _) = self.another.wait_timeout_while(reads, MOMENT, alone).unwrap();
+            let too_few = |reads: &mut Reads| reads.now > 1 && reads.most < EXPECTED;
+            let (_reads, waited) = self.another.wait_timeout_while(reads, PATIENCE, too_few).unwrap();
+            if waited.timed_out() {
+                self.gathering.store(false, Ordering::SeqCst);
+            }
+        }
+    }
+
+    fn end_read(&self) {
+        self.reads.lock().unwrap().now -= 1;
+        self.another.notify_all();
+    }
 }
 
 impl Device for Counting {
@@ -37,13 +77,9 @@ impl Device for Counting {
     }
 
     fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
-        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most.fetch_max(now, Ordering::SeqCst);
-        if self.slow.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.begin_read();
         let read = self.inner.read(offset, buf);
-        self.now.fetch_sub(1, Ordering::SeqCst);
+        self.end_read();
         read
     }
 
@@ -144,17 +180,17 @@ fn what_is_read_ahead_and_done_in_another_order_comes_to_the_same() {
     assert_eq!(pool.status().checkpoint, checkpoint, "there is nothing to do again");
     let before = (pool.status().stored_bytes, pool.dataset().usage(OBJECT).unwrap());
     drop(pool);
-    for (reads_at_once, expected) in [(1, 1..=1), (64, 5..=64)] {
+    for (reads_at_once, expected) in [(1, 1..=1), (64, EXPECTED..=64)] {
         let counting = Arc::new(Counting {
             inner: Arc::clone(&device),
-            now: 0.into(),
-            most: 0.into(),
-            slow: true.into(),
+            gathering: (reads_at_once > 1).into(),
+            reads: Mutex::default(),
+            another: Condvar::new(),
         });
         let options = OpenOptions { read_only: true, reads_at_once, ..OpenOptions::default() };
         let pool = Pool::open_on(vec![Arc::clone(&counting) as Arc<dyn Device>], &options).unwrap();
-        counting.slow.store(false, Ordering::SeqCst);
-        let most = counting.most.load(Ordering::SeqCst);
+        counting.gathering.store(false, Ordering::SeqCst);
+        let most = counting.reads.lock().unwrap().most;
         assert!(expected.contains(&most), "{most} reads at once instead of {expected:?}");
         assert_eq!((pool.status().stored_bytes, pool.dataset().usage(OBJECT).unwrap()), before);
         let report = pool.check_open(&mut |_| {});
