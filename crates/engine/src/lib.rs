@@ -13,8 +13,8 @@
 //! device     files, block devices, a simulated device; one door for I/O
 //! ```
 //!
-//! `error`, `faults`, `limits`, `memory`, `sums`, `types`, `walk` and `wire` are the ground that all layers stand
-//! on.
+//! `error`, `faults`, `limits`, `memory`, `ranges`, `sums`, `types`, `walk` and `wire` are the ground that all layers
+//! stand on.
 
 pub mod dataset;
 pub mod device;
@@ -23,6 +23,7 @@ pub mod faults;
 pub mod limits;
 pub mod memory;
 pub mod pool;
+mod ranges;
 pub mod record;
 pub mod segment;
 pub mod space;

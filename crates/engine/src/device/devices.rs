@@ -1,30 +1,30 @@
-//! The devices of a pool, by number: the only door to what they hold.
+//! The devices of a pool: the only door to what they hold.
 //!
-//! A member that is missing is known as such. Everything that reads, writes, flushes or discards gives a number, and
-//! gets the same error if no device can be reached by it ([`NoDevice`]).
+//! A pool is a set of groups, and a place on its storage is a byte of a group. A group is one device, or a mirror of
+//! several. Everything that reads, writes, flushes or discards gives the number of a group, and gets the same error if
+//! none of its devices can be used ([`NoDevice`]).
 
-use std::path::Path;
-use std::sync::Arc;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, Weak};
 
-use super::flush::{FlushFailure, flush_at_once};
-use super::{AlignedBuf, Device, DeviceCounts, PlannedRead, Span};
+use smallvec::SmallVec;
+
+use super::flush::{FlushFailure, at_once};
+use super::group::{Group, Roster};
+use super::member::{GroupMember, MemberState};
+use super::{AlignedBuf, Device, OneDevice, PlannedRead, ReadFrom, Span};
+use crate::ranges::Ranges;
 use crate::{Error, Result};
 
 /// The devices of a pool.
 ///
-/// A number stands for one device today. Nothing in the interface depends on that: a read hands over what verifies
-/// its bytes, so that another copy can be tried, and nobody gets hold of a device's own interface here.
+/// A read hands over what verifies its bytes, so that another member can be tried, and nobody gets hold of a device's
+/// own interface here.
 #[derive(Clone)]
 pub struct Devices {
-    members: Arc<[MemberState]>,
-}
-
-/// State of a member of the pool.
-enum MemberState {
-    /// It is open.
-    Online(Arc<dyn Device>),
-    /// The pool has this member, and it was not found.
-    Missing,
+    groups: Arc<[Group]>,
+    roster: Arc<OnceLock<Weak<dyn Roster>>>,
 }
 
 /// Use for which space on a device is allocated.
@@ -34,19 +34,19 @@ pub enum AllocationClass {
     Normal,
 }
 
-/// The reason why no device can be reached by a number.
+/// The reason why nothing can be reached at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoDevice {
-    /// The pool has no device of this number.
-    #[error("the pool has no device number {0}")]
+    /// The pool has no group of this number.
+    #[error("the pool has no group number {0}")]
     Unknown(u16),
-    /// The pool has this device, and it was not found.
-    #[error("device number {0} is missing")]
+    /// The pool has this group, and none of its devices can be used.
+    #[error("no device of group number {0} is here")]
     Missing(u16),
 }
 
 impl NoDevice {
-    /// Returns the error for something that lies on such a device.
+    /// Returns the error for something that lies there.
     pub(crate) fn in_place_of(self, what: impl Into<String>) -> Error {
         let detail = match self {
             Self::Unknown(_) => "it lies on a device that the pool does not have",
@@ -56,81 +56,141 @@ impl NoDevice {
     }
 }
 
-/// A number comes from something stored, so a device that cannot be reached by it counts as damage: there may be a
-/// copy on another one.
+/// A number comes from something stored, so a group that cannot be reached by it counts as damage: there may be a copy
+/// on another one.
 impl From<NoDevice> for Error {
     fn from(none: NoDevice) -> Self {
         match none {
             NoDevice::Unknown(number) => {
-                Self::corrupt(format!("device number {number}"), "the pool has no such device")
+                Self::corrupt(format!("group number {number}"), "the pool has no such group of devices")
             }
-            NoDevice::Missing(number) => Self::corrupt(format!("device number {number}"), "it is missing"),
+            NoDevice::Missing(number) => Self::corrupt(format!("group number {number}"), "its devices are missing"),
         }
     }
 }
 
+/// A member of a group, as the opening of a pool found it.
+pub(crate) struct FoundMember {
+    /// Number of the device.
+    pub number: u16,
+    /// The device, if it is here.
+    pub device: Option<Arc<dyn Device>>,
+    /// State of the member.
+    pub state: MemberState,
+}
+
+/// A device that is here, with its place in the pool.
+pub(crate) struct DeviceHere {
+    /// Number of the device.
+    pub number: u16,
+    /// Number of its group.
+    pub group: u16,
+    /// State of the member.
+    pub state: MemberState,
+    device: Arc<dyn Device>,
+}
+
+impl DeviceHere {
+    /// Returns the handle of the device.
+    pub(crate) fn one(&self) -> OneDevice<'_> {
+        OneDevice::of(self.device.as_ref())
+    }
+}
+
 impl Devices {
-    /// Takes devices as members, numbered in this order.
+    /// Takes devices, numbered in this order, each as a group of its own.
     pub fn all(devices: Vec<Arc<dyn Device>>) -> Self {
-        Self { members: devices.into_iter().map(MemberState::Online).collect() }
+        let member = |(number, device)| GroupMember::open(number, device, MemberState::Whole);
+        Self::of(devices.into_iter().zip(0..).map(|(device, number)| [member((number, device))]))
     }
 
-    /// Takes devices as the members of these numbers. A pool has `expected` members; those that are not given are
-    /// missing.
-    pub(crate) fn of_pool(expected: u16, devices: impl IntoIterator<Item = (u16, Arc<dyn Device>)>) -> Self {
-        let mut members: Vec<MemberState> = (0..expected).map(|_| MemberState::Missing).collect();
-        for (number, device) in devices {
-            if members.len() <= usize::from(number) {
-                members.resize_with(usize::from(number) + 1, || MemberState::Missing);
-            }
-            members[usize::from(number)] = MemberState::Online(device);
-        }
-        Self { members: members.into() }
+    /// Takes the members of groups, numbered in this order.
+    pub(crate) fn of_pool(groups: impl IntoIterator<Item = Vec<FoundMember>>) -> Self {
+        let member = |FoundMember { number, device, state }| match device {
+            Some(device) => GroupMember::open(number, device, state),
+            None => GroupMember::away(number, state),
+        };
+        Self::of(groups.into_iter().map(|members| members.into_iter().map(member)))
     }
 
-    /// Returns the number of members, missing ones included.
+    fn of(groups: impl Iterator<Item = impl IntoIterator<Item = GroupMember>>) -> Self {
+        let groups = groups.zip(0..=u16::MAX).map(|(members, number)| Group::new(number, members));
+        Self { groups: groups.collect(), roster: Arc::default() }
+    }
+
+    /// Gives the devices the one who writes their labels, once.
+    pub(crate) fn set_roster(&self, roster: Weak<dyn Roster>) {
+        // A second one would be a mistake of the caller's, and changes nothing.
+        let _ = self.roster.set(roster);
+    }
+
+    fn roster(&self) -> Option<Arc<dyn Roster>> {
+        self.roster.get().and_then(Weak::upgrade)
+    }
+
+    /// Returns the number of groups.
     pub(crate) fn len(&self) -> usize {
-        self.members.len()
+        self.groups.len()
     }
 
-    /// Returns true if there is no member.
+    /// Returns true if there is no group.
     pub(crate) fn is_empty(&self) -> bool {
-        self.members.is_empty()
+        self.groups.is_empty()
     }
 
-    /// Returns the numbers of the members that are missing.
-    pub(crate) fn missing(&self) -> Vec<u16> {
-        let is_missing = |(number, member)| matches!(member, &MemberState::Missing).then_some(number);
-        (0..=u16::MAX).zip(self.members.iter()).filter_map(is_missing).collect()
+    /// Returns the devices that are here, in ascending order of their numbers.
+    pub(crate) fn here(&self) -> Vec<DeviceHere> {
+        let of_group = |(number, group): (u16, &Group)| {
+            let here = |member: Arc<GroupMember>| {
+                let device = Arc::clone(member.device()?);
+                Some(DeviceHere { number: member.number, group: number, state: member.state(), device })
+            };
+            group.members().into_iter().filter_map(here).collect::<SmallVec<[DeviceHere; 3]>>()
+        };
+        let mut all: Vec<DeviceHere> = (0..=u16::MAX).zip(self.groups.iter()).flat_map(of_group).collect();
+        all.sort_by_key(|device| device.number);
+        all
     }
 
-    fn online(&self, number: u16) -> Result<&Arc<dyn Device>, NoDevice> {
-        match self.members.get(usize::from(number)) {
-            Some(MemberState::Online(device)) => Ok(device),
-            Some(MemberState::Missing) => Err(NoDevice::Missing(number)),
-            None => Err(NoDevice::Unknown(number)),
-        }
-    }
-
-    /// Returns a handle of one device.
+    /// Returns the device of a number.
     ///
     /// # Errors
-    /// [`NoDevice`] if there is none of this number.
-    pub(crate) fn get(&self, number: u16) -> Result<OneDevice<'_>, NoDevice> {
-        self.online(number).map(|device| OneDevice(device.as_ref()))
+    /// [`NoDevice`] if it is not here.
+    pub(crate) fn device(&self, number: u16) -> Result<DeviceHere, NoDevice> {
+        self.here().into_iter().find(|device| device.number == number).ok_or(NoDevice::Missing(number))
     }
 
-    /// Returns handles of all devices that are online, with their numbers, in ascending order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, OneDevice<'_>)> {
-        (0..=u16::MAX).zip(self.members.iter()).filter_map(|(number, member)| match member {
-            MemberState::Online(device) => Some((number, OneDevice(device.as_ref()))),
-            MemberState::Missing => None,
-        })
+    /// Returns the members of a group, with their states.
+    pub(crate) fn states(&self, group: u16) -> Vec<(u16, MemberState)> {
+        let members = self.groups.get(usize::from(group)).map(Group::members).unwrap_or_default();
+        members.iter().map(|member| (member.number, member.state())).collect()
     }
 
     /// Returns the number of the device with this path.
     pub(crate) fn number_of(&self, path: &Path) -> Option<u16> {
-        self.iter().find(|(_, device)| device.path() == path).map(|(number, _)| number)
+        self.here().iter().find(|device| device.one().path() == path).map(|device| device.number)
+    }
+
+    /// Returns the path of a group's first device that can be read, for messages.
+    pub(crate) fn path_of(&self, group: u16) -> PathBuf {
+        let members = self.groups.get(usize::from(group)).map(Group::members).unwrap_or_default();
+        let first = members.iter().find(|member| member.readable().is_some());
+        first.map(|member| member.path().to_path_buf()).unwrap_or_default()
+    }
+
+    fn group(&self, number: u16) -> Result<&Group, NoDevice> {
+        let group = self.groups.get(usize::from(number)).ok_or(NoDevice::Unknown(number))?;
+        if group.is_readable() { Ok(group) } else { Err(NoDevice::Missing(number)) }
+    }
+
+    /// Returns the bytes up to which every device of a group that can be read reaches.
+    ///
+    /// # Errors
+    /// [`NoDevice`].
+    pub(crate) fn size_bytes(&self, group: u16) -> Result<u64, NoDevice> {
+        let members = self.group(group)?.members();
+        let sizes = members.iter().filter_map(|member| Some(member.readable()?.size_bytes()));
+        sizes.min().ok_or(NoDevice::Missing(group))
     }
 
     /// Plans the reading of `span`.
@@ -138,141 +198,203 @@ impl Devices {
     /// # Errors
     /// [`NoDevice`]; [`Error::Corrupt`] if the span ends beyond its device.
     pub(crate) fn plan(&self, span: Span) -> Result<PlannedRead> {
-        PlannedRead::new(self.online(span.device)?, span)
+        self.plan_without(span, &[])?.ok_or_else(|| NoDevice::Missing(span.group).into())
     }
 
-    /// Reads `span`, and returns what `verify` makes of its bytes and the path of the device that they come from. This
-    /// is the plan of the read, carried out at once. `verify` may be called for each copy that there is, until it
-    /// returns no error.
+    fn plan_without(&self, span: Span, tried: &[u16]) -> Result<Option<PlannedRead>> {
+        let group = self.group(span.group)?;
+        group.choose(span.offset, tried).map(|turn| PlannedRead::new(turn, span)).transpose()
+    }
+
+    /// Reads `span`, and returns what `verify` makes of its bytes, with the device that they come from. This is the
+    /// plan of the read, carried out at once. `verify` is called for each member of the group, until it returns
+    /// no error; then those before it are written again.
     ///
     /// # Errors
-    /// Those of [`Devices::plan`], of the device, and of `verify`.
-    pub(crate) fn read<T>(&self, span: Span, verify: impl Fn(&[u8], &Path) -> Result<T>) -> Result<T> {
+    /// Those of [`Devices::plan`], of the device, and of `verify`: the first one, if no member has the bytes.
+    pub(crate) fn read<T>(&self, span: Span, verify: impl Fn(&[u8], ReadFrom<'_>) -> Result<T>) -> Result<T> {
         let mut planned = self.plan(span)?;
-        planned.read()?;
-        planned.verified(verify)
+        let read = planned.read().and_then(|()| planned.verified(&verify));
+        read.or_else(|error| self.read_elsewhere(span, planned.number(), error, verify))
+    }
+
+    /// Reads from other members of the group what `device` should have given; `error` says what was wrong with it there.
+    ///
+    /// # Errors
+    /// `error`, if no other member has it.
+    pub(crate) fn read_elsewhere<T>(
+        &self,
+        span: Span,
+        device: u16,
+        error: Error,
+        verify: impl Fn(&[u8], ReadFrom<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let mut failed: SmallVec<[(u16, Error); 3]> = smallvec::smallvec![(device, error)];
+        loop {
+            let tried: SmallVec<[u16; 4]> = failed.iter().map(|(number, _)| *number).collect();
+            let Ok(Some(mut other)) = self.plan_without(span, &tried) else { break };
+            match other.read().and_then(|()| other.verified(&verify)) {
+                Ok(found) => {
+                    self.repair(span, &failed);
+                    return Ok(found);
+                }
+                Err(error) => failed.push((other.number(), error)),
+            }
+        }
+        Err(failed.swap_remove(0).1)
+    }
+
+    /// Writes `span` again on members that failed to give it, and tells the roster of them.
+    fn repair(&self, span: Span, failed: &[(u16, Error)]) {
+        let Ok(group) = self.group(span.group) else { return };
+        let roster = self.roster();
+        for (number, error) in failed {
+            let Some(member) = group.member(*number) else { continue };
+            let repaired = group.repair(&member, &(span.offset..span.offset + span.len_bytes));
+            if let Some(roster) = &roster {
+                roster.corrected(*number, (span.group, span.offset), error, &repaired);
+            }
+        }
     }
 
     /// Fills `buf` with whole blocks that nothing verifies yet: the caller looks for what may be there, or writes the
-    /// same blocks again.
+    /// same blocks again. Members of a mirror may differ in blocks that were being written when the power went; they are
+    /// read in turn, by `copy` from 0 on.
     ///
     /// # Errors
     /// [`NoDevice`]; errors of the device.
-    pub(crate) fn read_unverified(&self, number: u16, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
-        self.online(number)?.read(offset, buf)
+    pub(crate) fn read_unverified(&self, group: u16, copy: usize, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+        self.group(group)?.read_copy(copy, offset, buf)
     }
 
-    /// Writes whole blocks, as [`Device::write`] does.
-    ///
-    /// # Errors
-    /// [`NoDevice`]; errors of the device.
-    pub(crate) fn write(&self, number: u16, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
-        self.online(number)?.write(offset, buf, durable)
+    /// Returns the number of members of a group that can be read.
+    pub(crate) fn copies(&self, group: u16) -> usize {
+        let members = self.groups.get(usize::from(group)).map(Group::members).unwrap_or_default();
+        members.iter().filter(|member| member.readable().is_some()).count()
     }
 
-    /// Returns true if a durable write to a device costs less than a write and a flush after it.
+    /// Writes whole blocks, as [`Device::write`] does, to all members of a group.
     ///
     /// # Errors
-    /// [`NoDevice`] if there is none of this number.
-    pub(crate) fn writes_durably(&self, number: u16) -> Result<bool, NoDevice> {
-        self.online(number).map(|device| device.writes_durably())
+    /// [`NoDevice`]; errors of the device, if no member has them.
+    pub(crate) fn write(&self, group: u16, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
+        self.group(group)?.write(offset, buf, durable, self.roster().as_deref())
+    }
+
+    /// Writes bytes at any offset of a group. The rest of the blocks that they lie in stays on each device as it is
+    /// there.
+    ///
+    /// # Errors
+    /// [`NoDevice`]; errors of the device, if no member has them.
+    pub(crate) fn overwrite(&self, group: u16, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.group(group)?.overwrite(offset, bytes)
+    }
+
+    /// Returns true if a durable write to a group costs less than a write and a flush after it.
+    ///
+    /// # Errors
+    /// [`NoDevice`].
+    pub(crate) fn writes_durably(&self, group: u16) -> Result<bool, NoDevice> {
+        let members = self.group(group)?.members();
+        Ok(members.iter().filter_map(|member| member.writable()).all(|device| device.writes_durably()))
     }
 
     /// Flushes all devices at once.
     ///
     /// # Errors
-    /// [`FlushFailure`] names the first device, by number, whose flush failed.
+    /// [`FlushFailure`] names the first group, by number, whose flush failed.
     pub(crate) fn flush(&self) -> Result<(), FlushFailure> {
-        let online: Vec<(u16, &dyn Device)> =
-            self.iter().map(|(number, OneDevice(device))| (number, device)).collect();
-        flush_at_once(&online)
+        let usable = (0..=u16::MAX).zip(self.groups.iter()).filter(|(_, group)| group.is_readable());
+        self.flush_some(usable.map(|(number, _)| number))
     }
 
-    /// Flushes the devices of these numbers at once.
+    /// Flushes the devices of these groups at once.
     ///
     /// # Errors
-    /// [`FlushFailure`] names the first device, in the order given, whose flush failed or that there is not.
-    pub(crate) fn flush_some(&self, numbers: impl IntoIterator<Item = u16>) -> Result<(), FlushFailure> {
-        let online = |number| match self.online(number) {
-            Ok(device) => Ok((number, device.as_ref())),
-            Err(none) => Err(FlushFailure { device: number, error: none.into() }),
+    /// [`FlushFailure`] names the first group, in the order given, whose flush failed or that cannot be used.
+    pub(crate) fn flush_some(&self, groups: impl IntoIterator<Item = u16>) -> Result<(), FlushFailure> {
+        let begin = |number| match self.group(number) {
+            Ok(group) => Ok((number, group, group.begin_flush())),
+            Err(none) => Err(FlushFailure { group: number, error: none.into() }),
         };
-        let wanted = numbers.into_iter().map(online).collect::<Result<Vec<_>, _>>()?;
-        flush_at_once(&wanted)
+        let begun = groups.into_iter().map(begin).collect::<Result<Vec<_>, _>>()?;
+        let devices: Vec<(usize, &Arc<GroupMember>, &Arc<dyn Device>)> = begun
+            .iter()
+            .enumerate()
+            .flat_map(|(at, (_, _, flush))| flush.members.iter().map(move |member| (at, member)))
+            .filter_map(|(at, member)| Some((at, member, member.writable()?)))
+            .collect();
+        let ordered = devices.iter().any(|(_, _, device)| device.keeps_order());
+        let flushed = at_once(&devices, ordered, &|(_, _, device)| device.flush());
+        let mut outcomes: Vec<Vec<(Arc<GroupMember>, Result<()>)>> = begun.iter().map(|_| Vec::new()).collect();
+        for ((at, member, _), outcome) in devices.iter().zip(flushed) {
+            if let Some(of_group) = outcomes.get_mut(*at) {
+                of_group.push((Arc::clone(member), outcome));
+            }
+        }
+        drop(devices);
+        let roster = self.roster();
+        let mut failure = Ok(());
+        for ((number, group, flush), outcomes) in begun.iter().zip(outcomes) {
+            let ended = group.end_flush(flush, outcomes, roster.as_deref());
+            failure = failure.and(ended.map_err(|error| FlushFailure { group: *number, error }));
+        }
+        failure
     }
 
-    /// Tells a device that a range holds nothing any more, as [`Device::discard`] does.
+    /// Leaves a device out of its group, because it failed something that did not go through this door. Returns false
+    /// if the group has no other device that is whole.
+    pub(crate) fn leave_out(&self, number: u16, reason: &Error) -> bool {
+        self.find(number).is_some_and(|(group, member)| group.leave_out(&member, MemberState::Faulted, reason))
+    }
+
+    fn find(&self, number: u16) -> Option<(&Group, Arc<GroupMember>)> {
+        self.groups.iter().find_map(|group| Some((group, group.member(number)?)))
+    }
+
+    /// Returns the regions of which a device lacks something.
+    pub(crate) fn lacking(&self, number: u16) -> Ranges {
+        self.find(number).map(|(_, member)| member.lacking()).unwrap_or_default()
+    }
+
+    /// Notes that a device lacks something of these regions.
+    pub(crate) fn set_lacking(&self, number: u16, regions: impl IntoIterator<Item = Range<u64>>) {
+        if let Some((_, member)) = self.find(number) {
+            member.lacks(regions.into_iter());
+        }
+    }
+
+    /// Copies to a device the lowest region that it lacks, from others of its group. Returns the bytes copied; `None`
+    /// if it lacks nothing, or is not written.
     ///
     /// # Errors
-    /// [`NoDevice`]; errors of the device.
-    pub(crate) fn discard(&self, number: u16, offset: u64, len_bytes: u64) -> Result<()> {
-        self.online(number)?.discard(offset, len_bytes)
+    /// Errors of the device; then it is left out.
+    pub(crate) fn fill_next(&self, number: u16) -> Result<Option<u64>> {
+        let Some((group, member)) = self.find(number) else { return Ok(None) };
+        group.fill_next(&member).inspect_err(|error| {
+            group.leave_out(&member, MemberState::Faulted, error);
+        })
     }
 
-    /// Returns the first byte of a device from `offset` on that may be anything but zero, as [`Device::data_from`]
-    /// does.
-    pub(crate) fn data_from(&self, number: u16, offset: u64) -> Option<u64> {
-        self.online(number).ok()?.data_from(offset)
-    }
-}
-
-/// One device. It serves those who read and write labels and superblocks: these tell which device it is, and so are
-/// read before it is a member of [`Devices`].
-#[derive(Clone, Copy)]
-pub struct OneDevice<'a>(&'a dyn Device);
-
-impl<'a> OneDevice<'a> {
-    /// Returns the handle of a device that is open.
-    pub fn of(device: &'a dyn Device) -> Self {
-        Self(device)
-    }
-
-    /// Returns the path of the device as the user named it, for messages.
-    pub(crate) fn path(self) -> &'a Path {
-        self.0.path()
-    }
-
-    /// Returns the size in bytes, a multiple of the block size.
-    pub(crate) fn size_bytes(self) -> u64 {
-        self.0.size_bytes()
-    }
-
-    /// Returns the use for which space on the device is allocated.
-    pub(crate) fn class(self) -> AllocationClass {
-        AllocationClass::Normal
-    }
-
-    /// Returns true if discards may have an effect on the device.
-    pub(crate) fn discards(self) -> bool {
-        self.0.discards()
-    }
-
-    /// Returns the values of the device's counters.
-    pub(crate) fn counts(self) -> DeviceCounts {
-        self.0.stats().counts()
-    }
-
-    /// Fills `buf` with whole blocks, which the caller verifies.
+    /// Tells the devices of a group that a range holds nothing any more, as [`Device::discard`] does.
     ///
     /// # Errors
-    /// Errors of the device.
-    pub(crate) fn read(self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
-        self.0.read(offset, buf)
+    /// [`NoDevice`]; errors of a device.
+    pub(crate) fn discard(&self, group: u16, offset: u64, len_bytes: u64) -> Result<()> {
+        let members = self.group(group)?.members();
+        let mut written = members.iter().filter_map(|member| member.writable());
+        written.try_for_each(|device| device.discard(offset, len_bytes))
     }
 
-    /// Writes whole blocks, which are durable after a flush.
-    ///
-    /// # Errors
-    /// Errors of the device.
-    pub(crate) fn write(self, offset: u64, buf: &AlignedBuf) -> Result<()> {
-        self.0.write(offset, buf, false)
+    /// Returns true if discards may have an effect on a device of a group.
+    pub(crate) fn discards(&self, group: u16) -> bool {
+        let members = self.group(group).map(Group::members).unwrap_or_default();
+        members.iter().filter_map(|member| member.writable()).any(|device| device.discards())
     }
 
-    /// Makes all writes to the device that completed before this call durable.
-    ///
-    /// # Errors
-    /// Errors of the device.
-    pub(crate) fn flush(self) -> Result<()> {
-        self.0.flush()
+    /// Returns the first byte of a group from `offset` on that may be anything but zero, as [`Device::data_from`] does.
+    pub(crate) fn data_from(&self, group: u16, offset: u64) -> Option<u64> {
+        let members = self.group(group).ok()?.members();
+        members.iter().filter_map(|member| member.readable()?.data_from(offset)).min()
     }
 }

@@ -2,13 +2,17 @@
 //!
 //! After a failed flush or durable write a device acknowledges nothing as durable any more ([`Device`]).
 //!
-//! Everything above this layer reaches devices by [`Devices`], which knows the members of a pool by number; labels and
+//! Everything above this layer reaches devices by [`Devices`], which knows the groups of a pool by number; labels and
 //! superblocks by [`OneDevice`]. Only those who open devices see the trait [`Device`].
 //!
 //! ```text
-//! devices    the members of a pool, and all that may be done with them (`Devices`)
+//! devices    the groups of a pool, and all that may be done with them (`Devices`)
+//! group      one device, or a mirror: who is written, who is read, who is left out
+//! member     a device of a group, and what it lacks
+//! writes     which writes to a group are under way, and which no flush has covered
 //! planned    a read in three steps: planned, carried out, verified (`PlannedRead`)
-//! flush      flushes of several devices at once
+//! one        one device, for labels and superblocks (`OneDevice`)
+//! flush      the same on several devices at once
 //! file       regular files and block devices, opened with O_DIRECT and locked (`FileDevice`)
 //! sim        a device in memory that tears, loses and reorders what was not flushed (`SimDevice`)
 //! recorded   writes down what another device does, for crash tests (`RecordedDevice`)
@@ -21,15 +25,18 @@
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use crate::limits::BLOCK_BYTES;
+use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::{Error, Result};
 
 mod buffer;
 mod devices;
 mod file;
 mod flush;
+mod group;
 mod lock;
+mod member;
 mod mode;
+mod one;
 mod open;
 mod planned;
 mod recorded;
@@ -38,19 +45,27 @@ mod sim;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod writes;
 
 pub use buffer::AlignedBuf;
 pub(crate) use buffer::kept_bytes;
 pub(crate) use devices::AllocationClass;
-pub use devices::{Devices, OneDevice};
+pub use devices::Devices;
+pub(crate) use devices::{DeviceHere, FoundMember};
 pub use file::FileDevice;
+pub(crate) use group::Roster;
 pub use lock::unlock;
+pub(crate) use member::MemberState;
 pub use mode::OpenMode;
+pub use one::OneDevice;
 pub use open::create_file_device;
-pub(crate) use planned::{PlannedRead, Span};
+pub(crate) use planned::{PlannedRead, ReadFrom, Span};
 pub(crate) use recorded::{RecordedDevice, Recording};
 pub use sim::{InjectedFault, SimDevice, SimOp};
 pub use stats::{DeviceCounts, DeviceStats};
+
+/// Bytes of a region, by which it is known what a member of a mirror lacks.
+pub(crate) const REGION_BYTES: u64 = CHUNK_BYTES / 4;
 
 /// A device of a pool: a regular file, a block device or a simulated one.
 ///

@@ -1,32 +1,44 @@
 //! Reads of a pool's devices: planned first, then carried out, then verified.
 //!
 //! [`Devices::plan`](super::Devices::plan) says which whole blocks of which device a read needs, and has memory for
-//! them. The caller carries the plan out, at once ([`PlannedRead::read`]) or with an io_uring of its own
+//! them. It chooses among the devices of a mirror. The caller carries the plan out, at once ([`PlannedRead::read`]) or with an io_uring of its own
 //! ([`PlannedRead::file`]). What was read comes out only through [`PlannedRead::verified`].
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::member::ReadUnderWay;
+use super::devices::NoDevice;
 use super::{AlignedBuf, Device};
 use crate::limits::BLOCK_BYTES;
 use crate::{Error, Result};
 
-/// Bytes of one device of a pool. They need not be whole blocks.
+/// Bytes of one group of devices of a pool. They need not be whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Device number.
-    pub device: u16,
-    /// First byte on the device.
+    /// Number of the group.
+    pub group: u16,
+    /// First byte on its devices.
     pub offset: u64,
     /// Length in bytes.
     pub len_bytes: u64,
+}
+
+/// The device that bytes were read from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadFrom<'a> {
+    /// Number of the device.
+    pub number: u16,
+    /// Its path, for messages.
+    pub path: &'a Path,
 }
 
 /// The reading of a [`Span`]: the whole blocks around it, and memory for them.
 ///
 /// The device stays open as long as the plan lives. Nothing keeps the bytes in their place meanwhile.
 pub(crate) struct PlannedRead {
+    turn: ReadUnderWay,
     device: Arc<dyn Device>,
     /// First block on the device, and memory for all blocks.
     request: (u64, AlignedBuf),
@@ -36,9 +48,10 @@ pub(crate) struct PlannedRead {
 }
 
 impl PlannedRead {
-    /// Plans the reading of `span` from its device.
-    pub(super) fn new(device: &Arc<dyn Device>, span: Span) -> Result<Self> {
-        let Span { offset, len_bytes, .. } = span;
+    /// Plans the reading of `span` from a member of its group.
+    pub(super) fn new(turn: ReadUnderWay, span: Span) -> Result<Self> {
+        let Span { offset, len_bytes, group } = span;
+        let device = turn.member().device().ok_or(NoDevice::Missing(group))?;
         let block = BLOCK_BYTES as u64;
         let first = offset - offset % block;
         let last = offset.saturating_add(len_bytes).checked_next_multiple_of(block);
@@ -50,10 +63,16 @@ impl PlannedRead {
         })?;
         Ok(Self {
             device: Arc::clone(device),
+            turn,
             request: (first, AlignedBuf::scratch((last - first) as usize)),
             start: (offset - first) as usize,
             len_bytes: len_bytes as usize,
         })
+    }
+
+    /// Returns the number of the device that is read.
+    pub(crate) fn number(&self) -> u16 {
+        self.turn.member().number
     }
 
     /// Returns a descriptor to read from, if the device has one.
@@ -101,12 +120,12 @@ impl PlannedRead {
         self.device.stats().read(self.request.1.len());
     }
 
-    /// Returns what `verify` makes of the bytes that were read. It gets the path of their device, too, for messages.
+    /// Returns what `verify` makes of the bytes that were read. It gets the device that they come from, too.
     ///
     /// # Errors
     /// Those of `verify`.
-    pub(crate) fn verified<'a, T>(&'a self, verify: impl FnOnce(&'a [u8], &Path) -> Result<T>) -> Result<T> {
+    pub(crate) fn verified<'a, T>(&'a self, verify: impl FnOnce(&'a [u8], ReadFrom<'_>) -> Result<T>) -> Result<T> {
         let bytes = self.request.1.get(self.start..self.start + self.len_bytes).unwrap_or_default();
-        verify(bytes, self.device.path())
+        verify(bytes, ReadFrom { number: self.number(), path: self.device.path() })
     }
 }

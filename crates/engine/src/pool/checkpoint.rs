@@ -264,13 +264,13 @@ pub(super) fn write_superblock(
     superblock: &Superblock,
 ) -> Result<()> {
     if let [label] = labels {
-        superblock.write(devices.get(label.device)?, label)?;
+        superblock.write(devices.device(label.device)?.one(), label)?;
         return flush(devices);
     }
     for (ring, confirmed) in [(0, false), (1, true)] {
         let written = Superblock { confirmed, ..*superblock };
         for label in labels {
-            written.write_to(ring, devices.get(label.device)?, label)?;
+            written.write_to(ring, devices.device(label.device)?.one(), label)?;
         }
         flush(devices)?;
     }

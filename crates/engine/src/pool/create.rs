@@ -67,16 +67,17 @@ pub(super) fn create_with(
         return Err(Error::Invalid(format!("a pool has 1 to {DEVICES_MAX} devices, not {}", devices.len())));
     }
     let labels: Vec<Label> = devices
+        .here()
         .iter()
-        .map(|(number, device)| new_label(name, device, number, devices, options))
+        .map(|here| new_label(name, here.one(), here.number, devices, options))
         .collect::<Result<_>>()?;
-    devices.iter().try_for_each(|(_, device)| Label::erase(device))?;
+    devices.here().iter().try_for_each(|here| Label::erase(here.one()))?;
     for label in labels.iter().filter(|_| trim) {
         discard_chunks(devices, label.device, 0..Chunk::count(label.size_bytes).into())?;
     }
     let superblock = write_first_root(devices, &labels, options, segment)?;
     for label in &labels {
-        label.write(devices.get(label.device)?)?;
+        label.write(devices.device(label.device)?.one())?;
     }
     // Labels must be durable before the superblock that makes the pool count.
     devices.flush()?;

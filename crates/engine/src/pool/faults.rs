@@ -193,7 +193,8 @@ impl Pool {
 
     /// Takes over the errors that the devices have counted themselves.
     fn take_device_errors(&self) {
-        let counts = self.shared.devices.iter().map(|(_, device)| device.counts());
+        let here = self.shared.devices.here();
+        let counts = here.iter().map(|device| device.one().counts());
         self.shared.segments.faults.take(counts.map(|counts| (counts.read_errors, counts.write_errors)));
     }
 }

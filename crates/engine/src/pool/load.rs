@@ -113,11 +113,11 @@ fn read_pages(
     let read = |page: &TablePage| {
         let PlacedRecord { addr, first, .. } = page.placed;
         let bytes = together.as_ref().and_then(|(offset, plan)| {
-            let from = usize::try_from(first.offset - offset).ok()?;
-            let place = from..from + first.len_bytes as usize;
-            let sound = plan.verified(|read, path| {
+            let start = usize::try_from(first.offset - offset).ok()?;
+            let place = start..start + first.len_bytes as usize;
+            let sound = plan.verified(|read, from| {
                 let bytes = read.get(place).unwrap_or_default();
-                first.verify(addr, bytes, path).map(|()| bytes)
+                first.verify(addr, bytes, from).map(|()| bytes)
             });
             sound.ok()
         });
@@ -134,21 +134,21 @@ fn read_pages(
 
 /// Reads one copy of a record.
 pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &str) -> Result<Vec<u8>> {
-    let device = devices.get(place.device).map_err(|none| none.in_place_of(what))?;
+    let size_bytes = devices.size_bytes(place.device).map_err(|none| none.in_place_of(what))?;
     if place.len_bytes as usize > crate::limits::RECORD_BYTES_MAX {
         return Err(Error::corrupt(what, "it is too long"));
     }
     let end = place.offset.checked_add(place.len_bytes.into());
-    if end.is_none_or(|end| end > device.size_bytes()) {
+    if end.is_none_or(|end| end > size_bytes) {
         return Err(Error::corrupt(what, "it lies beyond the end of its device"));
     }
-    devices.read(place.span(), |bytes, path| {
+    devices.read(place.span(), |bytes, from| {
         if record_checksum(addr, bytes) == place.checksum {
             return Ok(bytes.to_vec());
         }
         Err(Error::corrupt_at(
-            DamagedAt::new(place.device, place.offset, Some(addr)),
-            format!("{what} at byte {} of {}", place.offset, path.display()),
+            DamagedAt::new(from.number, place.offset, Some(addr)),
+            format!("{what} at byte {} of {}", place.offset, from.path.display()),
             "its checksum does not hold",
         ))
     })

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::identity::{Member, judge};
 use super::label::{Label, Superblock};
 use super::{OpenOptions, Pool};
-use crate::device::{Device, Devices, FileDevice, OneDevice, OpenMode, RecordedDevice, Recording};
+use crate::device::{Device, Devices, FileDevice, FoundMember, MemberState, OneDevice, OpenMode, RecordedDevice, Recording};
 use crate::{Error, Result};
 
 impl Pool {
@@ -60,8 +60,13 @@ pub(super) fn in_order(devices: Vec<Arc<dyn Device>>) -> Result<(Vec<Label>, Dev
     let (labels, found): (Vec<Label>, Vec<_>) =
         found.into_iter().map(|(number, (label, device))| (label, (number, device))).unzip();
     let here = found.len();
-    let devices = Devices::of_pool(expected, found);
-    if !devices.missing().is_empty() || here != usize::from(expected) || expected == 0 {
+    let mut found: BTreeMap<u16, Arc<dyn Device>> = found.into_iter().collect();
+    let member = |number| match found.remove(&number) {
+        Some(device) => FoundMember { number, device: Some(device), state: MemberState::Whole },
+        None => FoundMember { number, device: None, state: MemberState::Away },
+    };
+    let devices = Devices::of_pool((0..expected).map(member).map(|member| vec![member]));
+    if devices.here().len() != usize::from(expected) || here != usize::from(expected) || expected == 0 {
         let name = labels.first().map_or("", |label| &label.name);
         return Err(Error::NotAPool(format!(
             "pool '{name}' has {expected} devices and {here} of them are here; name them all, or import with -d"
@@ -84,7 +89,7 @@ fn two_pools((label, device): (&Label, OneDevice<'_>), (other, twin): (&Label, O
 /// Reads the superblocks of all devices; returns the devices as members, and the superblock that counts. With `rescue`,
 /// devices whose superblocks cannot be read are left out.
 pub(super) fn weigh(labels: &[Label], devices: &Devices, rescue: bool) -> Result<(Vec<Member>, Superblock)> {
-    let read = |label: &Label| Member::of(devices.get(label.device)?, label.clone());
+    let read = |label: &Label| Member::of(devices.device(label.device)?.one(), label.clone());
     let members: Vec<Result<Member>> = labels.iter().map(read).collect();
     if rescue {
         // The newest superblock that can be read counts; all that it leads to is verified when it is read.

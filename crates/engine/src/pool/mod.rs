@@ -265,7 +265,7 @@ impl Pool {
 
     /// Returns the paths of the pool's devices.
     pub fn paths(&self) -> Vec<PathBuf> {
-        self.shared.devices.iter().map(|(_, device)| device.path().to_path_buf()).collect()
+        self.shared.devices.here().iter().map(|device| device.one().path().to_path_buf()).collect()
     }
 
     /// Returns the report of the replay at opening.

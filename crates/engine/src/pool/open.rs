@@ -70,6 +70,8 @@ const BATCH_NUMBER_LEAP: u64 = 1 << 32;
 #[derive(Clone, Copy)]
 struct UnflushedBatch {
     chunk: Chunk,
+    /// Device of the chunk's group that has it, counted from 0.
+    copy: usize,
     start: u32,
     end: u32,
 }
@@ -146,7 +148,8 @@ struct Identity {
 fn identify(labels: &[Label], devices: &Devices, options: &OpenOptions) -> Result<Identity> {
     let (members, superblock) = weigh(labels, devices, options.rescue)?;
     if let (Some(known), Some(label)) = (&options.since, labels.first()) {
-        let paths: Vec<&Path> = devices.iter().map(|(_, device)| device.path()).collect();
+        let here = devices.here();
+        let paths: Vec<&Path> = here.iter().map(|device| device.one().path()).collect();
         demand(&superblock.standing(), known, &label.name, &paths)?;
     }
     if options.read_only {
@@ -308,7 +311,8 @@ impl OpeningPool {
             used.insert(batch.segment, (batch.chunk, batch.end));
             unflushed.retain(|(number, _)| *number >= batch.flushed);
             if batch.number >= batch.flushed {
-                let placed = UnflushedBatch { chunk: batch.chunk, start: batch.start, end: batch.end };
+                let BatchView { chunk, copy, start, end, .. } = batch;
+                let placed = UnflushedBatch { chunk, copy, start, end };
                 unflushed.push((batch.number, placed));
             }
             if !batch.ops.is_empty() {
@@ -511,10 +515,10 @@ impl OpeningPool {
     /// Writes the log's last batches again. They can be read, but a flush of them may have failed: then a device may
     /// show them until the power goes, and no later flush makes them durable.
     fn write_unflushed(&self) -> Result<()> {
-        for (_, UnflushedBatch { chunk, start, end }) in &self.unflushed {
+        for (_, UnflushedBatch { chunk, copy, start, end }) in &self.unflushed {
             let mut batch = AlignedBuf::zeroed(end.saturating_sub(*start) as usize);
             let offset = chunk.offset() + u64::from(*start);
-            self.devices.read_unverified(chunk.device, offset, &mut batch)?;
+            self.devices.read_unverified(chunk.device, *copy, offset, &mut batch)?;
             self.devices.write(chunk.device, offset, &batch, false)?;
         }
         Ok(())

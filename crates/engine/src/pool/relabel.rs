@@ -40,7 +40,7 @@ pub fn rename_on(devices: Vec<Arc<dyn Device>>, name: &str) -> Result<()> {
     labels.iter().try_for_each(super::Label::check_writable)?;
     for mut label in labels.into_iter().rev() {
         name.clone_into(&mut label.name);
-        label.rewrite(devices.get(label.device)?)?;
+        label.rewrite(devices.device(label.device)?.one())?;
     }
     Ok(())
 }

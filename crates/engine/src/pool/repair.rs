@@ -94,7 +94,8 @@ impl Pool {
         let mut sound = 0;
         for label in &self.labels {
             // A device that is missing has no label to be verified, and gets none of another one.
-            let Ok(device) = self.shared.devices.get(label.device) else { continue };
+            let Ok(here) = self.shared.devices.device(label.device) else { continue };
+            let device = here.one();
             for offset in label.offsets() {
                 let Err(error) = label.verify_at(device, offset) else {
                     sound += 1;
@@ -121,15 +122,8 @@ impl Pool {
     /// Writes bytes at any offset of a device, durably.
     fn overwrite(&self, device: u16, offset: u64, bytes: &[u8]) -> Result<()> {
         let devices = &self.shared.devices;
-        devices.get(device).map_err(|none| none.in_place_of("place"))?;
-        let start = (offset % BLOCK_BYTES as u64) as usize;
-        let first = offset - start as u64;
-        let mut blocks = AlignedBuf::scratch(start + bytes.len());
-        devices.read_unverified(device, first, &mut blocks)?;
-        if let Some(place) = blocks.get_mut(start..start + bytes.len()) {
-            place.copy_from_slice(bytes);
-        }
-        devices.write(device, first, &blocks, false)?;
+        devices.size_bytes(device).map_err(|none| none.in_place_of("place"))?;
+        devices.overwrite(device, offset, bytes)?;
         Ok(devices.flush_some([device])?)
     }
 }

@@ -359,8 +359,7 @@ impl Pool {
             self.shared.segments.faults.note(fault, subject, Some(place));
         }
         if before.saturating_add(found.damaged + found.unreadable) <= LOGGED {
-            let device = self.shared.devices.get(number);
-            let device = device.map(|device| device.path().display().to_string()).unwrap_or_default();
+            let device = self.shared.devices.path_of(number).display().to_string();
             tracing::error!(device, offset, %error, "scrub: damage");
         }
     }

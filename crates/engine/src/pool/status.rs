@@ -226,12 +226,16 @@ impl Pool {
             (log.window_bytes, log.writer.position().batch)
         };
         let size_bytes = self.chunks.total() * CHUNK_BYTES;
-        let devices = self.shared.devices.iter().map(|(_, device)| DeviceStatus {
-            path: device.path().to_path_buf(),
-            size_bytes: device.size_bytes(),
-            counts: device.counts(),
-            discards: device.discards(),
-            class: device.class(),
+        let here = self.shared.devices.here();
+        let devices = here.iter().map(|here| {
+            let device = here.one();
+            DeviceStatus {
+                path: device.path().to_path_buf(),
+                size_bytes: device.size_bytes(),
+                counts: device.counts(),
+                discards: device.discards(),
+                class: device.class(),
+            }
         });
         let label = self.labels.first();
         let models = self.shared.models.all();

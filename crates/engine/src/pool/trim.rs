@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::Pool;
-use crate::device::{Devices, OneDevice};
+use crate::device::Devices;
 use crate::limits::CHUNK_BYTES;
 use crate::space::{Untrimmed, stretches};
 use crate::{Error, Result};
@@ -71,7 +71,7 @@ impl Pool {
         if self.trim.lock().state == TrimState::Running {
             return Err(Error::Busy("a trim is under way".into()));
         }
-        if !self.shared.devices.iter().any(|(_, device)| device.discards()) {
+        if !self.shared.devices.here().iter().any(|device| device.one().discards()) {
             return Err(Error::Unsupported(format!(
                 "no device of pool '{}' takes discards; a file does if it was sparse when it was opened",
                 self.name()
@@ -150,7 +150,7 @@ impl Pool {
     }
 
     fn discards(&self, device: u16) -> bool {
-        self.shared.devices.get(device).is_ok_and(OneDevice::discards)
+        self.shared.devices.discards(device)
     }
 }
 

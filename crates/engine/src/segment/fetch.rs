@@ -63,6 +63,6 @@ impl RecordFetch {
     /// [`crate::Error::Corrupt`] if the bytes are not the record's: they are damaged, or another record has got the
     /// place meanwhile.
     pub(crate) fn record(&self) -> Result<&[u8]> {
-        self.plan.verified(|bytes, path| self.located.verify(self.addr, bytes, path).map(|()| bytes))
+        self.plan.verified(|bytes, from| self.located.verify(self.addr, bytes, from).map(|()| bytes))
     }
 }

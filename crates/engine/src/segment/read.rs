@@ -1,6 +1,5 @@
 //! Reads records and directories from their devices.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::directory::DirRef;
@@ -9,7 +8,7 @@ use super::entry::Part;
 use super::piece::{Piece, PieceKey};
 use super::record_checksum;
 use super::table::{RecordPlace, Segments};
-use crate::device::{Devices, PlannedRead, Span};
+use crate::device::{Devices, PlannedRead, ReadFrom, Span};
 use crate::error::DamagedAt;
 use crate::faults::Subject;
 use crate::space::Extent;
@@ -52,15 +51,15 @@ impl Located {
 
     /// Returns the bytes of the record on its device.
     pub(crate) fn span(&self) -> Span {
-        Span { device: self.device, offset: self.offset, len_bytes: self.len_bytes.into() }
+        Span { group: self.device, offset: self.offset, len_bytes: self.len_bytes.into() }
     }
 
-    /// Returns an error unless `bytes` are those of the record at `addr`. They were read from the device at `path`.
-    pub(crate) fn verify(&self, addr: Addr, bytes: &[u8], path: &Path) -> Result<()> {
+    /// Returns an error unless `bytes` are those of the record at `addr`. They were read from the device `from`.
+    pub(crate) fn verify(&self, addr: Addr, bytes: &[u8], from: ReadFrom<'_>) -> Result<()> {
         if record_checksum(addr, bytes) != self.checksum {
-            let (Self { offset, len_bytes, .. }, path) = (self, path.display());
+            let (Self { offset, len_bytes, .. }, path) = (self, from.path.display());
             return Err(Error::corrupt_at(
-                DamagedAt::new(self.device, *offset, Some(addr)),
+                DamagedAt::new(from.number, *offset, Some(addr)),
                 format!("record {addr} at byte {offset} of {path} ({len_bytes} bytes)"),
                 "its checksum does not hold",
             ));
@@ -107,22 +106,50 @@ impl<'a> ReadGroup<'a> {
 
     fn span(&self) -> Span {
         let offset = self.records.first().map_or(0, |(first, _)| first.offset);
-        Span { device: self.device(), offset, len_bytes: self.end - offset }
+        Span { group: self.device(), offset, len_bytes: self.end - offset }
     }
 
-    /// Verifies the records in what was read of the group's span, and hands them to `sink`.
+    /// Verifies the records in what was read of the group's span, and hands them to `sink`. One that is not right is
+    /// looked for on other devices of its group.
     fn deliver(
         &self,
-        (read, path): (&[u8], &Path),
+        devices: &Devices,
+        plan: &PlannedRead,
         addrs: &[Addr],
         sink: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let Span { offset, .. } = self.span();
         for (located, at) in self.records {
-            let from = (located.offset - offset) as usize;
-            let bytes = read.get(from..from + located.len_bytes as usize).unwrap_or_default();
-            located.verify(addrs[*at], bytes, path)?;
-            sink(*at, bytes)?;
+            let start = (located.offset - offset) as usize;
+            let verified = plan.verified(|read, from| {
+                let bytes = read.get(start..start + located.len_bytes as usize).unwrap_or_default();
+                located.verify(addrs[*at], bytes, from).map(|()| bytes)
+            });
+            match verified {
+                Ok(bytes) => sink(*at, bytes)?,
+                Err(error) => {
+                    let whole = |bytes: &[u8], from: ReadFrom<'_>| {
+                        located.verify(addrs[*at], bytes, from).map(|()| bytes.to_vec())
+                    };
+                    sink(*at, &devices.read_elsewhere(located.span(), plan.number(), error, whole)?)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads each record by itself.
+    fn deliver_each(
+        &self,
+        devices: &Devices,
+        addrs: &[Addr],
+        sink: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        for (located, at) in self.records {
+            let whole = |bytes: &[u8], from: ReadFrom<'_>| {
+                located.verify(addrs[*at], bytes, from).map(|()| bytes.to_vec())
+            };
+            sink(*at, &devices.read(located.span(), whole)?)?;
         }
         Ok(())
     }
@@ -192,12 +219,12 @@ impl DirReader<'_> {
         let offset = copy.offset(self.extent, self.dir);
         let offset = offset.ok_or_else(|| Error::corrupt("segment directory", "it has no second copy"))?;
         let offset = offset + u64::from(start);
-        let span = Span { device: self.extent.chunk.device, offset, len_bytes: len_bytes.into() };
-        self.devices.read(span, |bytes, path| {
+        let span = Span { group: self.extent.chunk.device, offset, len_bytes: len_bytes.into() };
+        self.devices.read(span, |bytes, from| {
             decode(bytes).map_err(|error| match error {
                 Error::Corrupt { detail, .. } => Error::corrupt_at(
-                    DamagedAt::new(span.device, offset, None),
-                    format!("directory of segment {} at byte {offset} of {}", self.id, path.display()),
+                    DamagedAt::new(from.number, offset, None),
+                    format!("directory of segment {} at byte {offset} of {}", self.id, from.path.display()),
                     detail,
                 ),
                 other => other,
@@ -394,11 +421,16 @@ fn read_groups(
 ) -> Result<()> {
     let mut plans =
         groups.iter().map(|group| devices.plan(group.span())).collect::<Result<Vec<PlannedRead>>>()?;
-    PlannedRead::read_all(&mut plans)?;
-    for (group, plan) in groups.iter().zip(&plans) {
-        plan.verified(|read, path| group.deliver((read, path), addrs, sink))?;
+    match PlannedRead::read_all(&mut plans) {
+        Ok(()) => {}
+        // One of the devices of a mirror could not; nothing says which of the records it had.
+        Err(_) if groups.iter().all(|group| devices.copies(group.device()) > 1) => {
+            return groups.iter().try_for_each(|group| group.deliver_each(devices, addrs, sink));
+        }
+        Err(error) => return Err(error),
     }
-    Ok(())
+    let mut read = groups.iter().zip(&plans);
+    read.try_for_each(|(group, plan)| group.deliver(devices, plan, addrs, sink))
 }
 
 fn unknown(addr: Addr) -> Error {

@@ -8,14 +8,12 @@
 //!
 //! ```text
 //! geometry   which bytes of a device are chunks, and which are reserved; no I/O
-//! ranges     sets of chunks
 //! by_chunk   a value for each chunk
 //! trim       which free chunks a device was told of
 //! ```
 
 mod by_chunk;
 mod geometry;
-mod ranges;
 mod trim;
 
 use std::collections::BTreeSet;
@@ -25,11 +23,11 @@ use parking_lot::{Condvar, Mutex};
 pub(crate) use by_chunk::ByChunk;
 pub use geometry::reserved_places;
 pub(crate) use geometry::stretches;
-pub(crate) use ranges::Ranges;
 use trim::Trims;
 pub(crate) use trim::Untrimmed;
 
 use crate::limits::CHUNK_BYTES;
+use crate::ranges::Ranges;
 use crate::{Error, Result};
 
 /// A chunk of a device.

@@ -7,8 +7,9 @@
 
 use std::ops::Range;
 
-use super::{Chunk, Chunks, Ranges};
+use super::{Chunk, Chunks};
 use crate::Result;
+use crate::ranges::Ranges;
 
 /// Choices of chunks to be discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

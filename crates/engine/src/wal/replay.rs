@@ -39,6 +39,8 @@ pub struct BatchView<'a> {
     pub start: u32,
     /// Bytes of the chunk in use after it.
     pub end: u32,
+    /// Device of the chunk's group that it was read from, counted from 0.
+    pub copy: usize,
     /// Checkpoint that its internal records belong to.
     pub checkpoint: u64,
     /// Batches with lower numbers were on stable storage, as what was read so far tells.
@@ -120,10 +122,7 @@ pub fn replay(
             if log.segment(&mut buf, visit)? > 0 {
                 continue;
             }
-            let header = BatchHeader::read_from_prefix(&buf);
-            log.end.torn = header.is_ok_and(|(header, _)| {
-                header.magic == MAGIC && continues(&header, source.pool, &log.end.position)
-            });
+            log.end.torn = log.is_torn(&mut buf)?;
             log.end.position = before;
         }
         log.judge_end()?;
@@ -150,7 +149,7 @@ impl Replay<'_> {
         if !self.source.chunks.exists(chunk) {
             return Err(Error::corrupt("log position", "it lies beyond the pool's devices"));
         }
-        let chunk_bytes = CHUNK_BYTES as usize;
+        let (chunk_bytes, copies) = (CHUNK_BYTES as usize, self.source.devices.copies(chunk.device).max(1));
         let mut read_to = used as usize;
         while (self.end.position.used as usize) < chunk_bytes {
             let at = self.end.position.used as usize;
@@ -159,24 +158,56 @@ impl Replay<'_> {
             while read_to < chunk_bytes && may_go_on(buf.get(at..read_to.max(at)).unwrap_or_default()) {
                 let step = (read_to - used as usize).max(FIRST_READ_BYTES);
                 let to = (read_to + step).min(chunk_bytes);
-                self.read(chunk, (read_to, to), buf)?;
+                self.read(chunk, 0, read_to, buf.get_mut(read_to..to).unwrap_or_default())?;
                 read_to = to;
             }
-            if !self.batch(buf.get(at..read_to).unwrap_or_default(), visit)? {
+            if !self.batch(buf.get(at..read_to).unwrap_or_default(), (0, copies == 1), visit)?
+                && !self.batch_elsewhere((chunk, copies), at, visit)?
+            {
                 break;
             }
         }
         Ok(self.end.batches - before)
     }
 
-    /// Visits the batch at the start of `bytes` if it counts. Returns whether it does.
-    fn batch(&mut self, bytes: &[u8], visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>) -> Result<bool> {
+    /// Looks for the batch at `at` of a chunk on all devices of a mirror: one that is whole first, then one that is
+    /// damaged. Visits it, and returns whether there is one.
+    fn batch_elsewhere(
+        &mut self,
+        (chunk, copies): (Chunk, usize),
+        at: usize,
+        visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>,
+    ) -> Result<bool> {
+        if copies == 1 {
+            return Ok(false);
+        }
+        let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize - at);
+        for (copy, damaged) in (1..copies).map(|copy| (copy, false)).chain((0..copies).map(|copy| (copy, true))) {
+            self.read(chunk, copy, at, &mut buf)?;
+            if self.batch(&buf, (copy, damaged), visit)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Visits the batch at the start of `bytes` if it counts. Returns whether it does. Bytes that were read from `copy`
+    /// have a batch with damaged records only if `damaged` is set.
+    fn batch(
+        &mut self,
+        bytes: &[u8],
+        (copy, damaged): (usize, bool),
+        visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>,
+    ) -> Result<bool> {
         let position = self.end.position;
         let Some(batch) =
             Verified::framed(bytes).filter(|batch| continues(batch.header(), self.source.pool, &position))
         else {
             return Ok(false);
         };
+        if !batch.is_whole() && !damaged {
+            return Ok(false);
+        }
         if !batch.is_whole() {
             // The batch is torn, unless it had been flushed.
             if position.batch >= self.flushed {
@@ -211,6 +242,7 @@ impl Replay<'_> {
             number: position.batch,
             segment: position.segment,
             chunk: position.chunk,
+            copy,
             next: batch.next(),
             start: position.used,
             end: position.used + batch.padded_bytes(),
@@ -220,6 +252,22 @@ impl Replay<'_> {
             ops: batch.ops(),
         })?;
         Ok(true)
+    }
+
+    /// Returns true if any device has, at the current position, the header of a batch with which the log would go on.
+    fn is_torn(&self, buf: &mut AlignedBuf) -> Result<bool> {
+        let Position { chunk, used, .. } = self.end.position;
+        for copy in 0..self.source.devices.copies(chunk.device).max(1) {
+            self.read(chunk, copy, used as usize, buf.get_mut(..BLOCK_BYTES).unwrap_or_default())?;
+            let header = BatchHeader::read_from_prefix(buf);
+            let goes_on = |header: &BatchHeader| {
+                header.magic == MAGIC && continues(header, self.source.pool, &self.end.position)
+            };
+            if header.is_ok_and(|(header, _)| goes_on(&header)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Judges the place where the log ends: whether a crash has torn it there, or it is damaged.
@@ -239,9 +287,9 @@ impl Replay<'_> {
             self.end.damage = Some(damage);
             return Ok(());
         }
-        let device = self.source.devices.get(chunk.device)?;
+        let device = self.source.devices.path_of(chunk.device);
         Err(Error::corrupt(
-            format!("log at byte {offset} of {}", device.path().display()),
+            format!("log at byte {offset} of {}", device.display()),
             format!(
                 "batch {} does not hold, and all up to {} had been flushed: changes that were acknowledged lie behind the \
                  damage. If the device had a bad moment, try again; to read what was before the damage: \
@@ -263,17 +311,19 @@ impl Replay<'_> {
         let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize);
         let mut first = None;
         while self.source.chunks.exists(chunk) && seen.insert(chunk) {
-            self.read(chunk, (from, CHUNK_BYTES as usize), &mut buf)?;
             let mut found = false;
-            for at in (from..CHUNK_BYTES as usize).step_by(BLOCK_BYTES) {
-                let Some(batch) = Verified::framed(buf.get(at..).unwrap_or_default()) else { continue };
-                let header = batch.header();
-                if header.pool.get() != self.source.pool {
-                    continue;
-                }
-                self.flushed = self.flushed.max(flushed_below(&batch));
-                if header.segment.get() == segment && header.number.get() > number {
-                    (found, next) = (true, batch.next());
+            for copy in 0..self.source.devices.copies(chunk.device).max(1) {
+                self.read(chunk, copy, from, buf.get_mut(from..).unwrap_or_default())?;
+                for at in (from..CHUNK_BYTES as usize).step_by(BLOCK_BYTES) {
+                    let Some(batch) = Verified::framed(buf.get(at..).unwrap_or_default()) else { continue };
+                    let header = batch.header();
+                    if header.pool.get() != self.source.pool {
+                        continue;
+                    }
+                    self.flushed = self.flushed.max(flushed_below(&batch));
+                    if header.segment.get() == segment && header.number.get() > number {
+                        (found, next) = (true, batch.next());
+                    }
                 }
             }
             if first.is_some() && !found {
@@ -286,22 +336,22 @@ impl Replay<'_> {
         Ok(first == Some(true))
     }
 
-    /// Reads part of a chunk into the same place of `buf`. If losses are accepted, blocks that cannot be read become
-    /// zeros.
-    fn read(&self, chunk: Chunk, (from, to): (usize, usize), buf: &mut [u8]) -> Result<()> {
-        let Some(place) = buf.get_mut(from..to).filter(|place| !place.is_empty()) else { return Ok(()) };
+    /// Fills `place` with what a chunk has from `from` on, on one device of its group. If losses are accepted, blocks
+    /// that cannot be read become zeros.
+    fn read(&self, chunk: Chunk, copy: usize, from: usize, place: &mut [u8]) -> Result<()> {
         let (devices, offset) = (self.source.devices, chunk.offset() + from as u64);
         if self.source.accept_loss {
-            read_or_zeros(devices, chunk.device, offset, place);
+            read_or_zeros(devices, (chunk.device, copy), offset, place);
             return Ok(());
         }
         let mut parts = (offset..).step_by(READ_BYTES).zip(place.chunks_mut(READ_BYTES));
-        parts.try_for_each(|(at, place)| read_at(devices, chunk.device, at, place))
+        parts.try_for_each(|(at, place)| read_at(devices, (chunk.device, copy), at, place))
     }
 }
 
-/// Fills `place`, which is whole blocks, from byte `offset` of the device on. Blocks that cannot be read become zeros.
-pub(crate) fn read_or_zeros(devices: &Devices, device: u16, offset: u64, place: &mut [u8]) {
+/// Fills `place`, which is whole blocks, from byte `offset` of a group on, as a device of it has them (`copy`, counted
+/// from 0). Blocks that cannot be read become zeros.
+pub(crate) fn read_or_zeros(devices: &Devices, device: (u16, usize), offset: u64, place: &mut [u8]) {
     for (at, place) in (offset..).step_by(READ_BYTES).zip(place.chunks_mut(READ_BYTES)) {
         if read_at(devices, device, at, place).is_ok() {
             continue;
@@ -312,10 +362,10 @@ pub(crate) fn read_or_zeros(devices: &Devices, device: u16, offset: u64, place: 
     }
 }
 
-/// Fills `place`, which is whole blocks, from byte `offset` of the device on.
-fn read_at(devices: &Devices, device: u16, offset: u64, place: &mut [u8]) -> Result<()> {
+/// Fills `place`, which is whole blocks, from byte `offset` of a group on, as a device of it has them.
+fn read_at(devices: &Devices, (group, copy): (u16, usize), offset: u64, place: &mut [u8]) -> Result<()> {
     let mut part = AlignedBuf::scratch(place.len());
-    devices.read_unverified(device, offset, &mut part)?;
+    devices.read_unverified(group, copy, offset, &mut part)?;
     place.copy_from_slice(part.get(..place.len()).unwrap_or_default());
     Ok(())
 }

@@ -184,7 +184,7 @@ impl<'a> Search<'a> {
     /// Returns the bytes of a chunk, with zeros for bytes that cannot be read.
     fn read(&self, chunk: Chunk) -> Vec<u8> {
         let mut bytes = vec![0; CHUNK_BYTES as usize];
-        read_or_zeros(self.devices, chunk.device, chunk.offset(), &mut bytes);
+        read_or_zeros(self.devices, (chunk.device, 0), chunk.offset(), &mut bytes);
         bytes
     }
 

@@ -1,10 +1,10 @@
-//! Keeps sets of chunk indexes as ranges. So the memory of a set depends on how broken up it is, not on the number of
-//! chunks of a device.
+//! Keeps sets of numbers, of chunks or of regions of a device, as ranges. So the memory of a set depends on how broken
+//! up it is, not on the size of a device.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A set of chunk indexes of one device.
+/// A set of numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
     /// End by start. Ranges are not empty, and neither overlap nor touch each other.

@@ -1,0 +1,332 @@
+//! A group: one device, or a mirror of several that hold the same.
+//!
+//! - M1: nothing is acknowledged as durable before every member that the labels call whole has it. A member that fails a
+//!   write or a flush is left out at once, and what it failed is acknowledged when the labels of the others say so
+//!   ([`Roster::record`]). So after whatever crash, a member that the labels call whole has all that was acknowledged.
+//! - M2, M3: see [`super::writes`].
+//! - M4: the last whole member is never left out. What it fails fails for the pool, as with one device.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+use smallvec::SmallVec;
+
+use super::member::{GroupMember, MemberState, ReadUnderWay};
+use super::writes::{Writes, regions};
+use super::{AlignedBuf, Device, REGION_BYTES};
+use crate::limits::BLOCK_BYTES;
+use crate::{Error, Result};
+
+/// What the devices need of the pool that they belong to.
+pub(crate) trait Roster: Send + Sync {
+    /// Makes the labels of the written members of a group say which state each member has. On return that is durable.
+    ///
+    /// # Errors
+    /// If no label of a whole member can be written.
+    fn record(&self, group: u16) -> Result<()>;
+
+    /// Notes that what a device has at `place` could not be read or was not right, while another member of its group
+    /// had it, and whether it could be written again from there.
+    fn corrected(&self, device: u16, place: (u16, u64), error: &Error, repaired: &Result<()>);
+}
+
+/// Members of a group, as they were at one moment.
+pub(super) type Members = SmallVec<[Arc<GroupMember>; 3]>;
+
+/// A group of devices.
+pub(super) struct Group {
+    /// Number of the group.
+    number: u16,
+    members: RwLock<Members>,
+    writes: Writes,
+    /// Number of times that a member was left out or taken in; and how many of them the labels tell of.
+    changes: AtomicU64,
+    recorded: AtomicU64,
+}
+
+/// A flush of a group that is under way.
+pub(super) struct GroupFlush {
+    number: u64,
+    /// Members that are flushed.
+    pub(super) members: Members,
+}
+
+impl Group {
+    /// Makes a group of these members.
+    pub(super) fn new(number: u16, members: impl IntoIterator<Item = GroupMember>) -> Self {
+        Self {
+            number,
+            members: RwLock::new(members.into_iter().map(Arc::new).collect()),
+            writes: Writes::default(),
+            changes: AtomicU64::new(0),
+            recorded: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the members.
+    pub(super) fn members(&self) -> Members {
+        self.members.read().clone()
+    }
+
+    /// Returns the member that a device is.
+    pub(super) fn member(&self, device: u16) -> Option<Arc<GroupMember>> {
+        self.members.read().iter().find(|member| member.number == device).cloned()
+    }
+
+    /// Returns true if there is a member to read from.
+    pub(super) fn is_readable(&self) -> bool {
+        self.members.read().iter().any(|member| member.readable().is_some())
+    }
+
+    /// Returns the member to read `offset` from: of those not in `tried`, the one with the fewest reads under way; of
+    /// several such, neighbours come from the same one.
+    pub(super) fn choose(&self, offset: u64, tried: &[u16]) -> Option<ReadUnderWay> {
+        let members = self.members.read();
+        let turn = offset / REGION_BYTES;
+        let wanted = |member: &&Arc<GroupMember>| member.readable().is_some() && !tried.contains(&member.number);
+        let nearest = |at: usize| (at as u64 + turn) % members.len() as u64;
+        let ranked = members.iter().enumerate().filter(|(_, member)| wanted(member));
+        let (_, chosen) = ranked.min_by_key(|(at, member)| (member.reads(), nearest(*at)))?;
+        Some(ReadUnderWay::begin(chosen))
+    }
+
+    /// Writes whole blocks to every member that takes writes.
+    ///
+    /// # Errors
+    /// The device's error if no whole member has them.
+    pub(super) fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool, roster: Option<&dyn Roster>) -> Result<()> {
+        let bytes = offset..offset + buf.len() as u64;
+        let mut turn = self.writes.begin(bytes.clone());
+        let members = self.members();
+        if let [alone] = members.as_slice()
+            && let Some(device) = alone.readable()
+        {
+            device.write(offset, buf, durable)?;
+            if durable {
+                turn.is_durable();
+            }
+            return Ok(());
+        }
+        note_lacking(&members, &bytes);
+        let written = on_each(&members, |device| device.write(offset, buf, durable));
+        self.settle(written)?;
+        if durable {
+            turn.is_durable();
+            self.record(roster)?;
+        }
+        Ok(())
+    }
+
+    /// Begins a flush.
+    pub(super) fn begin_flush(&self) -> GroupFlush {
+        let number = self.writes.begin_flush();
+        GroupFlush { number, members: self.members() }
+    }
+
+    /// Ends a flush with the results of the members' own.
+    ///
+    /// # Errors
+    /// The device's error if no whole member was flushed.
+    pub(super) fn end_flush(
+        &self,
+        flush: &GroupFlush,
+        flushed: Vec<(Arc<GroupMember>, Result<()>)>,
+        roster: Option<&dyn Roster>,
+    ) -> Result<()> {
+        let settled = self.settle(flushed);
+        self.writes.end_flush(flush.number, settled.is_ok());
+        settled?;
+        self.record(roster)
+    }
+
+    /// Leaves out the members that failed something that a whole member has done.
+    ///
+    /// # Errors
+    /// The first failure if no whole member has done it, or if a member that failed is the last whole one by now.
+    fn settle(&self, outcomes: Vec<(Arc<GroupMember>, Result<()>)>) -> Result<()> {
+        let is_done = |outcomes: &[(Arc<GroupMember>, Result<()>)]| {
+            outcomes.iter().any(|(member, outcome)| outcome.is_ok() && member.state() == MemberState::Whole)
+        };
+        // If all failed, nothing tells them apart, and none is left out.
+        let failed_by_all = !is_done(&outcomes);
+        for (member, outcome) in outcomes.iter().filter(|_| !failed_by_all) {
+            if let Err(error) = outcome {
+                self.leave_out(member, MemberState::Faulted, error);
+            }
+        }
+        let failed = |(member, outcome): &(Arc<GroupMember>, Result<()>)| {
+            outcome.is_err() && member.state() == MemberState::Whole
+        };
+        if is_done(&outcomes) && !outcomes.iter().any(failed) {
+            return Ok(());
+        }
+        let failure = outcomes.into_iter().find_map(|(_, outcome)| outcome.err());
+        Err(failure.unwrap_or_else(|| self.nobody()))
+    }
+
+    /// Leaves a member out. Returns false if it was not written, or is the last whole one.
+    pub(super) fn leave_out(&self, member: &GroupMember, state: MemberState, reason: &dyn std::fmt::Display) -> bool {
+        // With the write side held, two members are not left out at once, each because there is the other.
+        let members = self.members.write();
+        let others = members.iter().any(|other| other.number != member.number && other.readable().is_some());
+        if !member.state().is_written() || !others {
+            return false;
+        }
+        // First the state, then what is under way: a write that is in neither begins later, and finds the state (M2).
+        member.set_state(state);
+        member.lacks(self.writes.uncovered().iter());
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        drop(members);
+        tracing::error!(
+            group = self.number,
+            device = %member.path().display(),
+            %reason,
+            "a device is left out of its mirror; the pool goes on without it"
+        );
+        true
+    }
+
+    /// Makes the labels tell of all members that were left out before the call (M1).
+    fn record(&self, roster: Option<&dyn Roster>) -> Result<()> {
+        let changes = self.changes.load(Ordering::SeqCst);
+        if self.recorded.load(Ordering::SeqCst) >= changes {
+            return Ok(());
+        }
+        let roster = roster.ok_or_else(|| self.nobody())?;
+        roster.record(self.number)?;
+        self.recorded.fetch_max(changes, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn nobody(&self) -> Error {
+        Error::Failed(format!("no device of group {} can be used", self.number))
+    }
+
+    /// Copies to a member the lowest region that it lacks, from whole ones. Returns the bytes copied; `None` if it lacks
+    /// nothing.
+    ///
+    /// # Errors
+    /// Errors of the member. Blocks that no whole member can read are left alone: they are as lost as before.
+    pub(super) fn fill_next(&self, member: &GroupMember) -> Result<Option<u64>> {
+        let (Some(region), Some(device)) = (member.first_lacking(), member.writable()) else { return Ok(None) };
+        let start = region * REGION_BYTES;
+        let bytes = start..(start + REGION_BYTES).min(device.size_bytes());
+        let copied = self.copy(member.number, device.as_ref(), &bytes)?;
+        member.has(region);
+        Ok(Some(copied))
+    }
+
+    /// Writes the blocks around `bytes` again on a member, from the others.
+    ///
+    /// # Errors
+    /// Errors of the member; an error if no other one can read them.
+    pub(super) fn repair(&self, member: &GroupMember, bytes: &Range<u64>) -> Result<()> {
+        let device = member.readable().ok_or_else(|| self.nobody())?;
+        let block = BLOCK_BYTES as u64;
+        let whole = bytes.start - bytes.start % block..bytes.end.next_multiple_of(block);
+        match self.copy(member.number, device.as_ref(), &whole)? {
+            copied if copied == whole.end - whole.start => Ok(()),
+            _ => Err(self.nobody()),
+        }
+    }
+
+    /// Writes bytes at any offset. The rest of the blocks that they lie in stays on each member as it is there.
+    ///
+    /// # Errors
+    /// Errors of the devices, if no whole member has them.
+    pub(super) fn overwrite(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let start = (offset % BLOCK_BYTES as u64) as usize;
+        let first = offset - start as u64;
+        let len_bytes = (start + bytes.len()).next_multiple_of(BLOCK_BYTES) as u64;
+        let bytes = first..first + len_bytes;
+        let _turn = self.writes.begin_copy(bytes.clone());
+        self.writes.note(&bytes);
+        let members = self.members();
+        note_lacking(&members, &bytes);
+        let written = on_each(&members, |device| {
+            let mut blocks = AlignedBuf::scratch(start + bytes.len());
+            device.read(first, &mut blocks)?;
+            if let Some(place) = blocks.get_mut(start..start + bytes.len()) {
+                place.copy_from_slice(bytes);
+            }
+            device.write(first, &blocks, false)
+        });
+        self.settle(written)
+    }
+
+    /// Copies whole blocks to a device, member `to`, from others. Returns the number of bytes that could be copied.
+    fn copy(&self, to: u16, device: &dyn Device, bytes: &Range<u64>) -> Result<u64> {
+        let _turn = self.writes.begin_copy(bytes.clone());
+        let mut buf = AlignedBuf::scratch((bytes.end - bytes.start) as usize);
+        if self.read_any(to, bytes.start, &mut buf).is_ok() {
+            device.write(bytes.start, &buf, false)?;
+            return Ok(buf.len() as u64);
+        }
+        let mut copied = 0;
+        let mut block = AlignedBuf::scratch(BLOCK_BYTES);
+        for offset in bytes.clone().step_by(BLOCK_BYTES) {
+            if self.read_any(to, offset, &mut block).is_ok() {
+                device.write(offset, &block, false)?;
+                copied += BLOCK_BYTES as u64;
+            }
+        }
+        Ok(copied)
+    }
+
+    /// Reads from any whole member but `not`.
+    fn read_any(&self, not: u16, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+        let mut tried: SmallVec<[u16; 4]> = smallvec::smallvec![not];
+        let mut failed = None;
+        while let Some(turn) = self.choose(offset, &tried) {
+            match turn.member().readable().map(|device| device.read(offset, buf)) {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(error)) => failed = failed.or(Some(error)),
+                None => {}
+            }
+            tried.push(turn.member().number);
+        }
+        Err(failed.unwrap_or_else(|| self.nobody()))
+    }
+
+    /// Fills `buf` with blocks that nothing verifies yet, from the members in turn: `copy` 0 is the first one.
+    ///
+    /// # Errors
+    /// The first error if no member can be read.
+    pub(super) fn read_copy(&self, copy: usize, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+        let members = self.members();
+        let readable: SmallVec<[&Arc<dyn Device>; 3]> = members.iter().filter_map(|member| member.readable()).collect();
+        let mut failed = None;
+        for device in readable.iter().cycle().skip(copy).take(readable.len()) {
+            match device.read(offset, buf) {
+                Ok(()) => return Ok(()),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        Err(failed.unwrap_or_else(|| self.nobody()))
+    }
+}
+
+/// Notes that members which are not written lack what is written now.
+fn note_lacking(members: &[Arc<GroupMember>], bytes: &Range<u64>) {
+    for member in members.iter().filter(|member| member.writable().is_none()) {
+        member.lacks(std::iter::once(regions(bytes)));
+    }
+}
+
+/// Does something on each device that takes writes; returns the outcomes. Devices work at the same time, unless one of
+/// them has to keep the order of calls.
+pub(super) fn on_each(
+    members: &[Arc<GroupMember>],
+    work: impl Fn(&dyn Device) -> Result<()> + Sync,
+) -> Vec<(Arc<GroupMember>, Result<()>)> {
+    let wanted: SmallVec<[(&Arc<GroupMember>, &Arc<dyn Device>); 3]> =
+        members.iter().filter_map(|member| Some((member, member.writable()?))).collect();
+    let ordered = wanted.iter().any(|(_, device)| device.keeps_order());
+    let outcomes = super::flush::at_once(&wanted, ordered, &|(_, device)| work(device.as_ref()));
+    wanted.iter().zip(outcomes).map(|((member, _), outcome)| (Arc::clone(member), outcome)).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+//! One device, for those who read and write labels and superblocks.
+
+use std::path::Path;
+
+use super::{AlignedBuf, AllocationClass, Device, DeviceCounts};
+use crate::Result;
+
+/// One device. It serves those who read and write labels and superblocks: these tell which device it is, and so are
+/// read before it is a member of [`super::Devices`].
+#[derive(Clone, Copy)]
+pub struct OneDevice<'a>(&'a dyn Device);
+
+impl<'a> OneDevice<'a> {
+    /// Returns the handle of a device that is open.
+    pub fn of(device: &'a dyn Device) -> Self {
+        Self(device)
+    }
+
+    /// Returns the path of the device as the user named it, for messages.
+    pub(crate) fn path(self) -> &'a Path {
+        self.0.path()
+    }
+
+    /// Returns the size in bytes, a multiple of the block size.
+    pub(crate) fn size_bytes(self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    /// Returns the use for which space on the device is allocated.
+    pub(crate) fn class(self) -> AllocationClass {
+        AllocationClass::Normal
+    }
+
+    /// Returns true if discards may have an effect on the device.
+    pub(crate) fn discards(self) -> bool {
+        self.0.discards()
+    }
+
+    /// Returns the values of the device's counters.
+    pub(crate) fn counts(self) -> DeviceCounts {
+        self.0.stats().counts()
+    }
+
+    /// Fills `buf` with whole blocks, which the caller verifies.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) fn read(self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+        self.0.read(offset, buf)
+    }
+
+    /// Writes whole blocks, which are durable after a flush.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) fn write(self, offset: u64, buf: &AlignedBuf) -> Result<()> {
+        self.0.write(offset, buf, false)
+    }
+
+    /// Makes all writes to the device that completed before this call durable.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) fn flush(self) -> Result<()> {
+        self.0.flush()
+    }
+}
