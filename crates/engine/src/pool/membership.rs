@@ -1,61 +1,74 @@
 //! Membership: the part of a label that tells the device's place in the pool.
 //!
-//! A pool is a set of groups; a group is a device, or several that hold the same. This program makes and opens groups
-//! of one device, each with the number of that device. The other fields are there so that mirrors need no other label:
+//! A pool is a set of groups; a group is a device, or a mirror of several. All members of a group carry the same table of
+//! its members.
 //!
 //! | offset | field | size |
 //! |---|---|---|
-//! | 116 | epoch: rises by one with every change of membership; all labels of a pool, and its superblocks, have the same | 8 |
+//! | 116 | epoch of the pool: rises by one when groups are added or removed; superblocks have it, too | 8 |
 //! | 124 | number of the group | 2 |
 //! | 126 | number of groups | 2 |
-//! | 128 | kind of the group: 0 a device, 1 a mirror | 1 |
-//! | 129 | devices of the group | 1 |
-//! | 130 | which of them this one is | 1 |
-//! | 131 | state of the device: 0 it holds all of its group | 1 |
-//! | 132 | in another state: it holds what was written up to this generation | 8 |
+//! | 128 | epoch of the group: rises by one with every change of the table | 8 |
+//! | 136 | random number that was drawn for that change: two halves that went on separately have different ones | 8 |
+//! | 144 | number of members | 1 |
+//! | 145 | 8 entries of the table, zero where there is no member | 11 each |
+//!
+//! | offset in an entry | field | size |
+//! |---|---|---|
+//! | 0 | number of the device | 2 |
+//! | 2 | state ([`MemberState`]) | 1 |
+//! | 3 | birth: a random number, by which the device is told from one that had its number before | 8 |
 
 use crate::Result;
+use crate::device::MemberState;
 use crate::wire::Reader;
 
-/// A device's place in its pool.
+/// Largest number of members of a group: three that stay, and those that are on their way in or out.
+pub(super) const MEMBERS_MAX: usize = 8;
+
+/// A member of a group, as a label names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemberEntry {
+    /// Number of the device.
+    pub number: u16,
+    /// State of the device.
+    pub state: MemberState,
+    /// Random number that the device got when it became a member.
+    pub birth: u64,
+}
+
+/// A device's place in its pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Membership {
-    /// Rises by one with every change of membership.
+    /// Epoch of the pool.
     pub epoch: u64,
     /// Number of the group.
     pub group: u16,
     /// Number of groups of the pool.
     pub groups: u16,
-    /// Kind of the group: 0 a device, 1 a mirror.
-    pub kind: u8,
-    /// Number of devices of the group.
-    pub members: u8,
-    /// Number of this device among those of the group.
-    pub member: u8,
-    /// State of the device: 0 if it holds all of its group.
-    pub state: u8,
-    /// In another state: the generation up to which the device holds what was written.
-    pub whole_to: u64,
+    /// Epoch of the group.
+    pub group_epoch: u64,
+    /// Random number of that epoch.
+    pub draw: u64,
+    /// Members of the group, by ascending numbers.
+    pub(crate) members: Vec<MemberEntry>,
 }
 
 impl Membership {
-    /// Returns the membership of device `device` of `devices`, each a group of its own.
-    pub fn single(device: u16, devices: u16) -> Self {
-        Self {
-            epoch: 1,
-            group: device,
-            groups: devices,
-            kind: 0,
-            members: 1,
-            member: 0,
-            state: 0,
-            whole_to: 0,
-        }
+    /// Returns the first membership of the devices of a group.
+    pub(crate) fn first(group: u16, groups: u16, members: Vec<MemberEntry>) -> Self {
+        Self { epoch: 1, group, groups, group_epoch: 1, draw: 0, members }
     }
 
-    /// Returns true if the membership is that of [`Membership::single`], in whatever epoch.
-    pub(super) fn is_single(&self, device: u16, devices: u16) -> bool {
-        *self == Self { epoch: self.epoch, ..Self::single(device, devices) }
+    /// Returns the entry of a device.
+    pub(crate) fn entry(&self, number: u16) -> Option<&MemberEntry> {
+        self.members.iter().find(|entry| entry.number == number)
+    }
+
+    /// Returns true if both are tables of one epoch that came from different changes: of halves of a pool that went on
+    /// separately.
+    pub(crate) fn is_apart(&self, other: &Self) -> bool {
+        self.group_epoch == other.group_epoch && (self.draw, &self.members) != (other.draw, &other.members)
     }
 
     /// Appends the stored form.
@@ -63,21 +76,77 @@ impl Membership {
         out.extend_from_slice(&self.epoch.to_le_bytes());
         out.extend_from_slice(&self.group.to_le_bytes());
         out.extend_from_slice(&self.groups.to_le_bytes());
-        out.extend_from_slice(&[self.kind, self.members, self.member, self.state]);
-        out.extend_from_slice(&self.whole_to.to_le_bytes());
+        out.extend_from_slice(&self.group_epoch.to_le_bytes());
+        out.extend_from_slice(&self.draw.to_le_bytes());
+        out.push(self.members.len() as u8);
+        for at in 0..MEMBERS_MAX {
+            let entry = self.members.get(at).map(|entry| (entry.number, entry.state as u8, entry.birth));
+            let (number, state, birth) = entry.unwrap_or_default();
+            out.extend_from_slice(&number.to_le_bytes());
+            out.push(state);
+            out.extend_from_slice(&birth.to_le_bytes());
+        }
     }
 
     /// Reads the stored form.
     pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self> {
-        Ok(Self {
-            epoch: reader.u64()?,
-            group: reader.u16()?,
-            groups: reader.u16()?,
-            kind: reader.u8()?,
-            members: reader.u8()?,
-            member: reader.u8()?,
-            state: reader.u8()?,
-            whole_to: reader.u64()?,
-        })
+        let (epoch, group, groups) = (reader.u64()?, reader.u16()?, reader.u16()?);
+        let (group_epoch, draw, count) = (reader.u64()?, reader.u64()?, usize::from(reader.u8()?));
+        if count == 0 || count > MEMBERS_MAX || group >= groups {
+            return Err(reader.bad("its group cannot be"));
+        }
+        let mut members: Vec<MemberEntry> = Vec::with_capacity(count);
+        for at in 0..MEMBERS_MAX {
+            let (number, state, birth) = (reader.u16()?, reader.u8()?, reader.u64()?);
+            let ascends = members.last().is_none_or(|before| before.number < number);
+            match MemberState::from_raw(state) {
+                Some(state) if at < count && ascends => members.push(MemberEntry { number, state, birth }),
+                _ if at < count => return Err(reader.bad("a member of its group cannot be")),
+                _ => {}
+            }
+        }
+        Ok(Self { epoch, group, groups, group_epoch, draw, members })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Membership {
+        let entry = |number, state, birth| MemberEntry { number, state, birth };
+        let members = vec![entry(2, MemberState::Whole, 7), entry(5, MemberState::Faulted, u64::MAX)];
+        Membership { epoch: 9, group_epoch: 4, draw: 3, ..Membership::first(1, 2, members) }
+    }
+
+    #[test]
+    fn the_stored_form_has_a_fixed_length_and_reads_back() {
+        let mut out = Vec::new();
+        table().encode(&mut out);
+        assert_eq!(out.len(), 117);
+        assert_eq!(Membership::decode(&mut Reader::new(&out, "a label")).unwrap(), table());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let mut out = Vec::new();
+        table().encode(&mut out);
+        // Number of the group, of members, a state, and a number that does not ascend.
+        for (at, value) in [(8, 2), (28, 0), (28, 9), (31, 77), (40, 2)] {
+            let mut bad = out.clone();
+            bad[at] = value;
+            assert!(Membership::decode(&mut Reader::new(&bad, "a label")).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn halves_that_went_on_separately_are_told_apart() {
+        let one = table();
+        let mut other = table();
+        assert!(!one.is_apart(&other));
+        other.draw = 8;
+        assert!(one.is_apart(&other));
+        other.group_epoch = 5;
+        assert!(!one.is_apart(&other), "the later one counts");
     }
 }
