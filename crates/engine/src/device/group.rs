@@ -240,11 +240,11 @@ impl Group {
         let start = (offset % BLOCK_BYTES as u64) as usize;
         let first = offset - start as u64;
         let len_bytes = (start + bytes.len()).next_multiple_of(BLOCK_BYTES) as u64;
-        let bytes = first..first + len_bytes;
-        let _turn = self.writes.begin_copy(bytes.clone());
-        self.writes.note(&bytes);
+        let blocks = first..first + len_bytes;
+        let _turn = self.writes.begin_copy(blocks.clone());
+        self.writes.note(&blocks);
         let members = self.members();
-        note_lacking(&members, &bytes);
+        note_lacking(&members, &blocks);
         let written = on_each(&members, |device| {
             let mut blocks = AlignedBuf::scratch(start + bytes.len());
             device.read(first, &mut blocks)?;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::checkpoint::write_superblock;
 use super::label::{FORMAT_VERSION, Guid, Label, NAME_BYTES_MAX, Superblock, is_name};
-use super::membership::Membership;
+use super::membership::{MemberEntry, Membership};
 use super::opening::Opening;
 use super::root::Root;
 use super::trim::discard_chunks;
-use crate::device::{AlignedBuf, Device, Devices, FileDevice, OneDevice, OpenMode};
+use crate::device::{AlignedBuf, Device, Devices, FileDevice, MemberState, OneDevice, OpenMode};
 use crate::limits::{DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
 use crate::segment::{Located, Segment, Segments, record_checksum};
 use crate::space::{Chunk, Chunks};
@@ -122,7 +122,11 @@ fn new_label(
         created: options.created,
         log: options.guid,
         formerly: Guid::NONE,
-        membership: Membership::single(number, devices.len() as u16),
+        membership: Membership::first(number, devices.len() as u16, vec![MemberEntry {
+            number,
+            state: MemberState::Whole,
+            birth: options.guid.high() ^ u64::from(number),
+        }]),
         name: name.into(),
     })
 }

@@ -28,9 +28,9 @@
 //! | 80 | chunk size in bytes | 4 |
 //! | 84 | GUID of the log: what superblocks and batches carry | 16 |
 //! | 100 | GUID that the pool had before, or zeros | 16 |
-//! | 116 | membership ([`Membership`]) | 24 |
-//! | 140 | length of the name | 1 |
-//! | 141 | name, as `is_name` demands | up to 63 |
+//! | 116 | membership ([`Membership`]) | 117 |
+//! | 233 | length of the name | 1 |
+//! | 234 | name, as `is_name` demands | up to 63 |
 //! | 4092 | crc32c of the bytes before | 4 |
 //!
 //! The GUID of the pool can be changed ([`super::reguid`]), the GUID of its log never: so changing the former touches
@@ -254,7 +254,7 @@ impl Label {
                 ),
             ));
         }
-        if !membership.is_single(device_number, devices) {
+        if membership.members.len() != 1 {
             return Err(Error::Unsupported(format!(
                 "{path} belongs to a group of devices of a kind that this program does not know; use a later version of pagefold"
             )));
