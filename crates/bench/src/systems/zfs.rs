@@ -56,7 +56,13 @@ impl Driver for Zfs {
             run(&mut command("zpool", ["import", "-d", "/dev", &self.pool]))?;
             self.imported = true;
         }
-        run(&mut command("zfs", ["set", &format!("mountpoint={}", point.display()), &self.pool]))?;
+        // An import mounts where the pool was mounted before. To set the same place again would unmount it and find it
+        // busy now and then.
+        let value = |property| run(&mut command("zfs", ["get", "-H", "-o", "value", property, &self.pool]));
+        let there = value("mountpoint")?.stdout.trim() == point.to_string_lossy();
+        if !there || value("mounted")?.stdout.trim() != "yes" {
+            run(&mut command("zfs", ["set", &format!("mountpoint={}", point.display()), &self.pool]))?;
+        }
         Ok(started.elapsed().as_secs_f64())
     }
 
