@@ -143,7 +143,10 @@ impl Driver for Pagefold {
     fn format(&mut self, disk: &Disk) -> Result<()> {
         let codec = format!("compression={}", self.codec);
         // The disk is for benchmarks; another pool may have left its labels there.
-        run(self.command("create").arg("-f").arg("-o").arg(codec).arg(&self.pool).arg(disk.path()))?;
+        // As the others are made: without discards, which would take the room of the disc's file away, so that each
+        // flush had to wait for its allocation again (measured: 305 us instead of 170 us).
+        let create = ["-f", "--no-trim", "-o"];
+        run(self.command("create").args(create).arg(codec).arg(&self.pool).arg(disk.path()))?;
         Ok(())
     }
 

@@ -44,8 +44,9 @@ impl Zfs {
 
 impl Driver for Zfs {
     fn format(&mut self, disk: &Disk) -> Result<()> {
-        let properties = ["-O", "compression=gzip", "-O", "recordsize=8K", "-O", "atime=off", "-m", "none"];
-        run(command("zpool", ["create"]).args(properties).arg(&self.pool).arg(disk.path()))?;
+        // A pool in the cache file would be opened by the next server, after a bench that was killed.
+        let properties = "-o cachefile=none -O compression=gzip -O recordsize=8K -O atime=off -m none";
+        run(command("zpool", ["create"]).args(properties.split(' ')).arg(&self.pool).arg(disk.path()))?;
         self.imported = true;
         Ok(())
     }
@@ -53,10 +54,16 @@ impl Driver for Zfs {
     fn mount(&mut self, _disk: &Disk, point: &Path) -> Result<f64> {
         let started = Instant::now();
         if !self.imported {
-            run(&mut command("zpool", ["import", "-d", "/dev", &self.pool]))?;
+            run(&mut command("zpool", ["import", "-o", "cachefile=none", "-d", "/dev", &self.pool]))?;
             self.imported = true;
         }
-        run(&mut command("zfs", ["set", &format!("mountpoint={}", point.display()), &self.pool]))?;
+        // An import mounts where the pool was mounted before. To set the same place again would unmount it and find it
+        // busy now and then.
+        let value = |property| run(&mut command("zfs", ["get", "-H", "-o", "value", property, &self.pool]));
+        let there = value("mountpoint")?.stdout.trim() == point.to_string_lossy();
+        if !there || value("mounted")?.stdout.trim() != "yes" {
+            run(&mut command("zfs", ["set", &format!("mountpoint={}", point.display()), &self.pool]))?;
+        }
         Ok(started.elapsed().as_secs_f64())
     }
 
