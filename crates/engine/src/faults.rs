@@ -350,6 +350,21 @@ impl Faults {
         self.0.lock().count(fault, subject, (place, 0), true);
     }
 
+    /// Counts something for a device alone: nothing was struck, since a mirror has the same.
+    pub(crate) fn note_device(&self, fault: FaultKind, device: u16) {
+        let mut counted = self.0.lock();
+        let counts = counted.device(device);
+        let news = match fault {
+            // The device's own statistics have it.
+            FaultKind::Read => false,
+            FaultKind::Checksum => add(&mut counts.checksums, 1),
+            FaultKind::Corrected => add(&mut counts.corrected, 1),
+            FaultKind::Repaired => add(&mut counts.repaired, 1),
+        };
+        counted.changed = true;
+        counted.news |= news;
+    }
+
     /// Returns the addresses of listed records whose errors were not all repaired or answered by a second copy.
     pub(crate) fn records(&self) -> Vec<Addr> {
         let counted = self.0.lock();
@@ -376,10 +391,10 @@ impl Faults {
     }
 
     /// Takes over what devices count themselves since they were opened: of each, the failed reads, and the failed
-    /// writes and flushes.
-    pub(crate) fn take(&self, now: impl Iterator<Item = (u64, u64)>) {
+    /// writes and flushes, by its number.
+    pub(crate) fn take(&self, now: impl Iterator<Item = (u16, (u64, u64))>) {
         let mut counted = self.0.lock();
-        for (number, (reads, writes)) in (0..).zip(now) {
+        for (number, (reads, writes)) in now {
             let at = usize::from(number);
             if counted.taken.len() <= at {
                 counted.taken.resize(at + 1, (0, 0));

@@ -43,9 +43,8 @@ impl Ranges {
     }
 
     /// Returns true if an index is in the set.
-    #[cfg(test)]
-    fn contains(&self, index: u32) -> bool {
-        self.around(index.into()).is_some()
+    pub(crate) fn has(&self, index: u64) -> bool {
+        self.around(index).is_some()
     }
 
     /// Adds an index. Returns false if it was in the set.

@@ -25,9 +25,11 @@ pub struct FoundPool {
     pub devices: Vec<PathBuf>,
     /// Number of devices that the pool has.
     pub expected: u16,
-    /// `EXPORTED`, `CRASHED`, `INUSE`, `INCOMPLETE`, `COPIES`, `OLD`, `APART`.
+    /// `EXPORTED`, `CRASHED`, `INUSE`, `DEGRADED`, `INCOMPLETE`, `COPIES`, `OLD`, `APART`.
     #[serde(serialize_with = "state_as_text")]
     pub state: FoundState,
+    /// True if it was exported, whatever its state.
+    pub exported: bool,
     /// True if a process has it open.
     pub in_use: bool,
     /// Number of times that it was opened for writing, its creation included.
@@ -73,6 +75,7 @@ impl FoundPool {
             devices: found.devices,
             expected: found.expected,
             state,
+            exported: found.exported,
             in_use: found.in_use,
             openings: found.standing.opening.id.number,
             opened: found.standing.opening.time,
@@ -102,6 +105,13 @@ impl FoundPool {
         let as_own = format!("to use it as a pool of its own: pagefold reguid{own}");
         let (problem, action) = match self.state {
             FoundState::Exported | FoundState::NotExported | FoundState::InUse => return (None, None),
+            FoundState::Degraded => {
+                let few = format!("{} of its {} devices were found", self.devices.len(), self.expected);
+                (
+                    format!("{few}; it can be used without the others"),
+                    format!("if they are there, say where: pagefold import -d DIR {name}"),
+                )
+            }
             FoundState::Incomplete => {
                 let few = format!("only {} of its {} devices were found", self.devices.len(), self.expected);
                 match formerly {
@@ -149,9 +159,9 @@ impl FoundPool {
         (Some(problem), Some(action))
     }
 
-    /// Returns true if each of its devices was found, and only once.
+    /// Returns true if each of its devices was found, and only once; or if it does not need those that were not found.
     pub fn is_whole(&self) -> bool {
-        self.devices.len() == usize::from(self.expected) && self.alike.is_empty()
+        self.state != FoundState::Incomplete && self.alike.is_empty()
     }
 
     /// Returns true unless it is known to be an older copy of the pool, or a copy that went on by itself.
@@ -193,6 +203,7 @@ pub fn state_text(state: FoundState) -> &'static str {
         FoundState::Exported => "EXPORTED",
         FoundState::NotExported => "CRASHED",
         FoundState::InUse => "INUSE",
+        FoundState::Degraded => "DEGRADED",
         FoundState::Incomplete => "INCOMPLETE",
         FoundState::Copies => "COPIES",
         FoundState::Old => "OLD",
@@ -241,7 +252,7 @@ pub fn identify(device: &Path) -> Result<FoundPool> {
     let Some(found) = of(&[device.to_owned()])?.into_iter().next() else {
         return Err(why_no_pool(device));
     };
-    if found.state != FoundState::Incomplete {
+    if !matches!(found.state, FoundState::Incomplete | FoundState::Degraded) {
         return FoundPool::new(found);
     }
     // The device itself comes first: of several paths to one device the first counts.

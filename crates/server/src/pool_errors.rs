@@ -50,14 +50,14 @@ pub fn of_device(counts: FaultCounts) -> DeviceErrors {
     }
 }
 
-fn of_struck(struck: &Struck, names: &Names, devices: &[PathBuf]) -> StruckFigures {
+fn of_struck(struck: &Struck, names: &Names, devices: &BTreeMap<u16, PathBuf>) -> StruckFigures {
     let (what, name) = named(struck.subject, names);
     let of_object = matches!(struck.subject, Subject::Object { .. });
     StruckFigures {
         what: what.into(),
         name,
         offset: of_object.then_some(struck.offset),
-        device: struck.place.and_then(|(device, _)| devices.get(usize::from(device)).cloned()),
+        device: struck.place.and_then(|(device, _)| devices.get(&device).cloned()),
         place: struck.place.map(|(_, place)| place),
         read_errors: struck.counts.reads,
         checksum_errors: struck.counts.checksums,

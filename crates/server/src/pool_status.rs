@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use pagefold_engine::pool::{
-    Listed, Pool, QuotaUse, Rewrites, ScrubState, ScrubStatus, Status, TrimState, TrimStatus,
+    DeviceState, FillStatus, Listed, Pool, QuotaUse, Rewrites, ScrubState, ScrubStatus, Status, TrimState, TrimStatus,
 };
 
 use crate::control::{
-    Activity, CacheFigures, Counter, DeviceErrors, DeviceFigures, LengthFigures, PoolFigures, QuotaFigures,
+    Activity, CacheFigures, Counter, DeviceErrors, DeviceFigures, FillFigures, LengthFigures, PoolFigures, QuotaFigures,
     RewriteFigures, ScrubFigures, SnapshotFigures, TrimFigures,
 };
 use crate::failure::Result;
@@ -20,7 +20,9 @@ use crate::{names, pool_errors, pools};
 pub fn figures_offline(known: &Known) -> Result<PoolFigures> {
     let pool = pools::open_briefly(known, true)?;
     let state = if pool.replayed().clean { "EXPORTED" } else { "CRASHED" };
-    Ok(PoolFigures { state: state.into(), ..figures(&pool) })
+    let open = figures(&pool);
+    let state = if open.state == "DEGRADED" { "DEGRADED" } else { state };
+    Ok(PoolFigures { state: state.into(), ..open })
 }
 
 /// Returns the figures of an open pool, its state included.
@@ -39,15 +41,22 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         devices: status
             .devices
             .iter()
-            .zip(&status.faults.devices)
-            .map(|(device, faults)| DeviceFigures {
-                path: device.path.clone(),
-                size_bytes: device.size_bytes,
-                io_errors: faults.reads.saturating_add(faults.writes),
-                errors: pool_errors::of_device(*faults),
-                discards: Some(device.discards),
+            .map(|device| {
+                let faults = status.faults.devices.get(usize::from(device.number)).copied().unwrap_or_default();
+                DeviceFigures {
+                    number: device.number,
+                    group: device.group,
+                    state: device_state(device.state).into(),
+                    leaves: device.leaves,
+                    path: device.path.clone(),
+                    size_bytes: device.size_bytes,
+                    io_errors: faults.reads.saturating_add(faults.writes),
+                    errors: pool_errors::of_device(faults),
+                    discards: Some(device.discards),
+                }
             })
             .collect(),
+        fill: fill(&status.fill),
         errors: pool_errors::figures(pool, &status.faults),
         snapshots: is_nearly_full(status).then(|| snapshots(pool)).flatten(),
         size_bytes: status.size_bytes,
@@ -109,8 +118,24 @@ fn state_of(status: &Status) -> &'static str {
     match (&status.failure, &status.rescue) {
         (Some(_), _) => "FAULTED",
         (None, Some(_)) => "RESCUE",
+        (None, None) if status.devices.iter().any(|device| device.state != DeviceState::Online) => "DEGRADED",
         (None, None) => "ONLINE",
     }
+}
+
+fn device_state(state: DeviceState) -> &'static str {
+    match state {
+        DeviceState::Online => "ONLINE",
+        DeviceState::Filling => "FILLING",
+        DeviceState::Offline => "OFFLINE",
+        DeviceState::Faulted => "FAULTED",
+        DeviceState::Missing => "MISSING",
+    }
+}
+
+fn fill(status: &FillStatus) -> Option<FillFigures> {
+    let FillStatus { device, started, finished, done_bytes, left_bytes, .. } = *status;
+    Some(FillFigures { device: device?, started, finished, done_bytes, left_bytes })
 }
 
 /// Returns a text about the damage that opening a pool for rescue has met; `None` unless the pool is open for rescue.
@@ -118,7 +143,7 @@ fn rescue_text(pool: &Pool) -> Option<String> {
     let mut told = pool.rescue()?.messages();
     let replayed = pool.replayed();
     if let Some(lost) = replayed.damage {
-        let path = pool.paths().get(usize::from(lost.device)).map(|path| shown(path)).unwrap_or_default();
+        let path = shown(&pool.group_path(lost.device));
         let offset = lost.offset;
         told.push(format!(
             "the log is damaged at byte {offset} of {path}: what was acknowledged behind it is not shown"
@@ -187,7 +212,18 @@ fn write_amplification(status: &Status) -> Option<f64> {
 /// Returns the figures of a device of a pool that could not be opened.
 pub fn unseen_device(path: &Path) -> DeviceFigures {
     let errors = DeviceErrors::default();
-    DeviceFigures { path: path.to_owned(), size_bytes: 0, io_errors: 0, errors, discards: None }
+    let path = path.to_owned();
+    DeviceFigures {
+        number: 0,
+        group: 0,
+        state: String::new(),
+        leaves: false,
+        path,
+        size_bytes: 0,
+        io_errors: 0,
+        errors,
+        discards: None,
+    }
 }
 
 /// Returns the counters of an open pool: bytes read and written, by purpose.

@@ -59,7 +59,7 @@ pub fn held_by(device: &Path) -> Option<Held> {
 /// Creates a pool with an empty file system and returns its GUID. The devices must exist and have been checked.
 pub fn create(
     name: &str,
-    devices: &[PathBuf],
+    groups: &[Vec<PathBuf>],
     properties: &[(&'static Property, String)],
     force: bool,
     trim: bool,
@@ -68,10 +68,10 @@ pub fn create(
     let guid = Guid(random()?);
     let created = units::now();
     if force && !properties.is_empty() {
-        rehearse(name, devices, properties).map_err(|failure| refused(&doing(), &failure))?;
+        rehearse(name, groups, properties).map_err(|failure| refused(&doing(), &failure))?;
     }
-    let make = if trim { pool::create_trimmed } else { pool::create };
-    make(name, devices, &CreateOptions { force, created, guid })
+    let devices = &groups.concat();
+    pool::create_groups(name, groups, &CreateOptions { force, created, guid }, trim)
         .map_err(|error| failed_on_devices(doing(), &error))?;
     let filled = open_new(devices, guid).and_then(|pool| fill(&pool, properties));
     if let Err(failure) = filled {
@@ -90,17 +90,18 @@ fn refused(doing: &str, failure: &Failure) -> Failure {
 
 /// Makes the pool in memory, on devices of the same sizes: what is refused is refused before the pool now on the
 /// devices is lost.
-fn rehearse(name: &str, devices: &[PathBuf], properties: &[(&'static Property, String)]) -> Result<()> {
-    let mut made: Vec<Arc<dyn Device>> = Vec::new();
-    for path in devices {
+fn rehearse(name: &str, groups: &[Vec<PathBuf>], properties: &[(&'static Property, String)]) -> Result<()> {
+    let simulate = |path: &PathBuf| -> Result<Arc<dyn Device>> {
         let opened = FileDevice::open(path, OpenMode::Unlocked)
             .map_err(|error| failed_on_devices("cannot look at it", &error))?;
-        made.push(Arc::new(SimDevice::new(opened.size_bytes(), 0)));
-    }
+        Ok(Arc::new(SimDevice::new(opened.size_bytes(), 0)))
+    };
+    let group = |paths: &Vec<PathBuf>| paths.iter().map(simulate).collect::<Result<Vec<_>>>();
+    let made: Vec<Vec<Arc<dyn Device>>> = groups.iter().map(group).collect::<Result<_>>()?;
     let options = CreateOptions { force: true, created: units::now(), guid: Guid(random()?) };
-    pool::create_on(name, &made, &options).map_err(|error| failed("cannot make it", &error))?;
+    pool::create_groups_on(name, &made, &options).map_err(|error| failed("cannot make it", &error))?;
     let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, ..OpenOptions::default() };
-    fill(&Pool::open_on(made, &options).map_err(|error| failed("cannot open it", &error))?, properties)
+    fill(&Pool::open_on(made.concat(), &options).map_err(|error| failed("cannot open it", &error))?, properties)
 }
 
 fn open_new(devices: &[PathBuf], guid: Guid) -> Result<Arc<Pool>> {
@@ -169,7 +170,8 @@ pub fn not_as_seen(guid: &str, name: &str, device: &Path) -> Result<Option<Strin
     let Some((last, _)) = last_state::read(guid)? else { return Ok(None) };
     // A device whose state cannot be read is damaged, and not an older copy.
     let Ok((label, standing)) = pool::stands(device) else { return Ok(None) };
-    if label.pool.to_string() != guid {
+    // A device of a mirror may have been away: the engine finds out whether another one has all.
+    if label.pool.to_string() != guid || label.membership.is_mirrored() {
         return Ok(None);
     }
     let (path, number) = (shown(device), label.device);
@@ -238,29 +240,88 @@ pub(crate) fn open_known(known: &Known, options: &OpenOptions) -> Result<Arc<Poo
     open_on(known, open_devices(known, &options)?, &options)
 }
 
-/// Opens the devices of a known pool for [`open_on`]. Only the labels on them are read.
+/// Opens the devices of a known pool for [`open_on`]. Only the labels on them are read. A device that cannot be opened is
+/// left out if the pool does not need it.
 pub(crate) fn open_devices(known: &Known, options: &OpenOptions) -> Result<OpenDevices> {
-    check_labels(known)?;
-    Pool::open_devices(&known.devices, options).map_err(|error| not_opened(known, &error))
+    let paths = usable(known, options.read_only)?;
+    Pool::open_devices(&paths, options).map_err(|error| not_opened(known, &error))
 }
 
 /// Does the same as [`open_devices`] for [`adopt_devices`] in other processes: the devices are locked as long as any
-/// process has the descriptors.
-pub(crate) fn hand_over_devices(known: &Known, read_only: bool) -> Result<Vec<OwnedFd>> {
-    check_labels(known)?;
+/// process has the descriptors. Returns the paths of these devices, too.
+pub(crate) fn hand_over_devices(known: &Known, read_only: bool) -> Result<(Vec<PathBuf>, Vec<OwnedFd>)> {
+    let paths = usable(known, read_only)?;
     let mode = mode(read_only);
-    let opened = known.devices.iter().map(|path| FileDevice::open(path, mode)?.hand_over());
-    opened.collect::<Result<_, _>>().map_err(|error| not_opened(known, &error))
+    let opened = paths.iter().map(|path| FileDevice::open(path, mode)?.hand_over());
+    let opened: Result<_, _> = opened.collect();
+    Ok((paths, opened.map_err(|error| not_opened(known, &error))?))
+}
+
+/// Returns the devices of a known pool that can be used: all of them, or those that are left if some cannot be read and
+/// the pool can be opened without them.
+pub fn usable(known: &Known, read_only: bool) -> Result<Vec<PathBuf>> {
+    let mut found: OpenDevices = Vec::new();
+    let (mut paths, mut refused) = (Vec::new(), None);
+    for path in &known.devices {
+        match held_by(path) {
+            Some(Held::Pool { guid, name }) if guid != known.guid => {
+                refused = refused.or_else(|| Some(other_pool(known, &guid, &name)));
+                continue;
+            }
+            _ => {}
+        }
+        // Whoever holds a device may be this pool's server: then the pool is not opened without it.
+        match FileDevice::open(path, mode(read_only)) {
+            Err(Error::Busy(what)) => return Err(not_opened(known, &Error::Busy(what))),
+            Err(error) => {
+                refused = refused.or_else(|| Some(not_opened(known, &error)));
+                continue;
+            }
+            Ok(_) => paths.push(path.clone()),
+        }
+        if let Ok(device) = FileDevice::open(path, OpenMode::Unlocked) {
+            found.push(Arc::new(device));
+        }
+    }
+    match refused {
+        Some(failure) if !pool::can_open(&found) => Err(failure),
+        Some(failure) => {
+            notices::tell(&format!("warning: pool {} is opened without a device: {}", known.name, failure.what()));
+            Ok(paths)
+        }
+        None => Ok(paths),
+    }
 }
 
 /// Opens the devices of a known pool from their descriptors.
-pub(crate) fn adopt_devices(known: &Known, files: &[OwnedFd], read_only: bool) -> Result<OpenDevices> {
-    let adopt = |(path, file): (&PathBuf, &OwnedFd)| -> Result<Arc<dyn Device>> {
-        let file = file.try_clone().context(|| format!("cannot take over {}", shown(path)))?;
-        let device = FileDevice::adopt(file, path, mode(read_only));
-        Ok(Arc::new(device.map_err(|error| not_opened(known, &error))?))
-    };
-    known.devices.iter().zip(files).map(adopt).collect()
+pub(crate) fn adopt_devices<'a>(
+    known: &Known,
+    files: impl Iterator<Item = &'a (PathBuf, OwnedFd)>,
+    read_only: bool,
+) -> Result<OpenDevices> {
+    files.map(|(path, file)| adopt_device(&known.name, path, file, read_only)).collect()
+}
+
+/// Opens a device of a pool from its descriptor.
+pub(crate) fn adopt_device(
+    pool: &str,
+    path: &Path,
+    file: &OwnedFd,
+    read_only: bool,
+) -> Result<Arc<dyn Device>> {
+    let file = file.try_clone().context(|| format!("cannot take over {}", shown(path)))?;
+    let device = FileDevice::adopt(file, path, mode(read_only));
+    let doing = || format!("cannot open {} for pool {pool}", shown(path));
+    Ok(Arc::new(device.map_err(|error| failed_on_devices(doing(), &error))?))
+}
+
+/// Opens and locks a device, to be given to the server of a pool.
+///
+/// # Errors
+/// If it cannot be opened, or is held by somebody.
+pub fn open_for_server(path: &Path) -> Result<OwnedFd> {
+    let opened = FileDevice::open(path, OpenMode::ReadWrite).and_then(FileDevice::hand_over);
+    opened.map_err(|error| failed_on_devices(format!("cannot open {}", shown(path)), &error))
 }
 
 fn mode(read_only: bool) -> OpenMode {
@@ -275,19 +336,6 @@ pub fn open_on(known: &Known, devices: OpenDevices, options: &OpenOptions) -> Re
         return Err(other_pool(known, &guid, pool.name()));
     }
     Ok(pool)
-}
-
-/// Returns an error if devices hold another pool by now; nothing has been written then.
-fn check_labels(known: &Known) -> Result<()> {
-    for device in &known.devices {
-        match held_by(device) {
-            Some(Held::Pool { guid, name }) if guid != known.guid => {
-                return Err(other_pool(known, &guid, &name));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 fn not_opened(known: &Known, error: &Error) -> Failure {

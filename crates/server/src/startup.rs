@@ -82,7 +82,12 @@ pub fn probe(paths: &[PathBuf]) -> Result<String> {
         let opened = FileDevice::open(path, OpenMode::Unlocked);
         Ok(Arc::new(opened.map_err(|error| engine_errors::failed("cannot open a device", &error))?))
     };
-    let devices = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
+    // A device may be missing: whether the pool can be opened without it is found out below.
+    let (devices, refused): (Vec<_>, Vec<_>) = paths.iter().map(open).partition(Result::is_ok);
+    let devices: Vec<Arc<dyn Device>> = devices.into_iter().flatten().collect();
+    if let (true, Some(Err(failure))) = (devices.is_empty(), refused.into_iter().next()) {
+        return Err(failure);
+    }
     confine::server(Confine::Auto)?;
     let stored = Pool::stored_properties(devices);
     let mut stored =

@@ -10,7 +10,7 @@ const ROOMS: &str = "serve rebase operations pool_status dataset_figures pools d
     mounts report units failure allocator notices passage raw stderr suggest timeouts";
 
 /// The rooms of the server itself, as above.
-const SERVE: &str = "answers remount signals rewriting server memory properties snapshotter stopping streams exports \
+const SERVE: &str = "answers devices remount signals rewriting server memory properties snapshotter stopping streams exports \
     recompress mounted opening background events fuse handover export fullness limits policy pool_lock \
     rewrites stream_list";
 

@@ -11,7 +11,7 @@ use super::Output;
 pub struct Create {
     /// Name of the new pool: a letter, then letters, digits, - _ .
     pub pool: String,
-    /// Block devices or files.
+    /// Block devices or files; those that follow the word mirror, up to the next one, are mirrors of each other.
     #[arg(required = true)]
     pub devices: Vec<PathBuf>,
     /// Set a property (may be repeated).
@@ -26,6 +26,69 @@ pub struct Create {
     /// Do not tell the devices first that they hold nothing.
     #[arg(short = 'K', long)]
     pub no_trim: bool,
+}
+
+/// See [`super::Verb::Attach`].
+#[derive(Args, Debug)]
+pub struct Attach {
+    /// A mounted pool, or where it is mounted.
+    pub pool: String,
+    /// A device of the pool.
+    pub device: PathBuf,
+    /// A block device or file that is to be its mirror.
+    pub new: PathBuf,
+    /// Options of the new device.
+    #[command(flatten)]
+    pub given: GivenDevice,
+}
+
+/// See [`super::Verb::Replace`].
+#[derive(Args, Debug)]
+pub struct Replace {
+    /// A mounted pool, or where it is mounted.
+    pub pool: String,
+    /// A device of the pool, by path or number.
+    pub device: PathBuf,
+    /// A block device or file that takes its place.
+    pub new: PathBuf,
+    /// Options of the new device.
+    #[command(flatten)]
+    pub given: GivenDevice,
+}
+
+/// Options of a device that a pool gets.
+#[derive(Args, Debug)]
+pub struct GivenDevice {
+    /// Even if it holds a file system or a pool, which is lost.
+    #[arg(short, long)]
+    pub force: bool,
+    /// Make a file of this size if it does not exist.
+    #[arg(long)]
+    pub size: Option<String>,
+    /// Wait until it has everything.
+    #[arg(short, long)]
+    pub wait: bool,
+}
+
+/// See [`super::Verb::Detach`] and [`super::Verb::Offline`].
+#[derive(Args, Debug)]
+pub struct DeviceOf {
+    /// A mounted pool, or where it is mounted.
+    pub pool: String,
+    /// A device of the pool, by path or number.
+    pub device: PathBuf,
+}
+
+/// See [`super::Verb::Online`].
+#[derive(Args, Debug)]
+pub struct Online {
+    /// A mounted pool, or where it is mounted.
+    pub pool: String,
+    /// The device, where it is now.
+    pub device: PathBuf,
+    /// Wait until it has everything.
+    #[arg(short, long)]
+    pub wait: bool,
 }
 
 /// See [`super::Verb::Import`].

@@ -6,9 +6,9 @@ use clap::Subcommand;
 use clap_complete::Shell;
 
 use super::{
-    Analyze, Archive, Backup, Basebackup, BranchVerb, Check, Clear, Create, Dataset, Destroy, Diff, Du,
-    Events, Export, Fold, Get, Hold, Holds, Import, Inherit, Iostat, List, MakeClone, Mount, Policy, Pools,
-    Promote, Rebase, Receive, Reguid, Rename, Replicate, Reset, Restart, Rewrite, Rollback, Scrub, Send, Set,
+    Analyze, Archive, Attach, Backup, Basebackup, BranchVerb, Check, Clear, Create, Dataset, Destroy, DeviceOf, Diff, Du,
+    Events, Export, Fold, Get, Hold, Holds, Import, Inherit, Iostat, List, MakeClone, Mount, Online, Policy, Pools,
+    Promote, Rebase, Receive, Reguid, Rename, Replace, Replicate, Reset, Restart, Rewrite, Rollback, Scrub, Send, Set,
     Snapshot, Status, Sync, Systemd, Trim, Unmount,
 };
 
@@ -20,6 +20,8 @@ pub enum Verb {
   pagefold create tank /dev/sdb
   pagefold create tank /dev/sdb /dev/sdc -o compression=zstd-3
   pagefold create tank ~/tank.pf --size 10G
+  pagefold create tank mirror /dev/sdb /dev/sdc
+  pagefold create tank mirror /dev/sdb /dev/sdc mirror /dev/sdd /dev/sde
   pagefold create -f tank /dev/sdb           even though it held something else")]
     Create(Create),
     /// Destroy snapshots, datasets, or a whole pool: what is in them is lost.
@@ -491,6 +493,44 @@ Examples:
   pagefold check tank
   pagefold check ~/tank.pf                  a pool that was not imported")]
     Check(Check),
+    /// Give a device of a pool a mirror: another device that has the same.
+    #[command(
+        after_long_help = "The new device gets everything in the background, while the pool is used; `pagefold status` shows how far it is. It has
+to be as large as the other one.
+
+Examples:
+  pagefold attach tank /dev/sdb /dev/sdc
+  pagefold attach tank /dev/sdb /dev/sdc --wait"
+    )]
+    Attach(Attach),
+    /// Remove a device from its mirror; it holds no pool then.
+    #[command(after_long_help = "Examples:
+  pagefold detach tank /dev/sdc
+  pagefold detach tank 1                     a device that is missing, by its number in status")]
+    Detach(DeviceOf),
+    /// Put a new device in the place of another one, which leaves when the new one has everything.
+    #[command(
+        after_long_help = "The old one may be in use, or missing: then it is named by its number, which `pagefold status` shows. The new device gets
+everything in the background. It has to be as large as the old one.
+
+Examples:
+  pagefold replace tank /dev/sdb /dev/sdd
+  pagefold replace tank 1 /dev/sdd           device number 1, which is missing"
+    )]
+    Replace(Replace),
+    /// Stop using a device of a mirror, until it is taken online again.
+    #[command(after_long_help = "Examples:
+  pagefold offline tank /dev/sdc")]
+    Offline(DeviceOf),
+    /// Use a device again that was offline, missing or faulted; it gets what it has missed.
+    #[command(
+        after_long_help = "What it missed is known while the pool stays mounted; otherwise it gets everything again.
+
+Examples:
+  pagefold online tank /dev/sdc
+  pagefold online tank /dev/sdf              it has another name now"
+    )]
+    Online(Online),
     /// Forget the errors that were counted of a pool, or of one of its devices, and say which they were.
     #[command(
         after_long_help = "Errors are counted when they are met, by device and by file, and kept in the pool; `pagefold status` shows them. What is

@@ -58,7 +58,8 @@ fn named(args: &Check) -> Result<(String, Vec<PathBuf>)> {
         Some(pool) if args.device.is_empty() => {
             let (known, path, _) = target::source(pool)?;
             target::check_whole_pool(&names::full(&known.name, &path), "check")?;
-            Ok((known.name, known.devices))
+            let devices = pools::usable(&known, true)?;
+            Ok((known.name, devices))
         }
         _ => {
             let devices =

@@ -19,6 +19,9 @@ use crate::args::Create;
 use crate::signature;
 use crate::verbs::warn;
 
+/// Word before the devices of a mirror.
+const MIRROR: &str = "mirror";
+
 /// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
 pub fn run(args: &Create) -> Result<()> {
     check_name(&args.pool)?;
@@ -41,19 +44,17 @@ pub fn run(args: &Create) -> Result<()> {
         )));
     }
     startup::check_together(&properties)?;
-    let missing = check_devices(args, size)?;
+    let groups = groups(&args.devices)?;
+    let missing = check_devices(&groups.concat(), size, args.force)?;
     // A pool that could not be remembered would be made for nothing: this removal of nothing shows whether the registry
     // can be written.
     registry.remove("")?;
-    let mut made = NewFiles(Vec::new());
-    for path in &missing {
-        make_file(path, size.unwrap_or(0))?;
-        made.0.push(path.clone());
-    }
-    let devices: Vec<PathBuf> =
-        args.devices.iter().map(|path| registry::absolute(path)).collect::<Result<_>>()?;
+    let made = NewFiles::make(&missing, size)?;
+    let absolute = |group: &Vec<PathBuf>| group.iter().map(|path| registry::absolute(path)).collect();
+    let groups: Vec<Vec<PathBuf>> = groups.iter().map(absolute).collect::<Result<_>>()?;
+    let devices = groups.concat();
     let overwritten: Vec<_> = devices.iter().filter_map(|device| pools::held_by(device)).collect();
-    let guid = pools::create(&args.pool, &devices, &properties, args.force, !args.no_trim)?;
+    let guid = pools::create(&args.pool, &groups, &properties, args.force, !args.no_trim)?;
     let known = Known { name: args.pool.clone(), guid, devices, adopted: true, altroot: None };
     let remember = || {
         for held in &overwritten {
@@ -68,7 +69,7 @@ pub fn run(args: &Create) -> Result<()> {
         pools::destroy(&known)?;
         return Err(failure);
     }
-    made.0.clear();
+    made.stay();
     Ok(())
 }
 
@@ -82,7 +83,24 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 /// Files that are removed again unless the pool comes into being.
-struct NewFiles(Vec<PathBuf>);
+pub(super) struct NewFiles(Vec<PathBuf>);
+
+impl NewFiles {
+    /// Makes files of `size` bytes.
+    pub(super) fn make(missing: &[PathBuf], size: Option<u64>) -> Result<Self> {
+        let mut made = Self(Vec::new());
+        for path in missing {
+            make_file(path, size.unwrap_or(0))?;
+            made.0.push(path.clone());
+        }
+        Ok(made)
+    }
+
+    /// Leaves the files: they are of use.
+    pub(super) fn stay(mut self) {
+        self.0.clear();
+    }
+}
 
 impl Drop for NewFiles {
     fn drop(&mut self) {
@@ -97,7 +115,7 @@ impl Drop for NewFiles {
     }
 }
 
-fn check_size(size: u64) -> Result<()> {
+pub(super) fn check_size(size: u64) -> Result<()> {
     if size < DEVICE_BYTES_MIN {
         return Err(Failure::usage(format!("a device of {} is too small", units::size(size)))
             .hint(format!("a pool needs devices of at least {}", units::size(DEVICE_BYTES_MIN))));
@@ -105,13 +123,42 @@ fn check_size(size: u64) -> Result<()> {
     Ok(())
 }
 
+/// Returns the groups of devices that the words name: each word `mirror` begins one, and without it each device is one
+/// of its own.
+fn groups(words: &[PathBuf]) -> Result<Vec<Vec<PathBuf>>> {
+    let mut groups: Vec<Vec<PathBuf>> = Vec::new();
+    let mut mirrors = false;
+    for word in words {
+        if word.as_os_str() == MIRROR {
+            if !groups.is_empty() && !mirrors {
+                return Err(Failure::usage("a pool of mirrors has no other devices")
+                    .hint("what lies on a device without a mirror is lost with it: name each device's mirror"));
+            }
+            mirrors = true;
+            groups.push(Vec::new());
+        } else if let (true, Some(group)) = (mirrors, groups.last_mut()) {
+            group.push(word.clone());
+        } else {
+            groups.push(vec![word.clone()]);
+        }
+    }
+    match groups.iter().find(|group| mirrors && group.len() < 2) {
+        None => Ok(groups),
+        Some(group) => {
+            let named = group.first().map_or_else(|| "none".into(), |path| shown(path));
+            Err(Failure::usage(format!("a mirror needs at least two devices, and {named} is named"))
+                .hint("for instance: pagefold create tank mirror /dev/sdb /dev/sdc"))
+        }
+    }
+}
+
 /// Looks at every device without touching it; returns those that do not exist and are to be made.
-fn check_devices(args: &Create, size: Option<u64>) -> Result<Vec<PathBuf>> {
+pub(super) fn check_devices(devices: &[PathBuf], size: Option<u64>, force: bool) -> Result<Vec<PathBuf>> {
     let mut missing = Vec::new();
     let mut seen = Vec::new();
-    for path in &args.devices {
+    for path in devices {
         match fs::metadata(path) {
-            Ok(metadata) => check_existing(path, &metadata, args.force)?,
+            Ok(metadata) => check_existing(path, &metadata, force)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 check_missing(path, size)?;
                 missing.push(path.clone());

@@ -11,6 +11,7 @@ mod clear;
 mod create;
 mod dataset;
 mod destroy;
+mod devices;
 mod diff;
 mod du;
 mod events;
@@ -117,6 +118,11 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Scrub(args) => scrub::run(&args),
         Verb::Trim(args) => trim::run(&args),
         Verb::Check(args) => check::run(&args),
+        Verb::Attach(args) => devices::attach(&args),
+        Verb::Detach(args) => devices::detach(&args),
+        Verb::Replace(args) => devices::replace(&args),
+        Verb::Offline(args) => devices::offline(&args),
+        Verb::Online(args) => devices::online(&args),
         Verb::Clear(args) => clear::run(&args),
         Verb::Systemd(args) => systemd::run(&args),
         Verb::Generator { dirs } => dirs.first().map_or(Ok(()), |dir| crate::boot::generate(dir)),

@@ -339,9 +339,14 @@ fn ended_before(client: &Client, devices: &[u32], before: &PoolFigures) -> Resul
     if before.mounts.iter().all(|mount| mount.read_only) {
         return Ok(());
     }
-    let paths: Vec<PathBuf> = before.devices.iter().map(|device| device.path.clone()).collect();
-    let found = progress::scan(&paths)?;
-    match found.iter().find(|found| found.guid == before.guid).map(|found| found.state) {
+    // A device of a mirror may be gone.
+    let paths = before.devices.iter().map(|device| device.path.clone()).filter(|path| path.exists());
+    let found = progress::scan(&paths.collect::<Vec<PathBuf>>())?;
+    let found = found.iter().find(|found| found.guid == before.guid);
+    if found.is_some_and(|found| found.state == FoundState::Degraded && found.exported) {
+        return Ok(());
+    }
+    match found.map(|found| found.state) {
         // In use means that somebody has opened the pool since.
         Some(FoundState::Exported | FoundState::InUse) => Ok(()),
         state => Err(Failure::new(format!(

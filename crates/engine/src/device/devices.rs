@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use smallvec::SmallVec;
 
 use super::flush::{FlushFailure, at_once};
-use super::group::{Group, Roster};
+use super::group::{Choice, Group, Roster};
 use super::member::{GroupMember, MemberState};
 use super::{AlignedBuf, Device, OneDevice, PlannedRead, ReadFrom, Span};
 use crate::ranges::Ranges;
@@ -25,6 +25,7 @@ use crate::{Error, Result};
 pub struct Devices {
     groups: Arc<[Group]>,
     roster: Arc<OnceLock<Weak<dyn Roster>>>,
+    choice: Choice,
 }
 
 /// Use for which space on a device is allocated.
@@ -115,7 +116,33 @@ impl Devices {
 
     fn of(groups: impl Iterator<Item = impl IntoIterator<Item = GroupMember>>) -> Self {
         let groups = groups.zip(0..=u16::MAX).map(|(members, number)| Group::new(number, members));
-        Self { groups: groups.collect(), roster: Arc::default() }
+        Self { groups: groups.collect(), roster: Arc::default(), choice: Choice::Any }
+    }
+
+    /// Makes groups of devices, numbered in this order.
+    pub(crate) fn groups(groups: Vec<Vec<Arc<dyn Device>>>) -> Self {
+        let mut numbers = 0..=u16::MAX;
+        Self::of(groups.into_iter().map(|group| {
+            let member = |(device, number)| GroupMember::open(number, device, MemberState::Whole);
+            group.into_iter().zip(&mut numbers).map(member).collect::<Vec<_>>()
+        }))
+    }
+
+    /// Returns the same devices for one who reads the copy that member `at` of each group has, of those that can be
+    /// read, and no other one, even if that is damaged. If a group has fewer such members, it is the last one.
+    pub(crate) fn only_copy(&self, at: usize) -> Self {
+        Self { choice: Choice::Only(at), ..self.clone() }
+    }
+
+    /// Does the same as [`Devices::only_copy`], but a copy that is damaged is read from another member, and written
+    /// again.
+    pub(crate) fn copy_first(&self, at: usize) -> Self {
+        Self { choice: Choice::First(at), ..self.clone() }
+    }
+
+    /// Returns the largest number of members of a group that can be read.
+    pub(crate) fn copies_max(&self) -> usize {
+        (0..=u16::MAX).zip(self.groups.iter()).map(|(number, _)| self.copies(number)).max().unwrap_or_default()
     }
 
     /// Gives the devices the one who writes their labels, once.
@@ -136,6 +163,17 @@ impl Devices {
     /// Returns true if there is no group.
     pub(crate) fn is_empty(&self) -> bool {
         self.groups.is_empty()
+    }
+
+    /// Returns the number of a group's first device.
+    pub(crate) fn first_number(&self, group: u16) -> u16 {
+        self.states(group).first().map_or(group, |(number, _)| *number)
+    }
+
+    /// Returns the number above that of every device.
+    pub(crate) fn numbers(&self) -> usize {
+        let of_group = |group: &Group| group.members().iter().map(|member| usize::from(member.number) + 1).max();
+        self.groups.iter().filter_map(of_group).max().unwrap_or_default()
     }
 
     /// Returns the devices that are here, in ascending order of their numbers.
@@ -203,7 +241,7 @@ impl Devices {
 
     fn plan_without(&self, span: Span, tried: &[u16]) -> Result<Option<PlannedRead>> {
         let group = self.group(span.group)?;
-        group.choose(span.offset, tried).map(|turn| PlannedRead::new(turn, span)).transpose()
+        group.choose(span.offset, tried, self.choice).map(|turn| PlannedRead::new(turn, span)).transpose()
     }
 
     /// Reads `span`, and returns what `verify` makes of its bytes, with the device that they come from. This is the
@@ -246,14 +284,15 @@ impl Devices {
 
     /// Writes `span` again on members that failed to give it, and tells the roster of them.
     fn repair(&self, span: Span, failed: &[(u16, Error)]) {
-        let Ok(group) = self.group(span.group) else { return };
-        let roster = self.roster();
+        let (Ok(group), Some(roster)) = (self.group(span.group), self.roster()) else { return };
+        let numbers: SmallVec<[u16; 3]> = failed.iter().map(|(number, _)| *number).collect();
         for (number, error) in failed {
             let Some(member) = group.member(*number) else { continue };
-            let repaired = group.repair(&member, &(span.offset..span.offset + span.len_bytes));
-            if let Some(roster) = &roster {
-                roster.corrected(*number, (span.group, span.offset), error, &repaired);
-            }
+            let repaired = match roster.takes_writes() {
+                true => group.repair(&member, &numbers, &(span.offset..span.offset + span.len_bytes)),
+                false => Err(Error::ReadOnly("the pool is only read".into())),
+            };
+            roster.corrected(*number, (span.group, span.offset), error, &repaired);
         }
     }
 
@@ -348,6 +387,67 @@ impl Devices {
         self.find(number).is_some_and(|(group, member)| group.leave_out(&member, MemberState::Faulted, reason))
     }
 
+    /// Takes a device out of its group, because somebody wants that. Returns false if the group has no other device that
+    /// is whole, or if it is not written anyway.
+    pub(crate) fn take_offline(&self, number: u16) -> bool {
+        let Some((group, member)) = self.find(number) else { return false };
+        group.leave_out(&member, MemberState::Offline, &"it was taken offline")
+    }
+
+    /// Makes the labels tell of all members that were left out before the call.
+    ///
+    /// # Errors
+    /// If no label of a whole member can be written.
+    pub(crate) fn record(&self, group: u16) -> Result<()> {
+        self.group(group)?.record(self.roster().as_deref())
+    }
+
+    /// Adds a device to a group, as a member that lacks everything and is filled. All writes that begin from now on go
+    /// to it.
+    ///
+    /// # Errors
+    /// [`NoDevice`].
+    pub(crate) fn add(&self, group: u16, number: u16, device: Arc<dyn Device>) -> Result<()> {
+        self.group(group)?.add(GroupMember::open(number, device, MemberState::Filling));
+        Ok(())
+    }
+
+    /// Removes a device that is not written any more from its group. Returns the device, if it is here.
+    pub(crate) fn remove(&self, number: u16) -> Option<Arc<dyn Device>> {
+        let (group, _) = self.find(number)?;
+        group.remove(number)?.device().cloned()
+    }
+
+    /// Lets a device take the place of one that is not written any more: it is the same one, opened again. It is filled
+    /// with what that one lacks. Returns false if the device is written.
+    pub(crate) fn reopen(&self, number: u16, device: Arc<dyn Device>) -> bool {
+        self.find(number).is_some_and(|(group, _)| group.reopen(number, device, MemberState::Filling))
+    }
+
+    /// Closes a device that is not written any more.
+    pub(crate) fn release(&self, number: u16) {
+        if let Some((group, _)) = self.find(number) {
+            group.release(number);
+        }
+    }
+
+    /// Returns the path of a device, or the one that it had while it was here.
+    pub(crate) fn device_path(&self, number: u16) -> PathBuf {
+        self.find(number).map(|(_, member)| member.path().to_path_buf()).unwrap_or_default()
+    }
+
+    /// Makes a device whole that lacks nothing. Returns false if it is not one that is being filled.
+    pub(crate) fn complete(&self, number: u16) -> bool {
+        self.find(number).is_some_and(|(group, member)| group.complete(&member))
+    }
+
+    /// Returns the group of a device, and its state.
+    pub(crate) fn state(&self, number: u16) -> Option<(u16, MemberState)> {
+        let states = |group: u16| self.states(group).into_iter().map(move |(number, state)| (group, number, state));
+        let mut all = (0..=u16::MAX).zip(self.groups.iter()).flat_map(|(group, _)| states(group));
+        all.find(|(_, of, _)| *of == number).map(|(group, _, state)| (group, state))
+    }
+
     fn find(&self, number: u16) -> Option<(&Group, Arc<GroupMember>)> {
         self.groups.iter().find_map(|group| Some((group, group.member(number)?)))
     }
@@ -364,14 +464,22 @@ impl Devices {
         }
     }
 
-    /// Copies to a device the lowest region that it lacks, from others of its group. Returns the bytes copied; `None`
-    /// if it lacks nothing, or is not written.
+    /// Notes that a device lacks nothing.
+    #[cfg(test)]
+    pub(super) fn set_complete(&self, number: u16) {
+        if let Some((_, member)) = self.find(number) {
+            member.has(super::ALL);
+        }
+    }
+
+    /// Copies to a device the lowest region that it lacks and that is wanted, by its first byte, from others of its
+    /// group. Returns the bytes copied; `None` if it lacks nothing, or is not written.
     ///
     /// # Errors
     /// Errors of the device; then it is left out.
-    pub(crate) fn fill_next(&self, number: u16) -> Result<Option<u64>> {
+    pub(crate) fn fill_next(&self, number: u16, is_wanted: &dyn Fn(u64) -> bool) -> Result<Option<u64>> {
         let Some((group, member)) = self.find(number) else { return Ok(None) };
-        group.fill_next(&member).inspect_err(|error| {
+        group.fill_next(&member, is_wanted).inspect_err(|error| {
             group.leave_out(&member, MemberState::Faulted, error);
         })
     }

@@ -27,13 +27,43 @@ pub(crate) trait Roster: Send + Sync {
     /// If no label of a whole member can be written.
     fn record(&self, group: u16) -> Result<()>;
 
+    /// Returns false if nothing may be written, since the pool is only read.
+    fn takes_writes(&self) -> bool;
+
     /// Notes that what a device has at `place` could not be read or was not right, while another member of its group
     /// had it, and whether it could be written again from there.
     fn corrected(&self, device: u16, place: (u16, u64), error: &Error, repaired: &Result<()>);
 }
 
+/// Which member of each group is read. Members that can be read are counted from 0; if a group has fewer, it is the
+/// last one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Any.
+    #[default]
+    Any,
+    /// This one, and another one only if it fails.
+    First(usize),
+    /// This one and no other.
+    Only(usize),
+}
+
+impl Choice {
+    fn among(self, members: usize) -> Self {
+        let last = members.saturating_sub(1);
+        match self {
+            Self::Any => Self::Any,
+            Self::First(at) => Self::First(at.min(last)),
+            Self::Only(at) => Self::Only(at.min(last)),
+        }
+    }
+}
+
 /// Members of a group, as they were at one moment.
 pub(super) type Members = SmallVec<[Arc<GroupMember>; 3]>;
+
+/// Number of regions that one step of filling passes over.
+const PASSED_AT_ONCE: usize = 4096;
 
 /// A group of devices.
 pub(super) struct Group {
@@ -80,15 +110,26 @@ impl Group {
         self.members.read().iter().any(|member| member.readable().is_some())
     }
 
-    /// Returns the member to read `offset` from: of those not in `tried`, the one with the fewest reads under way; of
-    /// several such, neighbours come from the same one.
-    pub(super) fn choose(&self, offset: u64, tried: &[u16]) -> Option<ReadUnderWay> {
+    /// Returns the member to read `offset` from, of those not in `tried`: the one that `choice` names, or the one with
+    /// the fewest reads under way; of several such, neighbours come from the same one.
+    pub(super) fn choose(&self, offset: u64, tried: &[u16], choice: Choice) -> Option<ReadUnderWay> {
         let members = self.members.read();
         let turn = offset / REGION_BYTES;
-        let wanted = |member: &&Arc<GroupMember>| member.readable().is_some() && !tried.contains(&member.number);
+        let readable: SmallVec<[&Arc<GroupMember>; 3]> =
+            members.iter().filter(|member| member.readable().is_some()).collect();
+        let choice = choice.among(readable.len());
+        if let ([alone], true) = (readable.as_slice(), tried.is_empty()) {
+            return Some(ReadUnderWay::begin(alone));
+        }
+        let wanted = |(at, member): &(usize, &&Arc<GroupMember>)| {
+            !tried.contains(&member.number) && !matches!(choice, Choice::Only(only) if only != *at)
+        };
         let nearest = |at: usize| (at as u64 + turn) % members.len() as u64;
-        let ranked = members.iter().enumerate().filter(|(_, member)| wanted(member));
-        let (_, chosen) = ranked.min_by_key(|(at, member)| (member.reads(), nearest(*at)))?;
+        let rank = |at: usize, member: &GroupMember| {
+            (!matches!(choice, Choice::First(first) if first == at), member.reads(), nearest(at))
+        };
+        let ranked = readable.iter().enumerate().filter(wanted);
+        let (_, chosen) = ranked.min_by_key(|(at, member)| rank(*at, member))?;
         Some(ReadUnderWay::begin(chosen))
     }
 
@@ -188,8 +229,59 @@ impl Group {
         true
     }
 
+    /// Adds a member. On return all writes under way go to it, or ended before.
+    pub(super) fn add(&self, member: GroupMember) {
+        let mut members = self.members.write();
+        members.push(Arc::new(member));
+        members.sort_by_key(|member| member.number);
+        drop(members);
+        self.writes.drain();
+    }
+
+    /// Removes a member that is not written any more. On return nothing is written to it, and it is returned with its
+    /// device.
+    pub(super) fn remove(&self, device: u16) -> Option<Arc<GroupMember>> {
+        let mut members = self.members.write();
+        let at = members.iter().position(|member| member.number == device && !member.state().is_written())?;
+        let removed = members.remove(at);
+        drop(members);
+        self.writes.drain();
+        Some(removed)
+    }
+
+    /// Puts a device in the place of the one that a member has, which is not written any more. It lacks what the other
+    /// one lacks. On return all writes under way go to it if `state` is one that is written.
+    pub(super) fn reopen(&self, number: u16, device: Arc<dyn Device>, state: MemberState) -> bool {
+        let mut members = self.members.write();
+        let member = members.iter_mut().find(|member| member.number == number && !member.state().is_written());
+        let Some(member) = member else { return false };
+        *member = Arc::new(member.with_device(device, state));
+        drop(members);
+        self.writes.drain();
+        true
+    }
+
+    /// Closes the device of a member that is not written any more, once those who use it now have done so.
+    pub(super) fn release(&self, number: u16) {
+        let mut members = self.members.write();
+        let member = members.iter_mut().find(|member| member.number == number && !member.state().is_written());
+        if let Some(member) = member {
+            *member = Arc::new(member.without_device());
+        }
+    }
+
+    /// Makes a member that lacks nothing whole. Returns false if it is not one that is being filled.
+    pub(super) fn complete(&self, member: &GroupMember) -> bool {
+        let _members = self.members.write();
+        let complete = member.state() == MemberState::Filling && member.first_lacking().is_none();
+        if complete {
+            member.set_state(MemberState::Whole);
+        }
+        complete
+    }
+
     /// Makes the labels tell of all members that were left out before the call (M1).
-    fn record(&self, roster: Option<&dyn Roster>) -> Result<()> {
+    pub(super) fn record(&self, roster: Option<&dyn Roster>) -> Result<()> {
         let changes = self.changes.load(Ordering::SeqCst);
         if self.recorded.load(Ordering::SeqCst) >= changes {
             return Ok(());
@@ -204,29 +296,42 @@ impl Group {
         Error::Failed(format!("no device of group {} can be used", self.number))
     }
 
-    /// Copies to a member the lowest region that it lacks, from whole ones. Returns the bytes copied; `None` if it lacks
-    /// nothing.
+    /// Copies to a member the lowest region that it lacks, of those that `is_wanted` returns true for, by their first
+    /// byte. Returns the bytes copied; `None` if it lacks nothing that is wanted. Of many regions that are not wanted
+    /// some are passed over at a time, and nothing is copied.
     ///
     /// # Errors
     /// Errors of the member. Blocks that no whole member can read are left alone: they are as lost as before.
-    pub(super) fn fill_next(&self, member: &GroupMember) -> Result<Option<u64>> {
-        let (Some(region), Some(device)) = (member.first_lacking(), member.writable()) else { return Ok(None) };
-        let start = region * REGION_BYTES;
-        let bytes = start..(start + REGION_BYTES).min(device.size_bytes());
-        let copied = self.copy(member.number, device.as_ref(), &bytes)?;
-        member.has(region);
-        Ok(Some(copied))
+    pub(super) fn fill_next(&self, member: &GroupMember, is_wanted: &dyn Fn(u64) -> bool) -> Result<Option<u64>> {
+        let Some(device) = member.writable() else { return Ok(None) };
+        for _ in 0..PASSED_AT_ONCE {
+            let Some(region) = member.first_lacking() else { return Ok(None) };
+            let start = region.saturating_mul(REGION_BYTES);
+            let bytes = start..start.saturating_add(REGION_BYTES).min(device.size_bytes());
+            if bytes.is_empty() {
+                // Nothing lies behind the end.
+                member.has(region..u64::MAX);
+                continue;
+            }
+            // What is written to the region from here on goes to the member, too.
+            let copied = if is_wanted(start) { self.copy(&[member.number], device.as_ref(), &bytes)? } else { 0 };
+            member.has(region..region + 1);
+            if copied > 0 {
+                return Ok(Some(copied));
+            }
+        }
+        Ok(Some(0))
     }
 
-    /// Writes the blocks around `bytes` again on a member, from the others.
+    /// Writes the blocks around `bytes` again on a member, from one that is not in `failed`.
     ///
     /// # Errors
     /// Errors of the member; an error if no other one can read them.
-    pub(super) fn repair(&self, member: &GroupMember, bytes: &Range<u64>) -> Result<()> {
+    pub(super) fn repair(&self, member: &GroupMember, failed: &[u16], bytes: &Range<u64>) -> Result<()> {
         let device = member.readable().ok_or_else(|| self.nobody())?;
         let block = BLOCK_BYTES as u64;
         let whole = bytes.start - bytes.start % block..bytes.end.next_multiple_of(block);
-        match self.copy(member.number, device.as_ref(), &whole)? {
+        match self.copy(failed, device.as_ref(), &whole)? {
             copied if copied == whole.end - whole.start => Ok(()),
             _ => Err(self.nobody()),
         }
@@ -256,18 +361,19 @@ impl Group {
         self.settle(written)
     }
 
-    /// Copies whole blocks to a device, member `to`, from others. Returns the number of bytes that could be copied.
-    fn copy(&self, to: u16, device: &dyn Device, bytes: &Range<u64>) -> Result<u64> {
+    /// Copies whole blocks to a device from a member that is not in `not`. Returns the number of bytes that could be
+    /// copied.
+    fn copy(&self, not: &[u16], device: &dyn Device, bytes: &Range<u64>) -> Result<u64> {
         let _turn = self.writes.begin_copy(bytes.clone());
         let mut buf = AlignedBuf::scratch((bytes.end - bytes.start) as usize);
-        if self.read_any(to, bytes.start, &mut buf).is_ok() {
+        if self.read_any(not, bytes.start, &mut buf).is_ok() {
             device.write(bytes.start, &buf, false)?;
             return Ok(buf.len() as u64);
         }
         let mut copied = 0;
         let mut block = AlignedBuf::scratch(BLOCK_BYTES);
         for offset in bytes.clone().step_by(BLOCK_BYTES) {
-            if self.read_any(to, offset, &mut block).is_ok() {
+            if self.read_any(not, offset, &mut block).is_ok() {
                 device.write(offset, &block, false)?;
                 copied += BLOCK_BYTES as u64;
             }
@@ -275,11 +381,11 @@ impl Group {
         Ok(copied)
     }
 
-    /// Reads from any whole member but `not`.
-    fn read_any(&self, not: u16, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
-        let mut tried: SmallVec<[u16; 4]> = smallvec::smallvec![not];
+    /// Reads from any whole member that is not in `not`.
+    fn read_any(&self, not: &[u16], offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+        let mut tried: SmallVec<[u16; 4]> = not.into();
         let mut failed = None;
-        while let Some(turn) = self.choose(offset, &tried) {
+        while let Some(turn) = self.choose(offset, &tried, Choice::Any) {
             match turn.member().readable().map(|device| device.read(offset, buf)) {
                 Some(Ok(())) => return Ok(()),
                 Some(Err(error)) => failed = failed.or(Some(error)),

@@ -1,6 +1,6 @@
 //! A member of a group: a device that the pool has, whether it is here or not.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
@@ -39,33 +39,56 @@ impl MemberState {
     }
 }
 
+/// All regions of whatever device.
+pub(crate) const ALL: std::ops::Range<u64> = 0..u64::MAX / super::REGION_BYTES;
+
 /// A member of a group.
 pub(super) struct GroupMember {
     /// Number of the device in the pool.
     pub(super) number: u16,
     /// The device; `None` if it is not here.
     device: Option<Arc<dyn Device>>,
+    /// Path of the device, for messages, or of the one that was here; empty if there was none.
+    path: PathBuf,
     state: AtomicU8,
     /// Number of reads of the device that are planned or under way.
     reads: AtomicU32,
-    /// Regions of which it lacks something.
-    lacks: Mutex<Ranges>,
+    /// Regions of which it lacks something. A device that takes this one's place has the same.
+    lacks: Arc<Mutex<Ranges>>,
 }
 
 impl GroupMember {
-    /// Returns the member for a device that is open.
+    /// Returns the member for a device that is open. Unless it is whole, it lacks everything.
     pub(super) fn open(number: u16, device: Arc<dyn Device>, state: MemberState) -> Self {
-        Self::new(number, Some(device), state)
+        let path = device.path().to_path_buf();
+        Self { device: Some(device), path, ..Self::new(number, state) }
     }
 
     /// Returns the member for a device that is not here.
     pub(super) fn away(number: u16, state: MemberState) -> Self {
         debug_assert!(!state.is_written());
-        Self::new(number, None, state)
+        Self::new(number, state)
     }
 
-    fn new(number: u16, device: Option<Arc<dyn Device>>, state: MemberState) -> Self {
-        Self { number, device, state: (state as u8).into(), reads: 0.into(), lacks: Mutex::default() }
+    fn new(number: u16, state: MemberState) -> Self {
+        let mut lacks = Ranges::default();
+        if state != MemberState::Whole {
+            lacks.insert_range(ALL);
+        }
+        let lacks = Arc::new(Mutex::new(lacks));
+        let path = PathBuf::new();
+        Self { number, device: None, path, state: (state as u8).into(), reads: 0.into(), lacks }
+    }
+
+    /// Returns the member with another device, in another state. It lacks what this one lacks.
+    pub(super) fn with_device(&self, device: Arc<dyn Device>, state: MemberState) -> Self {
+        Self { lacks: Arc::clone(&self.lacks), ..Self::open(self.number, device, state) }
+    }
+
+    /// Returns the member without its device, in the same state.
+    pub(super) fn without_device(&self) -> Self {
+        let (lacks, path) = (Arc::clone(&self.lacks), self.path.clone());
+        Self { lacks, path, ..Self::new(self.number, self.state()) }
     }
 
     /// Returns the member's state.
@@ -94,9 +117,9 @@ impl GroupMember {
         self.device().filter(|_| self.state().is_written())
     }
 
-    /// Returns the path of the device, for messages; an empty one if it is not here.
+    /// Returns the path of the device, for messages, or of the one that was here; an empty one if there was none.
     pub(super) fn path(&self) -> &Path {
-        self.device().map_or(Path::new(""), |device| device.path())
+        &self.path
     }
 
     /// Returns the number of reads that are planned or under way.
@@ -120,9 +143,9 @@ impl GroupMember {
         self.lacks.lock().iter().next().map(|range| range.start)
     }
 
-    /// Notes that the member has all of a region.
-    pub(super) fn has(&self, region: u64) {
-        self.lacks.lock().remove_range(region..region + 1);
+    /// Notes that the member has all of these regions.
+    pub(super) fn has(&self, regions: std::ops::Range<u64>) {
+        self.lacks.lock().remove_range(regions);
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) use devices::{DeviceHere, FoundMember};
 pub use file::FileDevice;
 pub(crate) use group::Roster;
 pub use lock::unlock;
-pub(crate) use member::MemberState;
+pub(crate) use member::{ALL, MemberState};
 pub use mode::OpenMode;
 pub use one::OneDevice;
 pub use open::create_file_device;

@@ -81,6 +81,15 @@ impl Writes {
         CopyUnderWay(self)
     }
 
+    /// Waits until all writes that are under way now have ended.
+    pub(super) fn drain(&self) {
+        let mut state = self.state.lock();
+        let begun = state.begun;
+        while state.under_way.first_key_value().is_some_and(|(number, _)| *number <= begun) {
+            self.ended.wait(&mut state);
+        }
+    }
+
     /// Notes that something is written while a copy keeps others from these bytes.
     pub(super) fn note(&self, bytes: &Range<u64>) {
         self.state.lock().unflushed.insert_range(regions(bytes));
@@ -177,12 +186,12 @@ mod tests {
 
     #[test]
     fn copies_and_writes_of_the_same_bytes_wait_for_each_other() {
-        let writes = Writes::default();
+        let writes = &Writes::default();
         thread::scope(|scope| {
             let (told, events) = channel();
             let first = writes.begin(10..20);
             let copier = told.clone();
-            scope.spawn(|| {
+            scope.spawn(move || {
                 let copy = writes.begin_copy(ONE);
                 let state = writes.state.lock();
                 assert!(state.under_way.values().all(|write| !overlap(write, &ONE)));

@@ -24,6 +24,9 @@ const LEARNING_SHARE_BUSY: u32 = 16;
 /// not.
 const SCRUB_SHARE: u32 = 2;
 const SCRUB_SHARE_BUSY: u32 = 8;
+/// Filling a device of a mirror takes one part in this many of the time of one thread while the pool is busy, and all
+/// of it while the pool is idle.
+const FILL_SHARE_BUSY: u32 = 3;
 /// Discarding by the way takes one part in this many of the time: some drives do nothing else meanwhile.
 const AUTOTRIM_SHARE: u32 = 8;
 
@@ -43,6 +46,7 @@ impl Pool {
             ("maintenance", Self::maintenance_loop),
             ("learning", Self::learning_loop),
             ("scrub", Self::scrub_loop),
+            ("fill", Self::fill_loop),
             ("trim", Self::trim_loop),
             ("sync-0", Self::committer_loop),
             ("sync-1", Self::committer_loop),
@@ -197,6 +201,25 @@ impl Pool {
             && let Err(error) = self.store_scrub()
         {
             tracing::warn!(%error, "where the scrub stands could not be stored");
+        }
+    }
+
+    /// Fills devices that lack something, and rests after each step.
+    fn fill_loop(&self) {
+        let mut traffic = Traffic::default();
+        let mut rest = MAINTENANCE_INTERVAL;
+        while self.rested(rest) {
+            let begun = Instant::now();
+            traffic.observe(self, begun);
+            rest = match self.fill_step(now_s()) {
+                Ok(None) => MAINTENANCE_INTERVAL,
+                Ok(Some(_)) if traffic.idle_since.is_some() => Duration::ZERO,
+                Ok(Some(_)) => begun.elapsed() * (FILL_SHARE_BUSY - 1),
+                Err(error) => {
+                    tracing::error!(%error, "filling a device failed");
+                    COMMIT_INTERVAL
+                }
+            };
         }
     }
 

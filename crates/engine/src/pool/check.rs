@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
+use super::members::assemble;
 use super::catalogue::{Catalogue, Unreferenced};
-use super::identity::refuse_stale;
 use super::store::Nodes;
 use super::{OpenOptions, Pool};
 use crate::dataset::{DeadBlocks, LiveDataset, ModelEntry, RecordRole, references, space_of};
@@ -84,15 +84,16 @@ pub fn check(
     let options = OpenOptions { cache_bytes, ..OpenOptions::for_rescue() };
     let devices = Pool::open_devices(paths, &options)?;
     // Otherwise a stale device would be reported as damage everywhere.
-    refuse_stale(&devices)?;
+    if let Err(error @ Error::NotCurrent { .. }) = assemble(devices.clone(), false) {
+        return Err(error);
+    }
     let pool = Pool::open_on(devices, &options)?;
     let mut report = pool.check_open(progress);
     if let Some(damage) = pool.replayed().damage {
-        let device = pool.paths().get(usize::from(damage.device)).map(|path| path.display().to_string());
         report.error(format!(
             "the log is damaged at byte {} of {}: what was acknowledged behind it is lost, and was not checked",
             damage.offset,
-            device.unwrap_or_default()
+            pool.group_path(damage.device).display()
         ));
     }
     let faults = crate::sums::faults();

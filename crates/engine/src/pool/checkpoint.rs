@@ -15,14 +15,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::copies::Copies;
-use super::label::{Guid, Superblock};
+use super::label::Superblock;
 use super::logs::stands_for_logs;
 use super::root::{PlacedRecord, Root, TablePage, encode_dead, encode_lists};
 use super::versions::Versions;
 use super::{Maintenance, Pool};
 use crate::dataset::Dataset;
 use crate::dataset::count;
-use crate::device::Devices;
 use crate::limits::BLOCK_BYTES;
 use crate::record::encode_metadata;
 use crate::segment::{Located, TableSnapshot};
@@ -214,19 +213,18 @@ impl Pool {
         self.flushes.flush()?;
         let superblock = Superblock {
             generation: number,
-            log: self.labels.first().map_or(Guid::NONE, |label| label.log),
+            log: self.labels.common().log,
             root: root.first,
             second: root.second,
             addr: root.addr,
             exported,
             flushed: self.flushes.flushed_batch(),
             confirmed: true,
-            epoch: self.labels.first().map_or(0, |label| label.membership.epoch),
+            epoch: self.labels.common().membership.epoch,
             opening: self.opening,
         };
-        write_superblock(&self.shared.devices, &self.labels, &superblock)?;
         // Each device has one in each ring.
-        let superblocks = 2 * self.shared.devices.len();
+        let superblocks = 2 * self.labels.publish(&superblock)?;
         count(&self.shared.counters.checkpoint_bytes, (superblocks * BLOCK_BYTES) as u64);
         self.log.lock().writer.attested(superblock.flushed);
         self.durable.fetch_max(accepted, Ordering::AcqRel);
@@ -253,30 +251,4 @@ fn store_table(
     let ptrs = copies.append(RecordKind::Table, records)?;
     page_ptrs.extend(pages.into_iter().zip(ptrs));
     Ok(page_ptrs)
-}
-
-/// Does step 4: writes the superblock to every device, in slots of its own: whatever a power cut leaves of it, the one
-/// before is whole (I5). If there are several devices it goes to the first ring of all, and as confirmed to the second
-/// of all, so that a device which lacks it is known to be stale ([`super::identity`]).
-pub(super) fn write_superblock(
-    devices: &Devices,
-    labels: &[super::Label],
-    superblock: &Superblock,
-) -> Result<()> {
-    if let [label] = labels {
-        superblock.write(devices.device(label.device)?.one(), label)?;
-        return flush(devices);
-    }
-    for (ring, confirmed) in [(0, false), (1, true)] {
-        let written = Superblock { confirmed, ..*superblock };
-        for label in labels {
-            written.write_to(ring, devices.device(label.device)?.one(), label)?;
-        }
-        flush(devices)?;
-    }
-    Ok(())
-}
-
-fn flush(devices: &Devices) -> Result<()> {
-    Ok(devices.flush()?)
 }

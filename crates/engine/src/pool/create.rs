@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::checkpoint::write_superblock;
 use super::label::{FORMAT_VERSION, Guid, Label, NAME_BYTES_MAX, Superblock, is_name};
-use super::membership::{MemberEntry, Membership};
+use super::membership::{FIRST_EPOCH, MIRROR_MAX, MemberEntry, Membership};
 use super::opening::Opening;
 use super::root::Root;
+use super::roster::write_superblock;
 use super::trim::discard_chunks;
 use crate::device::{AlignedBuf, Device, Devices, FileDevice, MemberState, OneDevice, OpenMode};
 use crate::limits::{DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
@@ -39,9 +39,11 @@ pub fn create(name: &str, paths: &[PathBuf], options: &CreateOptions) -> Result<
     create_with(name, &Devices::all(open_devices(paths)?), options, false, 1)
 }
 
-/// As [`create`], but first tells the devices that they hold nothing.
-pub fn create_trimmed(name: &str, paths: &[PathBuf], options: &CreateOptions) -> Result<()> {
-    create_with(name, &Devices::all(open_devices(paths)?), options, true, 1)
+/// Makes a pool of groups of devices: a group of several is a mirror. With `trim` it first tells the devices that they
+/// hold nothing.
+pub fn create_groups(name: &str, groups: &[Vec<PathBuf>], options: &CreateOptions, trim: bool) -> Result<()> {
+    let groups = groups.iter().map(|paths| open_devices(paths)).collect::<Result<_>>()?;
+    create_with(name, &Devices::groups(groups), options, trim, 1)
 }
 
 fn open_devices(paths: &[PathBuf]) -> Result<Vec<Arc<dyn Device>>> {
@@ -54,6 +56,11 @@ pub fn create_on(name: &str, devices: &[Arc<dyn Device>], options: &CreateOption
     create_with(name, &Devices::all(devices.to_vec()), options, false, 1)
 }
 
+/// As [`create_groups`], on devices that are open.
+pub fn create_groups_on(name: &str, groups: &[Vec<Arc<dyn Device>>], options: &CreateOptions) -> Result<()> {
+    create_with(name, &Devices::groups(groups.to_vec()), options, false, 1)
+}
+
 /// Makes a pool whose log begins in segment `segment`; with `trim` it first tells the devices that they hold nothing.
 pub(super) fn create_with(
     name: &str,
@@ -63,19 +70,28 @@ pub(super) fn create_with(
     segment: u64,
 ) -> Result<()> {
     check_name(name)?;
-    if devices.is_empty() || devices.len() > DEVICES_MAX {
-        return Err(Error::Invalid(format!("a pool has 1 to {DEVICES_MAX} devices, not {}", devices.len())));
+    let here = devices.here();
+    if here.is_empty() || here.len() > DEVICES_MAX {
+        return Err(Error::Invalid(format!("a pool has 1 to {DEVICES_MAX} devices, not {}", here.len())));
     }
-    let labels: Vec<Label> = devices
-        .here()
+    for device in &here {
+        check_device(device.one(), options)?;
+    }
+    let groups = devices.len() as u16;
+    let tables: Vec<Membership> = (0..groups).map(|group| first_table(devices, group, options)).collect::<Result<_>>()?;
+    let labels: Vec<Label> = here
         .iter()
-        .map(|here| new_label(name, here.one(), here.number, devices, options))
-        .collect::<Result<_>>()?;
-    devices.here().iter().try_for_each(|here| Label::erase(here.one()))?;
-    for label in labels.iter().filter(|_| trim) {
-        discard_chunks(devices, label.device, 0..Chunk::count(label.size_bytes).into())?;
+        .filter_map(|device| {
+            let table = tables.get(usize::from(device.group))?;
+            Some(new_label(name, device.number, devices.size_bytes(device.group).ok()?, table, options))
+        })
+        .collect();
+    here.iter().try_for_each(|device| Label::erase(device.one()))?;
+    let sizes: Vec<u64> = (0..groups).map(|group| devices.size_bytes(group)).collect::<Result<_, _>>()?;
+    for (group, size_bytes) in (0..groups).zip(&sizes).filter(|_| trim) {
+        discard_chunks(devices, group, 0..Chunk::count(*size_bytes).into())?;
     }
-    let superblock = write_first_root(devices, &labels, options, segment)?;
+    let superblock = write_first_root(devices, &sizes, options, segment)?;
     for label in &labels {
         label.write(devices.device(label.device)?.one())?;
     }
@@ -84,62 +100,75 @@ pub(super) fn create_with(
     write_superblock(devices, &labels, &superblock)
 }
 
-fn new_label(
-    name: &str,
-    device: OneDevice<'_>,
-    number: u16,
-    devices: &Devices,
-    options: &CreateOptions,
-) -> Result<Label> {
-    let path = device.path().display();
-    if device.size_bytes() < DEVICE_BYTES_MIN {
-        return Err(Error::Invalid(format!(
-            "{path} is too small for a pool: {} bytes, and at least {DEVICE_BYTES_MIN} are needed",
-            device.size_bytes()
-        )));
-    }
-    if device.size_bytes() > DEVICE_BYTES_MAX {
-        return Err(Error::Invalid(format!(
-            "{path} is too large for a pool: {} bytes, and at most {DEVICE_BYTES_MAX} (16 PiB) of a device can be used; make smaller ones of it",
-            device.size_bytes()
-        )));
-    }
+/// Returns an error if a device cannot be part of a new pool.
+fn check_device(device: OneDevice<'_>, options: &CreateOptions) -> Result<()> {
+    check_size(device)?;
     if let (Ok(old), false) = (Label::read(device), options.force) {
         return Err(Error::Busy(format!(
-            "{path} belongs to pool '{}' already; destroy that first, or use -f to overwrite it",
+            "{} belongs to pool '{}' already; destroy that first, or use -f to overwrite it",
+            device.path().display(),
             old.name
         )));
     }
-    Ok(Label {
+    Ok(())
+}
+
+/// Returns an error if a device is too small or too large for any pool.
+pub(super) fn check_size(device: OneDevice<'_>) -> Result<()> {
+    let (path, size_bytes) = (device.path().display(), device.size_bytes());
+    if size_bytes < DEVICE_BYTES_MIN {
+        return Err(Error::Invalid(format!(
+            "{path} is too small for a pool: {size_bytes} bytes, and at least {DEVICE_BYTES_MIN} are needed"
+        )));
+    }
+    if size_bytes > DEVICE_BYTES_MAX {
+        return Err(Error::Invalid(format!(
+            "{path} is too large for a pool: {size_bytes} bytes, and at most {DEVICE_BYTES_MAX} (16 PiB) of a device can be used; make smaller ones of it"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns the first table of a group.
+fn first_table(devices: &Devices, group: u16, options: &CreateOptions) -> Result<Membership> {
+    let states = devices.states(group);
+    if states.len() > MIRROR_MAX {
+        return Err(Error::Invalid(format!("a mirror has at most {MIRROR_MAX} devices, not {}", states.len())));
+    }
+    let entry = |(number, state): &(u16, MemberState)| MemberEntry {
+        number: *number,
+        state: *state,
+        leaves: false,
+        birth: options.guid.high() ^ u64::from(*number),
+    };
+    Ok(Membership::first(group, devices.len() as u16, states.iter().map(entry).collect()))
+}
+
+fn new_label(name: &str, number: u16, size_bytes: u64, table: &Membership, options: &CreateOptions) -> Label {
+    Label {
         version: FORMAT_VERSION,
         device: number,
-        devices: devices.len() as u16,
         incompat: 0,
         readonly_compat: 0,
         pool: options.guid,
         guid: options.guid.of_device(number),
-        size_bytes: device.size_bytes(),
+        size_bytes,
         created: options.created,
         log: options.guid,
         formerly: Guid::NONE,
-        membership: Membership::first(number, devices.len() as u16, vec![MemberEntry {
-            number,
-            state: MemberState::Whole,
-            birth: options.guid.high() ^ u64::from(number),
-        }]),
+        membership: table.clone(),
         name: name.into(),
-    })
+    }
 }
 
 /// Writes the root of an empty pool as the first batch of its log.
 fn write_first_root(
     devices: &Devices,
-    labels: &[Label],
+    sizes: &[u64],
     options: &CreateOptions,
     segment: u64,
 ) -> Result<Superblock> {
-    let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
-    let chunks = Arc::new(Chunks::new(&sizes));
+    let chunks = Arc::new(Chunks::new(sizes));
     let segments = Arc::new(Segments::new(1 << 20));
     let (chunk, next, copies) = (chunks.allocate()?, chunks.allocate()?, chunks.allocate()?);
     let position = Position { segment, chunk, used: 0, slots: 0, next, batch: 1, chain: 0 };
@@ -182,7 +211,7 @@ fn write_first_root(
         exported: true,
         flushed: writer.flushes().flushed_batch(),
         confirmed: true,
-        epoch: labels.first().map_or(0, |label| label.membership.epoch),
+        epoch: FIRST_EPOCH,
         opening: Opening::first(options.guid.high(), options.created),
     })
 }

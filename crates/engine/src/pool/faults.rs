@@ -44,7 +44,7 @@ impl Pool {
     pub fn faults(&self) -> FaultReport {
         self.take_device_errors();
         let mut report = self.shared.segments.faults.report();
-        report.devices.resize_with(self.shared.devices.len(), Default::default);
+        report.devices.resize_with(self.shared.devices.numbers(), Default::default);
         report
     }
 
@@ -55,7 +55,7 @@ impl Pool {
     /// # Errors
     /// [`Error::Invalid`] for a device that the pool does not have; of storing it.
     pub fn clear_faults(&self, device: Option<u16>, now: u64) -> Result<FaultReport> {
-        if device.is_some_and(|device| usize::from(device) >= self.shared.devices.len()) {
+        if device.is_some_and(|device| self.shared.devices.state(device).is_none()) {
             return Err(Error::Invalid("the pool has no such device".into()));
         }
         self.take_device_errors();
@@ -194,8 +194,9 @@ impl Pool {
     /// Takes over the errors that the devices have counted themselves.
     fn take_device_errors(&self) {
         let here = self.shared.devices.here();
-        let counts = here.iter().map(|device| device.one().counts());
-        self.shared.segments.faults.take(counts.map(|counts| (counts.read_errors, counts.write_errors)));
+        let counts = here.iter().map(|device| (device.number, device.one().counts()));
+        let errors = counts.map(|(number, counts)| (number, (counts.read_errors, counts.write_errors)));
+        self.shared.segments.faults.take(errors);
     }
 }
 

@@ -73,7 +73,7 @@ impl Member {
     }
 
     /// Returns true if the device has what `newest`, a confirmed superblock, has (I1).
-    fn is_current(&self, newest: &Superblock) -> bool {
+    pub(super) fn is_current(&self, newest: &Superblock) -> bool {
         let reaches = |block: &Superblock| {
             let (there, wanted) = (&block.opening, newest.opening.id);
             let after = !block.confirmed && there.before() == wanted;
@@ -84,7 +84,7 @@ impl Member {
 }
 
 /// Returns the superblock that tells how far a pool with these devices has come (I3).
-fn newest<'a>(members: impl Iterator<Item = &'a Member> + Clone) -> Option<&'a Superblock> {
+pub(super) fn newest<'a>(members: impl Iterator<Item = &'a Member> + Clone) -> Option<&'a Superblock> {
     let confirmed = members.clone().filter_map(|member| member.confirmed.as_ref());
     confirmed
         .max_by_key(|block| block.order())
@@ -131,12 +131,30 @@ pub(super) fn judge(members: &[Member]) -> Result<Superblock> {
     let newest = newest(members.iter()).ok_or_else(|| Error::NotAPool("there is no device".into()))?;
     let stale: Vec<&Member> = members.iter().filter(|member| !member.is_current(newest)).collect();
     if !stale.is_empty() {
-        let what: Vec<String> = stale.iter().map(|member| told(member, &newest.standing())).collect();
-        let stale = stale.into_iter().map(|member| member.path.clone()).collect();
-        return Err(Error::NotCurrent { what: what.join("; "), stale });
+        return Err(stale_error(&stale, newest));
     }
-    let epoch = members.iter().map(|member| member.label.membership.epoch).max().unwrap_or_default();
-    if let Some(left) = members.iter().find(|member| member.label.membership.epoch < epoch) {
+    check_epoch(members.iter(), newest)?;
+    Ok(*newest)
+}
+
+/// Returns the error for devices that have not come as far as `newest`.
+pub(super) fn stale_error(stale: &[&Member], newest: &Superblock) -> Error {
+    let what: Vec<String> = stale.iter().map(|member| told(member, &newest.standing())).collect();
+    let stale = stale.iter().map(|member| member.path.clone()).collect();
+    Error::NotCurrent { what: what.join("; "), stale }
+}
+
+/// Returns an error unless devices that have come equally far have the epoch of the pool.
+///
+/// # Errors
+/// [`Error::NotAPool`] for one that was left out of the pool, [`Error::Unsupported`] if the pool's devices are being
+/// changed.
+pub(super) fn check_epoch<'a>(
+    members: impl Iterator<Item = &'a Member> + Clone,
+    newest: &Superblock,
+) -> Result<()> {
+    let epoch = members.clone().map(|member| member.label.membership.epoch).max().unwrap_or_default();
+    if let Some(left) = members.clone().find(|member| member.label.membership.epoch < epoch) {
         return Err(Error::NotAPool(format!(
             "{} is no longer a device of pool '{}': it was left out when the pool's devices changed",
             left.path.display(),
@@ -146,23 +164,10 @@ pub(super) fn judge(members: &[Member]) -> Result<Superblock> {
     if newest.epoch != epoch {
         return Err(Error::Unsupported(format!(
             "pool '{}' has devices that are changing; finish that with the version of pagefold that began it",
-            members.first().map_or("", |member| &member.label.name)
+            members.clone().next().map_or("", |member| &member.label.name)
         )));
     }
-    Ok(*newest)
-}
-
-/// Returns an error if devices of one pool have not come equally far. Damage is for others to report.
-pub(super) fn refuse_stale(devices: &[Arc<dyn Device>]) -> Result<()> {
-    let Ok(members) = Member::read_all(devices) else { return Ok(()) };
-    let log = members.first().map(|member| member.label.log);
-    if members.iter().any(|member| Some(member.label.log) != log) {
-        return Ok(());
-    }
-    match judge(&members) {
-        Err(error @ Error::NotCurrent { .. }) => Err(error),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// Describes a stale device in words.

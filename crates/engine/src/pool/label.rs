@@ -18,12 +18,12 @@
 //! | 0 | magic `PAGEFOLD` | 8 |
 //! | 8 | format version | 4 |
 //! | 12 | number of this device | 2 |
-//! | 14 | number of devices | 2 |
+//! | 14 | zero | 2 |
 //! | 16 | incompatible features: an unknown one refuses the pool | 8 |
 //! | 24 | read-only compatible features: an unknown one allows reading only | 8 |
 //! | 32 | GUID of the pool | 16 |
 //! | 48 | GUID of this device | 16 |
-//! | 64 | size of this device in bytes | 8 |
+//! | 64 | bytes of this device that its group uses | 8 |
 //! | 72 | seconds since 1970 at which the pool was created | 8 |
 //! | 80 | chunk size in bytes | 4 |
 //! | 84 | GUID of the log: what superblocks and batches carry | 16 |
@@ -151,10 +151,8 @@ impl std::fmt::Debug for Guid {
 pub struct Label {
     /// Format version.
     pub version: u32,
-    /// Position of this device in the pool.
+    /// Number of this device in the pool.
     pub device: u16,
-    /// Number of devices of the pool.
-    pub devices: u16,
     /// Features without which the pool cannot be read.
     pub incompat: u64,
     /// Features without which the pool cannot be written.
@@ -163,7 +161,7 @@ pub struct Label {
     pub pool: Guid,
     /// This device's GUID.
     pub guid: Guid,
-    /// Size of this device in bytes.
+    /// Bytes of this device that its group uses; the device may be larger.
     pub size_bytes: u64,
     /// Seconds since 1970 at which the pool was created.
     pub created: u64,
@@ -183,7 +181,7 @@ impl Label {
         out.extend_from_slice(&LABEL_MAGIC);
         out.extend_from_slice(&self.version.to_le_bytes());
         out.extend_from_slice(&self.device.to_le_bytes());
-        out.extend_from_slice(&self.devices.to_le_bytes());
+        out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&self.incompat.to_le_bytes());
         out.extend_from_slice(&self.readonly_compat.to_le_bytes());
         out.extend_from_slice(&self.pool.0);
@@ -220,7 +218,7 @@ impl Label {
                 "{path} has format version {version}; this program knows version {FORMAT_VERSION}: {to_use}"
             )));
         }
-        let (device_number, devices) = (reader.u16()?, reader.u16()?);
+        let (device_number, _) = (reader.u16()?, reader.u16()?);
         let (incompat, readonly_compat) = (reader.u64()?, reader.u64()?);
         if incompat & !KNOWN_FEATURES != 0 {
             return Err(Error::Unsupported(format!(
@@ -239,8 +237,7 @@ impl Label {
             std::str::from_utf8(reader.take(len.min(NAME_BYTES_MAX))?).ok().filter(|name| is_name(name));
         let name = name.ok_or_else(|| reader.bad("the pool's name is none that a pool can have"))?.to_owned();
         if u64::from(chunk) != CHUNK_BYTES
-            || devices == 0
-            || device_number >= devices
+            || membership.entry(device_number).is_none()
             || !(DEVICE_BYTES_MIN..=DEVICE_BYTES_MAX).contains(&size_bytes)
         {
             return Err(Error::corrupt(format!("label of {path}"), "a field is out of range"));
@@ -254,15 +251,9 @@ impl Label {
                 ),
             ));
         }
-        if membership.members.len() != 1 {
-            return Err(Error::Unsupported(format!(
-                "{path} belongs to a group of devices of a kind that this program does not know; use a later version of pagefold"
-            )));
-        }
         Ok(Self {
             version,
             device: device_number,
-            devices,
             incompat,
             readonly_compat,
             pool,

@@ -1,11 +1,17 @@
 //! Opens the devices of a pool, and finds out which member of it each of them is.
+//!
+//! The newest confirmed superblock, on whatever device, says how far the pool has come (I3 of [`super::identity`]). Of
+//! the devices that have come as far, the label with the highest epoch of its group says which members the group has,
+//! and which of them are whole. A pool can be opened if each group has a whole member that has come as far.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::identity::{Member, judge};
+use super::identity::{Member, check_epoch, newest, stale_error};
 use super::label::{Label, Superblock};
+use super::membership::{MemberEntry, Membership};
+use super::opening::Relation;
 use super::{OpenOptions, Pool};
 use crate::device::{Device, Devices, FileDevice, FoundMember, MemberState, OneDevice, OpenMode, RecordedDevice, Recording};
 use crate::{Error, Result};
@@ -36,43 +42,161 @@ fn recorded(devices: Vec<Arc<dyn Device>>, path: &Path) -> Result<Vec<Arc<dyn De
     Ok((0..=u16::MAX).zip(devices).map(wrap).collect())
 }
 
-/// Returns the devices of a pool by number, and their labels in this order. This is where it is decided that a pool is
-/// opened only with all of its devices: without mirrors, what lies on a missing one lies nowhere else.
-pub(super) fn in_order(devices: Vec<Arc<dyn Device>>) -> Result<(Vec<Label>, Devices)> {
-    let mut found: BTreeMap<u16, (Label, Arc<dyn Device>)> = BTreeMap::new();
+/// The devices of a pool that are here, each in its place.
+pub(super) struct Assembled {
+    /// Labels of the devices that are written, by ascending numbers.
+    pub(super) labels: Vec<Label>,
+    /// Tables of all groups as they are to be from now on; `changed` has the groups whose labels say something else.
+    pub(super) tables: Vec<Membership>,
+    pub(super) changed: Vec<u16>,
+    /// Bytes that each group uses.
+    pub(super) sizes: Vec<u64>,
+    pub(super) devices: Devices,
+    /// The superblock that counts.
+    pub(super) superblock: Superblock,
+    /// Largest number of an opening that was seen.
+    pub(super) opening_seen: u64,
+}
+
+/// A device with a label of the pool.
+struct Candidate {
+    device: Arc<dyn Device>,
+    label: Label,
+    /// What its superblocks say; `None` if none is sound.
+    member: Option<Member>,
+}
+
+impl Candidate {
+    fn one(&self) -> OneDevice<'_> {
+        OneDevice::of(self.device.as_ref())
+    }
+
+    /// Returns what the device says of itself.
+    fn entry(&self) -> Option<&MemberEntry> {
+        self.label.membership.entry(self.label.device)
+    }
+
+    fn is(&self, entry: &MemberEntry) -> bool {
+        self.entry().is_some_and(|own| (own.number, own.birth) == (entry.number, entry.birth))
+    }
+
+    fn is_current(&self, newest: &Superblock) -> bool {
+        self.member.as_ref().is_some_and(|member| member.is_current(newest))
+    }
+}
+
+/// The devices that have a label, and what is wrong with others.
+#[derive(Default)]
+struct Candidates {
+    all: Vec<Candidate>,
+    /// Error of the first device without a label.
+    unlabelled: Option<Error>,
+    /// Error of the first device that has a label and no sound superblock.
+    unsound: Option<Error>,
+}
+
+/// Finds the place of each device of a pool. With `rescue`, devices whose superblocks cannot be read are left out, and
+/// none is too old.
+///
+/// # Errors
+/// [`Error::NotCurrent`] if a device is stale (I1), unless it is of a mirror that has another one;
+/// [`Error::NotAPool`] if there is no pool, if devices are missing, or for a device that was left out of the pool.
+pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, rescue: bool) -> Result<Assembled> {
+    let Candidates { all, unlabelled, unsound } = candidates(devices)?;
+    if all.is_empty() {
+        return Err(unlabelled.unwrap_or_else(|| Error::NotAPool("there is no device".into())));
+    }
+    let Some(superblock) = weigh(&all, rescue) else {
+        let pool = format!("pool '{}'", all.first().map_or("", |candidate| &candidate.label.name));
+        return Err(unsound.unwrap_or_else(|| Error::corrupt(pool, "none of its superblocks is sound")));
+    };
+    let tables = tables(&all, &superblock, rescue)?;
+    match (place(all, &tables, superblock, rescue), unlabelled.or(unsound)) {
+        (Err(Error::NotAPool(_)), Some(error)) => Err(error),
+        (Ok(assembled), Some(error)) => {
+            tracing::error!(%error, "a device is left alone: the pool can be opened without it");
+            Ok(assembled)
+        }
+        (assembled, _) => assembled,
+    }
+}
+
+/// Returns true if a pool can be opened on these devices, perhaps without some that it misses. Only labels and
+/// superblocks are read.
+pub fn can_open(devices: &[Arc<dyn Device>]) -> bool {
+    assemble(devices.to_vec(), false).is_ok()
+}
+
+/// Returns the number of devices that a pool has, as far as these labels tell: of a group that none of them is of, at
+/// least one.
+pub(super) fn expected<'a>(labels: impl Iterator<Item = &'a Label>) -> usize {
+    let (mut groups, mut tables) = (0, BTreeMap::new());
+    for Membership { groups: all, group, group_epoch, members, .. } in labels.map(|label| &label.membership) {
+        groups = groups.max(usize::from(*all));
+        let newest: &mut (u64, usize) = tables.entry(*group).or_default();
+        *newest = (*newest).max((*group_epoch, members.len()));
+    }
+    let known: usize = tables.values().map(|(_, members)| members).sum();
+    known + groups.saturating_sub(tables.len())
+}
+
+/// Returns true if devices with these labels, which have come equally far, suffice to open their pool.
+pub(super) fn suffice<'a>(labels: impl Iterator<Item = &'a Label>) -> bool {
+    let mut newest: BTreeMap<u16, &Membership> = BTreeMap::new();
+    let labels: Vec<&Label> = labels.collect();
+    for table in labels.iter().map(|label| &label.membership) {
+        match newest.get(&table.group) {
+            Some(known) if known.group_epoch >= table.group_epoch => {}
+            _ => drop(newest.insert(table.group, table)),
+        }
+    }
+    let is_whole = |label: &&Label| {
+        let known = newest.get(&label.membership.group).and_then(|table| table.entry(label.device));
+        known.is_some_and(|entry| {
+            entry.state == MemberState::Whole && label.membership.entry(label.device).is_some_and(|own| own.birth == entry.birth)
+        })
+    };
+    let whole: BTreeSet<u16> = labels.iter().copied().filter(|label| is_whole(label)).map(|label| label.membership.group).collect();
+    labels.first().is_some_and(|label| whole.len() == usize::from(label.membership.groups))
+}
+
+/// Reads the labels and superblocks of devices.
+fn candidates(devices: Vec<Arc<dyn Device>>) -> Result<Candidates> {
+    let mut found: BTreeMap<(u16, u64), Candidate> = BTreeMap::new();
+    let (mut unlabelled, mut unsound) = (None, None);
     for device in devices {
         let one = OneDevice::of(device.as_ref());
-        let label = Label::read(one)?;
-        if let Some((other, twin)) = found.values().next()
-            && other.pool != label.pool
+        let label = match Label::read(one) {
+            Ok(label) => label,
+            Err(error) => {
+                unlabelled = unlabelled.or(Some(error));
+                continue;
+            }
+        };
+        if let Some(other) = found.values().next()
+            && other.label.pool != label.pool
         {
-            return Err(Error::Invalid(two_pools((&label, one), (other, OneDevice::of(twin.as_ref())))));
+            return Err(Error::Invalid(two_pools((&label, one), (&other.label, other.one()))));
         }
-        if let Some((_, twin)) = found.insert(label.device, (label, Arc::clone(&device))) {
+        let member = match Member::of(one, label.clone()) {
+            Ok(member) => Some(member),
+            Err(error) => {
+                unsound = unsound.or(Some(error));
+                None
+            }
+        };
+        let birth = label.membership.entry(label.device).map_or(0, |entry| entry.birth);
+        let key = (label.device, birth);
+        let new = Candidate { device: Arc::clone(&device), label, member };
+        if let Some(twin) = found.insert(key, new) {
             return Err(Error::Invalid(format!(
                 "{} and {} are the same device of the pool: one is a copy",
-                twin.path().display(),
+                twin.device.path().display(),
                 device.path().display()
             )));
         }
     }
-    let expected = found.values().next().map_or(0, |(label, _)| label.devices);
-    let (labels, found): (Vec<Label>, Vec<_>) =
-        found.into_iter().map(|(number, (label, device))| (label, (number, device))).unzip();
-    let here = found.len();
-    let mut found: BTreeMap<u16, Arc<dyn Device>> = found.into_iter().collect();
-    let member = |number| match found.remove(&number) {
-        Some(device) => FoundMember { number, device: Some(device), state: MemberState::Whole },
-        None => FoundMember { number, device: None, state: MemberState::Away },
-    };
-    let devices = Devices::of_pool((0..expected).map(member).map(|member| vec![member]));
-    if devices.here().len() != usize::from(expected) || here != usize::from(expected) || expected == 0 {
-        let name = labels.first().map_or("", |label| &label.name);
-        return Err(Error::NotAPool(format!(
-            "pool '{name}' has {expected} devices and {here} of them are here; name them all, or import with -d"
-        )));
-    }
-    Ok((labels, devices))
+    Ok(Candidates { all: found.into_values().collect(), unlabelled, unsound })
 }
 
 /// Returns a message that tells why two devices are not of one pool.
@@ -86,20 +210,143 @@ fn two_pools((label, device): (&Label, OneDevice<'_>), (other, twin): (&Label, O
     format!("{path} belongs to pool '{}' and not to '{}', as {twin} does", label.name, other.name)
 }
 
-/// Reads the superblocks of all devices; returns the devices as members, and the superblock that counts. With `rescue`,
-/// devices whose superblocks cannot be read are left out.
-pub(super) fn weigh(labels: &[Label], devices: &Devices, rescue: bool) -> Result<(Vec<Member>, Superblock)> {
-    let read = |label: &Label| Member::of(devices.device(label.device)?.one(), label.clone());
-    let members: Vec<Result<Member>> = labels.iter().map(read).collect();
+/// Returns the superblock that counts; `None` if there is no sound one.
+fn weigh(candidates: &[Candidate], rescue: bool) -> Option<Superblock> {
+    let members = candidates.iter().filter_map(|candidate| candidate.member.as_ref());
     if rescue {
         // The newest superblock that can be read counts; all that it leads to is verified when it is read.
-        let members: Vec<Member> = members.into_iter().filter_map(Result::ok).collect();
-        let newest = members.iter().map(|member| member.head).max_by_key(Superblock::order);
-        let name = labels.first().map_or("", |label| &label.name);
-        let none = || Error::corrupt(format!("pool '{name}'"), "none of its superblocks is sound");
-        return Ok((members, newest.ok_or_else(none)?));
+        return members.map(|member| member.head).max_by_key(Superblock::order);
     }
-    let members = members.into_iter().collect::<Result<Vec<Member>>>()?;
-    let superblock = judge(&members)?;
-    Ok((members, superblock))
+    newest(members).copied()
+}
+
+/// Returns the newest table of each group, by its number.
+fn tables(candidates: &[Candidate], newest: &Superblock, rescue: bool) -> Result<BTreeMap<u16, Membership>> {
+    let mut tables: BTreeMap<u16, (Membership, &Path)> = BTreeMap::new();
+    let counts = |candidate: &&Candidate| rescue || candidate.is_current(newest);
+    for candidate in candidates.iter().filter(counts) {
+        let (table, path) = (&candidate.label.membership, candidate.device.path());
+        match tables.get(&table.group) {
+            Some((other, of)) if other.is_apart(table) && !rescue => {
+                let (path, of) = (path.display(), of.display());
+                return Err(Error::NotCurrent {
+                    what: format!("{path} and {of} are halves of a mirror, each of which went on without the other"),
+                    stale: Vec::new(),
+                });
+            }
+            Some((other, _)) if other.group_epoch >= table.group_epoch => {}
+            _ => {
+                tables.insert(table.group, (table.clone(), path));
+            }
+        }
+    }
+    Ok(tables.into_iter().map(|(group, (table, _))| (group, table)).collect())
+}
+
+/// Puts each device in its place.
+fn place(
+    candidates: Vec<Candidate>,
+    tables: &BTreeMap<u16, Membership>,
+    newest: Superblock,
+    rescue: bool,
+) -> Result<Assembled> {
+    let label = candidates.first().map(|candidate| candidate.label.clone());
+    let label = label.ok_or_else(|| Error::NotAPool("there is no device".into()))?;
+    if !rescue {
+        let current = candidates.iter().filter(|one| one.is_current(&newest));
+        check_epoch(current.filter_map(|one| one.member.as_ref()), &newest)?;
+    }
+    let members: Vec<&Member> = candidates.iter().filter_map(|one| one.member.as_ref()).collect();
+    let opening_seen = members.iter().map(|member| member.head.opening.id.number).max().unwrap_or_default();
+    let stale: Vec<&Member> = members.iter().copied().filter(|member| !member.is_current(&newest)).collect();
+    let may_stay = |member: &&&Member| {
+        let of_mirror = tables.get(&member.label.membership.group);
+        let older = member.standing().relation(&newest.standing()) == Relation::Before;
+        older && of_mirror.is_some_and(|table| table.members.len() > 1)
+    };
+    if !rescue && !stale.iter().all(|member| may_stay(&member)) {
+        return Err(stale_error(&stale, &newest));
+    }
+    let groups = label.membership.groups;
+    let mut placed = Placed { rest: candidates, ..Placed::default() };
+    for group in 0..groups {
+        let Some(table) = tables.get(&group) else { continue };
+        placed.group(table.clone(), &newest, rescue);
+    }
+    for other in &placed.rest {
+        let device = other.device.path().display();
+        tracing::warn!(%device, pool = label.name, "it is no longer a device of the pool, and is left alone");
+    }
+    let expected: usize = tables.values().map(|table| table.members.len()).sum::<usize>() + usize::from(groups) - tables.len();
+    if placed.whole < usize::from(groups) {
+        return Err(Error::NotAPool(format!(
+            "pool '{}' has {expected} devices and {} of them are here; name them all, or import with -d",
+            label.name, placed.here
+        )));
+    }
+    placed.labels.sort_by_key(|label| label.device);
+    Ok(Assembled {
+        labels: placed.labels,
+        tables: placed.tables,
+        changed: placed.changed,
+        sizes: placed.sizes,
+        devices: Devices::of_pool(placed.groups),
+        superblock: newest,
+        opening_seen,
+    })
+}
+
+/// Devices that have got their places so far, and the rest.
+#[derive(Default)]
+struct Placed {
+    rest: Vec<Candidate>,
+    groups: Vec<Vec<FoundMember>>,
+    tables: Vec<Membership>,
+    labels: Vec<Label>,
+    sizes: Vec<u64>,
+    changed: Vec<u16>,
+    /// Number of groups that have a whole member, and of devices that are here.
+    whole: usize,
+    here: usize,
+}
+
+impl Placed {
+    /// Puts the members of a group in their places. One that is whole by the table is *away* if it is not here, and is
+    /// filled again if it has not come as far as the others.
+    fn group(&mut self, mut table: Membership, newest: &Superblock, rescue: bool) {
+        let before = table.members.clone();
+        let of_group = |candidate: &&Candidate| candidate.label.membership.group == table.group;
+        let any = rescue && !self.rest.iter().filter(of_group).any(|candidate| candidate.is_current(newest));
+        let mut members = Vec::new();
+        let mut size_bytes = None;
+        for entry in &mut table.members {
+            let at = self.rest.iter().position(|candidate| candidate.is(entry));
+            let found = at.map(|at| self.rest.remove(at));
+            let current = found.as_ref().is_some_and(|found| any || found.is_current(newest));
+            entry.state = match (entry.state, &found) {
+                (MemberState::Whole, Some(_)) if current => MemberState::Whole,
+                (MemberState::Whole | MemberState::Filling | MemberState::Away, Some(_)) => MemberState::Filling,
+                (MemberState::Whole | MemberState::Filling, None) => MemberState::Away,
+                (state, _) => state,
+            };
+            if let Some(found) = &found {
+                self.here += 1;
+                if entry.state == MemberState::Whole {
+                    size_bytes = Some(found.label.size_bytes);
+                }
+                if entry.state.is_written() {
+                    self.labels.push(found.label.clone());
+                }
+            }
+            let device = found.map(|found| found.device);
+            members.push(FoundMember { number: entry.number, device, state: entry.state });
+        }
+        if table.members != before {
+            self.changed.push(table.group);
+        }
+        self.whole += usize::from(size_bytes.is_some());
+        self.sizes.push(size_bytes.unwrap_or_default());
+        self.groups.push(members);
+        self.tables.push(table);
+    }
 }

@@ -16,15 +16,21 @@
 //! | offset in an entry | field | size |
 //! |---|---|---|
 //! | 0 | number of the device | 2 |
-//! | 2 | state ([`MemberState`]) | 1 |
+//! | 2 | state ([`MemberState`]); plus 128: another device takes its place, and it leaves when that one is whole | 1 |
 //! | 3 | birth: a random number, by which the device is told from one that had its number before | 8 |
 
 use crate::Result;
 use crate::device::MemberState;
 use crate::wire::Reader;
 
-/// Largest number of members of a group: three that stay, and those that are on their way in or out.
+/// Largest number of members of a group: four that stay, and those that are on their way in or out.
 pub(super) const MEMBERS_MAX: usize = 8;
+/// Largest number of devices of a mirror that stay.
+pub(super) const MIRROR_MAX: usize = 4;
+/// Epoch of a pool that was just made.
+pub(super) const FIRST_EPOCH: u64 = 1;
+/// Bit of a stored state that says that the member leaves.
+const LEAVES: u8 = 128;
 
 /// A member of a group, as a label names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +39,8 @@ pub(crate) struct MemberEntry {
     pub number: u16,
     /// State of the device.
     pub state: MemberState,
+    /// True if another device takes its place: then it leaves the group when that one is whole.
+    pub leaves: bool,
     /// Random number that the device got when it became a member.
     pub birth: u64,
 }
@@ -57,7 +65,18 @@ pub struct Membership {
 impl Membership {
     /// Returns the first membership of the devices of a group.
     pub(crate) fn first(group: u16, groups: u16, members: Vec<MemberEntry>) -> Self {
-        Self { epoch: 1, group, groups, group_epoch: 1, draw: 0, members }
+        Self { epoch: FIRST_EPOCH, group, groups, group_epoch: 1, draw: 0, members }
+    }
+
+    /// Returns the place of a device that is all of its group.
+    pub fn alone(group: u16, groups: u16, number: u16, birth: u64) -> Self {
+        let entry = MemberEntry { number, state: MemberState::Whole, leaves: false, birth };
+        Self::first(group, groups, vec![entry])
+    }
+
+    /// Returns true if the group has several devices.
+    pub fn is_mirrored(&self) -> bool {
+        self.members.len() > 1
     }
 
     /// Returns the entry of a device.
@@ -80,7 +99,8 @@ impl Membership {
         out.extend_from_slice(&self.draw.to_le_bytes());
         out.push(self.members.len() as u8);
         for at in 0..MEMBERS_MAX {
-            let entry = self.members.get(at).map(|entry| (entry.number, entry.state as u8, entry.birth));
+            let state = |entry: &MemberEntry| entry.state as u8 | if entry.leaves { LEAVES } else { 0 };
+            let entry = self.members.get(at).map(|entry| (entry.number, state(entry), entry.birth));
             let (number, state, birth) = entry.unwrap_or_default();
             out.extend_from_slice(&number.to_le_bytes());
             out.push(state);
@@ -99,8 +119,11 @@ impl Membership {
         for at in 0..MEMBERS_MAX {
             let (number, state, birth) = (reader.u16()?, reader.u8()?, reader.u64()?);
             let ascends = members.last().is_none_or(|before| before.number < number);
-            match MemberState::from_raw(state) {
-                Some(state) if at < count && ascends => members.push(MemberEntry { number, state, birth }),
+            let leaves = state & LEAVES != 0;
+            match MemberState::from_raw(state & !LEAVES) {
+                Some(state) if at < count && ascends => {
+                    members.push(MemberEntry { number, state, leaves, birth });
+                }
                 _ if at < count => return Err(reader.bad("a member of its group cannot be")),
                 _ => {}
             }
@@ -114,8 +137,9 @@ mod tests {
     use super::*;
 
     fn table() -> Membership {
-        let entry = |number, state, birth| MemberEntry { number, state, birth };
-        let members = vec![entry(2, MemberState::Whole, 7), entry(5, MemberState::Faulted, u64::MAX)];
+        let entry = |number, state, leaves, birth| MemberEntry { number, state, leaves, birth };
+        let members =
+            vec![entry(2, MemberState::Whole, false, 7), entry(5, MemberState::Faulted, true, u64::MAX)];
         Membership { epoch: 9, group_epoch: 4, draw: 3, ..Membership::first(1, 2, members) }
     }
 

@@ -63,6 +63,7 @@ mod logs;
 mod members;
 mod membership;
 mod memory;
+mod mirrors;
 mod modelled;
 mod models;
 mod open;
@@ -82,6 +83,7 @@ mod rescue;
 mod rewrites;
 mod room;
 mod root;
+mod roster;
 mod scan;
 mod scrub;
 mod send;
@@ -108,13 +110,15 @@ pub use background::Background;
 pub use check::{CheckReport, Progress, check};
 pub use clean::CleanReport;
 pub use compare::Comparison;
-pub use create::{CreateOptions, create, create_on, create_trimmed, destroy};
+pub use create::{CreateOptions, create, create_groups, create_groups_on, create_on, destroy};
 pub use group::Flight;
 pub use label::{Guid, Label};
 pub use listing::Listed;
 pub use logs::{LOG_EXPECTED_PAGES, LOG_LEVEL, LOG_SAMPLED_PAGES};
 pub use membership::Membership;
 pub use memory::MemoryUse;
+pub use members::can_open;
+pub use mirrors::FillStatus;
 pub use modelled::{ModelInUse, Modelled};
 pub use models::{LearnOptions, Learned, ModelCandidate, learn_better};
 pub(crate) use open::ReplayReport;
@@ -132,7 +136,7 @@ pub use send::{
     EntriesFrame, Origin, Partial, ReceiveOptions, Source, StreamEnd, StreamEntry, StreamHead, StreamItem,
     StreamPage, StreamReader, StreamWriter, Token, Transfer,
 };
-pub use status::{DeviceStatus, Status, Totals};
+pub use status::{DeviceState, DeviceStatus, Status, Totals};
 pub use survey::{CodecReport, CodecUse, Survey};
 pub use trim::{TrimState, TrimStatus};
 
@@ -151,6 +155,7 @@ use deltas::Attempts;
 use group::Turn;
 use models::Watch;
 use rewrites::RewriteCounters;
+use roster::Labels;
 use sizing::Sizing;
 use table_pages::StoredPages;
 
@@ -185,7 +190,8 @@ struct Signal {
 
 /// A pool that is open.
 pub struct Pool {
-    labels: Vec<Label>,
+    labels: Arc<Labels>,
+    fill: Mutex<FillStatus>,
     /// The opening that every superblock names from now on; of a pool that is only read, the last one.
     opening: Opening,
     witness: Option<Witness>,
@@ -250,12 +256,12 @@ impl Pool {
 
     /// Returns the pool's name.
     pub fn name(&self) -> &str {
-        self.labels.first().map_or("", |label| &label.name)
+        &self.labels.common().name
     }
 
     /// Returns the pool's GUID.
     pub fn guid(&self) -> Guid {
-        self.labels.first().map_or(Guid([0; 16]), |label| label.pool)
+        self.labels.common().pool
     }
 
     /// Returns the pool's opening and the number of its last superblock: how far the pool has come.
@@ -263,9 +269,15 @@ impl Pool {
         Standing { opening: self.opening, generation: self.maintenance.lock().superblock, open: false }
     }
 
-    /// Returns the paths of the pool's devices.
-    pub fn paths(&self) -> Vec<PathBuf> {
-        self.shared.devices.here().iter().map(|device| device.one().path().to_path_buf()).collect()
+    /// Returns the paths of the pool's devices that are here, by their numbers.
+    pub fn paths(&self) -> BTreeMap<u16, PathBuf> {
+        let here = self.shared.devices.here();
+        here.iter().map(|device| (device.number, device.one().path().to_path_buf())).collect()
+    }
+
+    /// Returns the path of a device of a group, for messages about a place on it.
+    pub fn group_path(&self, group: u16) -> PathBuf {
+        self.shared.devices.path_of(group)
     }
 
     /// Returns the report of the replay at opening.

@@ -2,22 +2,21 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::ahead::ReadAhead;
 use super::catalogue::{Catalogue, VersionContext};
-use super::checkpoint::write_superblock;
 use super::clean::Cleaner;
 use super::copies::CopiesState;
 use super::create::{FIRST_DATASET, OWN};
 use super::identity::demand;
 use super::image::Image;
-use super::label::{Guid, Label, Superblock};
+use super::label::{Label, Superblock};
 use super::load::{ChunkBytes, load_lists, load_table, read_placed};
-use super::members::{in_order, weigh};
+use super::members::{Assembled, assemble};
 use super::opening::Standing;
 use super::options::OpenOptions;
 use super::places::check_places;
@@ -25,6 +24,7 @@ use super::redo::Redoing;
 use super::rescue::Search;
 use super::rescue::{Missing, RescueReport};
 use super::root::{PlacedRecord, Root, TablePage};
+use super::roster::Labels;
 use super::sizing::Sizing;
 use super::store::Nodes;
 use super::stored::StoredCatalogue;
@@ -33,7 +33,7 @@ use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
 use crate::dataset::{
     Commit, Dataset, DeadBlocks, Journal, LiveDataset, ModelTable, PrimaryCache, Shared, SpaceAccounting,
 };
-use crate::device::{AlignedBuf, Device, Devices};
+use crate::device::{AlignedBuf, Device, Devices, Roster};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::record::{Compression, RecordCache, model_of};
 use crate::segment::{DirEntryState, Directory, Segment, Segments, TablePages};
@@ -78,7 +78,7 @@ struct UnflushedBatch {
 
 /// A pool while it is being opened.
 struct OpeningPool {
-    labels: Vec<Label>,
+    labels: Arc<Labels>,
     devices: Devices,
     ahead: ReadAhead,
     superblock: Superblock,
@@ -118,12 +118,12 @@ impl Pool {
         if options.rescue && !(options.read_only && options.accept_loss) {
             return Err(Error::Invalid("a pool that is opened for rescue is not changed".into()));
         }
-        let (labels, devices) = in_order(devices)?;
+        let assembled = assemble(devices, options.rescue)?;
         if !options.read_only {
-            labels.iter().try_for_each(Label::check_writable)?;
+            assembled.labels.iter().try_for_each(Label::check_writable)?;
         }
-        let identity = identify(&labels, &devices, options)?;
-        let mut opening = OpeningPool::load(labels, devices, identity, options)?;
+        let identity = identify(&assembled, options)?;
+        let mut opening = OpeningPool::load(&assembled, identity, options)?;
         let mut ops = Vec::new();
         let end = opening.scan(&mut ops, options.accept_loss)?;
         let pool = opening.finish(end, &ops, options)?;
@@ -145,17 +145,17 @@ struct Identity {
     opening_superblock: Superblock,
 }
 
-fn identify(labels: &[Label], devices: &Devices, options: &OpenOptions) -> Result<Identity> {
-    let (members, superblock) = weigh(labels, devices, options.rescue)?;
-    if let (Some(known), Some(label)) = (&options.since, labels.first()) {
-        let here = devices.here();
+fn identify(assembled: &Assembled, options: &OpenOptions) -> Result<Identity> {
+    let superblock = assembled.superblock;
+    if let (Some(known), Some(label)) = (&options.since, assembled.labels.first()) {
+        let here = assembled.devices.here();
         let paths: Vec<&Path> = here.iter().map(|device| device.one().path()).collect();
         demand(&superblock.standing(), known, &label.name, &paths)?;
     }
     if options.read_only {
         return Ok(Identity { superblock, opening_superblock: superblock });
     }
-    let seen = members.iter().map(|member| member.head.opening.id.number).max().unwrap_or_default();
+    let seen = assembled.opening_seen;
     let opening = superblock.opening.next(superblock.generation, seen, options.salt, options.now)?;
     let opening_superblock = superblock.generation.checked_add(1).map(|generation| Superblock {
         generation,
@@ -169,11 +169,6 @@ fn identify(labels: &[Label], devices: &Devices, options: &OpenOptions) -> Resul
     Ok(Identity { superblock, opening_superblock })
 }
 
-/// Returns the identifier of the log, which each of its batches carries.
-fn log_of(labels: &[Label]) -> u64 {
-    labels.first().map_or(Guid::NONE, |label| label.log).low()
-}
-
 /// Largest shares of the cache budget that tree nodes, segment directories and models may take, in sixteenths. Records
 /// have the rest, see [`Pool::settle_caches`].
 const CACHE_SHARES: (u64, u64, u64) = (4, 2, 2);
@@ -182,15 +177,22 @@ const TABLE_SHARE: u64 = 4;
 
 impl OpeningPool {
     fn load(
-        labels: Vec<Label>,
-        devices: Devices,
+        assembled: &Assembled,
         Identity { superblock, opening_superblock }: Identity,
         options: &OpenOptions,
     ) -> Result<Self> {
-        let sizes: Vec<u64> = labels.iter().map(|label| label.size_bytes).collect();
-        let chunks = Arc::new(Chunks::new(&sizes));
+        let (devices, sizes) = (assembled.devices.clone(), &assembled.sizes);
+        let chunks = Arc::new(Chunks::new(sizes));
         let segments = Arc::new(Segments::new(options.cache_bytes / 16 * CACHE_SHARES.1));
         let ahead = ReadAhead::new(options.reads_at_once);
+        let labels = Labels::new(assembled, Arc::clone(&segments), options.read_only, options.salt)?;
+        let labels = Arc::new(labels);
+        let roster: Weak<dyn Roster> = Arc::downgrade(&labels) as _;
+        devices.set_roster(roster);
+        if !options.read_only {
+            // A member that is not here, or has not come as far, is not whole from here on (Q1).
+            assembled.changed.iter().try_for_each(|group| labels.change(*group))?;
+        }
         let Superblock { addr, root: first, second, .. } = superblock;
         let placed = PlacedRecord { addr, first, second };
         let root = Root::decode(&read_placed(&devices, &segments, &placed, "root of the last checkpoint")?)?;
@@ -200,7 +202,7 @@ impl OpeningPool {
         let named = root.lists.iter().chain(&root.dead).chain(&root.catalogue);
         let roots: Vec<PlacedRecord> = [placed].iter().chain(named).copied().collect();
         check_places(&chunks, roots.iter(), "root of the last checkpoint")?;
-        let created = labels.first().map_or(0, |label| label.created);
+        let created = labels.common().created;
         let StoredCatalogue { image, ptrs: catalogue_ptrs, pages: catalogue_pages } =
             StoredCatalogue::read(&devices, &segments, &chunks, &root, created)?;
         let mut missing = Missing::new(options.rescue);
@@ -211,7 +213,7 @@ impl OpeningPool {
             let most = options.table_bytes.unwrap_or(options.cache_bytes / 16 * TABLE_SHARE);
             segments.page_from(Arc::clone(&table_pages) as Arc<dyn TablePages>, most);
         }
-        let mut filled = ChunkBytes::new(&sizes);
+        let mut filled = ChunkBytes::new(sizes);
         // Second copies are added below, since only the root tells where they lie.
         let mut visit = |segment: &Segment| {
             if segment.id < COPIES {
@@ -221,9 +223,9 @@ impl OpeningPool {
         load_table(&devices, &segments, (&root, &table), &mut missing, &ahead, &mut visit)?;
         let mut rescue = None;
         if options.rescue {
-            let pool = log_of(&labels);
+            let pool = labels.common().log.low();
             let search = Search::new(&devices, pool);
-            rescue = Some(missing.rescue(&table, search, &sizes, &segments, root.position.segment));
+            rescue = Some(missing.rescue(&table, search, sizes, &segments, root.position.segment));
         }
         for (id, parts) in &root.copies {
             segments.set_copies(*id, parts)?;
@@ -232,7 +234,7 @@ impl OpeningPool {
         // is counted anew.
         let from = if rescue.is_some() { 0 } else { COPIES };
         if from == 0 {
-            filled = ChunkBytes::new(&sizes);
+            filled = ChunkBytes::new(sizes);
         }
         segments.for_each_from(from, |segment| filled.add(segment))?;
         let mut used_before = filled.used(rescue.is_none())?;
@@ -280,7 +282,7 @@ impl OpeningPool {
         let (segments, used, unflushed) = (&self.segments, &mut self.used, &mut self.unflushed);
         let operations_below = &mut self.operations_below;
         let source = LogSource {
-            pool: log_of(&self.labels),
+            pool: self.labels.common().log.low(),
             devices: &self.devices,
             chunks: &self.chunks,
             flushed: self.superblock.flushed,
@@ -363,7 +365,7 @@ impl OpeningPool {
         shared.read_only.store(options.read_only, Ordering::Relaxed);
         let page_ptrs = self.table.iter().map(|page| (page.page, page.placed.ptr())).collect();
         let writer = LogWriter::new(
-            log_of(&self.labels),
+            self.labels.common().log.low(),
             position,
             Arc::clone(&self.segments),
             Arc::clone(&self.chunks),
@@ -378,6 +380,7 @@ impl OpeningPool {
         }
         let pool = Arc::new(Pool {
             labels: self.labels,
+            fill: Mutex::default(),
             opening: self.opening_superblock.opening,
             witness: options.witness.clone(),
             table_pages: self.table_pages,
@@ -496,7 +499,7 @@ impl OpeningPool {
         }
         // From here on the opening counts. All that was written before this point adds nothing to what was already
         // there.
-        write_superblock(&self.devices, &self.labels, &told)?;
+        self.labels.publish(&told)?;
         if let Some(witness) = &options.witness {
             witness.tell(&Standing { open: false, ..told.standing() });
         }

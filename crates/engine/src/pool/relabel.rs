@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::Pool;
 use super::identity::{Member, judge};
 use super::label::{Guid, is_name};
-use super::members::{in_order, weigh};
+use super::members::{Assembled, assemble, expected};
 use super::options::OpenOptions;
 use crate::device::{Device, OneDevice};
 use crate::{Error, Result};
@@ -35,8 +35,7 @@ pub fn rename_on(devices: Vec<Arc<dyn Device>>, name: &str) -> Result<()> {
     if !is_name(name) {
         return Err(Error::Invalid(format!("'{}' is no name for a pool", name.escape_default())));
     }
-    let (labels, devices) = in_order(devices)?;
-    weigh(&labels, &devices, false)?;
+    let Assembled { labels, devices, .. } = assemble(devices, false)?;
     labels.iter().try_for_each(super::Label::check_writable)?;
     for mut label in labels.into_iter().rev() {
         name.clone_into(&mut label.name);
@@ -63,7 +62,7 @@ pub fn reguid_on(devices: &[Arc<dyn Device>], guid: Guid) -> Result<Guid> {
     let (old, new) = change(&members, guid)?;
     let name = members.first().map_or("", |member| &member.label.name);
     let numbers: BTreeSet<u16> = members.iter().map(|member| member.label.device).collect();
-    let expected = members.first().map_or(0, |member| usize::from(member.label.devices));
+    let expected = expected(members.iter().map(|member| &member.label));
     if numbers.len() != expected || members.len() != expected {
         return Err(Error::Invalid(format!(
             "pool '{name}' has {expected} devices, and {} are given, {} of them once; name each device once",

@@ -69,6 +69,11 @@ impl Pool {
         let mut sound = 0;
         for PlacedRecord { addr, first, second } in &state.copies.roots {
             let copies = [(*addr, first), (addr.copy(), second)];
+            for at in (0..devices.copies_max()).filter(|_| devices.copies_max() > 1) {
+                // What one device of a mirror has wrong is written again from another one, and counted then.
+                let each = copies.map(|(addr, place)| read_copy(&devices.copy_first(at), addr, place, PLACED));
+                sound += each.iter().filter(|read| read.is_ok()).count() as u64;
+            }
             let read = copies.map(|(addr, place)| read_copy(devices, addr, place, PLACED));
             for (at, (_, place)) in copies.iter().enumerate() {
                 let Some(Err(error)) = read.get(at) else {
@@ -83,7 +88,7 @@ impl Pool {
                     Some(Ok(_)) => Err(Error::corrupt(PLACED, "its other copy is right")),
                     _ => Err(Error::corrupt(PLACED, "its other copy is damaged, too")),
                 };
-                damaged((place.device, place.offset), error, repaired);
+                damaged((devices.first_number(place.device), place.offset), error, repaired);
             }
         }
         sound
@@ -92,7 +97,7 @@ impl Pool {
     /// Verifies both copies of each device's label, as [`Pool::verify_placed`] does those of records.
     pub(super) fn verify_labels(&self, repair: bool, damaged: &mut Damaged<'_>) -> u64 {
         let mut sound = 0;
-        for label in &self.labels {
+        for label in &self.labels.written() {
             // A device that is missing has no label to be verified, and gets none of another one.
             let Ok(here) = self.shared.devices.device(label.device) else { continue };
             let device = here.one();

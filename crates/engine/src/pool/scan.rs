@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::identity::{Member, MemberSet, versions};
 use super::label::{Guid, Label};
+use super::members::{expected, suffice};
 use super::opening::{Relation, Standing};
 use super::paths::{PathTarget, SYS, made_of, target};
 use crate::device::{FileDevice, OneDevice, OpenMode};
@@ -20,7 +21,9 @@ pub enum FoundState {
     NotExported,
     /// A process has the pool open.
     InUse,
-    /// Some of the pool's devices were not found.
+    /// Some of the pool's devices were not found. It can be opened without them, since they have mirrors.
+    Degraded,
+    /// Some of the pool's devices were not found, and it cannot be opened without them.
     Incomplete,
     /// Some of the pool's devices were found several times, and nothing tells which of the copies is the right one.
     Copies,
@@ -45,6 +48,8 @@ pub struct FoundPool {
     pub expected: u16,
     /// State of the pool.
     pub state: FoundState,
+    /// True if the pool was exported, whatever its state.
+    pub exported: bool,
     /// True if a process has the pool open, whatever its state.
     pub in_use: bool,
     /// Standing that the pool has reached.
@@ -136,12 +141,15 @@ fn found(seen: &[Seen], version: &MemberSet, relation: Option<Relation>) -> Opti
     let in_use = all.iter().flatten().any(|one| one.in_use);
     let exported = all.iter().flatten().all(|one| one.exported);
     let label = &first.member.label;
+    let labels = || all.iter().flatten().map(|one| &one.member.label);
+    let expected = expected(labels());
     let state = match relation {
         Some(Relation::Before) => FoundState::Old,
         Some(_) => FoundState::Apart,
-        None if all.len() < usize::from(label.devices) => FoundState::Incomplete,
+        None if !suffice(labels()) => FoundState::Incomplete,
         None if !alike.is_empty() => FoundState::Copies,
         None if in_use => FoundState::InUse,
+        None if all.len() < expected => FoundState::Degraded,
         None if exported => FoundState::Exported,
         None => FoundState::NotExported,
     };
@@ -150,8 +158,9 @@ fn found(seen: &[Seen], version: &MemberSet, relation: Option<Relation>) -> Opti
         guid: label.pool,
         formerly: (label.formerly != Guid::NONE).then_some(label.formerly),
         devices: all.iter().filter_map(|copies| Some(copies.first()?.member.path.clone())).collect(),
-        expected: label.devices,
+        expected: u16::try_from(expected).unwrap_or(u16::MAX),
         state,
+        exported,
         in_use,
         standing: version.standing,
         alike,

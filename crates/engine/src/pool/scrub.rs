@@ -13,6 +13,7 @@
 use std::fmt::Write as _;
 
 use super::Pool;
+use crate::device::Devices;
 use crate::faults::{FaultKind, Subject};
 use crate::segment::Segment;
 use crate::types::COPIES;
@@ -135,6 +136,17 @@ struct StepFindings {
     repaired: u64,
 }
 
+impl StepFindings {
+    /// Counts something that was wrong on one device, and was written again from its mirror.
+    fn mended(&mut self, error: &Error) {
+        match error {
+            Error::Corrupt { .. } => self.damaged += 1,
+            _ => self.unreadable += 1,
+        }
+        self.repaired += 1;
+    }
+}
+
 impl Pool {
     /// Returns the state of the last scrub, whether it is under way or not.
     pub(crate) fn scrub_status(&self) -> ScrubStatus {
@@ -252,28 +264,54 @@ impl Pool {
         Ok(())
     }
 
+    /// Verifies all that is live of a segment, on each member of a mirror.
     fn verify_segment(&self, segment: &Segment, damaged_before: u64) -> StepFindings {
+        let devices = &self.shared.devices;
         let mut found = StepFindings { bytes: segment.used_bytes(), ..StepFindings::default() };
-        let (segments, devices) = (&self.shared.segments, &self.shared.devices);
+        let copies = devices.copies_max();
+        if copies <= 1 {
+            self.verify_copy(segment, devices, None, (&mut found, damaged_before));
+        }
+        for at in (0..copies).filter(|_| copies > 1) {
+            let mirror = devices.copy_first(at);
+            self.verify_copy(segment, &devices.only_copy(at), Some(&mirror), (&mut found, damaged_before));
+        }
+        found
+    }
+
+    /// Verifies a segment as `devices` has it. What is wrong is read by `mirror`, which then writes it again from
+    /// another device.
+    fn verify_copy(
+        &self,
+        segment: &Segment,
+        devices: &Devices,
+        mirror: Option<&Devices>,
+        (found, damaged_before): (&mut StepFindings, u64),
+    ) {
+        let segments = &self.shared.segments;
         for part in &segment.parts {
             let Some(dir) = part.directory else { continue };
-            for (copy, offset, read) in
-                segments.read_directory_copies(devices, segment.id, (part.extent, dir))
-            {
-                match read {
-                    Ok(_) => found.sound += 1,
-                    Err(error) => {
-                        // If the segment was moved meanwhile, its old directory is of no use any more.
-                        let there = segments.get(segment.id).unwrap_or_default();
-                        if there.is_some_and(|now| now.live.count() > 0 && now.parts.contains(part)) {
-                            let place = (part.extent.chunk.device, offset);
-                            let subject = Subject::Directory(segment.id);
-                            self.count_damage(&mut found, damaged_before, (subject, place), &error);
-                            let repaired = self.repair_directory(segment.id, part, copy);
-                            self.count_repair(&mut found, (subject, place), repaired);
-                        }
-                    }
+            let at = (part.extent, dir);
+            for (copy, offset, read) in segments.read_directory_copies(devices, segment.id, at) {
+                let Err(error) = read else {
+                    found.sound += 1;
+                    continue;
+                };
+                // If the segment was moved meanwhile, its old directory is of no use any more.
+                let there = segments.get(segment.id).unwrap_or_default();
+                if there.is_none_or(|now| now.live.count() == 0 || !now.parts.contains(part)) {
+                    continue;
                 }
+                let from = |mirror| segments.read_directory_copy(mirror, segment.id, at, copy).is_ok();
+                if mirror.is_some_and(from) {
+                    found.mended(&error);
+                    continue;
+                }
+                let place = (self.number_at(&error, part.extent.chunk.device), offset);
+                let subject = Subject::Directory(segment.id);
+                self.count_damage(found, damaged_before, (subject, place), &error);
+                let repaired = self.repair_directory(segment.id, part, copy);
+                self.count_repair(found, (subject, place), repaired);
             }
         }
         let live = (0..segment.slots).filter(|slot| segment.live.get(*slot));
@@ -285,23 +323,31 @@ impl Pool {
         });
         if all.is_ok() {
             found.sound += records;
-            return found;
+            return;
         }
         // Something moved, was freed, or is damaged: each record is verified on its own.
         for addr in addrs {
-            match self.verify_record(addr) {
-                Ok(()) => found.sound += 1,
-                Err(error) => {
-                    let place = segments.try_locate(addr).map(|located| (located.device, located.offset));
-                    let place = place.unwrap_or_default();
-                    let subject = Subject::Record(addr.original());
-                    self.count_damage(&mut found, damaged_before, (subject, place), &error);
-                    let repaired = self.repair_record(addr);
-                    self.count_repair(&mut found, (subject, place), repaired);
-                }
+            let Err(error) = self.verify_record(devices, addr) else {
+                found.sound += 1;
+                continue;
+            };
+            if mirror.is_some_and(|mirror| self.verify_record(mirror, addr).is_ok()) {
+                found.mended(&error);
+                continue;
             }
+            let place = segments.try_locate(addr).map(|located| (located.device, located.offset));
+            let (group, offset) = place.unwrap_or_default();
+            let place = (self.number_at(&error, group), offset);
+            let subject = Subject::Record(addr.original());
+            self.count_damage(found, damaged_before, (subject, place), &error);
+            let repaired = self.repair_record(addr);
+            self.count_repair(found, (subject, place), repaired);
         }
-        found
+    }
+
+    /// Returns the number of the device that an error comes from: if it does not say so, the first one of the group.
+    fn number_at(&self, error: &Error, group: u16) -> u16 {
+        error.place().map_or_else(|| self.shared.devices.first_number(group), |at| at.device)
     }
 
     /// Verifies what no segment accounts for: the records that are named by place, and the labels.
@@ -315,8 +361,8 @@ impl Pool {
     }
 
     /// Returns `Ok` for a record that is sound, or that is not live any more.
-    fn verify_record(&self, addr: Addr) -> Result<()> {
-        let (segments, devices) = (&self.shared.segments, &self.shared.devices);
+    fn verify_record(&self, devices: &Devices, addr: Addr) -> Result<()> {
+        let segments = &self.shared.segments;
         let mut last = Ok(());
         for _ in 0..ATTEMPTS {
             if !segments.is_live(addr)? {
@@ -359,7 +405,8 @@ impl Pool {
             self.shared.segments.faults.note(fault, subject, Some(place));
         }
         if before.saturating_add(found.damaged + found.unreadable) <= LOGGED {
-            let device = self.shared.devices.path_of(number).display().to_string();
+            let here = self.shared.devices.device(number);
+            let device = here.map(|here| here.one().path().display().to_string()).unwrap_or_default();
             tracing::error!(device, offset, %error, "scrub: damage");
         }
     }

@@ -5,17 +5,52 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Guid, Pool, ReplayReport, RescueReport, Rewrites};
 use crate::dataset::{Reason, Space, Waited};
-use crate::device::{AllocationClass, DeviceCounts};
+use crate::device::{AllocationClass, DeviceCounts, DeviceHere, MemberState};
 use crate::faults::FaultReport;
 use crate::limits::CHUNK_BYTES;
 use crate::record::RecordCacheStats;
 
+/// State of a device in its pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceState {
+    /// It is read and written.
+    Online,
+    /// It is written, and gets what it lacks from its mirror.
+    Filling,
+    /// Somebody has taken it offline.
+    Offline,
+    /// It failed a write or a flush, and is used no more.
+    Faulted,
+    /// It was not found, or not opened.
+    Missing,
+}
+
+impl From<MemberState> for DeviceState {
+    fn from(state: MemberState) -> Self {
+        match state {
+            MemberState::Whole => Self::Online,
+            MemberState::Filling => Self::Filling,
+            MemberState::Offline => Self::Offline,
+            MemberState::Faulted => Self::Faulted,
+            MemberState::Away => Self::Missing,
+        }
+    }
+}
+
 /// One device of an open pool.
 #[derive(Clone, Debug)]
 pub struct DeviceStatus {
-    /// Path by which the user named the device.
+    /// Number of the device.
+    pub number: u16,
+    /// Number of its group: devices of one group are mirrors of each other.
+    pub group: u16,
+    /// State of the device.
+    pub state: DeviceState,
+    /// True if another device takes its place.
+    pub leaves: bool,
+    /// Path by which the user named the device, or the one that it had when it was here; empty if it never was.
     pub path: PathBuf,
-    /// Size in bytes.
+    /// Size in bytes; 0 if it is not here.
     pub size_bytes: u64,
     /// Counts of the device's operations since the pool was opened.
     pub counts: DeviceCounts,
@@ -146,6 +181,8 @@ pub struct Status {
     pub node_cache: crate::tree::NodeCacheStats,
     /// State of the last scrub.
     pub scrub: super::ScrubStatus,
+    /// State of the last filling of a device.
+    pub fill: super::FillStatus,
     /// State of the last trim.
     pub trim: super::TrimStatus,
     /// Free bytes that devices which take discards have not been told of.
@@ -208,6 +245,31 @@ impl Pool {
         self.shared.space()
     }
 
+    /// Returns the devices of the pool, by group and number, those that are missing included.
+    pub fn device_status(&self) -> Vec<DeviceStatus> {
+        let devices = &self.shared.devices;
+        let here = devices.here();
+        let mut all = Vec::new();
+        for group in 0..=u16::MAX {
+            let Some(table) = self.labels.table(group) else { break };
+            for (number, state) in devices.states(group) {
+                let one = here.iter().find(|device| device.number == number).map(DeviceHere::one);
+                all.push(DeviceStatus {
+                    number,
+                    group,
+                    state: state.into(),
+                    leaves: table.entry(number).is_some_and(|entry| entry.leaves),
+                    path: devices.device_path(number),
+                    size_bytes: one.map_or(0, |one| one.size_bytes()),
+                    counts: one.map(|one| one.counts()).unwrap_or_default(),
+                    discards: one.is_some_and(|one| one.discards()),
+                    class: one.map_or(AllocationClass::Normal, |one| one.class()),
+                });
+            }
+        }
+        all
+    }
+
     /// Returns the state of the pool. Waits for a commit or checkpoint that is under way.
     pub fn status(&self) -> Status {
         let space = self.shared.space();
@@ -226,25 +288,14 @@ impl Pool {
             (log.window_bytes, log.writer.position().batch)
         };
         let size_bytes = self.chunks.total() * CHUNK_BYTES;
-        let here = self.shared.devices.here();
-        let devices = here.iter().map(|here| {
-            let device = here.one();
-            DeviceStatus {
-                path: device.path().to_path_buf(),
-                size_bytes: device.size_bytes(),
-                counts: device.counts(),
-                discards: device.discards(),
-                class: device.class(),
-            }
-        });
-        let label = self.labels.first();
+        let label = self.labels.common();
         let models = self.shared.models.all();
         Status {
             name: self.name().into(),
             guid: self.guid(),
-            created: label.map_or(0, |label| label.created),
-            version: label.map_or(0, |label| label.version),
-            devices: devices.collect(),
+            created: label.created,
+            version: label.version,
+            devices: self.device_status(),
             failure: self.shared.failure().map(Into::into),
             read_only: self.shared.read_only.load(Ordering::Relaxed),
             size_bytes,
@@ -268,6 +319,7 @@ impl Pool {
             record_cache: self.shared.cache.stats(),
             node_cache: self.nodes.stats(),
             scrub: self.scrub_status(),
+            fill: self.fill_status(),
             trim: self.trim_status(),
             untrimmed_bytes: self.untrimmed_bytes(),
             second_copies_read: self.shared.segments.stood_in(),

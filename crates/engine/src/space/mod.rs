@@ -127,6 +127,23 @@ impl Chunks {
         self.state.lock().counts.get(usize::from(chunk.device)).is_some_and(|count| chunk.index < *count)
     }
 
+    /// Returns true if a chunk is free and may be given out: then nothing that counts lies in it, nor in the state that
+    /// a crash would lead back to.
+    pub(crate) fn is_free(&self, chunk: Chunk) -> bool {
+        let state = self.state.lock();
+        state.free.get(usize::from(chunk.device)).is_none_or(|free| free.has(chunk.index.into()))
+    }
+
+    /// Returns the chunks of a device that are not free, by their positions, ascending.
+    pub(crate) fn used_of(&self, device: u16) -> Vec<u32> {
+        let state = self.state.lock();
+        let at = usize::from(device);
+        let (Some(count), Some(free)) = (state.counts.get(at), state.free.get(at)) else { return Vec::new() };
+        let mut used = Ranges::below(*count);
+        free.iter().for_each(|range| used.remove_range(range));
+        used.iter().flatten().filter_map(|index| u32::try_from(index).ok()).collect()
+    }
+
     /// Returns the number of chunks in the pool.
     pub(crate) fn total(&self) -> u64 {
         self.state.lock().counts.iter().map(|count| u64::from(*count)).sum()

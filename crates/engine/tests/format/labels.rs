@@ -23,7 +23,6 @@ fn label_and_superblock() {
     let label = Label {
         version: 5,
         device: 0,
-        devices: 1,
         incompat: 0,
         readonly_compat: 0,
         pool: GUID,
@@ -32,7 +31,7 @@ fn label_and_superblock() {
         created: 1_763_664_000,
         log: Guid(*b"a log's own GUID"),
         formerly: Guid(*b"an earlier GUID."),
-        membership: Membership { epoch: 3, ..Membership::single(0, 1) },
+        membership: Membership { epoch: 3, ..Membership::alone(0, 1, 0, 0x0102_0304_0506_0708) },
         name: "tank".into(),
     };
     label.write(OneDevice::of(device.as_ref())).unwrap();

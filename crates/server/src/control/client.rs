@@ -11,6 +11,7 @@ use rustix::io::retry_on_intr;
 use rustix::net::{UCred, sockopt};
 use rustix::process::{PidfdFlags, pidfd_open};
 
+use super::descriptor;
 use super::frame::{self, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::model::{Reply, Request};
 use super::pieces::{PieceReader, PieceWriter};
@@ -183,6 +184,15 @@ impl Client {
     /// Returns a writer of the bytes that follow a request. [`Client::last_reply`] tells why it failed.
     pub fn piece_writer(&self) -> PieceWriter<'_> {
         PieceWriter::new(&self.stream)
+    }
+
+    /// Sends a descriptor, for which the server waits.
+    ///
+    /// # Errors
+    /// If the connection is lost.
+    pub fn send_descriptor(&mut self, fd: BorrowedFd<'_>) -> Result<()> {
+        let sent = descriptor::send(&self.stream, fd);
+        sent.map_err(|error| self.lost(&error))
     }
 
     /// Waits until `input` has something to read, and returns true; or returns false if the server sends something, or

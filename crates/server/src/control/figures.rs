@@ -185,7 +185,19 @@ pub struct FileUsage {
 /// One device of a pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceFigures {
-    /// Its path.
+    /// Its number; a device that is missing is named by it.
+    #[serde(default)]
+    pub number: u16,
+    /// Number of its group: devices of one group are mirrors of each other.
+    #[serde(default)]
+    pub group: u16,
+    /// `ONLINE`, `FILLING`, `OFFLINE`, `FAULTED`, `MISSING`; empty if that is not known.
+    #[serde(default)]
+    pub state: String,
+    /// True if another device takes its place.
+    #[serde(default)]
+    pub leaves: bool,
+    /// Its path; empty if it is missing.
     #[serde(with = "crate::raw::path")]
     pub path: PathBuf,
     /// Its size in bytes.
@@ -198,6 +210,21 @@ pub struct DeviceFigures {
     /// True if the device takes discards; `None`: that is not known.
     #[serde(default)]
     pub discards: Option<bool>,
+}
+
+/// State of the last filling of a device, since the pool was opened.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct FillFigures {
+    /// Number of the device.
+    pub device: u16,
+    /// Time at which it began, in seconds since 1970.
+    pub started: u64,
+    /// Time at which the device was whole, in seconds since 1970; 0 before.
+    pub finished: u64,
+    /// Bytes that were copied.
+    pub done_bytes: u64,
+    /// Bytes that are left.
+    pub left_bytes: u64,
 }
 
 /// Errors of a device since they were cleared, over all openings of the pool.
@@ -455,7 +482,7 @@ pub struct PoolFigures {
     pub name: String,
     /// Unique number, in hexadecimal.
     pub guid: String,
-    /// `ONLINE`, `EXPORTED`, `CRASHED`, `FAULTED`, `RESCUE`.
+    /// `ONLINE`, `DEGRADED`, `EXPORTED`, `CRASHED`, `FAULTED`, `RESCUE`.
     pub state: String,
     /// Description of a problem, if there is one.
     pub problem: Option<String>,
@@ -475,6 +502,9 @@ pub struct PoolFigures {
     pub mounts: Vec<MountFigures>,
     /// Devices.
     pub devices: Vec<DeviceFigures>,
+    /// The last filling of a device, if there was one.
+    #[serde(default)]
+    pub fill: Option<FillFigures>,
     /// Errors of files and other objects.
     #[serde(default)]
     pub errors: ErrorFigures,

@@ -6,6 +6,7 @@
 
 mod client;
 mod datasets;
+mod descriptor;
 mod figures;
 mod frame;
 mod model;
@@ -19,12 +20,13 @@ pub use datasets::{
 };
 pub use figures::{
     Activity, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, Counter, DeviceErrors,
-    DeviceFigures, ErrorFigures, Event, FileSurvey, FileUsage, KindShare, LengthFigures, MemoryFigures,
+    DeviceFigures, ErrorFigures, Event, FileSurvey, FillFigures, FileUsage, KindShare, LengthFigures, MemoryFigures,
     ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures, RewriteFigures,
     ScrubFigures, SnapshotFigures, StruckFigures, TakeoverFigures, TrimFigures, ValueSource,
 };
+pub(crate) use descriptor::receive_descriptor;
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
-pub use model::{FileRewrite, Reply, Request, UnmountMode};
+pub use model::{DevicePlace, FileRewrite, Reply, Request, UnmountMode};
 pub use pieces::{PieceReader, PieceWriter};
 pub(crate) use server::{Handler, Listener, lock_name};
 

@@ -137,6 +137,27 @@ pub enum Request {
         /// Time of the request in seconds since 1970.
         now: u64,
     },
+    /// Gives the pool a device, which the client has opened and locked: after the reply [`Reply::Ready`] it sends the
+    /// descriptor.
+    AddDevice {
+        /// Path of the device.
+        #[serde(with = "crate::raw::path")]
+        path: PathBuf,
+        /// What it is to be.
+        place: DevicePlace,
+    },
+    /// Stops using a device, until it is given again. The client may open it then.
+    OfflineDevice {
+        /// Number of the device.
+        device: u16,
+        /// True if it need not be in use.
+        release: bool,
+    },
+    /// Removes a device from its mirror.
+    DetachDevice {
+        /// Number of the device.
+        device: u16,
+    },
     /// Asks for the length of a stream.
     SendSize {
         /// The contents of the stream.
@@ -207,6 +228,7 @@ impl Request {
         matches!(
             self,
             Self::Send { .. }
+                | Self::AddDevice { .. }
                 | Self::Receive { .. }
                 | Self::Diff { .. }
                 | Self::Rebase { .. }
@@ -219,6 +241,18 @@ impl Request {
     pub fn follows(&self) -> bool {
         matches!(self, Self::Events { wait_ms: 1.., .. })
     }
+}
+
+/// Place that a device is to have in a pool.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DevicePlace {
+    /// Another mirror of the device with this number.
+    Beside(u16),
+    /// Instead of the device with this number, which leaves once this one has all.
+    InPlaceOf(u16),
+    /// Its own: it is a member that was not in use.
+    Own,
 }
 
 /// A reply.

@@ -11,7 +11,7 @@ use super::export::MountRequest;
 use super::exports::Attached;
 use super::mounted::Mounted;
 use super::server::Server;
-use super::{recompress, remount, rewriting};
+use super::{devices, recompress, remount, rewriting};
 use crate::control::{
     FileUsage, Handler, MemoryFigures, MountFigures, PoolFigures, Reply, Request, UnmountMode,
 };
@@ -115,6 +115,8 @@ impl Answers {
                 let (devices, struck) = pool_errors::clear(&server.pool, device, now)?;
                 Reply::Cleared { devices, struck }
             }
+            Request::OfflineDevice { device, release } => devices::offline(server, device, release)?,
+            Request::DetachDevice { device } => devices::detach(server, device)?,
             Request::SendSize { what } => {
                 Reply::Stream { expected_bytes: streams::expected(&server.pool, &what)? }
             }
@@ -129,6 +131,7 @@ impl Answers {
                 Reply::Done {}
             }
             Request::Send { .. }
+            | Request::AddDevice { .. }
             | Request::Receive { .. }
             | Request::Diff { .. }
             | Request::Rebase { .. }
@@ -149,6 +152,7 @@ impl Answers {
             Request::Diff { old, new, ranges } => streaming.diff((old, new), *ranges, connection),
             Request::Rebase { what } => streaming.rebase(what, connection),
             Request::Rewrite { what } => rewriting::rewrite(streaming, what, connection),
+            Request::AddDevice { path, place } => devices::add(&self.0, path, *place, connection),
             _ => Err(Failure::new("that is no stream")),
         };
         match &done {

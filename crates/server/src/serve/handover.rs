@@ -227,6 +227,22 @@ impl Handover {
         }
     }
 
+    /// Keeps a device that the pool has got, for the servers that follow.
+    pub(super) fn add_device(&self, path: &Path, device: OwnedFd) -> Result<()> {
+        match (&self.link, &self.pool_lock) {
+            (Some(link), Some(pool_lock)) => pool_lock.add_device(link, path, device),
+            // The pool has a copy of the descriptor.
+            _ => Ok(()),
+        }
+    }
+
+    /// Unlocks a device that the pool does not use any more.
+    pub(super) fn remove_device(&self, path: &Path) {
+        if let (Some(link), Some(pool_lock)) = (&self.link, &self.pool_lock) {
+            pool_lock.remove_device(link, path);
+        }
+    }
+
     /// Unlocks the devices after the pool is closed: a process that has seen this one end may open the pool, and the
     /// supervisor ends only a moment later.
     pub(super) fn let_go_of_devices(&self) {

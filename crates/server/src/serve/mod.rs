@@ -6,6 +6,7 @@
 
 mod answers;
 mod background;
+mod devices;
 pub mod events;
 mod export;
 mod exports;

@@ -1,12 +1,14 @@
 //! The lock on a pool: its name and its devices, locked by the supervisor before there is a server. So nobody else can
 //! take them between two servers, and their locks belong to a process that lives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use pagefold_engine::device;
+use parking_lot::Mutex;
 
 use crate::control::{Listener, lock_name};
 use crate::failure::{Context, Failure, Result};
@@ -15,34 +17,35 @@ use crate::registry::Known;
 use crate::supervisor::{Inherited, Link, StoredItem};
 
 const NAME: &str = "lock";
-/// Prefix of the names of devices; their index in [`Known::devices`] follows.
+/// Prefix of the names of devices; a number follows.
 const DEVICE: &str = "device:";
 
 /// Name and devices of a pool, locked as long as any process has the descriptors.
 pub(super) struct PoolLock {
     pub(super) known: Known,
     name: OwnedFd,
-    /// Descriptors of [`Known::devices`].
-    devices: Vec<OwnedFd>,
+    /// Devices that are open, by the numbers under which the supervisor keeps them.
+    devices: Mutex<BTreeMap<usize, (PathBuf, OwnedFd)>>,
 }
 
 impl PoolLock {
     /// Takes the name and the devices of a pool.
     pub(super) fn take(known: Known, read_only: bool) -> Result<Self> {
         let name = lock_name(&known.name)?;
-        let devices = pools::hand_over_devices(&known, read_only)?;
-        Ok(Self { known, name, devices })
+        let (paths, files) = pools::hand_over_devices(&known, read_only)?;
+        let devices = paths.into_iter().zip(files).enumerate().collect();
+        Ok(Self { known, name, devices: Mutex::new(devices) })
     }
 
     /// Converts the lock for [`PoolLock::inherited`]. Each path goes with its device: all of them may be too long for
     /// one message.
     pub(super) fn into_items(self) -> Result<BTreeMap<String, StoredItem>> {
         let Self { mut known, name, devices } = self;
-        let paths = std::mem::take(&mut known.devices);
+        known.devices.clear();
         let body = serde_json::to_vec(&known)
             .map_err(|error| Failure::new(format!("cannot write down whose pool it is: {error}")))?;
         let mut kept = BTreeMap::from([(NAME.to_owned(), StoredItem { body, fd: Some(name) })]);
-        for (at, (path, device)) in paths.iter().zip(devices).enumerate() {
+        for (at, (path, device)) in devices.into_inner() {
             let body = path.as_os_str().as_bytes().to_vec();
             kept.insert(device_name(at), StoredItem { body, fd: Some(device) });
         }
@@ -56,12 +59,15 @@ impl PoolLock {
             .ok_or_else(|| Failure::new("the supervisor does not have the pool's name"))?;
         let mut known: Known = serde_json::from_slice(&body)
             .map_err(|error| Failure::new(format!("cannot take over the pool's name: {error}")))?;
-        let mut devices = Vec::new();
-        while let Some((path, device)) = inherited.take(&device_name(devices.len())) {
-            known.devices.push(OsString::from_vec(path).into());
-            devices.push(device);
-        }
-        Ok(Self { known, name, devices })
+        let number = |name: &String| name.strip_prefix(DEVICE)?.parse::<usize>().ok();
+        let numbers: BTreeSet<usize> = inherited.kept.keys().filter_map(number).collect();
+        let take = |at: usize| {
+            let (path, device) = inherited.take(&device_name(at))?;
+            Some((at, (PathBuf::from(OsString::from_vec(path)), device)))
+        };
+        let devices: BTreeMap<_, _> = numbers.into_iter().filter_map(take).collect();
+        known.devices = devices.values().map(|(path, _)| path.clone()).collect();
+        Ok(Self { known, name, devices: Mutex::new(devices) })
     }
 
     pub(super) fn listen(&self) -> Result<Listener> {
@@ -70,14 +76,32 @@ impl PoolLock {
     }
 
     pub(super) fn open_devices(&self, read_only: bool) -> Result<OpenDevices> {
-        pools::adopt_devices(&self.known, &self.devices, read_only)
+        pools::adopt_devices(&self.known, self.devices.lock().values(), read_only)
+    }
+
+    /// Keeps a device that the pool has got, for the servers that follow.
+    pub(super) fn add_device(&self, link: &Link, path: &Path, device: OwnedFd) -> Result<()> {
+        let mut devices = self.devices.lock();
+        let at = devices.last_key_value().map_or(0, |(at, _)| at + 1);
+        link.keep(&device_name(at), path.as_os_str().as_bytes(), device.as_fd())?;
+        devices.insert(at, (path.to_owned(), device));
+        Ok(())
+    }
+
+    /// Unlocks a device that is not in use any more, and keeps it no longer.
+    pub(super) fn remove_device(&self, link: &Link, path: &Path) {
+        let mut devices = self.devices.lock();
+        for (at, (_, device)) in devices.extract_if(.., |_, (of, _)| of == path) {
+            device::unlock(&device);
+            link.drop_kept(&device_name(at));
+        }
     }
 
     /// Unlocks the devices at once. Any other protection of an open device ends when the supervisor has closed it, too.
     pub(super) fn unlock_devices(&self, link: &Link) {
-        for (at, device) in self.devices.iter().enumerate() {
+        for (at, (_, device)) in self.devices.lock().iter() {
             device::unlock(device);
-            link.drop_kept(&device_name(at));
+            link.drop_kept(&device_name(*at));
         }
     }
 }

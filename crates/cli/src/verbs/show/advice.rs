@@ -2,6 +2,7 @@
 
 use pagefold_server::control::{PoolFigures, QuotaFigures};
 use pagefold_server::serve::{FULL_PERCENT, percent};
+use pagefold_server::raw::shown;
 use pagefold_server::units;
 
 use super::UNAVAILABLE;
@@ -30,6 +31,28 @@ pub(super) fn full_quotas(pool: &PoolFigures) -> impl Iterator<Item = &QuotaFigu
     pool.quotas.iter().filter(|quota| percent(quota.used_bytes, quota.limit_bytes) >= FULL_PERCENT)
 }
 
+/// Returns what to do about devices of mirrors that are not in use.
+fn degraded_advice(pool: &PoolFigures) -> String {
+    let name = &pool.name;
+    let first = |state: &str| pool.devices.iter().find(|device| device.state == state);
+    if let Some(device) = first("MISSING") {
+        return format!(
+            "connect device number {0} again (pagefold online {name} DEVICE), or put another one in its place: pagefold replace {name} {0} DEVICE",
+            device.number
+        );
+    }
+    if let Some(device) = first("FAULTED") {
+        let path = shown(&device.path);
+        return format!(
+            "put another device in its place: pagefold replace {name} {path} DEVICE; or, once it is mended: pagefold online {name} {path}"
+        );
+    }
+    match first("OFFLINE") {
+        Some(device) => format!("use it again: pagefold online {name} {}", shown(&device.path)),
+        None => "none: a device is being filled, and the pool is as safe as before once it is whole".into(),
+    }
+}
+
 /// Returns what to do about a pool's state.
 pub(super) fn advice(pool: &PoolFigures) -> Option<String> {
     match pool.state.as_str() {
@@ -42,6 +65,7 @@ pub(super) fn advice(pool: &PoolFigures) -> Option<String> {
             "copy what can be read; then, unmounted, `pagefold check {}` lists what cannot",
             pool.name
         )),
+        "DEGRADED" => Some(degraded_advice(pool)),
         UNAVAILABLE => {
             Some("connect its devices again, or tell where they are: pagefold import -d DIR".into())
         }

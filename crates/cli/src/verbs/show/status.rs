@@ -256,29 +256,46 @@ fn print_server(pool: &PoolFigures, show: Numbers) {
     if let Some(scrub) = &pool.scrub {
         line("scrub", &crate::verbs::scrub::text(scrub, show.0.exact));
     }
+    if let Some(fill) = &pool.fill {
+        line("filling", &crate::verbs::devices::fill_text(fill, &pool.devices, show.0.exact));
+    }
     if let Some(trim) = &pool.trim {
         line("trim", &crate::verbs::trim::text(trim, show.0.exact));
     }
     line("waiting", &format!("{} accepted and not yet durable", show.size(pool.dirty_bytes)));
 }
 
-/// Prints a table of a pool's devices.
+/// Prints a table of a pool's devices; mirrors stand below each other.
 fn print_devices(pool: &PoolFigures, show: Numbers) {
     let mut devices = Table::new(&[
         ("DEVICE", Align::Left),
+        ("STATE", Align::Left),
         ("SIZE", Align::Right),
         ("READ", Align::Right),
         ("WRITE", Align::Right),
         ("CKSUM", Align::Right),
     ]);
-    for device in &pool.devices {
-        devices.row(vec![
-            raw::text(&device.path),
-            show.size(device.size_bytes),
-            device.errors.read_errors.to_string(),
-            device.errors.write_errors.to_string(),
-            device.errors.checksum_errors.to_string(),
-        ]);
+    for group in pool.devices.chunk_by(|a, b| a.group == b.group) {
+        let indent = if group.len() > 1 { "  " } else { "" };
+        if group.len() > 1 {
+            let name = format!("mirror {}", group.first().map_or(0, |device| device.group));
+            devices.row(std::iter::once(name).chain(std::iter::repeat_n(String::new(), 5)).collect());
+        }
+        for device in group {
+            let path = match device.path.as_os_str().is_empty() {
+                true => format!("number {}", device.number),
+                false => raw::text(&device.path),
+            };
+            let leaves = if device.leaves { ", leaves" } else { "" };
+            devices.row(vec![
+                format!("{indent}{path}"),
+                format!("{}{leaves}", device.state),
+                show.size(device.size_bytes),
+                device.errors.read_errors.to_string(),
+                device.errors.write_errors.to_string(),
+                device.errors.checksum_errors.to_string(),
+            ]);
+        }
     }
     println!();
     for row in devices.render(false).lines() {

@@ -1,0 +1,204 @@
+//! `attach`, `detach`, `replace`, `offline`, `online`: change which devices a mounted pool has, and uses.
+//!
+//! A server opens no devices; so they are opened here, and given to it.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use pagefold_server::control::{Client, DeviceFigures, DevicePlace, FillFigures, PoolFigures, Reply, Request};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::raw::{self, shown};
+use pagefold_server::registry::{self, Known, Registry};
+use pagefold_server::{pools, units};
+
+use super::create::{NewFiles, check_devices, check_size};
+use crate::args::{Attach, DeviceOf, GivenDevice, Online, Replace};
+use crate::progress::Progress;
+use crate::{table, target};
+
+/// Interval between two requests for the progress of a filling that is waited for.
+const POLL: Duration = Duration::from_millis(200);
+
+/// Gives a device a mirror.
+pub fn attach(args: &Attach) -> Result<()> {
+    let mut asked = Asked::of(&args.pool, "attach")?;
+    let beside = asked.device(&args.device)?.number;
+    asked.give_new(&args.new, &args.given, DevicePlace::Beside(beside))
+}
+
+/// Puts a new device in the place of another one.
+pub fn replace(args: &Replace) -> Result<()> {
+    let mut asked = Asked::of(&args.pool, "replace")?;
+    let old = asked.device(&args.device)?.number;
+    asked.give_new(&args.new, &args.given, DevicePlace::InPlaceOf(old))
+}
+
+/// Removes a device from its mirror.
+pub fn detach(args: &DeviceOf) -> Result<()> {
+    let mut asked = Asked::of(&args.pool, "detach")?;
+    let device = asked.device(&args.device)?;
+    asked.carry_out(&Request::DetachDevice { device: device.number })?;
+    asked.remember(|devices| devices.retain(|path| *path != device.path))
+}
+
+/// Stops using a device.
+pub fn offline(args: &DeviceOf) -> Result<()> {
+    let mut asked = Asked::of(&args.pool, "offline")?;
+    let device = asked.device(&args.device)?.number;
+    asked.carry_out(&Request::OfflineDevice { device, release: false })
+}
+
+/// Uses a device again.
+pub fn online(args: &Online) -> Result<()> {
+    let mut asked = Asked::of(&args.pool, "online")?;
+    let path = registry::absolute(&args.device)?;
+    if let Some(device) = asked.find(&args.device) {
+        if matches!(device.state.as_str(), "ONLINE" | "FILLING") {
+            return Err(Failure::new(format!("{} is in use already", shown(&path))));
+        }
+        // The server may hold it still, since it was left out.
+        asked.carry_out(&Request::OfflineDevice { device: device.number, release: true })?;
+    }
+    asked.give(&path, DevicePlace::Own, args.wait)
+}
+
+/// A pool that is served, with its server.
+struct Asked {
+    client: Client,
+    figures: PoolFigures,
+}
+
+impl Asked {
+    fn of(pool: &str, verb: &str) -> Result<Self> {
+        let mut client = target::server(&target::whole_pool(pool, verb)?)?;
+        let figures = status(&mut client)?;
+        Ok(Self { client, figures })
+    }
+
+    /// Returns the device that a word names, by path or number.
+    fn find(&self, word: &Path) -> Option<DeviceFigures> {
+        let resolved = std::fs::canonicalize(word).ok();
+        let is_it = |path: &Path| {
+            path == word || resolved.is_some() && std::fs::canonicalize(path).ok() == resolved
+        };
+        let devices = &self.figures.devices;
+        let number = word.to_str().and_then(|word| word.parse::<u16>().ok());
+        let by_path = devices.iter().find(|device| !device.path.as_os_str().is_empty() && is_it(&device.path));
+        by_path.or_else(|| devices.iter().find(|device| Some(device.number) == number)).cloned()
+    }
+
+    fn device(&self, word: &Path) -> Result<DeviceFigures> {
+        self.find(word).ok_or_else(|| {
+            let named = |device: &DeviceFigures| match device.path.as_os_str().is_empty() {
+                true => format!("{} (missing)", device.number),
+                false => table::printable(&raw::text(&device.path)),
+            };
+            let devices: Vec<String> = self.figures.devices.iter().map(named).collect();
+            Failure::new(format!(
+                "{} is no device of pool {}",
+                table::printable(&raw::text(word)),
+                self.figures.name
+            ))
+            .hint(format!("its devices: {}", devices.join(", ")))
+        })
+    }
+
+    fn carry_out(&mut self, request: &Request) -> Result<()> {
+        match self.client.ask_and_wait(request)? {
+            Reply::Done {} => Ok(()),
+            _ => Err(self.client.misunderstood()),
+        }
+    }
+
+    /// Gives the pool a device that holds nothing that somebody may miss.
+    fn give_new(&mut self, new: &Path, given: &GivenDevice, place: DevicePlace) -> Result<()> {
+        let size = given.size.as_deref().map(units::parse_size).transpose()?;
+        if let Some(size) = size {
+            check_size(size)?;
+        }
+        if self.find(new).is_some_and(|device| !device.path.as_os_str().is_empty()) {
+            return Err(Failure::new(format!("{} is a device of the pool already", shown(new))));
+        }
+        let missing = check_devices(&[new.to_owned()], size, given.force)?;
+        let made = NewFiles::make(&missing, size)?;
+        self.give(&registry::absolute(new)?, place, given.wait)?;
+        made.stay();
+        Ok(())
+    }
+
+    fn give(&mut self, path: &Path, place: DevicePlace, wait: bool) -> Result<()> {
+        let file = pools::open_for_server(path)?;
+        // A connection is of no use after such a request.
+        let mut client = target::server(&self.figures.name)?;
+        match client.ask(&Request::AddDevice { path: path.to_owned(), place })? {
+            Reply::Ready {} => {}
+            _ => return Err(client.misunderstood()),
+        }
+        client.send_descriptor(file.as_fd())?;
+        match client.last_reply()? {
+            Reply::Done {} => {}
+            _ => return Err(client.misunderstood()),
+        }
+        self.remember(|devices| {
+            if !devices.iter().any(|known| known == path) {
+                devices.push(path.to_owned());
+            }
+        })?;
+        if wait { self.wait_for_fill() } else { Ok(()) }
+    }
+
+    /// Changes the devices that this machine knows of the pool.
+    fn remember(&self, change: impl FnOnce(&mut Vec<std::path::PathBuf>)) -> Result<()> {
+        let registry = Registry::open()?;
+        let known = registry.of_guid(&self.figures.guid)?;
+        let Some(mut known): Option<Known> = known else { return Ok(()) };
+        change(&mut known.devices);
+        registry.add(known)
+    }
+
+    fn wait_for_fill(&mut self) -> Result<()> {
+        let progress = Progress::bytes("filling");
+        loop {
+            self.figures = status(&mut self.client)?;
+            let filling = self.figures.devices.iter().any(|device| device.state == "FILLING");
+            match &self.figures.fill {
+                Some(fill) if filling => progress.at(fill.done_bytes, fill.done_bytes + fill.left_bytes),
+                _ if filling => {}
+                _ => break,
+            }
+            sleep(POLL);
+        }
+        progress.finish();
+        let faulted = self.figures.devices.iter().find(|device| device.state == "FAULTED");
+        match faulted {
+            None => Ok(()),
+            Some(device) => Err(Failure::new(format!("{} could not be filled", shown(&device.path)))
+                .hint(format!("the log says why: pagefold events {}", self.figures.name))),
+        }
+    }
+}
+
+fn status(client: &mut Client) -> Result<PoolFigures> {
+    match client.ask(&Request::Status {})? {
+        Reply::Status { figures } => Ok(*figures),
+        _ => Err(client.misunderstood()),
+    }
+}
+
+/// Returns the state of a filling in a line, for `status`.
+pub(super) fn fill_text(fill: &FillFigures, devices: &[DeviceFigures], exact: bool) -> String {
+    let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
+    let found = devices.iter().find(|device| device.number == fill.device);
+    let path = found.map_or_else(|| fill.device.to_string(), |device| shown(&device.path));
+    match fill.finished {
+        0 => format!(
+            "{path} since {}, {} copied, {} left",
+            units::utc(fill.started),
+            size(fill.done_bytes),
+            size(fill.left_bytes)
+        ),
+        finished => format!("{path} is whole since {}, {} copied", units::utc(finished), size(fill.done_bytes)),
+    }
+}

@@ -1,0 +1,235 @@
+//! Changes which devices a mirror has, while the pool is open; and fills devices with what they lack.
+//!
+//! A device that is filled gets what is written from then on, and is not read. What it lacks is copied to it meanwhile
+//! ([`crate::device`], M3). When it lacks nothing, a checkpoint gives it superblocks, and the labels say that it is whole
+//! (Q1). Free chunks are not copied. What a device lacks is only known while the pool is open: if the pool is closed
+//! meanwhile, the filling begins anew when it is opened.
+
+use std::sync::Arc;
+
+use super::Pool;
+use super::create::check_size;
+use super::identity::Member;
+use super::label::Label;
+use super::membership::MIRROR_MAX;
+use crate::device::{ALL, Device, MemberState, OneDevice, REGION_BYTES};
+use crate::limits::{CHUNK_BYTES, RESERVED_BYTES};
+use crate::space::Chunk;
+use crate::{Error, Result};
+
+// A region is part of one chunk, or reserved: labels and superblocks, of which each device has its own, are not copied.
+const _: () = assert!(RESERVED_BYTES.is_multiple_of(REGION_BYTES) && CHUNK_BYTES.is_multiple_of(REGION_BYTES));
+
+/// State of the last filling of a device since the pool was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FillStatus {
+    /// Number of the device; `None` if none was filled.
+    pub device: Option<u16>,
+    /// Time at which it began, in seconds since 1970.
+    pub started: u64,
+    /// Time at which the device was whole, in seconds since 1970; 0 before.
+    pub finished: u64,
+    /// Bytes that were copied to it so far.
+    pub done_bytes: u64,
+    /// Bytes of chunks in use that it still lacks.
+    pub left_bytes: u64,
+    /// True if it lacked everything.
+    pub lacked_all: bool,
+}
+
+impl Pool {
+    /// Returns the state of the last filling of a device.
+    pub fn fill_status(&self) -> FillStatus {
+        let mut status = *self.fill.lock();
+        if let Some(device) = status.device
+            && status.finished == 0
+        {
+            status.left_bytes = self.lacking_bytes(device);
+        }
+        status
+    }
+
+    /// Returns the bytes of chunks in use that a device lacks.
+    fn lacking_bytes(&self, device: u16) -> u64 {
+        let Some((group, _)) = self.shared.devices.state(device) else { return 0 };
+        let lacking = self.shared.devices.lacking(device);
+        let in_use = self.chunks.used_of(group);
+        // Of the chunks in use, whole ones are counted: a device lacks few regions, or nearly all.
+        let used = in_use.iter().flat_map(|index| {
+            let start = Chunk { device: group, index: *index }.offset() / REGION_BYTES;
+            start..start + CHUNK_BYTES / REGION_BYTES
+        });
+        used.filter(|region| lacking.has(*region)).count() as u64 * REGION_BYTES
+    }
+
+    /// Adds a device to the group of `beside`, which it mirrors from then on; it is filled in the background. With
+    /// `replace` it takes the place of `beside`, which leaves when the new one is whole. Returns its number.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the device is too small, or the mirror has as many devices as it can have;
+    /// [`Error::ReadOnly`]; errors of the devices.
+    pub fn attach(&self, beside: u16, new: Arc<dyn Device>, replace: bool) -> Result<u16> {
+        self.shared.check_writable()?;
+        let (group, _) = self.state_of(beside)?;
+        let table = self.labels.table(group).ok_or_else(unknown)?;
+        let stays = table.members.iter().filter(|entry| !entry.leaves).count();
+        if !replace && stays >= MIRROR_MAX {
+            return Err(Error::Invalid(format!("a mirror has at most {MIRROR_MAX} devices")));
+        }
+        if replace && table.entry(beside).is_some_and(|entry| entry.leaves) {
+            return Err(Error::Busy("another device is taking its place".into()));
+        }
+        let one = OneDevice::of(new.as_ref());
+        check_size(one)?;
+        let needed = self.labels.group_bytes(group);
+        if one.size_bytes() < needed {
+            return Err(Error::Invalid(format!(
+                "{} has {} bytes, and {needed} are needed: as many as its mirror uses",
+                one.path().display(),
+                one.size_bytes()
+            )));
+        }
+        self.labels.add(group, replace.then_some(beside), new)
+    }
+
+    /// Removes a device from its mirror. It holds no pool then.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if no other device has what it has; [`Error::ReadOnly`]; errors of the others' labels.
+    pub fn detach(&self, device: u16) -> Result<()> {
+        self.shared.check_writable()?;
+        let (group, state) = self.state_of(device)?;
+        if state.is_written() && !self.shared.devices.take_offline(device) {
+            return Err(self.last_one(device));
+        }
+        self.labels.remove(group, device)
+    }
+
+    /// Stops reading and writing a device, until it is taken online again.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if no other device has what it has, or if it is not written anyway; [`Error::ReadOnly`];
+    /// errors of the others' labels.
+    pub fn offline(&self, device: u16) -> Result<()> {
+        self.shared.check_writable()?;
+        let (group, state) = self.state_of(device)?;
+        if !state.is_written() {
+            return Err(Error::Invalid("it is not in use now".into()));
+        }
+        if !self.shared.devices.take_offline(device) {
+            return Err(self.last_one(device));
+        }
+        self.shared.devices.record(group)
+    }
+
+    /// Takes a device back that was not in use, opened again; it is filled with what it lacks. If it is not known what
+    /// it has, it lacks everything.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is another device than the pool's, or is in use; [`Error::ReadOnly`]; errors of labels.
+    pub fn online(&self, device: Arc<dyn Device>) -> Result<u16> {
+        self.shared.check_writable()?;
+        let one = OneDevice::of(device.as_ref());
+        let label = Label::read(one)?;
+        let number = label.device;
+        let (group, state) = self.state_of(number)?;
+        if state.is_written() {
+            return Err(Error::Invalid(format!("{} is in use already", one.path().display())));
+        }
+        let has_come_as_far = Member::of(one, label.clone())
+            .is_ok_and(|member| self.labels.was_left_at(number, &member.standing(), &label));
+        self.labels.take_back(number, &label)?;
+        if !has_come_as_far {
+            self.shared.devices.set_lacking(number, [ALL]);
+        }
+        if !self.shared.devices.reopen(number, device) {
+            return Err(Error::Invalid("it is in use already".into()));
+        }
+        self.labels.change(group)?;
+        Ok(number)
+    }
+
+    /// Closes a device that is not in use, so that others may open it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is in use.
+    pub fn release(&self, device: u16) -> Result<()> {
+        if self.state_of(device)?.1.is_written() {
+            return Err(Error::Invalid("it is in use".into()));
+        }
+        self.shared.devices.release(device);
+        Ok(())
+    }
+
+    fn state_of(&self, device: u16) -> Result<(u16, MemberState)> {
+        self.shared.devices.state(device).ok_or_else(unknown)
+    }
+
+    fn last_one(&self, device: u16) -> Error {
+        let path = self.shared.devices.device(device).map(|here| here.one().path().display().to_string());
+        Error::Invalid(format!("{} is the only device that has what it has", path.unwrap_or_default()))
+    }
+
+    /// Copies some of what a device lacks that is being filled. Returns the bytes copied; `None` if there is nothing to
+    /// do. When it lacks nothing, it is whole, at `now` (seconds since 1970).
+    ///
+    /// # Errors
+    /// Errors of devices that are not left out, and of a checkpoint.
+    pub fn fill_step(&self, now: u64) -> Result<Option<u64>> {
+        if self.shared.check_writable().is_err() {
+            return Ok(None);
+        }
+        let devices = &self.shared.devices;
+        let filling = devices.here().into_iter().find(|device| device.state == MemberState::Filling);
+        let Some((group, number)) = filling.map(|device| (device.group, device.number)) else { return Ok(None) };
+        self.note_fill(number, now);
+        let is_wanted = |offset: u64| {
+            let chunk = Chunk::at(group, offset);
+            (chunk.offset()..chunk.offset() + CHUNK_BYTES).contains(&offset) && !self.chunks.is_free(chunk)
+        };
+        match devices.fill_next(number, &is_wanted) {
+            Ok(Some(bytes)) => {
+                self.fill.lock().done_bytes += bytes;
+                Ok(Some(bytes))
+            }
+            Ok(None) => {
+                self.end_fill(group, number, now)?;
+                Ok(Some(0))
+            }
+            Err(error) => {
+                tracing::error!(%error, device = number, "a device could not be filled");
+                devices.record(group)?;
+                Ok(Some(0))
+            }
+        }
+    }
+
+    fn note_fill(&self, number: u16, now: u64) {
+        let mut fill = self.fill.lock();
+        if fill.device != Some(number) || fill.finished > 0 {
+            let lacked_all = self.shared.devices.lacking(number).len() >= ALL.end / 2;
+            *fill = FillStatus { device: Some(number), started: now, lacked_all, ..FillStatus::default() };
+        }
+    }
+
+    /// Makes a device whole that lacks nothing, and removes those whose place it took.
+    fn end_fill(&self, group: u16, number: u16, now: u64) -> Result<()> {
+        self.checkpoint(false)?;
+        let Some(leaving) = self.labels.complete(group, number)? else { return Ok(()) };
+        let copied_all = {
+            let mut fill = self.fill.lock();
+            fill.finished = now;
+            fill.lacked_all
+        };
+        tracing::info!(device = number, "the device is whole");
+        if copied_all && let Err(error) = self.scrub_start(now, 0) {
+            // Nothing was verified while it was copied; a scrub that is under way does not meet all of it.
+            tracing::info!(%error, device = number, "no scrub follows the filling");
+        }
+        leaving.into_iter().try_for_each(|device| self.detach(device))
+    }
+}
+
+fn unknown() -> Error {
+    Error::Invalid("the pool has no such device".into())
+}

@@ -1,0 +1,317 @@
+//! The labels of a pool that is open: they tell which members each group has, and which of them are whole.
+//!
+//! - Q1: the labels of a group say that a member is not whole before anything is acknowledged that it lacks
+//!   ([`crate::device`], M1); and that it is whole only when all that was acknowledged is on it.
+//! - Q2: a change of a group's table gets an epoch of its own, and a random number. Whole members get it first. If the
+//!   power goes in between, the table with the highest epoch counts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::label::{Label, Superblock};
+use super::members::Assembled;
+use super::membership::{MEMBERS_MAX, MemberEntry, Membership};
+use super::opening::{Relation, Standing};
+use crate::device::{Device, Devices, MemberState, OneDevice, Roster};
+use crate::faults::{FaultKind, Faults};
+use crate::segment::Segments;
+use crate::{Error, Result};
+
+/// The labels of a pool's devices.
+pub(super) struct Labels {
+    /// A label, for what all of them have in common.
+    common: Label,
+    devices: Devices,
+    segments: Arc<Segments>,
+    /// Bytes that each group uses.
+    sizes: Vec<u64>,
+    read_only: bool,
+    /// Drawn for this opening.
+    salt: u64,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Label of each device that is here and is written, or was.
+    labels: BTreeMap<u16, Label>,
+    /// The last superblock that each of them has got in this opening.
+    standings: BTreeMap<u16, Standing>,
+    /// The table of each group.
+    tables: Vec<Membership>,
+}
+
+impl Labels {
+    /// Takes the labels of devices.
+    pub(super) fn new(assembled: &Assembled, segments: Arc<Segments>, read_only: bool, salt: u64) -> Result<Self> {
+        let whole = |label: &&Label| {
+            let state = assembled.devices.state(label.device);
+            state.is_some_and(|(_, state)| state == MemberState::Whole)
+        };
+        let common = assembled.labels.iter().find(whole).cloned();
+        let common = common.ok_or_else(|| Error::NotAPool("there is no device".into()))?;
+        // A device that was away while the pool was renamed has the former name.
+        let named = |label: &Label| (label.device, Label { name: common.name.clone(), ..label.clone() });
+        let labels = assembled.labels.iter().map(named).collect();
+        let state = Mutex::new(State { labels, standings: BTreeMap::new(), tables: assembled.tables.clone() });
+        let (devices, sizes) = (assembled.devices.clone(), assembled.sizes.clone());
+        Ok(Self { common, devices, segments, sizes, read_only, salt, state })
+    }
+
+    /// Returns a label, for what all of them have in common.
+    pub(super) fn common(&self) -> &Label {
+        &self.common
+    }
+
+    /// Returns the labels of the devices that are written, by ascending numbers.
+    pub(super) fn written(&self) -> Vec<Label> {
+        let state = self.state.lock();
+        let is_written =
+            |number: u16| self.devices.state(number).is_some_and(|(_, state)| state.is_written());
+        state.labels.iter().filter(|(number, _)| is_written(**number)).map(|(_, label)| label.clone()).collect()
+    }
+
+    /// Returns the table of a group.
+    pub(super) fn table(&self, group: u16) -> Option<Membership> {
+        self.state.lock().tables.get(usize::from(group)).cloned()
+    }
+
+    /// Returns the lowest number that no device has.
+    fn free_number(tables: &[Membership]) -> Result<u16> {
+        let taken = |number: &u16| tables.iter().any(|table| table.entry(*number).is_some());
+        (0..=u16::MAX).find(|number| !taken(number)).ok_or_else(|| Error::Invalid("the pool has too many devices".into()))
+    }
+
+    /// Returns the bytes of its devices that a group uses.
+    pub(super) fn group_bytes(&self, group: u16) -> u64 {
+        self.sizes.get(usize::from(group)).copied().unwrap_or_default()
+    }
+
+    /// Adds a device to a group, as a member that is filled. It takes the place of device `replaced`, if there is one.
+    /// Returns its number.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the group has as many members as it can have; errors of devices.
+    pub(super) fn add(&self, group: u16, replaced: Option<u16>, device: Arc<dyn Device>) -> Result<u16> {
+        let number = {
+            let mut state = self.state.lock();
+            let number = Self::free_number(&state.tables)?;
+            let table = state.tables.get_mut(usize::from(group));
+            let table = table.filter(|table| table.members.len() < MEMBERS_MAX);
+            let table = table.ok_or_else(|| Error::Invalid("the mirror has as many devices as it can have".into()))?;
+            // No other member had this number in this epoch.
+            let birth = self.salt.rotate_left(32).wrapping_add(table.group_epoch);
+            table.members.push(MemberEntry { number, state: MemberState::Filling, leaves: false, birth });
+            table.members.sort_by_key(|entry| entry.number);
+            for entry in &mut table.members {
+                entry.leaves |= Some(entry.number) == replaced;
+            }
+            let (membership, size_bytes) = (table.clone(), self.group_bytes(group));
+            let guid = self.common.pool.of_device(number);
+            let label = Label { device: number, guid, size_bytes, membership, ..self.common.clone() };
+            state.labels.insert(number, label);
+            number
+        };
+        let added = Label::erase(OneDevice::of(device.as_ref()))
+            .and_then(|()| self.devices.add(group, number, device))
+            .and_then(|()| self.change(group));
+        if let Err(error) = added {
+            self.devices.take_offline(number);
+            self.devices.remove(number);
+            self.forget(group, number);
+            return Err(error);
+        }
+        Ok(number)
+    }
+
+    /// Removes a device that is not written any more from its group, and makes it hold no pool. If it took the place of
+    /// others, those stay.
+    ///
+    /// # Errors
+    /// Errors of the others' labels; then it is still a member.
+    pub(super) fn remove(&self, group: u16, number: u16) -> Result<()> {
+        let (label, table) = {
+            let mut state = self.state.lock();
+            let Some(table) = state.tables.get_mut(usize::from(group)) else { return Ok(()) };
+            let before = table.clone();
+            table.members.retain(|entry| entry.number != number);
+            let fills = |entry: &MemberEntry| entry.state == MemberState::Filling;
+            if !table.members.iter().any(fills) {
+                table.members.iter_mut().for_each(|entry| entry.leaves = false);
+            }
+            (state.labels.remove(&number), before)
+        };
+        if let Err(error) = self.change(group) {
+            let mut state = self.state.lock();
+            if let Some(there) = state.tables.get_mut(usize::from(group)) {
+                there.members = table.members;
+            }
+            state.labels.extend(label.map(|label| (number, label)));
+            return Err(error);
+        }
+        let device = self.devices.remove(number);
+        if let Some(device) = device
+            && let Err(error) = Label::erase(OneDevice::of(device.as_ref()))
+        {
+            tracing::warn!(%error, device = %device.path().display(), "a device that has left the pool still has its label");
+        }
+        Ok(())
+    }
+
+    fn forget(&self, group: u16, number: u16) {
+        let mut state = self.state.lock();
+        state.labels.remove(&number);
+        if let Some(table) = state.tables.get_mut(usize::from(group)) {
+            table.members.retain(|entry| entry.number != number);
+        }
+    }
+
+    /// Takes the label of a device that is a member and has come back, if it is the one that the table names.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is not.
+    pub(super) fn take_back(&self, number: u16, label: &Label) -> Result<()> {
+        let mut state = self.state.lock();
+        let birth = |table: &Membership| table.entry(number).map(|entry| entry.birth);
+        let known = state.tables.iter().find_map(birth);
+        if label.pool != self.common.pool || label.device != number || known != birth(&label.membership) || known.is_none() {
+            return Err(Error::Invalid("it is another device than the one that is missing".into()));
+        }
+        let name = self.common.name.clone();
+        state.labels.insert(number, Label { name, ..label.clone() });
+        Ok(())
+    }
+
+    /// Writes a superblock to all devices that are written, durably. Returns their number.
+    ///
+    /// # Errors
+    /// Errors of devices that cannot be left out.
+    pub(super) fn publish(&self, superblock: &Superblock) -> Result<usize> {
+        let labels = self.written();
+        write_superblock(&self.devices, &labels, superblock)?;
+        let standing = superblock.standing();
+        let mut state = self.state.lock();
+        for Label { device, .. } in &labels {
+            if self.devices.state(*device).is_some_and(|(_, state)| state.is_written()) {
+                state.standings.insert(*device, standing);
+            }
+        }
+        Ok(labels.len())
+    }
+
+    /// Returns true if a device with this label, which has come as far as `standing`, is as it was when it was left out
+    /// in this opening.
+    pub(super) fn was_left_at(&self, number: u16, standing: &Standing, label: &Label) -> bool {
+        let state = self.state.lock();
+        let known = state.labels.get(&number).map(|label| (label.membership.group_epoch, label.membership.draw));
+        let told = (label.membership.group_epoch, label.membership.draw);
+        known == Some(told) && state.standings.get(&number).is_some_and(|last| standing.relation(last) == Relation::Same)
+    }
+
+    /// Makes a member whole that lacks nothing any more. Returns the devices whose place it took: they may leave now;
+    /// `None` if it was left out meanwhile.
+    ///
+    /// # Errors
+    /// Errors of labels.
+    pub(super) fn complete(&self, group: u16, number: u16) -> Result<Option<Vec<u16>>> {
+        if !self.devices.complete(number) {
+            return Ok(None);
+        }
+        self.change(group)?;
+        let state = self.state.lock();
+        let table = state.tables.get(usize::from(group));
+        let leaving = table.iter().flat_map(|table| &table.members).filter(|entry| entry.leaves);
+        Ok(Some(leaving.map(|entry| entry.number).collect()))
+    }
+
+    /// Writes the table of a group to the labels of its members that are written.
+    ///
+    /// # Errors
+    /// If the label of no whole member can be written.
+    pub(super) fn change(&self, group: u16) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            let State { labels, tables } = &mut *state;
+            let Some(table) = tables.get_mut(usize::from(group)) else { return Ok(()) };
+            table.group_epoch += 1;
+            table.draw = self.salt.wrapping_add(table.group_epoch);
+            let states = self.devices.states(group);
+            for entry in &mut table.members {
+                let found = states.iter().find(|(number, _)| *number == entry.number);
+                entry.state = found.map_or(entry.state, |(_, state)| *state);
+            }
+            if self.write_table(labels, table)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes a table to the labels of the members that are written. Returns false if one of them had to be left out
+    /// meanwhile.
+    fn write_table(&self, labels: &mut BTreeMap<u16, Label>, table: &Membership) -> Result<bool> {
+        for wanted in [MemberState::Whole, MemberState::Filling] {
+            for entry in table.members.iter().filter(|entry| entry.state == wanted) {
+                let (Ok(here), Some(label)) = (self.devices.device(entry.number), labels.get_mut(&entry.number)) else {
+                    continue;
+                };
+                let new = Label { membership: table.clone(), ..label.clone() };
+                match new.rewrite(here.one()) {
+                    Ok(()) => *label = new,
+                    Err(error) if self.devices.leave_out(entry.number, &error) => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn faults(&self) -> &Faults {
+        &self.segments.faults
+    }
+}
+
+impl Roster for Labels {
+    fn record(&self, group: u16) -> Result<()> {
+        self.change(group)
+    }
+
+    fn takes_writes(&self) -> bool {
+        !self.read_only
+    }
+
+    fn corrected(&self, device: u16, place: (u16, u64), error: &Error, repaired: &Result<()>) {
+        let of_error = FaultKind::of(error).filter(|kind| *kind == FaultKind::Checksum);
+        let kinds = of_error.into_iter().chain([FaultKind::Corrected]);
+        kinds.chain(repaired.is_ok().then_some(FaultKind::Repaired)).for_each(|kind| self.faults().note_device(kind, device));
+        let (group, offset) = place;
+        match repaired {
+            Ok(()) => tracing::warn!(device, group, offset, %error, "a copy was wrong: it was read from a mirror, and written again"),
+            Err(failed) => {
+                tracing::warn!(device, group, offset, %error, %failed, "a copy was wrong: it was read from a mirror, and not written again");
+            }
+        }
+    }
+}
+
+/// Writes a superblock to every device, in slots of its own: whatever a power cut leaves of it, the one before is whole
+/// (I5). If there are several devices it goes to the first ring of all, and as confirmed to the second of all, so that a
+/// device which lacks it is known to be stale ([`super::identity`]). A device of a mirror that fails it is left out.
+pub(super) fn write_superblock(devices: &Devices, labels: &[Label], superblock: &Superblock) -> Result<()> {
+    if let [label] = labels {
+        superblock.write(devices.device(label.device)?.one(), label)?;
+        return Ok(devices.flush()?);
+    }
+    for (ring, confirmed) in [(0, false), (1, true)] {
+        let written = Superblock { confirmed, ..*superblock };
+        for label in labels {
+            let Ok(here) = devices.device(label.device) else { continue };
+            match written.write_to(ring, here.one(), label) {
+                Err(error) if !devices.leave_out(label.device, &error) => return Err(error),
+                _ => {}
+            }
+        }
+        devices.flush()?;
+    }
+    Ok(())
+}

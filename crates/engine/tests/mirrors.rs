@@ -1,0 +1,418 @@
+//! Mirrors: a pool goes on while each group has one good device, loses nothing, and makes others whole again.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+use std::sync::Arc;
+
+use pagefold_engine::Error;
+use pagefold_engine::dataset::Change;
+use pagefold_engine::device::{Device, InjectedFault, SimDevice, SimOp};
+use pagefold_engine::pool::{CreateOptions, DeviceState, Guid, OpenOptions, Pool, create_groups_on};
+
+const MIB: u64 = 1 << 20;
+const PAGE: u32 = 8192;
+const SIZE: u64 = 134 * MIB;
+
+type Sims = Vec<Arc<SimDevice>>;
+
+fn handles(sims: &[Arc<SimDevice>]) -> Vec<Arc<dyn Device>> {
+    sims.iter().map(|sim| Arc::clone(sim) as Arc<dyn Device>).collect()
+}
+
+fn options() -> OpenOptions {
+    OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() }
+}
+
+fn open(sims: &[Arc<SimDevice>]) -> Arc<Pool> {
+    try_open(sims).unwrap()
+}
+
+fn try_open(sims: &[Arc<SimDevice>]) -> pagefold_engine::Result<Arc<Pool>> {
+    Pool::open_on(handles(sims), &options())
+}
+
+fn sim(seed: u64) -> Arc<SimDevice> {
+    Arc::new(SimDevice::new(SIZE, seed))
+}
+
+/// A new pool of `groups` mirrors, each of so many devices.
+fn fresh(groups: usize, members: usize) -> Sims {
+    let sims: Sims = (0..(groups * members) as u64).map(sim).collect();
+    let layout: Vec<Vec<Arc<dyn Device>>> = sims.chunks(members).map(handles).collect();
+    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") };
+    create_groups_on("tank", &layout, &options).unwrap();
+    sims
+}
+
+/// A page that does not compress, of a version.
+fn page(at: u64, version: u64) -> Vec<u8> {
+    let mut state = at.wrapping_mul(0x9E37_79B9) + version;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (state >> 56) as u8
+    };
+    (0..PAGE).map(|_| next()).collect()
+}
+
+fn try_write(pool: &Pool, pages: std::ops::Range<u64>, version: u64) -> pagefold_engine::Result<()> {
+    for at in pages {
+        let (offset, data) = (at * u64::from(PAGE), page(at, version));
+        pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }])?;
+    }
+    pool.sync()
+}
+
+fn write(pool: &Pool, pages: std::ops::Range<u64>, version: u64) {
+    try_write(pool, pages, version).unwrap();
+}
+
+#[track_caller]
+fn has(pool: &Pool, pages: std::ops::Range<u64>, version: u64) {
+    for at in pages {
+        let mut out = vec![0; PAGE as usize];
+        pool.dataset().read(4, PAGE, at * u64::from(PAGE), &mut out).unwrap();
+        assert!(out == page(at, version), "page {at} of version {version}");
+    }
+}
+
+fn states(pool: &Pool) -> Vec<DeviceState> {
+    pool.device_status().iter().map(|device| device.state).collect()
+}
+
+/// Fills all devices. Returns the bytes that were copied.
+fn fill(pool: &Pool) -> u64 {
+    let mut copied = 0;
+    while let Some(bytes) = pool.fill_step(5).unwrap() {
+        copied += bytes;
+    }
+    copied
+}
+
+/// Both devices by themselves have everything, sound.
+#[track_caller]
+fn each_has_all(sims: &[Arc<SimDevice>], pages: std::ops::Range<u64>, version: u64) {
+    for alone in sims {
+        let image = Arc::new(alone.crash(&mut |contents| contents - 1));
+        let read_only = OpenOptions { read_only: true, ..options() };
+        let pool = Pool::open_on(handles(&[image]), &read_only).unwrap();
+        has(&pool, pages.clone(), version);
+        let report = pool.check_open(&mut |_| {});
+        assert_eq!(report.messages, Vec::<String>::new());
+    }
+}
+
+use DeviceState::{Faulted, Filling, Missing, Offline, Online};
+
+#[test]
+fn each_device_of_a_mirror_has_all_by_itself() {
+    for members in [2, 3] {
+        let sims = fresh(1, members);
+        let pool = open(&sims);
+        write(&pool, 0..500, 1);
+        pool.export().unwrap();
+        each_has_all(&sims, 0..500, 1);
+    }
+}
+
+#[test]
+fn a_pool_opens_without_a_device_and_fills_it_when_it_comes_back() {
+    let sims = fresh(2, 2);
+    let pool = open(&sims);
+    write(&pool, 0..500, 1);
+    pool.export().unwrap();
+    drop(pool);
+    // Either device of each group may be missing.
+    let pool = open(&[Arc::clone(&sims[0]), Arc::clone(&sims[3])]);
+    assert_eq!(states(&pool), [Online, Missing, Missing, Online]);
+    has(&pool, 0..500, 1);
+    write(&pool, 100..200, 2);
+    drop(pool);
+    // It crashed. What was away is filled.
+    let pool = open(&sims);
+    assert_eq!(states(&pool), [Online, Filling, Filling, Online]);
+    assert!(fill(&pool) > 500 * u64::from(PAGE));
+    assert_eq!(states(&pool), [Online; 4]);
+    write(&pool, 200..300, 3);
+    drop(pool);
+    let pool = open(&[Arc::clone(&sims[1]), Arc::clone(&sims[2])]);
+    has(&pool, 0..100, 1);
+    has(&pool, 100..200, 2);
+    has(&pool, 200..300, 3);
+}
+
+#[test]
+fn a_group_without_a_device_is_missed() {
+    let sims = fresh(2, 2);
+    let error = try_open(&[Arc::clone(&sims[0]), Arc::clone(&sims[1])]).err().unwrap();
+    assert!(matches!(error, Error::NotAPool(_)), "{error}");
+    assert!(error.to_string().contains("has 3 devices and 2 of them are here"), "{error}");
+}
+
+#[test]
+fn a_device_that_was_away_is_not_taken_for_whole_by_itself_later() {
+    let sims = fresh(1, 2);
+    let pool = open(&sims);
+    write(&pool, 0..50, 1);
+    pool.export().unwrap();
+    drop(pool);
+    let pool = open(&sims[..1]);
+    write(&pool, 0..50, 2);
+    pool.export().unwrap();
+    drop(pool);
+    // The other one does not know that, and is as it was. Together the newer one counts.
+    let pool = open(&sims);
+    assert_eq!(states(&pool), [Online, Filling]);
+    has(&pool, 0..50, 2);
+    drop(pool);
+    // While it was not filled, it is no pool alone.
+    let error = try_open(&sims[1..]).err().unwrap();
+    assert!(matches!(error, Error::NotAPool(_)), "{error}");
+}
+
+#[test]
+fn halves_that_went_on_separately_are_not_opened_together() {
+    let sims = fresh(1, 2);
+    open(&sims).export().unwrap();
+    for half in [&sims[..1], &sims[1..]] {
+        let pool = open(half);
+        write(&pool, 0..10, 1);
+        pool.export().unwrap();
+    }
+    let error = try_open(&sims).err().unwrap();
+    assert!(matches!(error, Error::NotCurrent { .. }), "{error}");
+    open(&sims[..1]);
+}
+
+#[test]
+fn a_device_that_fails_is_left_out_and_nothing_is_lost() {
+    for op in [SimOp::Write, SimOp::Flush] {
+        let sims = fresh(1, 2);
+        let pool = open(&sims);
+        write(&pool, 0..200, 1);
+        sims[0].inject(InjectedFault { op, range: 0..SIZE, skip: 3, times: u64::MAX });
+        write(&pool, 0..200, 2);
+        pool.checkpoint(false).unwrap();
+        write(&pool, 200..300, 3);
+        assert_eq!(states(&pool), [Faulted, Online]);
+        has(&pool, 0..200, 2);
+        drop(pool);
+        let image = Arc::new(sims[1].crash_seeded(7));
+        let pool = open(&[image]);
+        assert_eq!(states(&pool), [Faulted, Online]);
+        has(&pool, 0..200, 2);
+        has(&pool, 200..300, 3);
+        drop(pool);
+        // The one that failed is not opened alone, whatever it has.
+        sims[0].clear_faults();
+        sims[0].reopen();
+    }
+}
+
+#[test]
+fn all_devices_failing_fails_the_pool_as_one_does() {
+    let sims = fresh(1, 2);
+    let pool = open(&sims);
+    write(&pool, 0..20, 1);
+    for sim in &sims {
+        sim.inject(InjectedFault { op: SimOp::Flush, range: 0..SIZE, skip: 0, times: u64::MAX });
+        sim.inject(InjectedFault { op: SimOp::Write, range: 0..SIZE, skip: 0, times: u64::MAX });
+    }
+    assert!(try_write(&pool, 0..20, 2).is_err());
+    assert_eq!(states(&pool), [Online, Online]);
+    has(&pool, 0..1, 2);
+    drop(pool);
+    for sim in &sims {
+        sim.clear_faults();
+        sim.reopen();
+    }
+    let pool = open(&sims);
+    has(&pool, 1..20, 1);
+}
+
+#[test]
+fn a_device_that_was_offline_gets_what_it_missed_and_no_more() {
+    let sims = fresh(1, 2);
+    let pool = open(&sims);
+    write(&pool, 0..4000, 1);
+    pool.checkpoint(false).unwrap();
+    pool.offline(1).unwrap();
+    assert_eq!(states(&pool), [Online, Offline]);
+    assert!(pool.offline(0).unwrap_err().to_string().contains("the only device"));
+    write(&pool, 0..300, 2);
+    pool.online(Arc::clone(&sims[1]) as Arc<dyn Device>).unwrap();
+    assert_eq!(states(&pool), [Online, Filling]);
+    write(&pool, 300..400, 2);
+    let copied = fill(&pool);
+    assert!(copied < 12 * MIB, "{copied} bytes were copied for {} written", 300 * PAGE);
+    assert_eq!(states(&pool), [Online, Online]);
+    has(&pool, 0..400, 2);
+    pool.export().unwrap();
+    each_has_all(&sims, 400..4000, 1);
+    each_has_all(&sims, 0..400, 2);
+}
+
+#[test]
+fn an_older_copy_in_its_place_lacks_everything() {
+    let sims = fresh(1, 2);
+    let pool = open(&sims);
+    write(&pool, 0..1000, 1);
+    pool.checkpoint(false).unwrap();
+    let old = Arc::new(sims[1].crash(&mut |contents| contents - 1));
+    write(&pool, 0..1000, 2);
+    pool.checkpoint(false).unwrap();
+    pool.offline(1).unwrap();
+    write(&pool, 0..10, 3);
+    pool.online(Arc::clone(&old) as Arc<dyn Device>).unwrap();
+    assert!(fill(&pool) > 1000 * u64::from(PAGE));
+    pool.export().unwrap();
+    each_has_all(&[Arc::clone(&sims[0]), old], 10..1000, 2);
+}
+
+#[test]
+fn devices_are_attached_replaced_and_detached() {
+    let sims = fresh(1, 1);
+    let pool = open(&sims);
+    write(&pool, 0..700, 1);
+    let small = Arc::new(SimDevice::new(SIZE - 4 * MIB, 7));
+    assert!(pool.attach(0, small, false).unwrap_err().to_string().contains("are needed"));
+    assert!(pool.detach(0).unwrap_err().to_string().contains("the only device"));
+    let [second, third] = [sim(8), sim(9)];
+    assert_eq!(pool.attach(0, Arc::clone(&second) as Arc<dyn Device>, false).unwrap(), 1);
+    assert_eq!(states(&pool), [Online, Filling]);
+    write(&pool, 700..800, 1);
+    fill(&pool);
+    assert_eq!(states(&pool), [Online, Online]);
+    each_has_all(&[Arc::clone(&sims[0]), Arc::clone(&second)], 0..800, 1);
+    // The first one goes, when the third has all.
+    assert_eq!(pool.attach(0, Arc::clone(&third) as Arc<dyn Device>, true).unwrap(), 2);
+    assert!(pool.device_status()[0].leaves);
+    fill(&pool);
+    assert_eq!(pool.device_status().iter().map(|device| device.number).collect::<Vec<_>>(), [1, 2]);
+    assert!(matches!(try_open(&sims).err().unwrap(), Error::NotAPool(_)), "it holds no pool any more");
+    write(&pool, 0..100, 2);
+    pool.detach(1).unwrap();
+    write(&pool, 100..200, 2);
+    pool.export().unwrap();
+    drop(pool);
+    let pool = open(&[third]);
+    assert_eq!(states(&pool), [Online]);
+    has(&pool, 0..200, 2);
+    has(&pool, 200..800, 1);
+}
+
+#[test]
+fn replacing_goes_on_after_a_crash() {
+    let sims = fresh(1, 1);
+    let pool = open(&sims);
+    write(&pool, 0..700, 1);
+    let new = sim(5);
+    pool.attach(0, Arc::clone(&new) as Arc<dyn Device>, true).unwrap();
+    for _ in 0..2 {
+        pool.fill_step(1).unwrap();
+    }
+    drop(pool);
+    let both = [Arc::clone(&sims[0]), Arc::clone(&new)];
+    let pool = open(&both);
+    assert_eq!(states(&pool), [Online, Filling]);
+    assert!(pool.device_status()[0].leaves);
+    fill(&pool);
+    assert_eq!(states(&pool), [Online]);
+    has(&pool, 0..700, 1);
+    drop(pool);
+    has(&open(&[new]), 0..700, 1);
+}
+
+#[test]
+fn a_missing_device_is_replaced() {
+    let sims = fresh(1, 2);
+    let pool = open(&sims);
+    write(&pool, 0..100, 1);
+    pool.export().unwrap();
+    drop(pool);
+    let new = sim(5);
+    let pool = open(&sims[1..]);
+    assert_eq!(states(&pool), [Missing, Online]);
+    pool.attach(0, Arc::clone(&new) as Arc<dyn Device>, true).unwrap();
+    fill(&pool);
+    assert_eq!(states(&pool), [Online, Online]);
+    drop(pool);
+    // It comes back, and has no place any more.
+    let pool = open(&[Arc::clone(&sims[0]), Arc::clone(&sims[1]), Arc::clone(&new)]);
+    assert_eq!(states(&pool), [Online, Online]);
+    drop(pool);
+    has(&open(&[new]), 0..100, 1);
+}
+
+#[test]
+fn what_one_device_has_wrong_comes_from_the_other_and_is_mended() {
+    let sims = fresh(1, 2);
+    let pool = open(&sims);
+    write(&pool, 0..2000, 1);
+    pool.export().unwrap();
+    drop(pool);
+    let mut bits = 0;
+    for at in sims[1].written_blocks() {
+        if (2 * MIB..120 * MIB).contains(&at) {
+            sims[1].flip_bit(at + 77, 3);
+            bits += 1;
+        }
+    }
+    assert!(bits > 2000);
+    let pool = open(&sims);
+    has(&pool, 0..2000, 1);
+    pool.scrub_start(1, 0).unwrap();
+    while pool.scrub_step(2).unwrap().is_some() {}
+    let scrub = pool.status().scrub;
+    assert_eq!(scrub.repaired, scrub.damaged + scrub.unreadable, "{scrub:?}");
+    let faults = pool.faults();
+    assert!(faults.devices[1].repaired > 1000, "{faults:?}");
+    assert_eq!(faults.devices[0].checksums, 0);
+    pool.scrub_start(3, 0).unwrap();
+    while pool.scrub_step(4).unwrap().is_some() {}
+    assert_eq!((pool.status().scrub.damaged, pool.status().scrub.unreadable), (0, 0));
+    pool.export().unwrap();
+    each_has_all(&sims, 0..2000, 1);
+}
+
+#[test]
+fn reads_that_fail_are_answered_by_the_other() {
+    let sims = fresh(1, 2);
+    let pool = open(&sims);
+    write(&pool, 0..1000, 1);
+    pool.export().unwrap();
+    drop(pool);
+    sims[0].inject(InjectedFault { op: SimOp::Read, range: 2 * MIB..SIZE, skip: 0, times: u64::MAX });
+    let pool = open(&sims);
+    has(&pool, 0..1000, 1);
+    assert_eq!(states(&pool), [Online, Online]);
+    assert!(pool.faults().devices[0].reads > 0);
+}
+
+/// The power fails on both at once, and what was not flushed survives by chance on each.
+#[test]
+fn a_power_cut_leaves_all_that_was_acknowledged_whichever_device_is_read() {
+    for seed in 0..60 {
+        let sims = fresh(1, 2);
+        let pool = open(&sims);
+        write(&pool, 0..40, 1);
+        pool.checkpoint(false).unwrap();
+        write(&pool, 0..20, 2);
+        for at in 20..40 {
+            let (offset, data) = (at * u64::from(PAGE), page(at, 3));
+            pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
+        }
+        let _ = pool.checkpoint(seed % 2 == 0);
+        write(&pool, 40..50, 1);
+        let after: Sims = sims.iter().map(|sim| Arc::new(sim.crash_seeded(seed))).collect();
+        drop(pool);
+        let pool = open(&after);
+        has(&pool, 0..20, 2);
+        has(&pool, 40..50, 1);
+        write(&pool, 50..60, 1);
+        drop(pool);
+        for alone in &after {
+            let pool = open(&[Arc::new(alone.crash(&mut |_| 0))]);
+            has(&pool, 0..20, 2);
+            has(&pool, 40..60, 1);
+        }
+    }
+}

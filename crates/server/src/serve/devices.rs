@@ -1,0 +1,65 @@
+//! Changes the devices of a pool while it is served.
+//!
+//! A confined server opens no device: whoever asks opens and locks it, and sends the descriptor. The supervisor keeps it
+//! for the servers that follow.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use pagefold_engine::Result as EngineResult;
+use super::server::Server;
+use super::streams::send_reply;
+use crate::control::{DevicePlace, Reply, receive_descriptor};
+use crate::failure::{Context, Failure, Result};
+use crate::raw::shown;
+use crate::{engine_errors, pools};
+
+/// Gives the pool a device, whose descriptor the client sends.
+pub(super) fn add(server: &Server, path: &Path, place: DevicePlace, connection: &UnixStream) -> Result<Reply> {
+    let doing = || format!("cannot use {}", shown(path));
+    send_reply(connection, &Reply::Ready {})?;
+    let file: OwnedFd = receive_descriptor(connection)
+        .context(doing)?
+        .ok_or_else(|| Failure::new(format!("{}: no descriptor was sent", doing())))?;
+    let device = pools::adopt_device(server.pool.name(), path, &file, false)?;
+    let added = match place {
+        DevicePlace::Beside(number) => server.pool.attach(number, device, false),
+        DevicePlace::InPlaceOf(number) => server.pool.attach(number, device, true),
+        DevicePlace::Own => server.pool.online(device),
+    };
+    added.map_err(|error| engine_errors::failed(doing(), &error))?;
+    server.handover.add_device(path, file)?;
+    Ok(Reply::Done {})
+}
+
+/// Stops using a device; then others may open it. With `release` it is not in use anyway.
+pub(super) fn offline(server: &Server, number: u16, release: bool) -> Result<Reply> {
+    let path = path_of(server, number)?;
+    let doing = "cannot take it offline";
+    if !release {
+        told(&path, doing, server.pool.offline(number))?;
+    }
+    told(&path, doing, server.pool.release(number))?;
+    server.handover.remove_device(&path);
+    Ok(Reply::Done {})
+}
+
+/// Removes a device from its mirror.
+pub(super) fn detach(server: &Server, number: u16) -> Result<Reply> {
+    let path = path_of(server, number)?;
+    told(&path, "cannot detach it", server.pool.detach(number))?;
+    server.handover.remove_device(&path);
+    Ok(Reply::Done {})
+}
+
+fn path_of(server: &Server, number: u16) -> Result<std::path::PathBuf> {
+    let all = server.pool.device_status();
+    let found = all.into_iter().find(|device| device.number == number);
+    found.map(|device| device.path).ok_or_else(|| Failure::new(format!("the pool has no device number {number}")))
+}
+
+fn told(path: &Path, doing: &str, done: EngineResult<()>) -> Result<()> {
+    let doing = if path.as_os_str().is_empty() { doing.into() } else { format!("{}: {doing}", shown(path)) };
+    done.map_err(|error| engine_errors::failed(doing, &error))
+}
