@@ -67,8 +67,10 @@ impl Bounds {
 pub struct History {
     /// Kind of trouble that it looks for.
     pub theme: Theme,
-    /// Devices' sizes in bytes.
+    /// Groups' sizes in bytes.
     pub devices: Vec<u64>,
+    /// Number of devices of each group, which are mirrors of each other if there are several.
+    pub copies: usize,
     /// Cache in bytes.
     pub cache_bytes: u64,
     /// True if pages are coded by models.
@@ -119,9 +121,10 @@ impl History {
         }
         let count = if theme != Theme::Full && random.percent(25) { random.within(2, 3) } else { 1 };
         let devices: Vec<u64> = (0..count).map(|_| small_device(&mut random)).collect();
+        let copies = Self::copies(seed, theme);
         let cache_bytes = if random.percent(50) { 64 << 10 } else { 32 * MIB };
         let len = if theme == Theme::Full { random.within(100, 400) } else { random.within(10, 150) };
-        let mut writer = Writer::new(seed, random, theme, count);
+        let mut writer = Writer::new(seed, random, theme, count * copies as u64);
         let mut steps = writer.steps(len);
         if theme == Theme::Flips {
             writer.keep_a_flip(seed, &mut steps);
@@ -134,6 +137,7 @@ impl History {
         Self {
             theme,
             devices,
+            copies,
             cache_bytes,
             modelled,
             forked,
@@ -145,6 +149,15 @@ impl History {
             images: 0,
             steps,
         }
+    }
+}
+
+impl History {
+    /// Returns the number of devices of each group: every eighth history has mirrors, whose devices come and go.
+    fn copies(seed: u64, theme: Theme) -> usize {
+        let mut random = Random::new(seed ^ 0x3177_0225);
+        let mirrored = matches!(theme, Theme::Crash | Theme::Faults) && random.percent(12);
+        if mirrored { random.within(2, 3) as usize } else { 1 }
     }
 }
 

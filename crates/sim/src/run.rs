@@ -3,6 +3,7 @@
 mod acts;
 mod catalogue;
 mod commits;
+mod mirrors;
 mod power_cuts;
 mod recovery;
 mod setup;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use pagefold_engine::dataset::Journal;
 use pagefold_engine::device::{Device, SimDevice};
-use pagefold_engine::pool::{CreateOptions, Flight, Guid, LearnOptions, OpenOptions, Pool, create_on};
+use pagefold_engine::pool::{CreateOptions, Flight, Guid, LearnOptions, OpenOptions, Pool, create_groups_on};
 use setup::{journal, open, options};
 
 use crate::history::{Act, Bounds, CatalogueOp, History, Step};
@@ -77,7 +78,11 @@ const FLIGHTS_MAX: usize = 2;
 
 struct Sim<'a> {
     history: &'a History,
+    /// All devices, those of a mirror next to each other.
     devices: Vec<Arc<SimDevice>>,
+    /// Of each device, true if the pool does not get it, and true if it was whole when the pool was last closed.
+    away: Vec<bool>,
+    whole: Vec<bool>,
     pool: Option<Arc<Pool>>,
     begun: Vec<Begun>,
     /// Oldest content that may be found after a crash.
@@ -169,11 +174,13 @@ fn text(seed: u64) -> String {
 impl<'a> Sim<'a> {
     fn new(history: &'a History) -> Outcome<Self> {
         let devices: Vec<Arc<SimDevice>> = (0_u64..)
-            .zip(&history.devices)
+            .zip(history.devices.iter().flat_map(|size| std::iter::repeat_n(size, history.copies)))
             .map(|(at, size)| Arc::new(SimDevice::new(*size, history.seed.wrapping_add(at))))
             .collect();
         let mut sim = Self {
             history,
+            away: vec![false; devices.len()],
+            whole: vec![true; devices.len()],
             devices,
             pool: None,
             begun: Vec::new(),
@@ -203,7 +210,8 @@ impl<'a> Sim<'a> {
             stats: Stats::default(),
         };
         let create = CreateOptions { force: false, created: 0, guid: Guid(*b"simulated pool 1") };
-        create_on("sim", &sim.handles(), &create).map_err(|error| format!("create: {error}"))?;
+        let groups: Vec<Vec<_>> = sim.handles().chunks(history.copies).map(<[_]>::to_vec).collect();
+        create_groups_on("sim", &groups, &create).map_err(|error| format!("create: {error}"))?;
         let options = OpenOptions { journal: sim.journal.clone(), ..options(history, 0) };
         let pool = open(history, sim.handles(), &options).map_err(|e| format!("first open: {e}"))?;
         for (name, bytes) in history.bounds.iter().flat_map(Bounds::properties) {
@@ -220,15 +228,20 @@ impl<'a> Sim<'a> {
     }
 
     fn handles(&self) -> Vec<Arc<dyn Device>> {
-        self.devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
+        let here = self.devices.iter().zip(&self.away).filter(|(_, away)| !**away);
+        here.map(|(device, _)| Arc::clone(device) as Arc<dyn Device>).collect()
     }
 
     fn pool(&self) -> Outcome<&Arc<Pool>> {
         self.pool.as_ref().ok_or_else(|| "the pool is closed".into())
     }
 
+    /// Returns true if the power of a device is off that the pool cannot do without.
     fn is_off(&self) -> bool {
-        self.devices.iter().any(|device| device.is_off())
+        match &self.pool {
+            Some(pool) if self.history.copies > 1 => self.is_a_mirror_off(pool),
+            _ => self.devices.iter().any(|device| device.is_off()),
+        }
     }
 
     fn terms(&self) -> Terms {

@@ -315,6 +315,8 @@ impl Group {
             }
             // What is written to the region from here on goes to the member, too.
             let copied = if is_wanted(start) { self.copy(&[member.number], device.as_ref(), &bytes)? } else { 0 };
+            // First among what no flush has covered, then not lacking any more (M2).
+            self.writes.note(&bytes);
             member.has(region..region + 1);
             if copied > 0 {
                 return Ok(Some(copied));

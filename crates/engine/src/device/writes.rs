@@ -90,7 +90,7 @@ impl Writes {
         }
     }
 
-    /// Notes that something is written while a copy keeps others from these bytes.
+    /// Notes that a member was written to by a copy, or while a copy kept others from these bytes.
     pub(super) fn note(&self, bytes: &Range<u64>) {
         self.state.lock().unflushed.insert_range(regions(bytes));
     }

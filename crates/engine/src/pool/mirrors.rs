@@ -89,7 +89,10 @@ impl Pool {
                 one.size_bytes()
             )));
         }
-        self.labels.add(group, replace.then_some(beside), new)
+        let number = self.labels.add(group, replace.then_some(beside), new)?;
+        // Errors of one that had the number before are not its own.
+        self.shared.segments.faults.clear(Some(number), 0);
+        Ok(number)
     }
 
     /// Removes a device from its mirror. It holds no pool then.
@@ -178,6 +181,11 @@ impl Pool {
     pub fn fill_step(&self, now: u64) -> Result<Option<u64>> {
         if self.shared.check_writable().is_err() {
             return Ok(None);
+        }
+        if self.labels.take_left_out() {
+            // A device that was left out has not got this superblock: with this machine's memory of how far the pool has
+            // come, it is known to be stale even alone.
+            self.checkpoint(false)?;
         }
         let devices = &self.shared.devices;
         let filling = devices.here().into_iter().find(|device| device.state == MemberState::Filling);

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -28,6 +29,8 @@ pub(super) struct Labels {
     /// Bytes that each group uses.
     sizes: Vec<u64>,
     read_only: bool,
+    /// True if a member was left out since [`Labels::take_left_out`].
+    left_out: AtomicBool,
     /// Drawn for this opening.
     salt: u64,
     state: Mutex<State>,
@@ -56,7 +59,8 @@ impl Labels {
         let labels = assembled.labels.iter().map(named).collect();
         let state = Mutex::new(State { labels, standings: BTreeMap::new(), tables: assembled.tables.clone() });
         let (devices, sizes) = (assembled.devices.clone(), assembled.sizes.clone());
-        Ok(Self { common, devices, segments, sizes, read_only, salt, state })
+        let left_out = false.into();
+        Ok(Self { common, devices, segments, sizes, read_only, left_out, salt, state })
     }
 
     /// Returns a label, for what all of them have in common.
@@ -81,6 +85,11 @@ impl Labels {
     fn free_number(tables: &[Membership]) -> Result<u16> {
         let taken = |number: &u16| tables.iter().any(|table| table.entry(*number).is_some());
         (0..=u16::MAX).find(|number| !taken(number)).ok_or_else(|| Error::Invalid("the pool has too many devices".into()))
+    }
+
+    /// Returns true if a member was left out since the last call.
+    pub(super) fn take_left_out(&self) -> bool {
+        self.left_out.swap(false, Ordering::AcqRel)
     }
 
     /// Returns the bytes of its devices that a group uses.
@@ -258,8 +267,10 @@ impl Labels {
                 let new = Label { membership: table.clone(), ..label.clone() };
                 match new.rewrite(here.one()) {
                     Ok(()) => *label = new,
-                    Err(error) if self.devices.leave_out(entry.number, &error) => return Ok(false),
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        let is_out = is_left_out(&self.devices, entry.number, &error);
+                        return if is_out { Ok(false) } else { Err(error) };
+                    }
                 }
             }
         }
@@ -273,7 +284,9 @@ impl Labels {
 
 impl Roster for Labels {
     fn record(&self, group: u16) -> Result<()> {
-        self.change(group)
+        self.change(group)?;
+        self.left_out.store(true, Ordering::Release);
+        Ok(())
     }
 
     fn takes_writes(&self) -> bool {
@@ -305,13 +318,22 @@ pub(super) fn write_superblock(devices: &Devices, labels: &[Label], superblock: 
     for (ring, confirmed) in [(0, false), (1, true)] {
         let written = Superblock { confirmed, ..*superblock };
         for label in labels {
-            let Ok(here) = devices.device(label.device) else { continue };
-            match written.write_to(ring, here.one(), label) {
-                Err(error) if !devices.leave_out(label.device, &error) => return Err(error),
-                _ => {}
+            let here = devices.device(label.device).ok().filter(|here| here.state.is_written());
+            let Some(here) = here else { continue };
+            if let Err(error) = written.write_to(ring, here.one(), label)
+                && !is_left_out(devices, label.device, &error)
+            {
+                return Err(error);
             }
         }
         devices.flush()?;
     }
     Ok(())
+}
+
+/// Leaves out a device of a mirror that failed to write its label or superblock. Returns false if the pool cannot do
+/// without it.
+fn is_left_out(devices: &Devices, number: u16, error: &Error) -> bool {
+    // Somebody else may have left it out meanwhile.
+    devices.leave_out(number, error) || devices.state(number).is_none_or(|(_, state)| !state.is_written())
 }

@@ -141,6 +141,7 @@ impl History {
             bounds: None,
             dense: false,
             properties: 0,
+            copies: 1,
             seed,
             images: 0,
             steps,

@@ -1,5 +1,8 @@
 //! Tries power cuts in the middle of steps, on images of the devices.
 
+use std::sync::Arc;
+
+use pagefold_engine::device::SimDevice;
 use pagefold_engine::pool::OpenOptions;
 
 use super::setup::options;
@@ -46,7 +49,9 @@ impl<'a> Sim<'a> {
         let full = matches!(self.history.theme, Theme::Full | Theme::Aged);
         let long = self.history.dense || full && !cfg!(feature = "small-chunks");
         let most = if long { self.history.images.div_ceil(SHARE) } else { self.history.images };
-        let camera = Camera::new(&self.devices, most, self.shutter.bits());
+        let here = self.devices.iter().zip(&self.away).filter(|(_, away)| !**away);
+        let here: Vec<Arc<SimDevice>> = here.map(|(device, _)| Arc::clone(device)).collect();
+        let camera = Camera::new(&here, most, self.shutter.bits());
         camera.acknowledge(self.forgotten + self.durable);
         self.camera = Some(camera);
     }

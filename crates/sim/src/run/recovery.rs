@@ -17,6 +17,12 @@ impl Sim<'_> {
     pub(super) fn power_cycle(&mut self, again: &[u64]) -> Outcome {
         self.develop()?;
         self.begun.clear();
+        // While an opening does not succeed, the same devices are there: another half of a mirror would go on from where
+        // it was before.
+        if self.pool.is_some() {
+            self.note_whole();
+            self.choose_devices();
+        }
         self.close();
         self.faulted = false;
         self.committed = self.durable;

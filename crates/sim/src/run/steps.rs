@@ -102,6 +102,14 @@ impl<'a> Sim<'a> {
                 if self.stats.opens == opens {
                     (self.committed, self.settled) = before;
                 }
+                if self.pool.is_none() {
+                    return Ok(());
+                }
+                let (before, opens) = ((self.committed, self.settled), self.stats.opens);
+                self.tend_mirrors()?;
+                if self.stats.opens == opens {
+                    (self.committed, self.settled) = before;
+                }
                 Ok(())
             }
             Step::Trim { all } => self.trim(*all && !self.overlapping),

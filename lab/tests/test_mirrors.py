@@ -1,0 +1,209 @@
+"""Mirrors, as people use them: devices fail, vanish, come back and are replaced while files are written; and the page
+docs/MIRRORS.md, whose commands are run as they are written."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from lab import proc
+from lab.machine import commands, outputs, run_on_machine, script_of
+from lab.paths import ROOT
+from lab.pool import Pool
+
+MIB = 1 << 20
+PAGE = ROOT / "docs" / "MIRRORS.md"
+
+
+@pytest.fixture()
+def pool(run):
+    """Provides a mounted pool of one device, for which others are made beside it."""
+    with Pool(run, 256 * MIB) as pool:
+        yield pool
+        pool.unmount()
+        pool.check()
+
+
+def beside(pool: Pool, name: str, mib: int = 256) -> Path:
+    """Makes a file for a device."""
+    path = Path(pool.device).parent / name
+    with open(path, "wb") as file:
+        file.truncate(mib * MIB)
+    return path
+
+
+def status(pool: Pool) -> dict:
+    """Returns what `pagefold status --json` says of the pool."""
+    told = json.loads(pool.pagefold("status", "--json", pool.pool))
+    return told["pools"][0] if "pools" in told else told
+
+
+def states(pool: Pool) -> dict[str, str]:
+    """Returns the state of each device, by name; missing ones by number."""
+    return {Path(one["path"]).name or str(one["number"]): one["state"] for one in status(pool)["devices"]}
+
+
+def attach(pool: Pool, name: str) -> Path:
+    """Gives the pool's device a mirror, and waits until that is whole."""
+    new = beside(pool, name)
+    pool.pagefold("attach", pool.pool, pool.device, new, "--wait")
+    return new
+
+
+class Writer(threading.Thread):
+    """Writes and syncs files until it is told to stop; each is acknowledged before the next."""
+
+    def __init__(self, directory: Path):
+        super().__init__()
+        self.directory, self.done, self.ended = directory, [], threading.Event()
+        self.failed: OSError | None = None
+
+    def run(self) -> None:
+        while not self.ended.is_set() and self.failed is None:
+            content = os.urandom(64 << 10)
+            path = self.directory / f"w{len(self.done)}"
+            try:
+                with open(path, "wb") as file:
+                    file.write(content)
+                    os.fsync(file.fileno())
+            except OSError as error:
+                self.failed = error
+                return
+            self.done.append(content)
+
+    def __enter__(self) -> Writer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.join()
+        assert self.failed is None, self.failed
+        assert self.done
+
+    def verify(self) -> None:
+        """Reads all that was acknowledged."""
+        for number, content in enumerate(self.done):
+            assert (self.directory / f"w{number}").read_bytes() == content, number
+
+
+def test_a_device_is_attached_and_either_one_is_enough(pool):
+    content = os.urandom(8 * MIB)
+    (pool.mountpoint / "before").write_bytes(content)
+    new = attach(pool, "second")
+    told = status(pool)
+    assert told["state"] == "ONLINE" and {one["state"] for one in told["devices"]} == {"ONLINE"}
+    assert len({one["group"] for one in told["devices"]}) == 1
+    (pool.mountpoint / "after").write_bytes(content)
+    pool.unmount()
+    first = Path(pool.device)
+    for missing in (first, new):
+        away = missing.with_suffix(".away")
+        missing.rename(away)
+        pool.mount()
+        told = status(pool)
+        assert told["state"] == "DEGRADED", told
+        assert sorted(one["state"] for one in told["devices"]) == ["MISSING", "ONLINE"]
+        for name in ("before", "after"):
+            assert (pool.mountpoint / name).read_bytes() == content
+        (pool.mountpoint / f"without {missing.name}").write_bytes(content)
+        away.rename(missing)
+        # It comes back while the pool is used.
+        pool.pagefold("online", pool.pool, missing, "--wait")
+        assert status(pool)["state"] == "ONLINE"
+        pool.unmount()
+    pool.mount()
+    assert (pool.mountpoint / f"without {first.name}").read_bytes() == content
+
+
+def test_a_device_is_taken_offline_and_comes_back_under_writes(pool):
+    new = attach(pool, "second")
+    with Writer(pool.mountpoint) as writer:
+        for _ in range(3):
+            pool.pagefold("offline", pool.pool, new)
+            assert states(pool)["second"] == "OFFLINE"
+            pool.pagefold("online", pool.pool, new, "--wait")
+            assert states(pool)["second"] == "ONLINE"
+    with pytest.raises(proc.CommandFailed, match="in use already"):
+        pool.pagefold("online", pool.pool, new)
+    pool.pagefold("offline", pool.pool, new)
+    with pytest.raises(proc.CommandFailed, match="only device"):
+        pool.pagefold("offline", pool.pool, pool.device)
+    with pytest.raises(proc.CommandFailed, match="only device"):
+        pool.pagefold("detach", pool.pool, pool.device)
+    pool.pagefold("online", pool.pool, new, "--wait")
+    writer.verify()
+
+
+def test_a_device_is_replaced_under_writes_and_the_pool_is_on_the_new_one(pool):
+    new = beside(pool, "new")
+    with Writer(pool.mountpoint) as writer:
+        pool.pagefold("replace", pool.pool, pool.device, new, "--wait")
+    assert states(pool) == {"new": "ONLINE"}
+    writer.verify()
+    pool.unmount()
+    os.truncate(pool.device, 0)
+    pool.mount()
+    writer.verify()
+    pool.pagefold("attach", "--force", pool.pool, new, beside(pool, "third"), "--wait")
+    pool.pagefold("detach", pool.pool, new)
+    assert states(pool) == {"third": "ONLINE"}
+
+
+def test_rubbish_on_one_device_is_mended_from_the_other(pool):
+    content = os.urandom(32 * MIB)
+    (pool.mountpoint / "file").write_bytes(content)
+    new = attach(pool, "second")
+    pool.unmount()
+    with open(new, "r+b") as file:
+        for at in range(3 * MIB, 120 * MIB, 64 << 10):
+            file.seek(at)
+            file.write(os.urandom(32 << 10))
+    pool.mount()
+    assert (pool.mountpoint / "file").read_bytes() == content
+    scrub = json.loads(pool.pagefold("scrub", "--json", "--wait", pool.pool))["scrub"]
+    assert scrub["damaged"] > 0 and scrub["repaired"] == scrub["damaged"] + scrub["unreadable"], scrub
+    wrong = next(one for one in status(pool)["devices"] if one["path"] == str(new))
+    assert wrong["checksum_errors"] > 0 and wrong["repaired"] == wrong["checksum_errors"]
+    pool.pagefold("clear", pool.pool)
+    again = json.loads(pool.pagefold("scrub", "--json", "--wait", pool.pool))["scrub"]
+    assert again["damaged"] == again["unreadable"] == 0
+
+
+def test_mistakes_are_told(pool):
+    small = beside(pool, "small", 160)
+    with pytest.raises(proc.CommandFailed, match="are needed"):
+        pool.pagefold("attach", pool.pool, pool.device, small)
+    with pytest.raises(proc.CommandFailed, match="is no device of pool"):
+        pool.pagefold("detach", pool.pool, small)
+    with pytest.raises(proc.CommandFailed, match="is a device of the pool already"):
+        pool.pagefold("attach", pool.pool, pool.device, pool.device)
+    with pytest.raises(proc.CommandFailed, match="--size"):
+        pool.pagefold("attach", pool.pool, pool.device, small.with_name("none"))
+    with pytest.raises(proc.CommandFailed, match="at least two devices"):
+        pool.pagefold("create", "other", "mirror", small)
+    with pytest.raises(proc.CommandFailed, match="no other devices"):
+        pool.pagefold("create", "other", small, "mirror", small, small)
+
+
+def test_the_page_is_right(run):
+    meant = {f"/dev/sd{letter}": f"/srv/{letter}" for letter in "bcdef"}
+    steps = commands(PAGE.read_text(), "## Making one", "## When the machine comes back")
+    for step in steps:
+        for written, here in meant.items():
+            step.text = step.text.replace(written, here)
+    made = next(n for n, step in enumerate(steps) if "create" in step.text)
+    before = "mount -t tmpfs none /srv; make install; truncate -s 200M /srv/b /srv/c /srv/d /srv/e"
+    mount = "pagefold mount tank /mnt; cp -r /etc /mnt/etc"
+    after = "diff -r /etc /mnt/etc; pagefold unmount tank; pagefold check tank"
+    command = type(steps[0])
+    steps = [command(0, before), *steps[: made + 1], command(0, mount), *steps[made + 1 :], command(0, after)]
+    printed = outputs(run_on_machine(run, script_of(steps)), PAGE.name, steps)
+    told = [printed[str(n)] for n, step in enumerate(steps) if step.text.startswith("pagefold status")]
+    assert len(told) == 2 and all("ONLINE" in text and "mirror 0" in text for text in told), told
+    assert "/srv/d" in told[1] and "/srv/c" not in told[1]
+    assert "no errors" in printed[str(len(steps) - 1)] or ": 0 errors" in printed[str(len(steps) - 1)]
