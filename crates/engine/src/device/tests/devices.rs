@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::device::devices::NoDevice;
+use crate::device::devices::{FoundMember, NoDevice};
 use crate::device::{
-    AlignedBuf, AllocationClass, Device, DeviceStats, Devices, InjectedFault, OneDevice, SimDevice, SimOp,
-    Span,
+    AlignedBuf, Device, DeviceStats, Devices, InjectedFault, MemberState, SimDevice, SimOp, Span,
 };
 use crate::{Error, Result};
 
@@ -32,26 +31,30 @@ fn damage(result: Result<impl Sized>) -> String {
 #[test]
 fn a_number_without_a_device_is_an_error_of_its_own() {
     let all = sims(2);
-    let devices = Devices::of_pool(3, [(0, handle(&all[0])), (2, handle(&all[1]))]);
-    assert_eq!((devices.len(), devices.missing()), (3, vec![1]));
-    assert_eq!(devices.iter().map(|(number, _)| number).collect::<Vec<_>>(), [0, 2]);
-    assert_eq!(devices.get(1).err(), Some(NoDevice::Missing(1)));
-    assert_eq!(devices.get(3).err(), Some(NoDevice::Unknown(3)));
-    assert_eq!(devices.get(2).map(OneDevice::class), Ok(AllocationClass::Normal));
+    let alone = |number, device: Option<&Arc<SimDevice>>| {
+        let state = if device.is_some() { MemberState::Whole } else { MemberState::Away };
+        vec![FoundMember { number, device: device.map(handle), state }]
+    };
+    let devices = Devices::of_pool([alone(0, Some(&all[0])), alone(1, None), alone(2, Some(&all[1]))]);
+    assert_eq!((devices.len(), devices.numbers()), (3, 3));
+    assert_eq!(devices.here().iter().map(|device| device.number).collect::<Vec<_>>(), [0, 2]);
+    assert_eq!(devices.device(1).err(), Some(NoDevice::Missing(1)));
+    assert_eq!(devices.state(1), Some((1, MemberState::Away)));
+    assert_eq!((devices.size_bytes(2), devices.size_bytes(3)), (Ok(SIZE_BYTES), Err(NoDevice::Unknown(3))));
     let mut buf = AlignedBuf::zeroed(4096);
-    for (number, told) in [
-        (1, "damaged device number 1: it is missing"),
-        (3, "damaged device number 3: the pool has no such device"),
+    for (group, told) in [
+        (1, "damaged group number 1: its devices are missing"),
+        (3, "damaged group number 3: the pool has no such group of devices"),
     ] {
-        let span = Span { device: number, offset: 0, len_bytes: 1 };
+        let span = Span { group, offset: 0, len_bytes: 1 };
         assert_eq!(damage(devices.plan(span)), told);
         assert_eq!(damage(devices.read(span, |_, _| Ok(()))), told);
-        assert_eq!(damage(devices.read_unverified(number, 0, &mut buf)), told);
-        assert_eq!(damage(devices.write(number, 0, &buf, false)), told);
-        assert_eq!(damage(devices.discard(number, 0, 4096)), told);
-        let flushed = devices.flush_some([0, number]).unwrap_err();
-        assert_eq!((flushed.device, flushed.error.to_string().as_str()), (number, told));
-        assert!(devices.writes_durably(number).is_err());
+        assert_eq!(damage(devices.read_unverified(group, 0, 0, &mut buf)), told);
+        assert_eq!(damage(devices.write(group, 0, &buf, false)), told);
+        assert_eq!(damage(devices.discard(group, 0, 4096)), told);
+        let flushed = devices.flush_some([0, group]).unwrap_err();
+        assert_eq!((flushed.group, flushed.error.to_string().as_str()), (group, told));
+        assert!(devices.writes_durably(group).is_err());
     }
     // A missing device does not keep the others from being flushed.
     devices.flush().unwrap();
@@ -63,10 +66,10 @@ fn bytes_are_verified_before_they_come_out() {
     let all = sims(1);
     let devices = Devices::all(vec![handle(&all[0])]);
     devices.write(0, 4096, &AlignedBuf::from_bytes(&[7; 8192]), true).unwrap();
-    let span = Span { device: 0, offset: 8190, len_bytes: 4 };
+    let span = Span { group: 0, offset: 8190, len_bytes: 4 };
     let read = |span| {
-        devices.read(span, |bytes, path| {
-            assert_eq!(path, all[0].path());
+        devices.read(span, |bytes, from| {
+            assert_eq!((from.number, from.path), (0, all[0].path()));
             if bytes.contains(&0) { Err(Error::corrupt("byte", "it is zero")) } else { Ok(bytes.to_vec()) }
         })
     };
@@ -149,7 +152,7 @@ fn the_first_failed_flush_is_told_with_its_device() {
         let (all, devices) = meeting();
         failing.iter().for_each(|at| fail_flush(&all[*at]));
         let failure = devices.flush().unwrap_err();
-        assert_eq!(failure.device, told);
+        assert_eq!(failure.group, told);
         assert!(matches!(&failure.error, Error::Io { op: "flush", .. }), "{failure:?}");
         assert!(matches!(Error::from(failure), Error::Io { op: "flush", .. }));
         // The other device has been flushed all the same.
@@ -159,10 +162,10 @@ fn the_first_failed_flush_is_told_with_its_device() {
 }
 
 #[test]
-fn devices_that_keep_an_order_are_flushed_in_turn_until_one_fails() {
+fn devices_that_keep_an_order_are_flushed_in_turn() {
     let all = sims(3);
     let devices = Devices::all(all.iter().map(handle).collect());
     fail_flush(&all[1]);
-    assert_eq!(devices.flush().unwrap_err().device, 1);
-    assert_eq!(all.iter().map(|sim| sim.stats().counts().flushes).collect::<Vec<_>>(), [1, 0, 0]);
+    assert_eq!(devices.flush().unwrap_err().group, 1);
+    assert_eq!(all.iter().map(|sim| sim.stats().counts().flushes).collect::<Vec<_>>(), [1, 0, 1]);
 }

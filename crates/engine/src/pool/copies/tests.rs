@@ -52,7 +52,7 @@ fn assert_sound(device: &Arc<SimDevice>, what: &str) {
 fn places(pool: &Pool) -> Vec<(String, [u64; 2])> {
     let at = |addr: Addr| pool.place(addr).unwrap().offset;
     let both = |placed: &PlacedRecord| [placed.first.offset, placed.second.offset];
-    let label = &pool.labels[0];
+    let label = pool.labels.common();
     let mut found = vec![(format!("label {}", label.name), label.offsets().try_into().unwrap())];
     {
         let state = pool.maintenance.lock();
