@@ -140,16 +140,22 @@ pub(super) fn expected<'a>(labels: impl Iterator<Item = &'a Label>) -> usize {
     known + groups.saturating_sub(tables.len())
 }
 
-/// Returns true if devices with these labels, which have come equally far, suffice to open their pool.
-pub(super) fn suffice<'a>(labels: impl Iterator<Item = &'a Label>) -> bool {
+/// Returns the newest table of each group among labels of devices that have come equally far.
+pub(super) fn newest_tables<'a>(labels: impl Iterator<Item = &'a Label>) -> BTreeMap<u16, &'a Membership> {
     let mut newest: BTreeMap<u16, &Membership> = BTreeMap::new();
-    let labels: Vec<&Label> = labels.collect();
-    for table in labels.iter().map(|label| &label.membership) {
+    for table in labels.map(|label| &label.membership) {
         match newest.get(&table.group) {
             Some(known) if known.group_epoch >= table.group_epoch => {}
             _ => drop(newest.insert(table.group, table)),
         }
     }
+    newest
+}
+
+/// Returns true if devices with these labels, which have come equally far, suffice to open their pool.
+pub(super) fn suffice<'a>(labels: impl Iterator<Item = &'a Label>) -> bool {
+    let labels: Vec<&Label> = labels.collect();
+    let newest = newest_tables(labels.iter().copied());
     let is_whole = |label: &&Label| {
         let known = newest.get(&label.membership.group).and_then(|table| table.entry(label.device));
         known.is_some_and(|entry| {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::identity::{Member, MemberSet, versions};
 use super::label::{Guid, Label};
-use super::members::{expected, suffice};
+use super::members::{expected, newest_tables, suffice};
 use super::opening::{Relation, Standing};
 use super::paths::{PathTarget, SYS, made_of, target};
 use crate::device::{FileDevice, OneDevice, OpenMode};
@@ -120,13 +120,44 @@ fn without_lower_paths(mut seen: Vec<Seen>) -> Vec<Seen> {
 /// Returns the copies of a pool, each as a find of its own.
 fn of_one_pool(seen: &[Seen]) -> Vec<FoundPool> {
     let members: Vec<Member> = seen.iter().map(|one| one.member.clone()).collect();
-    let versions = versions(&members);
+    let mut versions = versions(&members);
+    rejoin(&mut versions, &members);
     let relation = |version: &MemberSet| {
         let to = |other: &MemberSet| version.standing.relation(&other.standing);
         let others: Vec<Relation> = versions.iter().map(to).collect();
         [Relation::Before, Relation::Apart].into_iter().find(|relation| others.contains(relation))
     };
     versions.iter().filter_map(|version| found(seen, version, relation(version))).collect()
+}
+
+/// Moves devices of mirrors that were left behind to the newest version, which has them as members and lacks them.
+fn rejoin(versions: &mut Vec<MemberSet>, members: &[Member]) {
+    let Some((newest, older)) = versions.split_first_mut() else { return };
+    let of = |at: &usize| members.get(*at);
+    let labels = |set: &MemberSet| -> Vec<&Label> {
+        set.members.values().flatten().filter_map(of).map(|member| &member.label).collect()
+    };
+    let tables = newest_tables(labels(newest).into_iter());
+    let is_member = |label: &Label| {
+        let table = tables.get(&label.membership.group).filter(|table| table.is_mirrored());
+        let entry = table.and_then(|table| table.entry(label.device));
+        let own = label.membership.entry(label.device);
+        entry.zip(own).is_some_and(|(entry, own)| entry.birth == own.birth)
+    };
+    for version in older {
+        let was_left = version.standing.relation(&newest.standing) == Relation::Before;
+        let alone = |of_number: &[usize]| of_number.len() == 1 && of_number.iter().filter_map(of).all(|member| is_member(&member.label));
+        let back: Vec<u16> = version
+            .members
+            .iter()
+            .filter(|(number, at)| was_left && !newest.members.contains_key(number) && alone(at))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in back {
+            newest.members.extend(version.members.remove(&number).map(|at| (number, at)));
+        }
+    }
+    versions.retain(|version| !version.members.is_empty());
 }
 
 fn found(seen: &[Seen], version: &MemberSet, relation: Option<Relation>) -> Option<FoundPool> {
