@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 47] = [
+const VERBS: [&str; 52] = [
     "create",
     "archive",
     "backup",

@@ -82,8 +82,14 @@ impl Case {
         let create = CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") };
         create_groups_on("tank", &layout, &create).unwrap();
         let now: Vec<Image> = sims.into_iter().map(|sim| Image { sim, version: 0 }).collect();
-        let mut case =
-            Self { copies, whole: vec![true; now.len()], old: vec![Vec::new(); now.len()], now, version: 0, opens: 0 };
+        let mut case = Self {
+            copies,
+            whole: vec![true; now.len()],
+            old: vec![Vec::new(); now.len()],
+            now,
+            version: 0,
+            opens: 0,
+        };
         case.go_on(&mut Random(1), true);
         case
     }
@@ -114,7 +120,9 @@ impl Case {
             let mut data = vec![self.version as u8; PAGE as usize];
             data[..8].copy_from_slice(&self.version.to_le_bytes());
             let offset = at * u64::from(PAGE);
-            pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
+            pool.dataset()
+                .apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }])
+                .unwrap();
         }
         pool.sync().unwrap();
         for _ in 0..random.below(3) {
@@ -151,13 +159,18 @@ impl Case {
         });
         let handles = given.iter().map(|(_, image, _)| Arc::clone(&image.sim) as Arc<dyn Device>).collect();
         let opened = Pool::open_on(handles, &options(1, random.percent(50)));
-        let what: Vec<(usize, u64, bool)> = given.iter().map(|(at, image, newest)| (*at, image.version, *newest)).collect();
+        let what: Vec<(usize, u64, bool)> =
+            given.iter().map(|(at, image, newest)| (*at, image.version, *newest)).collect();
         match opened {
             Ok(pool) => {
                 let version = shown(&pool);
                 let known = given.iter().any(|(_, image, _)| image.version == version);
                 assert!(known, "version {version} of {} comes from nowhere: {what:?}", self.version);
-                assert!(!has_newest || version == self.version, "version {version} of {}: {what:?}", self.version);
+                assert!(
+                    !has_newest || version == self.version,
+                    "version {version} of {}: {what:?}",
+                    self.version
+                );
                 if has_newest { "newest" } else { "older" }
             }
             Err(error) => {

@@ -398,7 +398,9 @@ fn a_power_cut_leaves_all_that_was_acknowledged_whichever_device_is_read() {
         write(&pool, 0..20, 2);
         for at in 20..40 {
             let (offset, data) = (at * u64::from(PAGE), page(at, 3));
-            pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }]).unwrap();
+            pool.dataset()
+                .apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }])
+                .unwrap();
         }
         let _ = pool.checkpoint(seed % 2 == 0);
         write(&pool, 40..50, 1);

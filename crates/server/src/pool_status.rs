@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use pagefold_engine::pool::{
-    DeviceState, FillStatus, Listed, Pool, QuotaUse, Rewrites, ScrubState, ScrubStatus, Status, TrimState, TrimStatus,
+    DeviceState, FillStatus, Listed, Pool, QuotaUse, Rewrites, ScrubState, ScrubStatus, Status, TrimState,
+    TrimStatus,
 };
 
 use crate::control::{
-    Activity, CacheFigures, Counter, DeviceErrors, DeviceFigures, FillFigures, LengthFigures, PoolFigures, QuotaFigures,
-    RewriteFigures, ScrubFigures, SnapshotFigures, TrimFigures,
+    Activity, CacheFigures, Counter, DeviceErrors, DeviceFigures, FillFigures, LengthFigures, PoolFigures,
+    QuotaFigures, RewriteFigures, ScrubFigures, SnapshotFigures, TrimFigures,
 };
 use crate::failure::Result;
 use crate::raw::shown;
@@ -42,7 +43,8 @@ pub fn figures(pool: &Pool) -> PoolFigures {
             .devices
             .iter()
             .map(|device| {
-                let faults = status.faults.devices.get(usize::from(device.number)).copied().unwrap_or_default();
+                let faults =
+                    status.faults.devices.get(usize::from(device.number)).copied().unwrap_or_default();
                 DeviceFigures {
                     number: device.number,
                     group: device.group,

@@ -101,7 +101,10 @@ fn rehearse(name: &str, groups: &[Vec<PathBuf>], properties: &[(&'static Propert
     let options = CreateOptions { force: true, created: units::now(), guid: Guid(random()?) };
     pool::create_groups_on(name, &made, &options).map_err(|error| failed("cannot make it", &error))?;
     let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, ..OpenOptions::default() };
-    fill(&Pool::open_on(made.concat(), &options).map_err(|error| failed("cannot open it", &error))?, properties)
+    fill(
+        &Pool::open_on(made.concat(), &options).map_err(|error| failed("cannot open it", &error))?,
+        properties,
+    )
 }
 
 fn open_new(devices: &[PathBuf], guid: Guid) -> Result<Arc<Pool>> {
@@ -286,7 +289,11 @@ pub fn usable(known: &Known, read_only: bool) -> Result<Vec<PathBuf>> {
     match refused {
         Some(failure) if !pool::can_open(&found) => Err(failure),
         Some(failure) => {
-            notices::tell(&format!("warning: pool {} is opened without a device: {}", known.name, failure.what()));
+            notices::tell(&format!(
+                "warning: pool {} is opened without a device: {}",
+                known.name,
+                failure.what()
+            ));
             Ok(paths)
         }
         None => Ok(paths),

@@ -6,10 +6,10 @@ use clap::Subcommand;
 use clap_complete::Shell;
 
 use super::{
-    Analyze, Archive, Attach, Backup, Basebackup, BranchVerb, Check, Clear, Create, Dataset, Destroy, DeviceOf, Diff, Du,
-    Events, Export, Fold, Get, Hold, Holds, Import, Inherit, Iostat, List, MakeClone, Mount, Online, Policy, Pools,
-    Promote, Rebase, Receive, Reguid, Rename, Replace, Replicate, Reset, Restart, Rewrite, Rollback, Scrub, Send, Set,
-    Snapshot, Status, Sync, Systemd, Trim, Unmount,
+    Analyze, Archive, Attach, Backup, Basebackup, BranchVerb, Check, Clear, Create, Dataset, Destroy,
+    DeviceOf, Diff, Du, Events, Export, Fold, Get, Hold, Holds, Import, Inherit, Iostat, List, MakeClone,
+    Mount, Online, Policy, Pools, Promote, Rebase, Receive, Reguid, Rename, Replace, Replicate, Reset,
+    Restart, Rewrite, Rollback, Scrub, Send, Set, Snapshot, Status, Sync, Systemd, Trim, Unmount,
 };
 
 /// All verbs.

@@ -131,8 +131,9 @@ fn groups(words: &[PathBuf]) -> Result<Vec<Vec<PathBuf>>> {
     for word in words {
         if word.as_os_str() == MIRROR {
             if !groups.is_empty() && !mirrors {
-                return Err(Failure::usage("a pool of mirrors has no other devices")
-                    .hint("what lies on a device without a mirror is lost with it: name each device's mirror"));
+                return Err(Failure::usage("a pool of mirrors has no other devices").hint(
+                    "what lies on a device without a mirror is lost with it: name each device's mirror",
+                ));
             }
             mirrors = true;
             groups.push(Vec::new());

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use pagefold_server::control::{Client, DeviceFigures, DevicePlace, FillFigures, PoolFigures, Reply, Request};
+use pagefold_server::control::{
+    Client, DeviceFigures, DevicePlace, FillFigures, PoolFigures, Reply, Request,
+};
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::raw::{self, shown};
 use pagefold_server::registry::{self, Known, Registry};
@@ -80,12 +82,12 @@ impl Asked {
     /// Returns the device that a word names, by path or number.
     fn find(&self, word: &Path) -> Option<DeviceFigures> {
         let resolved = std::fs::canonicalize(word).ok();
-        let is_it = |path: &Path| {
-            path == word || resolved.is_some() && std::fs::canonicalize(path).ok() == resolved
-        };
+        let is_it =
+            |path: &Path| path == word || resolved.is_some() && std::fs::canonicalize(path).ok() == resolved;
         let devices = &self.figures.devices;
         let number = word.to_str().and_then(|word| word.parse::<u16>().ok());
-        let by_path = devices.iter().find(|device| !device.path.as_os_str().is_empty() && is_it(&device.path));
+        let by_path =
+            devices.iter().find(|device| !device.path.as_os_str().is_empty() && is_it(&device.path));
         by_path.or_else(|| devices.iter().find(|device| Some(device.number) == number)).cloned()
     }
 
@@ -199,6 +201,8 @@ pub(super) fn fill_text(fill: &FillFigures, devices: &[DeviceFigures], exact: bo
             size(fill.done_bytes),
             size(fill.left_bytes)
         ),
-        finished => format!("{path} is whole since {}, {} copied", units::utc(finished), size(fill.done_bytes)),
+        finished => {
+            format!("{path} is whole since {}, {} copied", units::utc(finished), size(fill.done_bytes))
+        }
     }
 }

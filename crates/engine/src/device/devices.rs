@@ -65,7 +65,9 @@ impl From<NoDevice> for Error {
             NoDevice::Unknown(number) => {
                 Self::corrupt(format!("group number {number}"), "the pool has no such group of devices")
             }
-            NoDevice::Missing(number) => Self::corrupt(format!("group number {number}"), "its devices are missing"),
+            NoDevice::Missing(number) => {
+                Self::corrupt(format!("group number {number}"), "its devices are missing")
+            }
         }
     }
 }
@@ -142,7 +144,11 @@ impl Devices {
 
     /// Returns the largest number of members of a group that can be read.
     pub(crate) fn copies_max(&self) -> usize {
-        (0..=u16::MAX).zip(self.groups.iter()).map(|(number, _)| self.copies(number)).max().unwrap_or_default()
+        (0..=u16::MAX)
+            .zip(self.groups.iter())
+            .map(|(number, _)| self.copies(number))
+            .max()
+            .unwrap_or_default()
     }
 
     /// Gives the devices the one who writes their labels, once.
@@ -160,11 +166,6 @@ impl Devices {
         self.groups.len()
     }
 
-    /// Returns true if there is no group.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.groups.is_empty()
-    }
-
     /// Returns the number of a group's first device.
     pub(crate) fn first_number(&self, group: u16) -> u16 {
         self.states(group).first().map_or(group, |(number, _)| *number)
@@ -172,7 +173,8 @@ impl Devices {
 
     /// Returns the number above that of every device.
     pub(crate) fn numbers(&self) -> usize {
-        let of_group = |group: &Group| group.members().iter().map(|member| usize::from(member.number) + 1).max();
+        let of_group =
+            |group: &Group| group.members().iter().map(|member| usize::from(member.number) + 1).max();
         self.groups.iter().filter_map(of_group).max().unwrap_or_default()
     }
 
@@ -302,7 +304,13 @@ impl Devices {
     ///
     /// # Errors
     /// [`NoDevice`]; errors of the device.
-    pub(crate) fn read_unverified(&self, group: u16, copy: usize, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+    pub(crate) fn read_unverified(
+        &self,
+        group: u16,
+        copy: usize,
+        offset: u64,
+        buf: &mut AlignedBuf,
+    ) -> Result<()> {
         self.group(group)?.read_copy(copy, offset, buf)
     }
 
@@ -365,7 +373,8 @@ impl Devices {
             .collect();
         let ordered = devices.iter().any(|(_, _, device)| device.keeps_order());
         let flushed = at_once(&devices, ordered, &|(_, _, device)| device.flush());
-        let mut outcomes: Vec<Vec<(Arc<GroupMember>, Result<()>)>> = begun.iter().map(|_| Vec::new()).collect();
+        let mut outcomes: Vec<Vec<(Arc<GroupMember>, Result<()>)>> =
+            begun.iter().map(|_| Vec::new()).collect();
         for ((at, member, _), outcome) in devices.iter().zip(flushed) {
             if let Some(of_group) = outcomes.get_mut(*at) {
                 of_group.push((Arc::clone(member), outcome));
@@ -384,7 +393,8 @@ impl Devices {
     /// Leaves a device out of its group, because it failed something that did not go through this door. Returns false
     /// if the group has no other device that is whole.
     pub(crate) fn leave_out(&self, number: u16, reason: &Error) -> bool {
-        self.find(number).is_some_and(|(group, member)| group.leave_out(&member, MemberState::Faulted, reason))
+        self.find(number)
+            .is_some_and(|(group, member)| group.leave_out(&member, MemberState::Faulted, reason))
     }
 
     /// Takes a device out of its group, because somebody wants that. Returns false if the group has no other device that
@@ -443,7 +453,8 @@ impl Devices {
 
     /// Returns the group of a device, and its state.
     pub(crate) fn state(&self, number: u16) -> Option<(u16, MemberState)> {
-        let states = |group: u16| self.states(group).into_iter().map(move |(number, state)| (group, number, state));
+        let states =
+            |group: u16| self.states(group).into_iter().map(move |(number, state)| (group, number, state));
         let mut all = (0..=u16::MAX).zip(self.groups.iter()).flat_map(|(group, _)| states(group));
         all.find(|(_, of, _)| *of == number).map(|(group, _, state)| (group, state))
     }

@@ -27,7 +27,8 @@ const AT_ONCE_MAX: usize = 16;
 
 /// Threads that wait for devices; `None` if there can be none.
 static WAITERS: LazyLock<Option<ThreadPool>> = LazyLock::new(|| {
-    let pool = ThreadPoolBuilder::new().num_threads(AT_ONCE_MAX).thread_name(|number| format!("pf-device-{number}"));
+    let pool =
+        ThreadPoolBuilder::new().num_threads(AT_ONCE_MAX).thread_name(|number| format!("pf-device-{number}"));
     pool.build().inspect_err(|error| tracing::warn!(%error, "devices are written one after the other")).ok()
 });
 

@@ -137,7 +137,13 @@ impl Group {
     ///
     /// # Errors
     /// The device's error if no whole member has them.
-    pub(super) fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool, roster: Option<&dyn Roster>) -> Result<()> {
+    pub(super) fn write(
+        &self,
+        offset: u64,
+        buf: &AlignedBuf,
+        durable: bool,
+        roster: Option<&dyn Roster>,
+    ) -> Result<()> {
         let bytes = offset..offset + buf.len() as u64;
         let mut turn = self.writes.begin(bytes.clone());
         let members = self.members();
@@ -208,7 +214,12 @@ impl Group {
     }
 
     /// Leaves a member out. Returns false if it was not written, or is the last whole one.
-    pub(super) fn leave_out(&self, member: &GroupMember, state: MemberState, reason: &dyn std::fmt::Display) -> bool {
+    pub(super) fn leave_out(
+        &self,
+        member: &GroupMember,
+        state: MemberState,
+        reason: &dyn std::fmt::Display,
+    ) -> bool {
         // With the write side held, two members are not left out at once, each because there is the other.
         let members = self.members.write();
         let others = members.iter().any(|other| other.number != member.number && other.readable().is_some());
@@ -253,7 +264,8 @@ impl Group {
     /// one lacks. On return all writes under way go to it if `state` is one that is written.
     pub(super) fn reopen(&self, number: u16, device: Arc<dyn Device>, state: MemberState) -> bool {
         let mut members = self.members.write();
-        let member = members.iter_mut().find(|member| member.number == number && !member.state().is_written());
+        let member =
+            members.iter_mut().find(|member| member.number == number && !member.state().is_written());
         let Some(member) = member else { return false };
         *member = Arc::new(member.with_device(device, state));
         drop(members);
@@ -264,7 +276,8 @@ impl Group {
     /// Closes the device of a member that is not written any more, once those who use it now have done so.
     pub(super) fn release(&self, number: u16) {
         let mut members = self.members.write();
-        let member = members.iter_mut().find(|member| member.number == number && !member.state().is_written());
+        let member =
+            members.iter_mut().find(|member| member.number == number && !member.state().is_written());
         if let Some(member) = member {
             *member = Arc::new(member.without_device());
         }
@@ -302,7 +315,11 @@ impl Group {
     ///
     /// # Errors
     /// Errors of the member. Blocks that no whole member can read are left alone: they are as lost as before.
-    pub(super) fn fill_next(&self, member: &GroupMember, is_wanted: &dyn Fn(u64) -> bool) -> Result<Option<u64>> {
+    pub(super) fn fill_next(
+        &self,
+        member: &GroupMember,
+        is_wanted: &dyn Fn(u64) -> bool,
+    ) -> Result<Option<u64>> {
         let Some(device) = member.writable() else { return Ok(None) };
         for _ in 0..PASSED_AT_ONCE {
             let Some(region) = member.first_lacking() else { return Ok(None) };
@@ -314,7 +331,8 @@ impl Group {
                 continue;
             }
             // What is written to the region from here on goes to the member, too.
-            let copied = if is_wanted(start) { self.copy(&[member.number], device.as_ref(), &bytes)? } else { 0 };
+            let copied =
+                if is_wanted(start) { self.copy(&[member.number], device.as_ref(), &bytes)? } else { 0 };
             // First among what no flush has covered, then not lacking any more (M2).
             self.writes.note(&bytes);
             member.has(region..region + 1);
@@ -404,7 +422,8 @@ impl Group {
     /// The first error if no member can be read.
     pub(super) fn read_copy(&self, copy: usize, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
         let members = self.members();
-        let readable: SmallVec<[&Arc<dyn Device>; 3]> = members.iter().filter_map(|member| member.readable()).collect();
+        let readable: SmallVec<[&Arc<dyn Device>; 3]> =
+            members.iter().filter_map(|member| member.readable()).collect();
         let mut failed = None;
         for device in readable.iter().cycle().skip(copy).take(readable.len()) {
             match device.read(offset, buf) {

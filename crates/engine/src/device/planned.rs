@@ -8,8 +8,8 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::member::ReadUnderWay;
 use super::devices::NoDevice;
+use super::member::ReadUnderWay;
 use super::{AlignedBuf, Device};
 use crate::limits::BLOCK_BYTES;
 use crate::{Error, Result};
@@ -124,7 +124,10 @@ impl PlannedRead {
     ///
     /// # Errors
     /// Those of `verify`.
-    pub(crate) fn verified<'a, T>(&'a self, verify: impl FnOnce(&'a [u8], ReadFrom<'_>) -> Result<T>) -> Result<T> {
+    pub(crate) fn verified<'a, T>(
+        &'a self,
+        verify: impl FnOnce(&'a [u8], ReadFrom<'_>) -> Result<T>,
+    ) -> Result<T> {
         let bytes = self.request.1.get(self.start..self.start + self.len_bytes).unwrap_or_default();
         verify(bytes, ReadFrom { number: self.number(), path: self.device.path() })
     }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use super::members::assemble;
 use super::catalogue::{Catalogue, Unreferenced};
+use super::members::assemble;
 use super::store::Nodes;
 use super::{OpenOptions, Pool};
 use crate::dataset::{DeadBlocks, LiveDataset, ModelEntry, RecordRole, references, space_of};

@@ -78,7 +78,8 @@ pub(super) fn create_with(
         check_device(device.one(), options)?;
     }
     let groups = devices.len() as u16;
-    let tables: Vec<Membership> = (0..groups).map(|group| first_table(devices, group, options)).collect::<Result<_>>()?;
+    let tables: Vec<Membership> =
+        (0..groups).map(|group| first_table(devices, group, options)).collect::<Result<_>>()?;
     let labels: Vec<Label> = here
         .iter()
         .filter_map(|device| {
@@ -133,7 +134,10 @@ pub(super) fn check_size(device: OneDevice<'_>) -> Result<()> {
 fn first_table(devices: &Devices, group: u16, options: &CreateOptions) -> Result<Membership> {
     let states = devices.states(group);
     if states.len() > MIRROR_MAX {
-        return Err(Error::Invalid(format!("a mirror has at most {MIRROR_MAX} devices, not {}", states.len())));
+        return Err(Error::Invalid(format!(
+            "a mirror has at most {MIRROR_MAX} devices, not {}",
+            states.len()
+        )));
     }
     let entry = |(number, state): &(u16, MemberState)| MemberEntry {
         number: *number,

@@ -13,7 +13,9 @@ use super::label::{Label, Superblock};
 use super::membership::{MemberEntry, Membership};
 use super::opening::Relation;
 use super::{OpenOptions, Pool};
-use crate::device::{Device, Devices, FileDevice, FoundMember, MemberState, OneDevice, OpenMode, RecordedDevice, Recording};
+use crate::device::{
+    Device, Devices, FileDevice, FoundMember, MemberState, OneDevice, OpenMode, RecordedDevice, Recording,
+};
 use crate::{Error, Result};
 
 impl Pool {
@@ -159,10 +161,12 @@ pub(super) fn suffice<'a>(labels: impl Iterator<Item = &'a Label>) -> bool {
     let is_whole = |label: &&Label| {
         let known = newest.get(&label.membership.group).and_then(|table| table.entry(label.device));
         known.is_some_and(|entry| {
-            entry.state == MemberState::Whole && label.membership.entry(label.device).is_some_and(|own| own.birth == entry.birth)
+            entry.state == MemberState::Whole
+                && label.membership.entry(label.device).is_some_and(|own| own.birth == entry.birth)
         })
     };
-    let whole: BTreeSet<u16> = labels.iter().copied().filter(|label| is_whole(label)).map(|label| label.membership.group).collect();
+    let whole: BTreeSet<u16> =
+        labels.iter().copied().filter(|label| is_whole(label)).map(|label| label.membership.group).collect();
     labels.first().is_some_and(|label| whole.len() == usize::from(label.membership.groups))
 }
 
@@ -236,7 +240,9 @@ fn tables(candidates: &[Candidate], newest: &Superblock, rescue: bool) -> Result
             Some((other, of)) if other.is_apart(table) && !rescue => {
                 let (path, of) = (path.display(), of.display());
                 return Err(Error::NotCurrent {
-                    what: format!("{path} and {of} are halves of a mirror, each of which went on without the other"),
+                    what: format!(
+                        "{path} and {of} are halves of a mirror, each of which went on without the other"
+                    ),
                     stale: Vec::new(),
                 });
             }
@@ -283,7 +289,8 @@ fn place(
         let device = other.device.path().display();
         tracing::warn!(%device, pool = label.name, "it is no longer a device of the pool, and is left alone");
     }
-    let expected: usize = tables.values().map(|table| table.members.len()).sum::<usize>() + usize::from(groups) - tables.len();
+    let expected: usize =
+        tables.values().map(|table| table.members.len()).sum::<usize>() + usize::from(groups) - tables.len();
     if placed.whole < usize::from(groups) {
         return Err(Error::NotAPool(format!(
             "pool '{}' has {expected} devices and {} of them are here; name them all, or import with -d",
@@ -331,7 +338,9 @@ impl Placed {
             let current = found.as_ref().is_some_and(|found| any || found.is_current(newest));
             entry.state = match (entry.state, &found) {
                 (MemberState::Whole, Some(_)) if current => MemberState::Whole,
-                (MemberState::Whole | MemberState::Filling | MemberState::Away, Some(_)) => MemberState::Filling,
+                (MemberState::Whole | MemberState::Filling | MemberState::Away, Some(_)) => {
+                    MemberState::Filling
+                }
                 (MemberState::Whole | MemberState::Filling, None) => MemberState::Away,
                 (state, _) => state,
             };

@@ -18,7 +18,8 @@ use crate::space::Chunk;
 use crate::{Error, Result};
 
 // A region is part of one chunk, or reserved: labels and superblocks, of which each device has its own, are not copied.
-const _: () = assert!(RESERVED_BYTES.is_multiple_of(REGION_BYTES) && CHUNK_BYTES.is_multiple_of(REGION_BYTES));
+const _: () =
+    assert!(RESERVED_BYTES.is_multiple_of(REGION_BYTES) && CHUNK_BYTES.is_multiple_of(REGION_BYTES));
 
 /// State of the last filling of a device since the pool was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,7 +157,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is in use.
-    pub fn release(&self, device: u16) -> Result<()> {
+    pub fn close_device(&self, device: u16) -> Result<()> {
         if self.state_of(device)?.1.is_written() {
             return Err(Error::Invalid("it is in use".into()));
         }
@@ -189,7 +190,9 @@ impl Pool {
         }
         let devices = &self.shared.devices;
         let filling = devices.here().into_iter().find(|device| device.state == MemberState::Filling);
-        let Some((group, number)) = filling.map(|device| (device.group, device.number)) else { return Ok(None) };
+        let Some((group, number)) = filling.map(|device| (device.group, device.number)) else {
+            return Ok(None);
+        };
         self.note_fill(number, now);
         let is_wanted = |offset: u64| {
             let chunk = Chunk::at(group, offset);

@@ -7,8 +7,7 @@
 use super::load::read_copy;
 use super::root::PlacedRecord;
 use super::{Label, Pool};
-use crate::device::{AlignedBuf, OneDevice};
-use crate::limits::BLOCK_BYTES;
+use crate::device::OneDevice;
 use crate::segment::{DirCopy, Part, record_checksum};
 use crate::{Addr, Error, Result};
 
@@ -71,7 +70,8 @@ impl Pool {
             let copies = [(*addr, first), (addr.copy(), second)];
             for at in (0..devices.copies_max()).filter(|_| devices.copies_max() > 1) {
                 // What one device of a mirror has wrong is written again from another one, and counted then.
-                let each = copies.map(|(addr, place)| read_copy(&devices.copy_first(at), addr, place, PLACED));
+                let each =
+                    copies.map(|(addr, place)| read_copy(&devices.copy_first(at), addr, place, PLACED));
                 sound += each.iter().filter(|read| read.is_ok()).count() as u64;
             }
             let read = copies.map(|(addr, place)| read_copy(devices, addr, place, PLACED));

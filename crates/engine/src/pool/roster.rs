@@ -47,7 +47,12 @@ struct State {
 
 impl Labels {
     /// Takes the labels of devices.
-    pub(super) fn new(assembled: &Assembled, segments: Arc<Segments>, read_only: bool, salt: u64) -> Result<Self> {
+    pub(super) fn new(
+        assembled: &Assembled,
+        segments: Arc<Segments>,
+        read_only: bool,
+        salt: u64,
+    ) -> Result<Self> {
         let whole = |label: &&Label| {
             let state = assembled.devices.state(label.device);
             state.is_some_and(|(_, state)| state == MemberState::Whole)
@@ -57,7 +62,8 @@ impl Labels {
         // A device that was away while the pool was renamed has the former name.
         let named = |label: &Label| (label.device, Label { name: common.name.clone(), ..label.clone() });
         let labels = assembled.labels.iter().map(named).collect();
-        let state = Mutex::new(State { labels, standings: BTreeMap::new(), tables: assembled.tables.clone() });
+        let state =
+            Mutex::new(State { labels, standings: BTreeMap::new(), tables: assembled.tables.clone() });
         let (devices, sizes) = (assembled.devices.clone(), assembled.sizes.clone());
         let left_out = false.into();
         Ok(Self { common, devices, segments, sizes, read_only, left_out, salt, state })
@@ -73,7 +79,12 @@ impl Labels {
         let state = self.state.lock();
         let is_written =
             |number: u16| self.devices.state(number).is_some_and(|(_, state)| state.is_written());
-        state.labels.iter().filter(|(number, _)| is_written(**number)).map(|(_, label)| label.clone()).collect()
+        state
+            .labels
+            .iter()
+            .filter(|(number, _)| is_written(**number))
+            .map(|(_, label)| label.clone())
+            .collect()
     }
 
     /// Returns the table of a group.
@@ -84,7 +95,9 @@ impl Labels {
     /// Returns the lowest number that no device has.
     fn free_number(tables: &[Membership]) -> Result<u16> {
         let taken = |number: &u16| tables.iter().any(|table| table.entry(*number).is_some());
-        (0..=u16::MAX).find(|number| !taken(number)).ok_or_else(|| Error::Invalid("the pool has too many devices".into()))
+        (0..=u16::MAX)
+            .find(|number| !taken(number))
+            .ok_or_else(|| Error::Invalid("the pool has too many devices".into()))
     }
 
     /// Returns true if a member was left out since the last call.
@@ -108,7 +121,8 @@ impl Labels {
             let number = Self::free_number(&state.tables)?;
             let table = state.tables.get_mut(usize::from(group));
             let table = table.filter(|table| table.members.len() < MEMBERS_MAX);
-            let table = table.ok_or_else(|| Error::Invalid("the mirror has as many devices as it can have".into()))?;
+            let table = table
+                .ok_or_else(|| Error::Invalid("the mirror has as many devices as it can have".into()))?;
             // No other member had this number in this epoch.
             let birth = self.salt.rotate_left(32).wrapping_add(table.group_epoch);
             table.members.push(MemberEntry { number, state: MemberState::Filling, leaves: false, birth });
@@ -184,7 +198,11 @@ impl Labels {
         let mut state = self.state.lock();
         let birth = |table: &Membership| table.entry(number).map(|entry| entry.birth);
         let known = state.tables.iter().find_map(birth);
-        if label.pool != self.common.pool || label.device != number || known != birth(&label.membership) || known.is_none() {
+        if label.pool != self.common.pool
+            || label.device != number
+            || known != birth(&label.membership)
+            || known.is_none()
+        {
             return Err(Error::Invalid("it is another device than the one that is missing".into()));
         }
         let name = self.common.name.clone();
@@ -213,9 +231,11 @@ impl Labels {
     /// in this opening.
     pub(super) fn was_left_at(&self, number: u16, standing: &Standing, label: &Label) -> bool {
         let state = self.state.lock();
-        let known = state.labels.get(&number).map(|label| (label.membership.group_epoch, label.membership.draw));
+        let known =
+            state.labels.get(&number).map(|label| (label.membership.group_epoch, label.membership.draw));
         let told = (label.membership.group_epoch, label.membership.draw);
-        known == Some(told) && state.standings.get(&number).is_some_and(|last| standing.relation(last) == Relation::Same)
+        known == Some(told)
+            && state.standings.get(&number).is_some_and(|last| standing.relation(last) == Relation::Same)
     }
 
     /// Makes a member whole that lacks nothing any more. Returns the devices whose place it took: they may leave now;
@@ -241,7 +261,7 @@ impl Labels {
     pub(super) fn change(&self, group: u16) -> Result<()> {
         let mut state = self.state.lock();
         loop {
-            let State { labels, tables } = &mut *state;
+            let State { labels, tables, .. } = &mut *state;
             let Some(table) = tables.get_mut(usize::from(group)) else { return Ok(()) };
             table.group_epoch += 1;
             table.draw = self.salt.wrapping_add(table.group_epoch);
@@ -261,7 +281,9 @@ impl Labels {
     fn write_table(&self, labels: &mut BTreeMap<u16, Label>, table: &Membership) -> Result<bool> {
         for wanted in [MemberState::Whole, MemberState::Filling] {
             for entry in table.members.iter().filter(|entry| entry.state == wanted) {
-                let (Ok(here), Some(label)) = (self.devices.device(entry.number), labels.get_mut(&entry.number)) else {
+                let (Ok(here), Some(label)) =
+                    (self.devices.device(entry.number), labels.get_mut(&entry.number))
+                else {
                     continue;
                 };
                 let new = Label { membership: table.clone(), ..label.clone() };
@@ -296,10 +318,14 @@ impl Roster for Labels {
     fn corrected(&self, device: u16, place: (u16, u64), error: &Error, repaired: &Result<()>) {
         let of_error = FaultKind::of(error).filter(|kind| *kind == FaultKind::Checksum);
         let kinds = of_error.into_iter().chain([FaultKind::Corrected]);
-        kinds.chain(repaired.is_ok().then_some(FaultKind::Repaired)).for_each(|kind| self.faults().note_device(kind, device));
+        kinds
+            .chain(repaired.is_ok().then_some(FaultKind::Repaired))
+            .for_each(|kind| self.faults().note_device(kind, device));
         let (group, offset) = place;
         match repaired {
-            Ok(()) => tracing::warn!(device, group, offset, %error, "a copy was wrong: it was read from a mirror, and written again"),
+            Ok(()) => {
+                tracing::warn!(device, group, offset, %error, "a copy was wrong: it was read from a mirror, and written again")
+            }
             Err(failed) => {
                 tracing::warn!(device, group, offset, %error, %failed, "a copy was wrong: it was read from a mirror, and not written again");
             }

@@ -146,7 +146,9 @@ fn rejoin(versions: &mut Vec<MemberSet>, members: &[Member]) {
     };
     for version in older {
         let was_left = version.standing.relation(&newest.standing) == Relation::Before;
-        let alone = |of_number: &[usize]| of_number.len() == 1 && of_number.iter().filter_map(of).all(|member| is_member(&member.label));
+        let alone = |of_number: &[usize]| {
+            of_number.len() == 1 && of_number.iter().filter_map(of).all(|member| is_member(&member.label))
+        };
         let back: Vec<u16> = version
             .members
             .iter()

@@ -182,7 +182,9 @@ impl Replay<'_> {
             return Ok(false);
         }
         let mut buf = AlignedBuf::scratch(CHUNK_BYTES as usize - at);
-        for (copy, damaged) in (1..copies).map(|copy| (copy, false)).chain((0..copies).map(|copy| (copy, true))) {
+        for (copy, damaged) in
+            (1..copies).map(|copy| (copy, false)).chain((0..copies).map(|copy| (copy, true)))
+        {
             self.read(chunk, copy, at, &mut buf)?;
             if self.batch(&buf, (copy, damaged), visit)? {
                 return Ok(true);

@@ -24,7 +24,8 @@ pub(super) fn send(socket: impl AsFd, fd: BorrowedFd<'_>) -> io::Result<()> {
     if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
         return Err(io::Error::other("no room for a descriptor"));
     }
-    let sent = retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(&MARK)], &mut ancillary, SendFlags::NOSIGNAL));
+    let sent =
+        retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(&MARK)], &mut ancillary, SendFlags::NOSIGNAL));
     sent.map(drop).map_err(io::Error::from)
 }
 
@@ -37,8 +38,7 @@ pub(crate) fn receive_descriptor(socket: impl AsFd) -> io::Result<Option<OwnedFd
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(&mut mark)];
-    let received =
-        retry_on_intr(|| recvmsg(&socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC))?;
+    let received = retry_on_intr(|| recvmsg(&socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC))?;
     let mut fds = ancillary.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(fds) => fds.into_iter().next(),
         _ => None,

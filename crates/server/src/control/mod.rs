@@ -18,13 +18,13 @@ pub use datasets::{
     DatasetFigures, Difference, Moving, Operation, OperationResult, PartialFigures, Rebased, Sendable,
     Transferred,
 };
+pub(crate) use descriptor::receive_descriptor;
 pub use figures::{
     Activity, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, Counter, DeviceErrors,
-    DeviceFigures, ErrorFigures, Event, FileSurvey, FillFigures, FileUsage, KindShare, LengthFigures, MemoryFigures,
-    ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures, RewriteFigures,
-    ScrubFigures, SnapshotFigures, StruckFigures, TakeoverFigures, TrimFigures, ValueSource,
+    DeviceFigures, ErrorFigures, Event, FileSurvey, FileUsage, FillFigures, KindShare, LengthFigures,
+    MemoryFigures, ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures,
+    RewriteFigures, ScrubFigures, SnapshotFigures, StruckFigures, TakeoverFigures, TrimFigures, ValueSource,
 };
-pub(crate) use descriptor::receive_descriptor;
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{DevicePlace, FileRewrite, Reply, Request, UnmountMode};
 pub use pieces::{PieceReader, PieceWriter};

@@ -244,7 +244,7 @@ impl Request {
 }
 
 /// Place that a device is to have in a pool.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DevicePlace {
     /// Another mirror of the device with this number.

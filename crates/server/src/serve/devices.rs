@@ -7,16 +7,21 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use pagefold_engine::Result as EngineResult;
 use super::server::Server;
 use super::streams::send_reply;
 use crate::control::{DevicePlace, Reply, receive_descriptor};
 use crate::failure::{Context, Failure, Result};
 use crate::raw::shown;
 use crate::{engine_errors, pools};
+use pagefold_engine::Result as EngineResult;
 
 /// Gives the pool a device, whose descriptor the client sends.
-pub(super) fn add(server: &Server, path: &Path, place: DevicePlace, connection: &UnixStream) -> Result<Reply> {
+pub(super) fn add(
+    server: &Server,
+    path: &Path,
+    place: DevicePlace,
+    connection: &UnixStream,
+) -> Result<Reply> {
     let doing = || format!("cannot use {}", shown(path));
     send_reply(connection, &Reply::Ready {})?;
     let file: OwnedFd = receive_descriptor(connection)
@@ -40,7 +45,7 @@ pub(super) fn offline(server: &Server, number: u16, release: bool) -> Result<Rep
     if !release {
         told(&path, doing, server.pool.offline(number))?;
     }
-    told(&path, doing, server.pool.release(number))?;
+    told(&path, doing, server.pool.close_device(number))?;
     server.handover.remove_device(&path);
     Ok(Reply::Done {})
 }
@@ -56,7 +61,9 @@ pub(super) fn detach(server: &Server, number: u16) -> Result<Reply> {
 fn path_of(server: &Server, number: u16) -> Result<std::path::PathBuf> {
     let all = server.pool.device_status();
     let found = all.into_iter().find(|device| device.number == number);
-    found.map(|device| device.path).ok_or_else(|| Failure::new(format!("the pool has no device number {number}")))
+    found
+        .map(|device| device.path)
+        .ok_or_else(|| Failure::new(format!("the pool has no device number {number}")))
 }
 
 fn told(path: &Path, doing: &str, done: EngineResult<()>) -> Result<()> {

@@ -2,7 +2,7 @@
 //! journal's memory, beside the [`PoolLock`] that the supervisor has from the beginning.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Tells whether something is wrong with a pool, and what to do about it.
 
 use pagefold_server::control::{PoolFigures, QuotaFigures};
-use pagefold_server::serve::{FULL_PERCENT, percent};
 use pagefold_server::raw::shown;
+use pagefold_server::serve::{FULL_PERCENT, percent};
 use pagefold_server::units;
 
 use super::UNAVAILABLE;

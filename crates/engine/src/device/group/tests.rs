@@ -43,9 +43,8 @@ impl Roster for Labels {
 }
 
 fn mirror(states: &[MemberState]) -> Mirror {
-    let sims: Vec<Arc<SimDevice>> = (0..states.len())
-        .map(|number| Arc::new(SimDevice::new(DEVICE_BYTES_MIN, number as u64)))
-        .collect();
+    let sims: Vec<Arc<SimDevice>> =
+        (0..states.len()).map(|number| Arc::new(SimDevice::new(DEVICE_BYTES_MIN, number as u64))).collect();
     let member = |((sim, state), number): ((&Arc<SimDevice>, &MemberState), u16)| FoundMember {
         number,
         device: Some(Arc::clone(sim) as Arc<dyn Device>),
@@ -142,7 +141,11 @@ fn a_member_that_fails_a_write_is_left_out_before_anything_is_acknowledged() {
     mirror.devices.write(0, 0, &block(1), false).unwrap();
     mirror.fail(1, SimOp::Write);
     mirror.devices.write(0, REGION_BYTES, &block(2), false).unwrap();
-    assert_eq!((mirror.states(), mirror.recorded()), (vec![Whole, Faulted], 0), "nothing was acknowledged as durable");
+    assert_eq!(
+        (mirror.states(), mirror.recorded()),
+        (vec![Whole, Faulted], 0),
+        "nothing was acknowledged as durable"
+    );
     mirror.labels.refuses.store(1, Ordering::SeqCst);
     assert!(mirror.devices.flush().is_err(), "the labels do not tell of it");
     mirror.labels.refuses.store(0, Ordering::SeqCst);
