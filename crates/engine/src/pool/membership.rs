@@ -74,6 +74,12 @@ impl Membership {
         Self::first(group, groups, vec![entry])
     }
 
+    /// Returns the same place in another epoch of the pool.
+    #[must_use]
+    pub fn of_epoch(self, epoch: u64) -> Self {
+        Self { epoch, ..self }
+    }
+
     /// Returns true if the group has several devices.
     pub fn is_mirrored(&self) -> bool {
         self.members.len() > 1

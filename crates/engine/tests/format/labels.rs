@@ -31,7 +31,7 @@ fn label_and_superblock() {
         created: 1_763_664_000,
         log: Guid(*b"a log's own GUID"),
         formerly: Guid(*b"an earlier GUID."),
-        membership: Membership { epoch: 3, ..Membership::alone(0, 1, 0, 0x0102_0304_0506_0708) },
+        membership: Membership::alone(0, 1, 0, 0x0102_0304_0506_0708).of_epoch(3),
         name: "tank".into(),
     };
     label.write(OneDevice::of(device.as_ref())).unwrap();
