@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::identity::{Member, check_epoch, newest, stale_error};
 use super::label::{Label, Superblock};
 use super::membership::{MemberEntry, Membership};
-use super::opening::Relation;
+use super::opening::{Relation, Standing};
 use super::{OpenOptions, Pool};
 use crate::device::{
     Device, Devices, FileDevice, FoundMember, MemberState, OneDevice, OpenMode, RecordedDevice, Recording,
@@ -154,6 +154,27 @@ pub(super) fn newest_tables<'a>(labels: impl Iterator<Item = &'a Label>) -> BTre
     newest
 }
 
+/// Returns true if a device of a mirror was left behind: all that was acknowledged by it is on others as well, which have
+/// come as far as `newest`, and whose tables are `tables`.
+///
+/// If the device was in use when the power failed, its log may have more than its last superblock, and the openings that
+/// came after that do not tell. But as long as its label calls another member whole, nothing was acknowledged that this
+/// one lacks (M1 of [`crate::device`]).
+pub(super) fn was_left(member: &Member, newest: &Standing, tables: &BTreeMap<u16, &Membership>) -> bool {
+    let own = &member.label.membership;
+    let Some(table) = tables.get(&own.group).filter(|table| table.is_mirrored()) else { return false };
+    let standing = member.standing();
+    let at_superblock = Standing { open: false, ..standing };
+    let vouches = |entry: &MemberEntry| {
+        let known = own.entry(entry.number).filter(|known| known.birth == entry.birth);
+        entry.number != member.label.device
+            && entry.state == MemberState::Whole
+            && known.is_some_and(|known| known.state == MemberState::Whole)
+    };
+    standing.relation(newest) == Relation::Before
+        || at_superblock.relation(newest) == Relation::Before && table.members.iter().any(vouches)
+}
+
 /// Returns true if devices with these labels, which have come equally far, suffice to open their pool.
 pub(super) fn suffice<'a>(labels: impl Iterator<Item = &'a Label>) -> bool {
     let labels: Vec<&Label> = labels.collect();
@@ -271,12 +292,8 @@ fn place(
     let members: Vec<&Member> = candidates.iter().filter_map(|one| one.member.as_ref()).collect();
     let opening_seen = members.iter().map(|member| member.head.opening.id.number).max().unwrap_or_default();
     let stale: Vec<&Member> = members.iter().copied().filter(|member| !member.is_current(&newest)).collect();
-    let may_stay = |member: &&&Member| {
-        let of_mirror = tables.get(&member.label.membership.group);
-        let older = member.standing().relation(&newest.standing()) == Relation::Before;
-        older && of_mirror.is_some_and(|table| table.members.len() > 1)
-    };
-    if !rescue && !stale.iter().all(|member| may_stay(&member)) {
+    let borrowed = tables.iter().map(|(group, table)| (*group, table)).collect();
+    if !rescue && !stale.iter().all(|member| was_left(member, &newest.standing(), &borrowed)) {
         return Err(stale_error(&stale, &newest));
     }
     let groups = label.membership.groups;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::identity::{Member, MemberSet, versions};
 use super::label::{Guid, Label};
-use super::members::{expected, newest_tables, suffice};
+use super::members::{expected, newest_tables, suffice, was_left};
 use super::opening::{Relation, Standing};
 use super::paths::{PathTarget, SYS, made_of, target};
 use crate::device::{FileDevice, OneDevice, OpenMode};
@@ -138,26 +138,23 @@ fn rejoin(versions: &mut Vec<MemberSet>, members: &[Member]) {
         set.members.values().flatten().filter_map(of).map(|member| &member.label).collect()
     };
     let tables = newest_tables(labels(newest).into_iter());
-    let is_member = |label: &Label| {
-        let table = tables.get(&label.membership.group).filter(|table| table.is_mirrored());
-        let entry = table.and_then(|table| table.entry(label.device));
-        let own = label.membership.entry(label.device);
-        entry.zip(own).is_some_and(|(entry, own)| entry.birth == own.birth)
+    let is_left = |member: &Member| {
+        let label = &member.label;
+        let entry = tables.get(&label.membership.group).and_then(|table| table.entry(label.device));
+        let birth = label.membership.entry(label.device).map(|own| own.birth);
+        entry.is_some_and(|entry| Some(entry.birth) == birth) && was_left(member, &newest.standing, &tables)
     };
+    let mut back = Vec::new();
     for version in older {
-        let was_left = version.standing.relation(&newest.standing) == Relation::Before;
-        let alone = |of_number: &[usize]| {
-            of_number.len() == 1 && of_number.iter().filter_map(of).all(|member| is_member(&member.label))
+        let is_back = |(number, at): &(&u16, &Vec<usize>)| {
+            let one = at.len() == 1 && !newest.members.contains_key(number);
+            one && at.iter().filter_map(of).all(is_left)
         };
-        let back: Vec<u16> = version
-            .members
-            .iter()
-            .filter(|(number, at)| was_left && !newest.members.contains_key(number) && alone(at))
-            .map(|(number, _)| *number)
-            .collect();
-        for number in back {
-            newest.members.extend(version.members.remove(&number).map(|at| (number, at)));
-        }
+        let numbers: Vec<u16> = version.members.iter().filter(is_back).map(|(number, _)| *number).collect();
+        back.extend(numbers.into_iter().filter_map(|number| version.members.remove_entry(&number)));
+    }
+    for (number, at) in back {
+        newest.members.entry(number).or_insert(at);
     }
     versions.retain(|version| !version.members.is_empty());
 }
