@@ -30,7 +30,8 @@
 //! | 100 | GUID that the pool had before, or zeros | 16 |
 //! | 116 | membership ([`Membership`]) | 117 |
 //! | 233 | length of the name | 1 |
-//! | 234 | name, as `is_name` demands | up to 63 |
+//! | 234 | name, as `is_name` demands, then zeros | 63 |
+//! | 297 | tables that the membership's came from | 1024 |
 //! | 4092 | crc32c of the bytes before | 4 |
 //!
 //! The GUID of the pool can be changed ([`super::reguid`]), the GUID of its log never: so changing the former touches
@@ -83,6 +84,8 @@ pub const RING_START: u64 = 64 << 10;
 /// Longest pool name in bytes.
 pub const NAME_BYTES_MAX: usize = 63;
 
+/// Place of what the membership's table came from.
+const LINEAGE_AT: usize = 234 + NAME_BYTES_MAX;
 const CHECKSUM_AT: usize = BLOCK_BYTES - 4;
 /// Bytes that a device writes as a whole at least.
 const SECTOR_BYTES: usize = 512;
@@ -194,6 +197,8 @@ impl Label {
         self.membership.encode(&mut out);
         out.push(self.name.len() as u8);
         out.extend_from_slice(self.name.as_bytes());
+        out.resize(LINEAGE_AT, 0);
+        self.membership.encode_lineage(&mut out);
         checksummed_block(&out)
     }
 
@@ -231,7 +236,9 @@ impl Label {
         let (size_bytes, created, chunk) = (reader.u64()?, reader.u64()?, reader.u32()?);
         let log = Guid(reader.take(16)?.try_into().unwrap_or_default());
         let formerly = Guid(reader.take(16)?.try_into().unwrap_or_default());
-        let membership = Membership::decode(&mut reader)?;
+        let mut membership = Membership::decode(&mut reader)?;
+        membership
+            .decode_lineage(&mut Reader::new(block.get(LINEAGE_AT..).unwrap_or_default(), "pool label"))?;
         let len = usize::from(reader.u8()?);
         let name =
             std::str::from_utf8(reader.take(len.min(NAME_BYTES_MAX))?).ok().filter(|name| is_name(name));

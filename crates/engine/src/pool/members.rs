@@ -158,8 +158,9 @@ pub(super) fn newest_tables<'a>(labels: impl Iterator<Item = &'a Label>) -> BTre
 /// come as far as `newest`, and whose tables are `tables`.
 ///
 /// If the device was in use when the power failed, its log may have more than its last superblock, and the openings that
-/// came after that do not tell. But as long as its label calls another member whole, nothing was acknowledged that this
-/// one lacks (M1 of [`crate::device`]).
+/// came after that do not tell. But nothing was acknowledged that is not on each member which its label calls whole (M1 of
+/// [`crate::device`]). So if one of them is whole now, or if the table of now came from the table in its label, which one
+/// of them has changed, then nothing is missed.
 pub(super) fn was_left(member: &Member, newest: &Standing, tables: &BTreeMap<u16, &Membership>) -> bool {
     let own = &member.label.membership;
     let Some(table) = tables.get(&own.group).filter(|table| table.is_mirrored()) else { return false };
@@ -172,7 +173,8 @@ pub(super) fn was_left(member: &Member, newest: &Standing, tables: &BTreeMap<u16
             && known.is_some_and(|known| known.state == MemberState::Whole)
     };
     standing.relation(newest) == Relation::Before
-        || at_superblock.relation(newest) == Relation::Before && table.members.iter().any(vouches)
+        || at_superblock.relation(newest) == Relation::Before
+            && (table.came_from(own) || table.members.iter().any(vouches))
 }
 
 /// Returns true if devices with these labels, which have come equally far, suffice to open their pool.

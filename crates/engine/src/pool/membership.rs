@@ -18,6 +18,9 @@
 //! | 0 | number of the device | 2 |
 //! | 2 | state ([`MemberState`]); plus 128: another device takes its place, and it leaves when that one is whole | 1 |
 //! | 3 | birth: a random number, by which the device is told from one that had its number before | 8 |
+//!
+//! Behind the label's name stand the tables that this one came from, [`LINEAGE`] at most, the newest first, each by its
+//! epoch and its random number: 16 bytes each, zero where there are no more.
 
 use crate::Result;
 use crate::device::MemberState;
@@ -25,6 +28,8 @@ use crate::wire::Reader;
 
 /// Largest number of members of a group: four that stay, and those that are on their way in or out.
 pub(super) const MEMBERS_MAX: usize = 8;
+/// Largest number of tables that a table says it came from.
+pub(super) const LINEAGE: usize = 64;
 /// Largest number of devices of a mirror that stay.
 pub(super) const MIRROR_MAX: usize = 4;
 /// Epoch of a pool that was just made.
@@ -60,12 +65,14 @@ pub struct Membership {
     pub draw: u64,
     /// Members of the group, by ascending numbers.
     pub(crate) members: Vec<MemberEntry>,
+    /// Epochs and random numbers of the tables that this one came from, the newest first.
+    pub(super) lineage: Vec<(u64, u64)>,
 }
 
 impl Membership {
     /// Returns the first membership of the devices of a group.
     pub(crate) fn first(group: u16, groups: u16, members: Vec<MemberEntry>) -> Self {
-        Self { epoch: FIRST_EPOCH, group, groups, group_epoch: 1, draw: 0, members }
+        Self { epoch: FIRST_EPOCH, group, groups, group_epoch: 1, draw: 0, members, lineage: Vec::new() }
     }
 
     /// Returns the place of a device that is all of its group.
@@ -94,6 +101,40 @@ impl Membership {
     /// separately.
     pub(crate) fn is_apart(&self, other: &Self) -> bool {
         self.group_epoch == other.group_epoch && (self.draw, &self.members) != (other.draw, &other.members)
+    }
+
+    /// Begins a new epoch of the group, with a random number.
+    pub(super) fn advance(&mut self, draw: impl FnOnce(u64) -> u64) {
+        self.lineage.insert(0, (self.group_epoch, self.draw));
+        self.lineage.truncate(LINEAGE);
+        self.group_epoch += 1;
+        self.draw = draw(self.group_epoch);
+    }
+
+    /// Returns true if this table came from `other`, or is the same one.
+    pub(super) fn came_from(&self, other: &Self) -> bool {
+        let id = (other.group_epoch, other.draw);
+        (self.group_epoch, self.draw) == id || self.lineage.contains(&id)
+    }
+
+    /// Appends the stored form of the tables that it came from.
+    pub(super) fn encode_lineage(&self, out: &mut Vec<u8>) {
+        for at in 0..LINEAGE {
+            let (epoch, draw) = self.lineage.get(at).copied().unwrap_or_default();
+            out.extend_from_slice(&epoch.to_le_bytes());
+            out.extend_from_slice(&draw.to_le_bytes());
+        }
+    }
+
+    /// Reads the stored form of the tables that it came from.
+    pub(super) fn decode_lineage(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        for _ in 0..LINEAGE {
+            let id = (reader.u64()?, reader.u64()?);
+            if id.0 > 0 {
+                self.lineage.push(id);
+            }
+        }
+        Ok(())
     }
 
     /// Appends the stored form.
@@ -134,7 +175,7 @@ impl Membership {
                 _ => {}
             }
         }
-        Ok(Self { epoch, group, groups, group_epoch, draw, members })
+        Ok(Self { epoch, group, groups, group_epoch, draw, members, lineage: Vec::new() })
     }
 }
 
@@ -155,6 +196,28 @@ mod tests {
         table().encode(&mut out);
         assert_eq!(out.len(), 117);
         assert_eq!(Membership::decode(&mut Reader::new(&out, "a label")).unwrap(), table());
+    }
+
+    #[test]
+    fn a_table_knows_those_that_it_came_from() {
+        let mut all = vec![table()];
+        for draw in 0..LINEAGE as u64 + 3 {
+            let mut next = all.last().unwrap().clone();
+            next.advance(|epoch| epoch + draw);
+            all.push(next);
+        }
+        let last = all.last().unwrap();
+        let known = all.iter().rev().take_while(|before| last.came_from(before)).count();
+        assert_eq!(known, LINEAGE + 1);
+        let mut apart = all[all.len() - 2].clone();
+        apart.draw += 1;
+        assert!(!last.came_from(&apart));
+        let mut out = Vec::new();
+        last.encode_lineage(&mut out);
+        assert_eq!(out.len(), 16 * LINEAGE);
+        let mut read = Membership { lineage: Vec::new(), ..last.clone() };
+        read.decode_lineage(&mut Reader::new(&out, "a label")).unwrap();
+        assert_eq!(read, *last);
     }
 
     #[test]

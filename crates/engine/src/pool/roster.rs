@@ -263,8 +263,7 @@ impl Labels {
         loop {
             let State { labels, tables, .. } = &mut *state;
             let Some(table) = tables.get_mut(usize::from(group)) else { return Ok(()) };
-            table.group_epoch += 1;
-            table.draw = self.salt.wrapping_add(table.group_epoch);
+            table.advance(|epoch| self.salt.wrapping_add(epoch));
             let states = self.devices.states(group);
             for entry in &mut table.members {
                 let found = states.iter().find(|(number, _)| *number == entry.number);
