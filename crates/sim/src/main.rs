@@ -27,6 +27,9 @@ struct Args {
     /// Only histories with this theme; may be given several times.
     #[arg(long, value_parser = THEMES)]
     theme: Vec<String>,
+    /// Only histories of pools with mirrors.
+    #[arg(long)]
+    mirrors: bool,
     /// Try up to so many power cuts in the middle of each step, too, on copies of the devices.
     #[arg(long, default_value_t = 0)]
     images: usize,
@@ -73,7 +76,7 @@ fn report(history: &History, failure: &Failure, runs: u64) {
     let (short, failure) = shrink(history, failure, runs);
     let _whole = std::io::stdout().lock();
     println!("  shrunk from {} to {} steps: {}", history.steps.len(), short.steps.len(), failure.what);
-    println!("  devices {:?}, cache {}", short.devices, short.cache_bytes);
+    println!("  devices {:?}, {} of each, cache {}", short.devices, short.copies, short.cache_bytes);
     for (at, step) in short.steps.iter().enumerate() {
         println!("  {at:3} {step:?}");
     }
@@ -134,7 +137,9 @@ impl Campaign {
             }
             let history = History { images: self.args.images, ..History::new(seed) };
             let theme = theme_name(history.theme);
-            if !self.args.theme.is_empty() && !self.args.theme.iter().any(|wanted| wanted == theme) {
+            let unwanted =
+                !self.args.theme.is_empty() && !self.args.theme.iter().any(|wanted| wanted == theme);
+            if unwanted || self.args.mirrors && history.copies == 1 {
                 continue;
             }
             let result = run(&history);
