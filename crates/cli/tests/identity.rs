@@ -355,9 +355,9 @@ fn names_from_devices_never_reach_the_terminal_raw() {
         for place in [0, 129 << 20] {
             let mut label = vec![0; 4096];
             device.read_exact_at(&mut label, place).unwrap();
-            label[140] = u8::try_from(name.len()).unwrap();
-            label[141..204].fill(0);
-            label[141..141 + name.len()].copy_from_slice(name.as_bytes());
+            label[233] = u8::try_from(name.len()).unwrap();
+            label[234..297].fill(0);
+            label[234..234 + name.len()].copy_from_slice(name.as_bytes());
             let sum = crc32c::crc32c(&label[..4092]);
             label[4092..].copy_from_slice(&sum.to_le_bytes());
             device.write_all_at(&label, place).unwrap();

@@ -58,7 +58,8 @@ fn named(args: &Check) -> Result<(String, Vec<PathBuf>)> {
         Some(pool) if args.device.is_empty() => {
             let (known, path, _) = target::source(pool)?;
             target::check_whole_pool(&names::full(&known.name, &path), "check")?;
-            let devices = pools::usable(&known, true)?;
+            // A device of a mirror may be missing. Whatever else is wrong shows below.
+            let devices = pools::usable(&known, true).unwrap_or(known.devices);
             Ok((known.name, devices))
         }
         _ => {

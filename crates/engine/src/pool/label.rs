@@ -345,6 +345,14 @@ impl Label {
         Err(Error::corrupt(what, "it is not the one that the pool was opened by"))
     }
 
+    /// Returns true if just this label lies at `offset` of a device.
+    pub(super) fn lies_at(&self, device: OneDevice<'_>, offset: u64) -> bool {
+        let block = read_block(device, offset);
+        block.is_ok_and(|block| {
+            block_holds(&block) && Self::decode(&block, device).is_ok_and(|there| there == *self)
+        })
+    }
+
     /// Makes a device hold no pool any more, neither this one nor another that had the device before.
     pub(crate) fn erase(device: OneDevice<'_>) -> Result<()> {
         // Nothing else of these places is ever read or written: the rest stays holes of a sparse file, which is known

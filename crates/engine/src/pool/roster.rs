@@ -92,6 +92,21 @@ impl Labels {
         self.state.lock().tables.get(usize::from(group)).cloned()
     }
 
+    /// Writes copies of labels of mirrors again that a crash has torn, or left as they were before a change.
+    ///
+    /// # Errors
+    /// If the label of no whole member can be written.
+    pub(super) fn mend(&self) -> Result<()> {
+        for label in self.written().iter().filter(|label| label.membership.is_mirrored()) {
+            let Ok(here) = self.devices.device(label.device) else { continue };
+            let is_right = |offset: &u64| label.lies_at(here.one(), *offset);
+            if !label.offsets().iter().all(is_right) {
+                self.change(label.membership.group)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the lowest number that no device has.
     fn free_number(tables: &[Membership]) -> Result<u16> {
         let taken = |number: &u16| tables.iter().any(|table| table.entry(*number).is_some());

@@ -182,7 +182,7 @@ fn the_last_whole_member_stays() {
     assert_eq!(mirror.states(), [Whole, Whole], "nothing tells which of them is at fault");
     let alone = self::mirror(&[Whole, Filling]);
     alone.fail(0, SimOp::Write);
-    assert!(alone.devices.write(0, 0, &block(1), true).is_err());
+    assert!(alone.devices.write(0, 0, &block(1), false).is_err());
     assert_eq!(alone.states(), [Whole, Filling]);
     assert!(!alone.devices.leave_out(0, &Error::Failed("a test".into())));
     alone.fail(1, SimOp::Flush);
