@@ -71,10 +71,9 @@ const SEE_DEVICES: [(&str, &str); 11] = [
 ];
 
 /// Sources that have the handle of one device, and the reason.
-const SEE_ONE_DEVICE: [(&str, &str); 3] = [
+const SEE_ONE_DEVICE: [(&str, &str); 2] = [
     ("pool/label.rs", "reads and writes labels and superblocks, by which members are known"),
     ("pool/repair.rs", "writes labels again"),
-    ("pool/trim.rs", "asks which devices take discards"),
 ];
 
 /// Returns true if `text`, without its comments, has `word` as a word of its own.

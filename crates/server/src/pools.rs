@@ -144,27 +144,40 @@ pub fn random<const N: usize>() -> Result<[u8; N]> {
 
 /// Erases a pool's labels. Every device is checked first: one that does not belong to the pool any more is not touched.
 pub fn destroy(known: &Known) -> Result<()> {
+    let (mut ours, mut refused) = (Vec::new(), None);
     for device in &known.devices {
         match held_by(device) {
-            Some(Held::Pool { guid, .. }) if guid == known.guid => demand_current(known, device)?,
+            Some(Held::Pool { guid, .. }) if guid == known.guid => {
+                demand_current(known, device)?;
+                ours.push(device.clone());
+            }
             Some(Held::Other(why)) => {
                 return Err(Failure::new(format!("cannot destroy pool {}: {why}", known.name)));
             }
-            _ => {
-                return Err(Failure::new(format!(
-                    "cannot destroy pool {}: {} does not hold it, or cannot be read",
-                    known.name,
-                    shown(device)
-                ))
-                .hint(format!(
-                    "nothing was changed; to forget the pool: pagefold export -f {}",
-                    known.name
-                )));
-            }
+            _ => refused = refused.or(Some(device)),
         }
     }
-    pool::destroy(&known.devices)
+    // Devices of mirrors may be missing, or have left the pool.
+    if let Some(device) = refused
+        && !suffice(&ours)
+    {
+        return Err(Failure::new(format!(
+            "cannot destroy pool {}: {} does not hold it, or cannot be read",
+            known.name,
+            shown(device)
+        ))
+        .hint(format!("nothing was changed; to forget the pool: pagefold export -f {}", known.name)));
+    }
+    pool::destroy(&ours)
         .map_err(|error| failed_on_devices(format!("cannot destroy pool {}", known.name), &error))
+}
+
+/// Returns true if a pool can be opened on these devices.
+fn suffice(paths: &[PathBuf]) -> bool {
+    let open = |path: &PathBuf| -> Option<Arc<dyn Device>> {
+        Some(Arc::new(FileDevice::open(path, OpenMode::Unlocked).ok()?))
+    };
+    pool::can_open(&paths.iter().filter_map(open).collect::<OpenDevices>())
 }
 
 /// Returns a text if a device has a copy of its pool that is older than the newest seen here, or that went on by

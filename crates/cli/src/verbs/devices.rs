@@ -33,8 +33,13 @@ pub fn attach(args: &Attach) -> Result<()> {
 /// Puts a new device in the place of another one.
 pub fn replace(args: &Replace) -> Result<()> {
     let mut asked = Asked::of(&args.pool, "replace")?;
-    let old = asked.device(&args.device)?.number;
-    asked.give_new(&args.new, &args.given, DevicePlace::InPlaceOf(old))
+    let old = asked.device(&args.device)?;
+    asked.give_new(&args.new, &args.given, DevicePlace::InPlaceOf(old.number))?;
+    // If nobody waits, this machine remembers it a while longer, and passes over it when the pool is mounted.
+    if asked.figures.devices.iter().any(|device| device.path == old.path) {
+        return Ok(());
+    }
+    asked.remember(|devices| devices.retain(|path| *path != old.path))
 }
 
 /// Removes a device from its mirror.

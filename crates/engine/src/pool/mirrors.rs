@@ -5,6 +5,7 @@
 //! (Q1). Free chunks are not copied. What a device lacks is only known while the pool is open: if the pool is closed
 //! meanwhile, the filling begins anew when it is opened.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::Pool;
@@ -37,6 +38,9 @@ pub struct FillStatus {
     /// True if it lacked everything.
     pub lacked_all: bool,
 }
+
+/// See [`Pool::on_leave`].
+pub(super) type LeaveHook = Box<dyn Fn(&Path) + Send + Sync>;
 
 impl Pool {
     /// Returns the state of the last filling of a device.
@@ -106,7 +110,19 @@ impl Pool {
         if state.is_written() && !self.shared.devices.take_offline(device) {
             return Err(self.last_one(device));
         }
-        self.labels.remove(group, device)
+        let path = self.shared.devices.device_path(device);
+        self.labels.remove(group, device)?;
+        if let Some(hook) = self.on_leave.get() {
+            hook(&path);
+        }
+        Ok(())
+    }
+
+    /// Has `hook` called with the path of each device that has left the pool, because it was detached or replaced: it is
+    /// not in use any more. The first hook stays.
+    pub fn on_leave(&self, hook: impl Fn(&Path) + Send + Sync + 'static) {
+        // A second one would be a mistake of the caller's, and changes nothing.
+        let _ = self.on_leave.set(Box::new(hook));
     }
 
     /// Stops reading and writing a device, until it is taken online again.

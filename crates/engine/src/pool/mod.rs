@@ -101,7 +101,7 @@ mod versions;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -192,6 +192,8 @@ struct Signal {
 pub struct Pool {
     labels: Arc<Labels>,
     fill: Mutex<FillStatus>,
+    /// Is told of devices that have left the pool.
+    on_leave: OnceLock<mirrors::LeaveHook>,
     /// The opening that every superblock names from now on; of a pool that is only read, the last one.
     opening: Opening,
     witness: Option<Witness>,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -40,6 +40,7 @@ use crate::segment::{DirEntryState, Directory, Segment, Segments, TablePages};
 use crate::space::{Chunk, Chunks};
 use crate::tree::{NodeCache, NodeStore, Tree};
 use crate::types::COPIES;
+use crate::wal::batch::Verified;
 use crate::wal::{
     BatchView, LogDamage, LogEnd, LogSource, LogWriter, Position, RecordKind, replay, write_directory,
 };
@@ -70,10 +71,10 @@ const BATCH_NUMBER_LEAP: u64 = 1 << 32;
 #[derive(Clone, Copy)]
 struct UnflushedBatch {
     chunk: Chunk,
-    /// Device of the chunk's group that has it, counted from 0.
-    copy: usize,
     start: u32,
     end: u32,
+    /// Checksum of the batch.
+    checksum: u64,
 }
 
 /// A pool while it is being opened.
@@ -314,8 +315,8 @@ impl OpeningPool {
             used.insert(batch.segment, (batch.chunk, batch.end));
             unflushed.retain(|(number, _)| *number >= batch.flushed);
             if batch.number >= batch.flushed {
-                let BatchView { chunk, copy, start, end, .. } = batch;
-                let placed = UnflushedBatch { chunk, copy, start, end };
+                let BatchView { chunk, start, end, checksum, .. } = batch;
+                let placed = UnflushedBatch { chunk, start, end, checksum };
                 unflushed.push((batch.number, placed));
             }
             if !batch.ops.is_empty() {
@@ -382,6 +383,7 @@ impl OpeningPool {
         let pool = Arc::new(Pool {
             labels: self.labels,
             fill: Mutex::default(),
+            on_leave: OnceLock::new(),
             opening: self.opening_superblock.opening,
             witness: options.witness.clone(),
             table_pages: self.table_pages,
@@ -519,11 +521,26 @@ impl OpeningPool {
     /// Writes the log's last batches again. They can be read, but a flush of them may have failed: then a device may
     /// show them until the power goes, and no later flush makes them durable.
     fn write_unflushed(&self) -> Result<()> {
-        for (_, UnflushedBatch { chunk, copy, start, end }) in &self.unflushed {
-            let mut batch = AlignedBuf::zeroed(end.saturating_sub(*start) as usize);
+        for (number, UnflushedBatch { chunk, start, end, checksum }) in &self.unflushed {
+            let mut bytes = AlignedBuf::zeroed(end.saturating_sub(*start) as usize);
             let offset = chunk.offset() + u64::from(*start);
-            self.devices.read_unverified(chunk.device, *copy, offset, &mut batch)?;
-            self.devices.write(chunk.device, offset, &batch, false)?;
+            let is_it = |bytes: &AlignedBuf, whole: bool| {
+                let batch = Verified::framed(bytes).filter(|batch| batch.checksum() == *checksum);
+                batch.is_some_and(|batch| batch.is_whole() || !whole)
+            };
+            // Devices of a mirror may differ here, and fail: the one that had it when it was replayed may be gone. If
+            // its records are damaged everywhere, they stay so.
+            let copies = 0..self.devices.copies(chunk.device).max(1);
+            let mut tries = copies.clone().map(|copy| (copy, true)).chain(copies.map(|copy| (copy, false)));
+            let found = tries.any(|(copy, whole)| {
+                let read = self.devices.read_unverified(chunk.device, copy, offset, &mut bytes);
+                read.is_ok() && is_it(&bytes, whole)
+            });
+            if !found {
+                let what = format!("batch {number} at byte {offset} of {}", self.devices.path_of(chunk.device).display());
+                return Err(Error::corrupt(what, "it was there when the log was read, and cannot be read again"));
+            }
+            self.devices.write(chunk.device, offset, &bytes, false)?;
         }
         Ok(())
     }

@@ -39,8 +39,8 @@ pub struct BatchView<'a> {
     pub start: u32,
     /// Bytes of the chunk in use after it.
     pub end: u32,
-    /// Device of the chunk's group that it was read from, counted from 0.
-    pub copy: usize,
+    /// Its checksum.
+    pub checksum: u64,
     /// Checkpoint that its internal records belong to.
     pub checkpoint: u64,
     /// Batches with lower numbers were on stable storage, as what was read so far tells.
@@ -161,7 +161,7 @@ impl Replay<'_> {
                 self.read(chunk, 0, read_to, buf.get_mut(read_to..to).unwrap_or_default())?;
                 read_to = to;
             }
-            if !self.batch(buf.get(at..read_to).unwrap_or_default(), (0, copies == 1), visit)?
+            if !self.batch(buf.get(at..read_to).unwrap_or_default(), copies == 1, visit)?
                 && !self.batch_elsewhere((chunk, copies), at, visit)?
             {
                 break;
@@ -186,19 +186,19 @@ impl Replay<'_> {
             (1..copies).map(|copy| (copy, false)).chain((0..copies).map(|copy| (copy, true)))
         {
             self.read(chunk, copy, at, &mut buf)?;
-            if self.batch(&buf, (copy, damaged), visit)? {
+            if self.batch(&buf, damaged, visit)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Visits the batch at the start of `bytes` if it counts. Returns whether it does. Bytes that were read from `copy`
-    /// have a batch with damaged records only if `damaged` is set.
+    /// Visits the batch at the start of `bytes` if it counts. Returns whether it does. One with damaged records counts only
+    /// if `damaged` is set.
     fn batch(
         &mut self,
         bytes: &[u8],
-        (copy, damaged): (usize, bool),
+        damaged: bool,
         visit: &mut dyn FnMut(BatchView<'_>) -> Result<()>,
     ) -> Result<bool> {
         let position = self.end.position;
@@ -244,7 +244,7 @@ impl Replay<'_> {
             number: position.batch,
             segment: position.segment,
             chunk: position.chunk,
-            copy,
+            checksum: batch.checksum(),
             next: batch.next(),
             start: position.used,
             end: position.used + batch.padded_bytes(),

@@ -54,7 +54,6 @@ pub(super) fn offline(server: &Server, number: u16, release: bool) -> Result<Rep
 pub(super) fn detach(server: &Server, number: u16) -> Result<Reply> {
     let path = path_of(server, number)?;
     told(&path, "cannot detach it", server.pool.detach(number))?;
-    server.handover.remove_device(&path);
     Ok(Reply::Done {})
 }
 

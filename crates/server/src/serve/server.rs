@@ -120,7 +120,7 @@ impl Server {
             pool.run().map_err(|error| engine_errors::failed("cannot start the pool's work", &error))?;
         let exports = Arc::new(Exports::new(Arc::clone(&pool)));
         let stopping = Stopping { pool: Arc::clone(&pool), exports: Arc::clone(&exports), read_only };
-        Ok(Arc::new(Self {
+        let server = Arc::new(Self {
             properties: Properties::new(Arc::clone(&pool), Arc::clone(&exports), temporary),
             pool,
             exports,
@@ -136,7 +136,14 @@ impl Server {
             pool_work: Mutex::new(Some(pool_work)),
             snapshotter: Mutex::default(),
             memory: Mutex::default(),
-        }))
+        });
+        let weak = Arc::downgrade(&server);
+        server.pool.on_leave(move |path| {
+            if let Some(server) = weak.upgrade() {
+                server.handover.remove_device(path);
+            }
+        });
+        Ok(server)
     }
 
     fn start_memory_monitor(&self) -> Result<()> {
