@@ -524,21 +524,26 @@ impl OpeningPool {
         for (number, UnflushedBatch { chunk, start, end, checksum }) in &self.unflushed {
             let mut bytes = AlignedBuf::zeroed(end.saturating_sub(*start) as usize);
             let offset = chunk.offset() + u64::from(*start);
-            let is_it = |bytes: &AlignedBuf, whole: bool| {
-                let batch = Verified::framed(bytes).filter(|batch| batch.checksum() == *checksum);
-                batch.is_some_and(|batch| batch.is_whole() || !whole)
+            // Devices of a mirror may differ here, and fail: the one that had it when it was replayed may be gone. It was
+            // whole: a batch with damaged records counts only if it was flushed, and then it is none of these.
+            let is_it = |bytes: &AlignedBuf| {
+                Verified::framed(bytes).is_some_and(|batch| batch.is_whole() && batch.checksum() == *checksum)
             };
-            // Devices of a mirror may differ here, and fail: the one that had it when it was replayed may be gone. If
-            // its records are damaged everywhere, they stay so.
-            let copies = 0..self.devices.copies(chunk.device).max(1);
-            let mut tries = copies.clone().map(|copy| (copy, true)).chain(copies.map(|copy| (copy, false)));
-            let found = tries.any(|(copy, whole)| {
-                let read = self.devices.read_unverified(chunk.device, copy, offset, &mut bytes);
-                read.is_ok() && is_it(&bytes, whole)
-            });
+            let (mut found, mut failed) = (false, None);
+            for copy in 0..self.devices.copies(chunk.device).max(1) {
+                match self.devices.read_unverified(chunk.device, copy, offset, &mut bytes) {
+                    Ok(()) => found = is_it(&bytes),
+                    Err(error) => failed = Some(error),
+                }
+                if found {
+                    break;
+                }
+            }
             if !found {
-                let what = format!("batch {number} at byte {offset} of {}", self.devices.path_of(chunk.device).display());
-                return Err(Error::corrupt(what, "it was there when the log was read, and cannot be read again"));
+                let device = self.devices.path_of(chunk.device);
+                let what = format!("batch {number} at byte {offset} of {}", device.display());
+                let detail = "it was there when the log was read, and is there no more";
+                return Err(failed.unwrap_or_else(|| Error::corrupt(what, detail)));
             }
             self.devices.write(chunk.device, offset, &bytes, false)?;
         }
