@@ -79,6 +79,9 @@ impl Sim<'_> {
                 // It may fail, and is left out then.
                 if pool.online(sim as Arc<dyn Device>).is_ok() {
                     self.away[at] = false;
+                    // From here on it may become the only one that is whole, so images must have it.
+                    self.develop()?;
+                    self.watch();
                 }
             }
         }
