@@ -73,6 +73,7 @@ impl<'a> Reader<'a> {
         }
     }
     /// Reads the next byte.
+    #[inline]
     pub fn u8(&mut self) -> Result<u8> {
         Ok(self.array::<1>()?[0])
     }
@@ -89,6 +90,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
     /// Reads a varint of at most 64 bits.
+    #[inline]
     pub fn varint(&mut self) -> Result<u64> {
         // Most numbers are small, so one byte is tried first.
         if let Some((byte, rest)) = self.bytes.split_first()
@@ -96,6 +98,20 @@ impl<'a> Reader<'a> {
         {
             self.bytes = rest;
             return Ok((*byte).into());
+        }
+        self.long_varint()
+    }
+    /// Reads one of more than one byte.
+    fn long_varint(&mut self) -> Result<u64> {
+        // Most of these are of up to four bytes, and others follow them.
+        if let Some(word) = self.bytes.first_chunk::<4>() {
+            let word = u32::from_le_bytes(*word);
+            let len = (!word & 0x8080_8080).trailing_zeros() as usize / 8 + 1;
+            if len <= 4 {
+                self.bytes = self.bytes.get(len..).unwrap_or_default();
+                let bits = |at: usize| if at < len { word >> (8 * at) & 0x7F } else { 0 };
+                return Ok((bits(0) | bits(1) << 7 | bits(2) << 14 | bits(3) << 21).into());
+            }
         }
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
@@ -112,6 +128,7 @@ impl<'a> Reader<'a> {
         Err(self.bad("a varint does not end"))
     }
     /// Reads a varint that must fit 32 bits.
+    #[inline]
     pub fn varint_u32(&mut self) -> Result<u32> {
         u32::try_from(self.varint()?).map_err(|_| self.bad("a number is out of range"))
     }
@@ -139,7 +156,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_survive(values: Vec<(u64, i64)>, text: Vec<u8>) {
+        fn numbers_survive(values: Vec<(u64, i64, u8)>, text: Vec<u8>) {
+            // Of every length.
+            let of_width = |(unsigned, signed, width): (u64, i64, u8)| (unsigned >> (width % 64), signed >> (width % 64));
+            let values: Vec<(u64, i64)> = values.into_iter().map(of_width).collect();
             let mut out = Vec::new();
             for (unsigned, signed) in &values {
                 put_varint(&mut out, *unsigned);

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 
-/// Largest number of results that wait to be taken.
-const RESULTS_AHEAD: usize = 1024;
+/// Largest number of results that wait to be taken. More would only take memory that has to be mapped first, while the
+/// caller's thread lacks a processor.
+const RESULTS_AHEAD: usize = 64;
 
 /// A reader for the opening of a pool. Its threads wait for devices, so that there may be more of them than processors;
 /// none has to take work from another.

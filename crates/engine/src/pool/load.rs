@@ -158,7 +158,6 @@ pub(super) fn read_copy(devices: &Devices, addr: Addr, place: &Located, what: &s
 #[derive(Debug, Default)]
 pub(super) struct ChunkBytes {
     chunks: ByChunk<u64>,
-    used: Vec<Chunk>,
     counts: Vec<u32>,
     outside: bool,
     overfull: bool,
@@ -178,9 +177,6 @@ impl ChunkBytes {
             self.outside |=
                 self.counts.get(usize::from(chunk.device)).is_none_or(|count| chunk.index >= *count);
             let Some(bytes) = self.chunks.get_mut(chunk) else { continue };
-            if *bytes == 0 {
-                self.used.push(chunk);
-            }
             *bytes += u64::from(part.extent.len_bytes);
             self.overfull |= *bytes > CHUNK_BYTES;
         }
@@ -198,6 +194,7 @@ impl ChunkBytes {
         if bounded && self.overfull {
             return Err(Error::corrupt("segment table", "a chunk has more than it holds"));
         }
-        Ok(self.used)
+        let used = self.chunks.iter().filter(|(_, bytes)| **bytes > 0);
+        Ok(used.map(|(chunk, _)| chunk).collect())
     }
 }

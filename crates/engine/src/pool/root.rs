@@ -184,7 +184,7 @@ fn read_copies(reader: &mut Reader<'_>) -> Result<Vec<(u64, Vec<Part>)>> {
     for _ in 0..reader.varint()? {
         let next = last.checked_add(reader.varint()?).filter(|id| *id > last && *id < COPIES);
         last = next.ok_or_else(|| reader.bad("segments with second copies do not ascend"))?;
-        copies.push((last, Part::decode_all(reader)?));
+        copies.push((last, Part::decode_all(reader)?.into_vec()));
     }
     Ok(copies)
 }

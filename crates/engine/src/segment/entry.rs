@@ -165,13 +165,16 @@ impl LiveMap {
         if bytes.last() == Some(&0) {
             return Err(reader.bad("a map of live slots ends with zeros"));
         }
-        let words: Vec<u64> = bytes
-            .chunks(8)
-            .map(|chunk| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
-            .collect();
+        let (whole, rest) = bytes.as_chunks::<8>();
+        let mut words = Vec::with_capacity(bytes.len().div_ceil(8));
+        words.extend(whole.iter().map(|word| u64::from_le_bytes(*word)));
+        if !rest.is_empty() {
+            words.push(rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
+        }
         let live = words.iter().map(|word| word.count_ones()).sum();
         let map = Self { words, live };
-        let beyond = (slots..slots.next_multiple_of(64)).any(|slot| map.get(slot));
+        let last = map.words.get(slots as usize / 64).copied().unwrap_or_default();
+        let beyond = last >> (slots % 64) != 0;
         if beyond { Err(reader.bad("a slot beyond the last is live")) } else { Ok(map) }
     }
 }
@@ -213,12 +216,12 @@ impl Part {
     }
 
     /// Reads the stored form of all parts of a segment.
-    pub(crate) fn decode_all(reader: &mut Reader<'_>) -> Result<Vec<Self>> {
+    pub(crate) fn decode_all(reader: &mut Reader<'_>) -> Result<Parts> {
         let count = reader.varint()?;
         if count == 0 || count > PARTS_MAX as u64 {
             return Err(reader.bad("a segment has an impossible number of parts"));
         }
-        let mut parts: Vec<Self> = Vec::with_capacity(count as usize);
+        let mut parts = Parts::with_capacity(count as usize);
         for _ in 0..count {
             let part = Self::decode(reader)?;
             if parts.last().map_or(part.first_slot != 0, |last| last.first_slot >= part.first_slot) {
@@ -432,7 +435,7 @@ impl Segment {
     pub(super) fn decode(previous: u64, reader: &mut Reader<'_>) -> Result<Self> {
         let id = previous.checked_add(reader.varint()?).filter(|id| *id > 0 && *id < 1 << (64 - SLOT_BITS));
         let id = id.ok_or_else(|| reader.bad("a segment id is out of range"))?;
-        let parts: Parts = Part::decode_all(reader)?.into_iter().collect();
+        let parts = Part::decode_all(reader)?;
         let slots = reader.varint_u32()?;
         let live_bytes = reader.varint_u32()?;
         let tail_bytes = reader.varint_u32()?;

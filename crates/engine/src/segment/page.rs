@@ -91,7 +91,9 @@ impl Away {
             away.stored_bytes += segment.stored_bytes_max();
             for (at, (part, held)) in segment.parts.iter().zip(&segment.held).enumerate() {
                 let end = segment.parts.get(at + 1).map_or(segment.slots, |next| next.first_slot);
-                let live = segment.live.count_in(part.first_slot..end);
+                let alone = segment.parts.len() == 1;
+                let live =
+                    if alone { segment.live.count() } else { segment.live.count_in(part.first_slot..end) };
                 let held = u32::try_from(*held).ok()?;
                 match stretches.last_mut().filter(|last| last.chunk == part.extent.chunk) {
                     Some(last) => {
@@ -201,7 +203,7 @@ pub(super) fn apply_deaths(page: &mut [Segment], dead: &[Ptr]) -> Option<Addr> {
 /// [`Error::Corrupt`] if `bytes` are no page, or have segments of another page.
 pub fn decode_page(ids: PageIds, page: u64, bytes: &[u8]) -> Result<Vec<Segment>> {
     let mut reader = Reader::new(bytes, "page of the segment table");
-    let mut segments: Vec<Segment> = Vec::new();
+    let mut segments: Vec<Segment> = Vec::with_capacity(ids.get().into());
     if bytes.is_empty() {
         return Err(reader.bad("it has no segments"));
     }

@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+
 use super::Chunk;
 
 /// Number of chunks whose values lie together.
@@ -11,12 +13,12 @@ const TOGETHER: u32 = 64;
 /// Values by chunk. All are [`Default`] until they are changed.
 #[derive(Debug)]
 pub(crate) struct ByChunk<T> {
-    blocks: HashMap<(u16, u32), Box<[T]>>,
+    blocks: HashMap<(u16, u32), Box<[T]>, RandomState>,
 }
 
 impl<T> Default for ByChunk<T> {
     fn default() -> Self {
-        Self { blocks: HashMap::new() }
+        Self { blocks: HashMap::default() }
     }
 }
 
@@ -39,9 +41,11 @@ impl<T: Default> ByChunk<T> {
         self.blocks.values().flatten()
     }
 
-    /// Returns what [`ByChunk::values`] does, with the chunks.
+    /// Returns what [`ByChunk::values`] does, with the chunks, which ascend.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Chunk, &T)> {
-        self.blocks.iter().flat_map(|((device, block), values)| {
+        let mut blocks: Vec<_> = self.blocks.iter().collect();
+        blocks.sort_unstable_by_key(|(block, _)| **block);
+        blocks.into_iter().flat_map(|((device, block), values)| {
             let first = block * TOGETHER;
             (first..).zip(values).map(|(index, value)| (Chunk { device: *device, index }, value))
         })
@@ -71,6 +75,8 @@ mod tests {
         let found = [chunk(0, 0), chunk(0, 1), chunk(0, 63), chunk(0, 64), chunk(1, 0), chunk(9, u32::MAX)];
         assert_eq!(found.map(|chunk| values.get(chunk).copied()), [1, 0, 2, 3, 4, 5].map(Some));
         assert_eq!(values.get(chunk(1, 64)), None);
+        let all: Vec<Chunk> = values.iter().map(|(chunk, _)| chunk).collect();
+        assert!(all.is_sorted() && all.len() == 4 * TOGETHER as usize);
         assert!(values.memory_bytes() < 4 * 64 * 8);
     }
 }
