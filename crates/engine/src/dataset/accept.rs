@@ -51,7 +51,7 @@ impl LiveDataset {
             .iter()
             .map(|change| if let Change::Write { data, .. } = change { data.len() as u64 } else { 0 })
             .sum();
-        let (mut claim, beyond) = claims::of(&ready, self.shared.bounds.slack_bytes);
+        let (mut claim, beyond) = claims::of(&ready, self.shared.bounds.get().slack_bytes);
         if self.has_logical_quota() {
             claim.logical_bytes = self.claimed_logical_bytes(&ready)?;
         }
@@ -82,7 +82,7 @@ impl LiveDataset {
             return Err(error);
         }
         count(&self.shared.counters.accepted_bytes, written);
-        if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.bounds.dirty_soft_bytes
+        if self.shared.dirty_bytes.load(Ordering::Relaxed) >= self.shared.bounds.get().dirty_soft_bytes
             || self.shared.redo_bytes.load(Ordering::Relaxed) >= REDO_BYTES_MAX / 2
             || self.shared.journal().is_some_and(|journal| !journal.is_roomy())
         {

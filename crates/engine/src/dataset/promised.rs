@@ -107,12 +107,12 @@ impl Shared {
     /// next chunk, so that the room does not fall by a whole chunk at once.
     pub(super) fn left(&self) -> Left {
         let (free, kept) = self.free_and_kept();
-        let claimed = self.claimed_bytes.load(Ordering::Acquire).max(self.bounds.dirty_soft_bytes);
+        let claimed = self.claimed_bytes.load(Ordering::Acquire).max(self.bounds.get().dirty_soft_bytes);
         let chunks = free.saturating_sub(kept + BEGUN_CHUNKS);
         let of_next = self.room.log_used_bytes.load(Ordering::Relaxed) * LOG_CHUNK_BYTES / CHUNK_BYTES;
         let taken = self.promised_of(claimed, RoomRequest::NONE) + of_next + MARGIN_BYTES;
         let spare_bytes = (chunks * LOG_CHUNK_BYTES).saturating_sub(taken);
-        Left { spare_bytes, low_bytes: self.bounds.low_chunks * LOG_CHUNK_BYTES }
+        Left { spare_bytes, low_bytes: self.bounds.get().low_chunks * LOG_CHUNK_BYTES }
     }
 
     /// Returns true if the cleaner should be at work.

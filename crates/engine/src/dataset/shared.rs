@@ -89,6 +89,49 @@ pub(crate) struct Bounds {
     pub low_chunks: u64,
 }
 
+/// Bounds that are read all the time, and change when the pool gets devices. Who reads meanwhile may get some old and
+/// some new ones: they only grow, and what they bound is there before.
+pub(crate) struct SharedBounds {
+    values: [AtomicU64; 7],
+}
+
+impl SharedBounds {
+    fn new(bounds: Bounds) -> Self {
+        let shared = Self { values: Default::default() };
+        shared.set(bounds);
+        shared
+    }
+
+    /// Returns the bounds.
+    pub(crate) fn get(&self) -> Bounds {
+        let [capacity, soft, hard, slack, clean, least, low] =
+            self.values.each_ref().map(|value| value.load(Ordering::Relaxed));
+        Bounds {
+            capacity_bytes: capacity,
+            dirty_soft_bytes: soft,
+            dirty_hard_bytes: hard,
+            slack_bytes: slack,
+            clean_chunks: clean,
+            least_clean_chunks: least,
+            low_chunks: low,
+        }
+    }
+
+    /// Sets the bounds.
+    pub(crate) fn set(&self, bounds: Bounds) {
+        let values = [
+            bounds.capacity_bytes,
+            bounds.dirty_soft_bytes,
+            bounds.dirty_hard_bytes,
+            bounds.slack_bytes,
+            bounds.clean_chunks,
+            bounds.least_clean_chunks,
+            bounds.low_chunks,
+        ];
+        self.values.iter().zip(values).for_each(|(shared, value)| shared.store(value, Ordering::Relaxed));
+    }
+}
+
 /// Room that is enough for any one request of the kernel, in bytes.
 pub(super) const ROOMY_BYTES: u64 = 2 * ATOMIC_WRITE_MAX as u64;
 
@@ -185,7 +228,7 @@ pub(crate) struct Shared {
     /// Models of pages.
     pub models: ModelTable,
     /// Bounds that follow from the size of the pool.
-    pub bounds: Bounds,
+    pub bounds: SharedBounds,
     /// Figures of room that admission uses.
     pub room: Room,
     /// Delays writers, so that they do not outrun the cleaner.
@@ -245,7 +288,7 @@ impl Shared {
             nodes,
             cache,
             models,
-            bounds,
+            bounds: SharedBounds::new(bounds),
             room: Room::new(bounds.clean_chunks),
             throttle: Throttle::default(),
             waits: Waits::default(),
@@ -425,7 +468,7 @@ impl Shared {
         let taken = taken.saturating_add(self.reserved_bytes.load(Ordering::Acquire));
         dirty < self.dirty_limit.load(Ordering::Relaxed) / 2
             && redo < REDO_BYTES_MAX / 2
-            && taken < self.bounds.capacity_bytes
+            && taken < self.bounds.get().capacity_bytes
             && !self.wants_cleaning()
             && !self.gate.is_locked_exclusive()
             && self.journal().is_none_or(Journal::is_roomy)
@@ -443,7 +486,7 @@ impl Shared {
     /// change takes at once.
     pub(crate) fn reserve(&self, bytes: u64, beyond: u64, edits: u64) -> Result<(), Shortage> {
         let reserved = self.reserved_bytes.load(Ordering::Acquire);
-        let limit = self.bounds.capacity_bytes.saturating_add(beyond);
+        let limit = self.bounds.get().capacity_bytes.saturating_add(beyond);
         let claimed = self.claimed_bytes.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
         // When a reservation is used, its bytes leave one sum and enter the other, in either order. The larger of
         // the values before and after misses none of them.
@@ -479,7 +522,7 @@ impl Shared {
         let reserved = if uncovered > 0 { self.reserved_bytes.load(Ordering::Acquire) } else { 0 };
         let claimed = self.claimed_bytes.load(Ordering::Acquire);
         let taken = self.taken_bytes(claimed).saturating_add(reserved);
-        let shortage = if taken > self.bounds.capacity_bytes.saturating_add(beyond.pool_bytes) {
+        let shortage = if taken > self.bounds.get().capacity_bytes.saturating_add(beyond.pool_bytes) {
             Shortage::Pool
         } else if !self.has_room(RoomRequest { edit_bytes: edits, ..RoomRequest::NONE }) {
             Shortage::Room
@@ -495,7 +538,7 @@ impl Shared {
     pub(crate) fn is_full(&self, bytes: u64, beyond: u64) -> bool {
         let taken = self.segments.used_bytes().saturating_add(bytes);
         let taken = taken.saturating_add(self.reserved_bytes.load(Ordering::Acquire));
-        taken > self.bounds.capacity_bytes.saturating_add(beyond)
+        taken > self.bounds.get().capacity_bytes.saturating_add(beyond)
     }
 
     /// Gives reserved space back.
@@ -542,10 +585,10 @@ impl Shared {
         let claimed = self.claimed_bytes.load(Ordering::Relaxed);
         let taken = self.taken_bytes(claimed).saturating_add(self.reserved_bytes.load(Ordering::Acquire));
         Space {
-            capacity_bytes: self.bounds.capacity_bytes,
+            capacity_bytes: self.bounds.get().capacity_bytes,
             used_bytes: self.segments.used_bytes(),
             // The sum may exceed the capacity, since changes that free something may.
-            available_bytes: self.bounds.capacity_bytes.saturating_sub(taken),
+            available_bytes: self.bounds.get().capacity_bytes.saturating_sub(taken),
             logical_bytes: 0,
         }
     }

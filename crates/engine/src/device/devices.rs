@@ -23,7 +23,8 @@ use crate::{Error, Result};
 /// own interface here.
 #[derive(Clone)]
 pub struct Devices {
-    groups: Arc<[Group]>,
+    /// Groups are added, and keep their places.
+    groups: Arc<boxcar::Vec<Group>>,
     roster: Arc<OnceLock<Weak<dyn Roster>>>,
     choice: Choice,
 }
@@ -145,7 +146,7 @@ impl Devices {
     /// Returns the largest number of members of a group that can be read.
     pub(crate) fn copies_max(&self) -> usize {
         (0..=u16::MAX)
-            .zip(self.groups.iter())
+            .zip(self.all())
             .map(|(number, _)| self.copies(number))
             .max()
             .unwrap_or_default()
@@ -161,9 +162,28 @@ impl Devices {
         self.roster.get().and_then(Weak::upgrade)
     }
 
+    fn all(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().map(|(_, group)| group)
+    }
+
+    /// Adds a group, and returns its number.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no such number.
+    pub(crate) fn add_group(&self, members: Vec<(u16, Arc<dyn Device>)>) -> Result<u16> {
+        let open = |(number, device)| GroupMember::open(number, device, MemberState::Whole);
+        let most = usize::from(u16::MAX);
+        if self.groups.count() >= most {
+            return Err(Error::Invalid(format!("a pool has at most {most} groups of devices")));
+        }
+        let number = |at: usize| u16::try_from(at).unwrap_or(u16::MAX);
+        let at = self.groups.push_with(|at| Group::new(number(at), members.into_iter().map(open)));
+        Ok(number(at))
+    }
+
     /// Returns the number of groups.
     pub(crate) fn len(&self) -> usize {
-        self.groups.len()
+        self.groups.count()
     }
 
     /// Returns the number of a group's first device.
@@ -175,7 +195,7 @@ impl Devices {
     pub(crate) fn numbers(&self) -> usize {
         let of_group =
             |group: &Group| group.members().iter().map(|member| usize::from(member.number) + 1).max();
-        self.groups.iter().filter_map(of_group).max().unwrap_or_default()
+        self.all().filter_map(of_group).max().unwrap_or_default()
     }
 
     /// Returns the devices that are here, in ascending order of their numbers.
@@ -187,7 +207,7 @@ impl Devices {
             };
             group.members().into_iter().filter_map(here).collect::<SmallVec<[DeviceHere; 3]>>()
         };
-        let mut all: Vec<DeviceHere> = (0..=u16::MAX).zip(self.groups.iter()).flat_map(of_group).collect();
+        let mut all: Vec<DeviceHere> = (0..=u16::MAX).zip(self.all()).flat_map(of_group).collect();
         all.sort_by_key(|device| device.number);
         all
     }
@@ -351,7 +371,7 @@ impl Devices {
     /// # Errors
     /// [`FlushFailure`] names the first group, by number, whose flush failed.
     pub(crate) fn flush(&self) -> Result<(), FlushFailure> {
-        let usable = (0..=u16::MAX).zip(self.groups.iter()).filter(|(_, group)| group.is_readable());
+        let usable = (0..=u16::MAX).zip(self.all()).filter(|(_, group)| group.is_readable());
         self.flush_some(usable.map(|(number, _)| number))
     }
 
@@ -455,12 +475,12 @@ impl Devices {
     pub(crate) fn state(&self, number: u16) -> Option<(u16, MemberState)> {
         let states =
             |group: u16| self.states(group).into_iter().map(move |(number, state)| (group, number, state));
-        let mut all = (0..=u16::MAX).zip(self.groups.iter()).flat_map(|(group, _)| states(group));
+        let mut all = (0..=u16::MAX).zip(self.all()).flat_map(|(group, _)| states(group));
         all.find(|(_, of, _)| *of == number).map(|(group, _, state)| (group, state))
     }
 
     fn find(&self, number: u16) -> Option<(&Group, Arc<GroupMember>)> {
-        self.groups.iter().find_map(|group| Some((group, group.member(number)?)))
+        self.all().find_map(|group| Some((group, group.member(number)?)))
     }
 
     /// Returns the regions of which a device lacks something.

@@ -296,8 +296,8 @@ impl Pool {
         let window = self.log.lock().window_bytes;
         let steps = self.reap_steps()?;
         let low = self.shared.wants_cleaning();
-        let due = window >= self.sizing.window_bytes
-            || self.nodes.dirty_bytes() >= self.sizing.dirty_tree_bytes
+        let due = window >= self.sizing().window_bytes
+            || self.nodes.dirty_bytes() >= self.sizing().dirty_tree_bytes
             || self.shared.segments.wants_checkpoint()
             // The rest can be freed only after a checkpoint has stored it.
             || (steps == 0 && self.is_reaping());
@@ -305,7 +305,7 @@ impl Pool {
             return Ok(steps > 0);
         }
         let mut state = self.maintenance.lock();
-        if due || self.chunks.pending_free() >= self.sizing.bounds.low_chunks {
+        if due || self.chunks.pending_free() >= self.sizing().bounds.low_chunks {
             self.checkpoint_locked(&mut state, false)?;
             if !self.shared.wants_cleaning() {
                 return Ok(true);

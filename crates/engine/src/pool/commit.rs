@@ -97,7 +97,7 @@ impl Pool {
         let before = self.tree_growth.load(Ordering::Relaxed);
         let growth = now.max(before - before / 8);
         self.tree_growth.store(growth, Ordering::Relaxed);
-        self.shared.dirty_limit.store(self.sizing.dirty_limit(growth), Ordering::Relaxed);
+        self.shared.dirty_limit.store(self.sizing().dirty_limit(growth), Ordering::Relaxed);
     }
 
     /// Encodes the pages of a dataset, and adds their records to `records`.

@@ -212,7 +212,7 @@ pub struct Pool {
     /// Number of times in a row that the next step of freeing could not be read. Whoever frees what was destroyed holds
     /// the lock: one at a time.
     reaping: Mutex<u32>,
-    sizing: Sizing,
+    sizing: RwLock<Sizing>,
     log: Mutex<Log>,
     maintenance: Mutex<Maintenance>,
     flushes: Arc<Flushes>,

@@ -395,7 +395,7 @@ impl OpeningPool {
             datasets: RwLock::new(Arc::new(datasets)),
             catalogue: RwLock::new(catalogue),
             reaping: Mutex::default(),
-            sizing,
+            sizing: RwLock::new(sizing),
             log: Mutex::new(Log { writer, window_bytes: end.replayed_bytes }),
             maintenance: Mutex::new(Maintenance {
                 superblock: self.opening_superblock.generation,

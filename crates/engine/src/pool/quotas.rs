@@ -268,7 +268,7 @@ impl Catalogue {
         // Bytes that these operations unreference will be free.
         let going = was.stored_bytes.saturating_sub(is.stored_bytes);
         let used = shared.segments.used_bytes().saturating_sub(going);
-        let left = shared.bounds.capacity_bytes.saturating_sub(used);
+        let left = shared.bounds.get().capacity_bytes.saturating_sub(used);
         if kept(&is) > kept(&was) && kept(&is) > left {
             return Err(Error::NoSpace(format!(
                 "reservations would keep {} bytes free, and the pool has {left} bytes",

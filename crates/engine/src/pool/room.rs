@@ -35,11 +35,11 @@ impl Pool {
     /// Makes sure that changed tree nodes keep within their share of memory: waits for the checkpoint that is under
     /// way, or makes one.
     fn make_tree_room(&self) -> Result<()> {
-        if self.nodes.unstored_bytes() < self.sizing.unstored_tree_max() {
+        if self.nodes.unstored_bytes() < self.sizing().unstored_tree_max() {
             return Ok(());
         }
         let mut state = self.maintenance.lock();
-        if self.nodes.dirty_bytes() >= self.sizing.dirty_tree_bytes {
+        if self.nodes.dirty_bytes() >= self.sizing().dirty_tree_bytes {
             self.checkpoint_locked(&mut state, false)?;
         }
         Ok(())
@@ -103,7 +103,7 @@ impl Pool {
     /// Cleans until the cleaner has all the chunks that it keeps, as far as there is something to gain: other users
     /// take of these chunks.
     pub(super) fn regain(&self, state: &mut Maintenance) -> Result<()> {
-        while self.shared.clean_outputs() < self.sizing.bounds.clean_chunks
+        while self.shared.clean_outputs() < self.sizing().bounds.clean_chunks
             && self.clean_pass(state, self.pass_chunks())?.is_some()
         {
             self.checkpoint_locked(state, false)?;
@@ -113,7 +113,7 @@ impl Pool {
 
     /// Returns the number of chunks that a pass may fill.
     pub(super) fn pass_chunks(&self) -> u64 {
-        self.sizing.bounds.clean_chunks.min(PASS_CHUNKS_MAX)
+        self.sizing().bounds.clean_chunks.min(PASS_CHUNKS_MAX)
     }
 
     /// Returns the number of chunks that is enough for a pass to gain: then checkpoints are a small part of what is

@@ -122,6 +122,15 @@ impl Chunks {
         Self { state, discarded: Condvar::new() }
     }
 
+    /// Adds a device of this size in bytes, behind all others. Its chunks are free.
+    pub(crate) fn add_device(&self, size_bytes: u64) {
+        let count = Chunk::count(size_bytes);
+        let mut state = self.state.lock();
+        state.counts.push(count);
+        state.free.push(Ranges::below(count));
+        state.trims.add_device();
+    }
+
     /// Returns true if the pool has this chunk.
     pub(crate) fn exists(&self, chunk: Chunk) -> bool {
         self.state.lock().counts.get(usize::from(chunk.device)).is_some_and(|count| chunk.index < *count)

@@ -37,6 +37,13 @@ impl Trims {
         Self { trimmed: none(), fresh: none(), discarding: none() }
     }
 
+    /// Adds a device behind all others.
+    pub(super) fn add_device(&mut self) {
+        for known in [&mut self.trimmed, &mut self.fresh, &mut self.discarding] {
+            known.push(Ranges::default());
+        }
+    }
+
     /// Notes that a chunk is not free any more.
     pub(super) fn taken(&mut self, chunk: Chunk) {
         for known in [&mut self.trimmed, &mut self.fresh] {

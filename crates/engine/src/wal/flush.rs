@@ -18,7 +18,8 @@ use crate::{Error, Result};
 /// a failure only to one of several concurrent flushes, but it concerns what all of them wait for (contract W6).
 pub(crate) struct Flushes {
     devices: Devices,
-    marks: Vec<Mark>,
+    /// Of each group, as far as anything was written to it.
+    marks: boxcar::Vec<Mark>,
     /// Batches below `written_batch` have been written; those below `flushed_batch` are on stable storage.
     written_batch: AtomicU64,
     flushed_batch: AtomicU64,
@@ -43,9 +44,8 @@ struct FlushTurns {
 impl Flushes {
     /// Creates the state for devices on which nothing waits for a flush.
     pub(crate) fn new(devices: Devices) -> Self {
-        let marks = (0..devices.len()).map(|_| Mark::default()).collect();
         let (written_batch, flushed_batch) = Default::default();
-        Self { devices, marks, written_batch, flushed_batch, order: Mutex::default(), ended: Condvar::new() }
+        Self { devices, marks: boxcar::Vec::new(), written_batch, flushed_batch, order: Mutex::default(), ended: Condvar::new() }
     }
 
     /// Returns the number below which all batches are on stable storage.
@@ -63,8 +63,12 @@ impl Flushes {
 
     /// Notes that a write has returned that is not durable by itself.
     pub(crate) fn wrote(&self, device: u16) {
-        if let Some(mark) = self.marks.get(usize::from(device)) {
-            mark.written.fetch_add(1, Ordering::AcqRel);
+        loop {
+            if let Some(mark) = self.marks.get(usize::from(device)) {
+                mark.written.fetch_add(1, Ordering::AcqRel);
+                return;
+            }
+            self.marks.push(Mark::default());
         }
     }
 
@@ -72,7 +76,7 @@ impl Flushes {
     pub(super) fn nothing_waits(&self) -> bool {
         self.marks
             .iter()
-            .all(|mark| mark.flushed.load(Ordering::Acquire) >= mark.written.load(Ordering::Acquire))
+            .all(|(_, mark)| mark.flushed.load(Ordering::Acquire) >= mark.written.load(Ordering::Acquire))
     }
 
     /// Returns when everything that was written before the call is on stable storage.
@@ -105,7 +109,7 @@ impl Flushes {
 
     fn flush_devices(&self) -> Result<()> {
         // Read before the flush, which then covers all of these writes.
-        let written = self.marks.iter().map(|mark| (mark, mark.written.load(Ordering::Acquire)));
+        let written = self.marks.iter().map(|(_, mark)| (mark, mark.written.load(Ordering::Acquire)));
         let due: SmallVec<[(u16, &Mark, u64); 4]> = (0..)
             .zip(written)
             .filter(|(_, (mark, written))| mark.flushed.load(Ordering::Acquire) < *written)

@@ -122,7 +122,7 @@ impl Pool {
         self.shared.segments.rank();
         let begun = [Sum::in_begun(state.cleaner.begun), Sum::in_begun(state.copies.begun)];
         let has = self.shared.clean_outputs();
-        let all = self.sizing.bounds.clean_chunks;
+        let all = self.sizing().bounds.clean_chunks;
         let by_worth = self.choose(state, wish, CleanOrder::Worth, begun, &BTreeSet::new());
         by_worth
             .filter(|plan| {
@@ -142,7 +142,7 @@ impl Pool {
     /// the next pass worth its checkpoint takes. [`BEGUN_CHUNKS`] are added: commits and checkpoints may just have begun
     /// as many, and as many are promised to them again.
     pub(in super::super) fn needed_chunks(&self, state: &Maintenance) -> u64 {
-        let Bounds { clean_chunks: all, least_clean_chunks: least, .. } = self.sizing.bounds;
+        let Bounds { clean_chunks: all, least_clean_chunks: least, .. } = self.sizing().bounds;
         if least + BEGUN_CHUNKS < all && self.shared.clean_outputs() < all {
             self.shared.segments.rank();
         }
@@ -160,8 +160,8 @@ impl Pool {
     fn climbs(&self, state: &Maintenance, mut chunks: u64, taken: &BTreeSet<Chunk>) -> bool {
         let cost = self.least_gain();
         let mut taken = Cow::Borrowed(taken);
-        while chunks < self.sizing.bounds.clean_chunks {
-            let wish = Wish { outputs: chunks, gain: cost + 1, wanted: self.sizing.bounds.clean_chunks };
+        while chunks < self.sizing().bounds.clean_chunks {
+            let wish = Wish { outputs: chunks, gain: cost + 1, wanted: self.sizing().bounds.clean_chunks };
             let Some(plan) = self.choose(state, wish, CleanOrder::Greed, Default::default(), &taken) else {
                 return false;
             };
@@ -173,7 +173,7 @@ impl Pool {
 
     /// Returns true if the cleaner gets to all the chunks that it keeps from those that it has now, or has lent none.
     pub(in super::super) fn is_climbing(&self, state: &Maintenance) -> bool {
-        let all = self.sizing.bounds.clean_chunks;
+        let all = self.sizing().bounds.clean_chunks;
         self.shared.kept_chunks() >= all || self.climbs(state, self.shared.clean_outputs(), &BTreeSet::new())
     }
 
