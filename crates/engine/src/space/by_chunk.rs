@@ -47,7 +47,9 @@ impl<T: Default> ByChunk<T> {
         blocks.sort_unstable_by_key(|(block, _)| **block);
         blocks.into_iter().flat_map(|((device, block), values)| {
             let first = block * TOGETHER;
-            (first..).zip(values).map(|(index, value)| (Chunk { device: *device, index }, value))
+            (first..=first + (TOGETHER - 1))
+                .zip(values)
+                .map(|(index, value)| (Chunk { device: *device, index }, value))
         })
     }
 
