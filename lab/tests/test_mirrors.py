@@ -174,6 +174,53 @@ def test_rubbish_on_one_device_is_mended_from_the_other(pool):
     assert again["damaged"] == again["unreadable"] == 0
 
 
+def test_a_full_pool_gets_more_devices_under_writes(pool):
+    def room() -> int:
+        found = os.statvfs(pool.mountpoint)
+        return found.f_blocks * found.f_frsize
+
+    before = room()
+    told = pool.pagefold("add", "-n", pool.pool, "mirror", beside(pool, "new1"), beside(pool, "new2"))
+    assert "nothing was changed" in told and room() == before
+    with pytest.raises(OSError, match="No space left"):
+        with open(pool.mountpoint / "large", "wb", buffering=0) as file:
+            while file.write(os.urandom(MIB)):
+                pass
+    (pool.mountpoint / "large").unlink()
+    with Writer(pool.mountpoint) as writer:
+        pool.pagefold("add", pool.pool, "mirror", beside(pool, "new1"), beside(pool, "new2"))
+        pool.pagefold("add", pool.pool, beside(pool, "new3"))
+        assert room() > 3 * before
+        content = os.urandom(400 * MIB)
+        (pool.mountpoint / "large").write_bytes(content)
+    writer.verify()
+    assert len({one["group"] for one in status(pool)["devices"]}) == 3
+    pool.unmount()
+    pool.mount()
+    assert (pool.mountpoint / "large").read_bytes() == content
+    writer.verify()
+    pool.pagefold("offline", pool.pool, Path(pool.device).parent / "new2")
+    pool.pagefold("online", pool.pool, Path(pool.device).parent / "new2", "--wait")
+    with pytest.raises(proc.CommandFailed, match="only device"):
+        pool.pagefold("detach", pool.pool, Path(pool.device).parent / "new3")
+
+
+def test_devices_without_a_mirror_are_not_added_to_mirrors_by_mistake(pool):
+    attach(pool, "second")
+    alone = beside(pool, "alone")
+    with pytest.raises(proc.CommandFailed, match="would have none"):
+        pool.pagefold("add", pool.pool, alone)
+    with pytest.raises(proc.CommandFailed, match="is a device of the pool already"):
+        pool.pagefold("add", pool.pool, "mirror", alone, pool.device)
+    with pytest.raises(proc.CommandFailed, match="given twice"):
+        pool.pagefold("add", pool.pool, "mirror", alone, alone)
+    with pytest.raises(proc.CommandFailed, match="is too small"):
+        pool.pagefold("add", "-f", pool.pool, beside(pool, "small", 20))
+    assert len(status(pool)["devices"]) == 2
+    pool.pagefold("add", "-f", pool.pool, alone)
+    assert len(status(pool)["devices"]) == 3
+
+
 def test_mistakes_are_told(pool):
     small = beside(pool, "small", 160)
     with pytest.raises(proc.CommandFailed, match="are needed"):

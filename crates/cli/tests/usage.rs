@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 52] = [
+const VERBS: [&str; 53] = [
     "create",
     "archive",
     "backup",
@@ -49,6 +49,7 @@ const VERBS: [&str; 52] = [
     "fold",
     "rewrite",
     "check",
+    "add",
     "attach",
     "detach",
     "replace",

@@ -344,6 +344,16 @@ pub fn open_for_server(path: &Path) -> Result<OwnedFd> {
     opened.map_err(|error| failed_on_devices(format!("cannot open {}", shown(path)), &error))
 }
 
+/// Returns the size of a device in bytes, even if somebody holds it.
+///
+/// # Errors
+/// If it cannot be opened.
+pub fn device_bytes(path: &Path) -> Result<u64> {
+    let opened = FileDevice::open(path, OpenMode::Unlocked);
+    let device = opened.map_err(|error| failed_on_devices(format!("cannot open {}", shown(path)), &error))?;
+    Ok(device.size_bytes())
+}
+
 fn mode(read_only: bool) -> OpenMode {
     if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite }
 }

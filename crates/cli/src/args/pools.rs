@@ -28,6 +28,25 @@ pub struct Create {
     pub no_trim: bool,
 }
 
+/// See [`super::Verb::Add`].
+#[derive(Args, Debug)]
+pub struct Add {
+    /// A mounted pool, or where it is mounted.
+    pub pool: String,
+    /// Block devices or files; those that follow the word mirror, up to the next one, are mirrors of each other.
+    #[arg(required = true)]
+    pub devices: Vec<PathBuf>,
+    /// Even if a device holds a file system or a pool, which is lost; or has no mirror while the others have.
+    #[arg(short, long)]
+    pub force: bool,
+    /// Make files of this size where a DEVICE does not exist.
+    #[arg(long)]
+    pub size: Option<String>,
+    /// Change nothing, and print how large the pool would be.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+}
+
 /// See [`super::Verb::Attach`].
 #[derive(Args, Debug)]
 pub struct Attach {

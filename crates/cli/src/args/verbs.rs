@@ -6,7 +6,7 @@ use clap::Subcommand;
 use clap_complete::Shell;
 
 use super::{
-    Analyze, Archive, Attach, Backup, Basebackup, BranchVerb, Check, Clear, Create, Dataset, Destroy,
+    Add, Analyze, Archive, Attach, Backup, Basebackup, BranchVerb, Check, Clear, Create, Dataset, Destroy,
     DeviceOf, Diff, Du, Events, Export, Fold, Get, Hold, Holds, Import, Inherit, Iostat, List, MakeClone,
     Mount, Online, Policy, Pools, Promote, Rebase, Receive, Reguid, Rename, Replace, Replicate, Reset,
     Restart, Rewrite, Rollback, Scrub, Send, Set, Snapshot, Status, Sync, Systemd, Trim, Unmount,
@@ -493,6 +493,17 @@ Examples:
   pagefold check tank
   pagefold check ~/tank.pf                  a pool that was not imported")]
     Check(Check),
+    /// Make a pool larger by more devices, or by mirrors of several, while it is used.
+    #[command(
+        after_long_help = "New data goes to the devices with the most room. What is there stays where it is. A device that was added cannot be
+removed again.
+
+Examples:
+  pagefold add tank /dev/sdc
+  pagefold add tank mirror /dev/sdd /dev/sde
+  pagefold add -n tank /dev/sdc              change nothing, and say how large it would be"
+    )]
+    Add(Add),
     /// Give a device of a pool a mirror: another device that has the same.
     #[command(
         after_long_help = "The new device gets everything in the background, while the pool is used; `pagefold status` shows how far it is. It has

@@ -125,7 +125,7 @@ pub(super) fn check_size(size: u64) -> Result<()> {
 
 /// Returns the groups of devices that the words name: each word `mirror` begins one, and without it each device is one
 /// of its own.
-fn groups(words: &[PathBuf]) -> Result<Vec<Vec<PathBuf>>> {
+pub(super) fn groups(words: &[PathBuf]) -> Result<Vec<Vec<PathBuf>>> {
     let mut groups: Vec<Vec<PathBuf>> = Vec::new();
     let mut mirrors = false;
     for word in words {

@@ -1,9 +1,10 @@
-//! `attach`, `detach`, `replace`, `offline`, `online`: change which devices a mounted pool has, and uses.
+//! `add`, `attach`, `detach`, `replace`, `offline`, `online`: change which devices a mounted pool has, and uses.
 //!
 //! A server opens no devices; so they are opened here, and given to it.
 
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -15,13 +16,37 @@ use pagefold_server::raw::{self, shown};
 use pagefold_server::registry::{self, Known, Registry};
 use pagefold_server::{pools, units};
 
-use super::create::{NewFiles, check_devices, check_size};
-use crate::args::{Attach, DeviceOf, GivenDevice, Online, Replace};
+use super::create::{NewFiles, check_devices, check_size, groups};
+use crate::args::{Add, Attach, DeviceOf, GivenDevice, Online, Replace};
 use crate::progress::Progress;
 use crate::{table, target};
 
 /// Interval between two requests for the progress of a filling that is waited for.
 const POLL: Duration = Duration::from_millis(200);
+
+/// Adds devices, or mirrors of several, to a pool.
+pub fn add(args: &Add) -> Result<()> {
+    let mut asked = Asked::of(&args.pool, "add")?;
+    let size = args.size.as_deref().map(units::parse_size).transpose()?;
+    if let Some(size) = size {
+        check_size(size)?;
+    }
+    let groups = groups(&args.devices)?;
+    asked.check_as_safe(&groups, args.force)?;
+    let named = groups.concat();
+    for path in &named {
+        asked.check_new(path)?;
+    }
+    let missing = check_devices(&named, size, args.force)?;
+    if args.dry_run {
+        return asked.print_growth(&groups, size);
+    }
+    let made = NewFiles::make(&missing, size)?;
+    let paths: Vec<PathBuf> = named.iter().map(|path| registry::absolute(path)).collect::<Result<_>>()?;
+    asked.add(&paths, groups.iter().map(Vec::len).collect())?;
+    made.stay();
+    Ok(())
+}
 
 /// Gives a device a mirror.
 pub fn attach(args: &Attach) -> Result<()> {
@@ -119,15 +144,89 @@ impl Asked {
         }
     }
 
+    /// Adds groups of these devices, so many of them each.
+    fn add(&self, paths: &[PathBuf], groups: Vec<usize>) -> Result<()> {
+        let files = paths.iter().map(|path| pools::open_for_server(path)).collect::<Result<Vec<_>>>()?;
+        // Once they count, the pool cannot be mounted without them; that it knows too many does no harm.
+        self.remember(|devices| devices.extend_from_slice(paths))?;
+        self.send_groups(paths, groups, &files).or_else(|failure| {
+            let added = status(&mut target::server(&self.figures.name)?)?.devices;
+            let unused = |path: &PathBuf| !added.iter().any(|device| device.path == *path);
+            self.remember(|devices| devices.retain(|path| !paths.contains(path) || !unused(path)))?;
+            Err(failure)
+        })
+    }
+
+    fn send_groups(&self, paths: &[PathBuf], groups: Vec<usize>, files: &[OwnedFd]) -> Result<()> {
+        // A connection is of no use after such a request.
+        let mut client = target::server(&self.figures.name)?;
+        match client.ask(&Request::AddGroups { paths: paths.to_owned(), groups })? {
+            Reply::Ready {} => {}
+            _ => return Err(client.misunderstood()),
+        }
+        files.iter().try_for_each(|file| client.send_descriptor(file.as_fd()))?;
+        match client.last_reply()? {
+            Reply::Done {} => Ok(()),
+            _ => Err(client.misunderstood()),
+        }
+    }
+
+    /// Returns an error if the pool consists of mirrors, and a group is none; unless that is `forced`.
+    fn check_as_safe(&self, groups: &[Vec<PathBuf>], forced: bool) -> Result<()> {
+        let is_alone = |group: u16| {
+            let stays = |device: &&DeviceFigures| device.group == group && !device.leaves;
+            self.figures.devices.iter().filter(stays).count() < 2
+        };
+        let mirrored = !self.figures.devices.iter().any(|device| is_alone(device.group));
+        match groups.iter().find(|group| group.len() < 2).and_then(|group| group.first()) {
+            Some(alone) if mirrored && !forced => Err(Failure::new(format!(
+                "the devices of pool {} have mirrors, and {} would have none: what lies on it would be lost with it",
+                self.figures.name,
+                shown(alone)
+            ))
+            .hint(format!("name its mirror: pagefold add {} mirror {} DEVICE; or use -f", self.figures.name, shown(alone)))),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_new(&self, path: &Path) -> Result<()> {
+        if self.find(path).is_some_and(|device| !device.path.as_os_str().is_empty()) {
+            return Err(Failure::new(format!("{} is a device of the pool already", shown(path))));
+        }
+        Ok(())
+    }
+
+    /// Prints how large the pool would be with these groups; devices that do not exist are to have `size` bytes.
+    fn print_growth(&self, groups: &[Vec<PathBuf>], size: Option<u64>) -> Result<()> {
+        let mut sizes: BTreeMap<u16, u64> = BTreeMap::new();
+        for device in &self.figures.devices {
+            let of = sizes.entry(device.group).or_insert(u64::MAX);
+            *of = (*of).min(device.size_bytes);
+        }
+        let mut sizes: Vec<u64> = sizes.into_values().collect();
+        for group in groups {
+            let of = |path: &PathBuf| Ok(if path.exists() { pools::device_bytes(path)? } else { size.unwrap_or(0) });
+            let all: Vec<u64> = group.iter().map(of).collect::<Result<_>>()?;
+            sizes.extend(all.into_iter().min());
+        }
+        let after = pagefold_engine::pool::capacity_bytes(&sizes);
+        let before = self.figures.capacity_bytes;
+        println!(
+            "{} would have room for {}, and has room for {} now; nothing was changed",
+            self.figures.name,
+            units::size(after),
+            units::size(before)
+        );
+        Ok(())
+    }
+
     /// Gives the pool a device that holds nothing that somebody may miss.
     fn give_new(&mut self, new: &Path, given: &GivenDevice, place: DevicePlace) -> Result<()> {
         let size = given.size.as_deref().map(units::parse_size).transpose()?;
         if let Some(size) = size {
             check_size(size)?;
         }
-        if self.find(new).is_some_and(|device| !device.path.as_os_str().is_empty()) {
-            return Err(Failure::new(format!("{} is a device of the pool already", shown(new))));
-        }
+        self.check_new(new)?;
         let missing = check_devices(&[new.to_owned()], size, given.force)?;
         let made = NewFiles::make(&missing, size)?;
         self.give(&registry::absolute(new)?, place, given.wait)?;

@@ -118,6 +118,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Scrub(args) => scrub::run(&args),
         Verb::Trim(args) => trim::run(&args),
         Verb::Check(args) => check::run(&args),
+        Verb::Add(args) => devices::add(&args),
         Verb::Attach(args) => devices::attach(&args),
         Verb::Detach(args) => devices::detach(&args),
         Verb::Replace(args) => devices::replace(&args),

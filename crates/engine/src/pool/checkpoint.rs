@@ -220,7 +220,7 @@ impl Pool {
             exported,
             flushed: self.flushes.flushed_batch(),
             confirmed: true,
-            epoch: self.labels.common().membership.epoch,
+            epoch: self.labels.epoch(),
             opening: self.opening,
         };
         // Each device has one in each ring.
@@ -228,6 +228,7 @@ impl Pool {
         count(&self.shared.counters.checkpoint_bytes, (superblocks * BLOCK_BYTES) as u64);
         self.log.lock().writer.attested(superblock.flushed);
         self.durable.fetch_max(accepted, Ordering::AcqRel);
+        self.take_up_groups(superblock.epoch);
         Ok(())
     }
 }

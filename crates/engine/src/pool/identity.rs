@@ -105,6 +105,7 @@ pub(super) fn versions(members: &[Member]) -> Vec<MemberSet> {
     let mut found = Vec::new();
     while let Some(newest) = newest(rest.iter().filter_map(|at| members.get(*at))) {
         let mut version = MemberSet { members: BTreeMap::new(), standing: newest.standing() };
+        rest.retain(|at| members.get(*at).is_none_or(|member| !is_ahead(&member.label, newest)));
         rest.retain(|at| {
             let current = members.get(*at).filter(|member| member.is_current(newest));
             if let Some(member) = current {
@@ -125,8 +126,7 @@ pub(super) fn versions(members: &[Member]) -> Vec<MemberSet> {
 /// I3). While a pool is made there may be none; then it is the newest.
 ///
 /// # Errors
-/// [`Error::NotCurrent`] if a device is stale (I1), [`Error::NotAPool`] for one that was left out of the pool,
-/// [`Error::Unsupported`] if the pool's devices are being changed.
+/// [`Error::NotCurrent`] if a device is stale (I1), [`Error::NotAPool`] if devices are missing that were added.
 pub(super) fn judge(members: &[Member]) -> Result<Superblock> {
     let newest = newest(members.iter()).ok_or_else(|| Error::NotAPool("there is no device".into()))?;
     let stale: Vec<&Member> = members.iter().filter(|member| !member.is_current(newest)).collect();
@@ -144,30 +144,27 @@ pub(super) fn stale_error(stale: &[&Member], newest: &Superblock) -> Error {
     Error::NotCurrent { what: what.join("; "), stale }
 }
 
-/// Returns an error unless devices that have come equally far have the epoch of the pool.
+/// Returns an error unless one of these devices, which have come equally far, has a label of the epoch of the pool, which
+/// is that of its superblock. Others may have an earlier one, if a crash came before they were told of devices that were
+/// added.
 ///
 /// # Errors
-/// [`Error::NotAPool`] for one that was left out of the pool, [`Error::Unsupported`] if the pool's devices are being
-/// changed.
+/// [`Error::NotAPool`].
 pub(super) fn check_epoch<'a>(
     members: impl Iterator<Item = &'a Member> + Clone,
     newest: &Superblock,
 ) -> Result<()> {
-    let epoch = members.clone().map(|member| member.label.membership.epoch).max().unwrap_or_default();
-    if let Some(left) = members.clone().find(|member| member.label.membership.epoch < epoch) {
-        return Err(Error::NotAPool(format!(
-            "{} is no longer a device of pool '{}': it was left out when the pool's devices changed",
-            left.path.display(),
-            left.label.name
-        )));
+    if members.clone().any(|member| member.label.membership.epoch == newest.epoch) {
+        return Ok(());
     }
-    if newest.epoch != epoch {
-        return Err(Error::Unsupported(format!(
-            "pool '{}' has devices that are changing; finish that with the version of pagefold that began it",
-            members.clone().next().map_or("", |member| &member.label.name)
-        )));
-    }
-    Ok(())
+    let name = members.clone().next().map_or("", |member| &member.label.name);
+    Err(Error::NotAPool(format!("devices were added to pool '{name}' that are not here; name them all")))
+}
+
+/// Returns true if a device with this label is not of the pool yet, whose newest superblock is `newest`: it was being
+/// added when the power failed, and nothing was put on it (Q3 of [`super::roster`]).
+pub(super) fn is_ahead(label: &Label, newest: &Superblock) -> bool {
+    label.membership.epoch > newest.epoch
 }
 
 /// Describes a stale device in words.

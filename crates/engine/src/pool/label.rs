@@ -57,7 +57,7 @@
 //! | 75 | checksum of it | 4 |
 //! | 79 | device of it | 2 |
 //! | 81 | 1: all devices have this superblock or one that has 0 here, flushed | 1 |
-//! | 82 | epoch of membership | 8 |
+//! | 82 | epoch of the pool | 8 |
 //! | 90 | number, nonce and time of the opening; number, nonce and last checkpoint of the 128 before it | 3096 |
 
 use super::membership::Membership;
@@ -394,7 +394,7 @@ pub struct Superblock {
     /// True if all devices had this superblock, with false here, on stable storage before it was written: from then on
     /// a device without it is stale. A pool of one device has only superblocks with true here.
     pub confirmed: bool,
-    /// Epoch of membership: the labels of all devices have the same.
+    /// Epoch of the pool: it rises when groups are added.
     pub epoch: u64,
     /// The opening that wrote it.
     pub opening: Opening,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::identity::{Member, check_epoch, newest, stale_error};
+use super::identity::{Member, check_epoch, is_ahead, newest, stale_error};
 use super::label::{Label, Superblock};
 use super::membership::{MemberEntry, Membership};
 use super::opening::{Relation, Standing};
@@ -112,6 +112,12 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, rescue: bool) -> Result<As
         let pool = format!("pool '{}'", all.first().map_or("", |candidate| &candidate.label.name));
         return Err(unsound.unwrap_or_else(|| Error::corrupt(pool, "none of its superblocks is sound")));
     };
+    let (all, ahead): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|candidate| rescue || !is_ahead(&candidate.label, &superblock));
+    for Candidate { device, label, .. } in &ahead {
+        let device = device.path().display();
+        tracing::warn!(%device, pool = label.name, "it was being added to the pool when that ended, and is not part of it; it is left alone");
+    }
     let tables = tables(&all, &superblock, rescue)?;
     match (place(all, &tables, superblock, rescue), unlabelled.or(unsound)) {
         (Err(Error::NotAPool(_)), Some(error)) => Err(error),
@@ -190,7 +196,13 @@ pub(super) fn suffice<'a>(labels: impl Iterator<Item = &'a Label>) -> bool {
     };
     let whole: BTreeSet<u16> =
         labels.iter().copied().filter(|label| is_whole(label)).map(|label| label.membership.group).collect();
-    labels.first().is_some_and(|label| whole.len() == usize::from(label.membership.groups))
+    whole.len() == usize::from(groups_of(labels.iter().copied()))
+}
+
+/// Returns the number of groups that a pool has by the labels of the highest epoch among these.
+fn groups_of<'a>(labels: impl Iterator<Item = &'a Label>) -> u16 {
+    let newest = labels.map(|label| &label.membership).max_by_key(|membership| membership.epoch);
+    newest.map_or(0, |membership| membership.groups)
 }
 
 /// Reads the labels and superblocks of devices.
@@ -298,11 +310,16 @@ fn place(
     if !rescue && !stale.iter().all(|member| was_left(member, &newest.standing(), &borrowed)) {
         return Err(stale_error(&stale, &newest));
     }
-    let groups = label.membership.groups;
+    let groups = if rescue {
+        groups_of(candidates.iter().map(|one| &one.label))
+    } else {
+        let current = candidates.iter().filter(|one| one.is_current(&newest));
+        groups_of(current.map(|one| &one.label))
+    };
     let mut placed = Placed { rest: candidates, ..Placed::default() };
     for group in 0..groups {
         let Some(table) = tables.get(&group) else { continue };
-        placed.group(table.clone(), &newest, rescue);
+        placed.group(Membership { groups, ..table.clone() }.of_epoch(newest.epoch), table, &newest, rescue);
     }
     for other in &placed.rest {
         let device = other.device.path().display();
@@ -345,8 +362,7 @@ struct Placed {
 impl Placed {
     /// Puts the members of a group in their places. One that is whole by the table is *away* if it is not here, and is
     /// filled again if it has not come as far as the others.
-    fn group(&mut self, mut table: Membership, newest: &Superblock, rescue: bool) {
-        let before = table.members.clone();
+    fn group(&mut self, mut table: Membership, told: &Membership, newest: &Superblock, rescue: bool) {
         let of_group = |candidate: &&Candidate| candidate.label.membership.group == table.group;
         let any = rescue && !self.rest.iter().filter(of_group).any(|candidate| candidate.is_current(newest));
         let mut members = Vec::new();
@@ -375,7 +391,7 @@ impl Placed {
             let device = found.map(|found| found.device);
             members.push(FoundMember { number: entry.number, device, state: entry.state });
         }
-        if table.members != before {
+        if table != *told {
             self.changed.push(table.group);
         }
         self.whole += usize::from(size_bytes.is_some());

@@ -100,6 +100,43 @@ impl Pool {
         Ok(number)
     }
 
+    /// Adds groups of devices to the pool: each a device of its own, or a mirror of several. What is on the devices is
+    /// lost. On return the pool is as much larger.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a device is too small or too large, or a mirror has too many; [`Error::ReadOnly`];
+    /// [`Error::Busy`] if others are being added; errors of the new devices, after which none is added; errors of the
+    /// checkpoint that is to count them: then the next one does.
+    pub fn add_groups(&self, groups: Vec<Vec<Arc<dyn Device>>>) -> Result<()> {
+        self.shared.check_writable()?;
+        for group in &groups {
+            if group.is_empty() || group.len() > MIRROR_MAX {
+                return Err(Error::Invalid(format!(
+                    "a mirror has at most {MIRROR_MAX} devices, not {}",
+                    group.len()
+                )));
+            }
+            group.iter().try_for_each(|device| check_size(OneDevice::of(device.as_ref())))?;
+        }
+        self.labels.add_groups(groups)?;
+        self.checkpoint(false)
+    }
+
+    /// Begins to use groups that count from a superblock of this epoch on.
+    pub(super) fn take_up_groups(&self, epoch: u64) {
+        let new = self.labels.count_groups(epoch);
+        if new.sizes.is_empty() {
+            return;
+        }
+        self.labels.tell_of(&new);
+        // First the room, then what may be promised of it.
+        new.sizes.iter().for_each(|size_bytes| self.chunks.add_device(*size_bytes));
+        let mut sizing = self.sizing.write();
+        *sizing = sizing.with_chunks(self.chunks.total());
+        self.shared.bounds.set(sizing.bounds);
+        tracing::info!(groups = new.sizes.len(), capacity_bytes = sizing.bounds.capacity_bytes, "the pool has grown");
+    }
+
     /// Removes a device from its mirror. It holds no pool then.
     ///
     /// # Errors

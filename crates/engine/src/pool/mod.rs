@@ -157,6 +157,7 @@ use models::Watch;
 use rewrites::RewriteCounters;
 use roster::Labels;
 use sizing::Sizing;
+pub use sizing::capacity_bytes;
 use table_pages::StoredPages;
 
 /// The writing end of the log, and the bytes that were written to it since the last checkpoint.
@@ -251,6 +252,11 @@ pub struct Pool {
 }
 
 impl Pool {
+    /// Returns the sizes that follow from the pool's.
+    fn sizing(&self) -> Sizing {
+        *self.sizing.read()
+    }
+
     /// Returns the dataset that has the pool's name; [`Pool::open_dataset`] returns the others.
     pub fn dataset(&self) -> Arc<dyn Dataset> {
         Arc::clone(&self.dataset) as Arc<dyn Dataset>

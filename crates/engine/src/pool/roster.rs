@@ -4,6 +4,8 @@
 //!   ([`crate::device`], M1); and that it is whole only when all that was acknowledged is on it.
 //! - Q2: a change of a group's table gets an epoch of its own, and a random number. Whole members get it first. If the
 //!   power goes in between, the table with the highest epoch counts.
+//! - Q3: groups that are added get labels of the pool's next epoch first. They count from the superblock of that epoch
+//!   on, on all devices at one instant; only then anything is put on them, and the others' labels tell of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,8 +28,6 @@ pub(super) struct Labels {
     common: Label,
     devices: Devices,
     segments: Arc<Segments>,
-    /// Bytes that each group uses.
-    sizes: Vec<u64>,
     read_only: bool,
     /// True if a member was left out since [`Labels::take_left_out`].
     left_out: AtomicBool,
@@ -43,6 +43,21 @@ struct State {
     standings: BTreeMap<u16, Standing>,
     /// The table of each group.
     tables: Vec<Membership>,
+    /// Bytes that each group uses.
+    sizes: Vec<u64>,
+    /// Epoch of the pool that the next superblock has, and the number of groups in it.
+    epoch: (u64, u16),
+    /// Number of groups that a superblock has counted.
+    counted: u16,
+}
+
+/// Groups that count from a superblock on.
+#[derive(Debug, Default)]
+pub(super) struct NewGroups {
+    /// Bytes that each of them uses, by ascending numbers.
+    pub(super) sizes: Vec<u64>,
+    /// Groups whose labels do not tell of them yet.
+    untold: Vec<u16>,
 }
 
 impl Labels {
@@ -62,11 +77,18 @@ impl Labels {
         // A device that was away while the pool was renamed has the former name.
         let named = |label: &Label| (label.device, Label { name: common.name.clone(), ..label.clone() });
         let labels = assembled.labels.iter().map(named).collect();
-        let state =
-            Mutex::new(State { labels, standings: BTreeMap::new(), tables: assembled.tables.clone() });
-        let (devices, sizes) = (assembled.devices.clone(), assembled.sizes.clone());
+        let groups = u16::try_from(assembled.tables.len()).unwrap_or(u16::MAX);
+        let state = Mutex::new(State {
+            labels,
+            standings: BTreeMap::new(),
+            tables: assembled.tables.clone(),
+            sizes: assembled.sizes.clone(),
+            epoch: (assembled.superblock.epoch, groups),
+            counted: groups,
+        });
+        let devices = assembled.devices.clone();
         let left_out = false.into();
-        Ok(Self { common, devices, segments, sizes, read_only, left_out, salt, state })
+        Ok(Self { common, devices, segments, read_only, left_out, salt, state })
     }
 
     /// Returns a label, for what all of them have in common.
@@ -109,10 +131,11 @@ impl Labels {
 
     /// Returns the lowest number that no device has.
     fn free_number(tables: &[Membership]) -> Result<u16> {
-        let taken = |number: &u16| tables.iter().any(|table| table.entry(*number).is_some());
-        (0..=u16::MAX)
-            .find(|number| !taken(number))
-            .ok_or_else(|| Error::Invalid("the pool has too many devices".into()))
+        Self::free_numbers(tables).next().ok_or_else(|| Error::Invalid("the pool has too many devices".into()))
+    }
+
+    fn free_numbers(tables: &[Membership]) -> impl Iterator<Item = u16> + '_ {
+        (0..=u16::MAX).filter(|number| !tables.iter().any(|table| table.entry(*number).is_some()))
     }
 
     /// Returns true if a member was left out since the last call.
@@ -122,7 +145,7 @@ impl Labels {
 
     /// Returns the bytes of its devices that a group uses.
     pub(super) fn group_bytes(&self, group: u16) -> u64 {
-        self.sizes.get(usize::from(group)).copied().unwrap_or_default()
+        self.state.lock().sizes.get(usize::from(group)).copied().unwrap_or_default()
     }
 
     /// Adds a device to a group, as a member that is filled. It takes the place of device `replaced`, if there is one.
@@ -145,7 +168,8 @@ impl Labels {
             for entry in &mut table.members {
                 entry.leaves |= Some(entry.number) == replaced;
             }
-            let (membership, size_bytes) = (table.clone(), self.group_bytes(group));
+            let membership = table.clone();
+            let size_bytes = state.sizes.get(usize::from(group)).copied().unwrap_or_default();
             let guid = self.common.pool.of_device(number);
             let label = Label { device: number, guid, size_bytes, membership, ..self.common.clone() };
             state.labels.insert(number, label);
@@ -161,6 +185,90 @@ impl Labels {
             return Err(error);
         }
         Ok(number)
+    }
+
+    /// Returns the epoch of the pool that the next superblock has.
+    pub(super) fn epoch(&self) -> u64 {
+        self.state.lock().epoch.0
+    }
+
+    /// Adds groups of these devices, which get labels. They count from the next superblock on (Q3).
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if other groups are being added; errors of the devices. Then none is added.
+    pub(super) fn add_groups(&self, groups: Vec<Vec<Arc<dyn Device>>>) -> Result<()> {
+        let mut state = self.state.lock();
+        if usize::from(state.counted) < state.tables.len() {
+            return Err(Error::Busy("other devices are being added".into()));
+        }
+        let most = || Error::Invalid("the pool has too many devices".into());
+        let first = state.counted;
+        let all = u16::try_from(groups.len()).ok().and_then(|more| first.checked_add(more)).ok_or_else(most)?;
+        let epoch = state.epoch.0 + 1;
+        let mut tables = state.tables.clone();
+        let mut new = Vec::new();
+        for (number, devices) in (first..all).zip(groups) {
+            let size_bytes = devices.iter().map(|device| device.size_bytes()).min().unwrap_or_default();
+            let mut members = Vec::new();
+            let mut numbered = Vec::new();
+            for device in devices {
+                // Those of this group are not in the tables yet.
+                let taken = |number: &u16| members.iter().any(|entry: &MemberEntry| entry.number == *number);
+                let free = Self::free_numbers(&tables).find(|number| !taken(number)).ok_or_else(most)?;
+                let birth = self.salt.rotate_left(32).wrapping_add(epoch << 16 | u64::from(free));
+                members.push(MemberEntry { number: free, state: MemberState::Whole, leaves: false, birth });
+                numbered.push((free, device));
+            }
+            let table = Membership::first(number, all, members).of_epoch(epoch);
+            tables.push(table.clone());
+            new.push((table, size_bytes, numbered));
+        }
+        let mut labels = Vec::new();
+        for (table, size_bytes, devices) in &new {
+            for (number, device) in devices {
+                let guid = self.common.pool.of_device(*number);
+                let membership = table.clone();
+                let label =
+                    Label { device: *number, guid, size_bytes: *size_bytes, membership, ..self.common.clone() };
+                let one = OneDevice::of(device.as_ref());
+                Label::erase(one)?;
+                label.write(one)?;
+                device.flush()?;
+                labels.push(label);
+            }
+        }
+        for (_, size_bytes, devices) in new {
+            self.devices.add_group(devices)?;
+            state.sizes.push(size_bytes);
+        }
+        state.labels.extend(labels.into_iter().map(|label| (label.device, label)));
+        (state.tables, state.epoch) = (tables, (epoch, all));
+        Ok(())
+    }
+
+    /// Notes that a superblock with the epoch `epoch` counts. Returns the groups that count from it on.
+    pub(super) fn count_groups(&self, epoch: u64) -> NewGroups {
+        let mut state = self.state.lock();
+        let (first, (of, groups)) = (state.counted, state.epoch);
+        if of != epoch || first == groups {
+            return NewGroups::default();
+        }
+        state.counted = groups;
+        for table in state.tables.iter_mut().take(first.into()) {
+            (table.epoch, table.groups) = (epoch, groups);
+        }
+        let sizes = state.sizes.iter().skip(first.into()).copied().collect();
+        NewGroups { sizes, untold: (0..first).collect() }
+    }
+
+    /// Makes the labels of the groups that were there before tell of new ones. It suffices if that happens at the next
+    /// opening.
+    pub(super) fn tell_of(&self, new: &NewGroups) {
+        for group in &new.untold {
+            if let Err(error) = self.change(*group) {
+                tracing::warn!(%error, group, "labels do not tell of devices that were added yet; the next opening mends that");
+            }
+        }
     }
 
     /// Removes a device that is not written any more from its group, and makes it hold no pool. If it took the place of

@@ -3,6 +3,7 @@
 use super::clean::OUTPUT_BYTES;
 use crate::dataset::{BEGUN_CHUNKS, Bounds};
 use crate::limits::CHUNK_BYTES;
+use crate::space::Chunk;
 
 /// Number of chunks in use that cannot be cleaned: the log's open and next one, and those that checkpoints and the
 /// cleaner have begun.
@@ -36,6 +37,12 @@ const DIRTY_CACHE_PART: u64 = 6;
 /// budget is.
 const DIRTY_TREE_BYTES_MAX: u64 = 128 << 20;
 
+/// Returns the bytes that a pool may hold whose groups use so many bytes of their devices each.
+pub fn capacity_bytes(groups: &[u64]) -> u64 {
+    let chunks = groups.iter().map(|bytes| u64::from(Chunk::count(*bytes))).sum();
+    Sizing::new(chunks, 0, None).bounds.capacity_bytes
+}
+
 /// Sizes of an open pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizing {
@@ -47,6 +54,9 @@ pub(super) struct Sizing {
     pub(super) window_bytes: u64,
     /// Bytes of accepted pages that may wait for a commit, as far as memory is concerned.
     dirty_memory_bytes: u64,
+    /// What the caches may take, and the bytes of log that were asked for.
+    cache_bytes: u64,
+    log_bytes: Option<u64>,
 }
 
 impl Sizing {
@@ -82,7 +92,14 @@ impl Sizing {
             dirty_tree_bytes,
             window_bytes: window,
             dirty_memory_bytes: dirty_hard_bytes.min((cache_bytes / DIRTY_CACHE_PART).max(4 << 20)),
+            cache_bytes,
+            log_bytes,
         }
+    }
+
+    /// Returns the sizes that the same pool has with `total_chunks`.
+    pub(super) fn with_chunks(&self, total_chunks: u64) -> Self {
+        Self::new(total_chunks, self.cache_bytes, self.log_bytes)
     }
 
     /// Returns the bytes of memory that changed and immutable tree nodes may take before commits wait for a checkpoint.

@@ -146,6 +146,15 @@ pub enum Request {
         /// What it is to be.
         place: DevicePlace,
     },
+    /// Adds groups of devices to the pool, which the client has opened and locked: after the reply [`Reply::Ready`] it
+    /// sends their descriptors, one after the other.
+    AddGroups {
+        /// Paths of all devices.
+        #[serde(with = "crate::raw::paths")]
+        paths: Vec<PathBuf>,
+        /// Number of devices of each group, in their order.
+        groups: Vec<usize>,
+    },
     /// Stops using a device, until it is given again. The client may open it then.
     OfflineDevice {
         /// Number of the device.
@@ -229,6 +238,7 @@ impl Request {
             self,
             Self::Send { .. }
                 | Self::AddDevice { .. }
+                | Self::AddGroups { .. }
                 | Self::Receive { .. }
                 | Self::Diff { .. }
                 | Self::Rebase { .. }

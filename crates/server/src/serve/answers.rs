@@ -132,6 +132,7 @@ impl Answers {
             }
             Request::Send { .. }
             | Request::AddDevice { .. }
+            | Request::AddGroups { .. }
             | Request::Receive { .. }
             | Request::Diff { .. }
             | Request::Rebase { .. }
@@ -153,6 +154,9 @@ impl Answers {
             Request::Rebase { what } => streaming.rebase(what, connection),
             Request::Rewrite { what } => rewriting::rewrite(streaming, what, connection),
             Request::AddDevice { path, place } => devices::add(&self.0, path, *place, connection),
+            Request::AddGroups { paths, groups } => {
+                devices::add_groups(&self.0, paths, groups, connection)
+            }
             _ => Err(Failure::new("that is no stream")),
         };
         match &done {

@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::server::Server;
 use super::streams::send_reply;
@@ -24,9 +24,7 @@ pub(super) fn add(
 ) -> Result<Reply> {
     let doing = || format!("cannot use {}", shown(path));
     send_reply(connection, &Reply::Ready {})?;
-    let file: OwnedFd = receive_descriptor(connection)
-        .context(doing)?
-        .ok_or_else(|| Failure::new(format!("{}: no descriptor was sent", doing())))?;
+    let file = receive(path, connection)?;
     let device = pools::adopt_device(server.pool.name(), path, &file, false)?;
     let added = match place {
         DevicePlace::Beside(number) => server.pool.attach(number, device, false),
@@ -36,6 +34,45 @@ pub(super) fn add(
     added.map_err(|error| engine_errors::failed(doing(), &error))?;
     server.handover.add_device(path, file)?;
     Ok(Reply::Done {})
+}
+
+/// Adds groups of devices, whose descriptors the client sends, to the pool.
+pub(super) fn add_groups(
+    server: &Server,
+    paths: &[PathBuf],
+    groups: &[usize],
+    connection: &UnixStream,
+) -> Result<Reply> {
+    if groups.iter().sum::<usize>() != paths.len() {
+        return Err(Failure::new("the groups have other devices than are sent"));
+    }
+    send_reply(connection, &Reply::Ready {})?;
+    let mut devices = Vec::new();
+    let mut files = Vec::new();
+    for path in paths {
+        let file = receive(path, connection)?;
+        devices.push(pools::adopt_device(server.pool.name(), path, &file, false)?);
+        files.push((path, file));
+    }
+    let mut rest = devices.into_iter();
+    let groups = groups.iter().map(|members| rest.by_ref().take(*members).collect()).collect();
+    // A server that follows this one needs them from the instant on from which they count.
+    files.into_iter().try_for_each(|(path, file)| server.handover.add_device(path, file))?;
+    if let Err(error) = server.pool.add_groups(groups) {
+        // If their labels could be written, the next checkpoint may still make them count.
+        let added = server.pool.device_status();
+        let unused = paths.iter().filter(|path| !added.iter().any(|device| device.path == **path));
+        unused.for_each(|path| server.handover.remove_device(path));
+        return Err(engine_errors::failed("cannot add devices".into(), &error));
+    }
+    Ok(Reply::Done {})
+}
+
+fn receive(path: &Path, connection: &UnixStream) -> Result<OwnedFd> {
+    let doing = || format!("cannot use {}", shown(path));
+    receive_descriptor(connection)
+        .context(doing)?
+        .ok_or_else(|| Failure::new(format!("{}: no descriptor was sent", doing())))
 }
 
 /// Stops using a device; then others may open it. With `release` it is not in use anyway.

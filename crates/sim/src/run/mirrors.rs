@@ -1,20 +1,24 @@
-//! Mirrors: their devices come and go, and are filled.
+//! Groups of devices: mirrors whose devices come and go, and are filled; and groups that are added.
 //!
 //! A device that was whole when the pool was closed has everything that was acknowledged. So any one of those of a mirror
 //! is enough, and the others may be missing.
 
 use std::sync::Arc;
 
-use pagefold_engine::device::Device;
+use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{DeviceState, Pool};
 
 use super::{Outcome, Sim};
+use crate::history::Theme;
 
 /// Chance in per cent that devices of a mirror are missing after a power cut; that one which is not in use comes back at
 /// an occasion; and that one which is in use is taken offline.
 const MISSING_PERCENT: u64 = 40;
 const RETURN_PERCENT: u64 = 40;
 const OFFLINE_PERCENT: u64 = 10;
+/// Chance in per cent that a group is added at an occasion, and the largest number of devices that the pool gets.
+const ADD_PERCENT: u64 = 6;
+const DEVICES_MAX: usize = 9;
 /// Largest number of steps of filling at an occasion. Few devices are whole after one.
 const FILL_STEPS: u64 = 400;
 
@@ -59,6 +63,32 @@ impl Sim<'_> {
                 self.away[at] = self.random.percent(70);
             }
         }
+    }
+
+    /// Adds a group of devices, now and then. If the power fails meanwhile, they are of the pool or not; then it gets the
+    /// same ones at another occasion.
+    pub(super) fn add_group(&mut self) -> Outcome {
+        let fits = matches!(self.history.theme, Theme::Crash | Theme::Faults);
+        if self.overlapping || !fits || self.pool.is_none() || !self.random.percent(ADD_PERCENT) {
+            return Ok(());
+        }
+        let (there, copies) = (self.pool()?.device_status().len(), self.history.copies);
+        if there == self.devices.len() {
+            if there + copies > DEVICES_MAX {
+                return Ok(());
+            }
+            self.develop()?;
+            let size_bytes = self.history.devices[there / copies % self.history.devices.len()];
+            for _ in 0..copies {
+                self.devices.push(Arc::new(SimDevice::new(size_bytes, self.random.bits())));
+                self.away.push(false);
+                self.whole.push(false);
+            }
+            self.watch();
+        }
+        let new = self.devices.iter().skip(there).take(copies);
+        let new: Vec<Arc<dyn Device>> = new.map(|sim| Arc::clone(sim) as Arc<dyn Device>).collect();
+        self.call(move |pool| pool.add_groups(vec![new.clone()]), false)
     }
 
     /// Takes devices back that are not in use, or some offline, and fills those that lack something.

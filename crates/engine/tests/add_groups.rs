@@ -1,0 +1,246 @@
+//! Adding devices to a pool that is open: it grows at one instant, whatever happens on the way.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+use std::sync::Arc;
+
+use pagefold_engine::Error;
+use pagefold_engine::dataset::Change;
+use pagefold_engine::device::{Device, InjectedFault, SimDevice, SimOp};
+use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, capacity_bytes, create_groups_on};
+
+const MIB: u64 = 1 << 20;
+const PAGE: u32 = 8192;
+const SIZE: u64 = 134 * MIB;
+
+type Sims = Vec<Arc<SimDevice>>;
+
+fn handles(sims: &[Arc<SimDevice>]) -> Vec<Arc<dyn Device>> {
+    sims.iter().map(|sim| Arc::clone(sim) as Arc<dyn Device>).collect()
+}
+
+fn options() -> OpenOptions {
+    OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() }
+}
+
+fn try_open(sims: &[Arc<SimDevice>]) -> pagefold_engine::Result<Arc<Pool>> {
+    Pool::open_on(handles(sims), &options())
+}
+
+fn open(sims: &[Arc<SimDevice>]) -> Arc<Pool> {
+    try_open(sims).unwrap()
+}
+
+fn sims(numbers: std::ops::Range<u64>) -> Sims {
+    numbers.map(|seed| Arc::new(SimDevice::new(SIZE, seed))).collect()
+}
+
+/// A new pool of one group of so many devices.
+fn fresh(members: u64) -> Sims {
+    let sims = sims(0..members);
+    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") };
+    create_groups_on("tank", &[handles(&sims)], &options).unwrap();
+    sims
+}
+
+/// A page that does not compress, of a version.
+fn page(at: u64, version: u64) -> Vec<u8> {
+    let mut state = at.wrapping_mul(0x9E37_79B9) + version;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (state >> 56) as u8
+    };
+    (0..PAGE).map(|_| next()).collect()
+}
+
+fn try_write(pool: &Pool, pages: std::ops::Range<u64>, version: u64) -> pagefold_engine::Result<()> {
+    for at in pages {
+        let (offset, data) = (at * u64::from(PAGE), page(at, version));
+        pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }])?;
+    }
+    pool.sync()
+}
+
+#[track_caller]
+fn has(pool: &Pool, pages: std::ops::Range<u64>, version: u64) {
+    for at in pages {
+        let mut out = vec![0; PAGE as usize];
+        pool.dataset().read(4, PAGE, at * u64::from(PAGE), &mut out).unwrap();
+        assert!(out == page(at, version), "page {at} of version {version}");
+    }
+}
+
+fn is_sound(pool: &Pool) {
+    assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
+}
+
+fn capacity(pool: &Pool) -> u64 {
+    pool.space().capacity_bytes
+}
+
+/// All devices after the power has failed, with everything that was written.
+fn after(sims: &[Arc<SimDevice>], seed: Option<u64>) -> Sims {
+    let crashed = |sim: &Arc<SimDevice>| match seed {
+        Some(seed) => sim.crash_seeded(seed),
+        None => sim.crash(&mut |contents| contents - 1),
+    };
+    sims.iter().map(|sim| Arc::new(crashed(sim))).collect()
+}
+
+#[test]
+fn a_full_pool_goes_on_with_more_devices() {
+    let mut all = fresh(1);
+    let pool = open(&all);
+    let before = capacity(&pool);
+    assert_eq!(before, capacity_bytes(&[SIZE]));
+    let full = (0..).step_by(50).find(|at| try_write(&pool, *at..at + 50, 1).is_err()).unwrap();
+    assert!(matches!(try_write(&pool, full..full + 50, 1), Err(Error::NoSpace(_))));
+    let new = sims(1..4);
+    // A device, and a mirror.
+    pool.add_groups(vec![handles(&new[..1]), handles(&new[1..])]).unwrap();
+    all.extend(new);
+    assert_eq!(capacity(&pool), capacity_bytes(&[SIZE; 3]));
+    assert!(capacity(&pool) > 3 * before);
+    try_write(&pool, full..full * 5 / 2, 1).unwrap();
+    has(&pool, 0..full * 5 / 2, 1);
+    is_sound(&pool);
+    pool.export().unwrap();
+    drop(pool);
+    // Either device of the mirror may be missing, the others not.
+    for (missing, works) in [(0, false), (1, false), (2, true), (3, true)] {
+        let left: Sims = all.iter().enumerate().filter(|(at, _)| *at != missing).map(|(_, sim)| Arc::clone(sim)).collect();
+        let read_only = OpenOptions { read_only: true, ..options() };
+        let opened = Pool::open_on(handles(&left), &read_only);
+        assert_eq!(opened.is_ok(), works, "without {missing}: {:?}", opened.err());
+    }
+    let pool = open(&all);
+    has(&pool, 0..full * 5 / 2, 1);
+    assert_eq!(pool.device_status().len(), 4);
+    let again = sims(4..5);
+    pool.add_groups(vec![handles(&again)]).unwrap();
+    all.extend(again);
+    try_write(&pool, 0..full, 2).unwrap();
+    drop(pool);
+    // It was not exported.
+    let pool = open(&all);
+    has(&pool, 0..full, 2);
+    has(&pool, full..full * 5 / 2, 1);
+    assert_eq!(capacity(&pool), capacity_bytes(&[SIZE; 4]));
+}
+
+/// The power fails after each call to a device: the pool has the new devices, or does not know them and opens without
+/// them.
+#[test]
+fn a_power_cut_at_any_point_leaves_the_pool_with_the_new_devices_or_without_them() {
+    let (mut with, mut without) = (0, 0);
+    for members in [1, 2] {
+        for (cut, calls) in (0..=members).flat_map(|cut| (0..200).map(move |calls| (cut, calls))) {
+            let old = fresh(members);
+            let new = sims(members..members * 2);
+            let all: Sims = old.iter().chain(&new).cloned().collect();
+            let pool = open(&old);
+            try_write(&pool, 0..100, 1).unwrap();
+            // The cut is of all: none is written after it.
+            let victim = &all[cut as usize];
+            victim.cut_after(calls);
+            let done = pool.add_groups(vec![handles(&new)]).and_then(|()| try_write(&pool, 100..200, 1));
+            let reached = victim.is_off();
+            drop(pool);
+            if reached && members == 2 && done.is_ok() {
+                // A mirror goes on without its device.
+                continue;
+            }
+            for seed in [None, Some(calls)] {
+                let all = after(&all, seed);
+                let pool = open(&all);
+                has(&pool, 0..100, 1);
+                if done.is_ok() {
+                    has(&pool, 100..200, 1);
+                }
+                is_sound(&pool);
+                let grown = capacity(&pool) > capacity_bytes(&[SIZE]);
+                if done.is_ok() {
+                    assert!(grown);
+                }
+                try_write(&pool, 0..10, 2).unwrap();
+                pool.export().unwrap();
+                drop(pool);
+                if grown {
+                    with += 1;
+                    assert!(try_open(&all[..members as usize]).is_err());
+                } else {
+                    without += 1;
+                    // They can be added now.
+                    let pool = open(&all[..members as usize]);
+                    pool.add_groups(vec![handles(&all[members as usize..])]).unwrap();
+                    has(&pool, 0..10, 2);
+                    drop(pool);
+                }
+                let pool = open(&all);
+                has(&pool, 0..10, 2);
+                has(&pool, 10..100, 1);
+                assert_eq!(capacity(&pool), capacity_bytes(&[SIZE; 2]));
+            }
+            if !reached {
+                break;
+            }
+        }
+    }
+    assert!(with > 10 && without > 10, "{with} with the new devices, {without} without");
+}
+
+#[test]
+fn a_device_that_fails_is_not_added() {
+    let old = fresh(1);
+    let pool = open(&old);
+    try_write(&pool, 0..100, 1).unwrap();
+    let new = sims(1..2);
+    new[0].inject(InjectedFault { op: SimOp::Write, range: 0..SIZE, skip: 0, times: u64::MAX });
+    assert!(matches!(pool.add_groups(vec![handles(&new)]), Err(Error::Io { .. })));
+    assert_eq!(capacity(&pool), capacity_bytes(&[SIZE]));
+    assert_eq!(pool.device_status().len(), 1);
+    // The pool goes on, and takes another one.
+    try_write(&pool, 100..200, 1).unwrap();
+    let other = sims(2..3);
+    pool.add_groups(vec![handles(&other)]).unwrap();
+    try_write(&pool, 200..300, 1).unwrap();
+    drop(pool);
+    let pool = open(&[Arc::clone(&old[0]), Arc::clone(&other[0])]);
+    has(&pool, 0..300, 1);
+}
+
+#[test]
+fn senseless_wishes_are_refused() {
+    let old = fresh(2);
+    let pool = open(&old);
+    let small: Arc<dyn Device> = Arc::new(SimDevice::new(20 * MIB, 9));
+    let is_invalid = |groups| matches!(pool.add_groups(groups), Err(Error::Invalid(_)));
+    assert!(is_invalid(vec![vec![small]]));
+    assert!(is_invalid(vec![vec![]]));
+    assert!(is_invalid(vec![handles(&sims(1..6))]));
+    assert_eq!(pool.device_status().len(), 2);
+    drop(pool);
+    let read_only = OpenOptions { read_only: true, ..options() };
+    let pool = Pool::open_on(handles(&old), &read_only).unwrap();
+    assert!(matches!(pool.add_groups(vec![handles(&sims(1..2))]), Err(Error::ReadOnly(_))));
+}
+
+/// A label of a mirror is written again, because a device failed, while others are being added: it may not tell of these
+/// before they count.
+#[test]
+fn a_mirror_that_loses_a_device_meanwhile_does_not_tell_of_groups_that_do_not_count_yet() {
+    for skip in 0..30 {
+        let old = fresh(2);
+        let new = sims(2..3);
+        let pool = open(&old);
+        try_write(&pool, 0..100, 1).unwrap();
+        old[1].inject(InjectedFault { op: SimOp::Write, range: 0..SIZE, skip, times: u64::MAX });
+        let done = pool.add_groups(vec![handles(&new)]);
+        done.unwrap();
+        try_write(&pool, 100..200, 1).unwrap();
+        drop(pool);
+        let all: Sims = [&old[0], &new[0]].map(Arc::clone).to_vec();
+        let pool = open(&after(&all, None));
+        has(&pool, 0..200, 1);
+        is_sound(&pool);
+    }
+}
