@@ -107,7 +107,8 @@ fn a_full_pool_goes_on_with_more_devices() {
     drop(pool);
     // Either device of the mirror may be missing, the others not.
     for (missing, works) in [(0, false), (1, false), (2, true), (3, true)] {
-        let left: Sims = all.iter().enumerate().filter(|(at, _)| *at != missing).map(|(_, sim)| Arc::clone(sim)).collect();
+        let left: Sims =
+            all.iter().enumerate().filter(|(at, _)| *at != missing).map(|(_, sim)| Arc::clone(sim)).collect();
         let read_only = OpenOptions { read_only: true, ..options() };
         let opened = Pool::open_on(handles(&left), &read_only);
         assert_eq!(opened.is_ok(), works, "without {missing}: {:?}", opened.err());

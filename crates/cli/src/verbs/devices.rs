@@ -26,7 +26,7 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// Adds devices, or mirrors of several, to a pool.
 pub fn add(args: &Add) -> Result<()> {
-    let mut asked = Asked::of(&args.pool, "add")?;
+    let asked = Asked::of(&args.pool, "add")?;
     let size = args.size.as_deref().map(units::parse_size).transpose()?;
     if let Some(size) = size {
         check_size(size)?;
@@ -205,7 +205,9 @@ impl Asked {
         }
         let mut sizes: Vec<u64> = sizes.into_values().collect();
         for group in groups {
-            let of = |path: &PathBuf| Ok(if path.exists() { pools::device_bytes(path)? } else { size.unwrap_or(0) });
+            let of = |path: &PathBuf| {
+                Ok(if path.exists() { pools::device_bytes(path)? } else { size.unwrap_or(0) })
+            };
             let all: Vec<u64> = group.iter().map(of).collect::<Result<_>>()?;
             sizes.extend(all.into_iter().min());
         }

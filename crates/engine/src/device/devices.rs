@@ -119,7 +119,7 @@ impl Devices {
 
     fn of(groups: impl Iterator<Item = impl IntoIterator<Item = GroupMember>>) -> Self {
         let groups = groups.zip(0..=u16::MAX).map(|(members, number)| Group::new(number, members));
-        Self { groups: groups.collect(), roster: Arc::default(), choice: Choice::Any }
+        Self { groups: Arc::new(groups.collect()), roster: Arc::default(), choice: Choice::Any }
     }
 
     /// Makes groups of devices, numbered in this order.
@@ -145,11 +145,7 @@ impl Devices {
 
     /// Returns the largest number of members of a group that can be read.
     pub(crate) fn copies_max(&self) -> usize {
-        (0..=u16::MAX)
-            .zip(self.all())
-            .map(|(number, _)| self.copies(number))
-            .max()
-            .unwrap_or_default()
+        (0..=u16::MAX).zip(self.each()).map(|(number, _)| self.copies(number)).max().unwrap_or_default()
     }
 
     /// Gives the devices the one who writes their labels, once.
@@ -162,7 +158,7 @@ impl Devices {
         self.roster.get().and_then(Weak::upgrade)
     }
 
-    fn all(&self) -> impl Iterator<Item = &Group> {
+    fn each(&self) -> impl Iterator<Item = &Group> {
         self.groups.iter().map(|(_, group)| group)
     }
 
@@ -195,7 +191,7 @@ impl Devices {
     pub(crate) fn numbers(&self) -> usize {
         let of_group =
             |group: &Group| group.members().iter().map(|member| usize::from(member.number) + 1).max();
-        self.all().filter_map(of_group).max().unwrap_or_default()
+        self.each().filter_map(of_group).max().unwrap_or_default()
     }
 
     /// Returns the devices that are here, in ascending order of their numbers.
@@ -207,7 +203,7 @@ impl Devices {
             };
             group.members().into_iter().filter_map(here).collect::<SmallVec<[DeviceHere; 3]>>()
         };
-        let mut all: Vec<DeviceHere> = (0..=u16::MAX).zip(self.all()).flat_map(of_group).collect();
+        let mut all: Vec<DeviceHere> = (0..=u16::MAX).zip(self.each()).flat_map(of_group).collect();
         all.sort_by_key(|device| device.number);
         all
     }
@@ -371,7 +367,7 @@ impl Devices {
     /// # Errors
     /// [`FlushFailure`] names the first group, by number, whose flush failed.
     pub(crate) fn flush(&self) -> Result<(), FlushFailure> {
-        let usable = (0..=u16::MAX).zip(self.all()).filter(|(_, group)| group.is_readable());
+        let usable = (0..=u16::MAX).zip(self.each()).filter(|(_, group)| group.is_readable());
         self.flush_some(usable.map(|(number, _)| number))
     }
 
@@ -475,12 +471,12 @@ impl Devices {
     pub(crate) fn state(&self, number: u16) -> Option<(u16, MemberState)> {
         let states =
             |group: u16| self.states(group).into_iter().map(move |(number, state)| (group, number, state));
-        let mut all = (0..=u16::MAX).zip(self.all()).flat_map(|(group, _)| states(group));
+        let mut all = (0..=u16::MAX).zip(self.each()).flat_map(|(group, _)| states(group));
         all.find(|(_, of, _)| *of == number).map(|(group, _, state)| (group, state))
     }
 
     fn find(&self, number: u16) -> Option<(&Group, Arc<GroupMember>)> {
-        self.all().find_map(|group| Some((group, group.member(number)?)))
+        self.each().find_map(|group| Some((group, group.member(number)?)))
     }
 
     /// Returns the regions of which a device lacks something.

@@ -134,7 +134,11 @@ impl Pool {
         let mut sizing = self.sizing.write();
         *sizing = sizing.with_chunks(self.chunks.total());
         self.shared.bounds.set(sizing.bounds);
-        tracing::info!(groups = new.sizes.len(), capacity_bytes = sizing.bounds.capacity_bytes, "the pool has grown");
+        tracing::info!(
+            groups = new.sizes.len(),
+            capacity_bytes = sizing.bounds.capacity_bytes,
+            "the pool has grown"
+        );
     }
 
     /// Removes a device from its mirror. It holds no pool then.

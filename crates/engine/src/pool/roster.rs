@@ -131,7 +131,9 @@ impl Labels {
 
     /// Returns the lowest number that no device has.
     fn free_number(tables: &[Membership]) -> Result<u16> {
-        Self::free_numbers(tables).next().ok_or_else(|| Error::Invalid("the pool has too many devices".into()))
+        Self::free_numbers(tables)
+            .next()
+            .ok_or_else(|| Error::Invalid("the pool has too many devices".into()))
     }
 
     fn free_numbers(tables: &[Membership]) -> impl Iterator<Item = u16> + '_ {
@@ -203,7 +205,8 @@ impl Labels {
         }
         let most = || Error::Invalid("the pool has too many devices".into());
         let first = state.counted;
-        let all = u16::try_from(groups.len()).ok().and_then(|more| first.checked_add(more)).ok_or_else(most)?;
+        let all =
+            u16::try_from(groups.len()).ok().and_then(|more| first.checked_add(more)).ok_or_else(most)?;
         let epoch = state.epoch.0 + 1;
         let mut tables = state.tables.clone();
         let mut new = Vec::new();
@@ -228,8 +231,13 @@ impl Labels {
             for (number, device) in devices {
                 let guid = self.common.pool.of_device(*number);
                 let membership = table.clone();
-                let label =
-                    Label { device: *number, guid, size_bytes: *size_bytes, membership, ..self.common.clone() };
+                let label = Label {
+                    device: *number,
+                    guid,
+                    size_bytes: *size_bytes,
+                    membership,
+                    ..self.common.clone()
+                };
                 let one = OneDevice::of(device.as_ref());
                 Label::erase(one)?;
                 label.write(one)?;

@@ -45,7 +45,14 @@ impl Flushes {
     /// Creates the state for devices on which nothing waits for a flush.
     pub(crate) fn new(devices: Devices) -> Self {
         let (written_batch, flushed_batch) = Default::default();
-        Self { devices, marks: boxcar::Vec::new(), written_batch, flushed_batch, order: Mutex::default(), ended: Condvar::new() }
+        Self {
+            devices,
+            marks: boxcar::Vec::new(),
+            written_batch,
+            flushed_batch,
+            order: Mutex::default(),
+            ended: Condvar::new(),
+        }
     }
 
     /// Returns the number below which all batches are on stable storage.

@@ -154,9 +154,7 @@ impl Answers {
             Request::Rebase { what } => streaming.rebase(what, connection),
             Request::Rewrite { what } => rewriting::rewrite(streaming, what, connection),
             Request::AddDevice { path, place } => devices::add(&self.0, path, *place, connection),
-            Request::AddGroups { paths, groups } => {
-                devices::add_groups(&self.0, paths, groups, connection)
-            }
+            Request::AddGroups { paths, groups } => devices::add_groups(&self.0, paths, groups, connection),
             _ => Err(Failure::new("that is no stream")),
         };
         match &done {

@@ -63,7 +63,7 @@ pub(super) fn add_groups(
         let added = server.pool.device_status();
         let unused = paths.iter().filter(|path| !added.iter().any(|device| device.path == **path));
         unused.for_each(|path| server.handover.remove_device(path));
-        return Err(engine_errors::failed("cannot add devices".into(), &error));
+        return Err(engine_errors::failed("cannot add devices", &error));
     }
     Ok(Reply::Done {})
 }
