@@ -249,7 +249,7 @@ def test_the_page_is_right(run):
         for written, here in meant.items():
             step.text = step.text.replace(written, here)
     made = next(n for n, step in enumerate(steps) if "create" in step.text)
-    before = "mount -t tmpfs none /srv; make install; truncate -s 200M /srv/b /srv/c /srv/d /srv/e"
+    before = "mount -t tmpfs none /srv; make install; truncate -s 200M /srv/b /srv/c /srv/d /srv/e /srv/f"
     mount = "mkdir /srv/tank; pagefold mount tank /srv/tank; cp -r /etc /srv/tank/etc"
     after = "diff -r --no-dereference /etc /srv/tank/etc; pagefold unmount tank; pagefold check tank"
     command = type(steps[0])

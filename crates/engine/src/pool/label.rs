@@ -310,6 +310,13 @@ impl Label {
         self.offsets().into_iter().try_for_each(|offset| self.write_at(device, offset))
     }
 
+    /// Makes a device show this label instead of whatever it showed before. On return that is durable.
+    pub(super) fn take_over(&self, device: OneDevice<'_>) -> Result<()> {
+        Self::erase(device)?;
+        self.write(device)?;
+        device.flush()
+    }
+
     /// Returns the offsets at which the label lies, in bytes.
     pub(crate) fn offsets(&self) -> Vec<u64> {
         reserved_places(self.size_bytes)

@@ -238,10 +238,7 @@ impl Labels {
                     membership,
                     ..self.common.clone()
                 };
-                let one = OneDevice::of(device.as_ref());
-                Label::erase(one)?;
-                label.write(one)?;
-                device.flush()?;
+                label.take_over(OneDevice::of(device.as_ref()))?;
                 labels.push(label);
             }
         }

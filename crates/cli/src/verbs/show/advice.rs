@@ -105,12 +105,16 @@ fn full_advice(pool: &PoolFigures) -> String {
     let full = format!("it is {} % full: ", fullness(pool));
     match &pool.snapshots {
         Some(held) if held.bytes >= pool.used_bytes / 10 => format!(
-            "{full}snapshots hold {}; {} alone holds most, {} (pagefold destroy -n {}): destroy some, or delete something that no snapshot has",
+            "{full}snapshots hold {}; {} alone holds most, {} (pagefold destroy -n {}): destroy some, delete something that no snapshot has, or add room: pagefold add {} DEVICE",
             units::size(held.bytes),
             held.largest,
             units::size(held.largest_bytes),
-            held.largest
+            held.largest,
+            pool.name
         ),
-        _ => format!("{full}delete something, or move it elsewhere; what is deleted is free a moment later"),
+        _ => format!(
+            "{full}delete something (it is free a moment later), or add room: pagefold add {} DEVICE",
+            pool.name
+        ),
     }
 }
