@@ -14,17 +14,17 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 struct Mirror {
     sims: Vec<Arc<SimDevice>>,
     devices: Devices,
-    labels: Arc<Labels>,
+    labels: Arc<RecordedStates>,
 }
 
 #[derive(Default)]
-struct Labels {
+struct RecordedStates {
     recorded: AtomicU32,
     refuses: AtomicU32,
     corrected: Mutex<Vec<(u16, bool)>>,
 }
 
-impl Roster for Labels {
+impl Roster for RecordedStates {
     fn record(&self, _group: u16) -> Result<()> {
         self.recorded.fetch_add(1, Ordering::SeqCst);
         match self.refuses.load(Ordering::SeqCst) {
@@ -54,7 +54,7 @@ fn mirror(states: &[MemberState]) -> Mirror {
     let devices = Devices::of_pool([members]);
     // What they lack is said by each test.
     (0..).zip(states).for_each(|(number, _)| devices.set_complete(number));
-    let labels = Arc::new(Labels::default());
+    let labels = Arc::new(RecordedStates::default());
     let roster: std::sync::Weak<dyn Roster> = Arc::downgrade(&labels) as _;
     devices.set_roster(roster);
     Mirror { sims, devices, labels }
