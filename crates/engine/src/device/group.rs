@@ -448,11 +448,11 @@ pub(super) fn on_each(
     members: &[Arc<GroupMember>],
     work: impl Fn(&dyn Device) -> Result<()> + Sync,
 ) -> Vec<(Arc<GroupMember>, Result<()>)> {
-    let wanted: SmallVec<[(&Arc<GroupMember>, &Arc<dyn Device>); 3]> =
-        members.iter().filter_map(|member| Some((member, member.writable()?))).collect();
+    let writable = |member: &'_ Arc<GroupMember>| Some((Arc::clone(member), Arc::clone(member.writable()?)));
+    let wanted: SmallVec<[_; 3]> = members.iter().filter_map(writable).collect();
     let ordered = wanted.iter().any(|(_, device)| device.keeps_order());
     let outcomes = super::flush::at_once(&wanted, ordered, &|(_, device)| work(device.as_ref()));
-    wanted.iter().zip(outcomes).map(|((member, _), outcome)| (Arc::clone(member), outcome)).collect()
+    wanted.into_iter().zip(outcomes).map(|((member, _), outcome)| (member, outcome)).collect()
 }
 
 #[cfg(test)]

@@ -150,14 +150,14 @@ pub(super) fn stale_error(stale: &[&Member], newest: &Superblock) -> Error {
 ///
 /// # Errors
 /// [`Error::NotAPool`].
-pub(super) fn check_epoch<'a>(
-    members: impl Iterator<Item = &'a Member> + Clone,
-    newest: &Superblock,
-) -> Result<()> {
-    if members.clone().any(|member| member.label.membership.epoch == newest.epoch) {
-        return Ok(());
+pub(super) fn check_epoch<'a>(members: impl Iterator<Item = &'a Member>, newest: &Superblock) -> Result<()> {
+    let mut name = "";
+    for Member { label, .. } in members {
+        if label.membership.epoch == newest.epoch {
+            return Ok(());
+        }
+        name = &label.name;
     }
-    let name = members.clone().next().map_or("", |member| &member.label.name);
     Err(Error::NotAPool(format!("devices were added to pool '{name}' that are not here; name them all")))
 }
 

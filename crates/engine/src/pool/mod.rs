@@ -269,7 +269,8 @@ impl Pool {
 
     /// Returns the pool's GUID.
     pub fn guid(&self) -> Guid {
-        self.labels.common().pool
+        let label = self.labels.common();
+        label.pool
     }
 
     /// Returns the pool's opening and the number of its last superblock: how far the pool has come.

@@ -451,7 +451,7 @@ impl Roster for Labels {
         let (group, offset) = place;
         match repaired {
             Ok(()) => {
-                tracing::warn!(device, group, offset, %error, "a copy was wrong: it was read from a mirror, and written again")
+                tracing::warn!(device, group, offset, %error, "a copy was wrong: it was read from a mirror, and written again");
             }
             Err(failed) => {
                 tracing::warn!(device, group, offset, %error, %failed, "a copy was wrong: it was read from a mirror, and not written again");

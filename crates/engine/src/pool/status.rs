@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Guid, Pool, ReplayReport, RescueReport, Rewrites};
 use crate::dataset::{Reason, Space, Waited};
-use crate::device::{AllocationClass, DeviceCounts, DeviceHere, MemberState};
+use crate::device::{AllocationClass, DeviceCounts, DeviceHere, MemberState, OneDevice};
 use crate::faults::FaultReport;
 use crate::limits::CHUNK_BYTES;
 use crate::record::RecordCacheStats;
@@ -260,10 +260,10 @@ impl Pool {
                     state: state.into(),
                     leaves: table.entry(number).is_some_and(|entry| entry.leaves),
                     path: devices.device_path(number),
-                    size_bytes: one.map_or(0, |one| one.size_bytes()),
-                    counts: one.map(|one| one.counts()).unwrap_or_default(),
-                    discards: one.is_some_and(|one| one.discards()),
-                    class: one.map_or(AllocationClass::Normal, |one| one.class()),
+                    size_bytes: one.map_or(0, OneDevice::size_bytes),
+                    counts: one.map(OneDevice::counts).unwrap_or_default(),
+                    discards: one.is_some_and(OneDevice::discards),
+                    class: one.map_or(AllocationClass::Normal, OneDevice::class),
                 });
             }
         }

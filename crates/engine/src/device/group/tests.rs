@@ -157,7 +157,11 @@ fn a_member_that_fails_a_write_is_left_out_before_anything_is_acknowledged() {
         mirror.read(region * REGION_BYTES, with).unwrap();
     }
     let lacking = mirror.devices.lacking(1);
-    assert_eq!(lacking.iter().collect::<Vec<_>>(), [0..3], "the first write was not flushed, either");
+    assert_eq!(
+        (lacking.iter().next(), lacking.len()),
+        (Some(0..3), 3),
+        "the first write was not flushed, either"
+    );
 }
 
 #[test]
@@ -170,7 +174,8 @@ fn a_member_that_fails_a_flush_lacks_what_no_flush_has_covered() {
     mirror.fail(0, SimOp::Flush);
     mirror.devices.flush().unwrap();
     assert_eq!((mirror.states(), mirror.recorded()), (vec![Faulted, Whole], 1));
-    assert_eq!(mirror.devices.lacking(0).iter().collect::<Vec<_>>(), [3..4]);
+    let lacking = mirror.devices.lacking(0);
+    assert_eq!((lacking.iter().next(), lacking.len()), (Some(3..4), 1));
 }
 
 #[test]
@@ -196,7 +201,7 @@ fn a_member_gets_what_it_lacks_while_others_write() {
     for region in 0..40 {
         mirror.sims[0].write(region * REGION_BYTES + BLOCK, &block(region as u8 + 1), true).unwrap();
     }
-    mirror.devices.set_lacking(1, [0..40]);
+    mirror.devices.set_lacking(1, std::iter::once(0..40));
     std::thread::scope(|scope| {
         scope.spawn(|| while mirror.devices.fill_next(1, &|_| true).unwrap().is_some() {});
         for at in 0..400_u64 {
@@ -218,7 +223,7 @@ fn blocks_that_nobody_can_read_do_not_end_the_filling() {
     let mirror = mirror(&[Whole, Filling]);
     mirror.sims[0].write(BLOCK, &block(9), true).unwrap();
     mirror.sims[0].inject(InjectedFault { op: SimOp::Read, range: 0..BLOCK, skip: 0, times: u64::MAX });
-    mirror.devices.set_lacking(1, [0..1]);
+    mirror.devices.set_lacking(1, std::iter::once(0..1));
     assert_eq!(mirror.devices.fill_next(1, &|_| true).unwrap(), Some(REGION_BYTES - BLOCK));
     assert_eq!((mirror.on(1, BLOCK), mirror.devices.lacking(1).len()), (9, 0));
 }
