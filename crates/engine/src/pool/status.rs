@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Guid, Pool, ReplayReport, RescueReport, Rewrites};
 use crate::dataset::{Reason, Space, Waited};
-use crate::device::{AllocationClass, DeviceCounts, DeviceHere, MemberState, OneDevice};
+use crate::device::{AllocationClass, DeviceCounts, DeviceHere, MemberState};
 use crate::faults::FaultReport;
 use crate::limits::CHUNK_BYTES;
 use crate::record::RecordCacheStats;
@@ -254,16 +254,19 @@ impl Pool {
             let Some(table) = self.labels.table(group) else { break };
             for (number, state) in devices.states(group) {
                 let one = here.iter().find(|device| device.number == number).map(DeviceHere::one);
+                let figures = one.map(|one| (one.size_bytes(), one.counts(), one.discards(), one.class()));
+                let (size_bytes, counts, discards, class) =
+                    figures.unwrap_or((0, DeviceCounts::default(), false, AllocationClass::Normal));
                 all.push(DeviceStatus {
                     number,
                     group,
                     state: state.into(),
                     leaves: table.entry(number).is_some_and(|entry| entry.leaves),
                     path: devices.device_path(number),
-                    size_bytes: one.map_or(0, OneDevice::size_bytes),
-                    counts: one.map(OneDevice::counts).unwrap_or_default(),
-                    discards: one.is_some_and(OneDevice::discards),
-                    class: one.map_or(AllocationClass::Normal, OneDevice::class),
+                    size_bytes,
+                    counts,
+                    discards,
+                    class,
                 });
             }
         }

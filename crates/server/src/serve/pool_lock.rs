@@ -91,10 +91,14 @@ impl PoolLock {
     /// Unlocks a device that is not in use any more, and keeps it no longer.
     pub(super) fn remove_device(&self, link: &Link, path: &Path) {
         let mut devices = self.devices.lock();
-        for (at, (_, device)) in devices.extract_if(.., |_, (of, _)| of == path) {
-            device::unlock(&device);
-            link.drop_kept(&device_name(at));
-        }
+        devices.retain(|at, (of, device)| {
+            let leaves = of == path;
+            if leaves {
+                device::unlock(&*device);
+                link.drop_kept(&device_name(*at));
+            }
+            !leaves
+        });
     }
 
     /// Unlocks the devices at once. Any other protection of an open device ends when the supervisor has closed it, too.
