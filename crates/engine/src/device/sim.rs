@@ -243,6 +243,11 @@ impl SimDevice {
         self.state.lock().faults.clear();
     }
 
+    /// Removes the injected faults of this kind of call.
+    pub fn clear_faults_of(&self, op: SimOp) {
+        self.state.lock().faults.retain(|fault| fault.op != op);
+    }
+
     /// Acts as if the process ended and another one opened the device while the power stayed on: a failed flush no
     /// longer makes every later one fail. The data that it lost stay lost, which shows after the next power cut.
     pub fn reopen(&self) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pagefold_engine::dataset::Journal;
-use pagefold_engine::device::SimDevice;
+use pagefold_engine::device::{SimDevice, SimOp};
 use pagefold_engine::pool::OpenOptions;
 
 use super::{Event, Outcome, Sim, journal, open, options};
@@ -56,6 +56,11 @@ impl Sim<'_> {
         self.stats.opens += 1;
         for device in &self.devices {
             device.reopen();
+            if self.history.copies > 1 {
+                // A half that was left out does not know it. With the label of the other one unreadable at this instant,
+                // and without a machine that remembers the pool, it would be opened as if it were whole.
+                device.clear_faults_of(SimOp::Read);
+            }
         }
         let salt = self.stats.opens;
         if let Some(journal) = self.journal.take() {
