@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use super::flush::{FlushFailure, at_once};
 use super::group::{Choice, Group, Roster};
 use super::member::{GroupMember, MemberState};
+use super::missing::NoDevice;
 use super::{AlignedBuf, Device, OneDevice, PlannedRead, ReadFrom, Span};
 use crate::ranges::Ranges;
 use crate::{Error, Result};
@@ -27,50 +28,6 @@ pub struct Devices {
     groups: Arc<boxcar::Vec<Group>>,
     roster: Arc<OnceLock<Weak<dyn Roster>>>,
     choice: Choice,
-}
-
-/// Use for which space on a device is allocated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AllocationClass {
-    /// Everything.
-    Normal,
-}
-
-/// The reason why nothing can be reached at a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NoDevice {
-    /// The pool has no group of this number.
-    #[error("the pool has no group number {0}")]
-    Unknown(u16),
-    /// The pool has this group, and none of its devices can be used.
-    #[error("no device of group number {0} is here")]
-    Missing(u16),
-}
-
-impl NoDevice {
-    /// Returns the error for something that lies there.
-    pub(crate) fn in_place_of(self, what: impl Into<String>) -> Error {
-        let detail = match self {
-            Self::Unknown(_) => "it lies on a device that the pool does not have",
-            Self::Missing(_) => "it lies on a device that is missing",
-        };
-        Error::corrupt(what, detail)
-    }
-}
-
-/// A number comes from something stored, so a group that cannot be reached by it counts as damage: there may be a copy
-/// on another one.
-impl From<NoDevice> for Error {
-    fn from(none: NoDevice) -> Self {
-        match none {
-            NoDevice::Unknown(number) => {
-                Self::corrupt(format!("group number {number}"), "the pool has no such group of devices")
-            }
-            NoDevice::Missing(number) => {
-                Self::corrupt(format!("group number {number}"), "its devices are missing")
-            }
-        }
-    }
 }
 
 /// A member of a group, as the opening of a pool found it.

@@ -10,6 +10,7 @@
 //! group      one device, or a mirror: who is written, who is read, who is left out
 //! member     a device of a group, and what it lacks
 //! writes     which writes to a group are under way, and which no flush has covered
+//! missing    the reason why a place cannot be reached
 //! planned    a read in three steps: planned, carried out, verified (`PlannedRead`)
 //! one        one device, for labels and superblocks (`OneDevice`)
 //! flush      the same on several devices at once
@@ -35,6 +36,7 @@ mod flush;
 mod group;
 mod lock;
 mod member;
+mod missing;
 mod mode;
 mod one;
 mod open;
@@ -49,7 +51,6 @@ mod writes;
 
 pub use buffer::AlignedBuf;
 pub(crate) use buffer::kept_bytes;
-pub(crate) use devices::AllocationClass;
 pub use devices::Devices;
 pub(crate) use devices::{DeviceHere, FoundMember};
 pub use file::FileDevice;
@@ -57,6 +58,7 @@ pub(crate) use group::Roster;
 pub use lock::unlock;
 pub(crate) use member::{ALL, MemberState};
 pub use mode::OpenMode;
+pub(crate) use one::AllocationClass;
 pub use one::OneDevice;
 pub use open::create_file_device;
 pub(crate) use planned::{PlannedRead, ReadFrom, Span};

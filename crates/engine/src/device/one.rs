@@ -2,8 +2,15 @@
 
 use std::path::Path;
 
-use super::{AlignedBuf, AllocationClass, Device, DeviceCounts};
+use super::{AlignedBuf, Device, DeviceCounts};
 use crate::Result;
+
+/// Use for which space on a device is allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocationClass {
+    /// Everything.
+    Normal,
+}
 
 /// One device. It serves those who read and write labels and superblocks: these tell which device it is, and so are
 /// read before it is a member of [`super::Devices`].

@@ -8,8 +8,8 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::devices::NoDevice;
 use super::member::ReadUnderWay;
+use super::missing::NoDevice;
 use super::{AlignedBuf, Device};
 use crate::limits::BLOCK_BYTES;
 use crate::{Error, Result};

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::device::devices::{FoundMember, NoDevice};
+use crate::device::devices::FoundMember;
+use crate::device::missing::NoDevice;
 use crate::device::{
     AlignedBuf, Device, DeviceStats, Devices, InjectedFault, MemberState, SimDevice, SimOp, Span,
 };
