@@ -210,6 +210,32 @@ def test_a_full_pool_gets_more_devices_under_writes(pool):
         pool.pagefold("detach", pool.pool, Path(pool.device).parent / "new3")
 
 
+def test_a_server_that_is_killed_while_devices_are_added_leaves_the_pool_with_them_or_without(pool):
+    content = os.urandom(8 * MIB)
+    (pool.mountpoint / "file").write_bytes(content)
+    devices = 1
+    for number, delay_s in enumerate([0.02, 0.05, 0.08, 0.1, 0.12, 0.14, 0.16, 0.2, 0.25]):
+        new = [Path(pool.device).parent / f"new{number}{half}" for half in "ab"]
+        failed: list[proc.CommandFailed] = []
+
+        def add() -> None:
+            try:
+                pool.pagefold("add", pool.pool, "mirror", *new, "--size", "160M")
+            except proc.CommandFailed as error:
+                failed.append(error)
+
+        adding = threading.Thread(target=add)
+        adding.start()
+        time.sleep(delay_s)
+        pool.crash()
+        adding.join()
+        pool.recover()
+        now = len(status(pool)["devices"])
+        assert now == devices + 2 or failed and now == devices, failed
+        devices = now
+        assert (pool.mountpoint / "file").read_bytes() == content
+
+
 def test_devices_without_a_mirror_are_not_added_to_mirrors_by_mistake(pool):
     attach(pool, "second")
     alone = beside(pool, "alone")

@@ -148,7 +148,7 @@ pub(super) fn groups(words: &[PathBuf]) -> Result<Vec<Vec<PathBuf>>> {
         Some(group) => {
             let named = group.first().map_or_else(|| "none".into(), |path| shown(path));
             Err(Failure::usage(format!("a mirror needs at least two devices, and {named} is named"))
-                .hint("for instance: pagefold create tank mirror /dev/sdb /dev/sdc"))
+                .hint("for instance: mirror /dev/sdb /dev/sdc"))
         }
     }
 }

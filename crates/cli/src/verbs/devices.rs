@@ -43,9 +43,12 @@ pub fn add(args: &Add) -> Result<()> {
     }
     let made = NewFiles::make(&missing, size)?;
     let paths: Vec<PathBuf> = named.iter().map(|path| registry::absolute(path)).collect::<Result<_>>()?;
-    asked.add(&paths, groups.iter().map(Vec::len).collect())?;
-    made.stay();
-    Ok(())
+    let added = asked.add(&paths, groups.iter().map(Vec::len).collect());
+    // If the server has died meanwhile, they may be of the pool: then it cannot be mounted without them.
+    if added.is_ok() || asked.may_have(&paths) {
+        made.stay();
+    }
+    added
 }
 
 /// Gives a device a mirror.
@@ -148,13 +151,22 @@ impl Asked {
     fn add(&self, paths: &[PathBuf], groups: Vec<usize>) -> Result<()> {
         let files = paths.iter().map(|path| pools::open_for_server(path)).collect::<Result<Vec<_>>>()?;
         // Once they count, the pool cannot be mounted without them; that it knows too many does no harm.
-        self.remember(|devices| devices.extend_from_slice(paths))?;
+        self.remember(|devices| {
+            devices.retain(|path| !paths.contains(path));
+            devices.extend_from_slice(paths);
+        })?;
         self.send_groups(paths, groups, &files).or_else(|failure| {
-            let added = status(&mut target::server(&self.figures.name)?)?.devices;
-            let unused = |path: &PathBuf| !added.iter().any(|device| device.path == *path);
-            self.remember(|devices| devices.retain(|path| !paths.contains(path) || !unused(path)))?;
+            if !self.may_have(paths) {
+                self.remember(|devices| devices.retain(|path| !paths.contains(path)))?;
+            }
             Err(failure)
         })
+    }
+
+    /// Returns true unless the server of the pool says that it has none of these devices.
+    fn may_have(&self, paths: &[PathBuf]) -> bool {
+        let told = target::server(&self.figures.name).and_then(|mut client| status(&mut client));
+        told.map_or(true, |told| told.devices.iter().any(|device| paths.contains(&device.path)))
     }
 
     fn send_groups(&self, paths: &[PathBuf], groups: Vec<usize>, files: &[OwnedFd]) -> Result<()> {
@@ -231,9 +243,12 @@ impl Asked {
         self.check_new(new)?;
         let missing = check_devices(&[new.to_owned()], size, given.force)?;
         let made = NewFiles::make(&missing, size)?;
-        self.give(&registry::absolute(new)?, place, given.wait)?;
-        made.stay();
-        Ok(())
+        let path = registry::absolute(new)?;
+        let given = self.give(&path, place, given.wait);
+        if given.is_ok() || self.may_have(&[path]) {
+            made.stay();
+        }
+        given
     }
 
     fn give(&mut self, path: &Path, place: DevicePlace, wait: bool) -> Result<()> {
