@@ -212,8 +212,9 @@ def test_a_full_pool_gets_more_devices_under_writes(pool):
 
 def test_a_server_that_is_killed_while_devices_are_added_leaves_the_pool_with_them_or_without(pool):
     content = os.urandom(8 * MIB)
-    (pool.mountpoint / "file").write_bytes(content)
-    os.sync()
+    with open(pool.mountpoint / "file", "wb") as file:
+        file.write(content)
+        os.fsync(file.fileno())
     devices = 1
     for number, delay_s in enumerate([0.02, 0.05, 0.08, 0.1, 0.12, 0.14, 0.16, 0.2, 0.25]):
         new = [Path(pool.device).parent / f"new{number}{half}" for half in "ab"]
