@@ -170,6 +170,23 @@ fn a_power_cut_at_any_point_leaves_the_pool_with_the_new_devices_or_without_them
                     assert!(try_open(&all[..members as usize]).is_err());
                 } else {
                     without += 1;
+                    // Others can be added in their place, and these do no harm.
+                    let other: Sims = all[..members as usize]
+                        .iter()
+                        .map(|sim| Arc::new(sim.crash(&mut |contents| contents - 1)))
+                        .collect();
+                    let left: Sims = all[members as usize..]
+                        .iter()
+                        .map(|sim| Arc::new(sim.crash(&mut |contents| contents - 1)))
+                        .collect();
+                    let fresh = sims(10..10 + members);
+                    let pool = open(&[other.as_slice(), &left].concat());
+                    pool.add_groups(vec![handles(&fresh)]).unwrap();
+                    try_write(&pool, 10..20, 2).unwrap();
+                    drop(pool);
+                    let pool = open(&[left.as_slice(), &other, &fresh].concat());
+                    has(&pool, 0..20, 2);
+                    drop(pool);
                     // They can be added now.
                     let pool = open(&all[..members as usize]);
                     pool.add_groups(vec![handles(&all[members as usize..])]).unwrap();

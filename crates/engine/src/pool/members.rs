@@ -119,6 +119,12 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, rescue: bool) -> Result<As
         tracing::warn!(%device, pool = label.name, "it was being added to the pool when that ended, and is not part of it; it is left alone");
     }
     let tables = tables(&all, &superblock, rescue)?;
+    let (all, others): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|candidate| rescue || !is_other(candidate, &tables, &superblock));
+    for Candidate { device, label, .. } in &others {
+        let device = device.path().display();
+        tracing::warn!(%device, pool = label.name, "it is not a device of the pool, which has others in its place; it is left alone");
+    }
     match (place(all, &tables, superblock, rescue), unlabelled.or(unsound)) {
         (Err(Error::NotAPool(_)), Some(error)) => Err(error),
         (Ok(assembled), Some(error)) => {
@@ -253,6 +259,14 @@ fn two_pools((label, device): (&Label, OneDevice<'_>), (other, twin): (&Label, O
         );
     }
     format!("{path} belongs to pool '{}' and not to '{}', as {twin} does", label.name, other.name)
+}
+
+/// Returns true if a device is none of its group, as the labels of devices that have come as far as `newest` tell: it left
+/// the group, or was being added when that ended, before others were added.
+fn is_other(candidate: &Candidate, tables: &BTreeMap<u16, Membership>, newest: &Superblock) -> bool {
+    let table = tables.get(&candidate.label.membership.group);
+    !candidate.is_current(newest)
+        && table.is_some_and(|table| !table.members.iter().any(|entry| candidate.is(entry)))
 }
 
 /// Returns the superblock that counts; `None` if there is no sound one.
