@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::label::{Label, Superblock};
 use super::members::Assembled;
-use super::membership::{MEMBERS_MAX, MemberEntry, Membership};
+use super::membership::{FIRST_EPOCH, MEMBERS_MAX, MemberEntry, Membership};
 use super::opening::{Relation, Standing};
 use crate::device::{Device, Devices, MemberState, OneDevice, Roster};
 use crate::faults::{FaultKind, Faults};
@@ -114,12 +114,14 @@ impl Labels {
         self.state.lock().tables.get(usize::from(group)).cloned()
     }
 
-    /// Writes copies of labels of mirrors again that a crash has torn, or left as they were before a change.
+    /// Writes copies of labels again that a crash has torn, or left as they were before a change: of mirrors, and of pools
+    /// that got devices. Other labels are never changed while the pool is open.
     ///
     /// # Errors
     /// If the label of no whole member can be written.
     pub(super) fn mend(&self) -> Result<()> {
-        for label in self.written().iter().filter(|label| label.membership.is_mirrored()) {
+        let changes = |label: &&Label| label.membership.is_mirrored() || label.membership.epoch > FIRST_EPOCH;
+        for label in self.written().iter().filter(changes) {
             let Ok(here) = self.devices.device(label.device) else { continue };
             let is_right = |offset: &u64| label.lies_at(here.one(), *offset);
             if !label.offsets().iter().all(is_right) {
