@@ -27,10 +27,7 @@ pub fn run(args: &Create) -> Result<()> {
     check_name(&args.pool)?;
     let properties: Vec<_> =
         args.properties.iter().map(|word| props::parse_assignment(word)).collect::<Result<_>>()?;
-    let size = args.size.as_deref().map(units::parse_size).transpose()?;
-    if let Some(size) = size {
-        check_size(size)?;
-    }
+    let size = file_bytes(args.size.as_deref())?;
     let registry = Registry::open()?;
     if let Some(known) = registry.all()?.into_iter().find(|known| known.name == args.pool) {
         return Err(Failure::new(format!(
@@ -115,12 +112,16 @@ impl Drop for NewFiles {
     }
 }
 
-pub(super) fn check_size(size: u64) -> Result<()> {
-    if size < DEVICE_BYTES_MIN {
-        return Err(Failure::usage(format!("a device of {} is too small", units::size(size)))
-            .hint(format!("a pool needs devices of at least {}", units::size(DEVICE_BYTES_MIN))));
+/// Returns the size in bytes of files that are to be made for devices, if one was given.
+pub(super) fn file_bytes(given: Option<&str>) -> Result<Option<u64>> {
+    let size = given.map(units::parse_size).transpose()?;
+    match size {
+        Some(size) if size < DEVICE_BYTES_MIN => {
+            Err(Failure::usage(format!("a device of {} is too small", units::size(size)))
+                .hint(format!("a pool needs devices of at least {}", units::size(DEVICE_BYTES_MIN))))
+        }
+        size => Ok(size),
     }
-    Ok(())
 }
 
 /// Returns the groups of devices that the words name: each word `mirror` begins one, and without it each device is one

@@ -16,7 +16,7 @@ use pagefold_server::raw::{self, shown};
 use pagefold_server::registry::{self, Known, Registry};
 use pagefold_server::{pools, units};
 
-use super::create::{NewFiles, check_devices, check_size, groups};
+use super::create::{NewFiles, check_devices, file_bytes, groups};
 use crate::args::{Add, Attach, DeviceOf, GivenDevice, Online, Replace};
 use crate::progress::Progress;
 use crate::{table, target};
@@ -27,10 +27,7 @@ const POLL: Duration = Duration::from_millis(200);
 /// Adds devices, or mirrors of several, to a pool.
 pub fn add(args: &Add) -> Result<()> {
     let asked = Asked::of(&args.pool, "add")?;
-    let size = args.size.as_deref().map(units::parse_size).transpose()?;
-    if let Some(size) = size {
-        check_size(size)?;
-    }
+    let size = file_bytes(args.size.as_deref())?;
     let groups = groups(&args.devices)?;
     asked.check_as_safe(&groups, args.force)?;
     let named = groups.concat();
@@ -155,7 +152,7 @@ impl Asked {
             devices.retain(|path| !paths.contains(path));
             devices.extend_from_slice(paths);
         })?;
-        self.send_groups(paths, groups, &files).or_else(|failure| {
+        self.hand_over(&Request::AddGroups { paths: paths.to_owned(), groups }, &files).or_else(|failure| {
             if !self.may_have(paths) {
                 self.remember(|devices| devices.retain(|path| !paths.contains(path)))?;
             }
@@ -169,10 +166,11 @@ impl Asked {
         told.map_or(true, |told| told.devices.iter().any(|device| paths.contains(&device.path)))
     }
 
-    fn send_groups(&self, paths: &[PathBuf], groups: Vec<usize>, files: &[OwnedFd]) -> Result<()> {
+    /// Sends a request for which the server wants the descriptors of devices.
+    fn hand_over(&self, request: &Request, files: &[OwnedFd]) -> Result<()> {
         // A connection is of no use after such a request.
         let mut client = target::server(&self.figures.name)?;
-        match client.ask(&Request::AddGroups { paths: paths.to_owned(), groups })? {
+        match client.ask(request)? {
             Reply::Ready {} => {}
             _ => return Err(client.misunderstood()),
         }
@@ -236,10 +234,7 @@ impl Asked {
 
     /// Gives the pool a device that holds nothing that somebody may miss.
     fn give_new(&mut self, new: &Path, given: &GivenDevice, place: DevicePlace) -> Result<()> {
-        let size = given.size.as_deref().map(units::parse_size).transpose()?;
-        if let Some(size) = size {
-            check_size(size)?;
-        }
+        let size = file_bytes(given.size.as_deref())?;
         self.check_new(new)?;
         let missing = check_devices(&[new.to_owned()], size, given.force)?;
         let made = NewFiles::make(&missing, size)?;
@@ -253,17 +248,7 @@ impl Asked {
 
     fn give(&mut self, path: &Path, place: DevicePlace, wait: bool) -> Result<()> {
         let file = pools::open_for_server(path)?;
-        // A connection is of no use after such a request.
-        let mut client = target::server(&self.figures.name)?;
-        match client.ask(&Request::AddDevice { path: path.to_owned(), place })? {
-            Reply::Ready {} => {}
-            _ => return Err(client.misunderstood()),
-        }
-        client.send_descriptor(file.as_fd())?;
-        match client.last_reply()? {
-            Reply::Done {} => {}
-            _ => return Err(client.misunderstood()),
-        }
+        self.hand_over(&Request::AddDevice { path: path.to_owned(), place }, &[file])?;
         self.remember(|devices| {
             if !devices.iter().any(|known| known == path) {
                 devices.push(path.to_owned());

@@ -130,15 +130,19 @@ pub(super) fn check_size(device: OneDevice<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Returns an error if a group cannot have so many devices.
+pub(super) fn check_members(count: usize) -> Result<()> {
+    match count {
+        0 => Err(Error::Invalid("a group has at least one device".into())),
+        1..=MIRROR_MAX => Ok(()),
+        _ => Err(Error::Invalid(format!("a mirror has at most {MIRROR_MAX} devices, not {count}"))),
+    }
+}
+
 /// Returns the first table of a group.
 fn first_table(devices: &Devices, group: u16, options: &CreateOptions) -> Result<Membership> {
     let states = devices.states(group);
-    if states.len() > MIRROR_MAX {
-        return Err(Error::Invalid(format!(
-            "a mirror has at most {MIRROR_MAX} devices, not {}",
-            states.len()
-        )));
-    }
+    check_members(states.len())?;
     let entry = |(number, state): &(u16, MemberState)| MemberEntry {
         number: *number,
         state: *state,

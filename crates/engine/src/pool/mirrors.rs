@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Pool;
-use super::create::check_size;
+use super::create::{check_members, check_size};
 use super::identity::Member;
 use super::label::Label;
 use super::membership::MIRROR_MAX;
@@ -110,12 +110,7 @@ impl Pool {
     pub fn add_groups(&self, groups: Vec<Vec<Arc<dyn Device>>>) -> Result<()> {
         self.shared.check_writable()?;
         for group in &groups {
-            if group.is_empty() || group.len() > MIRROR_MAX {
-                return Err(Error::Invalid(format!(
-                    "a mirror has at most {MIRROR_MAX} devices, not {}",
-                    group.len()
-                )));
-            }
+            check_members(group.len())?;
             group.iter().try_for_each(|device| check_size(OneDevice::of(device.as_ref())))?;
         }
         self.labels.add_groups(groups)?;

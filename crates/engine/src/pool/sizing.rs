@@ -54,7 +54,7 @@ pub(super) struct Sizing {
     pub(super) window_bytes: u64,
     /// Bytes of accepted pages that may wait for a commit, as far as memory is concerned.
     dirty_memory_bytes: u64,
-    /// What the caches may take, and the bytes of log that were asked for.
+    /// Bytes that the caches may take, and bytes of log that were asked for.
     cache_bytes: u64,
     log_bytes: Option<u64>,
 }
