@@ -49,6 +49,8 @@ struct State {
     epoch: (u64, u16),
     /// Number of groups that a superblock has counted.
     counted: u16,
+    /// Number of times that groups were to be added in this opening.
+    additions: u64,
 }
 
 /// Groups that count from a superblock on.
@@ -85,6 +87,7 @@ impl Labels {
             sizes: assembled.sizes.clone(),
             epoch: (assembled.superblock.epoch, groups),
             counted: groups,
+            additions: 0,
         });
         let devices = assembled.devices.clone();
         let left_out = false.into();
@@ -210,6 +213,7 @@ impl Labels {
         let all =
             u16::try_from(groups.len()).ok().and_then(|more| first.checked_add(more)).ok_or_else(most)?;
         let epoch = state.epoch.0 + 1;
+        state.additions += 1;
         let mut tables = state.tables.clone();
         let mut new = Vec::new();
         for (number, devices) in (first..all).zip(groups) {
@@ -220,7 +224,9 @@ impl Labels {
                 // Those of this group are not in the tables yet.
                 let taken = |number: &u16| members.iter().any(|entry: &MemberEntry| entry.number == *number);
                 let free = Self::free_numbers(&tables).find(|number| !taken(number)).ok_or_else(most)?;
-                let birth = self.salt.rotate_left(32).wrapping_add(epoch << 16 | u64::from(free));
+                // No other device had this number in this epoch, nor was to have it when an addition failed.
+                let draw = state.additions << 32 | epoch << 16 | u64::from(free);
+                let birth = self.salt.rotate_left(32).wrapping_add(draw);
                 members.push(MemberEntry { number: free, state: MemberState::Whole, leaves: false, birth });
                 numbered.push((free, device));
             }

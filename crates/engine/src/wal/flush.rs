@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// a failure only to one of several concurrent flushes, but it concerns what all of them wait for (contract W6).
 pub(crate) struct Flushes {
     devices: Devices,
-    /// Of each group, as far as anything was written to it.
+    /// Of each group, by its number, as far as anything was written to it. One of a lower number may come later.
     marks: boxcar::Vec<Mark>,
     /// Batches below `written_batch` have been written; those below `flushed_batch` are on stable storage.
     written_batch: AtomicU64,
@@ -116,11 +116,10 @@ impl Flushes {
 
     fn flush_devices(&self) -> Result<()> {
         // Read before the flush, which then covers all of these writes.
-        let written = self.marks.iter().map(|(_, mark)| (mark, mark.written.load(Ordering::Acquire)));
-        let due: SmallVec<[(u16, &Mark, u64); 4]> = (0..)
-            .zip(written)
-            .filter(|(_, (mark, written))| mark.flushed.load(Ordering::Acquire) < *written)
-            .map(|(number, (mark, written))| (number, mark, written))
+        let marks = self.marks.iter().filter_map(|(number, mark)| Some((u16::try_from(number).ok()?, mark)));
+        let due: SmallVec<[(u16, &Mark, u64); 4]> = marks
+            .map(|(number, mark)| (number, mark, mark.written.load(Ordering::Acquire)))
+            .filter(|(_, mark, written)| mark.flushed.load(Ordering::Acquire) < *written)
             .collect();
         self.devices.flush_some(due.iter().map(|(number, ..)| *number))?;
         for (_, mark, written) in due {
