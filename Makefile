@@ -42,7 +42,7 @@ else
 BUILD := :
 endif
 
-.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
+.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak mirrors takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -140,6 +140,11 @@ soak: ## kill -9 the server under load, recover, verify, ROUNDS times
 	@scripts/setup build test
 	@$(BUILD)
 	@$(LAB) soak --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+mirrors: ## Destroy a device of a mirror under load, replace it, verify, ROUNDS=100 times
+	@scripts/setup build test
+	@$(BUILD)
+	@$(LAB) mirrors --rounds $(if $(filter command line,$(origin ROUNDS)),$(ROUNDS),100) $(if $(SEED),--seed $(SEED))
 
 takeover: ## kill -9 the server under load while another goes on: no client notices, ROUNDS times
 	@scripts/setup build test

@@ -28,6 +28,10 @@ def main() -> int:
     soak = verbs.add_parser("soak", help="rounds of kill -9 of the server under load")
     soak.add_argument("--rounds", type=int, default=200)
     soak.add_argument("--seed", type=int, help="of the moments of death (random)")
+    mirrors = verbs.add_parser("mirrors", help="rounds in which a device of a mirror is destroyed under load")
+    mirrors.add_argument("--rounds", type=int, default=100)
+    mirrors.add_argument("--seed", type=int, help="of the moments and the rubbish (random)")
+    mirrors.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     fill = verbs.add_parser("fill", help="a pool of 2 GiB overwritten with 20 GiB")
     fill.add_argument("--pool-mib", type=int, default=2048)
     fill.add_argument("--write-mib", type=int, default=20480)
@@ -163,6 +167,10 @@ def run(options: argparse.Namespace) -> int:
             from .soak import soak
 
             return soak(options.rounds, seed=options.seed, on=options.on, keep_logs=logs / "soak-logs")
+        case "mirrors":
+            from .mirrors import mirrors
+
+            return mirrors(options.rounds, seed=options.seed, keep_logs=logs / "mirrors-logs")
         case "fill":
             from .fill import fill
 

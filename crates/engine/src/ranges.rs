@@ -124,6 +124,22 @@ impl Ranges {
         None
     }
 
+    /// Returns a set of at most `most` ranges that has all of this one: ranges with the smallest gaps between them have
+    /// become one.
+    pub(crate) fn merged(&self, most: usize) -> Self {
+        let surplus = self.ends.len().saturating_sub(most.max(1));
+        if surplus == 0 {
+            return self.clone();
+        }
+        let starts = self.ends.keys().skip(1);
+        let mut gaps: Vec<Range<u64>> =
+            self.ends.values().zip(starts).map(|(end, start)| *end..*start).collect();
+        gaps.sort_unstable_by_key(|gap| gap.end - gap.start);
+        let mut merged = self.clone();
+        gaps.into_iter().take(surplus).for_each(|gap| merged.insert_range(gap));
+        merged
+    }
+
     /// Returns the number of indexes that are in this set and not in `other`.
     pub(crate) fn count_without(&self, other: &Self) -> u64 {
         let shared = |range: Range<u64>| -> u64 {

@@ -1,94 +1,22 @@
 //! Adding devices to a pool that is open: it grows at one instant, whatever happens on the way.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+mod mirrored;
+
 use std::sync::Arc;
 
+use mirrored::*;
 use pagefold_engine::Error;
-use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{Device, InjectedFault, SimDevice, SimOp};
-use pagefold_engine::pool::{CreateOptions, Guid, OpenOptions, Pool, capacity_bytes, create_groups_on};
-
-const MIB: u64 = 1 << 20;
-const PAGE: u32 = 8192;
-const SIZE: u64 = 134 * MIB;
-
-type Sims = Vec<Arc<SimDevice>>;
-
-fn handles(sims: &[Arc<SimDevice>]) -> Vec<Arc<dyn Device>> {
-    sims.iter().map(|sim| Arc::clone(sim) as Arc<dyn Device>).collect()
-}
-
-fn options() -> OpenOptions {
-    OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() }
-}
-
-fn try_open(sims: &[Arc<SimDevice>]) -> pagefold_engine::Result<Arc<Pool>> {
-    Pool::open_on(handles(sims), &options())
-}
-
-fn open(sims: &[Arc<SimDevice>]) -> Arc<Pool> {
-    try_open(sims).unwrap()
-}
-
-fn sims(numbers: std::ops::Range<u64>) -> Sims {
-    numbers.map(|seed| Arc::new(SimDevice::new(SIZE, seed))).collect()
-}
-
-/// A new pool of one group of so many devices.
-fn fresh(members: u64) -> Sims {
-    let sims = sims(0..members);
-    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") };
-    create_groups_on("tank", &[handles(&sims)], &options).unwrap();
-    sims
-}
-
-/// A page that does not compress, of a version.
-fn page(at: u64, version: u64) -> Vec<u8> {
-    let mut state = at.wrapping_mul(0x9E37_79B9) + version;
-    let mut next = || {
-        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-        (state >> 56) as u8
-    };
-    (0..PAGE).map(|_| next()).collect()
-}
-
-fn try_write(pool: &Pool, pages: std::ops::Range<u64>, version: u64) -> pagefold_engine::Result<()> {
-    for at in pages {
-        let (offset, data) = (at * u64::from(PAGE), page(at, version));
-        pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }])?;
-    }
-    pool.sync()
-}
-
-#[track_caller]
-fn has(pool: &Pool, pages: std::ops::Range<u64>, version: u64) {
-    for at in pages {
-        let mut out = vec![0; PAGE as usize];
-        pool.dataset().read(4, PAGE, at * u64::from(PAGE), &mut out).unwrap();
-        assert!(out == page(at, version), "page {at} of version {version}");
-    }
-}
-
-fn is_sound(pool: &Pool) {
-    assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
-}
+use pagefold_engine::pool::{Pool, capacity_bytes};
 
 fn capacity(pool: &Pool) -> u64 {
     pool.space().capacity_bytes
 }
 
-/// All devices after the power has failed, with everything that was written.
-fn after(sims: &[Arc<SimDevice>], seed: Option<u64>) -> Sims {
-    let crashed = |sim: &Arc<SimDevice>| match seed {
-        Some(seed) => sim.crash_seeded(seed),
-        None => sim.crash(&mut |contents| contents - 1),
-    };
-    sims.iter().map(|sim| Arc::new(crashed(sim))).collect()
-}
-
 #[test]
 fn a_full_pool_goes_on_with_more_devices() {
-    let mut all = fresh(1);
+    let mut all = fresh(1, 1);
     let pool = open(&all);
     let before = capacity(&pool);
     assert_eq!(before, capacity_bytes(&[SIZE]));
@@ -135,7 +63,7 @@ fn a_power_cut_at_any_point_leaves_the_pool_with_the_new_devices_or_without_them
     let (mut with, mut without) = (0, 0);
     for members in [1, 2] {
         for (cut, calls) in (0..=members).flat_map(|cut| (0..200).map(move |calls| (cut, calls))) {
-            let old = fresh(members);
+            let old = fresh(1, members as usize);
             let new = sims(members..members * 2);
             let all: Sims = old.iter().chain(&new).cloned().collect();
             let pool = open(&old);
@@ -208,7 +136,7 @@ fn a_power_cut_at_any_point_leaves_the_pool_with_the_new_devices_or_without_them
 
 #[test]
 fn a_device_that_fails_is_not_added() {
-    let old = fresh(1);
+    let old = fresh(1, 1);
     let pool = open(&old);
     try_write(&pool, 0..100, 1).unwrap();
     let new = sims(1..2);
@@ -228,7 +156,7 @@ fn a_device_that_fails_is_not_added() {
 
 #[test]
 fn senseless_wishes_are_refused() {
-    let old = fresh(2);
+    let old = fresh(1, 2);
     let pool = open(&old);
     let small: Arc<dyn Device> = Arc::new(SimDevice::new(20 * MIB, 9));
     let is_invalid = |groups| matches!(pool.add_groups(groups), Err(Error::Invalid(_)));
@@ -247,7 +175,7 @@ fn senseless_wishes_are_refused() {
 #[test]
 fn a_mirror_that_loses_a_device_meanwhile_does_not_tell_of_groups_that_do_not_count_yet() {
     for skip in 0..30 {
-        let old = fresh(2);
+        let old = fresh(1, 2);
         let new = sims(2..3);
         let pool = open(&old);
         try_write(&pool, 0..100, 1).unwrap();

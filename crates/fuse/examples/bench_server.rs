@@ -1,14 +1,17 @@
 //! Serves one file, `data`, until it is unmounted: the bounds for benchmarks.
 //!
 //!     bench_server null DIR SIZE_BYTES [dev|ring [THREADS]]
-//!     bench_server pass DIR FILE       [dev|ring [THREADS]]
+//!     bench_server pass DIR FILE       [dev|ring [THREADS]]   (lines of standard input change what it does wrong:
+//!                                                            `fail N`: N reads of a thousand fail; `delay N`: each
+//!                                                            read takes N microseconds more)
 //!     bench_server memory DIR SIZE_BYTES [dev|ring [THREADS]]   (a whole file system, in memory, without a limit)
 
 use pagefold_fs::testing::MemDataset;
 use pagefold_fs::{Caller, FormatOptions, Fs, FsOptions, Ino, OpenFlags, SystemClock, WriteFlags};
-use pagefold_fuse::null::{FILE_NAME, NullServer, PassServer};
+use pagefold_fuse::null::{FILE_NAME, NullServer, PassFaults, PassServer};
 use pagefold_fuse::{Dispatch, Handler, MountOptions, Session, Transport};
-use std::{env, error::Error, path::Path, sync::Arc};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{env, error::Error, io, path::Path, sync::Arc, thread};
 
 /// A file system in memory with one file, as the other servers have it.
 fn memory(size: u64) -> Result<Dispatch, Box<dyn Error>> {
@@ -24,6 +27,25 @@ fn memory(size: u64) -> Result<Dispatch, Box<dyn Error>> {
     Ok(Dispatch::new(fs))
 }
 
+/// Changes what a server does wrong, as standard input says.
+fn obey(faults: &PassFaults) {
+    for line in io::stdin().lines().map_while(Result::ok) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["fail", permille] => store(&faults.failing_permille, permille),
+            ["delay", microseconds] => store(&faults.delay_us, microseconds),
+            _ => eprintln!("{line}: neither `fail N` nor `delay N`"),
+        }
+    }
+}
+
+fn store(to: &AtomicU32, text: &str) {
+    match text.parse() {
+        Ok(number) => to.store(number, Ordering::Relaxed),
+        Err(error) => eprintln!("{text}: {error}"),
+    }
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [kind, dir, what, rest @ ..] = arguments.as_slice() else {
@@ -34,7 +56,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let handler: Arc<dyn Handler> = match kind.as_str() {
         "null" => Arc::new(NullServer::new(what.parse()?)),
         "memory" => Arc::new(memory(what.parse()?)?),
-        "pass" => Arc::new(PassServer::new(Path::new(what))?),
+        "pass" => {
+            let server = PassServer::new(Path::new(what))?;
+            let faults = server.faults();
+            thread::spawn(move || obey(&faults));
+            Arc::new(server)
+        }
         other => return Err(format!("{other} is neither null, pass nor memory").into()),
     };
     let transport = match rest.first().map(String::as_str) {

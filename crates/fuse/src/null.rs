@@ -2,7 +2,7 @@
 //! the kernel's FUSE and this front end cost by themselves; benchmarks take that as their bound.
 //!
 //! [`NullServer`] answers reads from one buffer and throws writes away; [`PassServer`] passes both on to a file, opened
-//! for direct I/O.
+//! for direct I/O. Tests have it fail and delay reads ([`PassFaults`]): its file is then a device that goes bad.
 
 use crate::dispatch::opened;
 use crate::limits::CACHE_VALID;
@@ -13,6 +13,8 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 use std::{fs, io};
 
 /// Inode of the one file.
@@ -32,6 +34,32 @@ pub struct NullServer {
 pub struct PassServer {
     file: Arc<File>,
     size: u64,
+    faults: Arc<PassFaults>,
+}
+
+/// What a [`PassServer`] does wrong. It may be changed at any time.
+#[derive(Debug, Default)]
+pub struct PassFaults {
+    /// Number of reads in a thousand that fail, with EIO.
+    pub failing_permille: AtomicU32,
+    /// Microseconds by which each read is delayed.
+    pub delay_us: AtomicU32,
+    /// Number of reads so far.
+    reads: AtomicU64,
+}
+
+impl PassFaults {
+    /// Delays a read, and returns true if it is to fail. Of all reads that fail as many as are wanted, in no order that
+    /// a caller meets.
+    fn strike(&self) -> bool {
+        let delay = u64::from(self.delay_us.load(Ordering::Relaxed));
+        if delay > 0 {
+            std::thread::sleep(Duration::from_micros(delay));
+        }
+        let number = self.reads.fetch_add(1, Ordering::Relaxed);
+        let scattered = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        scattered % 1000 < u64::from(self.failing_permille.load(Ordering::Relaxed))
+    }
 }
 
 impl NullServer {
@@ -50,7 +78,12 @@ impl PassServer {
     pub fn new(path: &Path) -> io::Result<Self> {
         let file = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;
         let size = file.metadata()?.len();
-        Ok(Self { file: Arc::new(file), size })
+        Ok(Self { file: Arc::new(file), size, faults: Arc::default() })
+    }
+
+    /// Returns what it does wrong.
+    pub fn faults(&self) -> Arc<PassFaults> {
+        Arc::clone(&self.faults)
     }
 }
 
@@ -98,6 +131,9 @@ impl Handler for PassServer {
 impl PassServer {
     fn read(&self, mut request: Request, offset: u64, size: u32) {
         let len = readable(self.size, offset, size);
+        if self.faults.strike() {
+            return request.error(Errno::IO);
+        }
         match self.file.read_at(request.payload(len), offset) {
             Ok(len) => request.payload_filled(len),
             Err(error) => request.error(errno_of(&error)),

@@ -11,6 +11,7 @@ mod stats;
 mod steps;
 mod upkeep;
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
@@ -83,6 +84,8 @@ struct Sim<'a> {
     /// Of each device, true if the pool does not get it, and true if it was whole when the pool was last closed.
     away: Vec<bool>,
     whole: Vec<bool>,
+    /// Copies of devices, by their places.
+    older: BTreeMap<usize, SimDevice>,
     pool: Option<Arc<Pool>>,
     begun: Vec<Begun>,
     /// Oldest content that may be found after a crash.
@@ -181,6 +184,7 @@ impl<'a> Sim<'a> {
             history,
             away: vec![false; devices.len()],
             whole: vec![true; devices.len()],
+            older: BTreeMap::new(),
             devices,
             pool: None,
             begun: Vec::new(),

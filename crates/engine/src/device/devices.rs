@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use smallvec::SmallVec;
 
+use super::again::again;
 use super::flush::{FlushFailure, at_once};
 use super::group::{Choice, Group, Roster};
 use super::member::{GroupMember, MemberState};
@@ -254,7 +255,17 @@ impl Devices {
                 Err(error) => failed.push((other.number(), error)),
             }
         }
-        Err(failed.swap_remove(0).1)
+        let group = self.group(span.group)?;
+        let by_itself = |error: &Error| matches!(error, Error::Io { .. });
+        let turns = failed.iter().filter(|(_, error)| by_itself(error));
+        let read = turns.filter_map(|(number, _)| group.turn(*number)).find_map(|turn| {
+            let mut plan = PlannedRead::new(turn, span).ok()?;
+            again(|| plan.read().and_then(|()| plan.verified(&verify)))
+        });
+        match read {
+            Some(Ok(found)) => Ok(found),
+            _ => Err(failed.swap_remove(0).1),
+        }
     }
 
     /// Writes `span` again on members that failed to give it, and tells the roster of them.
@@ -446,6 +457,18 @@ impl Devices {
         if let Some((_, member)) = self.find(number) {
             member.lacks(regions.into_iter());
         }
+    }
+
+    /// Notes that a device lacks something of these regions, and of no others.
+    pub(crate) fn set_lacking_only(&self, number: u16, regions: Ranges) {
+        if let Some((_, member)) = self.find(number) {
+            member.lacks_only(regions);
+        }
+    }
+
+    /// Returns the state of a device, and the regions of which it lacks something, as of one moment.
+    pub(crate) fn state_and_lacking(&self, number: u16) -> Option<(MemberState, Ranges)> {
+        self.find(number).and_then(|(group, _)| group.lacking(number))
     }
 
     /// Notes that a device lacks nothing.

@@ -1,10 +1,10 @@
 //! A group: one device, or a mirror of several that hold the same.
 //!
-//! - M1: nothing is acknowledged as durable before every member that the labels call whole has it. A member that fails a
+//! - H1: nothing is acknowledged as durable before every member that the labels call whole has it. A member that fails a
 //!   write or a flush is left out at once, and what it failed is acknowledged when the labels of the others say so
 //!   ([`Roster::record`]). So after whatever crash, a member that the labels call whole has all that was acknowledged.
-//! - M2, M3: see [`super::writes`].
-//! - M4: the last whole member is never left out. What it fails fails for the pool, as with one device.
+//! - H2, H3: see [`super::writes`].
+//! - H4: the last whole member is never left out. What it fails fails for the pool, as with one device.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,10 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 
+use super::again::again;
 use super::member::{GroupMember, MemberState, ReadUnderWay};
 use super::writes::{Writes, regions};
 use super::{AlignedBuf, Device, REGION_BYTES};
 use crate::limits::BLOCK_BYTES;
+use crate::ranges::Ranges;
 use crate::{Error, Result};
 
 /// What the devices need of the pool that they belong to.
@@ -226,7 +228,7 @@ impl Group {
         if !member.state().is_written() || !others {
             return false;
         }
-        // First the state, then what is under way: a write that is in neither begins later, and finds the state (M2).
+        // First the state, then what is under way: a write that is in neither begins later, and finds the state (H2).
         member.set_state(state);
         member.lacks(self.writes.uncovered().iter());
         self.changes.fetch_add(1, Ordering::SeqCst);
@@ -283,6 +285,14 @@ impl Group {
         }
     }
 
+    /// Returns the state of a member, and what it lacks: both as of one moment.
+    pub(super) fn lacking(&self, number: u16) -> Option<(MemberState, Ranges)> {
+        // With this held, nobody is left out meanwhile.
+        let members = self.members.read();
+        let member = members.iter().find(|member| member.number == number)?;
+        Some((member.state(), member.lacking()))
+    }
+
     /// Makes a member that lacks nothing whole. Returns false if it is not one that is being filled.
     pub(super) fn complete(&self, member: &GroupMember) -> bool {
         let _members = self.members.write();
@@ -293,7 +303,7 @@ impl Group {
         complete
     }
 
-    /// Makes the labels tell of all members that were left out before the call (M1).
+    /// Makes the labels tell of all members that were left out before the call (H1).
     pub(super) fn record(&self, roster: Option<&dyn Roster>) -> Result<()> {
         let changes = self.changes.load(Ordering::SeqCst);
         if self.recorded.load(Ordering::SeqCst) >= changes {
@@ -333,7 +343,7 @@ impl Group {
             // What is written to the region from here on goes to the member, too.
             let copied =
                 if is_wanted(start) { self.copy(&[member.number], device.as_ref(), &bytes)? } else { 0 };
-            // First among what no flush has covered, then not lacking any more (M2).
+            // First among what no flush has covered, then not lacking any more (H2).
             self.writes.note(&bytes);
             member.has(region..region + 1);
             if copied > 0 {
@@ -413,7 +423,18 @@ impl Group {
             }
             tried.push(turn.member().number);
         }
-        Err(failed.unwrap_or_else(|| self.nobody()))
+        let members = self.members();
+        let others = members.iter().filter(|member| !not.contains(&member.number));
+        let read = others.filter_map(|member| member.readable()).find_map(|device| {
+            again(|| device.read(offset, buf))
+        });
+        read.unwrap_or_else(|| Err(failed.unwrap_or_else(|| self.nobody())))
+    }
+
+    /// Returns a member to be read once more, if it can be read.
+    pub(super) fn turn(&self, number: u16) -> Option<ReadUnderWay> {
+        let member = self.member(number)?;
+        member.readable().is_some().then(|| ReadUnderWay::begin(&member))
     }
 
     /// Fills `buf` with blocks that nothing verifies yet, from the members in turn: `copy` 0 is the first one.
@@ -431,7 +452,8 @@ impl Group {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Err(failed.unwrap_or_else(|| self.nobody()))
+        let read = readable.iter().find_map(|device| again(|| device.read(offset, buf)));
+        read.unwrap_or_else(|| Err(failed.unwrap_or_else(|| self.nobody())))
     }
 }
 

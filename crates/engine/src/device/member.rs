@@ -143,6 +143,11 @@ impl GroupMember {
         self.lacks.lock().iter().next().map(|range| range.start)
     }
 
+    /// Notes that the member lacks something of these regions, and of no others.
+    pub(super) fn lacks_only(&self, regions: Ranges) {
+        *self.lacks.lock() = regions;
+    }
+
     /// Notes that the member has all of these regions.
     pub(super) fn has(&self, regions: std::ops::Range<u64>) {
         self.lacks.lock().remove_range(regions);

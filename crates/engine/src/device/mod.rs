@@ -29,6 +29,7 @@ use std::path::Path;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::{Error, Result};
 
+mod again;
 mod buffer;
 mod devices;
 mod file;

@@ -1,8 +1,8 @@
 //! Writes to a group that are under way, and those that no flush has covered yet.
 //!
-//! - M2: a write is in one of the two from before it is sent to the first member until a flush has covered it. So what
+//! - H2: a write is in one of the two from before it is sent to the first member until a flush has covered it. So what
 //!   a member may lack at the moment at which it is left out is what is in the two then ([`Writes::uncovered`]).
-//! - M3: a region is copied from one member to another only while no write to it is under way ([`Writes::begin_copy`]).
+//! - H3: a region is copied from one member to another only while no write to it is under way ([`Writes::begin_copy`]).
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 
 use super::copies::Copies;
 use super::label::Superblock;
+use super::lacks::Lacks;
 use super::logs::stands_for_logs;
 use super::root::{PlacedRecord, Root, TablePage, encode_dead, encode_lists};
 use super::versions::Versions;
@@ -86,6 +87,7 @@ impl Pool {
         let mut catalogue_ptrs = state.catalogue_ptrs.clone();
         versions.persist_pages(&mut copies, &mut catalogue_ptrs)?;
         let copied = copies.publish()?;
+        let lacks = self.labels.lacks().iter().map(Lacks::encode).collect();
         let root = Root {
             checkpoint: number,
             position,
@@ -96,6 +98,7 @@ impl Pool {
             own,
             catalogue: copies.append_placed(versions.encode_head(self, &catalogue_ptrs)?)?,
             copies: copied,
+            lacks: copies.append_placed(lacks)?,
         };
         let placed = copies.append_root(root.encode())?;
         let copies = copies.finish()?;

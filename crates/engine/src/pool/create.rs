@@ -197,6 +197,7 @@ fn write_first_root(
         own: None,
         catalogue: Vec::new(),
         copies: Vec::new(),
+        lacks: Vec::new(),
     };
     let bytes = root.encode();
     let copy = AlignedBuf::from_bytes(&bytes);

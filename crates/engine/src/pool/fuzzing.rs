@@ -1,6 +1,7 @@
 //! Opens decoders of this room to fuzz targets.
 
 use super::image::{CatalogueHead, Image};
+use super::lacks::Lacks;
 use super::root::{PlacedRecord, Root, TablePage, decode_dead, decode_list, encode_dead, encode_lists};
 use crate::segment::{DirRef, Located, PageIds, Part};
 use crate::space::{Chunk, Extent};
@@ -11,7 +12,7 @@ pub use super::send::fuzzing::checksummed as checksummed_stream;
 
 use std::collections::BTreeMap;
 
-/// Returns stored roots, lists of pages of the segment table and of dead records, and catalogues.
+/// Returns stored roots, lists of pages of the segment table and of dead records, catalogues, and what members lack.
 pub fn root_seeds() -> Vec<Vec<u8>> {
     let addr = |slot| Addr::new(9, slot);
     let place = |offset| Located { device: 0, offset, len_bytes: 4000, checksum: 77 };
@@ -40,19 +41,21 @@ pub fn root_seeds() -> Vec<Vec<u8>> {
         own: Some(Ptr { addr: addr(2), len_bytes: 900 }),
         catalogue: vec![placed(4, 9 << 20)],
         copies: vec![(9, vec![part(0, 4096)]), (10, vec![part(0, 8192), part(70, 16384)])],
+        lacks: vec![placed(9, 15 << 20)],
     };
     let page = |page| TablePage { page, placed: placed(3, page << 13) };
     let mut seeds = encode_lists(&[page(0), page(1), page(700)]);
     let dead = |slot| Ptr { addr: addr(slot), len_bytes: 3000 };
     seeds.extend(encode_dead(&[dead(1), dead(77), dead(4000)]));
     seeds.push(root.encode());
+    seeds.extend(Lacks::samples().iter().map(Lacks::encode));
     let pages = [(0, vec![placed(5, 11 << 20)]), (7, vec![placed(6, 12 << 20), placed(7, 13 << 20)])];
     seeds.extend(Image::sample().encode_head(&pages));
     seeds.extend(Image::sample().encode_pages().into_values());
     seeds
 }
 
-/// Decodes a root, a list of either kind or a catalogue. Returns true if `bytes` are one. Asserts that what was decoded
+/// Decodes a root, a list of either kind, a catalogue, or what a member lacks. Returns true if `bytes` are one. Asserts that what was decoded
 /// is the same after it was encoded and decoded again.
 pub fn root(bytes: &[u8]) -> bool {
     if let Ok(pages) = decode_list(bytes) {
@@ -80,6 +83,10 @@ pub fn root(bytes: &[u8]) -> bool {
     if let Some(image) = Image::of_page(bytes) {
         let again = image.encode_pages().into_values().next().unwrap_or_default();
         assert_eq!(Image::of_page(&again), Some(image));
+        return true;
+    }
+    if let Ok(lacks) = Lacks::decode(bytes) {
+        assert_eq!(Lacks::decode(&lacks.encode()).ok(), Some(lacks));
         return true;
     }
     let Ok(root) = Root::decode(bytes) else { return false };

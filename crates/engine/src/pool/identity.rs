@@ -162,7 +162,7 @@ pub(super) fn check_epoch<'a>(members: impl Iterator<Item = &'a Member>, newest:
 }
 
 /// Returns true if a device with this label is not of the pool yet, whose newest superblock is `newest`: it was being
-/// added when the power failed, and nothing was put on it (Q3 of [`super::roster`]).
+/// added when the power failed, and nothing was put on it (Y3 of [`super::roster`]).
 pub(super) fn is_ahead(label: &Label, newest: &Superblock) -> bool {
     label.membership.epoch > newest.epoch
 }

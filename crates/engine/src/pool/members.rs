@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::identity::{Member, check_epoch, is_ahead, newest, stale_error};
 use super::label::{Label, Superblock};
+use super::lacks::Reached;
 use super::membership::{MemberEntry, Membership};
 use super::opening::{Relation, Standing};
 use super::{OpenOptions, Pool};
@@ -54,10 +55,23 @@ pub(super) struct Assembled {
     /// Bytes that each group uses.
     pub(super) sizes: Vec<u64>,
     pub(super) devices: Devices,
+    /// Members that are here and not whole, and numbers of those that were whole and are not here.
+    pub(super) returned: Vec<Returned>,
+    pub(super) missing: Vec<u16>,
     /// The superblock that counts.
     pub(super) superblock: Superblock,
     /// Largest number of an opening that was seen.
     pub(super) opening_seen: u64,
+}
+
+/// A member of a mirror that is here and not whole, as it describes itself.
+#[derive(Clone, Debug)]
+pub(super) struct Returned {
+    pub(super) label: Label,
+    /// The newest superblock that it has; `None` if none is sound.
+    pub(super) reached: Option<Reached>,
+    /// True if that is the one that counts.
+    pub(super) is_current: bool,
 }
 
 /// A device with a label of the pool.
@@ -170,7 +184,7 @@ pub(super) fn newest_tables<'a>(labels: impl Iterator<Item = &'a Label>) -> BTre
 /// come as far as `newest`, and whose tables are `tables`.
 ///
 /// If the device was in use when the power failed, its log may have more than its last superblock, and the openings that
-/// came after that do not tell. But nothing was acknowledged that is not on each member which its label calls whole (M1 of
+/// came after that do not tell. But nothing was acknowledged that is not on each member which its label calls whole (H1 of
 /// [`crate::device`]). So if one of them is whole now, or if the table of now came from the table in its label, which one
 /// of them has changed, then nothing is missed.
 pub(super) fn was_left(member: &Member, newest: &Standing, tables: &BTreeMap<u16, &Membership>) -> bool {
@@ -354,6 +368,8 @@ fn place(
         changed: placed.changed,
         sizes: placed.sizes,
         devices: Devices::of_pool(placed.groups),
+        returned: placed.returned,
+        missing: placed.missing,
         superblock: newest,
         opening_seen,
     })
@@ -368,6 +384,8 @@ struct Placed {
     labels: Vec<Label>,
     sizes: Vec<u64>,
     changed: Vec<u16>,
+    returned: Vec<Returned>,
+    missing: Vec<u16>,
     /// Number of groups that have a whole member, and of devices that are here.
     whole: usize,
     here: usize,
@@ -385,6 +403,9 @@ impl Placed {
             let at = self.rest.iter().position(|candidate| candidate.is(entry));
             let found = at.map(|at| self.rest.remove(at));
             let current = found.as_ref().is_some_and(|found| any || found.is_current(newest));
+            if found.is_none() && entry.state == MemberState::Whole {
+                self.missing.push(entry.number);
+            }
             entry.state = match (entry.state, &found) {
                 (MemberState::Whole, Some(_)) if current => MemberState::Whole,
                 (MemberState::Whole | MemberState::Filling | MemberState::Away, Some(_)) => {
@@ -397,6 +418,10 @@ impl Placed {
                 self.here += 1;
                 if entry.state == MemberState::Whole {
                     size_bytes = Some(found.label.size_bytes);
+                } else {
+                    let reached = found.member.as_ref().map(|member| Reached::from(&member.standing()));
+                    let label = found.label.clone();
+                    self.returned.push(Returned { label, reached, is_current: current });
                 }
                 if entry.state.is_written() {
                     self.labels.push(found.label.clone());

@@ -105,16 +105,20 @@ impl Membership {
 
     /// Begins a new epoch of the group, with a random number.
     pub(super) fn advance(&mut self, draw: impl FnOnce(u64) -> u64) {
-        self.lineage.insert(0, (self.group_epoch, self.draw));
+        self.lineage.insert(0, self.id());
         self.lineage.truncate(LINEAGE);
         self.group_epoch += 1;
         self.draw = draw(self.group_epoch);
     }
 
+    /// Returns the epoch of the group and its random number, by which the table is known.
+    pub(super) const fn id(&self) -> (u64, u64) {
+        (self.group_epoch, self.draw)
+    }
+
     /// Returns true if this table came from `other`, or is the same one.
     pub(super) fn came_from(&self, other: &Self) -> bool {
-        let id = (other.group_epoch, other.draw);
-        (self.group_epoch, self.draw) == id || self.lineage.contains(&id)
+        self.id() == other.id() || self.lineage.contains(&other.id())
     }
 
     /// Appends the stored form of the tables that it came from.

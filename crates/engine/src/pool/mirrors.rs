@@ -1,9 +1,9 @@
 //! Changes which devices a mirror has, while the pool is open; and fills devices with what they lack.
 //!
 //! A device that is filled gets what is written from then on, and is not read. What it lacks is copied to it meanwhile
-//! ([`crate::device`], M3). When it lacks nothing, a checkpoint gives it superblocks, and the labels say that it is whole
-//! (Q1). Free chunks are not copied. What a device lacks is only known while the pool is open: if the pool is closed
-//! meanwhile, the filling begins anew when it is opened.
+//! ([`crate::device`], H3). When it lacks nothing, a checkpoint gives it superblocks, and the labels say that it is whole
+//! (Y1). Free chunks are not copied. What a device lacks is stored by each checkpoint ([`super::lacks`]), so that it is
+//! known when the pool is opened again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use super::Pool;
 use super::create::{check_members, check_size};
 use super::identity::Member;
 use super::label::Label;
+use super::lacks::Reached;
 use super::membership::MIRROR_MAX;
 use crate::device::{ALL, Device, MemberState, OneDevice, REGION_BYTES};
 use crate::limits::{CHUNK_BYTES, RESERVED_BYTES};
@@ -192,10 +193,12 @@ impl Pool {
         if state.is_written() {
             return Err(Error::Invalid(format!("{} is in use already", one.path().display())));
         }
-        let has_come_as_far = Member::of(one, label.clone())
-            .is_ok_and(|member| self.labels.was_left_at(number, &member.standing(), &label));
+        // A checkpoint that is under way would give it a superblock before its label says that it is filled.
+        let _state = self.maintenance.lock();
+        let is_as_left = Member::of(one, label.clone())
+            .is_ok_and(|member| self.labels.is_as_left(&label, Reached::from(&member.standing())));
         self.labels.take_back(number, &label)?;
-        if !has_come_as_far {
+        if !is_as_left {
             self.shared.devices.set_lacking(number, [ALL]);
         }
         if !self.shared.devices.reopen(number, device) {

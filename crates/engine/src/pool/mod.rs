@@ -56,6 +56,7 @@ mod group;
 mod identity;
 mod image;
 pub mod label;
+mod lacks;
 mod late;
 mod listing;
 mod load;

@@ -15,6 +15,7 @@ use super::create::{FIRST_DATASET, OWN};
 use super::identity::demand;
 use super::image::Image;
 use super::label::{Label, Superblock};
+use super::lacks::{Since, decode_all};
 use super::load::{ChunkBytes, load_lists, load_table, read_placed};
 use super::members::{Assembled, assemble};
 use super::opening::Standing;
@@ -127,6 +128,9 @@ impl Pool {
         let mut opening = OpeningPool::load(&assembled, identity, options)?;
         let mut ops = Vec::new();
         let end = opening.scan(&mut ops, options.accept_loss)?;
+        if !options.read_only {
+            opening.settle_lacks()?;
+        }
         let pool = opening.finish(end, &ops, options)?;
         if !options.read_only
             && let Err(error) = pool.forget_rebases().and_then(|()| pool.forget_comparisons())
@@ -191,7 +195,7 @@ impl OpeningPool {
         let roster: Weak<dyn Roster> = Arc::downgrade(&labels) as _;
         devices.set_roster(roster);
         if !options.read_only {
-            // A member that is not here, or has not come as far, is not whole from here on (Q1).
+            // A member that is not here, or has not come as far, is not whole from here on (Y1).
             assembled.changed.iter().try_for_each(|group| labels.change(*group))?;
             labels.mend()?;
         }
@@ -201,7 +205,7 @@ impl OpeningPool {
         // A pool that has no page yet can still take pages of any size.
         let wanted = options.table_page_ids.filter(|_| root.lists.is_empty());
         segments.set_page_ids(wanted.unwrap_or(root.page_ids));
-        let named = root.lists.iter().chain(&root.dead).chain(&root.catalogue);
+        let named = root.lists.iter().chain(&root.dead).chain(&root.catalogue).chain(&root.lacks);
         let roots: Vec<PlacedRecord> = [placed].iter().chain(named).copied().collect();
         check_places(&chunks, roots.iter(), "root of the last checkpoint")?;
         let created = labels.common().created;
@@ -325,6 +329,15 @@ impl OpeningPool {
             }
             Ok(())
         })
+    }
+
+    /// Finds out what members of mirrors lack.
+    fn settle_lacks(&self) -> Result<()> {
+        let read = |placed| read_placed(&self.devices, &self.segments, placed, "what a member of a mirror lacks");
+        let stored = decode_all(self.root.lacks.iter().map(read));
+        let mut since = Since::checkpoint(self.used.values().map(|(chunk, _)| *chunk), &self.root);
+        self.roots.iter().for_each(|PlacedRecord { second, .. }| since.add(second.device, second.offset));
+        self.labels.settle_lacks(&stored, &since, &self.superblock)
     }
 
     fn finish(mut self, end: LogEnd, ops: &[Vec<u8>], options: &OpenOptions) -> Result<Arc<Pool>> {

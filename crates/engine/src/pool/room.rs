@@ -139,7 +139,9 @@ impl Pool {
         let roots = state.copies.roots.iter().map(|placed| u64::from(placed.first.len_bytes));
         let versions = state.catalogue_pages.values().map(|bytes| bytes.len() as u64);
         let fixed: u64 = roots.chain(versions).sum();
-        self.shared.room.fixed_bytes.store(fixed + ROOT_BYTES, Ordering::Relaxed);
+        // Devices may be left out at any time, and lack more with every write.
+        let fixed = fixed + ROOT_BYTES + self.labels.lacks_bytes_max();
+        self.shared.room.fixed_bytes.store(fixed, Ordering::Relaxed);
         let datasets = self.datasets.read().clone();
         let nodes: u64 = datasets.iter().map(|dataset| dataset.accounting.lock().node_bytes).sum();
         self.shared.room.node_bytes.store(nodes, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 //!
 //! | field | size |
 //! |---|---|
-//! | magic `PFroot` and version 2 | 8 |
+//! | magic `PFroot` and version 3 | 8 |
 //! | number of the checkpoint | varint |
 //! | log position: segment, chunk (device, index), bytes used, slots used, next chunk (device, index), batch | 8 varints |
 //! | chain value that the next batch carries | 8 |
@@ -23,6 +23,8 @@
 //! | number of segments whose second copies got new parts with this checkpoint | varint |
 //! | per segment: id - previous id | varint |
 //! | per segment: parts of its second copies, as in the segment table | |
+//! | number of members of mirrors that are not whole ([`super::lacks`]) | varint |
+//! | per member: as for lists | |
 //!
 //! A list is a record of the same kind, stored before the root. Lists exist because a table that grows with all that
 //! was ever written would not fit into one record:
@@ -50,7 +52,7 @@ use crate::wal::Position;
 use crate::wire::{Reader, put_bytes, put_varint};
 use crate::{Addr, Error, Ptr, Result};
 
-const MAGIC: [u8; 8] = *b"PFroot\x02\0";
+const MAGIC: [u8; 8] = *b"PFroot\x03\0";
 const LIST_MAGIC: [u8; 8] = *b"PFlist\x01\0";
 const DEAD_MAGIC: [u8; 8] = *b"PFdead\x01\0";
 
@@ -117,6 +119,8 @@ pub(super) struct Root {
     /// Segments of which this checkpoint stored second copies, ascending, each with all its parts that have some. The
     /// stored pages of the segment table do not know the last of these parts yet.
     pub(super) copies: Vec<(u64, Vec<Part>)>,
+    /// What members of mirrors lack that are not whole, each in a record.
+    pub(super) lacks: Vec<PlacedRecord>,
 }
 
 impl Root {
@@ -139,6 +143,7 @@ impl Root {
             parts.iter().for_each(|part| part.encode(&mut out));
             previous = *id;
         }
+        put_lists(&mut out, &self.lacks);
         out
     }
 
@@ -158,8 +163,9 @@ impl Root {
         let own = read_ptr(&mut reader)?;
         let catalogue = read_lists(&mut reader)?;
         let copies = read_copies(&mut reader)?;
+        let lacks = read_lists(&mut reader)?;
         reader.end()?;
-        Ok(Self { checkpoint, position, open_directory, page_ids, lists, dead, own, catalogue, copies })
+        Ok(Self { checkpoint, position, open_directory, page_ids, lists, dead, own, catalogue, copies, lacks })
     }
 }
 

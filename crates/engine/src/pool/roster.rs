@@ -1,10 +1,10 @@
 //! The labels of a pool that is open: they tell which members each group has, and which of them are whole.
 //!
-//! - Q1: the labels of a group say that a member is not whole before anything is acknowledged that it lacks
-//!   ([`crate::device`], M1); and that it is whole only when all that was acknowledged is on it.
-//! - Q2: a change of a group's table gets an epoch of its own, and a random number. Whole members get it first. If the
+//! - Y1: the labels of a group say that a member is not whole before anything is acknowledged that it lacks
+//!   ([`crate::device`], H1); and that it is whole only when all that was acknowledged is on it.
+//! - Y2: a change of a group's table gets an epoch of its own, and a random number. Whole members get it first. If the
 //!   power goes in between, the table with the highest epoch counts.
-//! - Q3: groups that are added get labels of the pool's next epoch first. They count from the superblock of that epoch
+//! - Y3: groups that are added get labels of the pool's next epoch first. They count from the superblock of that epoch
 //!   on, on all devices at one instant; only then anything is put on them, and the others' labels tell of them.
 
 use std::collections::BTreeMap;
@@ -14,11 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use super::label::{Label, Superblock};
-use super::members::Assembled;
+use super::lacks::{Lacks, Left, Reached, Since};
+use super::members::{Assembled, Returned};
 use super::membership::{FIRST_EPOCH, MEMBERS_MAX, MemberEntry, Membership};
-use super::opening::{Relation, Standing};
-use crate::device::{Device, Devices, MemberState, OneDevice, Roster};
+use crate::device::{ALL, Device, Devices, MemberState, OneDevice, Roster};
 use crate::faults::{FaultKind, Faults};
+use crate::ranges::Ranges;
 use crate::segment::Segments;
 use crate::{Error, Result};
 
@@ -39,8 +40,11 @@ pub(super) struct Labels {
 struct State {
     /// Label of each device that is here and is written, or was.
     labels: BTreeMap<u16, Label>,
-    /// The last superblock that each of them has got in this opening.
-    standings: BTreeMap<u16, Standing>,
+    /// For each member: what its label and superblocks say, by which it is known if it is left out and comes back.
+    left: BTreeMap<u16, Left>,
+    /// Members that were found in this opening: see [`Assembled`].
+    returned: Vec<Returned>,
+    missing: Vec<u16>,
     /// The table of each group.
     tables: Vec<Membership>,
     /// Bytes that each group uses.
@@ -80,9 +84,15 @@ impl Labels {
         let named = |label: &Label| (label.device, Label { name: common.name.clone(), ..label.clone() });
         let labels = assembled.labels.iter().map(named).collect();
         let groups = u16::try_from(assembled.tables.len()).unwrap_or(u16::MAX);
+        let reached = Reached::from(&assembled.superblock.standing());
+        let of_whole =
+            |label: &Label| (label.device, Left { told: Some(label.membership.id()), reached });
+        let left = assembled.labels.iter().filter(whole).map(of_whole).collect();
         let state = Mutex::new(State {
             labels,
-            standings: BTreeMap::new(),
+            left,
+            returned: assembled.returned.clone(),
+            missing: assembled.missing.clone(),
             tables: assembled.tables.clone(),
             sizes: assembled.sizes.clone(),
             epoch: (assembled.superblock.epoch, groups),
@@ -199,7 +209,7 @@ impl Labels {
         self.state.lock().epoch.0
     }
 
-    /// Adds groups of these devices, which get labels. They count from the next superblock on (Q3).
+    /// Adds groups of these devices, which get labels. They count from the next superblock on (Y3).
     ///
     /// # Errors
     /// [`Error::Busy`] if other groups are being added; errors of the devices. Then none is added.
@@ -353,25 +363,103 @@ impl Labels {
     pub(super) fn publish(&self, superblock: &Superblock) -> Result<usize> {
         let labels = self.written();
         write_superblock(&self.devices, &labels, superblock)?;
-        let standing = superblock.standing();
+        let reached = Reached::from(&superblock.standing());
         let mut state = self.state.lock();
         for Label { device, .. } in &labels {
             if self.devices.state(*device).is_some_and(|(_, state)| state.is_written()) {
-                state.standings.insert(*device, standing);
+                state.left.entry(*device).or_default().reached = reached;
             }
         }
         Ok(labels.len())
     }
 
-    /// Returns true if a device with this label, which has come as far as `standing`, is as it was when it was left out
-    /// in this opening.
-    pub(super) fn was_left_at(&self, number: u16, standing: &Standing, label: &Label) -> bool {
+    /// Returns true if a device that has this label and superblock is as it was when it was left out.
+    pub(super) fn is_as_left(&self, label: &Label, reached: Reached) -> bool {
         let state = self.state.lock();
-        let known =
-            state.labels.get(&number).map(|label| (label.membership.group_epoch, label.membership.draw));
-        let told = (label.membership.group_epoch, label.membership.draw);
-        known == Some(told)
-            && state.standings.get(&number).is_some_and(|last| standing.relation(last) == Relation::Same)
+        let left = state.left.get(&label.device).filter(|left| left.reached == reached);
+        let table = state.tables.get(usize::from(label.membership.group));
+        left.zip(table).is_some_and(|(left, table)| is_told(left, table, label))
+    }
+
+    /// Finds out what the members lack that are not whole, from what the checkpoint has `stored` of them, and from what
+    /// was written `since` (U2). Comes before anything is written to a group in this opening.
+    ///
+    /// # Errors
+    /// Errors of labels.
+    pub(super) fn settle_lacks(&self, stored: &[Lacks], since: &Since, newest: &Superblock) -> Result<()> {
+        let newest = Reached::from(&newest.standing());
+        let mut state = self.state.lock();
+        let (returned, missing) = (std::mem::take(&mut state.returned), std::mem::take(&mut state.missing));
+        let (mut found, mut untold) = (Vec::new(), Vec::new());
+        for table in &state.tables {
+            let is_whole = |number: u16| {
+                self.devices.state(number).is_some_and(|(_, state)| state == MemberState::Whole)
+            };
+            for MemberEntry { number, birth, .. } in
+                table.members.iter().copied().filter(|entry| !is_whole(entry.number))
+            {
+                let stored = stored.iter().find(|lacks| (lacks.number, lacks.birth) == (number, birth));
+                let mut regions = Ranges::default();
+                let mut left = Left { told: None, reached: newest };
+                if !missing.contains(&number) {
+                    if let Some(Lacks { told, reached, regions: lacks, .. }) = stored {
+                        regions = lacks.clone();
+                        left = Left { told: *told, reached: reached.unwrap_or(newest) };
+                    }
+                    since.add_to(table.group, &mut regions);
+                }
+                let here = returned.iter().find(|returned| returned.label.device == number);
+                if let Some(Returned { label, reached, is_current }) = here {
+                    let has_reached = match stored.and_then(|lacks| lacks.reached) {
+                        Some(wanted) => *reached == Some(wanted),
+                        None => *is_current,
+                    };
+                    if !has_reached || !is_told(&left, table, label) {
+                        regions.insert_range(ALL);
+                        untold.push(table.group);
+                    }
+                    left = Left { told: Some(label.membership.id()), reached: reached.unwrap_or_default() };
+                }
+                found.push((number, left, regions));
+            }
+        }
+        for (number, left, regions) in found {
+            // Labels of this opening may have been written to it already.
+            let told = state.left.get(&number).map_or(left.told, |there| there.told);
+            state.left.insert(number, Left { told, ..left });
+            self.devices.set_lacking_only(number, regions);
+            self.left_out.store(true, Ordering::Release);
+        }
+        drop(state);
+        untold.dedup();
+        untold.into_iter().try_for_each(|group| self.change(group))
+    }
+
+    /// Returns what the members lack that are not whole (U1).
+    pub(super) fn lacks(&self) -> Vec<Lacks> {
+        let state = self.state.lock();
+        let mut all = Vec::new();
+        for MemberEntry { number, birth, .. } in state.tables.iter().flat_map(|table| &table.members) {
+            let Some((member, mut regions)) = self.devices.state_and_lacking(*number) else { continue };
+            if member == MemberState::Whole {
+                continue;
+            }
+            let left = state.left.get(number);
+            if left.is_none() {
+                regions.insert_range(ALL);
+            }
+            let Left { told, reached } = left.copied().unwrap_or_default();
+            let reached = Some(reached).filter(|_| !member.is_written());
+            all.push(Lacks { number: *number, birth: *birth, told, reached, regions });
+        }
+        all
+    }
+
+    /// Returns the largest number of bytes of the stored form of what members may lack.
+    pub(super) fn lacks_bytes_max(&self) -> u64 {
+        let state = self.state.lock();
+        let groups = state.tables.iter().zip(&state.sizes);
+        groups.map(|(table, bytes)| (table.members.len() as u64 - 1) * Lacks::bytes_max(*bytes)).sum()
     }
 
     /// Makes a member whole that lacks nothing any more. Returns the devices whose place it took: they may leave now;
@@ -397,7 +485,7 @@ impl Labels {
     pub(super) fn change(&self, group: u16) -> Result<()> {
         let mut state = self.state.lock();
         loop {
-            let State { labels, tables, .. } = &mut *state;
+            let State { labels, left, tables, .. } = &mut *state;
             let Some(table) = tables.get_mut(usize::from(group)) else { return Ok(()) };
             table.advance(|epoch| self.salt.wrapping_add(epoch));
             let states = self.devices.states(group);
@@ -405,7 +493,7 @@ impl Labels {
                 let found = states.iter().find(|(number, _)| *number == entry.number);
                 entry.state = found.map_or(entry.state, |(_, state)| *state);
             }
-            if self.write_table(labels, table)? {
+            if self.write_table(labels, left, table)? {
                 return Ok(());
             }
         }
@@ -413,7 +501,12 @@ impl Labels {
 
     /// Writes a table to the labels of the members that are written. Returns false if one of them had to be left out
     /// meanwhile.
-    fn write_table(&self, labels: &mut BTreeMap<u16, Label>, table: &Membership) -> Result<bool> {
+    fn write_table(
+        &self,
+        labels: &mut BTreeMap<u16, Label>,
+        left: &mut BTreeMap<u16, Left>,
+        table: &Membership,
+    ) -> Result<bool> {
         for wanted in [MemberState::Whole, MemberState::Filling] {
             for entry in table.members.iter().filter(|entry| entry.state == wanted) {
                 let (Ok(here), Some(label)) =
@@ -423,7 +516,10 @@ impl Labels {
                 };
                 let new = Label { membership: table.clone(), ..label.clone() };
                 match new.rewrite(here.one()) {
-                    Ok(()) => *label = new,
+                    Ok(()) => {
+                        left.entry(entry.number).or_default().told = Some(table.id());
+                        *label = new;
+                    }
                     Err(error) => {
                         let is_out = is_left_out(&self.devices, entry.number, &error);
                         return if is_out { Ok(false) } else { Err(error) };
@@ -490,6 +586,19 @@ pub(super) fn write_superblock(devices: &Devices, labels: &[Label], superblock: 
         devices.flush()?;
     }
     Ok(())
+}
+
+/// Returns true if the label of a device is the one that is known.
+fn is_told(left: &Left, table: &Membership, label: &Label) -> bool {
+    let own = &label.membership;
+    match left.told {
+        Some(id) => id == own.id(),
+        None => {
+            let calls_it_whole =
+                own.entry(label.device).is_some_and(|entry| entry.state == MemberState::Whole);
+            calls_it_whole && table.came_from(own)
+        }
+    }
 }
 
 /// Leaves out a device of a mirror that failed to write its label or superblock. Returns false if the pool cannot do

@@ -73,3 +73,15 @@ fn a_set_of_all_chunks_of_the_largest_device_is_one_range() {
     assert!(all.remove(1000) && all.insert(1000));
     assert_eq!((all.len(), all.iter().count()), (u64::from(u32::MAX) - 2, 1));
 }
+
+#[test]
+fn ranges_with_small_gaps_become_one() {
+    let mut set = Ranges::default();
+    [0..1, 3..4, 5..6, 20..30, 31..32].into_iter().for_each(|range| set.insert_range(range));
+    let ranges = |most| set.merged(most).iter().collect::<Vec<_>>();
+    assert_eq!(ranges(9), [0..1, 3..4, 5..6, 20..30, 31..32]);
+    assert_eq!(ranges(3), [0..1, 3..6, 20..32]);
+    assert_eq!(ranges(1), [0..32]);
+    assert_eq!(ranges(0), [0..32]);
+    assert_eq!(Ranges::default().merged(0), Ranges::default());
+}

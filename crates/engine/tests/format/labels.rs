@@ -7,7 +7,9 @@ use pagefold_engine::dataset::Change;
 
 use pagefold_engine::device::{Device, OneDevice, SimDevice};
 use pagefold_engine::pool::label::{self, Superblock};
-use pagefold_engine::pool::{Guid, Label, Membership, OpenOptions, Opening, Pool};
+use pagefold_engine::pool::{
+    CreateOptions, Guid, Label, Membership, OpenOptions, Opening, Pool, create_groups_on,
+};
 use pagefold_engine::record::{NoModels, decode};
 use pagefold_engine::segment::{Directory, Located, PageIds, Segments, decode_page, record_checksum};
 use pagefold_engine::tree::Value;
@@ -159,6 +161,7 @@ fn root_of_a_pool_with_data() {
         copied -= 1;
     }
     assert!((1..=2).contains(&id), "the log is in segment 2");
+    assert_eq!(field("lacks", &after[4]), 0, "there are no mirrors");
     assert_eq!(reader.remaining(), 0);
 
     let placed = |entry: &[u64]| {
@@ -231,6 +234,70 @@ fn dead_records_are_listed() {
     // The page that object 2 had, in the second segment of all.
     let Some((raw, 10..)) = dead.first_key_value() else { panic!("{dead:?}") };
     assert_eq!(Addr::from_raw(*raw).unwrap().segment(), 2);
+}
+
+/// What a member lacks that was not there when the pool was opened, read by the document's tables alone.
+#[test]
+fn lacks_of_a_member() {
+    let sims = [1, 2].map(|seed| Arc::new(SimDevice::new(256 * MIB, seed)));
+    let handle = |sim: &Arc<SimDevice>| Arc::clone(sim) as Arc<dyn Device>;
+    let options = CreateOptions { force: false, created: 1_763_664_000, guid: GUID };
+    create_groups_on("tank", &[sims.each_ref().map(handle).to_vec()], &options).unwrap();
+    let pool = Pool::open_on(vec![handle(&sims[0])], &OpenOptions::default()).unwrap();
+    let mut state = 1_u64;
+    let data: Vec<u8> = (0..8192)
+        .map(|_| {
+            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect();
+    for object in 1..=300 {
+        pool.dataset().apply(&[Change::Write { object, record_size: 8192, offset: 0, data: &data }]).unwrap();
+    }
+    pool.checkpoint(false).unwrap();
+    let regions = count_lacks(&sims[0]);
+    assert!((3..30).contains(&regions), "{regions} regions, of 300 pages and what a checkpoint writes");
+}
+
+/// Returns the number of regions that the newest root of a device names as lacking, of the second device.
+fn count_lacks(device: &SimDevice) -> u64 {
+    let (_, bytes) = newest_root(device);
+    let mut reader = Reader::new(&bytes, "root");
+    let mut placed = Vec::new();
+    for row in table("root") {
+        let value = number_in(&mut reader, &row);
+        if matches!(row["field"], "lists" | "dead" | "catalogue" | "lacks") {
+            let mut entry =
+                || table("root-list").iter().map(|row| number_in(&mut reader, row)).collect::<Vec<u64>>();
+            placed = (0..value).map(|_| entry()).collect();
+        }
+        for _ in 0..if row["field"] == "copies" { value } else { 0 } {
+            let parts: Vec<u64> =
+                table("root-copies").iter().map(|row| number_in(&mut reader, row)).collect();
+            for _ in 0..parts[1] {
+                for row in table("table-page").iter().filter(|row| row["field"].starts_with("part: ")) {
+                    number_in(&mut reader, row);
+                }
+            }
+        }
+    }
+    assert_eq!((reader.remaining(), placed.len()), (0, 1));
+    let bytes = read(device, placed[0][2], placed[0][3] as usize);
+    let mut reader = Reader::new(&bytes, "what a member lacks");
+    let rows = table("lacks");
+    let (head, range) = rows.split_at(rows.iter().position(|row| row["field"] == "range: gap").unwrap());
+    assert_eq!(reader.take(8).unwrap(), unhex(head[0]["example"]));
+    let values: BTreeMap<&str, u64> =
+        head[1..].iter().map(|row| (row["field"], number_in(&mut reader, row))).collect();
+    assert_eq!((values["number"], values["told: epoch"]), (1, 0), "its label calls it whole");
+    assert_eq!(values["reached: number"], 1, "it has what the making of the pool has written");
+    let mut regions = 0;
+    for _ in 0..values["ranges"] {
+        number_in(&mut reader, &range[0]);
+        regions += number_in(&mut reader, &range[1]);
+    }
+    assert_eq!(reader.remaining(), 0);
+    regions
 }
 
 /// A catalogue with a dataset, a snapshot and its dead list, read by the document's tables alone.

@@ -16,6 +16,10 @@ use crate::history::Theme;
 const MISSING_PERCENT: u64 = 40;
 const RETURN_PERCENT: u64 = 40;
 const OFFLINE_PERCENT: u64 = 10;
+/// Chance in per cent that a device is copied at an occasion, and that the copy takes the place of a device that is not in
+/// use.
+const COPY_PERCENT: u64 = 10;
+const OLDER_PERCENT: u64 = 20;
 /// Chance in per cent that a group is added at an occasion, and the largest number of devices that the pool gets.
 const ADD_PERCENT: u64 = 6;
 const DEVICES_MAX: usize = 9;
@@ -61,7 +65,19 @@ impl Sim<'_> {
             let kept = whole[self.random.below(whole.len() as u64) as usize];
             for at in members.filter(|at| *at != kept) {
                 self.away[at] = self.random.percent(70);
+                self.take_older_copy(at);
             }
+        }
+    }
+
+    /// Puts an older copy in the place of a device that is not in use, now and then.
+    fn take_older_copy(&mut self, at: usize) {
+        if let Some(older) = self.older.get(&at)
+            && self.random.percent(OLDER_PERCENT)
+        {
+            self.devices[at] = Arc::new(older.crash(&mut |contents| contents - 1));
+            self.whole[at] = false;
+            self.stats.older += 1;
         }
     }
 
@@ -100,11 +116,16 @@ impl Sim<'_> {
         for device in pool.device_status() {
             let at = usize::from(device.number);
             let Some(sim) = self.devices.get(at).cloned().filter(|sim| !sim.is_off()) else { continue };
+            if self.random.percent(COPY_PERCENT) {
+                self.older.insert(at, sim.crash(&mut |contents| contents - 1));
+            }
             let in_use = matches!(device.state, DeviceState::Online | DeviceState::Filling);
             if in_use && self.random.percent(OFFLINE_PERCENT) {
                 // The last one that is whole stays.
                 let _ = pool.offline(device.number);
             } else if !in_use && self.random.percent(RETURN_PERCENT) {
+                self.take_older_copy(at);
+                let sim = Arc::clone(&self.devices[at]);
                 sim.reopen();
                 // It may fail, and is left out then.
                 if pool.online(sim as Arc<dyn Device>).is_ok() {
@@ -115,6 +136,10 @@ impl Sim<'_> {
                 }
             }
         }
+        let filling = |pool: &Pool| {
+            pool.device_status().iter().filter(|device| device.state == DeviceState::Filling).count()
+        };
+        let before = filling(&pool);
         drop(pool);
         let steps = self.random.below(FILL_STEPS);
         self.call(
@@ -127,6 +152,10 @@ impl Sim<'_> {
                 Ok(())
             },
             false,
-        )
+        )?;
+        if let Some(pool) = &self.pool {
+            self.stats.filled += before.saturating_sub(filling(pool)) as u64;
+        }
+        Ok(())
     }
 }

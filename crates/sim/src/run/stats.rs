@@ -34,6 +34,9 @@ pub struct Stats {
     pub unopenable: u64,
     /// Damaged pools that were opened by accepting the loss of what lay behind the damage.
     pub given_up: u64,
+    /// Devices of mirrors that became whole, and older copies that took the place of one.
+    pub filled: u64,
+    pub older: u64,
     /// Damaged pools whose log ended before the last acknowledged change.
     pub shortened: u64,
 }
@@ -56,6 +59,8 @@ impl Stats {
         self.failed += other.failed;
         self.unopenable += other.unopenable;
         self.given_up += other.given_up;
+        self.filled += other.filled;
+        self.older += other.older;
         self.shortened += other.shortened;
     }
 }

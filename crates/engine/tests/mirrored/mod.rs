@@ -1,0 +1,124 @@
+//! Pools of mirrors on simulated devices.
+#![allow(dead_code, clippy::unwrap_used, reason = "not every test needs all of it")]
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use pagefold_engine::dataset::Change;
+use pagefold_engine::device::{Device, SimDevice};
+use pagefold_engine::pool::{CreateOptions, DeviceState, Guid, OpenOptions, Pool, create_groups_on};
+
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const PAGE: u32 = 8192;
+pub(crate) const SIZE: u64 = 134 * MIB;
+
+pub(crate) type Sims = Vec<Arc<SimDevice>>;
+
+pub(crate) fn handles(sims: &[Arc<SimDevice>]) -> Vec<Arc<dyn Device>> {
+    sims.iter().map(|sim| Arc::clone(sim) as Arc<dyn Device>).collect()
+}
+
+pub(crate) fn options() -> OpenOptions {
+    OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() }
+}
+
+pub(crate) fn try_open(sims: &[Arc<SimDevice>]) -> pagefold_engine::Result<Arc<Pool>> {
+    Pool::open_on(handles(sims), &options())
+}
+
+pub(crate) fn open(sims: &[Arc<SimDevice>]) -> Arc<Pool> {
+    try_open(sims).unwrap()
+}
+
+pub(crate) fn sim(seed: u64) -> Arc<SimDevice> {
+    Arc::new(SimDevice::new(SIZE, seed))
+}
+
+pub(crate) fn sims(numbers: Range<u64>) -> Sims {
+    numbers.map(sim).collect()
+}
+
+/// A new pool of `groups` mirrors, each of so many devices.
+pub(crate) fn fresh(groups: usize, members: usize) -> Sims {
+    let sims = sims(0..(groups * members) as u64);
+    let layout: Vec<Vec<Arc<dyn Device>>> = sims.chunks(members).map(handles).collect();
+    let options = CreateOptions { force: false, created: 0, guid: Guid(*b"0123456789abcdef") };
+    create_groups_on("tank", &layout, &options).unwrap();
+    sims
+}
+
+/// All devices after the power has failed: with everything that was written, or, with a seed, with what chance leaves.
+pub(crate) fn after(sims: &[Arc<SimDevice>], seed: Option<u64>) -> Sims {
+    let crashed = |sim: &Arc<SimDevice>| match seed {
+        Some(seed) => sim.crash_seeded(seed),
+        None => sim.crash(&mut |contents| contents - 1),
+    };
+    sims.iter().map(|sim| Arc::new(crashed(sim))).collect()
+}
+
+/// A page that does not compress, of a version.
+fn page(at: u64, version: u64) -> Vec<u8> {
+    let mut state = at.wrapping_mul(0x9E37_79B9) + version;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (state >> 56) as u8
+    };
+    (0..PAGE).map(|_| next()).collect()
+}
+
+/// Writes pages, and syncs nothing.
+pub(crate) fn try_apply(pool: &Pool, pages: Range<u64>, version: u64) -> pagefold_engine::Result<()> {
+    for at in pages {
+        let (offset, data) = (at * u64::from(PAGE), page(at, version));
+        pool.dataset().apply(&[Change::Write { object: 4, record_size: PAGE, offset, data: &data }])?;
+    }
+    Ok(())
+}
+
+pub(crate) fn try_write(pool: &Pool, pages: Range<u64>, version: u64) -> pagefold_engine::Result<()> {
+    try_apply(pool, pages, version)?;
+    pool.sync()
+}
+
+pub(crate) fn write(pool: &Pool, pages: Range<u64>, version: u64) {
+    try_write(pool, pages, version).unwrap();
+}
+
+#[track_caller]
+pub(crate) fn has(pool: &Pool, pages: Range<u64>, version: u64) {
+    for at in pages {
+        let mut out = vec![0; PAGE as usize];
+        pool.dataset().read(4, PAGE, at * u64::from(PAGE), &mut out).unwrap();
+        assert!(out == page(at, version), "page {at} of version {version}");
+    }
+}
+
+#[track_caller]
+pub(crate) fn is_sound(pool: &Pool) {
+    assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
+}
+
+pub(crate) fn states(pool: &Pool) -> Vec<DeviceState> {
+    pool.device_status().iter().map(|device| device.state).collect()
+}
+
+/// Fills all devices. Returns the bytes that were copied.
+pub(crate) fn fill(pool: &Pool) -> u64 {
+    let mut copied = 0;
+    while let Some(bytes) = pool.fill_step(5).unwrap() {
+        copied += bytes;
+    }
+    copied
+}
+
+/// Each device by itself has everything, sound.
+#[track_caller]
+pub(crate) fn each_has_all(sims: &[Arc<SimDevice>], pages: Range<u64>, version: u64) {
+    for alone in sims {
+        let image = Arc::new(alone.crash(&mut |contents| contents - 1));
+        let read_only = OpenOptions { read_only: true, ..options() };
+        let pool = Pool::open_on(handles(&[image]), &read_only).unwrap();
+        has(&pool, pages.clone(), version);
+        is_sound(&pool);
+    }
+}
