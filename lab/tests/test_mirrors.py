@@ -238,6 +238,50 @@ def test_a_server_that_is_killed_while_devices_are_added_leaves_the_pool_with_th
         assert (pool.mountpoint / "file").read_bytes() == content
 
 
+def test_devices_that_have_grown_are_used_when_somebody_says_so_or_by_the_way(pool):
+    def room() -> int:
+        found = os.statvfs(pool.mountpoint)
+        return found.f_blocks * found.f_frsize
+
+    before = room()
+    assert "already" in pool.pagefold("online", "-e", pool.pool, pool.device)
+    with pytest.raises(proc.CommandFailed, match="online -e"):
+        pool.pagefold("online", pool.pool, pool.device)
+    second = attach(pool, "second")
+    with Writer(pool.mountpoint) as writer:
+        os.truncate(pool.device, 600 * MIB)
+        assert "already" in pool.pagefold("online", "-e", pool.pool, pool.device)
+        assert room() == before
+        os.truncate(second, 700 * MIB)
+        assert "more than before" in pool.pagefold("online", "-e", pool.pool, second)
+        grown = room()
+        assert grown > 2 * before
+        content = os.urandom(int(before * 1.5))
+        (pool.mountpoint / "large").write_bytes(content)
+        pool.pagefold("set", "autoexpand=on", pool.pool)
+        for device in (pool.device, second):
+            os.truncate(device, 1200 * MIB)
+        deadline = time.monotonic() + 60
+        while room() < 1.5 * grown:
+            assert time.monotonic() < deadline, "what the devices have grown by is not taken up"
+            time.sleep(0.1)
+    writer.verify()
+    most = room()
+    pool.crash()
+    pool.recover()
+    assert room() == most
+    pool.unmount()
+    # Larger while nobody looks: it is taken up soon after the next mount.
+    for device in (pool.device, second):
+        os.truncate(device, 2000 * MIB)
+    pool.mount()
+    deadline = time.monotonic() + 60
+    while room() < 1.3 * most:
+        assert time.monotonic() < deadline, "what the devices have grown by is not taken up"
+        time.sleep(0.1)
+    assert (pool.mountpoint / "large").read_bytes() == content
+
+
 def test_devices_without_a_mirror_are_not_added_to_mirrors_by_mistake(pool):
     attach(pool, "second")
     alone = beside(pool, "alone")
@@ -287,3 +331,36 @@ def test_the_page_is_right(run):
     assert len(told) == 2 and all("ONLINE" in text and "mirror 0" in text for text in told), told
     assert "/srv/d" in told[1] and "/srv/c" not in told[1]
     assert "no errors" in printed[str(len(steps) - 1)] or ": 0 errors" in printed[str(len(steps) - 1)]
+
+
+def test_a_device_that_was_away_gets_only_what_it_missed_after_the_pool_was_mounted_again(pool):
+    new = attach(pool, "second")
+    (pool.mountpoint / "before").write_bytes(os.urandom(120 * MIB))
+    pool.pagefold("sync", pool.pool)
+    for kill in (False, True):
+        pool.pagefold("offline", pool.pool, new)
+        content = os.urandom(4 * MIB)
+        with open(pool.mountpoint / f"missed {kill}", "wb") as file:
+            file.write(content)
+            os.fsync(file.fileno())
+        if kill:
+            pool.crash()
+            pool.recover()
+        else:
+            pool.unmount()
+            pool.mount()
+        assert status(pool)["state"] == "DEGRADED"
+        pool.pagefold("online", pool.pool, new, "--wait")
+        told = status(pool)
+        assert told["state"] == "ONLINE"
+        assert told["fill"]["done_bytes"] < 40 * MIB, told["fill"]
+    pool.unmount()
+    Path(pool.device).rename(Path(pool.device).with_suffix(".away"))
+    pool.mount()
+    for kill in (False, True):
+        assert len((pool.mountpoint / f"missed {kill}").read_bytes()) == 4 * MIB
+    assert len((pool.mountpoint / "before").read_bytes()) == 120 * MIB
+    pool.unmount()
+    Path(pool.device).with_suffix(".away").rename(pool.device)
+    pool.mount()
+    pool.pagefold("scrub", pool.pool, "--wait")

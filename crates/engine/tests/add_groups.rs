@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mirrored::*;
 use pagefold_engine::Error;
 use pagefold_engine::device::{Device, InjectedFault, SimDevice, SimOp};
-use pagefold_engine::pool::{Pool, capacity_bytes};
+use pagefold_engine::pool::{OpenOptions, Pool, capacity_bytes};
 
 fn capacity(pool: &Pool) -> u64 {
     pool.space().capacity_bytes

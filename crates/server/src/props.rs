@@ -126,6 +126,13 @@ pub const PROPERTIES: &[Property] = &[
         doc: "Whether devices are told by the way of what becomes free (discards; holes in sparse files). Some drives do nothing else meanwhile; `pagefold trim` now and then does as well, and tells of what was free before.",
     },
     Property {
+        name: "autoexpand",
+        values: Values::Choice(&["on", "off"]),
+        scope: Scope::Pool,
+        default: "off",
+        doc: "Whether the pool uses what its devices have grown by, within seconds: a volume that was enlarged, a file that was made longer. `pagefold online -e` does that once. A mirror grows when all of its devices have.",
+    },
+    Property {
         name: "sync",
         values: Values::Choice(&["standard", "always", "disabled"]),
         scope: Scope::Dataset,

@@ -105,6 +105,9 @@ pub struct Online {
     pub pool: String,
     /// The device, where it is now.
     pub device: PathBuf,
+    /// Use all of it from now on: it has grown. A mirror grows when all of its devices have.
+    #[arg(short, long)]
+    pub expand: bool,
     /// Wait until it has everything.
     #[arg(short, long)]
     pub wait: bool,

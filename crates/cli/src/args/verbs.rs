@@ -533,13 +533,16 @@ Examples:
     #[command(after_long_help = "Examples:
   pagefold offline tank /dev/sdc")]
     Offline(DeviceOf),
-    /// Use a device again that was offline, missing or faulted; it gets what it has missed.
+    /// Use a device again that was offline, missing or faulted; it gets what it has missed. Or use all of one that has
+    /// grown.
     #[command(
-        after_long_help = "What it missed is known while the pool stays mounted; otherwise it gets everything again.
+        after_long_help = "What it missed is known, also if the pool was unmounted or crashed meanwhile. A device that is not as it was gets everything
+again: an older copy of it, or one that was mounted by itself.
 
 Examples:
   pagefold online tank /dev/sdc
-  pagefold online tank /dev/sdf              it has another name now"
+  pagefold online tank /dev/sdf              it has another name now
+  pagefold online -e tank /dev/sdb           the volume was enlarged (by the way with autoexpand=on)"
     )]
     Online(Online),
     /// Forget the errors that were counted of a pool, or of one of its devices, and say which they were.

@@ -86,14 +86,23 @@ pub fn offline(args: &DeviceOf) -> Result<()> {
 pub fn online(args: &Online) -> Result<()> {
     let mut asked = Asked::of(&args.pool, "online")?;
     let path = registry::absolute(&args.device)?;
-    if let Some(device) = asked.find(&args.device) {
-        if matches!(device.state.as_str(), "ONLINE" | "FILLING") {
-            return Err(Failure::new(format!("{} is in use already", shown(&path))));
-        }
-        // The server may hold it still, since it was left out.
-        asked.carry_out(&Request::OfflineDevice { device: device.number, release: true })?;
+    let device = asked.find(&args.device);
+    let in_use = device.as_ref().is_some_and(|device| matches!(device.state.as_str(), "ONLINE" | "FILLING"));
+    if in_use && !args.expand {
+        return Err(Failure::new(format!("{} is in use already", shown(&path))).hint(format!(
+            "to use what it has grown by: pagefold online -e {} {}",
+            asked.figures.name,
+            shown(&path)
+        )));
     }
-    asked.give(&path, DevicePlace::Own, args.wait)
+    if !in_use {
+        if let Some(device) = device {
+            // The server may hold it still, since it was left out.
+            asked.carry_out(&Request::OfflineDevice { device: device.number, release: true })?;
+        }
+        asked.give(&path, DevicePlace::Own, args.wait)?;
+    }
+    if args.expand { asked.expand(&args.device) } else { Ok(()) }
 }
 
 /// A pool that is served, with its server.
@@ -135,6 +144,26 @@ impl Asked {
             ))
             .hint(format!("its devices: {}", devices.join(", ")))
         })
+    }
+
+    /// Lets the pool use all of a device, and says how large it is.
+    fn expand(&mut self, word: &Path) -> Result<()> {
+        self.figures = status(&mut self.client)?;
+        let before = self.figures.capacity_bytes;
+        let device = self.device(word)?.number;
+        self.carry_out(&Request::GrowDevice { device })?;
+        self.figures = status(&mut self.client)?;
+        let (name, after) = (&self.figures.name, self.figures.capacity_bytes);
+        if after > before {
+            println!(
+                "{name} has room for {}, {} more than before",
+                units::size(after),
+                units::size(after - before)
+            );
+        } else {
+            println!("{name} uses all of it already, or as much as the smallest device of its mirror has");
+        }
+        Ok(())
     }
 
     fn carry_out(&mut self, request: &Request) -> Result<()> {

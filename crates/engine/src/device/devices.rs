@@ -243,6 +243,7 @@ impl Devices {
         error: Error,
         verify: impl Fn(&[u8], ReadFrom<'_>) -> Result<T>,
     ) -> Result<T> {
+        let by_itself = |error: &Error| matches!(error, Error::Io { .. });
         let mut failed: SmallVec<[(u16, Error); 3]> = smallvec::smallvec![(device, error)];
         loop {
             let tried: SmallVec<[u16; 4]> = failed.iter().map(|(number, _)| *number).collect();
@@ -256,7 +257,6 @@ impl Devices {
             }
         }
         let group = self.group(span.group)?;
-        let by_itself = |error: &Error| matches!(error, Error::Io { .. });
         let turns = failed.iter().filter(|(_, error)| by_itself(error));
         let read = turns.filter_map(|(number, _)| group.turn(*number)).find_map(|turn| {
             let mut plan = PlannedRead::new(turn, span).ok()?;
@@ -469,6 +469,24 @@ impl Devices {
     /// Returns the state of a device, and the regions of which it lacks something, as of one moment.
     pub(crate) fn state_and_lacking(&self, number: u16) -> Option<(MemberState, Ranges)> {
         self.find(number).and_then(|(group, _)| group.lacking(number))
+    }
+
+    /// Notes what was written to a group since the superblock by which the pool was opened.
+    pub(crate) fn set_since(&self, group: u16, written: &Ranges) {
+        if let Some(group) = self.groups.get(usize::from(group)) {
+            group.writes().set_since(written);
+        }
+    }
+
+    /// Notes that a superblock is to be written, which has everything that was written to any group by now. The flush
+    /// that makes that durable follows.
+    pub(crate) fn begin_superblock(&self) {
+        self.each().for_each(|group| group.writes().begin_superblock());
+    }
+
+    /// Notes that the superblock is on every device that is written, or could not be written.
+    pub(crate) fn end_superblock(&self, counts: bool) {
+        self.each().for_each(|group| group.writes().end_superblock(counts));
     }
 
     /// Notes that a device lacks nothing.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
@@ -21,7 +21,7 @@ use crate::{Error, Result};
 pub struct FileDevice {
     path: PathBuf,
     file: File,
-    size_bytes: u64,
+    size_bytes: AtomicU64,
     mode: OpenMode,
     kind: DeviceKind,
     /// True if another holder has a copy of the descriptor, and keeps it locked.
@@ -83,6 +83,7 @@ impl FileDevice {
             DeviceKind::ThinFile => true,
             DeviceKind::Block => takes_discards(&file),
         });
+        let size_bytes = AtomicU64::new(size_bytes);
         Self { path: path.to_path_buf(), file, size_bytes, mode, kind, handed, failed, discards, stats }
     }
 
@@ -157,7 +158,13 @@ impl Device for FileDevice {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.size_bytes
+        self.size_bytes.load(Ordering::Acquire)
+    }
+
+    fn measure(&self) -> Result<()> {
+        let end = open::end_of(&self.file).map_err(|error| self.io_error("measure", 0, 0, error.into()))?;
+        self.size_bytes.fetch_max(end, Ordering::AcqRel);
+        Ok(())
     }
 
     fn file(&self) -> Option<BorrowedFd<'_>> {
@@ -166,7 +173,7 @@ impl Device for FileDevice {
 
     fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
         let len_bytes = buf.len();
-        check_range(&self.path, self.size_bytes, offset, len_bytes as u64)?;
+        check_range(&self.path, self.size_bytes(), offset, len_bytes as u64)?;
         transfer(len_bytes, |at| Ok(rustix::io::pread(&self.file, &mut buf[at..], offset + at as u64)?))
             .map_err(|e| self.io_error("read", offset, len_bytes as u64, e))?;
         self.stats.read(len_bytes);
@@ -175,7 +182,7 @@ impl Device for FileDevice {
 
     fn read_many(&self, requests: &mut [&mut (u64, AlignedBuf)]) -> Result<()> {
         for (offset, buf) in requests.iter().map(|request| &**request) {
-            check_range(&self.path, self.size_bytes, *offset, buf.len() as u64)?;
+            check_range(&self.path, self.size_bytes(), *offset, buf.len() as u64)?;
         }
         for part in requests.chunks_mut(DEPTH) {
             let filled = if part.len() > 1 { ring::read_batch(&self.file, part) } else { 0 };
@@ -192,7 +199,7 @@ impl Device for FileDevice {
 
     fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
         self.check_writable()?;
-        check_range(&self.path, self.size_bytes, offset, buf.len() as u64)?;
+        check_range(&self.path, self.size_bytes(), offset, buf.len() as u64)?;
         if durable {
             self.check_not_failed()?;
         }
@@ -215,7 +222,7 @@ impl Device for FileDevice {
         self.check_not_failed()?;
         // It is not retried, not even after EINTR: a failed fdatasync may have forgotten what it did not write.
         rustix::fs::fdatasync(&self.file)
-            .map_err(|e| self.latch(self.io_error("flush", 0, self.size_bytes, e.into())))?;
+            .map_err(|e| self.latch(self.io_error("flush", 0, self.size_bytes(), e.into())))?;
         // A flush that failed at the same time may have taken the error of pages that this flush covers.
         self.check_not_failed()?;
         self.stats.flush();
@@ -224,7 +231,7 @@ impl Device for FileDevice {
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.check_writable()?;
-        check_range(&self.path, self.size_bytes, offset, len_bytes)?;
+        check_range(&self.path, self.size_bytes(), offset, len_bytes)?;
         if len_bytes == 0 || !self.discards() {
             return Ok(());
         }
@@ -242,7 +249,7 @@ impl Device for FileDevice {
     }
 
     fn data_from(&self, offset: u64) -> Option<u64> {
-        let any = (offset < self.size_bytes).then_some(offset);
+        let any = (offset < self.size_bytes()).then_some(offset);
         if matches!(self.kind, DeviceKind::Block) {
             return any;
         }

@@ -14,6 +14,7 @@ use parking_lot::RwLock;
 use smallvec::SmallVec;
 
 use super::again::again;
+use super::latency::wait;
 use super::member::{GroupMember, MemberState, ReadUnderWay};
 use super::writes::{Writes, regions};
 use super::{AlignedBuf, Device, REGION_BYTES};
@@ -112,8 +113,8 @@ impl Group {
         self.members.read().iter().any(|member| member.readable().is_some())
     }
 
-    /// Returns the member to read `offset` from, of those not in `tried`: the one that `choice` names, or the one with
-    /// the fewest reads under way; of several such, neighbours come from the same one.
+    /// Returns the member to read `offset` from, of those not in `tried`: the one that `choice` names, or the one that
+    /// has the least to do before ([`wait`]); of several such, neighbours come from the same one.
     pub(super) fn choose(&self, offset: u64, tried: &[u16], choice: Choice) -> Option<ReadUnderWay> {
         let members = self.members.read();
         let turn = offset / REGION_BYTES;
@@ -127,12 +128,15 @@ impl Group {
             !tried.contains(&member.number) && !matches!(choice, Choice::Only(only) if only != *at)
         };
         let nearest = |at: usize| (at as u64 + turn) % members.len() as u64;
+        let latencies = readable.iter().map(|member| member.latency_ns());
+        let fastest_ns = latencies.filter(|ns| *ns > 0).min().unwrap_or_default();
         let rank = |at: usize, member: &GroupMember| {
-            (!matches!(choice, Choice::First(first) if first == at), member.reads(), nearest(at))
+            let wait = wait(member.reads(), member.latency_ns(), fastest_ns);
+            (!matches!(choice, Choice::First(first) if first == at), wait, nearest(at))
         };
         let ranked = readable.iter().enumerate().filter(wanted);
         let (_, chosen) = ranked.min_by_key(|(at, member)| rank(*at, member))?;
-        Some(ReadUnderWay::begin(chosen))
+        Some(ReadUnderWay::begin_timed(chosen))
     }
 
     /// Writes whole blocks to every member that takes writes.
@@ -158,6 +162,7 @@ impl Group {
             }
             return Ok(());
         }
+        self.writes.note_since(&bytes);
         note_lacking(&members, &bytes);
         let written = on_each(&members, |device| device.write(offset, buf, durable));
         self.settle(written)?;
@@ -166,6 +171,11 @@ impl Group {
             self.record(roster)?;
         }
         Ok(())
+    }
+
+    /// See [`Writes::set_since`], [`Writes::begin_superblock`] and [`Writes::end_superblock`].
+    pub(super) const fn writes(&self) -> &Writes {
+        &self.writes
     }
 
     /// Begins a flush.
@@ -425,9 +435,9 @@ impl Group {
         }
         let members = self.members();
         let others = members.iter().filter(|member| !not.contains(&member.number));
-        let read = others.filter_map(|member| member.readable()).find_map(|device| {
-            again(|| device.read(offset, buf))
-        });
+        let read = others
+            .filter_map(|member| member.readable())
+            .find_map(|device| again(|| device.read(offset, buf)));
         read.unwrap_or_else(|| Err(failed.unwrap_or_else(|| self.nobody())))
     }
 

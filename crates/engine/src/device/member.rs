@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use parking_lot::Mutex;
 
 use super::Device;
+use super::latency::{Began, Latency};
 use crate::ranges::Ranges;
 
 /// State of a member.
@@ -53,6 +54,9 @@ pub(super) struct GroupMember {
     state: AtomicU8,
     /// Number of reads of the device that are planned or under way.
     reads: AtomicU32,
+    /// How long they take. A device that keeps the order of calls is not timed: time would make the order another one.
+    latency: Latency,
+    is_timed: bool,
     /// Regions of which it lacks something. A device that takes this one's place has the same.
     lacks: Arc<Mutex<Ranges>>,
 }
@@ -61,7 +65,8 @@ impl GroupMember {
     /// Returns the member for a device that is open. Unless it is whole, it lacks everything.
     pub(super) fn open(number: u16, device: Arc<dyn Device>, state: MemberState) -> Self {
         let path = device.path().to_path_buf();
-        Self { device: Some(device), path, ..Self::new(number, state) }
+        let is_timed = !device.keeps_order();
+        Self { device: Some(device), path, is_timed, ..Self::new(number, state) }
     }
 
     /// Returns the member for a device that is not here.
@@ -77,7 +82,9 @@ impl GroupMember {
         }
         let lacks = Arc::new(Mutex::new(lacks));
         let path = PathBuf::new();
-        Self { number, device: None, path, state: (state as u8).into(), reads: 0.into(), lacks }
+        let latency = Latency::default();
+        let (state, reads) = ((state as u8).into(), 0.into());
+        Self { number, device: None, path, state, reads, latency, is_timed: false, lacks }
     }
 
     /// Returns the member with another device, in another state. It lacks what this one lacks.
@@ -127,6 +134,18 @@ impl GroupMember {
         self.reads.load(Ordering::Relaxed)
     }
 
+    /// Returns the mean time of a read, in nanoseconds; 0 if it is not known.
+    pub(super) fn latency_ns(&self) -> u64 {
+        if self.is_timed { self.latency.ns() } else { 0 }
+    }
+
+    /// Notes that the device failed a read: others are preferred for a while.
+    pub(super) fn has_failed_a_read(&self) {
+        if self.is_timed {
+            self.latency.note_failure();
+        }
+    }
+
     /// Notes that the member lacks something of these regions.
     pub(super) fn lacks(&self, regions: impl Iterator<Item = std::ops::Range<u64>>) {
         let mut lacks = self.lacks.lock();
@@ -155,22 +174,35 @@ impl GroupMember {
 }
 
 /// A member that is being read, or is about to be. Readers take the member that has the fewest.
-pub(super) struct ReadUnderWay(Arc<GroupMember>);
+pub(super) struct ReadUnderWay {
+    member: Arc<GroupMember>,
+    began: Option<Began>,
+}
 
 impl ReadUnderWay {
     pub(super) fn begin(member: &Arc<GroupMember>) -> Self {
         member.reads.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(member))
+        Self { member: Arc::clone(member), began: None }
+    }
+
+    /// Returns the read of a member of several, whose time is noted.
+    pub(super) fn begin_timed(member: &Arc<GroupMember>) -> Self {
+        let mut read = Self::begin(member);
+        read.began = member.is_timed.then(Began::now);
+        read
     }
 
     /// Returns the member.
     pub(super) fn member(&self) -> &Arc<GroupMember> {
-        &self.0
+        &self.member
     }
 }
 
 impl Drop for ReadUnderWay {
     fn drop(&mut self) {
-        self.0.reads.fetch_sub(1, Ordering::Relaxed);
+        self.member.reads.fetch_sub(1, Ordering::Relaxed);
+        if let Some(began) = self.began {
+            self.member.latency.note(began);
+        }
     }
 }

@@ -35,6 +35,7 @@ mod devices;
 mod file;
 mod flush;
 mod group;
+mod latency;
 mod lock;
 mod member;
 mod missing;
@@ -82,6 +83,11 @@ pub trait Device: Send + Sync {
     fn path(&self) -> &Path;
     /// Returns the size in bytes, a multiple of the block size.
     fn size_bytes(&self) -> u64;
+    /// Finds out whether the device has grown since it was opened: then [`Device::size_bytes`] is more from now on. A
+    /// device that has become smaller keeps its size, and fails what is read and written behind its end.
+    fn measure(&self) -> Result<()> {
+        Ok(())
+    }
     /// Returns a descriptor, if there is one. Callers with an io_uring of their own may read whole blocks from it into
     /// aligned buffers.
     fn file(&self) -> Option<BorrowedFd<'_>> {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::again::again;
 use super::{AlignedBuf, Device, DeviceCounts};
 use crate::Result;
 
@@ -33,6 +34,11 @@ impl<'a> OneDevice<'a> {
         self.0.size_bytes()
     }
 
+    /// See [`Device::measure`].
+    pub(crate) fn measure(self) -> Result<()> {
+        self.0.measure()
+    }
+
     /// Returns the use for which space on the device is allocated.
     pub(crate) fn class(self) -> AllocationClass {
         AllocationClass::Normal
@@ -53,7 +59,7 @@ impl<'a> OneDevice<'a> {
     /// # Errors
     /// Errors of the device.
     pub(crate) fn read(self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
-        self.0.read(offset, buf)
+        self.0.read(offset, buf).or_else(|error| again(|| self.0.read(offset, buf)).unwrap_or(Err(error)))
     }
 
     /// Writes whole blocks, which are durable after a flush.

@@ -148,10 +148,16 @@ fn open_buffered(place: &Path, path: &Path, flags: OFlags) -> Result<File> {
     Ok(File::from(fd))
 }
 
+/// Returns the size of a file or block device in bytes, in whole blocks.
+pub(super) fn end_of(file: &File) -> Result<u64, Errno> {
+    // The end of a block device is its size; fstat reports zero.
+    let end = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))?;
+    Ok(end - end % BLOCK_BYTES as u64)
+}
+
 fn measure(file: &File, path: &Path, is_block: bool) -> Result<(u64, DeviceKind)> {
     let failed = |e: Errno| refused(path, e.into());
-    // The end of a block device is its size; fstat reports zero.
-    let end = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(failed)?;
+    let end = end_of(file).map_err(failed)?;
     let kind = if is_block {
         check_block_size(path, rustix::fs::ioctl_blksszget(file).map_err(failed)?)?;
         DeviceKind::Block
@@ -159,11 +165,10 @@ fn measure(file: &File, path: &Path, is_block: bool) -> Result<(u64, DeviceKind)
         let meta = file.metadata().map_err(|e| refused(path, e))?;
         if meta.blocks().saturating_mul(512) < end { DeviceKind::ThinFile } else { DeviceKind::FullFile }
     };
-    let size_bytes = end - end % BLOCK_BYTES as u64;
-    if size_bytes < DEVICE_BYTES_MIN {
-        return Err(too_small(path, size_bytes));
+    if end < DEVICE_BYTES_MIN {
+        return Err(too_small(path, end));
     }
-    Ok((size_bytes, kind))
+    Ok((end, kind))
 }
 
 fn check_block_size(path: &Path, logical_bytes: u32) -> Result<()> {

@@ -93,7 +93,7 @@ impl PlannedRead {
     /// Those of [`Device::read`].
     pub(crate) fn read(&mut self) -> Result<()> {
         let (offset, buf) = &mut self.request;
-        self.device.read(*offset, buf)
+        self.device.read(*offset, buf).inspect_err(|_| self.turn.member().has_failed_a_read())
     }
 
     /// Carries out many plans, those that follow each other on one device at once.
@@ -105,9 +105,9 @@ impl PlannedRead {
             match of_one {
                 [one] => one.read()?,
                 [first, ..] => {
-                    let device = Arc::clone(&first.device);
+                    let (device, member) = (Arc::clone(&first.device), Arc::clone(first.turn.member()));
                     let mut requests: Vec<_> = of_one.iter_mut().map(|plan| &mut plan.request).collect();
-                    device.read_many(&mut requests)?;
+                    device.read_many(&mut requests).inspect_err(|_| member.has_failed_a_read())?;
                 }
                 [] => {}
             }

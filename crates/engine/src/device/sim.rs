@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -58,7 +59,9 @@ pub struct InjectedFault {
 /// crashes of one state are cheap.
 pub struct SimDevice {
     path: PathBuf,
-    size_bytes: u64,
+    size_bytes: AtomicU64,
+    /// Size that it has in truth: it may have grown since it was opened.
+    real_bytes: AtomicU64,
     state: Mutex<SimState>,
     stats: DeviceStats,
     watcher: Mutex<Option<Watcher>>,
@@ -151,11 +154,17 @@ impl SimDevice {
         let size_bytes = size_bytes - size_bytes % BLOCK_BYTES as u64;
         Self {
             path,
-            size_bytes,
+            size_bytes: size_bytes.into(),
+            real_bytes: size_bytes.into(),
             state: Mutex::new(state),
             stats: DeviceStats::default(),
             watcher: Mutex::default(),
         }
+    }
+
+    /// Makes the device larger. Who has it open learns that by [`Device::measure`].
+    pub fn grow(&self, size_bytes: u64) {
+        self.real_bytes.fetch_max(size_bytes - size_bytes % BLOCK_BYTES as u64, Ordering::AcqRel);
     }
 
     /// Returns the device as it is after a power cut at this moment, with all faults removed. `choose(n)`, called once
@@ -195,7 +204,7 @@ impl SimDevice {
         }
         image.random = SplitMix64(state.random.next());
         drop(state);
-        Self::with_state(self.path.clone(), self.size_bytes, image)
+        Self::with_state(self.path.clone(), self.real_bytes.load(Ordering::Acquire), image)
     }
 
     /// As [`SimDevice::crash`], with choices drawn from `seed`.
@@ -256,7 +265,7 @@ impl SimDevice {
 
     /// Flips bit `bit` (0..8) of the byte at `offset`, durably and silently. An offset beyond the device has no effect.
     pub fn flip_bit(&self, offset: u64, bit: u8) {
-        if offset >= self.size_bytes {
+        if offset >= self.size_bytes() {
             return;
         }
         let mut state = self.state.lock();
@@ -318,12 +327,17 @@ impl Device for SimDevice {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.size_bytes
+        self.size_bytes.load(Ordering::Acquire)
+    }
+
+    fn measure(&self) -> Result<()> {
+        self.size_bytes.fetch_max(self.real_bytes.load(Ordering::Acquire), Ordering::AcqRel);
+        Ok(())
     }
 
     fn read(&self, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
         let len_bytes = buf.len() as u64;
-        check_range(&self.path, self.size_bytes, offset, len_bytes)?;
+        check_range(&self.path, self.size_bytes(), offset, len_bytes)?;
         let mut state = self.state.lock();
         if state.off || state.strikes(SimOp::Read, offset, len_bytes) {
             return Err(self.eio("read", offset, len_bytes));
@@ -350,7 +364,7 @@ impl Device for SimDevice {
 
     fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
         let len_bytes = buf.len() as u64;
-        check_range(&self.path, self.size_bytes, offset, len_bytes)?;
+        check_range(&self.path, self.size_bytes(), offset, len_bytes)?;
         let watched = self.watched();
         let mut state = self.state.lock();
         if durable && state.failed {
@@ -395,11 +409,11 @@ impl Device for SimDevice {
             return Err(self.failed());
         }
         if state.off || state.cut_strikes() {
-            return Err(self.eio("flush", 0, self.size_bytes));
+            return Err(self.eio("flush", 0, self.size_bytes()));
         }
-        if state.strikes(SimOp::Flush, 0, self.size_bytes) {
+        if state.strikes(SimOp::Flush, 0, self.size_bytes()) {
             state.fail_flush();
-            return Err(self.eio("flush", 0, self.size_bytes));
+            return Err(self.eio("flush", 0, self.size_bytes()));
         }
         state.unflushed.retain(|_, unflushed| unflushed.written.is_empty());
         drop(state);
@@ -410,7 +424,7 @@ impl Device for SimDevice {
     /// Discards a range. Each of its blocks reads as its old content, as zeros or as noise afterwards, as drawn at
     /// random, and a crash keeps that.
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        check_range(&self.path, self.size_bytes, offset, len_bytes)?;
+        check_range(&self.path, self.size_bytes(), offset, len_bytes)?;
         self.watched();
         let mut state = self.state.lock();
         if state.off {

@@ -39,6 +39,10 @@ struct WritesState {
     unflushed: Ranges,
     /// The same of writes that a flush under way may cover, by the number of the flush.
     flushing: BTreeMap<u64, Ranges>,
+    /// Regions that were written since the last superblock counted; and of these, what the superblock has that is being
+    /// written now.
+    since: Ranges,
+    before: Ranges,
     /// Number of writes and flushes that have begun.
     begun: u64,
 }
@@ -92,7 +96,38 @@ impl Writes {
 
     /// Notes that a member was written to by a copy, or while a copy kept others from these bytes.
     pub(super) fn note(&self, bytes: &Range<u64>) {
-        self.state.lock().unflushed.insert_range(regions(bytes));
+        let mut state = self.state.lock();
+        state.unflushed.insert_range(regions(bytes));
+        state.since.insert_range(regions(bytes));
+    }
+
+    /// Notes a write to several members, which has begun.
+    pub(super) fn note_since(&self, bytes: &Range<u64>) {
+        self.state.lock().since.insert_range(regions(bytes));
+    }
+
+    /// Notes what was written since the superblock by which the pool was opened.
+    pub(super) fn set_since(&self, written: &Ranges) {
+        let mut state = self.state.lock();
+        written.iter().for_each(|range| state.since.insert_range(range));
+    }
+
+    /// Notes that a superblock is to be written: all writes that have ended by now will be on every member that gets it.
+    pub(super) fn begin_superblock(&self) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        std::mem::take(&mut state.since).iter().for_each(|range| state.before.insert_range(range));
+        state.under_way.values().for_each(|bytes| state.since.insert_range(regions(bytes)));
+    }
+
+    /// Notes that the superblock counts, on every member that is not left out; or that it could not be written.
+    pub(super) fn end_superblock(&self, counts: bool) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let before = std::mem::take(&mut state.before);
+        if !counts {
+            before.iter().for_each(|range| state.since.insert_range(range));
+        }
     }
 
     /// Returns the number of a flush that begins now.
@@ -115,10 +150,15 @@ impl Writes {
         }
     }
 
-    /// Returns the regions of which a member that is left out at this moment may lack something.
+    /// Returns the regions of which a member that is left out at this moment may lack something; or a copy of it that was
+    /// made at any time since it got its last superblock, which is all by which they are told apart.
     pub(super) fn uncovered(&self) -> Ranges {
         let state = self.state.lock();
         let mut all = state.unflushed.clone();
+        [&state.since, &state.before]
+            .into_iter()
+            .flat_map(Ranges::iter)
+            .for_each(|regions| all.insert_range(regions));
         state.flushing.values().flat_map(Ranges::iter).for_each(|regions| all.insert_range(regions));
         state.under_way.values().for_each(|bytes| all.insert_range(regions(bytes)));
         all
@@ -182,6 +222,36 @@ mod tests {
         durable.is_durable();
         drop(durable);
         assert_eq!(writes.uncovered().len(), 0);
+    }
+
+    #[test]
+    fn what_was_written_since_the_last_superblock_is_uncovered_even_if_it_was_flushed() {
+        let writes = Writes::default();
+        let write = |at: u64, superblock: bool| {
+            let bytes = at * REGION_BYTES..(at + 1) * REGION_BYTES;
+            let mut write = writes.begin(bytes.clone());
+            writes.note_since(&bytes);
+            if superblock {
+                writes.begin_superblock();
+            }
+            write.is_durable();
+        };
+        let uncovered = || writes.uncovered().iter().collect::<Vec<_>>();
+        write(1, false);
+        assert_eq!(uncovered(), [1..2]);
+        // One that is under way when the superblock begins need not be on the devices before it.
+        write(3, true);
+        write(5, false);
+        assert_eq!(uncovered(), [1..2, 3..4, 5..6]);
+        writes.end_superblock(false);
+        assert_eq!(uncovered(), [1..2, 3..4, 5..6]);
+        write(7, true);
+        writes.end_superblock(true);
+        assert_eq!(uncovered(), [7..8]);
+        writes.note(&(9 * REGION_BYTES..10 * REGION_BYTES));
+        let flush = writes.begin_flush();
+        writes.end_flush(flush, true);
+        assert_eq!(uncovered(), [7..8, 9..10]);
     }
 
     #[test]

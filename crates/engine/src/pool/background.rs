@@ -24,6 +24,8 @@ const LEARNING_SHARE_BUSY: u32 = 16;
 /// not.
 const SCRUB_SHARE: u32 = 2;
 const SCRUB_SHARE_BUSY: u32 = 8;
+/// Time between two looks whether a device has grown.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 /// Filling a device of a mirror takes one part in this many of the time of one thread while the pool is busy, and all
 /// of it while the pool is idle.
 const FILL_SHARE_BUSY: u32 = 3;
@@ -204,13 +206,20 @@ impl Pool {
         }
     }
 
-    /// Fills devices that lack something, and rests after each step.
+    /// Fills devices that lack something, and rests after each step. Takes up growth of devices, if that is wanted.
     fn fill_loop(&self) {
         let mut traffic = Traffic::default();
         let mut rest = MAINTENANCE_INTERVAL;
+        let mut measured: Option<Instant> = None;
         while self.rested(rest) {
             let begun = Instant::now();
             traffic.observe(self, begun);
+            if measured.is_none_or(|last| begun.duration_since(last) >= MEASURE_INTERVAL) {
+                measured = Some(begun);
+                if let Err(error) = self.growth_step() {
+                    tracing::warn!(%error, "growth of a device was not taken up");
+                }
+            }
             rest = match self.fill_step(now_s()) {
                 Ok(None) => MAINTENANCE_INTERVAL,
                 Ok(Some(_)) if traffic.idle_since.is_some() => Duration::ZERO,

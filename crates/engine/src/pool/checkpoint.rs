@@ -213,6 +213,13 @@ impl Pool {
     /// Does steps 3 and 4.
     fn publish(&self, number: u64, root: PlacedRecord, exported: bool) -> Result<()> {
         let accepted = self.committed.load(Ordering::Acquire);
+        self.shared.devices.begin_superblock();
+        let published = self.publish_flushed(number, root, exported, accepted);
+        self.shared.devices.end_superblock(published.is_ok());
+        published
+    }
+
+    fn publish_flushed(&self, number: u64, root: PlacedRecord, exported: bool, accepted: u64) -> Result<()> {
         self.flushes.flush()?;
         let superblock = Superblock {
             generation: number,

@@ -72,6 +72,11 @@ impl Member {
         self.base().standing()
     }
 
+    /// Returns true if the device has a superblock that names the root with this address: of its newest ones.
+    pub(super) fn has_root(&self, root: u64) -> bool {
+        self.head.addr.raw() == root || self.base().addr.raw() == root
+    }
+
     /// Returns true if the device has what `newest`, a confirmed superblock, has (I1).
     pub(super) fn is_current(&self, newest: &Superblock) -> bool {
         let reaches = |block: &Superblock| {

@@ -338,6 +338,21 @@ impl Label {
         Ok(())
     }
 
+    /// Does what [`Label::rewrite`] does, over a label that said that less of the device is used: the last reserved place,
+    /// with the second ring of superblocks, is another one then. It gets the superblocks before the label.
+    pub(super) fn grow_from(&self, before: &Self, device: OneDevice<'_>) -> Result<()> {
+        let ([first, old], [_, new]) = (before.rings(), self.rings());
+        if new != old {
+            for at in (0..RING_SLOTS).map(|slot| slot * BLOCK_BYTES as u64) {
+                // Superblocks carry their checksum; of one that cannot be read in either ring nobody knows.
+                let block = read_block(device, old + at).or_else(|_| read_block(device, first + at));
+                device.write(new + at, &block.unwrap_or_else(|_| AlignedBuf::zeroed(BLOCK_BYTES)))?;
+            }
+            device.flush()?;
+        }
+        self.rewrite(device)
+    }
+
     /// Writes one copy of the label.
     pub(super) fn write_at(&self, device: OneDevice<'_>, offset: u64) -> Result<()> {
         device.write(offset, &self.encode())

@@ -4,10 +4,10 @@
 //!
 //! - U1: a checkpoint stores, for each member that is not whole, the regions that it lacks, and how it can be told that
 //!   the member is as it was then ([`Left`]). They are taken after the quiesce point.
-//! - U2: whatever the pool refers to after a crash lies in these regions, or was written behind the log position of the
-//!   checkpoint, or is a second copy that the checkpoint's root names ([`Since`]). Nothing else was written since that
-//!   anybody refers to; and what was written before on a member that was written then, the flush before the superblock
-//!   has covered.
+//! - U2: a member that has a superblock of a checkpoint has all that the checkpoint refers to, but for the regions that it
+//!   lacked then. It lacks what was written since: behind the log position of the checkpoint, and the second copies that
+//!   its root names ([`Since`]). Nothing else was written since that anybody refers to. While the pool is open, that is
+//!   what [`crate::device`] notes from one superblock to the next.
 //! - U3: a member that is not as it was lacks everything. Before it gets a superblock, its label gets a table that no
 //!   stored lacks name, so that no later opening takes it for what it was.
 //!
@@ -20,16 +20,13 @@
 //! | its birth | 8 |
 //! | table that its label has: epoch of the group (0: its label calls it whole) | varint |
 //! | table that its label has: random number | 8 |
-//! | newest superblock that it has: number of the opening (0: that of the checkpoint) | varint |
-//! | newest superblock that it has: nonce of the opening | 8 |
-//! | newest superblock that it has: generation | varint |
+//! | checkpoint whose superblock it has: address of the root (0: this one) | varint |
 //! | number of ranges of regions | varint |
 //! | per range: first region - end of the range before (the first: its first region) | varint |
 //! | per range: number of regions | varint |
 
 use std::collections::BTreeSet;
 
-use super::opening::{OpeningId, Standing};
 use super::root::Root;
 use crate::device::REGION_BYTES;
 use crate::limits::CHUNK_BYTES;
@@ -44,20 +41,7 @@ const MAGIC: [u8; 8] = *b"PFlack\x01\0";
 const RANGES_MAX: usize = 4096;
 /// Longest stored form of a range, and of all that is before the ranges, in bytes.
 const RANGE_BYTES_MAX: u64 = 20;
-const HEAD_BYTES_MAX: u64 = 8 + 3 + 8 + 10 + 8 + 10 + 8 + 10 + 3;
-
-/// The newest superblock that a device has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Reached {
-    opening: OpeningId,
-    generation: u64,
-}
-
-impl From<&Standing> for Reached {
-    fn from(standing: &Standing) -> Self {
-        Self { opening: standing.opening.id, generation: standing.generation }
-    }
-}
+const HEAD_BYTES_MAX: u64 = 8 + 3 + 8 + 10 + 8 + 10 + 3;
 
 /// Tells a device that was left out and comes back as it was from one that did not: from an older copy, or from one that
 /// went on by itself.
@@ -66,8 +50,8 @@ pub(super) struct Left {
     /// Epoch and random number of the table in its label. `None`: its label calls it whole, and has one of the tables
     /// that the present one came from.
     pub(super) told: Option<(u64, u64)>,
-    /// The newest superblock that it has.
-    pub(super) reached: Reached,
+    /// Address of the root that its superblock names; 0 if it has none.
+    pub(super) root: u64,
 }
 
 /// What a member lacks.
@@ -79,8 +63,8 @@ pub(super) struct Lacks {
     pub(super) birth: u64,
     /// See [`Left::told`].
     pub(super) told: Option<(u64, u64)>,
-    /// The newest superblock that it has; `None`: that of the checkpoint, or a later one.
-    pub(super) reached: Option<Reached>,
+    /// Address of the root that its superblock names; `None`: that of the checkpoint.
+    pub(super) root: Option<u64>,
     /// The regions.
     pub(super) regions: Ranges,
 }
@@ -94,10 +78,7 @@ impl Lacks {
         let (epoch, draw) = self.told.unwrap_or_default();
         put_varint(&mut out, epoch);
         out.extend_from_slice(&draw.to_le_bytes());
-        let Reached { opening, generation } = self.reached.unwrap_or_default();
-        put_varint(&mut out, opening.number);
-        out.extend_from_slice(&opening.nonce.to_le_bytes());
-        put_varint(&mut out, generation);
+        put_varint(&mut out, self.root.unwrap_or_default());
         let regions = self.regions.merged(RANGES_MAX);
         put_varint(&mut out, regions.iter().count() as u64);
         let mut end = 0;
@@ -118,13 +99,11 @@ impl Lacks {
         let number = u16::try_from(reader.varint()?).map_err(|_| reader.bad("its number cannot be"))?;
         let birth = reader.u64()?;
         let told = (reader.varint()?, reader.u64()?);
-        let opening = OpeningId { number: reader.varint()?, nonce: reader.u64()? };
-        let reached = Reached { opening, generation: reader.varint()? };
+        let root = Some(reader.varint()?).filter(|root| *root > 0);
         let told = Some(told).filter(|(epoch, _)| *epoch > 0);
-        let reached = Some(reached).filter(|reached| reached.opening.number > 0);
         let regions = read_ranges(&mut reader)?;
         reader.end()?;
-        Ok(Self { number, birth, told, reached, regions })
+        Ok(Self { number, birth, told, root, regions })
     }
 
     /// Returns the largest number of bytes of the stored form for a member of a group that uses `bytes` of its devices.
@@ -141,9 +120,7 @@ impl Lacks {
     pub(super) fn sample(ranges: impl IntoIterator<Item = std::ops::Range<u64>>) -> Self {
         let mut regions = Ranges::default();
         ranges.into_iter().for_each(|range| regions.insert_range(range));
-        let opening = OpeningId { number: 4, nonce: u64::MAX };
-        let reached = Some(Reached { opening, generation: 77 });
-        Self { number: 3, birth: u64::MAX - 1, told: Some((9, 5)), reached, regions }
+        Self { number: 3, birth: u64::MAX - 1, told: Some((9, 5)), root: Some(1 << 40), regions }
     }
 
     /// Returns one of each kind.
@@ -152,7 +129,7 @@ impl Lacks {
             Self::sample([]),
             Self::sample([crate::device::ALL]),
             Self::sample([0..1, 2..3, 500..u64::MAX]),
-            Self { told: None, reached: None, ..Self::sample([7..9]) },
+            Self { told: None, root: None, ..Self::sample([7..9]) },
         ]
     }
 }
@@ -233,7 +210,11 @@ mod tests {
         let read = Lacks::decode(&stored).unwrap();
         assert!(read.regions.iter().count() <= RANGES_MAX);
         assert_eq!(many.regions.count_without(&read.regions), 0);
-        assert!(read.regions.len() < 12 * RANGES_MAX as u64, "the smallest gaps went: {}", read.regions.len());
+        assert!(
+            read.regions.len() < 12 * RANGES_MAX as u64,
+            "the smallest gaps went: {}",
+            read.regions.len()
+        );
     }
 
     #[test]

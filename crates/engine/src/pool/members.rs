@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use super::identity::{Member, check_epoch, is_ahead, newest, stale_error};
 use super::label::{Label, Superblock};
-use super::lacks::Reached;
 use super::membership::{MemberEntry, Membership};
 use super::opening::{Relation, Standing};
 use super::{OpenOptions, Pool};
@@ -68,10 +67,8 @@ pub(super) struct Assembled {
 #[derive(Clone, Debug)]
 pub(super) struct Returned {
     pub(super) label: Label,
-    /// The newest superblock that it has; `None` if none is sound.
-    pub(super) reached: Option<Reached>,
-    /// True if that is the one that counts.
-    pub(super) is_current: bool,
+    /// What its superblocks say; `None` if none is sound.
+    pub(super) member: Option<Member>,
 }
 
 /// A device with a label of the pool.
@@ -392,16 +389,35 @@ struct Placed {
 }
 
 impl Placed {
+    /// Returns the bytes that a group uses: as the newest label of its whole members says (Y4 of [`super::roster`]).
+    fn size_of(&self, table: &Membership, newest: &Superblock, any: bool) -> Option<u64> {
+        let is_whole = |candidate: &&Candidate| {
+            let entry = table.members.iter().find(|entry| candidate.is(entry));
+            entry.is_some_and(|entry| entry.state == MemberState::Whole)
+                && (any || candidate.is_current(newest))
+        };
+        let labels = self.rest.iter().filter(is_whole).map(|candidate| &candidate.label);
+        labels.max_by_key(|label| label.membership.group_epoch).map(|label| label.size_bytes)
+    }
+
     /// Puts the members of a group in their places. One that is whole by the table is *away* if it is not here, and is
     /// filled again if it has not come as far as the others.
     fn group(&mut self, mut table: Membership, told: &Membership, newest: &Superblock, rescue: bool) {
         let of_group = |candidate: &&Candidate| candidate.label.membership.group == table.group;
         let any = rescue && !self.rest.iter().filter(of_group).any(|candidate| candidate.is_current(newest));
+        let size_bytes = self.size_of(&table, newest, any);
         let mut members = Vec::new();
-        let mut size_bytes = None;
+        let (mut is_readable, mut is_behind) = (false, false);
         for entry in &mut table.members {
             let at = self.rest.iter().position(|candidate| candidate.is(entry));
             let found = at.map(|at| self.rest.remove(at));
+            // It was away while the group grew.
+            let fits = |found: &Candidate| found.device.size_bytes() >= size_bytes.unwrap_or_default();
+            if let Some(Candidate { device, .. }) = found.as_ref().filter(|found| !fits(found)) {
+                let device = device.path().display();
+                tracing::error!(%device, ?size_bytes, "it is smaller than what its mirror uses, and is left alone");
+            }
+            let found = found.filter(fits);
             let current = found.as_ref().is_some_and(|found| any || found.is_current(newest));
             if found.is_none() && entry.state == MemberState::Whole {
                 self.missing.push(entry.number);
@@ -417,11 +433,11 @@ impl Placed {
             if let Some(found) = &found {
                 self.here += 1;
                 if entry.state == MemberState::Whole {
-                    size_bytes = Some(found.label.size_bytes);
+                    is_readable = true;
+                    is_behind |= Some(found.label.size_bytes) != size_bytes;
                 } else {
-                    let reached = found.member.as_ref().map(|member| Reached::from(&member.standing()));
-                    let label = found.label.clone();
-                    self.returned.push(Returned { label, reached, is_current: current });
+                    let (label, member) = (found.label.clone(), found.member.clone());
+                    self.returned.push(Returned { label, member });
                 }
                 if entry.state.is_written() {
                     self.labels.push(found.label.clone());
@@ -430,10 +446,10 @@ impl Placed {
             let device = found.map(|found| found.device);
             members.push(FoundMember { number: entry.number, device, state: entry.state });
         }
-        if table != *told {
+        if table != *told || is_behind {
             self.changed.push(table.group);
         }
-        self.whole += usize::from(size_bytes.is_some());
+        self.whole += usize::from(is_readable);
         self.sizes.push(size_bytes.unwrap_or_default());
         self.groups.push(members);
         self.tables.push(table);

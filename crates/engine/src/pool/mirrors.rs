@@ -7,12 +7,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::Pool;
 use super::create::{check_members, check_size};
 use super::identity::Member;
 use super::label::Label;
-use super::lacks::Reached;
 use super::membership::MIRROR_MAX;
 use crate::device::{ALL, Device, MemberState, OneDevice, REGION_BYTES};
 use crate::limits::{CHUNK_BYTES, RESERVED_BYTES};
@@ -89,11 +89,7 @@ impl Pool {
         check_size(one)?;
         let needed = self.labels.group_bytes(group);
         if one.size_bytes() < needed {
-            return Err(Error::Invalid(format!(
-                "{} has {} bytes, and {needed} are needed: as many as its mirror uses",
-                one.path().display(),
-                one.size_bytes()
-            )));
+            return Err(too_small(one, needed));
         }
         let number = self.labels.add(group, replace.then_some(beside), new)?;
         // Errors of one that had the number before are not its own.
@@ -127,14 +123,63 @@ impl Pool {
         self.labels.tell_of(&new);
         // First the room, then what may be promised of it.
         new.sizes.iter().for_each(|size_bytes| self.chunks.add_device(*size_bytes));
+        self.promise_all();
+    }
+
+    /// Lets the pool use all of its devices, which may have grown; with `device`, all of that one's group. Returns the
+    /// number of groups that use more than before.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a device of the group is not in use; then nothing is changed if one was named, and other
+    /// groups grow if not. [`Error::ReadOnly`]; errors of devices.
+    pub fn take_up_growth(&self, device: Option<u16>) -> Result<usize> {
+        self.shared.check_writable()?;
+        let groups = match device {
+            Some(device) => vec![self.state_of(device)?.0],
+            None => (0..self.labels.counted()).collect(),
+        };
+        // Superblocks lie in other places afterwards: none is written meanwhile.
+        let _state = self.maintenance.lock();
+        let mut grown = 0;
+        for group in groups {
+            match self.labels.grow(group) {
+                Ok(Some(size_bytes)) => {
+                    self.chunks.grow_device(group, size_bytes);
+                    grown += 1;
+                }
+                Err(Error::Invalid(_)) if device.is_none() => {}
+                done => drop(done?),
+            }
+        }
+        if grown > 0 {
+            self.promise_all();
+        }
+        Ok(grown)
+    }
+
+    /// Has all chunks count that the pool has by now.
+    fn promise_all(&self) {
         let mut sizing = self.sizing.write();
         *sizing = sizing.with_chunks(self.chunks.total());
         self.shared.bounds.set(sizing.bounds);
-        tracing::info!(
-            groups = new.sizes.len(),
-            capacity_bytes = sizing.bounds.capacity_bytes,
-            "the pool has grown"
-        );
+        let capacity_bytes = sizing.bounds.capacity_bytes;
+        tracing::info!(capacity_bytes, "the pool has grown");
+    }
+
+    /// Has growth of devices taken up by the way ([`Pool::growth_step`]), or only when somebody asks for it.
+    pub fn set_autoexpand(&self, on: bool) {
+        self.autoexpand.store(on, Ordering::Relaxed);
+    }
+
+    /// Takes up growth of devices, if that is wanted.
+    ///
+    /// # Errors
+    /// Those of [`Pool::take_up_growth`].
+    pub fn growth_step(&self) -> Result<()> {
+        if self.autoexpand.load(Ordering::Relaxed) && self.shared.check_writable().is_ok() {
+            self.take_up_growth(None)?;
+        }
+        Ok(())
     }
 
     /// Removes a device from its mirror. It holds no pool then.
@@ -173,6 +218,8 @@ impl Pool {
         if !state.is_written() {
             return Err(Error::Invalid("it is not in use now".into()));
         }
+        // When it comes back it lacks what was written since it got its last superblock.
+        self.checkpoint(false)?;
         if !self.shared.devices.take_offline(device) {
             return Err(self.last_one(device));
         }
@@ -193,10 +240,13 @@ impl Pool {
         if state.is_written() {
             return Err(Error::Invalid(format!("{} is in use already", one.path().display())));
         }
+        let needed = self.labels.group_bytes(group);
+        if one.size_bytes() < needed {
+            return Err(too_small(one, needed));
+        }
         // A checkpoint that is under way would give it a superblock before its label says that it is filled.
         let _state = self.maintenance.lock();
-        let is_as_left = Member::of(one, label.clone())
-            .is_ok_and(|member| self.labels.is_as_left(&label, Reached::from(&member.standing())));
+        let is_as_left = Member::of(one, label.clone()).is_ok_and(|member| self.labels.is_as_left(&member));
         self.labels.take_back(number, &label)?;
         if !is_as_left {
             self.shared.devices.set_lacking(number, [ALL]);
@@ -294,6 +344,11 @@ impl Pool {
         }
         leaving.into_iter().try_for_each(|device| self.detach(device))
     }
+}
+
+fn too_small(device: OneDevice<'_>, needed: u64) -> Error {
+    let (path, has) = (device.path().display(), device.size_bytes());
+    Error::Invalid(format!("{path} has {has} bytes, and {needed} are needed: as many as its mirror uses"))
 }
 
 fn unknown() -> Error {

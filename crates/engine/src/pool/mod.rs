@@ -238,6 +238,7 @@ pub struct Pool {
     scrub: Mutex<scrub::Scrub>,
     trim: Mutex<TrimStatus>,
     autotrim: AtomicBool,
+    autoexpand: AtomicBool,
     signal: Mutex<Signal>,
     wake: Condvar,
     /// Set and signalled when room runs short.

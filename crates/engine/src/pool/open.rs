@@ -333,7 +333,8 @@ impl OpeningPool {
 
     /// Finds out what members of mirrors lack.
     fn settle_lacks(&self) -> Result<()> {
-        let read = |placed| read_placed(&self.devices, &self.segments, placed, "what a member of a mirror lacks");
+        let read =
+            |placed| read_placed(&self.devices, &self.segments, placed, "what a member of a mirror lacks");
         let stored = decode_all(self.root.lacks.iter().map(read));
         let mut since = Since::checkpoint(self.used.values().map(|(chunk, _)| *chunk), &self.root);
         self.roots.iter().for_each(|PlacedRecord { second, .. }| since.add(second.device, second.offset));
@@ -433,6 +434,7 @@ impl OpeningPool {
             scrub: Mutex::default(),
             trim: Mutex::default(),
             autotrim: false.into(),
+            autoexpand: false.into(),
             signal: Mutex::new(Signal::default()),
             wake: Condvar::new(),
             cleaning: Mutex::default(),
@@ -583,7 +585,9 @@ impl Pool {
         if let Some(value) = self.property("compression")? {
             self.set_compression(value.parse::<Compression>()?);
         }
-        self.set_autotrim(self.property("autotrim")?.as_deref() == Some("on"));
+        let is_on = |name| self.property(name).map(|value| value.as_deref() == Some("on"));
+        self.set_autotrim(is_on("autotrim")?);
+        self.set_autoexpand(is_on("autoexpand")?);
         if let Some(value) = self.property("primarycache")? {
             self.set_primary_cache(match value.as_str() {
                 "metadata" => PrimaryCache::Metadata,

@@ -165,7 +165,18 @@ impl Root {
         let copies = read_copies(&mut reader)?;
         let lacks = read_lists(&mut reader)?;
         reader.end()?;
-        Ok(Self { checkpoint, position, open_directory, page_ids, lists, dead, own, catalogue, copies, lacks })
+        Ok(Self {
+            checkpoint,
+            position,
+            open_directory,
+            page_ids,
+            lists,
+            dead,
+            own,
+            catalogue,
+            copies,
+            lacks,
+        })
     }
 }
 

@@ -6,6 +6,8 @@
 //!   power goes in between, the table with the highest epoch counts.
 //! - Y3: groups that are added get labels of the pool's next epoch first. They count from the superblock of that epoch
 //!   on, on all devices at one instant; only then anything is put on them, and the others' labels tell of them.
+//! - Y4: nothing is put on a part of a device that its label does not say to be used. A group uses no more than each of its
+//!   members has.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +15,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use super::identity::Member;
 use super::label::{Label, Superblock};
-use super::lacks::{Lacks, Left, Reached, Since};
+use super::lacks::{Lacks, Left, Since};
 use super::members::{Assembled, Returned};
 use super::membership::{FIRST_EPOCH, MEMBERS_MAX, MemberEntry, Membership};
 use crate::device::{ALL, Device, Devices, MemberState, OneDevice, Roster};
 use crate::faults::{FaultKind, Faults};
+use crate::limits::DEVICE_BYTES_MAX;
 use crate::ranges::Ranges;
 use crate::segment::Segments;
+use crate::space::Chunk;
 use crate::{Error, Result};
 
 /// The labels of a pool's devices.
@@ -84,9 +89,8 @@ impl Labels {
         let named = |label: &Label| (label.device, Label { name: common.name.clone(), ..label.clone() });
         let labels = assembled.labels.iter().map(named).collect();
         let groups = u16::try_from(assembled.tables.len()).unwrap_or(u16::MAX);
-        let reached = Reached::from(&assembled.superblock.standing());
-        let of_whole =
-            |label: &Label| (label.device, Left { told: Some(label.membership.id()), reached });
+        let root = assembled.superblock.addr.raw();
+        let of_whole = |label: &Label| (label.device, Left { told: Some(label.membership.id()), root });
         let left = assembled.labels.iter().filter(whole).map(of_whole).collect();
         let state = Mutex::new(State {
             labels,
@@ -128,12 +132,15 @@ impl Labels {
     }
 
     /// Writes copies of labels again that a crash has torn, or left as they were before a change: of mirrors, and of pools
-    /// that got devices. Other labels are never changed while the pool is open.
+    /// that got devices, or whose devices have grown. Other labels are never changed while the pool is open.
     ///
     /// # Errors
     /// If the label of no whole member can be written.
     pub(super) fn mend(&self) -> Result<()> {
-        let changes = |label: &&Label| label.membership.is_mirrored() || label.membership.epoch > FIRST_EPOCH;
+        let changes = |label: &&Label| {
+            let Membership { epoch, group_epoch, .. } = label.membership;
+            label.membership.is_mirrored() || epoch > FIRST_EPOCH || group_epoch > FIRST_EPOCH
+        };
         for label in self.written().iter().filter(changes) {
             let Ok(here) = self.devices.device(label.device) else { continue };
             let is_right = |offset: &u64| label.lies_at(here.one(), *offset);
@@ -284,6 +291,43 @@ impl Labels {
         NewGroups { sizes, untold: (0..first).collect() }
     }
 
+    /// Lets a group use all of its devices, which may have grown: as many bytes as the smallest one has. Returns their
+    /// number, if that makes more chunks. On return all labels say so (Y4).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a device of the group is not in use: it may be too small; errors of devices.
+    pub(super) fn grow(&self, group: u16) -> Result<Option<u64>> {
+        let mut sizes = Vec::new();
+        for (number, member) in self.devices.states(group) {
+            let here = self.devices.device(number).ok().filter(|_| member.is_written());
+            let here = here.ok_or_else(|| {
+                Error::Invalid(format!(
+                    "device {number} of the same mirror is not in use, and may be smaller: take it online, or detach it"
+                ))
+            })?;
+            here.one().measure()?;
+            sizes.push(here.one().size_bytes());
+        }
+        let before = self.group_bytes(group);
+        let after = sizes.into_iter().min().unwrap_or_default().min(DEVICE_BYTES_MAX);
+        if Chunk::count(after) <= Chunk::count(before) {
+            return Ok(None);
+        }
+        let set = |bytes: u64| {
+            if let Some(size) = self.state.lock().sizes.get_mut(usize::from(group)) {
+                *size = bytes;
+            }
+        };
+        set(after);
+        self.change(group).inspect_err(|_| set(before))?;
+        Ok(Some(after))
+    }
+
+    /// Returns the number of groups that a superblock has counted.
+    pub(super) fn counted(&self) -> u16 {
+        self.state.lock().counted
+    }
+
     /// Makes the labels of the groups that were there before tell of new ones. It suffices if that happens at the next
     /// opening.
     pub(super) fn tell_of(&self, new: &NewGroups) {
@@ -363,20 +407,19 @@ impl Labels {
     pub(super) fn publish(&self, superblock: &Superblock) -> Result<usize> {
         let labels = self.written();
         write_superblock(&self.devices, &labels, superblock)?;
-        let reached = Reached::from(&superblock.standing());
         let mut state = self.state.lock();
         for Label { device, .. } in &labels {
             if self.devices.state(*device).is_some_and(|(_, state)| state.is_written()) {
-                state.left.entry(*device).or_default().reached = reached;
+                state.left.entry(*device).or_default().root = superblock.addr.raw();
             }
         }
         Ok(labels.len())
     }
 
-    /// Returns true if a device that has this label and superblock is as it was when it was left out.
-    pub(super) fn is_as_left(&self, label: &Label, reached: Reached) -> bool {
-        let state = self.state.lock();
-        let left = state.left.get(&label.device).filter(|left| left.reached == reached);
+    /// Returns true if a device is as it was when it was left out.
+    pub(super) fn is_as_left(&self, device: &Member) -> bool {
+        let (label, state) = (&device.label, self.state.lock());
+        let left = state.left.get(&label.device).filter(|left| device.has_root(left.root));
         let table = state.tables.get(usize::from(label.membership.group));
         left.zip(table).is_some_and(|(left, table)| is_told(left, table, label))
     }
@@ -387,38 +430,33 @@ impl Labels {
     /// # Errors
     /// Errors of labels.
     pub(super) fn settle_lacks(&self, stored: &[Lacks], since: &Since, newest: &Superblock) -> Result<()> {
-        let newest = Reached::from(&newest.standing());
         let mut state = self.state.lock();
         let (returned, missing) = (std::mem::take(&mut state.returned), std::mem::take(&mut state.missing));
         let (mut found, mut untold) = (Vec::new(), Vec::new());
         for table in &state.tables {
+            let mut written = Ranges::default();
+            since.add_to(table.group, &mut written);
+            self.devices.set_since(table.group, &written);
             let is_whole = |number: u16| {
                 self.devices.state(number).is_some_and(|(_, state)| state == MemberState::Whole)
             };
-            for MemberEntry { number, birth, .. } in
-                table.members.iter().copied().filter(|entry| !is_whole(entry.number))
-            {
-                let stored = stored.iter().find(|lacks| (lacks.number, lacks.birth) == (number, birth));
-                let mut regions = Ranges::default();
-                let mut left = Left { told: None, reached: newest };
-                if !missing.contains(&number) {
-                    if let Some(Lacks { told, reached, regions: lacks, .. }) = stored {
-                        regions = lacks.clone();
-                        left = Left { told: *told, reached: reached.unwrap_or(newest) };
-                    }
-                    since.add_to(table.group, &mut regions);
-                }
+            let others = table.members.iter().copied().filter(|entry| !is_whole(entry.number));
+            for MemberEntry { number, birth, .. } in others {
+                // One that was whole until now has all that any checkpoint has stored of it.
+                let stored = stored.iter().filter(|_| !missing.contains(&number));
+                let stored = stored.into_iter().find(|lacks| (lacks.number, lacks.birth) == (number, birth));
+                let mut regions = stored.map(|lacks| lacks.regions.clone()).unwrap_or_default();
+                since.add_to(table.group, &mut regions);
+                let root = stored.and_then(|lacks| lacks.root).unwrap_or(newest.addr.raw());
+                let mut left = Left { told: stored.and_then(|lacks| lacks.told), root };
                 let here = returned.iter().find(|returned| returned.label.device == number);
-                if let Some(Returned { label, reached, is_current }) = here {
-                    let has_reached = match stored.and_then(|lacks| lacks.reached) {
-                        Some(wanted) => *reached == Some(wanted),
-                        None => *is_current,
-                    };
-                    if !has_reached || !is_told(&left, table, label) {
+                if let Some(Returned { label, member }) = here {
+                    let has_root = member.as_ref().is_some_and(|member| member.has_root(root));
+                    if !has_root || !is_told(&left, table, label) {
                         regions.insert_range(ALL);
                         untold.push(table.group);
                     }
-                    left = Left { told: Some(label.membership.id()), reached: reached.unwrap_or_default() };
+                    left.told = Some(label.membership.id());
                 }
                 found.push((number, left, regions));
             }
@@ -448,9 +486,9 @@ impl Labels {
             if left.is_none() {
                 regions.insert_range(ALL);
             }
-            let Left { told, reached } = left.copied().unwrap_or_default();
-            let reached = Some(reached).filter(|_| !member.is_written());
-            all.push(Lacks { number: *number, birth: *birth, told, reached, regions });
+            let Left { told, root } = left.copied().unwrap_or_default();
+            let root = Some(root).filter(|_| !member.is_written());
+            all.push(Lacks { number: *number, birth: *birth, told, root, regions });
         }
         all
     }
@@ -485,15 +523,18 @@ impl Labels {
     pub(super) fn change(&self, group: u16) -> Result<()> {
         let mut state = self.state.lock();
         loop {
-            let State { labels, left, tables, .. } = &mut *state;
-            let Some(table) = tables.get_mut(usize::from(group)) else { return Ok(()) };
+            let State { labels, left, tables, sizes, .. } = &mut *state;
+            let at = usize::from(group);
+            let (Some(table), Some(size_bytes)) = (tables.get_mut(at), sizes.get(at).copied()) else {
+                return Ok(());
+            };
             table.advance(|epoch| self.salt.wrapping_add(epoch));
             let states = self.devices.states(group);
             for entry in &mut table.members {
                 let found = states.iter().find(|(number, _)| *number == entry.number);
                 entry.state = found.map_or(entry.state, |(_, state)| *state);
             }
-            if self.write_table(labels, left, table)? {
+            if self.write_table(labels, left, table, size_bytes)? {
                 return Ok(());
             }
         }
@@ -506,6 +547,7 @@ impl Labels {
         labels: &mut BTreeMap<u16, Label>,
         left: &mut BTreeMap<u16, Left>,
         table: &Membership,
+        size_bytes: u64,
     ) -> Result<bool> {
         for wanted in [MemberState::Whole, MemberState::Filling] {
             for entry in table.members.iter().filter(|entry| entry.state == wanted) {
@@ -514,8 +556,8 @@ impl Labels {
                 else {
                     continue;
                 };
-                let new = Label { membership: table.clone(), ..label.clone() };
-                match new.rewrite(here.one()) {
+                let new = Label { membership: table.clone(), size_bytes, ..label.clone() };
+                match new.grow_from(label, here.one()) {
                     Ok(()) => {
                         left.entry(entry.number).or_default().told = Some(table.id());
                         *label = new;

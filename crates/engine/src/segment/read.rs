@@ -423,8 +423,9 @@ fn read_groups(
         groups.iter().map(|group| devices.plan(group.span())).collect::<Result<Vec<PlannedRead>>>()?;
     match PlannedRead::read_all(&mut plans) {
         Ok(()) => {}
-        // One of the devices of a mirror could not; nothing says which of the records it had.
-        Err(_) if groups.iter().all(|group| devices.copies(group.device()) > 1) => {
+        // Nothing says which of the records could not be read; another device may have it, or the same one reads it when
+        // it is asked again.
+        Err(Error::Io { .. }) => {
             return groups.iter().try_for_each(|group| group.deliver_each(devices, addrs, sink));
         }
         Err(error) => return Err(error),

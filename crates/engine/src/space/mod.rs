@@ -131,6 +131,18 @@ impl Chunks {
         state.trims.add_device();
     }
 
+    /// Gives a device a size of at least this many bytes. The chunks that it gets are free.
+    pub(crate) fn grow_device(&self, device: u16, size_bytes: u64) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let at = usize::from(device);
+        if let (Some(count), Some(free)) = (state.counts.get_mut(at), state.free.get_mut(at)) {
+            let more = Chunk::count(size_bytes).max(*count);
+            free.insert_range(u64::from(*count)..u64::from(more));
+            *count = more;
+        }
+    }
+
     /// Returns true if the pool has this chunk.
     pub(crate) fn exists(&self, chunk: Chunk) -> bool {
         self.state.lock().counts.get(usize::from(chunk.device)).is_some_and(|count| chunk.index < *count)

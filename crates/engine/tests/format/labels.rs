@@ -103,7 +103,7 @@ pub(super) fn root() {
     assert_eq!(newest.generation, 2, "the making of the pool, and the superblock of its opening");
     assert_example("root", &bytes);
     // The open directory that the example holds is an empty one.
-    assert_eq!(Directory::default().encode(1).bytes, bytes[bytes.len() - 23..][..16]);
+    assert_eq!(Directory::default().encode(1).bytes, bytes[bytes.len() - 24..][..16]);
 }
 
 /// The field that a row describes; of bytes, how many.
@@ -290,7 +290,7 @@ fn count_lacks(device: &SimDevice) -> u64 {
     let values: BTreeMap<&str, u64> =
         head[1..].iter().map(|row| (row["field"], number_in(&mut reader, row))).collect();
     assert_eq!((values["number"], values["told: epoch"]), (1, 0), "its label calls it whole");
-    assert_eq!(values["reached: number"], 1, "it has what the making of the pool has written");
+    assert!(values["root"] > 0, "it has what the making of the pool has written");
     let mut regions = 0;
     for _ in 0..values["ranges"] {
         number_in(&mut reader, &range[0]);

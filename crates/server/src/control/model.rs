@@ -162,6 +162,11 @@ pub enum Request {
         /// True if it need not be in use.
         release: bool,
     },
+    /// Lets the pool use all of a device, which has grown.
+    GrowDevice {
+        /// Number of the device.
+        device: u16,
+    },
     /// Removes a device from its mirror.
     DetachDevice {
         /// Number of the device.

@@ -116,6 +116,7 @@ impl Answers {
                 Reply::Cleared { devices, struck }
             }
             Request::OfflineDevice { device, release } => devices::offline(server, device, release)?,
+            Request::GrowDevice { device } => devices::grow(server, device)?,
             Request::DetachDevice { device } => devices::detach(server, device)?,
             Request::SendSize { what } => {
                 Reply::Stream { expected_bytes: streams::expected(&server.pool, &what)? }

@@ -87,6 +87,13 @@ pub(super) fn offline(server: &Server, number: u16, release: bool) -> Result<Rep
     Ok(Reply::Done {})
 }
 
+/// Lets the pool use all of a device, which has grown.
+pub(super) fn grow(server: &Server, number: u16) -> Result<Reply> {
+    let path = path_of(server, number)?;
+    told(&path, "cannot use more of it", server.pool.take_up_growth(Some(number)).map(|_| ()))?;
+    Ok(Reply::Done {})
+}
+
 /// Removes a device from its mirror.
 pub(super) fn detach(server: &Server, number: u16) -> Result<Reply> {
     let path = path_of(server, number)?;

@@ -73,7 +73,7 @@ impl Properties {
     pub(super) fn obey_all(&self) -> Result<()> {
         let temporary = self.temporary.lock().clone();
         let values = dataset_properties::all(&self.pool, "", &temporary)?;
-        for name in ["compression", "primarycache", "autotrim", "cache"] {
+        for name in ["compression", "primarycache", "autotrim", "autoexpand", "cache"] {
             let found = values.iter().find(|value| value.name == name && value.source != ValueSource::None);
             if let Some(value) = found {
                 self.obey_for_pool(name, &value.value)?;
@@ -91,6 +91,7 @@ impl Properties {
         match name {
             "compression" => self.pool.set_compression(value.parse().map_err(|_| unknown())?),
             "autotrim" => self.pool.set_autotrim(value == "on"),
+            "autoexpand" => self.pool.set_autoexpand(value == "on"),
             "cache" => self.pool.set_cache_bytes(value.parse().map_err(|_| unknown())?),
             _ => self.pool.set_primary_cache(match value {
                 "all" => PrimaryCache::All,

@@ -23,6 +23,9 @@ const OLDER_PERCENT: u64 = 20;
 /// Chance in per cent that a group is added at an occasion, and the largest number of devices that the pool gets.
 const ADD_PERCENT: u64 = 6;
 const DEVICES_MAX: usize = 9;
+/// Chance in per cent that devices grow at an occasion, and the largest size that they get.
+const GROW_PERCENT: u64 = 4;
+const GROWN_BYTES_MAX: u64 = 1 << 30;
 /// Largest number of steps of filling at an occasion. Few devices are whole after one.
 const FILL_STEPS: u64 = 400;
 
@@ -75,6 +78,9 @@ impl Sim<'_> {
         if let Some(older) = self.older.get(&at)
             && self.random.percent(OLDER_PERCENT)
         {
+            let older = older.crash(&mut |contents| contents - 1);
+            older.grow(self.devices[at].size_bytes());
+            // What it has grown by shows when it is opened.
             self.devices[at] = Arc::new(older.crash(&mut |contents| contents - 1));
             self.whole[at] = false;
             self.stats.older += 1;
@@ -105,6 +111,26 @@ impl Sim<'_> {
         let new = self.devices.iter().skip(there).take(copies);
         let new: Vec<Arc<dyn Device>> = new.map(|sim| Arc::clone(sim) as Arc<dyn Device>).collect();
         self.call(move |pool| pool.add_groups(vec![new.clone()]), false)
+    }
+
+    /// Makes the devices of a group larger, now and then, and lets the pool use that. If the power fails meanwhile, it is as
+    /// large as before, or larger.
+    pub(super) fn grow_devices(&mut self) -> Outcome {
+        let fits = matches!(self.history.theme, Theme::Crash | Theme::Faults);
+        if self.overlapping || !fits || self.pool.is_none() || !self.random.percent(GROW_PERCENT) {
+            return Ok(());
+        }
+        let copies = self.history.copies;
+        let group = self.random.below((self.devices.len() / copies) as u64) as usize;
+        let of_group = &self.devices[group * copies..(group + 1) * copies];
+        let largest = of_group.iter().map(|sim| sim.size_bytes()).max().unwrap_or_default();
+        let size_bytes = largest + largest / self.random.within(1, 6);
+        if size_bytes > GROWN_BYTES_MAX {
+            return Ok(());
+        }
+        of_group.iter().for_each(|sim| sim.grow(size_bytes));
+        self.stats.grown += 1;
+        self.call(|pool| pool.take_up_growth(None).map(|_| ()), false)
     }
 
     /// Takes devices back that are not in use, or some offline, and fills those that lack something.

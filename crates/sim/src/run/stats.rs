@@ -34,9 +34,12 @@ pub struct Stats {
     pub unopenable: u64,
     /// Damaged pools that were opened by accepting the loss of what lay behind the damage.
     pub given_up: u64,
-    /// Devices of mirrors that became whole, and older copies that took the place of one.
+    /// Devices of mirrors that became whole.
     pub filled: u64,
+    /// Older copies that took the place of a device.
     pub older: u64,
+    /// Times that devices grew.
+    pub grown: u64,
     /// Damaged pools whose log ended before the last acknowledged change.
     pub shortened: u64,
 }
@@ -61,6 +64,7 @@ impl Stats {
         self.given_up += other.given_up;
         self.filled += other.filled;
         self.older += other.older;
+        self.grown += other.grown;
         self.shortened += other.shortened;
     }
 }

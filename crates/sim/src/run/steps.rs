@@ -108,6 +108,7 @@ impl<'a> Sim<'a> {
                 let (before, opens) = ((self.committed, self.settled), self.stats.opens);
                 self.tend_mirrors()?;
                 self.add_group()?;
+                self.grow_devices()?;
                 if self.stats.opens == opens {
                     (self.committed, self.settled) = before;
                 }

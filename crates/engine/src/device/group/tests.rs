@@ -165,9 +165,13 @@ fn a_member_that_fails_a_write_is_left_out_before_anything_is_acknowledged() {
 }
 
 #[test]
-fn a_member_that_fails_a_flush_lacks_what_no_flush_has_covered() {
+fn a_member_that_fails_a_flush_lacks_what_was_written_since_its_last_superblock() {
     let mirror = mirror(&[Whole, Whole]);
     mirror.devices.write(0, 0, &block(1), false).unwrap();
+    mirror.devices.begin_superblock();
+    mirror.devices.flush().unwrap();
+    mirror.devices.end_superblock(true);
+    mirror.devices.write(0, REGION_BYTES, &block(1), false).unwrap();
     mirror.devices.flush().unwrap();
     mirror.devices.write(0, 3 * REGION_BYTES, &block(1), false).unwrap();
     mirror.devices.write(0, 5 * REGION_BYTES, &block(1), true).unwrap();
@@ -175,7 +179,8 @@ fn a_member_that_fails_a_flush_lacks_what_no_flush_has_covered() {
     mirror.devices.flush().unwrap();
     assert_eq!((mirror.states(), mirror.recorded()), (vec![Faulted, Whole], 1));
     let lacking = mirror.devices.lacking(0);
-    assert_eq!((lacking.iter().next(), lacking.len()), (Some(3..4), 1));
+    let lacking: Vec<_> = lacking.iter().collect();
+    assert_eq!(lacking, [1..2, 3..4, 5..6], "nobody knows whether it is an older copy when it comes back");
 }
 
 #[test]

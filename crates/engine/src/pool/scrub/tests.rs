@@ -83,7 +83,7 @@ fn what_a_device_cannot_read_is_counted_apart() {
 fn a_label_that_a_device_cannot_read_is_written_again() {
     let (device, pool) = filled();
     // The drive replaces a bad sector when it is written.
-    device.inject(InjectedFault { op: SimOp::Read, range: 0..1, skip: 0, times: 1 });
+    device.inject(InjectedFault { op: SimOp::Read, range: 0..1, skip: 0, times: 4 });
     pool.scrub_start(7, 0).unwrap();
     let status = to_the_end(&pool);
     assert_eq!((status.unreadable, status.repaired), (1, 1), "{status:?}");

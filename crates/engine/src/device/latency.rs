@@ -1,0 +1,112 @@
+//! How long reads of a device take.
+//!
+//! The members of a mirror that are about as fast are read in turn; one that is much slower is left to those who would
+//! wait longer for the others. A device may be slow for a while, so its time is forgotten: a second later it counts for
+//! half, and in the end the device is tried again.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// A device that takes more than this many times as long as the fastest one is slow.
+const SLOW: u64 = 4;
+/// Part that a read has in the mean: one in this many.
+const MEAN_PART: u64 = 8;
+
+/// Time for which a read that failed counts.
+const FAILURE_NS: u64 = 1_000_000_000;
+
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Returns the nanoseconds since some instant.
+fn now_ns() -> u64 {
+    u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Mean time of the reads of a device, of which the last ones count most.
+#[derive(Debug, Default)]
+pub(super) struct Latency {
+    /// Mean in nanoseconds; 0 before the first read.
+    mean_ns: AtomicU64,
+    /// Time of the last read.
+    noted_ns: AtomicU64,
+}
+
+/// A read that is under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Began(u64);
+
+impl Began {
+    pub(super) fn now() -> Self {
+        Self(now_ns())
+    }
+}
+
+impl Latency {
+    /// Notes a read that has ended.
+    pub(super) fn note(&self, Began(began): Began) {
+        let now = now_ns();
+        let mean = self.at(now);
+        let took = now.saturating_sub(began).max(1);
+        let next = if mean == 0 { took } else { mean - mean / MEAN_PART + took / MEAN_PART };
+        // Of reads that end at the same time one may be lost, which the mean does not need.
+        self.mean_ns.store(next.max(1), Ordering::Relaxed);
+        self.noted_ns.store(now, Ordering::Relaxed);
+    }
+
+    /// Notes that a read failed, however soon: as if it had taken a second.
+    pub(super) fn note_failure(&self) {
+        self.mean_ns.store(FAILURE_NS, Ordering::Relaxed);
+        self.noted_ns.store(now_ns(), Ordering::Relaxed);
+    }
+
+    fn at(&self, now: u64) -> u64 {
+        let idle_s = now.saturating_sub(self.noted_ns.load(Ordering::Relaxed)) / 1_000_000_000;
+        self.mean_ns.load(Ordering::Relaxed) >> idle_s.min(63)
+    }
+
+    /// Returns the mean time of a read, in nanoseconds; 0 if it is not known, or not any more.
+    pub(super) fn ns(&self) -> u64 {
+        self.at(now_ns())
+    }
+}
+
+/// Returns how much a further read of a device has to wait, if so many are under way: in reads of the fastest device,
+/// which takes `fastest_ns`. Devices that are about as fast differ by the reads under way alone.
+pub(super) const fn wait(reads: u32, latency_ns: u64, fastest_ns: u64) -> u64 {
+    let turns = reads as u64 + 1;
+    match latency_ns.checked_div(fastest_ns) {
+        Some(times) if times >= SLOW => turns.saturating_mul(times),
+        _ => turns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn the_mean_follows_the_reads_and_is_forgotten() {
+        let latency = Latency::default();
+        assert_eq!(latency.ns(), 0);
+        latency.mean_ns.store(80_000, Ordering::Relaxed);
+        latency.noted_ns.store(5 * S, Ordering::Relaxed);
+        assert_eq!([5, 6, 8, 90].map(|second| latency.at(second * S)), [80_000, 40_000, 10_000, 0]);
+        let latency = Latency::default();
+        latency.note(Began::now());
+        let before = latency.ns();
+        assert!(before > 0);
+        latency.note_failure();
+        assert!(latency.ns() > before, "a failure comes soon, and says nothing good");
+    }
+
+    #[test]
+    fn a_slow_device_is_read_when_the_others_are_busier_still() {
+        assert_eq!(wait(0, 100, 100), wait(0, 399, 100));
+        assert!(wait(0, 10_000, 100) > wait(50, 100, 100));
+        assert!(wait(0, 10_000, 100) < wait(200, 100, 100));
+        assert_eq!(wait(3, 0, 0), 4, "nothing is known");
+    }
+}
