@@ -92,8 +92,11 @@ class BadDisc:
 
 def server_program() -> Path:
     """Returns the program that passes a file on, built if need be."""
-    proc.run(["cargo", "build", "--release", "--locked", "--quiet", "-p", "pagefold-fuse", "--example", "bench_server"],
-             cwd=ROOT, timeout_s=1800)
+    manifest = ["--manifest-path", ROOT / "Cargo.toml"]
+    proc.run(
+        ["cargo", "build", "--release", "--locked", "--quiet", *manifest, "-p", "pagefold-fuse", "--example", "bench_server"],
+        timeout_s=1800,
+    )
     return ROOT / "target" / "release" / "examples" / "bench_server"
 
 
@@ -116,6 +119,8 @@ class Mirror(Pool):
 
     def scrub(self) -> dict:
         """Reads and verifies everything on both devices; returns what `status` tells of it."""
+        # After a device was filled one is under way.
+        self.pagefold("scrub", self.pool, "--status", "--wait", timeout_s=600)
         self.pagefold("scrub", self.pool, "--wait", timeout_s=600)
         return self.figures("status")["scrub"]
 
@@ -199,8 +204,10 @@ def _round(run: Run, side: Side, pool: Mirror, moments: random.Random, *, kill: 
         client.stop()
     other.tell("fail", 0)
     side.next = client.next + 1
+    loaded = time.monotonic()
     told = side.verify()
     side.server.stop()
+    verified = time.monotonic()
     victim.remove()
     pool.discs[:] = [other, new]
     if (states := pool.states()) != ["ONLINE", "ONLINE"]:
@@ -208,9 +215,11 @@ def _round(run: Run, side: Side, pool: Mirror, moments: random.Random, *, kill: 
     scrub = pool.scrub()
     if wrong := {name: scrub[name] for name in ("damaged", "unreadable") if scrub.get(name)}:
         raise RuntimeError(f"the scrub found {wrong}")
+    scrubbed = time.monotonic()
     pool.unmount()
     for disc in pool.discs:
         pool.pagefold("check", disc.device, timeout_s=600)
     pool.mount()
+    times = f"{loaded - began:.1f} s under load, {verified - loaded:.1f} s verified, {scrubbed - verified:.1f} s scrubbed"
     killed = f"killed after {before} rows, " if kill else ""
-    return f"{killed}{client.count} acknowledged, replaced in {replaced_s:.1f} s, {told}, {time.monotonic() - began:.1f} s"
+    return f"{killed}{client.count} acknowledged, replaced in {replaced_s:.1f} s, {told}; {times}, {time.monotonic() - began:.1f} s"

@@ -18,6 +18,14 @@ const POLL: Duration = Duration::from_millis(200);
 /// Starts or stops a scrub, or shows its state.
 pub fn run(args: &Scrub) -> Result<()> {
     let mut client = target::server(&target::whole_pool(&args.pool, "scrub")?)?;
+    let before = ask(&mut client)?;
+    let running = before.scrub.as_ref().is_some_and(|scrub| scrub.state == RUNNING);
+    if running && !args.status && !args.stop {
+        let name = &before.name;
+        return Err(Failure::new(format!("a scrub of pool {name} is under way")).hint(format!(
+            "to wait for its end: pagefold scrub --status --wait {name}; to stop it: pagefold scrub --stop {name}"
+        )));
+    }
     if !args.status {
         let request = match args.stop {
             true => Request::ScrubStop {},
