@@ -378,7 +378,7 @@ fn what_could_not_be_read_is_freed_later() {
     let pool = open(&device);
     let before = pool.status().used_bytes;
     pool.destroy_dataset("db").unwrap();
-    device.inject(InjectedFault { op: SimOp::Read, range: 0..u64::MAX, skip: 0, times: 8 });
+    device.inject(InjectedFault { op: SimOp::Read, range: 0..u64::MAX, skip: 0, times: 40 });
     assert!(!pool.reap().unwrap(), "nothing can be read");
     settle(&pool);
     assert!(pool.status().used_bytes < before / 4, "{} of {before} are in use", pool.status().used_bytes);

@@ -358,12 +358,14 @@ impl Label {
         device.write(offset, &self.encode())
     }
 
-    /// Returns an error unless this label lies at `offset` of a device. It may have another table of the group: tables
-    /// are written to one place after the other, the first one last, and the power may go in between. The table in the
-    /// first place counts, and those in the others are as new, or newer.
+    /// Returns an error unless this label lies at `offset` of a device. It may have another table of the group, and another
+    /// size: these are written to one place after the other, the first one last, and the power may go in between. What the
+    /// first place says counts, and the others are as new, or newer.
     pub(super) fn verify_at(&self, device: OneDevice<'_>, offset: u64) -> Result<()> {
         let block = read_block(device, offset)?;
-        let is_this = |there: Self| Self { membership: self.membership.clone(), ..there } == *self;
+        let is_this = |there: Self| {
+            Self { membership: self.membership.clone(), size_bytes: self.size_bytes, ..there } == *self
+        };
         if block_holds(&block) && Self::decode(&block, device).is_ok_and(is_this) {
             return Ok(());
         }

@@ -197,7 +197,7 @@ impl OpeningPool {
         if !options.read_only {
             // A member that is not here, or has not come as far, is not whole from here on (Y1).
             assembled.changed.iter().try_for_each(|group| labels.change(*group))?;
-            labels.mend()?;
+            labels.mend(assembled.superblock.exported)?;
         }
         let Superblock { addr, root: first, second, .. } = superblock;
         let placed = PlacedRecord { addr, first, second };

@@ -131,20 +131,18 @@ impl Labels {
         self.state.lock().tables.get(usize::from(group)).cloned()
     }
 
-    /// Writes copies of labels again that a crash has torn, or left as they were before a change: of mirrors, and of pools
-    /// that got devices, or whose devices have grown. Other labels are never changed while the pool is open.
+    /// Writes copies of labels again that a crash has torn, or left as they were before a change. A pool that was closed, and
+    /// whose labels were never changed, has none: what is wrong with them is damage, which a scrub finds, counts and mends.
     ///
     /// # Errors
     /// If the label of no whole member can be written.
-    pub(super) fn mend(&self) -> Result<()> {
-        let changes = |label: &&Label| {
-            let Membership { epoch, group_epoch, .. } = label.membership;
-            label.membership.is_mirrored() || epoch > FIRST_EPOCH || group_epoch > FIRST_EPOCH
-        };
-        for label in self.written().iter().filter(changes) {
+    pub(super) fn mend(&self, was_closed: bool) -> Result<()> {
+        for label in &self.written() {
             let Ok(here) = self.devices.device(label.device) else { continue };
+            let Membership { epoch, group_epoch, .. } = label.membership;
+            let changes = label.membership.is_mirrored() || epoch.max(group_epoch) > FIRST_EPOCH;
             let is_right = |offset: &u64| label.lies_at(here.one(), *offset);
-            if !label.offsets().iter().all(is_right) {
+            if (changes || !was_closed) && !label.offsets().iter().all(is_right) {
                 self.change(label.membership.group)?;
             }
         }
