@@ -256,15 +256,15 @@ def test_devices_that_have_grown_are_used_when_somebody_says_so_or_by_the_way(po
         assert "more than before" in pool.pagefold("online", "-e", pool.pool, second)
         grown = room()
         assert grown > 2 * before
-        content = os.urandom(int(before * 1.5))
+        content = os.urandom(int(before * 1.2))
         (pool.mountpoint / "large").write_bytes(content)
-        pool.pagefold("set", "autoexpand=on", pool.pool)
-        for device in (pool.device, second):
-            os.truncate(device, 1200 * MIB)
-        deadline = time.monotonic() + 60
-        while room() < 1.5 * grown:
-            assert time.monotonic() < deadline, "what the devices have grown by is not taken up"
-            time.sleep(0.1)
+    pool.pagefold("set", "autoexpand=on", pool.pool)
+    for device in (pool.device, second):
+        os.truncate(device, 1200 * MIB)
+    deadline = time.monotonic() + 60
+    while room() < 1.5 * grown:
+        assert time.monotonic() < deadline, "what the devices have grown by is not taken up"
+        time.sleep(0.1)
     writer.verify()
     most = room()
     pool.crash()

@@ -183,3 +183,43 @@ fn growth_is_taken_up_by_the_way_if_that_is_wanted() {
     pool.growth_step().unwrap();
     assert!(capacity(&pool) > before);
 }
+
+/// Others ask for figures, write and make checkpoints while a full pool grows again and again.
+#[test]
+fn a_pool_grows_under_those_who_use_it() {
+    let sims = fresh(1, 2);
+    let pool = open(&sims);
+    fill_up(&pool, 0);
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    let goes_on = || !ended.load(std::sync::atomic::Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while goes_on() {
+                    let space = pool.space();
+                    assert!(space.available_bytes <= space.capacity_bytes);
+                    let _ = (pool.status(), pool.totals(), pool.device_status(), pool.fill_status());
+                }
+            });
+        }
+        scope.spawn(|| {
+            let mut at = 0;
+            while goes_on() {
+                let _ = try_write(&pool, at % 4000..at % 4000 + 10, 2);
+                at += 10;
+                if at % 300 == 0 {
+                    let _ = pool.checkpoint(false);
+                }
+            }
+        });
+        for step in 1..=150 {
+            sims.iter().for_each(|sim| sim.grow(SIZE + step * 8 * MIB));
+            pool.take_up_growth(None).unwrap();
+            pool.fill_step(step).unwrap();
+        }
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    pool.export().unwrap();
+    drop(pool);
+    is_sound(&open(&sims));
+}

@@ -290,7 +290,10 @@ impl Pool {
             let log = self.log.lock();
             (log.window_bytes, log.writer.position().batch)
         };
-        let size_bytes = self.chunks.total() * CHUNK_BYTES;
+        let (size_bytes, allocated_bytes) = {
+            let (total, used) = self.chunks.total_and_used();
+            (total * CHUNK_BYTES, used * CHUNK_BYTES)
+        };
         let label = self.labels.common();
         let models = self.shared.models.all();
         Status {
@@ -302,7 +305,7 @@ impl Pool {
             failure: self.shared.failure().map(Into::into),
             read_only: self.shared.read_only.load(Ordering::Relaxed),
             size_bytes,
-            allocated_bytes: size_bytes - (self.chunks.free() + self.chunks.pending_free()) * CHUNK_BYTES,
+            allocated_bytes,
             capacity_bytes: space.capacity_bytes,
             used_bytes: space.used_bytes,
             available_bytes: space.available_bytes,

@@ -170,6 +170,16 @@ impl Chunks {
         self.state.lock().counts.iter().map(|count| u64::from(*count)).sum()
     }
 
+    /// Returns the number of chunks, and of those that are not free and that the next checkpoint will not free: both as of
+    /// one moment.
+    pub(crate) fn total_and_used(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        let total: u64 = state.counts.iter().map(|count| u64::from(*count)).sum();
+        let unused = state.free() + state.pending_free.len() as u64;
+        debug_assert!(unused <= total);
+        (total, total.saturating_sub(unused))
+    }
+
     /// Returns the number of chunks that can be allocated now, those that are being discarded included.
     pub(crate) fn free(&self) -> u64 {
         self.state.lock().free()
