@@ -3,7 +3,7 @@
 //! So a member that was away is filled with what it missed, also if the pool was closed meanwhile, or crashed.
 //!
 //! - U1: a checkpoint stores, for each member that is not whole, the regions that it lacks, and how it can be told that
-//!   the member is as it was then ([`Left`]). They are taken after the quiesce point.
+//!   the member is as it was then ([`Leaving`]). They are taken after the quiesce point.
 //! - U2: a member that has a superblock of a checkpoint has all that the checkpoint refers to, but for the regions that it
 //!   lacked then. It lacks what was written since: behind the log position of the checkpoint, and the second copies that
 //!   its root names ([`Since`]). Nothing else was written since that anybody refers to. While the pool is open, that is
@@ -46,7 +46,7 @@ const HEAD_BYTES_MAX: u64 = 8 + 3 + 8 + 10 + 8 + 10 + 3;
 /// Tells a device that was left out and comes back as it was from one that did not: from an older copy, or from one that
 /// went on by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Left {
+pub(super) struct Leaving {
     /// Epoch and random number of the table in its label. `None`: its label calls it whole, and has one of the tables
     /// that the present one came from.
     pub(super) told: Option<(u64, u64)>,
@@ -61,7 +61,7 @@ pub(super) struct Lacks {
     pub(super) number: u16,
     /// Its birth.
     pub(super) birth: u64,
-    /// See [`Left::told`].
+    /// See [`Leaving::told`].
     pub(super) told: Option<(u64, u64)>,
     /// Address of the root that its superblock names; `None`: that of the checkpoint.
     pub(super) root: Option<u64>,
@@ -127,9 +127,9 @@ impl Lacks {
     pub(super) fn samples() -> [Self; 4] {
         [
             Self::sample([]),
-            Self::sample([crate::device::ALL]),
+            Self::sample(std::iter::once(crate::device::ALL)),
             Self::sample([0..1, 2..3, 500..u64::MAX]),
-            Self { told: None, root: None, ..Self::sample([7..9]) },
+            Self { told: None, root: None, ..Self::sample([7..9, 11..12]) },
         ]
     }
 }

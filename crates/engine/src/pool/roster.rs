@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use super::identity::Member;
 use super::label::{Label, Superblock};
-use super::lacks::{Lacks, Left, Since};
+use super::lacks::{Lacks, Leaving, Since};
 use super::members::{Assembled, Returned};
 use super::membership::{FIRST_EPOCH, MEMBERS_MAX, MemberEntry, Membership};
 use crate::device::{ALL, Device, Devices, MemberState, OneDevice, Roster};
@@ -46,7 +46,7 @@ struct State {
     /// Label of each device that is here and is written, or was.
     labels: BTreeMap<u16, Label>,
     /// For each member: what its label and superblocks say, by which it is known if it is left out and comes back.
-    left: BTreeMap<u16, Left>,
+    left: BTreeMap<u16, Leaving>,
     /// Members that were found in this opening: see [`Assembled`].
     returned: Vec<Returned>,
     missing: Vec<u16>,
@@ -90,7 +90,7 @@ impl Labels {
         let labels = assembled.labels.iter().map(named).collect();
         let groups = u16::try_from(assembled.tables.len()).unwrap_or(u16::MAX);
         let root = assembled.superblock.addr.raw();
-        let of_whole = |label: &Label| (label.device, Left { told: Some(label.membership.id()), root });
+        let of_whole = |label: &Label| (label.device, Leaving { told: Some(label.membership.id()), root });
         let left = assembled.labels.iter().filter(whole).map(of_whole).collect();
         let state = Mutex::new(State {
             labels,
@@ -446,7 +446,7 @@ impl Labels {
                 let mut regions = stored.map(|lacks| lacks.regions.clone()).unwrap_or_default();
                 since.add_to(table.group, &mut regions);
                 let root = stored.and_then(|lacks| lacks.root).unwrap_or(newest.addr.raw());
-                let mut left = Left { told: stored.and_then(|lacks| lacks.told), root };
+                let mut left = Leaving { told: stored.and_then(|lacks| lacks.told), root };
                 let here = returned.iter().find(|returned| returned.label.device == number);
                 if let Some(Returned { label, member }) = here {
                     let has_root = member.as_ref().is_some_and(|member| member.has_root(root));
@@ -462,7 +462,7 @@ impl Labels {
         for (number, left, regions) in found {
             // Labels of this opening may have been written to it already.
             let told = state.left.get(&number).map_or(left.told, |there| there.told);
-            state.left.insert(number, Left { told, ..left });
+            state.left.insert(number, Leaving { told, ..left });
             self.devices.set_lacking_only(number, regions);
             self.left_out.store(true, Ordering::Release);
         }
@@ -484,7 +484,7 @@ impl Labels {
             if left.is_none() {
                 regions.insert_range(ALL);
             }
-            let Left { told, root } = left.copied().unwrap_or_default();
+            let Leaving { told, root } = left.copied().unwrap_or_default();
             let root = Some(root).filter(|_| !member.is_written());
             all.push(Lacks { number: *number, birth: *birth, told, root, regions });
         }
@@ -543,7 +543,7 @@ impl Labels {
     fn write_table(
         &self,
         labels: &mut BTreeMap<u16, Label>,
-        left: &mut BTreeMap<u16, Left>,
+        left: &mut BTreeMap<u16, Leaving>,
         table: &Membership,
         size_bytes: u64,
     ) -> Result<bool> {
@@ -629,7 +629,7 @@ pub(super) fn write_superblock(devices: &Devices, labels: &[Label], superblock: 
 }
 
 /// Returns true if the label of a device is the one that is known.
-fn is_told(left: &Left, table: &Membership, label: &Label) -> bool {
+fn is_told(left: &Leaving, table: &Membership, label: &Label) -> bool {
     let own = &label.membership;
     match left.told {
         Some(id) => id == own.id(),
