@@ -196,7 +196,7 @@ def test_a_full_pool_gets_more_devices_under_writes(pool):
         pool.pagefold("add", pool.pool, "mirror", beside(pool, "new1"), beside(pool, "new2"))
         pool.pagefold("add", pool.pool, beside(pool, "new3"))
         assert room() > 3 * before
-        content = os.urandom(400 * MIB)
+        content = os.urandom(250 * MIB)
         (pool.mountpoint / "large").write_bytes(content)
     writer.verify()
     assert len({one["group"] for one in status(pool)["devices"]}) == 3
