@@ -1,5 +1,5 @@
-//! What a member of a mirror lacks is known after the pool was closed or has crashed: it gets what it missed, and lacks
-//! nothing then.
+//! A member of a mirror gets what it has missed, and lacks nothing then, also if the pool was closed or has crashed
+//! meanwhile.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod mirrored;

@@ -37,7 +37,7 @@ pub struct PassServer {
     faults: Arc<PassFaults>,
 }
 
-/// What a [`PassServer`] does wrong. It may be changed at any time.
+/// Faults of a [`PassServer`], which may be changed at any time.
 #[derive(Debug, Default)]
 pub struct PassFaults {
     /// Number of reads in a thousand that fail, with EIO.

@@ -54,7 +54,7 @@ pub(super) struct Leaving {
     pub(super) root: u64,
 }
 
-/// What a member lacks.
+/// The regions that a member lacks, with its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lacks {
     /// Number of the device.

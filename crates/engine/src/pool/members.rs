@@ -67,7 +67,7 @@ pub(super) struct Assembled {
 #[derive(Clone, Debug)]
 pub(super) struct Returned {
     pub(super) label: Label,
-    /// What its superblocks say; `None` if none is sound.
+    /// The same device with its superblocks; `None` if none is sound.
     pub(super) member: Option<Member>,
 }
 

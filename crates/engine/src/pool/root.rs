@@ -119,7 +119,7 @@ pub(super) struct Root {
     /// Segments of which this checkpoint stored second copies, ascending, each with all its parts that have some. The
     /// stored pages of the segment table do not know the last of these parts yet.
     pub(super) copies: Vec<(u64, Vec<Part>)>,
-    /// What members of mirrors lack that are not whole, each in a record.
+    /// Records of the regions that members of mirrors lack which are not whole, one for each member.
     pub(super) lacks: Vec<PlacedRecord>,
 }
 

@@ -443,8 +443,11 @@ impl Labels {
                 // One that was whole until now has all that any checkpoint has stored of it.
                 let stored = stored.iter().filter(|_| !missing.contains(&number));
                 let stored = stored.into_iter().find(|lacks| (lacks.number, lacks.birth) == (number, birth));
-                let mut regions = stored.map(|lacks| lacks.regions.clone()).unwrap_or_default();
-                since.add_to(table.group, &mut regions);
+                let mut regions = written.clone();
+                stored
+                    .iter()
+                    .flat_map(|lacks| lacks.regions.iter())
+                    .for_each(|range| regions.insert_range(range));
                 let root = stored.and_then(|lacks| lacks.root).unwrap_or(newest.addr.raw());
                 let mut left = Leaving { told: stored.and_then(|lacks| lacks.told), root };
                 let here = returned.iter().find(|returned| returned.label.device == number);

@@ -236,7 +236,7 @@ fn dead_records_are_listed() {
     assert_eq!(Addr::from_raw(*raw).unwrap().segment(), 2);
 }
 
-/// What a member lacks that was not there when the pool was opened, read by the document's tables alone.
+/// The record of a member that was not there when the pool was opened, read by the document's tables alone.
 #[test]
 fn lacks_of_a_member() {
     let sims = [1, 2].map(|seed| Arc::new(SimDevice::new(256 * MIB, seed)));

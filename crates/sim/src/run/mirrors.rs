@@ -80,7 +80,7 @@ impl Sim<'_> {
         {
             let older = older.crash(&mut |contents| contents - 1);
             older.grow(self.devices[at].size_bytes());
-            // What it has grown by shows when it is opened.
+            // An image of a device that has grown is as large as that.
             self.devices[at] = Arc::new(older.crash(&mut |contents| contents - 1));
             self.whole[at] = false;
             self.stats.older += 1;
