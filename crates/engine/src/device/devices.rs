@@ -412,6 +412,12 @@ impl Devices {
         group.remove(number)?.device().cloned()
     }
 
+    /// Removes all devices of a group on which nothing lies. Returns their numbers, and those that are here.
+    pub(crate) fn dissolve(&self, group: u16) -> Vec<(u16, Option<Arc<dyn Device>>)> {
+        let members = self.groups.get(usize::from(group)).map(Group::dissolve).unwrap_or_default();
+        members.iter().map(|member| (member.number, member.device().cloned())).collect()
+    }
+
     /// Lets a device take the place of one that is not written any more: it is the same one, opened again. It is filled
     /// with what that one lacks. Returns false if the device is written.
     pub(crate) fn reopen(&self, number: u16, device: Arc<dyn Device>) -> bool {

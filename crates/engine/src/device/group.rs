@@ -272,6 +272,13 @@ impl Group {
         Some(removed)
     }
 
+    /// Removes all members. On return nothing is written to them, and they are returned.
+    pub(super) fn dissolve(&self) -> Members {
+        let members = std::mem::take(&mut *self.members.write());
+        self.writes.drain();
+        members
+    }
+
     /// Puts a device in the place of the one that a member has, which is not written any more. It lacks what the other
     /// one lacks. On return all writes under way go to it if `state` is one that is written.
     pub(super) fn reopen(&self, number: u16, device: Arc<dyn Device>, state: MemberState) -> bool {

@@ -24,10 +24,12 @@ const LEARNING_SHARE_BUSY: u32 = 16;
 /// not.
 const SCRUB_SHARE: u32 = 2;
 const SCRUB_SHARE_BUSY: u32 = 8;
+/// Time between two looks whether a device can be emptied further that could not.
+const OBSTACLE_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two looks whether a device has grown.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
-/// Filling a device of a mirror takes one part in this many of the time of one thread while the pool is busy, and all
-/// of it while the pool is idle.
+/// Filling a device of a mirror, or emptying one, takes one part in this many of the time of one thread while the pool is
+/// busy, and all of it while the pool is idle.
 const FILL_SHARE_BUSY: u32 = 3;
 /// Discarding by the way takes one part in this many of the time: some drives do nothing else meanwhile.
 const AUTOTRIM_SHARE: u32 = 8;
@@ -206,7 +208,8 @@ impl Pool {
         }
     }
 
-    /// Fills devices that lack something, and rests after each step. Takes up growth of devices, if that is wanted.
+    /// Fills devices that lack something, and empties those that leave; rests after each step. Takes up growth of devices,
+    /// if that is wanted.
     fn fill_loop(&self) {
         let mut traffic = Traffic::default();
         let mut rest = MAINTENANCE_INTERVAL;
@@ -220,12 +223,17 @@ impl Pool {
                     tracing::warn!(%error, "growth of a device was not taken up");
                 }
             }
-            rest = match self.fill_step(now_s()) {
+            let step = self.fill_step(now_s()).and_then(|filled| match filled {
+                None => self.evacuate_step(now_s()),
+                filled => Ok(filled),
+            });
+            rest = match step {
+                Ok(None) if self.removal_status().obstacle.is_some() => OBSTACLE_INTERVAL,
                 Ok(None) => MAINTENANCE_INTERVAL,
                 Ok(Some(_)) if traffic.idle_since.is_some() => Duration::ZERO,
                 Ok(Some(_)) => begun.elapsed() * (FILL_SHARE_BUSY - 1),
                 Err(error) => {
-                    tracing::error!(%error, "filling a device failed");
+                    tracing::error!(%error, "filling a device, or moving what lies on one, failed");
                     COMMIT_INTERVAL
                 }
             };

@@ -32,6 +32,7 @@
 //! | 233 | length of the name | 1 |
 //! | 234 | name, as `is_name` demands, then zeros | 63 |
 //! | 297 | tables that the membership's came from | 1024 |
+//! | 1321 | groups that are gone | 513 |
 //! | 4092 | crc32c of the bytes before | 4 |
 //!
 //! The GUID of the pool can be changed ([`super::reguid`]), the GUID of its log never: so changing the former touches
@@ -74,7 +75,7 @@ pub(crate) const LABEL_MAGIC: [u8; 8] = *b"PAGEFOLD";
 /// First bytes of a superblock.
 pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"PFsuperb";
 /// Version of the format that this program writes.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;
 /// Features that this program knows.
 pub const KNOWN_FEATURES: u64 = 0;
 /// Number of slots of a ring of superblocks.
@@ -199,6 +200,7 @@ impl Label {
         out.extend_from_slice(self.name.as_bytes());
         out.resize(LINEAGE_AT, 0);
         self.membership.encode_lineage(&mut out);
+        self.membership.encode_gone(&mut out);
         checksummed_block(&out)
     }
 
@@ -237,8 +239,9 @@ impl Label {
         let log = Guid(reader.take(16)?.try_into().unwrap_or_default());
         let formerly = Guid(reader.take(16)?.try_into().unwrap_or_default());
         let mut membership = Membership::decode(&mut reader)?;
-        membership
-            .decode_lineage(&mut Reader::new(block.get(LINEAGE_AT..).unwrap_or_default(), "pool label"))?;
+        let mut further = Reader::new(block.get(LINEAGE_AT..).unwrap_or_default(), "pool label");
+        membership.decode_lineage(&mut further)?;
+        membership.decode_gone(&mut further)?;
         let len = usize::from(reader.u8()?);
         let name =
             std::str::from_utf8(reader.take(len.min(NAME_BYTES_MAX))?).ok().filter(|name| is_name(name));

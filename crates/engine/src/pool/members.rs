@@ -16,6 +16,7 @@ use super::{OpenOptions, Pool};
 use crate::device::{
     Device, Devices, FileDevice, FoundMember, MemberState, OneDevice, OpenMode, RecordedDevice, Recording,
 };
+use crate::ranges::Ranges;
 use crate::{Error, Result};
 
 impl Pool {
@@ -130,13 +131,14 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, rescue: bool) -> Result<As
         tracing::warn!(%device, pool = label.name, "it was being added to the pool when that ended, and is not part of it; it is left alone");
     }
     let tables = tables(&all, &superblock, rescue)?;
+    let groups = groups_of(&all, &superblock, rescue);
     let (all, others): (Vec<_>, Vec<_>) =
-        all.into_iter().partition(|candidate| rescue || !is_other(candidate, &tables, &superblock));
+        all.into_iter().partition(|candidate| rescue || !is_other(candidate, &tables, &groups, &superblock));
     for Candidate { device, label, .. } in &others {
         let device = device.path().display();
         tracing::warn!(%device, pool = label.name, "it is not a device of the pool, which has others in its place; it is left alone");
     }
-    match (place(all, &tables, superblock, rescue), unlabelled.or(unsound)) {
+    match (place(all, &tables, &groups, superblock, rescue), unlabelled.or(unsound)) {
         (Err(Error::NotAPool(_)), Some(error)) => Err(error),
         (Ok(assembled), Some(error)) => {
             tracing::error!(%error, "a device is left alone: the pool can be opened without it");
@@ -154,15 +156,14 @@ pub fn can_open(devices: &[Arc<dyn Device>]) -> bool {
 
 /// Returns the number of devices that a pool has, as far as these labels tell: of a group that none of them is of, at
 /// least one.
-pub(super) fn expected<'a>(labels: impl Iterator<Item = &'a Label>) -> usize {
-    let (mut groups, mut tables) = (0, BTreeMap::new());
-    for Membership { groups: all, group, group_epoch, members, .. } in labels.map(|label| &label.membership) {
-        groups = groups.max(usize::from(*all));
-        let newest: &mut (u64, usize) = tables.entry(*group).or_default();
-        *newest = (*newest).max((*group_epoch, members.len()));
-    }
-    let known: usize = tables.values().map(|(_, members)| members).sum();
-    known + groups.saturating_sub(tables.len())
+pub(super) fn expected<'a>(labels: impl Iterator<Item = &'a Label> + Clone) -> usize {
+    let groups = Groups::told_by(labels.clone());
+    let newest = newest_tables(labels);
+    let tables = newest.iter().filter(|(group, _)| groups.has(**group));
+    let members =
+        |all: (usize, usize), (_, table): (&u16, &&Membership)| (all.0 + 1, all.1 + table.members.len());
+    let (known, members) = tables.fold((0, 0), members);
+    members + groups.count().saturating_sub(known)
 }
 
 /// Returns the newest table of each group among labels of devices that have come equally far.
@@ -211,15 +212,39 @@ pub(super) fn suffice<'a>(labels: impl Iterator<Item = &'a Label>) -> bool {
                 && label.membership.entry(label.device).is_some_and(|own| own.birth == entry.birth)
         })
     };
+    let groups = Groups::told_by(labels.iter().copied());
     let whole: BTreeSet<u16> =
         labels.iter().copied().filter(|label| is_whole(label)).map(|label| label.membership.group).collect();
-    whole.len() == usize::from(groups_of(labels.iter().copied()))
+    whole.into_iter().filter(|group| groups.has(*group)).count() == groups.count()
 }
 
-/// Returns the number of groups that a pool has by the labels of the highest epoch among these.
-fn groups_of<'a>(labels: impl Iterator<Item = &'a Label>) -> u16 {
-    let newest = labels.map(|label| &label.membership).max_by_key(|membership| membership.epoch);
-    newest.map_or(0, |membership| membership.groups)
+/// The groups of a pool, as labels of devices tell that have come equally far.
+#[derive(Clone, Debug, Default)]
+struct Groups {
+    /// Number above those of all groups that there were.
+    numbers: u16,
+    /// Numbers of those that are gone: all that any of the labels names, since none comes back (E3 of
+    /// [`super::evacuate`]).
+    gone: Ranges,
+}
+
+impl Groups {
+    fn told_by<'a>(labels: impl Iterator<Item = &'a Label> + Clone) -> Self {
+        let all = labels.map(|label| &label.membership);
+        let newest = all.clone().max_by_key(|membership| membership.epoch);
+        let numbers = newest.map_or(0, |membership| membership.groups);
+        let mut gone = Ranges::default();
+        all.flat_map(|membership| membership.gone.iter()).for_each(|range| gone.insert_range(range));
+        Self { numbers, gone }
+    }
+
+    fn has(&self, group: u16) -> bool {
+        group < self.numbers && !self.gone.has(group.into())
+    }
+
+    fn count(&self) -> usize {
+        usize::from(self.numbers).saturating_sub(self.gone.len() as usize)
+    }
 }
 
 /// Reads the labels and superblocks of devices.
@@ -274,10 +299,23 @@ fn two_pools((label, device): (&Label, OneDevice<'_>), (other, twin): (&Label, O
 
 /// Returns true if a device is none of its group, as the labels of devices that have come as far as `newest` tell: it left
 /// the group, or was being added when that ended, before others were added.
-fn is_other(candidate: &Candidate, tables: &BTreeMap<u16, Membership>, newest: &Superblock) -> bool {
-    let table = tables.get(&candidate.label.membership.group);
-    !candidate.is_current(newest)
-        && table.is_some_and(|table| !table.members.iter().any(|entry| candidate.is(entry)))
+fn is_other(
+    candidate: &Candidate,
+    tables: &BTreeMap<u16, Membership>,
+    groups: &Groups,
+    newest: &Superblock,
+) -> bool {
+    let group = candidate.label.membership.group;
+    let table = tables.get(&group);
+    groups.gone.has(group.into())
+        || !candidate.is_current(newest)
+            && table.is_some_and(|table| !table.members.iter().any(|entry| candidate.is(entry)))
+}
+
+/// Returns the groups of the pool.
+fn groups_of(candidates: &[Candidate], newest: &Superblock, rescue: bool) -> Groups {
+    let counts = |candidate: &&Candidate| rescue || candidate.is_current(newest);
+    Groups::told_by(candidates.iter().filter(counts).map(|candidate| &candidate.label))
 }
 
 /// Returns the superblock that counts; `None` if there is no sound one.
@@ -319,6 +357,7 @@ fn tables(candidates: &[Candidate], newest: &Superblock, rescue: bool) -> Result
 fn place(
     candidates: Vec<Candidate>,
     tables: &BTreeMap<u16, Membership>,
+    groups: &Groups,
     newest: Superblock,
     rescue: bool,
 ) -> Result<Assembled> {
@@ -335,24 +374,26 @@ fn place(
     if !rescue && !stale.iter().all(|member| was_left(member, &newest.standing(), &borrowed)) {
         return Err(stale_error(&stale, &newest));
     }
-    let groups = if rescue {
-        groups_of(candidates.iter().map(|one| &one.label))
-    } else {
-        let current = candidates.iter().filter(|one| one.is_current(&newest));
-        groups_of(current.map(|one| &one.label))
-    };
     let mut placed = Placed { rest: candidates, ..Placed::default() };
-    for group in 0..groups {
-        let Some(table) = tables.get(&group) else { continue };
-        placed.group(Membership { groups, ..table.clone() }.of_epoch(newest.epoch), table, &newest, rescue);
+    for group in 0..groups.numbers {
+        let (numbers, gone) = (groups.numbers, groups.gone.clone());
+        match tables.get(&group).filter(|_| groups.has(group)) {
+            Some(told) => {
+                let table = Membership { groups: numbers, gone, ..told.clone() }.of_epoch(newest.epoch);
+                placed.group(table, told, &newest, rescue);
+            }
+            None if groups.has(group) => {}
+            None => placed.none(Membership { gone, ..Membership::none(group, numbers) }),
+        }
     }
     for other in &placed.rest {
         let device = other.device.path().display();
         tracing::warn!(%device, pool = label.name, "it is no longer a device of the pool, and is left alone");
     }
-    let expected: usize =
-        tables.values().map(|table| table.members.len()).sum::<usize>() + usize::from(groups) - tables.len();
-    if placed.whole < usize::from(groups) {
+    if placed.whole < groups.count() {
+        let known = tables.iter().filter(|(group, _)| groups.has(**group)).map(|(_, table)| table);
+        let members: usize = known.clone().map(|table| table.members.len()).sum();
+        let expected = members + groups.count().saturating_sub(known.count());
         return Err(Error::NotAPool(format!(
             "pool '{}' has {expected} devices and {} of them are here; name them all, or import with -d",
             label.name, placed.here
@@ -389,6 +430,13 @@ struct Placed {
 }
 
 impl Placed {
+    /// Leaves the place of a group that is gone empty.
+    fn none(&mut self, table: Membership) {
+        self.sizes.push(0);
+        self.groups.push(Vec::new());
+        self.tables.push(table);
+    }
+
     /// Returns the bytes that a group uses: as the newest label of its whole members says (Y4 of [`super::roster`]).
     fn size_of(&self, table: &Membership, newest: &Superblock, any: bool) -> Option<u64> {
         let is_whole = |candidate: &&Candidate| {

@@ -10,7 +10,7 @@
 //! | 126 | number of groups | 2 |
 //! | 128 | epoch of the group: rises by one with every change of the table | 8 |
 //! | 136 | random number that was drawn for that change: two halves that went on separately have different ones | 8 |
-//! | 144 | number of members | 1 |
+//! | 144 | number of members; plus 128: everything moves off the group, which leaves the pool then | 1 |
 //! | 145 | 8 entries of the table, zero where there is no member | 11 each |
 //!
 //! | offset in an entry | field | size |
@@ -20,21 +20,26 @@
 //! | 3 | birth: a random number, by which the device is told from one that had its number before | 8 |
 //!
 //! Behind the label's name stand the tables that this one came from, [`LINEAGE`] at most, the newest first, each by its
-//! epoch and its random number: 16 bytes each, zero where there are no more.
+//! epoch and its random number: 16 bytes each, zero where there are no more. Behind these stand the numbers of the groups
+//! that have left the pool, as [`GONE_MAX`] ranges at most: their number (1 byte), and the first and the last number of
+//! each (2 bytes each), ascending, zero where there are no more.
 
-use crate::Result;
 use crate::device::MemberState;
+use crate::ranges::Ranges;
 use crate::wire::Reader;
+use crate::{Error, Result};
 
 /// Largest number of members of a group: four that stay, and those that are on their way in or out.
 pub(super) const MEMBERS_MAX: usize = 8;
 /// Largest number of tables that a table says it came from.
 pub(super) const LINEAGE: usize = 64;
+/// Largest number of ranges of the numbers of groups that are gone.
+pub(super) const GONE_MAX: usize = 128;
 /// Largest number of devices of a mirror that stay.
 pub(super) const MIRROR_MAX: usize = 4;
 /// Epoch of a pool that was just made.
 pub(super) const FIRST_EPOCH: u64 = 1;
-/// Bit of a stored state that says that the member leaves.
+/// Bit of a stored state that says that the member leaves, and of the number of members that says that the group does.
 const LEAVES: u8 = 128;
 
 /// A member of a group, as a label names it.
@@ -63,6 +68,10 @@ pub struct Membership {
     pub group_epoch: u64,
     /// Random number of that epoch.
     pub draw: u64,
+    /// True if everything moves off the group, which leaves the pool then (E2 of [`super::evacuate`]).
+    pub(super) leaves: bool,
+    /// Numbers of the groups that are gone. No group gets one of them again.
+    pub(super) gone: Ranges,
     /// Members of the group, by ascending numbers.
     pub(crate) members: Vec<MemberEntry>,
     /// Epochs and random numbers of the tables that this one came from, the newest first.
@@ -72,7 +81,22 @@ pub struct Membership {
 impl Membership {
     /// Returns the first membership of the devices of a group.
     pub(crate) fn first(group: u16, groups: u16, members: Vec<MemberEntry>) -> Self {
-        Self { epoch: FIRST_EPOCH, group, groups, group_epoch: 1, draw: 0, members, lineage: Vec::new() }
+        Self {
+            epoch: FIRST_EPOCH,
+            group,
+            groups,
+            group_epoch: 1,
+            draw: 0,
+            leaves: false,
+            gone: Ranges::default(),
+            members,
+            lineage: Vec::new(),
+        }
+    }
+
+    /// Returns what stands for the table of a group that is gone.
+    pub(super) fn none(group: u16, groups: u16) -> Self {
+        Self::first(group, groups, Vec::new())
     }
 
     /// Returns the place of a device that is all of its group.
@@ -121,6 +145,51 @@ impl Membership {
         self.id() == other.id() || self.lineage.contains(&other.id())
     }
 
+    /// Appends the stored form of the numbers of groups that are gone.
+    pub(super) fn encode_gone(&self, out: &mut Vec<u8>) {
+        let ranges: Vec<_> = self.gone.iter().take(GONE_MAX).collect();
+        out.push(ranges.len() as u8);
+        for at in 0..GONE_MAX {
+            let (first, last) = ranges.get(at).map_or((0, 0), |range| (range.start, range.end - 1));
+            out.extend_from_slice(&(first as u16).to_le_bytes());
+            out.extend_from_slice(&(last as u16).to_le_bytes());
+        }
+    }
+
+    /// Reads the stored form of the numbers of groups that are gone.
+    pub(super) fn decode_gone(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let count = usize::from(reader.u8()?);
+        let mut next = 0;
+        for _ in 0..count {
+            let (first, last) = (u64::from(reader.u16()?), u64::from(reader.u16()?));
+            if first < next || last < first || last >= self.groups.into() {
+                return Err(reader.bad("the groups that are gone cannot be"));
+            }
+            self.gone.insert_range(first..last + 1);
+            next = last + 2;
+        }
+        if count > GONE_MAX || self.gone.has(self.group.into()) {
+            return Err(reader.bad("the groups that are gone cannot be"));
+        }
+        Ok(())
+    }
+
+    /// Notes that a group has left the pool.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if so many have that a label has no place for another one.
+    pub(super) fn add_gone(&mut self, group: u16) -> Result<()> {
+        let mut gone = self.gone.clone();
+        gone.insert(group.into());
+        if gone.iter().count() > GONE_MAX {
+            return Err(Error::Invalid(
+                "the labels have no place to say that another device has left the pool".into(),
+            ));
+        }
+        self.gone = gone;
+        Ok(())
+    }
+
     /// Appends the stored form of the tables that it came from.
     pub(super) fn encode_lineage(&self, out: &mut Vec<u8>) {
         for at in 0..LINEAGE {
@@ -148,7 +217,7 @@ impl Membership {
         out.extend_from_slice(&self.groups.to_le_bytes());
         out.extend_from_slice(&self.group_epoch.to_le_bytes());
         out.extend_from_slice(&self.draw.to_le_bytes());
-        out.push(self.members.len() as u8);
+        out.push(self.members.len() as u8 | if self.leaves { LEAVES } else { 0 });
         for at in 0..MEMBERS_MAX {
             let state = |entry: &MemberEntry| entry.state as u8 | if entry.leaves { LEAVES } else { 0 };
             let entry = self.members.get(at).map(|entry| (entry.number, state(entry), entry.birth));
@@ -162,7 +231,8 @@ impl Membership {
     /// Reads the stored form.
     pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self> {
         let (epoch, group, groups) = (reader.u64()?, reader.u16()?, reader.u16()?);
-        let (group_epoch, draw, count) = (reader.u64()?, reader.u64()?, usize::from(reader.u8()?));
+        let (group_epoch, draw, stored) = (reader.u64()?, reader.u64()?, reader.u8()?);
+        let (count, group_leaves) = (usize::from(stored & !LEAVES), stored & LEAVES != 0);
         if count == 0 || count > MEMBERS_MAX || group >= groups {
             return Err(reader.bad("its group cannot be"));
         }
@@ -179,7 +249,7 @@ impl Membership {
                 _ => {}
             }
         }
-        Ok(Self { epoch, group, groups, group_epoch, draw, members, lineage: Vec::new() })
+        Ok(Self { epoch, group_epoch, draw, leaves: group_leaves, ..Self::first(group, groups, members) })
     }
 }
 
@@ -191,7 +261,7 @@ mod tests {
         let entry = |number, state, leaves, birth| MemberEntry { number, state, leaves, birth };
         let members =
             vec![entry(2, MemberState::Whole, false, 7), entry(5, MemberState::Faulted, true, u64::MAX)];
-        Membership { epoch: 9, group_epoch: 4, draw: 3, ..Membership::first(1, 2, members) }
+        Membership { epoch: 9, group_epoch: 4, draw: 3, leaves: true, ..Membership::first(1, 2, members) }
     }
 
     #[test]
@@ -222,6 +292,34 @@ mod tests {
         let mut read = Membership { lineage: Vec::new(), ..last.clone() };
         read.decode_lineage(&mut Reader::new(&out, "a label")).unwrap();
         assert_eq!(read, *last);
+    }
+
+    #[test]
+    fn groups_that_are_gone_read_back_and_what_cannot_be_is_refused() {
+        let mut of = Membership { groups: 300, group: 3, ..table() };
+        [0, 1, 2, 7, 299].into_iter().for_each(|group| of.add_gone(group).unwrap());
+        let mut out = Vec::new();
+        of.encode_gone(&mut out);
+        assert_eq!(out.len(), 1 + 4 * GONE_MAX);
+        let read = |bytes: &[u8], group: u16| {
+            let mut read = Membership { gone: Ranges::default(), group, ..of.clone() };
+            read.decode_gone(&mut Reader::new(bytes, "a label")).map(|()| read)
+        };
+        assert_eq!(read(&out, 3).unwrap(), of);
+        assert!(read(&out, 7).is_err(), "its own group is gone");
+        // Too many ranges, a range that ends before it begins, that overlaps, that is behind the last group.
+        for (at, value) in [(0, 200), (3, 0xFF), (5, 1), (11, 2)] {
+            let mut bad = out.clone();
+            bad[at] = value;
+            assert!(read(&bad, 3).is_err(), "byte {at}");
+        }
+        let mut many = Membership { groups: 1000, group: 999, ..table() };
+        for group in 0..GONE_MAX as u16 {
+            many.add_gone(2 * group).unwrap();
+        }
+        assert!(many.add_gone(998).is_err(), "there is no place for another range");
+        many.add_gone(1).unwrap();
+        many.add_gone(998).unwrap();
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Pool {
         self.labels.tell_of(&new);
         // First the room, then what may be promised of it.
         new.sizes.iter().for_each(|size_bytes| self.chunks.add_device(*size_bytes));
-        self.promise_all();
+        self.count_chunks();
     }
 
     /// Lets the pool use all of its devices, which may have grown; with `device`, all of that one's group. Returns the
@@ -152,18 +152,18 @@ impl Pool {
             }
         }
         if grown > 0 {
-            self.promise_all();
+            self.count_chunks();
         }
         Ok(grown)
     }
 
-    /// Has all chunks count that the pool has by now.
-    fn promise_all(&self) {
+    /// Has the sizes follow from the chunks that the pool has by now.
+    pub(super) fn count_chunks(&self) {
         let mut sizing = self.sizing.write();
         *sizing = sizing.with_chunks(self.chunks.total());
         self.shared.bounds.set(sizing.bounds);
         let capacity_bytes = sizing.bounds.capacity_bytes;
-        tracing::info!(capacity_bytes, "the pool has grown");
+        tracing::info!(capacity_bytes, "the pool has another size");
     }
 
     /// Has growth of devices taken up by the way ([`Pool::growth_step`]), or only when somebody asks for it.
@@ -194,10 +194,15 @@ impl Pool {
         }
         let path = self.shared.devices.device_path(device);
         self.labels.remove(group, device)?;
-        if let Some(hook) = self.on_leave.get() {
-            hook(&path);
-        }
+        self.tell_of_leave(&path);
         Ok(())
+    }
+
+    /// Tells of a device that has left the pool ([`Pool::on_leave`]).
+    pub(super) fn tell_of_leave(&self, path: &Path) {
+        if let Some(hook) = self.on_leave.get() {
+            hook(path);
+        }
     }
 
     /// Has `hook` called with the path of each device that has left the pool, because it was detached or replaced: it is

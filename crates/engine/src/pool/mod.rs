@@ -49,6 +49,7 @@ mod copies;
 pub mod crafting;
 mod create;
 mod deltas;
+mod evacuate;
 mod faults;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -112,6 +113,7 @@ pub use check::{CheckReport, Progress, check};
 pub use clean::CleanReport;
 pub use compare::Comparison;
 pub use create::{CreateOptions, create, create_groups, create_groups_on, create_on, destroy};
+pub use evacuate::{Obstacle, RemovalStatus};
 pub use group::Flight;
 pub use label::{Guid, Label};
 pub use listing::Listed;
@@ -194,6 +196,7 @@ struct Signal {
 pub struct Pool {
     labels: Arc<Labels>,
     fill: Mutex<FillStatus>,
+    removal: Mutex<RemovalStatus>,
     /// Is told of devices that have left the pool.
     on_leave: OnceLock<mirrors::LeaveHook>,
     /// The opening that every superblock names from now on; of a pool that is only read, the last one.

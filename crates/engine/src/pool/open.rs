@@ -189,6 +189,10 @@ impl OpeningPool {
         let (devices, sizes) = (assembled.devices.clone(), &assembled.sizes);
         let chunks = Arc::new(Chunks::new(sizes));
         let segments = Arc::new(Segments::new(options.cache_bytes / 16 * CACHE_SHARES.1));
+        for table in assembled.tables.iter().filter(|table| table.leaves) {
+            chunks.close_device(table.group);
+            segments.set_leaving(table.group, true);
+        }
         let ahead = ReadAhead::new(options.reads_at_once);
         let labels = Labels::new(assembled, Arc::clone(&segments), options.read_only, options.salt)?;
         let labels = Arc::new(labels);
@@ -397,6 +401,7 @@ impl OpeningPool {
         let pool = Arc::new(Pool {
             labels: self.labels,
             fill: Mutex::default(),
+            removal: Mutex::default(),
             on_leave: OnceLock::new(),
             opening: self.opening_superblock.opening,
             witness: options.witness.clone(),

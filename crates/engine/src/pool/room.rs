@@ -76,7 +76,7 @@ impl Pool {
     }
 
     /// Takes one step towards more free chunks. Returns false if there are none to gain.
-    fn gain_room(&self, state: &mut Maintenance) -> Result<bool> {
+    pub(super) fn gain_room(&self, state: &mut Maintenance) -> Result<bool> {
         let before = self.shared.spare_chunks();
         let mut steps = 0;
         while self.reap()? {
@@ -153,6 +153,11 @@ impl Pool {
         let last = all - room.checkpoints_bytes.swap(all, Ordering::Relaxed);
         let lately = room.checkpoint_bytes.load(Ordering::Relaxed);
         room.checkpoint_bytes.store(lately - lately / 4 + last / 4, Ordering::Relaxed);
+        self.note_kept(state);
+    }
+
+    /// Notes the chunks that the cleaner needs as things are.
+    pub(super) fn note_kept(&self, state: &Maintenance) {
         self.shared.room.clean_chunks.store(self.needed_chunks(state), Ordering::Release);
     }
 }

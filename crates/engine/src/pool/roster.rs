@@ -10,6 +10,7 @@
 //!   members has.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -246,6 +247,8 @@ impl Labels {
                 numbered.push((free, device));
             }
             let table = Membership::first(number, all, members).of_epoch(epoch);
+            let gone = tables.first().map(|table| table.gone.clone()).unwrap_or_default();
+            let table = Membership { gone, ..table };
             tables.push(table.clone());
             new.push((table, size_bytes, numbered));
         }
@@ -326,6 +329,65 @@ impl Labels {
         self.state.lock().counted
     }
 
+    /// Returns the groups that leave, ascending.
+    pub(super) fn leaving(&self) -> Vec<u16> {
+        self.state.lock().tables.iter().filter(|table| table.leaves).map(|table| table.group).collect()
+    }
+
+    /// Returns the number of groups that stay.
+    pub(super) fn staying(&self) -> usize {
+        let state = self.state.lock();
+        let counted = state.tables.iter().take(state.counted.into());
+        counted.filter(|table| !table.leaves && !table.members.is_empty()).count()
+    }
+
+    /// Makes the labels of a group say that it leaves, or stays (E2 of [`super::evacuate`]).
+    ///
+    /// # Errors
+    /// Errors of labels; then they may say so, or not.
+    pub(super) fn set_leaving(&self, group: u16, leaves: bool) -> Result<()> {
+        if let Some(table) = self.state.lock().tables.get_mut(usize::from(group)) {
+            table.leaves = leaves;
+        }
+        self.change(group)
+    }
+
+    /// Makes the labels of all other groups say that a group is gone, on which nothing lies, and takes its devices out.
+    /// They hold no pool then (E3 of [`super::evacuate`]). Returns their numbers and paths.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the labels have no place to say so; errors of labels: then some of them may say so, and it has
+    /// to be done again.
+    pub(super) fn remove_group(&self, group: u16) -> Result<Vec<(u16, PathBuf)>> {
+        let others: Vec<u16> = {
+            let mut state = self.state.lock();
+            state.tables.iter_mut().try_for_each(|table| table.add_gone(group))?;
+            let there = |table: &&Membership| table.group != group && !table.members.is_empty();
+            state.tables.iter().filter(there).map(|table| table.group).collect()
+        };
+        others.into_iter().try_for_each(|other| self.change(other))?;
+        let taken = {
+            let mut state = self.state.lock();
+            let State { labels, left, tables, sizes, .. } = &mut *state;
+            if let Some(table) = tables.get_mut(usize::from(group)) {
+                *table = Membership { gone: table.gone.clone(), ..Membership::none(group, table.groups) };
+            }
+            sizes.get_mut(usize::from(group)).into_iter().for_each(|bytes| *bytes = 0);
+            let taken = self.devices.states(group);
+            for (number, _) in &taken {
+                labels.remove(number);
+                left.remove(number);
+            }
+            taken.into_iter().map(|(number, _)| (number, self.devices.device_path(number))).collect()
+        };
+        for (_, device) in self.devices.dissolve(group) {
+            if let Some(device) = device {
+                erase_what_left(device.as_ref());
+            }
+        }
+        Ok(taken)
+    }
+
     /// Makes the labels of the groups that were there before tell of new ones. It suffices if that happens at the next
     /// opening.
     pub(super) fn tell_of(&self, new: &NewGroups) {
@@ -361,11 +423,8 @@ impl Labels {
             state.labels.extend(label.map(|label| (number, label)));
             return Err(error);
         }
-        let device = self.devices.remove(number);
-        if let Some(device) = device
-            && let Err(error) = Label::erase(OneDevice::of(device.as_ref()))
-        {
-            tracing::warn!(%error, device = %device.path().display(), "a device that has left the pool still has its label");
+        if let Some(device) = self.devices.remove(number) {
+            erase_what_left(device.as_ref());
         }
         Ok(())
     }
@@ -498,7 +557,8 @@ impl Labels {
     pub(super) fn lacks_bytes_max(&self) -> u64 {
         let state = self.state.lock();
         let groups = state.tables.iter().zip(&state.sizes);
-        groups.map(|(table, bytes)| (table.members.len() as u64 - 1) * Lacks::bytes_max(*bytes)).sum()
+        let others = |table: &Membership| (table.members.len() as u64).saturating_sub(1);
+        groups.map(|(table, bytes)| others(table) * Lacks::bytes_max(*bytes)).sum()
     }
 
     /// Makes a member whole that lacks nothing any more. Returns the devices whose place it took: they may leave now;
@@ -629,6 +689,13 @@ pub(super) fn write_superblock(devices: &Devices, labels: &[Label], superblock: 
         devices.flush()?;
     }
     Ok(())
+}
+
+/// Makes a device that has left the pool hold none.
+fn erase_what_left(device: &dyn Device) {
+    if let Err(error) = Label::erase(OneDevice::of(device)) {
+        tracing::warn!(%error, device = %device.path().display(), "a device that has left the pool still has its label");
+    }
 }
 
 /// Returns true if the label of a device is the one that is known.

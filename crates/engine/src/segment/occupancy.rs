@@ -1,7 +1,7 @@
 //! Bytes of each chunk that live records hold, kept up with every record that is born, dies or moves. So the cleaner
 //! finds the chunks that it wants without looking at all of them.
 
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use smallvec::SmallVec;
 
@@ -135,6 +135,8 @@ pub(super) struct Occupancy {
     levels: Vec<BTreeSet<(u64, Chunk)>>,
     /// Chunks that have no place in `levels` yet, so that opening a pool need not wait for the ranking.
     unranked: Vec<Chunk>,
+    /// Chunks in use of the devices from which everything is to move. They have no place among the levels.
+    leaving: BTreeMap<u16, BTreeSet<Chunk>>,
     /// Sum of [`Occupied::pointed_bytes`] over all chunks.
     pointed_bytes: u64,
 }
@@ -148,6 +150,14 @@ impl Occupancy {
         let pointed_bytes = occupied.pointed_bytes();
         change(occupied);
         self.pointed_bytes = self.pointed_bytes + occupied.pointed_bytes() - pointed_bytes;
+        if let Some(leaving) = self.leaving.get_mut(&chunk.device) {
+            if occupied.parts > 0 {
+                leaving.insert(chunk);
+            } else {
+                leaving.remove(&chunk);
+            }
+            return;
+        }
         let after = (occupied.level(), occupied.youngest());
         occupied.ranked = occupied.parts > 0 && (was_ranked || was_empty);
         let is_ranked = occupied.ranked;
@@ -174,7 +184,7 @@ impl Occupancy {
     /// ranked. [`Occupancy::rank`] has to be called before chunks are chosen.
     pub(super) fn enter_unranked(&mut self, chunk: Chunk, page: u64, segment: u64, held_bytes: u64) {
         let Some(occupied) = self.chunks.get_mut(chunk) else { return };
-        if occupied.parts == 0 {
+        if occupied.parts == 0 && !self.leaving.contains_key(&chunk.device) {
             occupied.enter(page, segment, held_bytes);
             self.unranked.push(chunk);
         } else {
@@ -187,13 +197,45 @@ impl Occupancy {
         let from = self.unranked.len().saturating_sub(most);
         for chunk in self.unranked.split_off(from) {
             let Some(occupied) = self.chunks.get_mut(chunk) else { continue };
-            if occupied.parts == 0 || std::mem::replace(&mut occupied.ranked, true) {
+            if self.leaving.contains_key(&chunk.device)
+                || occupied.parts == 0
+                || std::mem::replace(&mut occupied.ranked, true)
+            {
                 continue;
             }
             let (level, youngest) = (occupied.level(), occupied.youngest());
             self.level(level).insert((youngest, chunk));
         }
         !self.unranked.is_empty()
+    }
+
+    /// Takes the chunks of a device out of the levels, since everything is to move from there; or puts them back.
+    pub(super) fn set_leaving(&mut self, device: u16, leaves: bool) {
+        if leaves == self.leaving.contains_key(&device) {
+            return;
+        }
+        let of_device = |(chunk, occupied): &(Chunk, &Occupied)| chunk.device == device && occupied.parts > 0;
+        let chunks: BTreeSet<Chunk> = self.chunks.iter().filter(of_device).map(|(chunk, _)| chunk).collect();
+        for chunk in &chunks {
+            let Some(occupied) = self.chunks.get_mut(*chunk) else { continue };
+            let (level, youngest) = (occupied.level(), occupied.youngest());
+            let was_ranked = std::mem::replace(&mut occupied.ranked, !leaves);
+            match leaves {
+                false => drop(self.level(level).insert((youngest, *chunk))),
+                true if was_ranked => drop(self.level(level).remove(&(youngest, *chunk))),
+                true => {}
+            }
+        }
+        match leaves {
+            true => self.leaving.insert(device, chunks),
+            false => self.leaving.remove(&device),
+        };
+    }
+
+    /// Returns the chunks in use from which everything is to move, ascending.
+    pub(super) fn leaving(&self, device: u16) -> impl Iterator<Item = (Chunk, &Occupied)> {
+        let chunks = self.leaving.get(&device).into_iter().flatten();
+        chunks.filter_map(|chunk| Some((*chunk, self.get(*chunk)?)))
     }
 
     /// Returns the bytes that live records hold of all chunks.
@@ -209,7 +251,8 @@ impl Occupancy {
 
     /// Returns the memory that it takes, in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let ranked: usize = self.levels.iter().map(BTreeSet::len).sum();
+        let listed = self.levels.iter().map(BTreeSet::len).sum::<usize>();
+        let ranked = listed + self.leaving.values().map(BTreeSet::len).sum::<usize>();
         // Sets are about two thirds full.
         self.chunks.memory_bytes() + self.pointed_bytes + (ranked * size_of::<(u64, Chunk)>()) as u64 * 3 / 2
     }

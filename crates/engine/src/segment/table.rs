@@ -465,6 +465,20 @@ impl Segments {
         inner.occupancy.by_score(score, &mut |chunk, occupied| visit(chunk, occupied, &page_bytes));
     }
 
+    /// Takes the chunks of a device from [`Segments::chunks_by_score`], since everything is to move from there
+    /// ([`Segments::leaving_chunks`]); or puts them back.
+    pub(crate) fn set_leaving(&self, device: u16, leaves: bool) {
+        self.inner.write().occupancy.set_leaving(device, leaves);
+    }
+
+    /// Visits the chunks of a device that segments lie in and from which everything is to move, ascending, until `visit`
+    /// returns false. It gets what [`Segments::chunks_by_score`] gives.
+    pub(crate) fn leaving_chunks(&self, device: u16, visit: &mut VisitChunk<'_>) {
+        let inner = self.inner.read();
+        let page_bytes = |page| inner.page_bytes(page);
+        let _ = inner.occupancy.leaving(device).all(|(chunk, occupied)| visit(chunk, occupied, &page_bytes));
+    }
+
     /// Returns a copy of one entry.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! Chunk states are never stored: they follow from the segment table.
 //!
 //! S2: a chunk is discarded only while it is free, and is not given out before the discard has returned (`trim`).
+//! E1: no chunk of a device that is closed is given out, and none of them counts as free ([`super::pool`], `evacuate`).
 //!
 //! ```text
 //! geometry   which bytes of a device are chunks, and which are reserved; no I/O
@@ -81,6 +82,8 @@ struct ChunkStates {
     counts: Vec<u32>,
     /// Free chunks by device.
     free: Vec<Ranges>,
+    /// Devices that are closed.
+    closed: BTreeSet<u16>,
     users: ByChunk<u32>,
     pending_free: BTreeSet<Chunk>,
     /// Number of chunks that a pass of the cleaner has begun to fill, and that come back by the next checkpoint.
@@ -95,8 +98,19 @@ impl ChunkStates {
         *users
     }
 
+    /// Returns free chunks and their positions, by device, for the devices that are not closed.
+    fn open(&self) -> impl Iterator<Item = (u16, &Ranges)> {
+        (0..).zip(&self.free).filter(|(device, _)| !self.closed.contains(device))
+    }
+
     fn free(&self) -> u64 {
-        self.free.iter().map(Ranges::len).sum::<u64>() + self.trims.discarding()
+        self.open().map(|(device, free)| free.len() + self.trims.discarding(device)).sum()
+    }
+
+    /// Returns the number of chunks of devices that are not closed.
+    fn total(&self) -> u64 {
+        let open = (0..).zip(&self.counts).filter(|(device, _)| !self.closed.contains(device));
+        open.map(|(_, count)| u64::from(*count)).sum()
     }
 
     fn take_free(&mut self, chunk: Chunk) -> bool {
@@ -143,6 +157,45 @@ impl Chunks {
         }
     }
 
+    /// Closes a device: none of its chunks is given out any more, and none counts as a chunk of the pool unless it is in
+    /// use.
+    pub(crate) fn close_device(&self, device: u16) {
+        self.state.lock().closed.insert(device);
+    }
+
+    /// Has the chunks of a device that was closed count again.
+    pub(crate) fn reopen_device(&self, device: u16) {
+        self.state.lock().closed.remove(&device);
+    }
+
+    /// Returns true if nothing lies on a device, neither now nor in the state that a crash would lead back to.
+    pub(crate) fn is_vacant(&self, device: u16) -> bool {
+        let state = self.state.lock();
+        let at = usize::from(device);
+        state
+            .counts
+            .get(at)
+            .zip(state.free.get(at))
+            .is_none_or(|(count, free)| free.len() == u64::from(*count))
+    }
+
+    /// Returns the number of chunks of a device.
+    pub(crate) fn count_of(&self, device: u16) -> u64 {
+        self.state.lock().counts.get(usize::from(device)).copied().unwrap_or(0).into()
+    }
+
+    /// Takes the chunks of a device that is closed and vacant from the pool.
+    pub(crate) fn remove_device(&self, device: u16) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let at = usize::from(device);
+        if let (Some(count), Some(free)) = (state.counts.get_mut(at), state.free.get_mut(at)) {
+            *count = 0;
+            *free = Ranges::default();
+        }
+        state.trims.remove_device(device);
+    }
+
     /// Returns true if the pool has this chunk.
     pub(crate) fn exists(&self, chunk: Chunk) -> bool {
         self.state.lock().counts.get(usize::from(chunk.device)).is_some_and(|count| chunk.index < *count)
@@ -165,19 +218,27 @@ impl Chunks {
         used.iter().flatten().filter_map(|index| u32::try_from(index).ok()).collect()
     }
 
-    /// Returns the number of chunks in the pool.
+    /// Returns the number of chunks in the pool, without those of devices that are closed.
     pub(crate) fn total(&self) -> u64 {
-        self.state.lock().counts.iter().map(|count| u64::from(*count)).sum()
+        self.state.lock().total()
     }
 
     /// Returns the number of chunks, and of those that are not free and that the next checkpoint will not free: both as of
-    /// one moment.
+    /// one moment. Of devices that are closed those in use count.
     pub(crate) fn total_and_used(&self) -> (u64, u64) {
         let state = self.state.lock();
-        let total: u64 = state.counts.iter().map(|count| u64::from(*count)).sum();
-        let unused = state.free() + state.pending_free.len() as u64;
+        let in_use = |device: u16| {
+            let at = usize::from(device);
+            let (count, free) = (state.counts.get(at).copied(), state.free.get(at).map(Ranges::len));
+            let pending = state.pending_free.iter().filter(|chunk| chunk.device == device).count();
+            u64::from(count.unwrap_or(0)).saturating_sub(free.unwrap_or(0) + pending as u64)
+        };
+        let closed: u64 = state.closed.iter().map(|device| in_use(*device)).sum();
+        let total = state.total();
+        let pending = state.pending_free.iter().filter(|chunk| !state.closed.contains(&chunk.device));
+        let unused = state.free() + pending.count() as u64;
         debug_assert!(unused <= total);
-        (total, total.saturating_sub(unused))
+        (total + closed, total.saturating_sub(unused) + closed)
     }
 
     /// Returns the number of chunks that can be allocated now, those that are being discarded included.
@@ -210,16 +271,17 @@ impl Chunks {
     fn allocate_for(&self, lent: bool) -> Result<Chunk> {
         let mut state = self.state.lock();
         let (device, index) = loop {
-            let emptiest = state.free.iter_mut().enumerate().max_by_key(|(_, free)| free.len());
-            if let Some(taken) = emptiest.and_then(|(device, free)| Some((device, free.pop_first()?))) {
+            let emptiest = state.open().max_by_key(|(_, free)| free.len()).map(|(device, _)| device);
+            let free = emptiest.and_then(|device| Some((device, state.free.get_mut(usize::from(device))?)));
+            if let Some(taken) = free.and_then(|(device, free)| Some((device, free.pop_first()?))) {
                 break taken;
             }
-            if state.trims.discarding() == 0 {
+            if state.free() == 0 {
                 return Err(Error::NoSpace("no free chunk on any device of the pool".into()));
             }
             self.discarded.wait(&mut state);
         };
-        let chunk = Chunk { device: device as u16, index };
+        let chunk = Chunk { device, index };
         state.trims.taken(chunk);
         state.user(chunk, 1);
         state.lent += u64::from(lent);

@@ -44,6 +44,13 @@ impl Trims {
         }
     }
 
+    /// Forgets what a device was told.
+    pub(super) fn remove_device(&mut self, device: u16) {
+        for known in [&mut self.trimmed, &mut self.fresh, &mut self.discarding] {
+            known.get_mut(usize::from(device)).map(std::mem::take);
+        }
+    }
+
     /// Notes that a chunk is not free any more.
     pub(super) fn taken(&mut self, chunk: Chunk) {
         for known in [&mut self.trimmed, &mut self.fresh] {
@@ -56,9 +63,9 @@ impl Trims {
         self.fresh.get_mut(usize::from(chunk.device)).map(|of| of.insert(chunk.index));
     }
 
-    /// Returns the number of chunks that are being discarded.
-    pub(super) fn discarding(&self) -> u64 {
-        self.discarding.iter().map(Ranges::len).sum()
+    /// Returns the number of chunks of a device that are being discarded.
+    pub(super) fn discarding(&self, device: u16) -> u64 {
+        self.discarding.get(usize::from(device)).map_or(0, Ranges::len)
     }
 }
 
@@ -67,7 +74,7 @@ impl Chunks {
     pub(crate) fn untrimmed(&self, which: Untrimmed, wanted: &dyn Fn(u16) -> bool) -> u64 {
         let state = self.state.lock();
         let of = |(device, (free, trims)): (u16, (&Ranges, (&Ranges, &Ranges)))| match which {
-            _ if !wanted(device) => 0,
+            _ if state.closed.contains(&device) || !wanted(device) => 0,
             Untrimmed::All => free.count_without(trims.0),
             Untrimmed::Fresh => trims.1.len(),
         };
@@ -113,7 +120,7 @@ impl Chunks {
         let mut state = self.state.lock();
         let state = &mut *state;
         for (device, free) in (0..).zip(&mut state.free) {
-            if !wanted(device) {
+            if state.closed.contains(&device) || !wanted(device) {
                 continue;
             }
             let at = usize::from(device);

@@ -31,9 +31,9 @@ pub(super) struct Wish {
 
 /// Plan of a pass.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct CleanPlan {
+pub(in super::super) struct CleanPlan {
     /// Chunks that the pass empties.
-    pub(super) sources: BTreeSet<Chunk>,
+    pub(in super::super) sources: BTreeSet<Chunk>,
     /// Pages of the segment table with segments that have parts in these chunks.
     pub(super) pages: BTreeSet<u64>,
     /// Bytes that the pass moves.
@@ -188,18 +188,7 @@ impl Pool {
         taken: &BTreeSet<Chunk>,
     ) -> Option<CleanPlan> {
         let now = self.shared.segments.last_id().unwrap_or_default();
-        let begun = [state.cleaner.begun, state.copies.begun];
-        // Segments of the log lie in chunks of their own. Neither they nor younger ones are ever moved.
-        let log = state.window_start.segment;
-        let first_copies = self.shared.segments.page_ids().page(COPIES);
-        let of_copies =
-            |occupied: &Occupied| occupied.pages().next().is_some_and(|page| page >= first_copies);
-        let is_fixed = |chunk: Chunk, occupied: &Occupied| {
-            taken.contains(&chunk)
-                || begun.iter().flatten().any(|begun| begun.chunk == chunk)
-                || (occupied.youngest() >= log && !of_copies(occupied))
-                || state.cleaner.unreadable.contains(&chunk)
-        };
+        let movable = Movable::of(self, state);
         let mut plan = CleanPlan::default();
         let mut sums = in_begun;
         let mut skipped = 0;
@@ -214,12 +203,13 @@ impl Pool {
             },
             &mut |chunk, occupied, page_bytes| {
                 let live_bytes = occupied.packed_bytes();
-                if live_bytes * 1000 > CHUNK_BYTES * FULL_PERMILLE || is_fixed(chunk, occupied) {
+                let is_full = live_bytes * 1000 > CHUNK_BYTES * FULL_PERMILLE;
+                if is_full || taken.contains(&chunk) || !movable.has(chunk, occupied) {
                     skipped += 1;
                     return skipped < SKIPPED_MAX;
                 }
                 let mut with = sums;
-                with[usize::from(of_copies(occupied))].live_bytes += live_bytes;
+                with[usize::from(movable.is_of_copies(occupied))].live_bytes += live_bytes;
                 let outputs = with[0].outputs() + with[1].outputs();
                 let pages_bytes = changed.with(occupied.pages(), page_bytes);
                 if pages_bytes > spare_bytes && plan.sources.is_empty() {
@@ -241,6 +231,66 @@ impl Pool {
             },
         );
         (plan.gained >= wish.gain && !plan.sources.is_empty()).then_some(plan)
+    }
+
+    /// Plans a pass over chunks from which everything is to move, ascending, that begins up to `outputs` chunks. It has no
+    /// sources if none of them can be moved now.
+    pub(in super::super) fn plan_move_off(
+        &self,
+        state: &Maintenance,
+        device: u16,
+        outputs: u64,
+    ) -> CleanPlan {
+        let movable = Movable::of(self, state);
+        let mut plan = CleanPlan::default();
+        let mut sums = [Sum::in_begun(state.cleaner.begun), Sum::in_begun(state.copies.begun)];
+        let mut changed = ChangedPages::default();
+        self.shared.segments.leaving_chunks(device, &mut |chunk, occupied, page_bytes| {
+            if !movable.has(chunk, occupied) {
+                return true;
+            }
+            let live_bytes = occupied.packed_bytes();
+            let mut with = sums;
+            with[usize::from(movable.is_of_copies(occupied))].live_bytes += live_bytes;
+            let pages_bytes = changed.with(occupied.pages(), page_bytes);
+            if with[0].outputs() + with[1].outputs() > outputs || pages_bytes > PASS_TABLE_BYTES {
+                return false;
+            }
+            occupied.pages().for_each(|page| changed.add(page, page_bytes));
+            sums = with;
+            plan.sources.insert(chunk);
+            plan.pages.extend(occupied.pages());
+            plan.live_bytes += live_bytes;
+            true
+        });
+        plan
+    }
+}
+
+/// Tells which chunks a pass may empty.
+struct Movable<'a> {
+    state: &'a Maintenance,
+    begun: [Option<Begun>; 2],
+    /// The first page of the table that has second copies.
+    first_copies: u64,
+}
+
+impl<'a> Movable<'a> {
+    fn of(pool: &Pool, state: &'a Maintenance) -> Self {
+        let begun = [state.cleaner.begun, state.copies.begun];
+        Self { state, begun, first_copies: pool.shared.segments.page_ids().page(COPIES) }
+    }
+
+    fn is_of_copies(&self, occupied: &Occupied) -> bool {
+        occupied.pages().next().is_some_and(|page| page >= self.first_copies)
+    }
+
+    fn has(&self, chunk: Chunk, occupied: &Occupied) -> bool {
+        // Segments of the log lie in chunks of their own. Neither they nor younger ones are ever moved.
+        let is_log = occupied.youngest() >= self.state.window_start.segment && !self.is_of_copies(occupied);
+        !is_log
+            && !self.begun.iter().flatten().any(|begun| begun.chunk == chunk)
+            && !self.state.cleaner.unreadable.contains(&chunk)
     }
 }
 

@@ -21,8 +21,8 @@ use crate::segment::{Move, PART_OVERHEAD_BYTES, PARTS_MAX, Part, Segment};
 use crate::space::Chunk;
 use crate::types::COPIES;
 use crate::{Addr, Error, Result};
-pub(super) use choose::{ChangedPages, OUTPUT_BYTES};
-use choose::{CleanPlan, Wish};
+use choose::Wish;
+pub(super) use choose::{ChangedPages, CleanPlan, OUTPUT_BYTES};
 
 /// Report of a pass of the cleaner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,10 +149,22 @@ impl Pool {
             + of_wholes.map(|segment| segment.used_bytes()).sum::<u64>()
     }
 
+    /// Does a pass that fills chunks which the next checkpoint gives back, and more.
     fn clean_planned(&self, state: &mut Maintenance, plan: &CleanPlan) -> Result<CleanReport> {
-        // No chunk has both a record and its second copy.
-        let mut records = Packer::new(self, state.cleaner.begun).for_pass();
-        let mut copies = Packer::of_copies(self, state.copies.begun).for_pass();
+        let records = Packer::new(self, state.cleaner.begun).for_pass();
+        let copies = Packer::of_copies(self, state.copies.begun).for_pass();
+        self.pack_planned(state, plan, records, copies)
+    }
+
+    /// Moves what lies in the chunks of a plan. Records and second copies are packed apart: no chunk has both a record and
+    /// its second copy (K4).
+    pub(super) fn pack_planned<'a>(
+        &'a self,
+        state: &mut Maintenance,
+        plan: &CleanPlan,
+        mut records: Packer<'a>,
+        mut copies: Packer<'a>,
+    ) -> Result<CleanReport> {
         let moved = self.repack_all(state, plan, &mut records, &mut copies);
         let outputs = (records.begun_now() + copies.begun_now()) as u64;
         let written = moved.and_then(|moved| {
