@@ -140,9 +140,11 @@ impl Pool {
     /// Returns the state of the last removal of a group.
     pub fn removal_status(&self) -> RemovalStatus {
         let mut status = *self.removal.lock();
-        let leaving = self.labels.leaving().first().copied();
-        if let Some(group) = leaving.or(status.group.filter(|_| status.finished == 0)) {
-            status.group = Some(group);
+        if let Some(group) = self.labels.leaving().first().copied() {
+            if status.group != Some(group) || status.finished > 0 {
+                // Its first step is yet to come.
+                status = RemovalStatus { group: Some(group), ..RemovalStatus::default() };
+            }
             status.left_bytes = self.chunks.used_of(group).len() as u64 * CHUNK_BYTES;
         }
         status

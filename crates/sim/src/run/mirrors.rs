@@ -1,10 +1,13 @@
-//! Groups of devices: mirrors whose devices come and go, and are filled; and groups that are added.
+//! Groups of devices: mirrors whose devices come and go, and are filled; and groups that are added, grow and are removed.
+//! The devices of a group have neighbouring numbers. Those of a group that was removed get back into the pool as another one.
 //!
 //! A device that was whole when the pool was closed has everything that was acknowledged. So any one of those of a mirror
 //! is enough, and the others may be missing.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use pagefold_engine::Error;
 use pagefold_engine::device::{Device, SimDevice};
 use pagefold_engine::pool::{DeviceState, Pool};
 
@@ -26,6 +29,11 @@ const DEVICES_MAX: usize = 9;
 /// Chance in per cent that devices grow at an occasion, and the largest size that they get.
 const GROW_PERCENT: u64 = 4;
 const GROWN_BYTES_MAX: u64 = 1 << 30;
+/// Chance in per cent that a group is removed at an occasion, and that its removal is given up at another one.
+const REMOVE_PERCENT: u64 = 20;
+const KEEP_PERCENT: u64 = 4;
+/// Largest number of steps of a removal at an occasion.
+const EVACUATE_STEPS: u64 = 30;
 /// Largest number of steps of filling at an occasion. Few devices are whole after one.
 const FILL_STEPS: u64 = 400;
 
@@ -42,6 +50,7 @@ impl Sim<'_> {
     /// Notes which devices are whole, before the pool is closed.
     pub(super) fn note_whole(&mut self) {
         let Some(pool) = &self.pool else { return };
+        self.whole.fill(false);
         for device in pool.device_status() {
             if let Some(whole) = self.whole.get_mut(usize::from(device.number)) {
                 *whole = device.state == DeviceState::Online;
@@ -94,7 +103,9 @@ impl Sim<'_> {
         if self.overlapping || !fits || self.pool.is_none() || !self.random.percent(ADD_PERCENT) {
             return Ok(());
         }
-        let (there, copies) = (self.pool()?.device_status().len(), self.history.copies);
+        let (all, copies) = (self.pool()?.device_status(), self.history.copies);
+        let is_free = |first: &usize| !all.iter().any(|device| usize::from(device.number) == *first);
+        let there = (0..).step_by(copies).find(is_free).unwrap_or(self.devices.len());
         if there == self.devices.len() {
             if there + copies > DEVICES_MAX {
                 return Ok(());
@@ -131,6 +142,54 @@ impl Sim<'_> {
         of_group.iter().for_each(|sim| sim.grow(size_bytes));
         self.stats.grown += 1;
         self.call(|pool| pool.take_up_growth(None).map(|_| ()), false)
+    }
+
+    /// Removes a group, now and then, and moves some of what lies there. If the power fails meanwhile, that goes on, or has
+    /// not begun.
+    pub(super) fn remove_groups(&mut self) -> Outcome {
+        let fits = matches!(self.history.theme, Theme::Crash | Theme::Faults);
+        if self.overlapping || !fits || self.pool.is_none() {
+            return Ok(());
+        }
+        let groups = |pool: &Pool| {
+            let groups: BTreeSet<u16> = pool.device_status().iter().map(|device| device.group).collect();
+            groups.into_iter().collect::<Vec<u16>>()
+        };
+        let there = groups(self.pool()?);
+        let leaving = self.pool()?.removal_status();
+        let leaving = leaving.group.filter(|_| leaving.finished == 0);
+        match leaving {
+            None if there.len() > 1 && self.random.percent(REMOVE_PERCENT) => {
+                let group = there[self.random.below(there.len() as u64) as usize];
+                self.call(
+                    move |pool| match pool.remove_group(group) {
+                        Err(Error::NoSpace(_)) => Ok(()),
+                        done => done,
+                    },
+                    false,
+                )?;
+            }
+            Some(group) if self.random.percent(KEEP_PERCENT) => {
+                self.call(move |pool| pool.keep_group(group), false)?;
+            }
+            _ => {}
+        }
+        let steps = self.random.below(EVACUATE_STEPS);
+        self.call(
+            |pool| {
+                for _ in 0..steps {
+                    if pool.evacuate_step(1)?.is_none() {
+                        break;
+                    }
+                }
+                Ok(())
+            },
+            false,
+        )?;
+        if let Some(pool) = &self.pool {
+            self.stats.removed += there.len().saturating_sub(groups(pool).len()) as u64;
+        }
+        Ok(())
     }
 
     /// Takes devices back that are not in use, or some offline, and fills those that lack something.

@@ -40,6 +40,8 @@ pub struct Stats {
     pub older: u64,
     /// Times that devices grew.
     pub grown: u64,
+    /// Groups that were removed.
+    pub removed: u64,
     /// Damaged pools whose log ended before the last acknowledged change.
     pub shortened: u64,
 }
@@ -65,6 +67,7 @@ impl Stats {
         self.filled += other.filled;
         self.older += other.older;
         self.grown += other.grown;
+        self.removed += other.removed;
         self.shortened += other.shortened;
     }
 }

@@ -109,6 +109,7 @@ impl<'a> Sim<'a> {
                 self.tend_mirrors()?;
                 self.add_group()?;
                 self.grow_devices()?;
+                self.remove_groups()?;
                 if self.stats.opens == opens {
                     (self.committed, self.settled) = before;
                 }
