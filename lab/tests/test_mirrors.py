@@ -282,6 +282,90 @@ def test_devices_that_have_grown_are_used_when_somebody_says_so_or_by_the_way(po
     assert (pool.mountpoint / "large").read_bytes() == content
 
 
+def stored(pool: Pool, name: str, mib: int) -> bytes:
+    """Writes a file that does not compress, durably, and returns its content."""
+    content = os.urandom(mib * MIB)
+    with open(pool.mountpoint / name, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return content
+
+
+def test_a_device_is_removed_under_writes_and_holds_no_pool_then(pool):
+    old, second = pool.device, beside(pool, "second")
+    pool.pagefold("add", pool.pool, second)
+    content = stored(pool, "large", 60)
+    told = pool.pagefold("remove", "-n", pool.pool, old)
+    assert "would move off" in told and "nothing was changed" in told
+    with pytest.raises(proc.CommandFailed, match="is still in use|is a device of pool|holds"):
+        pool.pagefold("create", "other", old)
+    with Writer(pool.mountpoint) as writer:
+        pool.pagefold("remove", pool.pool, old, "--wait")
+        assert list(states(pool)) == ["second"]
+        time.sleep(0.5)
+    writer.verify()
+    assert (pool.mountpoint / "large").read_bytes() == content
+    assert "has left" in pool.pagefold("status", pool.pool)
+    pool.device = second
+    pool.crash()
+    pool.recover()
+    writer.verify()
+    pool.unmount()
+    # It can be used for anything else, and the machine does not look for it.
+    pool.pagefold("create", "other", old)
+    pool.pagefold("destroy", "-f", "other")
+    os.unlink(old)
+    pool.mount()
+    assert list(states(pool)) == ["second"]
+    assert (pool.mountpoint / "large").read_bytes() == content
+    writer.verify()
+
+
+def test_a_server_that_is_killed_again_and_again_goes_on_removing_a_mirror(pool):
+    attach(pool, "second")
+    pool.pagefold("add", pool.pool, "mirror", beside(pool, "third"), beside(pool, "fourth"))
+    content = stored(pool, "large", 70)
+    with pytest.raises(proc.CommandFailed, match="is one device of mirror-1"):
+        pool.pagefold("remove", pool.pool, pool.device.with_name("third"))
+    pool.pagefold("remove", pool.pool, "mirror-1")
+    kills = 0
+    while len(states(pool)) > 2:
+        assert kills < 60, pool.pagefold("status", pool.pool)
+        time.sleep(0.2 + 0.1 * (kills % 5))
+        pool.crash()
+        pool.recover()
+        kills += 1
+    assert kills > 0
+    assert sorted(states(pool).values()) == ["ONLINE", "ONLINE"]
+    assert (pool.mountpoint / "large").read_bytes() == content
+
+
+def test_a_removal_is_stopped_and_what_cannot_be_removed_is_told(pool):
+    with pytest.raises(proc.CommandFailed, match="no other device"):
+        pool.pagefold("remove", pool.pool, pool.device)
+    with pytest.raises(proc.CommandFailed, match="no device of pool .* is being removed"):
+        pool.pagefold("remove", "--stop", pool.pool)
+    second = beside(pool, "second")
+    pool.pagefold("add", pool.pool, second)
+    content = stored(pool, "large", 90)
+    with pytest.raises(proc.CommandFailed, match="is no device of pool"):
+        pool.pagefold("remove", pool.pool, "mirror-0")
+    pool.pagefold("remove", pool.pool, second)
+    with pytest.raises(proc.CommandFailed, match="is being removed already|is no device of pool"):
+        pool.pagefold("remove", pool.pool, second)
+    if len(states(pool)) == 2:
+        pool.pagefold("remove", "--stop", pool.pool)
+        assert len(states(pool)) == 2
+        more = stored(pool, "more", 60)
+        with pytest.raises(proc.CommandFailed, match="have room for"):
+            pool.pagefold("remove", pool.pool, second)
+        with pytest.raises(proc.CommandFailed, match="have room for"):
+            pool.pagefold("remove", "-n", pool.pool, second)
+        assert (pool.mountpoint / "more").read_bytes() == more
+    assert (pool.mountpoint / "large").read_bytes() == content
+
+
 def test_devices_without_a_mirror_are_not_added_to_mirrors_by_mistake(pool):
     attach(pool, "second")
     alone = beside(pool, "alone")
@@ -328,7 +412,7 @@ def test_the_page_is_right(run):
     steps = [command(0, before), *steps[: made + 1], command(0, mount), *steps[made + 1 :], command(0, after)]
     printed = outputs(run_on_machine(run, script_of(steps)), PAGE.name, steps)
     told = [printed[str(n)] for n, step in enumerate(steps) if step.text.startswith("pagefold status")]
-    assert len(told) == 2 and all("ONLINE" in text and "mirror 0" in text for text in told), told
+    assert len(told) == 2 and all("ONLINE" in text and "mirror-0" in text for text in told), told
     assert "/srv/d" in told[1] and "/srv/c" not in told[1]
     assert "no errors" in printed[str(len(steps) - 1)] or ": 0 errors" in printed[str(len(steps) - 1)]
 

@@ -31,7 +31,9 @@ pub use branch::{
 pub use datasets::{CreateDataset, Dataset, Destroy, List, ListDatasets, ListType, Rename};
 pub use files::{Analyze, Du, Fold, Rewrite, SortBy};
 pub use mounts::{Mount, Restart, Sync, Unmount};
-pub use pools::{Add, Attach, Create, DeviceOf, Export, GivenDevice, Import, Online, Reguid, Replace};
+pub use pools::{
+    Add, Attach, Create, DeviceOf, Export, GivenDevice, Import, Online, Reguid, Remove, Replace,
+};
 pub use properties::{Get, Inherit, Set};
 pub use show::{Events, Iostat, Pools, Status};
 pub use snapshots::{Diff, Hold, Holds, MakeClone, Policy, Promote, Rebase, Reset, Rollback, Snapshot};

@@ -128,7 +128,8 @@ fn senseless_wishes_are_refused() {
     let sims = fresh(2, 2);
     let pool = open(&sims);
     write(&pool, 0..500, 1);
-    let is_invalid = |done: pagefold_engine::Result<()>| assert!(matches!(done, Err(Error::Invalid(_))), "{done:?}");
+    let is_invalid =
+        |done: pagefold_engine::Result<()>| assert!(matches!(done, Err(Error::Invalid(_))), "{done:?}");
     is_invalid(pool.remove_group(2));
     is_invalid(pool.remove_group(u16::MAX));
     is_invalid(pool.keep_group(0));
@@ -204,7 +205,8 @@ fn an_aged_pool_that_is_nearly_as_full_as_the_others_can_be() {
             pool.sync().unwrap();
             pool.maintain().unwrap();
         }
-        let newest = |at: u64| (0..=6).rev().find(|version| *version == 0 || (at * 7 + version) % 3 == 0).unwrap();
+        let newest =
+            |at: u64| (0..=6).rev().find(|version| *version == 0 || (at * 7 + version) % 3 == 0).unwrap();
         pool.remove_group(leaves).unwrap();
         let mut steps = 0;
         while pool.removal_status().finished == 0 {

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use pagefold_engine::pool::{
-    DeviceState, FillStatus, Listed, Pool, QuotaUse, Rewrites, ScrubState, ScrubStatus, Status, TrimState,
-    TrimStatus,
+    DeviceState, FillStatus, Listed, Obstacle, Pool, QuotaUse, RemovalStatus, Rewrites, ScrubState,
+    ScrubStatus, Status, TrimState, TrimStatus,
 };
 
 use crate::control::{
     Activity, CacheFigures, Counter, DeviceErrors, DeviceFigures, FillFigures, LengthFigures, PoolFigures,
-    QuotaFigures, RewriteFigures, ScrubFigures, SnapshotFigures, TrimFigures,
+    QuotaFigures, RemovalFigures, RewriteFigures, ScrubFigures, SnapshotFigures, TrimFigures,
 };
 use crate::failure::Result;
 use crate::raw::shown;
@@ -50,6 +50,8 @@ pub fn figures(pool: &Pool) -> PoolFigures {
                     group: device.group,
                     state: device_state(device.state).into(),
                     leaves: device.leaves,
+                    removing: device.removing,
+                    allocated_bytes: device.allocated_bytes,
                     path: device.path.clone(),
                     size_bytes: device.size_bytes,
                     io_errors: faults.reads.saturating_add(faults.writes),
@@ -59,6 +61,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
             })
             .collect(),
         fill: fill(&status.fill),
+        removal: removal(&status.removal),
         errors: pool_errors::figures(pool, &status.faults),
         snapshots: is_nearly_full(status).then(|| snapshots(pool)).flatten(),
         size_bytes: status.size_bytes,
@@ -138,6 +141,15 @@ fn device_state(state: DeviceState) -> &'static str {
 fn fill(status: &FillStatus) -> Option<FillFigures> {
     let FillStatus { device, started, finished, done_bytes, left_bytes, .. } = *status;
     Some(FillFigures { device: device?, started, finished, done_bytes, left_bytes })
+}
+
+fn removal(status: &RemovalStatus) -> Option<RemovalFigures> {
+    let RemovalStatus { group, started, finished, moved_bytes, left_bytes, obstacle } = *status;
+    let obstacle = obstacle.map(|obstacle| match obstacle {
+        Obstacle::Room => "the other devices have no room at present".to_owned(),
+        Obstacle::Damage => "what is left cannot be read".to_owned(),
+    });
+    Some(RemovalFigures { group: group?, started, finished, moved_bytes, left_bytes, obstacle })
 }
 
 /// Returns a text about the damage that opening a pool for rescue has met; `None` unless the pool is open for rescue.
@@ -220,6 +232,8 @@ pub fn unseen_device(path: &Path) -> DeviceFigures {
         group: 0,
         state: String::new(),
         leaves: false,
+        removing: false,
+        allocated_bytes: 0,
         path,
         size_bytes: 0,
         io_errors: 0,

@@ -98,6 +98,25 @@ pub struct DeviceOf {
     pub device: PathBuf,
 }
 
+/// See [`super::Verb::Remove`].
+#[derive(Args, Debug)]
+pub struct Remove {
+    /// A mounted pool, or where it is mounted.
+    pub pool: String,
+    /// Devices of the pool, by path or number; or mirrors of several, by their names in status (mirror-1).
+    #[arg(required_unless_present = "stop")]
+    pub devices: Vec<PathBuf>,
+    /// Change nothing, and print what would be moved, and how large the pool would be.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Stop a removal that is under way: the devices stay, and so does what was moved.
+    #[arg(short, long, conflicts_with_all = ["devices", "dry_run", "wait"])]
+    pub stop: bool,
+    /// Wait until they have left.
+    #[arg(short, long)]
+    pub wait: bool,
+}
+
 /// See [`super::Verb::Online`].
 #[derive(Args, Debug)]
 pub struct Online {

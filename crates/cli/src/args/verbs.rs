@@ -8,8 +8,8 @@ use clap_complete::Shell;
 use super::{
     Add, Analyze, Archive, Attach, Backup, Basebackup, BranchVerb, Check, Clear, Create, Dataset, Destroy,
     DeviceOf, Diff, Du, Events, Export, Fold, Get, Hold, Holds, Import, Inherit, Iostat, List, MakeClone,
-    Mount, Online, Policy, Pools, Promote, Rebase, Receive, Reguid, Rename, Replace, Replicate, Reset,
-    Restart, Rewrite, Rollback, Scrub, Send, Set, Snapshot, Status, Sync, Systemd, Trim, Unmount,
+    Mount, Online, Policy, Pools, Promote, Rebase, Receive, Reguid, Remove, Rename, Replace, Replicate,
+    Reset, Restart, Rewrite, Rollback, Scrub, Send, Set, Snapshot, Status, Sync, Systemd, Trim, Unmount,
 };
 
 /// All verbs.
@@ -519,6 +519,19 @@ Examples:
   pagefold detach tank /dev/sdc
   pagefold detach tank 1                     a device that is missing, by its number in status")]
     Detach(DeviceOf),
+    /// Remove devices from a pool: what lies on them moves to the others, while the pool is used.
+    #[command(
+        after_long_help = "The device is part of the pool until everything has moved; `pagefold status` shows how far it is. If the pool is unmounted or
+crashes meanwhile, the next mount goes on. Then the device holds no pool. The others need room for what lies on it.
+To remove one device of a mirror, see `pagefold detach`.
+
+Examples:
+  pagefold remove -n tank /dev/sdc           change nothing, and say what would be moved
+  pagefold remove tank /dev/sdc --wait
+  pagefold remove tank mirror-1              a mirror, with all of its devices
+  pagefold remove --stop tank                keep it"
+    )]
+    Remove(Remove),
     /// Put a new device in the place of another one, which leaves when the new one has everything.
     #[command(
         after_long_help = "The old one may be in use, or missing: then it is named by its number, which `pagefold status` shows. The new device gets

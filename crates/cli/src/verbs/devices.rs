@@ -2,6 +2,8 @@
 //!
 //! A server opens no devices; so they are opened here, and given to it.
 
+mod removal;
+
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -15,6 +17,9 @@ use pagefold_server::failure::{Failure, Result};
 use pagefold_server::raw::{self, shown};
 use pagefold_server::registry::{self, Known, Registry};
 use pagefold_server::{pools, units};
+
+pub use removal::remove;
+pub(super) use removal::{mirror_name, removal_text};
 
 use super::create::{NewFiles, check_devices, file_bytes, groups};
 use crate::args::{Add, Attach, DeviceOf, GivenDevice, Online, Replace};

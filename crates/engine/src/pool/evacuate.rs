@@ -145,7 +145,7 @@ impl Pool {
                 // Its first step is yet to come.
                 status = RemovalStatus { group: Some(group), ..RemovalStatus::default() };
             }
-            status.left_bytes = self.chunks.used_of(group).len() as u64 * CHUNK_BYTES;
+            status.left_bytes = self.chunks.used_count(group) * CHUNK_BYTES;
         }
         status
     }
@@ -245,13 +245,13 @@ impl Pool {
     /// Frees chunks of a group from which nothing has to be moved: they are part of the log since the last checkpoint, or the
     /// next one frees them.
     fn free_rest(&self, state: &mut Maintenance, group: u16) -> Result<Result<u64, Obstacle>> {
-        let before = self.chunks.used_of(group).len();
+        let before = self.chunks.used_count(group);
         // Chunks of second copies that one checkpoint gives up are freed by the next one.
         for _ in 0..2 {
             self.checkpoint_locked(state, false)?;
         }
         self.restore_room(state)?;
-        let freed = self.chunks.used_of(group).len() < before;
+        let freed = self.chunks.used_count(group) < before;
         Ok(if freed { Ok(0) } else { Err(Obstacle::Damage) })
     }
 

@@ -483,7 +483,8 @@ impl Placed {
                 if entry.state == MemberState::Whole {
                     is_readable = true;
                     // A crash may have left the table on some of the members.
-                    is_behind |= Some(found.label.size_bytes) != size_bytes || found.label.membership != *told;
+                    is_behind |=
+                        Some(found.label.size_bytes) != size_bytes || found.label.membership != *told;
                 } else {
                     let (label, member) = (found.label.clone(), found.member.clone());
                     self.returned.push(Returned { label, member });

@@ -48,6 +48,10 @@ pub struct DeviceStatus {
     pub state: DeviceState,
     /// True if another device takes its place.
     pub leaves: bool,
+    /// True if everything moves off its group, which leaves the pool then.
+    pub removing: bool,
+    /// Bytes of its group's chunks that are in use.
+    pub allocated_bytes: u64,
     /// Path by which the user named the device, or the one that it had when it was here; empty if it never was.
     pub path: PathBuf,
     /// Size in bytes; 0 if it is not here.
@@ -181,6 +185,8 @@ pub struct Status {
     pub node_cache: crate::tree::NodeCacheStats,
     /// State of the last scrub.
     pub scrub: super::ScrubStatus,
+    /// State of the last removal of a group of devices.
+    pub removal: super::RemovalStatus,
     /// State of the last filling of a device.
     pub fill: super::FillStatus,
     /// State of the last trim.
@@ -252,6 +258,7 @@ impl Pool {
         let mut all = Vec::new();
         for group in 0..=u16::MAX {
             let Some(table) = self.labels.table(group) else { break };
+            let allocated_bytes = self.chunks.used_count(group) * CHUNK_BYTES;
             for (number, state) in devices.states(group) {
                 let one = here.iter().find(|device| device.number == number).map(DeviceHere::one);
                 let figures = one.map(|one| (one.size_bytes(), one.counts(), one.discards(), one.class()));
@@ -262,6 +269,8 @@ impl Pool {
                     group,
                     state: state.into(),
                     leaves: table.entry(number).is_some_and(|entry| entry.leaves),
+                    removing: table.leaves,
+                    allocated_bytes,
                     path: devices.device_path(number),
                     size_bytes,
                     counts,
@@ -326,6 +335,7 @@ impl Pool {
             node_cache: self.nodes.stats(),
             scrub: self.scrub_status(),
             fill: self.fill_status(),
+            removal: self.removal_status(),
             trim: self.trim_status(),
             untrimmed_bytes: self.untrimmed_bytes(),
             second_copies_read: self.shared.segments.stood_in(),

@@ -208,6 +208,14 @@ impl Chunks {
         state.free.get(usize::from(chunk.device)).is_none_or(|free| free.has(chunk.index.into()))
     }
 
+    /// Returns the number of chunks of a device that are not free.
+    pub(crate) fn used_count(&self, device: u16) -> u64 {
+        let state = self.state.lock();
+        let at = usize::from(device);
+        let free = state.free.get(at).map_or(0, Ranges::len) + state.trims.discarding(device);
+        state.counts.get(at).map_or(0, |count| u64::from(*count).saturating_sub(free))
+    }
+
     /// Returns the chunks of a device that are not free, by their positions, ascending.
     pub(crate) fn used_of(&self, device: u16) -> Vec<u32> {
         let state = self.state.lock();

@@ -197,6 +197,12 @@ pub struct DeviceFigures {
     /// True if another device takes its place.
     #[serde(default)]
     pub leaves: bool,
+    /// True if everything moves off its group, which leaves the pool then.
+    #[serde(default)]
+    pub removing: bool,
+    /// Bytes of its group that are in use.
+    #[serde(default)]
+    pub allocated_bytes: u64,
     /// Its path; empty if it is missing.
     #[serde(with = "crate::raw::path")]
     pub path: PathBuf,
@@ -225,6 +231,24 @@ pub struct FillFigures {
     pub done_bytes: u64,
     /// Bytes that are left.
     pub left_bytes: u64,
+}
+
+/// State of the last removal of a group of devices, since the pool was opened.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RemovalFigures {
+    /// Number of the group.
+    pub group: u16,
+    /// Time at which it began, or went on after the pool was opened, in seconds since 1970; 0 before its first step.
+    pub started: u64,
+    /// Time at which the group was gone, in seconds since 1970; 0 before.
+    pub finished: u64,
+    /// Bytes that were moved.
+    pub moved_bytes: u64,
+    /// Bytes of it that are in use.
+    pub left_bytes: u64,
+    /// Reason why it does not go on at present.
+    #[serde(default)]
+    pub obstacle: Option<String>,
 }
 
 /// Errors of a device since they were cleared, over all openings of the pool.
@@ -505,6 +529,9 @@ pub struct PoolFigures {
     /// The last filling of a device, if there was one.
     #[serde(default)]
     pub fill: Option<FillFigures>,
+    /// The last removal of a group of devices, if there was one.
+    #[serde(default)]
+    pub removal: Option<RemovalFigures>,
     /// Errors of files and other objects.
     #[serde(default)]
     pub errors: ErrorFigures,

@@ -167,6 +167,16 @@ pub enum Request {
         /// Number of the device.
         device: u16,
     },
+    /// Begins to remove a group of devices: everything moves to the others, and then it leaves the pool.
+    RemoveGroup {
+        /// Number of the group.
+        group: u16,
+    },
+    /// Ends the removal of a group before it is gone.
+    KeepGroup {
+        /// Number of the group.
+        group: u16,
+    },
     /// Removes a device from its mirror.
     DetachDevice {
         /// Number of the device.

@@ -117,6 +117,8 @@ impl Answers {
             }
             Request::OfflineDevice { device, release } => devices::offline(server, device, release)?,
             Request::GrowDevice { device } => devices::grow(server, device)?,
+            Request::RemoveGroup { group } => devices::remove_group(server, group)?,
+            Request::KeepGroup { group } => devices::keep_group(server, group)?,
             Request::DetachDevice { device } => devices::detach(server, device)?,
             Request::SendSize { what } => {
                 Reply::Stream { expected_bytes: streams::expected(&server.pool, &what)? }

@@ -94,6 +94,23 @@ pub(super) fn grow(server: &Server, number: u16) -> Result<Reply> {
     Ok(Reply::Done {})
 }
 
+/// Begins to remove a group of devices.
+pub(super) fn remove_group(server: &Server, group: u16) -> Result<Reply> {
+    told(&group_path(server, group), "cannot remove it", server.pool.remove_group(group))?;
+    Ok(Reply::Done {})
+}
+
+/// Ends the removal of a group of devices before it is gone.
+pub(super) fn keep_group(server: &Server, group: u16) -> Result<Reply> {
+    told(&group_path(server, group), "cannot keep it", server.pool.keep_group(group))?;
+    Ok(Reply::Done {})
+}
+
+fn group_path(server: &Server, group: u16) -> PathBuf {
+    let all = server.pool.device_status();
+    all.into_iter().find(|device| device.group == group).map(|device| device.path).unwrap_or_default()
+}
+
 /// Removes a device from its mirror.
 pub(super) fn detach(server: &Server, number: u16) -> Result<Reply> {
     let path = path_of(server, number)?;

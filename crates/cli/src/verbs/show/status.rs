@@ -259,6 +259,9 @@ fn print_server(pool: &PoolFigures, show: Numbers) {
     if let Some(fill) = &pool.fill {
         line("filling", &crate::verbs::devices::fill_text(fill, &pool.devices, show.0.exact));
     }
+    if let Some(removal) = &pool.removal {
+        line("removal", &crate::verbs::devices::removal_text(removal, pool, show.0.exact));
+    }
     if let Some(trim) = &pool.trim {
         line("trim", &crate::verbs::trim::text(trim, show.0.exact));
     }
@@ -278,7 +281,7 @@ fn print_devices(pool: &PoolFigures, show: Numbers) {
     for group in pool.devices.chunk_by(|a, b| a.group == b.group) {
         let indent = if group.len() > 1 { "  " } else { "" };
         if group.len() > 1 {
-            let name = format!("mirror {}", group.first().map_or(0, |device| device.group));
+            let name = crate::verbs::devices::mirror_name(group.first().map_or(0, |device| device.group));
             devices.row(std::iter::once(name).chain(std::iter::repeat_n(String::new(), 5)).collect());
         }
         for device in group {
@@ -286,7 +289,7 @@ fn print_devices(pool: &PoolFigures, show: Numbers) {
                 true => format!("number {}", device.number),
                 false => raw::text(&device.path),
             };
-            let leaves = if device.leaves { ", leaves" } else { "" };
+            let leaves = if device.leaves || device.removing { ", leaves" } else { "" };
             devices.row(vec![
                 format!("{indent}{path}"),
                 format!("{}{leaves}", device.state),

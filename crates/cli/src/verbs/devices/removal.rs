@@ -1,0 +1,178 @@
+//! `remove`: what lies on devices of a pool moves to the others, and then they leave it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+
+use pagefold_server::control::{DeviceFigures, PoolFigures, RemovalFigures, Request};
+use pagefold_server::failure::{Failure, Result};
+use pagefold_server::raw::{self, shown};
+use pagefold_server::units;
+
+use super::{Asked, POLL, status};
+use crate::args::Remove;
+use crate::progress::Progress;
+use crate::table;
+
+/// Removes devices from a pool, or stops that.
+pub fn remove(args: &Remove) -> Result<()> {
+    let mut asked = Asked::of(&args.pool, "remove")?;
+    if args.stop {
+        return asked.keep_all();
+    }
+    let mut groups: Vec<u16> = args.devices.iter().map(|word| asked.group(word)).collect::<Result<_>>()?;
+    groups.sort_unstable();
+    groups.dedup();
+    if args.dry_run {
+        return asked.print_removal(&groups);
+    }
+    for group in groups {
+        let paths = asked.paths_of(group);
+        asked.carry_out(&Request::RemoveGroup { group })?;
+        if args.wait {
+            asked.wait_for_removal(group)?;
+            // If nobody waits, this machine remembers it a while longer, and passes over it when the pool is mounted.
+            asked.remember(|devices| devices.retain(|path| !paths.contains(path)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the name of a mirror in `status`, by which it can be removed.
+pub(in crate::verbs) fn mirror_name(group: u16) -> String {
+    format!("mirror-{group}")
+}
+
+/// Returns the devices of a group.
+fn of_group(figures: &PoolFigures, group: u16) -> impl Iterator<Item = &DeviceFigures> {
+    figures.devices.iter().filter(move |device| device.group == group)
+}
+
+/// Returns what users call a group: the path of its device, or the name of the mirror.
+fn named(figures: &PoolFigures, group: u16) -> String {
+    let devices: Vec<&DeviceFigures> = of_group(figures, group).collect();
+    match devices.as_slice() {
+        [alone] if alone.path.as_os_str().is_empty() => format!("device number {}", alone.number),
+        [alone] => shown(&alone.path),
+        _ => mirror_name(group),
+    }
+}
+
+impl Asked {
+    /// Returns the group that a word names: a mirror by its name, or a device that has no mirror.
+    fn group(&self, word: &Path) -> Result<u16> {
+        let mirrors =
+            self.figures.devices.iter().filter(|device| of_group(&self.figures, device.group).count() > 1);
+        let by_name =
+            mirrors.map(|device| device.group).find(|group| word.to_str() == Some(&mirror_name(*group)));
+        if let Some(group) = by_name {
+            return Ok(group);
+        }
+        let device = self.device(word)?;
+        if of_group(&self.figures, device.group).count() == 1 {
+            return Ok(device.group);
+        }
+        let (path, name, pool) =
+            (table::printable(&raw::text(word)), mirror_name(device.group), &self.figures.name);
+        Err(Failure::new(format!("{path} is one device of {name}")).hint(format!(
+            "to remove the whole mirror: pagefold remove {pool} {name}; to remove the device from it: pagefold detach {pool} {path}"
+        )))
+    }
+
+    fn paths_of(&self, group: u16) -> Vec<PathBuf> {
+        of_group(&self.figures, group).map(|device| device.path.clone()).collect()
+    }
+
+    /// Stops all removals.
+    fn keep_all(&mut self) -> Result<()> {
+        let mut leaving: Vec<u16> =
+            self.figures.devices.iter().filter(|device| device.removing).map(|device| device.group).collect();
+        leaving.dedup();
+        if leaving.is_empty() {
+            return Err(Failure::new(format!("no device of pool {} is being removed", self.figures.name)));
+        }
+        leaving.into_iter().try_for_each(|group| self.carry_out(&Request::KeepGroup { group }))
+    }
+
+    /// Prints what the removal of groups would move, and how large the pool would be.
+    fn print_removal(&self, groups: &[u16]) -> Result<()> {
+        let figures = &self.figures;
+        let mut sizes: BTreeMap<u16, u64> = BTreeMap::new();
+        let stays = |device: &&DeviceFigures| !device.removing && !groups.contains(&device.group);
+        for device in figures.devices.iter().filter(stays) {
+            let of = sizes.entry(device.group).or_insert(u64::MAX);
+            *of = (*of).min(device.size_bytes);
+        }
+        let sizes: Vec<u64> = sizes.into_values().collect();
+        let after = pagefold_engine::pool::capacity_bytes(&sizes);
+        let name = &figures.name;
+        let needed = figures.used_bytes.saturating_add(figures.reserved_bytes);
+        if sizes.is_empty() || needed > after {
+            return Err(Failure::new(format!(
+                "{name} stores or reserves {}, and the other devices have room for {}",
+                units::size(needed),
+                units::size(if sizes.is_empty() { 0 } else { after })
+            ))
+            .hint(format!("delete something, or add a device first: pagefold add {name} DEVICE")));
+        }
+        for group in groups {
+            let moved =
+                of_group(figures, *group).map(|device| device.allocated_bytes).max().unwrap_or_default();
+            println!("up to {} would move off {}", units::size(moved), named(figures, *group));
+        }
+        println!(
+            "{name} would have room for {}, and has room for {} now; {} are used or reserved; nothing was changed",
+            units::size(after),
+            units::size(figures.capacity_bytes),
+            units::size(needed)
+        );
+        Ok(())
+    }
+
+    fn wait_for_removal(&mut self, group: u16) -> Result<()> {
+        let (progress, name) = (Progress::bytes("moving"), named(&self.figures, group));
+        let mut obstacle = None;
+        loop {
+            self.figures = status(&mut self.client)?;
+            let there = of_group(&self.figures, group).next();
+            match (&self.figures.removal, there) {
+                (_, Some(device)) if !device.removing => {
+                    return Err(Failure::new(format!("the removal of {name} was stopped")));
+                }
+                (Some(removal), Some(_)) if removal.group == group => {
+                    progress.at(removal.moved_bytes, removal.moved_bytes + removal.left_bytes);
+                    if removal.obstacle.is_some() && obstacle != removal.obstacle {
+                        obstacle.clone_from(&removal.obstacle);
+                        crate::verbs::warn(&format!(
+                            "the removal of {name} waits: {}",
+                            obstacle.as_deref().unwrap_or_default()
+                        ));
+                    }
+                }
+                (_, Some(_)) => {}
+                (_, None) => break,
+            }
+            sleep(POLL);
+        }
+        progress.finish();
+        Ok(())
+    }
+}
+
+/// Returns the state of a removal in a line, for `status`.
+pub(in crate::verbs) fn removal_text(removal: &RemovalFigures, pool: &PoolFigures, exact: bool) -> String {
+    let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
+    if removal.finished > 0 {
+        let (group, moved) = (removal.group, size(removal.moved_bytes));
+        return format!("group {group} has left since {}, {moved} moved", units::utc(removal.finished));
+    }
+    let since = match removal.started {
+        0 => String::new(),
+        started => format!(" since {}", units::utc(started)),
+    };
+    let waits =
+        removal.obstacle.as_ref().map(|obstacle| format!("; it waits: {obstacle}")).unwrap_or_default();
+    let (name, moved, left) =
+        (named(pool, removal.group), size(removal.moved_bytes), size(removal.left_bytes));
+    format!("{name} leaves{since}, {moved} moved, {left} left{waits}")
+}
