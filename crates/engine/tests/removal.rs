@@ -19,7 +19,7 @@ fn capacity(pool: &Pool) -> u64 {
 fn finish(pool: &Pool) -> u64 {
     let mut moved = 0;
     for _ in 0..10_000 {
-        match pool.evacuate_step(7).unwrap() {
+        match pool.removal_step(7).unwrap() {
             Some(bytes) => moved += bytes,
             None => {
                 let status = pool.removal_status();
@@ -50,7 +50,7 @@ fn a_group_leaves_with_all_of_its_devices_and_nothing_is_lost() {
             assert!(capacity(&pool) < before, "its room counts no more");
             // It is used meanwhile.
             for round in 0..5 {
-                pool.evacuate_step(7).unwrap();
+                pool.removal_step(7).unwrap();
                 write(&pool, 2000 + round * 100..2100 + round * 100, 3);
             }
             finish(&pool);
@@ -133,7 +133,7 @@ fn senseless_wishes_are_refused() {
     is_invalid(pool.remove_group(2));
     is_invalid(pool.remove_group(u16::MAX));
     is_invalid(pool.keep_group(0));
-    assert_eq!(pool.evacuate_step(7).unwrap(), None);
+    assert_eq!(pool.removal_step(7).unwrap(), None);
     pool.remove_group(0).unwrap();
     is_invalid(pool.remove_group(0));
     is_invalid(pool.remove_group(1));
@@ -151,11 +151,11 @@ fn a_removal_that_is_given_up_leaves_a_pool_as_large_as_before() {
     let before = capacity(&pool);
     write(&pool, 0..4000, 1);
     pool.remove_group(0).unwrap();
-    pool.evacuate_step(7).unwrap();
-    pool.evacuate_step(7).unwrap();
+    pool.removal_step(7).unwrap();
+    pool.removal_step(7).unwrap();
     pool.keep_group(0).unwrap();
     assert_eq!(capacity(&pool), before);
-    assert_eq!(pool.evacuate_step(7).unwrap(), None);
+    assert_eq!(pool.removal_step(7).unwrap(), None);
     assert_eq!(pool.removal_status().group, None);
     write(&pool, 4000..6000, 2);
     has(&pool, 0..4000, 1);
@@ -212,7 +212,7 @@ fn an_aged_pool_that_is_nearly_as_full_as_the_others_can_be() {
         while pool.removal_status().finished == 0 {
             steps += 1;
             assert!(steps < 500, "{:?}", pool.removal_status());
-            pool.evacuate_step(7).unwrap();
+            pool.removal_step(7).unwrap();
             // What is written again holds as much as before.
             let at = steps % end;
             write(&pool, at..at + 1, newest(at));
@@ -238,7 +238,7 @@ fn damage_that_cannot_be_moved_is_told_and_the_rest_can_be_deleted() {
     // What lies on the device that leaves cannot be read any more.
     sims[1].inject(InjectedFault { op: SimOp::Read, range: MIB..120 * MIB, skip: 0, times: u64::MAX });
     let mut steps = 0;
-    while pool.evacuate_step(7).unwrap().is_some() {
+    while pool.removal_step(7).unwrap().is_some() {
         steps += 1;
         assert!(steps < 500);
     }
@@ -267,7 +267,7 @@ fn a_power_cut_at_any_point_leaves_a_pool_that_goes_on_with_it() {
             sims[victim..victim + members].iter().for_each(|sim| sim.cut_after(calls));
             let begun = pool.remove_group(leaves);
             if begun.is_ok() {
-                while matches!(pool.evacuate_step(7), Ok(Some(_))) {}
+                while matches!(pool.removal_step(7), Ok(Some(_))) {}
             }
             let written = try_write(&pool, 120..140, 1);
             drop(pool);
@@ -312,18 +312,18 @@ fn labels_that_say_nothing_yet_lead_to_a_group_that_is_empty() {
         write(&pool, 0..120, 1);
         pool.remove_group(1).unwrap();
         while pool.removal_status().left_bytes > 0 {
-            pool.evacuate_step(7).unwrap();
+            pool.removal_step(7).unwrap();
         }
         // What follows writes labels.
         sims[if calls % 2 == 0 { 0 } else { 2 }].cut_after(calls / 2);
-        let _ = pool.evacuate_step(7);
+        let _ = pool.removal_step(7);
         drop(pool);
         let after = self::after(&sims, Some(calls));
         let stay: Vec<Arc<SimDevice>> = vec![Arc::clone(&after[0]), Arc::clone(&after[2])];
         // With the device, it is gone at the latest after another step.
         let pool = open(&after);
         has(&pool, 0..120, 1);
-        while pool.evacuate_step(7).unwrap().is_some() {}
+        while pool.removal_step(7).unwrap().is_some() {}
         assert_eq!(pool.device_status().len(), 2);
         pool.export().unwrap();
         drop(pool);

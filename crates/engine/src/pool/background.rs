@@ -224,7 +224,7 @@ impl Pool {
                 }
             }
             let step = self.fill_step(now_s()).and_then(|filled| match filled {
-                None => self.evacuate_step(now_s()),
+                None => self.removal_step(now_s()),
                 filled => Ok(filled),
             });
             rest = match step {

@@ -224,7 +224,7 @@ struct Groups {
     /// Number above those of all groups that there were.
     numbers: u16,
     /// Numbers of those that are gone: all that any of the labels names, since none comes back (E3 of
-    /// [`super::evacuate`]).
+    /// [`super::removal`]).
     gone: Ranges,
 }
 

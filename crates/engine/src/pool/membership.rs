@@ -68,7 +68,7 @@ pub struct Membership {
     pub group_epoch: u64,
     /// Random number of that epoch.
     pub draw: u64,
-    /// True if everything moves off the group, which leaves the pool then (E2 of [`super::evacuate`]).
+    /// True if everything moves off the group, which leaves the pool then (E2 of [`super::removal`]).
     pub(super) leaves: bool,
     /// Numbers of the groups that are gone. No group gets one of them again.
     pub(super) gone: Ranges,

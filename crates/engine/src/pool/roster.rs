@@ -341,7 +341,7 @@ impl Labels {
         counted.filter(|table| !table.leaves && !table.members.is_empty()).count()
     }
 
-    /// Makes the labels of a group say that it leaves, or stays (E2 of [`super::evacuate`]).
+    /// Makes the labels of a group say that it leaves, or stays (E2 of [`super::removal`]).
     ///
     /// # Errors
     /// Errors of labels; then they may say so, or not.
@@ -353,7 +353,7 @@ impl Labels {
     }
 
     /// Makes the labels of all other groups say that a group is gone, on which nothing lies, and takes its devices out.
-    /// They hold no pool then (E3 of [`super::evacuate`]). Returns their numbers and paths.
+    /// They hold no pool then (E3 of [`super::removal`]). Returns their numbers and paths.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the labels have no place to say so; errors of labels: then some of them may say so, and it has

@@ -5,7 +5,7 @@
 //! Chunk states are never stored: they follow from the segment table.
 //!
 //! S2: a chunk is discarded only while it is free, and is not given out before the discard has returned (`trim`).
-//! E1: no chunk of a device that is closed is given out, and none of them counts as free ([`super::pool`], `evacuate`).
+//! E1: no chunk of a device that is closed is given out, and none of them counts as free ([`super::pool`], `removal`).
 //!
 //! ```text
 //! geometry   which bytes of a device are chunks, and which are reserved; no I/O

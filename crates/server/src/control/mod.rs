@@ -22,8 +22,8 @@ pub(crate) use descriptor::receive_descriptor;
 pub use figures::{
     Activity, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, Counter, DeviceErrors,
     DeviceFigures, ErrorFigures, Event, FileSurvey, FileUsage, FillFigures, KindShare, LengthFigures,
-    MemoryFigures, ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures, RemovalFigures,
-    RewriteFigures, ScrubFigures, SnapshotFigures, StruckFigures, TakeoverFigures,
+    MemoryFigures, ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures,
+    RemovalFigures, RewriteFigures, ScrubFigures, SnapshotFigures, StruckFigures, TakeoverFigures,
     TrimFigures, ValueSource,
 };
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};

@@ -33,7 +33,7 @@ const GROWN_BYTES_MAX: u64 = 1 << 30;
 const REMOVE_PERCENT: u64 = 20;
 const KEEP_PERCENT: u64 = 4;
 /// Largest number of steps of a removal at an occasion.
-const EVACUATE_STEPS: u64 = 30;
+const REMOVAL_STEPS: u64 = 30;
 /// Largest number of steps of filling at an occasion. Few devices are whole after one.
 const FILL_STEPS: u64 = 400;
 
@@ -174,11 +174,11 @@ impl Sim<'_> {
             }
             _ => {}
         }
-        let steps = self.random.below(EVACUATE_STEPS);
+        let steps = self.random.below(REMOVAL_STEPS);
         self.call(
             |pool| {
                 for _ in 0..steps {
-                    if pool.evacuate_step(1)?.is_none() {
+                    if pool.removal_step(1)?.is_none() {
                         break;
                     }
                 }

@@ -44,7 +44,7 @@ pub enum Obstacle {
 }
 
 impl Pool {
-    /// Begins to remove a group of devices: everything moves to the others ([`Pool::evacuate_step`]), and then it leaves the
+    /// Begins to remove a group of devices: everything moves to the others ([`Pool::removal_step`]), and then it leaves the
     /// pool. Until then the pool needs it. Goes on after the pool was closed, or crashed.
     ///
     /// # Errors
@@ -155,7 +155,7 @@ impl Pool {
     ///
     /// # Errors
     /// Errors of devices, and of a checkpoint.
-    pub fn evacuate_step(&self, now: u64) -> Result<Option<u64>> {
+    pub fn removal_step(&self, now: u64) -> Result<Option<u64>> {
         let leaving = self.labels.leaving();
         let Some(group) = leaving.first().copied().filter(|_| self.shared.check_writable().is_ok()) else {
             return Ok(None);
