@@ -135,6 +135,8 @@ struct Sim<'a> {
     camera: Option<Arc<Camera>>,
     /// Source of chance for images.
     shutter: Random,
+    /// Decides on removals of groups alone, so that histories without one stay as they are.
+    removals: Random,
     stats: Stats,
 }
 
@@ -211,6 +213,7 @@ impl<'a> Sim<'a> {
             random: Random::new(history.seed ^ 0x5EED),
             camera: None,
             shutter: Random::new(history.seed ^ 0x5_4077E4),
+            removals: Random::new(history.seed ^ 0x4E_0007A1),
             stats: Stats::default(),
         };
         let create = CreateOptions { force: false, created: 0, guid: Guid(*b"simulated pool 1") };

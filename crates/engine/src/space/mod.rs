@@ -172,11 +172,8 @@ impl Chunks {
     pub(crate) fn is_vacant(&self, device: u16) -> bool {
         let state = self.state.lock();
         let at = usize::from(device);
-        state
-            .counts
-            .get(at)
-            .zip(state.free.get(at))
-            .is_none_or(|(count, free)| free.len() == u64::from(*count))
+        let (count, free) = (state.counts.get(at), state.free.get(at).map_or(0, Ranges::len));
+        count.is_none_or(|count| free == u64::from(*count))
     }
 
     /// Returns the number of chunks of a device.

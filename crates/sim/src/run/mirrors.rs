@@ -159,8 +159,8 @@ impl Sim<'_> {
         let leaving = self.pool()?.removal_status();
         let leaving = leaving.group.filter(|_| leaving.finished == 0);
         match leaving {
-            None if there.len() > 1 && self.random.percent(REMOVE_PERCENT) => {
-                let group = there[self.random.below(there.len() as u64) as usize];
+            None if there.len() > 1 && self.removals.percent(REMOVE_PERCENT) => {
+                let group = there[self.removals.below(there.len() as u64) as usize];
                 self.call(
                     move |pool| match pool.remove_group(group) {
                         Err(Error::NoSpace(_)) => Ok(()),
@@ -169,12 +169,12 @@ impl Sim<'_> {
                     false,
                 )?;
             }
-            Some(group) if self.random.percent(KEEP_PERCENT) => {
+            Some(group) if self.removals.percent(KEEP_PERCENT) => {
                 self.call(move |pool| pool.keep_group(group), false)?;
             }
             _ => {}
         }
-        let steps = self.random.below(REMOVAL_STEPS);
+        let steps = self.removals.below(REMOVAL_STEPS);
         self.call(
             |pool| {
                 for _ in 0..steps {
