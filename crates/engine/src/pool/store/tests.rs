@@ -79,7 +79,7 @@ fn a_record_whose_place_was_reused_is_looked_up_again() {
         (RecordCache::new(0), ModelTable::new(0)),
         bounds,
     ));
-    let nodes = Nodes(shared);
+    let nodes = Nodes::of(&shared);
     device.stale_reads.store(ATTEMPTS - 1, Ordering::Relaxed);
     assert_eq!(nodes.load(ptr).unwrap(), b"node");
     device.stale_reads.store(ATTEMPTS, Ordering::Relaxed);
