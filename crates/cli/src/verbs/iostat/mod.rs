@@ -1,16 +1,22 @@
-//! `iostat`: prints what mounted pools read and write, and why.
+//! `iostat`: prints what mounted pools and their devices read and write, and why.
+
+mod causes;
+mod devices;
+mod since;
 
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pagefold_server::control::{Activity, Client, Counter, LengthFigures, Reply, Request, RewriteFigures};
+use pagefold_server::control::{Activity, Client, Reply, Request};
 use pagefold_server::failure::{Context, Failure, Result};
-use pagefold_server::units;
+use pagefold_server::raw;
 use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::args::Iostat;
 use crate::failures::Failures;
-use crate::table::{Align, Table};
 use crate::target;
 
 /// End of the sentence "N of M could not be ..." about pools that failed.
@@ -24,9 +30,16 @@ struct Sampling {
     count: Option<u64>,
 }
 
+/// Longest pause between two looks whether the user wants an end.
+const STEP: Duration = Duration::from_millis(50);
+
 /// Prints counters once, or again and again.
 pub fn run(args: &Iostat) -> Result<()> {
     let plan = plan(&args.words)?;
+    if args.skip_first && plan.interval.is_none() {
+        return Err(Failure::usage("without the first report, an interval is needed")
+            .hint("pagefold iostat -y [POOL...] SECONDS [COUNT]"));
+    }
     let mut failures = Failures::new();
     let mut clients: Vec<Client> = Vec::new();
     for (pool, client) in target::each_server(&plan.pools)? {
@@ -38,25 +51,29 @@ pub fn run(args: &Iostat) -> Result<()> {
         }
         return failures.finish(plan.pools.len(), WATCHED);
     }
+    let stop = catch_signals()?;
     let mut before: Vec<Activity> = clients.iter().map(|_| Activity::default()).collect();
-    let mut round = 0;
+    let (mut skip, mut round) = (args.skip_first, 0);
     let mut next = Instant::now();
     loop {
         let mut now: Vec<Activity> = Vec::new();
-        let mut gone: Vec<usize> = Vec::new();
+        let mut gone: Vec<(usize, Failure)> = Vec::new();
         for (index, client) in clients.iter_mut().enumerate() {
             match ask(client) {
                 Ok(activity) => now.push(activity),
-                Err(failure) => {
-                    failures.also(client.pool(), failure);
-                    gone.push(index);
-                }
+                Err(failure) => gone.push((index, failure)),
             }
         }
         // A server that has ended, or does not answer, ends the output only if it was the last one.
-        for index in gone.into_iter().rev() {
-            clients.remove(index);
+        let is_last = gone.len() == clients.len();
+        for (index, failure) in gone.into_iter().rev() {
+            let pool = clients.remove(index).pool().to_owned();
             before.remove(index);
+            if is_last {
+                failures.also(&pool, failure);
+            } else {
+                failures.tell(&pool, &failure);
+            }
         }
         if clients.is_empty() {
             return failures.finish(plan.pools.len(), WATCHED);
@@ -64,16 +81,45 @@ pub fn run(args: &Iostat) -> Result<()> {
         let rates = clients
             .iter()
             .zip(before.iter().zip(&now))
-            .map(|(client, (before, now))| (client.pool(), difference(before, now)));
-        print(&rates.collect::<Vec<_>>(), args, round)?;
+            .map(|(client, (before, now))| (client.pool(), since::difference(before, now)));
+        if !std::mem::take(&mut skip) {
+            print(&rates.collect::<Vec<_>>(), args, round)?;
+            round += 1;
+        }
         before = now;
-        round += 1;
         let Some(interval) = plan.interval else { return failures.finish(plan.pools.len(), WATCHED) };
         if plan.count.is_some_and(|count| round >= count) {
             return failures.finish(plan.pools.len(), WATCHED);
         }
         next += interval;
-        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        if !rested_until(next, &stop) {
+            return failures.finish(plan.pools.len(), WATCHED);
+        }
+    }
+}
+
+/// Catches signals: the first one ends the output after the report that is being printed, the second one at once.
+fn catch_signals() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for number in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_default(number, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(number, Arc::clone(&stop)))
+            .context(|| "cannot catch signals".into())?;
+    }
+    Ok(stop)
+}
+
+/// Waits. Returns false if the user wants an end.
+fn rested_until(next: Instant, stop: &AtomicBool) -> bool {
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return false;
+        }
+        let rest = next.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            return true;
+        }
+        std::thread::sleep(rest.min(STEP));
     }
 }
 
@@ -84,7 +130,7 @@ fn plan(words: &[String]) -> Result<Sampling> {
     let (pools, numbers) = words.split_at(split);
     let wrong = |word: &str, what: &str| {
         Failure::usage(format!("\"{}\" is not {what}", crate::table::printable(word)))
-            .hint("pagefold iostat [POOL...] [SECONDS [COUNT]]")
+            .hint("pagefold iostat [OPTIONS] [POOL...] [SECONDS [COUNT]]")
     };
     let interval = numbers.first().map(|word| {
         let seconds = word.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
@@ -111,89 +157,29 @@ fn ask(client: &mut Client) -> Result<Activity> {
     }
 }
 
-/// Returns the difference between two instants; a counter that is new, or was reset by a new server, counts from zero.
-fn difference(before: &Activity, now: &Activity) -> Activity {
-    let restarted = now.age_ms < before.age_ms;
-    let counters = now.counters.iter().map(|counter| {
-        let old = before.counters.iter().find(|old| old.name == counter.name && !restarted);
-        Counter {
-            name: counter.name.clone(),
-            operations: counter.operations.saturating_sub(old.map_or(0, |old| old.operations)),
-            bytes: counter.bytes.saturating_sub(old.map_or(0, |old| old.bytes)),
-        }
-    });
-    let rewrites = now.rewrites.iter().map(|rewrites| {
-        let old = before.rewrites.iter().find(|old| old.name == rewrites.name && !restarted);
-        rewrites_since(old, rewrites)
-    });
-    let age_ms = if restarted { now.age_ms } else { now.age_ms - before.age_ms };
-    Activity { age_ms, counters: counters.collect(), rewrites: rewrites.collect() }
-}
-
-fn rewrites_since(old: Option<&RewriteFigures>, now: &RewriteFigures) -> RewriteFigures {
-    let Some(old) = old else { return now.clone() };
-    let lengths = now.lengths.iter().map(|length| {
-        let was = old.lengths.iter().find(|was| was.at_most_bytes == length.at_most_bytes);
-        let operations = length.operations.saturating_sub(was.map_or(0, |was| was.operations));
-        LengthFigures { operations, ..*length }
-    });
-    RewriteFigures {
-        name: now.name.clone(),
-        operations: now.operations.saturating_sub(old.operations),
-        bytes: now.bytes.saturating_sub(old.bytes),
-        lengths: lengths.filter(|length| length.operations > 0).collect(),
-    }
-}
-
 fn print(rates: &[(&str, Activity)], args: &Iostat, round: u64) -> Result<()> {
+    let printing = || "cannot print".to_owned();
     if args.output.json {
-        let pools: Vec<_> = rates
-            .iter()
-            .map(|(pool, activity)| {
-                json!({ "name": pool, "interval_ms": activity.age_ms, "counters": activity.counters,
-                "rewrites": activity.rewrites })
-            })
-            .collect();
-        let line = serde_json::to_string(&json!({ "pools": pools })).context(|| "cannot print".into())?;
-        return writeln!(std::io::stdout(), "{line}").context(|| "cannot print".into());
+        let pool = |(pool, activity): &(&str, Activity)| {
+            json!({ "name": pool, "interval_ms": activity.age_ms, "size_bytes": activity.size_bytes,
+            "allocated_bytes": activity.allocated_bytes,
+            "free_bytes": activity.size_bytes.saturating_sub(activity.allocated_bytes),
+            "counters": activity.counters, "rewrites": activity.rewrites, "devices": activity.devices })
+        };
+        let pools: Vec<_> = rates.iter().map(pool).collect();
+        let line = raw::printed(json!({ "pools": pools })).to_string();
+        return writeln!(std::io::stdout(), "{line}").context(printing);
     }
-    let mut table = Table::new(&[
-        ("POOL", Align::Left),
-        ("CAUSE", Align::Left),
-        ("OPS", Align::Right),
-        ("BYTES", Align::Right),
-        ("OPS/s", Align::Right),
-        ("BYTES/s", Align::Right),
-        ("P50", Align::Right),
-        ("P90", Align::Right),
-    ]);
-    for (pool, activity) in rates {
-        let seconds = (activity.age_ms as f64 / 1000.0).max(0.001);
-        let plain =
-            activity.counters.iter().map(|counter| (&counter.name, counter.operations, counter.bytes, None));
-        let rewrites = activity.rewrites.iter();
-        let rewrites =
-            rewrites.map(|of| (&of.name, of.operations, of.bytes, of.percentile(50).zip(of.percentile(90))));
-        for (name, operations, bytes, percentiles) in plain.chain(rewrites) {
-            let exact = args.output.exact;
-            let count = |count: f64| if exact { format!("{count:.1}") } else { units::count(count) };
-            let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
-            let percentile = |of: Option<u32>| of.map_or_else(|| "-".to_owned(), |bytes| size(bytes.into()));
-            table.row(vec![
-                (*pool).to_owned(),
-                name.clone(),
-                if exact { operations.to_string() } else { units::count(operations as f64) },
-                size(bytes),
-                count(operations as f64 / seconds),
-                size((bytes as f64 / seconds) as u64),
-                percentile(percentiles.map(|of| of.0)),
-                percentile(percentiles.map(|of| of.1)),
-            ]);
-        }
-    }
+    let table = if args.causes {
+        causes::table(rates, args.output)
+    } else if args.histograms {
+        devices::histograms(rates, args)
+    } else {
+        devices::table(rates, args)
+    };
     let text = table.render(args.output.script);
     let separator = if round > 0 && !args.output.script { "\n" } else { "" };
-    write!(std::io::stdout(), "{separator}{text}").context(|| "cannot print".into())
+    write!(std::io::stdout(), "{separator}{text}").context(printing)
 }
 
 #[cfg(test)]
@@ -214,39 +200,5 @@ mod tests {
         for text in ["0", "1e9", "5 0", "5 x", "5 1 1", "5 tank"] {
             assert_eq!(plan(&words(text)).unwrap_err().exit_status(), 2, "{text}");
         }
-    }
-
-    #[test]
-    fn differences_survive_a_new_server() {
-        let at = |age_ms, operations| Activity {
-            age_ms,
-            counters: vec![Counter { name: "a".into(), operations, bytes: operations * 10 }],
-            rewrites: vec![RewriteFigures {
-                name: "a".into(),
-                operations: 10 + operations,
-                bytes: 0,
-                lengths: vec![
-                    LengthFigures { at_most_bytes: 99, operations: 10 },
-                    LengthFigures { at_most_bytes: 200, operations },
-                ],
-            }],
-        };
-        let delta = difference(&at(1000, 5), &at(3000, 8));
-        assert_eq!((delta.age_ms, delta.counters[0].operations, delta.counters[0].bytes), (2000, 3, 30));
-        assert_eq!(delta.rewrites[0].operations, 3);
-        assert_eq!(delta.rewrites[0].lengths, [LengthFigures { at_most_bytes: 200, operations: 3 }]);
-        let delta = difference(&at(9000, 50), &at(100, 2));
-        assert_eq!((delta.age_ms, delta.counters[0].operations), (100, 2));
-        assert_eq!(delta.rewrites[0].operations, 12);
-    }
-
-    #[test]
-    fn percentiles_are_of_the_records() {
-        let lengths = [(10, 50), (20, 39), (30, 1), (40, 10)];
-        let lengths = lengths.map(|(at_most_bytes, operations)| LengthFigures { at_most_bytes, operations });
-        let rewrites = RewriteFigures { lengths: lengths.to_vec(), ..RewriteFigures::default() };
-        let of = |percent| rewrites.percentile(percent).unwrap();
-        assert_eq!([0, 50, 51, 90, 91, 100].map(of), [10, 10, 20, 30, 40, 40]);
-        assert_eq!(RewriteFigures::default().percentile(50), None);
     }
 }
