@@ -368,15 +368,16 @@ Examples:
 that devices were asked for, so in a mirror each member's count; a pool's are the sum.
 
 Each request is of one class, by what it is for:
-  SYNCR   sync_read      reads that somebody waits for
-  LOG     log            commits, and the flushes that make them durable
-  ASYNCR  async_read     reads in the background: learning, streams, checkpoints
-  ASYNCW  async_write    what checkpoints write and flush, labels, and what readers repair
-  CLEAN   cleaning       what is moved to make room
-  RECOMP  recompression  what is coded again
-  FILL    filling        what is copied to a device of a mirror
-  SCRUB   scrub          scrubs and their repairs
-  TRIM    discard        what devices are told is free
+  SYNCR    sync_read: reads that somebody waits for
+  LOG      log: commits, and the flushes that make them durable
+  ASYNCR   async_read: reads in the background, as of learning, streams, checkpoints
+  ASYNCW   async_write: what checkpoints write and flush; labels; what readers repair
+  CLEAN    cleaning: what is moved to make room
+  RECOMP   recompression: what is coded again
+  FILL     filling: what is copied to a device of a mirror
+  SCRUB    scrub: what scrubs read and repair
+  TRIM     discard: what devices are told is free
+
 WAIT (-l) is the mean time from when a request was made to its end; that of a class leaves flushes out. NOW (-q) is how
 many requests are under way. -w counts requests by their time: less than BELOW, and not less than half of it.
 

@@ -385,7 +385,7 @@ impl OpeningPool {
             position,
             Arc::clone(&self.segments),
             Arc::clone(&self.chunks),
-            self.devices.clone(),
+            &self.devices,
         )
         .with_salt(options.salt);
         let flushes = writer.flushes();

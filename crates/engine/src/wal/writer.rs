@@ -91,7 +91,7 @@ impl LogWriter {
         position: Position,
         segments: Arc<Segments>,
         chunks: Arc<Chunks>,
-        devices: Devices,
+        devices: &Devices,
     ) -> Self {
         let flushes = Arc::new(Flushes::new(devices.clone()));
         flushes.wrote_batch(position.batch, true);
