@@ -10,6 +10,8 @@ use crate::table;
 pub struct Failures {
     tried: usize,
     failed: Vec<(String, Failure)>,
+    /// Names of those whose failure was told at once.
+    told: Vec<String>,
 }
 
 impl Failures {
@@ -41,9 +43,15 @@ impl Failures {
         self.failed.push((what.to_owned(), failure));
     }
 
+    /// Prints a failure of a task that was counted already, at once: the others may go on for long.
+    pub fn tell(&mut self, what: &str, failure: &Failure) {
+        eprintln!("pagefold: {}: {failure}", table::printable(what));
+        self.told.push(what.to_owned());
+    }
+
     /// Returns true if nothing has failed.
     pub fn is_empty(&self) -> bool {
-        self.failed.is_empty()
+        self.failed.is_empty() && self.told.is_empty()
     }
 
     /// Returns the failures as a field of JSON output.
@@ -55,20 +63,22 @@ impl Failures {
     /// Ends a verb that was asked for `asked` things by name (0: for all that exist). If there was one and it failed,
     /// returns its failure; if others failed, prints each failure with its name and returns one for the verb.
     pub fn finish(self, asked: usize, done: &str) -> Result<()> {
-        let Self { tried, mut failed } = self;
+        let Self { tried, mut failed, told } = self;
         if asked == 1
             && failed.len() == 1
+            && told.is_empty()
             && let Some((_, failure)) = failed.pop()
         {
             return Err(failure);
         }
-        if failed.is_empty() {
+        if failed.is_empty() && told.is_empty() {
             return Ok(());
         }
         for (what, failure) in &failed {
             eprintln!("pagefold: {}: {failure}", table::printable(what));
         }
-        let names: Vec<String> = failed.iter().map(|(what, _)| table::printable(what)).collect();
+        let failed = failed.iter().map(|(what, _)| what);
+        let names: Vec<String> = told.iter().chain(failed).map(|what| table::printable(what)).collect();
         Err(Failure::new(format!("{} of {tried} could not be {done}: {}", names.len(), names.join(", "))))
     }
 

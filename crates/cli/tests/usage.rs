@@ -142,7 +142,7 @@ fn bad_values_are_told_with_the_valid_ones() {
     let sandbox = Sandbox::new();
     let device = sandbox.path("d");
     let device = device.to_str().unwrap();
-    let cases: [(&[&str], &[&str]); 12] = [
+    let cases: [(&[&str], &[&str]); 15] = [
         (
             &["create", "1tank", device, "--size", "1G"],
             &["cannot be the name of a pool", "starts with a letter"],
@@ -167,6 +167,9 @@ fn bad_values_are_told_with_the_valid_ones() {
         (&["get", "al", "tank"], &["there is no property \"al\""]),
         (&["mount", "-o", "cash=1G", "tank", "/mnt"], &["no mount option \"cash\"", "did you mean cache?"]),
         (&["iostat", "tank", "0"], &["\"0\" is not an interval"]),
+        (&["iostat", "-y", "tank"], &["an interval is needed", "pagefold iostat -y"]),
+        (&["iostat", "-wl", "tank"], &["--histograms", "cannot be used with"]),
+        (&["iostat", "-v", "--causes"], &["--verbose", "cannot be used with"]),
     ];
     for (words, texts) in cases {
         assert_failure(&sandbox.run(words), 2, texts);
@@ -178,7 +181,7 @@ fn bad_values_are_told_with_the_valid_ones() {
 #[test]
 fn unknown_pools_are_told_by_every_verb() {
     let sandbox = Sandbox::new();
-    let verbs: [&[&str]; 11] = [
+    let verbs: [&[&str]; 12] = [
         &["mount", "tank", "/mnt"],
         &["unmount", "tank"],
         &["export", "tank"],
@@ -190,6 +193,7 @@ fn unknown_pools_are_told_by_every_verb() {
         &["sync", "tank"],
         &["check", "tank"],
         &["events", "tank"],
+        &["iostat", "-v", "tank", "1"],
     ];
     for words in verbs {
         assert_failure(&sandbox.run(words), 1, &["there is no pool \"tank\"", "pagefold import"]);

@@ -2,14 +2,16 @@
 
 use std::path::Path;
 
+use pagefold_engine::device::{DeviceCounts, RequestCounts};
 use pagefold_engine::pool::{
-    DeviceState, FillStatus, Listed, Obstacle, Pool, QuotaUse, RemovalStatus, Rewrites, ScrubState,
-    ScrubStatus, Status, TrimState, TrimStatus,
+    DeviceState, DeviceStatus, FillStatus, Listed, Obstacle, Pool, QuotaUse, RemovalStatus, Rewrites,
+    ScrubState, ScrubStatus, Status, TrimState, TrimStatus,
 };
 
 use crate::control::{
-    Activity, CacheFigures, Counter, DeviceErrors, DeviceFigures, FillFigures, LengthFigures, PoolFigures,
-    QuotaFigures, RemovalFigures, RewriteFigures, ScrubFigures, SnapshotFigures, TrimFigures,
+    Activity, CacheFigures, Counter, DeviceActivity, DeviceErrors, DeviceFigures, FillFigures,
+    LatencyFigures, LengthFigures, PoolFigures, QuotaFigures, RemovalFigures, RequestFigures, RewriteFigures,
+    ScrubFigures, SnapshotFigures, TrimFigures,
 };
 use crate::failure::Result;
 use crate::raw::shown;
@@ -242,16 +244,17 @@ pub fn unseen_device(path: &Path) -> DeviceFigures {
     }
 }
 
-/// Returns the counters of an open pool: bytes read and written, by purpose.
+/// Returns the counters of an open pool: bytes read and written, by purpose; and requests to devices, by class.
 pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
     let status = pool.status();
     let totals = status.totals;
-    let sum = |of: fn(&pagefold_engine::device::DeviceCounts) -> u64| {
-        status.devices.iter().map(|device| of(&device.counts)).sum()
-    };
+    let sum = |of: fn(&DeviceCounts) -> u64| status.devices.iter().map(|device| of(&device.counts)).sum();
     let counter = |name: &str, operations: u64, bytes: u64| Counter { name: name.into(), operations, bytes };
     Activity {
         age_ms,
+        size_bytes: status.size_bytes,
+        allocated_bytes: status.allocated_bytes,
+        devices: status.devices.iter().map(device_activity).collect(),
         counters: vec![
             counter("application_read", 0, totals.read_bytes),
             counter("application_write", 0, totals.accepted_bytes),
@@ -283,6 +286,34 @@ pub fn activity(pool: &Pool, age_ms: u64) -> Activity {
             let (database, other) = pool.rewrites();
             vec![rewritten("rewritten_database", &database), rewritten("rewritten_other", &other)]
         },
+    }
+}
+
+fn device_activity(device: &DeviceStatus) -> DeviceActivity {
+    DeviceActivity {
+        number: device.number,
+        group: device.group,
+        state: device_state(device.state).into(),
+        path: device.path.clone(),
+        requests: device.requests.iter().map(of_requests).collect(),
+    }
+}
+
+fn of_requests(counts: &RequestCounts) -> RequestFigures {
+    let latency = |(range, operations): (usize, &u64)| LatencyFigures {
+        below_ns: RequestCounts::latency_below_ns(range),
+        operations: *operations,
+    };
+    let latencies = counts.latencies.iter().enumerate().filter(|(_, operations)| **operations > 0);
+    RequestFigures {
+        class: counts.class.name().into(),
+        kind: counts.kind.name().into(),
+        in_flight: counts.in_flight,
+        operations: counts.requests(),
+        bytes: counts.bytes,
+        errors: counts.errors,
+        total_ns: counts.total_ns,
+        latencies: latencies.map(latency).collect(),
     }
 }
 

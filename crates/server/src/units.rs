@@ -84,6 +84,19 @@ fn scaled(mut value: f64, base: f64, whole: bool) -> String {
     }
 }
 
+/// Formats a time with three significant digits: `512ns`, `85.3us`, `1.25ms`, `12.0s`.
+pub fn nanoseconds(ns: u64) -> String {
+    let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
+    let fits = |(_, unit): &&(&str, f64)| (ns as f64 / unit) < 999.5;
+    let (suffix, unit) = units.iter().find(fits).copied().unwrap_or(("s", 1e9));
+    let value = ns as f64 / unit;
+    match value {
+        _ if unit == 1.0 || value >= 99.95 => format!("{value:.0}{suffix}"),
+        _ if value >= 9.995 => format!("{value:.1}{suffix}"),
+        _ => format!("{value:.2}{suffix}"),
+    }
+}
+
 /// Returns `logical / stored`, or `None` if either is zero.
 pub fn ratio(logical: u64, stored: u64) -> Option<f64> {
     (stored > 0 && logical > 0).then(|| logical as f64 / stored as f64)
@@ -155,6 +168,15 @@ fn civil(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_have_three_digits() {
+        let told =
+            [0, 999, 1000, 1024, 85_310, 999_499, 999_500, 1_250_000, 17_179_869_184, 2_000_000_000_000];
+        let texts =
+            ["0ns", "999ns", "1.00us", "1.02us", "85.3us", "999us", "1.00ms", "1.25ms", "17.2s", "2000s"];
+        assert_eq!(told.map(nanoseconds), texts);
+    }
 
     #[test]
     fn sizes_are_read_in_powers_of_1024() {

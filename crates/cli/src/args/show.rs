@@ -31,11 +31,29 @@ pub struct Status {
 }
 
 /// See [`super::Verb::Iostat`].
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub struct Iostat {
-    /// [POOL...] [INTERVAL [COUNT]]: pools or directories, seconds between lines, how many lines.
+    /// [POOL...] [INTERVAL [COUNT]]: pools or directories, seconds between reports, how many reports.
     #[arg(value_name = "POOL|INTERVAL|COUNT")]
     pub words: Vec<String>,
+    /// Mirrors and devices, too
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
+    /// Mean times of requests as well, by kind and class
+    #[arg(short = 'l', long)]
+    pub latency: bool,
+    /// Requests in flight as well, by class
+    #[arg(short = 'q', long)]
+    pub queues: bool,
+    /// How many requests took how long instead, by kind and class
+    #[arg(short = 'w', long, conflicts_with_all = ["latency", "queues"])]
+    pub histograms: bool,
+    /// Leave the first report out, which counts from when the pool was opened
+    #[arg(short = 'y', long)]
+    pub skip_first: bool,
+    /// What is written, by cause, instead
+    #[arg(long, conflicts_with_all = ["verbose", "latency", "queues", "histograms"])]
+    pub causes: bool,
     /// How to print.
     #[command(flatten)]
     pub output: Output,

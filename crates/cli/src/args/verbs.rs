@@ -362,11 +362,26 @@ Examples:
   pagefold status -x                         only pools with something wrong; exit status 1 if there are any
   pagefold status tank --json")]
     Status(Status),
-    /// Show what mounted pools read and write, and why.
+    /// Show what mounted pools and their devices read and write, and why.
     #[command(
-        after_long_help = "The first line counts from when the pool was opened; each later one over its interval.
+        after_long_help = "The first report counts from when the pool was opened; each later one over its interval. Requests and bytes are those
+that devices were asked for, so in a mirror each member's count; a pool's are the sum.
 
-What is written to devices, by cause: pages_full and pages_delta (pages, compressed, in full or as changes of what they
+Each request is of one class, by what it is for:
+  SYNCR    sync_read: reads that somebody waits for
+  LOG      log: commits, and the flushes that make them durable
+  ASYNCR   async_read: reads in the background, as of learning, streams, checkpoints
+  ASYNCW   async_write: what checkpoints write and flush; labels; what readers repair
+  CLEAN    cleaning: what is moved to make room
+  RECOMP   recompression: what is coded again
+  FILL     filling: what is copied to a device of a mirror
+  SCRUB    scrub: what scrubs read and repair
+  TRIM     discard: what devices are told is free
+
+WAIT (-l) is the mean time from when a request was made to its end; that of a class leaves flushes out. NOW (-q) is how
+many requests are under way. -w counts requests by their time: less than BELOW, and not less than half of it.
+
+With --causes, what is written to devices, by cause: pages_full and pages_delta (pages, compressed, in full or as changes of what they
 were), models (which code pages), trees and checkpoints (metadata), log_framing (headers, operations and padding of the
 log), fold (what is cleaned or coded again). Their sum is device_write; divided by application_write it is the
 property waf. pages_by_model are among pages_full.
@@ -378,6 +393,9 @@ tenths of their records have at most so many bytes (told exactly to an eighth); 
 Examples:
   pagefold iostat
   pagefold iostat tank 1                     every second until interrupted
+  pagefold iostat -vl tank 5                 each device, and how long it takes
+  pagefold iostat -yq 0.5                    what is under way, twice a second
+  pagefold iostat -w tank                    how many requests took how long
   pagefold iostat tank 5 12                  every 5 seconds, 12 times"
     )]
     Iostat(Iostat),

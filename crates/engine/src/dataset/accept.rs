@@ -173,7 +173,10 @@ impl LiveDataset {
                         return Err(Error::Invalid("a change shares a page and writes a part of it".into()));
                     }
                     _ if Fresh::covers(&fresh.punched, object, page) => {}
-                    _ => self.read_pages(object, record_size, page * size, &mut base)?,
+                    _ => {
+                        let devices = &self.shared.devices;
+                        self.read_pages(devices, object, record_size, page * size, &mut base)?;
+                    }
                 }
                 if let Some(target) = base.get_mut(within..within + len) {
                     target.copy_from_slice(part);

@@ -351,7 +351,7 @@ impl Dataset for LiveDataset {
     }
 
     fn read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.read_pages(object, record_size, offset, buf)
+        self.read_pages(&self.shared.devices, object, record_size, offset, buf)
     }
 
     fn try_read(&self, object: u64, record_size: u32, offset: u64, buf: &mut [u8]) -> Result<Attempt> {

@@ -53,7 +53,7 @@ impl PageFetch {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the object was read with another recordsize.
-    pub fn finish(self, out: &mut [u8]) -> Result<bool> {
+    pub fn finish(mut self, out: &mut [u8]) -> Result<bool> {
         self.record.count();
         self.deliver(out)
     }

@@ -14,6 +14,7 @@ use super::page_fetch::Attempt;
 use super::part::{copy_part, decode_part};
 use super::pending::PageBuf;
 use super::shared::count;
+use crate::device::{Devices, IoClass};
 use crate::faults::Subject;
 use crate::limits::{RECORDSIZE_MAX, RECORDSIZE_MIN};
 use crate::record::{Models, Record, bases_of};
@@ -42,8 +43,21 @@ struct PagePart<'a> {
 }
 
 impl LiveDataset {
+    /// As [`super::Dataset::read`], by requests of another class.
+    pub(crate) fn read_as(
+        &self,
+        class: IoClass,
+        (object, record_size): (u64, u32),
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
+        self.read_pages(&self.shared.devices.of_class(class), object, record_size, offset, buf)
+    }
+
+    /// Reads by requests of the class of `devices`.
     pub(super) fn read_pages(
         &self,
+        devices: &Devices,
         object: u64,
         record_size: u32,
         offset: u64,
@@ -54,7 +68,7 @@ impl LiveDataset {
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let parts = self.plan(object, record_size, offset, buf, true)?;
-            match self.fill((object, record_size), parts) {
+            match self.fill(devices, (object, record_size), parts) {
                 // The place of a record that was freed meanwhile looks damaged or unknown; the next plan finds its
                 // successor.
                 Err(error @ Error::Corrupt { .. }) => last = Some(error),
@@ -179,27 +193,34 @@ impl LiveDataset {
     }
 
     /// Fills the parts, on several cores where that pays.
-    fn fill(&self, of: (u64, u32), mut parts: Vec<PagePart<'_>>) -> Result<()> {
+    fn fill(&self, devices: &Devices, of: (u64, u32), mut parts: Vec<PagePart<'_>>) -> Result<()> {
         let total: usize = parts.iter().map(|part| part.out.len()).sum();
         let scan = parts.len() > 1 && total >= SCAN_BYTES;
         if !scan || total < PARALLEL_BYTES {
-            return self.fetch(of, &mut parts, scan);
+            return self.fetch(devices, of, &mut parts, scan);
         }
         let others = FILLING.fetch_add(1, Relaxed);
         let filled = if others == 0 {
             let half = parts.len() / 2;
             let (left, right) = parts.split_at_mut(half);
-            let (left, right) = rayon::join(|| self.fetch(of, left, scan), || self.fetch(of, right, scan));
+            let fetch = |parts| self.fetch(devices, of, parts, scan);
+            let (left, right) = rayon::join(|| fetch(left), || fetch(right));
             left.and(right)
         } else {
-            self.fetch(of, &mut parts, scan)
+            self.fetch(devices, of, &mut parts, scan)
         };
         FILLING.fetch_sub(1, Relaxed);
         filled
     }
 
     /// Fills the parts. Records are decoded where they were read to, and only those that are kept are copied.
-    fn fetch(&self, (object, record_size): (u64, u32), parts: &mut [PagePart<'_>], scan: bool) -> Result<()> {
+    fn fetch(
+        &self,
+        devices: &Devices,
+        (object, record_size): (u64, u32),
+        parts: &mut [PagePart<'_>],
+        scan: bool,
+    ) -> Result<()> {
         let mut addrs: Vec<Addr> = Vec::new();
         let mut wanted: Vec<usize> = Vec::new();
         // Deltas whose bases have to be read too. They wait, since that is done for all of them at once.
@@ -225,7 +246,7 @@ impl LiveDataset {
             }
         }
         let keep = Keep::of(&self.shared, scan);
-        self.shared.segments.read(&self.shared.devices, &addrs, &mut |at, record| {
+        self.shared.segments.read(devices, &addrs, &mut |at, record| {
             let position = wanted.get(at).copied();
             let part = position.and_then(|position| parts.get_mut(position));
             let (Some(addr), Some(part), Some(position)) = (addrs.get(at), part, position) else {
@@ -248,20 +269,20 @@ impl LiveDataset {
         missing.sort_unstable();
         missing.dedup();
         self.shared.read_amplification.charge((self.id, object), missing.len());
-        self.fill_deltas(record_size, parts, waiting, &missing)
+        self.fill_deltas(devices, record_size, parts, (waiting, &missing))
     }
 
     /// Fills the parts that are `waiting` for `missing` records.
     fn fill_deltas(
         &self,
+        devices: &Devices,
         record_size: u32,
         parts: &mut [PagePart<'_>],
-        waiting: Vec<(usize, Addr, Record)>,
-        missing: &[Addr],
+        (waiting, missing): (Vec<(usize, Addr, Record)>, &[Addr]),
     ) -> Result<()> {
         let mut models = Fetched { shared: &self.shared, bases: HashMap::with_capacity(missing.len()) };
         let keep = Keep::of(&self.shared, false);
-        self.shared.segments.read(&self.shared.devices, missing, &mut |at, record| {
+        self.shared.segments.read(devices, missing, &mut |at, record| {
             let Some(addr) = missing.get(at) else { return Ok(()) };
             keep.keep(&self.shared, *addr, record);
             models.bases.insert(*addr, record.into());

@@ -347,11 +347,16 @@ impl Shared {
     /// Reads and verifies one record. If the record is kept twice, and its first copy is damaged or cannot be read, the
     /// second copy is returned.
     pub(crate) fn read_record(&self, addr: Addr) -> Result<Vec<u8>> {
-        match self.read_one(addr) {
+        self.read_record_by(&self.devices, addr)
+    }
+
+    /// As [`Shared::read_record`], by requests of the class of `devices`.
+    pub(crate) fn read_record_by(&self, devices: &Devices, addr: Addr) -> Result<Vec<u8>> {
+        match self.read_one(devices, addr) {
             // A record that was freed meanwhile has no second copy any more, and is not damaged.
             Err(error) if self.segments.has_copy(addr) => {
                 let struck = (Subject::Record(addr), self.place_of(&error));
-                self.segments.or_second(Err(error), struck, || self.read_one(addr.copy()))
+                self.segments.or_second(Err(error), struck, || self.read_one(devices, addr.copy()))
             }
             first => first,
         }
@@ -359,17 +364,17 @@ impl Shared {
 
     /// Reads and verifies one copy of a record. A record may be moved between look-up and read, and its old place used
     /// anew; then the next look-up finds its new place. A failure is counted, unless the record is not live any more.
-    pub(crate) fn read_one(&self, addr: Addr) -> Result<Vec<u8>> {
-        let read = self.read_uncounted(addr);
+    pub(crate) fn read_one(&self, devices: &Devices, addr: Addr) -> Result<Vec<u8>> {
+        let read = self.read_uncounted(devices, addr);
         read.map_err(|error| self.count_damage(error, Subject::Record(addr.original()), addr, 0))
     }
 
     /// As [`Shared::read_one`], for callers that count failures themselves.
-    pub(crate) fn read_uncounted(&self, addr: Addr) -> Result<Vec<u8>> {
+    pub(crate) fn read_uncounted(&self, devices: &Devices, addr: Addr) -> Result<Vec<u8>> {
         let mut attempts = 1..ATTEMPTS;
         loop {
             let mut record = Vec::new();
-            let read = self.segments.read(&self.devices, &[addr], &mut |_, bytes| {
+            let read = self.segments.read(devices, &[addr], &mut |_, bytes| {
                 record = bytes.to_vec();
                 Ok(())
             });

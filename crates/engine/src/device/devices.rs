@@ -11,8 +11,10 @@ use std::sync::{Arc, OnceLock, Weak};
 use smallvec::SmallVec;
 
 use super::again::again;
+use super::class::IoClass;
 use super::flush::{FlushFailure, at_once};
 use super::group::{Choice, Group, Roster};
+use super::lane::Lane;
 use super::member::{GroupMember, MemberState};
 use super::missing::NoDevice;
 use super::{AlignedBuf, Device, OneDevice, PlannedRead, ReadFrom, Span};
@@ -29,6 +31,8 @@ pub struct Devices {
     groups: Arc<boxcar::Vec<Group>>,
     roster: Arc<OnceLock<Weak<dyn Roster>>>,
     choice: Choice,
+    /// Class of the requests that are made by this handle.
+    class: IoClass,
 }
 
 /// A member of a group, as the opening of a pool found it.
@@ -77,7 +81,8 @@ impl Devices {
 
     fn of(groups: impl Iterator<Item = impl IntoIterator<Item = GroupMember>>) -> Self {
         let groups = groups.zip(0..=u16::MAX).map(|(members, number)| Group::new(number, members));
-        Self { groups: Arc::new(groups.collect()), roster: Arc::default(), choice: Choice::Any }
+        let groups = Arc::new(groups.collect());
+        Self { groups, roster: Arc::default(), choice: Choice::Any, class: IoClass::SyncRead }
     }
 
     /// Makes groups of devices, numbered in this order.
@@ -87,6 +92,11 @@ impl Devices {
             let member = |(device, number)| GroupMember::open(number, device, MemberState::Whole);
             group.into_iter().zip(&mut numbers).map(member).collect::<Vec<_>>()
         }))
+    }
+
+    /// Returns the same devices for requests of a class. Before, reads are waited for ([`IoClass::SyncRead`]).
+    pub(crate) fn of_class(&self, class: IoClass) -> Self {
+        Self { class, ..self.clone() }
     }
 
     /// Returns the same devices for one who reads the copy that member `at` of each group has, of those that can be
@@ -217,7 +227,8 @@ impl Devices {
 
     fn plan_without(&self, span: Span, tried: &[u16]) -> Result<Option<PlannedRead>> {
         let group = self.group(span.group)?;
-        group.choose(span.offset, tried, self.choice).map(|turn| PlannedRead::new(turn, span)).transpose()
+        let turn = group.choose(span.offset, tried, self.choice, self.class);
+        turn.map(|turn| PlannedRead::new(turn, span)).transpose()
     }
 
     /// Reads `span`, and returns what `verify` makes of its bytes, with the device that they come from. This is the
@@ -258,7 +269,7 @@ impl Devices {
         }
         let group = self.group(span.group)?;
         let turns = failed.iter().filter(|(_, error)| by_itself(error));
-        let read = turns.filter_map(|(number, _)| group.turn(*number)).find_map(|turn| {
+        let read = turns.filter_map(|(number, _)| group.turn(*number, self.class)).find_map(|turn| {
             let mut plan = PlannedRead::new(turn, span).ok()?;
             again(|| plan.read().and_then(|()| plan.verified(&verify)))
         });
@@ -275,7 +286,10 @@ impl Devices {
         for (number, error) in failed {
             let Some(member) = group.member(*number) else { continue };
             let repaired = match roster.takes_writes() {
-                true => group.repair(&member, &numbers, &(span.offset..span.offset + span.len_bytes)),
+                true => {
+                    let bytes = span.offset..span.offset + span.len_bytes;
+                    group.repair(&member, &numbers, &bytes, self.class)
+                }
                 false => Err(Error::ReadOnly("the pool is only read".into())),
             };
             roster.corrected(*number, (span.group, span.offset), error, &repaired);
@@ -295,7 +309,7 @@ impl Devices {
         offset: u64,
         buf: &mut AlignedBuf,
     ) -> Result<()> {
-        self.group(group)?.read_copy(copy, offset, buf)
+        self.group(group)?.read_copy(copy, offset, buf, self.class)
     }
 
     /// Returns the number of members of a group that can be read.
@@ -309,7 +323,7 @@ impl Devices {
     /// # Errors
     /// [`NoDevice`]; errors of the device, if no member has them.
     pub(crate) fn write(&self, group: u16, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
-        self.group(group)?.write(offset, buf, durable, self.roster().as_deref())
+        self.group(group)?.write(offset, buf, durable, (self.class, self.roster().as_deref()))
     }
 
     /// Writes bytes at any offset of a group. The rest of the blocks that they lie in stays on each device as it is
@@ -318,7 +332,7 @@ impl Devices {
     /// # Errors
     /// [`NoDevice`]; errors of the device, if no member has them.
     pub(crate) fn overwrite(&self, group: u16, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.group(group)?.overwrite(offset, bytes)
+        self.group(group)?.overwrite(offset, bytes, self.class)
     }
 
     /// Returns true if a durable write to a group costs less than a write and a flush after it.
@@ -356,7 +370,8 @@ impl Devices {
             .filter_map(|(at, member)| Some((at, member, member.writable()?)))
             .collect();
         let ordered = devices.iter().any(|(_, _, device)| device.keeps_order());
-        let flushed = at_once(&devices, ordered, &|(_, _, device)| device.flush());
+        let flushed =
+            at_once(&devices, ordered, &|(_, _, device)| Lane::to(device.as_ref(), self.class).flush());
         let mut outcomes: Vec<Vec<(Arc<GroupMember>, Result<()>)>> =
             begun.iter().map(|_| Vec::new()).collect();
         for ((at, member, _), outcome) in devices.iter().zip(flushed) {
@@ -522,7 +537,7 @@ impl Devices {
     pub(crate) fn discard(&self, group: u16, offset: u64, len_bytes: u64) -> Result<()> {
         let members = self.group(group)?.members();
         let mut written = members.iter().filter_map(|member| member.writable());
-        written.try_for_each(|device| device.discard(offset, len_bytes))
+        written.try_for_each(|device| Lane::to(device.as_ref(), IoClass::Discard).discard(offset, len_bytes))
     }
 
     /// Returns true if discards may have an effect on a device of a group.

@@ -88,7 +88,6 @@ impl FileDevice {
     }
 
     fn io_error(&self, op: &'static str, offset: u64, len_bytes: u64, source: io::Error) -> Error {
-        self.stats.error(op);
         Error::Io { op, device: self.path.clone(), offset, len_bytes, source }
     }
 
@@ -175,9 +174,7 @@ impl Device for FileDevice {
         let len_bytes = buf.len();
         check_range(&self.path, self.size_bytes(), offset, len_bytes as u64)?;
         transfer(len_bytes, |at| Ok(rustix::io::pread(&self.file, &mut buf[at..], offset + at as u64)?))
-            .map_err(|e| self.io_error("read", offset, len_bytes as u64, e))?;
-        self.stats.read(len_bytes);
-        Ok(())
+            .map_err(|e| self.io_error("read", offset, len_bytes as u64, e))
     }
 
     fn read_many(&self, requests: &mut [&mut (u64, AlignedBuf)]) -> Result<()> {
@@ -189,8 +186,6 @@ impl Device for FileDevice {
             for (n, (offset, buf)) in part.iter_mut().enumerate() {
                 if filled & 1 << n == 0 {
                     self.read(*offset, buf)?;
-                } else {
-                    self.stats.read(buf.len());
                 }
             }
         }
@@ -207,7 +202,6 @@ impl Device for FileDevice {
             let error = self.io_error("write", offset, buf.len() as u64, e);
             return Err(if durable { self.latch(error) } else { error });
         }
-        self.stats.write(buf.len());
         Ok(())
     }
 
@@ -224,9 +218,7 @@ impl Device for FileDevice {
         rustix::fs::fdatasync(&self.file)
             .map_err(|e| self.latch(self.io_error("flush", 0, self.size_bytes(), e.into())))?;
         // A flush that failed at the same time may have taken the error of pages that this flush covers.
-        self.check_not_failed()?;
-        self.stats.flush();
-        Ok(())
+        self.check_not_failed()
     }
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
@@ -237,7 +229,7 @@ impl Device for FileDevice {
         }
         let done = self.discard_range(offset, len_bytes);
         match done.as_ref().map_err(Errno::from_io_error) {
-            Ok(()) => self.stats.discard(len_bytes),
+            Ok(()) => {}
             Err(Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY)) => {
                 if self.discards.swap(false, Ordering::Relaxed) {
                     tracing::info!(device = %self.path.display(), "it takes no discards");

@@ -14,6 +14,8 @@ use parking_lot::RwLock;
 use smallvec::SmallVec;
 
 use super::again::again;
+use super::class::IoClass;
+use super::lane::Lane;
 use super::latency::wait;
 use super::member::{GroupMember, MemberState, ReadUnderWay};
 use super::writes::{Writes, regions};
@@ -115,14 +117,20 @@ impl Group {
 
     /// Returns the member to read `offset` from, of those not in `tried`: the one that `choice` names, or the one that
     /// has the least to do before ([`wait`]); of several such, neighbours come from the same one.
-    pub(super) fn choose(&self, offset: u64, tried: &[u16], choice: Choice) -> Option<ReadUnderWay> {
+    pub(super) fn choose(
+        &self,
+        offset: u64,
+        tried: &[u16],
+        choice: Choice,
+        class: IoClass,
+    ) -> Option<ReadUnderWay> {
         let members = self.members.read();
         let turn = offset / REGION_BYTES;
         let readable: SmallVec<[&Arc<GroupMember>; 3]> =
             members.iter().filter(|member| member.readable().is_some()).collect();
         let choice = choice.among(readable.len());
         if let ([alone], true) = (readable.as_slice(), tried.is_empty()) {
-            return Some(ReadUnderWay::begin(alone));
+            return Some(ReadUnderWay::begin(alone, class));
         }
         let wanted = |(at, member): &(usize, &&Arc<GroupMember>)| {
             !tried.contains(&member.number) && !matches!(choice, Choice::Only(only) if only != *at)
@@ -136,7 +144,7 @@ impl Group {
         };
         let ranked = readable.iter().enumerate().filter(wanted);
         let (_, chosen) = ranked.min_by_key(|(at, member)| rank(*at, member))?;
-        Some(ReadUnderWay::begin_timed(chosen))
+        Some(ReadUnderWay::begin(chosen, class))
     }
 
     /// Writes whole blocks to every member that takes writes.
@@ -148,7 +156,7 @@ impl Group {
         offset: u64,
         buf: &AlignedBuf,
         durable: bool,
-        roster: Option<&dyn Roster>,
+        (class, roster): (IoClass, Option<&dyn Roster>),
     ) -> Result<()> {
         let bytes = offset..offset + buf.len() as u64;
         let mut turn = self.writes.begin(bytes.clone());
@@ -156,7 +164,7 @@ impl Group {
         if let [alone] = members.as_slice()
             && let Some(device) = alone.readable()
         {
-            device.write(offset, buf, durable)?;
+            Lane::to(device.as_ref(), class).write(offset, buf, durable)?;
             if durable {
                 turn.is_durable();
             }
@@ -164,7 +172,7 @@ impl Group {
         }
         self.writes.note_since(&bytes);
         note_lacking(&members, &bytes);
-        let written = on_each(&members, |device| device.write(offset, buf, durable));
+        let written = on_each(&members, class, |lane| lane.write(offset, buf, durable));
         self.settle(written)?;
         if durable {
             turn.is_durable();
@@ -358,8 +366,8 @@ impl Group {
                 continue;
             }
             // What is written to the region from here on goes to the member, too.
-            let copied =
-                if is_wanted(start) { self.copy(&[member.number], device.as_ref(), &bytes)? } else { 0 };
+            let lane = Lane::to(device.as_ref(), IoClass::Filling);
+            let copied = if is_wanted(start) { self.copy(&[member.number], lane, &bytes)? } else { 0 };
             // First among what no flush has covered, then not lacking any more (H2).
             self.writes.note(&bytes);
             member.has(region..region + 1);
@@ -374,11 +382,17 @@ impl Group {
     ///
     /// # Errors
     /// Errors of the member; an error if no other one can read them.
-    pub(super) fn repair(&self, member: &GroupMember, failed: &[u16], bytes: &Range<u64>) -> Result<()> {
+    pub(super) fn repair(
+        &self,
+        member: &GroupMember,
+        failed: &[u16],
+        bytes: &Range<u64>,
+        class: IoClass,
+    ) -> Result<()> {
         let device = member.readable().ok_or_else(|| self.nobody())?;
         let block = BLOCK_BYTES as u64;
         let whole = bytes.start - bytes.start % block..bytes.end.next_multiple_of(block);
-        match self.copy(failed, device.as_ref(), &whole)? {
+        match self.copy(failed, Lane::to(device.as_ref(), class), &whole)? {
             copied if copied == whole.end - whole.start => Ok(()),
             _ => Err(self.nobody()),
         }
@@ -388,7 +402,7 @@ impl Group {
     ///
     /// # Errors
     /// Errors of the devices, if no whole member has them.
-    pub(super) fn overwrite(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub(super) fn overwrite(&self, offset: u64, bytes: &[u8], class: IoClass) -> Result<()> {
         let start = (offset % BLOCK_BYTES as u64) as usize;
         let first = offset - start as u64;
         let len_bytes = (start + bytes.len()).next_multiple_of(BLOCK_BYTES) as u64;
@@ -397,31 +411,31 @@ impl Group {
         self.writes.note(&blocks);
         let members = self.members();
         note_lacking(&members, &blocks);
-        let written = on_each(&members, |device| {
+        let written = on_each(&members, class, |lane| {
             let mut blocks = AlignedBuf::scratch(start + bytes.len());
-            device.read(first, &mut blocks)?;
+            lane.read(first, &mut blocks)?;
             if let Some(place) = blocks.get_mut(start..start + bytes.len()) {
                 place.copy_from_slice(bytes);
             }
-            device.write(first, &blocks, false)
+            lane.write(first, &blocks, false)
         });
         self.settle(written)
     }
 
-    /// Copies whole blocks to a device from a member that is not in `not`. Returns the number of bytes that could be
-    /// copied.
-    fn copy(&self, not: &[u16], device: &dyn Device, bytes: &Range<u64>) -> Result<u64> {
+    /// Copies whole blocks to a device from a member that is not in `not`; the reads are of the class of `to`, too.
+    /// Returns the number of bytes that could be copied.
+    fn copy(&self, not: &[u16], to: Lane<'_>, bytes: &Range<u64>) -> Result<u64> {
         let _turn = self.writes.begin_copy(bytes.clone());
         let mut buf = AlignedBuf::scratch((bytes.end - bytes.start) as usize);
-        if self.read_any(not, bytes.start, &mut buf).is_ok() {
-            device.write(bytes.start, &buf, false)?;
+        if self.read_any(not, bytes.start, &mut buf, to.class()).is_ok() {
+            to.write(bytes.start, &buf, false)?;
             return Ok(buf.len() as u64);
         }
         let mut copied = 0;
         let mut block = AlignedBuf::scratch(BLOCK_BYTES);
         for offset in bytes.clone().step_by(BLOCK_BYTES) {
-            if self.read_any(not, offset, &mut block).is_ok() {
-                device.write(offset, &block, false)?;
+            if self.read_any(not, offset, &mut block, to.class()).is_ok() {
+                to.write(offset, &block, false)?;
                 copied += BLOCK_BYTES as u64;
             }
         }
@@ -429,11 +443,12 @@ impl Group {
     }
 
     /// Reads from any whole member that is not in `not`.
-    fn read_any(&self, not: &[u16], offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+    fn read_any(&self, not: &[u16], offset: u64, buf: &mut AlignedBuf, class: IoClass) -> Result<()> {
         let mut tried: SmallVec<[u16; 4]> = not.into();
         let mut failed = None;
-        while let Some(turn) = self.choose(offset, &tried, Choice::Any) {
-            match turn.member().readable().map(|device| device.read(offset, buf)) {
+        while let Some(mut turn) = self.choose(offset, &tried, Choice::Any, class) {
+            let (device, len_bytes) = (turn.member().readable().cloned(), buf.len() as u64);
+            match device.map(|device| turn.make(len_bytes, || device.read(offset, buf))) {
                 Some(Ok(())) => return Ok(()),
                 Some(Err(error)) => failed = failed.or(Some(error)),
                 None => {}
@@ -444,32 +459,38 @@ impl Group {
         let others = members.iter().filter(|member| !not.contains(&member.number));
         let read = others
             .filter_map(|member| member.readable())
-            .find_map(|device| again(|| device.read(offset, buf)));
+            .find_map(|device| again(|| Lane::to(device.as_ref(), class).read(offset, buf)));
         read.unwrap_or_else(|| Err(failed.unwrap_or_else(|| self.nobody())))
     }
 
     /// Returns a member to be read once more, if it can be read.
-    pub(super) fn turn(&self, number: u16) -> Option<ReadUnderWay> {
+    pub(super) fn turn(&self, number: u16, class: IoClass) -> Option<ReadUnderWay> {
         let member = self.member(number)?;
-        member.readable().is_some().then(|| ReadUnderWay::begin(&member))
+        member.readable().is_some().then(|| ReadUnderWay::begin(&member, class))
     }
 
     /// Fills `buf` with blocks that nothing verifies yet, from the members in turn: `copy` 0 is the first one.
     ///
     /// # Errors
     /// The first error if no member can be read.
-    pub(super) fn read_copy(&self, copy: usize, offset: u64, buf: &mut AlignedBuf) -> Result<()> {
+    pub(super) fn read_copy(
+        &self,
+        copy: usize,
+        offset: u64,
+        buf: &mut AlignedBuf,
+        class: IoClass,
+    ) -> Result<()> {
         let members = self.members();
-        let readable: SmallVec<[&Arc<dyn Device>; 3]> =
-            members.iter().filter_map(|member| member.readable()).collect();
+        let lanes = members.iter().filter_map(|member| member.readable());
+        let lanes: SmallVec<[Lane<'_>; 3]> = lanes.map(|device| Lane::to(device.as_ref(), class)).collect();
         let mut failed = None;
-        for device in readable.iter().cycle().skip(copy).take(readable.len()) {
-            match device.read(offset, buf) {
+        for lane in lanes.iter().cycle().skip(copy).take(lanes.len()) {
+            match lane.read(offset, buf) {
                 Ok(()) => return Ok(()),
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        let read = readable.iter().find_map(|device| again(|| device.read(offset, buf)));
+        let read = lanes.iter().find_map(|lane| again(|| lane.read(offset, buf)));
         read.unwrap_or_else(|| Err(failed.unwrap_or_else(|| self.nobody())))
     }
 }
@@ -485,12 +506,14 @@ fn note_lacking(members: &[Arc<GroupMember>], bytes: &Range<u64>) {
 /// them has to keep the order of calls.
 pub(super) fn on_each(
     members: &[Arc<GroupMember>],
-    work: impl Fn(&dyn Device) -> Result<()> + Sync,
+    class: IoClass,
+    work: impl Fn(Lane<'_>) -> Result<()> + Sync,
 ) -> Vec<(Arc<GroupMember>, Result<()>)> {
     let writable = |member: &'_ Arc<GroupMember>| Some((Arc::clone(member), Arc::clone(member.writable()?)));
     let wanted: SmallVec<[_; 3]> = members.iter().filter_map(writable).collect();
     let ordered = wanted.iter().any(|(_, device)| device.keeps_order());
-    let outcomes = super::flush::at_once(&wanted, ordered, &|(_, device)| work(device.as_ref()));
+    let outcomes =
+        super::flush::at_once(&wanted, ordered, &|(_, device)| work(Lane::to(device.as_ref(), class)));
     wanted.into_iter().zip(outcomes).map(|((member, _), outcome)| (member, outcome)).collect()
 }
 

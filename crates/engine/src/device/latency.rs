@@ -2,11 +2,11 @@
 //!
 //! The members of a mirror that are about as fast are read in turn; one that is much slower is left to those who would
 //! wait longer for the others. A device may be slow for a while, so its time is forgotten: a second later it counts for
-//! half, and in the end the device is tried again.
+//! half, and in the end the device is tried again. So this is no mean that [`super::stats`] could tell.
 
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+
+use super::stats::now_ns;
 
 /// A device that takes more than this many times as long as the fastest one is slow.
 const SLOW: u64 = 4;
@@ -15,13 +15,6 @@ const MEAN_PART: u64 = 8;
 
 /// Time for which a read that failed counts.
 const FAILURE_NS: u64 = 1_000_000_000;
-
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-
-/// Returns the nanoseconds since some instant.
-fn now_ns() -> u64 {
-    u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)
-}
 
 /// Mean time of the reads of a device, of which the last ones count most.
 #[derive(Debug, Default)]
@@ -32,22 +25,12 @@ pub(super) struct Latency {
     noted_ns: AtomicU64,
 }
 
-/// A read that is under way.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Began(u64);
-
-impl Began {
-    pub(super) fn now() -> Self {
-        Self(now_ns())
-    }
-}
-
 impl Latency {
-    /// Notes a read that has ended.
-    pub(super) fn note(&self, Began(began): Began) {
+    /// Notes a read that has ended, and took so long.
+    pub(super) fn note(&self, took_ns: u64) {
         let now = now_ns();
         let mean = self.at(now);
-        let took = now.saturating_sub(began).max(1);
+        let took = took_ns.max(1);
         let next = if mean == 0 { took } else { mean - mean / MEAN_PART + took / MEAN_PART };
         // Of reads that end at the same time one may be lost, which the mean does not need.
         self.mean_ns.store(next.max(1), Ordering::Relaxed);
@@ -95,7 +78,7 @@ mod tests {
         latency.noted_ns.store(5 * S, Ordering::Relaxed);
         assert_eq!([5, 6, 8, 90].map(|second| latency.at(second * S)), [80_000, 40_000, 10_000, 0]);
         let latency = Latency::default();
-        latency.note(Began::now());
+        latency.note(1);
         let before = latency.ns();
         assert!(before > 0);
         latency.note_failure();

@@ -7,8 +7,11 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use parking_lot::Mutex;
 
 use super::Device;
-use super::latency::{Began, Latency};
+use super::class::{IoClass, IoKind};
+use super::latency::Latency;
+use super::stats::{Began, RequestStats};
 use crate::ranges::Ranges;
+use crate::{Error, Result};
 
 /// State of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,13 +142,6 @@ impl GroupMember {
         if self.is_timed { self.latency.ns() } else { 0 }
     }
 
-    /// Notes that the device failed a read: others are preferred for a while.
-    pub(super) fn has_failed_a_read(&self) {
-        if self.is_timed {
-            self.latency.note_failure();
-        }
-    }
-
     /// Notes that the member lacks something of these regions.
     pub(super) fn lacks(&self, regions: impl Iterator<Item = std::ops::Range<u64>>) {
         let mut lacks = self.lacks.lock();
@@ -173,22 +169,21 @@ impl GroupMember {
     }
 }
 
-/// A member that is being read, or is about to be. Readers take the member that has the fewest.
+/// A read of a member that is under way, or is about to be made. Readers take the member that has the fewest.
+///
+/// It is one request from its planning on, until it ends or is dropped.
 pub(super) struct ReadUnderWay {
     member: Arc<GroupMember>,
+    class: IoClass,
+    /// The instant at which it began; `None` if it has ended.
     began: Option<Began>,
 }
 
 impl ReadUnderWay {
-    pub(super) fn begin(member: &Arc<GroupMember>) -> Self {
+    pub(super) fn begin(member: &Arc<GroupMember>, class: IoClass) -> Self {
         member.reads.fetch_add(1, Ordering::Relaxed);
-        Self { member: Arc::clone(member), began: None }
-    }
-
-    /// Returns the read of a member of several, whose time is noted.
-    pub(super) fn begin_timed(member: &Arc<GroupMember>) -> Self {
-        let mut read = Self::begin(member);
-        read.began = member.is_timed.then(Began::now);
+        let mut read = Self { member: Arc::clone(member), class, began: None };
+        read.began = read.stats().map(RequestStats::begin);
         read
     }
 
@@ -196,13 +191,50 @@ impl ReadUnderWay {
     pub(super) fn member(&self) -> &Arc<GroupMember> {
         &self.member
     }
+
+    fn stats(&self) -> Option<&RequestStats> {
+        Some(self.member.device()?.stats().of(self.class, IoKind::Read))
+    }
+
+    /// Counts the read as done.
+    pub(super) fn end(&mut self, bytes: u64) {
+        if let (Some(began), Some(stats)) = (self.began.take(), self.stats()) {
+            let took_ns = stats.end(began, bytes);
+            if self.member.is_timed {
+                self.member.latency.note(took_ns);
+            }
+        }
+    }
+
+    /// Counts the read as failed: others are preferred for a while.
+    pub(super) fn fail(&mut self, error: &Error) {
+        if let (Some(_), Some(stats)) = (self.began.take(), self.stats()) {
+            stats.fail(error);
+            if self.member.is_timed {
+                self.member.latency.note_failure();
+            }
+        }
+    }
+
+    /// Makes the read, anew if it has ended, and counts it.
+    pub(super) fn make(&mut self, bytes: u64, read: impl FnOnce() -> Result<()>) -> Result<()> {
+        if self.began.is_none() {
+            self.began = self.stats().map(RequestStats::begin);
+        }
+        let made = read();
+        match &made {
+            Ok(()) => self.end(bytes),
+            Err(error) => self.fail(error),
+        }
+        made
+    }
 }
 
 impl Drop for ReadUnderWay {
     fn drop(&mut self) {
         self.member.reads.fetch_sub(1, Ordering::Relaxed);
-        if let Some(began) = self.began {
-            self.member.latency.note(began);
+        if let (Some(_), Some(stats)) = (self.began.take(), self.stats()) {
+            stats.give_up();
         }
     }
 }

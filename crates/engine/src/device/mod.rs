@@ -13,6 +13,8 @@
 //! missing    the reason why a place cannot be reached
 //! planned    a read in three steps: planned, carried out, verified (`PlannedRead`)
 //! one        one device, for labels and superblocks (`OneDevice`)
+//! lane       the way of requests of one class to a device, where they are counted
+//! class      the classes of requests (`IoClass`), and their kinds
 //! flush      the same on several devices at once
 //! file       regular files and block devices, opened with O_DIRECT and locked (`FileDevice`)
 //! sim        a device in memory that tears, loses and reorders what was not flushed (`SimDevice`)
@@ -20,7 +22,8 @@
 //! open, lock opens and creates devices; one writer per device
 //! ring       many reads at once through io_uring
 //! buffer     aligned buffers
-//! stats      counters
+//! stats      counters by class and kind
+//! latency    the mean time of reads of late, by which a member of a mirror is chosen
 //! ```
 
 use std::os::fd::BorrowedFd;
@@ -31,10 +34,12 @@ use crate::{Error, Result};
 
 mod again;
 mod buffer;
+mod class;
 mod devices;
 mod file;
 mod flush;
 mod group;
+mod lane;
 mod latency;
 mod lock;
 mod member;
@@ -53,6 +58,7 @@ mod writes;
 
 pub use buffer::AlignedBuf;
 pub(crate) use buffer::kept_bytes;
+pub use class::{IoClass, IoKind};
 pub use devices::Devices;
 pub(crate) use devices::{DeviceHere, FoundMember};
 pub use file::FileDevice;
@@ -66,7 +72,7 @@ pub use open::create_file_device;
 pub(crate) use planned::{PlannedRead, ReadFrom, Span};
 pub(crate) use recorded::{RecordedDevice, Recording};
 pub use sim::{InjectedFault, SimDevice, SimOp};
-pub use stats::{DeviceCounts, DeviceStats};
+pub use stats::{DeviceCounts, DeviceStats, LATENCY_RANGES, RequestCounts};
 
 /// Bytes of a region, by which it is known what a member of a mirror lacks.
 pub(crate) const REGION_BYTES: u64 = CHUNK_BYTES / 4;
@@ -126,7 +132,7 @@ pub trait Device: Send + Sync {
     fn keeps_order(&self) -> bool {
         false
     }
-    /// Returns counters of the calls since the device was opened.
+    /// Returns the counters of the device, to which those who make requests add.
     fn stats(&self) -> &DeviceStats;
 }
 

@@ -3,6 +3,9 @@
 use std::path::Path;
 
 use super::again::again;
+use super::class::IoClass;
+use super::lane::Lane;
+use super::stats::RequestCounts;
 use super::{AlignedBuf, Device, DeviceCounts};
 use crate::Result;
 
@@ -16,27 +19,32 @@ pub enum AllocationClass {
 /// One device. It serves those who read and write labels and superblocks: these tell which device it is, and so are
 /// read before it is a member of [`super::Devices`].
 #[derive(Clone, Copy)]
-pub struct OneDevice<'a>(&'a dyn Device);
+pub struct OneDevice<'a>(Lane<'a>);
 
 impl<'a> OneDevice<'a> {
-    /// Returns the handle of a device that is open.
+    /// Returns the handle of a device that is open. Its reads are waited for ([`IoClass::SyncRead`]).
     pub fn of(device: &'a dyn Device) -> Self {
-        Self(device)
+        Self(Lane::to(device, IoClass::SyncRead))
+    }
+
+    /// Returns the handle for requests of another class.
+    pub(crate) fn of_class(self, class: IoClass) -> Self {
+        Self(Lane::to(self.0.device(), class))
     }
 
     /// Returns the path of the device as the user named it, for messages.
     pub(crate) fn path(self) -> &'a Path {
-        self.0.path()
+        self.0.device().path()
     }
 
     /// Returns the size in bytes, a multiple of the block size.
     pub(crate) fn size_bytes(self) -> u64 {
-        self.0.size_bytes()
+        self.0.device().size_bytes()
     }
 
     /// See [`Device::measure`].
     pub(crate) fn measure(self) -> Result<()> {
-        self.0.measure()
+        self.0.device().measure()
     }
 
     /// Returns the use for which space on the device is allocated.
@@ -46,12 +54,17 @@ impl<'a> OneDevice<'a> {
 
     /// Returns true if discards may have an effect on the device.
     pub(crate) fn discards(self) -> bool {
-        self.0.discards()
+        self.0.device().discards()
     }
 
     /// Returns the values of the device's counters.
     pub(crate) fn counts(self) -> DeviceCounts {
-        self.0.stats().counts()
+        self.0.device().stats().counts()
+    }
+
+    /// Returns the values of the device's counters by class and kind.
+    pub(crate) fn requests(self) -> Vec<RequestCounts> {
+        self.0.device().stats().requests()
     }
 
     /// Fills `buf` with whole blocks, which the caller verifies.

@@ -93,7 +93,8 @@ impl PlannedRead {
     /// Those of [`Device::read`].
     pub(crate) fn read(&mut self) -> Result<()> {
         let (offset, buf) = &mut self.request;
-        self.device.read(*offset, buf).inspect_err(|_| self.turn.member().has_failed_a_read())
+        let len_bytes = buf.len() as u64;
+        self.turn.make(len_bytes, || self.device.read(*offset, buf))
     }
 
     /// Carries out many plans, those that follow each other on one device at once.
@@ -105,9 +106,15 @@ impl PlannedRead {
             match of_one {
                 [one] => one.read()?,
                 [first, ..] => {
-                    let (device, member) = (Arc::clone(&first.device), Arc::clone(first.turn.member()));
+                    let device = Arc::clone(&first.device);
                     let mut requests: Vec<_> = of_one.iter_mut().map(|plan| &mut plan.request).collect();
-                    device.read_many(&mut requests).inspect_err(|_| member.has_failed_a_read())?;
+                    let read = device.read_many(&mut requests);
+                    // Of several that were made at once, one has failed, and nothing says which.
+                    if let (Err(error), Some(first)) = (&read, of_one.first_mut()) {
+                        first.turn.fail(error);
+                    }
+                    read?;
+                    of_one.iter_mut().for_each(Self::count);
                 }
                 [] => {}
             }
@@ -115,9 +122,9 @@ impl PlannedRead {
         Ok(())
     }
 
-    /// Counts a read that the caller has made by the descriptor, without the device.
-    pub(crate) fn count(&self) {
-        self.device.stats().read(self.request.1.len());
+    /// Counts the read as done. To be called by whoever has made it by the descriptor, without the device.
+    pub(crate) fn count(&mut self) {
+        self.turn.end(self.request.1.len() as u64);
     }
 
     /// Returns what `verify` makes of the bytes that were read. It gets the device that they come from, too.

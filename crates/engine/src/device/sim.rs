@@ -312,7 +312,6 @@ impl SimDevice {
     }
 
     fn eio(&self, op: &'static str, offset: u64, len_bytes: u64) -> Error {
-        self.stats.error(op);
         Error::Io { op, device: self.path.clone(), offset, len_bytes, source: Errno::IO.into() }
     }
 
@@ -348,8 +347,6 @@ impl Device for SimDevice {
                 None => part.fill(0),
             }
         }
-        drop(state);
-        self.stats.read(buf.len());
         Ok(())
     }
 
@@ -397,8 +394,6 @@ impl Device for SimDevice {
             state.failed |= durable;
             return Err(self.eio("write", offset, len_bytes));
         }
-        drop(state);
-        self.stats.write(buf.len());
         Ok(())
     }
 
@@ -416,8 +411,6 @@ impl Device for SimDevice {
             return Err(self.eio("flush", 0, self.size_bytes()));
         }
         state.unflushed.retain(|_, unflushed| unflushed.written.is_empty());
-        drop(state);
-        self.stats.flush();
         Ok(())
     }
 
@@ -434,8 +427,6 @@ impl Device for SimDevice {
         for block in blocks {
             state.discard_block(block);
         }
-        drop(state);
-        self.stats.discard(len_bytes);
         Ok(())
     }
 

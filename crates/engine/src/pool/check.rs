@@ -13,7 +13,6 @@ use crate::record::{Models, bases_of, decode, decode_metadata, is_delta, logical
 use crate::segment::{Directory, LiveMap};
 use crate::tree::{Value, Visit, reap};
 use crate::{Addr, Error, Key, Ptr, Result};
-use std::sync::Arc;
 
 mod accounting;
 
@@ -454,7 +453,7 @@ impl Pool {
                 let Some(root) = data.tree.stored_root() else {
                     return self.check_unstored(data, (*bound, *node_bound), walk);
                 };
-                let found = reap(root, &Nodes(Arc::clone(&self.shared)), *cursor, *node_bound, usize::MAX);
+                let found = reap(root, &Nodes::of(&self.shared), *cursor, *node_bound, usize::MAX);
                 for (_, error) in found.unreadable {
                     walk.report.lost_node(&error);
                 }

@@ -23,6 +23,7 @@ use super::versions::Versions;
 use super::{Maintenance, Pool};
 use crate::dataset::Dataset;
 use crate::dataset::count;
+use crate::device::IoClass;
 use crate::limits::BLOCK_BYTES;
 use crate::record::encode_metadata;
 use crate::segment::{Located, TableSnapshot};
@@ -205,9 +206,9 @@ impl Pool {
         Ok(lists)
     }
 
-    /// Returns the place of a record.
+    /// Returns the place of a record, for a checkpoint.
     pub(super) fn place(&self, addr: Addr) -> Result<Located> {
-        self.shared.segments.locate(&self.shared.devices, addr)
+        self.shared.segments.locate(&self.shared.devices.of_class(IoClass::AsyncRead), addr)
     }
 
     /// Does steps 3 and 4.
@@ -220,7 +221,7 @@ impl Pool {
     }
 
     fn publish_flushed(&self, number: u64, root: PlacedRecord, exported: bool, accepted: u64) -> Result<()> {
-        self.flushes.flush()?;
+        self.flushes.flush_as(IoClass::AsyncWrite)?;
         let superblock = Superblock {
             generation: number,
             log: self.labels.common().log,

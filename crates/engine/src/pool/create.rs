@@ -181,8 +181,7 @@ fn write_first_root(
     let (chunk, next, copies) = (chunks.allocate()?, chunks.allocate()?, chunks.allocate()?);
     let position = Position { segment, chunk, used: 0, slots: 0, next, batch: 1, chain: 0 };
     segments.insert(Segment::fresh(position.segment, chunk))?;
-    let mut writer =
-        LogWriter::new(options.guid.low(), position, Arc::clone(&segments), chunks, devices.clone());
+    let mut writer = LogWriter::new(options.guid.low(), position, Arc::clone(&segments), chunks, devices);
     let root = Root {
         checkpoint: 1,
         position,

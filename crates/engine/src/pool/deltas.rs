@@ -16,7 +16,8 @@ use pagefold_codec::Model;
 use super::Pool;
 use super::coded::{Coded, Current, PageRecord};
 use crate::dataset::pending::PageBuf;
-use crate::dataset::{Dataset, LiveDataset, Shared};
+use crate::dataset::{LiveDataset, Shared};
+use crate::device::IoClass;
 use crate::limits::BASES_MAX;
 use crate::record::{
     Compression, ModelId, Models, Record, bases_of, decode, delta_pays, encode_delta, model_of,
@@ -260,7 +261,8 @@ impl Pool {
                 let mut top = [None];
                 dataset.tree.pages(object, *page, &mut top)?;
                 let mut content = vec![0; record_size as usize];
-                dataset.read(object, record_size, page * u64::from(record_size), &mut content)?;
+                let offset = page * u64::from(record_size);
+                dataset.read_as(IoClass::Recompression, (object, record_size), offset, &mut content)?;
                 // `LiveDataset::plain` finds out whether the content is of that record: it compares the page's record
                 // with `top`.
                 let [Some(top)] = top else { continue };

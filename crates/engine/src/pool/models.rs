@@ -15,6 +15,7 @@ use super::coded::{Coded, Current};
 use crate::dataset::pending::PageBuf;
 use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
 use crate::dataset::{Codecs, Dataset, LiveDataset, ModelEntry, ModelPin, count};
+use crate::device::IoClass;
 use crate::limits::MODELS_MAX;
 use crate::record::{Compression, Encoder, ModelId, Models, codec_of, encode_metadata};
 use crate::wal::{Rec, RecordKind};
@@ -551,7 +552,7 @@ pub(super) fn draw(dataset: &LiveDataset, object: u64, wanted: u64) -> Result<Ve
         next = page + 1;
         let Some(offset) = page.checked_mul(record_size.into()) else { break };
         let mut bytes = vec![0; record_size as usize];
-        dataset.read(object, record_size, offset, &mut bytes)?;
+        dataset.read_as(IoClass::AsyncRead, (object, record_size), offset, &mut bytes)?;
         sampled.push(bytes);
     }
     Ok(sampled)

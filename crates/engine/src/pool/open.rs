@@ -358,7 +358,7 @@ impl OpeningPool {
             sizing.bounds,
         ));
         shared.dirty_limit.store(sizing.dirty_limit(0), Ordering::Relaxed);
-        let store: Arc<dyn NodeStore> = Arc::new(Nodes(Arc::clone(&shared)));
+        let store: Arc<dyn NodeStore> = Arc::new(Nodes::of(&shared));
         let tree = Tree::new(self.root.own, Arc::clone(&store), Arc::clone(&nodes));
         let own =
             Arc::new(LiveDataset::new(OWN, tree, Arc::clone(&shared), SpaceAccounting::default(), None));
@@ -389,7 +389,7 @@ impl OpeningPool {
             position,
             Arc::clone(&self.segments),
             Arc::clone(&self.chunks),
-            self.devices.clone(),
+            &self.devices,
         )
         .with_salt(options.salt);
         let flushes = writer.flushes();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Pool;
-use crate::device::AlignedBuf;
+use crate::device::{AlignedBuf, Devices, IoClass};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::segment::{DirEntry, Directory, Located, Part, record_checksum};
 use crate::space::{Chunk, Extent};
@@ -70,6 +70,7 @@ impl Output {
 /// Packs records into chunks.
 pub(super) struct Packer<'a> {
     pool: &'a Pool,
+    devices: Devices,
     output: Option<Output>,
     /// True if directories are stored twice.
     twice: bool,
@@ -88,19 +89,20 @@ pub(super) struct Packer<'a> {
 impl<'a> Packer<'a> {
     /// Makes a packer for survivors of segments, whose directories are stored twice; it goes on in the chunk `begun`.
     pub(super) fn new(pool: &'a Pool, begun: Option<Begun>) -> Self {
-        Self::begin(pool, begun, true)
+        Self::begin(pool, begun, true, IoClass::Cleaning)
     }
 
     /// Makes a packer for second copies, whose directories are stored once; it goes on in the chunk `begun`.
     pub(super) fn of_copies(pool: &'a Pool, begun: Option<Begun>) -> Self {
-        Self::begin(pool, begun, false)
+        Self::begin(pool, begun, false, IoClass::AsyncWrite)
     }
 
-    fn begin(pool: &'a Pool, begun: Option<Begun>, twice: bool) -> Self {
+    fn begin(pool: &'a Pool, begun: Option<Begun>, twice: bool, class: IoClass) -> Self {
         let chunks: Vec<Chunk> = begun.iter().map(|begun| begun.chunk).collect();
         Self {
             before: chunks.len(),
             pool,
+            devices: pool.shared.devices.of_class(class),
             output: begun.map(Output::begin),
             twice,
             lent: false,
@@ -111,8 +113,15 @@ impl<'a> Packer<'a> {
     }
 
     /// Makes the packer begin chunks for a pass of the cleaner.
-    pub(super) const fn for_pass(mut self) -> Self {
+    pub(super) fn for_pass(mut self) -> Self {
         self.lent = true;
+        self.of_class(IoClass::Cleaning)
+    }
+
+    /// Makes the packer write by requests of a class: that of cleaning, or of checkpoints for second copies, if nothing
+    /// is said.
+    pub(super) fn of_class(mut self, class: IoClass) -> Self {
+        self.devices = self.devices.of_class(class);
         self
     }
 
@@ -137,7 +146,7 @@ impl<'a> Packer<'a> {
     fn pause(&mut self) -> Result<Option<Begun>> {
         let Some(mut output) = self.output.take() else { return Ok(None) };
         let end = output.used.next_multiple_of(BLOCK_BYTES);
-        let (devices, device) = (&self.pool.shared.devices, output.chunk.device);
+        let (devices, device) = (&self.devices, output.chunk.device);
         let tail = output.tail / BLOCK_BYTES * BLOCK_BYTES;
         if output.tail < output.end {
             let offset = output.chunk.offset() + tail as u64;

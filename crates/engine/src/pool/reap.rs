@@ -165,7 +165,7 @@ impl Pool {
         cursor: Option<Key>,
         last: bool,
     ) -> Result<ReapStep> {
-        let (store, shared) = (Nodes(Arc::clone(&self.shared)), data.shares_records());
+        let (store, shared) = (Nodes::of(&self.shared), data.shares_records());
         let mut found = reap(data.tree.stored_root().flatten(), &store, cursor, node_bound, STEP_RECORDS);
         let passing = found.unreadable.iter().position(|(_, error)| may_pass(error));
         if let Some(at) = passing.filter(|_| !last) {

@@ -20,6 +20,7 @@ use super::commit::encode_page;
 use super::pack::{Packer, Survivor};
 use super::{Maintenance, Pool};
 use crate::dataset::{Codecs, Commit, Dataset, LiveDataset, ModelPin, PASS_TABLE_BYTES, count};
+use crate::device::IoClass;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::record::{decode, is_delta, model_of};
 use crate::segment::{Move, Segment};
@@ -244,9 +245,10 @@ impl Pool {
 
     /// Returns true if any of a few pages, spread over `targets`, becomes shorter.
     fn gains(&self, targets: &[RecompressTarget], plan: &RecompressPlan) -> Result<bool> {
+        let devices = self.shared.devices.of_class(IoClass::Recompression);
         let step = targets.len().div_ceil(TRIALS).max(1);
         for target in targets.iter().step_by(step) {
-            let record = match self.shared.read_record(target.ptr.addr) {
+            let record = match self.shared.read_record_by(&devices, target.ptr.addr) {
                 Ok(record) => record,
                 // The page was overwritten or deleted meanwhile; or it is damaged, which `check` reports.
                 Err(Error::Corrupt { .. }) => continue,
@@ -309,7 +311,7 @@ impl Pool {
         self.shared.check_writable()?;
         let spare = self.shared.clean_outputs().min(OUTPUT_CHUNKS);
         let before = state.cleaner.begun;
-        let mut packer = Packer::new(self, before);
+        let mut packer = Packer::new(self, before).of_class(IoClass::Recompression);
         let packed = self.pack_recompressed(state, plan, spare, &mut packer);
         let published = packed.and_then(|moved| {
             state.cleaner.begun = packer.suspend()?;
@@ -382,7 +384,8 @@ impl Pool {
         if id >= state.window_start.segment {
             return Ok(None);
         }
-        let mut survivors = match self.survivors(&segment, &segment.parts) {
+        let devices = self.shared.devices.of_class(IoClass::Recompression);
+        let mut survivors = match self.survivors(&devices, &segment, &segment.parts) {
             Ok(survivors) => survivors,
             Err(error @ Error::Corrupt { .. }) => {
                 self.count_met(&error);

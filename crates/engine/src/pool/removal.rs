@@ -11,6 +11,7 @@
 use super::pack::Packer;
 use super::{Maintenance, Pool};
 use crate::dataset::{RoomRequest, count};
+use crate::device::IoClass;
 use crate::limits::CHUNK_BYTES;
 use crate::{Error, Result};
 
@@ -224,7 +225,7 @@ impl Pool {
                 return self.free_rest(state, group);
             }
             let records = Packer::new(self, state.cleaner.begun);
-            let copies = Packer::of_copies(self, state.copies.begun);
+            let copies = Packer::of_copies(self, state.copies.begun).of_class(IoClass::Cleaning);
             match self.pack_planned(state, &plan, records, copies) {
                 // More had to be written than was expected of these chunks.
                 Err(Error::NoSpace(_)) => outputs /= 2,

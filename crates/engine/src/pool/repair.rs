@@ -7,7 +7,7 @@
 use super::load::read_copy;
 use super::root::PlacedRecord;
 use super::{Label, Pool};
-use crate::device::OneDevice;
+use crate::device::{IoClass, OneDevice};
 use crate::segment::{DirCopy, Part, record_checksum};
 use crate::{Addr, Error, Result};
 
@@ -31,13 +31,14 @@ impl Pool {
         if !(segments.is_live(addr)? && segments.is_live(other)?) {
             return Err(Error::corrupt(format!("record {addr}"), "it has no other copy"));
         }
-        let bytes = self.shared.read_uncounted(other)?;
-        let place = segments.locate(&self.shared.devices, addr)?;
+        let devices = self.shared.devices.of_class(IoClass::Scrub);
+        let bytes = self.shared.read_uncounted(&devices, other)?;
+        let place = segments.locate(&devices, addr)?;
         if bytes.len() != place.len_bytes as usize || record_checksum(addr, &bytes) != place.checksum {
             return Err(Error::corrupt(format!("record {addr}"), "its other copy is of another content"));
         }
         self.overwrite(place.device, place.offset, &bytes)?;
-        self.shared.read_uncounted(addr).map(drop)
+        self.shared.read_uncounted(&devices, addr).map(drop)
     }
 
     /// Writes one copy of the directory of a part again from the other one.
@@ -52,11 +53,12 @@ impl Pool {
         let (Some(dir), true) = (part.directory, there) else { return Ok(()) };
         let at = (part.extent, dir);
         let other = if copy == DirCopy::First { DirCopy::Second } else { DirCopy::First };
-        let (_, bytes) = segments.read_directory_copy(&self.shared.devices, segment, at, other)?;
+        let devices = self.shared.devices.of_class(IoClass::Scrub);
+        let (_, bytes) = segments.read_directory_copy(&devices, segment, at, other)?;
         if let Some(offset) = copy.offset(part.extent, dir) {
             self.overwrite(part.extent.chunk.device, offset, &bytes)?;
         }
-        segments.read_directory_copy(&self.shared.devices, segment, at, copy).map(drop)
+        segments.read_directory_copy(&devices, segment, at, copy).map(drop)
     }
 
     /// Verifies both copies of each record of the last checkpoint that no segment accounts for. Calls `damaged` for
@@ -64,7 +66,7 @@ impl Pool {
     /// set. Returns the number of sound copies.
     pub(super) fn verify_placed(&self, repair: bool, damaged: &mut Damaged<'_>) -> u64 {
         let state = self.maintenance.lock();
-        let devices = &self.shared.devices;
+        let devices = &self.shared.devices.of_class(IoClass::Scrub);
         let mut sound = 0;
         for PlacedRecord { addr, first, second } in &state.copies.roots {
             let copies = [(*addr, first), (addr.copy(), second)];
@@ -100,7 +102,7 @@ impl Pool {
         for label in &self.labels.written() {
             // A device that is missing has no label to be verified, and gets none of another one.
             let Ok(here) = self.shared.devices.device(label.device) else { continue };
-            let device = here.one();
+            let device = here.one().of_class(IoClass::Scrub);
             for offset in label.offsets() {
                 let Err(error) = label.verify_at(device, offset) else {
                     sound += 1;
@@ -126,7 +128,7 @@ impl Pool {
 
     /// Writes bytes at any offset of a device, durably.
     fn overwrite(&self, device: u16, offset: u64, bytes: &[u8]) -> Result<()> {
-        let devices = &self.shared.devices;
+        let devices = self.shared.devices.of_class(IoClass::Scrub);
         devices.size_bytes(device).map_err(|none| none.in_place_of("place"))?;
         devices.overwrite(device, offset, bytes)?;
         Ok(devices.flush_some([device])?)

@@ -13,7 +13,7 @@
 use std::fmt::Write as _;
 
 use super::Pool;
-use crate::device::Devices;
+use crate::device::{Devices, IoClass};
 use crate::faults::{FaultKind, Subject};
 use crate::segment::Segment;
 use crate::types::COPIES;
@@ -266,7 +266,7 @@ impl Pool {
 
     /// Verifies all that is live of a segment, on each member of a mirror.
     fn verify_segment(&self, segment: &Segment, damaged_before: u64) -> StepFindings {
-        let devices = &self.shared.devices;
+        let devices = &self.shared.devices.of_class(IoClass::Scrub);
         let mut found = StepFindings { bytes: segment.used_bytes(), ..StepFindings::default() };
         let copies = devices.copies_max();
         if copies <= 1 {

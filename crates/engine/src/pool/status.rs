@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Guid, Pool, ReplayReport, RescueReport, Rewrites};
 use crate::dataset::{Reason, Space, Waited};
-use crate::device::{AllocationClass, DeviceCounts, DeviceHere, MemberState};
+use crate::device::{AllocationClass, DeviceCounts, DeviceHere, MemberState, RequestCounts};
 use crate::faults::FaultReport;
 use crate::limits::CHUNK_BYTES;
 use crate::record::RecordCacheStats;
@@ -58,6 +58,8 @@ pub struct DeviceStatus {
     pub size_bytes: u64,
     /// Counts of the device's operations since the pool was opened.
     pub counts: DeviceCounts,
+    /// The same by class and kind; kinds of requests that were never made are left out.
+    pub requests: Vec<RequestCounts>,
     /// True if the device takes discards, as far as is known.
     pub discards: bool,
     /// Use for which space on the device is allocated.
@@ -261,9 +263,10 @@ impl Pool {
             let allocated_bytes = self.chunks.used_count(group) * CHUNK_BYTES;
             for (number, state) in devices.states(group) {
                 let one = here.iter().find(|device| device.number == number).map(DeviceHere::one);
-                let figures = one.map(|one| (one.size_bytes(), one.counts(), one.discards(), one.class()));
-                let (size_bytes, counts, discards, class) =
-                    figures.unwrap_or((0, DeviceCounts::default(), false, AllocationClass::Normal));
+                let (size_bytes, discards, class) = one.map_or((0, false, AllocationClass::Normal), |one| {
+                    (one.size_bytes(), one.discards(), one.class())
+                });
+                let (counts, requests) = one.map(|one| (one.counts(), one.requests())).unwrap_or_default();
                 all.push(DeviceStatus {
                     number,
                     group,
@@ -274,6 +277,7 @@ impl Pool {
                     path: devices.device_path(number),
                     size_bytes,
                     counts,
+                    requests,
                     discards,
                     class,
                 });

@@ -48,7 +48,7 @@ impl RecordFetch {
     }
 
     /// Counts a read that the caller has made by the descriptor, without the device.
-    pub(crate) fn count(&self) {
+    pub(crate) fn count(&mut self) {
         self.plan.count();
     }
 

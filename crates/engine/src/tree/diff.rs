@@ -82,11 +82,11 @@ enum NextItem<'a> {
 }
 
 impl Cursor {
-    fn new(tree: &Tree, after: Option<Key>) -> Self {
+    fn new(tree: &Tree, store: &Arc<dyn NodeStore>, after: Option<Key>) -> Self {
         let root = tree.fork_root();
         let ahead = root.map(|child| UnvisitedNode { child, level: None, bounds: KeyBounds::default() });
         Self {
-            store: Arc::clone(&tree.store),
+            store: Arc::clone(store),
             cache: Arc::clone(&tree.cache),
             entries: VecDeque::new(),
             ahead: ahead.into_iter().collect(),
@@ -225,16 +225,26 @@ impl Tree {
     /// It takes memory for one leaf, and for a branch per level, of each version; and it keeps nodes that are in memory
     /// only.
     pub(crate) fn differences(&self, old: Option<&Self>, after: Option<Key>) -> Differences {
-        let new = Cursor::new(self, after);
+        self.differences_by(&self.store, old, after)
+    }
+
+    /// As [`Tree::differences`], with nodes that are not in memory from another source of the same.
+    pub(crate) fn differences_by(
+        &self,
+        store: &Arc<dyn NodeStore>,
+        old: Option<&Self>,
+        after: Option<Key>,
+    ) -> Differences {
+        let new = Cursor::new(self, store, after);
         let old = old.map_or_else(
             || Cursor {
-                store: Arc::clone(&self.store),
+                store: Arc::clone(store),
                 cache: Arc::clone(&self.cache),
                 entries: VecDeque::new(),
                 ahead: Vec::new(),
                 after,
             },
-            |old| Cursor::new(old, after),
+            |old| Cursor::new(old, store, after),
         );
         Differences { new, old, failed: false }
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
-use crate::device::Devices;
+use crate::device::{Devices, IoClass};
 use crate::{Error, Result};
 
 /// The state of flushing: which writes of the log are on stable storage.
@@ -88,6 +88,11 @@ impl Flushes {
 
     /// Returns when everything that was written before the call is on stable storage.
     pub(crate) fn flush(&self) -> Result<()> {
+        self.flush_as(IoClass::Log)
+    }
+
+    /// As [`Flushes::flush`], by requests of another class.
+    pub(crate) fn flush_as(&self, class: IoClass) -> Result<()> {
         let turn = {
             let mut order = self.order.lock();
             order.begun += 1;
@@ -95,7 +100,7 @@ impl Flushes {
         };
         // Read before the devices' counts, which then include all batches below this number.
         let written_batch = self.written_batch.load(Ordering::Acquire);
-        let flushed = self.flush_devices();
+        let flushed = self.flush_devices(class);
         let mut order = self.order.lock();
         while order.ended + 1 < turn {
             self.ended.wait(&mut order);
@@ -114,14 +119,14 @@ impl Flushes {
         }
     }
 
-    fn flush_devices(&self) -> Result<()> {
+    fn flush_devices(&self, class: IoClass) -> Result<()> {
         // Read before the flush, which then covers all of these writes.
         let marks = self.marks.iter().filter_map(|(number, mark)| Some((u16::try_from(number).ok()?, mark)));
         let due: SmallVec<[(u16, &Mark, u64); 4]> = marks
             .map(|(number, mark)| (number, mark, mark.written.load(Ordering::Acquire)))
             .filter(|(_, mark, written)| mark.flushed.load(Ordering::Acquire) < *written)
             .collect();
-        self.devices.flush_some(due.iter().map(|(number, ..)| *number))?;
+        self.devices.of_class(class).flush_some(due.iter().map(|(number, ..)| *number))?;
         for (_, mark, written) in due {
             mark.flushed.fetch_max(written, Ordering::AcqRel);
         }

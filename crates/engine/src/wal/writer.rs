@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::batch::{self, BatchHeader, ENTRY_BYTES, HEADER_BYTES};
 use super::{Flushes, Position};
-use crate::device::{AlignedBuf, Devices};
+use crate::device::{AlignedBuf, Devices, IoClass};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES, RECORD_BYTES_MAX, SEGMENT_SLOTS_MAX};
 use crate::segment::{DirEntry, DirEntryState, DirRef, Directory, Segment, Segments, record_checksum};
 use crate::space::Chunks;
@@ -72,7 +72,9 @@ pub struct LogWriter {
     position: Position,
     segments: Arc<Segments>,
     chunks: Arc<Chunks>,
+    /// For commits, and for what a checkpoint writes.
     devices: Devices,
+    of_checkpoints: Devices,
     flushes: Arc<Flushes>,
     salt: [u8; 6],
     /// Batches below this number were flushed, and something that was written later tells so.
@@ -89,7 +91,7 @@ impl LogWriter {
         position: Position,
         segments: Arc<Segments>,
         chunks: Arc<Chunks>,
-        devices: Devices,
+        devices: &Devices,
     ) -> Self {
         let flushes = Arc::new(Flushes::new(devices.clone()));
         flushes.wrote_batch(position.batch, true);
@@ -98,7 +100,8 @@ impl LogWriter {
             position,
             segments,
             chunks,
-            devices,
+            devices: devices.of_class(IoClass::Log),
+            of_checkpoints: devices.of_class(IoClass::AsyncWrite),
             flushes,
             salt: [0; 6],
             attested_batch: 0,
@@ -276,8 +279,9 @@ impl LogWriter {
         let chain = batch::set_checksums(&mut buf[..len]);
         // A write that is durable by itself saves the flush if nothing else is waiting for one.
         let device = position.chunk.device;
-        let durable = alone && self.devices.writes_durably(device)? && self.flushes.nothing_waits();
-        self.devices.write(device, position.chunk.offset() + u64::from(position.used), &buf, durable)?;
+        let devices = if checkpoint > 0 { &self.of_checkpoints } else { &self.devices };
+        let durable = alone && devices.writes_durably(device)? && self.flushes.nothing_waits();
+        devices.write(device, position.chunk.offset() + u64::from(position.used), &buf, durable)?;
         if !durable {
             self.flushes.wrote(device);
         }

@@ -22,7 +22,7 @@ fn batch() {
     segments.insert(Segment::fresh(9, chunk)).unwrap();
     let chain = 0x0123_4567_89ab_cdef;
     let position = Position { segment: 9, chunk, used: 8192, slots: 300, next, batch: 1000, chain };
-    let mut writer = LogWriter::new(GUID.low(), position, segments, chunks, Devices::all(all));
+    let mut writer = LogWriter::new(GUID.low(), position, segments, chunks, &Devices::all(all));
     let record = Rec { kind: RecordKind::Page, model: None, bytes: example("record") };
     let put = Redo::Put(1, Key::new(1, 2, 3), b"val");
     let mut ops = Vec::new();

@@ -4,6 +4,7 @@ use pagefold_codec::testing::Random;
 use pagefold_codec::testing::logs::{redo_blocks, wal_pages};
 use pagefold_engine::Key;
 use pagefold_engine::dataset::{Change, Dataset};
+use pagefold_engine::device::{Device, IoClass, IoKind};
 use pagefold_engine::pool::Pool;
 use pagefold_engine::record::{Compression, model_of};
 
@@ -105,8 +106,16 @@ fn log_files_share_a_model_that_commits_never_use() {
     // The next file: written without the model, coded again by the one that there is.
     write_sized(&pool, 6, 0, second);
     assert!(models_of(&pool, 6, second.len()).iter().all(Option::is_none));
+    let asked = |kind| {
+        let all = device.stats().requests();
+        let of = all.iter().find(|of| (of.class, of.kind) == (IoClass::Recompression, kind));
+        of.map_or(0, |of| of.bytes)
+    };
+    let before = [IoKind::Read, IoKind::Write].map(asked);
     let report = recompress(&pool, &[whole(6)]);
     assert_eq!(report.recompressed, 80);
+    let after = [IoKind::Read, IoKind::Write].map(asked);
+    assert!(after[0] > before[0] && after[1] > before[1], "{before:?} {after:?}");
     assert!(models_of(&pool, 6, second.len()).iter().all(|model| *model == Some(1)));
     // Pages coded by the model stay as they are, and pages that are written again are coded without it.
     assert_eq!(recompress(&pool, &[whole(5), whole(6)]).recompressed, 0);

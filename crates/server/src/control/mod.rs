@@ -4,6 +4,7 @@
 //! the server belongs to are answered. No input is trusted: lengths are bounded, unknown requests and fields are
 //! refused, slow senders are dropped. A stream of any length follows its reply or request in pieces (`pieces`).
 
+mod activity;
 mod client;
 mod datasets;
 mod descriptor;
@@ -13,6 +14,9 @@ mod model;
 mod pieces;
 mod server;
 
+pub use activity::{
+    Activity, Counter, DeviceActivity, LatencyFigures, LengthFigures, RequestFigures, RewriteFigures,
+};
 pub use client::Client;
 pub use datasets::{
     DatasetFigures, Difference, Moving, Operation, OperationResult, PartialFigures, Rebased, Sendable,
@@ -20,11 +24,10 @@ pub use datasets::{
 };
 pub(crate) use descriptor::receive_descriptor;
 pub use figures::{
-    Activity, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, Counter, DeviceErrors,
-    DeviceFigures, ErrorFigures, Event, FileSurvey, FileUsage, FillFigures, KindShare, LengthFigures,
-    MemoryFigures, ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures,
-    RemovalFigures, RewriteFigures, ScrubFigures, SnapshotFigures, StruckFigures, TakeoverFigures,
-    TrimFigures, ValueSource,
+    CacheFigures, CodecFigures, CodecShare, ConfinementFigures, DeviceErrors, DeviceFigures, ErrorFigures,
+    Event, FileSurvey, FileUsage, FillFigures, KindShare, MemoryFigures, ModelFigures, MountFigures,
+    PoolFigures, PropertyValue, QuotaFigures, RecompressFigures, RemovalFigures, ScrubFigures,
+    SnapshotFigures, StruckFigures, TakeoverFigures, TrimFigures, ValueSource,
 };
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{DevicePlace, FileRewrite, Reply, Request, UnmountMode};

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::activity::Activity;
 use super::datasets::{
     DatasetFigures, Moving, Operation, OperationResult, PartialFigures, Rebased, Sendable, Transferred,
 };
 use super::figures::{
-    Activity, CodecFigures, DeviceErrors, ErrorFigures, Event, FileSurvey, FileUsage, ModelFigures,
-    PoolFigures, PropertyValue, RecompressFigures,
+    CodecFigures, DeviceErrors, ErrorFigures, Event, FileSurvey, FileUsage, ModelFigures, PoolFigures,
+    PropertyValue, RecompressFigures,
 };
 
 /// The ways to end a mount.

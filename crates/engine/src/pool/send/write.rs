@@ -10,12 +10,15 @@ use super::wire::{
 };
 use super::{Token, Transfer, VersionPins};
 use crate::dataset::{LiveDataset, ModelPin, count};
+use crate::device::IoClass;
 use crate::limits::SHARE_PAGES_MAX;
 use crate::pool::Pool;
 use crate::pool::catalogue::Catalogue;
 use crate::pool::coded::Current;
 use crate::pool::commit::encode_page;
+use crate::pool::store::Nodes;
 use crate::record::{decode, decode_metadata, is_delta, needs};
+use crate::tree::NodeStore;
 use crate::{Addr, Error, Key, Result};
 
 /// Number of shared records from which on a stream does not remember where it has sent further ones: those are sent for
@@ -160,7 +163,8 @@ impl Sending<'_> {
         frames.frame(FrameKind::Head, &self.head.encode())?;
         watch(&self.so_far(&frames));
         let old = self.old.as_ref().map(|old| &old.tree);
-        let differences = self.new.tree.differences(old, self.head.after);
+        let store: Arc<dyn NodeStore> = Arc::new(Nodes::of_class(&self.pool.shared, IoClass::AsyncRead));
+        let differences = self.new.tree.differences_by(&store, old, self.head.after);
         let frame_bytes = usize::try_from(self.head.expected_bytes).unwrap_or(usize::MAX) / FRAMES_MIN;
         let frame_bytes = frame_bytes.clamp(FRAME_BYTES_MIN, FRAME_BYTES);
         let mut batch = ReadBatch::default();
@@ -247,7 +251,8 @@ impl Sending<'_> {
         let addrs: Vec<Addr> = wanted.iter().map(|(_, addr)| *addr).collect();
         let mut records = BatchRecords::new(batch);
         let shared = &self.pool.shared;
-        let read = shared.segments.read(&shared.devices, &addrs, &mut |at, record| {
+        let devices = shared.devices.of_class(IoClass::AsyncRead);
+        let read = shared.segments.read(&devices, &addrs, &mut |at, record| {
             if let Some((position, _)) = wanted.get(at) {
                 records.put(*position, record);
             }
@@ -259,7 +264,7 @@ impl Sending<'_> {
             Err(Error::Corrupt { .. }) => {
                 for (position, addr) in &wanted {
                     if records.get(*position).is_none() {
-                        records.put(*position, &shared.read_record(*addr)?);
+                        records.put(*position, &shared.read_record_by(&devices, *addr)?);
                     }
                 }
             }
@@ -370,6 +375,7 @@ impl Sending<'_> {
 
     fn model(&self, id: u32) -> Result<SentModel> {
         let shared = &self.pool.shared;
+        let devices = shared.devices.of_class(IoClass::AsyncRead);
         let entry = shared.models.get(id);
         let entry =
             entry.ok_or_else(|| Error::corrupt(format!("model {id}"), "the pool does not have it"))?;
@@ -380,7 +386,7 @@ impl Sending<'_> {
             sampled_pages: entry.sampled_pages,
             object_pages: entry.object_pages,
             record_bytes: entry.record_bytes,
-            bytes: decode_metadata(&shared.read_record(entry.ptr.addr)?)?,
+            bytes: decode_metadata(&shared.read_record_by(&devices, entry.ptr.addr)?)?,
         })
     }
 }

@@ -59,7 +59,7 @@ fn a_record_whose_place_was_reused_is_looked_up_again() {
     let (chunk, next) = (chunks.allocate().unwrap(), chunks.allocate().unwrap());
     segments.insert(Segment::fresh(1, chunk)).unwrap();
     let position = Position { segment: 1, chunk, used: 0, slots: 0, next, batch: 1, chain: 0 };
-    let mut writer = LogWriter::new(1, position, Arc::clone(&segments), Arc::clone(&chunks), devices.clone());
+    let mut writer = LogWriter::new(1, position, Arc::clone(&segments), Arc::clone(&chunks), &devices);
     let record = Rec { kind: RecordKind::Node, model: None, bytes: encode_metadata(b"node".to_vec()) };
     let ptr = writer.append(1, &[record], 0, |_| Vec::new(), true).unwrap().ptrs[0];
     let bounds = Bounds {
@@ -79,7 +79,7 @@ fn a_record_whose_place_was_reused_is_looked_up_again() {
         (RecordCache::new(0), ModelTable::new(0)),
         bounds,
     ));
-    let nodes = Nodes(shared);
+    let nodes = Nodes::of(&shared);
     device.stale_reads.store(ATTEMPTS - 1, Ordering::Relaxed);
     assert_eq!(nodes.load(ptr).unwrap(), b"node");
     device.stale_reads.store(ATTEMPTS, Ordering::Relaxed);
