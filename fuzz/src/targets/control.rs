@@ -1,3 +1,5 @@
+#[path = "../../../crates/server/src/control/activity.rs"]
+pub mod activity;
 #[path = "../../../crates/server/src/control/datasets.rs"]
 pub mod datasets;
 #[path = "../../../crates/server/src/control/figures.rs"]
