@@ -42,7 +42,7 @@ else
 BUILD := :
 endif
 
-.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak mirrors takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
+.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak mirrors device-verbs takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -145,6 +145,11 @@ mirrors: ## Destroy a device of a mirror under load, replace it, verify, ROUNDS=
 	@scripts/setup build test
 	@$(BUILD)
 	@$(LAB) mirrors --rounds $(if $(filter command line,$(origin ROUNDS)),$(ROUNDS),100) $(if $(SEED),--seed $(SEED))
+
+device-verbs: ## add, attach, detach, replace, remove, offline, online: ROUNDS=3 times each under pgbench, and KILLS=50 times each killed
+	@scripts/setup build test
+	@$(BUILD)
+	@$(LAB) device-verbs --rounds $(if $(filter command line,$(origin ROUNDS)),$(ROUNDS),3) --kills $(if $(KILLS),$(KILLS),50) $(if $(SEED),--seed $(SEED))
 
 takeover: ## kill -9 the server under load while another goes on: no client notices, ROUNDS times
 	@scripts/setup build test

@@ -28,6 +28,11 @@ def main() -> int:
     soak = verbs.add_parser("soak", help="rounds of kill -9 of the server under load")
     soak.add_argument("--rounds", type=int, default=200)
     soak.add_argument("--seed", type=int, help="of the moments of death (random)")
+    device_verbs = verbs.add_parser("device-verbs", help="verbs that change devices, under a database, and killed")
+    device_verbs.add_argument("--rounds", type=int, default=3, help="times each under a database")
+    device_verbs.add_argument("--kills", type=int, default=50, help="kills of the server in the midst of each")
+    device_verbs.add_argument("--seed", type=int, help="of the moments (random)")
+    device_verbs.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     mirrors = verbs.add_parser("mirrors", help="rounds in which a device of a mirror is destroyed under load")
     mirrors.add_argument("--rounds", type=int, default=100)
     mirrors.add_argument("--seed", type=int, help="of the moments and the rubbish (random)")
@@ -171,6 +176,11 @@ def run(options: argparse.Namespace) -> int:
             from .mirrors import mirrors
 
             return mirrors(options.rounds, seed=options.seed, keep_logs=logs / "mirrors-logs")
+        case "device-verbs":
+            from .device_verbs import device_verbs
+
+            logs = logs / "device-verbs-logs"
+            return device_verbs(options.rounds, options.kills, seed=options.seed, keep_logs=logs)
         case "fill":
             from .fill import fill
 
