@@ -76,7 +76,7 @@ def test_each_load_is_told_by_class_and_device(pool):
     assert of_first["filling", "read"]["bytes"] >= 32 * MIB
     assert of_second["filling", "write"]["bytes"] == of_first["filling", "read"]["bytes"]
     names = [line.split("\t")[0] for line in pool.pagefold("iostat", "-vH", pool.pool).splitlines()]
-    assert names == [pool.pool, f"mirror {told[0]['group']}", str(pool.device), str(second)]
+    assert names == [pool.pool, f"mirror-{told[0]['group']}", str(pool.device), str(second)]
 
     pool.pagefold("trim", pool.pool, "--wait")
     assert sums(devices(pool)).get(("discard", "discard"), {}).get("bytes", 0) > 0

@@ -295,6 +295,8 @@ fn device_activity(device: &DeviceStatus) -> DeviceActivity {
         group: device.group,
         state: device_state(device.state).into(),
         path: device.path.clone(),
+        allocated_bytes: device.allocated_bytes,
+        free_bytes: device.free_bytes,
         requests: device.requests.iter().map(of_requests).collect(),
     }
 }

@@ -52,6 +52,8 @@ pub struct DeviceStatus {
     pub removing: bool,
     /// Bytes of its group's chunks that are in use.
     pub allocated_bytes: u64,
+    /// Bytes of its group's other chunks.
+    pub free_bytes: u64,
     /// Path by which the user named the device, or the one that it had when it was here; empty if it never was.
     pub path: PathBuf,
     /// Size in bytes; 0 if it is not here.
@@ -274,6 +276,7 @@ impl Pool {
                     leaves: table.entry(number).is_some_and(|entry| entry.leaves),
                     removing: table.leaves,
                     allocated_bytes,
+                    free_bytes: (self.chunks.count_of(group) * CHUNK_BYTES).saturating_sub(allocated_bytes),
                     path: devices.device_path(number),
                     size_bytes,
                     counts,

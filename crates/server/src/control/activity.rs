@@ -41,6 +41,12 @@ pub struct Activity {
 pub struct DeviceActivity {
     /// Its number.
     pub number: u16,
+    /// Bytes of its group in chunks that are in use.
+    #[serde(default)]
+    pub allocated_bytes: u64,
+    /// Bytes of its group in other chunks.
+    #[serde(default)]
+    pub free_bytes: u64,
     /// Number of its group: devices of one group are mirrors of each other.
     pub group: u16,
     /// State, as in [`super::DeviceFigures`].

@@ -99,7 +99,8 @@ fn all_reported<'a>(rates: &'a [(&str, Activity)], args: &Iostat) -> Vec<Reporte
         for group in activity.devices.chunk_by(|a, b| a.group == b.group) {
             let mut level = 1;
             if let [first, _, ..] = group {
-                all.push(of(format!("{}mirror {}", indent(level), first.group), None, group));
+                let name = crate::verbs::devices::mirror_name(first.group);
+                all.push(of(format!("{}{name}", indent(level)), space_of(first), group));
                 level += 1;
             }
             for device in group {
@@ -108,11 +109,17 @@ fn all_reported<'a>(rates: &'a [(&str, Activity)], args: &Iostat) -> Vec<Reporte
                     false => raw::text(&device.path),
                 };
                 let name = format!("{}{name}", indent(level));
-                all.push(of(name, None, std::slice::from_ref(device)));
+                let space = if group.len() == 1 { space_of(device) } else { None };
+                all.push(of(name, space, std::slice::from_ref(device)));
             }
         }
     }
     all
+}
+
+/// Returns the bytes of a device's group that are in use, and the others.
+fn space_of(device: &DeviceActivity) -> Option<(u64, u64)> {
+    Some((device.allocated_bytes, device.free_bytes))
 }
 
 /// Makes the table of operations and bytes per second, and, if they are asked for, of mean times and of requests in
@@ -214,7 +221,15 @@ mod tests {
 
     fn device(number: u16, group: u16, requests: Vec<RequestFigures>) -> DeviceActivity {
         let path = format!("/dev/sd{number}").into();
-        DeviceActivity { number, group, state: "ONLINE".into(), path, requests }
+        DeviceActivity {
+            number,
+            group,
+            state: "ONLINE".into(),
+            path,
+            allocated_bytes: 40 << 20,
+            free_bytes: 8 << 20,
+            requests,
+        }
     }
 
     fn of_mirror() -> Vec<(&'static str, Activity)> {
@@ -247,7 +262,7 @@ mod tests {
         let told = table(&of_mirror(), &args(|args| args.verbose = true)).render(false);
         let names: Vec<&str> =
             told.lines().map(|line| line.split("  -").next().unwrap().trim_end()).collect();
-        assert_eq!(names[2..], ["  mirror 0", "    /dev/sd0", "    /dev/sd1", "  /dev/sd2"], "{told}");
+        assert_eq!(names[2..], ["  mirror-0", "    /dev/sd0", "    /dev/sd1", "  /dev/sd2"], "{told}");
         let told =
             rows(&table(&of_mirror(), &args(|args| (args.verbose, args.output.script) = (true, true))));
         assert_eq!(told[2], ["/dev/sd0", "-", "-", "5.0", "2.0", "40960", "16384"]);

@@ -123,7 +123,15 @@ mod tests {
             latencies: latencies.to_vec(),
         };
         let (number, group, state, path) = (0, 0, "ONLINE".into(), "/dev/sdb".into());
-        DeviceActivity { number, group, state, path, requests: vec![requests] }
+        DeviceActivity {
+            number,
+            group,
+            state,
+            path,
+            allocated_bytes: 0,
+            free_bytes: 0,
+            requests: vec![requests],
+        }
     }
 
     #[test]
