@@ -24,7 +24,7 @@ const LEARNING_SHARE_BUSY: u32 = 16;
 /// not.
 const SCRUB_SHARE: u32 = 2;
 const SCRUB_SHARE_BUSY: u32 = 8;
-/// Time between two looks whether a device has grown.
+/// Time between two looks whether a device has grown, or is to be replaced by a spare.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 /// Filling a device of a mirror takes one part in this many of the time of one thread while the pool is busy, and all
 /// of it while the pool is idle.
@@ -206,7 +206,8 @@ impl Pool {
         }
     }
 
-    /// Fills devices that lack something, and rests after each step. Takes up growth of devices, if that is wanted.
+    /// Fills devices that lack something, and rests after each step. Takes up growth of devices, if that is wanted, and
+    /// lets spares step in.
     fn fill_loop(&self) {
         let mut traffic = Traffic::default();
         let mut rest = MAINTENANCE_INTERVAL;
@@ -218,6 +219,9 @@ impl Pool {
                 measured = Some(begun);
                 if let Err(error) = self.growth_step() {
                     tracing::warn!(%error, "growth of a device was not taken up");
+                }
+                if let Err(error) = self.spare_step(now_s()) {
+                    tracing::error!(%error, "a spare could not step in, or not be given back");
                 }
             }
             rest = match self.fill_step(now_s()) {
