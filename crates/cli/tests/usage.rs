@@ -52,6 +52,7 @@ const VERBS: [&str; 53] = [
     "add",
     "attach",
     "detach",
+    "remove",
     "replace",
     "offline",
     "online",

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use pagefold_engine::pool::{
-    DeviceState, FillStatus, Listed, Pool, QuotaUse, Rewrites, ScrubState, ScrubStatus, Status, TrimState,
-    TrimStatus,
+    DeviceState, FillStatus, Listed, Pool, QuotaUse, Rewrites, ScrubState, ScrubStatus, SpareState,
+    SpareStatus, Status, TrimState, TrimStatus,
 };
 
 use crate::control::{
     Activity, CacheFigures, Counter, DeviceErrors, DeviceFigures, FillFigures, LengthFigures, PoolFigures,
-    QuotaFigures, RewriteFigures, ScrubFigures, SnapshotFigures, TrimFigures,
+    QuotaFigures, RewriteFigures, ScrubFigures, SnapshotFigures, SpareFigures, TrimFigures,
 };
 use crate::failure::Result;
 use crate::raw::shown;
@@ -58,6 +58,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
                 }
             })
             .collect(),
+        spares: pool.spares().into_iter().map(spare).collect(),
         fill: fill(&status.fill),
         errors: pool_errors::figures(pool, &status.faults),
         snapshots: is_nearly_full(status).then(|| snapshots(pool)).flatten(),
@@ -133,6 +134,16 @@ fn device_state(state: DeviceState) -> &'static str {
         DeviceState::Faulted => "FAULTED",
         DeviceState::Missing => "MISSING",
     }
+}
+
+fn spare(status: SpareStatus) -> SpareFigures {
+    let SpareStatus { id, path, size_bytes, state, device, stands_for } = status;
+    let state = match state {
+        SpareState::Available => "AVAIL",
+        SpareState::InUse => "INUSE",
+        SpareState::Unavailable => "UNAVAIL",
+    };
+    SpareFigures { id: format!("{id:016x}"), state: state.into(), path, size_bytes, device, stands_for }
 }
 
 fn fill(status: &FillStatus) -> Option<FillFigures> {

@@ -22,6 +22,7 @@ pub enum Verb {
   pagefold create tank ~/tank.pf --size 10G
   pagefold create tank mirror /dev/sdb /dev/sdc
   pagefold create tank mirror /dev/sdb /dev/sdc mirror /dev/sdd /dev/sde
+  pagefold create tank mirror /dev/sdb /dev/sdc spare /dev/sdd
   pagefold create -f tank /dev/sdb           even though it held something else")]
     Create(Create),
     /// Destroy snapshots, datasets, or a whole pool: what is in them is lost.
@@ -493,14 +494,17 @@ Examples:
   pagefold check tank
   pagefold check ~/tank.pf                  a pool that was not imported")]
     Check(Check),
-    /// Make a pool larger by more devices, or by mirrors of several, while it is used.
+    /// Make a pool larger by more devices, or by mirrors of several, while it is used; or give it spares.
     #[command(
         after_long_help = "New data goes to the devices with the most room. What is there stays where it is. A device that was added cannot be
-removed again.
+removed again. A spare holds nothing until a device of a mirror fails: then it steps in by itself, if it is as large as
+what the mirror uses. It goes back when that device is whole again or was replaced; `pagefold detach` of that device makes
+it one of the mirror for good. Properties: autospare, sparewait, spareerrors, spareslow.
 
 Examples:
   pagefold add tank /dev/sdc
   pagefold add tank mirror /dev/sdd /dev/sde
+  pagefold add tank spare /dev/sdf
   pagefold add -n tank /dev/sdc              change nothing, and say how large it would be"
     )]
     Add(Add),
@@ -517,8 +521,17 @@ Examples:
     /// Remove a device from its mirror; it holds no pool then.
     #[command(after_long_help = "Examples:
   pagefold detach tank /dev/sdc
-  pagefold detach tank 1                     a device that is missing, by its number in status")]
+  pagefold detach tank 1                     a device that is missing, by its number in status
+  pagefold detach tank /dev/sdf              a spare that has stepped in: it can step in again, for other devices")]
     Detach(DeviceOf),
+    /// Remove a spare from a pool.
+    #[command(
+        after_long_help = "One that stands in for a device goes back first: pagefold detach. One that is missing is named by its number in status.
+
+Examples:
+  pagefold remove tank /dev/sdf"
+    )]
+    Remove(DeviceOf),
     /// Put a new device in the place of another one, which leaves when the new one has everything.
     #[command(
         after_long_help = "The old one may be in use, or missing: then it is named by its number, which `pagefold status` shows. The new device gets

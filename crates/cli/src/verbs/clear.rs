@@ -49,8 +49,17 @@ pub fn run(args: &Clear) -> Result<()> {
     Ok(())
 }
 
+/// Returns the paths of devices, by their numbers, as errors are counted.
 fn paths_of(figures: &PoolFigures) -> Vec<String> {
-    figures.devices.iter().map(|device| printable(&pagefold_server::raw::text(&device.path))).collect()
+    let numbers =
+        figures.devices.iter().map(|device| usize::from(device.number) + 1).max().unwrap_or_default();
+    let mut paths = vec![String::new(); numbers];
+    for device in &figures.devices {
+        if let Some(path) = paths.get_mut(usize::from(device.number)) {
+            *path = printable(&pagefold_server::raw::text(&device.path));
+        }
+    }
+    paths
 }
 
 /// Returns the number of the device that was named; `None` if none was.
@@ -59,10 +68,14 @@ fn number_of(figures: &PoolFigures, device: Option<&Path>) -> Result<Option<u16>
     let resolved = std::fs::canonicalize(named).ok();
     let is_it =
         |path: &Path| path == named || resolved.is_some() && std::fs::canonicalize(path).ok() == resolved;
-    let found = figures.devices.iter().position(|device| is_it(&device.path));
-    let number = found.and_then(|number| u16::try_from(number).ok());
-    number.map(Some).ok_or_else(|| {
-        let devices = paths_of(figures).join(", ");
+    let found = figures.devices.iter().find(|device| is_it(&device.path));
+    found.map(|device| Some(device.number)).ok_or_else(|| {
+        let devices: Vec<String> = figures
+            .devices
+            .iter()
+            .map(|device| printable(&pagefold_server::raw::text(&device.path)))
+            .collect();
+        let devices = devices.join(", ");
         Failure::new(format!(
             "{} is no device of pool {}",
             printable(&pagefold_server::raw::text(named)),

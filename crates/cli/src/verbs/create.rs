@@ -17,7 +17,7 @@ use rustix::fs::{OFlags, statvfs};
 
 use crate::args::Create;
 use crate::signature;
-use crate::verbs::warn;
+use crate::verbs::{spares, warn};
 
 /// Word before the devices of a mirror.
 const MIRROR: &str = "mirror";
@@ -41,17 +41,22 @@ pub fn run(args: &Create) -> Result<()> {
         )));
     }
     startup::check_together(&properties)?;
-    let groups = groups(&args.devices)?;
-    let missing = check_devices(&groups.concat(), size, args.force)?;
+    let (devices, spares) = spares::split(&args.devices)?;
+    let groups = groups(&devices)?;
+    if groups.is_empty() {
+        return Err(Failure::usage("a pool has other devices than spares"));
+    }
+    let missing = check_devices(&[groups.concat(), spares.clone()].concat(), size, args.force)?;
     // A pool that could not be remembered would be made for nothing: this removal of nothing shows whether the registry
     // can be written.
     registry.remove("")?;
     let made = NewFiles::make(&missing, size)?;
     let absolute = |group: &Vec<PathBuf>| group.iter().map(|path| registry::absolute(path)).collect();
     let groups: Vec<Vec<PathBuf>> = groups.iter().map(absolute).collect::<Result<_>>()?;
-    let devices = groups.concat();
+    let spares: Vec<PathBuf> = absolute(&spares)?;
+    let devices = [groups.concat(), spares.clone()].concat();
     let overwritten: Vec<_> = devices.iter().filter_map(|device| pools::held_by(device)).collect();
-    let guid = pools::create(&args.pool, &groups, &properties, args.force, !args.no_trim)?;
+    let guid = pools::create(&args.pool, (&groups, &spares), &properties, args.force, !args.no_trim)?;
     let known = Known { name: args.pool.clone(), guid, devices, adopted: true, altroot: None };
     let remember = || {
         for held in &overwritten {
@@ -197,12 +202,16 @@ fn check_existing(path: &Path, metadata: &fs::Metadata, force: bool) -> Result<(
         _ => Failure::new(format!("cannot open {}: {error}", shown(path))),
     })?;
     let holds = match pools::held_by(path) {
-        Some(Held::Pool { name, guid }) => Some(format!("pool {name} (GUID {guid})")),
-        Some(Held::Other(_)) => Some("a pool of another version of pagefold".into()),
-        None => signature::of(&device).context(|| format!("cannot read {}", shown(path)))?.map(str::to_owned),
+        Some(Held::Pool { name, guid }) => Some(format!("holds pool {name} (GUID {guid})")),
+        Some(Held::Spare { name, guid }) => Some(format!("is a spare of pool {name} (GUID {guid})")),
+        Some(Held::Other(_)) => Some("holds a pool of another version of pagefold".into()),
+        None => {
+            let found = signature::of(&device).context(|| format!("cannot read {}", shown(path)))?;
+            found.map(|what| format!("holds {what}"))
+        }
     };
     match holds {
-        Some(what) if !force => Err(Failure::new(format!("{} holds {what}", shown(path)))
+        Some(what) if !force => Err(Failure::new(format!("{} {what}", shown(path)))
             .hint("if that may be lost, use -f; nothing was changed")),
         _ => Ok(()),
     }

@@ -34,6 +34,7 @@ mod rewrite;
 mod scrub;
 mod send;
 mod show;
+mod spares;
 mod sync;
 mod systemd;
 mod trim;
@@ -121,6 +122,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Add(args) => devices::add(&args),
         Verb::Attach(args) => devices::attach(&args),
         Verb::Detach(args) => devices::detach(&args),
+        Verb::Remove(args) => spares::remove(&args),
         Verb::Replace(args) => devices::replace(&args),
         Verb::Offline(args) => devices::offline(&args),
         Verb::Online(args) => devices::online(&args),

@@ -23,7 +23,8 @@ pub use figures::{
     Activity, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, Counter, DeviceErrors,
     DeviceFigures, ErrorFigures, Event, FileSurvey, FileUsage, FillFigures, KindShare, LengthFigures,
     MemoryFigures, ModelFigures, MountFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures,
-    RewriteFigures, ScrubFigures, SnapshotFigures, StruckFigures, TakeoverFigures, TrimFigures, ValueSource,
+    RewriteFigures, ScrubFigures, SnapshotFigures, SpareFigures, StruckFigures, TakeoverFigures, TrimFigures,
+    ValueSource,
 };
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{DevicePlace, FileRewrite, Reply, Request, UnmountMode};

@@ -118,6 +118,7 @@ impl Answers {
             Request::OfflineDevice { device, release } => devices::offline(server, device, release)?,
             Request::GrowDevice { device } => devices::grow(server, device)?,
             Request::DetachDevice { device } => devices::detach(server, device)?,
+            Request::RemoveSpare { id } => devices::remove_spare(server, &id)?,
             Request::SendSize { what } => {
                 Reply::Stream { expected_bytes: streams::expected(&server.pool, &what)? }
             }
@@ -134,6 +135,7 @@ impl Answers {
             Request::Send { .. }
             | Request::AddDevice { .. }
             | Request::AddGroups { .. }
+            | Request::AddSpares { .. }
             | Request::Receive { .. }
             | Request::Diff { .. }
             | Request::Rebase { .. }
@@ -155,6 +157,7 @@ impl Answers {
             Request::Rebase { what } => streaming.rebase(what, connection),
             Request::Rewrite { what } => rewriting::rewrite(streaming, what, connection),
             Request::AddDevice { path, place } => devices::add(&self.0, path, *place, connection),
+            Request::AddSpares { paths } => devices::add_spares(&self.0, paths, connection),
             Request::AddGroups { paths, groups } => devices::add_groups(&self.0, paths, groups, connection),
             _ => Err(Failure::new("that is no stream")),
         };
