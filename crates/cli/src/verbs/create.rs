@@ -17,10 +17,12 @@ use rustix::fs::{OFlags, statvfs};
 
 use crate::args::Create;
 use crate::signature;
-use crate::verbs::{spares, warn};
+use crate::verbs::warn;
 
 /// Word before the devices of a mirror.
 const MIRROR: &str = "mirror";
+/// Word before spares.
+const SPARE: &str = "spare";
 
 /// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
 pub fn run(args: &Create) -> Result<()> {
@@ -41,7 +43,7 @@ pub fn run(args: &Create) -> Result<()> {
         )));
     }
     startup::check_together(&properties)?;
-    let (devices, spares) = spares::split(&args.devices)?;
+    let (devices, spares) = without_spares(&args.devices)?;
     let groups = groups(&devices)?;
     if groups.is_empty() {
         return Err(Failure::usage("a pool has other devices than spares"));
@@ -127,6 +129,27 @@ pub(super) fn file_bytes(given: Option<&str>) -> Result<Option<u64>> {
         }
         size => Ok(size),
     }
+}
+
+/// Returns the words that name groups of devices, and the spares: those that follow the word `spare`, up to the next
+/// mirror.
+pub(super) fn without_spares(words: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
+    let (mut devices, mut spares) = (Vec::new(), Vec::new());
+    let mut of_spares = false;
+    for (at, word) in words.iter().enumerate() {
+        if word.as_os_str() == SPARE {
+            if words.get(at + 1).is_none_or(|next| next.as_os_str() == MIRROR || next.as_os_str() == SPARE) {
+                return Err(Failure::usage("no device follows the word spare")
+                    .hint("for instance: mirror /dev/sdb /dev/sdc spare /dev/sdd"));
+            }
+            of_spares = true;
+            continue;
+        }
+        of_spares &= word.as_os_str() != MIRROR;
+        let list = if of_spares { &mut spares } else { &mut devices };
+        list.push(word.clone());
+    }
+    Ok((devices, spares))
 }
 
 /// Returns the groups of devices that the words name: each word `mirror` begins one, and without it each device is one
@@ -267,4 +290,31 @@ fn make_file(path: &Path, size: u64) -> Result<()> {
         let _ = fs::remove_file(&place);
         Failure::new(format!("{}: {error}", making()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &[&str]) -> Vec<PathBuf> {
+        words.iter().map(PathBuf::from).collect()
+    }
+
+    #[test]
+    fn spares_follow_their_word_up_to_the_next_mirror() {
+        for (given, devices, spares) in [
+            (&["a"][..], &["a"][..], &[][..]),
+            (&["spare", "e"], &[], &["e"]),
+            (&["mirror", "a", "b", "spare", "e", "f"], &["mirror", "a", "b"], &["e", "f"]),
+            (&["spare", "e", "mirror", "a", "b", "spare", "f"], &["mirror", "a", "b"], &["e", "f"]),
+            (&["./spare"], &["./spare"], &[]),
+        ] {
+            assert_eq!(without_spares(&words(given)).unwrap(), (words(devices), words(spares)), "{given:?}");
+        }
+        for given in
+            [&["spare"][..], &["a", "spare"], &["spare", "mirror", "a", "b"], &["spare", "spare", "a"]]
+        {
+            assert_eq!(without_spares(&words(given)).unwrap_err().exit_status(), 2, "{given:?}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! `add`, `attach`, `detach`, `replace`, `offline`, `online`: change which devices a mounted pool has, and uses.
+//! `add`, `attach`, `detach`, `remove`, `replace`, `offline`, `online`: change which devices a mounted pool has, and uses.
 //!
 //! A server opens no devices; so they are opened here, and given to it.
 
@@ -16,7 +16,7 @@ use pagefold_server::raw::{self, shown};
 use pagefold_server::registry::{self, Known, Registry};
 use pagefold_server::{pools, units};
 
-use super::create::{NewFiles, check_devices, file_bytes, groups};
+use super::create::{NewFiles, check_devices, file_bytes, groups, without_spares};
 use super::spares;
 use crate::args::{Add, Attach, DeviceOf, GivenDevice, Online, Replace};
 use crate::progress::Progress;
@@ -29,7 +29,7 @@ const POLL: Duration = Duration::from_millis(200);
 pub fn add(args: &Add) -> Result<()> {
     let asked = Asked::of(&args.pool, "add")?;
     let size = file_bytes(args.size.as_deref())?;
-    let (devices, spares) = spares::split(&args.devices)?;
+    let (devices, spares) = without_spares(&args.devices)?;
     let groups = groups(&devices)?;
     asked.check_as_safe(&groups, args.force)?;
     let named = [groups.concat(), spares.clone()].concat();
@@ -49,7 +49,7 @@ pub fn add(args: &Add) -> Result<()> {
         added = asked.add(&paths, groups.iter().map(Vec::len).collect());
     }
     if added.is_ok() && !spares.is_empty() {
-        added = spares::add(&asked, &new_spares);
+        added = asked.add_spares(&new_spares);
     }
     let paths = [paths, new_spares].concat();
     // If the server has died meanwhile, they may be of the pool: then it cannot be mounted without them.
@@ -93,6 +93,29 @@ pub fn detach(args: &DeviceOf) -> Result<()> {
     asked.remember(|devices| devices.retain(|path| *path != device.path))
 }
 
+/// Removes a spare from its pool.
+pub fn remove(args: &DeviceOf) -> Result<()> {
+    let mut asked = Asked::of(&args.pool, "remove")?;
+    let Some(spare) = spares::find(&asked.figures, &args.device).cloned() else {
+        return Err(spares::not_a_spare(&asked.figures, &args.device));
+    };
+    if let Some(stands) = spare.stands_for {
+        let name = &asked.figures.name;
+        return Err(Failure::new(format!(
+            "{} stands in for {}",
+            spares::path_or_id(&spare),
+            spares::device_text(&asked.figures.devices, stands)
+        ))
+        .hint(format!(
+            "give it back first: pagefold detach {name} {0}; or keep it for good: pagefold detach {name} {1}",
+            spares::path_or_id(&spare),
+            spares::device_text(&asked.figures.devices, stands)
+        )));
+    }
+    asked.carry_out(&Request::RemoveSpare { id: spare.id.clone() })?;
+    asked.remember(|devices| devices.retain(|path| *path != spare.path))
+}
+
 /// Stops using a device.
 pub fn offline(args: &DeviceOf) -> Result<()> {
     let mut asked = Asked::of(&args.pool, "offline")?;
@@ -128,13 +151,13 @@ pub fn online(args: &Online) -> Result<()> {
 }
 
 /// A pool that is served, with its server.
-pub(super) struct Asked {
+struct Asked {
     client: Client,
-    pub(super) figures: PoolFigures,
+    figures: PoolFigures,
 }
 
 impl Asked {
-    pub(super) fn of(pool: &str, verb: &str) -> Result<Self> {
+    fn of(pool: &str, verb: &str) -> Result<Self> {
         let mut client = target::server(&target::whole_pool(pool, verb)?)?;
         let figures = status(&mut client)?;
         Ok(Self { client, figures })
@@ -188,7 +211,7 @@ impl Asked {
         Ok(())
     }
 
-    pub(super) fn carry_out(&mut self, request: &Request) -> Result<()> {
+    fn carry_out(&mut self, request: &Request) -> Result<()> {
         match self.client.ask_and_wait(request)? {
             Reply::Done {} => Ok(()),
             _ => Err(self.client.misunderstood()),
@@ -211,6 +234,16 @@ impl Asked {
         })
     }
 
+    /// Gives the pool these spares, and has this machine remember them.
+    fn add_spares(&self, paths: &[PathBuf]) -> Result<()> {
+        let files = paths.iter().map(|path| pools::open_for_server(path)).collect::<Result<Vec<_>>>()?;
+        self.hand_over(&Request::AddSpares { paths: paths.to_owned() }, &files)?;
+        self.remember(|devices| {
+            devices.retain(|path| !paths.contains(path));
+            devices.extend_from_slice(paths);
+        })
+    }
+
     /// Returns true unless the server of the pool says that it has none of these devices.
     fn may_have(&self, paths: &[PathBuf]) -> bool {
         let told = target::server(&self.figures.name).and_then(|mut client| status(&mut client));
@@ -221,7 +254,7 @@ impl Asked {
     }
 
     /// Sends a request for which the server wants the descriptors of devices.
-    pub(super) fn hand_over(&self, request: &Request, files: &[OwnedFd]) -> Result<()> {
+    fn hand_over(&self, request: &Request, files: &[OwnedFd]) -> Result<()> {
         // A connection is of no use after such a request.
         let mut client = target::server(&self.figures.name)?;
         match client.ask(request)? {
@@ -321,7 +354,7 @@ impl Asked {
     }
 
     /// Changes the devices that this machine knows of the pool.
-    pub(super) fn remember(&self, change: impl FnOnce(&mut Vec<std::path::PathBuf>)) -> Result<()> {
+    fn remember(&self, change: impl FnOnce(&mut Vec<std::path::PathBuf>)) -> Result<()> {
         let registry = Registry::open()?;
         let known = registry.of_guid(&self.figures.guid)?;
         let Some(mut known): Option<Known> = known else { return Ok(()) };

@@ -26,7 +26,7 @@ use self::list::{
     DeviceId, PREFIX, SENT_BACK, SpareRecord, StandsFor, decode_devices, encode_devices, mixed,
 };
 pub use self::rules::SPARE_RULES;
-use self::rules::{Cause, Seen, SpareRules, Watch};
+use self::rules::{Cause, DeviceSeen, DeviceWatch, SpareRules};
 use super::Pool;
 use super::create::{FIRST_DATASET, check_size};
 use super::label::Label;
@@ -82,7 +82,7 @@ struct SparesState {
     all: Vec<Spare>,
     /// Devices whose spares were sent back.
     sent_back: BTreeSet<DeviceId>,
-    watches: BTreeMap<DeviceId, Watch>,
+    watches: BTreeMap<DeviceId, DeviceWatch>,
     /// The last reason for which no spare could step in.
     told: Option<String>,
 }
@@ -420,7 +420,7 @@ impl Pool {
             let errors = counts.get(usize::from(entry.number)).copied().unwrap_or_default();
             let counts = [errors.reads, errors.checksums];
             let latency_ns = self.shared.devices.latency_ns(group, entry.number);
-            let seen = Seen { state: member, counts, latency_ns };
+            let seen = DeviceSeen { state: member, counts, latency_ns };
             let cause = watches.entry(device).or_default().look(&rules, now, &seen);
             if member != MemberState::Whole || cause.is_some() {
                 mended.remove(&device);
@@ -496,7 +496,7 @@ impl Pool {
 
     /// Returns true if a spare that is a member is missing for so long that another one may step in.
     fn is_missing_long(&self, device: &DeviceId) -> bool {
-        self.spares.state.lock().watches.get(device).is_some_and(Watch::is_missing_long)
+        self.spares.state.lock().watches.get(device).is_some_and(DeviceWatch::is_missing_long)
     }
 
     /// Removes a spare from its group, and makes it one again that can step in, unless it has failed. Returns false if
@@ -581,7 +581,7 @@ impl Pool {
         }
     }
 
-    /// Returns true if a device is the spare still that it was. If it is not, it is let go.
+    /// Returns true if a device is the spare still that it was. If it is not, it is closed.
     fn is_ready(&self, id: u64, device: &Arc<dyn Device>) -> bool {
         let one = OneDevice::of(device.as_ref());
         let all = self.spares.state.lock().all.clone();

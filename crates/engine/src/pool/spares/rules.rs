@@ -113,7 +113,7 @@ impl std::fmt::Display for Cause {
 
 /// What is known of a device at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct DeviceSeen {
     pub(super) state: MemberState,
     /// Reads that failed, and that did not have their checksum, since the counts were cleared.
     pub(super) counts: [u64; 2],
@@ -123,7 +123,7 @@ pub(super) struct Seen {
 
 /// What was seen of a device lately.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct DeviceWatch {
     /// Time at which it was missing first, in seconds.
     missing_since: Option<u64>,
     counts: Option<[u64; 2]>,
@@ -133,9 +133,9 @@ pub(super) struct Watch {
     missing_long: bool,
 }
 
-impl Watch {
+impl DeviceWatch {
     /// Notes what is known of the device at `now`, and returns why a spare is to step in, if one is.
-    pub(super) fn look(&mut self, rules: &SpareRules, now: u64, seen: &Seen) -> Option<Cause> {
+    pub(super) fn look(&mut self, rules: &SpareRules, now: u64, seen: &DeviceSeen) -> Option<Cause> {
         let before = self.counts.replace(seen.counts).unwrap_or(seen.counts);
         if seen.state == MemberState::Away {
             let since = *self.missing_since.get_or_insert(now);
@@ -202,17 +202,17 @@ impl Watch {
 mod tests {
     use super::*;
 
-    const WHOLE: Seen = Seen { state: MemberState::Whole, counts: [0; 2], latency_ns: (0, 0) };
+    const WHOLE: DeviceSeen = DeviceSeen { state: MemberState::Whole, counts: [0; 2], latency_ns: (0, 0) };
 
-    fn looks(rules: &SpareRules, all: impl IntoIterator<Item = (u64, Seen)>) -> Vec<Option<Cause>> {
-        let mut watch = Watch::default();
+    fn looks(rules: &SpareRules, all: impl IntoIterator<Item = (u64, DeviceSeen)>) -> Vec<Option<Cause>> {
+        let mut watch = DeviceWatch::default();
         all.into_iter().map(|(now, seen)| watch.look(rules, now, &seen)).collect()
     }
 
     #[test]
     fn a_device_that_failed_is_replaced_at_once_and_one_that_is_missing_after_a_while() {
         let rules = SpareRules::default();
-        let seen = |state| Seen { state, ..WHOLE };
+        let seen = |state| DeviceSeen { state, ..WHOLE };
         assert_eq!(looks(&rules, [(5, seen(MemberState::Faulted))]), [Some(Cause::Faulted)]);
         for state in [MemberState::Offline, MemberState::Filling, MemberState::Whole] {
             assert_eq!(looks(&rules, [(5, seen(state)), (5000, seen(state))]), [None, None]);
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn errors_count_that_came_within_the_window() {
         let rules = SpareRules::default();
-        let seen = |counts| Seen { counts, ..WHOLE };
+        let seen = |counts| DeviceSeen { counts, ..WHOLE };
         // Those from before the first look do not.
         let told = looks(&rules, [(0, seen([50, 50])), (5, seen([59, 50])), (10, seen([60, 50]))]);
         assert_eq!(told, [None, None, Some(Cause::ReadErrors(10))]);
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_device_is_slow_if_it_was_so_at_many_moments() {
         let rules = SpareRules::default();
-        let seen = |own, fastest| Seen { latency_ns: (own, fastest), ..WHOLE };
+        let seen = |own, fastest| DeviceSeen { latency_ns: (own, fastest), ..WHOLE };
         let second = 1_000_000_000;
         let told = looks(&rules, (0..10).map(|at| (at * 5, seen(second, 1))));
         assert_eq!(told.last(), Some(&Some(Cause::Slow(10))));
@@ -281,8 +281,8 @@ mod tests {
         }
         let never = SpareRules { on: true, missing_s: None, errors: None, slow_ns: None };
         assert_eq!(rules, never);
-        let bad = Seen { counts: [100; 2], latency_ns: (u64::MAX, 1), ..WHOLE };
-        let away = Seen { state: MemberState::Away, ..WHOLE };
+        let bad = DeviceSeen { counts: [100; 2], latency_ns: (u64::MAX, 1), ..WHOLE };
+        let away = DeviceSeen { state: MemberState::Away, ..WHOLE };
         assert!(looks(&never, [(0, WHOLE), (1, bad)]).iter().all(Option::is_none));
         assert!(looks(&never, [(0, away), (1 << 40, away)]).iter().all(Option::is_none));
     }
