@@ -522,7 +522,7 @@ Examples:
     #[command(after_long_help = "Examples:
   pagefold detach tank /dev/sdc
   pagefold detach tank 1                     a device that is missing, by its number in status
-  pagefold detach tank /dev/sdf              a spare that has stepped in: it can step in again, for other devices")]
+  pagefold detach tank /dev/sdf              a spare that stands in: it goes back")]
     Detach(DeviceOf),
     /// Remove a spare from a pool.
     #[command(

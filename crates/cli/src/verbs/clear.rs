@@ -104,3 +104,23 @@ fn print_result(pool: &str, paths: &[String], (devices, struck): &Cleared) {
     lines.iter().for_each(|line| println!("    {line}"));
     println!("what is still damaged is counted again when it is read: pagefold scrub {pool}");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Devices stand by groups, and so not always by their numbers.
+    #[test]
+    fn errors_are_those_of_the_device_that_is_named() {
+        let device = |number: u16, group, path: &str| {
+            let unseen = pool_status::unseen_device(Path::new(path));
+            pagefold_server::control::DeviceFigures { number, group, ..unseen }
+        };
+        let devices = vec![device(0, 0, "/a"), device(2, 0, "/c"), device(1, 1, "/b")];
+        let figures = PoolFigures { devices, ..PoolFigures::default() };
+        assert_eq!(number_of(&figures, Some(Path::new("/b"))).unwrap(), Some(1));
+        assert_eq!(number_of(&figures, Some(Path::new("/c"))).unwrap(), Some(2));
+        assert!(number_of(&figures, Some(Path::new("/d"))).is_err());
+        assert_eq!(paths_of(&figures), ["/a", "/b", "/c"]);
+    }
+}

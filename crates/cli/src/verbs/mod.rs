@@ -122,7 +122,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Add(args) => devices::add(&args),
         Verb::Attach(args) => devices::attach(&args),
         Verb::Detach(args) => devices::detach(&args),
-        Verb::Remove(args) => spares::remove(&args),
+        Verb::Remove(args) => devices::remove(&args),
         Verb::Replace(args) => devices::replace(&args),
         Verb::Offline(args) => devices::offline(&args),
         Verb::Online(args) => devices::online(&args),

@@ -212,6 +212,7 @@ impl Pool {
         let mut traffic = Traffic::default();
         let mut rest = MAINTENANCE_INTERVAL;
         let mut measured: Option<Instant> = None;
+        let mut told = String::new();
         while self.rested(rest) {
             let begun = Instant::now();
             traffic.observe(self, begun);
@@ -220,9 +221,13 @@ impl Pool {
                 if let Err(error) = self.growth_step() {
                     tracing::warn!(%error, "growth of a device was not taken up");
                 }
-                if let Err(error) = self.spare_step(now_s()) {
-                    tracing::error!(%error, "a spare could not step in, or not be given back");
+                let failed =
+                    self.spare_step(now_s()).err().map(|error| error.to_string()).unwrap_or_default();
+                // It is tried again and again, and told once.
+                if !failed.is_empty() && failed != told {
+                    tracing::error!(error = failed, "a spare could not step in, or not be given back");
                 }
+                told = failed;
             }
             rest = match self.fill_step(now_s()) {
                 Ok(None) => MAINTENANCE_INTERVAL,

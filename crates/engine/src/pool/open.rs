@@ -594,7 +594,10 @@ impl Pool {
         self.set_autoexpand(is_on("autoexpand")?);
         for rule in SPARE_RULES {
             if let Some(value) = self.property(rule)? {
-                self.set_spare_rule(rule, &value)?;
+                // Without it the rule is the default one, and the pool can be used.
+                if let Err(error) = self.set_spare_rule(rule, &value) {
+                    tracing::warn!(%error, "a property of spares is not obeyed");
+                }
             }
         }
         if let Some(value) = self.property("primarycache")? {

@@ -62,7 +62,7 @@ pub fn reguid(paths: &[PathBuf], guid: Guid) -> Result<Guid> {
 /// # Errors
 /// As [`reguid`].
 pub fn reguid_on(devices: &[Arc<dyn Device>], guid: Guid) -> Result<Guid> {
-    let is_spare = |device: &&Arc<dyn Device>| matches!(spare_of(device), Some(_));
+    let is_spare = |device: &&Arc<dyn Device>| spare_of(device).is_some();
     let (spares, devices): (Vec<_>, Vec<_>) = devices.iter().partition(is_spare);
     let spares: Vec<Arc<dyn Device>> = spares.into_iter().cloned().collect();
     let devices: Vec<Arc<dyn Device>> = devices.into_iter().cloned().collect();

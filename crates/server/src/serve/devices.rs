@@ -49,8 +49,12 @@ pub(super) fn add_spares(server: &Server, paths: &[PathBuf], connection: &UnixSt
         devices.push(pools::adopt_device(server.pool.name(), path, &file, false)?);
         files.push((path, file));
     }
-    server.pool.add_spares(devices).map_err(|error| engine_errors::failed("cannot add spares", &error))?;
+    // A server that follows this one needs them from the instant on from which the pool knows them.
     files.into_iter().try_for_each(|(path, file)| server.handover.add_device(path, file))?;
+    if let Err(error) = server.pool.add_spares(devices) {
+        paths.iter().for_each(|path| server.handover.remove_device(path));
+        return Err(engine_errors::failed("cannot add spares", &error));
+    }
     Ok(Reply::Done {})
 }
 
