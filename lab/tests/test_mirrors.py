@@ -399,13 +399,13 @@ def test_mistakes_are_told(pool):
 
 
 def test_the_page_is_right(run):
-    meant = {f"/dev/sd{letter}": f"/srv/{letter}" for letter in "bcdef"}
+    meant = {f"/dev/sd{letter}": f"/srv/{letter}" for letter in "bcdefg"}
     steps = commands(PAGE.read_text(), "## Making one", "## When the machine comes back")
     for step in steps:
         for written, here in meant.items():
             step.text = step.text.replace(written, here)
     made = next(n for n, step in enumerate(steps) if "create" in step.text)
-    before = "mount -t tmpfs none /srv; make install; truncate -s 200M /srv/b /srv/c /srv/d /srv/e /srv/f"
+    before = "mount -t tmpfs none /srv; make install; truncate -s 200M /srv/b /srv/c /srv/d /srv/e /srv/f /srv/g"
     mount = "mkdir /srv/tank; pagefold mount tank /srv/tank; cp -r /etc /srv/tank/etc"
     after = "diff -r --no-dereference /etc /srv/tank/etc; pagefold unmount tank; pagefold check tank"
     command = type(steps[0])

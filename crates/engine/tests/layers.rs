@@ -56,7 +56,7 @@ fn every_layer_uses_only_those_below() {
 }
 
 /// Sources outside of the layer `device` that see devices which are open and no member of `Devices` yet, and the reason.
-const SEE_DEVICES: [(&str, &str); 11] = [
+const SEE_DEVICES: [(&str, &str); 13] = [
     ("pool/crafting.rs", "makes a pool for a measurement on a file that it opens"),
     ("pool/create.rs", "makes members of devices that hold no pool, and destroys what they are"),
     ("pool/identity.rs", "compares devices before it is known which of them belong together"),
@@ -66,14 +66,17 @@ const SEE_DEVICES: [(&str, &str); 11] = [
     ("pool/relabel.rs", "gives devices labels of another pool"),
     ("pool/roster.rs", "writes labels of devices that come and go"),
     ("pool/scan.rs", "reads labels of whatever is found"),
+    ("pool/spares/mod.rs", "keeps devices that are no members, until one becomes a member"),
+    ("pool/spares/step.rs", "has one of these become a member, and takes it back"),
     ("pool/stored.rs", "takes devices that are open for another purpose"),
     ("pool/testing.rs", "helps tests"),
 ];
 
 /// Sources that have the handle of one device, and the reason.
-const SEE_ONE_DEVICE: [(&str, &str); 2] = [
+const SEE_ONE_DEVICE: [(&str, &str); 3] = [
     ("pool/label.rs", "reads and writes labels and superblocks, by which members are known"),
     ("pool/repair.rs", "writes labels again"),
+    ("pool/spare_label.rs", "reads and writes labels of spares"),
 ];
 
 /// Returns true if `text`, without its comments, has `word` as a word of its own.

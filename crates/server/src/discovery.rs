@@ -41,6 +41,9 @@ pub struct FoundPool {
     /// Other paths to its devices.
     #[serde(serialize_with = "raw::paths::serialize")]
     pub also: Vec<PathBuf>,
+    /// Spares that were found.
+    #[serde(serialize_with = "raw::paths::serialize")]
+    pub spares: Vec<PathBuf>,
     /// Devices of which several identical copies were found.
     #[serde(serialize_with = "lists_of_paths")]
     pub alike: Vec<Vec<PathBuf>>,
@@ -81,6 +84,7 @@ impl FoundPool {
             opened: found.standing.opening.time,
             checkpoint: found.standing.generation,
             also: found.also,
+            spares: found.spares,
             alike: found.alike,
             problem: None,
             action: None,
@@ -169,6 +173,11 @@ impl FoundPool {
         !matches!(self.state, FoundState::Old | FoundState::Apart)
     }
 
+    /// Returns its devices, and then its spares.
+    pub fn all_devices(&self) -> Vec<PathBuf> {
+        self.devices.iter().chain(&self.spares).cloned().collect()
+    }
+
     /// Returns its entry for the registry. The pool stays adopted if it was before and was used here, since whoever
     /// made these devices had the pool then. A copy that went on by itself is not adopted.
     pub fn known(&self) -> Result<Known> {
@@ -177,7 +186,7 @@ impl FoundPool {
         Ok(Known {
             name: self.name.clone(),
             guid: self.guid.clone(),
-            devices: self.devices.clone(),
+            devices: self.all_devices(),
             adopted: trusted && before.is_some_and(|before| before.adopted),
             altroot: None,
         })

@@ -5,13 +5,13 @@ use std::path::Path;
 use pagefold_engine::device::{DeviceCounts, RequestCounts};
 use pagefold_engine::pool::{
     DeviceState, DeviceStatus, FillStatus, Listed, Obstacle, Pool, QuotaUse, RemovalStatus, Rewrites,
-    ScrubState, ScrubStatus, Status, TrimState, TrimStatus,
+    ScrubState, ScrubStatus, SpareState, SpareStatus, Status, TrimState, TrimStatus,
 };
 
 use crate::control::{
     Activity, CacheFigures, Counter, DeviceActivity, DeviceErrors, DeviceFigures, FillFigures,
     LatencyFigures, LengthFigures, PoolFigures, QuotaFigures, RemovalFigures, RequestFigures, RewriteFigures,
-    ScrubFigures, SnapshotFigures, TrimFigures,
+    ScrubFigures, SnapshotFigures, SpareFigures, TrimFigures,
 };
 use crate::failure::Result;
 use crate::raw::shown;
@@ -62,6 +62,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
                 }
             })
             .collect(),
+        spares: pool.spares().into_iter().map(spare).collect(),
         fill: fill(&status.fill),
         removal: removal(&status.removal),
         errors: pool_errors::figures(pool, &status.faults),
@@ -138,6 +139,16 @@ fn device_state(state: DeviceState) -> &'static str {
         DeviceState::Faulted => "FAULTED",
         DeviceState::Missing => "MISSING",
     }
+}
+
+fn spare(status: SpareStatus) -> SpareFigures {
+    let SpareStatus { id, path, size_bytes, state, device, stands_for } = status;
+    let state = match state {
+        SpareState::Available => "AVAIL",
+        SpareState::InUse => "INUSE",
+        SpareState::Unavailable => "UNAVAIL",
+    };
+    SpareFigures { id: format!("{id:016x}"), state: state.into(), path, size_bytes, device, stands_for }
 }
 
 fn fill(status: &FillStatus) -> Option<FillFigures> {

@@ -10,7 +10,7 @@ use pagefold_engine::Error;
 use pagefold_engine::dataset::Dataset;
 use pagefold_engine::device::{Device, FileDevice, OneDevice, OpenMode, SimDevice};
 use pagefold_engine::pool::label::Label;
-use pagefold_engine::pool::{self, CreateOptions, Guid, OpenOptions, Pool, Relation, Witness};
+use pagefold_engine::pool::{self, CreateOptions, Guid, OpenOptions, Pool, Relation, SpareLabel, Witness};
 use pagefold_fs::{FormatOptions, Fs, SystemClock};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -41,25 +41,34 @@ pub enum Held {
         /// Its unique number.
         guid: String,
     },
+    /// A spare of a pool, which holds no data.
+    Spare {
+        /// Name of the pool.
+        name: String,
+        /// The pool's unique number.
+        guid: String,
+    },
     /// A pool of another version of the format, or with unknown features: a text with the problem and advice.
     Other(String),
 }
 
-/// Returns the pool that `device` belongs to, in any state; `None` if no pool is recognised.
+/// Returns the pool that `device` belongs to, in any state, or is a spare of; `None` if no pool is recognised.
 pub fn held_by(device: &Path) -> Option<Held> {
-    let read =
-        FileDevice::open(device, OpenMode::Unlocked).and_then(|opened| Label::read(OneDevice::of(&opened)));
-    match read {
+    let opened = FileDevice::open(device, OpenMode::Unlocked).ok()?;
+    if let Ok(Some(label)) = SpareLabel::read(OneDevice::of(&opened)) {
+        return Some(Held::Spare { name: raw::printable(&label.name), guid: label.pool.to_string() });
+    }
+    match Label::read(OneDevice::of(&opened)) {
         Ok(label) => Some(Held::Pool { name: raw::printable(&label.name), guid: label.pool.to_string() }),
         Err(Error::Unsupported(why)) => Some(Held::Other(why)),
         Err(_) => None,
     }
 }
 
-/// Creates a pool with an empty file system and returns its GUID. The devices must exist and have been checked.
+/// Creates a pool with an empty file system and returns its GUID. The devices and spares must exist and have been checked.
 pub fn create(
     name: &str,
-    groups: &[Vec<PathBuf>],
+    (groups, spares): (&[Vec<PathBuf>], &[PathBuf]),
     properties: &[(&'static Property, String)],
     force: bool,
     trim: bool,
@@ -73,10 +82,15 @@ pub fn create(
     let devices = &groups.concat();
     pool::create_groups(name, groups, &CreateOptions { force, created, guid }, trim)
         .map_err(|error| failed_on_devices(doing(), &error))?;
-    let filled = open_new(devices, guid).and_then(|pool| fill(&pool, properties));
+    let filled = open_new(devices, guid).and_then(|pool| {
+        add_spares(&pool, spares)?;
+        fill(&pool, properties)
+    });
     if let Err(failure) = filled {
         // A pool that is only half made must not stay.
-        if let Err(error) = pool::destroy(devices) {
+        let is_spare = |path: &&PathBuf| matches!(held_by(path), Some(Held::Spare { guid: of, .. }) if of == guid.to_string());
+        let spares = spares.iter().filter(is_spare).cloned();
+        if let Err(error) = pool::destroy(&devices.iter().cloned().chain(spares).collect::<Vec<_>>()) {
             notices::tell(&format!("cannot take pool {name} back: {error}"));
         }
         return Err(refused(&doing(), &failure));
@@ -112,6 +126,16 @@ fn open_new(devices: &[PathBuf], guid: Guid) -> Result<Arc<Pool>> {
     let now = units::now();
     let options = OpenOptions { cache_bytes: CACHE_BYTES_BRIEF, witness, now, ..OpenOptions::default() };
     Pool::open(devices, &options).map_err(|error| failed("cannot open it", &error))
+}
+
+fn add_spares(pool: &Pool, paths: &[PathBuf]) -> Result<()> {
+    let doing = "cannot make spares of the pool";
+    let opened = Pool::open_devices(paths, &OpenOptions::default());
+    let opened = opened.map_err(|error| failed_on_devices(doing, &error))?;
+    if opened.is_empty() {
+        return Ok(());
+    }
+    pool.add_spares(opened).map_err(|error| failed(doing, &error))
 }
 
 fn fill(pool: &Arc<Pool>, properties: &[(&'static Property, String)]) -> Result<()> {
@@ -151,6 +175,7 @@ pub fn destroy(known: &Known) -> Result<()> {
                 demand_current(known, device)?;
                 ours.push(device.clone());
             }
+            Some(Held::Spare { guid, .. }) if guid == known.guid => ours.push(device.clone()),
             Some(Held::Other(why)) => {
                 return Err(Failure::new(format!("cannot destroy pool {}: {why}", known.name)));
             }
@@ -280,7 +305,7 @@ pub fn usable(known: &Known, read_only: bool) -> Result<Vec<PathBuf>> {
     let (mut paths, mut refused) = (Vec::new(), None);
     for path in &known.devices {
         match held_by(path) {
-            Some(Held::Pool { guid, name }) if guid != known.guid => {
+            Some(Held::Pool { guid, name } | Held::Spare { guid, name }) if guid != known.guid => {
                 refused = refused.or_else(|| Some(other_pool(known, &guid, &name)));
                 continue;
             }

@@ -9,6 +9,8 @@ use crate::{backups, raw, retention, suggest, units};
 pub(crate) const CACHE_BYTES_MIN: u64 = 8 << 20;
 /// Largest size of the caches, more memory than any machine has today: a larger value has the wrong unit.
 const CACHE_BYTES_MAX: u64 = 64 << 40;
+/// Largest value of a property that is a number.
+const COUNT_MAX: u32 = 1_000_000;
 /// `pagefold_engine::pool::CACHE_BYTES_DEFAULT` in stored form.
 const CACHE_BYTES_DEFAULT_TEXT: &str = "402653184";
 
@@ -17,6 +19,8 @@ const CACHE_BYTES_DEFAULT_TEXT: &str = "402653184";
 pub enum Values {
     /// One of these words.
     Choice(&'static [&'static str]),
+    /// A number from 1 to a million, or `none`.
+    Count,
     /// A codec: `off`, `lz4`, `zstd[-1..19]`, `zlib[-1..12]`, `page[-1..19]`, `auto`.
     Codec,
     /// `auto` or a power of two from 4K to 1M.
@@ -131,6 +135,34 @@ pub const PROPERTIES: &[Property] = &[
         scope: Scope::Pool,
         default: "off",
         doc: "Whether the pool uses what its devices have grown by, within seconds: a volume that was enlarged, a file that was made longer. `pagefold online -e` does that once. A mirror grows when all of its devices have.",
+    },
+    Property {
+        name: "autospare",
+        values: Values::Choice(&["on", "off"]),
+        scope: Scope::Pool,
+        default: "on",
+        doc: "Whether a spare steps in by itself for a device of a mirror that fails, and for a device without a mirror that begins to. One that has stepped in goes back either way when the device is mended.",
+    },
+    Property {
+        name: "sparewait",
+        values: Values::Choice(&["none", "30s", "1m", "5m", "15m", "1h", "1d"]),
+        scope: Scope::Pool,
+        default: "5m",
+        doc: "How long a device is missing, since the pool was mounted, before a spare steps in for it; none: for ever.",
+    },
+    Property {
+        name: "spareerrors",
+        values: Values::Count,
+        scope: Scope::Pool,
+        default: "10",
+        doc: "Number of failed reads, or of wrong checksums, of a device within ten minutes at which a spare steps in for it, though it is in use. `pagefold clear` says that the device is mended.",
+    },
+    Property {
+        name: "spareslow",
+        values: Values::Choice(&["none", "100ms", "300ms", "1000ms", "3000ms"]),
+        scope: Scope::Pool,
+        default: "1000ms",
+        doc: "Mean time of a read from which on a device is slow, if it is also four times that of another device of its mirror. A spare steps in for a device that was slow at ten moments of ten minutes; it is looked at every five seconds.",
     },
     Property {
         name: "sync",
@@ -274,6 +306,7 @@ impl Property {
     pub fn values_text(&self) -> String {
         match self.values {
             Values::Choice(words) => words.join(" | "),
+            Values::Count => format!("none | a number from 1 to {COUNT_MAX}"),
             Values::Codec => "off | lz4 | zstd[-1..19] | zlib[-1..12] | page[-1..19] | auto".into(),
             Values::RecordSize => "auto | 4K | 8K | 16K ... 1M".into(),
             Values::Path => "an absolute path | none".into(),
@@ -305,6 +338,11 @@ impl Property {
             Values::Choice(words) => match words.iter().find(|word| **word == value) {
                 Some(word) => Ok((*word).to_owned()),
                 None => Err(wrong(suggest::nearest(value, words.iter().copied()))),
+            },
+            Values::Count if value == "none" => Ok(value.to_owned()),
+            Values::Count => match value.parse::<u32>() {
+                Ok(count) if (1..=COUNT_MAX).contains(&count) => Ok(count.to_string()),
+                _ => Err(wrong(None)),
             },
             Values::Codec => parse_codec(value).ok_or_else(|| {
                 wrong(suggest::nearest(value, ["off", "lz4", "zstd", "zlib", "page", "auto"]))
@@ -535,6 +573,9 @@ mod tests {
             "quota=-1",
             "cache=none",
             "cache=1M",
+            "spareerrors=0",
+            "spareerrors=many",
+            "sparewait=5",
             "cache=8E",
             "io_uring=maybe",
             "takeover=1",

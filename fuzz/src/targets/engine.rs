@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pagefold_engine::device::{AlignedBuf, Device, DeviceStats, Devices, OneDevice};
 use pagefold_engine::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use pagefold_engine::pool::label::{Label, Superblock};
-use pagefold_engine::pool::{CreateOptions, Guid, create_on};
+use pagefold_engine::pool::{CreateOptions, Guid, SpareLabel, create_on};
 use pagefold_engine::record::{
     Compression, Encoder, ModelId, Models, NoModels, Record, bases_of, decode, encode_delta, logical_len,
 };
@@ -109,11 +109,15 @@ fn first_blocks(count: usize) -> Vec<Vec<u8>> {
 }
 
 pub(super) fn label_seeds() -> Vec<Vec<u8>> {
-    first_blocks(1)
+    let spare = pagefold_engine::pool::fuzzing::spare_label_seed();
+    first_blocks(1).into_iter().chain([spare]).collect()
 }
 
 pub(super) fn label(bytes: &[u8]) -> bool {
     let device = Bytes::new(0, checksummed(bytes));
+    if let Ok(Some(_)) = SpareLabel::read(OneDevice::of(&device)) {
+        return true;
+    }
     let Ok(label) = Label::read(OneDevice::of(&device)) else { return false };
     let _refused_or_not = label.check_writable();
     let _blocks = Superblock::read_all(OneDevice::of(&device), &label);

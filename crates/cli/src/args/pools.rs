@@ -11,7 +11,8 @@ use super::Output;
 pub struct Create {
     /// Name of the new pool: a letter, then letters, digits, - _ .
     pub pool: String,
-    /// Block devices or files; those that follow the word mirror, up to the next one, are mirrors of each other.
+    /// Block devices or files; those that follow the word mirror, up to the next one, are mirrors of each other, and those
+    /// that follow the word spare are spares.
     #[arg(required = true)]
     pub devices: Vec<PathBuf>,
     /// Set a property (may be repeated).
@@ -33,7 +34,8 @@ pub struct Create {
 pub struct Add {
     /// A mounted pool, or where it is mounted.
     pub pool: String,
-    /// Block devices or files; those that follow the word mirror, up to the next one, are mirrors of each other.
+    /// Block devices or files; those that follow the word mirror, up to the next one, are mirrors of each other, and those
+    /// that follow the word spare are spares.
     #[arg(required = true)]
     pub devices: Vec<PathBuf>,
     /// Even if a device holds a file system or a pool, which is lost; or has no mirror while the others have.
@@ -103,7 +105,7 @@ pub struct DeviceOf {
 pub struct Remove {
     /// A mounted pool, or where it is mounted.
     pub pool: String,
-    /// Devices of the pool, by path or number; or mirrors of several, by their names in status (mirror-1).
+    /// Devices of the pool, by path or number; mirrors of several, by their names in status (mirror-1); or spares.
     #[arg(required_unless_present = "stop")]
     pub devices: Vec<PathBuf>,
     /// Change nothing, and print what would be moved, and how large the pool would be.

@@ -22,6 +22,7 @@ pub enum Verb {
   pagefold create tank ~/tank.pf --size 10G
   pagefold create tank mirror /dev/sdb /dev/sdc
   pagefold create tank mirror /dev/sdb /dev/sdc mirror /dev/sdd /dev/sde
+  pagefold create tank mirror /dev/sdb /dev/sdc spare /dev/sdd
   pagefold create -f tank /dev/sdb           even though it held something else")]
     Create(Create),
     /// Destroy snapshots, datasets, or a whole pool: what is in them is lost.
@@ -511,14 +512,17 @@ Examples:
   pagefold check tank
   pagefold check ~/tank.pf                  a pool that was not imported")]
     Check(Check),
-    /// Make a pool larger by more devices, or by mirrors of several, while it is used.
+    /// Make a pool larger by more devices, or by mirrors of several, while it is used; or give it spares.
     #[command(
         after_long_help = "New data goes to the devices with the most room. What is there stays where it is. A device that was added cannot be
-removed again.
+removed again. A spare holds nothing until a device of a mirror fails: then it steps in by itself, if it is as large as
+what the mirror uses. It goes back when that device is whole again or was replaced; `pagefold detach` of that device makes
+it one of the mirror for good. Properties: autospare, sparewait, spareerrors, spareslow.
 
 Examples:
   pagefold add tank /dev/sdc
   pagefold add tank mirror /dev/sdd /dev/sde
+  pagefold add tank spare /dev/sdf
   pagefold add -n tank /dev/sdc              change nothing, and say how large it would be"
     )]
     Add(Add),
@@ -535,19 +539,21 @@ Examples:
     /// Remove a device from its mirror; it holds no pool then.
     #[command(after_long_help = "Examples:
   pagefold detach tank /dev/sdc
-  pagefold detach tank 1                     a device that is missing, by its number in status")]
+  pagefold detach tank 1                     a device that is missing, by its number in status
+  pagefold detach tank /dev/sdf              a spare that stands in: it goes back")]
     Detach(DeviceOf),
-    /// Remove devices from a pool: what lies on them moves to the others, while the pool is used.
+    /// Remove devices from a pool: what lies on them moves to the others, while the pool is used. Or remove a spare.
     #[command(
         after_long_help = "The device is part of the pool until everything has moved; `pagefold status` shows how far it is. If the pool is unmounted or
 crashes meanwhile, the next mount goes on. Then the device holds no pool. The others need room for what lies on it.
-To remove one device of a mirror, see `pagefold detach`.
+To remove one device of a mirror, see `pagefold detach`; so does a spare go back that stands in for a device.
 
 Examples:
   pagefold remove -n tank /dev/sdc           change nothing, and say what would be moved
   pagefold remove tank /dev/sdc --wait
   pagefold remove tank mirror-1              a mirror, with all of its devices
-  pagefold remove --stop tank                keep it"
+  pagefold remove --stop tank                keep it
+  pagefold remove tank /dev/sdf              a spare; one that is missing by its number in status"
     )]
     Remove(Remove),
     /// Put a new device in the place of another one, which leaves when the new one has everything.

@@ -49,8 +49,17 @@ pub fn run(args: &Clear) -> Result<()> {
     Ok(())
 }
 
+/// Returns the paths of devices, by their numbers, as errors are counted.
 fn paths_of(figures: &PoolFigures) -> Vec<String> {
-    figures.devices.iter().map(|device| printable(&pagefold_server::raw::text(&device.path))).collect()
+    let numbers =
+        figures.devices.iter().map(|device| usize::from(device.number) + 1).max().unwrap_or_default();
+    let mut paths = vec![String::new(); numbers];
+    for device in &figures.devices {
+        if let Some(path) = paths.get_mut(usize::from(device.number)) {
+            *path = printable(&pagefold_server::raw::text(&device.path));
+        }
+    }
+    paths
 }
 
 /// Returns the number of the device that was named; `None` if none was.
@@ -59,10 +68,14 @@ fn number_of(figures: &PoolFigures, device: Option<&Path>) -> Result<Option<u16>
     let resolved = std::fs::canonicalize(named).ok();
     let is_it =
         |path: &Path| path == named || resolved.is_some() && std::fs::canonicalize(path).ok() == resolved;
-    let found = figures.devices.iter().position(|device| is_it(&device.path));
-    let number = found.and_then(|number| u16::try_from(number).ok());
-    number.map(Some).ok_or_else(|| {
-        let devices = paths_of(figures).join(", ");
+    let found = figures.devices.iter().find(|device| is_it(&device.path));
+    found.map(|device| Some(device.number)).ok_or_else(|| {
+        let devices: Vec<String> = figures
+            .devices
+            .iter()
+            .map(|device| printable(&pagefold_server::raw::text(&device.path)))
+            .collect();
+        let devices = devices.join(", ");
         Failure::new(format!(
             "{} is no device of pool {}",
             printable(&pagefold_server::raw::text(named)),
@@ -90,4 +103,24 @@ fn print_result(pool: &str, paths: &[String], (devices, struck): &Cleared) {
     println!("pool {pool}: forgotten are");
     lines.iter().for_each(|line| println!("    {line}"));
     println!("what is still damaged is counted again when it is read: pagefold scrub {pool}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Devices stand by groups, and so not always by their numbers.
+    #[test]
+    fn errors_are_those_of_the_device_that_is_named() {
+        let device = |number: u16, group, path: &str| {
+            let unseen = pool_status::unseen_device(Path::new(path));
+            pagefold_server::control::DeviceFigures { number, group, ..unseen }
+        };
+        let devices = vec![device(0, 0, "/a"), device(2, 0, "/c"), device(1, 1, "/b")];
+        let figures = PoolFigures { devices, ..PoolFigures::default() };
+        assert_eq!(number_of(&figures, Some(Path::new("/b"))).unwrap(), Some(1));
+        assert_eq!(number_of(&figures, Some(Path::new("/c"))).unwrap(), Some(2));
+        assert!(number_of(&figures, Some(Path::new("/d"))).is_err());
+        assert_eq!(paths_of(&figures), ["/a", "/b", "/c"]);
+    }
 }

@@ -21,6 +21,8 @@ use crate::verbs::warn;
 
 /// Word before the devices of a mirror.
 const MIRROR: &str = "mirror";
+/// Word before spares.
+const SPARE: &str = "spare";
 
 /// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
 pub fn run(args: &Create) -> Result<()> {
@@ -41,17 +43,22 @@ pub fn run(args: &Create) -> Result<()> {
         )));
     }
     startup::check_together(&properties)?;
-    let groups = groups(&args.devices)?;
-    let missing = check_devices(&groups.concat(), size, args.force)?;
+    let (devices, spares) = without_spares(&args.devices)?;
+    let groups = groups(&devices)?;
+    if groups.is_empty() {
+        return Err(Failure::usage("a pool has other devices than spares"));
+    }
+    let missing = check_devices(&[groups.concat(), spares.clone()].concat(), size, args.force)?;
     // A pool that could not be remembered would be made for nothing: this removal of nothing shows whether the registry
     // can be written.
     registry.remove("")?;
     let made = NewFiles::make(&missing, size)?;
     let absolute = |group: &Vec<PathBuf>| group.iter().map(|path| registry::absolute(path)).collect();
     let groups: Vec<Vec<PathBuf>> = groups.iter().map(absolute).collect::<Result<_>>()?;
-    let devices = groups.concat();
+    let spares: Vec<PathBuf> = absolute(&spares)?;
+    let devices = [groups.concat(), spares.clone()].concat();
     let overwritten: Vec<_> = devices.iter().filter_map(|device| pools::held_by(device)).collect();
-    let guid = pools::create(&args.pool, &groups, &properties, args.force, !args.no_trim)?;
+    let guid = pools::create(&args.pool, (&groups, &spares), &properties, args.force, !args.no_trim)?;
     let known = Known { name: args.pool.clone(), guid, devices, adopted: true, altroot: None };
     let remember = || {
         for held in &overwritten {
@@ -122,6 +129,27 @@ pub(super) fn file_bytes(given: Option<&str>) -> Result<Option<u64>> {
         }
         size => Ok(size),
     }
+}
+
+/// Returns the words that name groups of devices, and the spares: those that follow the word `spare`, up to the next
+/// mirror.
+pub(super) fn without_spares(words: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
+    let (mut devices, mut spares) = (Vec::new(), Vec::new());
+    let mut of_spares = false;
+    for (at, word) in words.iter().enumerate() {
+        if word.as_os_str() == SPARE {
+            if words.get(at + 1).is_none_or(|next| next.as_os_str() == MIRROR || next.as_os_str() == SPARE) {
+                return Err(Failure::usage("no device follows the word spare")
+                    .hint("for instance: mirror /dev/sdb /dev/sdc spare /dev/sdd"));
+            }
+            of_spares = true;
+            continue;
+        }
+        of_spares &= word.as_os_str() != MIRROR;
+        let list = if of_spares { &mut spares } else { &mut devices };
+        list.push(word.clone());
+    }
+    Ok((devices, spares))
 }
 
 /// Returns the groups of devices that the words name: each word `mirror` begins one, and without it each device is one
@@ -197,12 +225,16 @@ fn check_existing(path: &Path, metadata: &fs::Metadata, force: bool) -> Result<(
         _ => Failure::new(format!("cannot open {}: {error}", shown(path))),
     })?;
     let holds = match pools::held_by(path) {
-        Some(Held::Pool { name, guid }) => Some(format!("pool {name} (GUID {guid})")),
-        Some(Held::Other(_)) => Some("a pool of another version of pagefold".into()),
-        None => signature::of(&device).context(|| format!("cannot read {}", shown(path)))?.map(str::to_owned),
+        Some(Held::Pool { name, guid }) => Some(format!("holds pool {name} (GUID {guid})")),
+        Some(Held::Spare { name, guid }) => Some(format!("is a spare of pool {name} (GUID {guid})")),
+        Some(Held::Other(_)) => Some("holds a pool of another version of pagefold".into()),
+        None => {
+            let found = signature::of(&device).context(|| format!("cannot read {}", shown(path)))?;
+            found.map(|what| format!("holds {what}"))
+        }
     };
     match holds {
-        Some(what) if !force => Err(Failure::new(format!("{} holds {what}", shown(path)))
+        Some(what) if !force => Err(Failure::new(format!("{} {what}", shown(path)))
             .hint("if that may be lost, use -f; nothing was changed")),
         _ => Ok(()),
     }
@@ -258,4 +290,31 @@ fn make_file(path: &Path, size: u64) -> Result<()> {
         let _ = fs::remove_file(&place);
         Failure::new(format!("{}: {error}", making()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &[&str]) -> Vec<PathBuf> {
+        words.iter().map(PathBuf::from).collect()
+    }
+
+    #[test]
+    fn spares_follow_their_word_up_to_the_next_mirror() {
+        for (given, devices, spares) in [
+            (&["a"][..], &["a"][..], &[][..]),
+            (&["spare", "e"], &[], &["e"]),
+            (&["mirror", "a", "b", "spare", "e", "f"], &["mirror", "a", "b"], &["e", "f"]),
+            (&["spare", "e", "mirror", "a", "b", "spare", "f"], &["mirror", "a", "b"], &["e", "f"]),
+            (&["./spare"], &["./spare"], &[]),
+        ] {
+            assert_eq!(without_spares(&words(given)).unwrap(), (words(devices), words(spares)), "{given:?}");
+        }
+        for given in
+            [&["spare"][..], &["a", "spare"], &["spare", "mirror", "a", "b"], &["spare", "spare", "a"]]
+        {
+            assert_eq!(without_spares(&words(given)).unwrap_err().exit_status(), 2, "{given:?}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! `add`, `attach`, `detach`, `replace`, `offline`, `online`: change which devices a mounted pool has, and uses.
+//! `add`, `attach`, `detach`, `remove`, `replace`, `offline`, `online`: change which devices a mounted pool has, and uses.
 //!
 //! A server opens no devices; so they are opened here, and given to it.
 
@@ -11,7 +11,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use pagefold_server::control::{
-    Client, DeviceFigures, DevicePlace, FillFigures, PoolFigures, Reply, Request,
+    Client, DeviceFigures, DevicePlace, FillFigures, PoolFigures, Reply, Request, SpareFigures,
 };
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::raw::{self, shown};
@@ -21,7 +21,8 @@ use pagefold_server::{pools, units};
 pub use removal::remove;
 pub(super) use removal::{mirror_name, removal_text};
 
-use super::create::{NewFiles, check_devices, file_bytes, groups};
+use super::create::{NewFiles, check_devices, file_bytes, groups, without_spares};
+use super::spares;
 use crate::args::{Add, Attach, DeviceOf, GivenDevice, Online, Replace};
 use crate::progress::Progress;
 use crate::{table, target};
@@ -29,13 +30,14 @@ use crate::{table, target};
 /// Interval between two requests for the progress of a filling that is waited for.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Adds devices, or mirrors of several, to a pool.
+/// Adds devices, or mirrors of several, or spares to a pool.
 pub fn add(args: &Add) -> Result<()> {
     let asked = Asked::of(&args.pool, "add")?;
     let size = file_bytes(args.size.as_deref())?;
-    let groups = groups(&args.devices)?;
+    let (devices, spares) = without_spares(&args.devices)?;
+    let groups = groups(&devices)?;
     asked.check_as_safe(&groups, args.force)?;
-    let named = groups.concat();
+    let named = [groups.concat(), spares.clone()].concat();
     for path in &named {
         asked.check_new(path)?;
     }
@@ -44,8 +46,17 @@ pub fn add(args: &Add) -> Result<()> {
         return asked.print_growth(&groups, size);
     }
     let made = NewFiles::make(&missing, size)?;
-    let paths: Vec<PathBuf> = named.iter().map(|path| registry::absolute(path)).collect::<Result<_>>()?;
-    let added = asked.add(&paths, groups.iter().map(Vec::len).collect());
+    let absolute =
+        |paths: &[PathBuf]| paths.iter().map(|path| registry::absolute(path)).collect::<Result<Vec<_>>>();
+    let (paths, new_spares) = (absolute(&groups.concat())?, absolute(&spares)?);
+    let mut added = Ok(());
+    if !groups.is_empty() {
+        added = asked.add(&paths, groups.iter().map(Vec::len).collect());
+    }
+    if added.is_ok() && !spares.is_empty() {
+        added = asked.add_spares(&new_spares);
+    }
+    let paths = [paths, new_spares].concat();
     // If the server has died meanwhile, they may be of the pool: then it cannot be mounted without them.
     if added.is_ok() || asked.may_have(&paths) {
         made.stay();
@@ -65,6 +76,9 @@ pub fn replace(args: &Replace) -> Result<()> {
     let mut asked = Asked::of(&args.pool, "replace")?;
     let old = asked.device(&args.device)?;
     asked.give_new(&args.new, &args.given, DevicePlace::InPlaceOf(old.number))?;
+    if spares::is_spare(&asked.figures, old.number) {
+        return Ok(());
+    }
     // If nobody waits, this machine remembers it a while longer, and passes over it when the pool is mounted.
     if asked.figures.devices.iter().any(|device| device.path == old.path) {
         return Ok(());
@@ -76,7 +90,11 @@ pub fn replace(args: &Replace) -> Result<()> {
 pub fn detach(args: &DeviceOf) -> Result<()> {
     let mut asked = Asked::of(&args.pool, "detach")?;
     let device = asked.device(&args.device)?;
+    let goes_back = spares::is_spare(&asked.figures, device.number);
     asked.carry_out(&Request::DetachDevice { device: device.number })?;
+    if goes_back {
+        return Ok(());
+    }
     asked.remember(|devices| devices.retain(|path| *path != device.path))
 }
 
@@ -99,6 +117,10 @@ pub fn online(args: &Online) -> Result<()> {
             asked.figures.name,
             shown(&path)
         )));
+    }
+    let is_ready = |spare: &&SpareFigures| spare.state == "AVAIL";
+    if let Some(spare) = spares::find(&asked.figures, &args.device).filter(is_ready) {
+        return Err(Failure::new(format!("{} is a spare that can step in", shown(&spare.path))));
     }
     if !in_use {
         if let Some(device) = device {
@@ -194,10 +216,23 @@ impl Asked {
         })
     }
 
+    /// Gives the pool these spares, and has this machine remember them.
+    fn add_spares(&self, paths: &[PathBuf]) -> Result<()> {
+        let files = paths.iter().map(|path| pools::open_for_server(path)).collect::<Result<Vec<_>>>()?;
+        self.hand_over(&Request::AddSpares { paths: paths.to_owned() }, &files)?;
+        self.remember(|devices| {
+            devices.retain(|path| !paths.contains(path));
+            devices.extend_from_slice(paths);
+        })
+    }
+
     /// Returns true unless the server of the pool says that it has none of these devices.
     fn may_have(&self, paths: &[PathBuf]) -> bool {
         let told = target::server(&self.figures.name).and_then(|mut client| status(&mut client));
-        told.map_or(true, |told| told.devices.iter().any(|device| paths.contains(&device.path)))
+        told.map_or(true, |told| {
+            let devices = told.devices.iter().map(|device| &device.path);
+            devices.chain(told.spares.iter().map(|spare| &spare.path)).any(|path| paths.contains(path))
+        })
     }
 
     /// Sends a request for which the server wants the descriptors of devices.
@@ -236,6 +271,15 @@ impl Asked {
     fn check_new(&self, path: &Path) -> Result<()> {
         if self.find(path).is_some_and(|device| !device.path.as_os_str().is_empty()) {
             return Err(Failure::new(format!("{} is a device of the pool already", shown(path))));
+        }
+        if spares::find(&self.figures, path).is_some() {
+            return Err(Failure::new(format!("{} is a spare of the pool already", shown(path))).hint(
+                format!(
+                    "it steps in by itself; to use it otherwise: pagefold remove {} {}",
+                    self.figures.name,
+                    shown(path)
+                ),
+            ));
         }
         Ok(())
     }

@@ -153,7 +153,7 @@ fn import(args: &Import, pool: &FoundPool) -> Result<()> {
 
 /// Refuses to take the pool from under its server.
 fn check_mounted(before: &Known, pool: &FoundPool) -> Result<()> {
-    if before.devices == pool.devices && before.name == pool.name {
+    if before.devices == pool.all_devices() && before.name == pool.name {
         return Ok(());
     }
     let mounted = Registry::open()?.all()?.iter().any(|known| known.guid == before.guid)

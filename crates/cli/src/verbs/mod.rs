@@ -34,6 +34,7 @@ mod rewrite;
 mod scrub;
 mod send;
 mod show;
+mod spares;
 mod sync;
 mod systemd;
 mod trim;

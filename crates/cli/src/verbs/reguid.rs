@@ -35,7 +35,9 @@ pub fn run(args: &Reguid) -> Result<()> {
     let on = paths_text(&devices);
     let doing = |error| engine_errors::failed(format!("cannot give the pool on {on} another GUID"), &error);
     let guid = pool::reguid(&devices, Guid(pools::random()?)).map_err(doing)?;
-    let first = devices.first().ok_or_else(|| Failure::usage("no device is given"))?;
+    let is_spare = |path: &&PathBuf| matches!(pools::held_by(path), Some(pools::Held::Spare { .. }));
+    let first =
+        devices.iter().find(|path| !is_spare(path)).ok_or_else(|| Failure::usage("no device is given"))?;
     let (label, standing) = pool::stands(first).map_err(doing)?;
     if let Some(known) = &known {
         LastStateFile::open(&guid.to_string())?.note(&standing)?;

@@ -145,6 +145,16 @@ impl Devices {
         Ok(number(at))
     }
 
+    /// Returns the mean time of the reads of a device, and of the fastest other one of its group, in nanoseconds; 0 if that
+    /// is not known.
+    pub(crate) fn latency_ns(&self, group: u16, device: u16) -> (u64, u64) {
+        let members = self.groups.get(usize::from(group)).map(Group::members).unwrap_or_default();
+        let known = members.iter().map(|member| (member.number == device, member.latency_ns()));
+        let of =
+            |own: bool| known.clone().filter(move |(is_own, ns)| *is_own == own && *ns > 0).map(|(_, ns)| ns);
+        (of(true).min().unwrap_or_default(), of(false).min().unwrap_or_default())
+    }
+
     /// Returns the number of groups.
     pub(crate) fn len(&self) -> usize {
         self.groups.count()

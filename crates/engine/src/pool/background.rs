@@ -26,7 +26,7 @@ const SCRUB_SHARE: u32 = 2;
 const SCRUB_SHARE_BUSY: u32 = 8;
 /// Time between two looks whether a device can be emptied further that could not.
 const OBSTACLE_INTERVAL: Duration = Duration::from_secs(5);
-/// Time between two looks whether a device has grown.
+/// Time between two looks whether a device has grown, or is to be replaced by a spare.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 /// Filling a device of a mirror, or emptying one, takes one part in this many of the time of one thread while the pool is
 /// busy, and all of it while the pool is idle.
@@ -209,11 +209,12 @@ impl Pool {
     }
 
     /// Fills devices that lack something, and empties those that leave; rests after each step. Takes up growth of devices,
-    /// if that is wanted.
+    /// if that is wanted, and lets spares step in.
     fn fill_loop(&self) {
         let mut traffic = Traffic::default();
         let mut rest = MAINTENANCE_INTERVAL;
         let mut measured: Option<Instant> = None;
+        let mut told = String::new();
         while self.rested(rest) {
             let begun = Instant::now();
             traffic.observe(self, begun);
@@ -222,6 +223,13 @@ impl Pool {
                 if let Err(error) = self.growth_step() {
                     tracing::warn!(%error, "growth of a device was not taken up");
                 }
+                let failed =
+                    self.spare_step(now_s()).err().map(|error| error.to_string()).unwrap_or_default();
+                // It is tried again and again, and told once.
+                if !failed.is_empty() && failed != told {
+                    tracing::error!(error = failed, "a spare could not step in, or not be given back");
+                }
+                told = failed;
             }
             let step = self.fill_step(now_s()).and_then(|filled| match filled {
                 None => self.removal_step(now_s()),

@@ -8,6 +8,7 @@ use super::membership::{FIRST_EPOCH, MIRROR_MAX, MemberEntry, Membership};
 use super::opening::Opening;
 use super::root::Root;
 use super::roster::write_superblock;
+use super::spare_label::SpareLabel;
 use super::trim::discard_chunks;
 use crate::device::{AlignedBuf, Device, Devices, FileDevice, MemberState, OneDevice, OpenMode};
 use crate::limits::{DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
@@ -104,6 +105,13 @@ pub(super) fn create_with(
 /// Returns an error if a device cannot be part of a new pool.
 fn check_device(device: OneDevice<'_>, options: &CreateOptions) -> Result<()> {
     check_size(device)?;
+    if let (Ok(Some(old)), false) = (SpareLabel::read(device), options.force) {
+        return Err(Error::Busy(format!(
+            "{} is a spare of pool '{}'; remove it there first, or use -f to overwrite it",
+            device.path().display(),
+            old.name
+        )));
+    }
     if let (Ok(old), false) = (Label::read(device), options.force) {
         return Err(Error::Busy(format!(
             "{} belongs to pool '{}' already; destroy that first, or use -f to overwrite it",
@@ -233,11 +241,13 @@ fn check_name(name: &str) -> Result<()> {
     )))
 }
 
-/// Erases the labels of a pool's devices; what they held is lost.
+/// Erases the labels of a pool's devices and spares; what they held is lost.
 pub fn destroy(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
         let device = FileDevice::open(path, OpenMode::ReadWrite)?;
-        Label::read(OneDevice::of(&device))?;
+        if !matches!(SpareLabel::read(OneDevice::of(&device)), Ok(Some(_))) {
+            Label::read(OneDevice::of(&device))?;
+        }
         Label::erase(OneDevice::of(&device))?;
     }
     Ok(())

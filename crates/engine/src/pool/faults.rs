@@ -62,6 +62,7 @@ impl Pool {
         let cleared = self.shared.segments.faults.clear(device, now);
         if self.shared.check_writable().is_ok() {
             self.store_faults()?;
+            self.mend_suspects(device)?;
         }
         Ok(cleared)
     }

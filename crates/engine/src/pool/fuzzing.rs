@@ -1,8 +1,10 @@
 //! Opens decoders of this room to fuzz targets.
 
 use super::image::{CatalogueHead, Image};
+use super::label::Guid;
 use super::lacks::Lacks;
 use super::root::{PlacedRecord, Root, TablePage, decode_dead, decode_list, encode_dead, encode_lists};
+use super::spare_label::SpareLabel;
 use crate::segment::{DirRef, Located, PageIds, Part};
 use crate::space::{Chunk, Extent};
 use crate::wal::Position;
@@ -11,6 +13,12 @@ use crate::{Addr, Ptr};
 pub use super::send::fuzzing::checksummed as checksummed_stream;
 
 use std::collections::BTreeMap;
+
+/// Returns the stored form of the label of a spare, without its checksum and some of the zeros before it.
+pub fn spare_label_seed() -> Vec<u8> {
+    let label = SpareLabel { pool: Guid(*b"0123456789abcdef"), id: 7, name: "hostile".into() };
+    label.encode().get(..3200).unwrap_or_default().to_vec()
+}
 
 /// Returns stored roots, lists of pages of the segment table and of dead records, catalogues, and what members lack.
 pub fn root_seeds() -> Vec<Vec<u8>> {

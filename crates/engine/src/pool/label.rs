@@ -74,6 +74,8 @@ use crate::{Addr, Error, Result};
 pub(crate) const LABEL_MAGIC: [u8; 8] = *b"PAGEFOLD";
 /// First bytes of a superblock.
 pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"PFsuperb";
+/// First bytes of the label of a spare, which is no member ([`super::spares`]).
+pub(crate) const SPARE_MAGIC: [u8; 8] = *b"PFspare!";
 /// Version of the format that this program writes.
 pub const FORMAT_VERSION: u32 = 6;
 /// Features that this program knows.
@@ -87,7 +89,7 @@ pub const NAME_BYTES_MAX: usize = 63;
 
 /// Place of what the membership's table came from.
 const LINEAGE_AT: usize = 234 + NAME_BYTES_MAX;
-const CHECKSUM_AT: usize = BLOCK_BYTES - 4;
+pub(super) const CHECKSUM_AT: usize = BLOCK_BYTES - 4;
 /// Bytes that a device writes as a whole at least.
 const SECTOR_BYTES: usize = 512;
 /// Bytes of a sector that have fields of a superblock; a checksum follows.
@@ -282,7 +284,15 @@ impl Label {
     pub fn read(device: OneDevice<'_>) -> Result<Self> {
         let mut first = None;
         for place in reserved_places(device.size_bytes()) {
-            match read_block(device, place).and_then(|block| Self::decode(&block, device)) {
+            let block = read_block(device, place);
+            if block.as_ref().is_ok_and(|block| is_of_spare(block)) {
+                // Labels behind it are of the time when it was a member.
+                let path = device.path().display();
+                return Err(first.unwrap_or_else(|| {
+                    Error::NotAPool(format!("{path} is a spare of a pool, and holds no data"))
+                }));
+            }
+            match block.and_then(|block| Self::decode(&block, device)) {
                 Err(error) if first.is_none() && !matches!(error, Error::Unsupported(_)) => {
                     first = Some(error);
                 }
@@ -514,7 +524,12 @@ impl Superblock {
     }
 }
 
-fn checksummed_block(bytes: &[u8]) -> AlignedBuf {
+/// Returns true if a block is the label of a spare.
+fn is_of_spare(block: &[u8]) -> bool {
+    block.starts_with(&SPARE_MAGIC) && block_holds(block)
+}
+
+pub(super) fn checksummed_block(bytes: &[u8]) -> AlignedBuf {
     let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
     block[..bytes.len()].copy_from_slice(bytes);
     let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);
@@ -522,7 +537,7 @@ fn checksummed_block(bytes: &[u8]) -> AlignedBuf {
     block
 }
 
-fn block_holds(block: &[u8]) -> bool {
+pub(super) fn block_holds(block: &[u8]) -> bool {
     block.len() == BLOCK_BYTES && crc32c::crc32c(&block[..CHECKSUM_AT]).to_le_bytes() == block[CHECKSUM_AT..]
 }
 
@@ -549,7 +564,7 @@ fn fields_of_sectors(block: &[u8]) -> Option<Vec<u8>> {
     is_whole.then_some(fields)
 }
 
-fn read_block(device: OneDevice<'_>, offset: u64) -> Result<AlignedBuf> {
+pub(super) fn read_block(device: OneDevice<'_>, offset: u64) -> Result<AlignedBuf> {
     let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
     device.read(offset, &mut block)?;
     Ok(block)

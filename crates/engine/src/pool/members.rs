@@ -12,6 +12,7 @@ use super::identity::{Member, check_epoch, is_ahead, newest, stale_error};
 use super::label::{Label, Superblock};
 use super::membership::{MemberEntry, Membership};
 use super::opening::{Relation, Standing};
+use super::spare_label::SpareLabel;
 use super::{OpenOptions, Pool};
 use crate::device::{
     Device, Devices, FileDevice, FoundMember, MemberState, OneDevice, OpenMode, RecordedDevice, Recording,
@@ -62,6 +63,8 @@ pub(super) struct Assembled {
     pub(super) superblock: Superblock,
     /// Largest number of an opening that was seen.
     pub(super) opening_seen: u64,
+    /// Devices that are no members: spares are among them.
+    pub(super) aside: Vec<Arc<dyn Device>>,
 }
 
 /// A member of a mirror that is here and not whole, as it describes itself.
@@ -107,6 +110,8 @@ struct Candidates {
     unlabelled: Option<Error>,
     /// Error of the first device that has a label and no sound superblock.
     unsound: Option<Error>,
+    /// Devices with the label of a spare.
+    spares: Vec<Arc<dyn Device>>,
 }
 
 /// Finds the place of each device of a pool. With `rescue`, devices whose superblocks cannot be read are left out, and
@@ -116,8 +121,10 @@ struct Candidates {
 /// [`Error::NotCurrent`] if a device is stale (I1), unless it is of a mirror that has another one;
 /// [`Error::NotAPool`] if there is no pool, if devices are missing, or for a device that was left out of the pool.
 pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, rescue: bool) -> Result<Assembled> {
-    let Candidates { all, unlabelled, unsound } = candidates(devices)?;
+    let Candidates { all, unlabelled, unsound, spares: mut aside } = candidates(devices)?;
     if all.is_empty() {
+        let only_spares = || Error::NotAPool("only spares of a pool are here, and they hold no data".into());
+        let unlabelled = unlabelled.or_else(|| (!aside.is_empty()).then(only_spares));
         return Err(unlabelled.unwrap_or_else(|| Error::NotAPool("there is no device".into())));
     }
     let Some(superblock) = weigh(&all, rescue) else {
@@ -136,9 +143,14 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, rescue: bool) -> Result<As
         all.into_iter().partition(|candidate| rescue || !is_other(candidate, &tables, &groups, &superblock));
     for Candidate { device, label, .. } in &others {
         let device = device.path().display();
-        tracing::warn!(%device, pool = label.name, "it is not a device of the pool, which has others in its place; it is left alone");
+        tracing::info!(%device, pool = label.name, "it is not a device of the pool, which has others in its place");
     }
-    match (place(all, &tables, &groups, superblock, rescue), unlabelled.or(unsound)) {
+    aside.extend(others.into_iter().map(|candidate| candidate.device));
+    let placed = place(all, &tables, &groups, superblock, rescue).map(|mut assembled| {
+        assembled.aside.append(&mut aside);
+        assembled
+    });
+    match (placed, unlabelled.or(unsound)) {
         (Err(Error::NotAPool(_)), Some(error)) => Err(error),
         (Ok(assembled), Some(error)) => {
             tracing::error!(%error, "a device is left alone: the pool can be opened without it");
@@ -250,9 +262,13 @@ impl Groups {
 /// Reads the labels and superblocks of devices.
 fn candidates(devices: Vec<Arc<dyn Device>>) -> Result<Candidates> {
     let mut found: BTreeMap<(u16, u64), Candidate> = BTreeMap::new();
-    let (mut unlabelled, mut unsound) = (None, None);
+    let (mut unlabelled, mut unsound, mut spares) = (None, None, Vec::new());
     for device in devices {
         let one = OneDevice::of(device.as_ref());
+        if matches!(SpareLabel::read(one), Ok(Some(_))) {
+            spares.push(device);
+            continue;
+        }
         let label = match Label::read(one) {
             Ok(label) => label,
             Err(error) => {
@@ -283,7 +299,7 @@ fn candidates(devices: Vec<Arc<dyn Device>>) -> Result<Candidates> {
             )));
         }
     }
-    Ok(Candidates { all: found.into_values().collect(), unlabelled, unsound })
+    Ok(Candidates { all: found.into_values().collect(), unlabelled, unsound, spares })
 }
 
 /// Returns a message that tells why two devices are not of one pool.
@@ -388,7 +404,7 @@ fn place(
     }
     for other in &placed.rest {
         let device = other.device.path().display();
-        tracing::warn!(%device, pool = label.name, "it is no longer a device of the pool, and is left alone");
+        tracing::info!(%device, pool = label.name, "it is no longer a device of the pool");
     }
     if placed.whole < groups.count() {
         let known = tables.iter().filter(|(group, _)| groups.has(**group)).map(|(_, table)| table);
@@ -410,6 +426,7 @@ fn place(
         missing: placed.missing,
         superblock: newest,
         opening_seen,
+        aside: placed.rest.into_iter().map(|candidate| candidate.device).collect(),
     })
 }
 
@@ -482,7 +499,7 @@ impl Placed {
                 self.here += 1;
                 if entry.state == MemberState::Whole {
                     is_readable = true;
-                    // A crash may have left the table on some of the members.
+                    // A crash may have left the table on some of the members: alone, this one would not know it.
                     is_behind |=
                         Some(found.label.size_bytes) != size_bytes || found.label.membership != *told;
                 } else {

@@ -14,6 +14,7 @@ use super::create::{check_members, check_size};
 use super::identity::Member;
 use super::label::Label;
 use super::membership::MIRROR_MAX;
+use super::roster::Joining;
 use crate::device::{ALL, Device, MemberState, OneDevice, REGION_BYTES};
 use crate::limits::{CHUNK_BYTES, RESERVED_BYTES};
 use crate::space::Chunk;
@@ -91,7 +92,8 @@ impl Pool {
         if one.size_bytes() < needed {
             return Err(too_small(one, needed));
         }
-        let number = self.labels.add(group, replace.then_some(beside), new)?;
+        let joining = Joining { replaces: replace.then_some(beside), birth: None };
+        let number = self.labels.add(group, joining, new)?;
         // Errors of one that had the number before are not its own.
         self.shared.segments.faults.clear(Some(number), 0);
         Ok(number)
@@ -182,20 +184,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Removes a device from its mirror. It holds no pool then.
+    /// Removes a device from its mirror. It holds no pool then. A spare goes back; one that stands in for the device stays
+    /// for good ([`super::spares`]).
     ///
     /// # Errors
     /// [`Error::Invalid`] if no other device has what it has; [`Error::ReadOnly`]; errors of the others' labels.
     pub fn detach(&self, device: u16) -> Result<()> {
         self.shared.check_writable()?;
-        let (group, state) = self.state_of(device)?;
-        if state.is_written() && !self.shared.devices.take_offline(device) {
-            return Err(self.last_one(device));
-        }
-        let path = self.shared.devices.device_path(device);
-        self.labels.remove(group, device)?;
-        self.tell_of_leave(&path);
-        Ok(())
+        self.part_with(device, true)
     }
 
     /// Tells of a device that has left the pool ([`Pool::on_leave`]).
@@ -275,11 +271,11 @@ impl Pool {
         Ok(())
     }
 
-    fn state_of(&self, device: u16) -> Result<(u16, MemberState)> {
+    pub(super) fn state_of(&self, device: u16) -> Result<(u16, MemberState)> {
         self.shared.devices.state(device).ok_or_else(unknown)
     }
 
-    fn last_one(&self, device: u16) -> Error {
+    pub(super) fn last_one(&self, device: u16) -> Error {
         let path = self.shared.devices.device(device).map(|here| here.one().path().display().to_string());
         Error::Invalid(format!("{} is the only device that has what it has", path.unwrap_or_default()))
     }
@@ -347,7 +343,7 @@ impl Pool {
             // Nothing was verified while it was copied; a scrub that is under way does not meet all of it.
             tracing::info!(%error, device = number, "no scrub follows the filling");
         }
-        leaving.into_iter().try_for_each(|device| self.detach(device))
+        leaving.into_iter().try_for_each(|device| self.part_with(device, false))
     }
 }
 

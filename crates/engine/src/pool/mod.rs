@@ -10,7 +10,8 @@
 //! ```text
 //! Opening     create, open, load, scan       makes pools; opens them; reads the segment table; finds pools on devices
 //!             members                        opens devices; which member of the pool each of them is
-//!             label, membership, opening     what a device says of itself; openings, by which copies are told apart
+//!             label, spare_label             what a device says of itself, as a member or as a spare
+//!             membership, opening            its place in the pool; openings, by which copies are told apart
 //!             identity, paths, places        which devices belong together; which paths are one device; checks places
 //!             redo, ahead                    replay's second pass; many reads at once
 //!             rescue                         opens damaged pools: finds their segments; what cannot be read
@@ -28,7 +29,8 @@
 //!             send                           streams of snapshots
 //! Models      models, logs, modelled         learns and adopts models; models of logs; figures of both
 //!             codecs                         the property `compression` of each dataset
-//! Care        background                     the threads that do all of this in production
+//! Care        spares                         devices that stand in for others that fail, and when
+//!             background                     the threads that do all of this in production
 //!             check, scrub, repair, faults   verify everything; repair from second copies; keep counts of errors
 //!             status, survey                 figures of the pool; how an object's pages are stored
 //! ```
@@ -90,6 +92,8 @@ mod scan;
 mod scrub;
 mod send;
 mod sizing;
+mod spare_label;
+mod spares;
 mod status;
 mod store;
 mod stored;
@@ -139,6 +143,8 @@ pub use send::{
     EntriesFrame, Origin, Partial, ReceiveOptions, Source, StreamEnd, StreamEntry, StreamHead, StreamItem,
     StreamPage, StreamReader, StreamWriter, Token, Transfer,
 };
+pub use spare_label::SpareLabel;
+pub use spares::{SPARE_RULES, SPARES_MAX, SpareState, SpareStatus};
 pub use status::{DeviceState, DeviceStatus, Status, Totals};
 pub use survey::{CodecReport, CodecUse, Survey};
 pub use trim::{TrimState, TrimStatus};
@@ -197,6 +203,7 @@ pub struct Pool {
     labels: Arc<Labels>,
     fill: Mutex<FillStatus>,
     removal: Mutex<RemovalStatus>,
+    spares: spares::Spares,
     /// Is told of devices that have left the pool.
     on_leave: OnceLock<mirrors::LeaveHook>,
     /// The opening that every superblock names from now on; of a pool that is only read, the last one.

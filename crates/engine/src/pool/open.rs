@@ -27,6 +27,7 @@ use super::rescue::{Missing, RescueReport};
 use super::root::{PlacedRecord, Root, TablePage};
 use super::roster::Labels;
 use super::sizing::Sizing;
+use super::spares::SPARE_RULES;
 use super::store::Nodes;
 use super::stored::StoredCatalogue;
 use super::table_pages::StoredPages;
@@ -120,7 +121,8 @@ impl Pool {
         if options.rescue && !(options.read_only && options.accept_loss) {
             return Err(Error::Invalid("a pool that is opened for rescue is not changed".into()));
         }
-        let assembled = assemble(devices, options.rescue)?;
+        let mut assembled = assemble(devices, options.rescue)?;
+        let aside = std::mem::take(&mut assembled.aside);
         if !options.read_only {
             assembled.labels.iter().try_for_each(Label::check_writable)?;
         }
@@ -132,6 +134,7 @@ impl Pool {
             opening.settle_lacks()?;
         }
         let pool = opening.finish(end, &ops, options)?;
+        pool.load_spares(aside)?;
         if !options.read_only
             && let Err(error) = pool.forget_rebases().and_then(|()| pool.forget_comparisons())
         {
@@ -402,6 +405,7 @@ impl OpeningPool {
             labels: self.labels,
             fill: Mutex::default(),
             removal: Mutex::default(),
+            spares: super::spares::Spares::default(),
             on_leave: OnceLock::new(),
             opening: self.opening_superblock.opening,
             witness: options.witness.clone(),
@@ -593,6 +597,14 @@ impl Pool {
         let is_on = |name| self.property(name).map(|value| value.as_deref() == Some("on"));
         self.set_autotrim(is_on("autotrim")?);
         self.set_autoexpand(is_on("autoexpand")?);
+        for rule in SPARE_RULES {
+            if let Some(value) = self.property(rule)? {
+                // Without it the rule is the default one, and the pool can be used.
+                if let Err(error) = self.set_spare_rule(rule, &value) {
+                    tracing::warn!(%error, "a property of spares is not obeyed");
+                }
+            }
+        }
         if let Some(value) = self.property("primarycache")? {
             self.set_primary_cache(match value.as_str() {
                 "metadata" => PrimaryCache::Metadata,

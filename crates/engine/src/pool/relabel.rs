@@ -16,6 +16,7 @@ use super::identity::{Member, judge};
 use super::label::{Guid, is_name};
 use super::members::{Assembled, assemble, expected};
 use super::options::OpenOptions;
+use super::spare_label::SpareLabel;
 use crate::device::{Device, OneDevice};
 use crate::{Error, Result};
 
@@ -35,8 +36,11 @@ pub fn rename_on(devices: Vec<Arc<dyn Device>>, name: &str) -> Result<()> {
     if !is_name(name) {
         return Err(Error::Invalid(format!("'{}' is no name for a pool", name.escape_default())));
     }
-    let Assembled { labels, devices, .. } = assemble(devices, false)?;
+    let Assembled { labels, devices, aside, .. } = assemble(devices, false)?;
     labels.iter().try_for_each(super::Label::check_writable)?;
+    if let Some(pool) = labels.first().map(|label| label.pool) {
+        relabel_spares(&aside, pool, |spare| name.clone_into(&mut spare.name))?;
+    }
     for mut label in labels.into_iter().rev() {
         name.clone_into(&mut label.name);
         label.rewrite(devices.device(label.device)?.one())?;
@@ -58,7 +62,11 @@ pub fn reguid(paths: &[PathBuf], guid: Guid) -> Result<Guid> {
 /// # Errors
 /// As [`reguid`].
 pub fn reguid_on(devices: &[Arc<dyn Device>], guid: Guid) -> Result<Guid> {
-    let members = Member::read_all(devices)?;
+    let is_spare = |device: &&Arc<dyn Device>| spare_of(device).is_some();
+    let (spares, devices): (Vec<_>, Vec<_>) = devices.iter().partition(is_spare);
+    let spares: Vec<Arc<dyn Device>> = spares.into_iter().cloned().collect();
+    let devices: Vec<Arc<dyn Device>> = devices.into_iter().cloned().collect();
+    let members = Member::read_all(&devices)?;
     let (old, new) = change(&members, guid)?;
     let name = members.first().map_or("", |member| &member.label.name);
     let numbers: BTreeSet<u16> = members.iter().map(|member| member.label.device).collect();
@@ -72,14 +80,30 @@ pub fn reguid_on(devices: &[Arc<dyn Device>], guid: Guid) -> Result<Guid> {
     }
     judge(&members)?;
     members.iter().try_for_each(|member| member.label.check_writable())?;
-    for (member, device) in members.iter().zip(devices).filter(|(member, _)| member.label.pool != new) {
+    for (member, device) in members.iter().zip(&devices).filter(|(member, _)| member.label.pool != new) {
         let mut label = member.label.clone();
         label.guid = new.of_device(label.device);
         label.pool = new;
         label.formerly = old;
         label.rewrite(OneDevice::of(device.as_ref()))?;
     }
+    relabel_spares(&spares, old, |spare| spare.pool = new)?;
     Ok(new)
+}
+
+fn spare_of(device: &Arc<dyn Device>) -> Option<SpareLabel> {
+    SpareLabel::read(OneDevice::of(device.as_ref())).ok().flatten()
+}
+
+/// Changes the labels of those devices that are spares of a pool.
+fn relabel_spares(devices: &[Arc<dyn Device>], pool: Guid, change: impl Fn(&mut SpareLabel)) -> Result<()> {
+    for device in devices {
+        if let Some(mut label) = spare_of(device).filter(|label| label.pool == pool) {
+            change(&mut label);
+            label.rewrite(OneDevice::of(device.as_ref()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the GUID that a pool has, and the one that it is to have: `guid`, or the one that some devices have already.

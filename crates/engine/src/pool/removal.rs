@@ -49,7 +49,7 @@ impl Pool {
     /// pool. Until then the pool needs it. Goes on after the pool was closed, or crashed.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no such group, or no other one, or if it leaves already; [`Error::NoSpace`] if the
+    /// [`Error::Invalid`] if there is no such group, or no other one, if it leaves already, or if a spare stands in for a device of it; [`Error::NoSpace`] if the
     /// others have too little room; [`Error::ReadOnly`]; errors of devices.
     pub fn remove_group(&self, group: u16) -> Result<()> {
         self.shared.check_writable()?;
@@ -59,15 +59,17 @@ impl Pool {
         if self.labels.staying() < 2 {
             return Err(Error::Invalid("the pool has no other device that takes what lies on it".into()));
         }
-        self.shared.segments.set_leaving(group, true);
-        let begun = self.close_group(group).and_then(|()| {
-            let told = self.labels.set_leaving(group, true);
-            told.inspect_err(|_| self.reopen_group(&self.maintenance.lock(), group))
-        });
-        if begun.is_err() {
-            self.shared.segments.set_leaving(group, false);
-        }
-        begun
+        self.without_stand_in(group, || {
+            self.shared.segments.set_leaving(group, true);
+            let begun = self.close_group(group).and_then(|()| {
+                let told = self.labels.set_leaving(group, true);
+                told.inspect_err(|_| self.reopen_group(&self.maintenance.lock(), group))
+            });
+            if begun.is_err() {
+                self.shared.segments.set_leaving(group, false);
+            }
+            begun
+        })
     }
 
     /// Returns true if a group leaves.

@@ -63,6 +63,16 @@ struct State {
     additions: u64,
 }
 
+/// How a device becomes a member of a group.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Joining {
+    /// Number of the member whose place it takes.
+    pub(super) replaces: Option<u16>,
+    /// The birth that it gets, if it is a spare: then its label is that of a spare, which is replaced as a whole
+    /// ([`super::spares`], V1).
+    pub(super) birth: Option<u64>,
+}
+
 /// Groups that count from a superblock on.
 #[derive(Debug, Default)]
 pub(super) struct NewGroups {
@@ -171,12 +181,21 @@ impl Labels {
         self.state.lock().sizes.get(usize::from(group)).copied().unwrap_or_default()
     }
 
-    /// Adds a device to a group, as a member that is filled. It takes the place of device `replaced`, if there is one.
-    /// Returns its number.
+    /// Returns the tables of all groups.
+    pub(super) fn tables(&self) -> Vec<Membership> {
+        self.state.lock().tables.clone()
+    }
+
+    /// Returns the number that was drawn for this opening.
+    pub(super) const fn salt(&self) -> u64 {
+        self.salt
+    }
+
+    /// Adds a device to a group, as a member that is filled. Returns its number.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the group has as many members as it can have; errors of devices.
-    pub(super) fn add(&self, group: u16, replaced: Option<u16>, device: Arc<dyn Device>) -> Result<u16> {
+    pub(super) fn add(&self, group: u16, joining: Joining, device: Arc<dyn Device>) -> Result<u16> {
         let number = {
             let mut state = self.state.lock();
             let number = Self::free_number(&state.tables)?;
@@ -185,11 +204,12 @@ impl Labels {
             let table = table
                 .ok_or_else(|| Error::Invalid("the mirror has as many devices as it can have".into()))?;
             // No other member had this number in this epoch.
-            let birth = self.salt.rotate_left(32).wrapping_add(table.group_epoch);
+            let drawn = self.salt.rotate_left(32).wrapping_add(table.group_epoch);
+            let birth = joining.birth.unwrap_or(drawn);
             table.members.push(MemberEntry { number, state: MemberState::Filling, leaves: false, birth });
             table.members.sort_by_key(|entry| entry.number);
             for entry in &mut table.members {
-                entry.leaves |= Some(entry.number) == replaced;
+                entry.leaves |= Some(entry.number) == joining.replaces;
             }
             let membership = table.clone();
             let size_bytes = state.sizes.get(usize::from(group)).copied().unwrap_or_default();
@@ -198,9 +218,10 @@ impl Labels {
             state.labels.insert(number, label);
             number
         };
-        let added = Label::erase(OneDevice::of(device.as_ref()))
-            .and_then(|()| self.devices.add(group, number, device))
-            .and_then(|()| self.change(group));
+        let is_ready = joining.birth.is_some();
+        let erased = if is_ready { Ok(()) } else { Label::erase(OneDevice::of(device.as_ref())) };
+        let added =
+            erased.and_then(|()| self.devices.add(group, number, device)).and_then(|()| self.change(group));
         if let Err(error) = added {
             self.devices.take_offline(number);
             self.devices.remove(number);
@@ -404,9 +425,20 @@ impl Labels {
     /// # Errors
     /// Errors of the others' labels; then it is still a member.
     pub(super) fn remove(&self, group: u16, number: u16) -> Result<()> {
+        if let Some(device) = self.take_out(group, number)? {
+            erase_what_left(device.as_ref());
+        }
+        Ok(())
+    }
+
+    /// Does the same as [`Labels::remove`], but leaves the device its label. Returns the device, if it is here.
+    ///
+    /// # Errors
+    /// As of [`Labels::remove`].
+    pub(super) fn take_out(&self, group: u16, number: u16) -> Result<Option<Arc<dyn Device>>> {
         let (label, table) = {
             let mut state = self.state.lock();
-            let Some(table) = state.tables.get_mut(usize::from(group)) else { return Ok(()) };
+            let Some(table) = state.tables.get_mut(usize::from(group)) else { return Ok(None) };
             let before = table.clone();
             table.members.retain(|entry| entry.number != number);
             let fills = |entry: &MemberEntry| entry.state == MemberState::Filling;
@@ -423,10 +455,7 @@ impl Labels {
             state.labels.extend(label.map(|label| (number, label)));
             return Err(error);
         }
-        if let Some(device) = self.devices.remove(number) {
-            erase_what_left(device.as_ref());
-        }
-        Ok(())
+        Ok(self.devices.remove(number))
     }
 
     fn forget(&self, group: u16, number: u16) {

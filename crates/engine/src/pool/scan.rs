@@ -8,6 +8,7 @@ use super::label::{Guid, Label};
 use super::members::{expected, newest_tables, suffice, was_left};
 use super::opening::{Relation, Standing};
 use super::paths::{PathTarget, SYS, made_of, target};
+use super::spare_label::SpareLabel;
 use crate::device::{FileDevice, OneDevice, OpenMode};
 use crate::limits::DEVICE_BYTES_MIN;
 use crate::{Error, Result};
@@ -58,6 +59,8 @@ pub struct FoundPool {
     pub alike: Vec<Vec<PathBuf>>,
     /// Other paths to the devices.
     pub also: Vec<PathBuf>,
+    /// Spares that were found.
+    pub spares: Vec<PathBuf>,
 }
 
 /// A device of a pool.
@@ -77,9 +80,16 @@ struct Seen {
 /// [`Error::Io`] for a path that does not exist or a folder that cannot be read.
 pub fn scan(paths: &[PathBuf], progress: &mut dyn FnMut(&Path)) -> Result<Vec<FoundPool>> {
     let mut seen: Vec<Seen> = Vec::new();
+    let mut spares: Vec<(PathBuf, PathTarget, Guid)> = Vec::new();
     for path in candidates(paths)? {
         progress(&path);
         let Some(target) = target(&path, Path::new(SYS)) else { continue };
+        if let Some(label) = spare_label(&path) {
+            if !spares.iter().any(|(_, other, _)| *other == target) {
+                spares.push((path, target, label.pool));
+            }
+            continue;
+        }
         match seen.iter_mut().find(|other| other.target == target) {
             Some(other) if other.member.path == path || other.also.contains(&path) => {}
             Some(other) => other.also.push(path),
@@ -91,7 +101,18 @@ pub fn scan(paths: &[PathBuf], progress: &mut dyn FnMut(&Path)) -> Result<Vec<Fo
     for one in seen {
         pools.entry((one.member.label.pool, one.member.label.log)).or_default().push(one);
     }
-    Ok(pools.values().flat_map(|seen| of_one_pool(seen)).collect())
+    let mut found: Vec<FoundPool> = pools.values().flat_map(|seen| of_one_pool(seen)).collect();
+    let current = |pool: &&mut FoundPool| !matches!(pool.state, FoundState::Old | FoundState::Apart);
+    for pool in found.iter_mut().filter(current) {
+        let own = spares.iter().filter(|(_, _, guid)| *guid == pool.guid);
+        pool.spares = own.map(|(path, _, _)| path.clone()).collect();
+    }
+    Ok(found)
+}
+
+fn spare_label(path: &Path) -> Option<SpareLabel> {
+    let device = FileDevice::open(path, OpenMode::Unlocked).ok()?;
+    SpareLabel::read(OneDevice::of(&device)).ok()?
 }
 
 /// Removes devices that others in `seen` are made of and that show the same; adds their paths to those others.
@@ -195,6 +216,7 @@ fn found(seen: &[Seen], version: &MemberSet, relation: Option<Relation>) -> Opti
         standing: version.standing,
         alike,
         also: all.iter().flatten().flat_map(|one| one.also.iter().cloned()).collect(),
+        spares: Vec::new(),
     })
 }
 

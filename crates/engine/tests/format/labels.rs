@@ -8,7 +8,7 @@ use pagefold_engine::dataset::Change;
 use pagefold_engine::device::{Device, OneDevice, SimDevice};
 use pagefold_engine::pool::label::{self, Superblock};
 use pagefold_engine::pool::{
-    CreateOptions, Guid, Label, Membership, OpenOptions, Opening, Pool, create_groups_on,
+    CreateOptions, Guid, Label, Membership, OpenOptions, Opening, Pool, SpareLabel, create_groups_on,
 };
 use pagefold_engine::record::{NoModels, decode};
 use pagefold_engine::segment::{Directory, Located, PageIds, Segments, decode_page, record_checksum};
@@ -69,6 +69,25 @@ fn label_and_superblock() {
     assert_eq!(Label::read(OneDevice::of(device.as_ref())).unwrap(), label);
     write(&device, slot, &scattered(&example("superblock")));
     assert_eq!(Superblock::read_all(OneDevice::of(device.as_ref()), &label), [block]);
+}
+
+#[test]
+fn label_of_a_spare() {
+    let (device, all) = devices(256 * MIB);
+    let pool = fresh_pool().1;
+    pool.add_spares(all).unwrap();
+    let one = OneDevice::of(device.as_ref());
+    let SpareLabel { id, .. } = SpareLabel::read(one).unwrap().unwrap();
+    for at in [0, 129 * MIB] {
+        let mut shown = example("spare");
+        shown[28..36].copy_from_slice(&id.to_le_bytes());
+        let end = crc32c::crc32c(&shown[..4092]).to_le_bytes();
+        shown[4092..].copy_from_slice(&end);
+        assert!(read(&device, at, 4096) == shown);
+    }
+    let spare = SpareLabel { pool: GUID, id: 0x0102_0304_0506_0708, name: "tank".into() };
+    write(&device, 0, &example("spare"));
+    assert_eq!(SpareLabel::read(one).unwrap(), Some(spare));
 }
 
 /// The fields of a superblock and their checksum, as the document shows them one after the other.

@@ -218,6 +218,24 @@ pub struct DeviceFigures {
     pub discards: Option<bool>,
 }
 
+/// A spare of a pool.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SpareFigures {
+    /// Number by which the pool knows it, in hexadecimal.
+    pub id: String,
+    /// `AVAIL`, `INUSE` (it stands in for a device) or `UNAVAIL` (it is not here, or has failed).
+    pub state: String,
+    /// The path that it had last; empty if it is not known.
+    #[serde(with = "crate::raw::path")]
+    pub path: PathBuf,
+    /// Its size in bytes; 0 if it is not here.
+    pub size_bytes: u64,
+    /// Number of the device that it is, while it is in use.
+    pub device: Option<u16>,
+    /// Number of the device for which it stands in.
+    pub stands_for: Option<u16>,
+}
+
 /// State of the last filling of a device, since the pool was opened.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct FillFigures {
@@ -526,6 +544,9 @@ pub struct PoolFigures {
     pub mounts: Vec<MountFigures>,
     /// Devices.
     pub devices: Vec<DeviceFigures>,
+    /// Spares.
+    #[serde(default)]
+    pub spares: Vec<SpareFigures>,
     /// The last filling of a device, if there was one.
     #[serde(default)]
     pub fill: Option<FillFigures>,

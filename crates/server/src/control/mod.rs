@@ -27,7 +27,7 @@ pub use figures::{
     CacheFigures, CodecFigures, CodecShare, ConfinementFigures, DeviceErrors, DeviceFigures, ErrorFigures,
     Event, FileSurvey, FileUsage, FillFigures, KindShare, MemoryFigures, ModelFigures, MountFigures,
     PoolFigures, PropertyValue, QuotaFigures, RecompressFigures, RemovalFigures, ScrubFigures,
-    SnapshotFigures, StruckFigures, TakeoverFigures, TrimFigures, ValueSource,
+    SnapshotFigures, SpareFigures, StruckFigures, TakeoverFigures, TrimFigures, ValueSource,
 };
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{DevicePlace, FileRewrite, Reply, Request, UnmountMode};

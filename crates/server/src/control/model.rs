@@ -156,6 +156,18 @@ pub enum Request {
         /// Number of devices of each group, in their order.
         groups: Vec<usize>,
     },
+    /// Gives the pool spares, which the client has opened and locked: after the reply [`Reply::Ready`] it sends their
+    /// descriptors, one after the other.
+    AddSpares {
+        /// Paths of all spares.
+        #[serde(with = "crate::raw::paths")]
+        paths: Vec<PathBuf>,
+    },
+    /// Removes a spare that does not stand in for a device.
+    RemoveSpare {
+        /// Number by which the pool knows it, in hexadecimal.
+        id: String,
+    },
     /// Stops using a device, until it is given again. The client may open it then.
     OfflineDevice {
         /// Number of the device.
@@ -255,6 +267,7 @@ impl Request {
             Self::Send { .. }
                 | Self::AddDevice { .. }
                 | Self::AddGroups { .. }
+                | Self::AddSpares { .. }
                 | Self::Receive { .. }
                 | Self::Diff { .. }
                 | Self::Rebase { .. }
@@ -277,7 +290,7 @@ pub enum DevicePlace {
     Beside(u16),
     /// Instead of the device with this number, which leaves once this one has all.
     InPlaceOf(u16),
-    /// Its own: it is a member that was not in use.
+    /// Its own: it is a member that was not in use, or a spare that was not here.
     Own,
 }
 

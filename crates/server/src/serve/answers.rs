@@ -120,6 +120,7 @@ impl Answers {
             Request::RemoveGroup { group } => devices::remove_group(server, group)?,
             Request::KeepGroup { group } => devices::keep_group(server, group)?,
             Request::DetachDevice { device } => devices::detach(server, device)?,
+            Request::RemoveSpare { id } => devices::remove_spare(server, &id)?,
             Request::SendSize { what } => {
                 Reply::Stream { expected_bytes: streams::expected(&server.pool, &what)? }
             }
@@ -136,6 +137,7 @@ impl Answers {
             Request::Send { .. }
             | Request::AddDevice { .. }
             | Request::AddGroups { .. }
+            | Request::AddSpares { .. }
             | Request::Receive { .. }
             | Request::Diff { .. }
             | Request::Rebase { .. }
@@ -157,6 +159,7 @@ impl Answers {
             Request::Rebase { what } => streaming.rebase(what, connection),
             Request::Rewrite { what } => rewriting::rewrite(streaming, what, connection),
             Request::AddDevice { path, place } => devices::add(&self.0, path, *place, connection),
+            Request::AddSpares { paths } => devices::add_spares(&self.0, paths, connection),
             Request::AddGroups { paths, groups } => devices::add_groups(&self.0, paths, groups, connection),
             _ => Err(Failure::new("that is no stream")),
         };

@@ -29,10 +29,39 @@ pub(super) fn add(
     let added = match place {
         DevicePlace::Beside(number) => server.pool.attach(number, device, false),
         DevicePlace::InPlaceOf(number) => server.pool.attach(number, device, true),
-        DevicePlace::Own => server.pool.online(device),
+        DevicePlace::Own => match server.pool.online_spare(&device) {
+            Ok(false) => server.pool.online(device),
+            done => done.map(|_| 0),
+        },
     };
     added.map_err(|error| engine_errors::failed(doing(), &error))?;
     server.handover.add_device(path, file)?;
+    Ok(Reply::Done {})
+}
+
+/// Gives the pool spares, whose descriptors the client sends.
+pub(super) fn add_spares(server: &Server, paths: &[PathBuf], connection: &UnixStream) -> Result<Reply> {
+    send_reply(connection, &Reply::Ready {})?;
+    let mut devices = Vec::new();
+    let mut files = Vec::new();
+    for path in paths {
+        let file = receive(path, connection)?;
+        devices.push(pools::adopt_device(server.pool.name(), path, &file, false)?);
+        files.push((path, file));
+    }
+    // A server that follows this one needs them from the instant on from which the pool knows them.
+    files.into_iter().try_for_each(|(path, file)| server.handover.add_device(path, file))?;
+    if let Err(error) = server.pool.add_spares(devices) {
+        paths.iter().for_each(|path| server.handover.remove_device(path));
+        return Err(engine_errors::failed("cannot add spares", &error));
+    }
+    Ok(Reply::Done {})
+}
+
+/// Removes a spare from the pool.
+pub(super) fn remove_spare(server: &Server, id: &str) -> Result<Reply> {
+    let id = u64::from_str_radix(id, 16).map_err(|_| Failure::new("that is no number of a spare"))?;
+    server.pool.remove_spare(id).map_err(|error| engine_errors::failed("cannot remove it", &error))?;
     Ok(Reply::Done {})
 }
 

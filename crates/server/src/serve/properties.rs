@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pagefold_engine::dataset::PrimaryCache;
-use pagefold_engine::pool::Pool;
+use pagefold_engine::pool::{Pool, SPARE_RULES};
 use parking_lot::Mutex;
 
 use super::exports::Exports;
@@ -73,7 +73,8 @@ impl Properties {
     pub(super) fn obey_all(&self) -> Result<()> {
         let temporary = self.temporary.lock().clone();
         let values = dataset_properties::all(&self.pool, "", &temporary)?;
-        for name in ["compression", "primarycache", "autotrim", "autoexpand", "cache"] {
+        let own = ["compression", "primarycache", "autotrim", "autoexpand", "cache"];
+        for name in own.into_iter().chain(SPARE_RULES) {
             let found = values.iter().find(|value| value.name == name && value.source != ValueSource::None);
             if let Some(value) = found {
                 self.obey_for_pool(name, &value.value)?;
@@ -92,6 +93,9 @@ impl Properties {
             "compression" => self.pool.set_compression(value.parse().map_err(|_| unknown())?),
             "autotrim" => self.pool.set_autotrim(value == "on"),
             "autoexpand" => self.pool.set_autoexpand(value == "on"),
+            _ if SPARE_RULES.contains(&name) => {
+                self.pool.set_spare_rule(name, value).map_err(|_| unknown())?;
+            }
             "cache" => self.pool.set_cache_bytes(value.parse().map_err(|_| unknown())?),
             _ => self.pool.set_primary_cache(match value {
                 "all" => PrimaryCache::All,

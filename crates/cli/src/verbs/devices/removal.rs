@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 
-use pagefold_server::control::{DeviceFigures, PoolFigures, RemovalFigures, Request};
+use pagefold_server::control::{DeviceFigures, PoolFigures, RemovalFigures, Request, SpareFigures};
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::raw::{self, shown};
 use pagefold_server::units;
@@ -13,6 +13,7 @@ use super::{Asked, POLL, status};
 use crate::args::Remove;
 use crate::progress::Progress;
 use crate::table;
+use crate::verbs::spares;
 
 /// Removes devices from a pool, or stops that.
 pub fn remove(args: &Remove) -> Result<()> {
@@ -20,12 +21,20 @@ pub fn remove(args: &Remove) -> Result<()> {
     if args.stop {
         return asked.keep_all();
     }
-    let mut groups: Vec<u16> = args.devices.iter().map(|word| asked.group(word)).collect::<Result<_>>()?;
+    let spare = |word: &PathBuf| spares::find(&asked.figures, word).cloned();
+    let named: Vec<SpareFigures> = args.devices.iter().filter_map(spare).collect();
+    let others = args.devices.iter().filter(|word| spare(word).is_none());
+    let mut groups: Vec<u16> = others.map(|word| asked.group(word)).collect::<Result<_>>()?;
     groups.sort_unstable();
     groups.dedup();
+    named.iter().try_for_each(|spare| asked.check_unused(spare))?;
     if args.dry_run {
-        return asked.print_removal(&groups);
+        named
+            .iter()
+            .for_each(|spare| println!("{} holds nothing, and would leave", spares::path_or_id(spare)));
+        return if groups.is_empty() { Ok(()) } else { asked.print_removal(&groups) };
     }
+    named.iter().try_for_each(|spare| asked.remove_spare(spare))?;
     for group in groups {
         let paths = asked.paths_of(group);
         asked.carry_out(&Request::RemoveGroup { group })?;
@@ -59,6 +68,21 @@ fn named(figures: &PoolFigures, group: u16) -> String {
 }
 
 impl Asked {
+    /// Returns an error if a spare stands in for a device.
+    fn check_unused(&self, spare: &SpareFigures) -> Result<()> {
+        let Some(stands) = spare.stands_for else { return Ok(()) };
+        let (name, device) = (&self.figures.name, spares::device_text(&self.figures.devices, stands));
+        let path = spares::path_or_id(spare);
+        Err(Failure::new(format!("{path} stands in for {device}")).hint(format!(
+            "give it back first: pagefold detach {name} {path}; or keep it for good: pagefold detach {name} {device}"
+        )))
+    }
+
+    fn remove_spare(&mut self, spare: &SpareFigures) -> Result<()> {
+        self.carry_out(&Request::RemoveSpare { id: spare.id.clone() })?;
+        self.remember(|devices| devices.retain(|path| *path != spare.path))
+    }
+
     /// Returns the group that a word names: a mirror by its name, or a device that has no mirror.
     fn group(&self, word: &Path) -> Result<u16> {
         let mirrors =

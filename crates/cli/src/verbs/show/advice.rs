@@ -5,6 +5,7 @@ use pagefold_server::raw::shown;
 use pagefold_server::serve::{FULL_PERCENT, percent};
 use pagefold_server::units;
 
+use super::super::spares;
 use super::UNAVAILABLE;
 
 /// Returns true if errors were met since they were cleared.
@@ -34,7 +35,9 @@ pub(super) fn full_quotas(pool: &PoolFigures) -> impl Iterator<Item = &QuotaFigu
 /// Returns what to do about devices of mirrors that are not in use.
 fn degraded_advice(pool: &PoolFigures) -> String {
     let name = &pool.name;
-    let first = |state: &str| pool.devices.iter().find(|device| device.state == state);
+    let has_none = |number: u16| spares::stand_in(pool, number).is_none();
+    let first =
+        |state: &str| pool.devices.iter().find(|device| device.state == state && has_none(device.number));
     if let Some(device) = first("MISSING") {
         return format!(
             "connect device number {0} again (pagefold online {name} DEVICE), or put another one in its place: pagefold replace {name} {0} DEVICE",
@@ -46,6 +49,9 @@ fn degraded_advice(pool: &PoolFigures) -> String {
         return format!(
             "put another device in its place: pagefold replace {name} {path} DEVICE; or, once it is mended: pagefold online {name} {path}"
         );
+    }
+    if let Some(advice) = ["MISSING", "FAULTED"].into_iter().find_map(|state| spares::advice(pool, state)) {
+        return advice;
     }
     match first("OFFLINE") {
         Some(device) => format!("use it again: pagefold online {name} {}", shown(&device.path)),
@@ -69,6 +75,7 @@ pub(super) fn advice(pool: &PoolFigures) -> Option<String> {
         UNAVAILABLE => {
             Some("connect its devices again, or tell where they are: pagefold import -d DIR".into())
         }
+        "ONLINE" if spares::advice(pool, "ONLINE").is_some() => spares::advice(pool, "ONLINE"),
         _ if has_errors(pool) => Some(error_advice(pool)),
         "ONLINE" if pool.second_copies_read > 0 => Some(format!(
             "metadata is damaged, its second copy was read {} times; repair it: pagefold scrub {}",

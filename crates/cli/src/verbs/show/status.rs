@@ -9,6 +9,7 @@ use pagefold_server::{raw, units};
 use serde_json::json;
 
 use super::super::backup::{BackupStatus, Behind, backup_statuses, replicas};
+use super::super::spares;
 use super::advice::{advice, full_quotas, has_errors, has_problem};
 use super::{Numbers, SHOWN, UNAVAILABLE, gather};
 use crate::args::Status;
@@ -292,13 +293,22 @@ fn print_devices(pool: &PoolFigures, show: Numbers) {
             let leaves = if device.leaves || device.removing { ", leaves" } else { "" };
             devices.row(vec![
                 format!("{indent}{path}"),
-                format!("{}{leaves}", device.state),
+                format!("{}{leaves}{}", device.state, spares::note(pool, device.number)),
                 show.size(device.size_bytes),
                 device.errors.read_errors.to_string(),
                 device.errors.write_errors.to_string(),
                 device.errors.checksum_errors.to_string(),
             ]);
         }
+    }
+    let empty = |from: usize| std::iter::repeat_n(String::new(), 6 - from);
+    if !pool.spares.is_empty() {
+        devices.row(std::iter::once("spares".to_owned()).chain(empty(1)).collect());
+    }
+    for spare in &pool.spares {
+        let (name, state) = spares::row(pool, spare);
+        let size = show.size(spare.size_bytes);
+        devices.row([format!("  {name}"), state, size].into_iter().chain(empty(3)).collect());
     }
     println!();
     for row in devices.render(false).lines() {
