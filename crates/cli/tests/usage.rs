@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 53] = [
+const VERBS: [&str; 54] = [
     "create",
     "archive",
     "backup",
