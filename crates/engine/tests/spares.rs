@@ -312,7 +312,8 @@ fn another_spare_steps_in_when_one_fails_itself() {
         // It counts again when somebody says so.
         mend(&sims[2 + first]);
         drop(pool);
-        let pool = open(&[0, 1, 3 - first].map(|at| Arc::clone(&sims[at])));
+        let pool = open(&sims);
+        settle(&pool, 3);
         assert!(pool.online_spare(&device(&sims[2 + first])).unwrap());
         assert_eq!((spares(&pool)[first], spares(&pool)[1 - first]), (Available, InUse));
         has(&pool, 0..100, 2);

@@ -339,7 +339,7 @@ impl Property {
                 Some(word) => Ok((*word).to_owned()),
                 None => Err(wrong(suggest::nearest(value, words.iter().copied()))),
             },
-            Values::Count if value == "none" => Ok(value.to_owned()),
+            Values::Count | Values::Size if value == "none" => Ok(value.to_owned()),
             Values::Count => match value.parse::<u32>() {
                 Ok(count) if (1..=COUNT_MAX).contains(&count) => Ok(count.to_string()),
                 _ => Err(wrong(None)),
@@ -361,7 +361,6 @@ impl Property {
                         .hint(format!("{} is one of: {}", self.name, self.values_text())))
                 }
             },
-            Values::Size if value == "none" => Ok(value.to_owned()),
             Values::Size => match units::parse_size(value) {
                 // As with ZFS, a bound of 0 means that there is none.
                 Ok(0) => Ok("none".into()),

@@ -64,6 +64,11 @@ impl Pool {
         let needs = self.needs(&tables, now)?;
         let all = self.spares.state.lock().all.clone();
         for spare in all {
+            if let (true, Some(device)) = (spare.record.failed, &spare.device) {
+                // It failed in an earlier opening. Whoever mends it opens it, and gives it back.
+                self.hold_spare(spare.record.id, None);
+                self.tell_of_leaving(device.path());
+            }
             if let Some(stands) = spare.record.stands
                 && self.settle_spare(&spare, stands, &tables, &needs)?
             {
