@@ -127,16 +127,18 @@ impl Machine {
     }
 
     /// Returns the settings for what a pool needs before it can be opened: its devices, and the file systems of devices
-    /// that are files.
+    /// that are files. A pool of several devices may do without one of them: it is waited for, and whether the others are
+    /// enough is decided when the pool is opened; and one that vanishes later ends nothing.
     fn needs(&self, pool: &Known) -> String {
         let mut text = String::new();
+        let bond = if pool.devices.len() > 1 { "Wants" } else { "BindsTo" };
         for path in &pool.devices {
             if !path.starts_with("/dev") {
                 text.push_str(&requires(path));
             } else if self.device_units {
                 let unit = escape::unit_name(path, "device");
                 // Writing to a String cannot fail.
-                let _ = write!(text, "BindsTo={unit}\nAfter={unit}\n");
+                let _ = write!(text, "{bond}={unit}\nAfter={unit}\n");
             }
         }
         text

@@ -31,8 +31,8 @@ fn drop_in<'a>(all: &'a DropIns, unit: &str) -> Option<&'a str> {
 #[test]
 fn what_the_generator_writes() {
     let all = machine().generated();
-    let devices = "BindsTo=dev-sdb.device\nAfter=dev-sdb.device\n\
-                   BindsTo=dev-mapper-vg\\x2dlv.device\nAfter=dev-mapper-vg\\x2dlv.device\n";
+    let devices = "Wants=dev-sdb.device\nAfter=dev-sdb.device\n\
+                   Wants=dev-mapper-vg\\x2dlv.device\nAfter=dev-mapper-vg\\x2dlv.device\n";
     let service = drop_in(&all, "pagefold@tank.service").unwrap();
     assert_eq!(service, format!("{MARK}: the pool's devices.\n[Unit]\n{devices}"));
     let file = drop_in(&all, "pagefold@file.service").unwrap();
@@ -43,6 +43,15 @@ fn what_the_generator_writes() {
     let postgres = drop_in(&all, "postgresql@15-main.service").unwrap();
     assert!(postgres.ends_with("[Unit]\nRequiresMountsFor=/srv/tank/pg\n"), "{postgres}");
     assert_eq!(all.len(), 5, "{all:?}");
+}
+
+#[test]
+fn a_pool_ends_with_its_only_device_and_not_with_one_of_several() {
+    let mut machine = machine();
+    machine.pools[0].devices.truncate(1);
+    let service = machine.generated();
+    let service = drop_in(&service, "pagefold@tank.service").unwrap();
+    assert!(service.ends_with("[Unit]\nBindsTo=dev-sdb.device\nAfter=dev-sdb.device\n"), "{service}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl Pool {
             if let (true, Some(device)) = (spare.record.failed, &spare.device) {
                 // It failed in an earlier opening. Whoever mends it opens it, and gives it back.
                 self.hold_spare(spare.record.id, None);
-                self.tell_of_leaving(device.path());
+                self.tell_of_leave(device.path());
             }
             if let Some(stands) = spare.record.stands
                 && self.settle_spare(&spare, stands, &tables, &needs)?
