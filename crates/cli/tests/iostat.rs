@@ -38,8 +38,8 @@ fn a_report_has_a_row_for_each_pool_and_device() {
     let told = sandbox.ok(&["iostat", "-vHp", "tank"]);
     let [pool, device] = &rows(&told)[..] else { panic!("{told}") };
     assert!(pool[0] == "tank" && device[0].ends_with(".pf"), "{told}");
-    assert!(pool[1].parse::<u64>().unwrap() > 4 << 20 && device[1] == "-", "{told}");
-    assert_eq!(pool[3..], device[3..], "the pool has one device");
+    assert!(pool[1].parse::<u64>().unwrap() > 4 << 20, "{told}");
+    assert_eq!(pool[1..], device[1..], "the pool has one device");
     assert!(device[6].parse::<u64>().unwrap() > 0, "{told}");
     let told = sandbox.ok(&["iostat", "-lqHp", "tank"]);
     assert_eq!(rows(&told)[0].len(), 7 + 3 + 9 + 9);

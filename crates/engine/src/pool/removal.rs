@@ -136,7 +136,7 @@ impl Pool {
             return Ok(());
         }
         Err(Error::NoSpace(format!(
-            "{used} bytes are stored or reserved, and the other devices have room for {capacity}; delete something, or add a device first"
+            "{used} bytes are stored or reserved, and the other devices have room for {capacity}; delete something, or make the pool larger first"
         )))
     }
 

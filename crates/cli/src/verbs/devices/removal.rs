@@ -137,7 +137,7 @@ impl Asked {
                 units::size(needed),
                 units::size(if sizes.is_empty() { 0 } else { after })
             ))
-            .hint(format!("delete something, or add a device first: pagefold add {name} DEVICE")));
+            .hint(format!("delete something, or make the pool larger first: pagefold add {name} DEVICE")));
         }
         for group in groups {
             let moved =

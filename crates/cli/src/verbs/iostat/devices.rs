@@ -260,8 +260,13 @@ mod tests {
         let (allocated, free) = ((100 << 20).to_string(), (200 << 20).to_string());
         assert_eq!(told, [["tank", &allocated, &free, "15.0", "4.0", "122880", "32768"]]);
         let told = table(&of_mirror(), &args(|args| args.verbose = true)).render(false);
-        let names: Vec<&str> =
-            told.lines().map(|line| line.split("  -").next().unwrap().trim_end()).collect();
+        let names: Vec<&str> = told
+            .lines()
+            .map(|line| {
+                &line[..line.len() - line.trim_start().len()
+                    + line.split_whitespace().next().unwrap_or_default().len()]
+            })
+            .collect();
         assert_eq!(names[2..], ["  mirror-0", "    /dev/sd0", "    /dev/sd1", "  /dev/sd2"], "{told}");
         let told =
             rows(&table(&of_mirror(), &args(|args| (args.verbose, args.output.script) = (true, true))));
