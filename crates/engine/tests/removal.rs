@@ -199,14 +199,15 @@ fn an_aged_pool_that_is_nearly_as_full_as_the_others_can_be() {
             end += 50;
         }
         for version in 1..=6 {
-            for at in (0..end).filter(|at| (at * 7 + version) % 3 == 0) {
+            for at in (0..end).filter(|at| (at * 7 + version).is_multiple_of(3)) {
                 try_apply(&pool, at..at + 1, version).unwrap();
             }
             pool.sync().unwrap();
             pool.maintain().unwrap();
         }
-        let newest =
-            |at: u64| (0..=6).rev().find(|version| *version == 0 || (at * 7 + version) % 3 == 0).unwrap();
+        let newest = |at: u64| {
+            (0..=6).rev().find(|version| *version == 0 || (at * 7 + version).is_multiple_of(3)).unwrap()
+        };
         pool.remove_group(leaves).unwrap();
         let mut steps = 0;
         while pool.removal_status().finished == 0 {

@@ -1,6 +1,6 @@
 //! Spares: one steps in for a device of a mirror that fails, goes back when that is mended, and nothing is lost whatever
 //! fails meanwhile.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod mirrored;
 
