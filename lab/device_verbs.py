@@ -192,7 +192,6 @@ def device_verbs(rounds: int, kills: int, *, seed: int | None, keep_logs: Path) 
 def _measure(run: Run, pool: Devices, rounds: int) -> None:
     server = Postgres(run, pool.folder("pg", "postgres"), settings={"full_page_writes": "off"})
     prepare_pgbench(server, "bench", SCALE)
-    server.start()
     prefix = run.fresh("transactions")
     options = ["-n", "-c", str(CLIENTS), "-j", "2", "-T", "86400", "--log", f"--log-prefix={prefix}"]
     load = Load(run, server.client("pgbench", *options, database="bench"), run.logs / "pgbench.log")

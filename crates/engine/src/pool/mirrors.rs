@@ -185,7 +185,7 @@ impl Pool {
     }
 
     /// Removes a device from its mirror. It holds no pool then. A spare goes back; one that stands in for the device stays
-    /// for good ([`super::spares`]).
+    /// for good.
     ///
     /// # Errors
     /// [`Error::Invalid`] if no other device has what it has; [`Error::ReadOnly`]; errors of the others' labels.

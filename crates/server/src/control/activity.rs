@@ -49,7 +49,7 @@ pub struct DeviceActivity {
     pub free_bytes: u64,
     /// Number of its group: devices of one group are mirrors of each other.
     pub group: u16,
-    /// State, as in [`super::DeviceFigures`].
+    /// State, as that of the device in `status`.
     pub state: String,
     /// Its path; empty if it is missing.
     #[serde(with = "crate::raw::path")]
