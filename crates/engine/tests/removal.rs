@@ -254,6 +254,25 @@ fn damage_that_cannot_be_moved_is_told_and_the_rest_can_be_deleted() {
     has(&pool, 0..2000, 2);
 }
 
+/// A label says that the group is gone already, and another one could not be written: the group cannot be kept any more.
+#[test]
+fn a_group_that_some_labels_call_gone_is_not_kept() {
+    let sims = fresh(3, 1);
+    let pool = open(&sims);
+    write(&pool, 0..120, 1);
+    pool.remove_group(1).unwrap();
+    while pool.removal_status().left_bytes > 0 {
+        pool.removal_step(7).unwrap();
+    }
+    sims[2].inject(InjectedFault { op: SimOp::Write, range: 0..4096, skip: 0, times: 1 });
+    pool.removal_step(7).unwrap_err();
+    let kept = pool.keep_group(1);
+    assert!(matches!(kept, Err(Error::Invalid(_))), "{kept:?}");
+    finish(&pool);
+    assert_eq!(pool.device_status().len(), 2);
+    has(&pool, 0..120, 1);
+}
+
 /// The power of either group fails at each point of a removal: the pool opens with all devices, and goes on.
 #[test]
 fn a_power_cut_at_any_point_leaves_a_pool_that_goes_on_with_it() {

@@ -286,12 +286,7 @@ impl Asked {
 
     /// Prints how large the pool would be with these groups; devices that do not exist are to have `size` bytes.
     fn print_growth(&self, groups: &[Vec<PathBuf>], size: Option<u64>) -> Result<()> {
-        let mut sizes: BTreeMap<u16, u64> = BTreeMap::new();
-        for device in &self.figures.devices {
-            let of = sizes.entry(device.group).or_insert(u64::MAX);
-            *of = (*of).min(device.size_bytes);
-        }
-        let mut sizes: Vec<u64> = sizes.into_values().collect();
+        let mut sizes = group_sizes(self.figures.devices.iter());
         for group in groups {
             let of = |path: &PathBuf| {
                 Ok(if path.exists() { pools::device_bytes(path)? } else { size.unwrap_or(0) })
@@ -364,6 +359,16 @@ impl Asked {
                 .hint(format!("the log says why: pagefold events {}", self.figures.name))),
         }
     }
+}
+
+/// Returns the size of each group that these devices are of: that of its smallest one.
+fn group_sizes<'a>(devices: impl Iterator<Item = &'a DeviceFigures>) -> Vec<u64> {
+    let mut sizes: BTreeMap<u16, u64> = BTreeMap::new();
+    for device in devices {
+        let of = sizes.entry(device.group).or_insert(u64::MAX);
+        *of = (*of).min(device.size_bytes);
+    }
+    sizes.into_values().collect()
 }
 
 fn status(client: &mut Client) -> Result<PoolFigures> {

@@ -8,6 +8,8 @@
 //!   labels of the others say so, one after the other. If a crash leaves some that do not, it counts as gone if those that do
 //!   are here, and otherwise as a group on which nothing lies. Its number is never given out again.
 
+use std::sync::atomic::Ordering;
+
 use super::pack::Packer;
 use super::{Maintenance, Pool};
 use crate::dataset::{RoomRequest, count};
@@ -87,12 +89,16 @@ impl Pool {
     /// Ends the removal of a group before it is gone. What was moved stays where it is.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is not being removed; [`Error::ReadOnly`]; errors of devices.
+    /// [`Error::Invalid`] if it is not being removed, or if labels may say that it is gone already; [`Error::ReadOnly`]; errors of devices.
     pub fn keep_group(&self, group: u16) -> Result<()> {
         self.shared.check_writable()?;
         let state = self.maintenance.lock();
         if !self.known_group(group)? {
             return Err(Error::Invalid("it is not being removed".into()));
+        }
+        // A label that says so may be on a device already, and an opening would believe it (E3).
+        if self.labels.may_be_gone(group) {
+            return Err(Error::Invalid("nothing lies on it any more, and it is about to leave".into()));
         }
         self.labels.set_leaving(group, false)?;
         self.reopen_group(&state, group);
@@ -130,8 +136,7 @@ impl Pool {
     fn fits_without(&self, group: u16) -> Result<()> {
         let chunks = self.chunks.total().saturating_sub(self.chunks.count_of(group));
         let capacity = self.sizing().with_chunks(chunks).bounds.capacity_bytes;
-        let used = self.shared.space().used_bytes
-            + self.shared.reserved_bytes.load(std::sync::atomic::Ordering::Acquire);
+        let used = self.shared.space().used_bytes + self.shared.reserved_bytes.load(Ordering::Acquire);
         if used <= capacity {
             return Ok(());
         }

@@ -373,6 +373,11 @@ impl Labels {
         self.change(group)
     }
 
+    /// Returns true if a label may say that a group is gone.
+    pub(super) fn may_be_gone(&self, group: u16) -> bool {
+        self.state.lock().tables.iter().any(|table| table.gone.has(group.into()))
+    }
+
     /// Makes the labels of all other groups say that a group is gone, on which nothing lies, and takes its devices out.
     /// They hold no pool then (E3 of [`super::removal`]). Returns their numbers and paths.
     ///
@@ -382,7 +387,8 @@ impl Labels {
     pub(super) fn remove_group(&self, group: u16) -> Result<Vec<(u16, PathBuf)>> {
         let others: Vec<u16> = {
             let mut state = self.state.lock();
-            state.tables.iter_mut().try_for_each(|table| table.add_gone(group))?;
+            let mut others = state.tables.iter_mut().filter(|table| table.group != group);
+            others.try_for_each(|table| table.add_gone(group))?;
             let there = |table: &&Membership| table.group != group && !table.members.is_empty();
             state.tables.iter().filter(there).map(|table| table.group).collect()
         };
@@ -391,6 +397,7 @@ impl Labels {
             let mut state = self.state.lock();
             let State { labels, left, tables, sizes, .. } = &mut *state;
             if let Some(table) = tables.get_mut(usize::from(group)) {
+                table.add_gone(group)?;
                 *table = Membership { gone: table.gone.clone(), ..Membership::none(group, table.groups) };
             }
             sizes.get_mut(usize::from(group)).into_iter().for_each(|bytes| *bytes = 0);

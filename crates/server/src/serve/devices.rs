@@ -6,6 +6,7 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::server::Server;
 use super::streams::send_reply;
@@ -14,6 +15,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::raw::shown;
 use crate::{engine_errors, pools};
 use pagefold_engine::Result as EngineResult;
+use pagefold_engine::device::Device;
 
 /// Gives the pool a device, whose descriptor the client sends.
 pub(super) fn add(
@@ -42,15 +44,7 @@ pub(super) fn add(
 /// Gives the pool spares, whose descriptors the client sends.
 pub(super) fn add_spares(server: &Server, paths: &[PathBuf], connection: &UnixStream) -> Result<Reply> {
     send_reply(connection, &Reply::Ready {})?;
-    let mut devices = Vec::new();
-    let mut files = Vec::new();
-    for path in paths {
-        let file = receive(path, connection)?;
-        devices.push(pools::adopt_device(server.pool.name(), path, &file, false)?);
-        files.push((path, file));
-    }
-    // A server that follows this one needs them from the instant on from which the pool knows them.
-    files.into_iter().try_for_each(|(path, file)| server.handover.add_device(path, file))?;
+    let devices = receive_all(server, paths, connection)?;
     if let Err(error) = server.pool.add_spares(devices) {
         paths.iter().for_each(|path| server.handover.remove_device(path));
         return Err(engine_errors::failed("cannot add spares", &error));
@@ -76,17 +70,8 @@ pub(super) fn add_groups(
         return Err(Failure::new("the groups have other devices than are sent"));
     }
     send_reply(connection, &Reply::Ready {})?;
-    let mut devices = Vec::new();
-    let mut files = Vec::new();
-    for path in paths {
-        let file = receive(path, connection)?;
-        devices.push(pools::adopt_device(server.pool.name(), path, &file, false)?);
-        files.push((path, file));
-    }
-    let mut rest = devices.into_iter();
+    let mut rest = receive_all(server, paths, connection)?.into_iter();
     let groups = groups.iter().map(|members| rest.by_ref().take(*members).collect()).collect();
-    // A server that follows this one needs them from the instant on from which they count.
-    files.into_iter().try_for_each(|(path, file)| server.handover.add_device(path, file))?;
     if let Err(error) = server.pool.add_groups(groups) {
         // If their labels could be written, the next checkpoint may still make them count.
         let added = server.pool.device_status();
@@ -95,6 +80,20 @@ pub(super) fn add_groups(
         return Err(engine_errors::failed("cannot add devices", &error));
     }
     Ok(Reply::Done {})
+}
+
+/// Receives devices, and gives them to the supervisor: a server that follows this one needs them from the instant on from
+/// which the pool knows them.
+fn receive_all(server: &Server, paths: &[PathBuf], connection: &UnixStream) -> Result<Vec<Arc<dyn Device>>> {
+    let mut devices = Vec::new();
+    let mut files = Vec::new();
+    for path in paths {
+        let file = receive(path, connection)?;
+        devices.push(pools::adopt_device(server.pool.name(), path, &file, false)?);
+        files.push((path, file));
+    }
+    files.into_iter().try_for_each(|(path, file)| server.handover.add_device(path, file))?;
+    Ok(devices)
 }
 
 fn receive(path: &Path, connection: &UnixStream) -> Result<OwnedFd> {

@@ -1,6 +1,5 @@
 //! `remove`: what lies on devices of a pool moves to the others, and then they leave it.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 
@@ -9,7 +8,7 @@ use pagefold_server::failure::{Failure, Result};
 use pagefold_server::raw::{self, shown};
 use pagefold_server::units;
 
-use super::{Asked, POLL, status};
+use super::{Asked, POLL, group_sizes, status};
 use crate::args::Remove;
 use crate::progress::Progress;
 use crate::table;
@@ -121,13 +120,8 @@ impl Asked {
     /// Prints what the removal of groups would move, and how large the pool would be.
     fn print_removal(&self, groups: &[u16]) -> Result<()> {
         let figures = &self.figures;
-        let mut sizes: BTreeMap<u16, u64> = BTreeMap::new();
         let stays = |device: &&DeviceFigures| !device.removing && !groups.contains(&device.group);
-        for device in figures.devices.iter().filter(stays) {
-            let of = sizes.entry(device.group).or_insert(u64::MAX);
-            *of = (*of).min(device.size_bytes);
-        }
-        let sizes: Vec<u64> = sizes.into_values().collect();
+        let sizes = group_sizes(figures.devices.iter().filter(stays));
         let after = pagefold_engine::pool::capacity_bytes(&sizes);
         let name = &figures.name;
         let needed = figures.used_bytes.saturating_add(figures.reserved_bytes);
