@@ -32,30 +32,34 @@ fn with_helpers(sandbox: &Sandbox) {
 }
 
 /// Files as a program leaves them that knows nothing of fsync: written, mapped and stored into, renamed, and closed.
+///
+/// Another process writes them. What this one opens, the children of other tests have open too until they execute
+/// their programs, and a mount with an open file is busy.
 fn leave_files(dir: &Path, round: u32) -> Vec<(PathBuf, Vec<u8>)> {
     let bytes = |salt: u32, len: usize| -> Vec<u8> {
         (0..len)
             .map(|at| (at as u32).wrapping_mul(2_654_435_761).wrapping_add(salt).to_le_bytes()[2])
             .collect()
     };
-    let written = bytes(round, 3_000_000);
-    fs::write(dir.join("written"), &written).unwrap();
-    let mapped = bytes(round + 1000, 300_000);
+    let [written, mapped, renamed] =
+        [bytes(round, 3_000_000), bytes(round + 1000, 300_000), bytes(round + 2000, 100)];
     let script = "import mmap, os, sys\n\
-        data = open(sys.argv[2], 'rb').read()\n\
-        f = open(sys.argv[1], 'r+b') if os.path.exists(sys.argv[1]) else open(sys.argv[1], 'w+b')\n\
-        f.truncate(len(data))\n\
+        written, mapped, renamed = (open(name, 'rb').read() for name in sys.argv[1:])\n\
+        with open('written', 'wb') as f: f.write(written)\n\
+        f = open('mapped', 'r+b') if os.path.exists('mapped') else open('mapped', 'w+b')\n\
+        f.truncate(len(mapped))\n\
         m = mmap.mmap(f.fileno(), 0)\n\
         f.close()\n\
-        m[:] = data\n";
-    let data = dir.parent().unwrap().join("mapped.data");
-    fs::write(&data, &mapped).unwrap();
-    let done =
-        Command::new("python3").args(["-c", script]).args([dir.join("mapped"), data]).status().unwrap();
+        m[:] = mapped\n\
+        with open('new', 'wb') as f: f.write(renamed)\n\
+        os.rename('new', 'renamed')\n";
+    let data = [("written", &written), ("mapped", &mapped), ("renamed", &renamed)].map(|(name, bytes)| {
+        let path = dir.with_file_name(format!("{name}.data"));
+        fs::write(&path, bytes).unwrap();
+        path
+    });
+    let done = Command::new("python3").args(["-c", script]).args(data).current_dir(dir).status().unwrap();
     assert!(done.success());
-    let renamed = bytes(round + 2000, 100);
-    fs::write(dir.join("new"), &renamed).unwrap();
-    fs::rename(dir.join("new"), dir.join("renamed")).unwrap();
     vec![("written".into(), written), ("mapped".into(), mapped), ("renamed".into(), renamed)]
 }
 
