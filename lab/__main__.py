@@ -28,6 +28,14 @@ def main() -> int:
     soak = verbs.add_parser("soak", help="rounds of kill -9 of the server under load")
     soak.add_argument("--rounds", type=int, default=200)
     soak.add_argument("--seed", type=int, help="of the moments of death (random)")
+    scaling = verbs.add_parser("scaling", help="several devices beside one, here and on btrfs and zfs-fuse; a slow half of a mirror")
+    scaling.add_argument("--systems", default="pagefold,btrfs,zfs", help="which, with commas between them")
+    scaling.add_argument("--file-mib", type=int, default=3072, help="MiB of all files together")
+    scaling.add_argument("--seconds", type=int, default=10, help="for each load with random pages")
+    scaling.add_argument("--rate", type=int, default=125, help="MB/s of each device, each way")
+    scaling.add_argument("--requests", type=int, default=3000, help="requests per second of each device, each way")
+    scaling.add_argument("--times", type=int, default=100, help="times as long the slow half of a mirror takes for a read")
+    scaling.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     device_verbs = verbs.add_parser("device-verbs", help="verbs that change devices, under a database, and killed")
     device_verbs.add_argument("--rounds", type=int, default=3, help="times each under a database")
     device_verbs.add_argument("--kills", type=int, default=50, help="kills of the server in the midst of each")
@@ -176,6 +184,12 @@ def run(options: argparse.Namespace) -> int:
             from .mirrors import mirrors
 
             return mirrors(options.rounds, seed=options.seed, keep_logs=logs / "mirrors-logs")
+        case "scaling":
+            from .scaling import Rate, scaling
+
+            rate = Rate(options.rate * 1_000_000, options.requests)
+            logs = logs / "scaling-logs"
+            return scaling(options.systems.split(","), options.file_mib << 20, options.seconds, rate, options.times, logs)
         case "device-verbs":
             from .device_verbs import device_verbs
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from .ledger import Run
 from .pool import Pool
 from .storage import Loop
+from .throttle import throttled
 
 MIB = 1 << 20
 PAGE = 8192
@@ -31,27 +32,6 @@ LEFT_BYTES = 8 * MIB
 SMALL_BYTES = 140 * MIB
 SETTLE_S = 60
 """Seconds within which deleted space returns."""
-BLKIO = "blkio.throttle.{way}_bps_device"
-
-
-@contextlib.contextmanager
-def throttled(device: str, mib_per_s: int):
-    """Limits the device to `mib_per_s` each way, by the blkio controller of cgroup v1. The rules are those of the root,
-    where direct I/O of servers is accounted."""
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    roots = [Path(m[1]) for m in mounts if m[2] == "cgroup" and "blkio" in m[3].split(",")]
-    if not roots:
-        raise RuntimeError("no blkio controller (cgroup v1) is mounted: devices cannot be throttled here")
-    number = os.stat(device).st_rdev
-    name = f"{os.major(number)}:{os.minor(number)}"
-    rules = [roots[0] / BLKIO.format(way=way) for way in ("read", "write")]
-    try:
-        for rule in rules:
-            rule.write_text(f"{name} {mib_per_s * MIB}")
-        yield
-    finally:
-        for rule in rules:
-            rule.write_text(f"{name} 0")
 
 
 @contextlib.contextmanager
@@ -65,7 +45,7 @@ def pool_of(run: Run, size_bytes: int, compression: str, mib_per_s: int | None):
             loop = Loop(run, run.fresh("backing"), size_bytes)
             device = loop.attach()
             stack.callback(loop.detach)
-            stack.enter_context(throttled(device, mib_per_s))
+            stack.enter_context(throttled(device, mib_per_s * MIB))
             pool.pagefold("create", pool.pool, device, "-o", f"compression={compression}", timeout_s=300)
         pool.mount()
         yield pool

@@ -76,6 +76,11 @@ class Place:
     def recover(self) -> None:
         """Mounts the place again after `crash`."""
 
+    def again(self) -> None:
+        """Mounts the place anew: nothing of it is in memory then."""
+        self.unmount()
+        self.mount()
+
     def check(self) -> None:
         """Verifies the unmounted file system with its own tool; raises if that finds anything."""
 
@@ -204,6 +209,8 @@ class ZfsFuse(Place):
         self.backing = run.fresh("image")
         self.size_bytes, self._recordsize, self.compression = size_bytes, recordsize, compression
         self.pool = f"lab{os.getpid()}"
+        self.vdevs: list[str] = []
+        """Devices instead of the file, as `zpool create` takes them."""
         self.daemon = None
         self._entries: list[int] = []
 
@@ -224,8 +231,9 @@ class ZfsFuse(Place):
         return None
 
     def create(self) -> None:
-        with open(self.backing, "wb") as f:
-            f.truncate(self.size_bytes)
+        if not self.vdevs:
+            with open(self.backing, "wb") as f:
+                f.truncate(self.size_bytes)
         log = self.run.logs / "zfs-fuse.log"
         self.daemon = proc.spawn([tool("zfs-fuse"), "--no-daemon", "--pidfile", self.run.dir / "zfs-fuse.pid"], log=log)
         self._entries.append(self.run.process(self.daemon.pid, "zfs-fuse"))
@@ -244,7 +252,7 @@ class ZfsFuse(Place):
         self._entries.append(self.run.command(tool("zpool"), "destroy", "-f", self.pool))
         options = [f"compression={self.compression}", f"recordsize={self._recordsize}", "atime=off"]
         argv = [tool("zpool"), "create", "-f", *(w for o in options for w in ("-O", o))]
-        proc.run([*argv, "-m", self.mountpoint, self.pool, self.backing])
+        proc.run([*argv, "-m", self.mountpoint, self.pool, *(self.vdevs or [self.backing])])
         if not is_mounted(self.mountpoint):
             raise RuntimeError(f"zfs-fuse did not mount {self.mountpoint}")
         self.empty_bytes = self.used_bytes()
@@ -252,11 +260,14 @@ class ZfsFuse(Place):
     def used_bytes(self) -> int:
         # zfs-fuse counts blocks when their transaction group is written, up to half a minute later, and its mount caches
         # attributes: exporting and importing ends both.
+        self.again()
+        return int(proc.run([tool("zfs"), "get", "-Hpo", "value", "used", self.pool]).strip())
+
+    def again(self) -> None:
         self._zpool("export", self.pool)
-        self._zpool("import", "-d", self.backing.parent, self.pool)
+        self._zpool("import", "-d", "/dev" if self.vdevs else self.backing.parent, self.pool)
         if not is_mounted(self.mountpoint):
             raise RuntimeError(f"zfs-fuse did not mount {self.mountpoint} again")
-        return int(proc.run([tool("zfs"), "get", "-Hpo", "value", "used", self.pool]).strip())
 
     def _zpool(self, *arguments) -> None:
         for attempt in range(40):
