@@ -96,7 +96,7 @@ fn a_device_that_was_offline_stays_so_and_gets_what_it_missed() {
 /// It fails, and the power goes before a checkpoint has stored what it lacks.
 #[test]
 fn a_device_that_failed_right_before_a_crash_gets_what_it_missed() {
-    for seed in 0..20 {
+    for seed in 0..6 {
         let sims = filled();
         let pool = open(&sims);
         write(&pool, 0..30, 2);
