@@ -174,7 +174,7 @@ def run(store_name: str, rows: str, gb: float, *, latency_ms: int, bytes_per_s: 
         campaign = Campaign(ledger, pool, store, host.delayed(store))
         campaign.fill(database)
         campaign.answer(database)
-        # What it does with the pages that came would take processors from the restore.
+        # Its work on the pages that came would take processors from the restore.
         backup_compare.rest(pool, lambda text: print(text, flush=True))
         campaign.restore()
         campaign.download()

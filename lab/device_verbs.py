@@ -153,7 +153,7 @@ def _after_add(pool: Devices, told: list) -> None:
 def _remove(pool: Devices) -> list:
     new = pool.file()
     pool.pagefold("add", "-f", pool.pool, new)
-    # What is written from now on lies there, since it has most room.
+    # New writes lie there, since it has most room.
     time.sleep(4)
     return ["remove", pool.pool, new, "--wait"]
 

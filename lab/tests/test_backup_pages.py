@@ -139,7 +139,7 @@ done
 
 
 def test_a_machine_holds_no_mounts_of_others(run):
-    """What others unmount while it runs would stay in use otherwise."""
+    """A mount that others unmount while it runs would stay in use otherwise."""
     place = run.fresh("others")
     place.mkdir()
     entry = run.mount(place)

@@ -131,7 +131,7 @@ def checked_point(shop: Shop, name: str, at_s: int | None) -> dict:
         tables = proc.run(words_of(shop, socket), input="SHOW TABLES").split()
         if at_s is None:
             assert proc.run(words_of(shop, socket), input="SELECT COUNT(*), answer() FROM later").split() == ["4902", "42"]
-        # What restored it has gone.
+        # The program that restored it has gone.
         assert not proc.run(words_of(shop, socket), input="SELECT User FROM mysql.user WHERE User LIKE 'pagefold%'").strip()
         assert not list((Path(point["mounted"]) / "data" / ".pagefold-branch-tmp").iterdir())
         for table in tables:

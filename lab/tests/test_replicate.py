@@ -168,7 +168,7 @@ def test_backups_that_it_did_not_make_stay(pool, run):
         (pool.mountpoint / "file").write_text(str(number))
         pool.pagefold("replicate", pool.pool, repository, "--once")
         assert [one["number"] for one in backups(pool, repository)] == [1, 2, 3 + number]
-    # What is said to be kept holds for all.
+    # The rule of what is kept holds for all.
     (pool.mountpoint / "file").write_text("last")
     pool.pagefold("replicate", pool.pool, repository, "--once", "--keep", "last=2")
     assert [one["number"] for one in backups(pool, repository)] == [5, 6]

@@ -53,6 +53,25 @@ def test_a_planted_word_is_found_at_its_line(tmp_path, path, line):
     assert found == f"{path}:2"
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "line"),
+    [
+        ("crates/engine/src/pool/mod.rs", "use a;\n\n/// What a pool is.\nstruct Pool;\n", 3),
+        ("crates/engine/src/pool/mod.rs", "//! How many pools there are.\n", 1),
+        ("crates/engine/src/pool/mod.rs", "fn a() {\n    // Whether it is full.\n}\n", 2),
+        ("lab/pool.py", 'def a():\n    """Which pool."""\n', 2),
+    ],
+)
+def test_a_comment_that_begins_as_a_question_is_found(tmp_path, path, text, line):
+    (found,) = words(plant(tmp_path, path, text))
+    assert found.startswith(f"{path}:{line}: a comment begins with")
+
+
+@pytest.mark.parametrize("text", ["/// A pool.\n/// What it is not.\n", 'let a = "What";\n', "// Whatever it is.\n"])
+def test_other_comments_are_left_alone(tmp_path, text):
+    assert not words(plant(tmp_path, "crates/engine/src/pool/mod.rs", text))
+
+
 def test_a_word_in_the_name_of_a_file_is_found(tmp_path):
     assert len(words(plant(tmp_path, "crates/engine/src/txg/mod.rs", "// A log.\n"))) == 1
 

@@ -71,7 +71,7 @@ Environment:
                          for users the state directory)"
 )]
 pub struct Cli {
-    /// What to do.
+    /// The verb.
     #[command(subcommand)]
     pub verb: Verb,
 }

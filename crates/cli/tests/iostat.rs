@@ -144,7 +144,7 @@ fn a_pool_that_goes_away_is_told_and_the_others_go_on() {
     let mut failures = String::new();
     errors.read_to_string(&mut failures).unwrap();
     assert!(failures.contains("2 of 2 could not be looked at to the end: vault, tank"), "{failures}");
-    // What is not mounted has nothing to tell.
+    // A pool that is not mounted has nothing to tell.
     assert_failure(
         &sandbox.run(&["iostat", "tank"]),
         1,

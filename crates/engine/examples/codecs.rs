@@ -1,4 +1,4 @@
-//! What each codec makes of the pages of real files, and how much CPU time it takes: the best of a few rounds, so that
+//! The size to which each codec brings the pages of real files, and the CPU time that it takes: the best of a few rounds, so that
 //! other load on the machine matters little.
 //!
 //! ```text

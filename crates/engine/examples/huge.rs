@@ -1,4 +1,4 @@
-//! What the size of a pool costs: opening it, memory, checkpoints, and the wait for durability while the cleaner works.
+//! The cost of a pool's size: opening it, memory, checkpoints, and the wait for durability while the cleaner works.
 //!
 //! `cargo run --release -p pagefold-engine --features crafting --example huge -- FILE [bytes [record bytes [segments
 //! per chunk]]]`: unless FILE is there, makes a pool in it, 10 TB with records of 2,700 bytes unless told: a sparse

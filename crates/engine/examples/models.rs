@@ -1,4 +1,4 @@
-//! What a pool makes of relation files with `compression=page`: `models FILE...`.
+//! The size to which a pool brings relation files with `compression=page`: `models FILE...`.
 //!
 //! Each file is written as an object of a pool in memory, as a bulk load does, learning as the background would; then
 //! once more, by the models that there are by then. Prints models, times and ratios, all metadata counted, and compares

@@ -1,4 +1,4 @@
-//! How long a pool takes to open after a crash, by how long each read of its device takes.
+//! The time that a pool takes to open after a crash, by the time that each read of its device takes.
 //!
 //! `cargo run --release -p pagefold-engine --example replay -- FILE [pages] [MiB]`: makes a pool in FILE (24 GiB),
 //! with an object of that many pages of 8 KiB (10 million unless told), makes a checkpoint, writes pages of it anew in

@@ -1,4 +1,4 @@
-//! What overwritten pages cost: `rewrites BEFORE AFTER [COMPRESSION]`, two copies of a database's folder, as of two checkpoints.
+//! The cost of overwritten pages: `rewrites BEFORE AFTER [COMPRESSION]`, two copies of a database's folder, as of two checkpoints.
 //!
 //! The pages of BEFORE are written to a pool in memory, models are learned if COMPRESSION is `page`, and then those that
 //! differ are written again as they are in AFTER. Told are the bytes of their records, 16 for the directory entry included.

@@ -144,7 +144,7 @@ fn what_fails_is_an_error_of_its_class_and_in_flight_no_more() {
     sims[0].inject(InjectedFault { op: SimOp::Read, range: 0..SIZE, skip: 0, times: u64::MAX });
     let repairing = asked(&pool, || has(&pool, 0..2000, 1));
     assert!(errors(&pool, IoClass::SyncRead, IoKind::Read) > 0);
-    // What one device could not give is written again there.
+    // A record that one device could not give is written again there.
     assert_eq!(repairing, [("async_write", WRITE), ("sync_read", READ)]);
     assert_eq!(errors(&pool, IoClass::Log, IoKind::Write), 0);
     for op in [SimOp::Write, SimOp::Flush] {

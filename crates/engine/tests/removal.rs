@@ -82,7 +82,7 @@ fn a_group_leaves_with_all_of_its_devices_and_nothing_is_lost() {
             with_it.export().unwrap();
             drop(with_it);
             assert!(try_open(&sims[usize::from(leaves) * members..][..members]).is_err());
-            // What was removed can be added again, and gets another number.
+            // A device that was removed can be added again, and gets another number.
             let pool = open(&crashed);
             let small = capacity(&pool);
             pool.add_groups(vec![handles(&sims[usize::from(leaves) * members..][..members])]).unwrap();
@@ -214,7 +214,7 @@ fn an_aged_pool_that_is_nearly_as_full_as_the_others_can_be() {
             steps += 1;
             assert!(steps < 500, "{:?}", pool.removal_status());
             pool.removal_step(7).unwrap();
-            // What is written again holds as much as before.
+            // When it is written again it holds as much as before.
             let at = steps % end;
             write(&pool, at..at + 1, newest(at));
         }
@@ -236,7 +236,7 @@ fn damage_that_cannot_be_moved_is_told_and_the_rest_can_be_deleted() {
     write(&pool, 0..2000, 1);
     pool.checkpoint(false).unwrap();
     pool.remove_group(1).unwrap();
-    // What lies on the device that leaves cannot be read any more.
+    // The device that leaves cannot be read any more.
     sims[1].inject(InjectedFault { op: SimOp::Read, range: MIB..120 * MIB, skip: 0, times: u64::MAX });
     let mut steps = 0;
     while pool.removal_step(7).unwrap().is_some() {
@@ -334,7 +334,7 @@ fn labels_that_say_nothing_yet_lead_to_a_group_that_is_empty() {
         while pool.removal_status().left_bytes > 0 {
             pool.removal_step(7).unwrap();
         }
-        // What follows writes labels.
+        // The next calls write labels.
         sims[if calls % 2 == 0 { 0 } else { 2 }].cut_after(calls / 2);
         let _ = pool.removal_step(7);
         drop(pool);

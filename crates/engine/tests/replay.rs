@@ -22,10 +22,10 @@ const STEPS: u64 = 4000;
 /// Reads that have to be seen at once, where reading ahead is allowed.
 const EXPECTED: usize = 5;
 
-/// How long a read that is alone stays for a second one.
+/// The time for which a read that is alone stays for a second one.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// How long a read waits for others that are to come while it is under way.
+/// The longest time for which a read waits for others that are to come while it is under way.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Counts how many reads are under way at once. While `gathering`, a read that is not the only one stays until

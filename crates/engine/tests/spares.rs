@@ -246,7 +246,7 @@ fn the_smallest_spare_that_fits_steps_in_and_each_for_one_device() {
     assert_eq!(sizes.map(stand_for), [Some(2), Some(1)]);
     sims.extend(new);
     drop(pool);
-    // What failed is gone for good, and nothing is missed.
+    // The device that failed is gone for good, and nothing is missed.
     let sims: Sims = [0, 3, 4, 5].map(|at| Arc::clone(&sims[at])).to_vec();
     let pool = open(&sims);
     has(&pool, 0..50, 2);
@@ -727,7 +727,7 @@ fn whatever_happens_nothing_is_lost_and_all_is_well_in_the_end() {
             history.sims.iter().for_each(|sim| mend(sim));
             history.mend_one();
             let own: Sims = history.sims.clone();
-            // What failed as a spare is not held by the pool any more.
+            // A device that failed as a spare is not held by the pool any more.
             own.iter().for_each(|sim| drop(history.pool.online_spare(&device(sim))));
             settle(&history.pool, 1000);
         }

@@ -219,7 +219,7 @@ impl Coherence {
     /// be called after the write was applied.
     pub(crate) fn stale(&self, sent: Sent, write: &Direct) -> Stale {
         fence(SeqCst);
-        // Which reads ran beside a write that is asked again is not known.
+        // It is not known which reads ran beside a write that is asked again.
         if sent.again {
             return Stale::Pages;
         }

@@ -1,4 +1,4 @@
-//! Which way requests travel, and the switch of the kernel for rings.
+//! The way that requests travel, and the switch of the kernel for rings.
 
 use std::{fs, io};
 

@@ -39,7 +39,7 @@ struct Line {
 
 #[derive(Args, Clone)]
 struct Options {
-    /// How many operations, in histories of 400.
+    /// Number of operations, in histories of 400.
     #[arg(long, default_value_t = 100_000)]
     ops: u64,
     /// Seed of the first history; 0 is what was found before.
@@ -56,7 +56,7 @@ struct Options {
     failures: u64,
 }
 
-/// What the test starts itself as.
+/// Roles in which the test starts itself.
 #[derive(Subcommand)]
 #[command(hide = true)]
 enum Role {
@@ -79,10 +79,10 @@ enum Role {
     /// older than a completed write.
     #[command(hide = false)]
     Coherence {
-        /// How long.
+        /// Seconds.
         #[arg(long, default_value_t = 60)]
         seconds: u64,
-        /// What threads do.
+        /// The work of threads.
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// How requests travel: dev or io_uring.

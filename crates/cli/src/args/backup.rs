@@ -313,7 +313,7 @@ pub struct BackupForget {
 pub struct BackupPrune {
     /// A directory, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or ssh://[USER@]HOST[:PORT]/DIRECTORY.
     pub repository: String,
-    /// Which backups are kept: last=N, hourly=N, daily=N, weekly=N, monthly=N, yearly=N, with commas between. All if left out.
+    /// Backups that are kept: last=N, hourly=N, daily=N, weekly=N, monthly=N, yearly=N, with commas between. All if left out.
     #[arg(long)]
     pub keep: Option<String>,
     /// Copy so many bytes at most out of packs that are mostly dead: 500M, none [default: 1G].

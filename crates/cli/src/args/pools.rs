@@ -137,7 +137,7 @@ pub struct Online {
 /// See [`super::Verb::Import`].
 #[derive(Args, Debug)]
 pub struct Import {
-    /// Which pool, by name or GUID.
+    /// The pool, by name or GUID.
     pub pool: Option<String>,
     /// The name that it has from now on.
     pub new_name: Option<String>,
@@ -178,7 +178,7 @@ pub struct Reguid {
 /// See [`super::Verb::Export`].
 #[derive(Args, Debug)]
 pub struct Export {
-    /// Which pool.
+    /// The pool.
     pub pool: String,
     /// Detach the mount even if it is in use; forget the pool even if its devices cannot be opened.
     #[arg(short, long)]

@@ -45,13 +45,13 @@ pub struct Iostat {
     /// Requests in flight as well, by class
     #[arg(short = 'q', long)]
     pub queues: bool,
-    /// How many requests took how long instead, by kind and class
+    /// Show the number of requests that took so long, by kind and class, instead
     #[arg(short = 'w', long, conflicts_with_all = ["latency", "queues"])]
     pub histograms: bool,
     /// Leave the first report out, which counts from when the pool was opened
     #[arg(short = 'y', long)]
     pub skip_first: bool,
-    /// What is written, by cause, instead
+    /// Show bytes written, by cause, instead
     #[arg(long, conflicts_with_all = ["verbose", "latency", "queues", "histograms"])]
     pub causes: bool,
     /// How to print.

@@ -622,7 +622,7 @@ Examples:
   pagefold completion bash > /etc/bash_completion.d/pagefold
   pagefold completion fish > ~/.config/fish/completions/pagefold.fish")]
     Completion {
-        /// Which shell.
+        /// The shell.
         shell: Shell,
     },
     /// Serve a mounted pool in the foreground; what `mount` starts, and systemd.

@@ -11,7 +11,7 @@ use crate::failures::Failures;
 use crate::table::{Align, Table};
 use crate::target;
 
-/// Which datasets and snapshots are to be listed, and how.
+/// The datasets and snapshots that are to be listed, and the way.
 struct ListRequest<'a> {
     targets: &'a [String],
     kind: ListType,

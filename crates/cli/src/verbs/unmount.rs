@@ -17,7 +17,7 @@ use crate::args::Unmount;
 use crate::unmounting::{self, UnmountOutcome};
 use crate::{failures, mount_lookup, mount_users, progress, table, target};
 
-/// Which of a pool's mounts are to go.
+/// The mounts of a pool that are to go.
 #[derive(Clone, Debug)]
 enum Which {
     /// Wherever they are: the mounts of a dataset, of its snapshots and of the datasets below it; or the mount of a

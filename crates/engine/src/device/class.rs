@@ -14,7 +14,7 @@ pub enum IoClass {
     Log = 1,
     /// Reads in the background: of learning, of streams.
     AsyncRead = 2,
-    /// What checkpoints write, with their flushes; labels; and what a reader found to be damaged and writes again.
+    /// Writes and flushes of checkpoints; labels; and the writes by which a reader mends a copy that it found damaged.
     AsyncWrite = 3,
     /// Cleaning.
     Cleaning = 4,

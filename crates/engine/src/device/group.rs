@@ -24,7 +24,7 @@ use crate::limits::BLOCK_BYTES;
 use crate::ranges::Ranges;
 use crate::{Error, Result};
 
-/// What the devices need of the pool that they belong to.
+/// Services of the pool that its devices need.
 pub(crate) trait Roster: Send + Sync {
     /// Makes the labels of the written members of a group say which state each member has. On return that is durable.
     ///
@@ -40,7 +40,7 @@ pub(crate) trait Roster: Send + Sync {
     fn corrected(&self, device: u16, place: (u16, u64), error: &Error, repaired: &Result<()>);
 }
 
-/// Which member of each group is read. Members that can be read are counted from 0; if a group has fewer, it is the
+/// The member of each group that is read. Members that can be read are counted from 0; if a group has fewer, it is the
 /// last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Choice {
@@ -365,7 +365,7 @@ impl Group {
                 member.has(region..u64::MAX);
                 continue;
             }
-            // What is written to the region from here on goes to the member, too.
+            // Writes to the region go to the member, too, from here on.
             let lane = Lane::to(device.as_ref(), IoClass::Filling);
             let copied = if is_wanted(start) { self.copy(&[member.number], lane, &bytes)? } else { 0 };
             // First among what no flush has covered, then not lacking any more (H2).

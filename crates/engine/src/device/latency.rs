@@ -1,4 +1,4 @@
-//! How long reads of a device take.
+//! The time that reads of a device take.
 //!
 //! The members of a mirror that are about as fast are read in turn; one that is much slower is left to those who would
 //! wait longer for the others. A device may be slow for a while, so its time is forgotten: a second later it counts for

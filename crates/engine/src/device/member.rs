@@ -57,7 +57,7 @@ pub(super) struct GroupMember {
     state: AtomicU8,
     /// Number of reads of the device that are planned or under way.
     reads: AtomicU32,
-    /// How long they take. A device that keeps the order of calls is not timed: time would make the order another one.
+    /// The time that they take. A device that keeps the order of calls is not timed: time would make the order another one.
     latency: Latency,
     is_timed: bool,
     /// Regions of which it lacks something. A device that takes this one's place has the same.

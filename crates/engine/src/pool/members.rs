@@ -79,7 +79,7 @@ pub(super) struct Returned {
 struct Candidate {
     device: Arc<dyn Device>,
     label: Label,
-    /// What its superblocks say; `None` if none is sound.
+    /// The newest of its superblocks; `None` if none is sound.
     member: Option<Member>,
 }
 

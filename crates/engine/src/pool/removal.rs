@@ -42,7 +42,7 @@ pub struct RemovalStatus {
 pub enum Obstacle {
     /// The other devices have no room at present.
     Room,
-    /// What lies on the group cannot be read, and so cannot be moved.
+    /// Records on the group cannot be read, and so cannot be moved.
     Damage,
 }
 

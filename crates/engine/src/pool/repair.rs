@@ -71,7 +71,7 @@ impl Pool {
         for PlacedRecord { addr, first, second } in &state.copies.roots {
             let copies = [(*addr, first), (addr.copy(), second)];
             for at in (0..devices.copies_max()).filter(|_| devices.copies_max() > 1) {
-                // What one device of a mirror has wrong is written again from another one, and counted then.
+                // A copy that is wrong on one device of a mirror is written again from another one, and counted then.
                 let each =
                     copies.map(|(addr, place)| read_copy(&devices.copy_first(at), addr, place, PLACED));
                 sound += each.iter().filter(|read| read.is_ok()).count() as u64;

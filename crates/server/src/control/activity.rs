@@ -31,12 +31,12 @@ pub struct Activity {
     /// Figures of records that took the place of others.
     #[serde(default)]
     pub rewrites: Vec<RewriteFigures>,
-    /// What each device was asked for, by group and number.
+    /// Requests to each device, by group and number.
     #[serde(default)]
     pub devices: Vec<DeviceActivity>,
 }
 
-/// What a device was asked for since it was opened.
+/// Requests to a device since it was opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceActivity {
     /// Its number.

@@ -144,7 +144,7 @@ pub enum Request {
         /// Path of the device.
         #[serde(with = "crate::raw::path")]
         path: PathBuf,
-        /// What it is to be.
+        /// The value that it is to have.
         place: DevicePlace,
     },
     /// Adds groups of devices to the pool, which the client has opened and locked: after the reply [`Reply::Ready`] it

@@ -10,10 +10,10 @@ use pagefold_sim::random::Random;
 /// Flips bits in images of pools.
 #[derive(Parser)]
 struct FlipArgs {
-    /// How many bits to flip.
+    /// Number of bits to flip.
     #[arg(long, default_value_t = 100_000)]
     flips: u64,
-    /// How many of them in one image.
+    /// Number of them in one image.
     #[arg(long, default_value_t = 500)]
     each: u64,
     /// Seed of the first image.

@@ -67,7 +67,7 @@ pub(super) struct BackupSource<'a> {
     pub(super) to: &'a str,
     /// Largest number of bytes per second.
     pub(super) rate: Option<u64>,
-    /// Which backups of the dataset stay; all of them if `None`.
+    /// The backups of the dataset that stay; all of them if `None`.
     pub(super) keep: Option<&'a Keep>,
     /// Number of the backup that a new one replaces.
     pub(super) replaces: Option<u64>,

@@ -1,4 +1,4 @@
-//! What is written to devices, by cause.
+//! Bytes written to devices, by cause.
 
 use pagefold_server::control::Activity;
 use pagefold_server::units;

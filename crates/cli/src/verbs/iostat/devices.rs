@@ -1,4 +1,4 @@
-//! What pools and their devices read and write, by class of requests.
+//! Requests to pools and their devices, by class.
 
 use std::collections::BTreeMap;
 

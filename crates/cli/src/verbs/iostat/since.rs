@@ -1,4 +1,4 @@
-//! What happened between two instants.
+//! Counters between two instants.
 
 use pagefold_server::control::{
     Activity, Counter, DeviceActivity, LatencyFigures, LengthFigures, RequestFigures, RewriteFigures,

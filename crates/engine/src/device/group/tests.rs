@@ -52,7 +52,7 @@ fn mirror(states: &[MemberState]) -> Mirror {
     };
     let members = sims.iter().zip(states).zip(0..).map(member).collect();
     let devices = Devices::of_pool([members]);
-    // What they lack is said by each test.
+    // Each test says what they lack.
     (0..).zip(states).for_each(|(number, _)| devices.set_complete(number));
     let labels = Arc::new(RecordedStates::default());
     let roster: std::sync::Weak<dyn Roster> = Arc::downgrade(&labels) as _;

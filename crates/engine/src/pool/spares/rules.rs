@@ -83,7 +83,7 @@ pub(super) enum Cause {
     Missing(u64),
     /// It failed so many reads lately.
     ReadErrors(u64),
-    /// So many of its reads did not have their checksum lately.
+    /// The number of its reads that did not have their checksum lately.
     ChecksumErrors(u64),
     /// It took very long for its reads, at so many moments.
     Slow(u64),
@@ -111,7 +111,7 @@ impl std::fmt::Display for Cause {
     }
 }
 
-/// What is known of a device at one moment.
+/// A device, as it is known at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceSeen {
     pub(super) state: MemberState,
@@ -121,7 +121,7 @@ pub(super) struct DeviceSeen {
     pub(super) latency_ns: (u64, u64),
 }
 
-/// What was seen of a device lately.
+/// A device, as it was seen lately.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DeviceWatch {
     /// Time at which it was missing first, in seconds.

@@ -1,4 +1,4 @@
-//! What happens to spares by itself, a step at a time; and what becomes of them when somebody parts with a device.
+//! Steps that spares take by themselves, one at a time; and what becomes of them when somebody parts with a device.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ struct Need {
     cause: Cause,
 }
 
-/// What is to become of a spare that stands in.
+/// The fate of a spare that stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// It stays.
