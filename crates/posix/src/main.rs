@@ -82,7 +82,7 @@ enum Role {
         /// Seconds.
         #[arg(long, default_value_t = 60)]
         seconds: u64,
-        /// The work of threads.
+        /// Seed of what the threads do.
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// How requests travel: dev or io_uring.
