@@ -116,6 +116,36 @@ def test_a_full_pool_survives_the_end_of_its_server(side, run):
     make_room_and_go_on(side, pool, record)
 
 
+def test_a_thin_pool_goes_on_after_a_device_was_added(side, run):
+    """Promises three times the pool. The physical limit comes first; what was acknowledged is there, and with a further
+    device the database goes on."""
+    side, pool = side
+    server: Server = side.server
+    pool.pagefold("set", "logicalcapacity=3x", pool.pool)
+    first = 1 + int(server.sql("SELECT max(id) FROM acknowledged", database="lab"))
+    record = fill_under_load(side, pool, run, first=first)
+    told = os.statvfs(pool.mountpoint)
+    capacity = pool.figures("status")["capacity_bytes"]
+    assert abs(told.f_blocks * told.f_frsize - 3 * capacity) <= told.f_frsize
+    assert told.f_bavail * told.f_frsize < BALLAST_BYTES, "room is told that is not there"
+    assert told.f_bfree * told.f_frsize > capacity, "the promise was kept"
+    assert "this pool holds" in pool.pagefold("status", pool.pool)
+    pool.pagefold("add", pool.pool, run.fresh("more"), "--size", str(POOL_BYTES))
+    assert os.statvfs(pool.mountpoint).f_blocks > 2 * told.f_blocks
+    if not alive(server):
+        server.kill()
+        server.start()
+    verify.acknowledged_rows(server, "lab", record)
+    client = load.acknowledged(server, "lab", record, 1 + int(server.sql("SELECT max(id) FROM acknowledged", database="lab")))
+    try:
+        client.wait_for(100)
+    finally:
+        client.stop()
+    side.healthy()
+    assert verify.acknowledged_rows(server, "lab", record) >= 120
+    verify.no_torn_pages(server.log)
+
+
 def fill_under_load(side, pool: Pool, run, *, first: int) -> Path:
     """Fills the pool while a client has rows acknowledged, until not even a page finds room. Returns the client's
     record."""

@@ -13,13 +13,14 @@
 //! device     files, block devices, a simulated device; one door for I/O
 //! ```
 //!
-//! `error`, `faults`, `limits`, `memory`, `ranges`, `sums`, `types`, `walk` and `wire` are the ground that all layers
-//! stand on.
+//! `error`, `faults`, `history`, `limits`, `memory`, `ranges`, `sums`, `types`, `walk` and `wire` are the ground that all
+//! layers stand on.
 
 pub mod dataset;
 pub mod device;
 pub mod error;
 pub mod faults;
+pub mod history;
 pub mod limits;
 pub mod memory;
 pub mod pool;

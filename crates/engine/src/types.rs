@@ -134,6 +134,8 @@ impl Key {
     pub(crate) const LINK: u8 = 0xF7;
     /// Counts of errors (the pool's own tree, object 0, `offset` 0).
     pub const FAULTS: u8 = 0xF8;
+    /// What the pool held over time (the pool's own tree, object 0, `offset` 0).
+    pub const SPACE: u8 = 0xF9;
 
     /// The lowest key.
     pub const FIRST: Self = Self::new(0, 0, 0);

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 /// From the top down; each may use what stands after it.
 const LAYERS: [&str; 8] = ["pool", "dataset", "tree", "record", "wal", "segment", "space", "device"];
 /// The ground that all stand on.
-const GROUND: [&str; 9] = ["error", "faults", "limits", "memory", "ranges", "sums", "types", "walk", "wire"];
+const GROUND: [&str; 10] =
+    ["error", "faults", "history", "limits", "memory", "ranges", "sums", "types", "walk", "wire"];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();

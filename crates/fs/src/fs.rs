@@ -151,18 +151,26 @@ impl Fs {
     }
 
     /// Returns the space of the pool, in physical terms as `st_blocks` is: a file of 1 GiB that takes 300 MiB lowers
-    /// the available blocks by 300 MiB. Available is what is certainly accepted in new files.
+    /// the available blocks by 300 MiB. Available is what is certainly accepted in new files. Where the pool has a thin
+    /// capacity, it is the space before compression ([`pagefold_engine::dataset::Thin`]).
     pub fn statfs(&self) -> Result<StatFs> {
         let space = self.dataset.space();
         let unit = u64::from(STATFS_BLOCK_BYTES);
-        let available = accepted_bytes(space.available_bytes, self.recordsize_of_new()) / unit;
-        let free = space.capacity_bytes.saturating_sub(space.used_bytes) / unit;
+        let recordsize = self.recordsize_of_new();
+        let (size, used, available) = match space.thin {
+            None => {
+                let available = accepted_bytes(space.available_bytes, recordsize);
+                (space.capacity_bytes, space.used_bytes, available)
+            }
+            Some(thin) => (thin.size_bytes, thin.used_bytes, thin.available_bytes(recordsize)),
+        };
+        let (available, free) = (available / unit, size.saturating_sub(used) / unit);
         let files = self.ids.lock().next;
         // Inodes are made as needed; a quarter of a block for each is a generous estimate.
         let files_free = available.saturating_mul(4);
         Ok(StatFs {
             block_size: STATFS_BLOCK_BYTES,
-            blocks: space.capacity_bytes / unit,
+            blocks: size / unit,
             blocks_free: free.max(available),
             blocks_available: available,
             files: files.saturating_add(files_free),

@@ -391,7 +391,8 @@ impl Dataset for MemDataset {
     fn space(&self) -> Space {
         let used_bytes = self.state.read().used();
         let available_bytes = self.limit_bytes.saturating_sub(used_bytes);
-        Space { capacity_bytes: self.limit_bytes, used_bytes, available_bytes, logical_bytes: used_bytes }
+        let (capacity_bytes, logical_bytes) = (self.limit_bytes, used_bytes);
+        Space { capacity_bytes, used_bytes, available_bytes, logical_bytes, thin: None }
     }
 
     fn reapers(&self) -> Option<&Reapers> {

@@ -299,7 +299,8 @@ pub struct DirEntry<'a> {
     pub name: &'a [u8],
 }
 
-/// Figures of the whole file system, in physical terms: bytes after compression, as in `st_blocks`.
+/// Figures of the whole file system, in physical terms: bytes after compression, as in `st_blocks`; before compression
+/// where the pool has a thin capacity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StatFs {
     /// Unit of the block counts in bytes.

@@ -268,7 +268,13 @@ impl Dataset for BackupDataset {
 
     fn space(&self) -> Space {
         let stored = self.contents.backup().totals.record_bytes;
-        Space { capacity_bytes: stored, used_bytes: stored, available_bytes: 0, logical_bytes: stored }
+        Space {
+            capacity_bytes: stored,
+            used_bytes: stored,
+            available_bytes: 0,
+            logical_bytes: stored,
+            thin: None,
+        }
     }
 
     fn reapers(&self) -> Option<&Reapers> {

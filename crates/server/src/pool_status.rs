@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use pagefold_engine::device::{DeviceCounts, RequestCounts};
+use pagefold_engine::history::{Forecast, Outlook};
+use pagefold_engine::limits::RECORDSIZE_MIN;
 use pagefold_engine::pool::{
     DeviceState, DeviceStatus, FillStatus, Listed, Obstacle, Pool, QuotaUse, RemovalStatus, Rewrites,
     ScrubState, ScrubStatus, SpareState, SpareStatus, Status, TrimState, TrimStatus,
@@ -10,14 +12,14 @@ use pagefold_engine::pool::{
 
 use crate::control::{
     Activity, CacheFigures, Counter, DeviceActivity, DeviceErrors, DeviceFigures, FillFigures,
-    LatencyFigures, LengthFigures, PoolFigures, QuotaFigures, RemovalFigures, RequestFigures, RewriteFigures,
-    ScrubFigures, SnapshotFigures, SpareFigures, TrimFigures,
+    ForecastFigures, LatencyFigures, LengthFigures, PoolFigures, QuotaFigures, RemovalFigures,
+    RequestFigures, RewriteFigures, ScrubFigures, SnapshotFigures, SpareFigures, ThinFigures, TrimFigures,
 };
 use crate::failure::Result;
 use crate::raw::shown;
 use crate::registry::Known;
 use crate::units::{FULL_PERCENT, hundredths};
-use crate::{names, pool_errors, pools};
+use crate::{names, pool_errors, pools, units};
 
 /// Returns the figures of a pool that is not mounted.
 pub fn figures_offline(known: &Known) -> Result<PoolFigures> {
@@ -73,6 +75,8 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         available_bytes: status.available_bytes,
         reserved_bytes: status.reserved_bytes,
         quotas: pool.quotas().iter().map(|quota| of_quota(pool, quota)).collect(),
+        thin: thin(pool),
+        forecast: forecast(pool, units::now()),
         logical_bytes: status.logical_bytes,
         stored_bytes: status.stored_bytes,
         physical_bytes: status.physical_bytes,
@@ -106,6 +110,34 @@ pub fn figures(pool: &Pool) -> PoolFigures {
 fn is_nearly_full(status: &Status) -> bool {
     let taken = status.capacity_bytes.saturating_sub(status.available_bytes);
     hundredths(taken, status.capacity_bytes) >= FULL_PERCENT
+}
+
+/// Returns the space of a pool as its mounts tell it, if it has a thin capacity.
+pub fn thin(pool: &Pool) -> Option<ThinFigures> {
+    let space = pool.space();
+    let thin = space.thin?;
+    Some(ThinFigures {
+        logicalcapacity: pool.logical_capacity().to_string(),
+        size_bytes: thin.size_bytes,
+        used_bytes: thin.used_bytes,
+        available_bytes: thin.available_bytes(RECORDSIZE_MIN),
+        ratio: thin.expansion.ratio(),
+        holds_bytes: thin.expansion.of(space.capacity_bytes),
+    })
+}
+
+/// Returns when a pool will be full, if it has a day of history at `now`, in seconds since 1970.
+pub fn forecast(pool: &Pool, now: u64) -> Option<ForecastFigures> {
+    let Forecast { growth_bytes, logical_growth_bytes, over_seconds, outlook } = pool.forecast(now)?;
+    Some(ForecastFigures {
+        full_in_days: match outlook {
+            Outlook::Full { days } => Some(days),
+            Outlook::Still => None,
+        },
+        growth_bytes_per_day: growth_bytes,
+        logical_growth_bytes_per_day: logical_growth_bytes,
+        over_seconds,
+    })
 }
 
 /// Returns the space that snapshots hold; `None` if no snapshot could be destroyed. This reads their dead lists.

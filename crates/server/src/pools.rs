@@ -65,14 +65,24 @@ pub fn held_by(device: &Path) -> Option<Held> {
     }
 }
 
-/// Creates a pool with an empty file system and returns its GUID. The devices and spares must exist and have been checked.
+/// A pool that was just created.
+pub struct NewPool {
+    /// Its GUID.
+    pub guid: String,
+    /// Size of its devices, each mirror counted once, in bytes.
+    pub size_bytes: u64,
+    /// Stored bytes that it can hold.
+    pub capacity_bytes: u64,
+}
+
+/// Creates a pool with an empty file system. The devices and spares must exist and have been checked.
 pub fn create(
     name: &str,
     (groups, spares): (&[Vec<PathBuf>], &[PathBuf]),
     properties: &[(&'static Property, String)],
     force: bool,
     trim: bool,
-) -> Result<String> {
+) -> Result<NewPool> {
     let doing = || format!("cannot create pool {name}");
     let guid = Guid(random()?);
     let created = units::now();
@@ -84,18 +94,19 @@ pub fn create(
         .map_err(|error| failed_on_devices(doing(), &error))?;
     let filled = open_new(devices, guid).and_then(|pool| {
         add_spares(&pool, spares)?;
-        fill(&pool, properties)
+        fill(&pool, properties)?;
+        let status = pool.status();
+        Ok((status.size_bytes, status.capacity_bytes))
     });
-    if let Err(failure) = filled {
+    filled.map(|(size_bytes, capacity_bytes)| NewPool { guid: guid.to_string(), size_bytes, capacity_bytes }).map_err(|failure| {
         // A pool that is only half made must not stay.
         let is_spare = |path: &&PathBuf| matches!(held_by(path), Some(Held::Spare { guid: of, .. }) if of == guid.to_string());
         let spares = spares.iter().filter(is_spare).cloned();
         if let Err(error) = pool::destroy(&devices.iter().cloned().chain(spares).collect::<Vec<_>>()) {
             notices::tell(&format!("cannot take pool {name} back: {error}"));
         }
-        return Err(refused(&doing(), &failure));
-    }
-    Ok(guid.to_string())
+        refused(&doing(), &failure)
+    })
 }
 
 fn refused(doing: &str, failure: &Failure) -> Failure {

@@ -1,6 +1,8 @@
 //! The one table of properties, with name, values, default and meaning of each. Parsing, `get`, `set`, `--help` and the
 //! man pages all come from it.
 
+use pagefold_engine::dataset::LogicalCapacity;
+
 use crate::failure::{Failure, Result};
 use crate::names::Name;
 use crate::{backups, raw, retention, suggest, units};
@@ -33,6 +35,8 @@ pub enum Values {
     Backup,
     /// Bytes, or `none`; stored exactly.
     Size,
+    /// `off`, `auto`, a factor from `1x` to `100x`, or bytes; stored exactly.
+    LogicalCapacity,
     /// Bytes of memory, from `CACHE_BYTES_MIN` to `CACHE_BYTES_MAX`; stored exactly.
     Memory,
     /// A value that Pagefold computes, with the form in which it is printed.
@@ -163,6 +167,13 @@ pub const PROPERTIES: &[Property] = &[
         scope: Scope::Pool,
         default: "1000ms",
         doc: "Mean time of a read from which on a device is slow, if it is also four times that of another device of its mirror. A spare steps in for a device that was slow at ten moments of ten minutes; it is looked at every five seconds.",
+    },
+    Property {
+        name: LogicalCapacity::NAME,
+        values: Values::LogicalCapacity,
+        scope: Scope::Pool,
+        default: "off",
+        doc: "Thin capacity: the size that df(1) and statfs(2) tell, in bytes before compression. 2x: twice what the pool can store; a size: that one, whatever is added; auto: what it holds if everything compresses as what is stored. Used and available are told in the same terms, and available is 0 where nothing more is stored. It is told and never enforced (logicalquota is), and refuses nothing. off: df tells stored bytes. `pagefold status` warns when the pool cannot hold what is promised.",
     },
     Property {
         name: "sync",
@@ -315,6 +326,7 @@ impl Property {
                 "none | REPOSITORY[,every=1h][,hourly=24,daily=7,...][,key-file=PATH][,rate=50M]".into()
             }
             Values::Size => "none | a size such as 512M, 10G".into(),
+            Values::LogicalCapacity => "off | auto | 1x to 100x such as 2.5x | a size such as 8T".into(),
             Values::Memory => format!(
                 "a size from {} to {}, such as 512M, 10G",
                 units::size(CACHE_BYTES_MIN),
@@ -367,6 +379,12 @@ impl Property {
                 Ok(bytes) => Ok(bytes.to_string()),
                 Err(_) => Err(wrong(None)),
             },
+            Values::LogicalCapacity => {
+                // What is neither a word nor a factor is a size.
+                let bytes = units::parse_size(value).map(|bytes| bytes.to_string());
+                let parsed = bytes.as_deref().unwrap_or(value).parse::<LogicalCapacity>();
+                parsed.map(|capacity| capacity.to_string()).map_err(|_| wrong(None))
+            }
             Values::Memory => match units::parse_size(value) {
                 Ok(bytes) if (CACHE_BYTES_MIN..=CACHE_BYTES_MAX).contains(&bytes) => Ok(bytes.to_string()),
                 _ => Err(wrong(None)),
@@ -382,7 +400,7 @@ impl Property {
     pub fn human(&self, value: &str) -> String {
         let shape = match self.values {
             Values::ReadOnly(shape) => shape,
-            Values::Size | Values::Memory => Shape::Bytes,
+            Values::Size | Values::Memory | Values::LogicalCapacity => Shape::Bytes,
             _ => return value.to_owned(),
         };
         match shape {
@@ -548,6 +566,10 @@ mod tests {
         assert_eq!(set("refquota=0").unwrap(), "none");
         assert_eq!(find("quota").unwrap().human("10737418240"), "10.0G");
         assert_eq!(find("quota").unwrap().human("none"), "none");
+        assert_eq!(set("logicalcapacity=8T").unwrap(), "8796093022208");
+        assert_eq!(set("logicalcapacity=2.50x").unwrap(), "2.5x");
+        assert_eq!(find("logicalcapacity").unwrap().human("8796093022208"), "8.00T");
+        assert_eq!(find("logicalcapacity").unwrap().human("2.5x"), "2.5x");
         assert_eq!(set("cache=1G").unwrap(), "1073741824");
         assert_eq!(find("cache").unwrap().human(CACHE_BYTES_DEFAULT_TEXT), "384M");
     }
@@ -579,6 +601,10 @@ mod tests {
             "io_uring=maybe",
             "takeover=1",
             "reservation=much",
+            "logicalcapacity=0.5x",
+            "logicalcapacity=none",
+            "logicalcapacity=0",
+            "logicalcapacity=1000x",
             "used=1",
             "compression",
         ] {

@@ -118,6 +118,9 @@ pub fn percent(part: u64, whole: u64) -> String {
 /// Share of the capacity of a pool or quota, in per cent, from which on it counts as nearly full.
 pub const FULL_PERCENT: u64 = 80;
 
+/// Days until a pool is full, as forecast, below which that is a warning.
+pub const FULL_DAYS: u64 = 30;
+
 /// Returns used bytes in per cent of a capacity, rounded down.
 pub fn hundredths(used_bytes: u64, capacity_bytes: u64) -> u64 {
     let percent = u128::from(used_bytes) * 100 / u128::from(capacity_bytes.max(1));

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pagefold_engine::device::{AlignedBuf, Device, DeviceStats, Devices, OneDevice};
+use pagefold_engine::history::{HOUR_SECONDS, SpaceHistory, SpaceSample};
 use pagefold_engine::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use pagefold_engine::pool::label::{Label, Superblock};
 use pagefold_engine::pool::{CreateOptions, Guid, SpareLabel, create_on};
@@ -307,6 +308,32 @@ pub(super) fn node_seeds() -> Vec<Vec<u8>> {
 
 pub(super) fn node(bytes: &[u8]) -> bool {
     pagefold_engine::tree::fuzzing::node(bytes)
+}
+
+pub(super) fn space_history_seeds() -> Vec<Vec<u8>> {
+    let mut random = Random::new(2);
+    let (mut history, mut seeds) = (SpaceHistory::default(), Vec::new());
+    for hour in 0..1000 {
+        let (time, used_bytes) = (1_795_266_000 + hour * HOUR_SECONDS, random.below(1 << 40));
+        history.observe(SpaceSample { time, used_bytes, logical_bytes: used_bytes * 3 });
+        if [0, 1, 40, 999].contains(&hour) {
+            seeds.push(history.encode());
+        }
+    }
+    seeds
+}
+
+/// What decodes is what encodes, and a forecast comes of it, whatever the time is.
+pub(super) fn space_history(bytes: &[u8]) -> bool {
+    let Ok(history) = SpaceHistory::decode(bytes) else { return false };
+    assert!(
+        SpaceHistory::decode(&history.encode()).is_ok_and(|again| again == history),
+        "it encodes to something else"
+    );
+    for time in history.samples().iter().map(|sample| sample.time).chain([u64::MAX]) {
+        history.forecast(SpaceSample { time, ..SpaceSample::default() }, u64::MAX);
+    }
+    true
 }
 
 pub(super) fn directory_seeds() -> Vec<Vec<u8>> {

@@ -24,6 +24,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "replay", run: engine::replay, seeds: engine::replay_seeds },
     Target { name: "redo", run: engine::redo, seeds: engine::redo_seeds },
     Target { name: "node", run: engine::node, seeds: engine::node_seeds },
+    Target { name: "space-history", run: engine::space_history, seeds: engine::space_history_seeds },
     Target { name: "directory", run: engine::directory, seeds: engine::directory_seeds },
     Target { name: "table", run: engine::table, seeds: engine::table_seeds },
     Target { name: "record", run: engine::record, seeds: engine::record_seeds },

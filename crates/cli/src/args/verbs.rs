@@ -16,14 +16,20 @@ use super::{
 #[derive(Subcommand, Debug)]
 pub enum Verb {
     /// Create a pool on devices or files.
-    #[command(after_long_help = "Examples:
+    #[command(
+        after_long_help = "It prints how much the pool holds: about 73 % of its devices, less of a pool below 2 GiB. The rest is kept for cleaning
+and checkpoints, so that both always work. Data take what is left of them after compression.
+
+Examples:
   pagefold create tank /dev/sdb
   pagefold create tank /dev/sdb /dev/sdc -o compression=zstd-3
   pagefold create tank ~/tank.pf --size 10G
   pagefold create tank mirror /dev/sdb /dev/sdc
   pagefold create tank mirror /dev/sdb /dev/sdc mirror /dev/sdd /dev/sde
   pagefold create tank mirror /dev/sdb /dev/sdc spare /dev/sdd
-  pagefold create -f tank /dev/sdb           even though it held something else")]
+  pagefold create tank /dev/sdb -o logicalcapacity=2x    df(1) shows twice that, before compression
+  pagefold create -f tank /dev/sdb           even though it held something else"
+    )]
     Create(Create),
     /// Destroy snapshots, datasets, or a whole pool: what is in them is lost.
     #[command(
@@ -420,6 +426,7 @@ Examples:
   pagefold set compression=zstd-3 tank
   pagefold set compression=lz4 tank/logs
   pagefold set recordsize=8K sync=always tank/db
+  pagefold set logicalcapacity=2x tank       df(1) shows what the pool holds at 2:1
   pagefold set mountpoint=/srv backup:keep=yes tank")]
     Set(Set),
     /// Clear a property, so that what a dataset above has, or the default, holds again.
@@ -473,11 +480,17 @@ Examples:
   pagefold rewrite --recordsize 64K --rate 50M /srv/tank/archive.tar    at most 50 MiB per second"
     )]
     Rewrite(Rewrite),
-    /// Show space of mounted pools: logical, physical, ratio, free, write amplification.
-    #[command(after_long_help = "Examples:
+    /// Show space of mounted pools: logical, physical, ratio, free, days until full, write amplification.
+    #[command(
+        after_long_help = "FULL IN is when the pool is full if it grows as it did in the last four weeks (two days, as long as there is less
+than a week of history); - without a day of history, and for a pool that does not grow. A pool remembers what it held over
+mounts and crashes. What df(1) shows is told in bytes before compression with the property logicalcapacity.
+
+Examples:
   pagefold df
   pagefold df /var/lib/postgresql
-  pagefold df --json")]
+  pagefold df --json"
+    )]
     Df(Pools),
     /// Read and verify everything in a mounted pool, in the background; what snapshots hold is included.
     #[command(

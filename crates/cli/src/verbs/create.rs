@@ -9,7 +9,7 @@ use pagefold_engine::limits::DEVICE_BYTES_MIN;
 use pagefold_engine::walk;
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::names::Name;
-use pagefold_server::pools::Held;
+use pagefold_server::pools::{Held, NewPool};
 use pagefold_server::raw::shown;
 use pagefold_server::registry::{Known, Registry};
 use pagefold_server::{files, pools, props, registry, startup, units};
@@ -24,8 +24,20 @@ const MIRROR: &str = "mirror";
 /// Word before spares.
 const SPARE: &str = "spare";
 
-/// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
+/// Creates a pool, and prints how much it holds.
 pub fn run(args: &Create) -> Result<()> {
+    let new = make(args)?;
+    println!(
+        "{}: {} for data, of {}; the rest is kept for cleaning and checkpoints",
+        args.pool,
+        units::size(new.capacity_bytes),
+        units::size(new.size_bytes)
+    );
+    Ok(())
+}
+
+/// Creates a pool and remembers it. Everything that can be refused is refused before anything is changed.
+pub(super) fn make(args: &Create) -> Result<NewPool> {
     check_name(&args.pool)?;
     let properties: Vec<_> =
         args.properties.iter().map(|word| props::parse_assignment(word)).collect::<Result<_>>()?;
@@ -58,8 +70,9 @@ pub fn run(args: &Create) -> Result<()> {
     let spares: Vec<PathBuf> = absolute(&spares)?;
     let devices = [groups.concat(), spares.clone()].concat();
     let overwritten: Vec<_> = devices.iter().filter_map(|device| pools::held_by(device)).collect();
-    let guid = pools::create(&args.pool, (&groups, &spares), &properties, args.force, !args.no_trim)?;
-    let known = Known { name: args.pool.clone(), guid, devices, adopted: true, altroot: None };
+    let new = pools::create(&args.pool, (&groups, &spares), &properties, args.force, !args.no_trim)?;
+    let known =
+        Known { name: args.pool.clone(), guid: new.guid.clone(), devices, adopted: true, altroot: None };
     let remember = || {
         for held in &overwritten {
             if let Held::Pool { guid, .. } = held {
@@ -74,7 +87,7 @@ pub fn run(args: &Create) -> Result<()> {
         return Err(failure);
     }
     made.stay();
-    Ok(())
+    Ok(new)
 }
 
 fn check_name(name: &str) -> Result<()> {

@@ -106,6 +106,7 @@ pub fn df(args: &Pools) -> Result<()> {
         ("PHYSICAL", Align::Right),
         ("FREE", Align::Right),
         ("USE%", Align::Right),
+        ("FULL IN", Align::Right),
         ("WAF", Align::Right),
         ("MOUNTED ON", Align::Left),
     ]);
@@ -118,6 +119,7 @@ pub fn df(args: &Pools) -> Result<()> {
             show.size(pool.used_bytes),
             show.size(pool.available_bytes),
             show.percent(pool.used_bytes, pool.capacity_bytes),
+            show.days(pool.forecast.and_then(|forecast| forecast.full_in_days)),
             units::ratio_text(pool.write_amplification),
             mountpoint(pool),
         ]);
@@ -212,6 +214,11 @@ impl Numbers {
             Some(ratio) if self.0.exact => format!("{ratio:.2}"),
             ratio => units::ratio_text(ratio),
         }
+    }
+    /// Returns a number of days, if there is one.
+    fn days(self, days: Option<u64>) -> String {
+        let unit = if self.0.exact { "" } else { "d" };
+        days.map_or_else(|| "-".into(), |days| format!("{days}{unit}"))
     }
     fn percent(self, part: u64, whole: u64) -> String {
         let text = units::percent(part, whole);

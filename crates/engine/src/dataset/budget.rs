@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Space;
+use super::{Expansion, Space, Thin};
 use crate::sums::remainder;
 
 /// Bounds that are set on a dataset, in bytes.
@@ -298,8 +298,9 @@ impl Budget {
     }
 
     /// Returns the space of the pool as the dataset sees it: the smallest of its bounds as capacity, what counts
-    /// against that bound as used, and what can still be claimed as available.
-    pub(crate) fn space(&self, pool: Space) -> Space {
+    /// against that bound as used, and what can still be claimed as available. `own` returns the bytes of the dataset's
+    /// pages before compression, and the bytes that these are stored in.
+    pub(crate) fn space(&self, pool: Space, own: &dyn Fn() -> (u64, u64)) -> Space {
         let mut space = pool;
         let mut narrow = |limit: u64, held: u64| {
             if limit < space.capacity_bytes {
@@ -311,16 +312,45 @@ impl Budget {
                 narrow(quota, budget.held(Bound::Quota));
             }
         }
-        let own = [Bound::RefQuota, Bound::LogicalQuota];
-        for (bound, limit) in self.limits.quotas().filter(|(bound, _)| own.contains(bound)) {
+        for (bound, limit) in self.limits.quotas().filter(|(bound, _)| *bound != Bound::Quota) {
             narrow(limit, self.held(bound));
         }
-        space.available_bytes = self.available(pool.available_bytes);
+        let room = self.room(pool.available_bytes);
+        space.available_bytes = room.min(self.left(Bound::LogicalQuota));
+        space.thin = pool.thin.map(|thin| self.thin(thin, room, own));
         space
     }
 
-    /// Returns the bytes that can still be claimed if the pool has `unreserved` bytes that are not reserved.
-    fn available(&self, unreserved: u64) -> u64 {
+    /// Returns the space of the pool before compression as the dataset sees it, if `room` stored bytes can be claimed.
+    /// A dataset with a bound of its own on stored bytes compresses as it does itself, any other one as the pool does.
+    fn thin(&self, pool: Thin, room: u64, own: &dyn Fn() -> (u64, u64)) -> Thin {
+        let Limits { quota, refquota, logicalquota, .. } = self.limits;
+        let mut thin = Thin { room_bytes: room, ..pool };
+        if let Some(bound) = [quota, refquota].into_iter().flatten().min() {
+            thin.expansion = Expansion::expected(pool.promised, own(), bound);
+        }
+        for budget in self.chain() {
+            if let Some(quota) = budget.limits.quota {
+                thin.narrow_stored(quota, budget.held(Bound::Quota));
+            }
+        }
+        if let Some(refquota) = refquota {
+            thin.narrow_stored(refquota, self.held(Bound::RefQuota));
+        }
+        if let Some(logicalquota) = logicalquota {
+            thin.narrow(logicalquota, self.held(Bound::LogicalQuota));
+        }
+        thin
+    }
+
+    /// Returns what one of the dataset's own bounds leaves, in its bytes.
+    fn left(&self, bound: Bound) -> u64 {
+        let limit = self.limits.quotas().find(|(other, _)| *other == bound);
+        limit.map_or(u64::MAX, |(_, limit)| limit.saturating_sub(self.held(bound)))
+    }
+
+    /// Returns the stored bytes that can still be claimed if the pool has `unreserved` bytes that are not reserved.
+    fn room(&self, unreserved: u64) -> u64 {
         let budgets: Vec<&Self> = self.chain().collect();
         let mut room = unreserved;
         for budget in budgets.into_iter().rev() {
@@ -330,8 +360,7 @@ impl Budget {
                 room = room.min(quota.saturating_sub(held));
             }
         }
-        let own = self.limits.quotas().filter(|(bound, _)| *bound != Bound::Quota);
-        own.fold(room, |room, (bound, limit)| room.min(limit.saturating_sub(self.held(bound))))
+        room.min(self.left(Bound::RefQuota))
     }
 }
 

@@ -414,8 +414,12 @@ impl Dataset for LiveDataset {
 
     fn space(&self) -> Space {
         let logical_bytes = self.logical_bytes();
-        let space =
-            self.budget().map_or_else(|| self.shared.space(), |budget| budget.space(self.shared.space()));
+        let pool = self.shared.space();
+        let own = || {
+            let accounting = self.accounting.lock();
+            (logical_bytes, accounting.page_bytes + accounting.node_bytes)
+        };
+        let space = self.budget().map_or(pool, |budget| budget.space(pool, &own));
         Space { logical_bytes, ..space }
     }
 }

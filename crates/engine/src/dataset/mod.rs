@@ -13,6 +13,7 @@
 //! claims, budget     what a change takes at most; whether it fits into quotas and reservations
 //! room, throttle     free chunks that are promised (A1); delays writers to the pace of the cleaner
 //! waits              how long writers waited, and for what
+//! thin               space before compression, as mounts tell it
 //! reapers            asks file systems to free what was deleted, for a write that finds no space
 //! read, one          plans and does reads; reads within one page without waiting
 //! deliver, part      what both do with a record that was read; the part of a page that is wanted
@@ -52,6 +53,7 @@ mod references;
 mod rescue;
 mod room;
 pub(crate) mod shared;
+mod thin;
 mod throttle;
 mod unreference;
 mod usage;
@@ -76,6 +78,7 @@ pub(crate) use references::references;
 pub(crate) use room::{BEGUN_CHUNKS, PASS_TABLE_BYTES, RoomRequest};
 pub(crate) use shared::{Bounds, Shared, count};
 pub use shared::{Commit, PrimaryCache};
+pub use thin::{Expansion, LogicalCapacity, Thin};
 pub use waits::Reason;
 pub(crate) use waits::Waited;
 
@@ -148,6 +151,8 @@ pub struct Space {
     pub available_bytes: u64,
     /// Logical (uncompressed) bytes of all pages in use.
     pub logical_bytes: u64,
+    /// The same space before compression, where the pool has a thin capacity.
+    pub thin: Option<Thin>,
 }
 
 /// Callback that receives the outcome of a sync. It must not wait for another sync.

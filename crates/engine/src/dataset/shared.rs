@@ -12,6 +12,7 @@ use super::models::ModelTable;
 use super::read_amplification::ReadAmplification;
 use super::reapers::Reapers;
 use super::room::{Room, RoomRequest};
+use super::thin::ThinTerms;
 use super::throttle::Throttle;
 use super::waits::Waits;
 use super::{Space, Synced};
@@ -262,6 +263,8 @@ pub(crate) struct Shared {
     pub reapers: Reapers,
     /// Compression of new pages.
     pub compression: RwLock<Compression>,
+    /// Terms in which mounts tell their space.
+    pub thin_terms: Mutex<ThinTerms>,
     /// A [`PrimaryCache`], as its number.
     pub primary_cache: AtomicU8,
     /// True if the pool was opened read-only.
@@ -305,6 +308,7 @@ impl Shared {
             read_amplification: ReadAmplification::default(),
             reapers: Reapers::default(),
             compression: RwLock::new(Compression::default()),
+            thin_terms: Mutex::default(),
             primary_cache: AtomicU8::default(),
             read_only: AtomicBool::default(),
             failed: OnceLock::new(),
@@ -589,12 +593,13 @@ impl Shared {
     pub(crate) fn space(&self) -> Space {
         let claimed = self.claimed_bytes.load(Ordering::Relaxed);
         let taken = self.taken_bytes(claimed).saturating_add(self.reserved_bytes.load(Ordering::Acquire));
-        Space {
+        let space = Space {
             capacity_bytes: self.bounds.get().capacity_bytes,
             used_bytes: self.segments.used_bytes(),
             // The sum may exceed the capacity, since changes that free something may.
             available_bytes: self.bounds.get().capacity_bytes.saturating_sub(taken),
-            logical_bytes: 0,
-        }
+            ..Space::default()
+        };
+        Space { thin: self.thin(&space), ..space }
     }
 }

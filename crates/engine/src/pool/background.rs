@@ -96,6 +96,7 @@ impl Pool {
             let done = self.commit(due).and_then(|()| {
                 if due {
                     self.store_new_faults()?;
+                    self.store_history()?;
                     // A log that is written to attests its flushes by the way.
                     let batch = self.log.lock().writer.position().batch;
                     if std::mem::replace(&mut last_batch, batch) == batch {

@@ -152,6 +152,7 @@ impl Pool {
         // The last checkpoint may have added to dead lists.
         self.catalogue.read().flush_dead()?;
         self.place_faults()?;
+        self.place_history()?;
         let (versions, growth_bytes) = {
             let catalogue = self.catalogue.read();
             let growth_bytes = catalogue.grown_bytes.swap(0, Ordering::Relaxed);

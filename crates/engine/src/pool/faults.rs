@@ -7,11 +7,9 @@
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::Pool;
-use crate::dataset::redo::{REDO_FIXED_BYTES, Redo};
-use crate::dataset::{Dataset, count};
+use crate::dataset::Dataset;
 use crate::faults::{FaultKind, FaultReport, Subject};
 use crate::limits::BASES_MAX;
 use crate::tree::Value;
@@ -81,36 +79,8 @@ impl Pool {
 
     fn store_faults(&self) -> Result<()> {
         let faults = &self.shared.segments.faults;
-        let claim = (REDO_FIXED_BYTES + faults.report().encode().len() + GROWTH_BYTES) as u64;
-        if self.shared.reserve(claim, 0, 0).is_err() {
-            // The next checkpoint has room of its own.
-            return Ok(());
-        }
-        let logged = self.log_faults();
-        self.shared.release(claim);
-        logged?;
-        self.flushes.flush().inspect_err(|error| self.shared.fail(error))
-    }
-
-    fn log_faults(&self) -> Result<()> {
-        self.prepare_commit()?;
-        let mut log = self.log.lock();
-        self.check_failed()?;
-        if self.shared.read_only.load(Ordering::Relaxed) {
-            // The pool was exported meanwhile.
-            return Ok(());
-        }
-        // The counts are taken with the log's lock held, as at a checkpoint: what is taken later is stored later.
-        let Some(report) = self.shared.segments.faults.take_changed() else { return Ok(()) };
-        let value = report.encode();
-        let mut ops = Vec::new();
-        Redo::Put(self.own.id, KEY, &value).encode(&mut ops);
-        let appended = log.writer.append(0, &[], ops.len(), |_| ops, false);
-        let appended = appended.inspect_err(|error| self.shared.fail(error))?;
-        log.window_bytes += appended.written_bytes;
-        count(&self.shared.counters.framing_bytes, appended.framing_bytes);
-        let placed = self.own.replay_value(KEY, Some(&value));
-        placed.inspect_err(|error| self.shared.fail(error))
+        let most = faults.report().encode().len() + GROWTH_BYTES;
+        self.store_own_value(KEY, most, &|| faults.take_changed().map(|report| report.encode()))
     }
 
     /// Puts changed counts into the tree, at the quiesce point of a checkpoint.

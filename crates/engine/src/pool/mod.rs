@@ -26,12 +26,14 @@
 //! Datasets    catalogue, image, stored       all datasets and snapshots; their stored form, and how it is read
 //!             catalogue_ops, rebase, compare changes of them; moves a clone onto a newer snapshot; compares versions
 //!             reap, listing, quotas          frees what was destroyed; what each holds; quotas and reservations
+//!             thin                           how the pool compresses, for space before compression
 //!             send                           streams of snapshots
 //! Models      models, logs, modelled         learns and adopts models; models of logs; figures of both
 //!             codecs                         the property `compression` of each dataset
 //! Care        spares                         devices that stand in for others that fail, and when
 //!             background                     the threads that do all of this in production
 //!             check, scrub, repair, faults   verify everything; repair from second copies; keep counts of errors
+//!             space_history, own_values      what the pool held over time; values that are logged by themselves
 //!             status, survey                 figures of the pool; how an object's pages are stored
 //! ```
 
@@ -72,6 +74,7 @@ mod models;
 mod open;
 mod opening;
 mod options;
+mod own_values;
 mod pack;
 mod paths;
 mod places;
@@ -92,6 +95,7 @@ mod scan;
 mod scrub;
 mod send;
 mod sizing;
+mod space_history;
 mod spare_label;
 mod spares;
 mod status;
@@ -101,6 +105,7 @@ mod survey;
 mod table_pages;
 #[cfg(test)]
 mod testing;
+mod thin;
 mod traffic;
 mod trim;
 mod versions;
@@ -247,6 +252,7 @@ pub struct Pool {
     durable: AtomicU64,
     scrub: Mutex<scrub::Scrub>,
     trim: Mutex<TrimStatus>,
+    space_history: Mutex<space_history::KeptHistory>,
     autotrim: AtomicBool,
     autoexpand: AtomicBool,
     signal: Mutex<Signal>,

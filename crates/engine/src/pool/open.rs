@@ -33,7 +33,8 @@ use super::stored::StoredCatalogue;
 use super::table_pages::StoredPages;
 use super::{Log, Maintenance, Pool, ReplayReport as Report, Signal};
 use crate::dataset::{
-    Commit, Dataset, DeadBlocks, Journal, LiveDataset, ModelTable, PrimaryCache, Shared, SpaceAccounting,
+    Commit, Dataset, DeadBlocks, Journal, LiveDataset, LogicalCapacity, ModelTable, PrimaryCache, Shared,
+    SpaceAccounting,
 };
 use crate::device::{AlignedBuf, Device, Devices, Roster};
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
@@ -442,6 +443,7 @@ impl OpeningPool {
             durable: 0.into(),
             scrub: Mutex::default(),
             trim: Mutex::default(),
+            space_history: Mutex::default(),
             autotrim: false.into(),
             autoexpand: false.into(),
             signal: Mutex::new(Signal::default()),
@@ -476,6 +478,8 @@ impl OpeningPool {
         pool.load_late();
         pool.load_scrub()?;
         pool.load_faults(end.damaged);
+        pool.load_history();
+        pool.measure_expansion();
         if end.damage.is_some() && !options.read_only {
             // Replay starts at this checkpoint from now on, and so does not meet the damage any more.
             pool.checkpoint(false)?;
@@ -603,6 +607,13 @@ impl Pool {
                 if let Err(error) = self.set_spare_rule(rule, &value) {
                     tracing::warn!(%error, "a property of spares is not obeyed");
                 }
+            }
+        }
+        if let Some(value) = self.property(LogicalCapacity::NAME)? {
+            // Without it mounts tell stored bytes, and the pool can be used.
+            match value.parse() {
+                Ok(capacity) => self.shared.thin_terms.lock().capacity = capacity,
+                Err(error) => tracing::warn!(%error, "a property is not obeyed"),
             }
         }
         if let Some(value) = self.property("primarycache")? {

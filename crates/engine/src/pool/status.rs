@@ -210,7 +210,34 @@ pub struct Status {
     pub rescue: Option<RescueReport>,
 }
 
+/// Sums over the pages of all datasets.
+pub(super) struct PageTotals {
+    /// As [`Status::logical_bytes`].
+    pub logical_bytes: u64,
+    /// As [`Status::stored_bytes`].
+    pub stored_bytes: u64,
+    /// As [`Status::physical_bytes`].
+    pub physical_bytes: u64,
+}
+
 impl Pool {
+    /// Sums up the pages of all datasets.
+    pub(super) fn page_totals(&self) -> PageTotals {
+        let used_bytes = self.shared.space().used_bytes;
+        let datasets = self.datasets.read().clone();
+        let totals = datasets.iter().map(|dataset| dataset.totals().unwrap_or_default());
+        let (logical_bytes, stored_bytes) = totals.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let node_bytes: u64 = datasets.iter().map(|dataset| dataset.accounting.lock().node_bytes).sum();
+        // The locks are taken one after the other, never together: a thread that waits to change the catalogue may come
+        // between two readings.
+        let of_versions = self.catalogue.read().held_bytes();
+        let held_bytes = of_versions.saturating_add(self.unreferenced_bytes());
+        // The two sums are taken one after the other, so they may be of different instants.
+        let own_bytes = used_bytes.saturating_sub(held_bytes);
+        let physical_bytes = stored_bytes.saturating_add(node_bytes).saturating_add(own_bytes);
+        PageTotals { logical_bytes, stored_bytes, physical_bytes }
+    }
+
     /// Returns the counters since the pool was opened.
     pub fn totals(&self) -> Totals {
         let counters = &self.shared.counters;
@@ -292,16 +319,7 @@ impl Pool {
     /// Returns the state of the pool. Waits for a commit or checkpoint that is under way.
     pub fn status(&self) -> Status {
         let space = self.shared.space();
-        let datasets = self.datasets.read().clone();
-        let totals = datasets.iter().map(|dataset| dataset.totals().unwrap_or_default());
-        let (logical_bytes, stored_bytes) = totals.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        let node_bytes: u64 = datasets.iter().map(|dataset| dataset.accounting.lock().node_bytes).sum();
-        // The locks are taken one after the other, never together: a thread that waits to change the catalogue may come
-        // between two readings.
-        let of_versions = self.catalogue.read().held_bytes();
-        let held_bytes = of_versions.saturating_add(self.unreferenced_bytes());
-        // The two sums are taken one after the other, so they may be of different instants.
-        let own_bytes = space.used_bytes.saturating_sub(held_bytes);
+        let PageTotals { logical_bytes, stored_bytes, physical_bytes } = self.page_totals();
         let (log_bytes, next_batch) = {
             let log = self.log.lock();
             (log.window_bytes, log.writer.position().batch)
@@ -328,7 +346,7 @@ impl Pool {
             reserved_bytes: self.shared.reserved_bytes.load(Ordering::Acquire),
             logical_bytes,
             stored_bytes,
-            physical_bytes: stored_bytes.saturating_add(node_bytes).saturating_add(own_bytes),
+            physical_bytes,
             dirty_bytes: self.shared.dirty_bytes.load(Ordering::Relaxed),
             unstored_tree_bytes: self.nodes.unstored_bytes(),
             log_bytes,

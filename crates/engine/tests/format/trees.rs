@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use pagefold_engine::dataset::{Change, encode_ptrs};
 use pagefold_engine::faults::{FaultCounts, FaultReport, Struck, Subject};
+use pagefold_engine::history::{SpaceHistory, SpaceSample};
 use pagefold_engine::record::Compression;
 use pagefold_engine::tree::{Edit, NodeCache, NodeStore, Tree, Value};
 use pagefold_engine::{Key, Ptr};
@@ -80,6 +81,7 @@ fn values_of_the_engine() {
         (Key::MODEL, "model"),
         (Key::DEAD, "dead"),
         (Key::FAULTS, "errors"),
+        (Key::SPACE, "space"),
     ];
     assert_eq!(kinds, known.map(|(kind, name)| (u64::from(kind), name)));
     assert_eq!(Key::ENGINE_KINDS, 0xe0);
@@ -113,4 +115,13 @@ fn values_of_the_engine() {
     let report = FaultReport { cleared: 0, devices: vec![counts(2)], struck: vec![struck], unlisted: 0 };
     assert_example("errors", &report.encode());
     assert_eq!(FaultReport::decode(&example("errors")).unwrap(), report);
+
+    let mut history = SpaceHistory::default();
+    for (time, used_bytes, logical_bytes) in
+        [(1_795_284_176, 1 << 20, 2 << 20), (1_795_287_776, 1_056_768, 2_129_920)]
+    {
+        assert!(history.observe(SpaceSample { time, used_bytes, logical_bytes }));
+    }
+    assert_example("space", &history.encode());
+    assert_eq!(SpaceHistory::decode(&example("space")).unwrap(), history);
 }

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod changes;
+mod thin;
 mod twin;
 
 use std::sync::Arc;

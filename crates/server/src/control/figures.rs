@@ -357,6 +357,43 @@ pub struct ErrorFigures {
     pub struck: Vec<StruckFigures>,
 }
 
+/// Space of a pool in bytes before compression, as its mounts tell it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ThinFigures {
+    /// The property `logicalcapacity`.
+    pub logicalcapacity: String,
+    /// Size.
+    pub size_bytes: u64,
+    /// Bytes in use.
+    pub used_bytes: u64,
+    /// Bytes that are available.
+    pub available_bytes: u64,
+    /// Bytes before compression for each stored byte that are expected.
+    pub ratio: f64,
+    /// Bytes that the pool holds in all at this ratio.
+    pub holds_bytes: u64,
+}
+
+impl ThinFigures {
+    /// Returns true if the pool cannot hold the size that it tells; a twentieth less is left to chance.
+    pub fn is_short(&self) -> bool {
+        self.holds_bytes < self.size_bytes - self.size_bytes / 20
+    }
+}
+
+/// Growth of a pool, and what follows from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForecastFigures {
+    /// Whole days until it is full; `None` if it does not grow, or would take ten years.
+    pub full_in_days: Option<u64>,
+    /// Stored bytes that come to it in a day; negative if it shrinks.
+    pub growth_bytes_per_day: i64,
+    /// The same before compression.
+    pub logical_growth_bytes_per_day: i64,
+    /// Time that this follows from, in seconds.
+    pub over_seconds: u64,
+}
+
 /// Space that snapshots hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotFigures {
@@ -573,6 +610,12 @@ pub struct PoolFigures {
     /// All quotas of datasets that are set.
     #[serde(default)]
     pub quotas: Vec<QuotaFigures>,
+    /// Space as its mounts tell it, if it has a thin capacity.
+    #[serde(default)]
+    pub thin: Option<ThinFigures>,
+    /// When it will be full, if it has a day of history.
+    #[serde(default)]
+    pub forecast: Option<ForecastFigures>,
     /// Bytes of all stored pages before compression.
     pub logical_bytes: u64,
     /// Bytes of all stored pages, metadata not counted.

@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::fullness::PoolWatch;
 use crate::failure::{Context, Result};
+use crate::units;
 
 /// Interval between two checks whether there are such pages.
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
@@ -54,7 +55,7 @@ impl Background {
 fn work(fs: Option<&Fs>, pool: &Pool, watched: &Watched, stop: &(Mutex<bool>, Condvar)) {
     let mut times_written = Instant::now();
     loop {
-        watched.lock().look(pool);
+        watched.lock().look(pool, units::now());
         let pause = fs.map_or(REAP_INTERVAL, |fs| tend(fs, &mut times_written));
         let mut stopped = stop.0.lock();
         if !*stopped && !pause.is_zero() {
@@ -63,7 +64,7 @@ fn work(fs: Option<&Fs>, pool: &Pool, watched: &Watched, stop: &(Mutex<bool>, Co
         if *stopped {
             drop(stopped);
             // The last look reports what was met since the previous one.
-            watched.lock().look(pool);
+            watched.lock().look(pool, units::now());
             return;
         }
     }

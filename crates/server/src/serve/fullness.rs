@@ -1,15 +1,21 @@
-//! Warns when a pool or a quota fills up, and reports errors that were met.
+//! Warns when a pool or a quota fills up, when it soon will, and when it holds less than was promised; reports errors that
+//! were met. Has the pool remember what it holds.
 
 use std::collections::BTreeMap;
 
 use pagefold_engine::dataset::{Bound, Space};
 use pagefold_engine::pool::Pool;
 
+use crate::control::ThinFigures;
+use crate::units::FULL_DAYS;
 pub use crate::units::{FULL_PERCENT, hundredths as percent};
-use crate::{names, pool_errors, pool_status};
+use crate::{names, pool_errors, pool_status, units};
 
 /// Shares of a pool's capacity, in per cent; a warning comes once when each is reached.
 const STEPS: [u64; 3] = [FULL_PERCENT, 90, 95];
+/// Days until a pool is full; a warning comes once when each is reached. A step is reported again after half as many
+/// days more were left.
+const DAYS: [u64; 3] = [FULL_DAYS, 7, 2];
 /// Distance below a step, in per cent, to which the share has to fall before the step is reported again.
 const SLACK: u64 = 2;
 
@@ -18,6 +24,10 @@ const SLACK: u64 = 2;
 pub(crate) struct PoolWatch {
     pool: Fullness,
     quotas: BTreeMap<(u64, Bound), Fullness>,
+    /// The minute of the last forecast: it sums up all datasets.
+    minute: u64,
+    countdown: Countdown,
+    promise: Promise,
     errors: pool_errors::ErrorWatch,
 }
 
@@ -40,15 +50,54 @@ impl Fullness {
     }
 }
 
+/// The last report about the days until a pool is full.
+#[derive(Debug, Default)]
+struct Countdown {
+    /// Number of steps that were reached.
+    reached: usize,
+}
+
+impl Countdown {
+    /// Returns true if fewer days are left than at the last call by a step.
+    fn observe(&mut self, days: Option<u64>) -> bool {
+        let below = |bound: &dyn Fn(u64) -> u64| {
+            DAYS.iter().filter(|step| days.is_some_and(|days| days < bound(**step))).count()
+        };
+        let (reached, told) = (below(&|step| step), below(&|step| step + step / 2));
+        let before = self.reached;
+        self.reached = before.min(told).max(reached);
+        reached > before
+    }
+}
+
+/// The last report about a thin capacity.
+#[derive(Debug, Default)]
+struct Promise {
+    is_short: bool,
+}
+
+impl Promise {
+    /// Returns true if the pool has begun to hold less than was promised.
+    fn observe(&mut self, thin: Option<&ThinFigures>) -> bool {
+        let before = self.is_short;
+        self.is_short =
+            thin.is_some_and(|thin| thin.is_short() || (before && thin.holds_bytes < thin.size_bytes));
+        self.is_short && !before
+    }
+}
+
 impl PoolWatch {
     /// Returns a watch that does not report errors that were counted before.
     pub(super) fn new(pool: &Pool) -> Self {
         Self { errors: pool_errors::ErrorWatch::new(pool), ..Self::default() }
     }
 
-    /// Logs what was reached since the last call.
-    pub(super) fn look(&mut self, pool: &Pool) {
+    /// Logs what was reached since the last call. The time is `now`, in seconds since 1970.
+    pub(super) fn look(&mut self, pool: &Pool, now: u64) {
         self.errors.look(pool);
+        pool.note_space(now);
+        pool.measure_expansion();
+        self.look_ahead(pool, now);
         let Space { capacity_bytes, used_bytes, available_bytes, .. } = pool.space();
         if let Some(step) = self.pool.observe(capacity_bytes.saturating_sub(available_bytes), capacity_bytes)
         {
@@ -72,6 +121,32 @@ impl PoolWatch {
     }
 }
 
+impl PoolWatch {
+    /// Logs that the pool will soon be full, or holds less than was promised.
+    fn look_ahead(&mut self, pool: &Pool, now: u64) {
+        if std::mem::replace(&mut self.minute, now / 60) != now / 60 {
+            let forecast = pool_status::forecast(pool, now);
+            let days = forecast.and_then(|forecast| forecast.full_in_days);
+            if let (true, Some(forecast), Some(days)) = (self.countdown.observe(days), forecast, days) {
+                let growth_bytes_per_day = forecast.growth_bytes_per_day;
+                let days = units::counted(days, "day");
+                tracing::warn!(growth_bytes_per_day, "the pool is full in {days} if it grows as it did");
+            }
+        }
+        let thin = pool_status::thin(pool);
+        if let (true, Some(thin)) = (self.promise.observe(thin.as_ref()), thin) {
+            let ThinFigures { size_bytes, holds_bytes, ratio, .. } = thin;
+            tracing::warn!(
+                size_bytes,
+                holds_bytes,
+                "the pool promises {}, and at {ratio:.2}x it holds {}",
+                units::size(size_bytes),
+                units::size(holds_bytes)
+            );
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,5 +159,28 @@ mod tests {
         assert_eq!([96, 94, 95, 92, 95].map(&mut told), [Some(95), None, None, None, Some(95)]);
         assert_eq!([10, 91].map(&mut told), [None, Some(90)]);
         assert_eq!(percent(1, 0), 100);
+    }
+
+    #[test]
+    fn each_step_of_days_is_told_once_until_it_is_left() {
+        let mut countdown = Countdown::default();
+        let mut told = |days: u64| countdown.observe(Some(days));
+        assert_eq!(
+            [31, 29, 31, 29, 44, 29, 45, 29].map(&mut told),
+            [false, true, false, false, false, false, false, true]
+        );
+        assert_eq!([8, 6, 7, 6, 1, 0].map(&mut told), [false, true, false, false, true, false]);
+        // It does not grow any more.
+        assert!(!countdown.observe(None) && countdown.observe(Some(0)) && !countdown.observe(Some(3)));
+    }
+
+    #[test]
+    fn a_broken_promise_is_told_once_until_it_is_kept() {
+        let mut promise = Promise::default();
+        let thin = |holds_bytes| ThinFigures { size_bytes: 1000, holds_bytes, ..ThinFigures::default() };
+        let mut told = |holds| promise.observe(Some(&thin(holds)));
+        assert_eq!([1200, 960, 940, 990, 940].map(&mut told), [false, false, true, false, false]);
+        assert_eq!([1000, 940].map(&mut told), [false, true]);
+        assert!(!promise.observe(None) && !promise.is_short);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pagefold_engine::dataset::PrimaryCache;
+use pagefold_engine::dataset::{LogicalCapacity, PrimaryCache};
 use pagefold_engine::pool::{Pool, SPARE_RULES};
 use parking_lot::Mutex;
 
@@ -73,7 +73,7 @@ impl Properties {
     pub(super) fn obey_all(&self) -> Result<()> {
         let temporary = self.temporary.lock().clone();
         let values = dataset_properties::all(&self.pool, "", &temporary)?;
-        let own = ["compression", "primarycache", "autotrim", "autoexpand", "cache"];
+        let own = ["compression", "primarycache", "autotrim", "autoexpand", "cache", LogicalCapacity::NAME];
         for name in own.into_iter().chain(SPARE_RULES) {
             let found = values.iter().find(|value| value.name == name && value.source != ValueSource::None);
             if let Some(value) = found {
@@ -95,6 +95,9 @@ impl Properties {
             "autoexpand" => self.pool.set_autoexpand(value == "on"),
             _ if SPARE_RULES.contains(&name) => {
                 self.pool.set_spare_rule(name, value).map_err(|_| unknown())?;
+            }
+            LogicalCapacity::NAME => {
+                self.pool.set_logical_capacity(value.parse().map_err(|_| unknown())?);
             }
             "cache" => self.pool.set_cache_bytes(value.parse().map_err(|_| unknown())?),
             _ => self.pool.set_primary_cache(match value {

@@ -32,7 +32,7 @@ pub(super) fn run(args: &BackupRestorePool) -> Result<()> {
     let newest = newest_of(of_pool(args, &backups)?);
     let own = own_name(&newest);
     if !args.into {
-        create::run(&Create {
+        create::make(&Create {
             pool: args.pool.clone(),
             devices: args.devices.clone(),
             properties: Vec::new(),

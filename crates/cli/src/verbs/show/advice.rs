@@ -1,6 +1,6 @@
 //! Tells whether something is wrong with a pool, and what to do about it.
 
-use pagefold_server::control::{PoolFigures, QuotaFigures};
+use pagefold_server::control::{ForecastFigures, PoolFigures, QuotaFigures};
 use pagefold_server::raw::shown;
 use pagefold_server::serve::{FULL_PERCENT, percent};
 use pagefold_server::units;
@@ -86,12 +86,16 @@ pub(super) fn advice(pool: &PoolFigures) -> Option<String> {
             pool.account_faults, pool.name
         )),
         "ONLINE" | "EXPORTED" if fullness(pool) >= FULL_PERCENT => Some(full_advice(pool)),
-        "ONLINE" | "EXPORTED" => full_quotas(pool).next().map(|quota| {
-            format!(
-                "the {} of {} is nearly taken: delete something there, or raise it: pagefold set {}=SIZE {}",
-                quota.property, quota.name, quota.property, quota.name
-            )
-        }),
+        "ONLINE" | "EXPORTED" => full_quotas(pool)
+            .next()
+            .map(|quota| {
+                format!(
+                    "the {} of {} is nearly taken: delete something there, or raise it: pagefold set {}=SIZE {}",
+                    quota.property, quota.name, quota.property, quota.name
+                )
+            })
+            .or_else(|| soon_full_advice(pool))
+            .or_else(|| thin_advice(pool)),
         _ => None,
     }
 }
@@ -105,6 +109,31 @@ fn error_advice(pool: &PoolFigures) -> String {
         "{first}`pagefold scrub --wait {name}` verifies everything and repairs what is kept twice, and `pagefold check {name}` \
          (unmounted) lists what cannot be read; then `pagefold clear {name}`"
     )
+}
+
+/// Returns the days until a pool is full, and its growth, if these days are few.
+pub(super) fn soon_full(pool: &PoolFigures) -> Option<(u64, ForecastFigures)> {
+    let forecast = pool.forecast?;
+    forecast.full_in_days.filter(|days| *days < units::FULL_DAYS).map(|days| (days, forecast))
+}
+
+fn soon_full_advice(pool: &PoolFigures) -> Option<String> {
+    let (days, _) = soon_full(pool)?;
+    let days = units::counted(days, "day");
+    Some(format!("it will be full in {days}: add room before: pagefold add {} DEVICE", pool.name))
+}
+
+/// Returns what to do about a pool that cannot hold the size that it tells.
+fn thin_advice(pool: &PoolFigures) -> Option<String> {
+    let thin = pool.thin.as_ref().filter(|thin| thin.is_short())?;
+    Some(format!(
+        "it promises {}, and at {:.2}x it holds {}: add room (pagefold add {name} DEVICE), or promise less: pagefold set logicalcapacity={:.1}x {name}",
+        units::size(thin.size_bytes),
+        thin.ratio,
+        units::size(thin.holds_bytes),
+        (thin.ratio * 10.0).floor() / 10.0,
+        name = pool.name
+    ))
 }
 
 /// Returns what to do about a pool that is nearly full.

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use pagefold_engine::dataset::LogicalCapacity;
 use pagefold_server::control::{ConfinementFigures, MemoryFigures, PoolFigures, TakeoverFigures};
 use pagefold_server::failure::{Context, Failure, Result};
 use pagefold_server::serve::percent;
-use pagefold_server::{raw, units};
+use pagefold_server::{props, raw, units};
 use serde_json::json;
 
 use super::super::backup::{BackupStatus, Behind, backup_statuses, replicas};
 use super::super::spares;
-use super::advice::{advice, full_quotas, has_errors, has_problem};
+use super::advice::{advice, full_quotas, has_errors, has_problem, soon_full};
 use super::{Numbers, SHOWN, UNAVAILABLE, gather};
 use crate::args::Status;
 use crate::table::{self, Align, Table};
@@ -230,12 +231,34 @@ fn print_space(pool: &PoolFigures, show: Numbers) {
             show.ratio(pool.logical_bytes, pool.physical_bytes)
         ),
     );
+    if let Some(thin) = &pool.thin {
+        let size = show.size(thin.size_bytes);
+        let holds = show.size(thin.holds_bytes);
+        let told = format!("{size}; at {:.2}x this pool holds {holds}", thin.ratio);
+        line("thin", &format!("logicalcapacity={} tells {told}", human_capacity(&thin.logicalcapacity)));
+    }
+    if let Some((days, forecast)) = soon_full(pool) {
+        let bytes = |bytes: i64| show.size(u64::try_from(bytes).unwrap_or_default());
+        let told = format!(
+            "{}, if it grows by {} a day ({} before compression) as in the last {}",
+            units::counted(days, "day"),
+            bytes(forecast.growth_bytes_per_day),
+            bytes(forecast.logical_growth_bytes_per_day),
+            units::age(forecast.over_seconds)
+        );
+        line("full in", &told);
+    }
     if pool.freeing {
         line(
             "freeing",
             &format!("what was destroyed; {} of snapshots are left", show.size(pool.freeing_bytes)),
         );
     }
+}
+
+/// Returns the form of a thin capacity that people read.
+fn human_capacity(stored: &str) -> String {
+    props::find(LogicalCapacity::NAME).map_or_else(|_| stored.to_owned(), |property| property.human(stored))
 }
 
 /// Prints what a server holds in memory, and what it does in the background.
