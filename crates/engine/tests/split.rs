@@ -298,3 +298,40 @@ fn a_split_that_fails_is_undone() {
     pool.split("half", HALF, &[]).unwrap();
     has(&open(&half_of(&sims)), 0..200, 1);
 }
+
+/// A device cannot be given its new label: the split has happened all the same, and nobody gets the device back.
+#[test]
+fn a_device_that_has_no_new_label_yet_is_left_alone() {
+    for again in [false, true] {
+        let sims = fresh(2, 2);
+        let pool = open(&sims);
+        write(&pool, 0..120, 1);
+        // The last copy of the label, which is written before the first one.
+        let last = 129 * MIB..129 * MIB + 4096;
+        sims[3].inject(InjectedFault { op: SimOp::Write, range: last, skip: 0, times: u64::MAX });
+        let failed = pool.split("half", HALF, &[]).unwrap_err().to_string();
+        assert!(failed.contains("the pool is split"), "{failed}");
+        assert_eq!(half_of(&sims).len(), 1);
+        write(&pool, 120..200, 1);
+        for refused in [pool.detach(3), pool.online(Arc::clone(&sims[3]) as _).map(|_| ())] {
+            assert!(matches!(refused, Err(Error::Busy(_))), "{refused:?}");
+        }
+        assert!(fill(&pool) == 0, "nobody writes to it");
+        sims[3].clear_faults();
+        let pool = if again {
+            // Whoever splits the pool again finishes that first.
+            let refused = pool.split("other", Guid(*b"another half ..."), &[]);
+            assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+            pool
+        } else {
+            drop(pool);
+            open(&[&sims[0], &sims[2], &sims[3]].map(Arc::clone))
+        };
+        assert_eq!(numbers(&pool), [0, 2]);
+        has(&pool, 0..200, 1);
+        let half = open(&half_of(&sims));
+        has(&half, 0..120, 1);
+        is_sound(&half);
+        is_sound(&pool);
+    }
+}

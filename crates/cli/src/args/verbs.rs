@@ -9,8 +9,8 @@ use super::{
     Add, Analyze, Archive, Attach, Backup, Balance, Basebackup, BranchVerb, Check, Clear, Create, Dataset,
     Destroy, DeviceOf, Diff, Du, Events, Export, Fold, Get, Hold, Holds, Import, Inherit, Iostat, List,
     MakeClone, Mount, Online, Policy, Pools, Promote, Rebase, Receive, Reguid, Remove, Rename, Replace,
-    Replicate, Reset, Restart, Rewrite, Rollback, Scrub, Send, Set, Snapshot, SplitPool, Status, Sync, Systemd,
-    Trim, Unmount,
+    Replicate, Reset, Restart, Rewrite, Rollback, Scrub, Send, Set, Snapshot, SplitPool, Status, Sync,
+    Systemd, Trim, Unmount,
 };
 
 /// All verbs.

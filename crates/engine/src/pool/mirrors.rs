@@ -245,6 +245,7 @@ impl Pool {
         let label = Label::read(one)?;
         let number = label.device;
         let (group, state) = self.state_of(number)?;
+        self.check_stays(number)?;
         if state.is_written() {
             return Err(Error::Invalid(format!("{} is in use already", one.path().display())));
         }

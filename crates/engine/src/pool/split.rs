@@ -150,6 +150,10 @@ impl Pool {
         if guid == Guid::NONE || guid == self.guid() {
             return Err(Error::Invalid("the new pool needs a GUID of its own".into()));
         }
+        if self.stored_split()?.is_some() {
+            // A device could not be labelled when the pool was split before.
+            self.settle_split(&[])?;
+        }
         let groups: Vec<u16> = (0..self.labels.counted()).collect();
         let half = self.without_stand_in(&groups, || {
             let chosen = self.choose_half(named)?;
@@ -292,12 +296,33 @@ impl Pool {
         self.set_property(STORED, Some(left.encode()).filter(|_| !left.devices.is_empty()).as_deref())
     }
 
+    fn stored_split(&self) -> Result<Option<SplitRecord>> {
+        let Some(text) = self.property(STORED)? else { return Ok(None) };
+        let record = SplitRecord::decode(&text);
+        let bad = || Error::corrupt("pool", format!("its property {STORED} cannot be: '{text}'"));
+        record.ok_or_else(bad).map(Some)
+    }
+
+    /// Returns an error if a device is of another pool by a split that is done, though it does not say so itself yet: then it
+    /// is neither used nor erased.
+    pub(super) fn check_stays(&self, device: u16) -> Result<()> {
+        let record = self.stored_split()?.filter(|record| record.done);
+        let leaves = |id: &DeviceId| {
+            let tables = self.labels.tables();
+            tables.iter().filter_map(|table| table.entry(device)).any(|entry| DeviceId::of(entry) == *id)
+        };
+        match record {
+            Some(record) if record.devices.iter().any(leaves) => Err(Error::Busy(format!(
+                "it is a device of pool {}, and is told so when this pool is mounted next",
+                record.name
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Goes on with a split that a crash has interrupted, or undoes it (X2). Devices that are no members are `aside`.
     pub(super) fn settle_split(&self, aside: &[Arc<dyn Device>]) -> Result<()> {
-        let Some(text) = self.property(STORED)? else { return Ok(()) };
-        let Some(record) = SplitRecord::decode(&text) else {
-            return Err(Error::corrupt("pool", format!("its property {STORED} cannot be: '{text}'")));
-        };
+        let Some(record) = self.stored_split()? else { return Ok(()) };
         if record.guid == self.guid() {
             return self.forget_whole();
         }

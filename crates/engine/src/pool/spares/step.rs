@@ -333,6 +333,7 @@ impl Pool {
     /// other one steps in for the same device; a spare that stands in for the device stays for good if it is `wanted`.
     pub(in crate::pool) fn part_with(&self, number: u16, wanted: bool) -> Result<()> {
         let _turn = self.spares.turn.lock();
+        self.check_stays(number)?;
         let tables = self.labels.tables();
         let entry = members(&tables).find(|(_, entry)| entry.number == number);
         let all = self.spares.state.lock().all.clone();
