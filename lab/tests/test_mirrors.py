@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from lab import proc
+from lab.load import pgbench_load, prepare_pgbench
 from lab.machine import commands, outputs, run_on_machine, script_of
 from lab.paths import ROOT
 from lab.pool import Pool
+from lab.postgres import Postgres
+from lab.verify import pgbench_balances
 
 MIB = 1 << 20
 PAGE = ROOT / "docs" / "MIRRORS.md"
@@ -368,6 +371,147 @@ def test_a_removal_is_stopped_and_what_cannot_be_removed_is_told(pool):
             pool.pagefold("remove", "-n", pool.pool, second)
         assert (pool.mountpoint / "more").read_bytes() == more
     assert (pool.mountpoint / "large").read_bytes() == content
+
+
+def parts(pool: Pool) -> list[float]:
+    """Returns the part of each device that is in use."""
+    return [one["allocated_bytes"] / one["size_bytes"] for one in status(pool)["devices"]]
+
+
+def test_devices_that_were_added_get_their_part_under_writes(pool):
+    with pytest.raises(proc.CommandFailed, match="nothing to balance"):
+        pool.pagefold("balance", pool.pool)
+    with pytest.raises(proc.CommandFailed, match="is not being balanced"):
+        pool.pagefold("balance", "--stop", pool.pool)
+    content = stored(pool, "large", 140)
+    second = beside(pool, "second")
+    pool.pagefold("add", pool.pool, second)
+    before = parts(pool)
+    assert before[0] - before[1] > 0.4, before
+    told = pool.pagefold("balance", "-n", pool.pool)
+    assert f"would move from {pool.device} to {second}" in told and "nothing was changed" in told
+    assert parts(pool)[1] < 0.1
+    with Writer(pool.mountpoint) as writer:
+        pool.pagefold("balance", pool.pool, "--wait")
+    after = parts(pool)
+    assert abs(after[0] - after[1]) < 0.1, after
+    told = status(pool)["balance"]
+    assert told["finished"] > 0 and told["left_bytes"] == 0 and 0 < told["moved_bytes"] < 100 * MIB, told
+    assert "moved" in pool.pagefold("status", pool.pool)
+    writer.verify()
+    pool.crash()
+    pool.recover()
+    writer.verify()
+    assert (pool.mountpoint / "large").read_bytes() == content
+
+
+def test_a_server_that_is_killed_again_and_again_goes_on_balancing(pool):
+    content = stored(pool, "large", 140)
+    pool.pagefold("add", pool.pool, beside(pool, "second"))
+    pool.pagefold("balance", pool.pool)
+    kills = 0
+    while abs(parts(pool)[0] - parts(pool)[1]) > 0.1:
+        assert kills < 100
+        time.sleep(0.02 * kills)
+        pool.crash()
+        pool.recover()
+        kills += 1
+    assert (pool.mountpoint / "large").read_bytes() == content
+    pool.unmount()
+    pool.mount()
+    # It has ended, or does so within moments.
+    deadline = time.monotonic() + 60
+    while (told := status(pool)["balance"]) and not told["finished"]:
+        assert time.monotonic() < deadline, told
+        time.sleep(0.1)
+    assert "equally full already" in pool.pagefold("balance", pool.pool)
+
+
+def test_a_half_is_taken_away_under_pgbench_and_postgresql_starts_on_it(run):
+    with Pool(run, 512 * MIB) as pool:
+        second = beside(pool, "second", 512)
+        pool.pagefold("attach", pool.pool, pool.device, second, "--wait")
+        data = pool.mountpoint / "data"
+        data.mkdir(mode=0o700)
+        proc.run(["chown", "postgres:", data])
+        server = Postgres(run, data, settings={"max_wal_size": "64MB"})
+        prepare_pgbench(server, "bench", 2)
+        half = f"{pool.pool}-half"
+        pgbench = pgbench_load(server, "bench")
+        try:
+            with Writer(pool.mountpoint) as writer:
+                time.sleep(1)
+                told = pool.pagefold("split", "-n", pool.pool, half)
+                assert str(second) in told and "would have no mirror" in told and len(states(pool)) == 2
+                acknowledged = list(writer.done)
+                told = pool.pagefold("split", pool.pool, half)
+                assert f"import -d {second} {half}" in told
+                assert states(pool) == {Path(pool.device).name: "ONLINE"}
+                time.sleep(1)
+            pgbench.require_running()
+        finally:
+            pgbench.stop()
+        writer.verify()
+        assert pgbench_balances(server, "bench") > 0
+        server.kill()
+        with pytest.raises(proc.CommandFailed, match="has no mirror"):
+            pool.pagefold("split", pool.pool, "other")
+        mounted = run.fresh("half")
+        mounted.mkdir()
+        pool.pagefold("import", "-d", second, half)
+        pool.pagefold("check", half)
+        entry = run.mount(mounted)
+        pool.pagefold("mount", "-o", "takeover=off", half, mounted)
+        for number, content in enumerate(acknowledged[-100:], max(0, len(acknowledged) - 100)):
+            found = (mounted / f"w{number % WRITTEN_MAX}").read_bytes()
+            # A few may have been written again before the instant of the split.
+            assert found == content or len(acknowledged) > WRITTEN_MAX // 2, number
+        (mounted / "data" / "postmaster.pid").unlink(missing_ok=True)
+        copy = Postgres(run, mounted / "data", settings={"max_wal_size": "64MB"}, name="copy")
+        copy.start()
+        try:
+            assert pgbench_balances(copy, "bench") > 0
+            copy.amcheck("bench")
+        finally:
+            copy.kill()
+        pool.pagefold("unmount", mounted)
+        run.done(entry)
+        pool.pagefold("check", half)
+        pool.pagefold("destroy", "--force", half)
+        pool.unmount()
+        pool.check()
+
+
+def test_a_server_that_is_killed_while_a_pool_is_split_leaves_one_pool_or_two(pool):
+    content = stored(pool, "large", 20)
+    happened = set()
+    for round, delay_s in enumerate((0.0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.5)):
+        leaves = beside(pool, f"new{round}")
+        pool.pagefold("attach", "-f", pool.pool, pool.device, leaves, "--wait")
+        half = f"{pool.pool}-{round}"
+
+        def split() -> None:
+            try:
+                pool.pagefold("split", pool.pool, half, leaves)
+            except proc.CommandFailed:
+                pass
+
+        splitting = threading.Thread(target=split)
+        splitting.start()
+        time.sleep(delay_s)
+        pool.crash()
+        splitting.join()
+        pool.recover()
+        has_it = leaves.name in states(pool)
+        happened.add(not has_it)
+        if has_it:
+            pool.pagefold("detach", pool.pool, leaves)
+        else:
+            pool.pagefold("import", "-d", leaves, half)
+            pool.pagefold("check", half)
+            pool.pagefold("destroy", "--force", half)
+        assert (pool.mountpoint / "large").read_bytes() == content
+    assert True in happened, "the last one had time enough"
 
 
 def test_devices_without_a_mirror_are_not_added_to_mirrors_by_mistake(pool):

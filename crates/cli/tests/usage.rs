@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sandbox, assert_failure};
 
-const VERBS: [&str; 54] = [
+const VERBS: [&str; 56] = [
     "create",
     "archive",
     "backup",
@@ -52,7 +52,9 @@ const VERBS: [&str; 54] = [
     "add",
     "attach",
     "detach",
+    "split",
     "remove",
+    "balance",
     "replace",
     "offline",
     "online",

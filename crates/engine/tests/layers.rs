@@ -57,7 +57,7 @@ fn every_layer_uses_only_those_below() {
 }
 
 /// Sources outside of the layer `device` that see devices which are open and no member of `Devices` yet, and the reason.
-const SEE_DEVICES: [(&str, &str); 13] = [
+const SEE_DEVICES: [(&str, &str); 14] = [
     ("pool/crafting.rs", "makes a pool for a measurement on a file that it opens"),
     ("pool/create.rs", "makes members of devices that hold no pool, and destroys what they are"),
     ("pool/identity.rs", "compares devices before it is known which of them belong together"),
@@ -69,6 +69,7 @@ const SEE_DEVICES: [(&str, &str); 13] = [
     ("pool/scan.rs", "reads labels of whatever is found"),
     ("pool/spares/mod.rs", "keeps devices that are no members, until one becomes a member"),
     ("pool/spares/step.rs", "has one of these become a member, and takes it back"),
+    ("pool/split.rs", "gives devices that leave the label of a new pool, and opens it"),
     ("pool/stored.rs", "takes devices that are open for another purpose"),
     ("pool/testing.rs", "helps tests"),
 ];

@@ -6,20 +6,20 @@ use pagefold_engine::device::{DeviceCounts, RequestCounts};
 use pagefold_engine::history::{Forecast, Outlook};
 use pagefold_engine::limits::RECORDSIZE_MIN;
 use pagefold_engine::pool::{
-    DeviceState, DeviceStatus, FillStatus, Listed, Obstacle, Pool, QuotaUse, RemovalStatus, Rewrites,
-    ScrubState, ScrubStatus, SpareState, SpareStatus, Status, TrimState, TrimStatus,
+    BalanceStatus, DeviceState, DeviceStatus, FillStatus, Listed, Obstacle, Pool, QuotaUse, RemovalStatus,
+    Rewrites, ScrubState, ScrubStatus, SpareState, SpareStatus, Status, TrimState, TrimStatus,
 };
 
 use crate::control::{
-    Activity, CacheFigures, Counter, DeviceActivity, DeviceErrors, DeviceFigures, FillFigures,
-    ForecastFigures, LatencyFigures, LengthFigures, PoolFigures, QuotaFigures, RemovalFigures,
+    Activity, BalanceFigures, CacheFigures, Counter, DeviceActivity, DeviceErrors, DeviceFigures,
+    FillFigures, ForecastFigures, LatencyFigures, LengthFigures, PoolFigures, QuotaFigures, RemovalFigures,
     RequestFigures, RewriteFigures, ScrubFigures, SnapshotFigures, SpareFigures, ThinFigures, TrimFigures,
 };
 use crate::failure::Result;
 use crate::raw::shown;
 use crate::registry::Known;
-use crate::units::{FULL_PERCENT, hundredths};
-use crate::{names, pool_errors, pools, units};
+use crate::units::{self, FULL_PERCENT, hundredths};
+use crate::{names, pool_errors, pools};
 
 /// Returns the figures of a pool that is not mounted.
 pub fn figures_offline(known: &Known) -> Result<PoolFigures> {
@@ -67,6 +67,7 @@ pub fn figures(pool: &Pool) -> PoolFigures {
         spares: pool.spares().into_iter().map(spare).collect(),
         fill: fill(&status.fill),
         removal: removal(&status.removal),
+        balance: balance(&status.balance, units::now()),
         errors: pool_errors::figures(pool, &status.faults),
         snapshots: is_nearly_full(status).then(|| snapshots(pool)).flatten(),
         size_bytes: status.size_bytes,
@@ -190,11 +191,30 @@ fn fill(status: &FillStatus) -> Option<FillFigures> {
 
 fn removal(status: &RemovalStatus) -> Option<RemovalFigures> {
     let RemovalStatus { group, started, finished, moved_bytes, left_bytes, obstacle } = *status;
-    let obstacle = obstacle.map(|obstacle| match obstacle {
-        Obstacle::Room => "the other devices have no room at present".to_owned(),
-        Obstacle::Damage => "what is left cannot be read".to_owned(),
-    });
+    let obstacle = obstacle.map(obstacle_text);
     Some(RemovalFigures { group: group?, started, finished, moved_bytes, left_bytes, obstacle })
+}
+
+fn obstacle_text(obstacle: Obstacle) -> String {
+    match obstacle {
+        Obstacle::Room => "the other devices have no room at present".into(),
+        Obstacle::Damage => "what is left cannot be read".into(),
+        Obstacle::Removal => "devices are being removed, which comes first".into(),
+    }
+}
+
+fn balance(status: &BalanceStatus, now: u64) -> Option<BalanceFigures> {
+    let BalanceStatus { under_way, started, finished, moved_bytes, left_bytes, obstacle } = *status;
+    let until = if under_way { now } else { finished };
+    let bytes_per_s = match until.saturating_sub(started) {
+        took if took > 0 && started > 0 => moved_bytes / took,
+        _ => 0,
+    };
+    let left_s = left_bytes.checked_div(bytes_per_s).filter(|_| under_way);
+    let obstacle = obstacle.filter(|_| under_way).map(obstacle_text);
+    let figures =
+        BalanceFigures { started, finished, moved_bytes, left_bytes, bytes_per_s, left_s, obstacle };
+    (under_way || finished > 0).then_some(figures)
 }
 
 /// Returns a text about the damage that opening a pool for rescue has met; `None` unless the pool is open for rescue.

@@ -137,6 +137,8 @@ struct Sim<'a> {
     shutter: Random,
     /// Decides on removals of groups alone, so that histories without one stay as they are.
     removals: Random,
+    /// Decides on balances alone.
+    balances: Random,
     stats: Stats,
 }
 
@@ -214,6 +216,7 @@ impl<'a> Sim<'a> {
             camera: None,
             shutter: Random::new(history.seed ^ 0x5_4077E4),
             removals: Random::new(history.seed ^ 0x4E_0007A1),
+            balances: Random::new(history.seed ^ 0xBA1A_9CE5),
             stats: Stats::default(),
         };
         let create = CreateOptions { force: false, created: 0, guid: Guid(*b"simulated pool 1") };

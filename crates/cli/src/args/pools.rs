@@ -119,6 +119,36 @@ pub struct Remove {
     pub wait: bool,
 }
 
+/// See [`super::Verb::Balance`].
+#[derive(Args, Debug)]
+pub struct Balance {
+    /// A mounted pool, or where it is mounted.
+    pub pool: String,
+    /// Change nothing, and print what would be moved.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Stop a balance that is under way: what was moved stays where it is.
+    #[arg(short, long, conflicts_with_all = ["dry_run", "wait"])]
+    pub stop: bool,
+    /// Wait until it has ended.
+    #[arg(short, long)]
+    pub wait: bool,
+}
+
+/// See [`super::Verb::Split`].
+#[derive(Args, Debug)]
+pub struct SplitPool {
+    /// A mounted pool, or where it is mounted.
+    pub pool: String,
+    /// Name of the new pool.
+    pub new_pool: String,
+    /// Devices that leave, by path or number: one of each mirror. Of a mirror of which none is named, the last one leaves.
+    pub devices: Vec<PathBuf>,
+    /// Change nothing, and print which devices would leave.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+}
+
 /// See [`super::Verb::Online`].
 #[derive(Args, Debug)]
 pub struct Online {

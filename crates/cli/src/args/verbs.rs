@@ -6,10 +6,11 @@ use clap::Subcommand;
 use clap_complete::Shell;
 
 use super::{
-    Add, Analyze, Archive, Attach, Backup, Basebackup, BranchVerb, Check, Clear, Create, Dataset, Destroy,
-    DeviceOf, Diff, Du, Events, Export, Fold, Get, Hold, Holds, Import, Inherit, Iostat, List, MakeClone,
-    Mount, Online, Policy, Pools, Promote, Rebase, Receive, Reguid, Remove, Rename, Replace, Replicate,
-    Reset, Restart, Rewrite, Rollback, Scrub, Send, Set, Snapshot, Status, Sync, Systemd, Trim, Unmount,
+    Add, Analyze, Archive, Attach, Backup, Balance, Basebackup, BranchVerb, Check, Clear, Create, Dataset,
+    Destroy, DeviceOf, Diff, Du, Events, Export, Fold, Get, Hold, Holds, Import, Inherit, Iostat, List,
+    MakeClone, Mount, Online, Policy, Pools, Promote, Rebase, Receive, Reguid, Remove, Rename, Replace,
+    Replicate, Reset, Restart, Rewrite, Rollback, Scrub, Send, Set, Snapshot, SplitPool, Status, Sync,
+    Systemd, Trim, Unmount,
 };
 
 /// All verbs.
@@ -527,8 +528,8 @@ Examples:
     Check(Check),
     /// Make a pool larger by more devices, or by mirrors of several, while it is used; or give it spares.
     #[command(
-        after_long_help = "New data goes to the devices with the most room. What is there stays where it is. A device that was added cannot be
-removed again. A spare holds nothing until a device of a mirror fails: then it steps in by itself, if it is as large as
+        after_long_help = "New data goes to the emptiest devices. What is there stays where it is, until `pagefold balance` moves it. `pagefold remove`
+takes a device out again. A spare holds nothing until a device of a mirror fails: then it steps in by itself, if it is as large as
 what the mirror uses. It goes back when that device is whole again or was replaced; `pagefold detach` of that device makes
 it one of the mirror for good. Properties: autospare, sparewait, spareerrors, spareslow.
 
@@ -555,6 +556,19 @@ Examples:
   pagefold detach tank 1                     a device that is missing, by its number in status
   pagefold detach tank /dev/sdf              a spare that stands in: it goes back")]
     Detach(DeviceOf),
+    /// Make one device of each mirror a pool of its own, while the pool is used.
+    #[command(
+        after_long_help = "The new pool holds what the pool held at one instant within the call, with all snapshots. It is not mounted, and not known
+here: import it, here or on another machine. The pool goes on with the devices that stay. If the machine fails meanwhile,
+the split has happened as a whole or not at all; then the next mount gives the devices what they have missed.
+
+Examples:
+  pagefold split -n tank half                change nothing, and say which devices would leave
+  pagefold split tank half
+  pagefold split tank half /dev/sdb /dev/sdd    these, one of each mirror
+  pagefold import half"
+    )]
+    Split(SplitPool),
     /// Remove devices from a pool: what lies on them moves to the others, while the pool is used. Or remove a spare.
     #[command(
         after_long_help = "The device is part of the pool until everything has moved; `pagefold status` shows how far it is. If the pool is unmounted or
@@ -569,6 +583,19 @@ Examples:
   pagefold remove tank /dev/sdf              a spare; one that is missing by its number in status"
     )]
     Remove(Remove),
+    /// Move what lies on fuller devices of a pool to emptier ones, until all are equally full, while the pool is used.
+    #[command(
+        after_long_help = "This is for a pool that has got more devices: new data goes to the emptiest ones anyway. A mirror counts as one device. It
+takes a third of one thread's time while the pool is busy. `pagefold status` shows how far it is. If the pool is unmounted
+or crashes meanwhile, the next mount goes on. It ends by itself.
+
+Examples:
+  pagefold balance -n tank                   change nothing, and say what would be moved
+  pagefold balance tank
+  pagefold balance tank --wait
+  pagefold balance --stop tank               what was moved stays where it is"
+    )]
+    Balance(Balance),
     /// Put a new device in the place of another one, which leaves when the new one has everything.
     #[command(
         after_long_help = "The old one may be in use, or missing: then it is named by its number, which `pagefold status` shows. The new device gets

@@ -1,8 +1,10 @@
-//! `add`, `attach`, `detach`, `remove`, `replace`, `offline`, `online`: change which devices a mounted pool has, and uses.
+//! `add`, `attach`, `detach`, `split`, `remove`, `balance`, `replace`, `offline`, `online`: change which devices a mounted pool has, and uses.
 //!
 //! A server opens no devices; so they are opened here, and given to it.
 
+mod balance;
 mod removal;
+mod split;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,8 +20,11 @@ use pagefold_server::raw::{self, shown};
 use pagefold_server::registry::{self, Known, Registry};
 use pagefold_server::{pools, units};
 
+pub use balance::balance;
+pub(super) use balance::balance_text;
 pub use removal::remove;
 pub(super) use removal::{mirror_name, removal_text};
+pub use split::split;
 
 use super::create::{NewFiles, check_devices, file_bytes, groups, without_spares};
 use super::spares;

@@ -123,6 +123,8 @@ pub fn run(cli: Cli) -> Result<()> {
         Verb::Attach(args) => devices::attach(&args),
         Verb::Detach(args) => devices::detach(&args),
         Verb::Remove(args) => devices::remove(&args),
+        Verb::Balance(args) => devices::balance(&args),
+        Verb::Split(args) => devices::split(&args),
         Verb::Replace(args) => devices::replace(&args),
         Verb::Offline(args) => devices::offline(&args),
         Verb::Online(args) => devices::online(&args),

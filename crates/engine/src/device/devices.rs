@@ -449,6 +449,12 @@ impl Devices {
         self.find(number).is_some_and(|(group, _)| group.reopen(number, device, MemberState::Filling))
     }
 
+    /// Does what [`Devices::reopen`] does, with the device that is here. Returns false if it is not here, or is written.
+    pub(crate) fn reopen_here(&self, number: u16) -> bool {
+        let device = self.find(number).and_then(|(_, member)| member.device().cloned());
+        device.is_some_and(|device| self.reopen(number, device))
+    }
+
     /// Closes a device that is not written any more.
     pub(crate) fn release(&self, number: u16) {
         if let Some((group, _)) = self.find(number) {

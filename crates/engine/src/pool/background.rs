@@ -28,7 +28,7 @@ const SCRUB_SHARE_BUSY: u32 = 8;
 const OBSTACLE_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two looks whether a device has grown, or is to be replaced by a spare.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
-/// Filling a device of a mirror, or emptying one, takes one part in this many of the time of one thread while the pool is
+/// Filling a device of a mirror, emptying one, or balancing devices takes one part in this many of the time of one thread while the pool is
 /// busy, and all of it while the pool is idle.
 const FILL_SHARE_BUSY: u32 = 3;
 /// Discarding by the way takes one part in this many of the time: some drives do nothing else meanwhile.
@@ -209,7 +209,7 @@ impl Pool {
         }
     }
 
-    /// Fills devices that lack something, and empties those that leave; rests after each step. Takes up growth of devices,
+    /// Fills devices that lack something, empties those that leave, and balances devices; rests after each step. Takes up growth of devices,
     /// if that is wanted, and lets spares step in.
     fn fill_loop(&self) {
         let mut traffic = Traffic::default();
@@ -232,12 +232,13 @@ impl Pool {
                 }
                 told = failed;
             }
-            let step = self.fill_step(now_s()).and_then(|filled| match filled {
-                None => self.removal_step(now_s()),
-                filled => Ok(filled),
-            });
+            let steps = [Self::fill_step, Self::removal_step, Self::balance_step];
+            let none_yet = |done: &Result<Option<u64>>| matches!(done, Ok(None));
+            let step = steps.iter().map(|step| step(self, now_s())).find(|done| !none_yet(done));
+            let step = step.unwrap_or(Ok(None));
+            let waits = || self.removal_status().obstacle.or(self.balance_status().obstacle).is_some();
             rest = match step {
-                Ok(None) if self.removal_status().obstacle.is_some() => OBSTACLE_INTERVAL,
+                Ok(None) if waits() => OBSTACLE_INTERVAL,
                 Ok(None) => MAINTENANCE_INTERVAL,
                 Ok(Some(_)) if traffic.idle_since.is_some() => Duration::ZERO,
                 Ok(Some(_)) => begun.elapsed() * (FILL_SHARE_BUSY - 1),

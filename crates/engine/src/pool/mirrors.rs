@@ -234,10 +234,18 @@ impl Pool {
     /// [`Error::Invalid`] if it is another device than the pool's, or is in use; [`Error::ReadOnly`]; errors of labels.
     pub fn online(&self, device: Arc<dyn Device>) -> Result<u16> {
         self.shared.check_writable()?;
-        let one = OneDevice::of(device.as_ref());
+        self.without_stand_in(&[], || {
+            let reopen = |number| self.shared.devices.reopen(number, Arc::clone(&device));
+            self.take_online(OneDevice::of(device.as_ref()), reopen)
+        })
+    }
+
+    /// Does what [`Pool::online`] does, for whoever holds off spares. `reopen` has the member of that number use the device.
+    pub(super) fn take_online(&self, one: OneDevice<'_>, reopen: impl FnOnce(u16) -> bool) -> Result<u16> {
         let label = Label::read(one)?;
         let number = label.device;
         let (group, state) = self.state_of(number)?;
+        self.check_stays(number)?;
         if state.is_written() {
             return Err(Error::Invalid(format!("{} is in use already", one.path().display())));
         }
@@ -252,7 +260,7 @@ impl Pool {
         if !is_as_left {
             self.shared.devices.set_lacking(number, [ALL]);
         }
-        if !self.shared.devices.reopen(number, device) {
+        if !reopen(number) {
             return Err(Error::Invalid("it is in use already".into()));
         }
         self.labels.change(group)?;

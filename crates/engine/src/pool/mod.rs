@@ -31,6 +31,8 @@
 //! Models      models, logs, modelled         learns and adopts models; models of logs; figures of both
 //!             codecs                         the property `compression` of each dataset
 //! Care        spares                         devices that stand in for others that fail, and when
+//!             removal, balance, moving       empties groups; makes them equally full; moves what lies in chunks
+//!             split                          makes a half of each mirror a pool of its own
 //!             background                     the threads that do all of this in production
 //!             check, scrub, repair, faults   verify everything; repair from second copies; keep counts of errors
 //!             space_history, own_values      what the pool held over time; values that are logged by themselves
@@ -39,6 +41,7 @@
 
 mod ahead;
 mod background;
+mod balance;
 mod catalogue;
 mod catalogue_ops;
 mod check;
@@ -71,6 +74,7 @@ mod memory;
 mod mirrors;
 mod modelled;
 mod models;
+mod moving;
 mod open;
 mod opening;
 mod options;
@@ -98,6 +102,7 @@ mod sizing;
 mod space_history;
 mod spare_label;
 mod spares;
+mod split;
 mod status;
 mod store;
 mod stored;
@@ -118,6 +123,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 pub use background::Background;
+pub use balance::{BalanceStatus, Shift};
 pub use check::{CheckReport, Progress, check};
 pub use clean::CleanReport;
 pub use compare::Comparison;
@@ -132,6 +138,7 @@ pub use memory::MemoryUse;
 pub use mirrors::FillStatus;
 pub use modelled::{ModelInUse, Modelled};
 pub use models::{LearnOptions, Learned, ModelCandidate, learn_better};
+pub use moving::Obstacle;
 pub(crate) use open::ReplayReport;
 pub use opening::{EARLIER_OPENINGS, Earlier, Opening, OpeningId, Relation, Standing};
 pub use options::{CACHE_BYTES_DEFAULT, OpenOptions, Witness};
@@ -139,7 +146,7 @@ pub use quotas::QuotaUse;
 pub use rebase::Rebase;
 pub use recompress::{CALL_PAGES, PageRange, RecompressReport};
 pub use relabel::{reguid, reguid_on, rename, rename_on};
-pub use removal::{Obstacle, RemovalStatus};
+pub use removal::RemovalStatus;
 pub use rescue::{RescueReport, Unreadable};
 pub use rewrites::{Rewrites, Rewritten};
 pub use scan::{FoundPool, FoundState, scan, stands};
@@ -208,6 +215,7 @@ pub struct Pool {
     labels: Arc<Labels>,
     fill: Mutex<FillStatus>,
     removal: Mutex<RemovalStatus>,
+    balance: Mutex<balance::Balancing>,
     spares: spares::Spares,
     /// Is told of devices that have left the pool.
     on_leave: OnceLock<mirrors::LeaveHook>,

@@ -135,7 +135,13 @@ impl Pool {
             opening.settle_lacks()?;
         }
         let pool = opening.finish(end, &ops, options)?;
-        pool.load_spares(aside)?;
+        pool.load_spares(aside.clone())?;
+        if !options.read_only
+            && pool.check_failed().is_ok()
+            && let Err(error) = pool.settle_split(&aside)
+        {
+            tracing::error!(%error, "a split that was interrupted is not settled; the next opening tries it again");
+        }
         if !options.read_only
             && let Err(error) = pool.forget_rebases().and_then(|()| pool.forget_comparisons())
         {
@@ -406,6 +412,7 @@ impl OpeningPool {
             labels: self.labels,
             fill: Mutex::default(),
             removal: Mutex::default(),
+            balance: Mutex::default(),
             spares: super::spares::Spares::default(),
             on_leave: OnceLock::new(),
             opening: self.opening_superblock.opening,
@@ -601,6 +608,7 @@ impl Pool {
         let is_on = |name| self.property(name).map(|value| value.as_deref() == Some("on"));
         self.set_autotrim(is_on("autotrim")?);
         self.set_autoexpand(is_on("autoexpand")?);
+        self.load_balance()?;
         for rule in SPARE_RULES {
             if let Some(value) = self.property(rule)? {
                 // Without it the rule is the default one, and the pool can be used.

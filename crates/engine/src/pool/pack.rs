@@ -77,6 +77,8 @@ pub(super) struct Packer<'a> {
     /// True if chunks come from those that the cleaner keeps, which has them back by the next checkpoint
     /// ([`crate::space::Chunks::lend`]).
     lent: bool,
+    /// The group whose chunks it begins; `None` if any will do.
+    onto: Option<u16>,
     /// Chunks that were begun. Each has a user of its own until the caller has given their parts to segments.
     pub(super) chunks: Vec<Chunk>,
     /// Number of these chunks that had been begun before.
@@ -106,6 +108,7 @@ impl<'a> Packer<'a> {
             output: begun.map(Output::begin),
             twice,
             lent: false,
+            onto: None,
             chunks,
             begun: None,
             written_bytes: 0,
@@ -125,6 +128,12 @@ impl<'a> Packer<'a> {
         self
     }
 
+    /// Makes the packer begin chunks of this group, or of any if it is `None`.
+    pub(super) fn onto(mut self, group: Option<u16>) -> Self {
+        self.onto = group;
+        self
+    }
+
     /// Returns the number of chunks that it has begun.
     pub(super) fn begun_now(&self) -> usize {
         self.chunks.len() - self.before
@@ -132,7 +141,11 @@ impl<'a> Packer<'a> {
 
     fn open(&mut self) -> Result<Output> {
         let chunks = &self.pool.chunks;
-        let chunk = if self.lent { chunks.lend()? } else { chunks.allocate()? };
+        let chunk = match self.onto {
+            Some(group) => chunks.allocate_on(group)?,
+            None if self.lent => chunks.lend()?,
+            None => chunks.allocate()?,
+        };
         self.chunks.push(chunk);
         Ok(Output::begin(Begun { chunk, used: 0, tail: CHUNK_BYTES as usize }))
     }

@@ -10,15 +10,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::pack::Packer;
+use super::moving::{Moved, Obstacle};
 use super::{Maintenance, Pool};
 use crate::dataset::{RoomRequest, count};
-use crate::device::IoClass;
 use crate::limits::CHUNK_BYTES;
 use crate::{Error, Result};
-
-/// Largest number of chunks that a pass fills: its checkpoint comes soon, and readers and writers get the devices in between.
-const PASS_CHUNKS_MAX: u64 = 8;
 
 /// State of the last removal of a group since the pool was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,15 +33,6 @@ pub struct RemovalStatus {
     pub obstacle: Option<Obstacle>,
 }
 
-/// Reason why the removal of a group does not go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Obstacle {
-    /// The other devices have no room at present.
-    Room,
-    /// Records on the group cannot be read, and so cannot be moved.
-    Damage,
-}
-
 impl Pool {
     /// Begins to remove a group of devices: everything moves to the others ([`Pool::removal_step`]), and then it leaves the
     /// pool. Until then the pool needs it. Goes on after the pool was closed, or crashed.
@@ -61,7 +48,7 @@ impl Pool {
         if self.labels.staying() < 2 {
             return Err(Error::Invalid("the pool has no other device that takes what lies on it".into()));
         }
-        self.without_stand_in(group, || {
+        self.without_stand_in(&[group], || {
             self.shared.segments.set_leaving(group, true);
             let begun = self.close_group(group).and_then(|()| {
                 let told = self.labels.set_leaving(group, true);
@@ -202,12 +189,7 @@ impl Pool {
 
     /// Has the log, the cleaner and second copies go on in chunks of other groups.
     fn begin_elsewhere(&self, state: &mut Maintenance, group: u16) -> Result<()> {
-        for begun in [&mut state.cleaner.begun, &mut state.copies.begun] {
-            if let Some(there) = begun.filter(|begun| begun.chunk.device == group) {
-                self.chunks.release(there.chunk);
-                *begun = None;
-            }
-        }
+        self.leave_begun(state, |device| device == group);
         let mut log = self.log.lock();
         let is_there =
             |position: crate::wal::Position| position.chunk.device == group || position.next.device == group;
@@ -222,31 +204,11 @@ impl Pool {
     /// Moves what some chunks of a group hold, and makes a checkpoint. Returns the bytes that were moved, or why it cannot
     /// go on.
     fn move_off(&self, state: &mut Maintenance, group: u16) -> Result<Result<u64, Obstacle>> {
-        let mut outputs = self.shared.spare_chunks().min(PASS_CHUNKS_MAX);
-        loop {
-            if outputs == 0 {
-                return Ok(if self.gain_room(state)? { Ok(0) } else { Err(Obstacle::Room) });
-            }
-            let plan = self.plan_move_off(state, group, outputs);
-            if plan.sources.is_empty() {
-                return self.free_rest(state, group);
-            }
-            let records = Packer::new(self, state.cleaner.begun);
-            let copies = Packer::of_copies(self, state.copies.begun).of_class(IoClass::Cleaning);
-            match self.pack_planned(state, &plan, records, copies) {
-                // More had to be written than was expected of these chunks.
-                Err(Error::NoSpace(_)) => outputs /= 2,
-                Err(error) => {
-                    self.shared.fail(&error);
-                    return Err(error);
-                }
-                Ok(report) => {
-                    count(&self.shared.counters.moved_bytes, report.written_bytes);
-                    self.checkpoint_locked(state, false)?;
-                    self.restore_room(state)?;
-                    return Ok(Ok(report.written_bytes));
-                }
-            }
+        let plan = |state: &Maintenance, outputs| self.plan_move_off(state, group, outputs);
+        match self.move_planned(state, None, &plan)? {
+            Moved::Bytes(bytes) => Ok(Ok(bytes)),
+            Moved::NoRoom => Ok(Err(Obstacle::Room)),
+            Moved::Nothing => self.free_rest(state, group),
         }
     }
 

@@ -191,6 +191,8 @@ pub struct Status {
     pub scrub: super::ScrubStatus,
     /// State of the last removal of a group of devices.
     pub removal: super::RemovalStatus,
+    /// State of the last balance.
+    pub balance: super::BalanceStatus,
     /// State of the last filling of a device.
     pub fill: super::FillStatus,
     /// State of the last trim.
@@ -361,6 +363,7 @@ impl Pool {
             scrub: self.scrub_status(),
             fill: self.fill_status(),
             removal: self.removal_status(),
+            balance: self.balance_status(),
             trim: self.trim_status(),
             untrimmed_bytes: self.untrimmed_bytes(),
             second_copies_read: self.shared.segments.stood_in(),

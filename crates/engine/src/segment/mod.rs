@@ -47,6 +47,7 @@ pub use read::Located;
 pub(crate) use read::{DirCopy, neighbours};
 pub(crate) use table::TablePages;
 pub(crate) use table::TableSnapshot;
+pub(crate) use table::VisitChunk;
 pub use table::{DirEntryState, Segments};
 
 use crate::Addr;

@@ -2,6 +2,7 @@
 //! finds the chunks that it wants without looking at all of them.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
@@ -236,6 +237,12 @@ impl Occupancy {
     pub(super) fn leaving(&self, device: u16) -> impl Iterator<Item = (Chunk, &Occupied)> {
         let chunks = self.leaving.get(&device).into_iter().flatten();
         chunks.filter_map(|chunk| Some((*chunk, self.get(*chunk)?)))
+    }
+
+    /// Returns the chunks in use among those of a device at these positions, ascending.
+    pub(super) fn among(&self, device: u16, indexes: Range<u32>) -> impl Iterator<Item = (Chunk, &Occupied)> {
+        let chunks = indexes.map(move |index| Chunk { device, index });
+        chunks.filter_map(|chunk| Some((chunk, self.get(chunk)?)))
     }
 
     /// Returns the bytes that live records hold of all chunks.

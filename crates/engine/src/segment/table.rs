@@ -4,6 +4,7 @@ mod inner;
 mod paging;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -477,6 +478,15 @@ impl Segments {
         let inner = self.inner.read();
         let page_bytes = |page| inner.page_bytes(page);
         let _ = inner.occupancy.leaving(device).all(|(chunk, occupied)| visit(chunk, occupied, &page_bytes));
+    }
+
+    /// Visits the chunks of a device at these positions that segments lie in, ascending, until `visit` returns false. It gets
+    /// what [`Segments::chunks_by_score`] gives.
+    pub(crate) fn chunks_among(&self, device: u16, indexes: Range<u32>, visit: &mut VisitChunk<'_>) {
+        let inner = self.inner.read();
+        let page_bytes = |page| inner.page_bytes(page);
+        let mut chunks = inner.occupancy.among(device, indexes);
+        let _ = chunks.all(|(chunk, occupied)| visit(chunk, occupied, &page_bytes));
     }
 
     /// Returns a copy of one entry.

@@ -113,6 +113,22 @@ impl ChunkStates {
         open.map(|(_, count)| u64::from(*count)).sum()
     }
 
+    /// Returns the device of which the largest part is free, among those with a free chunk that may be given out.
+    fn emptiest(&self) -> Option<u16> {
+        let count = |device: u16| u128::from(self.counts.get(usize::from(device)).copied().unwrap_or(0));
+        let with_free = self.open().filter(|(_, free)| free.len() > 0);
+        let shares = with_free.map(|(device, free)| (device, u128::from(free.len()), count(device)));
+        shares.max_by(|a, b| (a.1 * b.2).cmp(&(b.1 * a.2))).map(|(device, _, _)| device)
+    }
+
+    /// Gives out a chunk that is not among the free ones any more.
+    fn give(&mut self, device: u16, index: u32) -> Chunk {
+        let chunk = Chunk { device, index };
+        self.trims.taken(chunk);
+        self.user(chunk, 1);
+        chunk
+    }
+
     fn take_free(&mut self, chunk: Chunk) -> bool {
         self.trims.taken(chunk);
         self.free.get_mut(usize::from(chunk.device)).is_some_and(|free| free.remove(chunk.index))
@@ -263,7 +279,7 @@ impl Chunks {
         self.state.lock().pending_free.len() as u64
     }
 
-    /// Takes a free chunk, with one user, on the device with the most free chunks.
+    /// Takes a free chunk, with one user, on the device of which the largest part is free.
     pub fn allocate(&self) -> Result<Chunk> {
         self.allocate_for(false)
     }
@@ -276,7 +292,7 @@ impl Chunks {
     fn allocate_for(&self, lent: bool) -> Result<Chunk> {
         let mut state = self.state.lock();
         let (device, index) = loop {
-            let emptiest = state.open().max_by_key(|(_, free)| free.len()).map(|(device, _)| device);
+            let emptiest = state.emptiest();
             let free = emptiest.and_then(|device| Some((device, state.free.get_mut(usize::from(device))?)));
             if let Some(taken) = free.and_then(|(device, free)| Some((device, free.pop_first()?))) {
                 break taken;
@@ -286,11 +302,21 @@ impl Chunks {
             }
             self.discarded.wait(&mut state);
         };
-        let chunk = Chunk { device, index };
-        state.trims.taken(chunk);
-        state.user(chunk, 1);
         state.lent += u64::from(lent);
-        Ok(chunk)
+        Ok(state.give(device, index))
+    }
+
+    /// Takes a free chunk of this device, with one user.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if it has none at present, or is closed.
+    pub(crate) fn allocate_on(&self, device: u16) -> Result<Chunk> {
+        let mut state = self.state.lock();
+        let is_open = !state.closed.contains(&device);
+        let free = state.free.get_mut(usize::from(device)).filter(|_| is_open);
+        let index = free.and_then(Ranges::pop_first);
+        let index = index.ok_or_else(|| Error::NoSpace("no free chunk on the device".into()))?;
+        Ok(state.give(device, index))
     }
 
     /// Adds a user to a chunk, taking it out of the free ones.

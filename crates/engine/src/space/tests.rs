@@ -38,6 +38,33 @@ fn allocation_spreads_over_devices_and_ends_with_no_space() {
 }
 
 #[test]
+fn devices_of_different_size_are_filled_alike() {
+    let chunks = Chunks::new(&[DEVICE_BYTES_MIN, 4 * DEVICE_BYTES_MIN]);
+    let counts = [0, 1].map(|device| chunks.count_of(device));
+    let halves = counts.map(|count| count / 2);
+    for _ in 0..halves.iter().sum::<u64>() {
+        chunks.allocate().unwrap();
+    }
+    for (device, half) in (0..).zip(halves) {
+        assert!(chunks.used_count(device).abs_diff(half) <= 1, "device {device}");
+    }
+    while chunks.allocate().is_ok() {}
+    assert_eq!(chunks.free(), 0);
+}
+
+#[test]
+fn a_chunk_of_one_device_is_given_out_while_it_has_one() {
+    let chunks = Chunks::new(&[DEVICE_BYTES_MIN, DEVICE_BYTES_MIN]);
+    for _ in 0..32 {
+        assert_eq!(chunks.allocate_on(1).unwrap().device, 1);
+    }
+    assert!(matches!(chunks.allocate_on(1), Err(Error::NoSpace(_))));
+    assert!(matches!(chunks.allocate_on(2), Err(Error::NoSpace(_))));
+    chunks.close_device(0);
+    assert!(matches!(chunks.allocate_on(0), Err(Error::NoSpace(_))), "nothing is put on it any more");
+}
+
+#[test]
 fn offsets_stay_clear_of_the_reserved_ends() {
     let last = Chunk { device: 0, index: Chunk::count(DEVICE_BYTES_MIN) - 1 };
     assert_eq!(Chunk { device: 0, index: 0 }.offset(), RESERVED_BYTES);

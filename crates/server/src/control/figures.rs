@@ -269,6 +269,37 @@ pub struct RemovalFigures {
     pub obstacle: Option<String>,
 }
 
+/// Bytes that are to move from one group of devices to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveFigures {
+    /// Number of the fuller group.
+    pub from: u16,
+    /// Number of the emptier group.
+    pub onto: u16,
+    /// Bytes of the chunks.
+    pub bytes: u64,
+}
+
+/// State of the last balance, since the pool was opened.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct BalanceFigures {
+    /// Time at which it began, or went on after the pool was opened, in seconds since 1970; 0 before its first step.
+    pub started: u64,
+    /// Time at which it ended, in seconds since 1970; 0 before.
+    pub finished: u64,
+    /// Bytes that were moved.
+    pub moved_bytes: u64,
+    /// Bytes of chunks that lie on groups beyond their parts; after its end, those that could not be moved.
+    pub left_bytes: u64,
+    /// Bytes that were moved per second, on average; 0 if that is not known yet.
+    pub bytes_per_s: u64,
+    /// Seconds that it takes at most at this speed, if that is known.
+    pub left_s: Option<u64>,
+    /// Reason why it does not go on at present.
+    #[serde(default)]
+    pub obstacle: Option<String>,
+}
+
 /// Errors of a device since they were cleared, over all openings of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -590,6 +621,9 @@ pub struct PoolFigures {
     /// The last removal of a group of devices, if there was one.
     #[serde(default)]
     pub removal: Option<RemovalFigures>,
+    /// The last balance, if there was one.
+    #[serde(default)]
+    pub balance: Option<BalanceFigures>,
     /// Errors of files and other objects.
     #[serde(default)]
     pub errors: ErrorFigures,

@@ -24,10 +24,11 @@ pub use datasets::{
 };
 pub(crate) use descriptor::receive_descriptor;
 pub use figures::{
-    CacheFigures, CodecFigures, CodecShare, ConfinementFigures, DeviceErrors, DeviceFigures, ErrorFigures,
-    Event, FileSurvey, FileUsage, FillFigures, ForecastFigures, KindShare, MemoryFigures, ModelFigures,
-    MountFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures, RemovalFigures, ScrubFigures,
-    SnapshotFigures, SpareFigures, StruckFigures, TakeoverFigures, ThinFigures, TrimFigures, ValueSource,
+    BalanceFigures, CacheFigures, CodecFigures, CodecShare, ConfinementFigures, DeviceErrors, DeviceFigures,
+    ErrorFigures, Event, FileSurvey, FileUsage, FillFigures, ForecastFigures, KindShare, MemoryFigures,
+    ModelFigures, MountFigures, MoveFigures, PoolFigures, PropertyValue, QuotaFigures, RecompressFigures,
+    RemovalFigures, ScrubFigures, SnapshotFigures, SpareFigures, StruckFigures, TakeoverFigures, ThinFigures,
+    TrimFigures, ValueSource,
 };
 pub use frame::{REPLY_BYTES_MAX, write as write_frame};
 pub use model::{DevicePlace, FileRewrite, Reply, Request, UnmountMode};

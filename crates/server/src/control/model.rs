@@ -9,8 +9,8 @@ use super::datasets::{
     DatasetFigures, Moving, Operation, OperationResult, PartialFigures, Rebased, Sendable, Transferred,
 };
 use super::figures::{
-    CodecFigures, DeviceErrors, ErrorFigures, Event, FileSurvey, FileUsage, ModelFigures, PoolFigures,
-    PropertyValue, RecompressFigures,
+    CodecFigures, DeviceErrors, ErrorFigures, Event, FileSurvey, FileUsage, ModelFigures, MoveFigures,
+    PoolFigures, PropertyValue, RecompressFigures,
 };
 
 /// The ways to end a mount.
@@ -189,6 +189,22 @@ pub enum Request {
     KeepGroup {
         /// Number of the group.
         group: u16,
+    },
+    /// Begins to balance the pool: what lies on fuller groups moves to emptier ones.
+    Balance {
+        /// Only tells what would be moved.
+        dry_run: bool,
+    },
+    /// Ends a balance before all groups are equally full.
+    StopBalance {},
+    /// Makes one device of each mirror a device of a new pool.
+    Split {
+        /// Name of the new pool.
+        name: String,
+        /// Numbers of the devices; of a mirror of which none is named, the last one that is whole.
+        devices: Vec<u16>,
+        /// Only tells which devices these would be.
+        dry_run: bool,
     },
     /// Removes a device from its mirror.
     DetachDevice {
@@ -377,6 +393,21 @@ pub enum Reply {
         devices: Vec<DeviceErrors>,
         /// Files and other objects that errors struck.
         struck: ErrorFigures,
+    },
+    /// To [`Request::Balance`].
+    Balance {
+        /// True if there is anything to be moved.
+        is_uneven: bool,
+        /// What is to be moved.
+        moves: Vec<MoveFigures>,
+    },
+    /// To [`Request::Split`].
+    Split {
+        /// GUID of the new pool; empty if there is none yet.
+        guid: String,
+        /// Paths of its devices.
+        #[serde(with = "crate::raw::paths")]
+        devices: Vec<PathBuf>,
     },
     /// To [`Request::Events`].
     Events {

@@ -119,6 +119,9 @@ impl Answers {
             Request::GrowDevice { device } => devices::grow(server, device)?,
             Request::RemoveGroup { group } => devices::remove_group(server, group)?,
             Request::KeepGroup { group } => devices::keep_group(server, group)?,
+            Request::Balance { dry_run } => devices::balance(server, dry_run)?,
+            Request::StopBalance {} => devices::stop_balance(server)?,
+            Request::Split { name, devices, dry_run } => devices::split(server, &name, &devices, dry_run)?,
             Request::DetachDevice { device } => devices::detach(server, device)?,
             Request::RemoveSpare { id } => devices::remove_spare(server, &id)?,
             Request::SendSize { what } => {

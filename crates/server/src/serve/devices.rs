@@ -10,12 +10,14 @@ use std::sync::Arc;
 
 use super::server::Server;
 use super::streams::send_reply;
-use crate::control::{DevicePlace, Reply, receive_descriptor};
+use crate::control::{DevicePlace, MoveFigures, Reply, receive_descriptor};
 use crate::failure::{Context, Failure, Result};
 use crate::raw::shown;
 use crate::{engine_errors, pools};
 use pagefold_engine::Result as EngineResult;
 use pagefold_engine::device::Device;
+use pagefold_engine::limits::CHUNK_BYTES;
+use pagefold_engine::pool::{Guid, Shift};
 
 /// Gives the pool a device, whose descriptor the client sends.
 pub(super) fn add(
@@ -137,6 +139,42 @@ pub(super) fn keep_group(server: &Server, group: u16) -> Result<Reply> {
 fn group_path(server: &Server, group: u16) -> PathBuf {
     let all = server.pool.device_status();
     all.into_iter().find(|device| device.group == group).map(|device| device.path).unwrap_or_default()
+}
+
+/// Begins to balance the pool, or tells what that would move.
+pub(super) fn balance(server: &Server, dry_run: bool) -> Result<Reply> {
+    let doing = "cannot balance the pool";
+    let chunks = server.pool.planned_balance();
+    let of = |Shift { from, onto, chunks }: &Shift| {
+        let (from, onto, bytes) = (*from, *onto, chunks * CHUNK_BYTES);
+        MoveFigures { from, onto, bytes }
+    };
+    let moves: Vec<MoveFigures> = chunks.iter().map(of).collect();
+    let is_uneven = match dry_run {
+        true => !moves.is_empty(),
+        false => server.pool.balance().map_err(|error| engine_errors::failed(doing, &error))?,
+    };
+    Ok(Reply::Balance { is_uneven, moves })
+}
+
+/// Ends a balance.
+pub(super) fn stop_balance(server: &Server) -> Result<Reply> {
+    let doing = "cannot stop balancing the pool";
+    server.pool.stop_balance().map_err(|error| engine_errors::failed(doing, &error))?;
+    Ok(Reply::Done {})
+}
+
+/// Makes one device of each mirror a device of a new pool, or tells which these would be.
+pub(super) fn split(server: &Server, name: &str, numbers: &[u16], dry_run: bool) -> Result<Reply> {
+    let failed = |error| engine_errors::failed("cannot split the pool", &error);
+    if dry_run {
+        let chosen = server.pool.planned_split(numbers).map_err(failed)?;
+        let devices = chosen.into_iter().map(|number| path_of(server, number)).collect::<Result<_>>()?;
+        return Ok(Reply::Split { guid: String::new(), devices });
+    }
+    let guid = Guid(pools::random()?);
+    let devices = server.pool.split(name, guid, numbers).map_err(failed)?;
+    Ok(Reply::Split { guid: guid.to_string(), devices })
 }
 
 /// Removes a device from its mirror.

@@ -1,4 +1,5 @@
-//! Groups of devices: mirrors whose devices come and go, and are filled; and groups that are added, grow and are removed.
+//! Groups of devices: mirrors whose devices come and go, and are filled; and groups that are added, grow, are removed and
+//! balanced.
 //! The devices of a group have neighbouring numbers. Those of a group that was removed get back into the pool as another one.
 //!
 //! A device that was whole when the pool was closed has everything that was acknowledged. So any one of those of a mirror
@@ -34,8 +35,21 @@ const REMOVE_PERCENT: u64 = 20;
 const KEEP_PERCENT: u64 = 4;
 /// Largest number of steps of a removal at an occasion.
 const REMOVAL_STEPS: u64 = 30;
+/// Chance in per cent that a balance begins at an occasion, and that it is stopped at another one.
+const BALANCE_PERCENT: u64 = 20;
+const STOP_PERCENT: u64 = 4;
+/// Largest number of steps of a balance at an occasion.
+const BALANCE_STEPS: u64 = 6;
 /// Largest number of steps of filling at an occasion. Few devices are whole after one.
 const FILL_STEPS: u64 = 400;
+
+/// Takes it for done if a pool that is full refuses it.
+fn unless_full(done: pagefold_engine::Result<()>) -> pagefold_engine::Result<()> {
+    match done {
+        Err(Error::NoSpace(_)) => Ok(()),
+        done => done,
+    }
+}
 
 impl Sim<'_> {
     /// Returns true if the power of all devices of a mirror that are whole is off.
@@ -161,13 +175,7 @@ impl Sim<'_> {
         match leaving {
             None if there.len() > 1 && self.removals.percent(REMOVE_PERCENT) => {
                 let group = there[self.removals.below(there.len() as u64) as usize];
-                self.call(
-                    move |pool| match pool.remove_group(group) {
-                        Err(Error::NoSpace(_)) => Ok(()),
-                        done => done,
-                    },
-                    false,
-                )?;
+                self.call(move |pool| unless_full(pool.remove_group(group)), false)?;
             }
             Some(group) if self.removals.percent(KEEP_PERCENT) => {
                 self.call(move |pool| pool.keep_group(group), false)?;
@@ -188,6 +196,42 @@ impl Sim<'_> {
         )?;
         if let Some(pool) = &self.pool {
             self.stats.removed += there.len().saturating_sub(groups(pool).len()) as u64;
+        }
+        Ok(())
+    }
+
+    /// Balances the groups, now and then, and moves some of what lies on fuller ones. If the power fails meanwhile, that goes
+    /// on, or has not begun.
+    pub(super) fn balance(&mut self) -> Outcome {
+        let fits = matches!(self.history.theme, Theme::Crash | Theme::Faults);
+        if self.overlapping || !fits || self.pool.is_none() {
+            return Ok(());
+        }
+        let status = self.pool()?.device_status();
+        let staying: BTreeSet<u16> =
+            status.iter().filter(|device| !device.removing).map(|device| device.group).collect();
+        let under_way = self.pool()?.balance_status().under_way;
+        if !under_way && staying.len() > 1 && self.balances.percent(BALANCE_PERCENT) {
+            self.call(|pool| unless_full(pool.balance().map(|_| ())), false)?;
+        } else if under_way && self.balances.percent(STOP_PERCENT) {
+            self.call(|pool| unless_full(pool.stop_balance()), false)?;
+        }
+        let before = self.pool.as_ref().is_some_and(|pool| pool.balance_status().under_way);
+        let steps = self.balances.below(BALANCE_STEPS);
+        self.call(
+            |pool| {
+                for _ in 0..steps {
+                    if pool.balance_step(1)?.is_none() {
+                        break;
+                    }
+                }
+                Ok(())
+            },
+            false,
+        )?;
+        if let Some(pool) = &self.pool {
+            let status = pool.balance_status();
+            self.stats.balanced += u64::from(before && !status.under_way && status.finished > 0);
         }
         Ok(())
     }

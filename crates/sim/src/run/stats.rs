@@ -42,6 +42,8 @@ pub struct Stats {
     pub grown: u64,
     /// Groups that were removed.
     pub removed: u64,
+    /// Balances that ended.
+    pub balanced: u64,
     /// Damaged pools whose log ended before the last acknowledged change.
     pub shortened: u64,
 }
@@ -68,6 +70,7 @@ impl Stats {
         self.older += other.older;
         self.grown += other.grown;
         self.removed += other.removed;
+        self.balanced += other.balanced;
         self.shortened += other.shortened;
     }
 }

@@ -110,6 +110,7 @@ impl<'a> Sim<'a> {
                 self.add_group()?;
                 self.grow_devices()?;
                 self.remove_groups()?;
+                self.balance()?;
                 if self.stats.opens == opens {
                     (self.committed, self.settled) = before;
                 }

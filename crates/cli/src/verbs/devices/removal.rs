@@ -52,12 +52,12 @@ pub(in crate::verbs) fn mirror_name(group: u16) -> String {
 }
 
 /// Returns the devices of a group.
-fn of_group(figures: &PoolFigures, group: u16) -> impl Iterator<Item = &DeviceFigures> {
+pub(super) fn of_group(figures: &PoolFigures, group: u16) -> impl Iterator<Item = &DeviceFigures> {
     figures.devices.iter().filter(move |device| device.group == group)
 }
 
 /// Returns what users call a group: the path of its device, or the name of the mirror.
-fn named(figures: &PoolFigures, group: u16) -> String {
+pub(super) fn named(figures: &PoolFigures, group: u16) -> String {
     let devices: Vec<&DeviceFigures> = of_group(figures, group).collect();
     match devices.as_slice() {
         [alone] if alone.path.as_os_str().is_empty() => format!("device number {}", alone.number),

@@ -286,6 +286,9 @@ fn print_server(pool: &PoolFigures, show: Numbers) {
     if let Some(removal) = &pool.removal {
         line("removal", &crate::verbs::devices::removal_text(removal, pool, show.0.exact));
     }
+    if let Some(balance) = &pool.balance {
+        line("balance", &crate::verbs::devices::balance_text(balance, show.0.exact));
+    }
     if let Some(trim) = &pool.trim {
         line("trim", &crate::verbs::trim::text(trim, show.0.exact));
     }

@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::super::pack::Begun;
 use super::super::{Maintenance, Pool};
 use crate::dataset::{BEGUN_CHUNKS, Bounds, PASS_TABLE_BYTES};
 use crate::limits::CHUNK_BYTES;
-use crate::segment::Occupied;
+use crate::segment::{Occupied, VisitChunk};
 use crate::space::Chunk;
 use crate::types::COPIES;
 
@@ -241,11 +242,37 @@ impl Pool {
         device: u16,
         outputs: u64,
     ) -> CleanPlan {
+        let visit = &mut |visit: &mut VisitChunk<'_>| self.shared.segments.leaving_chunks(device, visit);
+        self.plan_moves(state, visit, u64::MAX, outputs)
+    }
+
+    /// Plans a pass over up to `most` chunks of a device, at these positions, that begins up to `outputs` chunks. It has no
+    /// sources if none of them can be moved now.
+    pub(in super::super) fn plan_move_some(
+        &self,
+        state: &Maintenance,
+        (device, indexes): (u16, Range<u32>),
+        most: u64,
+        outputs: u64,
+    ) -> CleanPlan {
+        let visit = &mut |visit: &mut VisitChunk<'_>| {
+            self.shared.segments.chunks_among(device, indexes.clone(), visit);
+        };
+        self.plan_moves(state, visit, most, outputs)
+    }
+
+    fn plan_moves(
+        &self,
+        state: &Maintenance,
+        visit: &mut dyn FnMut(&mut VisitChunk<'_>),
+        most: u64,
+        outputs: u64,
+    ) -> CleanPlan {
         let movable = Movable::of(self, state);
         let mut plan = CleanPlan::default();
         let mut sums = [Sum::in_begun(state.cleaner.begun), Sum::in_begun(state.copies.begun)];
         let mut changed = ChangedPages::default();
-        self.shared.segments.leaving_chunks(device, &mut |chunk, occupied, page_bytes| {
+        visit(&mut |chunk, occupied, page_bytes| {
             if !movable.has(chunk, occupied) {
                 return true;
             }
@@ -261,7 +288,7 @@ impl Pool {
             plan.sources.insert(chunk);
             plan.pages.extend(occupied.pages());
             plan.live_bytes += live_bytes;
-            true
+            (plan.sources.len() as u64) < most
         });
         plan
     }

@@ -15,6 +15,8 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use crate::pool::membership::MemberEntry;
+
 /// Beginning of the names of the properties of spares.
 pub(super) const PREFIX: &str = "pagefold:spare:";
 /// Name of the property of devices whose spares were sent back.
@@ -24,12 +26,16 @@ const PATH_BYTES_MAX: usize = 4096;
 
 /// A member of a group, by which it is told from others that had its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct DeviceId {
-    pub(super) number: u16,
-    pub(super) birth: u64,
+pub(in crate::pool) struct DeviceId {
+    pub(in crate::pool) number: u16,
+    pub(in crate::pool) birth: u64,
 }
 
 impl DeviceId {
+    pub(in crate::pool) const fn of(entry: &MemberEntry) -> Self {
+        Self { number: entry.number, birth: entry.birth }
+    }
+
     fn decode(text: &str) -> Option<Self> {
         let (number, birth) = text.split_once(':')?;
         Some(Self { number: number.parse().ok()?, birth: u64::from_str_radix(birth, 16).ok()? })
@@ -113,7 +119,7 @@ impl SpareRecord {
 }
 
 /// Returns a number in which each bit depends on all bits of another one (the finaliser of splitmix64).
-pub(super) const fn mixed(number: u64) -> u64 {
+pub(in crate::pool) const fn mixed(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -121,12 +127,12 @@ pub(super) const fn mixed(number: u64) -> u64 {
 }
 
 /// Returns the stored form of devices.
-pub(super) fn encode_devices<'a>(devices: impl IntoIterator<Item = &'a DeviceId>) -> String {
+pub(in crate::pool) fn encode_devices<'a>(devices: impl IntoIterator<Item = &'a DeviceId>) -> String {
     devices.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
 /// Reads devices; those that are not well formed are left out.
-pub(super) fn decode_devices(text: &str) -> impl Iterator<Item = DeviceId> + '_ {
+pub(in crate::pool) fn decode_devices(text: &str) -> impl Iterator<Item = DeviceId> + '_ {
     text.split(' ').filter_map(DeviceId::decode)
 }
 

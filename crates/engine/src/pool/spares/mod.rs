@@ -23,7 +23,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use self::list::{DeviceId, PREFIX, SENT_BACK, SpareRecord, decode_devices, mixed};
+pub(super) use self::list::{DeviceId, decode_devices, encode_devices, mixed};
+use self::list::{PREFIX, SENT_BACK, SpareRecord};
 pub use self::rules::SPARE_RULES;
 use self::rules::{DeviceWatch, SpareRules};
 use super::Pool;
@@ -108,10 +109,6 @@ fn born(tables: &[Membership], birth: u64) -> Option<(u16, MemberEntry)> {
 
 fn members(tables: &[Membership]) -> impl Iterator<Item = (u16, &MemberEntry)> {
     tables.iter().flat_map(|table| table.members.iter().map(|entry| (table.group, entry)))
-}
-
-const fn id_of(entry: &MemberEntry) -> DeviceId {
-    DeviceId { number: entry.number, birth: entry.birth }
 }
 
 impl Pool {
@@ -337,6 +334,18 @@ impl Pool {
             }
             None => state.all.retain(|spare| spare.record.id != before.id),
         }
+        Ok(())
+    }
+
+    /// Forgets all spares: they are another pool's.
+    pub(super) fn forget_spares(&self) -> Result<()> {
+        let _turn = self.spares.turn.lock();
+        let all = self.spares.state.lock().all.clone();
+        all.iter().try_for_each(|spare| self.store_spare(&spare.record, None))?;
+        if self.property(SENT_BACK)?.is_some() {
+            self.set_property(SENT_BACK, None)?;
+        }
+        self.spares.state.lock().sent_back.clear();
         Ok(())
     }
 

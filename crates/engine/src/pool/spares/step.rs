@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::list::{DeviceId, SENT_BACK, SpareRecord, StandsFor, encode_devices};
 use super::rules::{Cause, DeviceSeen, DeviceWatch};
-use super::{Spare, SparesState, born, id_of, members};
+use super::{Spare, SparesState, born, members};
 use crate::device::{Device, MemberState, OneDevice};
 use crate::pool::Pool;
 use crate::pool::membership::{MEMBERS_MAX, MemberEntry, Membership};
@@ -89,7 +89,7 @@ impl Pool {
         let rules = *self.spares.rules.lock();
         let mut state = self.spares.state.lock();
         let SparesState { all, sent_back, watches, .. } = &mut *state;
-        watches.retain(|device, _| members(tables).any(|(_, entry)| id_of(entry) == *device));
+        watches.retain(|device, _| members(tables).any(|(_, entry)| DeviceId::of(entry) == *device));
         let stands_in = |device: DeviceId| {
             all.iter().any(|spare| spare.record.stands.is_some_and(|of| of.device == device))
         };
@@ -100,7 +100,7 @@ impl Pool {
         let (mut needs, mut mended) = (Vec::new(), sent_back.clone());
         for (group, entry) in members(tables) {
             let Some((_, member)) = self.shared.devices.state(entry.number) else { continue };
-            let device = id_of(entry);
+            let device = DeviceId::of(entry);
             let errors = counts.get(usize::from(entry.number)).copied().unwrap_or_default();
             let counts = [errors.reads, errors.checksums];
             let latency_ns = self.shared.devices.latency_ns(group, entry.number);
@@ -131,21 +131,19 @@ impl Pool {
         Ok(needs)
     }
 
-    /// Does something while no spare steps in or is given back.
+    /// Does something while no spare steps in or is given back, and no device is taken online or detached.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a spare is a member of the group; those of `work`.
+    /// [`Error::Invalid`] if a spare is a member of one of the groups; those of `work`.
     pub(in crate::pool) fn without_stand_in<T>(
         &self,
-        group: u16,
+        groups: &[u16],
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let _turn = self.spares.turn.lock();
-        let table = self.labels.table(group);
-        let is_member = |spare: &Spare| {
-            let born = |table: &Membership| born(std::slice::from_ref(table), spare.record.birth()).is_some();
-            spare.record.stands.is_some() && table.as_ref().is_some_and(born)
-        };
+        let tables: Vec<Membership> = groups.iter().filter_map(|group| self.labels.table(*group)).collect();
+        let is_member =
+            |spare: &Spare| spare.record.stands.is_some() && born(&tables, spare.record.birth()).is_some();
         if let Some(spare) = self.spares.state.lock().all.iter().find(|spare| is_member(spare)) {
             return Err(Error::Invalid(format!(
                 "spare {} stands in for a device of it: give it back first, or keep it for good",
@@ -173,10 +171,10 @@ impl Pool {
         let record = &spare.record;
         let state_of = |number: u16| self.shared.devices.state(number).map(|(_, state)| state);
         let own = born(tables, record.birth());
-        let device = members(tables).find(|(_, entry)| id_of(entry) == stands.device);
+        let device = members(tables).find(|(_, entry)| DeviceId::of(entry) == stands.device);
         let device = device.and_then(|(_, entry)| state_of(entry.number));
         let state = own.and_then(|(_, entry)| state_of(entry.number));
-        let is_missing = own.is_some_and(|(_, entry)| self.is_missing_long(&id_of(&entry)));
+        let is_missing = own.is_some_and(|(_, entry)| self.is_missing_long(&DeviceId::of(&entry)));
         match fate(state, spare.device.is_some(), device, stands.suspect) {
             _ if is_missing => self.give_back(spare, own, false),
             Fate::Stays => Ok(false),
@@ -335,6 +333,7 @@ impl Pool {
     /// other one steps in for the same device; a spare that stands in for the device stays for good if it is `wanted`.
     pub(in crate::pool) fn part_with(&self, number: u16, wanted: bool) -> Result<()> {
         let _turn = self.spares.turn.lock();
+        self.check_stays(number)?;
         let tables = self.labels.tables();
         let entry = members(&tables).find(|(_, entry)| entry.number == number);
         let all = self.spares.state.lock().all.clone();
@@ -355,7 +354,8 @@ impl Pool {
         if state.is_written() && !self.shared.devices.take_offline(number) {
             return Err(self.last_one(number));
         }
-        let spare = entry.and_then(|(_, entry)| standing().find(|(_, stands)| stands.device == id_of(entry)));
+        let spare =
+            entry.and_then(|(_, entry)| standing().find(|(_, stands)| stands.device == DeviceId::of(entry)));
         if let Some((spare, _)) = spare.filter(|_| wanted) {
             self.store_spare(&spare.record, None)?;
             tracing::info!(device = %spare.record.path.display(), "a spare is a device of the pool for good");

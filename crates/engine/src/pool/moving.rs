@@ -1,0 +1,82 @@
+//! Moves what lies in chunks to others, for those who want it elsewhere: a pass like the cleaner's ([`super::clean`]) that
+//! gains no chunk, and so may fill only chunks that are spare beyond all that is promised (A1).
+
+use super::clean::CleanPlan;
+use super::pack::Packer;
+use super::{Maintenance, Pool};
+use crate::dataset::count;
+use crate::device::IoClass;
+use crate::{Error, Result};
+
+/// Largest number of chunks that a pass fills: its checkpoint comes soon, and readers and writers get the devices in between.
+pub(super) const PASS_CHUNKS_MAX: u64 = 8;
+
+/// Reason why what lies on a device is not moved at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The other devices have no room at present.
+    Room,
+    /// What is left cannot be read, and so cannot be moved.
+    Damage,
+    /// Devices are being removed, which comes first.
+    Removal,
+}
+
+/// Result of a pass that moves what lies in chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moved {
+    /// So many bytes were written, and a checkpoint was made.
+    Bytes(u64),
+    /// There is no room for a pass.
+    NoRoom,
+    /// The plan has no chunk that can be moved now.
+    Nothing,
+}
+
+impl Pool {
+    /// Moves what lies in the chunks of a plan, to chunks of the group `onto` if one is given, and makes a checkpoint. `plan`
+    /// gets the number of chunks that the pass may begin.
+    pub(super) fn move_planned(
+        &self,
+        state: &mut Maintenance,
+        onto: Option<u16>,
+        plan: &dyn Fn(&Maintenance, u64) -> CleanPlan,
+    ) -> Result<Moved> {
+        let mut outputs = self.shared.spare_chunks().min(PASS_CHUNKS_MAX);
+        loop {
+            if outputs == 0 {
+                return Ok(if self.gain_room(state)? { Moved::Bytes(0) } else { Moved::NoRoom });
+            }
+            let plan = plan(state, outputs);
+            if plan.sources.is_empty() {
+                return Ok(Moved::Nothing);
+            }
+            let records = Packer::new(self, state.cleaner.begun).onto(onto);
+            let copies = Packer::of_copies(self, state.copies.begun).of_class(IoClass::Cleaning).onto(onto);
+            match self.pack_planned(state, &plan, records, copies) {
+                // More had to be written than was expected of these chunks.
+                Err(Error::NoSpace(_)) => outputs /= 2,
+                Err(error) => {
+                    self.shared.fail(&error);
+                    return Err(error);
+                }
+                Ok(report) => {
+                    count(&self.shared.counters.moved_bytes, report.written_bytes);
+                    self.checkpoint_locked(state, false)?;
+                    self.restore_room(state)?;
+                    return Ok(Moved::Bytes(report.written_bytes));
+                }
+            }
+        }
+    }
+
+    /// Has the cleaner and second copies go on in other chunks, if those that they have begun are of such groups.
+    pub(super) fn leave_begun(&self, state: &mut Maintenance, leaves: impl Fn(u16) -> bool) {
+        for begun in [&mut state.cleaner.begun, &mut state.copies.begun] {
+            if let Some(there) = begun.filter(|begun| leaves(begun.chunk.device)) {
+                self.chunks.release(there.chunk);
+                *begun = None;
+            }
+        }
+    }
+}
