@@ -4,7 +4,8 @@ use super::budget::Claim;
 use super::live::LiveDataset;
 use super::ready::Ready;
 use super::room::EDIT_ROOM_BYTES;
-use super::shared::Beyond;
+use super::shared::{Beyond, ROOMY_BYTES};
+use super::thin::Thin;
 use crate::Result;
 use crate::limits::{RECORD_BYTES_MAX, RECORDSIZE_MAX, VALUE_BYTES_MAX};
 use crate::segment::{held_bytes, tail_bytes};
@@ -70,6 +71,15 @@ pub fn accepted_bytes(room_bytes: u64, recordsize: u32) -> u64 {
     }
     let records = room_bytes / (PAGE_CLAIM_BYTES + held_bytes(stored));
     records.saturating_sub(1) * recordsize
+}
+
+impl Thin {
+    /// Returns the bytes that are told to be available to files of this recordsize (T1, T2). A write is accepted as if
+    /// it did not compress, so room for the longest one is left out.
+    pub fn available_bytes(&self, recordsize: u32) -> u64 {
+        let sure_bytes = accepted_bytes(self.room_bytes, recordsize).saturating_sub(ROOMY_BYTES);
+        self.expansion.of(sure_bytes).min(self.left_bytes)
+    }
 }
 
 /// Returns the room for the tree nodes that a change makes anew at once, in bytes.

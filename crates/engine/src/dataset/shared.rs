@@ -600,6 +600,6 @@ impl Shared {
             available_bytes: self.bounds.get().capacity_bytes.saturating_sub(taken),
             ..Space::default()
         };
-        Space { thin: self.thin(&space), ..space }
+        Space { thin: self.thin_terms.lock().thin(&space), ..space }
     }
 }

@@ -10,8 +10,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::Space;
-use super::claims::accepted_bytes;
-use super::shared::{ROOMY_BYTES, Shared};
 use crate::{Error, Result};
 
 /// Value of the property that stands for no thin capacity, like one that is not set.
@@ -194,26 +192,13 @@ impl Thin {
         let size = self.promised.unwrap_or(self.expansion).of(limit_bytes);
         self.narrow(size, self.expansion.of(held_bytes));
     }
-
-    /// Returns the bytes that are told to be available to files of this recordsize (T1, T2). A write is accepted as if
-    /// it did not compress, so room for the longest one is left out.
-    pub fn available_bytes(&self, recordsize: u32) -> u64 {
-        let sure_bytes = accepted_bytes(self.room_bytes, recordsize).saturating_sub(ROOMY_BYTES);
-        self.expansion.of(sure_bytes).min(self.left_bytes)
-    }
-}
-
-impl Shared {
-    /// Returns the space of the pool as mounts tell it, if a thin capacity is set.
-    pub(super) fn thin(&self, space: &Space) -> Option<Thin> {
-        self.thin_terms.lock().thin(space)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::shared::ROOMY_BYTES;
     use super::*;
 
     const GIB: u64 = 1 << 30;
