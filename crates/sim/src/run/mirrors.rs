@@ -36,7 +36,7 @@ const KEEP_PERCENT: u64 = 4;
 /// Largest number of steps of a removal at an occasion.
 const REMOVAL_STEPS: u64 = 30;
 /// Chance in per cent that a balance begins at an occasion, and that it is stopped at another one.
-const BALANCE_PERCENT: u64 = 20;
+const BALANCE_PERCENT: u64 = 60;
 const STOP_PERCENT: u64 = 4;
 /// Largest number of steps of a balance at an occasion.
 const BALANCE_STEPS: u64 = 6;
