@@ -42,7 +42,7 @@ else
 BUILD := :
 endif
 
-.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak mirrors device-verbs takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
+.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak mirrors device-verbs scheduler takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -150,6 +150,11 @@ device-verbs: ## add, attach, detach, replace, remove, offline, online: ROUNDS=3
 	@scripts/setup build test
 	@$(BUILD)
 	@$(LAB) device-verbs --rounds $(if $(filter command line,$(origin ROUNDS)),$(ROUNDS),3) --kills $(if $(KILLS),$(KILLS),50) $(if $(SEED),--seed $(SEED))
+
+scheduler: ## p99 of reads beside a load, a scrub and a mirror that is filled, on devices of RATE=125 MiB/s; ext4 and btrfs beside it
+	@scripts/setup build test
+	@$(BUILD)
+	@$(LAB) scheduler $(if $(RATE),--mib-per-s $(RATE)) $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS))
 
 takeover: ## kill -9 the server under load while another goes on: no client notices, ROUNDS times
 	@scripts/setup build test

@@ -31,26 +31,27 @@ LEFT_BYTES = 8 * MIB
 SMALL_BYTES = 140 * MIB
 SETTLE_S = 60
 """Seconds within which deleted space returns."""
-BLKIO = "blkio.throttle.{way}_bps_device"
+BLKIO = "blkio.throttle.{way}_{unit}_device"
 
 
 @contextlib.contextmanager
-def throttled(device: str, mib_per_s: int):
-    """Limits the device to `mib_per_s` each way, by the blkio controller of cgroup v1. The rules are those of the root,
-    where direct I/O of servers is accounted."""
+def throttled(device: str, mib_per_s: int, requests_per_s: int | None = None):
+    """Limits the device to `mib_per_s` each way, and to a number of requests, by the blkio controller of cgroup v1. The rules
+    are those of the root, where direct I/O of servers is accounted."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     roots = [Path(m[1]) for m in mounts if m[2] == "cgroup" and "blkio" in m[3].split(",")]
     if not roots:
         raise RuntimeError("no blkio controller (cgroup v1) is mounted: devices cannot be throttled here")
     number = os.stat(device).st_rdev
     name = f"{os.major(number)}:{os.minor(number)}"
-    rules = [roots[0] / BLKIO.format(way=way) for way in ("read", "write")]
+    limits = {"bps": mib_per_s * MIB, "iops": requests_per_s}
+    rules = [(roots[0] / BLKIO.format(way=way, unit=unit), limit) for unit, limit in limits.items() if limit for way in ("read", "write")]
     try:
-        for rule in rules:
-            rule.write_text(f"{name} {mib_per_s * MIB}")
+        for rule, limit in rules:
+            rule.write_text(f"{name} {limit}")
         yield
     finally:
-        for rule in rules:
+        for rule, _ in rules:
             rule.write_text(f"{name} 0")
 
 
