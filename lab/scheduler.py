@@ -190,7 +190,12 @@ class ThrottledPool(Pool):
         """Scrubs again and again meanwhile."""
         with _again(lambda: self.pagefold("scrub", self.pool), lambda: not self._is_scrubbed()):
             yield
-        self.pagefold("scrub", "--stop", self.pool)
+        self._stop_scrub()
+
+    def _stop_scrub(self) -> None:
+        # It may have come to its end just now.
+        with contextlib.suppress(proc.CommandFailed):
+            self.pagefold("scrub", "--stop", self.pool)
 
     def _is_scrubbed(self) -> bool:
         return self.figures("status")["scrub"]["state"] == "running"
@@ -200,11 +205,9 @@ class ThrottledPool(Pool):
         """Has the second device filled meanwhile, from nothing."""
         self.pagefold("attach", "-f", self.pool, self.first, self.second)
         yield
-        states = {one["path"]: one for one in self.figures("status")["devices"]}
-        self.filled_state = states[self.second]["state"]
         self.pagefold("detach", self.pool, self.second)
-        with contextlib.suppress(proc.CommandFailed):
-            self.pagefold("scrub", "--stop", self.pool)
+        # When the device was filled, a scrub was begun.
+        self._stop_scrub()
 
 
 @contextlib.contextmanager

@@ -179,8 +179,12 @@ impl Allowance {
     /// Ends a window without reads.
     fn quiet(&mut self, length_ns: u64, commits: bool) {
         self.listening = Listening::Quiet;
-        let most = if commits { BESIDE_COMMITS } else { STEPS.len() - 1 };
-        self.step = if length_ns > OLD_NS { most } else { (self.step + 2).min(most) };
+        let all = STEPS.len() - 1;
+        self.step = match commits {
+            _ if length_ns > OLD_NS => all,
+            true => (self.step + 2).min(BESIDE_COMMITS),
+            false => (self.step + 2).min(all),
+        };
     }
 
     /// Ends a window with reads, which took `mean_ns`.

@@ -110,11 +110,12 @@ fn others_get_all_that_reads_do_not_feel() {
 
 #[test]
 fn reads_take_about_what_they_take_alone() {
-    for each_us in [100, 1000, 10_000] {
+    // The least that others get is a sixteenth of the time, whatever reads feel.
+    for (each_us, most_us) in [(100, 200), (1000, 200), (10_000, 800)] {
         let mut model = Model::new(100, each_us);
         model.run(10_000);
         let mean_us = model.mean_us(60_000);
-        assert!(mean_us < 400, "{mean_us} us in the mean, each {each_us}");
+        assert!(mean_us < most_us, "{mean_us} us in the mean, each {each_us}");
         assert!(model.busy_ms > 0, "others do not starve");
     }
 }
