@@ -114,7 +114,7 @@ def _load(folder: Path, source: Path, kind: str, ends: float, results) -> None:
         while time.monotonic() < ends:
             # A name of its own each time: nothing is overwritten, and the next one need not wait for the last.
             target = folder / f"load-{done}"
-            proc.run([tool("dd"), f"if={source}", f"of={target}", "bs=1M", "status=none"])
+            proc.run([tool("dd"), f"if={source}", f"of={target}", "bs=1M", "conv=fsync", "status=none"])
             done += LOAD_MIB
             if done >= 8 * LOAD_MIB:
                 (folder / f"load-{done - 8 * LOAD_MIB}").unlink()
@@ -128,6 +128,9 @@ def _load(folder: Path, source: Path, kind: str, ends: float, results) -> None:
                 start = at % len(pages)
                 os.pwrite(table, pages[start : start + PAGE], at % (8 * LOAD_MIB * MIB))
                 at += PAGE
+            if at % (LOAD_MIB * MIB) == 0:
+                # What a checkpoint does; otherwise a kernel's cache would take it all.
+                os.fdatasync(table)
             start = random.randrange(len(pages) - MIB)
             os.pwrite(log, pages[start : start + MIB], at // 16 % (64 * MIB))
             os.fdatasync(log)

@@ -174,7 +174,8 @@ fn a_scrub_reads_much_at_once_unless_somebody_waits_for_a_read() {
 #[test]
 fn commits_are_written_as_they_are_unless_somebody_waits_for_a_read() {
     let setup = watched();
-    // A moment after the last read was noticed.
+    // The first write reads nodes, the second one notices that, and then nothing is read for a moment.
+    write(&setup.pool, 0..1500, 2);
     write(&setup.pool, 0..100, 2);
     thread::sleep(Duration::from_millis(150));
     setup.device.longest_write();
