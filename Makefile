@@ -42,7 +42,7 @@ else
 BUILD := :
 endif
 
-.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak mirrors device-verbs scaling takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
+.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak mirrors device-verbs scaling scheduler takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -155,6 +155,11 @@ scaling: ## Four throttled devices and a mirror beside one device, here and on b
 	@scripts/setup build test bench
 	@$(BUILD)
 	@$(LAB) scaling $(if $(RATE),--rate $(RATE))
+
+scheduler: ## p99 of reads beside a load, a scrub and a mirror that is filled, on devices of RATE=125 MiB/s; ext4 and btrfs beside it
+	@scripts/setup build test
+	@$(BUILD)
+	@$(LAB) scheduler $(if $(RATE),--mib-per-s $(RATE)) $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS))
 
 takeover: ## kill -9 the server under load while another goes on: no client notices, ROUNDS times
 	@scripts/setup build test

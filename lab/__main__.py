@@ -41,6 +41,14 @@ def main() -> int:
     device_verbs.add_argument("--kills", type=int, default=50, help="kills of the server in the midst of each")
     device_verbs.add_argument("--seed", type=int, help="of the moments (random)")
     device_verbs.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
+    scheduler = verbs.add_parser("scheduler", help="reads beside a load, a scrub and a mirror that is filled, on throttled devices")
+    scheduler.add_argument("--seconds", type=float, default=15, help="of each stretch")
+    scheduler.add_argument("--threads", type=int, default=4, help="that read")
+    scheduler.add_argument("--reads-per-s", type=int, default=1000, help="of all threads; 0: as many as there can be")
+    scheduler.add_argument("--mib-per-s", type=int, default=125, help="of each device, each way")
+    scheduler.add_argument("--requests-per-s", type=int, default=3000, help="of each device, each way")
+    scheduler.add_argument("--on", action="append", dest="places", choices=["pagefold", "ext4", "btrfs"], help="all unless named")
+    scheduler.add_argument("--trace", action="store_true", help="show the laboratory's own stack after a failure")
     mirrors = verbs.add_parser("mirrors", help="rounds in which a device of a mirror is destroyed under load")
     mirrors.add_argument("--rounds", type=int, default=100)
     mirrors.add_argument("--seed", type=int, help="of the moments and the rubbish (random)")
@@ -195,6 +203,14 @@ def run(options: argparse.Namespace) -> int:
 
             logs = logs / "device-verbs-logs"
             return device_verbs(options.rounds, options.kills, seed=options.seed, keep_logs=logs)
+        case "scheduler":
+            from .scheduler import Settings, scheduler
+
+            settings = Settings(
+                options.seconds, options.threads, options.reads_per_s, options.mib_per_s, options.requests_per_s
+            )
+            places = options.places or ["pagefold", "ext4", "btrfs"]
+            return scheduler(settings, places, keep_logs=logs / "scheduler-logs")
         case "fill":
             from .fill import fill
 

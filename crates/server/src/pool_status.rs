@@ -373,6 +373,7 @@ fn of_requests(counts: &RequestCounts) -> RequestFigures {
     RequestFigures {
         class: counts.class.name().into(),
         kind: counts.kind.name().into(),
+        waiting: counts.waiting,
         in_flight: counts.in_flight,
         operations: counts.requests(),
         bytes: counts.bytes,

@@ -386,8 +386,9 @@ Each request is of one class, by what it is for:
   SCRUB    scrub: what scrubs read and repair
   TRIM     discard: what devices are told is free
 
-WAIT (-l) is the mean time from when a request was made to its end; that of a class leaves flushes out. NOW (-q) is how
-many requests are under way. -w counts requests by their time: less than BELOW, and not less than half of it.
+WAIT (-l) is the mean time from when a request was made to its end; that of a class leaves flushes out. With -q, NOW is how
+many requests are under way, and PEND how many wait for their turns: reads that somebody waits for, commits and checkpoints
+never do, and the others have the less of a device the more these would feel it. -w counts requests by their time: less than BELOW, and not less than half of it.
 
 With --causes, what is written to devices, by cause: pages_full and pages_delta (pages, compressed, in full or as changes of what they
 were), models (which code pages), trees and checkpoints (metadata), log_framing (headers, operations and padding of the
@@ -402,7 +403,7 @@ Examples:
   pagefold iostat
   pagefold iostat tank 1                     every second until interrupted
   pagefold iostat -vl tank 5                 each device, and how long it takes
-  pagefold iostat -yq 0.5                    what is under way, twice a second
+  pagefold iostat -yq 0.5                    what waits and is under way, twice a second
   pagefold iostat -w tank                    how many requests took how long
   pagefold iostat tank 5 12                  every 5 seconds, 12 times"
     )]

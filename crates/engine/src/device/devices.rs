@@ -17,9 +17,13 @@ use super::group::{Choice, Group, Roster};
 use super::lane::Lane;
 use super::member::{GroupMember, MemberState};
 use super::missing::NoDevice;
+use super::queue::PIECE_BYTES;
 use super::{AlignedBuf, Device, OneDevice, PlannedRead, ReadFrom, Span};
 use crate::ranges::Ranges;
 use crate::{Error, Result};
+
+/// Longest read that joins neighbours, in bytes, if somebody waits for it.
+pub(crate) const READ_BYTES_MAX: u64 = 1 << 20;
 
 /// The devices of a pool.
 ///
@@ -97,6 +101,21 @@ impl Devices {
     /// Returns the same devices for requests of a class. Before, reads are waited for ([`IoClass::SyncRead`]).
     pub(crate) fn of_class(&self, class: IoClass) -> Self {
         Self { class, ..self.clone() }
+    }
+
+    /// Has the requests of a class go at once from now on, because somebody waits for what they are made for; or wait for
+    /// their turns again.
+    pub(crate) fn hurry(&self, class: IoClass, hurried: bool) {
+        self.each().for_each(|group| group.hurry(class, hurried));
+    }
+
+    /// Returns the length up to which neighbours in a group are to be read by one request of this handle, in bytes.
+    pub(crate) fn read_bytes_max(&self, group: u16) -> u64 {
+        let group = self.groups.get(usize::from(group));
+        if self.class.waits() && group.is_some_and(|group| !group.keeps_order()) {
+            return PIECE_BYTES;
+        }
+        READ_BYTES_MAX
     }
 
     /// Returns the same devices for one who reads the copy that member `at` of each group has, of those that can be

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -139,6 +140,19 @@ impl FileDevice {
         }
     }
 
+    /// Writes whole blocks from memory that is aligned to blocks.
+    fn write_blocks(&self, offset: u64, bytes: &[u8], durable: bool) -> Result<()> {
+        self.check_writable()?;
+        check_range(&self.path, self.size_bytes(), offset, bytes.len() as u64)?;
+        if durable {
+            self.check_not_failed()?;
+        }
+        self.write_all(offset, bytes, durable).map_err(|error| {
+            let error = self.io_error("write", offset, bytes.len() as u64, error);
+            if durable { self.latch(error) } else { error }
+        })
+    }
+
     fn discard_range(&self, offset: u64, len_bytes: u64) -> io::Result<()> {
         match self.kind {
             DeviceKind::FullFile => Err(Errno::OPNOTSUPP.into()),
@@ -193,16 +207,12 @@ impl Device for FileDevice {
     }
 
     fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()> {
-        self.check_writable()?;
-        check_range(&self.path, self.size_bytes(), offset, buf.len() as u64)?;
-        if durable {
-            self.check_not_failed()?;
-        }
-        if let Err(e) = self.write_all(offset, buf, durable) {
-            let error = self.io_error("write", offset, buf.len() as u64, e);
-            return Err(if durable { self.latch(error) } else { error });
-        }
-        Ok(())
+        self.write_blocks(offset, buf, durable)
+    }
+
+    fn write_part(&self, offset: u64, buf: &AlignedBuf, part: Range<usize>) -> Result<()> {
+        let bytes = buf.get(part.clone()).unwrap_or_default();
+        self.write_blocks(offset + part.start as u64, bytes, false)
     }
 
     fn writes_durably(&self) -> bool {

@@ -110,6 +110,18 @@ impl Group {
         self.members.read().iter().find(|member| member.number == device).cloned()
     }
 
+    /// Has the requests of a class to any of its devices go at once, or wait for their turns again.
+    pub(super) fn hurry(&self, class: IoClass, hurried: bool) {
+        let members = self.members();
+        let devices = members.iter().filter_map(|member| member.device());
+        devices.for_each(|device| device.stats().hurry(class, hurried));
+    }
+
+    /// Returns true if calls to its devices have to come in the same order whenever the same is done.
+    pub(super) fn keeps_order(&self) -> bool {
+        self.members.read().iter().filter_map(|member| member.device()).any(|device| device.keeps_order())
+    }
+
     /// Returns true if there is a member to read from.
     pub(super) fn is_readable(&self) -> bool {
         self.members.read().iter().any(|member| member.readable().is_some())
@@ -159,7 +171,7 @@ impl Group {
         (class, roster): (IoClass, Option<&dyn Roster>),
     ) -> Result<()> {
         let bytes = offset..offset + buf.len() as u64;
-        let mut turn = self.writes.begin(bytes.clone());
+        let mut turn = self.writes.begin(bytes.clone(), &|hurried| self.hurry(IoClass::Filling, hurried));
         let members = self.members();
         if let [alone] = members.as_slice()
             && let Some(device) = alone.readable()
@@ -423,8 +435,23 @@ impl Group {
     }
 
     /// Copies whole blocks to a device from a member that is not in `not`; the reads are of the class of `to`, too.
+    /// While others use a member it is done in pieces, since writes to what is being copied wait.
     /// Returns the number of bytes that could be copied.
     fn copy(&self, not: &[u16], to: Lane<'_>, bytes: &Range<u64>) -> Result<u64> {
+        let (mut start, mut copied) = (bytes.start, 0);
+        while start < bytes.end {
+            let members = self.members();
+            let devices = members.iter().filter_map(|member| member.device());
+            let lanes = devices.map(|device| Lane::to(device.as_ref(), to.class()));
+            let rest = bytes.end - start;
+            let at_once = lanes.map(|lane| lane.copied_at_once(rest)).min().unwrap_or(rest);
+            copied += self.copy_piece(not, to, &(start..start + at_once))?;
+            start += at_once;
+        }
+        Ok(copied)
+    }
+
+    fn copy_piece(&self, not: &[u16], to: Lane<'_>, bytes: &Range<u64>) -> Result<u64> {
         let _turn = self.writes.begin_copy(bytes.clone());
         let mut buf = AlignedBuf::scratch((bytes.end - bytes.start) as usize);
         if self.read_any(not, bytes.start, &mut buf, to.class()).is_ok() {
@@ -447,8 +474,8 @@ impl Group {
         let mut tried: SmallVec<[u16; 4]> = not.into();
         let mut failed = None;
         while let Some(mut turn) = self.choose(offset, &tried, Choice::Any, class) {
-            let (device, len_bytes) = (turn.member().readable().cloned(), buf.len() as u64);
-            match device.map(|device| turn.make(len_bytes, || device.read(offset, buf))) {
+            let (device, place) = (turn.member().readable().cloned(), (offset, buf.len() as u64));
+            match device.map(|device| turn.make(place, || device.read(offset, buf))) {
                 Some(Ok(())) => return Ok(()),
                 Some(Err(error)) => failed = failed.or(Some(error)),
                 None => {}

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::Device;
 use super::class::{IoClass, IoKind};
 use super::latency::Latency;
+use super::queue::IoTurn;
 use super::stats::{Began, RequestStats};
 use crate::ranges::Ranges;
 use crate::{Error, Result};
@@ -171,20 +172,56 @@ impl GroupMember {
 
 /// A read of a member that is under way, or is about to be made. Readers take the member that has the fewest.
 ///
-/// It is one request from its planning on, until it ends or is dropped.
+/// It is one request from its planning on, until it ends or is dropped. One of a class that waits for its turn is waiting
+/// until it starts.
 pub(super) struct ReadUnderWay {
     member: Arc<GroupMember>,
     class: IoClass,
     /// The instant at which it began; `None` if it has ended.
     began: Option<Began>,
+    /// The instant at which it has started, if it had to wait before.
+    started: Option<Began>,
 }
 
 impl ReadUnderWay {
     pub(super) fn begin(member: &Arc<GroupMember>, class: IoClass) -> Self {
         member.reads.fetch_add(1, Ordering::Relaxed);
-        let mut read = Self { member: Arc::clone(member), class, began: None };
-        read.began = read.stats().map(RequestStats::begin);
+        let mut read = Self { member: Arc::clone(member), class, began: None, started: None };
+        read.plan();
         read
+    }
+
+    fn plan(&mut self) {
+        self.started = None;
+        self.began = match self.class.waits() {
+            true => self.stats().map(RequestStats::arrive),
+            false => self.stats().map(RequestStats::begin),
+        };
+    }
+
+    /// Returns true if the read has to wait for its turn ([`ReadUnderWay::wait`]) before it starts.
+    pub(super) fn waits(&self) -> bool {
+        self.class.waits() && self.member.is_timed
+    }
+
+    /// Waits until it is the turn of reads at `offset` of `device`, the member's, of which the caller can make `wanted`
+    /// at once, of `bytes` each.
+    pub(super) fn wait<'a>(&self, device: &'a dyn Device, place: (u64, u64), wanted: usize) -> IoTurn<'a> {
+        device.stats().wait(self.class, place, wanted)
+    }
+
+    /// Notes that a read that has waited starts. Does nothing if it need not wait, or has started.
+    pub(super) fn start(&mut self) {
+        if !self.class.waits() || self.started.is_some() {
+            return;
+        }
+        if self.began.is_none() {
+            self.plan();
+        }
+        if let Some(stats) = self.stats() {
+            stats.start();
+            self.started = Some(Began::now());
+        }
     }
 
     /// Returns the member.
@@ -198,16 +235,20 @@ impl ReadUnderWay {
 
     /// Counts the read as done.
     pub(super) fn end(&mut self, bytes: u64) {
+        self.start();
+        let started = self.started.take();
         if let (Some(began), Some(stats)) = (self.began.take(), self.stats()) {
             let took_ns = stats.end(began, bytes);
             if self.member.is_timed {
-                self.member.latency.note(took_ns);
+                self.member.latency.note(started.map_or(took_ns, Began::elapsed_ns));
             }
         }
     }
 
     /// Counts the read as failed: others are preferred for a while.
     pub(super) fn fail(&mut self, error: &Error) {
+        self.start();
+        self.started = None;
         if let (Some(_), Some(stats)) = (self.began.take(), self.stats()) {
             stats.fail(error);
             if self.member.is_timed {
@@ -216,12 +257,26 @@ impl ReadUnderWay {
         }
     }
 
-    /// Makes the read, anew if it has ended, and counts it.
-    pub(super) fn make(&mut self, bytes: u64, read: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Makes the read of `bytes` at `offset` when it is its turn, anew if it has ended, and counts it.
+    pub(super) fn make(
+        &mut self,
+        (offset, bytes): (u64, u64),
+        read: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         if self.began.is_none() {
-            self.began = self.stats().map(RequestStats::begin);
+            self.plan();
         }
-        let made = read();
+        let made = if self.waits() {
+            let member = Arc::clone(&self.member);
+            let turn = member.device().map(|device| self.wait(device.as_ref(), (offset, bytes), 1));
+            self.start();
+            let made = read();
+            drop(turn);
+            made
+        } else {
+            self.start();
+            read()
+        };
         match &made {
             Ok(()) => self.end(bytes),
             Err(error) => self.fail(error),
@@ -233,8 +288,11 @@ impl ReadUnderWay {
 impl Drop for ReadUnderWay {
     fn drop(&mut self) {
         self.member.reads.fetch_sub(1, Ordering::Relaxed);
-        if let (Some(_), Some(stats)) = (self.began.take(), self.stats()) {
-            stats.give_up();
+        let is_waiting = self.class.waits() && self.started.is_none();
+        match (self.began.take(), self.stats()) {
+            (Some(_), Some(stats)) if is_waiting => stats.leave(),
+            (Some(_), Some(stats)) => stats.give_up(),
+            _ => {}
         }
     }
 }

@@ -13,7 +13,8 @@
 //! missing    the reason why a place cannot be reached
 //! planned    a read in three steps: planned, carried out, verified (`PlannedRead`)
 //! one        one device, for labels and superblocks (`OneDevice`)
-//! lane       the way of requests of one class to a device, where they are counted
+//! lane       the way of requests of one class to a device, where they are counted and wait for their turns
+//! queue      the queue of a device: who waits, and who goes next
 //! class      the classes of requests (`IoClass`), and their kinds
 //! flush      the same on several devices at once
 //! file       regular files and block devices, opened with O_DIRECT and locked (`FileDevice`)
@@ -23,9 +24,11 @@
 //! ring       many reads at once through io_uring
 //! buffer     aligned buffers
 //! stats      counters by class and kind
+//! open_device what is kept of a device while it is open: counters and queue (`DeviceStats`)
 //! latency    the mean time of reads of late, by which a member of a mirror is chosen
 //! ```
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
@@ -47,7 +50,9 @@ mod missing;
 mod mode;
 mod one;
 mod open;
+mod open_device;
 mod planned;
+mod queue;
 mod recorded;
 mod ring;
 mod sim;
@@ -60,7 +65,7 @@ pub use buffer::AlignedBuf;
 pub(crate) use buffer::kept_bytes;
 pub use class::{IoClass, IoKind};
 pub use devices::Devices;
-pub(crate) use devices::{DeviceHere, FoundMember};
+pub(crate) use devices::{DeviceHere, FoundMember, READ_BYTES_MAX};
 pub use file::FileDevice;
 pub(crate) use group::Roster;
 pub use lock::unlock;
@@ -69,10 +74,11 @@ pub use mode::OpenMode;
 pub(crate) use one::AllocationClass;
 pub use one::OneDevice;
 pub use open::create_file_device;
+pub use open_device::DeviceStats;
 pub(crate) use planned::{PlannedRead, ReadFrom, Span};
 pub(crate) use recorded::{RecordedDevice, Recording};
 pub use sim::{InjectedFault, SimDevice, SimOp};
-pub use stats::{DeviceCounts, DeviceStats, LATENCY_RANGES, RequestCounts};
+pub use stats::{DeviceCounts, LATENCY_RANGES, RequestCounts};
 
 /// Bytes of a region, by which it is known what a member of a mirror lacks.
 pub(crate) const REGION_BYTES: u64 = CHUNK_BYTES / 4;
@@ -109,6 +115,12 @@ pub trait Device: Send + Sync {
     /// Writes all of `buf` at `offset`; with `durable`, returns when these bytes are on stable storage.
     /// Other unflushed writes are not covered by `durable`.
     fn write(&self, offset: u64, buf: &AlignedBuf, durable: bool) -> Result<()>;
+    /// Writes the blocks `part` of `buf`, which as a whole belongs at `offset`, as a write of its own that is not
+    /// durable. `part` lies within `buf`.
+    fn write_part(&self, offset: u64, buf: &AlignedBuf, part: Range<usize>) -> Result<()> {
+        let bytes = buf.get(part.clone()).unwrap_or_default();
+        self.write(offset + part.start as u64, &AlignedBuf::from_bytes(bytes), false)
+    }
     /// Returns true if a durable write costs less than a write and a flush after it.
     fn writes_durably(&self) -> bool {
         true
@@ -132,7 +144,7 @@ pub trait Device: Send + Sync {
     fn keeps_order(&self) -> bool {
         false
     }
-    /// Returns the counters of the device, to which those who make requests add.
+    /// Returns the counters of the device, to which those who make requests add, and its queue.
     fn stats(&self) -> &DeviceStats;
 }
 

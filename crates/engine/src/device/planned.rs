@@ -93,8 +93,8 @@ impl PlannedRead {
     /// Those of [`Device::read`].
     pub(crate) fn read(&mut self) -> Result<()> {
         let (offset, buf) = &mut self.request;
-        let len_bytes = buf.len() as u64;
-        self.turn.make(len_bytes, || self.device.read(*offset, buf))
+        let place = (*offset, buf.len() as u64);
+        self.turn.make(place, || self.device.read(*offset, buf))
     }
 
     /// Carries out many plans, those that follow each other on one device at once.
@@ -105,20 +105,39 @@ impl PlannedRead {
         for of_one in plans.chunk_by_mut(|a, b| Arc::ptr_eq(&a.device, &b.device)) {
             match of_one {
                 [one] => one.read()?,
-                [first, ..] => {
-                    let device = Arc::clone(&first.device);
-                    let mut requests: Vec<_> = of_one.iter_mut().map(|plan| &mut plan.request).collect();
-                    let read = device.read_many(&mut requests);
-                    // Of several that were made at once, one has failed, and nothing says which.
-                    if let (Err(error), Some(first)) = (&read, of_one.first_mut()) {
-                        first.turn.fail(error);
-                    }
-                    read?;
-                    of_one.iter_mut().for_each(Self::count);
-                }
-                [] => {}
+                [first, ..] if first.turn.waits() => Self::read_in_turns(of_one)?,
+                _ => Self::read_at_once(of_one)?,
             }
         }
+        Ok(())
+    }
+
+    /// Carries out plans of one device, as many at once as may be.
+    fn read_in_turns(mut plans: &mut [Self]) -> Result<()> {
+        while let Some(first) = plans.first() {
+            let device = Arc::clone(&first.device);
+            let place = (first.request.0, first.request.1.len() as u64);
+            let turn = first.turn.wait(device.as_ref(), place, plans.len());
+            let (now, later) = plans.split_at_mut(turn.requests().min(plans.len()));
+            Self::read_at_once(now)?;
+            plans = later;
+        }
+        Ok(())
+    }
+
+    /// Carries out plans of one device at once.
+    fn read_at_once(plans: &mut [Self]) -> Result<()> {
+        let Some(first) = plans.first() else { return Ok(()) };
+        let device = Arc::clone(&first.device);
+        plans.iter_mut().for_each(|plan| plan.turn.start());
+        let mut requests: Vec<_> = plans.iter_mut().map(|plan| &mut plan.request).collect();
+        let read = device.read_many(&mut requests);
+        // Of several that were made at once, one has failed, and nothing says which.
+        if let (Err(error), Some(first)) = (&read, plans.first_mut()) {
+            first.turn.fail(error);
+        }
+        read?;
+        plans.iter_mut().for_each(Self::count);
         Ok(())
     }
 

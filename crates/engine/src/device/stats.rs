@@ -3,6 +3,7 @@
 //! Requests are counted where they are made, not by the devices: by [`super::lane`], and for reads that are planned
 //! first by [`super::member::ReadUnderWay`]. A request is timed from there to its end, so that whatever makes requests wait
 //! for each other counts, too. It costs two readings of the clock and five additions to two lines of the cache.
+//! Classes that wait for their turns ([`super::queue`]) are counted twice more: they wait first, and then they are in flight.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -35,8 +36,12 @@ fn range_of(took_ns: u64) -> usize {
 pub(super) struct Began(u64);
 
 impl Began {
+    pub(super) fn now() -> Self {
+        Self(now_ns())
+    }
+
     /// Returns the nanoseconds since then.
-    fn elapsed_ns(self) -> u64 {
+    pub(super) fn elapsed_ns(self) -> u64 {
         now_ns().saturating_sub(self.0)
     }
 }
@@ -46,6 +51,7 @@ impl Began {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct RequestStats {
+    waiting: AtomicU64,
     in_flight: AtomicU64,
     bytes: AtomicU64,
     total_ns: AtomicU64,
@@ -60,11 +66,13 @@ pub struct RequestCounts {
     pub class: IoClass,
     /// Kind of the requests.
     pub kind: IoKind,
+    /// Requests that wait for their turns.
+    pub waiting: u64,
     /// Requests that have begun and not ended.
     pub in_flight: u64,
     /// Bytes of the requests that were done.
     pub bytes: u64,
-    /// Sum of the times that they took, in nanoseconds.
+    /// Sum of the times that they took, in nanoseconds, from when they were made: the time of waiting counts.
     pub total_ns: u64,
     /// Requests that failed.
     pub errors: u64,
@@ -88,10 +96,27 @@ impl RequestCounts {
 }
 
 impl RequestStats {
+    /// Counts a request that waits for its turn. [`RequestStats::start`] or [`RequestStats::leave`] has to follow.
+    pub(super) fn arrive(&self) -> Began {
+        self.waiting.fetch_add(1, Relaxed);
+        Began::now()
+    }
+
+    /// Counts a request that has waited and begins now.
+    pub(super) fn start(&self) {
+        self.leave();
+        self.in_flight.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a request that waits no longer.
+    pub(super) fn leave(&self) {
+        self.waiting.fetch_sub(1, Relaxed);
+    }
+
     /// Counts a request that begins. One of the next three has to follow.
     pub(super) fn begin(&self) -> Began {
         self.in_flight.fetch_add(1, Relaxed);
-        Began(now_ns())
+        Began::now()
     }
 
     /// Counts a request that is done. Returns the nanoseconds that it took.
@@ -121,17 +146,43 @@ impl RequestStats {
     pub(super) fn make<T>(&self, bytes: u64, request: impl FnOnce() -> Result<T>) -> Result<T> {
         let began = self.begin();
         let made = request();
-        match &made {
+        self.ended(began, bytes, &made);
+        made
+    }
+
+    /// Counts a request that has ended in one way or the other.
+    pub(super) fn ended<T>(&self, began: Began, bytes: u64, made: &Result<T>) {
+        match made {
             Ok(_) => drop(self.end(began, bytes)),
             Err(error) => self.fail(error),
         }
-        made
+    }
+
+    /// Returns the number of requests that were done.
+    pub(super) fn requests(&self) -> u64 {
+        self.latencies.iter().map(|count| count.load(Relaxed)).sum()
+    }
+
+    /// Returns the bytes of the requests that were done.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Returns the sum of the times that they took, in nanoseconds.
+    pub(super) fn total_ns(&self) -> u64 {
+        self.total_ns.load(Relaxed)
+    }
+
+    /// Returns the number of requests that have begun and not ended.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.in_flight.load(Relaxed)
     }
 
     fn counts(&self, class: IoClass, kind: IoKind) -> RequestCounts {
         RequestCounts {
             class,
             kind,
+            waiting: self.waiting.load(Relaxed),
             in_flight: self.in_flight.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             total_ns: self.total_ns.load(Relaxed),
@@ -144,7 +195,7 @@ impl RequestStats {
 /// Counters of a device, to which any thread may add. They are independent of each other: a reader may see that a write
 /// was counted and its bytes were not yet.
 #[derive(Debug, Default)]
-pub struct DeviceStats(Box<[[RequestStats; IoKind::COUNT]; IoClass::COUNT]>);
+pub(super) struct DeviceCounters(Box<[[RequestStats; IoKind::COUNT]; IoClass::COUNT]>);
 
 /// Sums of the counters of a device, at one moment. Only requests that were done are counted, except in the counters of
 /// errors.
@@ -172,23 +223,23 @@ pub struct DeviceCounts {
     pub write_errors: u64,
 }
 
-impl DeviceStats {
+impl DeviceCounters {
     pub(super) fn of(&self, class: IoClass, kind: IoKind) -> &RequestStats {
         &self.0[class as usize][kind as usize]
     }
 
     /// Returns the present values of the counters, by class and kind; those of requests that were never made are left
     /// out.
-    #[must_use]
-    pub fn requests(&self) -> Vec<RequestCounts> {
+    pub(super) fn requests(&self) -> Vec<RequestCounts> {
         let all = IoClass::ALL.into_iter().flat_map(|class| IoKind::ALL.map(|kind| (class, kind)));
         let all = all.map(|(class, kind)| self.of(class, kind).counts(class, kind));
-        all.filter(|of| of.in_flight > 0 || of.errors > 0 || of.requests() > 0).collect()
+        let is_used =
+            |of: &RequestCounts| of.waiting + of.in_flight > 0 || of.errors > 0 || of.requests() > 0;
+        all.filter(is_used).collect()
     }
 
     /// Returns the present sums of the counters.
-    #[must_use]
-    pub fn counts(&self) -> DeviceCounts {
+    pub(super) fn counts(&self) -> DeviceCounts {
         let mut sums = DeviceCounts::default();
         for of in self.requests() {
             sums.errors += of.errors;
@@ -234,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_request_is_in_flight_until_it_is_done() {
-        let stats = DeviceStats::default();
+        let stats = DeviceCounters::default();
         let of = stats.of(IoClass::Log, IoKind::Write);
         let began = of.begin();
         assert_eq!(stats.requests()[0].in_flight, 1);
@@ -247,8 +298,25 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_waits_is_not_in_flight_before_it_starts() {
+        let stats = DeviceCounters::default();
+        let of = stats.of(IoClass::Scrub, IoKind::Read);
+        let began = of.arrive();
+        of.arrive();
+        let at = |stats: &DeviceCounters| {
+            stats.requests().first().map(|of| (of.waiting, of.in_flight, of.requests()))
+        };
+        assert_eq!(at(&stats), Some((2, 0, 0)));
+        of.start();
+        assert_eq!(at(&stats), Some((1, 1, 0)));
+        of.leave();
+        of.end(began, 512);
+        assert_eq!(at(&stats), Some((0, 0, 1)));
+    }
+
+    #[test]
     fn requests_that_fail_or_are_given_up_are_in_flight_no_more() {
-        let stats = DeviceStats::default();
+        let stats = DeviceCounters::default();
         let of = stats.of(IoClass::Scrub, IoKind::Read);
         of.begin();
         of.give_up();

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::REGION_BYTES;
 use crate::ranges::Ranges;
@@ -58,15 +58,26 @@ pub(super) struct WriteUnderWay<'a> {
 pub(super) struct CopyUnderWay<'a>(&'a Writes);
 
 impl Writes {
-    /// Begins a write. Waits while one of its bytes is being copied.
-    pub(super) fn begin(&self, bytes: Range<u64>) -> WriteUnderWay<'_> {
+    /// Begins a write. Waits while one of its bytes is being copied; then it calls `hurry` with true before, and with
+    /// false afterwards.
+    pub(super) fn begin(&self, bytes: Range<u64>, hurry: &dyn Fn(bool)) -> WriteUnderWay<'_> {
         let mut state = self.state.lock();
-        while state.copying.as_ref().is_some_and(|copying| overlap(copying, &bytes)) {
-            self.ended.wait(&mut state);
+        let meets =
+            |state: &WritesState| state.copying.as_ref().is_some_and(|copying| overlap(copying, &bytes));
+        if meets(&state) {
+            MutexGuard::unlocked(&mut state, || hurry(true));
+            while meets(&state) {
+                self.ended.wait(&mut state);
+            }
+            MutexGuard::unlocked(&mut state, || hurry(false));
+            // Another copy may have begun meanwhile.
+            while meets(&state) {
+                self.ended.wait(&mut state);
+            }
         }
         state.begun += 1;
         let number = state.begun;
-        state.under_way.insert(number, bytes);
+        state.under_way.insert(number, bytes.clone());
         WriteUnderWay { writes: self, number, durable: false }
     }
 
@@ -204,7 +215,7 @@ mod tests {
     #[test]
     fn a_write_is_uncovered_until_a_flush_that_began_after_its_end() {
         let writes = Writes::default();
-        let write = writes.begin(ONE);
+        let write = writes.begin(ONE, &|_| ());
         assert_eq!(writes.uncovered().len(), 1, "it is under way");
         let early = writes.begin_flush();
         drop(write);
@@ -218,7 +229,7 @@ mod tests {
         writes.end_flush(second, true);
         assert_eq!(writes.uncovered().len(), 0);
         writes.end_flush(first, true);
-        let mut durable = writes.begin(ONE);
+        let mut durable = writes.begin(ONE, &|_| ());
         durable.is_durable();
         drop(durable);
         assert_eq!(writes.uncovered().len(), 0);
@@ -229,7 +240,7 @@ mod tests {
         let writes = Writes::default();
         let write = |at: u64, superblock: bool| {
             let bytes = at * REGION_BYTES..(at + 1) * REGION_BYTES;
-            let mut write = writes.begin(bytes.clone());
+            let mut write = writes.begin(bytes.clone(), &|_| ());
             writes.note_since(&bytes);
             if superblock {
                 writes.begin_superblock();
@@ -256,11 +267,25 @@ mod tests {
     }
 
     #[test]
+    fn a_write_that_waits_for_a_copy_has_it_hurry() {
+        let writes = &Writes::default();
+        thread::scope(|scope| {
+            let (told, events) = channel();
+            let copy = writes.begin_copy(ONE);
+            scope.spawn(move || drop(writes.begin(ONE, &|hurried| told.send(hurried).unwrap())));
+            assert_eq!(events.recv(), Ok(true));
+            drop(copy);
+            assert_eq!(events.recv(), Ok(false));
+        });
+        drop(writes.begin(ONE, &|_| panic!("nothing is being copied")));
+    }
+
+    #[test]
     fn copies_and_writes_of_the_same_bytes_wait_for_each_other() {
         let writes = &Writes::default();
         thread::scope(|scope| {
             let (told, events) = channel();
-            let first = writes.begin(10..20);
+            let first = writes.begin(10..20, &|_| ());
             let copier = told.clone();
             scope.spawn(move || {
                 let copy = writes.begin_copy(ONE);
@@ -271,13 +296,13 @@ mod tests {
                 drop(copy);
             });
             // Another region is not concerned, whoever waits.
-            drop(writes.begin(REGION_BYTES..2 * REGION_BYTES));
+            drop(writes.begin(REGION_BYTES..2 * REGION_BYTES, &|_| ()));
             told.send("first has ended").unwrap();
             drop(first);
             let seen: Vec<&str> = events.iter().take(2).collect();
             assert_eq!(seen, ["first has ended", "copied"]);
             // It waits for the copy, if that has not ended.
-            drop(writes.begin(ONE));
+            drop(writes.begin(ONE, &|_| ()));
         });
     }
 }

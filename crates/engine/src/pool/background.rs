@@ -9,6 +9,7 @@ use super::late::{self, Late};
 use super::traffic::Traffic;
 use super::{LearnOptions, Pool, ScrubState};
 use crate::dataset::{Commit, count};
+use crate::device::IoClass;
 use crate::{Error, Result};
 
 /// Longest time until an accepted change is durable (contract W3).
@@ -323,6 +324,8 @@ impl Pool {
         let window = self.log.lock().window_bytes;
         let steps = self.reap_steps()?;
         let low = self.shared.wants_cleaning();
+        // Writers wait for the room that the cleaner makes.
+        self.shared.devices.hurry(IoClass::Cleaning, low);
         let due = window >= self.sizing().window_bytes
             || self.nodes.dirty_bytes() >= self.sizing().dirty_tree_bytes
             || self.shared.segments.wants_checkpoint()

@@ -50,7 +50,7 @@ pub(super) fn load_table(
     sorted.sort_unstable_by_key(|page| (page.placed.first.device, page.placed.first.offset));
     let mut groups = Vec::new();
     let mut rest = sorted.as_slice();
-    while let Some((count, end)) = neighbours(rest.iter().map(|page| page.placed.first)) {
+    while let Some((count, end)) = neighbours(devices, rest.iter().map(|page| page.placed.first)) {
         let (group, later) = rest.split_at(count);
         groups.push((group, end));
         rest = later;

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Maintenance, Pool};
 use crate::dataset::RoomRequest;
+use crate::device::IoClass;
 use crate::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::{Error, Result};
 
@@ -77,6 +78,7 @@ impl Pool {
 
     /// Takes one step towards more free chunks. Returns false if there are none to gain.
     pub(super) fn gain_room(&self, state: &mut Maintenance) -> Result<bool> {
+        self.shared.devices.hurry(IoClass::Cleaning, true);
         let before = self.shared.spare_chunks();
         let mut steps = 0;
         while self.reap()? {

@@ -8,7 +8,7 @@ use super::entry::Part;
 use super::piece::{Piece, PieceKey};
 use super::record_checksum;
 use super::table::{RecordPlace, Segments};
-use crate::device::{Devices, PlannedRead, ReadFrom, Span};
+use crate::device::{Devices, PlannedRead, READ_BYTES_MAX, ReadFrom, Span};
 use crate::error::DamagedAt;
 use crate::faults::Subject;
 use crate::space::Extent;
@@ -16,8 +16,6 @@ use crate::{Addr, Error, Result};
 
 /// Largest gap between two records that one request reads: reading the gap costs less than another request.
 const MERGE_GAP_BYTES: u64 = 16 << 10;
-/// Longest request that merging makes.
-const MERGE_BYTES_MAX: u64 = 1 << 20;
 
 /// Longest directory in bytes that is read as a whole when an entry of it is needed: its neighbours are likely to be
 /// wanted, and one request costs less than three.
@@ -70,13 +68,17 @@ impl Located {
 
 /// Returns the number of these places, which ascend, that one request should read, and the end of that request on the
 /// device.
-pub(crate) fn neighbours(mut sorted: impl Iterator<Item = Located>) -> Option<(usize, u64)> {
+pub(crate) fn neighbours(
+    devices: &Devices,
+    mut sorted: impl Iterator<Item = Located>,
+) -> Option<(usize, u64)> {
     let first = sorted.next()?;
+    let bytes_max = devices.read_bytes_max(first.device);
     let (mut count, mut end) = (1, first.end());
     for next in sorted {
         let joins = next.device == first.device
             && next.offset <= end.saturating_add(MERGE_GAP_BYTES)
-            && next.end().max(end) - first.offset <= MERGE_BYTES_MAX;
+            && next.end().max(end) - first.offset <= bytes_max;
         if !joins {
             break;
         }
@@ -94,8 +96,8 @@ struct ReadGroup<'a> {
 
 impl<'a> ReadGroup<'a> {
     /// Splits `sorted` into the first records that lie together, and the rest.
-    fn split(sorted: &'a [(Located, usize)]) -> Option<(Self, &'a [(Located, usize)])> {
-        let (count, end) = neighbours(sorted.iter().map(|(located, _)| *located))?;
+    fn split(devices: &Devices, sorted: &'a [(Located, usize)]) -> Option<(Self, &'a [(Located, usize)])> {
+        let (count, end) = neighbours(devices, sorted.iter().map(|(located, _)| *located))?;
         let (records, rest) = sorted.split_at(count);
         Some((Self { records, end }, rest))
     }
@@ -396,10 +398,10 @@ impl Segments {
         while !rest.is_empty() {
             let mut groups = Vec::new();
             let mut bytes = 0;
-            while let Some((group, later)) = ReadGroup::split(rest) {
+            while let Some((group, later)) = ReadGroup::split(devices, rest) {
                 let joins =
                     groups.first().is_none_or(|first: &ReadGroup<'_>| first.device() == group.device());
-                if !joins || groups.len() == BATCH_REQUESTS || bytes > MERGE_BYTES_MAX {
+                if !joins || groups.len() == BATCH_REQUESTS || bytes > READ_BYTES_MAX {
                     break;
                 }
                 bytes += group.span().len_bytes;

@@ -65,7 +65,10 @@ pub struct RequestFigures {
     pub class: String,
     /// Kind: `read`, `write`, `flush`, `discard`.
     pub kind: String,
-    /// Requests that have begun and not ended: now, not within an interval.
+    /// Requests that wait for their turns: now, not within an interval.
+    #[serde(default)]
+    pub waiting: u64,
+    /// Requests that have begun and not ended: now, too.
     pub in_flight: u64,
     /// Requests that were done.
     pub operations: u64,
@@ -73,7 +76,7 @@ pub struct RequestFigures {
     pub bytes: u64,
     /// Requests that failed.
     pub errors: u64,
-    /// Sum of the times that requests took that were done, in nanoseconds.
+    /// Sum of the times that requests took that were done, in nanoseconds, the time of waiting included.
     pub total_ns: u64,
     /// Number of requests that were done, by the time that they took, ascending; those of which there are none are left
     /// out.

@@ -8,28 +8,34 @@ use pagefold_server::{raw, units};
 use crate::args::Iostat;
 use crate::table::{Align, Table};
 
-/// A class of requests: its name, and headings of its columns of mean times, of requests in flight, and of latencies.
+/// A class of requests: its name, and headings of its columns of latencies; of mean times; and of requests that wait for
+/// their turns, and of those in flight.
 struct Class {
     name: &'static str,
-    wait: &'static str,
-    now: &'static str,
     heading: &'static str,
+    wait: &'static str,
+    queues: [&'static str; 2],
 }
 
-const fn class(name: &'static str, wait: &'static str, now: &'static str, heading: &'static str) -> Class {
-    Class { name, wait, now, heading }
+const fn class(
+    name: &'static str,
+    heading: &'static str,
+    wait: &'static str,
+    queues: [&'static str; 2],
+) -> Class {
+    Class { name, heading, wait, queues }
 }
 
 const CLASSES: [Class; 9] = [
-    class("sync_read", "SYNCR WAIT", "SYNCR NOW", "SYNCR"),
-    class("log", "LOG WAIT", "LOG NOW", "LOG"),
-    class("async_read", "ASYNCR WAIT", "ASYNCR NOW", "ASYNCR"),
-    class("async_write", "ASYNCW WAIT", "ASYNCW NOW", "ASYNCW"),
-    class("cleaning", "CLEAN WAIT", "CLEAN NOW", "CLEAN"),
-    class("recompression", "RECOMP WAIT", "RECOMP NOW", "RECOMP"),
-    class("filling", "FILL WAIT", "FILL NOW", "FILL"),
-    class("scrub", "SCRUB WAIT", "SCRUB NOW", "SCRUB"),
-    class("discard", "TRIM WAIT", "TRIM NOW", "TRIM"),
+    class("sync_read", "SYNCR", "SYNCR WAIT", ["SYNCR PEND", "SYNCR NOW"]),
+    class("log", "LOG", "LOG WAIT", ["LOG PEND", "LOG NOW"]),
+    class("async_read", "ASYNCR", "ASYNCR WAIT", ["ASYNCR PEND", "ASYNCR NOW"]),
+    class("async_write", "ASYNCW", "ASYNCW WAIT", ["ASYNCW PEND", "ASYNCW NOW"]),
+    class("cleaning", "CLEAN", "CLEAN WAIT", ["CLEAN PEND", "CLEAN NOW"]),
+    class("recompression", "RECOMP", "RECOMP WAIT", ["RECOMP PEND", "RECOMP NOW"]),
+    class("filling", "FILL", "FILL WAIT", ["FILL PEND", "FILL NOW"]),
+    class("scrub", "SCRUB", "SCRUB WAIT", ["SCRUB PEND", "SCRUB NOW"]),
+    class("discard", "TRIM", "TRIM WAIT", ["TRIM PEND", "TRIM NOW"]),
 ];
 
 /// A pool, a mirror or a device, and what was asked of its devices.
@@ -47,6 +53,7 @@ struct RequestSums {
     operations: u64,
     bytes: u64,
     total_ns: u64,
+    waiting: u64,
     in_flight: u64,
 }
 
@@ -64,6 +71,7 @@ impl Reported<'_> {
             operations: sums.operations.saturating_add(of.operations),
             bytes: sums.bytes.saturating_add(of.bytes),
             total_ns: sums.total_ns.saturating_add(of.total_ns),
+            waiting: sums.waiting.saturating_add(of.waiting),
             in_flight: sums.in_flight.saturating_add(of.in_flight),
         })
     }
@@ -122,8 +130,8 @@ fn space_of(device: &DeviceActivity) -> Option<(u64, u64)> {
     Some((device.allocated_bytes, device.free_bytes))
 }
 
-/// Makes the table of operations and bytes per second, and, if they are asked for, of mean times and of requests in
-/// flight.
+/// Makes the table of operations and bytes per second, and, if they are asked for, of mean times, and of requests that
+/// wait for their turns or are in flight.
 pub(super) fn table(rates: &[(&str, Activity)], args: &Iostat) -> Table {
     let mut columns = vec![("NAME", Align::Left)];
     let mut numbers = |names: &[&'static str]| columns.extend(names.iter().map(|name| (*name, Align::Right)));
@@ -133,7 +141,7 @@ pub(super) fn table(rates: &[(&str, Activity)], args: &Iostat) -> Table {
         CLASSES.iter().for_each(|class| numbers(&[class.wait]));
     }
     if args.queues {
-        CLASSES.iter().for_each(|class| numbers(&[class.now]));
+        CLASSES.iter().for_each(|class| numbers(&class.queues));
     }
     let exact = args.output.exact;
     let size = |bytes: u64| if exact { bytes.to_string() } else { units::size(bytes) };
@@ -159,8 +167,11 @@ pub(super) fn table(rates: &[(&str, Activity)], args: &Iostat) -> Table {
             row.extend(all.map(|sums| known(sums.mean_ns().map(time))));
         }
         if args.queues {
-            let now = |class: &Class| reported.sums(|of| of.class == class.name).in_flight.to_string();
-            row.extend(CLASSES.iter().map(now));
+            let now = |class: &Class| {
+                let sums = reported.sums(|of| of.class == class.name);
+                [sums.waiting, sums.in_flight].map(|requests| requests.to_string())
+            };
+            row.extend(CLASSES.iter().flat_map(now));
         }
         table.row(row);
     }
@@ -210,6 +221,7 @@ mod tests {
         RequestFigures {
             class: class.into(),
             kind: kind.into(),
+            waiting: 1,
             in_flight: 2,
             operations,
             bytes: operations * 8192,
@@ -279,9 +291,14 @@ mod tests {
         let wait = "100000";
         assert_eq!(told[0][7..], [wait, wait, wait, wait, wait, "-", "-", "-", "-", "-", wait, "-"]);
         let told = rows(&table(&of_mirror(), &args(|args| args.queues = true)));
-        assert_eq!(told[0][7..], ["2", "6", "0", "0", "0", "0", "0", "2", "0"]);
+        let none = ["0"; 10];
+        assert_eq!(told[0][7..11], ["1", "2", "3", "6"]);
+        assert_eq!(
+            (&told[0][11..21], &told[0][21..]),
+            (&none.map(String::from)[..], &["1", "2", "0", "0"].map(String::from)[..])
+        );
         let mut told = rows(&table(&of_mirror(), &args(|args| (args.latency, args.queues) = (true, true))));
-        assert_eq!(told.pop().unwrap().len(), 7 + 12 + 9);
+        assert_eq!(told.pop().unwrap().len(), 7 + 12 + 18);
     }
 
     #[test]

@@ -78,6 +78,7 @@ fn requests_since(old: &RequestFigures, now: &RequestFigures) -> RequestFigures 
     RequestFigures {
         class: now.class.clone(),
         kind: now.kind.clone(),
+        waiting: now.waiting,
         in_flight: now.in_flight,
         operations: now.operations.saturating_sub(old.operations),
         bytes: now.bytes.saturating_sub(old.bytes),
@@ -115,6 +116,7 @@ mod tests {
         let requests = RequestFigures {
             class: "log".into(),
             kind: "write".into(),
+            waiting: 3,
             in_flight: 1,
             operations: 2 + operations,
             bytes: operations * 4096,
@@ -151,7 +153,8 @@ mod tests {
     fn what_is_in_flight_is_no_difference() {
         let delta = device_since(Some(&device(5)), &device(9));
         let [of] = &delta.requests[..] else { panic!("{delta:?}") };
-        assert_eq!((of.in_flight, of.operations, of.bytes, of.total_ns), (1, 4, 4 * 4096, 12_000));
+        assert_eq!((of.waiting, of.in_flight), (3, 1));
+        assert_eq!((of.operations, of.bytes, of.total_ns), (4, 4 * 4096, 12_000));
         assert_eq!(of.latencies, [LatencyFigures { below_ns: 4096, operations: 4 }]);
     }
 

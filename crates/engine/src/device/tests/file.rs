@@ -53,6 +53,21 @@ fn what_was_written_is_read_after_reopening() {
 }
 
 #[test]
+fn a_part_is_written_at_its_place_and_nothing_beside_it() {
+    let (_dir, path) = create();
+    let device = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+    device.write(8192, &AlignedBuf::from_bytes(&[9; 16384]), false).unwrap();
+    let mut all = AlignedBuf::zeroed(16384);
+    all.chunks_exact_mut(4096).zip(1..).for_each(|(block, with)| block.fill(with));
+    device.write_part(8192, &all, 4096..12288).unwrap();
+    let mut read = AlignedBuf::scratch(16384);
+    device.read(8192, &mut read).unwrap();
+    let blocks: Vec<u8> = read.chunks_exact(4096).map(|block| block[0]).collect();
+    assert_eq!(blocks, [9, 2, 3, 9]);
+    assert!(matches!(device.write_part(DEVICE_BYTES_MIN - 8192, &all, 0..12288), Err(Error::Invalid(_))));
+}
+
+#[test]
 fn file_systems_without_direct_io_work_too() {
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return };
     let path = dir.path().join("pool.pf");

@@ -1,0 +1,46 @@
+//! What is kept of a device while it is open: the counters of its requests, and its queue, which goes by them.
+
+use super::class::{IoClass, IoKind};
+use super::queue::{IoQueue, IoTurn};
+use super::stats::{DeviceCounters, DeviceCounts, RequestCounts, RequestStats};
+
+/// Counters of a device, to which those who make requests add, and the queue in which some of these wait for their turns.
+#[derive(Debug, Default)]
+pub struct DeviceStats {
+    counters: DeviceCounters,
+    queue: IoQueue,
+}
+
+impl DeviceStats {
+    pub(super) fn of(&self, class: IoClass, kind: IoKind) -> &RequestStats {
+        self.counters.of(class, kind)
+    }
+
+    /// Returns the present values of the counters, by class and kind; those of requests that were never made are left
+    /// out.
+    #[must_use]
+    pub fn requests(&self) -> Vec<RequestCounts> {
+        self.counters.requests()
+    }
+
+    /// Returns the present sums of the counters.
+    #[must_use]
+    pub fn counts(&self) -> DeviceCounts {
+        self.counters.counts()
+    }
+
+    /// See [`IoQueue::wait`].
+    pub(super) fn wait(&self, class: IoClass, place: (u64, u64), wanted: usize) -> IoTurn<'_> {
+        self.queue.wait(&self.counters, class, place, wanted)
+    }
+
+    /// See [`IoQueue::hurry`].
+    pub(super) fn hurry(&self, class: IoClass, hurried: bool) {
+        self.queue.hurry(class, hurried);
+    }
+
+    /// See [`IoQueue::piece_bytes`].
+    pub(super) fn piece_bytes(&self, class: IoClass) -> u64 {
+        self.queue.piece_bytes(&self.counters, class)
+    }
+}
