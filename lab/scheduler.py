@@ -45,7 +45,7 @@ LOAD_SHARE_MIN = 0.7
 
 @dataclass
 class Settings:
-    """What a run is made with."""
+    """Settings of a run."""
 
     seconds: float
     threads: int
@@ -57,7 +57,7 @@ class Settings:
 
 @dataclass
 class Stretch:
-    """What was measured while something was under way."""
+    """Figures that were measured while something was under way."""
 
     reads_ms: list[float]
     load_mib_per_s: float | None
@@ -129,7 +129,7 @@ def _load(folder: Path, source: Path, kind: str, ends: float, results) -> None:
                 os.pwrite(table, pages[start : start + PAGE], at % (8 * LOAD_MIB * MIB))
                 at += PAGE
             if at % (LOAD_MIB * MIB) == 0:
-                # What a checkpoint does; otherwise a kernel's cache would take it all.
+                # As a checkpoint does; otherwise a kernel's cache would take it all.
                 os.fdatasync(table)
             start = random.randrange(len(pages) - MIB)
             os.pwrite(log, pages[start : start + MIB], at // 16 % (64 * MIB))

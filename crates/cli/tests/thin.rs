@@ -82,7 +82,7 @@ fn what_was_promised_is_told_warned_of_and_survives_the_physical_limit() {
         "{free} of {size} are promised and not there"
     );
     assert!(sandbox.ok(&["status", "tank"]).contains(" % full: "));
-    // What frees goes on, and so does everything once a device was added.
+    // Calls that free space go on, and all others once a device was added.
     fs::remove_file(mnt.join("first")).unwrap();
     fs::write(mnt.join("third"), noise(16 * MIB)).unwrap();
     sandbox.ok(&["add", "tank", "more.pf", "--size", "256M"]);

@@ -134,7 +134,7 @@ impl Key {
     pub(crate) const LINK: u8 = 0xF7;
     /// Counts of errors (the pool's own tree, object 0, `offset` 0).
     pub const FAULTS: u8 = 0xF8;
-    /// What the pool held over time (the pool's own tree, object 0, `offset` 0).
+    /// The pool's space over time (the pool's own tree, object 0, `offset` 0).
     pub const SPACE: u8 = 0xF9;
 
     /// The lowest key.

@@ -84,7 +84,7 @@ fn devices_that_were_added_get_their_part_and_nothing_is_lost() {
             is_even(&pool);
             has(&pool, 0..end, 1);
             is_sound(&pool);
-            // What was moved is where it was after a crash, too, and that it is even is not forgotten.
+            // Records that were moved are at their new places after a crash, too, and it is not forgotten that all is even.
             let crashed = after(&sims, Some(3));
             drop(pool);
             let pool = open(&crashed);

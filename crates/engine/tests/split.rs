@@ -98,7 +98,7 @@ fn devices_can_be_chosen() {
     write(&pool, 0..100, 2);
     let half = open(&[Arc::clone(&sims[0]), Arc::clone(&sims[2])]);
     has(&half, 0..100, 1);
-    // What is left is no mirror; the half can get its mirrors, and be split itself.
+    // The rest is no mirror; the half can get its mirrors, and be split itself.
     assert!(matches!(pool.planned_split(&[]), Err(Error::Invalid(_))));
     for (beside, seed) in [(0, 50), (2, 51)] {
         half.attach(beside, sim(seed), false).unwrap();
@@ -154,7 +154,7 @@ fn senseless_wishes_are_refused() {
     has(&pool, 0..2000, 1);
 }
 
-/// What is not the half's own is not in it.
+/// The half has nothing that is not its own.
 #[test]
 fn spares_and_a_balance_stay_with_the_pool() {
     let mut sims = fresh(1, 2);

@@ -380,7 +380,7 @@ impl Property {
                 Err(_) => Err(wrong(None)),
             },
             Values::LogicalCapacity => {
-                // What is neither a word nor a factor is a size.
+                // A value that is neither a word nor a factor is a size.
                 let bytes = units::parse_size(value).map(|bytes| bytes.to_string());
                 let parsed = bytes.as_deref().unwrap_or(value).parse::<LogicalCapacity>();
                 parsed.map(|capacity| capacity.to_string()).map_err(|_| wrong(None))

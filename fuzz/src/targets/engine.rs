@@ -323,7 +323,7 @@ pub(super) fn space_history_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// What decodes is what encodes, and a forecast comes of it, whatever the time is.
+/// Samples that decode are those that encode, and a forecast comes of it, whatever the time is.
 pub(super) fn space_history(bytes: &[u8]) -> bool {
     let Ok(history) = SpaceHistory::decode(bytes) else { return false };
     assert!(

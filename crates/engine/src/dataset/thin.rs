@@ -163,9 +163,9 @@ impl ThinTerms {
 /// Space of a pool or dataset in bytes before compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thin {
-    /// What was promised of each stored byte, if anything was.
+    /// The promise for each stored byte, if there is one.
     pub(crate) promised: Option<Expansion>,
-    /// What is to be expected of each stored byte.
+    /// The expectation for each stored byte.
     pub expansion: Expansion,
     /// Size, as it is told.
     pub size_bytes: u64,

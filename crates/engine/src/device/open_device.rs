@@ -1,4 +1,4 @@
-//! What is kept of a device while it is open: the counters of its requests, and its queue, which goes by them.
+//! State of a device while it is open: the counters of its requests, and its queue, which goes by them.
 
 use super::class::{IoClass, IoKind};
 use super::queue::{IoQueue, IoTurn};

@@ -28,7 +28,7 @@ pub struct Forecast {
     pub logical_growth_bytes: i64,
     /// Time that this follows from, in seconds.
     pub over_seconds: u64,
-    /// What comes of it.
+    /// The end of it.
     pub outlook: Outlook,
 }
 

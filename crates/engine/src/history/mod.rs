@@ -1,4 +1,4 @@
-//! What a pool has held over time: a few samples of its space, and the forecast that follows from them.
+//! The space of a pool over time: a few samples, and the forecast that follows from them.
 //!
 //! - Z1: the samples are bounded: [`HOURLY_MAX`] of the last hours, [`DAILY_MAX`] of the days before.
 //! - Z2: their times ascend, and none is later than the clock of the last call of [`SpaceHistory::observe`] that was
@@ -25,7 +25,7 @@ const CLOCK_MIN: u64 = 1_767_225_600;
 /// Version of the stored form.
 const VERSION: u8 = 1;
 
-/// What a pool held at one instant.
+/// The space of a pool at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceSample {
     /// Time in seconds since 1970.

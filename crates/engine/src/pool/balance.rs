@@ -287,7 +287,7 @@ impl Pool {
             };
             let moved = self.move_planned(state, Some(onto), &plan)?;
             if moved != Moved::Nothing {
-                // What is left of the window is looked at again: it may have more.
+                // The rest of the window is looked at again: it may have more.
                 self.balance.lock().cursor = (from, range.start);
                 return Ok(moved);
             }

@@ -16,7 +16,7 @@ pub(super) const PASS_CHUNKS_MAX: u64 = 8;
 pub enum Obstacle {
     /// The other devices have no room at present.
     Room,
-    /// What is left cannot be read, and so cannot be moved.
+    /// The rest cannot be read, and so cannot be moved.
     Damage,
     /// Devices are being removed, which comes first.
     Removal,
@@ -25,7 +25,7 @@ pub enum Obstacle {
 /// Result of a pass that moves what lies in chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// So many bytes were written, and a checkpoint was made.
+    /// The number of bytes that were written; a checkpoint was made.
     Bytes(u64),
     /// There is no room for a pass.
     NoRoom,

@@ -1,4 +1,4 @@
-//! What the pool held over time, kept as a value in the pool's own tree: by that its owner is told when it will be full,
+//! The pool's space over time, kept as a value in the pool's own tree: by that its owner is told when it will be full,
 //! whichever machine and server asks.
 //!
 //! A new sample, once an hour at most, is logged by itself ([`Pool::store_history`]), so that a crash takes back no more

@@ -187,7 +187,7 @@ impl Pool {
     fn part(&self, chosen: &[LeavingMember]) -> Result<()> {
         self.sync()?;
         let mut state = self.maintenance.lock();
-        // What they lack if they come back is what was written since they got their last superblock.
+        // If they come back they lack the writes since they got their last superblock.
         self.checkpoint_locked(&mut state, false)?;
         {
             let _log = self.log.lock();

@@ -154,7 +154,7 @@ fn quotas_are_told_in_the_same_terms() {
     assert!(told == 48 * MIB && left.abs_diff(32 * MIB) < MIB, "{left}");
     assert!((8 * MIB..17 * MIB).contains(&available), "{available}");
     write(&stored, b"g", available, MIB, &mut noise).unwrap();
-    // What is bounded before compression is told as it is.
+    // A bound on bytes before compression is told as it is.
     let (told, left, available) = df(&pool, &logical);
     assert!(
         told == 12 * MIB && left.abs_diff(4 * MIB) < MIB / 8 && available.abs_diff(4 * MIB) < MIB / 8,

@@ -398,7 +398,7 @@ pub enum Reply {
     Balance {
         /// True if there is anything to be moved.
         is_uneven: bool,
-        /// What is to be moved.
+        /// The moves that are to be made.
         moves: Vec<MoveFigures>,
     },
     /// To [`Request::Split`].

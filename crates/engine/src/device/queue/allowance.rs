@@ -1,4 +1,4 @@
-//! How much of a device requests that wait may take: so much that reads which somebody waits for hardly feel it.
+//! The part of a device that requests which wait may take: reads that somebody waits for hardly feel it.
 //! Arithmetic alone, which is told the time.
 //!
 //! The allowance is one of [`STEPS`]. Each window of time in which there were reads is judged by their mean time: if it is half
@@ -7,7 +7,7 @@
 
 use super::turns::Limit;
 
-/// What may be taken, from the least to the most: requests in flight; and the time for which none begins after one has
+/// Steps of the allowance, from the least to the most: requests in flight; and the time for which none begins after one has
 /// ended, in times that this one took.
 const STEPS: [(u32, u64); 9] = [(1, 15), (1, 7), (1, 3), (1, 1), (1, 0), (2, 0), (4, 0), (8, 0), (16, 0)];
 /// The step to begin with when reads come.
@@ -22,7 +22,7 @@ const OLD_NS: u64 = 1_000_000_000;
 const FEW: u64 = 4;
 /// Reads suffer if they take more than so many times of half of what they take alone.
 const SUFFERS_HALVES: u64 = 3;
-/// What reads take alone is found out again after this time.
+/// After this time it is found out again how long reads take alone.
 const LISTEN_NS: u64 = 5_000_000_000;
 /// Number of windows for which others may take to come to their end when the queue listens.
 const SETTLING_WINDOWS: u32 = 3;
@@ -59,13 +59,13 @@ enum Listening {
     Alone,
 }
 
-/// What requests that wait may take of a device.
+/// The part of a device that requests which wait may take.
 #[derive(Debug)]
 pub(super) struct Allowance {
     step: usize,
     /// The step at which reads suffered lately, and the instant from which on it may be tried again.
     ceiling: (usize, u64),
-    /// What a read takes alone, in nanoseconds; `None` if it is not known.
+    /// The time that a read takes alone, in nanoseconds; `None` if it is not known.
     alone_ns: Option<u64>,
     /// The instant at which that was found out, or could not be.
     listened_ns: Option<u64>,

@@ -10,7 +10,7 @@ const REQUEST_COST_BYTES: u64 = 64 << 10;
 /// The terms on which requests of a class wait for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::device) struct Terms {
-    /// What the class gets of a device for which several classes wait, beside the shares of those.
+    /// The class's share of a device for which several classes wait, beside the shares of those.
     pub(in crate::device) share: u64,
     /// Largest number of requests in flight.
     pub(in crate::device) most: u32,
@@ -39,7 +39,7 @@ impl IoClass {
     }
 }
 
-/// What requests that wait may take of a device at some moment.
+/// The limit for requests that wait, at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limit {
     /// Number of requests in flight. With 0 nobody goes, whatever its deadline.

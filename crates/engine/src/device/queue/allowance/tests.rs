@@ -11,7 +11,7 @@ struct Model {
     /// Reads in each millisecond; 0 for none.
     reads_per_ms: u64,
     commits_per_ms: u64,
-    /// What a read takes alone, and how much more for each other request in flight, in microseconds.
+    /// The time that a read takes alone, and how much more for each other request in flight, in microseconds.
     alone_us: u64,
     each_us: u64,
     /// Number of milliseconds in which others were in flight; and all of them.
