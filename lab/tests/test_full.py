@@ -122,7 +122,7 @@ def test_a_thin_pool_goes_on_after_a_device_was_added(side, run):
     side, pool = side
     server: Server = side.server
     pool.pagefold("set", "logicalcapacity=3x", pool.pool)
-    first = 1 + int(server.sql("SELECT max(id) FROM acknowledged", database="lab"))
+    first = 1 + int(server.sql("SELECT coalesce(max(id), 0) FROM acknowledged", database="lab"))
     record = fill_under_load(side, pool, run, first=first)
     told = os.statvfs(pool.mountpoint)
     capacity = pool.figures("status")["capacity_bytes"]
