@@ -26,8 +26,7 @@ impl Ranges {
     }
 
     /// Returns true if there are none.
-    #[cfg(test)]
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 

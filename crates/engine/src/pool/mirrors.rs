@@ -234,9 +234,10 @@ impl Pool {
     /// [`Error::Invalid`] if it is another device than the pool's, or is in use; [`Error::ReadOnly`]; errors of labels.
     pub fn online(&self, device: Arc<dyn Device>) -> Result<u16> {
         self.shared.check_writable()?;
+        let here = Arc::clone(&device);
         self.without_stand_in(&[], || {
-            let reopen = |number| self.shared.devices.reopen(number, Arc::clone(&device));
-            self.take_online(OneDevice::of(device.as_ref()), reopen)
+            let reopen = move |number| self.shared.devices.reopen(number, device);
+            self.take_online(OneDevice::of(here.as_ref()), reopen)
         })
     }
 

@@ -116,7 +116,7 @@ impl ChunkStates {
     /// Returns the device of which the largest part is free, among those with a free chunk that may be given out.
     fn emptiest(&self) -> Option<u16> {
         let count = |device: u16| u128::from(self.counts.get(usize::from(device)).copied().unwrap_or(0));
-        let with_free = self.open().filter(|(_, free)| free.len() > 0);
+        let with_free = self.open().filter(|(_, free)| !free.is_empty());
         let shares = with_free.map(|(device, free)| (device, u128::from(free.len()), count(device)));
         shares.max_by(|a, b| (a.1 * b.2).cmp(&(b.1 * a.2))).map(|(device, _, _)| device)
     }

@@ -19,9 +19,8 @@ pub fn split(args: &SplitPool) -> Result<()> {
     let numbers = |word: &PathBuf| Ok(asked.device(word)?.number);
     let devices: Vec<u16> = args.devices.iter().map(numbers).collect::<Result<_>>()?;
     let request = Request::Split { name: args.new_pool.clone(), devices, dry_run: args.dry_run };
-    let devices = match asked.client.ask_and_wait(&request)? {
-        Reply::Split { devices, .. } => devices,
-        _ => return Err(asked.client.misunderstood()),
+    let Reply::Split { devices, .. } = asked.client.ask_and_wait(&request)? else {
+        return Err(asked.client.misunderstood());
     };
     if args.dry_run {
         asked.print_split(&args.new_pool, &devices);
