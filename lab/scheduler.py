@@ -14,6 +14,7 @@ The run passes if the 99th percentile of reads beside everything is at most thre
 from __future__ import annotations
 
 import contextlib
+import json
 import mmap
 import multiprocessing
 import os
@@ -61,6 +62,8 @@ class Stretch:
 
     reads_ms: list[float]
     load_mib_per_s: float | None
+    others_mib_per_s: dict[str, float]
+    """Speed of a pool's scrub and of its filling."""
 
     def percentile(self, part: float) -> float:
         ordered = sorted(self.reads_ms)
@@ -153,7 +156,12 @@ def measure(place: Place, source: Path, settings: Settings, *, reads: bool, load
         workers.append(context.Process(target=_load, args=(place.mountpoint, source, load, ends, speed)))
     for worker in workers:
         worker.start()
-    stretch = Stretch(times.get(timeout=600) if reads else [], speed.get(timeout=600) if load else None)
+    before, began = _others_bytes(place), time.monotonic()
+    reads_ms = times.get(timeout=600) if reads else []
+    load_mib_per_s = speed.get(timeout=600) if load else None
+    seconds = time.monotonic() - began
+    others = {name: (done - before[name]) / MIB / seconds for name, done in _others_bytes(place).items() if name in before}
+    stretch = Stretch(reads_ms, load_mib_per_s, {name: speed for name, speed in others.items() if speed > 0})
     for worker in workers:
         worker.join(600)
         if worker.exitcode:
@@ -162,6 +170,18 @@ def measure(place: Place, source: Path, settings: Settings, *, reads: bool, load
         file.unlink(missing_ok=True)
     proc.run([tool("sync"), "-f", place.mountpoint])
     return stretch
+
+
+def _others_bytes(place: Place) -> dict[str, int]:
+    """Returns how much a pool's devices have read for scrubs, and written to be filled; nothing for other places."""
+    if not isinstance(place, Pool):
+        return {}
+    devices = json.loads(place.pagefold("iostat", "--json", place.pool))["pools"][0]["devices"]
+    done = dict.fromkeys(("scrub", "filling"), 0)
+    for of in (of for device in devices for of in device["requests"]):
+        if (of["class"], of["kind"]) in (("scrub", "read"), ("filling", "write")):
+            done[of["class"]] += of["bytes"]
+    return done
 
 
 class ThrottledPool(Pool):
@@ -253,6 +273,7 @@ def _told(name: str, stretch: Stretch, alone: Stretch | None, load_alone: float 
     if stretch.load_mib_per_s is not None:
         share = f"{stretch.load_mib_per_s / load_alone:5.2f}x" if load_alone else ""
         words.append(f"load {stretch.load_mib_per_s:6.1f} MiB/s {share}")
+    words += [f"{other} {speed:.1f} MiB/s" for other, speed in stretch.others_mib_per_s.items()]
     print("  ".join(words), flush=True)
 
 

@@ -1,8 +1,8 @@
 //! The part of a device that requests which wait may take: reads that somebody waits for hardly feel it.
 //! Arithmetic alone, which is told the time.
 //!
-//! The allowance is one of [`STEPS`]. Each window of time in which there were reads is judged by their mean time: if it is half
-//! as long again as what they take alone, the allowance is halved; otherwise it grows by a step. What they take alone is seen
+//! The allowance is one of [`STEPS`]. Each window of time in which there were reads is judged by their mean time: if it is more
+//! than twice what they take alone, the allowance is halved; otherwise it grows by a step. What they take alone is seen
 //! while there is nothing else, and otherwise found out by listening: now and then nobody else goes for a moment (X6).
 
 use super::turns::Limit;
@@ -20,8 +20,8 @@ const WINDOW_NS: u64 = 100_000_000;
 const OLD_NS: u64 = 1_000_000_000;
 /// Number of reads from which on their mean says something at once.
 const FEW: u64 = 4;
-/// Reads suffer if they take more than so many times of half of what they take alone.
-const SUFFERS_HALVES: u64 = 3;
+/// Reads suffer if they take more than so many times as long as alone.
+const SUFFERS: u64 = 2;
 /// After this time it is found out again how long reads take alone.
 const LISTEN_NS: u64 = 5_000_000_000;
 /// Number of windows for which others may take to come to their end when the queue listens.
@@ -165,7 +165,9 @@ impl Allowance {
 
     /// Notes what a read takes alone.
     fn hear(&mut self, alone_ns: u64, now_ns: u64) {
-        self.alone_ns = Some(alone_ns.max(1));
+        // One moment may be an odd one.
+        let before_ns = self.alone_ns.unwrap_or(alone_ns);
+        self.alone_ns = Some((before_ns / 2).saturating_add(alone_ns / 2).max(1));
         self.listened_ns = Some(now_ns);
         if matches!(self.listening, Listening::Settling | Listening::Alone) {
             self.listening = Listening::Beside;
@@ -218,8 +220,9 @@ impl Allowance {
             self.step = self.step.min(BEGIN);
             return;
         };
-        if mean_ns.saturating_mul(2) > alone_ns.saturating_mul(SUFFERS_HALVES) {
-            self.ceiling = (self.step, now_ns + PATIENCE_NS);
+        if mean_ns > alone_ns.saturating_mul(SUFFERS) {
+            // At the lowest steps others are hardly the reason: processors are busy, or there is more to read.
+            self.ceiling = (self.step.max(BEGIN + 1), now_ns + PATIENCE_NS);
             self.step /= 2;
             return;
         }
