@@ -120,9 +120,14 @@ fn only_devices_reach_storage() {
 fn the_ground_uses_no_layer() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     for ground in GROUND {
-        let text = std::fs::read_to_string(root.join(format!("{ground}.rs"))).unwrap();
-        for used in rooms_used(&text) {
-            assert!(!LAYERS.contains(&used.as_str()), "{ground}.rs uses {used}");
+        let mut files = sources(&root);
+        files
+            .retain(|file| *file == root.join(format!("{ground}.rs")) || file.starts_with(root.join(ground)));
+        assert!(!files.is_empty(), "there is no {ground}");
+        for file in files {
+            for used in rooms_used(&std::fs::read_to_string(&file).unwrap()) {
+                assert!(!LAYERS.contains(&used.as_str()), "{} uses {used}", file.display());
+            }
         }
     }
 }
