@@ -108,12 +108,13 @@ def test_a_pool_is_as_small_on_the_disc_as_it_says(pool):
     # A second trim only tells the device of chunks that were given out and freed since.
     again = trim(pool, "--wait")["trim"]
     assert again["done_bytes"] <= 4 * CHUNK
-    # After fold, all chunks are full but three: the last of the log, of second copies, and of the folded records.
+    # Fold codes nothing of such data again, and moves nothing: whether the kept files begin and end in three chunks or in
+    # four depends on what the log was doing when they were written.
     pool.pagefold("fold", pool.pool)
     trim(pool, "--wait")
     excess = allocated(pool) - RESERVED - used(pool)
     print(f"after fold and trim: {excess / MIB:.1f} MiB more than is used")
-    assert excess < 3 * CHUNK
+    assert excess < (2 + 2 * len(KEPT)) * CHUNK
     pool.unmount()
     pool.check()
     pool.mount()
