@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import proc
+from .figures import percentile
 from .ledger import Run
 from .load import Load, prepare_pgbench
 from .paths import pagefold, require_room
@@ -52,8 +53,7 @@ class Times:
         return max(self.all)
 
     def percentile(self, part: float) -> float:
-        ordered = sorted(self.all)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
+        return percentile(self.all, part)
 
 
 class Devices(Pool):

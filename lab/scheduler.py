@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import proc
+from .figures import percentile
 from .ledger import Run
 from .paths import require_room, tool
 from .pool import Pool
@@ -66,8 +67,7 @@ class Stretch:
     """Speed of a pool's scrub and of its filling."""
 
     def percentile(self, part: float) -> float:
-        ordered = sorted(self.reads_ms)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
+        return percentile(self.reads_ms, part)
 
 
 def content(mib: int, seed: int) -> bytes:

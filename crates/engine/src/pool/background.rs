@@ -29,8 +29,8 @@ const SCRUB_SHARE_BUSY: u32 = 8;
 const OBSTACLE_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two looks whether a device has grown, or is to be replaced by a spare.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
-/// Filling a device of a mirror, emptying one, or balancing devices takes one part in this many of the time of one thread while the pool is
-/// busy, and all of it while the pool is idle.
+/// Filling a device of a mirror, emptying one, or balancing devices takes one part in this many of the time of one thread
+/// while the pool is busy, and all of it while the pool is idle.
 const FILL_SHARE_BUSY: u32 = 3;
 /// Discarding by the way takes one part in this many of the time: some drives do nothing else meanwhile.
 const AUTOTRIM_SHARE: u32 = 8;
@@ -210,8 +210,8 @@ impl Pool {
         }
     }
 
-    /// Fills devices that lack something, empties those that leave, and balances devices; rests after each step. Takes up growth of devices,
-    /// if that is wanted, and lets spares step in.
+    /// Fills devices that lack something, empties those that leave, and balances devices; rests after each step. Takes up
+    /// growth of devices, if that is wanted, and lets spares step in.
     fn fill_loop(&self) {
         let mut traffic = Traffic::default();
         let mut rest = MAINTENANCE_INTERVAL;
