@@ -7,6 +7,8 @@ use pagefold_server::operations::{self, NoMounts, Operation, OperationResult};
 use pagefold_server::registry::{Known, Registry};
 use pagefold_server::{dataset_figures, dataset_properties, engine_errors, pools, streams};
 
+use crate::target;
+
 pub use pagefold_server::control::{DatasetFigures, PartialFigures};
 
 /// Returns the figures of all datasets and snapshots of a pool, from its server or from its devices.
@@ -20,16 +22,24 @@ pub fn partials_of(pool: &str) -> Result<Vec<PartialFigures>> {
 }
 
 fn with_partials(pool: &str) -> Result<(Vec<DatasetFigures>, Vec<PartialFigures>)> {
-    if let Some(mut client) = crate::target::connect(pool)? {
-        return asked(&mut client);
-    }
-    let known = Registry::open()?.find(pool)?;
-    pools::look_offline(&known, |pool| Ok((dataset_figures::all(pool, &|_| None)?, streams::partials(pool))))
+    target::ask_or_look(pool, asked, |known| {
+        pools::look_offline(known, |pool| {
+            Ok((dataset_figures::all(pool, &|_| None)?, streams::partials(pool)))
+        })
+    })
 }
 
 fn asked(client: &mut Client) -> Result<(Vec<DatasetFigures>, Vec<PartialFigures>)> {
     match client.ask(&Request::Datasets {})? {
         Reply::Datasets { all, partials } => Ok((all, partials)),
+        _ => Err(client.misunderstood()),
+    }
+}
+
+/// Returns the properties of a dataset or snapshot as its server tells them.
+pub fn properties_asked(client: &mut Client, path: &str) -> Result<Vec<PropertyValue>> {
+    match client.ask(&Request::Properties { path: path.to_owned() })? {
+        Reply::Properties { values } => Ok(values),
         _ => Err(client.misunderstood()),
     }
 }
@@ -49,7 +59,7 @@ pub fn find(name: &Name) -> Result<DatasetFigures> {
 
 /// Has a pool's server carry out an operation, or opens the pool and does it if the pool is not mounted.
 pub fn perform(pool: &str, operation: Operation) -> Result<OperationResult> {
-    if let Some(mut client) = crate::target::connect(pool)? {
+    if let Some(mut client) = target::connect(pool)? {
         return match client.ask_and_wait(&Request::Operation { operation })? {
             Reply::Operation { outcome } => Ok(outcome),
             _ => Err(client.misunderstood()),

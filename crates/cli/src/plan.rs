@@ -81,15 +81,8 @@ fn swapped(args: &args::Mount, failure: Failure) -> Failure {
 /// Returns the directory that the property `mountpoint` names.
 fn default_dir(known: &Known, path: &str) -> Result<PathBuf> {
     let name = names::full(&known.name, path);
-    let values = match Client::connect(&known.name)? {
-        Some(mut client) => match client.ask(&Request::Properties { path: path.into() }) {
-            Ok(Reply::Properties { values }) => values,
-            Err(_) if client.has_ended() => datasets::properties_offline(known, path)?,
-            Ok(_) => return Err(client.misunderstood()),
-            Err(failure) => return Err(failure),
-        },
-        None => datasets::properties_offline(known, path)?,
-    };
+    let ask = |client: &mut Client| datasets::properties_asked(client, path);
+    let values = target::ask_or(&known.name, ask, || datasets::properties_offline(known, path))?;
     let mountpoint = values.into_iter().find(|value| value.name == "mountpoint");
     match mountpoint.map(|value| value.value).filter(|dir| dir != "none" && !path.contains('@')) {
         None => Err(Failure::usage(format!("where is {name} to be mounted?")).hint(format!(

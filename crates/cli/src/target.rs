@@ -118,6 +118,31 @@ pub fn connect(pool: &str) -> Result<Option<Client>> {
     Client::connect(pool)
 }
 
+/// Asks the server of a pool a question, which changes nothing, or does something else if there is none. A server that
+/// is just ending may not answer any more; then the next one is asked.
+pub fn ask_or<T>(
+    pool: &str,
+    mut ask: impl FnMut(&mut Client) -> Result<T>,
+    unserved: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    while let Some(mut client) = connect(pool)? {
+        match ask(&mut client) {
+            Err(_) if client.has_ended() => {}
+            told => return told,
+        }
+    }
+    unserved()
+}
+
+/// Asks the server of a pool a question, as [`ask_or`], or looks at the pool if there is none.
+pub fn ask_or_look<T>(
+    pool: &str,
+    ask: impl FnMut(&mut Client) -> Result<T>,
+    look: impl FnOnce(&Known) -> Result<T>,
+) -> Result<T> {
+    ask_or(pool, ask, || look(&Registry::open()?.find(pool)?))
+}
+
 /// Connects to the servers of the pools that are named, or of all mounted pools. Each result comes with its word or
 /// pool; one that does not answer hides no other. "All" includes pools that still look mounted although their server
 /// has died.

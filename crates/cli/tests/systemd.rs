@@ -6,6 +6,8 @@
 mod common;
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use common::{Sandbox, assert_failure, can_mount, parent, signal, wait_until};
 use rustix::process::Signal;
@@ -101,6 +103,43 @@ fn a_server_that_is_told_by_two_at_once_closes_its_pool() {
         assert_eq!(sandbox.pool()["state"], "EXPORTED");
         sandbox.ok(&["mount", "-o", "takeover=on", "tank", "mnt"]);
         assert_eq!(fs::read_to_string(sandbox.path("mnt/file")).unwrap(), rows);
+    }
+    sandbox.ok(&["unmount", "tank"]);
+}
+
+/// Questions are answered also while a server ends, by it or from the devices.
+#[test]
+fn a_pool_is_told_of_while_its_server_ends() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::mounted("takeover=on");
+    let questions: [&[&str]; 5] = [
+        &["status", "tank"],
+        &["list", "-r", "tank"],
+        &["get", "all", "tank"],
+        &["status", "--models", "tank"],
+        &["branch", "list", "tank"],
+    ];
+    for _ in 0..4 {
+        let server = i32::try_from(sandbox.pool()["pid"].as_i64().unwrap()).unwrap();
+        let told = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for words in questions {
+                let (sandbox, told) = (&sandbox, &told);
+                scope.spawn(move || {
+                    let mut after = 0;
+                    while after < 3 {
+                        after += usize::from(told.load(Relaxed) && !sandbox.path("run/tank.sock").exists());
+                        sandbox.ok(words);
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(200));
+            signal(server, Signal::TERM);
+            told.store(true, Relaxed);
+        });
+        sandbox.ok(&["mount", "-o", "takeover=on", "tank", "mnt"]);
     }
     sandbox.ok(&["unmount", "tank"]);
 }

@@ -1,8 +1,7 @@
 //! `status --models`: lists the files that have models of their pages, or wait for one.
 
-use pagefold_server::control::{ModelFigures, Reply, Request};
+use pagefold_server::control::{Client, ModelFigures, Reply, Request};
 use pagefold_server::failure::Result;
-use pagefold_server::registry::Registry;
 use pagefold_server::{models, pools, units};
 use serde_json::json;
 
@@ -34,13 +33,11 @@ pub fn status(args: &Status) -> Result<()> {
 
 /// Asks the pool's server, or reads the pool itself if it has none.
 fn of_pool(pool: &str) -> Result<Vec<ModelFigures>> {
-    if let Some(mut client) = target::connect(pool)? {
-        return match client.ask(&Request::Models {})? {
-            Reply::Models { all } => Ok(all),
-            _ => Err(client.misunderstood()),
-        };
-    }
-    models::figures(&*pools::open_briefly(&Registry::open()?.find(pool)?, true)?)
+    let ask = |client: &mut Client| match client.ask(&Request::Models {})? {
+        Reply::Models { all } => Ok(all),
+        _ => Err(client.misunderstood()),
+    };
+    target::ask_or_look(pool, ask, |known| models::figures(&*pools::open_briefly(known, true)?))
 }
 
 /// Prints files with a model or whose turn it is, those with most pages first; of the others, it prints their number.

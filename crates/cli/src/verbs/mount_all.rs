@@ -61,13 +61,11 @@ fn obeys(known: &Known) -> bool {
 
 /// Returns the dataset and those below it that have a mount point and are not mounted.
 fn missing(top: &Name) -> Result<Vec<(String, PathBuf)>> {
-    let mounted: Vec<MountFigures> = match Client::connect(&top.pool)? {
-        Some(mut client) => match client.ask(&Request::Status {})? {
-            Reply::Status { figures } => figures.mounts,
-            _ => return Err(client.misunderstood()),
-        },
-        None => Vec::new(),
+    let ask = |client: &mut Client| match client.ask(&Request::Status {})? {
+        Reply::Status { figures } => Ok(figures.mounts),
+        _ => Err(client.misunderstood()),
     };
+    let mounted: Vec<MountFigures> = target::ask_or(&top.pool, ask, || Ok(Vec::new()))?;
     let is_missing = |figures: &DatasetFigures| {
         !figures.is_snapshot
             && is_within(&figures.path, &top.path)

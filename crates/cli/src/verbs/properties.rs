@@ -107,18 +107,8 @@ fn wanted(list: &str) -> Result<Option<Vec<String>>> {
 
 /// Returns the properties of a dataset or snapshot, from its server or from its devices.
 pub(super) fn values(name: &Name) -> Result<Vec<PropertyValue>> {
-    match target::connect(&name.pool)? {
-        Some(mut client) => asked(&mut client, &name.path),
-        None => datasets::properties_offline(&Registry::open()?.find(&name.pool)?, &name.path),
-    }
-}
-
-/// Returns the properties of a dataset or snapshot as its server tells them.
-pub(super) fn asked(client: &mut Client, path: &str) -> Result<Vec<PropertyValue>> {
-    match client.ask(&Request::Properties { path: path.to_owned() })? {
-        Reply::Properties { values } => Ok(values),
-        _ => Err(client.misunderstood()),
-    }
+    let ask = |client: &mut Client| datasets::properties_asked(client, &name.path);
+    target::ask_or_look(&name.pool, ask, |known| datasets::properties_offline(known, &name.path))
 }
 
 /// Sets properties: all are checked before the first is set.
@@ -196,7 +186,7 @@ fn print_when(client: &mut Client, name: &Name, assignments: &[(String, String)]
     if ours.is_empty() {
         return Ok(());
     }
-    let values = asked(client, &name.path)?;
+    let values = datasets::properties_asked(client, &name.path)?;
     for property in ours {
         let temporary =
             values.iter().any(|value| value.name == *property && value.source == ValueSource::Temporary);

@@ -160,15 +160,9 @@ pub(super) fn named_pools(words: &[String], failures: &mut Failures) -> Result<V
 }
 
 fn one(pool: &str) -> Result<PoolFigures> {
-    if let Some(mut client) = target::connect(pool)? {
-        match ask(&mut client) {
-            // The server was just ending: the pool is looked at as one that is not mounted.
-            Err(_) if client.has_ended() => {}
-            told => return told,
-        }
-    }
-    let known = Registry::open()?.find(pool)?;
-    Ok(pool_status::figures_offline(&known).unwrap_or_else(|failure| unavailable(&known, &failure)))
+    target::ask_or_look(pool, ask, |known| {
+        Ok(pool_status::figures_offline(known).unwrap_or_else(|failure| unavailable(known, &failure)))
+    })
 }
 
 fn ask(client: &mut Client) -> Result<PoolFigures> {

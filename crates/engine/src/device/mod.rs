@@ -76,6 +76,7 @@ pub use one::OneDevice;
 pub use open::create_file_device;
 pub use open_device::DeviceStats;
 pub(crate) use planned::{PlannedRead, ReadFrom, Span};
+pub(crate) use queue::waited;
 pub(crate) use recorded::{RecordedDevice, Recording};
 pub use sim::{InjectedFault, SimDevice, SimOp};
 pub use stats::{DeviceCounts, LATENCY_RANGES, RequestCounts};

@@ -14,6 +14,7 @@
 //!
 //! A device that keeps the order of calls has no queue: time would make the order another one.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -37,6 +38,15 @@ const RECENT_NS: u64 = 100_000_000;
 /// Time by which a thread wakes later than at the instant it waits for: then that is past, also if another one's turn
 /// comes first.
 const WAKE_MARGIN: Duration = Duration::from_micros(50);
+
+thread_local! {
+    static WAITED_NS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns the time for which this thread has waited for turns, in all queues, since it was started.
+pub(crate) fn waited() -> Duration {
+    Duration::from_nanos(WAITED_NS.get())
+}
 
 /// The instant at which a counter was seen to change.
 #[derive(Debug, Default)]
@@ -131,6 +141,7 @@ impl IoQueue {
                 if others {
                     self.changed.notify_all();
                 }
+                WAITED_NS.set(WAITED_NS.get() + now_ns.saturating_sub(arrived_ns));
                 return IoTurn { queue: self, counters, class, requests, began_ns: now_ns };
             }
             match state.order.changes_ns(limit) {

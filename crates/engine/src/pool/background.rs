@@ -9,7 +9,7 @@ use super::late::{self, Late};
 use super::traffic::Traffic;
 use super::{LearnOptions, Pool, ScrubState};
 use crate::dataset::{Commit, count};
-use crate::device::IoClass;
+use crate::device::{self, IoClass};
 use crate::{Error, Result};
 
 /// Longest time until an accepted change is durable (contract W3).
@@ -34,6 +34,23 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 const FILL_SHARE_BUSY: u32 = 3;
 /// Discarding by the way takes one part in this many of the time: some drives do nothing else meanwhile.
 const AUTOTRIM_SHARE: u32 = 8;
+
+/// The time that a step in the background works. While its requests wait for their turns it takes nothing from anybody:
+/// that time does not count for its share.
+struct Work {
+    begun: Instant,
+    waited: Duration,
+}
+
+impl Work {
+    fn begin() -> Self {
+        Self { begun: Instant::now(), waited: device::waited() }
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.begun.elapsed().saturating_sub(device::waited().saturating_sub(self.waited))
+    }
+}
 
 /// Threads that keep a pool going; stopped by [`Pool::export`] or [`Background::stop`].
 pub struct Background {
@@ -192,13 +209,13 @@ impl Pool {
         let mut rest = MAINTENANCE_INTERVAL;
         while self.rested(rest) {
             rest = MAINTENANCE_INTERVAL;
-            let begun = Instant::now();
-            traffic.observe(self, begun);
+            let work = Work::begin();
+            traffic.observe(self, work.begun);
             match self.scrub_step(now_s()) {
                 Ok(None) => {}
                 Ok(Some(bytes)) => {
                     let rate = self.scrub_status().rate;
-                    rest = scrub_rest(bytes, begun.elapsed(), rate, traffic.idle_since);
+                    rest = scrub_rest(bytes, &work, rate, traffic.idle_since);
                 }
                 Err(error) => tracing::warn!(%error, "where the scrub stands could not be stored"),
             }
@@ -218,10 +235,10 @@ impl Pool {
         let mut measured: Option<Instant> = None;
         let mut told = String::new();
         while self.rested(rest) {
-            let begun = Instant::now();
-            traffic.observe(self, begun);
-            if measured.is_none_or(|last| begun.duration_since(last) >= MEASURE_INTERVAL) {
-                measured = Some(begun);
+            let work = Work::begin();
+            traffic.observe(self, work.begun);
+            if measured.is_none_or(|last| work.begun.duration_since(last) >= MEASURE_INTERVAL) {
+                measured = Some(work.begun);
                 if let Err(error) = self.growth_step() {
                     tracing::warn!(%error, "growth of a device was not taken up");
                 }
@@ -242,7 +259,7 @@ impl Pool {
                 Ok(None) if waits() => OBSTACLE_INTERVAL,
                 Ok(None) => MAINTENANCE_INTERVAL,
                 Ok(Some(_)) if traffic.idle_since.is_some() => Duration::ZERO,
-                Ok(Some(_)) => begun.elapsed() * (FILL_SHARE_BUSY - 1),
+                Ok(Some(_)) => work.elapsed() * (FILL_SHARE_BUSY - 1),
                 Err(error) => {
                     tracing::error!(%error, "filling a device, or moving what lies on one, failed");
                     COMMIT_INTERVAL
@@ -257,11 +274,11 @@ impl Pool {
         let mut rest = MAINTENANCE_INTERVAL;
         while self.rested(rest) {
             rest = MAINTENANCE_INTERVAL;
-            let begun = Instant::now();
+            let work = Work::begin();
             let rate = self.trim_status().rate;
             let done = match self.trim_step(now_s()) {
                 Ok(None) => {
-                    self.autotrim_step().map(|done| done.map(|_| (begun.elapsed() * (AUTOTRIM_SHARE - 1), 0)))
+                    self.autotrim_step().map(|done| done.map(|_| (work.elapsed() * (AUTOTRIM_SHARE - 1), 0)))
                 }
                 done => done.map(|done| done.map(|bytes| (Duration::ZERO, bytes))),
             };
@@ -269,7 +286,7 @@ impl Pool {
                 Ok(None) => {}
                 Ok(Some((share, bytes))) => {
                     let due = if rate == 0 { 0.0 } else { bytes as f64 / rate as f64 };
-                    let due = Duration::from_secs_f64(due).saturating_sub(begun.elapsed());
+                    let due = Duration::from_secs_f64(due).saturating_sub(work.begun.elapsed());
                     rest = share.max(due).max(Duration::from_millis(1));
                 }
                 Err(error) => tracing::warn!(%error, "a discard failed; the pool is as good as before"),
@@ -285,7 +302,8 @@ impl Pool {
         // Time from which on, while the pool is busy, objects that have a model may get a new one.
         let mut next_later = Instant::now();
         while self.rested(rest) {
-            let begun = Instant::now();
+            let work = Work::begin();
+            let begun = work.begun;
             waiting.traffic.observe(self, begun);
             let idle = waiting.is_idle();
             let small = idle && self.has_few_models();
@@ -294,7 +312,7 @@ impl Pool {
                 Ok(Some(_)) if idle => LEARNING_SHARE,
                 Ok(Some(learned)) if learned.first => LEARNING_SHARE_FIRST,
                 Ok(Some(_)) => {
-                    next_later = begun + begun.elapsed() * LEARNING_SHARE_BUSY;
+                    next_later = begun + work.elapsed() * LEARNING_SHARE_BUSY;
                     1
                 }
                 Ok(None) => match waiting.step(self, begun) {
@@ -310,7 +328,7 @@ impl Pool {
                     LEARNING_SHARE_BUSY
                 }
             };
-            rest = (begun.elapsed() * (took_share - 1)).max(MAINTENANCE_INTERVAL);
+            rest = (work.elapsed() * (took_share - 1)).max(MAINTENANCE_INTERVAL);
         }
     }
 
@@ -381,12 +399,12 @@ impl CommitSpeed {
     }
 }
 
-/// Returns the time that a scrub rests after a step that has read `bytes` in `took`. It stays within `rate` bytes per
-/// second (0: any), and takes half of the time while the pool is idle, an eighth while it is not.
-fn scrub_rest(bytes: u64, took: Duration, rate: u64, idle_since: Option<Instant>) -> Duration {
+/// Returns the time that a scrub rests after a step that has read `bytes`. It stays within `rate` bytes per second (0:
+/// any), and takes half of the time while the pool is idle, an eighth while it is not.
+fn scrub_rest(bytes: u64, work: &Work, rate: u64, idle_since: Option<Instant>) -> Duration {
     let share = if idle_since.is_some() { SCRUB_SHARE } else { SCRUB_SHARE_BUSY };
     let due = if rate == 0 { Duration::ZERO } else { Duration::from_secs_f64(bytes as f64 / rate as f64) };
-    (took * (share - 1)).max(due.saturating_sub(took)).max(Duration::from_millis(1))
+    (work.elapsed() * (share - 1)).max(due.saturating_sub(work.begun.elapsed())).max(Duration::from_millis(1))
 }
 
 fn now_s() -> u64 {

@@ -33,11 +33,11 @@ mod start;
 
 use std::path::{Path, PathBuf};
 
-use pagefold_server::control::{PropertyValue, ValueSource};
+use pagefold_server::control::{Client, PropertyValue, ValueSource};
 use pagefold_server::failure::{Failure, Result};
 use pagefold_server::names::Name;
 use pagefold_server::operations::Operation;
-use pagefold_server::registry::Registry;
+use pagefold_server::registry::Known;
 use pagefold_server::{dataset_properties, names, pools};
 
 use crate::args::BranchVerb as Verb;
@@ -124,21 +124,17 @@ fn all(pool: &str) -> Result<Vec<Branch>> {
             Err(failure) => eprintln!("pagefold: {}: {failure}", figures.name),
         }
     };
-    if let Some(mut client) = target::connect(pool)? {
-        for figures in figures {
-            let values = properties::asked(&mut client, &figures.path)?;
-            keep(figures, &values);
-        }
-        return Ok(branches);
-    }
-    let known = Registry::open()?.find(pool)?;
-    pools::look_offline(&known, |pool| {
-        figures.into_iter().try_for_each(|figures| {
-            let values = dataset_properties::all(pool, &figures.path, &[])?;
-            keep(figures, &values);
-            Ok(())
+    let ask = |client: &mut Client| {
+        let values = |figures: &DatasetFigures| datasets::properties_asked(client, &figures.path);
+        figures.iter().map(values).collect::<Result<Vec<_>>>()
+    };
+    let look = |known: &Known| {
+        pools::look_offline(known, |pool| {
+            figures.iter().map(|figures| dataset_properties::all(pool, &figures.path, &[])).collect()
         })
-    })?;
+    };
+    let values = target::ask_or_look(pool, ask, look)?;
+    figures.into_iter().zip(values).for_each(|(figures, values)| keep(figures, &values));
     Ok(branches)
 }
 

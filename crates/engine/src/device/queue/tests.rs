@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::device::DeviceStats;
@@ -83,4 +84,26 @@ fn what_was_a_while_ago_does_not_count() {
     assert!(change.is_recent(7, RECENT_NS));
     assert!(change.is_recent(7, 2 * RECENT_NS - 1));
     assert!(!change.is_recent(7, 2 * RECENT_NS));
+}
+
+#[test]
+fn a_thread_knows_how_long_it_has_waited_for_turns() {
+    let stats = &DeviceStats::default();
+    let (told, ready) = channel();
+    let first = begin(stats, IoClass::Discard);
+    let before = waited();
+    thread::scope(|scope| {
+        let second = scope.spawn(move || {
+            told.send(()).unwrap();
+            let arrived = Instant::now();
+            drop(begin(stats, IoClass::Discard));
+            (waited(), arrived.elapsed())
+        });
+        ready.recv().unwrap();
+        thread::sleep(Duration::from_millis(20));
+        drop(first);
+        let (waited, took) = second.join().unwrap();
+        assert!(waited > took / 2 && waited <= took, "{waited:?} of {took:?}");
+    });
+    assert_eq!(waited(), before, "another thread has waited");
 }
