@@ -107,17 +107,17 @@ impl Ranges {
         u32::try_from(start).ok()
     }
 
-    /// Returns the lowest range of at most `most` indexes that are in this set and not in `other`.
-    pub(crate) fn first_without(&self, other: &Self, most: u64) -> Option<Range<u64>> {
-        for range in self.iter() {
-            let mut start = range.start;
-            while start < range.end {
-                if let Some(covered) = other.around(start) {
-                    start = covered.end;
+    /// Returns the highest range of at most `most` indexes that are in this set and not in `other`.
+    pub(crate) fn last_without(&self, other: &Self, most: u64) -> Option<Range<u64>> {
+        for (range_start, range_end) in self.ends.iter().rev() {
+            let mut end = *range_end;
+            while end > *range_start {
+                if let Some(covered) = other.around(end - 1) {
+                    end = covered.start;
                     continue;
                 }
-                let next = other.ends.range(start..).next().map_or(range.end, |(next, _)| *next);
-                return Some(start..next.min(range.end).min(start.saturating_add(most)));
+                let below = other.ends.range(..end).next_back().map_or(0, |(_, before)| *before);
+                return Some(below.max(*range_start).max(end.saturating_sub(most))..end);
             }
         }
         None

@@ -52,15 +52,15 @@ proptest! {
         let without: BTreeSet<u32> = our_model.difference(&their_model).copied().collect();
         prop_assert_eq!(ours.count_without(&theirs), without.len() as u64);
         let mut expected: Option<Range<u64>> = None;
-        for index in &without {
+        for index in without.iter().rev() {
             let index = u64::from(*index);
             match &mut expected {
                 None => expected = Some(index..index + 1),
-                Some(range) if range.end == index && range.end - range.start < most => range.end += 1,
+                Some(range) if range.start == index + 1 && range.end - range.start < most => range.start -= 1,
                 Some(_) => break,
             }
         }
-        prop_assert_eq!(ours.first_without(&theirs, most), expected);
+        prop_assert_eq!(ours.last_without(&theirs, most), expected);
     }
 }
 

@@ -83,8 +83,8 @@ impl Chunks {
     }
 
     /// Has `discard` tell a device for which `wanted` is true of some neighbouring free chunks: at most `most`, and at
-    /// most a quarter of those that are free there, so that whoever allocates finds others. Returns their number;
-    /// `None` if none are left.
+    /// most a quarter of those that are free there, so that whoever allocates finds others. They are the highest ones,
+    /// since the lowest are given out next. Returns their number; `None` if none are left.
     ///
     /// # Errors
     /// Those of `discard`. The chunks are free then, as before.
@@ -127,8 +127,8 @@ impl Chunks {
             let trims = &mut state.trims;
             let most = most.min(free.len() / 4).max(1);
             let found = match which {
-                Untrimmed::All => free.first_without(trims.trimmed.get(at)?, most),
-                Untrimmed::Fresh => trims.fresh.get(at)?.first_without(trims.trimmed.get(at)?, most),
+                Untrimmed::All => free.last_without(trims.trimmed.get(at)?, most),
+                Untrimmed::Fresh => trims.fresh.get(at)?.last_without(trims.trimmed.get(at)?, most),
             };
             if let Some(range) = found {
                 free.remove_range(range.clone());
