@@ -42,7 +42,7 @@ else
 BUILD := :
 endif
 
-.PHONY: help setup build demo test lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak mirrors device-verbs scaling scheduler takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
+.PHONY: help setup build demo test long-tests lint sim cuts mutants flips streams streams-db backup-stores backup-kills backup-compare backup-damage backup-memory backup-mount branches posix fuzz soak mirrors device-verbs scaling scheduler takeover snapshots pitr coherence crash-states aged boot fill memory steps conformance predictions defaults round-trips ratios bench man dist install uninstall clean
 
 help: ## List the targets
 	@echo "Pagefold: a compressed, copy-on-write file system for databases"
@@ -63,9 +63,14 @@ demo: ## PostgreSQL on a pool, compared, crashed, recovered: under ten minutes
 	@$(BUILD)
 	@$(LAB) demo
 
-test: ## All tests, with the real database servers: under twenty minutes on two cores
+test: ## The tests, with the real database servers, of the long ones a quarter: under twenty minutes on two cores
 	@scripts/setup build test
 	@scripts/test
+
+long-tests: ## All database tests that take half a minute or more
+	@scripts/setup build test
+	@$(BUILD)
+	@$(AS_ROOT) env PAGEFOLD="$(abspath $(PAGEFOLD))" PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -p no:cacheprovider -q --tb=short -n 3 --dist loadfile -m long lab/tests
 
 lint: ## rustfmt, clippy, words, links of the documentation, dependencies that nobody uses, licences
 	@scripts/setup build

@@ -15,6 +15,9 @@ from lab.pool import Pool
 from lab.server import Server
 from lab.storage import Place, place
 
+LONG_TESTS_PART = 4
+"""With a seed, one in so many long tests runs."""
+
 POOL_BYTES = 3 << 30
 BACKED_UP_BYTES = 1 << 30
 NOISE_BYTES = 24 << 20
@@ -23,6 +26,22 @@ NOISE_BYTES = 24 << 20
 
 def pytest_addoption(parser) -> None:
     parser.addoption("--on", default=os.environ.get("LAB_ON", "pagefold:zstd"), help="pagefold[:CODEC], dir, ext4, ...")
+    parser.addoption("--long", default="all", metavar="all|SEED", help="long tests: all, or those that this seed chooses")
+
+
+def pytest_configure(config) -> None:
+    config.addinivalue_line("markers", "long: takes half a minute or more; with a seed, one in four of these runs")
+
+
+def pytest_collection_modifyitems(config, items) -> None:
+    """Leaves out the long tests that the seed does not choose. Seeds that follow each other choose all of them."""
+    if config.getoption("--long") == "all":
+        return
+    seed = int(config.getoption("--long"))
+    long_tests = [item for item in items if item.get_closest_marker("long")]
+    left_out = [item for number, item in enumerate(long_tests) if (number + seed) % LONG_TESTS_PART]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="module")

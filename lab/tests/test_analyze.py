@@ -99,6 +99,7 @@ def test_a_prediction_comes_true(run, make):
     assert found.holds, f"{found.predicted} predicted, {found.taken} taken"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [documents, sqlite, rrd, postgres, innodb], ids=lambda make: make.__name__)
 def test_a_prediction_with_models_comes_true(run, make):
     folder = make(run)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from lab import ui
 from lab.demo import HASH_FUNCTIONS
 from lab.demo import __file__ as demo_file
@@ -44,6 +46,7 @@ def relations(run) -> dict[int, Path]:
     return files
 
 
+@pytest.mark.long
 def test_free_room_in_pages_costs_nothing(run):
     files = relations(run)
     taken, rows = {}, []

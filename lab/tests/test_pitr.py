@@ -58,6 +58,7 @@ def names(production: Production) -> list[str]:
     return sorted(name for name in found if len(name) == 24)
 
 
+@pytest.mark.long
 def test_points_under_load_have_the_rows_up_to_them_and_none_later(production):
     moments = random.Random(time.time_ns())
     points = [drawn(production, moments) for _ in range(2)]
@@ -277,6 +278,7 @@ def test_the_server_itself_refuses_a_point_before_the_backup_is_consistent(produ
         production.pool.pagefold("destroy", "-r", name)
 
 
+@pytest.mark.long
 def test_the_list_tells_of_gaps_and_prune_keeps_what_is_needed(production):
     repository = production.repository
     production.archived()

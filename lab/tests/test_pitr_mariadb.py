@@ -159,6 +159,7 @@ def end_server(socket: Path) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_points_under_load_have_the_rows_up_to_them_and_none_later(shop):
     assert shop.follow().returncode == 0
     first = shop.backup()
@@ -211,6 +212,7 @@ def test_points_that_cannot_be_reached_are_told_before_anything_is_made(shop):
     assert "never" not in shop.pool.pagefold("list")
 
 
+@pytest.mark.long
 def test_a_killed_follower_goes_on_and_two_do_no_harm(shop):
     """Followers are killed and run beside each other while the server writes; the archive is the log, without a gap."""
     shop.end_load()
@@ -321,6 +323,7 @@ def test_a_log_that_is_another_one_or_has_a_gap_is_told(shop, run):
     assert checked_point(shop, "after", None)["log"] == "shop-2"
 
 
+@pytest.mark.long
 def test_prunes_keep_what_the_oldest_backup_needs(shop):
     shop.end_load()
     before = [path.name for path in parts(shop, "shop-2")]

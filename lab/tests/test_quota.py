@@ -53,6 +53,7 @@ def cluster(place: Mounted, name: str) -> Postgres:
     return server
 
 
+@pytest.mark.long
 def test_postgres_runs_into_its_quota_and_back(pool, run):
     bounded, free = dataset(pool, "bounded", "-o", f"quota={QUOTA_BYTES}"), dataset(pool, "free")
     pinched, other = cluster(bounded, "pinched"), cluster(free, "other")

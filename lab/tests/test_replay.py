@@ -8,6 +8,7 @@ from lab.paths import ROOT
 from lab.replay import replay
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("database, fsync", [("postgres", True), ("mariadb", True), ("postgres", False)])
 def test_crash_states_are_recovered(database, fsync):
     logs = ROOT / "out" / "test-logs" / f"test_replay-{database}{'' if fsync else '-unsafe'}"

@@ -197,6 +197,7 @@ def test_by_property_and_kept_by_the_hour(pool, run):
         pool.pagefold("replicate", pool.pool)
 
 
+@pytest.mark.long
 def test_a_pool_that_gets_full_loses_the_snapshot_and_not_the_database(pool, run):
     repository, away = run.fresh("repository"), run.fresh("away")
     pool.pagefold("backup", "init", repository, "--unencrypted")
@@ -221,6 +222,7 @@ def fill(pool: Pool):
             os.fsync(f.fileno())
 
 
+@pytest.mark.long
 def test_a_pool_that_gets_full_loses_the_snapshot_that_was_half_sent(pool, run):
     repository = run.fresh("repository")
     pool.pagefold("backup", "init", repository, "--unencrypted")

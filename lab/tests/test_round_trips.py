@@ -8,6 +8,7 @@ from lab.paths import ROOT
 from lab.round_trips import round_trips
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["postgres", "innodb", "sqlite"])
 def test_pages_of_aged_databases_come_back(name, capfd):
     logs = ROOT / "out" / "test-logs" / "round-trips"

@@ -21,6 +21,7 @@ def _only_here(request):
         pytest.skip("snapshots are Pagefold's own")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("product", "rounds"), [("postgresql", 4), ("mariadb", 2)])
 def test_every_clone_of_a_running_database_recovers(run, product, rounds):
     campaign(run, product, rounds, random.Random(rounds))
@@ -38,6 +39,7 @@ def digest(folder: Path) -> str:
     return whole.hexdigest()
 
 
+@pytest.mark.long
 def test_coding_again_unshares_nothing(run):
     """Codes the stored records of a database and its snapshots again, twice. They must become smaller and no more than
     before, every snapshot must stay as it was, and the bytes that it keeps must still be told exactly."""

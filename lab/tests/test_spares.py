@@ -121,6 +121,7 @@ def test_a_spare_steps_in_under_writes_and_goes_back(run):
         pool.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", ["takeover=off", "takeover=on"])
 def test_a_server_that_is_killed_while_a_spare_steps_in_goes_on(run, options):
     with Mirrored(run, 2, options=options) as pool:
@@ -159,6 +160,7 @@ def test_a_server_that_is_killed_while_a_spare_steps_in_goes_on(run, options):
         pool.check()
 
 
+@pytest.mark.long
 def test_a_spare_steps_in_for_a_device_that_reads_wrong_and_for_one_that_is_missing(run):
     with Pool(run, 256 * MIB) as pool:
         second = beside(pool, "second")

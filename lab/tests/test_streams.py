@@ -9,6 +9,7 @@ import pytest
 from lab.streams import campaign
 
 
+@pytest.mark.long
 def test_a_database_arrives_through_kills(run, request):
     if not request.config.getoption("--on").startswith("pagefold"):
         pytest.skip("streams are Pagefold's own")

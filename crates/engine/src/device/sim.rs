@@ -25,7 +25,6 @@ use crate::limits::BLOCK_BYTES;
 use crate::{Error, Result};
 
 const SECTOR_BYTES: usize = 512;
-type Sector = [u8; SECTOR_BYTES];
 type Block = [u8; BLOCK_BYTES];
 
 /// Number of places that are remembered in the order in which they were written.
@@ -79,8 +78,8 @@ struct SimState {
     latest: VecDeque<u64>,
     /// Number of writes so far.
     writes: u64,
-    /// Sectors whose visible content is not durable.
-    unflushed: BTreeMap<u64, UnflushedSector>,
+    /// Blocks of which sectors' visible contents are not durable.
+    unflushed: BTreeMap<u64, UnflushedBlock>,
     faults: Vec<InjectedFault>,
     /// Writes and flushes until the power cut.
     cut_in: Option<u64>,
@@ -102,9 +101,9 @@ impl SimBlocks {
         (block / GROUP_BLOCKS as u64, (block % GROUP_BLOCKS as u64) as usize)
     }
 
-    fn get(&self, block: u64) -> Option<&Block> {
+    fn get(&self, block: u64) -> Option<&Arc<Block>> {
         let (group, at) = Self::place(block);
-        self.0.get(&group)?.get(at)?.as_deref()
+        self.0.get(&group)?.get(at)?.as_ref()
     }
 
     fn slot(&mut self, block: u64) -> &mut Option<Arc<Block>> {
@@ -134,11 +133,37 @@ impl SimBlocks {
     }
 }
 
-struct UnflushedSector {
-    durable: Sector,
-    /// Contents that were written since, oldest first, each with the number of its write. Empty after a failed flush:
-    /// then the visible content is lost.
-    written: Vec<(u64, Sector)>,
+/// Returns the block that has the content of a sector, the `at`th one of a block, that survives a power cut: `None`
+/// stands for the visible one, `Some(None)` for zeros.
+type Keeper<'a> = dyn FnMut(&UnflushedBlock, usize) -> Option<Option<&Arc<Block>>> + 'a;
+
+/// A block of which some sectors' visible contents are not durable. Sets of sectors are masks: bit 0 is the first.
+#[derive(Default)]
+struct UnflushedBlock {
+    /// The sectors.
+    sectors: u8,
+    /// Content of these sectors that is durable; `None`: zeros.
+    durable: Option<Arc<Block>>,
+    /// What was written since, oldest first. A sector that is in none of these was lost by a failed flush: its visible
+    /// content is gone with the next power cut.
+    written: Vec<UnflushedWrite>,
+}
+
+/// A write that is not durable.
+struct UnflushedWrite {
+    number: u64,
+    sectors: u8,
+    content: Arc<Block>,
+}
+
+/// Returns the bytes of a sector in its block, the `at`th one.
+const fn bytes_of(at: usize) -> Range<usize> {
+    at * SECTOR_BYTES..(at + 1) * SECTOR_BYTES
+}
+
+/// Returns the sectors of a mask, ascending.
+fn sectors_of(mask: u8) -> impl Iterator<Item = usize> {
+    (0..SECTORS_PER_BLOCK).filter(move |at| mask >> at & 1 == 1)
 }
 
 impl SimDevice {
@@ -172,7 +197,7 @@ impl SimDevice {
     /// one, `n - 1` the newest (larger answers count as that). This device does not change.
     #[must_use]
     pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Self {
-        self.crash_keeping(&mut |unflushed| unflushed.pick(choose))
+        self.crash_keeping(&mut |unflushed, at| unflushed.pick(at, choose))
     }
 
     /// As [`SimDevice::crash`], but each write that was not flushed survives as a whole or not at all, as chosen by
@@ -181,15 +206,14 @@ impl SimDevice {
     pub fn crash_by_writes(&self, seed: u64) -> Self {
         let survives =
             |write: u64| SplitMix64(seed ^ write.wrapping_mul(0x9E37_79B9_7F4A_7C15)).below(2) == 1;
-        self.crash_keeping(&mut |unflushed| {
-            let newest = unflushed.written.iter().rev().find(|(write, _)| survives(*write));
-            Some(newest.map_or(&unflushed.durable, |(_, content)| content))
+        self.crash_keeping(&mut |unflushed, at| {
+            let newest = unflushed.writes_of(at).rev().find(|write| survives(write.number));
+            Some(newest.map_or(unflushed.durable.as_ref(), |write| Some(&write.content)))
         })
     }
 
-    /// Returns the device as it is after a power cut. `keep` returns the content of a sector that survives; `None`
-    /// stands for the visible one.
-    fn crash_keeping(&self, keep: &mut dyn FnMut(&UnflushedSector) -> Option<&Sector>) -> Self {
+    /// Returns the device as it is after a power cut, which keeps what `keep` says of each sector.
+    fn crash_keeping(&self, keep: &mut Keeper<'_>) -> Self {
         let mut state = self.state.lock();
         let mut image = SimState {
             visible: state.visible.clone(),
@@ -197,9 +221,12 @@ impl SimDevice {
             latest: state.latest.clone(),
             ..SimState::default()
         };
-        for (&sector, unflushed) in &state.unflushed {
-            if let Some(kept) = keep(unflushed) {
-                image.set_sector(sector, kept);
+        for (&block, unflushed) in &state.unflushed {
+            for at in sectors_of(unflushed.sectors) {
+                if let Some(kept) = keep(unflushed, at) {
+                    let content = image.block_mut(block);
+                    copy_sector(content, kept.map(Arc::as_ref), at);
+                }
             }
         }
         image.random = SplitMix64(state.random.next());
@@ -269,15 +296,12 @@ impl SimDevice {
             return;
         }
         let mut state = self.state.lock();
-        let (sector, at) = (offset / SECTOR_BYTES as u64, (offset % SECTOR_BYTES as u64) as usize);
-        let mut content = state.sector(sector);
-        content[at] ^= 1 << (bit % 8);
-        state.set_sector(sector, &content);
-        if let Some(unflushed) = state.unflushed.get_mut(&sector) {
-            unflushed.durable[at] ^= 1 << (bit % 8);
-            for (_, written) in &mut unflushed.written {
-                written[at] ^= 1 << (bit % 8);
-            }
+        let (block, at) = (offset / BLOCK_BYTES as u64, (offset % BLOCK_BYTES as u64) as usize);
+        let flip = |content: &mut Block| content[at] ^= 1 << (bit % 8);
+        flip(state.block_mut(block));
+        if let Some(unflushed) = state.unflushed.get_mut(&block) {
+            flip(Arc::make_mut(unflushed.durable.get_or_insert_with(zero_block)));
+            unflushed.written.iter_mut().for_each(|write| flip(Arc::make_mut(&mut write.content)));
         }
     }
 
@@ -308,7 +332,7 @@ impl SimDevice {
     /// Returns the number of sectors whose content a crash may take back.
     #[must_use]
     pub fn unflushed_sectors(&self) -> usize {
-        self.state.lock().unflushed.len()
+        self.state.lock().unflushed.values().map(|unflushed| unflushed.sectors.count_ones() as usize).sum()
     }
 
     fn eio(&self, op: &'static str, offset: u64, len_bytes: u64) -> Error {
@@ -372,22 +396,24 @@ impl Device for SimDevice {
         }
         let cut = state.cut_strikes();
         let fails = cut || state.strikes(SimOp::Write, offset, len_bytes);
-        let first = offset / SECTOR_BYTES as u64;
-        state.begin_write(offset / BLOCK_BYTES as u64);
-        let sectors = buf.as_chunks::<SECTOR_BYTES>().0;
-        for (sector, bytes) in (first..).zip(sectors) {
+        let first = offset / BLOCK_BYTES as u64;
+        state.begin_write(first);
+        let blocks = buf.as_chunks::<BLOCK_BYTES>().0;
+        for (block, bytes) in (first..).zip(blocks) {
             // Sectors that a failed write stored are visible at once; the crash chooses among those of a write that was
             // cut.
-            if !fails || cut || state.random.below(2) == 1 {
-                state.write_sector(sector, bytes, durable && !fails && !watched);
-            }
+            let all = !fails || cut;
+            let stored = (0..SECTORS_PER_BLOCK)
+                .filter(|_| all || state.random.below(2) == 1)
+                .fold(0, |mask: u8, at| mask | 1 << at);
+            state.write_block(block, bytes, stored, durable && !fails && !watched);
         }
         if watched && durable && !fails {
             drop(state);
             self.watched();
             state = self.state.lock();
-            for sector in first..first + sectors.len() as u64 {
-                state.unflushed.remove(&sector);
+            for block in first..first + blocks.len() as u64 {
+                state.unflushed.remove(&block);
             }
         }
         if fails {
@@ -410,7 +436,7 @@ impl Device for SimDevice {
             state.fail_flush();
             return Err(self.eio("flush", 0, self.size_bytes()));
         }
-        state.unflushed.retain(|_, unflushed| unflushed.written.is_empty());
+        state.unflushed.retain(|_, unflushed| unflushed.flush());
         Ok(())
     }
 
@@ -436,19 +462,9 @@ impl Device for SimDevice {
 }
 
 impl SimState {
-    fn sector(&self, sector: u64) -> Sector {
-        let at = sector as usize % SECTORS_PER_BLOCK * SECTOR_BYTES;
-        let mut content = [0; SECTOR_BYTES];
-        if let Some(block) = self.visible.get(sector / SECTORS_PER_BLOCK as u64) {
-            content.copy_from_slice(&block[at..at + SECTOR_BYTES]);
-        }
-        content
-    }
-
-    fn set_sector(&mut self, sector: u64, content: &Sector) {
-        let at = sector as usize % SECTORS_PER_BLOCK * SECTOR_BYTES;
-        let block = self.visible.slot(sector / SECTORS_PER_BLOCK as u64).get_or_insert_with(zero_block);
-        Arc::make_mut(block)[at..at + SECTOR_BYTES].copy_from_slice(content);
+    /// Returns the visible content of a block, to be changed.
+    fn block_mut(&mut self, block: u64) -> &mut Block {
+        Arc::make_mut(self.visible.slot(block).get_or_insert_with(zero_block))
     }
 
     /// Notes that a write begins at a block.
@@ -459,35 +475,47 @@ impl SimState {
         self.writes += 1;
     }
 
-    fn write_sector(&mut self, sector: u64, content: &Sector, durable: bool) {
-        if durable {
-            self.unflushed.remove(&sector);
-        } else {
-            let before = self.sector(sector);
-            let unflushed = self.unflushed.entry(sector);
-            let unflushed =
-                unflushed.or_insert_with(|| UnflushedSector { durable: before, written: Vec::new() });
-            // Most sectors are written once, and a vector that grows by itself begins with room for four.
-            unflushed.written.reserve_exact(1);
-            unflushed.written.push((self.writes, *content));
+    /// Stores some sectors of a block.
+    fn write_block(&mut self, block: u64, content: &Block, sectors: u8, durable: bool) {
+        if sectors == 0 {
+            return;
         }
-        self.set_sector(sector, content);
+        let before = self.visible.get(block).cloned();
+        let content = Arc::new(*content);
+        if !durable {
+            let unflushed = self.unflushed.entry(block).or_default();
+            unflushed.add(sectors, before.as_ref());
+            let content = Arc::clone(&content);
+            unflushed.written.push(UnflushedWrite { number: self.writes, sectors, content });
+        } else if let Some(unflushed) = self.unflushed.get_mut(&block)
+            && !unflushed.remove(sectors)
+        {
+            self.unflushed.remove(&block);
+        }
+        if sectors == ALL_SECTORS {
+            *self.visible.slot(block) = Some(content);
+        } else {
+            let visible = self.block_mut(block);
+            sectors_of(sectors).for_each(|at| copy_sector(visible, Some(&content), at));
+        }
     }
 
     fn fail_flush(&mut self) {
         self.failed = true;
         let random = &mut self.random;
-        for unflushed in self.unflushed.values_mut() {
-            unflushed.durable = match unflushed.pick(&mut |n| random.below(n)) {
-                Some(kept) => *kept,
-                None => unflushed.written.last().map_or(unflushed.durable, |(_, newest)| *newest),
-            };
+        for (block, unflushed) in &mut self.unflushed {
+            let mut durable = unflushed.durable.clone().unwrap_or_else(zero_block);
+            for at in sectors_of(unflushed.sectors) {
+                let kept = unflushed.pick(at, &mut |n| random.below(n));
+                let newest = || self.visible.get(*block);
+                copy_sector(Arc::make_mut(&mut durable), kept.unwrap_or_else(newest).map(Arc::as_ref), at);
+            }
+            unflushed.durable = Some(durable);
             unflushed.written.clear();
         }
     }
 
     fn discard_block(&mut self, block: u64) {
-        let first = block * SECTORS_PER_BLOCK as u64;
         match self.random.below(3) {
             0 => return,
             1 => {
@@ -499,9 +527,7 @@ impl SimState {
                 *self.visible.slot(block) = Some(Arc::new(content));
             }
         }
-        for sector in first..first + SECTORS_PER_BLOCK as u64 {
-            self.unflushed.remove(&sector);
-        }
+        self.unflushed.remove(&block);
     }
 
     /// Counts a call down to the power cut; true for the call that is cut.
@@ -536,19 +562,62 @@ impl SimState {
     }
 }
 
-impl UnflushedSector {
-    /// Returns the content that survives; `None` stands for the newest one that was written.
-    fn pick(&self, choose: &mut dyn FnMut(usize) -> usize) -> Option<&Sector> {
-        let newest = self.written.len();
+impl UnflushedBlock {
+    /// Adds sectors, of which `before` has the durable content, if they are not among them.
+    fn add(&mut self, sectors: u8, before: Option<&Arc<Block>>) {
+        let new = sectors & !self.sectors;
+        if self.sectors == 0 {
+            self.durable = before.cloned();
+        } else if new != 0 {
+            let durable = Arc::make_mut(self.durable.get_or_insert_with(zero_block));
+            sectors_of(new).for_each(|at| copy_sector(durable, before.map(Arc::as_ref), at));
+        }
+        self.sectors |= sectors;
+    }
+
+    /// Removes sectors, which have become durable. Returns false if none are left.
+    fn remove(&mut self, sectors: u8) -> bool {
+        self.sectors &= !sectors;
+        self.written.iter_mut().for_each(|write| write.sectors &= !sectors);
+        self.written.retain(|write| write.sectors != 0);
+        self.sectors != 0
+    }
+
+    /// Removes the sectors that a flush makes durable: all but those that an earlier one lost. Returns false if none are
+    /// left.
+    fn flush(&mut self) -> bool {
+        let written = self.written.iter().fold(0, |mask, write| mask | write.sectors);
+        self.remove(written)
+    }
+
+    /// Returns the writes of a sector, oldest first.
+    fn writes_of(&self, at: usize) -> impl DoubleEndedIterator<Item = &UnflushedWrite> {
+        self.written.iter().filter(move |write| write.sectors >> at & 1 == 1)
+    }
+
+    /// Returns the block that has the content of a sector that survives; `None` stands for the newest one that was
+    /// written.
+    fn pick(&self, at: usize, choose: &mut dyn FnMut(usize) -> usize) -> Option<Option<&Arc<Block>>> {
+        let newest = self.writes_of(at).count();
         match choose(newest + 1).min(newest) {
-            0 => Some(&self.durable),
+            0 => Some(self.durable.as_ref()),
             n if n == newest => None,
-            n => self.written.get(n - 1).map(|(_, content)| content),
+            n => self.writes_of(at).nth(n - 1).map(|write| Some(&write.content)),
         }
     }
 }
 
+/// Copies a sector, the `at`th one of a block, from the block `from`; `None`: zeros.
+fn copy_sector(to: &mut Block, from: Option<&Block>, at: usize) {
+    match from {
+        Some(from) => to[bytes_of(at)].copy_from_slice(&from[bytes_of(at)]),
+        None => to[bytes_of(at)].fill(0),
+    }
+}
+
 const SECTORS_PER_BLOCK: usize = BLOCK_BYTES / SECTOR_BYTES;
+const ALL_SECTORS: u8 = u8::MAX;
+const _: () = assert!(SECTORS_PER_BLOCK == u8::BITS as usize);
 
 fn zero_block() -> Arc<Block> {
     Arc::new([0; BLOCK_BYTES])

@@ -59,11 +59,12 @@ pub(crate) fn after(sims: &[Arc<SimDevice>], seed: Option<u64>) -> Sims {
 /// A page that does not compress, of a version.
 fn page(at: u64, version: u64) -> Vec<u8> {
     let mut state = at.wrapping_mul(0x9E37_79B9) + version;
-    let mut next = || {
+    let mut data = Vec::with_capacity(PAGE as usize);
+    while data.len() < PAGE as usize {
         state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-        (state >> 56) as u8
-    };
-    (0..PAGE).map(|_| next()).collect()
+        data.extend_from_slice(&(state ^ state >> 29).to_le_bytes());
+    }
+    data
 }
 
 /// Writes pages, and syncs nothing.
