@@ -81,6 +81,8 @@ struct Sim<'a> {
     history: &'a History,
     /// All devices, those of a mirror next to each other.
     devices: Vec<Arc<SimDevice>>,
+    /// Devices that are being added to the pool.
+    joining: Vec<Arc<SimDevice>>,
     /// Of each device, true if the pool does not get it, and true if it was whole when the pool was last closed.
     away: Vec<bool>,
     whole: Vec<bool>,
@@ -186,6 +188,7 @@ impl<'a> Sim<'a> {
             .collect();
         let mut sim = Self {
             history,
+            joining: Vec::new(),
             away: vec![false; devices.len()],
             whole: vec![true; devices.len()],
             older: BTreeMap::new(),
@@ -249,7 +252,9 @@ impl<'a> Sim<'a> {
     /// Returns true if the power of a device is off that the pool cannot do without.
     fn is_off(&self) -> bool {
         match &self.pool {
-            Some(pool) if self.history.copies > 1 => self.is_a_mirror_off(pool),
+            Some(pool) if self.history.copies > 1 => {
+                self.is_a_mirror_off(pool) || self.joining.iter().any(|device| device.is_off())
+            }
             _ => self.devices.iter().any(|device| device.is_off()),
         }
     }

@@ -133,9 +133,16 @@ impl Sim<'_> {
             }
             self.watch();
         }
-        let new = self.devices.iter().skip(there).take(copies);
-        let new: Vec<Arc<dyn Device>> = new.map(|sim| Arc::clone(sim) as Arc<dyn Device>).collect();
-        self.call(move |pool| pool.add_groups(vec![new.clone()]), false)
+        let new: Vec<Arc<SimDevice>> = self.devices.iter().skip(there).take(copies).cloned().collect();
+        // One that was removed may have been without power then, or lose it now.
+        if new.iter().any(|sim| sim.is_off()) {
+            return Ok(());
+        }
+        self.joining.clone_from(&new);
+        let new: Vec<Arc<dyn Device>> = new.into_iter().map(|sim| sim as Arc<dyn Device>).collect();
+        let added = self.call(move |pool| pool.add_groups(vec![new.clone()]), false);
+        self.joining.clear();
+        added
     }
 
     /// Makes the devices of a group larger, now and then, and lets the pool use that. If the power fails meanwhile, it is as
