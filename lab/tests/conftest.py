@@ -30,7 +30,7 @@ def pytest_addoption(parser) -> None:
 
 
 def pytest_configure(config) -> None:
-    config.addinivalue_line("markers", "long: takes half a minute or more; with a seed, one in four of these runs")
+    config.addinivalue_line("markers", "long: a test or file that takes half a minute or more; a seed chooses one in four")
 
 
 def pytest_collection_modifyitems(config, items) -> None:
@@ -38,8 +38,15 @@ def pytest_collection_modifyitems(config, items) -> None:
     if config.getoption("--long") == "all":
         return
     seed = int(config.getoption("--long"))
-    long_tests = [item for item in items if item.get_closest_marker("long")]
-    left_out = [item for number, item in enumerate(long_tests) if (number + seed) % LONG_TESTS_PART]
+
+    def unit(item) -> str:
+        """A test by itself, or all of a file that is marked as a whole: its tests go on from each other."""
+        module = item.getparent(pytest.Module)
+        return module.nodeid if module.get_closest_marker("long") else item.nodeid
+
+    units = {unit(item): None for item in items if item.get_closest_marker("long")}
+    chosen = {one for number, one in enumerate(units) if (number + seed) % LONG_TESTS_PART == 0}
+    left_out = [item for item in items if unit(item) in units and unit(item) not in chosen]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 

@@ -198,7 +198,6 @@ def test_pages_that_were_folded_are_as_they_were(server, pages):
     verify.no_torn_pages(server.log)
 
 
-@pytest.mark.long
 def test_crash_while_pages_are_folded(server, pages, run):
     server.sql("CREATE TABLE more AS SELECT * FROM lineitem; CREATE INDEX ON more (partkey, shipdate); CHECKPOINT", database=DATABASE)
     expected = answers(server)

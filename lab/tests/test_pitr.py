@@ -19,6 +19,8 @@ from lab.pitr import Production, drawn, exact, verified
 from lab.pool import Pool
 from lab.postgres import USER
 
+pytestmark = pytest.mark.long
+
 POOL_BYTES = 3 << 30
 
 
@@ -58,7 +60,6 @@ def names(production: Production) -> list[str]:
     return sorted(name for name in found if len(name) == 24)
 
 
-@pytest.mark.long
 def test_points_under_load_have_the_rows_up_to_them_and_none_later(production):
     moments = random.Random(time.time_ns())
     points = [drawn(production, moments) for _ in range(2)]
@@ -278,7 +279,6 @@ def test_the_server_itself_refuses_a_point_before_the_backup_is_consistent(produ
         production.pool.pagefold("destroy", "-r", name)
 
 
-@pytest.mark.long
 def test_the_list_tells_of_gaps_and_prune_keeps_what_is_needed(production):
     repository = production.repository
     production.archived()

@@ -18,6 +18,8 @@ from lab.pitr import keyed_repository
 from lab.pool import Pool
 from lab.snapshots import Mounted
 
+pytestmark = pytest.mark.long
+
 POOL_BYTES = 3 << 30
 SETTINGS = {"skip_log_bin": "OFF", "log_bin": "bin", "max_binlog_size": "1M", "binlog_format": "MIXED"}
 SETTINGS |= {"log_bin_compress": "ON", "log_bin_trust_function_creators": "ON"}
@@ -159,7 +161,6 @@ def end_server(socket: Path) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.long
 def test_points_under_load_have_the_rows_up_to_them_and_none_later(shop):
     assert shop.follow().returncode == 0
     first = shop.backup()
@@ -212,7 +213,6 @@ def test_points_that_cannot_be_reached_are_told_before_anything_is_made(shop):
     assert "never" not in shop.pool.pagefold("list")
 
 
-@pytest.mark.long
 def test_a_killed_follower_goes_on_and_two_do_no_harm(shop):
     """Followers are killed and run beside each other while the server writes; the archive is the log, without a gap."""
     shop.end_load()
@@ -323,7 +323,6 @@ def test_a_log_that_is_another_one_or_has_a_gap_is_told(shop, run):
     assert checked_point(shop, "after", None)["log"] == "shop-2"
 
 
-@pytest.mark.long
 def test_prunes_keep_what_the_oldest_backup_needs(shop):
     shop.end_load()
     before = [path.name for path in parts(shop, "shop-2")]
