@@ -144,7 +144,7 @@ struct UnflushedBlock {
     sectors: u8,
     /// Content of these sectors that is durable; `None`: zeros.
     durable: Option<Arc<Block>>,
-    /// What was written since, oldest first. A sector that is in none of these was lost by a failed flush: its visible
+    /// The writes since, oldest first. A sector that is in none of these was lost by a failed flush: its visible
     /// content is gone with the next power cut.
     written: Vec<UnflushedWrite>,
 }
