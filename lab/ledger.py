@@ -26,9 +26,9 @@ from . import proc
 from .paths import LAB_DIR, tool
 
 
-def _handle(number: int, handler: Callable) -> None:
-    """Handles a signal, if this thread may: a worker of pytest-xdist whose first request came too early runs its tests
-    in another thread than the main one. What it leaves when it is ended is undone by `lab clean`."""
+def handle(number: int, handler: Callable) -> None:
+    """Handles a signal, if this thread may: a worker of pytest-xdist may run its tests in another thread than the main
+    one (with -v, which asks it something first). What it leaves when it is ended is undone by `lab clean`."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(number, handler)
 
@@ -52,12 +52,12 @@ class Run:
         self._owner = os.getpid()
         # A process that a shell without job control started in the background has SIGINT ignored, and would not end by
         # it.
-        _handle(signal.SIGINT, signal.default_int_handler)
+        handle(signal.SIGINT, signal.default_int_handler)
         atexit.register(self.close)
 
     def __enter__(self) -> Run:
         for number in (signal.SIGTERM, signal.SIGHUP):
-            _handle(number, lambda n, _: sys.exit(128 + n))
+            handle(number, lambda n, _: sys.exit(128 + n))
         return self
 
     def __exit__(self, *_) -> None:

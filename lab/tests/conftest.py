@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from collections.abc import Callable
 
 import pytest
 
-from lab.ledger import Run
+from lab.ledger import Run, handle
 from lab.paths import ROOT, require_room
 from lab.pool import Pool
 from lab.server import Server
@@ -30,6 +31,9 @@ def pytest_addoption(parser) -> None:
 
 
 def pytest_configure(config) -> None:
+    # Workers, and what tests start, would ignore it if this process does: as it does if a shell without job control has
+    # started it in the background.
+    handle(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "long: a test or file that takes half a minute or more; a seed chooses one in four")
 
 
