@@ -88,22 +88,23 @@ fn what_was_a_while_ago_does_not_count() {
 
 #[test]
 fn a_thread_knows_how_long_it_has_waited_for_turns() {
-    let stats = &DeviceStats::default();
-    let (told, ready) = channel();
-    let first = begin(stats, IoClass::Discard);
-    let before = waited();
+    let (queue, counters) = (&IoQueue::default(), &DeviceCounters::default());
+    let discard = || queue.wait(counters, IoClass::Discard, (0, 4096), 1);
+    let (first, before) = (discard(), waited());
     thread::scope(|scope| {
-        let second = scope.spawn(move || {
-            told.send(()).unwrap();
+        let second = scope.spawn(|| {
             let arrived = Instant::now();
-            drop(begin(stats, IoClass::Discard));
+            drop(discard());
             (waited(), arrived.elapsed())
         });
-        ready.recv().unwrap();
-        thread::sleep(Duration::from_millis(20));
+        while !queue.state.lock().order.is_waited_for() {
+            thread::yield_now();
+        }
+        let pause = Duration::from_millis(5);
+        thread::sleep(pause);
         drop(first);
         let (waited, took) = second.join().unwrap();
-        assert!(waited > took / 2 && waited <= took, "{waited:?} of {took:?}");
+        assert!(waited >= pause && waited <= took, "{waited:?} of {took:?}");
     });
     assert_eq!(waited(), before, "another thread has waited");
 }
