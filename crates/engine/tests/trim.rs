@@ -4,6 +4,8 @@
 mod common;
 
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use common::{PAGE, devices, fresh, open};
 use pagefold_engine::Error;
@@ -77,6 +79,31 @@ fn what_is_free_is_told_once_and_what_is_not_stays() {
         assert!(is_whole(&pool, 4, 700));
         assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
     }
+}
+
+/// What was deleted is free by a checkpoint, and an idle pool had none.
+#[test]
+fn an_idle_pool_tells_of_what_was_deleted() {
+    let (device, pool) = fresh(200);
+    pool.set_autotrim(true);
+    write(&pool, 4, 700);
+    write(&pool, 5, 7000);
+    pool.checkpoint(false).unwrap();
+    let running = pool.run().unwrap();
+    punch(&pool, 5);
+    pool.sync().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while device.stats().counts().discarded_bytes < 7000 * u64::from(PAGE) - 2 * CHUNK {
+        assert!(Instant::now() < deadline, "{:?}", device.stats().counts());
+        sleep(Duration::from_millis(20));
+    }
+    // It makes none for what checkpoints themselves leave.
+    let before = pool.totals().checkpoints;
+    sleep(Duration::from_secs(5));
+    assert!(pool.totals().checkpoints <= before + 1);
+    running.stop();
+    assert!(is_whole(&pool, 4, 700));
+    assert_eq!(pool.check_open(&mut |_| {}).messages, Vec::<String>::new());
 }
 
 /// A power cut at any write, flush or discard of trims between changes.

@@ -34,6 +34,8 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 const FILL_SHARE_BUSY: u32 = 3;
 /// Discarding by the way takes one part in this many of the time: some drives do nothing else meanwhile.
 const AUTOTRIM_SHARE: u32 = 8;
+/// Time between two looks whether a checkpoint is to be made for what is to be discarded.
+const AUTOTRIM_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The time that a step in the background works. While its requests wait for their turns it takes nothing from anybody:
 /// that time does not count for its share.
@@ -271,10 +273,21 @@ impl Pool {
     /// Goes on with a trim, if one is under way; otherwise, with `autotrim`, discards chunks that became free. Rests
     /// after each step.
     fn trim_loop(&self) {
+        let mut traffic = Traffic::default();
+        let mut looked = Instant::now();
         let mut rest = MAINTENANCE_INTERVAL;
         while self.rested(rest) {
             rest = MAINTENANCE_INTERVAL;
             let work = Work::begin();
+            if work.begun.duration_since(looked) >= AUTOTRIM_INTERVAL {
+                looked = work.begun;
+                traffic.observe(self, work.begun);
+                if traffic.idle_since.is_some()
+                    && let Err(error) = self.free_for_autotrim()
+                {
+                    tracing::error!(%error, "a checkpoint for what is to be discarded failed");
+                }
+            }
             let rate = self.trim_status().rate;
             let done = match self.trim_step(now_s()) {
                 Ok(None) => {

@@ -16,6 +16,10 @@ use crate::{Error, Result};
 /// Largest number of chunks that are discarded at a time: a quarter of a GiB.
 const STEP_CHUNKS: u64 = 64;
 
+/// Smallest number of chunks for which an idle pool makes a checkpoint, so that they can be discarded. A checkpoint itself
+/// leaves fewer.
+const CHECKPOINT_CHUNKS: u64 = 4;
+
 /// Stage that a trim has reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrimState {
@@ -71,7 +75,7 @@ impl Pool {
         if self.trim.lock().state == TrimState::Running {
             return Err(Error::Busy("a trim is under way".into()));
         }
-        if !self.shared.devices.here().iter().any(|device| device.one().discards()) {
+        if !self.any_discards() {
             return Err(Error::Unsupported(format!(
                 "no device of pool '{}' takes discards; a file does if it was sparse when it was opened",
                 self.name()
@@ -139,6 +143,22 @@ impl Pool {
         if self.autotrim() { self.discard_some(Untrimmed::Fresh, STEP_CHUNKS) } else { Ok(None) }
     }
 
+    /// Makes a checkpoint if that frees chunks that autotrim then discards: an idle pool makes none by itself, however much
+    /// was deleted.
+    ///
+    /// # Errors
+    /// Those of a checkpoint.
+    pub(super) fn free_for_autotrim(&self) -> Result<()> {
+        if !self.autotrim()
+            || self.chunks.pending_free() < CHECKPOINT_CHUNKS
+            || self.shared.check_writable().is_err()
+            || !self.any_discards()
+        {
+            return Ok(());
+        }
+        self.checkpoint(false)
+    }
+
     fn discard_some(&self, which: Untrimmed, most: u64) -> Result<Option<u64>> {
         if self.shared.check_writable().is_err() {
             return Ok(None);
@@ -147,6 +167,10 @@ impl Pool {
             &mut |device: u16, chunks: Range<u64>| discard_chunks(&self.shared.devices, device, chunks);
         let done = self.chunks.trim(which, most, &|device| self.discards(device), discard)?;
         Ok(done.map(|chunks| chunks * CHUNK_BYTES))
+    }
+
+    fn any_discards(&self) -> bool {
+        self.shared.devices.here().iter().any(|device| device.one().discards())
     }
 
     fn discards(&self, device: u16) -> bool {

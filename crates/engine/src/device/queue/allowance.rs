@@ -14,6 +14,9 @@ const STEPS: [(u32, u64); 9] = [(1, 15), (1, 7), (1, 3), (1, 1), (1, 0), (2, 0),
 const BEGIN: usize = 2;
 /// Largest step while there are commits, and no reads: one request at a time.
 const BESIDE_COMMITS: usize = 4;
+/// Largest step while there are both: one request at a time, for half of the time. Reads alone do not tell what a load
+/// loses.
+const BESIDE_BOTH: usize = 3;
 /// Length of a window.
 const WINDOW_NS: u64 = 100_000_000;
 /// Windows of more than this say nothing about how things are now.
@@ -128,11 +131,15 @@ impl Allowance {
         if read < FEW && (read > 0 || reads) && length_ns < few_ns {
             return;
         }
+        let commits = sums.committed_bytes > self.began.committed_bytes;
         match sums.reads_ns.saturating_sub(self.began.reads_ns).checked_div(read) {
             Some(mean_ns) => self.judge(mean_ns, (now_ns, length_ns), others),
             // A read takes longer than the window.
             None if reads => self.judge(length_ns, (now_ns, length_ns), others),
-            None => self.quiet(length_ns, sums.committed_bytes > self.began.committed_bytes),
+            None => self.quiet(length_ns, commits),
+        }
+        if commits && self.listening != Listening::Quiet {
+            self.step = self.step.min(BESIDE_BOTH);
         }
         self.begin_window(now_ns, sums, others);
     }

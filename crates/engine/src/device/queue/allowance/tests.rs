@@ -101,6 +101,26 @@ fn commits_alone_leave_one_request_at_a_time() {
     assert_eq!(model.requests(), 16);
 }
 
+/// Measured: beside reads and a load, a scrub and a filling that no read felt took three tenths of the load's speed.
+#[test]
+fn commits_beside_reads_leave_one_request_for_half_of_the_time() {
+    let mut model = Model::new(100, 1);
+    model.commits_per_ms = 1;
+    model.run(20_000);
+    assert_eq!(model.requests(), 1);
+    (model.busy_ms, model.ms) = (0, 0);
+    model.run(20_000);
+    assert!(
+        model.busy_ms > model.ms / 4 && model.busy_ms < model.ms * 6 / 10,
+        "{} of {}",
+        model.busy_ms,
+        model.ms
+    );
+    model.commits_per_ms = 0;
+    model.run(20_000);
+    assert_eq!(model.requests(), 16);
+}
+
 #[test]
 fn others_get_all_that_reads_do_not_feel() {
     let mut model = Model::new(100, 1);
