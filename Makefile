@@ -67,7 +67,7 @@ test: ## The tests, with the real database servers, of the long ones a quarter: 
 	@scripts/setup build test
 	@scripts/test
 
-long-tests: ## All database tests that take half a minute or more
+long-tests: ## All database tests that take 20 seconds or more
 	@scripts/setup build test
 	@$(BUILD)
 	@$(AS_ROOT) env PAGEFOLD="$(abspath $(PAGEFOLD))" PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -p no:cacheprovider -q --tb=short -n 3 --dist loadfile -m long lab/tests

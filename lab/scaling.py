@@ -89,13 +89,15 @@ class Work:
         words = [*files, f"--size={size}", f"--numjobs={self.threads}", "--thread", "--file_service_type=sequential", *self.words]
         if seconds:
             words += ["--time_based", f"--runtime={seconds}"]
-        told = proc.run([tool("fio"), "--output-format=json", "--group_reporting", "--name=work", *words], timeout_s=900)
+        # fio takes a job for a file if something in its folder, which is the root here, has the job's name.
+        told = proc.run([tool("fio"), "--output-format=json", "--group_reporting", f"--name={JOB}", *words], timeout_s=900)
         (job,) = json.loads(told[told.index("{") :])["jobs"]
         side = job["write"] if job["write"]["total_ios"] else job["read"]
         return side["bw_bytes"] / 1e6 if self.unit == "MB/s" else side["iops"]
 
 
 FILES = 16
+JOB = "pagefold-lab-scaling"
 FILL = Work("fill", "MB/s", ["--rw=write", "--bs=1M", "--end_fsync=1", "--refill_buffers"])
 SCAN = Work("scan", "MB/s", ["--rw=read", "--bs=1M"])
 READS = Work("random reads", "pages/s", ["--rw=randread", "--bs=8k"], threads=FILES)

@@ -34,7 +34,7 @@ def pytest_configure(config) -> None:
     # Workers, and what tests start, would ignore it if this process does: as it does if a shell without job control has
     # started it in the background.
     handle(signal.SIGINT, signal.default_int_handler)
-    config.addinivalue_line("markers", "long: a test or file that takes half a minute or more; a seed chooses one in four")
+    config.addinivalue_line("markers", "long: a test or file that takes 20 seconds or more; a seed chooses one in four")
 
 
 def pytest_collection_modifyitems(config, items) -> None:

@@ -13,6 +13,7 @@ def test_a_bulk_write_onto_an_aged_pool_gets_all_that_is_available(run, fill):
         bulk(pool, fill, 1, 3, 1024)
 
 
+@pytest.mark.long
 def test_a_hot_file_beside_a_cold_one_wedges_nothing(run):
     with pool_of(run, SMALL_BYTES, "zstd", None) as pool:
         hot_and_cold(pool, 600, 1)

@@ -139,6 +139,7 @@ def wait_for(what, timeout_s: float = 30) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_at_a_directory_it_is_what_was_backed_up(backed):
     at = backed.folder("at")
     backed.mount(at)
@@ -193,6 +194,7 @@ def test_a_store_that_is_away_is_waited_for_and_does_not_hold_the_mount(backed):
             away.rename(backed.repository)
 
 
+@pytest.mark.long
 def test_a_database_answers_before_its_pages_have_come_and_then_needs_no_store(backed):
     pool = backed.pool
     name, at = f"{pool.pool}/again", backed.folder("again")

@@ -80,6 +80,7 @@ def told(run) -> tuple[list[Command], dict[str, str]]:
     return steps, outputs(run_on_machine(run, script_of(steps)), PAGE.name, steps)
 
 
+@pytest.mark.long
 def test_each_line_does_what_the_page_says(told):
     steps, printed = told
     said = {command.text: printed[str(n)] for n, command in enumerate(steps)}
@@ -95,6 +96,7 @@ def test_the_database_is_there_each_time(told):
     assert len(counts) == 4 and set(counts) == {"20000|640000"}, counts
 
 
+@pytest.mark.long
 def test_a_point_in_time_is_restored(run):
     psql = "sudo -u postgres psql -qAtX"
     settings = [command.text for command in POINT if re.match(r"\w+ = ", command.text)]

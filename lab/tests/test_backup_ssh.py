@@ -72,6 +72,7 @@ def test_one_repository_by_path_and_by_ssh(noisy, relay, run):
     assert client.restored(path, noisy.pool, "back") == files_of(noisy)
 
 
+@pytest.mark.long
 def test_a_host_that_dies_costs_an_attempt(noisy, relay, run):
     """At whatever point the host dies, the run goes on over another connection, and all that was acknowledged is
     there."""
@@ -195,6 +196,7 @@ def test_what_is_acknowledged_is_flushed(noisy, relay, run, by_ssh):
             assert any(call == "fsync" and re.fullmatch(re.escape(name) + r"#\d+", staged) for call, staged in calls[:at]), calls
 
 
+@pytest.mark.long
 def test_a_real_sshd_with_a_key_that_may_only_back_up(noisy, run):
     try:
         tool("sshd")

@@ -67,6 +67,7 @@ class Client:
         return [one["number"] for one in json.loads(self.backup("list", "--json", repository))["backups"]]
 
 
+@pytest.mark.long
 def test_a_bucket_has_what_a_directory_has(noisy, store, run):
     client, place = Client(noisy, store), f"{store.repository}/all"
     client.environment["PAGEFOLD_BACKUP_PASSPHRASE"] = "horse"

@@ -290,6 +290,7 @@ def test_a_server_that_does_not_start_is_told_with_its_log(branches, production)
     branches.verb("delete", "bad")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [{}, {"skip_log_bin": None, "log_bin": "bin", "sync_binlog": "1"}], ids=["plain", "binlog"])
 def test_a_branch_of_mariadb(pool, branches, settings):
     dataset = Mounted(pool, "maria")

@@ -98,12 +98,14 @@ def side(run, request) -> Iterator[tuple]:
         pool.check()
 
 
+@pytest.mark.long
 def test_what_was_acknowledged_survives_a_full_pool(side, run):
     side, pool = side
     record = fill_under_load(side, pool, run, first=1)
     make_room_and_go_on(side, pool, record)
 
 
+@pytest.mark.long
 def test_a_full_pool_survives_the_end_of_its_server(side, run):
     """Kills the file system's server while the pool is full, and the database with it."""
     side, pool = side
@@ -116,6 +118,7 @@ def test_a_full_pool_survives_the_end_of_its_server(side, run):
     make_room_and_go_on(side, pool, record)
 
 
+@pytest.mark.long
 def test_a_thin_pool_goes_on_after_a_device_was_added(side, run):
     """Promises three times the pool. The physical limit comes first; what was acknowledged is there, and with a further
     device the database goes on."""

@@ -6,6 +6,8 @@ import subprocess
 import zlib
 from pathlib import Path
 
+import pytest
+
 from lab.paths import ROOT, pagefold
 
 BIN = "usr/local/bin"
@@ -51,6 +53,7 @@ def test_what_is_installed_has_no_symbols_and_knows_where_they_are(tmp_path):
     assert installed(tmp_path) == ["sbin/umount.fuse.pagefold", f"{BIN}/.debug/other.debug"]
 
 
+@pytest.mark.long
 def test_the_archive_installs_the_same(tmp_path):
     """The archive of `make dist`, unpacked elsewhere, installs the same files; packed again, it is the same archive."""
     packed = []

@@ -20,6 +20,9 @@ from lab.postgres import USER, Postgres
 
 from .conftest import POOL_BYTES, counter, survives_remount, wait_for_models
 
+# Its tests go on from each other.
+pytestmark = pytest.mark.long
+
 DATABASE = "lab"
 ROWS = 120_000
 

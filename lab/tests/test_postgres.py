@@ -66,6 +66,7 @@ def test_basebackup_from_and_to_the_pool(server, where, run):
         copy.kill()
 
 
+@pytest.mark.long
 def test_crash_with_fsync_off_keeps_a_consistent_prefix(server, where, run):
     """With fsync=off the last transactions may be lost, but not the database: a crash leaves the files as they were at
     one instant."""

@@ -296,6 +296,7 @@ def test_quota_and_a_mount_that_is_read_only(pool):
         place.unmount()
 
 
+@pytest.mark.long
 def test_postgres_on_files_being_rewritten(pool, run):
     server = Postgres(run, pool.folder("pg", USER), settings={"full_page_writes": "off", "checkpoint_timeout": "30s"})
     load.prepare_pgbench(server, "lab", 2)

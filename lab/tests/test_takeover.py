@@ -9,6 +9,7 @@ import pytest
 from lab.takeover import campaign
 
 
+@pytest.mark.long
 def test_no_client_notices_that_the_server_dies(run, request):
     if not request.config.getoption("--on").startswith("pagefold"):
         pytest.skip("Pagefold's own")
