@@ -88,7 +88,9 @@ fn last_writes(sandbox: &Sandbox, mounted: &[&str]) -> Vec<(String, SystemTime)>
     let mut times: Vec<_> = fs::read_dir(sandbox.path("."))
         .unwrap()
         .map(Result::unwrap)
-        .map(|entry| (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().modified().unwrap()))
+        .map(|entry| {
+            (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().modified().unwrap())
+        })
         .filter(|(name, _)| name.ends_with(".pf") && !mounted.contains(&name.as_str()))
         .collect();
     times.sort();

@@ -81,7 +81,7 @@ fn what_is_free_is_told_once_and_what_is_not_stays() {
     }
 }
 
-/// What was deleted is free by a checkpoint, and an idle pool had none.
+/// Deleted data is freed by a checkpoint, and an idle pool had none.
 #[test]
 fn an_idle_pool_tells_of_what_was_deleted() {
     let (device, pool) = fresh(200);
@@ -97,7 +97,7 @@ fn an_idle_pool_tells_of_what_was_deleted() {
         assert!(Instant::now() < deadline, "{:?}", device.stats().counts());
         sleep(Duration::from_millis(20));
     }
-    // It makes none for what checkpoints themselves leave.
+    // It makes none for the chunks that checkpoints themselves leave.
     let before = pool.totals().checkpoints;
     sleep(Duration::from_secs(5));
     assert!(pool.totals().checkpoints <= before + 1);

@@ -173,6 +173,15 @@ impl Occupancy {
         }
     }
 
+    /// Returns the number of chunks, of those that are ranked, in which all records are dead.
+    pub(super) fn dead_chunks(&self) -> u64 {
+        let lowest = self.levels.first().into_iter().flatten();
+        let is_dead = |(_, chunk): &&(u64, Chunk)| {
+            self.chunks.get(*chunk).is_some_and(|occupied| occupied.held_bytes == 0)
+        };
+        lowest.filter(is_dead).count() as u64
+    }
+
     fn level(&mut self, number: usize) -> &mut BTreeSet<(u64, Chunk)> {
         if self.levels.len() <= number {
             self.levels.resize_with(number + 1, BTreeSet::new);

@@ -446,6 +446,12 @@ impl Segments {
         self.inner.read().page_bytes(page)
     }
 
+    /// Returns the number of chunks in which all records are dead: the next checkpoint frees them, apart from those that
+    /// the log is being written to. (After a pool was opened, chunks are left out that are not ranked yet.)
+    pub(crate) fn dead_chunks(&self) -> u64 {
+        self.inner.read().occupancy.dead_chunks()
+    }
+
     /// Returns what is in a chunk; `None` if nothing is.
     pub(crate) fn occupied(&self, chunk: Chunk) -> Option<Occupied> {
         self.inner.read().occupancy.get(chunk).cloned()
