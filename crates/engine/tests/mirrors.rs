@@ -196,7 +196,7 @@ fn devices_are_attached_replaced_and_detached() {
     assert_eq!(pool.attach(0, Arc::clone(&third) as Arc<dyn Device>, true).unwrap(), 2);
     assert!(pool.device_status()[0].leaves);
     fill(&pool);
-    assert_eq!(pool.device_status().iter().map(|device| device.number).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(numbers(&pool), [1, 2]);
     assert!(matches!(try_open(&sims).err().unwrap(), Error::NotAPool(_)), "it holds no pool any more");
     write(&pool, 0..100, 2);
     pool.detach(1).unwrap();

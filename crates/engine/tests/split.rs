@@ -29,10 +29,6 @@ fn half_of(sims: &[Arc<SimDevice>]) -> Sims {
     by_pool(sims).remove(&HALF).unwrap_or_default()
 }
 
-fn numbers(pool: &Pool) -> Vec<u16> {
-    pool.device_status().iter().map(|device| device.number).collect()
-}
-
 #[test]
 fn a_half_is_a_pool_of_its_own_and_the_rest_goes_on() {
     for (groups, members) in [(1, 2), (2, 2), (1, 3), (3, 2)] {
