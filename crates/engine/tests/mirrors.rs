@@ -235,6 +235,31 @@ fn replacing_goes_on_after_a_crash() {
     has(&open(&[new]), 0..700, 1);
 }
 
+/// The power fails at each point within a replacement: the old device leaves all the same, and not too early.
+#[test]
+fn an_old_device_leaves_also_if_the_power_failed_when_the_new_one_was_whole() {
+    let sims = fresh(1, 1);
+    let pool = open(&sims);
+    write(&pool, 0..50, 1);
+    let both = vec![Arc::clone(&sims[0]), sim(5)];
+    pool.attach(0, device(&both[1]), true).unwrap();
+    let moments = Moments::of(&both, 1);
+    fill(&pool);
+    let images = moments.end();
+    drop(pool);
+    let mut both_were_whole = 0;
+    for after in images {
+        let pool = open(&after);
+        has(&pool, 0..50, 1);
+        both_were_whole += u64::from(states(&pool) == [Online, Online]);
+        fill(&pool);
+        assert_eq!((numbers(&pool), states(&pool)), (vec![1], vec![Online]));
+        drop(pool);
+        has(&open(&after[1..]), 0..50, 1);
+    }
+    assert!(both_were_whole > 2, "{both_were_whole}");
+}
+
 /// The mirror must not have less than it had before.
 #[test]
 fn an_old_device_does_not_leave_because_another_one_than_its_own_is_whole() {

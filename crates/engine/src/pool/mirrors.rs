@@ -301,6 +301,10 @@ impl Pool {
             // come, it is known to be stale even alone.
             self.checkpoint(false)?;
         }
+        // A crash or an error may have come before it left.
+        if self.part_with_replaced()? {
+            return Ok(Some(0));
+        }
         let devices = &self.shared.devices;
         let filling = devices.here().into_iter().find(|device| device.state == MemberState::Filling);
         let Some((group, number)) = filling.map(|device| (device.group, device.number)) else {
