@@ -513,6 +513,11 @@ impl Labels {
         Ok(labels.len())
     }
 
+    /// Returns the address of the root that the newest superblock of a device names, as far as that is known.
+    pub(super) fn root_of(&self, number: u16) -> Option<u64> {
+        self.state.lock().left.get(&number).map(|left| left.root)
+    }
+
     /// Returns true if a device is as it was when it was left out.
     pub(super) fn is_as_left(&self, device: &Member) -> bool {
         let (label, state) = (&device.label, self.state.lock());
